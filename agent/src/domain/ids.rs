@@ -1,0 +1,80 @@
+//! Identities, as newtypes: none can be mistaken for another.
+
+use serde::{Deserialize, Serialize};
+use std::{fmt, sync::Arc};
+
+macro_rules! text_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Takes the text as it is.
+            pub fn new(text: impl AsRef<str>) -> Self {
+                Self(Arc::from(text.as_ref()))
+            }
+
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({})", stringify!($name), &self.0)
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                Self::new(text)
+            }
+        }
+    };
+}
+
+text_id! {
+    /// A pod's UID as the runtime knows it. For a static pod this is the hash of its manifest
+    /// (32 hex digits, no dashes), not the UID of its mirror object.
+    PodUid
+}
+text_id! {
+    /// The CRI's id of a pod sandbox: 64 hex digits, opaque.
+    SandboxId
+}
+text_id! {
+    /// The CRI's id of a container: 64 hex digits, opaque, without the `containerd://` prefix.
+    ContainerId
+}
+
+/// A cgroup's id: `kernfs_node.id`, equal to the inode number of its directory. Unique within one
+/// hierarchy only.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CgroupId(pub u64);
+
+/// A thread group's id (what user space calls a PID) in the host's PID namespace.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Tgid(pub u32);
+
+impl fmt::Display for CgroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for Tgid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

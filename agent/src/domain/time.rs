@@ -1,0 +1,84 @@
+//! Time as the core knows it: one monotonic clock, and a value that maps it to the wall.
+
+use serde::{Deserialize, Serialize};
+use std::{
+    fmt,
+    ops::{Add, Sub},
+    time::Duration,
+};
+
+/// Nanoseconds of CLOCK_BOOTTIME: the one clock that all durations are differences of.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct BootTime(pub u64);
+
+impl BootTime {
+    /// The time since `earlier`; zero if `earlier` is the later one.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Nanoseconds since `earlier`; negative if `earlier` is the later one.
+    pub fn signed_since(self, earlier: Self) -> i64 {
+        self.0.wrapping_sub(earlier.0) as i64
+    }
+}
+
+impl Add<Duration> for BootTime {
+    type Output = Self;
+    fn add(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Sub<Duration> for BootTime {
+    type Output = Self;
+    fn sub(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl fmt::Display for BootTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:09}", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+    }
+}
+
+/// Nanoseconds since the Unix epoch, as a wall clock told them: this machine's or another's.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct WallTime(pub i64);
+
+impl WallTime {
+    /// From whole seconds since the epoch.
+    pub fn from_secs(secs: i64) -> Self {
+        Self(secs.saturating_mul(1_000_000_000))
+    }
+}
+
+/// CLOCK_BOOTTIME and CLOCK_REALTIME read together: maps one to the other. A value, so that the
+/// core needs no clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Anchor {
+    /// CLOCK_BOOTTIME, ns.
+    pub boot_ns: u64,
+    /// CLOCK_REALTIME at the same moment, ns since the epoch.
+    pub wall_ns: i64,
+}
+
+impl Anchor {
+    /// The wall clock's reading at a moment of the boot clock.
+    pub fn wall(&self, at: BootTime) -> WallTime {
+        WallTime(self.wall_ns.saturating_add(at.signed_since(BootTime(self.boot_ns))))
+    }
+
+    /// The moment of the boot clock at which the wall clock read `at`; 0 if before the boot.
+    pub fn boot(&self, at: WallTime) -> BootTime {
+        let ns = i128::from(self.boot_ns) + i128::from(at.0) - i128::from(self.wall_ns);
+        BootTime(u64::try_from(ns.max(0)).unwrap_or(u64::MAX))
+    }
+}

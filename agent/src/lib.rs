@@ -1,0 +1,16 @@
+//! coroner as a library: adapters around a pure core. The binary is a thin shell over [`cli`];
+//! the lab uses the types of [`domain`] and the text of [`report`].
+
+pub mod app;
+pub mod cgroupfs;
+pub mod cli;
+pub mod config;
+pub mod cri;
+pub mod domain;
+pub mod health;
+pub mod http;
+pub mod kernel;
+pub mod kube;
+pub mod metrics;
+pub mod replay;
+pub mod report;
