@@ -4,10 +4,10 @@
 pub mod app;
 pub mod cgroupfs;
 pub mod cli;
+pub mod clock;
 pub mod config;
 pub mod cri;
 pub mod domain;
-pub mod health;
 pub mod http;
 pub mod kernel;
 pub mod kube;
