@@ -1,0 +1,1 @@
+//! A private containerd and runc, in their own mount namespace.
