@@ -8,4 +8,5 @@ pub mod engine;
 pub mod ids;
 pub mod input;
 pub mod observation;
+pub mod signal;
 pub mod time;
