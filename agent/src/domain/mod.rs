@@ -4,6 +4,7 @@
 //! is bounded. All it knows comes in as [`input::Input`], all it says goes out as
 //! [`observation::Observation`]. `tests/purity.rs` enforces it.
 
+pub mod cgroup_path;
 pub mod engine;
 pub mod ids;
 pub mod input;

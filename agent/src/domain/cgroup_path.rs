@@ -1,0 +1,274 @@
+//! The grammar of cgroup paths: what a directory below `kubepods` stands for.
+//!
+//! Sources: the kubelet's `cm/cgroup_manager_linux.go` and `cm/helpers_linux.go` (pods and QoS
+//! levels, systemd and cgroupfs drivers), containerd's `internal/cri/server/helpers.go`
+//! (`cri-containerd-<id>.scope`, or the id alone), CRI-O's `internal/config/cgmgr` (`crio-<id>`,
+//! `crio-conmon-<id>`), dockershim and cri-dockerd (`docker-<id>.scope`). v1 and v2 use the same
+//! names; kind and k3s put the whole tree below another root.
+
+use super::ids::{ContainerId, PodUid};
+
+/// What one directory of the hierarchy stands for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Level {
+    /// The root of all pods: `kubepods`, `kubepods.slice`, `kubelet-kubepods.slice`.
+    Root,
+    /// A QoS class: `burstable`, `kubepods-besteffort.slice`.
+    Qos,
+    /// A pod.
+    Pod(PodUid),
+    /// A container or a sandbox: names alone do not tell them apart.
+    Container(ContainerId),
+    /// CRI-O's monitor of a container: outside of it.
+    Conmon,
+    /// Anything else, cgroups that a container makes for itself included.
+    Other,
+}
+
+/// What a whole path says.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Parsed {
+    /// The pod.
+    pub pod: Option<PodUid>,
+    /// The container (or sandbox) that the path is in or below.
+    pub container: Option<ContainerId>,
+}
+
+/// Classifies one directory by the last component of `name_or_path`.
+///
+/// A lone component proves less than a path: `burstable` is a QoS class by its name only, and a
+/// plain id is a container of whatever is above it. [`parse`] looks at the whole.
+pub fn classify(name_or_path: &str) -> Level {
+    let name = name_or_path.trim_end_matches('/');
+    let name = name.rsplit_once('/').map_or(name, |(_, last)| last);
+    // containerd with the cgroupfs driver under a kubelet with the systemd one takes the
+    // `slice:prefix:id` notation for a directory's name.
+    if let [_, _, id] = name.split(':').collect::<Vec<_>>()[..] {
+        return container_id(id).map_or(Level::Other, Level::Container);
+    }
+    let stem = name.strip_suffix(".slice").or_else(|| name.strip_suffix(".scope")).unwrap_or(name);
+    if stem.starts_with("crio-conmon-") {
+        return Level::Conmon;
+    }
+    let id = ["cri-containerd-", "crio-", "docker-"].iter().find_map(|p| stem.strip_prefix(p));
+    if let Some(id) = container_id(id.unwrap_or(stem)) {
+        return Level::Container(id);
+    }
+    if matches!(name, "burstable" | "besteffort") {
+        return Level::Qos;
+    }
+    if let Some(uid) = stem.strip_prefix("pod").filter(|uid| is_uid(uid)) {
+        return Level::Pod(pod_uid(uid));
+    }
+    match below_kubepods(stem) {
+        Some("") => Level::Root,
+        Some("-burstable" | "-besteffort") => Level::Qos,
+        Some(rest) => {
+            let rest = rest
+                .strip_prefix("-burstable")
+                .or_else(|| rest.strip_prefix("-besteffort"))
+                .unwrap_or(rest);
+            match rest.strip_prefix("-pod") {
+                Some(uid) if !uid.is_empty() => Level::Pod(pod_uid(uid)),
+                _ => Level::Other,
+            }
+        }
+        None => Level::Other,
+    }
+}
+
+/// Reads a whole path from the hierarchy's root, `/kubepods/burstable/pod…/…`.
+///
+/// The outermost pod counts, and the outermost container in it: what a container nests in itself
+/// belongs to it, while a container *above* the pod is the machine that kind made of it. Without
+/// any pod the innermost container counts.
+pub fn parse(path: &str) -> Parsed {
+    let mut found = Parsed::default();
+    let mut above = Level::Other;
+    for name in path.split('/').filter(|name| !name.is_empty()) {
+        let level = match classify(name) {
+            // Below the root every `pod…` is a pod: a manifest may set any UID it likes.
+            Level::Other if matches!(above, Level::Root | Level::Qos) => {
+                match name.strip_prefix("pod").filter(|uid| !uid.is_empty()) {
+                    Some(uid) => Level::Pod(PodUid::new(uid)),
+                    None => Level::Other,
+                }
+            }
+            level => level,
+        };
+        match &level {
+            Level::Pod(uid) if found.pod.is_none() => {
+                found = Parsed { pod: Some(uid.clone()), container: None };
+            }
+            Level::Container(id) => {
+                if found.pod.is_none()
+                    && let Some((slice, _)) = name.split_once(':')
+                    && let Level::Pod(uid) = classify(slice)
+                {
+                    found.pod = Some(uid);
+                    found.container = None;
+                }
+                if found.pod.is_none() || found.container.is_none() {
+                    found.container = Some(id.clone());
+                }
+            }
+            Level::Conmon => return found,
+            _ => {}
+        }
+        above = level;
+    }
+    found
+}
+
+/// What follows `kubepods` in a name that is `kubepods…` or, as systemd nests slices,
+/// `<parent>-kubepods…`.
+fn below_kubepods(stem: &str) -> Option<&str> {
+    let at = stem.find("kubepods")?;
+    (at == 0 || stem.as_bytes()[at - 1] == b'-').then(|| &stem[at + "kubepods".len()..])
+}
+
+/// 64 hex digits: what all runtimes make of an id.
+fn container_id(text: &str) -> Option<ContainerId> {
+    let hex = text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    hex.then(|| ContainerId::new(text))
+}
+
+/// A UUID, its dashes perhaps turned into underscores by the systemd driver, or the 32 hex digits
+/// of a static pod's manifest hash.
+fn is_uid(text: &str) -> bool {
+    let hex = |b: u8| b.is_ascii_hexdigit();
+    match text.len() {
+        32 => text.bytes().all(hex),
+        36 => text.bytes().enumerate().all(|(i, b)| match i {
+            8 | 13 | 18 | 23 => matches!(b, b'-' | b'_'),
+            _ => hex(b),
+        }),
+        _ => false,
+    }
+}
+
+fn pod_uid(escaped: &str) -> PodUid {
+    PodUid::new(escaped.replace('_', "-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    const OTHER: &str = "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff";
+    const UID: &str = "8dbc5577-d0e2-4706-8787-57d52c03ddf2";
+    const ESCAPED: &str = "8dbc5577_d0e2_4706_8787_57d52c03ddf2";
+    const STATIC: &str = "bad66ee59a4de7f24d8f4a47d6e2e7a9";
+
+    #[test]
+    fn every_level_is_told_by_its_name() {
+        let pod = |uid: &str| Level::Pod(PodUid::new(uid));
+        let container = || Level::Container(ContainerId::new(ID));
+        let table: &[(&str, Level)] = &[
+            ("kubepods", Level::Root),
+            ("kubepods.slice", Level::Root),
+            ("/kubelet.slice/kubelet-kubepods.slice", Level::Root),
+            ("kubelet", Level::Other),
+            ("burstable", Level::Qos),
+            ("kubepods-besteffort.slice", Level::Qos),
+            ("kubelet-kubepods-burstable.slice", Level::Qos),
+            ("pod{uid}", pod(UID)),
+            ("pod{static}", pod(STATIC)),
+            ("kubepods-pod{escaped}.slice", pod(UID)),
+            ("kubepods-burstable-pod{escaped}.slice", pod(UID)),
+            ("kubepods-besteffort-pod{static}.slice", pod(STATIC)),
+            ("kubelet-kubepods-besteffort-pod{escaped}.slice", pod(UID)),
+            ("kubepods-podmy_own_uid.slice", pod("my-own-uid")),
+            ("kubepods-pod.slice", Level::Other),
+            ("podman-{id}", Level::Other),
+            ("pods", Level::Other),
+            ("{id}", container()),
+            ("/kubepods/pod{uid}/{id}", container()),
+            ("/kubepods/pod{uid}/{id}/", container()),
+            ("cri-containerd-{id}.scope", container()),
+            ("crio-{id}.scope", container()),
+            ("crio-{id}", container()),
+            ("docker-{id}.scope", container()),
+            ("kubepods-besteffort-pod{escaped}.slice:cri-containerd:{id}", container()),
+            ("crio-conmon-{id}.scope", Level::Conmon),
+            ("crio-conmon-{id}", Level::Conmon),
+            ("cri-containerd-0123.scope", Level::Other),
+            ("mykubepods.slice", Level::Other),
+            ("init.scope", Level::Other),
+            ("a:b:c", Level::Other),
+            ("", Level::Other),
+            ("/", Level::Other),
+        ];
+        for (name, level) in table {
+            assert_eq!(classify(&expand(name)), *level, "{name}");
+        }
+    }
+
+    #[test]
+    fn paths_give_pod_and_container() {
+        let table: &[(&str, Option<&str>, Option<&str>)] = &[
+            // containerd, CRI-O and cri-dockerd, systemd driver
+            (
+                "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{escaped}.slice/cri-containerd-{id}.scope",
+                Some(UID),
+                Some(ID),
+            ),
+            ("/kubepods.slice/kubepods-pod{escaped}.slice/crio-{id}.scope", Some(UID), Some(ID)),
+            (
+                "/kubepods.slice/kubepods-pod{escaped}.slice/crio-{id}.scope/container",
+                Some(UID),
+                Some(ID),
+            ),
+            ("/kubepods.slice/kubepods-pod{escaped}.slice/crio-conmon-{id}.scope", Some(UID), None),
+            (
+                "/kubepods.slice/kubepods-pod{static}.slice/docker-{id}.scope",
+                Some(STATIC),
+                Some(ID),
+            ),
+            // cgroupfs driver
+            ("/kubepods/burstable/pod{uid}/{id}", Some(UID), Some(ID)),
+            ("/kubepods/pod{uid}/crio-{id}", Some(UID), Some(ID)),
+            ("/kubepods/besteffort/pod{static}/{id}", Some(STATIC), Some(ID)),
+            ("/kubepods/besteffort/podmy-own/{id}", Some("my-own"), Some(ID)),
+            ("/somewhere/podmy-own/{id}", None, Some(ID)),
+            // what a container nests in itself is its own
+            ("/kubepods/pod{uid}/{id}/docker/{other}", Some(UID), Some(ID)),
+            ("/kubepods/pod{uid}/{id}/kubepods/pod{static}/{other}", Some(UID), Some(ID)),
+            // another root above: kind, k3s
+            (
+                "/system.slice/docker-{other}.scope/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{escaped}.slice/cri-containerd-{id}.scope",
+                Some(UID),
+                Some(ID),
+            ),
+            ("/docker/{other}/kubelet/kubepods/burstable/pod{uid}/{id}", Some(UID), Some(ID)),
+            ("/k3s/kubepods/pod{uid}/{id}", Some(UID), Some(ID)),
+            // drivers that disagree
+            (
+                "/system.slice/containerd.service/kubepods-burstable-pod{escaped}.slice:cri-containerd:{id}",
+                Some(UID),
+                Some(ID),
+            ),
+            // no pod level: cgroupsPerQOS=false
+            ("/k8s.io/{id}", None, Some(ID)),
+            ("/kubepods/burstable/pod{uid}", Some(UID), None),
+            ("/kubepods/burstable", None, None),
+            ("/system.slice/sshd.service", None, None),
+            ("/", None, None),
+            ("", None, None),
+        ];
+        for (path, pod, container) in table {
+            let expected =
+                Parsed { pod: pod.map(PodUid::new), container: container.map(ContainerId::new) };
+            assert_eq!(parse(&expand(path)), expected, "{path}");
+        }
+    }
+
+    fn expand(text: &str) -> String {
+        text.replace("{id}", ID)
+            .replace("{other}", OTHER)
+            .replace("{uid}", UID)
+            .replace("{escaped}", ESCAPED)
+            .replace("{static}", STATIC)
+    }
+}
