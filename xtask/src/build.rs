@@ -1,0 +1,184 @@
+//! Builds everything, in the order in which it is embedded: kernel programs, workload, agent and lab.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    host::Arch,
+    progress::step,
+    toolchain::{BPF_TARGET, BpfCompiler, bpf_linker, cargo},
+    workspace::Workspace,
+};
+
+/// The profile of the binaries that run on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    /// Quick to build.
+    Dev,
+    /// What is shipped.
+    Release,
+}
+
+impl Profile {
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Dev => "debug",
+            Self::Release => "release",
+        }
+    }
+}
+
+/// What was built, ready to run.
+#[derive(Debug)]
+pub(crate) struct Binaries {
+    /// `coroner`.
+    pub(crate) agent: PathBuf,
+    /// `coroner-lab`.
+    pub(crate) lab: PathBuf,
+    /// The static program of the lab's image.
+    pub(crate) workload: PathBuf,
+}
+
+/// Builds all of it.
+///
+/// # Errors
+/// When something does not compile; the compiler's own words are in the error.
+pub(crate) fn all(workspace: &Workspace, profile: Profile) -> Result<Binaries> {
+    kernel_programs(workspace)?;
+    let workload = workload(workspace)?;
+    let mut command = cargo("build");
+    command.current_dir(workspace.root()).args([
+        "--locked",
+        "--package=coroner",
+        "--package=coroner-lab",
+        "--bins",
+    ]);
+    if profile == Profile::Release {
+        command.arg("--release");
+    }
+    step("building the agent and the lab", tools(workspace, &mut command))?;
+    let folder = workspace.target(profile.folder());
+    Ok(Binaries { agent: folder.join("coroner"), lab: folder.join("coroner-lab"), workload })
+}
+
+/// Compiles the kernel programs, with and without their own diagnostics, to `target/bpf/*.o`.
+///
+/// # Errors
+/// When there is no compiler for BPF or no bpf-linker, or the programs do not compile.
+pub(crate) fn kernel_programs(workspace: &Workspace) -> Result<()> {
+    for (title, features, object) in [
+        ("building the kernel programs", None, "coroner-bpf.o"),
+        ("building the kernel programs with diagnostics", Some("debug-log"), "coroner-bpf-debug.o"),
+    ] {
+        let mut command = bpf_cargo(workspace, "build")?;
+        if let Some(features) = features {
+            command.args(["--features", features]);
+        }
+        step(title, &mut command)?;
+        let built = workspace.target(&format!("bpf/{BPF_TARGET}/bpf/coroner-bpf"));
+        replace_if_changed(&built, &workspace.target("bpf").join(object))?;
+    }
+    Ok(())
+}
+
+/// A cargo command on the kernel programs' binary, for the BPF target; warnings are errors, as there is
+/// no second look at this crate on the host.
+pub(crate) fn bpf_cargo(workspace: &Workspace, subcommand: &str) -> Result<std::process::Command> {
+    let Some(compiler) = BpfCompiler::find(workspace) else {
+        bail!("no compiler for BPF: `cargo xtask setup` brings one");
+    };
+    let Some(linker) = bpf_linker(workspace) else {
+        bail!("no bpf-linker: `cargo xtask setup` brings it");
+    };
+    let flags = [
+        format!("-Clinker={}", linker.display()),
+        "-Clink-arg=--btf".to_owned(),
+        "-Cdebuginfo=2".to_owned(), // BTF is made from it
+        format!("--cfg=bpf_target_arch=\"{}\"", Arch::host()?.rust),
+    ];
+    let mut command = compiler.cargo(subcommand);
+    command
+        .current_dir(workspace.root())
+        // Encoded, so that a path may hold spaces.
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
+        .args([
+            "--locked",
+            "--package=coroner-ebpf",
+            "--bin=coroner-bpf",
+            "--profile=bpf",
+            "--target",
+            BPF_TARGET,
+            "--target-dir",
+        ])
+        // Its own: with another RUSTC, a shared folder would be rebuilt in turns.
+        .arg(workspace.target("bpf"));
+    Ok(command)
+}
+
+/// Builds the lab's workload: static, because its image holds nothing else.
+fn workload(workspace: &Workspace) -> Result<PathBuf> {
+    let arch = Arch::host()?;
+    let mut command = cargo("build");
+    command
+        .current_dir(workspace.root())
+        .env(format!("CARGO_TARGET_{}_RUSTFLAGS", arch.cargo_env), "-Ctarget-feature=+crt-static")
+        .env_remove("RUSTFLAGS") // it would win over the line above
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .args([
+            "--locked",
+            "--package=coroner-workload",
+            "--release",
+            "--target",
+            arch.triple,
+            "--target-dir",
+        ])
+        .arg(workspace.target("static"));
+    step("building the static workload", &mut command)?;
+    Ok(workspace.target(&format!("static/{}/release/workload", arch.triple)))
+}
+
+/// Tells `command` where the project's own tools are.
+pub(crate) fn tools<'a>(
+    workspace: &Workspace,
+    command: &'a mut std::process::Command,
+) -> &'a mut std::process::Command {
+    let mut path = vec![workspace.tools().join("bin")];
+    path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    // Only a folder with a colon in its name cannot be joined; then PATH stays as it is.
+    if let Ok(path) = std::env::join_paths(path) {
+        command.env("PATH", path);
+    }
+    command
+}
+
+/// Copies `from` to `to` unless it is the same already: the agent embeds it and would be rebuilt.
+fn replace_if_changed(from: &Path, to: &Path) -> Result<()> {
+    let new = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
+    if fs::read(to).is_ok_and(|old| old == new) {
+        return Ok(());
+    }
+    fs::write(to, new).with_context(|| format!("cannot write {}", to.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unchanged_object_keeps_its_time() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (from, to) = (folder.path().join("a"), folder.path().join("b"));
+        fs::write(&from, "one").expect("writes");
+        replace_if_changed(&from, &to).expect("copies");
+        let mut read_only = fs::metadata(&to).expect("is there").permissions();
+        read_only.set_readonly(true);
+        fs::set_permissions(&to, read_only).expect("chmod");
+        let before = fs::metadata(&to).and_then(|meta| meta.modified()).ok();
+        replace_if_changed(&from, &to).expect("has nothing to write");
+        assert_eq!(before, fs::metadata(&to).and_then(|meta| meta.modified()).ok());
+    }
+}
