@@ -1,28 +1,534 @@
-//! step(now, input) → observations.
+//! step(input) → observations: the join of the three sources.
+//!
+//! Facts are stored by source ([`Processes`], [`Runtime`], [`Objects`]) and joined only when an
+//! account is due, so that the order in which the sources arrive does not matter. An account is
+//! due when all that it needs is known and the settle window has passed; what comes later amends.
 
-use super::{input::Received, observation::Observation, time::Anchor};
+use super::{
+    account::Account,
+    identity::Identity,
+    ids::{CgroupId, ContainerId, PodUid},
+    input::{CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, Received},
+    object::Objects,
+    observation::{Amendment, MilestoneKind, Observation, PodTermination},
+    process::Processes,
+    runtime::Runtime,
+    time::{Anchor, BootTime},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
+
+/// Containers that the programs can watch, and the engine with them.
+const MAX_CONTAINERS: usize = 16_384;
+/// A pod that takes longer than this to tell what is still missing is accounted for without it.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A container's death in a pod that still terminates is told by itself after this.
+const ALONE: Duration = Duration::from_secs(60);
+/// A container that the runtime never explained is given up.
+const UNRESOLVED: Duration = Duration::from_secs(60);
+/// A finished pod whose sandbox stays (a completed Job) keeps its account open for this long.
+const TAIL: Duration = Duration::from_secs(600);
+/// The kernel is asked for a container's cgroup only after this: its mkdir may be on its way.
+const CGROUP_DUE: Duration = Duration::from_secs(2);
+/// Signals that the programs report for every container (HUP, INT, QUIT, KILL, TERM).
+const COMMON_STOP_SIGNALS: [u8; 5] = [1, 2, 3, 9, 15];
 
 /// The engine's settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Boot clock ↔ wall clock.
     pub anchor: Anchor,
+    /// How late a fact may come and still count: design invariant 9.
+    pub settle: Duration,
+}
+
+impl Settings {
+    /// The defaults: a settle window of 5 s.
+    pub fn new(anchor: Anchor) -> Self {
+        Self { anchor, settle: Duration::from_secs(5) }
+    }
+}
+
+/// Sizes and losses, for the metrics.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Gauges {
+    /// Cgroups known.
+    pub cgroups: usize,
+    /// Containers whose processes are followed.
+    pub containers: usize,
+    /// Sandboxes known to the runtime.
+    pub sandboxes: usize,
+    /// Pods known to the apiserver.
+    pub objects: usize,
+    /// Pods whose end is under way.
+    pub terminating: usize,
+    /// Losses, all kinds that there were, since the start.
+    pub losses: BTreeMap<LossKind, u64>,
+}
+
+/// One pod, over all its lives.
+#[derive(Debug, Default)]
+struct Pod {
+    life: u32,
+    /// Containers of lives that are finished.
+    past: BTreeSet<ContainerId>,
+    /// Containers whose death has been told.
+    told: BTreeSet<ContainerId>,
+    hurried: bool,
+    cgroup_removed: Option<BootTime>,
+    finished: Option<Finished>,
+}
+
+#[derive(Debug)]
+struct Finished {
+    at: BootTime,
+    members: BTreeSet<ContainerId>,
+    account: PodTermination,
 }
 
 /// The engine.
 #[derive(Debug)]
 pub struct Engine {
-    _settings: Settings,
+    settings: Settings,
+    identity: Identity,
+    processes: HashMap<CgroupId, Processes>,
+    runtime: Runtime,
+    objects: Objects,
+    pods: HashMap<PodUid, Pod>,
+    /// Pods with something under way: looked at on every tick.
+    active: BTreeSet<PodUid>,
+    /// Stop signals and cgroups that were asked for already.
+    asked: BTreeSet<ContainerId>,
+    losses: BTreeMap<LossKind, u64>,
+    ticks: u64,
 }
 
 impl Engine {
     /// An engine that knows nothing.
     pub fn new(settings: Settings) -> Self {
-        Self { _settings: settings }
+        Self {
+            settings,
+            identity: Identity::default(),
+            processes: HashMap::new(),
+            runtime: Runtime::default(),
+            objects: Objects::new(settings.anchor),
+            pods: HashMap::new(),
+            active: BTreeSet::new(),
+            asked: BTreeSet::new(),
+            losses: BTreeMap::new(),
+            ticks: 0,
+        }
     }
 
     /// Takes one input, says what follows from it.
-    pub fn step(&mut self, _input: Received) -> Vec<Observation> {
-        Vec::new()
+    pub fn step(&mut self, received: Received) -> Vec<Observation> {
+        let mut said = Vec::new();
+        match received.input {
+            Input::Kernel(event) => self.kernel(event, &mut said),
+            Input::Cri(event) => {
+                if let CriEvent::ContainerCgroup { container, cgroup } = &event {
+                    self.identity.linked(container.clone(), *cgroup);
+                    self.active.extend(self.runtime.pod_of(container));
+                }
+                self.active.extend(self.runtime.learn(received.at, event));
+            }
+            Input::Api(event) => self.active.extend(self.objects.learn(received.at, event)),
+            Input::Lost(loss) => self.lost(&loss),
+            Input::Tick => self.tick(received.at, &mut said),
+        }
+        said
+    }
+
+    /// Sizes and losses.
+    pub fn gauges(&self) -> Gauges {
+        Gauges {
+            cgroups: self.identity.len(),
+            containers: self.processes.len(),
+            sandboxes: self.runtime.len().0,
+            objects: self.objects.len(),
+            terminating: self.pods.values().filter(|p| p.hurried).count(),
+            losses: self.losses.clone(),
+        }
+    }
+
+    fn count_loss(&mut self, kind: LossKind, count: u64) {
+        if count > 0 {
+            *self.losses.entry(kind).or_default() += count;
+        }
+    }
+
+    /// A loss may have touched everything that lives now.
+    fn lost(&mut self, loss: &Loss) {
+        self.count_loss(loss.kind, loss.count);
+        for processes in self.processes.values_mut().filter(|p| !p.is_over()) {
+            processes.losses.insert(loss.kind);
+        }
+    }
+
+    fn kernel(&mut self, event: KernelEvent, said: &mut Vec<Observation>) {
+        let KernelEvent { time, fact } = event;
+        let cgroup = match &fact {
+            KernelFact::CgroupCreated { cgroup, parent, name, .. } => {
+                self.identity.created(*cgroup, *parent, name);
+                *cgroup
+            }
+            KernelFact::CgroupRemoved { cgroup }
+            | KernelFact::CgroupEmpty { cgroup }
+            | KernelFact::CgroupFrozen { cgroup, .. }
+            | KernelFact::SignalDelivered { cgroup, .. }
+            | KernelFact::Exec { cgroup, .. }
+            | KernelFact::Exit { cgroup, .. }
+            | KernelFact::Running { cgroup, .. } => *cgroup,
+            KernelFact::SignalGenerated(signal) => signal.cgroup,
+            KernelFact::OomVictim { cgroup: Some(cgroup), .. } => *cgroup,
+            KernelFact::OomVictim { cgroup: None, pid } => {
+                // 5.10 names the victim by pid only: the SIGKILL just before it tells whose.
+                let pid = *pid;
+                if let Some(owner) = self.owner_of_victim(pid)
+                    && let Some(processes) = self.processes.get_mut(&owner)
+                {
+                    processes.learn(time, fact, |_| false);
+                }
+                return;
+            }
+        };
+        let owner = self.identity.owner(cgroup);
+        let own = owner == cgroup;
+        if self.identity.is_above_containers(cgroup) {
+            self.above_containers(time, cgroup, &fact, said);
+            return;
+        }
+        let container = self.identity.container(owner).cloned();
+        let about_cgroup = matches!(
+            fact,
+            KernelFact::CgroupCreated { .. }
+                | KernelFact::CgroupRemoved { .. }
+                | KernelFact::CgroupEmpty { .. }
+                | KernelFact::CgroupFrozen { .. }
+        );
+        if about_cgroup && !own {
+            // A cgroup that the container made for itself says nothing of the container's end.
+            if matches!(fact, KernelFact::CgroupRemoved { .. }) {
+                self.identity.remove(cgroup);
+            }
+            return;
+        }
+        let ends =
+            matches!(fact, KernelFact::CgroupRemoved { .. } | KernelFact::CgroupEmpty { .. });
+        if !self.processes.contains_key(&owner) {
+            if self.processes.len() >= MAX_CONTAINERS {
+                self.count_loss(LossKind::EngineFull, 1);
+                return;
+            }
+            self.processes.insert(owner, Processes::default());
+        }
+        let identity = &self.identity;
+        if let Some(processes) = self.processes.get_mut(&owner) {
+            processes.learn(time, fact, |sender| identity.owner(sender) == owner);
+        }
+        let pod = container
+            .as_ref()
+            .and_then(|c| self.runtime.pod_of(c))
+            .or_else(|| self.identity.pod(owner).cloned());
+        self.active.extend(pod);
+        if ends {
+            let sandbox = container
+                .as_ref()
+                .and_then(|c| self.runtime.container(c).map(|known| known.info.sandbox.clone()));
+            said.push(Observation::LookNow { sandbox });
+        }
+    }
+
+    fn above_containers(
+        &mut self,
+        time: BootTime,
+        cgroup: CgroupId,
+        fact: &KernelFact,
+        said: &mut Vec<Observation>,
+    ) {
+        if let KernelFact::CgroupRemoved { .. } = fact {
+            if let Some(uid) = self.identity.pod_level(cgroup).cloned() {
+                if !self.runtime.sandboxes_of(&uid).is_empty() {
+                    self.pods.entry(uid.clone()).or_default().cgroup_removed = Some(time);
+                }
+                self.active.insert(uid);
+                said.push(Observation::LookNow { sandbox: None });
+            }
+            self.identity.remove(cgroup);
+        }
+    }
+
+    fn owner_of_victim(&self, pid: u32) -> Option<CgroupId> {
+        self.processes
+            .iter()
+            .filter_map(|(owner, p)| {
+                p.sent()
+                    .filter(|s| s.signal.target.tid == pid && s.signal.signal == 9)
+                    .map(|s| s.at)
+                    .max()
+                    .map(|at| (at, *owner))
+            })
+            .max()
+            .map(|(_, owner)| owner)
+    }
+
+    fn tick(&mut self, now: BootTime, said: &mut Vec<Observation>) {
+        self.ticks += 1;
+        let refused = self.runtime.take_refused() + self.objects.take_refused();
+        let forgotten = self.identity.take_forgotten();
+        self.count_loss(LossKind::EngineFull, refused + forgotten);
+        for uid in std::mem::take(&mut self.active) {
+            if self.look(now, &uid, said) {
+                self.active.insert(uid);
+            }
+        }
+        self.ask(now, said);
+        if self.ticks.is_multiple_of(10) {
+            self.forget(now);
+        }
+    }
+
+    /// Looks at one pod; true if something of it is under way.
+    fn look(&mut self, now: BootTime, uid: &PodUid, said: &mut Vec<Observation>) -> bool {
+        let mut pod = self.pods.remove(uid).unwrap_or_default();
+        let under_way = self.look_at(now, uid, &mut pod, said);
+        let known = !self.runtime.sandboxes_of(uid).is_empty();
+        if known || under_way || pod.finished.is_some() {
+            self.pods.insert(uid.clone(), pod);
+        }
+        under_way
+    }
+
+    fn look_at(
+        &mut self,
+        now: BootTime,
+        uid: &PodUid,
+        pod: &mut Pod,
+        said: &mut Vec<Observation>,
+    ) -> bool {
+        let settle = self.settings.settle;
+        let accounts = self.account(uid, pod.cgroup_removed);
+        let members = accounts.members(&pod.past);
+        if members.all.is_empty() {
+            let requested_without_run = members.requested;
+            let mut waiting = self.amend(now, uid, pod, said);
+            waiting |= requested_without_run && pod.finished.is_none() && members.sandbox_runs;
+            return waiting;
+        }
+        if members.alive > 0 && pod.finished.is_some() {
+            pod.finished = None; // another life began
+        }
+        let begins = members.requested || members.ended.is_some();
+        if begins && !pod.hurried && !accounts.is_settled(&members, now, settle + PATIENCE) {
+            pod.hurried = true;
+            said.push(Observation::PodTerminating { sandboxes: accounts.sandboxes() });
+        }
+        if accounts.is_complete(&members, now, PATIENCE)
+            && accounts.is_settled(&members, now, settle)
+        {
+            let life = pod.life + 1;
+            let account = accounts.build(&members.all, life);
+            for death in &account.containers {
+                if pod.told.insert(death.id.clone()) {
+                    said.push(Observation::ContainerDied(Box::new(death.clone())));
+                }
+            }
+            said.push(Observation::PodTerminated(Box::new(account.clone())));
+            if std::mem::take(&mut pod.hurried) {
+                said.push(Observation::PodSettled { sandboxes: accounts.sandboxes() });
+            }
+            pod.life = life;
+            pod.past.extend(members.all.iter().cloned());
+            pod.finished = Some(Finished { at: now, members: members.all, account });
+            return true;
+        }
+        // Deaths in a pod that goes on, or takes long to go.
+        let mut waiting = members.requested;
+        for id in &members.all {
+            let Some(ended) = accounts.ended(id) else { continue };
+            if pod.told.contains(id) {
+                continue;
+            }
+            waiting = true;
+            let due = if members.requested || members.alive == 0 {
+                ended + ALONE
+            } else {
+                ended + settle
+            };
+            if now >= due && (accounts.is_explained(id) || now >= ended + PATIENCE) {
+                let cause = accounts.cause(&members.all);
+                let death = accounts.death(id, members.requested.then_some(cause));
+                pod.told.insert(id.clone());
+                said.push(Observation::ContainerDied(Box::new(death)));
+            }
+        }
+        if !waiting && std::mem::take(&mut pod.hurried) {
+            said.push(Observation::PodSettled { sandboxes: accounts.sandboxes() });
+        }
+        waiting
+    }
+
+    /// A finished pod: what came since? True while its tail is open.
+    fn amend(
+        &self,
+        now: BootTime,
+        uid: &PodUid,
+        pod: &mut Pod,
+        said: &mut Vec<Observation>,
+    ) -> bool {
+        let Some(finished) = &mut pod.finished else { return false };
+        let accounts = self.account(uid, pod.cgroup_removed);
+        if now > finished.at + TAIL {
+            return false;
+        }
+        let account = accounts.build(&finished.members, finished.account.life);
+        if account == finished.account {
+            return finished.account.milestone(MilestoneKind::SandboxRemoved).is_none();
+        }
+        let tail = |a: &PodTermination| {
+            let mut a = a.clone();
+            a.milestones.retain(|m| {
+                !matches!(m.kind, MilestoneKind::SandboxRemoved | MilestoneKind::CgroupRemoved)
+            });
+            a
+        };
+        let removed = |a: &PodTermination| a.milestone(MilestoneKind::SandboxRemoved).is_some();
+        let only_tail = tail(&account) == tail(&finished.account);
+        let newly_removed = removed(&account) && !removed(&finished.account);
+        // Evidence that was needed and has been forgotten since must not unsay what was said.
+        if account.milestones.len() < finished.account.milestones.len() {
+            return false;
+        }
+        finished.account = account.clone();
+        if !only_tail {
+            said.push(Observation::PodAmended(Box::new(account), Amendment::LateEvidence));
+        } else if newly_removed {
+            said.push(Observation::PodAmended(Box::new(account), Amendment::SandboxRemoved));
+        }
+        !removed(&finished.account)
+    }
+
+    fn account<'a>(&'a self, uid: &'a PodUid, cgroup_removed: Option<BootTime>) -> Account<'a> {
+        Account {
+            uid,
+            identity: &self.identity,
+            processes: &self.processes,
+            runtime: &self.runtime,
+            objects: &self.objects,
+            cgroup_removed,
+            anchor: self.settings.anchor,
+        }
+    }
+
+    /// What the adapters must find out.
+    fn ask(&mut self, now: BootTime, said: &mut Vec<Observation>) {
+        for container in self.runtime.containers() {
+            let id = &container.info.id;
+            if container.exited.is_some() || self.asked.contains(id) {
+                continue;
+            }
+            let Some(cgroup) = self.identity.cgroup(id) else {
+                if now >= container.first_seen + CGROUP_DUE {
+                    self.asked.insert(id.clone());
+                    said.push(Observation::CgroupWanted { container: id.clone() });
+                }
+                continue;
+            };
+            let by_spec = self
+                .runtime
+                .pod_of(id)
+                .and_then(|uid| self.objects.get(&uid))
+                .and_then(|o| o.pod.containers.get(&container.info.name))
+                .and_then(|c| c.stop_signal);
+            if let Some(signal) = container.stop_signal.or(by_spec) {
+                self.asked.insert(id.clone());
+                if !COMMON_STOP_SIGNALS.contains(&signal) {
+                    said.push(Observation::StopSignalLearned { cgroup, signal });
+                }
+            }
+        }
+    }
+
+    /// Forgets what is accounted for and gone, so that memory does not grow with time.
+    fn forget(&mut self, now: BootTime) {
+        for (sandbox, uid, by) in self.runtime.removed_sandboxes() {
+            let settled = now >= by + self.settings.settle;
+            let busy = self.active.contains(&uid);
+            if settled && !busy || now >= by + TAIL {
+                let mut gone = self.runtime.forget(&sandbox);
+                gone.push(ContainerId::new(sandbox.as_str()));
+                for id in gone {
+                    self.forget_container(&id);
+                }
+                if self.runtime.sandboxes_of(&uid).is_empty() && !busy {
+                    self.pods.remove(&uid);
+                }
+            }
+        }
+        // Containers removed while their sandbox goes on: kept while their pod may still need them.
+        for (id, by) in self.runtime.removed_containers() {
+            let uid = self.runtime.pod_of(&id);
+            let told = uid
+                .as_ref()
+                .and_then(|uid| self.pods.get(uid))
+                .is_some_and(|pod| pod.told.contains(&id) && pod.finished.is_none());
+            let over = now >= by + self.settings.settle;
+            let requested = uid
+                .as_ref()
+                .and_then(|u| self.objects.get(u))
+                .is_some_and(|o| o.request().is_some());
+            if over && ((told && !requested) || now >= by + TAIL) {
+                self.runtime.forget_container(&id);
+                self.forget_container(&id);
+                if let Some(pod) = uid.and_then(|uid| self.pods.get_mut(&uid)) {
+                    pod.told.remove(&id);
+                    pod.past.remove(&id);
+                }
+            }
+        }
+        for (uid, by) in self.objects.gone() {
+            let busy = self.active.contains(&uid) || self.pods.contains_key(&uid);
+            if now >= by + PATIENCE && !busy && self.runtime.sandboxes_of(&uid).is_empty() {
+                self.objects.forget(&uid);
+            }
+        }
+        self.forget_unresolved(now);
+    }
+
+    /// Cgroups that ended and that the runtime never explained.
+    fn forget_unresolved(&mut self, now: BootTime) {
+        let given_up: Vec<CgroupId> = self
+            .processes
+            .iter()
+            .filter(|(_, p)| {
+                let end = p.removed.or(p.ended());
+                end.is_some_and(|at| now >= at + UNRESOLVED)
+            })
+            .map(|(owner, _)| *owner)
+            .filter(|owner| {
+                self.identity.container(*owner).is_none_or(|id| {
+                    self.runtime.container(id).is_none()
+                        && self.runtime.sandbox(&id.as_str().into()).is_none()
+                })
+            })
+            .collect();
+        for owner in given_up {
+            // Only a container that could have been explained counts: the runtime was there.
+            if self.runtime.is_connected() && self.identity.container(owner).is_some() {
+                self.count_loss(LossKind::NeverResolved, 1);
+            }
+            self.processes.remove(&owner);
+            self.identity.remove(owner);
+        }
+    }
+
+    fn forget_container(&mut self, id: &ContainerId) {
+        self.asked.remove(id);
+        if let Some(cgroup) = self.identity.cgroup(id) {
+            self.processes.remove(&cgroup);
+            self.identity.remove(cgroup);
+        }
     }
 }

@@ -4,10 +4,17 @@
 //! is bounded. All it knows comes in as [`input::Input`], all it says goes out as
 //! [`observation::Observation`]. `tests/purity.rs` enforces it.
 
+pub mod account;
 pub mod cgroup_path;
 pub mod engine;
+pub mod identity;
 pub mod ids;
 pub mod input;
+pub mod object;
 pub mod observation;
+pub mod process;
+pub mod runtime;
 pub mod signal;
+pub mod termination;
 pub mod time;
+pub mod verdict;

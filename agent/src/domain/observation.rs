@@ -244,8 +244,6 @@ pub enum PhaseKind {
     SandboxStop,
     /// The sandbox is stopped → the object is gone (status, volumes, cgroup, finalizers).
     Cleanup,
-    /// Processes that went on after the object was gone.
-    Outlived,
     /// Between two known milestones where one that is required is missing.
     Unattributed,
 }
@@ -445,7 +443,7 @@ labels! {
     PhaseKind {
         KubeletReaction = "kubelet_reaction", PreStop = "pre_stop", StopCall = "stop_call",
         Shutdown = "shutdown", Kill = "kill", Reap = "reap", RuntimeNotice = "runtime_notice",
-        SandboxStop = "sandbox_stop", Cleanup = "cleanup", Outlived = "outlived",
+        SandboxStop = "sandbox_stop", Cleanup = "cleanup",
         Unattributed = "unattributed",
     }
     LossKind {

@@ -1,0 +1,571 @@
+//! The join: one pod's facts of all three sources, read together. Nothing here is stored; an
+//! account can be built again at any time, and comes out the same from the same facts.
+
+use super::{
+    identity::Identity,
+    ids::{CgroupId, ContainerId, PodUid},
+    input::{ApiTerminated, ContainerKind, ExitStatus, LossKind},
+    object::{Object, Objects, Request},
+    observation::{
+        Cause, ContainerDeath, Finding, FindingKind, Milestone, MilestoneKind, PodRef,
+        PodTermination, Source,
+    },
+    process::Processes,
+    runtime::{Between, Container, Runtime, Sandbox},
+    signal,
+    termination::{Circumstances, cause, container_cause, hook, phases, requires_stop},
+    time::{Anchor, BootTime},
+    verdict::{Case, Judgement, judge, secs},
+};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
+
+/// The stop signal where nobody says otherwise: SIGTERM.
+const DEFAULT_STOP_SIGNAL: u8 = 15;
+/// The watch may be this much behind the kubelet's own.
+const WATCH_LAG: Duration = Duration::from_secs(1);
+/// Past its deadline by more than this counts as missed: the kubelet's floor of 2 s and the most
+/// that it was seen to take before it does anything (FACTS §7).
+const DEADLINE_SLACK: Duration = Duration::from_secs(4);
+
+/// One pod's facts, read together.
+#[derive(Clone, Copy, Debug)]
+pub struct Account<'a> {
+    /// The pod.
+    pub uid: &'a PodUid,
+    /// cgroup ↔ container.
+    pub identity: &'a Identity,
+    /// What the kernel told, by the container's own cgroup.
+    pub processes: &'a HashMap<CgroupId, Processes>,
+    /// What the runtime told.
+    pub runtime: &'a Runtime,
+    /// What the apiserver told.
+    pub objects: &'a Objects,
+    /// When the pod's own cgroup was removed.
+    pub cgroup_removed: Option<BootTime>,
+    /// Boot clock ↔ wall clock.
+    pub anchor: Anchor,
+}
+
+/// The containers of the pod's present life.
+#[derive(Clone, Debug, Default)]
+pub struct Members {
+    /// All of them, dead or alive.
+    pub all: BTreeSet<ContainerId>,
+    /// How many are alive.
+    pub alive: usize,
+    /// The latest end of those that are dead.
+    pub ended: Option<BootTime>,
+    /// The pod's deletion was requested while something of it ran.
+    pub requested: bool,
+    /// A sandbox of it is not stopped yet.
+    pub sandbox_runs: bool,
+}
+
+impl<'a> Account<'a> {
+    fn object(&self) -> Option<&'a Object> {
+        self.objects.get(self.uid)
+    }
+
+    fn processes_of(&self, id: &ContainerId) -> Option<&'a Processes> {
+        self.processes.get(&self.identity.cgroup(id)?)
+    }
+
+    fn own_sandboxes(&self) -> Vec<&'a Sandbox> {
+        self.runtime.sandboxes_of(self.uid).into_iter().filter(|s| s.seen_ready).collect()
+    }
+
+    /// The pod's sandboxes that ran while the agent looked on.
+    pub fn sandboxes(&self) -> Vec<super::ids::SandboxId> {
+        self.own_sandboxes().into_iter().map(|s| s.info.id.clone()).collect()
+    }
+
+    /// The containers of the present life: those that ran while the agent looked on, without those
+    /// of lives that are finished.
+    pub fn members(&self, past: &BTreeSet<ContainerId>) -> Members {
+        let mut members = Members::default();
+        for sandbox in self.runtime.sandboxes_of(self.uid) {
+            for container in self.runtime.containers_of(&sandbox.info.id) {
+                let id = &container.info.id;
+                let ran = container.seen_alive || self.processes_of(id).is_some();
+                if !ran || past.contains(id) {
+                    continue;
+                }
+                match self.ended(id) {
+                    Some(at) => members.ended = members.ended.max(Some(at)),
+                    None => members.alive += 1,
+                }
+                members.all.insert(id.clone());
+            }
+        }
+        members.sandbox_runs = self.own_sandboxes().iter().any(|s| s.stopped.is_none());
+        members.requested = self.request(&members.all).is_some();
+        members
+    }
+
+    /// When a container ended: the kernel's word, or the runtime's where the kernel's is missing.
+    pub fn ended(&self, id: &ContainerId) -> Option<BootTime> {
+        let by_kernel = self.processes_of(id).and_then(Processes::ended);
+        by_kernel.or_else(|| Some(self.runtime.container(id)?.exited?.by))
+    }
+
+    /// The runtime has told all it will about this container's end.
+    pub fn is_explained(&self, id: &ContainerId) -> bool {
+        self.runtime.container(id).is_none_or(|c| c.exit.is_some() || c.removed.is_some())
+    }
+
+    /// The deletion request, if something of the pod still ran when it came.
+    fn request(&self, members: &BTreeSet<ContainerId>) -> Option<&'a Request> {
+        let request = self.object()?.request()?;
+        let ran_after = |at: Option<BootTime>| at.is_none_or(|at| at + WATCH_LAG >= request.at);
+        let containers = members.iter().any(|id| ran_after(self.ended(id)));
+        let sandboxes = self.own_sandboxes();
+        let sandbox = sandboxes.iter().any(|s| s.stopped.is_none_or(|s| s.by >= request.at));
+        (containers || sandbox).then_some(request)
+    }
+
+    /// The moment the object went, if that belongs to this end and not to a later clean-up of a
+    /// pod that was long over.
+    fn gone(&self, members: &BTreeSet<ContainerId>) -> Option<Between> {
+        let gone = self.object()?.gone?;
+        let ran = members.iter().any(|id| self.ended(id).is_none_or(|at| at > gone.by));
+        let mirror = self.object().is_some_and(Object::is_mirror);
+        (ran || mirror || self.request(members).is_some()).then_some(gone)
+    }
+
+    fn sandbox_stopped(&self) -> Option<Between> {
+        let sandboxes = self.own_sandboxes();
+        if sandboxes.iter().any(|s| s.stopped.is_none()) {
+            return None;
+        }
+        sandboxes.iter().filter_map(|s| s.stopped).max_by_key(|s| s.by)
+    }
+
+    fn sandbox_removed(&self) -> Option<Between> {
+        let sandboxes = self.own_sandboxes();
+        if sandboxes.iter().any(|s| s.removed.is_none()) {
+            return None;
+        }
+        sandboxes.iter().filter_map(|s| s.removed).max_by_key(|s| s.by)
+    }
+
+    /// All that the account needs is known, or `patience` with what is missing is over.
+    pub fn is_complete(&self, members: &Members, now: BootTime, patience: Duration) -> bool {
+        let Some(ended) = members.ended.filter(|_| members.alive == 0) else { return false };
+        let late = now >= ended + patience;
+        let explained = members.all.iter().all(|id| self.is_explained(id));
+        if members.sandbox_runs || !(explained || late) {
+            return false;
+        }
+        if !self.objects.was_in_sync() {
+            return true;
+        }
+        let gone = self.gone(&members.all).is_some();
+        match self.object() {
+            _ if members.requested => gone,
+            Some(object) if object.is_mirror() => gone || late,
+            // Without a request a pod is over only if the kubelet says so: a sandbox that died
+            // gets a successor.
+            Some(object) => gone || matches!(object.pod.phase.as_str(), "Succeeded" | "Failed"),
+            None => late || self.objects.is_in_sync(),
+        }
+    }
+
+    /// The settle window has passed since the last thing that the account tells.
+    pub fn is_settled(&self, members: &Members, now: BootTime, settle: Duration) -> bool {
+        now >= self.last(&members.all).unwrap_or(now) + settle
+    }
+
+    /// The last thing that the account tells: the end of processes, sandbox and object.
+    fn last(&self, members: &BTreeSet<ContainerId>) -> Option<BootTime> {
+        let processes = members.iter().filter_map(|id| self.ended(id)).max();
+        let sandbox = self.sandbox_stopped().map(|s| s.by);
+        [processes, sandbox, self.gone(members).map(|g| g.by)].into_iter().flatten().max()
+    }
+
+    fn is_static(&self) -> bool {
+        self.own_sandboxes()
+            .iter()
+            .any(|s| matches!(s.info.config_source.as_deref(), Some("file" | "http")))
+    }
+
+    /// Why the pod ended.
+    pub fn cause(&self, members: &BTreeSet<ContainerId>) -> Cause {
+        let judged: Vec<Option<Judgement>> =
+            members.iter().map(|id| self.judgement(id, None)).collect();
+        let stopped = judged
+            .iter()
+            .flatten()
+            .any(|j| j.milestones.iter().any(|m| m.kind == MilestoneKind::StopBegan));
+        let complete = judged.iter().all(|j| j.as_ref().is_some_and(|j| j.exit.is_some()));
+        let outlived = self.outlived(members).is_some();
+        let deleted = self.request(members).is_some();
+        let is_static = self.is_static();
+        cause(Circumstances {
+            object: self.object(),
+            deleted,
+            outlived,
+            is_static,
+            stopped,
+            complete,
+        })
+    }
+
+    /// By how much the processes outlived the object.
+    fn outlived(&self, members: &BTreeSet<ContainerId>) -> Option<Duration> {
+        let gone = self.gone(members)?;
+        let last = members.iter().filter_map(|id| self.ended(id)).max()?;
+        (last > gone.by && !self.object()?.is_mirror()).then(|| last.since(gone.by))
+    }
+
+    fn pod_ref(&self) -> PodRef {
+        let uid = self.uid.clone();
+        if let Some(sandbox) = self.runtime.sandboxes_of(self.uid).first() {
+            let info = &sandbox.info;
+            return PodRef { namespace: info.namespace.clone(), name: info.name.clone(), uid };
+        }
+        let (namespace, name) = self
+            .object()
+            .map(|o| (o.pod.namespace.clone(), o.pod.name.clone()))
+            .unwrap_or_default();
+        PodRef { namespace, name, uid }
+    }
+
+    /// The stop signal: the runtime's word (it has read the image), else the spec's, else SIGTERM.
+    fn stop_signal(&self, container: &Container) -> u8 {
+        let by_spec = || self.object()?.pod.containers.get(&container.info.name)?.stop_signal;
+        container.stop_signal.or_else(by_spec).unwrap_or(DEFAULT_STOP_SIGNAL)
+    }
+
+    /// The grace in force at the container's end: the request's, else what the runtime noted when
+    /// the container was made, else the spec's.
+    fn grace(&self, container: &Container, request: Option<&Request>) -> Option<i64> {
+        let in_force = request.and_then(|_| {
+            let until = self.ended(&container.info.id)?;
+            Some(self.object()?.in_force(until)?.grace_seconds)
+        });
+        in_force.or(container.info.grace_seconds).or_else(|| self.object()?.pod.grace_seconds)
+    }
+
+    fn judgement(&self, id: &ContainerId, request: Option<&Request>) -> Option<Judgement> {
+        let container = self.runtime.container(id)?;
+        let processes = self.processes_of(id)?;
+        let pre_stop = hook(self.object(), &container.info.name, container.info.pre_stop.as_ref());
+        Some(judge(Case {
+            processes,
+            stop_signal: self.stop_signal(container),
+            grace_seconds: self.grace(container, request),
+            pre_stop: pre_stop.as_ref(),
+            requested: request.map(|r| r.at),
+        }))
+    }
+
+    /// One container's end. `pod_cause` is the cause of the pod's own end, if that is under way.
+    pub fn death(&self, id: &ContainerId, pod_cause: Option<Cause>) -> ContainerDeath {
+        let nothing = Processes::default();
+        let processes = self.processes_of(id).unwrap_or(&nothing);
+        let container = self.runtime.container(id);
+        let alone = BTreeSet::from([id.clone()]);
+        let request = self.request(&alone);
+        let stop_signal = container.map_or(DEFAULT_STOP_SIGNAL, |c| self.stop_signal(c));
+        let name = container.map(|c| c.info.name.clone()).unwrap_or_default();
+        let grace_seconds = container.and_then(|c| self.grace(c, request));
+        let pre_stop = container.and_then(|c| hook(self.object(), &name, c.info.pre_stop.as_ref()));
+        let judged = judge(Case {
+            processes,
+            stop_signal,
+            grace_seconds,
+            pre_stop: pre_stop.as_ref(),
+            requested: request.map(|r| r.at),
+        });
+        let mut milestones = judged.milestones.clone();
+        if let Some(exited) = container.and_then(|c| c.exited) {
+            milestones.push(between(MilestoneKind::ContainerExited, exited, Source::Cri));
+        }
+        milestones.sort_by_key(|m| (m.at, m.kind));
+        let at = |kind| milestones.iter().find(|m| m.kind == kind).map(|m| m.at);
+        let stop_began = at(MilestoneKind::StopBegan);
+        let (children_killed, unsignalled, children_names) = processes.torn_down(stop_signal);
+
+        let mut findings = Vec::new();
+        if unsignalled > 0 && at(MilestoneKind::TermSent).is_some() {
+            let signal = signal::name(stop_signal);
+            findings.push(Finding {
+                kind: FindingKind::ChildrenNotSignalled,
+                detail: format!(
+                    "{unsignalled} process(es) ({}) were killed by the kernel with the PID \
+                     namespace; none of them had been sent {signal}.",
+                    children_names.join(", ")
+                ),
+            });
+        }
+        if judged.pre_stop_cut_off {
+            findings.push(Finding {
+                kind: FindingKind::PrestopCutOff,
+                detail: "The preStop hook was still running when the stop signal came.".into(),
+            });
+        }
+        findings.extend(self.deadline_missed(id, request));
+        findings.extend(self.contradictions(id, judged.exit));
+
+        let ended = self.ended(id);
+        let grace_ratio = match (stop_began, ended, grace_seconds) {
+            (Some(from), Some(to), Some(grace)) if grace > 0 => {
+                Some(to.since(from).as_secs_f64() / grace as f64)
+            }
+            _ => None,
+        };
+        let kind = self
+            .object()
+            .and_then(|o| o.pod.containers.get(&name))
+            .map_or(ContainerKind::Main, |c| c.kind);
+        let in_pods_end = pod_cause
+            .filter(|_| stop_began.is_some() || request.is_none() || ran_into(request, ended));
+        let cause = container_cause(self.object(), &name, stop_began.is_some(), in_pods_end);
+        let mut incomplete: Vec<LossKind> = processes.losses.iter().copied().collect();
+        incomplete.dedup();
+        ContainerDeath {
+            id: id.clone(),
+            pod: Some(self.pod_ref()),
+            kind,
+            verdict: judged.verdict,
+            proof: judged.proof,
+            cause,
+            findings,
+            exit: judged.exit,
+            stop_signal,
+            grace_seconds,
+            grace_ratio,
+            pre_stop,
+            killer: judged.killer,
+            children_killed,
+            children_names,
+            milestones,
+            truncated: self.is_truncated(),
+            incomplete,
+            name,
+        }
+    }
+
+    fn is_truncated(&self) -> bool {
+        self.object().is_some_and(|o| o.found_deleting)
+    }
+
+    fn deadline_missed(&self, id: &ContainerId, request: Option<&Request>) -> Option<Finding> {
+        request?;
+        let ended = self.ended(id)?;
+        let in_force = self.object()?.in_force(ended)?;
+        let grace = u64::try_from(in_force.grace_seconds).ok()?;
+        let deadline = in_force.at + Duration::from_secs(grace);
+        (ended > deadline + DEADLINE_SLACK).then(|| Finding {
+            kind: FindingKind::DeadlineMissed,
+            detail: format!(
+                "It ended {} after its deadline (a grace of {grace} s in force since {} before \
+                 that).",
+                secs(ended.since(deadline)),
+                secs(deadline.since(in_force.at)),
+            ),
+        })
+    }
+
+    fn contradictions(&self, id: &ContainerId, exit: Option<ExitStatus>) -> Vec<Finding> {
+        let Some(exit) = exit else { return Vec::new() };
+        let proven = match exit {
+            ExitStatus::Code(code) => format!("exit code {code}"),
+            ExitStatus::Signal { signal, .. } => {
+                format!("{} (exit code {})", signal::name(signal), exit.runtime_code())
+            }
+        };
+        let mut findings = Vec::new();
+        let mut differ = |who: String, code: i32| {
+            if code != exit.runtime_code() {
+                findings.push(Finding {
+                    kind: FindingKind::Contradiction,
+                    detail: format!("{who}, the kernel says {proven}."),
+                });
+            }
+        };
+        if let Some(told) = self.runtime.container(id).and_then(|c| c.exit.as_ref()) {
+            let code = told.exit_code;
+            differ(format!("The runtime says exit code {code} ({})", told.reason), code);
+        }
+        if let Some(told) = self.api_terminated(id) {
+            let phase = self.object().map(|o| o.pod.phase.as_str()).unwrap_or_default();
+            let code = told.exit_code;
+            differ(format!("The API says exit code {code} and phase {phase}"), code);
+        }
+        findings
+    }
+
+    fn api_terminated(&self, id: &ContainerId) -> Option<&'a ApiTerminated> {
+        let name = &self.runtime.container(id)?.info.name;
+        let told = self.object()?.pod.containers.get(name)?;
+        let of_this = |t: &&ApiTerminated| match &t.id {
+            Some(of) => of == id,
+            None => told.id.as_ref() == Some(id),
+        };
+        told.terminated.iter().find(of_this)
+    }
+
+    /// The pod's whole account, as far as known now.
+    pub fn build(&self, members: &BTreeSet<ContainerId>, life: u32) -> PodTermination {
+        let request = self.request(members);
+        let gone = self.gone(members);
+        let cause = self.cause(members);
+        let mut containers: Vec<ContainerDeath> = members
+            .iter()
+            .filter(|id| {
+                // Earlier deaths of a pod that is deleted later have been told by themselves.
+                request.is_none() || ran_into(request, self.ended(id))
+            })
+            .map(|id| self.death(id, Some(cause)))
+            .collect();
+        let order = |id: &ContainerId| {
+            self.runtime.container(id).map(|c| (c.info.created, c.info.name.clone()))
+        };
+        containers.sort_by_key(|c| (order(&c.id), c.id.clone()));
+        let critical = containers.iter().max_by_key(|c| (self.ended(&c.id), &c.id));
+
+        let began = self.began(request, gone, critical, &containers);
+        let ended = self.last(members).unwrap_or(began).max(began);
+        let mut pod_milestones = Vec::new();
+        if let Some(request) = request {
+            pod_milestones.push(Milestone {
+                kind: MilestoneKind::DeleteRequested,
+                at: began,
+                uncertainty: request.uncertainty,
+                source: if began < request.at { Source::Inferred } else { Source::Api },
+            });
+        }
+        let of_cri = [
+            (MilestoneKind::SandboxStopped, self.sandbox_stopped()),
+            (MilestoneKind::SandboxRemoved, self.sandbox_removed()),
+        ];
+        for (kind, change) in of_cri {
+            pod_milestones.extend(change.map(|c| between(kind, c, Source::Cri)));
+        }
+        pod_milestones.extend(gone.map(|g| between(MilestoneKind::ObjectGone, g, Source::Api)));
+        pod_milestones.extend(self.cgroup_removed.map(|at| Milestone {
+            kind: MilestoneKind::CgroupRemoved,
+            at,
+            uncertainty: Duration::ZERO,
+            source: Source::Kernel,
+        }));
+
+        let path = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
+        let stop_required = critical.is_some_and(|c| requires_stop(cause, c));
+        let phases = phases(began, ended, path, &pod_milestones, stop_required);
+        let mut milestones: Vec<Milestone> = path.iter().chain(&pod_milestones).cloned().collect();
+        milestones.sort_by_key(|m| (m.at, m.kind));
+
+        let mut findings = Vec::new();
+        if let Some(by) = self.outlived(members) {
+            findings.push(Finding {
+                kind: FindingKind::OutlivedObject,
+                detail: format!("Its processes outlived the pod's object by {}.", secs(by)),
+            });
+        }
+        findings.extend(self.restarts(began, ended));
+        let mut incomplete: BTreeSet<LossKind> = BTreeSet::new();
+        for container in &containers {
+            incomplete.extend(&container.incomplete);
+        }
+        let began_wall_ns = self.anchor.wall(began).0;
+        PodTermination {
+            pod: self.pod_ref(),
+            life,
+            cause,
+            grace_seconds: self.pod_grace(request, ended),
+            began,
+            ended,
+            began_wall_ns,
+            request_lag_seconds: request
+                .map(|r| began_wall_ns.saturating_sub(r.asked_wall.0) as f64 / 1e9),
+            critical: critical.map(|c| c.id.clone()),
+            milestones,
+            phases,
+            containers,
+            findings,
+            truncated: self.is_truncated(),
+            incomplete: incomplete.into_iter().collect(),
+        }
+    }
+
+    fn pod_grace(&self, request: Option<&Request>, ended: BootTime) -> Option<i64> {
+        let object = self.object()?;
+        match request {
+            // The kubelet's own last delete (grace 0) comes after everything has ended.
+            Some(first) => {
+                let last = self.sandbox_stopped().map_or(ended, |s| s.after);
+                object.in_force(last).map_or(Some(first.grace_seconds), |r| Some(r.grace_seconds))
+            }
+            None => object.pod.grace_seconds,
+        }
+    }
+
+    /// Where the account begins.
+    fn began(
+        &self,
+        request: Option<&Request>,
+        gone: Option<Between>,
+        critical: Option<&ContainerDeath>,
+        containers: &[ContainerDeath],
+    ) -> BootTime {
+        let stop_began = containers
+            .iter()
+            .filter_map(|c| c.milestone(MilestoneKind::StopBegan))
+            .map(|m| m.at)
+            .min();
+        let ended_by_itself = critical.and_then(|c| {
+            c.milestone(MilestoneKind::Exited)
+                .or_else(|| c.milestone(MilestoneKind::Empty))
+                .or_else(|| c.milestone(MilestoneKind::ContainerExited))
+                .map(|m| m.at)
+        });
+        match request {
+            Some(request) => {
+                // The kubelet may have heard of it before this watch did; never before it was
+                // asked, by the apiserver's clock.
+                let lower = self.anchor.boot(request.asked_wall);
+                stop_began.filter(|at| *at >= lower).map_or(request.at, |at| at.min(request.at))
+            }
+            None => {
+                let gone = gone.map(|g| g.by).filter(|_| !self.is_static());
+                stop_began.or(ended_by_itself).into_iter().chain(gone).min().unwrap_or_default()
+            }
+        }
+    }
+
+    fn restarts(&self, from: BootTime, to: BootTime) -> Option<Finding> {
+        let outage = self
+            .runtime
+            .outages(from, to)
+            .find(|o| o.to.is_some() && o.restarted != Some(false))?;
+        let silent = outage.to.map_or(Duration::ZERO, |to| to.since(outage.from));
+        let how = match outage.restarted {
+            Some(true) => "another process answered afterwards",
+            _ => "whether it is the same process is not known",
+        };
+        Some(Finding {
+            kind: FindingKind::RuntimeRestarted,
+            detail: format!(
+                "The container runtime was away for {} during the termination: {how}.",
+                secs(silent)
+            ),
+        })
+    }
+}
+
+/// It ended after the request, or so shortly before that the watch's lag explains it.
+fn ran_into(request: Option<&Request>, ended: Option<BootTime>) -> bool {
+    match (request, ended) {
+        (Some(request), Some(ended)) => ended + WATCH_LAG >= request.at,
+        _ => true,
+    }
+}
+
+fn between(kind: MilestoneKind, change: Between, source: Source) -> Milestone {
+    Milestone { kind, at: change.by, uncertainty: change.uncertainty(), source }
+}

@@ -1,0 +1,328 @@
+//! What the kernel told of one container's processes: facts only, kept so that the order in which
+//! the three sources arrive does not matter. The rules are in [`super::verdict`].
+
+use super::{
+    ids::{CgroupId, Tgid},
+    input::{
+        Disposition, ExitStatus, KernelFact, LossKind, Sender, SignalGenerated, SignalResult, Task,
+    },
+    time::BootTime,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bounds: a container's account never grows past them, however noisy it is.
+const MAX_SIGNALS: usize = 64;
+const MAX_INJECTED: usize = 64;
+const MAX_CHILDREN: usize = 16;
+const MAX_TRACKED: usize = 1024;
+
+/// `si_code` of a signal that the kernel sends by itself (SI_KERNEL).
+pub const SI_KERNEL: i32 = 0x80;
+/// SIGKILL.
+pub const SIGKILL: u8 = 9;
+
+/// A signal to the container's init, and when.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sent {
+    /// When it was generated.
+    pub at: BootTime,
+    /// The whole event.
+    pub signal: SignalGenerated,
+    /// The sender is not of this container.
+    pub from_outside: bool,
+}
+
+/// A signal taken by the container's init, and when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Taken {
+    /// When it was delivered.
+    pub at: BootTime,
+    /// Which.
+    pub signal: u8,
+    /// What was installed for it.
+    pub disposition: Disposition,
+}
+
+/// A process that came from outside: a lifecycle hook, an exec probe, `kubectl exec`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Injected {
+    /// The process.
+    pub tgid: Tgid,
+    /// Its name after the exec.
+    pub comm: String,
+    /// Its exec.
+    pub began: BootTime,
+    /// Its exit.
+    pub ended: Option<(BootTime, ExitStatus)>,
+}
+
+/// The container's main process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Init {
+    /// Thread group.
+    pub tgid: Tgid,
+    /// Its name.
+    pub comm: String,
+    /// The kernel said that it is PID 1 of its namespace; otherwise it is only the first process
+    /// that came from outside.
+    pub is_pid_one: bool,
+}
+
+/// All that the kernel told of one container's cgroup.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Processes {
+    /// When its cgroup was made; `None`: it is older than the agent.
+    pub created: Option<BootTime>,
+    /// The main process, as far as known.
+    pub init: Option<Init>,
+    /// Signals to processes of this container; who the init is may be learned later.
+    sent: Vec<Sent>,
+    /// Signals taken.
+    taken: Vec<(Tgid, Taken)>,
+    /// Processes from outside, the init's first exec among them.
+    injected: Vec<Injected>,
+    /// Ends of processes: the first report of each counts.
+    exits: BTreeMap<Tgid, (BootTime, ExitStatus, bool)>,
+    /// Killed by the kernel together with their PID namespace, by the dead init.
+    torn_down: Vec<(Tgid, Tgid, String)>,
+    /// How many more of those there were than could be kept.
+    torn_down_more: u32,
+    /// Processes that were sent a signal other than SIGKILL, with the signal.
+    notified: BTreeSet<(Tgid, u8)>,
+    /// Marked by the OOM killer.
+    pub oom: Vec<(BootTime, u32)>,
+    /// Last time the cgroup ran empty.
+    pub empty: Option<BootTime>,
+    /// The cgroup was removed.
+    pub removed: Option<BootTime>,
+    /// Losses while it lived.
+    pub losses: BTreeSet<LossKind>,
+}
+
+impl Processes {
+    /// Takes a fact of this container. `inside` tells whether a cgroup belongs to the container.
+    pub fn learn(&mut self, at: BootTime, fact: KernelFact, inside: impl Fn(CgroupId) -> bool) {
+        match fact {
+            KernelFact::Running { task, .. } => {
+                if task.ns_pid == Some(1) {
+                    self.set_init(&task, true);
+                }
+            }
+            KernelFact::Exec { task, parent, .. } => self.exec(at, task, &parent, inside),
+            KernelFact::SignalGenerated(signal) => self.signal(at, signal, inside),
+            KernelFact::SignalDelivered { task, signal, disposition, .. } => {
+                self.guess_init(&task);
+                keep(&mut self.taken, MAX_SIGNALS, (task.tgid, Taken { at, signal, disposition }));
+            }
+            KernelFact::Exit { task, status, parent, .. } => {
+                if is_runtime(&task.comm) {
+                    return; // a process of runc's that never became the container's own
+                }
+                self.guess_init(&task);
+                let from_outside = parent.is_some_and(|p| outside(&p, &inside));
+                if self.exits.len() < MAX_TRACKED || self.is_init(task.tgid) {
+                    self.exits.entry(task.tgid).or_insert((at, status, from_outside));
+                }
+            }
+            KernelFact::OomVictim { pid, .. } => keep(&mut self.oom, MAX_CHILDREN, (at, pid)),
+            KernelFact::CgroupEmpty { .. } => self.empty = self.empty.max(Some(at)),
+            KernelFact::CgroupRemoved { .. } => {
+                self.removed.get_or_insert(at);
+            }
+            KernelFact::CgroupCreated { scanned, .. } => {
+                if !scanned {
+                    self.created.get_or_insert(at);
+                }
+            }
+            KernelFact::CgroupFrozen { .. } => {}
+        }
+    }
+
+    fn exec(
+        &mut self,
+        at: BootTime,
+        task: Task,
+        parent: &Sender,
+        inside: impl Fn(CgroupId) -> bool,
+    ) {
+        // runc joins the cgroup before it becomes the container's program.
+        if is_runtime(&task.comm) || !outside(parent, &inside) {
+            return;
+        }
+        match task.ns_pid {
+            Some(1) => return self.set_init(&task, true),
+            // Not PID 1: a hook or a probe, unless the container has no namespace of its own;
+            // then the first one is the main process.
+            _ if self.init.is_none() && self.created.is_some() => {
+                return self.set_init(&task, false);
+            }
+            _ => {}
+        }
+        if self.is_init(task.tgid) {
+            return; // the main process executes another program
+        }
+        if let Some(known) = self.injected.iter_mut().find(|i| i.tgid == task.tgid) {
+            known.comm = task.comm;
+            return;
+        }
+        if self.injected.len() >= MAX_INJECTED {
+            // Probes run for ever: forget the oldest that has ended.
+            let exits = &self.exits;
+            let old = self.injected.iter().position(|i| exits.contains_key(&i.tgid)).unwrap_or(0);
+            let gone = self.injected.remove(old);
+            self.exits.remove(&gone.tgid);
+        }
+        let began = Injected { tgid: task.tgid, comm: task.comm, began: at, ended: None };
+        self.exits.remove(&began.tgid); // a pid used again
+        self.injected.push(began);
+    }
+
+    fn signal(&mut self, at: BootTime, signal: SignalGenerated, inside: impl Fn(CgroupId) -> bool) {
+        let target = signal.target.tgid;
+        let torn_down = signal.signal == SIGKILL
+            && signal.code == SI_KERNEL
+            && signal.sender.tgid != target
+            && self.init.as_ref().is_none_or(|init| init.tgid == signal.sender.tgid)
+            && !outside(&signal.sender, &inside);
+        if torn_down {
+            if self.torn_down.len() < MAX_TRACKED {
+                let comm = signal.target.comm.clone();
+                self.torn_down.push((signal.sender.tgid, target, comm));
+            } else {
+                self.torn_down_more = self.torn_down_more.saturating_add(1);
+            }
+            return;
+        }
+        self.guess_init(&signal.target);
+        if signal.signal != SIGKILL && self.notified.len() < MAX_TRACKED {
+            self.notified.insert((target, signal.signal));
+        }
+        let from_outside = outside(&signal.sender, &inside);
+        keep(&mut self.sent, MAX_SIGNALS, Sent { at, signal, from_outside });
+    }
+
+    fn guess_init(&mut self, task: &Task) {
+        if task.ns_pid == Some(1) {
+            self.set_init(task, true);
+        }
+    }
+
+    fn set_init(&mut self, task: &Task, is_pid_one: bool) {
+        match &mut self.init {
+            Some(init) if init.tgid == task.tgid => {
+                init.comm.clone_from(&task.comm);
+                init.is_pid_one |= is_pid_one;
+            }
+            Some(init) if init.is_pid_one || !is_pid_one => {}
+            init => {
+                *init = Some(Init { tgid: task.tgid, comm: task.comm.clone(), is_pid_one });
+                self.injected.retain(|i| i.tgid != task.tgid);
+            }
+        }
+    }
+
+    /// The main process: known, or for a container older than the agent the one that the first
+    /// signal from outside was sent to.
+    pub fn main(&self) -> Option<Tgid> {
+        match &self.init {
+            Some(init) => Some(init.tgid),
+            None => self
+                .sent
+                .iter()
+                .find(|s| s.from_outside && s.signal.signal != SIGKILL)
+                .or_else(|| self.sent.iter().find(|s| s.from_outside))
+                .map(|s| s.signal.target.tgid),
+        }
+    }
+
+    fn is_init(&self, tgid: Tgid) -> bool {
+        self.init.as_ref().is_some_and(|init| init.tgid == tgid)
+    }
+
+    /// Signals sent to the main process, in order.
+    pub fn sent(&self) -> impl Iterator<Item = &Sent> {
+        let main = self.main();
+        self.sent.iter().filter(move |s| Some(s.signal.target.tgid) == main)
+    }
+
+    /// Signals taken by the main process, in order.
+    pub fn taken(&self) -> impl Iterator<Item = Taken> {
+        let main = self.main();
+        self.taken.iter().filter(move |(tgid, _)| Some(*tgid) == main).map(|(_, taken)| *taken)
+    }
+
+    /// How the main process ended.
+    pub fn exit(&self) -> Option<(BootTime, ExitStatus)> {
+        self.exits.get(&self.main()?).map(|(at, status, _)| (*at, *status))
+    }
+
+    /// Processes from outside, with their ends.
+    pub fn injected(&self) -> impl Iterator<Item = Injected> {
+        self.injected.iter().map(|i| Injected {
+            ended: self.exits.get(&i.tgid).map(|(at, status, _)| (*at, *status)),
+            ..i.clone()
+        })
+    }
+
+    /// Killed by the kernel together with their PID namespace: how many, how many of those were
+    /// never sent `stop_signal` (hooks and probes left out), and the names of the first few.
+    pub fn torn_down(&self, stop_signal: u8) -> (u32, u32, Vec<String>) {
+        let main = self.main();
+        let mut seen = BTreeSet::new();
+        let (mut unsignalled, mut names) = (0, Vec::new());
+        for (killer, tgid, comm) in &self.torn_down {
+            if Some(*killer) != main || !seen.insert(*tgid) {
+                continue;
+            }
+            let hook = self.injected.iter().any(|i| i.tgid == *tgid);
+            if !hook && !self.notified.contains(&(*tgid, stop_signal)) {
+                unsignalled += 1;
+                if names.len() < MAX_CHILDREN {
+                    names.push(comm.clone());
+                }
+            }
+        }
+        let more = self.torn_down_more;
+        (u32::try_from(seen.len()).unwrap_or(u32::MAX).saturating_add(more), unsignalled, names)
+    }
+
+    /// The moment after which nothing of it runs any more, as far as the kernel told.
+    pub fn ended(&self) -> Option<BootTime> {
+        match (self.empty, self.removed, self.exit()) {
+            (Some(empty), _, exit) if exit.is_none_or(|(at, _)| at <= empty) => Some(empty),
+            (_, Some(removed), _) => Some(removed),
+            _ => None,
+        }
+    }
+
+    /// Its last task has left or its cgroup is gone.
+    pub fn is_over(&self) -> bool {
+        self.ended().is_some() || (self.empty.is_some() && self.exit().is_some())
+    }
+}
+
+/// The signal was thrown away because its target does not want it, not because it was dying.
+pub fn thrown_away(signal: &SignalGenerated) -> bool {
+    signal.result == SignalResult::Ignored && !signal.state.is_some_and(|s| s.group_exit)
+}
+
+/// Processes of the runtime inside the container's cgroup, before the container's own program.
+fn is_runtime(comm: &str) -> bool {
+    comm.starts_with("runc") || comm.starts_with("memfd:runc") || comm.starts_with("crun")
+}
+
+fn outside(process: &Sender, inside: &impl Fn(CgroupId) -> bool) -> bool {
+    match (process.cgroup, process.in_container) {
+        (Some(cgroup), _) => !inside(cgroup),
+        (None, Some(known)) => !known,
+        (None, None) => true,
+    }
+}
+
+/// Keeps the first half and the latest half.
+fn keep<T>(list: &mut Vec<T>, max: usize, item: T) {
+    if list.len() >= max {
+        list.remove(max / 2);
+    }
+    list.push(item);
+}

@@ -1,0 +1,411 @@
+//! What the container runtime told: sandboxes and containers with the times between which each
+//! change must have happened. Facts only.
+
+use super::{
+    ids::{ContainerId, PodUid, SandboxId},
+    input::{CriContainer, CriEvent, CriExit, CriSandbox, CriState, RuntimeProcess},
+    time::BootTime,
+};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
+
+/// Bound on what is remembered of either kind: beyond it new ones are refused and counted.
+const MAX_KNOWN: usize = 65_536;
+const MAX_OUTAGES: usize = 32;
+
+/// A change that lies between two polls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Between {
+    /// The last poll that did not show it was asked at this moment.
+    pub after: BootTime,
+    /// The answer that showed it came at this moment.
+    pub by: BootTime,
+}
+
+impl Between {
+    /// The width of the interval.
+    pub fn uncertainty(self) -> Duration {
+        self.by.since(self.after)
+    }
+}
+
+/// A sandbox and its life as the runtime tells it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sandbox {
+    /// As last listed.
+    pub info: CriSandbox,
+    /// First listed ready.
+    pub seen_ready: bool,
+    /// No longer ready.
+    pub stopped: Option<Between>,
+    /// No longer listed.
+    pub removed: Option<Between>,
+    last_asked: BootTime,
+}
+
+/// A container and its life as the runtime tells it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Container {
+    /// As last listed.
+    pub info: CriContainer,
+    /// It was listed alive at least once.
+    pub seen_alive: bool,
+    /// When it was first listed.
+    pub first_seen: BootTime,
+    /// Exited, or no longer listed.
+    pub exited: Option<Between>,
+    /// No longer listed.
+    pub removed: Option<Between>,
+    /// ContainerStatus of its end.
+    pub exit: Option<CriExit>,
+    /// The signal that stops it, where the runtime told.
+    pub stop_signal: Option<u8>,
+    last_asked: BootTime,
+}
+
+/// A time without answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outage {
+    /// The first call that failed.
+    pub from: BootTime,
+    /// The next answer.
+    pub to: Option<BootTime>,
+    /// What the call said.
+    pub error: String,
+    /// The runtime that answered afterwards is another process than before; `None`: unknown.
+    pub restarted: Option<bool>,
+}
+
+/// All that the runtime told.
+#[derive(Clone, Debug, Default)]
+pub struct Runtime {
+    sandboxes: HashMap<SandboxId, Sandbox>,
+    containers: HashMap<ContainerId, Container>,
+    by_pod: HashMap<PodUid, BTreeSet<SandboxId>>,
+    by_sandbox: HashMap<SandboxId, BTreeSet<ContainerId>>,
+    outages: Vec<Outage>,
+    process: Option<RuntimeProcess>,
+    connected: bool,
+    /// A full list of either kind has come.
+    listed: (bool, bool),
+    refused: u64,
+}
+
+impl Runtime {
+    /// Takes an answer. Returns the pods that it touches.
+    pub fn learn(&mut self, at: BootTime, event: CriEvent) -> BTreeSet<PodUid> {
+        let mut touched = BTreeSet::new();
+        match event {
+            CriEvent::Connected { process, .. } => self.connect(at, process),
+            CriEvent::Unreachable { error } => {
+                if self.connected || self.outages.is_empty() {
+                    if self.outages.len() >= MAX_OUTAGES {
+                        self.outages.remove(0);
+                    }
+                    self.outages.push(Outage { from: at, to: None, error, restarted: None });
+                }
+                self.connected = false;
+            }
+            CriEvent::Sandboxes { asked, only, sandboxes } => {
+                self.list_sandboxes(at, asked, only, sandboxes, &mut touched);
+            }
+            CriEvent::Containers { asked, only, containers } => {
+                self.list_containers(at, asked, only, containers, &mut touched);
+            }
+            CriEvent::ContainerExited(exit) => {
+                if let Some(known) = self.containers.get_mut(&exit.container) {
+                    known.exit = Some(exit);
+                    touched.extend(pod_of(&self.sandboxes, known));
+                }
+            }
+            CriEvent::StopSignal { container, signal } => {
+                if let Some(known) = self.containers.get_mut(&container) {
+                    known.stop_signal = Some(signal);
+                    touched.extend(pod_of(&self.sandboxes, known));
+                }
+            }
+            CriEvent::ContainerCgroup { .. } => {}
+        }
+        touched
+    }
+
+    fn connect(&mut self, at: BootTime, process: Option<RuntimeProcess>) {
+        let restarted = match (self.process, process) {
+            (Some(before), Some(now)) => Some(before != now),
+            _ => None,
+        };
+        match self.outages.last_mut() {
+            Some(outage) if outage.to.is_none() => {
+                outage.to = Some(at);
+                outage.restarted = restarted;
+            }
+            // Restarted so fast that no call failed.
+            _ if restarted == Some(true) => self.outages.push(Outage {
+                from: at,
+                to: Some(at),
+                error: "another process answers at the socket".into(),
+                restarted,
+            }),
+            _ => {}
+        }
+        if process.is_some() {
+            self.process = process;
+        }
+        self.connected = true;
+    }
+
+    fn list_sandboxes(
+        &mut self,
+        at: BootTime,
+        asked: BootTime,
+        only: Option<SandboxId>,
+        listed: Vec<CriSandbox>,
+        touched: &mut BTreeSet<PodUid>,
+    ) {
+        self.listed.0 |= only.is_none();
+        let ids: BTreeSet<SandboxId> = listed.iter().map(|s| s.id.clone()).collect();
+        for info in listed {
+            let room = self.sandboxes.len() < MAX_KNOWN;
+            match self.sandboxes.get_mut(&info.id) {
+                Some(known) => {
+                    if known.info.ready && !info.ready && known.stopped.is_none() {
+                        known.stopped = Some(Between { after: known.last_asked, by: at });
+                        touched.insert(info.pod.clone());
+                    }
+                    known.removed = None;
+                    known.seen_ready |= info.ready;
+                    known.info = info;
+                    known.last_asked = asked;
+                }
+                None if room => {
+                    touched.insert(info.pod.clone());
+                    self.by_pod.entry(info.pod.clone()).or_default().insert(info.id.clone());
+                    let known = Sandbox {
+                        seen_ready: info.ready,
+                        stopped: None,
+                        removed: None,
+                        last_asked: asked,
+                        info,
+                    };
+                    self.sandboxes.insert(known.info.id.clone(), known);
+                }
+                None => self.refused += 1,
+            }
+        }
+        let in_question: Vec<SandboxId> = match only {
+            Some(id) => vec![id],
+            None => self.sandboxes.keys().cloned().collect(),
+        };
+        for id in in_question {
+            if ids.contains(&id) {
+                continue;
+            }
+            if let Some(known) = self.sandboxes.get_mut(&id)
+                && known.removed.is_none()
+            {
+                let gone = Between { after: known.last_asked, by: at };
+                known.removed = Some(gone);
+                if known.stopped.is_none() && known.info.ready {
+                    known.stopped = Some(gone);
+                }
+                touched.insert(known.info.pod.clone());
+            }
+        }
+    }
+
+    fn list_containers(
+        &mut self,
+        at: BootTime,
+        asked: BootTime,
+        only: Option<SandboxId>,
+        listed: Vec<CriContainer>,
+        touched: &mut BTreeSet<PodUid>,
+    ) {
+        self.listed.1 |= only.is_none();
+        let ids: BTreeSet<ContainerId> = listed.iter().map(|c| c.id.clone()).collect();
+        for info in listed {
+            let alive = matches!(info.state, CriState::Created | CriState::Running);
+            let room = self.containers.len() < MAX_KNOWN;
+            match self.containers.get_mut(&info.id) {
+                Some(known) => {
+                    if info.state == CriState::Exited && known.exited.is_none() {
+                        known.exited = Some(Between { after: known.last_asked, by: at });
+                        touched.extend(pod_of(&self.sandboxes, known));
+                    }
+                    known.removed = None;
+                    known.seen_alive |= alive;
+                    known.info = info;
+                    known.last_asked = asked;
+                }
+                None if room => {
+                    let exited = info.state == CriState::Exited;
+                    self.by_sandbox
+                        .entry(info.sandbox.clone())
+                        .or_default()
+                        .insert(info.id.clone());
+                    let known = Container {
+                        seen_alive: alive,
+                        first_seen: at,
+                        // Nothing bounds it from below: it may have ended long ago.
+                        exited: exited.then_some(Between { after: asked, by: at }),
+                        removed: None,
+                        exit: None,
+                        stop_signal: None,
+                        last_asked: asked,
+                        info,
+                    };
+                    touched.extend(pod_of(&self.sandboxes, &known));
+                    self.containers.insert(known.info.id.clone(), known);
+                }
+                None => self.refused += 1,
+            }
+        }
+        let in_question: Vec<ContainerId> = match only {
+            Some(id) => self.by_sandbox.get(&id).into_iter().flatten().cloned().collect(),
+            None => self.containers.keys().cloned().collect(),
+        };
+        for id in in_question {
+            if ids.contains(&id) {
+                continue;
+            }
+            if let Some(known) = self.containers.get_mut(&id)
+                && known.removed.is_none()
+            {
+                let gone = Between { after: known.last_asked, by: at };
+                known.removed = Some(gone);
+                known.exited.get_or_insert(gone);
+                touched.extend(pod_of(&self.sandboxes, known));
+            }
+        }
+    }
+
+    /// Both full lists have come at least once.
+    pub fn is_listed(&self) -> bool {
+        self.listed.0 && self.listed.1
+    }
+
+    /// It answers.
+    pub fn is_connected(&self) -> bool {
+        self.connected
+    }
+
+    /// A sandbox.
+    pub fn sandbox(&self, id: &SandboxId) -> Option<&Sandbox> {
+        self.sandboxes.get(id)
+    }
+
+    /// A container.
+    pub fn container(&self, id: &ContainerId) -> Option<&Container> {
+        self.containers.get(id)
+    }
+
+    /// All containers.
+    pub fn containers(&self) -> impl Iterator<Item = &Container> {
+        self.containers.values()
+    }
+
+    /// A pod's sandboxes, the oldest first.
+    pub fn sandboxes_of(&self, pod: &PodUid) -> Vec<&Sandbox> {
+        let mut found: Vec<&Sandbox> = self
+            .by_pod
+            .get(pod)
+            .into_iter()
+            .flatten()
+            .filter_map(|id| self.sandboxes.get(id))
+            .collect();
+        found.sort_by(|a, b| (a.info.created, &a.info.id).cmp(&(b.info.created, &b.info.id)));
+        found
+    }
+
+    /// A sandbox's containers, the oldest first.
+    pub fn containers_of(&self, sandbox: &SandboxId) -> Vec<&Container> {
+        let mut found: Vec<&Container> = self
+            .by_sandbox
+            .get(sandbox)
+            .into_iter()
+            .flatten()
+            .filter_map(|id| self.containers.get(id))
+            .collect();
+        found.sort_by(|a, b| (a.info.created, &a.info.id).cmp(&(b.info.created, &b.info.id)));
+        found
+    }
+
+    /// The pod of a container.
+    pub fn pod_of(&self, container: &ContainerId) -> Option<PodUid> {
+        pod_of(&self.sandboxes, self.containers.get(container)?)
+    }
+
+    /// Outages that touch the time from `from` to `to`.
+    pub fn outages(&self, from: BootTime, to: BootTime) -> impl Iterator<Item = &Outage> {
+        self.outages
+            .iter()
+            .filter(move |o| o.from <= to && o.to.is_none_or(|answered| answered >= from))
+    }
+
+    /// Forgets a sandbox that the runtime has removed, and its containers.
+    pub fn forget(&mut self, id: &SandboxId) -> Vec<ContainerId> {
+        if let Some(sandbox) = self.sandboxes.remove(id)
+            && let Some(of_pod) = self.by_pod.get_mut(&sandbox.info.pod)
+        {
+            of_pod.remove(id);
+            if of_pod.is_empty() {
+                self.by_pod.remove(&sandbox.info.pod);
+            }
+        }
+        let containers: Vec<ContainerId> =
+            self.by_sandbox.remove(id).into_iter().flatten().collect();
+        for container in &containers {
+            self.containers.remove(container);
+        }
+        containers
+    }
+
+    /// Forgets a container that is gone and accounted for.
+    pub fn forget_container(&mut self, id: &ContainerId) {
+        if let Some(known) = self.containers.remove(id)
+            && let Some(siblings) = self.by_sandbox.get_mut(&known.info.sandbox)
+        {
+            siblings.remove(id);
+            if siblings.is_empty() {
+                self.by_sandbox.remove(&known.info.sandbox);
+            }
+        }
+    }
+
+    /// Removed sandboxes, for the engine to forget once they are accounted for.
+    pub fn removed_sandboxes(&self) -> Vec<(SandboxId, PodUid, BootTime)> {
+        self.sandboxes
+            .values()
+            .filter_map(|s| Some((s.info.id.clone(), s.info.pod.clone(), s.removed?.by)))
+            .collect()
+    }
+
+    /// Removed containers whose sandbox goes on, or is unknown.
+    pub fn removed_containers(&self) -> Vec<(ContainerId, BootTime)> {
+        self.containers.values().filter_map(|c| Some((c.info.id.clone(), c.removed?.by))).collect()
+    }
+
+    /// How many sandboxes and containers were refused for want of room, since the last call.
+    pub fn take_refused(&mut self) -> u64 {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// The pods it knows.
+    pub fn pods(&self) -> impl Iterator<Item = &PodUid> {
+        self.by_pod.keys()
+    }
+
+    /// Sizes, for the engine's gauges: sandboxes and containers.
+    pub fn len(&self) -> (usize, usize) {
+        (self.sandboxes.len(), self.containers.len())
+    }
+}
+
+fn pod_of(sandboxes: &HashMap<SandboxId, Sandbox>, container: &Container) -> Option<PodUid> {
+    sandboxes
+        .get(&container.info.sandbox)
+        .map(|s| s.info.pod.clone())
+        .or_else(|| container.info.pod.clone())
+}

@@ -1,0 +1,543 @@
+//! Evidence of one container's life → verdict, with what proves it. The order of the rules is the
+//! order of precedence of [`Verdict`].
+
+use super::{
+    ids::Tgid,
+    input::{Disposition, ExitStatus, Hook, LossKind, Sender},
+    observation::{Evidence, Milestone, MilestoneKind, Proof, Source, Verdict},
+    process::{Injected, Processes, SI_KERNEL, SIGKILL, Sent, Taken, thrown_away},
+    signal,
+    time::BootTime,
+};
+use std::time::Duration;
+
+/// The kubelet never gives a container less than this before SIGKILL
+/// (`minimumGracePeriodInSeconds`, kuberuntime_manager.go).
+pub const GRACE_FLOOR_SECONDS: i64 = 2;
+
+/// The watch may hand out the delete request this much later than the kubelet got it.
+const REQUEST_LAG: Duration = Duration::from_secs(1);
+
+/// Signals that a program brings upon itself.
+const OWN_MAKING: [u8; 9] = [4, 5, 6, 7, 8, 11, 24, 25, 31];
+
+/// All that the verdict rests on.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// What the kernel told.
+    pub processes: &'a Processes,
+    /// The signal that is to stop it.
+    pub stop_signal: u8,
+    /// The grace in force, seconds.
+    pub grace_seconds: Option<i64>,
+    /// preStop by the spec.
+    pub pre_stop: Option<&'a Hook>,
+    /// When the pod's deletion was requested.
+    pub requested: Option<BootTime>,
+}
+
+/// What came of it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Judgement {
+    /// How it died.
+    pub verdict: Verdict,
+    /// What proves it.
+    pub proof: Proof,
+    /// How its main process ended.
+    pub exit: Option<ExitStatus>,
+    /// Who sent the SIGKILL that ended it.
+    pub killer: Option<Sender>,
+    /// The preStop hook was still running when the stop signal came.
+    pub pre_stop_cut_off: bool,
+    /// What the kernel knows of its milestones, in order of time.
+    pub milestones: Vec<Milestone>,
+}
+
+/// The signals and ends that the rules look at.
+struct Facts<'a> {
+    case: Case<'a>,
+    exit: Option<(BootTime, ExitStatus)>,
+    stop: Option<&'a Sent>,
+    taken: Option<Taken>,
+    kill: Option<&'a Sent>,
+    kernel_kill: Option<&'a Sent>,
+    hook: Option<Injected>,
+}
+
+/// Judges one container's end.
+pub fn judge(case: Case<'_>) -> Judgement {
+    let facts = Facts::of(case);
+    let (verdict, sentence) = facts.decide();
+    let mut evidence = facts.evidence();
+    evidence.sort_by_key(|e| e.at);
+    Judgement {
+        verdict,
+        proof: Proof { sentence, evidence },
+        exit: facts.exit.map(|(_, status)| status),
+        killer: facts
+            .kill
+            .or(facts.kernel_kill)
+            .filter(|_| facts.killed())
+            .map(|kill| kill.signal.sender.clone()),
+        pre_stop_cut_off: facts.hook_was_cut_off(),
+        milestones: facts.milestones(),
+    }
+}
+
+impl<'a> Facts<'a> {
+    fn of(case: Case<'a>) -> Self {
+        let processes = case.processes;
+        let exit = processes.exit();
+        let before_exit = |s: &&Sent| exit.is_none_or(|(at, _)| s.at <= at);
+        let stop = processes.sent().filter(before_exit).find(|s| {
+            s.from_outside && s.signal.signal == case.stop_signal && s.signal.signal != SIGKILL
+        });
+        let taken = stop.and_then(|stop| {
+            processes.taken().find(|t| {
+                t.signal == case.stop_signal
+                    && t.disposition == Disposition::Handler
+                    && t.at >= stop.at
+            })
+        });
+        let kills = |by_kernel: bool| {
+            processes.sent().filter(before_exit).find(move |s| {
+                s.signal.signal == SIGKILL
+                    && (s.signal.code == SI_KERNEL) == by_kernel
+                    && (by_kernel || s.from_outside)
+            })
+        };
+        let mut facts = Self {
+            case,
+            exit,
+            stop,
+            taken,
+            kill: kills(false),
+            kernel_kill: kills(true),
+            hook: None,
+        };
+        facts.hook = facts.find_hook();
+        facts
+    }
+
+    /// Which of the processes from outside was the preStop hook: spec'd as exec, begun after the
+    /// request (less the watch's lag) and before the stop signal; the one with the handler's name
+    /// first, else the first. A doubt remains where a probe of the same name runs in that time.
+    fn find_hook(&self) -> Option<Injected> {
+        let Some(Hook::Exec(binary)) = self.case.pre_stop else { return None };
+        let until = self.stop.map(|s| s.at).or(self.exit.map(|(at, _)| at))?;
+        let grace = u64::try_from(self.case.grace_seconds?).ok()?;
+        let since = match self.case.requested {
+            Some(at) => at - REQUEST_LAG,
+            None => until - Duration::from_secs(grace.saturating_add(1)),
+        };
+        let name: String = binary.chars().take(15).collect(); // TASK_COMM_LEN
+        let mut candidates: Vec<Injected> = self
+            .case
+            .processes
+            .injected()
+            .filter(|i| i.began >= since && i.began < until)
+            .collect();
+        candidates.sort_by_key(|i| (i.comm != name, i.began));
+        candidates.into_iter().next()
+    }
+
+    fn killed(&self) -> bool {
+        matches!(self.exit, Some((_, ExitStatus::Signal { signal: SIGKILL, .. })))
+    }
+
+    fn hook_was_cut_off(&self) -> bool {
+        match (&self.hook, self.stop) {
+            (Some(hook), Some(stop)) => hook.ended.is_none_or(|(at, _)| at > stop.at),
+            _ => false,
+        }
+    }
+
+    /// Seconds of the grace that were left for the stop signal, after the kubelet's own
+    /// arithmetic: preStop's time is subtracted in whole seconds.
+    fn left_by_hook(&self) -> Option<i64> {
+        let (hook, stop) = (self.hook.as_ref()?, self.stop?);
+        let end = hook.ended.map_or(stop.at, |(at, _)| at.min(stop.at));
+        let used = i64::try_from(end.since(hook.began).as_secs()).ok()?;
+        (used > 0).then_some(self.case.grace_seconds? - used)
+    }
+
+    fn decide(&self) -> (Verdict, String) {
+        let name = self.init_name();
+        let stop_name = signal::name(self.case.stop_signal);
+        let Some((exit_at, exit)) = self.exit else {
+            return (Verdict::Unknown, self.without_exit());
+        };
+
+        if let Some(sentence) = self.oom() {
+            return (Verdict::OomKilled, sentence);
+        }
+        if let ExitStatus::Signal { signal, core } = exit
+            && OWN_MAKING.contains(&signal)
+            && !self.sent_from_outside(signal)
+        {
+            let core = if core { ", with a core dump" } else { "" };
+            let sentence = format!(
+                "{name} died of {}{core}, which nobody outside the container had sent.",
+                signal::name(signal)
+            );
+            return (Verdict::Crashed, sentence);
+        }
+        let Some(stop) = self.stop else { return self.without_stop(exit, exit_at) };
+        if self.killed() && self.kill.is_some_and(|kill| kill.at < stop.at) {
+            return self.without_stop(exit, exit_at);
+        }
+
+        if let Some(left) = self.left_by_hook().filter(|left| *left < GRACE_FLOOR_SECONDS) {
+            let grace = self.case.grace_seconds.unwrap_or_default();
+            let used = self.hook.as_ref().map(|h| stop.at.since(h.began)).unwrap_or_default();
+            let state = if self.hook_was_cut_off() { "was still running" } else { "had ended" };
+            let sentence = format!(
+                "preStop {state} after {} of a grace of {grace} s, so {stop_name} came with {} s \
+                 left, raised to the kubelet's floor of {GRACE_FLOOR_SECONDS} s; {}.",
+                secs(used),
+                left.max(0),
+                self.ended_how(stop.at),
+            );
+            return (Verdict::PrestopExhaustedGrace, sentence);
+        }
+        let kill = self.kill.or(self.kernel_kill);
+        if self.killed() {
+            let Some(kill) = kill else {
+                return (
+                    Verdict::Unknown,
+                    format!("{name} died of SIGKILL, but who sent it was not seen."),
+                );
+            };
+            return self.killed_after_stop(stop, kill, &name, &stop_name);
+        }
+        match exit {
+            ExitStatus::Signal { signal, .. } if signal == self.case.stop_signal => {
+                let after = secs(exit_at.since(stop.at));
+                if self.taken.is_some() {
+                    let sentence = format!(
+                        "{name} handled {stop_name} and ended itself with it {after} later."
+                    );
+                    return (Verdict::Graceful, sentence);
+                }
+                let sentence = format!(
+                    "{name} has no handler for {stop_name}: its default action ended the process \
+                     after {after}, nothing was cleaned up."
+                );
+                (Verdict::TerminatedByDefault, sentence)
+            }
+            ExitStatus::Signal { signal, .. } => (
+                Verdict::Failed,
+                format!(
+                    "{name} died of {}, {} after {stop_name}.",
+                    signal::name(signal),
+                    secs(exit_at.since(stop.at))
+                ),
+            ),
+            ExitStatus::Code(code) => self.left_after_stop(stop, code, exit_at, &name, &stop_name),
+        }
+    }
+
+    fn killed_after_stop(
+        &self,
+        stop: &Sent,
+        kill: &Sent,
+        name: &str,
+        stop_name: &str,
+    ) -> (Verdict, String) {
+        let after = secs(kill.at.since(stop.at));
+        let by = &kill.signal.sender.comm;
+        if thrown_away(&stop.signal) {
+            let why = match stop.signal.state.map(|s| s.disposition) {
+                Some(Disposition::Ignore) => "it had set SIG_IGN",
+                Some(Disposition::Default) => "PID 1 of a PID namespace, without a handler",
+                _ => "no handler was installed",
+            };
+            return (
+                Verdict::Ignored,
+                format!(
+                    "{stop_name} to {name} was thrown away by the kernel ({why}); SIGKILL by {by} \
+                     {after} later."
+                ),
+            );
+        }
+        if self.taken.is_some() {
+            return (
+                Verdict::Overran,
+                format!(
+                    "{name} handled {stop_name} but was still running {after} later, when {by} \
+                     sent SIGKILL."
+                ),
+            );
+        }
+        let bit = 1_u64 << (u32::from(self.case.stop_signal.clamp(1, 64)) - 1);
+        match (kill.signal.state, stop.signal.state) {
+            (Some(state), _) if state.pending & bit != 0 => (
+                Verdict::Blocked,
+                format!(
+                    "{stop_name} to {name} was still pending {after} later, neither handled nor \
+                     ignored, when {by} sent SIGKILL."
+                ),
+            ),
+            (Some(_), _) => (
+                Verdict::Overran,
+                format!(
+                    "{name} had taken {stop_name} (sigwait or signalfd: no longer pending) but \
+                     was still running {after} later, when {by} sent SIGKILL."
+                ),
+            ),
+            (None, Some(state)) if state.blocked => (
+                Verdict::Blocked,
+                format!(
+                    "{name} blocks {stop_name} and was never seen to take it; SIGKILL by {by} \
+                     {after} later."
+                ),
+            ),
+            _ => (
+                Verdict::Unknown,
+                format!(
+                    "{stop_name} reached {name}, SIGKILL followed {after} later; whether the \
+                     signal was taken in between was not recorded."
+                ),
+            ),
+        }
+    }
+
+    fn left_after_stop(
+        &self,
+        stop: &Sent,
+        code: u8,
+        exit_at: BootTime,
+        name: &str,
+        stop_name: &str,
+    ) -> (Verdict, String) {
+        let after = secs(exit_at.since(stop.at));
+        if self.taken.is_some() {
+            return (
+                Verdict::Graceful,
+                format!(
+                    "{name} handled {stop_name} and left by itself {after} later with code {code}."
+                ),
+            );
+        }
+        let blocked = stop.signal.state.is_some_and(|s| s.blocked);
+        if blocked && !thrown_away(&stop.signal) {
+            return (
+                Verdict::Graceful,
+                format!(
+                    "{name} blocks {stop_name} to take it itself (sigwait or signalfd: inferred) \
+                     and left {after} later with code {code}."
+                ),
+            );
+        }
+        let verdict = if code == 0 { Verdict::Completed } else { Verdict::Failed };
+        let never = if thrown_away(&stop.signal) {
+            "was thrown away by the kernel"
+        } else {
+            "was never taken"
+        };
+        (
+            verdict,
+            format!(
+                "{name} left by itself with code {code}, {after} after a {stop_name} that {never}."
+            ),
+        )
+    }
+
+    fn without_stop(&self, exit: ExitStatus, exit_at: BootTime) -> (Verdict, String) {
+        let name = self.init_name();
+        match exit {
+            ExitStatus::Signal { signal: SIGKILL, .. } => match self.kill.or(self.kernel_kill) {
+                Some(kill) => (
+                    Verdict::ForceKilled,
+                    format!(
+                        "SIGKILL to {name} by {} (pid {}), with no {} before it.",
+                        kill.signal.sender.comm,
+                        kill.signal.sender.tgid,
+                        signal::name(self.case.stop_signal)
+                    ),
+                ),
+                None => (
+                    Verdict::Unknown,
+                    format!("{name} died of SIGKILL, but who sent it was not seen."),
+                ),
+            },
+            ExitStatus::Signal { signal, .. } => {
+                let sender = self
+                    .case
+                    .processes
+                    .sent()
+                    .find(|s| s.from_outside && s.signal.signal == signal && s.at <= exit_at);
+                match sender {
+                    Some(sent) => (
+                        Verdict::TerminatedByDefault,
+                        format!(
+                            "{name} died of {} by {}: its default action, nothing was cleaned up.",
+                            signal::name(signal),
+                            sent.signal.sender.comm
+                        ),
+                    ),
+                    None => (
+                        Verdict::Failed,
+                        format!(
+                            "{name} died of {}, which nobody outside the container had sent.",
+                            signal::name(signal)
+                        ),
+                    ),
+                }
+            }
+            ExitStatus::Code(0) => (
+                Verdict::Completed,
+                format!("{name} left by itself with code 0; nothing had been sent to it."),
+            ),
+            ExitStatus::Code(code) => (
+                Verdict::Failed,
+                format!("{name} left by itself with code {code}; nothing had been sent to it."),
+            ),
+        }
+    }
+
+    fn without_exit(&self) -> String {
+        let lost: Vec<&str> =
+            self.case.processes.losses.iter().map(|l| LossKind::as_str(*l)).collect();
+        let why = if lost.is_empty() {
+            "the agent never saw its processes".to_owned()
+        } else {
+            format!("evidence was lost ({})", lost.join(", "))
+        };
+        format!("How it ended is not known: the kernel's record of its exit is missing, {why}.")
+    }
+
+    fn oom(&self) -> Option<String> {
+        if !self.killed() {
+            return None;
+        }
+        let main = self.case.processes.main()?;
+        let marked = self
+            .case
+            .processes
+            .oom
+            .iter()
+            .any(|(_, pid)| Tgid(*pid) == main || self.is_thread_of_main(*pid));
+        marked.then(|| {
+            format!(
+                "The OOM killer chose {} (pid {main}) and the kernel sent it SIGKILL.",
+                self.init_name()
+            )
+        })
+    }
+
+    /// mark_victim may name a thread; the kernel's SIGKILL just before it names the same one.
+    fn is_thread_of_main(&self, pid: u32) -> bool {
+        self.kernel_kill.is_some_and(|kill| kill.signal.target.tid == pid)
+    }
+
+    fn sent_from_outside(&self, signal: u8) -> bool {
+        self.case.processes.sent().any(|s| s.from_outside && s.signal.signal == signal)
+    }
+
+    fn init_name(&self) -> String {
+        let processes = self.case.processes;
+        let comm = processes
+            .init
+            .as_ref()
+            .map(|init| init.comm.as_str())
+            .or_else(|| processes.sent().next().map(|sent| sent.signal.target.comm.as_str()));
+        let pid_one = processes.init.as_ref().is_some_and(|init| init.is_pid_one);
+        match (comm, pid_one) {
+            (Some(comm), true) => format!("PID 1 ({comm})"),
+            (Some(comm), false) => format!("the main process ({comm})"),
+            (None, _) => "the main process".into(),
+        }
+    }
+
+    fn ended_how(&self, stop_at: BootTime) -> String {
+        match self.exit {
+            Some((at, ExitStatus::Code(code))) => {
+                format!("it left {} later with code {code}", secs(at.since(stop_at)))
+            }
+            Some((at, ExitStatus::Signal { signal, .. })) => {
+                format!("it died of {} {} later", signal::name(signal), secs(at.since(stop_at)))
+            }
+            None => "its end was not seen".into(),
+        }
+    }
+
+    fn evidence(&self) -> Vec<Evidence> {
+        let kernel = |at, what| Evidence { at, source: Source::Kernel, what };
+        let mut list = Vec::new();
+        for sent in [self.stop, self.kill, self.kernel_kill].into_iter().flatten() {
+            let s = &sent.signal;
+            let mut what = format!(
+                "signal_generate sig={} code={} result={:?} sender={}({})",
+                signal::name(s.signal),
+                s.code,
+                s.result,
+                s.sender.comm,
+                s.sender.tgid
+            );
+            if let Some(state) = s.state {
+                what.push_str(&format!(
+                    " disposition={:?} unkillable={} group_exit={} blocked={} pending={:#x}",
+                    state.disposition,
+                    state.unkillable,
+                    state.group_exit,
+                    state.blocked,
+                    state.pending
+                ));
+            }
+            list.push(kernel(sent.at, what));
+        }
+        if let Some(taken) = self.taken {
+            let what = format!("signal_deliver sig={} to a handler", signal::name(taken.signal));
+            list.push(kernel(taken.at, what));
+        }
+        if let Some(hook) = &self.hook {
+            list.push(kernel(hook.began, format!("exec of {} from outside (preStop)", hook.comm)));
+            if let Some((at, status)) = hook.ended {
+                list.push(kernel(at, format!("exit of {} (preStop): {status:?}", hook.comm)));
+            }
+        }
+        for (at, pid) in &self.case.processes.oom {
+            list.push(kernel(*at, format!("mark_victim pid={pid}")));
+        }
+        if let Some((at, status)) = self.exit {
+            list.push(kernel(at, format!("sched_process_exit {status:?}")));
+        }
+        if let Some(at) = self.case.processes.empty {
+            list.push(kernel(at, "cgroup_notify_populated 0".into()));
+        }
+        list
+    }
+
+    fn milestones(&self) -> Vec<Milestone> {
+        use MilestoneKind::{
+            Empty, Exited, KillSent, PreStopBegan, PreStopEnded, StopBegan, TermHandled, TermSent,
+        };
+        let mut list: Vec<Milestone> = Vec::new();
+        let mut mark = |kind, at: Option<BootTime>| {
+            if let Some(at) = at {
+                let uncertainty = Duration::ZERO;
+                list.push(Milestone { kind, at, uncertainty, source: Source::Kernel });
+            }
+        };
+        let hook_began = self.hook.as_ref().map(|h| h.began);
+        let kill = self.kill.or(self.kernel_kill).filter(|_| self.killed());
+        let acts = [hook_began, self.stop.map(|s| s.at), self.kill.map(|s| s.at)];
+        mark(StopBegan, acts.into_iter().flatten().min());
+        mark(PreStopBegan, hook_began);
+        mark(PreStopEnded, self.hook.as_ref().and_then(|h| h.ended).map(|(at, _)| at));
+        mark(TermSent, self.stop.map(|s| s.at));
+        mark(TermHandled, self.taken.map(|t| t.at));
+        mark(KillSent, kill.map(|s| s.at));
+        mark(Exited, self.exit.map(|(at, _)| at));
+        mark(Empty, self.case.processes.ended());
+        list.sort_by_key(|m| (m.at, m.kind));
+        list
+    }
+}
+
+/// Seconds as a person reads them: tenths above one, milliseconds below.
+pub fn secs(time: Duration) -> String {
+    let s = time.as_secs_f64();
+    if s >= 1.0 { format!("{s:.1} s") } else { format!("{:.0} ms", s * 1000.0) }
+}
