@@ -1,0 +1,296 @@
+//! The command line: one sub-command, then flags of that sub-command. Parsed by hand, so that the
+//! image's only binary stays small and starts at once.
+
+use std::{fmt, time::Duration};
+
+pub(crate) const HELP: &str = "\
+usage: workload BEHAVIOUR [--flag VALUE]...
+
+  pause                              the sandbox's init: leaves on SIGTERM or SIGINT, reaps orphans
+  handle      --for D [--exit N]     handles SIGTERM, works for D after it, exits N
+  overrun                            handles SIGTERM, never leaves
+  default                            no handler: ignored by the kernel as PID 1, else the default action
+  ignore                             the same as default, named after what it does as PID 1
+  sig-ign                            SIGTERM set to SIG_IGN
+  block                              SIGTERM blocked and never taken
+  sigwait     --for D [--exit N]     takes SIGTERM by sigwait(3)
+  signalfd    --for D [--exit N]     takes SIGTERM by signalfd(2)
+  go-style    [--for D]              handles SIGTERM, restores its default action, raises it on itself
+                                     and exits 2 if it survives, as Go's runtime does
+  leader-exits [--for D] [--exit N]  the leading thread ends at once; another one handles SIGTERM
+  spawn       --children N --for D [--exit N]
+                                     as handle, with N children that nobody signals
+  shell       --child BEHAVIOUR ...  runs the child and waits for it, forwards nothing (sh -c 'app; true')
+  crash       --after D              a real segmentation fault
+  oom         --after D --mib N      touches N MiB, then sleeps
+  job         --for D [--exit N]     works for D, exits N
+  sleep       --for D                the same, for hooks
+
+D is a number with ms, s, m or h: 250ms, 2s. N of --exit is 0 to 255.
+";
+
+/// What to do with this life.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Behaviour {
+    Pause,
+    Handle { work: Duration, exit: u8 },
+    Overrun,
+    Default,
+    SigIgn,
+    Block,
+    Sigwait { work: Duration, exit: u8 },
+    Signalfd { work: Duration, exit: u8 },
+    GoStyle { work: Duration },
+    LeaderExits { work: Duration, exit: u8 },
+    Spawn { children: u32, work: Duration, exit: u8 },
+    Shell { child: Vec<String> },
+    Crash { after: Duration },
+    Oom { after: Duration, mib: usize },
+    Job { work: Duration, exit: u8 },
+}
+
+/// A command line that was understood.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Parsed {
+    Help,
+    Run(Behaviour),
+}
+
+/// A command line that was not.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Error {
+    NoBehaviour,
+    UnknownBehaviour(String),
+    UnknownFlag { behaviour: String, flag: String },
+    NoValue(String),
+    Missing { behaviour: String, flag: &'static str },
+    Twice(String),
+    Bad { flag: &'static str, value: String, wanted: &'static str },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoBehaviour => write!(f, "which behaviour?"),
+            Error::UnknownBehaviour(name) => write!(f, "no behaviour is called {name:?}"),
+            Error::UnknownFlag { behaviour, flag } => write!(f, "{behaviour} takes no {flag:?}"),
+            Error::NoValue(flag) => write!(f, "{flag} needs a value"),
+            Error::Missing { behaviour, flag } => write!(f, "{behaviour} needs {flag}"),
+            Error::Twice(flag) => write!(f, "{flag} is given twice"),
+            Error::Bad { flag, value, wanted } => write!(f, "{flag} {value:?} is not {wanted}"),
+        }
+    }
+}
+
+/// Understands the words after the program's name.
+pub(crate) fn parse(words: &[String]) -> Result<Parsed, Error> {
+    let (name, rest) = words.split_first().ok_or(Error::NoBehaviour)?;
+    if matches!(name.as_str(), "help" | "--help" | "-h") {
+        return Ok(Parsed::Help);
+    }
+    if name == "shell" {
+        return shell(rest).map(Parsed::Run);
+    }
+    let allowed: &[&'static str] = match name.as_str() {
+        "pause" | "overrun" | "default" | "ignore" | "sig-ign" | "block" => &[],
+        "handle" | "sigwait" | "signalfd" | "leader-exits" | "job" => &["--for", "--exit"],
+        "go-style" | "sleep" => &["--for"],
+        "spawn" => &["--children", "--for", "--exit"],
+        "crash" => &["--after"],
+        "oom" => &["--after", "--mib"],
+        _ => return Err(Error::UnknownBehaviour(name.clone())),
+    };
+    let flags = Flags::read(name, allowed, rest)?;
+    Ok(Parsed::Run(match name.as_str() {
+        "pause" => Behaviour::Pause,
+        "overrun" => Behaviour::Overrun,
+        "sig-ign" => Behaviour::SigIgn,
+        "block" => Behaviour::Block,
+        "handle" => Behaviour::Handle { work: flags.duration("--for")?, exit: flags.exit()? },
+        "sigwait" => Behaviour::Sigwait { work: flags.duration("--for")?, exit: flags.exit()? },
+        "signalfd" => Behaviour::Signalfd { work: flags.duration("--for")?, exit: flags.exit()? },
+        "go-style" => Behaviour::GoStyle { work: flags.duration_or_none("--for")? },
+        "leader-exits" => {
+            Behaviour::LeaderExits { work: flags.duration_or_none("--for")?, exit: flags.exit()? }
+        }
+        "spawn" => Behaviour::Spawn {
+            children: flags.number("--children", "a number of processes")?,
+            work: flags.duration("--for")?,
+            exit: flags.exit()?,
+        },
+        "crash" => Behaviour::Crash { after: flags.duration("--after")? },
+        "oom" => Behaviour::Oom {
+            after: flags.duration("--after")?,
+            mib: flags.number("--mib", "a number of MiB")?,
+        },
+        "job" | "sleep" => Behaviour::Job { work: flags.duration("--for")?, exit: flags.exit()? },
+        _ => Behaviour::Default,
+    }))
+}
+
+/// Everything after `--child` is the child's own command line, checked before anything runs.
+fn shell(rest: &[String]) -> Result<Behaviour, Error> {
+    match rest.split_first() {
+        Some((flag, child)) if flag == "--child" => match parse(child)? {
+            Parsed::Run(_) => Ok(Behaviour::Shell { child: child.to_vec() }),
+            Parsed::Help => Err(Error::NoBehaviour),
+        },
+        Some((flag, _)) => {
+            Err(Error::UnknownFlag { behaviour: "shell".into(), flag: flag.clone() })
+        }
+        None => Err(Error::Missing { behaviour: "shell".into(), flag: "--child" }),
+    }
+}
+
+struct Flags<'a> {
+    behaviour: &'a str,
+    given: Vec<(&'static str, &'a str)>,
+}
+
+impl<'a> Flags<'a> {
+    fn read(
+        behaviour: &'a str,
+        allowed: &[&'static str],
+        words: &'a [String],
+    ) -> Result<Flags<'a>, Error> {
+        let mut flags = Flags { behaviour, given: Vec::new() };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let flag = *allowed.iter().find(|flag| *flag == word).ok_or_else(|| {
+                Error::UnknownFlag { behaviour: behaviour.into(), flag: word.clone() }
+            })?;
+            if flags.value(flag).is_some() {
+                return Err(Error::Twice(word.clone()));
+            }
+            let value = words.next().ok_or_else(|| Error::NoValue(word.clone()))?;
+            flags.given.push((flag, value));
+        }
+        Ok(flags)
+    }
+
+    fn value(&self, flag: &str) -> Option<&'a str> {
+        self.given.iter().find(|(name, _)| *name == flag).map(|(_, value)| *value)
+    }
+
+    fn required(&self, flag: &'static str) -> Result<&'a str, Error> {
+        self.value(flag).ok_or_else(|| Error::Missing { behaviour: self.behaviour.into(), flag })
+    }
+
+    fn duration(&self, flag: &'static str) -> Result<Duration, Error> {
+        let value = self.required(flag)?;
+        duration(value).ok_or(Error::Bad {
+            flag,
+            value: value.into(),
+            wanted: "a duration such as 250ms or 2s",
+        })
+    }
+
+    fn duration_or_none(&self, flag: &'static str) -> Result<Duration, Error> {
+        if self.value(flag).is_some() { self.duration(flag) } else { Ok(Duration::ZERO) }
+    }
+
+    fn number<T: std::str::FromStr>(
+        &self,
+        flag: &'static str,
+        wanted: &'static str,
+    ) -> Result<T, Error> {
+        let value = self.required(flag)?;
+        value.parse().map_err(|_| Error::Bad { flag, value: value.into(), wanted })
+    }
+
+    fn exit(&self) -> Result<u8, Error> {
+        match self.value("--exit") {
+            Some(_) => self.number("--exit", "an exit status of 0 to 255"),
+            None => Ok(0),
+        }
+    }
+}
+
+/// `250ms`, `2s`, `3m`, `1h`; whole numbers only, the unit is not optional.
+fn duration(text: &str) -> Option<Duration> {
+    let unit_at = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = text.split_at(unit_at);
+    let number: u64 = number.parse().ok()?;
+    let milliseconds = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    Some(Duration::from_millis(number.checked_mul(milliseconds)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> Result<Parsed, Error> {
+        let words: Vec<String> = text.split_whitespace().map(String::from).collect();
+        parse(&words)
+    }
+
+    fn run(text: &str) -> Behaviour {
+        match line(text) {
+            Ok(Parsed::Run(behaviour)) => behaviour,
+            other => panic!("{text:?} gave {other:?}"),
+        }
+    }
+
+    #[test]
+    fn behaviours_take_their_flags() {
+        let two = Duration::from_secs(2);
+        assert_eq!(run("pause"), Behaviour::Pause);
+        assert_eq!(run("handle --for 2s"), Behaviour::Handle { work: two, exit: 0 });
+        assert_eq!(
+            run("spawn --exit 3 --for 2000ms --children 4"),
+            Behaviour::Spawn { children: 4, work: two, exit: 3 }
+        );
+        assert_eq!(run("go-style"), Behaviour::GoStyle { work: Duration::ZERO });
+        assert_eq!(run("oom --after 2s --mib 64"), Behaviour::Oom { after: two, mib: 64 });
+        assert_eq!(run("sleep --for 2s"), run("job --for 2s"));
+        assert_eq!(run("ignore"), run("default"));
+    }
+
+    #[test]
+    fn a_shell_takes_the_childs_whole_line() {
+        assert_eq!(
+            run("shell --child handle --for 1s"),
+            Behaviour::Shell { child: ["handle", "--for", "1s"].map(String::from).to_vec() }
+        );
+        assert_eq!(
+            line("shell --child handle"),
+            Err(Error::Missing { behaviour: "handle".into(), flag: "--for" }),
+            "the child's line is checked before anything runs"
+        );
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        let said = |text: &str| line(text).err().map(|error| error.to_string());
+        assert_eq!(said("").as_deref(), Some("which behaviour?"));
+        assert_eq!(said("explode").as_deref(), Some("no behaviour is called \"explode\""));
+        assert_eq!(said("pause --for 1s").as_deref(), Some("pause takes no \"--for\""));
+        assert_eq!(said("handle").as_deref(), Some("handle needs --for"));
+        assert_eq!(said("handle --for").as_deref(), Some("--for needs a value"));
+        assert_eq!(said("job --for 1s --for 2s").as_deref(), Some("--for is given twice"));
+        assert_eq!(
+            said("job --for 1s --exit 256").as_deref(),
+            Some("--exit \"256\" is not an exit status of 0 to 255")
+        );
+        assert_eq!(
+            said("job --for 10").as_deref(),
+            Some("--for \"10\" is not a duration such as 250ms or 2s")
+        );
+    }
+
+    #[test]
+    fn durations_need_a_unit_and_fit() {
+        assert_eq!(duration("250ms"), Some(Duration::from_millis(250)));
+        assert_eq!(duration("1h"), Some(Duration::from_secs(3600)));
+        for bad in ["", "s", "-1s", "1.5s", "1d", "99999999999999999999s", "18446744073709551615h"]
+        {
+            assert_eq!(duration(bad), None, "{bad:?}");
+        }
+    }
+}
