@@ -435,6 +435,13 @@ pub enum Hook {
     Sleep(i64),
 }
 
+impl Hook {
+    /// An exec hook, reduced to its binary's file name: arguments may hold secrets.
+    pub fn exec(command: &str) -> Self {
+        Self::Exec(command.rsplit('/').next().unwrap_or(command).to_owned())
+    }
+}
+
 /// What the apiserver says, or its silence.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]

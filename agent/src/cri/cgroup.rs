@@ -1,0 +1,189 @@
+//! From a process to the cgroup it is in, in the one hierarchy that the programs watch.
+
+use crate::domain::ids::CgroupId;
+use std::{
+    ffi::OsString,
+    fs,
+    os::unix::{ffi::OsStringExt, fs::MetadataExt},
+    path::{Component, Path, PathBuf},
+};
+
+/// The cgroup of a process in the hierarchy mounted at `cgroup_root`. The error says what failed.
+pub(super) fn of_process(
+    host_root: &Path,
+    cgroup_root: &Path,
+    pid: u32,
+) -> Result<CgroupId, String> {
+    let read = |path: &Path| {
+        fs::read_to_string(path).map_err(|error| format!("read {}: {error}", path.display()))
+    };
+    let mounts = read(Path::new("/proc/self/mountinfo"))?;
+    let mount = mount_of(&mounts, cgroup_root)
+        .ok_or_else(|| format!("{} is not in a cgroup file system", cgroup_root.display()))?;
+    let memberships = read(&host_root.join(format!("proc/{pid}/cgroup")))?;
+    let path = path_in(&memberships, &mount.hierarchy)
+        .ok_or_else(|| format!("process {pid} is in no cgroup of {:?}", mount.hierarchy))?;
+    let directory = mount.directory(path).ok_or_else(|| {
+        format!("the cgroup {path} of process {pid} lies outside of {}", mount.at.display())
+    })?;
+    let inode = fs::metadata(&directory)
+        .map_err(|error| format!("stat {}: {error}", directory.display()))?
+        .ino();
+    Ok(CgroupId(inode))
+}
+
+/// Which hierarchy a mount shows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Hierarchy {
+    /// cgroup2.
+    Unified,
+    /// One of v1, by the options of its file system: its controllers, or `name=systemd`.
+    Controllers(Vec<String>),
+}
+
+/// A mounted hierarchy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Mount {
+    hierarchy: Hierarchy,
+    /// Which of its directories is mounted; a bind mount or a cgroup namespace may show a part.
+    root: PathBuf,
+    at: PathBuf,
+}
+
+impl Mount {
+    /// Where a cgroup's directory is seen. `None`: outside of what is mounted. A path with `..`
+    /// comes from a cgroup namespace that does not hold the process: where it leads to, this
+    /// process cannot know.
+    fn directory(&self, cgroup: &str) -> Option<PathBuf> {
+        let inside = Path::new(cgroup).strip_prefix(&self.root).ok()?;
+        let plain = inside.components().all(|part| matches!(part, Component::Normal(_)));
+        plain.then(|| self.at.join(inside))
+    }
+}
+
+/// The mount of a cgroup file system that holds `path`: the longest mount point, and of several
+/// there the last, which covers the others. Format: proc(5), `/proc/PID/mountinfo`.
+fn mount_of(mountinfo: &str, path: &Path) -> Option<Mount> {
+    let mut best: Option<Mount> = None;
+    for line in mountinfo.lines() {
+        let Some((left, right)) = line.split_once(" - ") else { continue };
+        let mut left = left.split(' ').skip(3);
+        let (Some(root), Some(at)) = (left.next(), left.next()) else { continue };
+        let mut right = right.split(' ');
+        let hierarchy = match (right.next(), right.nth(1)) {
+            (Some("cgroup2"), _) => Hierarchy::Unified,
+            (Some("cgroup"), Some(options)) => {
+                Hierarchy::Controllers(options.split(',').map(str::to_owned).collect())
+            }
+            _ => continue,
+        };
+        let (root, at) = (unescape(root), unescape(at));
+        let longer = best
+            .as_ref()
+            .is_none_or(|best| at.components().count() >= best.at.components().count());
+        if path.starts_with(&at) && longer {
+            best = Some(Mount { hierarchy, root, at });
+        }
+    }
+    best
+}
+
+/// The path of a process' cgroup in a hierarchy. Format: cgroups(7), `/proc/PID/cgroup`.
+fn path_in<'a>(memberships: &'a str, hierarchy: &Hierarchy) -> Option<&'a str> {
+    memberships.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let here = match hierarchy {
+            Hierarchy::Unified => number == "0" && controllers.is_empty(),
+            Hierarchy::Controllers(options) => {
+                controllers.split(',').any(|one| options.iter().any(|option| option == one))
+            }
+        };
+        // A removed cgroup is shown with this suffix.
+        (here && !path.ends_with(" (deleted)")).then_some(path)
+    })
+}
+
+/// A path as mountinfo writes it: blanks, tabs, newlines and backslashes in octal.
+fn unescape(text: &str) -> PathBuf {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let octal = (bytes[at] == b'\\')
+            .then(|| text.get(at + 1..at + 4))
+            .flatten()
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        out.push(octal.unwrap_or(bytes[at]));
+        at += if octal.is_some() { 4 } else { 1 };
+    }
+    PathBuf::from(OsString::from_vec(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
+30 22 0:26 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755
+31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid shared:5 - cgroup2 cgroup2 rw,nsdelegate
+32 30 0:28 / /sys/fs/cgroup/memory rw,nosuid shared:6 - cgroup cgroup rw,memory
+33 30 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid - cgroup cgroup rw,cpu,cpuacct
+34 30 0:30 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd
+35 22 0:27 /kubepods /mnt/a\\040part rw - cgroup2 cgroup2 rw
+garbage
+";
+
+    const MEMBERSHIPS: &str = "\
+12:memory:/kubepods/pod1/c1
+4:cpu,cpuacct:/kubepods/pod1/cpu
+1:name=systemd:/system.slice/x:y
+0::/kubepods/pod1/unified
+";
+
+    fn found(root: &str) -> Option<PathBuf> {
+        let mount = mount_of(MOUNTS, Path::new(root))?;
+        mount.directory(path_in(MEMBERSHIPS, &mount.hierarchy)?)
+    }
+
+    #[test]
+    fn the_watched_hierarchy_decides_which_line_counts() {
+        for (root, expected) in [
+            ("/sys/fs/cgroup/unified", Some("/sys/fs/cgroup/unified/kubepods/pod1/unified")),
+            ("/sys/fs/cgroup/memory", Some("/sys/fs/cgroup/memory/kubepods/pod1/c1")),
+            ("/sys/fs/cgroup/memory/kubepods", Some("/sys/fs/cgroup/memory/kubepods/pod1/c1")),
+            ("/sys/fs/cgroup/cpu,cpuacct", Some("/sys/fs/cgroup/cpu,cpuacct/kubepods/pod1/cpu")),
+            ("/sys/fs/cgroup/systemd", Some("/sys/fs/cgroup/systemd/system.slice/x:y")),
+            ("/mnt/a part", Some("/mnt/a part/pod1/unified")),
+            ("/sys/fs/cgroup", None),
+            ("/", None),
+        ] {
+            assert_eq!(found(root), expected.map(PathBuf::from), "{root}");
+        }
+    }
+
+    #[test]
+    fn paths_from_another_namespace_lead_nowhere() {
+        let mount = mount_of(MOUNTS, Path::new("/sys/fs/cgroup/unified")).unwrap();
+        for path in ["/../../kubepods/pod1", "/kubepods/../x", "relative"] {
+            assert_eq!(mount.directory(path), None, "{path}");
+        }
+        assert_eq!(path_in("0::/gone (deleted)\n", &Hierarchy::Unified), None);
+    }
+
+    #[test]
+    fn this_process() {
+        let root = Path::new("/sys/fs/cgroup");
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let roots = mounts
+            .lines()
+            .filter(|line| line.contains(" - cgroup"))
+            .filter_map(|line| line.split(' ').nth(4))
+            .filter(|at| Path::new(at).starts_with(root));
+        for at in roots {
+            let id = of_process(Path::new("/"), Path::new(at), std::process::id()).unwrap();
+            assert_ne!(id, CgroupId(0), "{at}");
+        }
+    }
+}

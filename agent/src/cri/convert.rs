@@ -1,0 +1,532 @@
+//! Protobuf → what the core knows. Pure: nonsense comes back as [`Nonsense`], never as a panic.
+
+use crate::domain::{
+    ids::{ContainerId, PodUid, SandboxId},
+    input::{CriContainer, CriExit, CriSandbox, CriState, Hook},
+    signal,
+    time::WallTime,
+};
+use k8s_cri::v1;
+use serde::{Deserialize, de::IgnoredAny};
+use std::collections::HashMap;
+
+// Keys the kubelet writes: staging/src/k8s.io/kubelet/pkg/types/labels.go and
+// pkg/kubelet/kuberuntime/labels.go.
+const POD_NAME: &str = "io.kubernetes.pod.name";
+const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+const POD_UID: &str = "io.kubernetes.pod.uid";
+const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+const GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
+const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
+const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+
+/// Why something in an answer was left out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Nonsense {
+    /// No id.
+    #[error("it has no id")]
+    NoId,
+    /// A container without a sandbox.
+    #[error("it has no sandbox")]
+    NoSandbox,
+    /// Neither metadata nor labels say what it is.
+    #[error("neither its metadata nor its labels name it")]
+    NoName,
+    /// A state that this version does not know.
+    #[error("its state {0} is unknown")]
+    State(i32),
+    /// A time before 1970.
+    #[error("its time {0} is negative")]
+    Time(i64),
+}
+
+/// A pod sandbox as it stands in the protocol, with nothing judged: the seam between the wire (or
+/// a recording) and [`sandbox`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RawSandbox {
+    /// id.
+    pub id: String,
+    /// metadata.name.
+    pub name: String,
+    /// metadata.uid.
+    pub uid: String,
+    /// metadata.namespace.
+    pub namespace: String,
+    /// metadata.attempt.
+    pub attempt: u32,
+    /// state: 0 ready, 1 not ready.
+    pub state: i32,
+    /// created_at, ns since the epoch.
+    pub created_at: i64,
+    /// labels.
+    pub labels: HashMap<String, String>,
+    /// annotations.
+    pub annotations: HashMap<String, String>,
+    /// runtime_handler.
+    pub handler: String,
+}
+
+/// A container as it stands in the protocol: the seam between the wire and [`container`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RawContainer {
+    /// id.
+    pub id: String,
+    /// pod_sandbox_id.
+    pub sandbox: String,
+    /// metadata.name.
+    pub name: String,
+    /// metadata.attempt.
+    pub attempt: u32,
+    /// state: 0 created, 1 running, 2 exited, 3 unknown.
+    pub state: i32,
+    /// created_at, ns since the epoch.
+    pub created_at: i64,
+    /// labels.
+    pub labels: HashMap<String, String>,
+    /// annotations.
+    pub annotations: HashMap<String, String>,
+}
+
+/// The part of a ContainerStatus that is read: the seam between the wire and [`exit`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RawStatus {
+    /// id.
+    pub id: String,
+    /// state: 0 created, 1 running, 2 exited, 3 unknown.
+    pub state: i32,
+    /// started_at, ns since the epoch; 0 is unset.
+    pub started_at: i64,
+    /// finished_at, ns since the epoch; 0 is unset.
+    pub finished_at: i64,
+    /// exit_code.
+    pub exit_code: i32,
+    /// reason.
+    pub reason: String,
+    /// stop_signal: a value of the CRI's own enumeration; 0 says nothing.
+    pub stop_signal: i32,
+}
+
+impl From<v1::PodSandbox> for RawSandbox {
+    fn from(from: v1::PodSandbox) -> Self {
+        let metadata = from.metadata.unwrap_or_default();
+        Self {
+            id: from.id,
+            name: metadata.name,
+            uid: metadata.uid,
+            namespace: metadata.namespace,
+            attempt: metadata.attempt,
+            state: from.state,
+            created_at: from.created_at,
+            labels: from.labels,
+            annotations: from.annotations,
+            handler: from.runtime_handler,
+        }
+    }
+}
+
+impl From<v1::Container> for RawContainer {
+    fn from(from: v1::Container) -> Self {
+        let metadata = from.metadata.unwrap_or_default();
+        Self {
+            id: from.id,
+            sandbox: from.pod_sandbox_id,
+            name: metadata.name,
+            attempt: metadata.attempt,
+            state: from.state,
+            created_at: from.created_at,
+            labels: from.labels,
+            annotations: from.annotations,
+        }
+    }
+}
+
+/// A sandbox. A sandbox that its metadata does not name is taken by its labels; one that neither
+/// names, or in a state unknown, is nonsense: nobody could be told what it is.
+pub fn sandbox(raw: RawSandbox) -> Result<CriSandbox, Nonsense> {
+    let RawSandbox { id, labels, annotations, .. } = raw;
+    let named = |own: String, label: &str| {
+        let text =
+            if own.is_empty() { labels.get(label).cloned().unwrap_or_default() } else { own };
+        if text.is_empty() { Err(Nonsense::NoName) } else { Ok(text) }
+    };
+    if id.is_empty() {
+        return Err(Nonsense::NoId);
+    }
+    Ok(CriSandbox {
+        id: SandboxId::new(id),
+        pod: PodUid::new(named(raw.uid, POD_UID)?),
+        name: named(raw.name, POD_NAME)?,
+        namespace: named(raw.namespace, POD_NAMESPACE)?,
+        attempt: raw.attempt,
+        ready: match v1::PodSandboxState::try_from(raw.state) {
+            Ok(v1::PodSandboxState::SandboxReady) => true,
+            Ok(v1::PodSandboxState::SandboxNotready) => false,
+            Err(_) => return Err(Nonsense::State(raw.state)),
+        },
+        created: created(raw.created_at)?,
+        handler: raw.handler,
+        config_source: annotations.get(CONFIG_SOURCE).cloned(),
+    })
+}
+
+/// A container.
+pub fn container(raw: RawContainer) -> Result<CriContainer, Nonsense> {
+    let RawContainer { id, sandbox, name, labels, annotations, .. } = raw;
+    if id.is_empty() {
+        return Err(Nonsense::NoId);
+    }
+    if sandbox.is_empty() {
+        return Err(Nonsense::NoSandbox);
+    }
+    let name = if name.is_empty() {
+        labels.get(CONTAINER_NAME).cloned().unwrap_or_default()
+    } else {
+        name
+    };
+    if name.is_empty() {
+        return Err(Nonsense::NoName);
+    }
+    Ok(CriContainer {
+        id: ContainerId::new(id),
+        sandbox: SandboxId::new(sandbox),
+        name,
+        attempt: raw.attempt,
+        state: state(raw.state),
+        created: created(raw.created_at)?,
+        pod: labels.get(POD_UID).filter(|uid| !uid.is_empty()).map(PodUid::new),
+        grace_seconds: annotations
+            .get(GRACE_PERIOD)
+            .and_then(|text| text.parse().ok())
+            .filter(|seconds| *seconds >= 0),
+        pre_stop: annotations.get(PRE_STOP).and_then(|json| hook(json)),
+    })
+}
+
+/// How a container ended; `None` while it has not.
+pub fn exit(raw: &RawStatus) -> Result<Option<CriExit>, Nonsense> {
+    if raw.id.is_empty() {
+        return Err(Nonsense::NoId);
+    }
+    if state(raw.state) != CriState::Exited {
+        return Ok(None);
+    }
+    Ok(Some(CriExit {
+        container: ContainerId::new(&raw.id),
+        started: moment(raw.started_at)?,
+        finished: moment(raw.finished_at)?,
+        exit_code: raw.exit_code,
+        reason: raw.reason.clone(),
+    }))
+}
+
+/// A container's state. Values of a later protocol are as unknown as CONTAINER_UNKNOWN.
+pub fn state(raw: i32) -> CriState {
+    match v1::ContainerState::try_from(raw) {
+        Ok(v1::ContainerState::ContainerCreated) => CriState::Created,
+        Ok(v1::ContainerState::ContainerRunning) => CriState::Running,
+        Ok(v1::ContainerState::ContainerExited) => CriState::Exited,
+        Ok(v1::ContainerState::ContainerUnknown) | Err(_) => CriState::Unknown,
+    }
+}
+
+/// The number of a signal of the CRI's enumeration `Signal` (cri-api v0.34, `api.proto`), which
+/// counts by name, not by number. `None`: the runtime's default, or a value of a later protocol.
+pub fn stop_signal(raw: i32) -> Option<u8> {
+    /// In the enumeration's order, from 1.
+    const NAMES: [&str; 34] = [
+        "ABRT", "ALRM", "BUS", "CHLD", "CLD", "CONT", "FPE", "HUP", "ILL", "INT", "IO", "IOT",
+        "KILL", "PIPE", "POLL", "PROF", "PWR", "QUIT", "SEGV", "STKFLT", "STOP", "SYS", "TERM",
+        "TRAP", "TSTP", "TTIN", "TTOU", "URG", "USR1", "USR2", "VTALRM", "WINCH", "XCPU", "XFSZ",
+    ];
+    match raw {
+        1..=34 => signal::number(NAMES[raw as usize - 1]),
+        35..=50 => signal::number(&format!("RTMIN+{}", raw - 35)),
+        51..=65 => signal::number(&format!("RTMAX-{}", 65 - raw)),
+        _ => None,
+    }
+}
+
+/// The pid of a container's main process in the `info` of a verbose ContainerStatus, which
+/// containerd and CRI-O both write as JSON under the key `info`.
+pub fn pid(info: &str) -> Option<u32> {
+    #[derive(Deserialize)]
+    struct Info {
+        pid: u32,
+    }
+    serde_json::from_str::<Info>(info).ok().map(|info| info.pid).filter(|pid| *pid > 0)
+}
+
+/// A preStop hook as the kubelet writes it into the annotation: JSON of a v1.LifecycleHandler.
+fn hook(json: &str) -> Option<Hook> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Handler {
+        exec: Option<Exec>,
+        http_get: Option<IgnoredAny>,
+        tcp_socket: Option<IgnoredAny>,
+        sleep: Option<Sleep>,
+    }
+    #[derive(Deserialize)]
+    struct Exec {
+        #[serde(default)]
+        command: Vec<String>,
+    }
+    #[derive(Deserialize)]
+    struct Sleep {
+        #[serde(default)]
+        seconds: i64,
+    }
+    match serde_json::from_str(json).ok()? {
+        Handler { exec: Some(exec), .. } => Some(Hook::exec(exec.command.first()?)),
+        Handler { http_get: Some(_), .. } => Some(Hook::HttpGet),
+        Handler { tcp_socket: Some(_), .. } => Some(Hook::TcpSocket),
+        Handler { sleep: Some(sleep), .. } => Some(Hook::Sleep(sleep.seconds)),
+        _ => None,
+    }
+}
+
+fn created(ns: i64) -> Result<WallTime, Nonsense> {
+    if ns < 0 { Err(Nonsense::Time(ns)) } else { Ok(WallTime(ns)) }
+}
+
+/// A time of which 0 says that it is not set.
+fn moment(ns: i64) -> Result<Option<WallTime>, Nonsense> {
+    created(ns).map(|time| (ns != 0).then_some(time))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> HashMap<String, String> {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    fn raw_sandbox() -> RawSandbox {
+        RawSandbox {
+            id: "s1".into(),
+            name: "web-0".into(),
+            uid: "u1".into(),
+            namespace: "shop".into(),
+            attempt: 2,
+            state: 1,
+            created_at: 5,
+            labels: map(&[(POD_NAME, "label-name"), (POD_NAMESPACE, "label-ns"), (POD_UID, "lu")]),
+            annotations: map(&[(CONFIG_SOURCE, "file"), ("secret", "never kept")]),
+            handler: "kata".into(),
+        }
+    }
+
+    fn raw_container() -> RawContainer {
+        RawContainer {
+            id: "c1".into(),
+            sandbox: "s1".into(),
+            name: "app".into(),
+            attempt: 3,
+            state: 1,
+            created_at: 7,
+            labels: map(&[(POD_UID, "u1"), (CONTAINER_NAME, "label-name")]),
+            annotations: map(&[(GRACE_PERIOD, "30")]),
+        }
+    }
+
+    #[test]
+    fn a_sandbox() {
+        let expected = CriSandbox {
+            id: "s1".into(),
+            pod: "u1".into(),
+            name: "web-0".into(),
+            namespace: "shop".into(),
+            attempt: 2,
+            ready: false,
+            created: WallTime(5),
+            handler: "kata".into(),
+            config_source: Some("file".into()),
+        };
+        assert_eq!(sandbox(raw_sandbox()), Ok(expected.clone()));
+        assert_eq!(
+            sandbox(RawSandbox { state: 0, ..raw_sandbox() }),
+            Ok(CriSandbox { ready: true, ..expected })
+        );
+    }
+
+    #[test]
+    fn a_sandbox_without_metadata_is_named_by_its_labels() {
+        let bare = v1::PodSandbox {
+            id: "s1".into(),
+            labels: raw_sandbox().labels,
+            ..v1::PodSandbox::default()
+        };
+        let named = sandbox(bare.into()).unwrap();
+        assert_eq!(
+            (named.pod.as_str(), &*named.name, &*named.namespace),
+            ("lu", "label-name", "label-ns")
+        );
+    }
+
+    #[test]
+    fn nonsensical_sandboxes() {
+        let unnamed = || RawSandbox { labels: HashMap::new(), ..raw_sandbox() };
+        for (raw, expected) in [
+            (RawSandbox { id: String::new(), ..raw_sandbox() }, Nonsense::NoId),
+            (RawSandbox { uid: String::new(), ..unnamed() }, Nonsense::NoName),
+            (RawSandbox { name: String::new(), ..unnamed() }, Nonsense::NoName),
+            (RawSandbox { namespace: String::new(), ..unnamed() }, Nonsense::NoName),
+            (RawSandbox { state: 2, ..raw_sandbox() }, Nonsense::State(2)),
+            (RawSandbox { state: -1, ..raw_sandbox() }, Nonsense::State(-1)),
+            (RawSandbox { created_at: -1, ..raw_sandbox() }, Nonsense::Time(-1)),
+        ] {
+            assert_eq!(sandbox(raw), Err(expected));
+        }
+    }
+
+    #[test]
+    fn a_container() {
+        let expected = CriContainer {
+            id: "c1".into(),
+            sandbox: "s1".into(),
+            name: "app".into(),
+            attempt: 3,
+            state: CriState::Running,
+            created: WallTime(7),
+            pod: Some("u1".into()),
+            grace_seconds: Some(30),
+            pre_stop: None,
+        };
+        assert_eq!(container(raw_container()), Ok(expected.clone()));
+        for (raw, state) in [
+            (0, CriState::Created),
+            (1, CriState::Running),
+            (2, CriState::Exited),
+            (3, CriState::Unknown),
+            (4, CriState::Unknown),
+            (-1, CriState::Unknown),
+        ] {
+            assert_eq!(
+                container(RawContainer { state: raw, ..raw_container() }),
+                Ok(CriContainer { state, ..expected.clone() })
+            );
+        }
+    }
+
+    #[test]
+    fn nonsensical_containers() {
+        for (raw, expected) in [
+            (RawContainer { id: String::new(), ..raw_container() }, Nonsense::NoId),
+            (RawContainer { sandbox: String::new(), ..raw_container() }, Nonsense::NoSandbox),
+            (
+                RawContainer { name: String::new(), labels: HashMap::new(), ..raw_container() },
+                Nonsense::NoName,
+            ),
+            (RawContainer { created_at: i64::MIN, ..raw_container() }, Nonsense::Time(i64::MIN)),
+        ] {
+            assert_eq!(container(raw), Err(expected));
+        }
+    }
+
+    #[test]
+    fn graces() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("86400", Some(86_400)),
+            ("-1", None),
+            ("", None),
+            ("30s", None),
+            ("9223372036854775808", None),
+        ] {
+            let raw = RawContainer { annotations: map(&[(GRACE_PERIOD, text)]), ..raw_container() };
+            assert_eq!(container(raw).unwrap().grace_seconds, expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn hooks_keep_their_kind_and_binary_only() {
+        for (json, expected) in [
+            (
+                r#"{"exec":{"command":["/usr/bin/drain","--token=secret"]}}"#,
+                Some(Hook::Exec("drain".into())),
+            ),
+            (r#"{"exec":{"command":["sh"]}}"#, Some(Hook::Exec("sh".into()))),
+            (r#"{"exec":{"command":[]}}"#, None),
+            (r#"{"exec":{}}"#, None),
+            (r#"{"httpGet":{"path":"/bye","port":8080}}"#, Some(Hook::HttpGet)),
+            (r#"{"tcpSocket":{"port":"web"}}"#, Some(Hook::TcpSocket)),
+            (r#"{"sleep":{"seconds":5}}"#, Some(Hook::Sleep(5))),
+            (r#"{"later":{}}"#, None),
+            ("{}", None),
+            ("null", None),
+            ("[]", None),
+            (r#"{"exec":7}"#, None),
+            ("", None),
+        ] {
+            let raw = RawContainer { annotations: map(&[(PRE_STOP, json)]), ..raw_container() };
+            assert_eq!(container(raw).unwrap().pre_stop, expected, "{json}");
+        }
+    }
+
+    #[test]
+    fn exits() {
+        let raw = RawStatus {
+            id: "c1".into(),
+            state: 2,
+            started_at: 0,
+            finished_at: 9,
+            exit_code: 137,
+            reason: "Error".into(),
+            stop_signal: 0,
+        };
+        let expected = CriExit {
+            container: "c1".into(),
+            started: None,
+            finished: Some(WallTime(9)),
+            exit_code: 137,
+            reason: "Error".into(),
+        };
+        assert_eq!(exit(&raw), Ok(Some(expected)));
+        for state in [0, 1, 3, 4] {
+            assert_eq!(exit(&RawStatus { state, ..raw.clone() }), Ok(None));
+        }
+        assert_eq!(exit(&RawStatus { id: String::new(), ..raw.clone() }), Err(Nonsense::NoId));
+        assert_eq!(exit(&RawStatus { finished_at: -9, ..raw }), Err(Nonsense::Time(-9)));
+    }
+
+    #[test]
+    fn stop_signals() {
+        for (raw, expected) in [
+            (0, None),
+            (1, Some(6)),
+            (5, Some(17)),
+            (13, Some(9)),
+            (18, Some(3)),
+            (23, Some(15)),
+            (29, Some(10)),
+            (32, Some(28)),
+            (34, Some(25)),
+            (35, Some(34)),
+            (38, Some(37)),
+            (50, Some(49)),
+            (51, Some(50)),
+            (64, Some(63)),
+            (65, Some(64)),
+            (66, None),
+            (-1, None),
+        ] {
+            assert_eq!(stop_signal(raw), expected, "{raw}");
+        }
+        assert!((1..=65).all(|raw| stop_signal(raw).is_some()), "the table has a bad name");
+    }
+
+    #[test]
+    fn pids() {
+        for (json, expected) in [
+            (r#"{"sandboxID":"s1","pid":4711,"config":{}}"#, Some(4711)),
+            (r#"{"pid":0}"#, None),
+            (r#"{"pid":-5}"#, None),
+            (r#"{"pid":"7"}"#, None),
+            ("{}", None),
+            ("", None),
+        ] {
+            assert_eq!(pid(json), expected, "{json}");
+        }
+    }
+}

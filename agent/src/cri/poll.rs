@@ -1,0 +1,457 @@
+//! When to ask the runtime what, and what of the answers is news.
+
+use super::{
+    Options, cgroup,
+    client::{Connection, Failure},
+    convert::{self, Nonsense, RawStatus},
+    wishes::Wishes,
+};
+use crate::{
+    clock,
+    domain::{
+        ids::{ContainerId, SandboxId},
+        input::{CriContainer, CriEvent, CriState, Input, Received},
+        time::BootTime,
+    },
+};
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, sleep_until},
+};
+use tracing::{debug, info, warn};
+
+/// From so many sandboxes on, full lists are made a third as often.
+const MANY_SANDBOXES: usize = 1_000;
+/// With more hurried sandboxes than this, one full list costs less than a filtered one for each.
+const MANY_HURRIED: usize = 16;
+/// Full lists that were asked for take at most one part in so many of the time: a storm of
+/// requests must not turn into a storm of answers of several megabytes.
+const LOOK_SHARE: u32 = 5;
+
+/// The first pause after a failure, and what a wish to look cannot shorten any more.
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause (jitter at most doubles it).
+const MAX_PAUSE: Duration = Duration::from_millis(2_500);
+
+/// The channel to the core is closed: nobody listens any more.
+struct Closed;
+
+/// Why a round ended.
+enum Stop {
+    Closed,
+    Outage(Failure),
+}
+
+impl From<Closed> for Stop {
+    fn from(_: Closed) -> Self {
+        Self::Closed
+    }
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Outage(failure)
+    }
+}
+
+/// What to do next.
+enum Job {
+    /// Both lists: all, or of one sandbox.
+    Lists(Option<SandboxId>),
+    /// A container's status, for its end and its stop signal.
+    Status(ContainerId),
+    /// A container's cgroup.
+    Cgroup(ContainerId),
+}
+
+/// What is remembered of a container, as long as it is listed.
+struct Known {
+    sandbox: SandboxId,
+    exited: bool,
+    /// Its stop signal was asked for.
+    signal_asked: bool,
+    /// Its end was reported.
+    exit_told: bool,
+    /// It waits in the queue.
+    queued: bool,
+}
+
+pub(super) struct Poller {
+    socket: PathBuf,
+    options: Options,
+    to: mpsc::Sender<Received>,
+    wishes: Arc<Wishes>,
+    sandboxes: HashSet<SandboxId>,
+    containers: HashMap<ContainerId, Known>,
+    /// Containers whose status is wanted; those that exited first.
+    queue: VecDeque<ContainerId>,
+    /// Sandboxes to be listed, one after the other, in this busy round.
+    round: VecDeque<SandboxId>,
+    next_full: Instant,
+    next_busy: Instant,
+    /// A full list that was asked for waits until then.
+    look_not_before: Instant,
+    outage_told: bool,
+    backoff: ExponentialBackoff,
+}
+
+impl Poller {
+    pub(super) fn new(
+        socket: PathBuf,
+        options: Options,
+        to: mpsc::Sender<Received>,
+        wishes: Arc<Wishes>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            socket,
+            options,
+            to,
+            wishes,
+            sandboxes: HashSet::new(),
+            containers: HashMap::new(),
+            queue: VecDeque::new(),
+            round: VecDeque::new(),
+            next_full: now,
+            next_busy: now,
+            look_not_before: now,
+            outage_told: false,
+            backoff: backoff(),
+        }
+    }
+
+    /// Polls until the channel closes.
+    pub(super) async fn run(mut self) {
+        let mut connection = None;
+        loop {
+            let failure = match self.poll(&mut connection).await {
+                Stop::Closed => return,
+                Stop::Outage(failure) => failure,
+            };
+            let error = match failure {
+                Failure::Broken(error) => {
+                    connection = None;
+                    error
+                }
+                Failure::Refused(error) => error,
+                Failure::NotFound => "the runtime says that a list does not exist".to_owned(),
+            };
+            if self.tell_outage(error).await.is_err() {
+                return;
+            }
+            self.pause().await;
+        }
+    }
+
+    /// Connects if need be, then works until something fails.
+    async fn poll(&mut self, slot: &mut Option<Connection>) -> Stop {
+        let connection = match slot {
+            Some(connection) => connection,
+            None => match self.connect().await {
+                Ok(connection) => slot.insert(connection),
+                Err(stop) => return stop,
+            },
+        };
+        loop {
+            let done = match self.next_job() {
+                Some(Job::Lists(only)) => self.lists(connection, only).await,
+                Some(Job::Status(container)) => self.status(connection, container).await,
+                Some(Job::Cgroup(container)) => self.cgroup(connection, container).await,
+                None => {
+                    tokio::select! {
+                        () = self.wishes.news() => {}
+                        () = sleep_until(self.next_due()) => {}
+                    }
+                    Ok(())
+                }
+            };
+            if let Err(stop) = done {
+                return stop;
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Result<Connection, Stop> {
+        let Options { host_root, timeout, counters, .. } = &self.options;
+        let opened =
+            Connection::open(&self.socket, host_root, *timeout, Arc::clone(counters)).await;
+        let mut connection = opened.map_err(|error| {
+            counters.errors.fetch_add(1, Ordering::Relaxed);
+            Failure::Broken(error)
+        })?;
+        let runtime = connection.version().await?;
+        info!(%runtime, peer = ?connection.peer, "connected to the container runtime");
+        self.outage_told = false;
+        self.send(CriEvent::Connected { runtime, process: connection.peer }).await?;
+        Ok(connection)
+    }
+
+    /// The most urgent thing that is due: what the app asks for, then what the clock says, then
+    /// the statuses of containers, which nothing waits for.
+    fn next_job(&mut self) -> Option<Job> {
+        let now = Instant::now();
+        let wishes = Arc::clone(&self.wishes);
+        let mut open = wishes.open();
+        for sandbox in std::mem::take(&mut open.look) {
+            if !self.sandboxes.contains(&sandbox) {
+                open.look_at_all = true;
+            } else if !self.round.contains(&sandbox) {
+                self.round.push_front(sandbox);
+            }
+        }
+        if now >= self.next_full || (open.look_at_all && now >= self.look_not_before) {
+            open.look_at_all = false;
+            return Some(Job::Lists(None));
+        }
+        if !open.hurried.is_empty() && now >= self.next_busy {
+            self.next_busy = now + self.options.busy;
+            if open.hurried.len() > MANY_HURRIED && self.sandboxes.len() <= MANY_SANDBOXES {
+                return Some(Job::Lists(None));
+            }
+            let due = open.hurried.iter().filter(|sandbox| !self.round.contains(sandbox));
+            let due: Vec<_> = due.cloned().collect();
+            self.round.extend(due);
+        }
+        if let Some(sandbox) = self.round.pop_front() {
+            return Some(Job::Lists(Some(sandbox)));
+        }
+        if let Some(container) = open.find.first() {
+            return Some(Job::Cgroup(container.clone()));
+        }
+        while let Some(container) = self.queue.pop_front() {
+            if let Some(known) = self.containers.get_mut(&container) {
+                known.queued = false;
+                return Some(Job::Status(container));
+            }
+        }
+        None
+    }
+
+    /// When the clock next has something to do.
+    fn next_due(&self) -> Instant {
+        let open = self.wishes.open();
+        let busy = (!open.hurried.is_empty()).then_some(self.next_busy);
+        let look = open.look_at_all.then_some(self.look_not_before);
+        [busy, look].into_iter().flatten().fold(self.next_full, Instant::min)
+    }
+
+    /// ListPodSandbox and ListContainers.
+    async fn lists(
+        &mut self,
+        connection: &mut Connection,
+        only: Option<SandboxId>,
+    ) -> Result<(), Stop> {
+        let began = Instant::now();
+        let asked = clock::boot_now();
+        let answer = connection.sandboxes(only.as_ref()).await?;
+        let at = clock::boot_now();
+        let mut sandboxes: Vec<_> =
+            answer.filter_map(|raw| self.sensible("sandbox", convert::sandbox(raw))).collect();
+        match &only {
+            // A filter may be taken as a prefix.
+            Some(only) => {
+                sandboxes.retain(|sandbox| sandbox.id == *only);
+                if sandboxes.is_empty() {
+                    self.sandboxes.remove(only);
+                } else {
+                    self.sandboxes.insert(only.clone());
+                }
+            }
+            None => self.sandboxes = sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect(),
+        }
+        self.answer(at, CriEvent::Sandboxes { asked, only: only.clone(), sandboxes }).await?;
+
+        let asked = clock::boot_now();
+        let answer = connection.containers(only.as_ref()).await?;
+        let at = clock::boot_now();
+        let mut containers: Vec<_> =
+            answer.filter_map(|raw| self.sensible("container", convert::container(raw))).collect();
+        containers.retain(|container| only.as_ref().is_none_or(|only| container.sandbox == *only));
+        self.remember(only.as_ref(), &containers);
+        let full = only.is_none();
+        self.answer(at, CriEvent::Containers { asked, only, containers }).await?;
+
+        if full {
+            let now = Instant::now();
+            let many = self.sandboxes.len() > MANY_SANDBOXES;
+            self.next_full = now + self.options.idle * if many { 3 } else { 1 };
+            self.look_not_before = now + (now - began) * (LOOK_SHARE - 1);
+        }
+        self.backoff = backoff();
+        Ok(())
+    }
+
+    /// Takes note of the containers listed, forgets those that are not listed any more, and
+    /// queues those whose status is wanted. A status that could not be had is asked for again
+    /// here, by the next list that shows the container.
+    fn remember(&mut self, only: Option<&SandboxId>, containers: &[CriContainer]) {
+        let listed: HashSet<_> = containers.iter().map(|container| &container.id).collect();
+        self.containers.retain(|id, known| {
+            listed.contains(id) || only.is_some_and(|only| known.sandbox != *only)
+        });
+        for container in containers {
+            let known =
+                self.containers.entry(container.id.clone()).or_insert_with(|| Known::of(container));
+            let exited = container.state == CriState::Exited;
+            let first = exited && !known.exited;
+            known.exited |= exited;
+            if known.wants_status() && (!known.queued || first) {
+                known.queued = true;
+                if exited {
+                    self.queue.push_front(container.id.clone());
+                } else {
+                    self.queue.push_back(container.id.clone());
+                }
+            }
+        }
+    }
+
+    /// ContainerStatus, for a container's end and its stop signal.
+    async fn status(
+        &mut self,
+        connection: &mut Connection,
+        container: ContainerId,
+    ) -> Result<(), Stop> {
+        if !self.containers.get(&container).is_some_and(Known::wants_status) {
+            return Ok(()); // it was queued twice
+        }
+        let raw = match connection.status(&container, false).await {
+            Ok((raw, _)) => raw,
+            Err(Failure::NotFound) => {
+                self.containers.remove(&container);
+                return Ok(());
+            }
+            Err(Failure::Refused(error)) => {
+                debug!(%container, error, "a container's status could not be had");
+                return Ok(());
+            }
+            Err(broken) => return Err(broken.into()),
+        };
+        let at = clock::boot_now();
+        let raw = RawStatus { id: container.as_str().to_owned(), ..raw };
+        let end = self.sensible("container status", convert::exit(&raw));
+        let Some(known) = self.containers.get_mut(&container) else { return Ok(()) };
+        let signal = if known.signal_asked { None } else { convert::stop_signal(raw.stop_signal) };
+        known.signal_asked = true;
+        // Nonsense would be the same the next time.
+        known.exit_told |= !matches!(end, Some(None));
+        if let Some(signal) = signal {
+            self.answer(at, CriEvent::StopSignal { container, signal }).await?;
+        }
+        if let Some(Some(exit)) = end {
+            self.answer(at, CriEvent::ContainerExited(exit)).await?;
+        }
+        Ok(())
+    }
+
+    /// A container's cgroup, by the process that its verbose status names.
+    async fn cgroup(
+        &mut self,
+        connection: &mut Connection,
+        container: ContainerId,
+    ) -> Result<(), Stop> {
+        let found = match &self.options.cgroup_root {
+            None => Err("the watched hierarchy is not known".to_owned()),
+            Some(root) => match connection.status(&container, true).await {
+                Ok((_, info)) => match info.get("info").and_then(|info| convert::pid(info)) {
+                    Some(pid) => cgroup::of_process(&self.options.host_root, root, pid),
+                    None => Err("the runtime names no process".to_owned()),
+                },
+                Err(Failure::Refused(error)) => Err(error),
+                Err(Failure::NotFound) => Err("the runtime does not know it".to_owned()),
+                Err(broken) => return Err(broken.into()),
+            },
+        };
+        self.wishes.open().find.remove(&container);
+        match found {
+            Ok(cgroup) => {
+                let at = clock::boot_now();
+                self.answer(at, CriEvent::ContainerCgroup { container, cgroup }).await?;
+            }
+            Err(error) => debug!(%container, error, "a container's cgroup could not be found"),
+        }
+        Ok(())
+    }
+
+    /// Leaves nonsense out, counted.
+    fn sensible<T>(&self, what: &str, converted: Result<T, Nonsense>) -> Option<T> {
+        converted
+            .inspect_err(|nonsense| {
+                self.options.counters.skipped.fetch_add(1, Ordering::Relaxed);
+                debug!(%nonsense, "left out a {what} of the runtime's answer");
+            })
+            .ok()
+    }
+
+    async fn tell_outage(&mut self, error: String) -> Result<(), Closed> {
+        if self.outage_told {
+            debug!(error, "the container runtime is still unreachable");
+            return Ok(());
+        }
+        warn!(error, "the container runtime is unreachable; trying on");
+        self.outage_told = true;
+        self.send(CriEvent::Unreachable { error }).await
+    }
+
+    /// Waits before the next attempt; a wish to look ends the wait early.
+    async fn pause(&mut self) {
+        let pause = self.backoff.next().unwrap_or(MAX_PAUSE);
+        let early = pause.min(MIN_PAUSE);
+        // The next attempt begins with everything: older wishes to look are met by it.
+        {
+            let mut open = self.wishes.open();
+            open.look.clear();
+            open.look_at_all = false;
+        }
+        self.round.clear();
+        sleep(early).await;
+        tokio::select! {
+            () = sleep(pause - early) => {}
+            () = self.wishes.look_wanted() => {}
+        }
+        self.next_full = Instant::now();
+    }
+
+    /// Sends an answer, which ends any outage.
+    async fn answer(&mut self, at: BootTime, event: CriEvent) -> Result<(), Closed> {
+        self.outage_told = false;
+        self.to.send(Received { at, input: Input::Cri(event) }).await.map_err(|_| Closed)
+    }
+
+    async fn send(&self, event: CriEvent) -> Result<(), Closed> {
+        let received = Received { at: clock::boot_now(), input: Input::Cri(event) };
+        self.to.send(received).await.map_err(|_| Closed)
+    }
+}
+
+impl Known {
+    fn of(container: &CriContainer) -> Self {
+        Self {
+            sandbox: container.sandbox.clone(),
+            exited: false,
+            signal_asked: false,
+            exit_told: false,
+            queued: false,
+        }
+    }
+
+    fn wants_status(&self) -> bool {
+        if self.exited { !self.exit_told } else { !self.signal_asked }
+    }
+}
+
+fn backoff() -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(MIN_PAUSE)
+        .with_max_delay(MAX_PAUSE)
+        .with_jitter()
+        .without_max_times()
+        .build()
+}

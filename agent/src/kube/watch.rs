@@ -1,0 +1,297 @@
+//! The watch: what the apiserver says, through every disconnect.
+
+use super::{Counters, Options, client::WATCH_SECONDS, pod::ReducedPod};
+use crate::{
+    clock,
+    domain::input::{ApiEvent, ApiPod, Input, Received},
+};
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use futures::{FutureExt, StreamExt, stream::BoxStream};
+use kube::{
+    Api, Client,
+    runtime::watcher::{self, Event, watcher},
+};
+use std::{
+    error::Error,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::{Instant, sleep, sleep_until},
+};
+use tracing::{debug, info, warn};
+
+/// The first pause after a failure (jitter at most doubles it).
+const MIN_PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause, before jitter.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// A failure so long after the last one begins with short pauses again. Not sooner: a watch that
+/// breaks as soon as it stands must not be taken up five times a second.
+const CALM: Duration = Duration::from_secs(30);
+/// A watch that was taken up again counts as in sync after so long without an error: that its
+/// place in history is gone, the apiserver says in the watch itself.
+const PROBATION: Duration = Duration::from_millis(500);
+/// After so many refusals to take up the watch where it broke, everything is listed anew. (An
+/// apiserver restored from a backup refuses a place in its future for ever.)
+const REFUSALS: u32 = 5;
+
+/// The channel to the core is closed.
+struct Closed;
+
+type Stream = BoxStream<'static, watcher::Result<Event<ReducedPod>>>;
+
+/// How the core and the apiserver stand to each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Standing {
+    /// The core was sent nothing, or the last list is too old to go on from.
+    Listing,
+    /// The core has all that happened.
+    Current,
+    /// The watch broke; it may be taken up where it did.
+    Broken,
+}
+
+pub(super) struct Watch {
+    client: Client,
+    node: String,
+    answered: Arc<Notify>,
+    counters: Arc<Counters>,
+    to: mpsc::Sender<Received>,
+    standing: Standing,
+    /// The core was told of this outage.
+    outage_told: bool,
+    /// The list that is being received.
+    list: Vec<ApiPod>,
+    refusals: u32,
+    backoff: ExponentialBackoff,
+    last_failure: Option<Instant>,
+}
+
+impl Watch {
+    pub(super) fn new(
+        client: Client,
+        options: &Options,
+        answered: Arc<Notify>,
+        to: mpsc::Sender<Received>,
+    ) -> Self {
+        Self {
+            client,
+            node: options.node.clone(),
+            answered,
+            counters: Arc::clone(&options.counters),
+            to,
+            standing: Standing::Listing,
+            outage_told: false,
+            list: Vec::new(),
+            refusals: 0,
+            backoff: backoff(),
+            last_failure: None,
+        }
+    }
+
+    /// Watches until the channel closes.
+    pub(super) async fn run(mut self) {
+        let mut stream = self.stream();
+        // While a broken watch is on probation: when it ends.
+        let mut probation = None;
+        loop {
+            let broken = self.standing == Standing::Broken;
+            let done = tokio::select! {
+                event = stream.next() => {
+                    probation = None;
+                    match event {
+                        Some(Ok(event)) => self.event(event).await,
+                        Some(Err(error)) => {
+                            // What succeeded before the failure says nothing about what follows.
+                            let _ = self.answered.notified().now_or_never();
+                            if !self.keeps_place(&error) {
+                                self.standing = Standing::Listing;
+                                stream = self.stream();
+                            } else if self.standing == Standing::Current {
+                                self.standing = Standing::Broken;
+                            }
+                            self.failure(&error).await
+                        }
+                        // kube-rs' watch never ends; should it, begin anew.
+                        None => {
+                            self.standing = Standing::Listing;
+                            stream = self.stream();
+                            self.pause().await;
+                            Ok(())
+                        }
+                    }
+                }
+                () = self.answered.notified(), if broken => {
+                    probation = Some(Instant::now() + PROBATION);
+                    Ok(())
+                }
+                () = until(probation), if broken => {
+                    probation = None;
+                    self.resumed().await
+                }
+            };
+            if done.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn stream(&self) -> Stream {
+        let config = watcher::Config::default()
+            .fields(&format!("spec.nodeName={}", self.node))
+            .timeout(WATCH_SECONDS);
+        watcher(Api::<ReducedPod>::all(self.client.clone()), config).boxed()
+    }
+
+    async fn event(&mut self, event: Event<ReducedPod>) -> Result<(), Closed> {
+        match event {
+            Event::Init => {
+                self.standing = Standing::Listing;
+                self.list.clear();
+                Ok(())
+            }
+            Event::InitApply(pod) => {
+                let pod = self.sensible(pod);
+                self.list.extend(pod);
+                Ok(())
+            }
+            Event::InitDone => {
+                let pods = std::mem::take(&mut self.list);
+                info!(pods = pods.len(), "listed this node's pods");
+                self.standing = Standing::Current;
+                self.outage_told = false;
+                self.refusals = 0;
+                self.counters.snapshots.fetch_add(1, Ordering::Relaxed);
+                self.send(ApiEvent::Snapshot { pods }).await
+            }
+            Event::Apply(pod) => {
+                self.resumed().await?;
+                match self.sensible(pod) {
+                    Some(pod) => self.send(ApiEvent::Applied(pod)).await,
+                    None => Ok(()),
+                }
+            }
+            Event::Delete(pod) => {
+                self.resumed().await?;
+                match self.sensible(pod) {
+                    Some(pod) => self.send(ApiEvent::Deleted(pod)).await,
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// The watch goes on from where it broke, if it was broken.
+    async fn resumed(&mut self) -> Result<(), Closed> {
+        if self.standing != Standing::Broken {
+            return Ok(());
+        }
+        info!("the watch of this node's pods goes on where it broke");
+        self.standing = Standing::Current;
+        self.outage_told = false;
+        self.refusals = 0;
+        self.send(ApiEvent::Resumed).await
+    }
+
+    async fn failure(&mut self, error: &watcher::Error) -> Result<(), Closed> {
+        self.counters.errors.fetch_add(1, Ordering::Relaxed);
+        let error = describe(error);
+        if self.outage_told {
+            debug!(error, "the watch of this node's pods is still broken");
+        } else {
+            warn!(error, "the watch of this node's pods broke; trying on");
+            self.outage_told = true;
+            self.send(ApiEvent::OutOfSync { error }).await?;
+        }
+        self.pause().await;
+        Ok(())
+    }
+
+    /// Whether the watch may be taken up where it broke. If not (that place is gone, or what came
+    /// could not be read and may have been a deletion), only a list helps.
+    fn keeps_place(&mut self, error: &watcher::Error) -> bool {
+        match error {
+            watcher::Error::WatchStartFailed(kube::Error::Api(status)) => {
+                self.refusals += 1;
+                !matches!(status.code, 400 | 404 | 410) && self.refusals < REFUSALS
+            }
+            watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => {
+                matches!(
+                    error,
+                    kube::Error::HyperError(_)
+                        | kube::Error::Service(_)
+                        | kube::Error::ReadEvents(_)
+                        | kube::Error::Auth(_)
+                )
+            }
+            // Nothing to keep: the watcher lists anew by itself.
+            watcher::Error::InitialListFailed(_) => true,
+            _ => false,
+        }
+    }
+
+    async fn pause(&mut self) {
+        let now = Instant::now();
+        if self.last_failure.is_none_or(|last| now.duration_since(last) > CALM) {
+            self.backoff = backoff();
+        }
+        self.last_failure = Some(now);
+        sleep(self.backoff.next().unwrap_or(MAX_PAUSE)).await;
+    }
+
+    /// Leaves pods out that make no sense, counted.
+    fn sensible(&self, pod: ReducedPod) -> Option<ApiPod> {
+        self.counters.events.fetch_add(1, Ordering::Relaxed);
+        if pod.pod.is_none() {
+            self.counters.skipped.fetch_add(1, Ordering::Relaxed);
+        }
+        pod.pod
+    }
+
+    async fn send(&self, event: ApiEvent) -> Result<(), Closed> {
+        let received = Received { at: clock::boot_now(), input: Input::Api(event) };
+        self.to.send(received).await.map_err(|_| Closed)
+    }
+}
+
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn backoff() -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(MIN_PAUSE)
+        .with_max_delay(MAX_PAUSE)
+        .with_jitter()
+        .without_max_times()
+        .build()
+}
+
+/// An error with its causes and, for what a cluster's administrator can mend, what to do.
+fn describe(error: &watcher::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        next = cause.source();
+    }
+    let code = match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code,
+        _ => 0,
+    };
+    match code {
+        401 => text.push_str(" (the credentials are not valid: renew the kubeconfig or token)"),
+        403 => text.push_str(" (the agent's role must allow list and watch of pods)"),
+        _ => {}
+    }
+    text
+}
