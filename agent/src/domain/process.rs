@@ -68,6 +68,15 @@ pub struct Init {
     pub is_pid_one: bool,
 }
 
+/// A process that the kernel killed on behalf of an init.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct TornDown {
+    at: BootTime,
+    by: Tgid,
+    tgid: Tgid,
+    comm: String,
+}
+
 /// All that the kernel told of one container's cgroup.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Processes {
@@ -82,9 +91,9 @@ pub struct Processes {
     /// Processes from outside, the init's first exec among them.
     injected: Vec<Injected>,
     /// Ends of processes: the first report of each counts.
-    exits: BTreeMap<Tgid, (BootTime, ExitStatus, bool)>,
+    exits: BTreeMap<Tgid, (BootTime, ExitStatus)>,
     /// Killed by the kernel together with their PID namespace, by the dead init.
-    torn_down: Vec<(Tgid, Tgid, String)>,
+    torn_down: Vec<TornDown>,
     /// How many more of those there were than could be kept.
     torn_down_more: u32,
     /// Processes that were sent a signal other than SIGKILL, with the signal.
@@ -114,14 +123,13 @@ impl Processes {
                 self.guess_init(&task);
                 keep(&mut self.taken, MAX_SIGNALS, (task.tgid, Taken { at, signal, disposition }));
             }
-            KernelFact::Exit { task, status, parent, .. } => {
+            KernelFact::Exit { task, status, .. } => {
                 if is_runtime(&task.comm) {
                     return; // a process of runc's that never became the container's own
                 }
                 self.guess_init(&task);
-                let from_outside = parent.is_some_and(|p| outside(&p, &inside));
                 if self.exits.len() < MAX_TRACKED || self.is_init(task.tgid) {
-                    self.exits.entry(task.tgid).or_insert((at, status, from_outside));
+                    self.exits.entry(task.tgid).or_insert((at, status));
                 }
             }
             KernelFact::OomVictim { pid, .. } => keep(&mut self.oom, MAX_CHILDREN, (at, pid)),
@@ -172,9 +180,12 @@ impl Processes {
             let gone = self.injected.remove(old);
             self.exits.remove(&gone.tgid);
         }
-        let began = Injected { tgid: task.tgid, comm: task.comm, began: at, ended: None };
-        self.exits.remove(&began.tgid); // a pid used again
-        self.injected.push(began);
+        // A pid used again. The two rings are drained in turns: its own end may be here already.
+        if self.exits.get(&task.tgid).is_some_and(|(ended, _)| *ended < at) {
+            self.exits.remove(&task.tgid);
+        }
+        let (tgid, comm) = (task.tgid, task.comm);
+        self.injected.push(Injected { tgid, comm, began: at, ended: None });
     }
 
     fn signal(&mut self, at: BootTime, signal: SignalGenerated, inside: impl Fn(CgroupId) -> bool) {
@@ -186,8 +197,8 @@ impl Processes {
             && !outside(&signal.sender, &inside);
         if torn_down {
             if self.torn_down.len() < MAX_TRACKED {
-                let comm = signal.target.comm.clone();
-                self.torn_down.push((signal.sender.tgid, target, comm));
+                let (by, comm) = (signal.sender.tgid, signal.target.comm);
+                self.torn_down.push(TornDown { at, by, tgid: target, comm });
             } else {
                 self.torn_down_more = self.torn_down_more.saturating_add(1);
             }
@@ -253,13 +264,13 @@ impl Processes {
 
     /// How the main process ended.
     pub fn exit(&self) -> Option<(BootTime, ExitStatus)> {
-        self.exits.get(&self.main()?).map(|(at, status, _)| (*at, *status))
+        self.exits.get(&self.main()?).copied()
     }
 
     /// Processes from outside, with their ends.
     pub fn injected(&self) -> impl Iterator<Item = Injected> {
         self.injected.iter().map(|i| Injected {
-            ended: self.exits.get(&i.tgid).map(|(at, status, _)| (*at, *status)),
+            ended: self.exits.get(&i.tgid).copied(),
             ..i.clone()
         })
     }
@@ -267,11 +278,14 @@ impl Processes {
     /// Killed by the kernel together with their PID namespace: how many, how many of those were
     /// never sent `stop_signal` (hooks and probes left out), and the names of the first few.
     pub fn torn_down(&self, stop_signal: u8) -> (u32, u32, Vec<String>) {
-        let main = self.main();
+        // An init that is alive kills nobody this way: there it was the OOM killer, called by it.
+        let Some((main, (dead, _))) = self.main().zip(self.exit()) else {
+            return (0, 0, Vec::new());
+        };
         let mut seen = BTreeSet::new();
         let (mut unsignalled, mut names) = (0, Vec::new());
-        for (killer, tgid, comm) in &self.torn_down {
-            if Some(*killer) != main || !seen.insert(*tgid) {
+        for TornDown { at, by, tgid, comm } in &self.torn_down {
+            if *by != main || *at < dead || !seen.insert(*tgid) {
                 continue;
             }
             let hook = self.injected.iter().any(|i| i.tgid == *tgid);

@@ -1,0 +1,43 @@
+//! The pure core stays pure: no I/O, no clock, no adapter's types, no way to fail.
+
+use std::{fs, path::Path};
+
+const FORBIDDEN: [&str; 17] = [
+    "tokio",
+    "aya",
+    "tonic",
+    "prost",
+    "kube::",
+    "k8s_openapi",
+    "k8s_cri",
+    "std::fs",
+    "std::net",
+    "std::env",
+    "std::process",
+    "SystemTime",
+    "Instant",
+    "println!",
+    "eprintln!",
+    "panic!(",
+    "tracing",
+];
+const FALLIBLE: [&str; 4] = [".unwrap()", ".expect(", "unreachable!", "todo!"];
+
+#[test]
+fn the_domain_touches_nothing_but_its_inputs() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/domain");
+    let mut files = 0;
+    for entry in fs::read_dir(&dir).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        for (number, line) in code.lines().enumerate() {
+            let line = line.split("//").next().unwrap();
+            for word in FORBIDDEN.iter().chain(&FALLIBLE) {
+                assert!(!line.contains(word), "{}:{}: {word}", path.display(), number + 1);
+            }
+        }
+        files += 1;
+    }
+    assert!(files > 10, "{files} files in {}", dir.display());
+}
