@@ -1,6 +1,8 @@
 //! A one-node cluster on this machine: a real, private containerd and runc, a small apiserver, and
-//! an image whose only binary is the lab's own workload.
+//! a small kubelet, an image whose only binary is the lab's own workload, and a catalogue of scenarios.
 
 pub mod apiserver;
 pub mod containerd;
 pub mod image;
+pub mod kubelet;
+pub mod scenario;

@@ -1,0 +1,26 @@
+//! What the kubelet needs of an apiserver.
+
+use super::translate::PodId;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use tokio::sync::mpsc;
+
+/// A change of a pod that is bound to the node.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// There from the beginning, added or modified.
+    Applied(Pod),
+    /// Its object is gone; the last state.
+    Gone(Pod),
+}
+
+/// An apiserver, as the kubelet uses it.
+pub trait Api: Send + Sync + 'static {
+    /// All pods of the node, then their changes, for ever.
+    fn watch(&self, node: &str) -> mpsc::UnboundedReceiver<Change>;
+
+    /// Replaces the status, if the object with this very UID is still there.
+    fn replace_status(&self, pod: &PodId, status: &PodStatus);
+
+    /// DELETE with a grace of 0 and the UID as precondition: the kubelet's last word.
+    fn delete_for_good(&self, pod: &PodId);
+}

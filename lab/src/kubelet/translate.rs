@@ -1,0 +1,276 @@
+//! A pod's spec → what the runtime is asked for, with the kubelet's own labels and annotations
+//! (kuberuntime/labels.go). Pure.
+
+use k8s_cri::v1::{
+    ContainerConfig, ContainerMetadata, ImageSpec, KeyValue, LinuxContainerConfig,
+    LinuxContainerSecurityContext, LinuxPodSandboxConfig, LinuxSandboxSecurityContext,
+    NamespaceMode, NamespaceOption, PodSandboxConfig, PodSandboxMetadata,
+};
+use k8s_openapi::api::core::v1::{Container, Pod};
+use sha2::{Digest as _, Sha256};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::{Path, PathBuf},
+};
+
+/// What names a pod on the node.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PodId {
+    /// metadata.namespace.
+    pub namespace: String,
+    /// metadata.name.
+    pub name: String,
+    /// metadata.uid.
+    pub uid: String,
+}
+
+impl PodId {
+    /// From the object; `None` if it has no name or no UID.
+    pub fn of(pod: &Pod) -> Option<Self> {
+        Some(Self {
+            namespace: pod.metadata.namespace.clone().unwrap_or_else(|| "default".into()),
+            name: pod.metadata.name.clone()?,
+            uid: pod.metadata.uid.clone()?,
+        })
+    }
+
+    /// `<namespace>_<name>_<uid>` below `root`: where the runtime writes the pod's logs.
+    pub fn log_directory(&self, root: &Path) -> PathBuf {
+        root.join(format!("{}_{}_{}", self.namespace, self.name, self.uid))
+    }
+
+    /// The log of a container's first life.
+    pub fn log_file(&self, root: &Path, container: &str) -> PathBuf {
+        self.log_directory(root).join(container).join("0.log")
+    }
+
+    fn labels(&self) -> HashMap<String, String> {
+        HashMap::from([
+            ("io.kubernetes.pod.name".into(), self.name.clone()),
+            ("io.kubernetes.pod.namespace".into(), self.namespace.clone()),
+            ("io.kubernetes.pod.uid".into(), self.uid.clone()),
+        ])
+    }
+}
+
+/// The pod's class of service, which is the name of its cgroup's parent: burstable if anything
+/// is requested or limited, else besteffort (the lab has no guaranteed pods).
+pub fn qos_class(pod: &Pod) -> &'static str {
+    let bounded = |quantities: &Option<BTreeMap<_, _>>| {
+        quantities.as_ref().is_some_and(|quantities| !quantities.is_empty())
+    };
+    let burstable = pod.spec.iter().flat_map(|spec| &spec.containers).any(|container| {
+        container
+            .resources
+            .as_ref()
+            .is_some_and(|resources| bounded(&resources.limits) || bounded(&resources.requests))
+    });
+    if burstable { "burstable" } else { "besteffort" }
+}
+
+/// The sandbox' configuration. `cgroup_parent` is the pod's cgroup as the runtime sees it,
+/// `seen` the moment at which the kubelet first saw the pod (RFC 3339).
+pub fn sandbox(
+    pod: &Pod,
+    id: &PodId,
+    cgroup_parent: &str,
+    log_root: &Path,
+    seen: &str,
+) -> PodSandboxConfig {
+    let mut labels = id.labels();
+    labels.extend(pod.metadata.labels.clone().unwrap_or_default());
+    let mut annotations: HashMap<String, String> =
+        pod.metadata.annotations.clone().unwrap_or_default().into_iter().collect();
+    annotations.insert("kubernetes.io/config.seen".into(), seen.into());
+    annotations.insert("kubernetes.io/config.source".into(), "api".into());
+    PodSandboxConfig {
+        metadata: Some(PodSandboxMetadata {
+            name: id.name.clone(),
+            uid: id.uid.clone(),
+            namespace: id.namespace.clone(),
+            attempt: 0,
+        }),
+        hostname: id.name.clone(),
+        log_directory: id.log_directory(log_root).display().to_string(),
+        labels,
+        annotations,
+        linux: Some(LinuxPodSandboxConfig {
+            cgroup_parent: cgroup_parent.into(),
+            security_context: Some(LinuxSandboxSecurityContext {
+                namespace_options: Some(namespaces()),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+/// A container's configuration, for its first life. Carries no limits: the hierarchy that runc
+/// works on need not have the controllers (see [`super::cgroup`]).
+pub fn container(pod: &Pod, id: &PodId, container: &Container) -> ContainerConfig {
+    let mut labels = id.labels();
+    labels.insert("io.kubernetes.container.name".into(), container.name.clone());
+    ContainerConfig {
+        metadata: Some(ContainerMetadata { name: container.name.clone(), attempt: 0 }),
+        image: Some(ImageSpec {
+            image: container.image.clone().unwrap_or_default(),
+            ..Default::default()
+        }),
+        command: container.command.clone().unwrap_or_default(),
+        args: container.args.clone().unwrap_or_default(),
+        working_dir: container.working_dir.clone().unwrap_or_default(),
+        envs: container
+            .env
+            .iter()
+            .flatten()
+            .map(|var| KeyValue {
+                key: var.name.clone(),
+                value: var.value.clone().unwrap_or_default(),
+            })
+            .collect(),
+        labels,
+        annotations: container_annotations(pod, container),
+        log_path: format!("{}/0.log", container.name),
+        linux: Some(LinuxContainerConfig {
+            security_context: Some(LinuxContainerSecurityContext {
+                namespace_options: Some(namespaces()),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+fn container_annotations(pod: &Pod, container: &Container) -> HashMap<String, String> {
+    let mut annotations = HashMap::from([
+        ("io.kubernetes.container.hash".into(), hash(container)),
+        ("io.kubernetes.container.restartCount".into(), "0".into()),
+        (
+            "io.kubernetes.container.terminationMessagePath".into(),
+            container
+                .termination_message_path
+                .clone()
+                .unwrap_or_else(|| "/dev/termination-log".into()),
+        ),
+        (
+            "io.kubernetes.container.terminationMessagePolicy".into(),
+            container.termination_message_policy.clone().unwrap_or_else(|| "File".into()),
+        ),
+    ]);
+    if let Some(hook) = container.lifecycle.as_ref().and_then(|hooks| hooks.pre_stop.as_ref())
+        && let Ok(json) = serde_json::to_string(hook)
+    {
+        annotations.insert("io.kubernetes.container.preStopHandler".into(), json);
+    }
+    if let Some(grace) = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds) {
+        annotations.insert("io.kubernetes.pod.terminationGracePeriod".into(), grace.to_string());
+    }
+    if let Some(grace) = pod.metadata.deletion_grace_period_seconds {
+        annotations.insert("io.kubernetes.pod.deletionGracePeriod".into(), grace.to_string());
+    }
+    annotations
+}
+
+/// Eight hex digits that change with the container's spec, like the kubelet's.
+fn hash(container: &Container) -> String {
+    let json = serde_json::to_vec(container).unwrap_or_default();
+    Sha256::digest(json).iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The host's network (the lab has no CNI), a PID namespace of its own for each container.
+fn namespaces() -> NamespaceOption {
+    NamespaceOption {
+        network: NamespaceMode::Node as i32,
+        pid: NamespaceMode::Container as i32,
+        ipc: NamespaceMode::Pod as i32,
+        ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::{
+        api::core::v1::{ExecAction, Lifecycle, LifecycleHandler, PodSpec, ResourceRequirements},
+        apimachinery::pkg::api::resource::Quantity,
+    };
+
+    fn pod() -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.namespace = Some("default".into());
+        pod.metadata.name = Some("a".into());
+        pod.metadata.uid = Some("781a27b7-3a71-4459-93b7-dfd5122f7c6a".into());
+        pod.metadata.labels = Some(BTreeMap::from([("app".into(), "a".into())]));
+        pod.spec = Some(PodSpec {
+            termination_grace_period_seconds: Some(15),
+            containers: vec![Container {
+                name: "c".into(),
+                lifecycle: Some(Lifecycle {
+                    pre_stop: Some(LifecycleHandler {
+                        exec: Some(ExecAction {
+                            command: Some(vec!["/workload".into(), "sleep".into()]),
+                        }),
+                        ..Default::default()
+                    }),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }],
+            ..Default::default()
+        });
+        pod
+    }
+
+    #[test]
+    fn the_sandbox_carries_the_labels_that_the_join_needs() {
+        let pod = pod();
+        let id = PodId::of(&pod).unwrap();
+        let config = sandbox(&pod, &id, "/kubepods/pod", Path::new("/logs"), "now");
+        assert_eq!(config.labels["io.kubernetes.pod.uid"], id.uid);
+        assert_eq!(config.labels["app"], "a");
+        assert_eq!(config.annotations["kubernetes.io/config.source"], "api");
+        assert_eq!(config.log_directory, format!("/logs/default_a_{}", id.uid));
+        assert_eq!(config.linux.unwrap().cgroup_parent, "/kubepods/pod");
+    }
+
+    /// The keys of recordings/k1.33-containerd1.7/prestop-then-handled.
+    #[test]
+    fn the_container_is_annotated_like_the_real_ones() {
+        let pod = pod();
+        let id = PodId::of(&pod).unwrap();
+        let config = container(&pod, &id, &pod.spec.as_ref().unwrap().containers[0]);
+        let mut keys: Vec<_> = config.annotations.keys().map(String::as_str).collect();
+        keys.sort_unstable();
+        assert_eq!(
+            keys,
+            [
+                "io.kubernetes.container.hash",
+                "io.kubernetes.container.preStopHandler",
+                "io.kubernetes.container.restartCount",
+                "io.kubernetes.container.terminationMessagePath",
+                "io.kubernetes.container.terminationMessagePolicy",
+                "io.kubernetes.pod.terminationGracePeriod",
+            ]
+        );
+        assert_eq!(
+            config.annotations["io.kubernetes.container.preStopHandler"],
+            r#"{"exec":{"command":["/workload","sleep"]}}"#
+        );
+        assert_eq!(config.annotations["io.kubernetes.container.hash"].len(), 8);
+        assert_eq!(config.labels["io.kubernetes.container.name"], "c");
+        assert!(config.linux.unwrap().resources.is_none(), "no limits are sent to runc");
+    }
+
+    #[test]
+    fn a_limit_makes_a_pod_burstable() {
+        let mut pod = pod();
+        assert_eq!(qos_class(&pod), "besteffort");
+        pod.spec.as_mut().unwrap().containers[0].resources = Some(ResourceRequirements {
+            limits: Some(BTreeMap::from([("memory".into(), Quantity("32Mi".into()))])),
+            ..Default::default()
+        });
+        assert_eq!(qos_class(&pod), "burstable");
+    }
+}

@@ -1,0 +1,219 @@
+//! What was expected against what was observed. Pure.
+
+use super::{Death, Expected};
+use coroner::domain::{
+    input::ExitStatus,
+    observation::{Cause, FindingKind, PhaseKind, PodTermination, Verdict},
+};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A termination, reduced to what expectations are about.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Observed {
+    /// Why the pod ended.
+    pub cause: Cause,
+    /// How each container died, by name.
+    pub containers: BTreeMap<String, ObservedDeath>,
+    /// Findings of the pod and of its containers.
+    pub findings: BTreeSet<FindingKind>,
+    /// Seconds spent in each phase of the critical path.
+    pub phases: BTreeMap<PhaseKind, f64>,
+    /// The agent says that it did not see the beginning.
+    pub truncated: bool,
+}
+
+/// How one container died.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct ObservedDeath {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// How its init ended, if that was seen.
+    pub exit: Option<ExitStatus>,
+}
+
+impl Observed {
+    /// Of a timeline.
+    pub fn of(timeline: &PodTermination) -> Self {
+        Self {
+            cause: timeline.cause,
+            containers: timeline
+                .containers
+                .iter()
+                .map(|death| {
+                    let seen = ObservedDeath { verdict: death.verdict, exit: death.exit };
+                    (death.name.clone(), seen)
+                })
+                .collect(),
+            findings: timeline
+                .containers
+                .iter()
+                .flat_map(|death| &death.findings)
+                .chain(&timeline.findings)
+                .map(|finding| finding.kind)
+                .collect(),
+            phases: PhaseKind::ALL
+                .iter()
+                .map(|phase| (*phase, timeline.phase(*phase).as_secs_f64()))
+                .filter(|(_, seconds)| *seconds > 0.0)
+                .collect(),
+            truncated: timeline.truncated,
+        }
+    }
+}
+
+/// Every point in which they disagree, as a sentence for a person; empty: they agree.
+pub fn disagreements(expected: &Expected, observed: &Observed) -> Vec<String> {
+    let mut points = Vec::new();
+    if observed.cause != expected.cause {
+        points.push(format!("cause {}, expected {}", observed.cause, expected.cause));
+    }
+    for (name, death) in &expected.containers {
+        match observed.containers.get(*name) {
+            None => points.push(format!("{name}: no death, expected {}", told(death))),
+            Some(seen) => {
+                if seen.verdict != death.verdict {
+                    points.push(format!("{name}: {}, expected {}", seen.verdict, death.verdict));
+                }
+                if !seen.exit.is_some_and(|exit| same_end(exit, death.exit)) {
+                    let seen = seen.exit.map_or_else(|| "no exit seen".into(), exit);
+                    points.push(format!("{name}: {seen}, expected {}", exit(death.exit)));
+                }
+            }
+        }
+    }
+    for name in observed.containers.keys() {
+        if !expected.containers.contains_key(name.as_str()) {
+            points.push(format!("{name:?}: a death that nobody expected"));
+        }
+    }
+    for finding in &expected.findings {
+        if !observed.findings.contains(finding) {
+            points.push(format!("{finding} was not found"));
+        }
+    }
+    for finding in &observed.findings {
+        if !expected.findings.contains(finding) && !expected.also_allowed.contains(finding) {
+            points.push(format!("{finding} was found, nothing of the kind was expected"));
+        }
+    }
+    for span in &expected.phases {
+        let seconds = observed.phases.get(&span.phase).copied().unwrap_or(0.0);
+        if !(span.at_least..=span.at_most).contains(&seconds) {
+            points.push(format!(
+                "{} took {seconds:.2} s, expected {:.1} to {:.1}",
+                span.phase, span.at_least, span.at_most
+            ));
+        }
+    }
+    if observed.truncated {
+        points.push("the timeline is truncated, though the agent saw it begin".into());
+    }
+    points
+}
+
+/// A core dump is the machine's business (ulimits, core_pattern), not the scenario's.
+fn same_end(seen: ExitStatus, expected: ExitStatus) -> bool {
+    match (seen, expected) {
+        (ExitStatus::Signal { signal: seen, .. }, ExitStatus::Signal { signal: expected, .. }) => {
+            seen == expected
+        }
+        (seen, expected) => seen == expected,
+    }
+}
+
+fn told(death: &Death) -> String {
+    format!("{} with {}", death.verdict, exit(death.exit))
+}
+
+/// `exit 0`, `signal 9`.
+pub fn exit(status: ExitStatus) -> String {
+    match status {
+        ExitStatus::Code(code) => format!("exit {code}"),
+        ExitStatus::Signal { signal, .. } => format!("signal {signal}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::catalogue;
+
+    /// What would agree with everything that is expected.
+    fn agreeing(expected: &Expected) -> Observed {
+        Observed {
+            cause: expected.cause,
+            containers: expected
+                .containers
+                .iter()
+                .map(|(name, death)| {
+                    let seen = ObservedDeath { verdict: death.verdict, exit: Some(death.exit) };
+                    ((*name).to_owned(), seen)
+                })
+                .collect(),
+            findings: expected.findings.iter().copied().collect(),
+            phases: expected.phases.iter().map(|span| (span.phase, span.at_least)).collect(),
+            truncated: false,
+        }
+    }
+
+    #[test]
+    fn every_scenario_agrees_with_its_own_expectations() {
+        for scenario in catalogue() {
+            let points = disagreements(&scenario.expected, &agreeing(&scenario.expected));
+            assert!(points.is_empty(), "{}: {points:?}", scenario.name);
+        }
+    }
+
+    #[test]
+    fn every_single_deviation_is_a_disagreement() {
+        let scenario =
+            catalogue().into_iter().find(|s| s.name == "prestop-exhausts-grace").unwrap();
+        let expected = &scenario.expected;
+        type Deviation = (&'static str, fn(&mut Observed));
+        let deviations: [Deviation; 9] = [
+            ("cause", |o| o.cause = Cause::Unknown),
+            ("verdict", |o| o.containers.get_mut("app").unwrap().verdict = Verdict::Graceful),
+            ("exit", |o| o.containers.get_mut("app").unwrap().exit = Some(ExitStatus::Code(1))),
+            ("no exit", |o| o.containers.get_mut("app").unwrap().exit = None),
+            ("no death", |o| o.containers.clear()),
+            ("missing finding", |o| o.findings.clear()),
+            ("other finding", |o| {
+                o.findings.insert(FindingKind::Contradiction);
+            }),
+            ("phase", |o| {
+                o.phases.insert(PhaseKind::PreStop, 1.0);
+            }),
+            ("truncated", |o| o.truncated = true),
+        ];
+        for (what, deviate) in deviations {
+            let mut observed = agreeing(expected);
+            deviate(&mut observed);
+            let points = disagreements(expected, &observed);
+            assert_eq!(points.len(), 1, "{what}: {points:?}");
+        }
+    }
+
+    #[test]
+    fn an_extra_container_is_a_disagreement_and_a_core_dump_is_not() {
+        let scenario = catalogue().into_iter().find(|s| s.name == "crash").unwrap();
+        let mut observed = agreeing(&scenario.expected);
+        let dumped = ObservedDeath {
+            verdict: Verdict::Crashed,
+            exit: Some(ExitStatus::Signal { signal: 11, core: true }),
+        };
+        observed.containers.insert("app".into(), dumped);
+        assert!(disagreements(&scenario.expected, &observed).is_empty());
+        observed.containers.insert(String::new(), dumped);
+        assert_eq!(disagreements(&scenario.expected, &observed).len(), 1);
+    }
+
+    #[test]
+    fn allowed_findings_do_not_disagree() {
+        let scenario =
+            catalogue().into_iter().find(|s| s.name == "prestop-exhausts-grace").unwrap();
+        let mut observed = agreeing(&scenario.expected);
+        observed.findings.insert(FindingKind::ChildrenNotSignalled);
+        assert!(disagreements(&scenario.expected, &observed).is_empty());
+    }
+}
