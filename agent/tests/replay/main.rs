@@ -1,0 +1,197 @@
+//! Recordings of real nodes replay to the truth that their makers wrote down.
+
+mod import;
+
+use coroner::{
+    domain::{
+        engine::{Engine, Settings},
+        input::{ExitStatus, Input, Received},
+        observation::{
+            Amendment, ContainerDeath, FindingKind, MilestoneKind, Observation, PodTermination,
+        },
+        time::Anchor,
+    },
+    replay::replay,
+};
+use serde_json::Value;
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+/// Beyond the last line: enough for the settle window.
+const AFTER: Duration = Duration::from_secs(45);
+
+/// What a replay said, by pod.
+struct Said {
+    terminations: BTreeMap<String, Vec<PodTermination>>,
+    deaths: BTreeMap<String, Vec<ContainerDeath>>,
+    late: usize,
+}
+
+fn run(anchor: Anchor, inputs: Vec<Received>) -> Said {
+    let mut engine = Engine::new(Settings::new(anchor));
+    let mut said = Said { terminations: BTreeMap::new(), deaths: BTreeMap::new(), late: 0 };
+    for observation in replay(&mut engine, inputs, AFTER) {
+        match observation {
+            Observation::PodTerminated(t) => {
+                said.terminations.entry(t.pod.name.clone()).or_default().push(*t);
+            }
+            Observation::PodAmended(t, why) => {
+                said.late += usize::from(why == Amendment::LateEvidence);
+                let lives = said.terminations.get_mut(&t.pod.name).expect("amends what was said");
+                let known = lives.iter_mut().find(|l| l.life == t.life).expect("of that life");
+                *known = *t;
+            }
+            Observation::ContainerDied(death) => {
+                let pod = death.pod.as_ref().map(|p| p.name.clone()).unwrap_or_default();
+                said.deaths.entry(pod).or_default().push(*death);
+            }
+            _ => {}
+        }
+    }
+    said
+}
+
+fn dir(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/replay/recordings").join(name)
+}
+
+fn replays_to_its_truth(name: &str) -> Said {
+    let recording = import::load(&dir(name));
+    let said = run(recording.anchor, recording.inputs);
+    assert_eq!(said.late, 0, "nothing came later than the settle window");
+    let pods = recording.truth["pods"].as_object().unwrap();
+    for (pod, truth) in pods {
+        let name = pod.split_once('/').unwrap().1;
+        let lives = said.terminations.get(name).unwrap_or_else(|| panic!("{name} never ended"));
+        let [end] = lives.as_slice() else { panic!("{name} ended {} times", lives.len()) };
+        check(end, truth);
+        let told: Vec<_> = said.deaths[name].iter().map(|d| &d.id).collect();
+        for death in &end.containers {
+            let times = told.iter().filter(|id| **id == &death.id).count();
+            assert_eq!(times, 1, "{} was told once", death.name);
+        }
+    }
+    said
+}
+
+fn check(end: &PodTermination, truth: &Value) {
+    let shown = serde_json::to_string_pretty(end).unwrap();
+    assert_eq!(truth["cause"], end.cause.as_str(), "{shown}");
+    if let Some(grace) = truth["grace_seconds"].as_i64() {
+        assert_eq!(end.grace_seconds, Some(grace), "{shown}");
+    }
+    let sum: Duration = end.phases.iter().map(|p| p.to.since(p.from)).sum();
+    assert_eq!(sum, end.total(), "phases are additive: {shown}");
+    for (container, lives) in truth["containers"].as_object().unwrap() {
+        let deaths: Vec<_> = end.containers.iter().filter(|c| &c.name == container).collect();
+        let lives = lives.as_array().unwrap();
+        assert_eq!(deaths.len(), lives.len(), "lives of {container}: {shown}");
+        for (death, life) in deaths.iter().zip(lives) {
+            check_death(death, life);
+        }
+    }
+    let findings: Vec<(FindingKind, &str)> = end
+        .containers
+        .iter()
+        .flat_map(|c| &c.findings)
+        .chain(&end.findings)
+        .map(|f| (f.kind, f.detail.as_str()))
+        .collect();
+    for expected in truth["findings"].as_array().into_iter().flatten() {
+        let expected = expected.as_str().unwrap();
+        let kind = expected.split([':', ' ']).next().unwrap();
+        assert!(findings.iter().any(|(k, _)| k.as_str() == kind), "{expected}: {findings:?}");
+    }
+}
+
+fn check_death(death: &ContainerDeath, life: &Value) {
+    let shown = serde_json::to_string_pretty(death).unwrap();
+    assert_eq!(life["verdict"], death.verdict.as_str(), "{shown}");
+    if let Some(code) = life["exit_code"].as_u64() {
+        assert_eq!(death.exit, Some(ExitStatus::Code(code as u8)), "{shown}");
+    }
+    if let Some(signal) = life["signal"].as_u64() {
+        let ended_by = matches!(
+            death.exit,
+            Some(ExitStatus::Signal { signal: by, .. }) if u64::from(by) == signal
+        );
+        assert!(ended_by, "{shown}");
+    }
+    let children = life["children_killed_with_namespace"].as_u64().unwrap();
+    assert_eq!(u64::from(death.children_killed), children, "{shown}");
+    if let Some(seconds) = life["term_to_exit_seconds"].as_f64() {
+        let at = |kind| death.milestone(kind).unwrap().at;
+        let measured = at(MilestoneKind::Exited).since(at(MilestoneKind::TermSent));
+        assert!((measured.as_secs_f64() - seconds).abs() < 0.1, "{measured:?}: {shown}");
+    }
+}
+
+fn finding(end: &PodTermination, kind: FindingKind) -> Option<&str> {
+    let of_containers = end.containers.iter().flat_map(|c| &c.findings);
+    end.findings.iter().chain(of_containers).find(|f| f.kind == kind).map(|f| f.detail.as_str())
+}
+
+#[test]
+fn prestop_then_handled() {
+    let said = replays_to_its_truth("k1.33-containerd1.7/prestop-then-handled");
+    let end = &said.terminations["a"][0];
+    let death = &end.containers[0];
+    let at = |kind| death.milestone(kind).unwrap().at;
+    let hook = at(MilestoneKind::PreStopEnded).since(at(MilestoneKind::PreStopBegan));
+    assert!((hook.as_secs_f64() - 3.0).abs() < 0.05, "{hook:?}");
+    assert_eq!(finding(end, FindingKind::PrestopCutOff), None);
+    assert_eq!(death.grace_seconds, Some(15));
+}
+
+#[test]
+fn sigterm_ignored() {
+    replays_to_its_truth("k1.33-containerd1.7/sigterm-ignored");
+}
+
+#[test]
+fn overrun() {
+    let said = replays_to_its_truth("k1.33-containerd1.7/overrun");
+    let end = &said.terminations["c"][0];
+    let detail = finding(end, FindingKind::ChildrenNotSignalled).expect("its child got nothing");
+    assert!(detail.contains("(sleep)"), "{detail}");
+    assert_eq!(finding(end, FindingKind::DeadlineMissed), None);
+}
+
+#[test]
+fn force_delete() {
+    let said = replays_to_its_truth("k1.33-containerd1.7/force-delete");
+    let end = &said.terminations["f"][0];
+    let detail = finding(end, FindingKind::OutlivedObject).expect("they outlived it");
+    assert!(detail.contains("1.0 s"), "{detail}");
+}
+
+#[test]
+fn two_deaths() {
+    replays_to_its_truth("k1.33-containerd1.7/two-deaths");
+}
+
+#[test]
+fn containerd_killed() {
+    let said = replays_to_its_truth("k1.33-containerd1.7/containerd-killed");
+    let end = &said.terminations["l"][0];
+    let details: Vec<_> = end.containers[0].findings.iter().map(|f| f.detail.as_str()).collect();
+    let says = "The API says exit code 255 and phase Failed, the kernel says exit code 0.";
+    assert!(details.contains(&says), "{details:?}");
+}
+
+/// Inputs are a recording format: what is written reads back as it was.
+#[test]
+fn inputs_survive_json() {
+    let recording = import::load(&dir("k1.33-containerd1.7/two-deaths"));
+    for input in recording.inputs {
+        let line = serde_json::to_string(&input).unwrap();
+        assert!(!line.contains('\n'));
+        let back: Received = serde_json::from_str(&line).unwrap();
+        assert_eq!(back, input, "{line}");
+    }
+    let tick = r#"{"at":5,"tick":null}"#;
+    assert!(
+        serde_json::from_str::<Received>(tick).is_ok_and(|t| t.input == Input::Tick)
+            || serde_json::from_str::<Received>(r#"{"at":5,"input":"tick"}"#).is_ok(),
+        "a tick reads back"
+    );
+}
