@@ -1,1 +1,350 @@
-//! (being written)
+//! The wiring: adapters in, one event loop, adapters out. One thread: a node's deaths are few,
+//! and what the kernel tells waits in its rings.
+
+use crate::{
+    clock,
+    config::{Config, Sources},
+    cri,
+    domain::{
+        engine::{Engine, Settings},
+        input::{CriEvent, Input, Received},
+        observation::{ContainerDeath, Observation, PodTermination},
+    },
+    health::Health,
+    history::History,
+    http::{self, Shared, lock},
+    kernel, kube,
+    metrics::{Adapter, Metrics, SourceCounters},
+    report,
+};
+use anyhow::Context;
+use std::{
+    future::Future,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{Signal, SignalKind, signal},
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+    time::{MissedTickBehavior, interval, timeout},
+};
+use tracing::{debug, error, info, warn};
+
+/// Inputs that may wait for the engine: beyond that the adapters wait, and the kernel's rings
+/// fill (which is counted).
+const INPUTS: usize = 8192;
+/// Inputs taken at once, before the server and the timers have their turn again.
+const BATCH: usize = 256;
+/// Requests that may wait for an adapter; more are dropped and counted: they are hints, and
+/// polling finds the same a little later.
+const REQUESTS: usize = 1024;
+/// The engine's ticks.
+const TICK: Duration = Duration::from_secs(1);
+/// What the adapters get to detach and end after a SIGTERM.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// Runs until SIGTERM or SIGINT. An error is what ended it, with what to do.
+pub fn run(config: Config) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the event loop cannot be set up")?;
+    let result = runtime.block_on(observe(config));
+    // A blocking call that hangs (a dead mount under /proc) must not keep the process alive.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    result
+}
+
+async fn observe(config: Config) -> anyhow::Result<()> {
+    let mut stop = Stop::listen()?;
+    // The port first: it fails for the most ordinary reason, and nothing is attached yet.
+    let listener = TcpListener::bind(config.listen).await.with_context(|| {
+        format!("cannot listen on {}: choose another address with --listen", config.listen)
+    })?;
+    let address = listener.local_addr().context("the listening socket has no address")?;
+    let shared = Arc::new(Shared {
+        health: Mutex::new(Health::new(config.sources.kube.is_some(), clock::boot_now())),
+        history: Mutex::new(History::new(config.history)),
+        metrics: Metrics::new()
+            .and_then(Metrics::with_process)
+            .context("the metrics' catalogue")?,
+    });
+    let (hang_up, hung_up) = oneshot::channel::<()>();
+    let server = tokio::spawn(http::serve(listener, shared.clone(), async {
+        let _ = hung_up.await; // an error is the sender's end: the same
+    }));
+    info!(address = %address, version = env!("CARGO_PKG_VERSION"), "listening");
+
+    let settings = Settings { settle: config.settle, ..Settings::new(clock::anchor()) };
+    let started = tokio::select! {
+        started = start_kernel(config.sources.kernel.clone()) => started?,
+        () = stop.wait() => return Ok(()),
+    };
+    let (mut adapters, inputs, outputs) = Adapters::start(started, config.sources, &shared);
+    let mut events = EventLoop { engine: Engine::new(settings), shared, outputs };
+    let result = events.turn(inputs, &mut adapters, stop.wait()).await;
+
+    drop(events); // closes the adapters' requests
+    adapters.end().await;
+    let _ = hang_up.send(()); // an error: the server has ended already
+    if timeout(FAREWELL, server).await.is_err() {
+        debug!("a client kept its connection open; it is cut");
+    }
+    if result.is_ok() {
+        info!("detached, goodbye");
+    }
+    result
+}
+
+async fn start_kernel(options: kernel::Options) -> anyhow::Result<kernel::Kernel> {
+    let started = tokio::task::spawn_blocking(move || kernel::start(&options)).await;
+    let kernel = started
+        .context("the start of the kernel side broke off")?
+        .context("the kernel side cannot start; `coroner doctor` says what this node lacks")?;
+    let report = kernel.report();
+    for (hook, how) in &report.hooks {
+        if let Err(why) = how {
+            warn!(hook, why, "a hook is not attached");
+        }
+    }
+    let attached = report.hooks.values().filter(|how| how.is_ok()).count();
+    info!(hooks = attached, hierarchy = report.hierarchy, "the kernel programs are attached");
+    Ok(kernel)
+}
+
+/// The two signals that end a service.
+struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    fn listen() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("signals cannot be listened for");
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => info!("SIGTERM: detaching"),
+            _ = self.interrupt.recv() => info!("SIGINT: detaching"),
+        }
+    }
+}
+
+/// The adapters' tasks. None ends by itself while its channel is open.
+struct Adapters {
+    tasks: JoinSet<(&'static str, anyhow::Result<()>)>,
+}
+
+/// The ways to ask the adapters.
+struct Outputs {
+    cri: mpsc::Sender<cri::Request>,
+    kernel: mpsc::Sender<kernel::Command>,
+}
+
+impl Adapters {
+    fn start(
+        kernel: kernel::Kernel,
+        sources: Sources,
+        shared: &Shared,
+    ) -> (Self, mpsc::Receiver<Received>, Outputs) {
+        let (to, inputs) = mpsc::channel(INPUTS);
+        let (cri_requests, from_cri_requests) = mpsc::channel(REQUESTS);
+        let (commands, from_commands) = mpsc::channel(REQUESTS);
+        shared.metrics.watch(SourceCounters {
+            kernel: kernel.counters(),
+            cri: sources.cri.counters.clone(),
+            api: sources.kube.as_ref().map(|options| options.counters.clone()),
+        });
+        lock(&shared.health).kernel_started(kernel.report());
+        let mut adapters = Self { tasks: JoinSet::new() };
+        adapters.spawn("kernel", kernel.run(to.clone(), from_commands));
+        adapters.spawn("cri", cri::run(sources.cri, to.clone(), from_cri_requests));
+        if let Some(options) = sources.kube {
+            adapters.spawn("api", kube::run(options, to));
+        }
+        (adapters, inputs, Outputs { cri: cri_requests, kernel: commands })
+    }
+
+    fn spawn(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+    ) {
+        self.tasks.spawn(async move { (name, task.await) });
+    }
+
+    /// The first one that ends, as the error that it is.
+    async fn failure(&mut self) -> anyhow::Error {
+        match self.tasks.join_next().await {
+            Some(Ok((name, Err(error)))) => error.context(format!("the {name} adapter failed")),
+            Some(Ok((name, Ok(())))) => anyhow::anyhow!("the {name} adapter ended by itself"),
+            Some(Err(broken)) => anyhow::Error::new(broken).context("an adapter broke off"),
+            None => anyhow::anyhow!("no adapter is left"),
+        }
+    }
+
+    /// Their channel is closed: they end by themselves, or are cut off. Either way the kernel
+    /// side is dropped, which detaches its programs.
+    async fn end(mut self) {
+        let ending = async { while self.tasks.join_next().await.is_some() {} };
+        if timeout(FAREWELL, ending).await.is_err() {
+            debug!("cutting off the adapters that did not end in time");
+        }
+        self.tasks.shutdown().await;
+    }
+}
+
+/// The one place where inputs meet the engine.
+struct EventLoop {
+    engine: Engine,
+    shared: Arc<Shared>,
+    outputs: Outputs,
+}
+
+impl EventLoop {
+    /// Until `stop`, or until an adapter ends, which is an error.
+    async fn turn(
+        &mut self,
+        mut inputs: mpsc::Receiver<Received>,
+        adapters: &mut Adapters,
+        stop: impl Future<Output = ()>,
+    ) -> anyhow::Result<()> {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut batch = Vec::with_capacity(BATCH);
+        tokio::pin!(stop);
+        let result = loop {
+            tokio::select! {
+                biased;
+                () = &mut stop => break Ok(()),
+                error = adapters.failure() => break Err(error),
+                _ = ticks.tick() => self.tick(),
+                _ = inputs.recv_many(&mut batch, BATCH) => {
+                    for received in batch.drain(..) {
+                        self.take(received);
+                    }
+                }
+            }
+        };
+        // What was sent before the end still counts.
+        inputs.close();
+        while let Some(received) = inputs.recv().await {
+            self.take(received);
+        }
+        self.tick();
+        result
+    }
+
+    fn tick(&mut self) {
+        self.take(Received { at: clock::boot_now(), input: Input::Tick });
+        self.shared.metrics.engine(&self.engine.gauges());
+    }
+
+    fn take(&mut self, received: Received) {
+        self.shared.metrics.input(&received);
+        lock(&self.shared.health).note(&received);
+        self.log_input(&received);
+        if let Input::Cri(CriEvent::ContainerCgroup { cgroup, .. }) = &received.input {
+            self.command(kernel::Command::Watch { cgroup: *cgroup });
+        }
+        for observation in self.engine.step(received) {
+            self.say(observation);
+        }
+    }
+
+    fn log_input(&self, received: &Received) {
+        use crate::domain::input::ApiEvent;
+        match &received.input {
+            Input::Cri(CriEvent::Connected { runtime, .. }) => info!(runtime, "the CRI answers"),
+            Input::Cri(CriEvent::Unreachable { error }) => warn!(error, "the CRI is unreachable"),
+            Input::Api(ApiEvent::Snapshot { pods }) => {
+                info!(pods = pods.len(), "in sync with the apiserver");
+            }
+            Input::Api(ApiEvent::OutOfSync { error }) => {
+                warn!(error, "out of sync with the apiserver");
+            }
+            Input::Lost(loss) => warn!(kind = %loss.kind, count = loss.count, "evidence was lost"),
+            _ => {}
+        }
+    }
+
+    fn say(&self, observation: Observation) {
+        self.shared.metrics.record(&observation);
+        match observation {
+            Observation::ContainerDied(death) => log_death(&death),
+            Observation::PodTerminated(account) => {
+                log_termination(&account);
+                lock(&self.shared.history).put(*account, false);
+            }
+            Observation::PodAmended(account, reason) => {
+                debug!(pod = account.pod.name, ?reason, "amended");
+                lock(&self.shared.history).put(*account, true);
+            }
+            Observation::PodTerminating { sandboxes } => self.ask(cri::Request::Hurry(sandboxes)),
+            Observation::PodSettled { sandboxes } => self.ask(cri::Request::Relax(sandboxes)),
+            Observation::LookNow { sandbox } => self.ask(cri::Request::LookNow(sandbox)),
+            Observation::CgroupWanted { container } => {
+                self.ask(cri::Request::FindCgroup(container));
+            }
+            Observation::StopSignalLearned { cgroup, signal } => {
+                self.command(kernel::Command::AllowSignal { cgroup, signal });
+            }
+        }
+    }
+
+    /// Never waits: the adapter may be waiting for this loop.
+    fn ask(&self, request: cri::Request) {
+        if self.outputs.cri.try_send(request).is_err() {
+            self.shared.metrics.request_dropped(Adapter::Cri);
+        }
+    }
+
+    fn command(&self, command: kernel::Command) {
+        if self.outputs.kernel.try_send(command).is_err() {
+            self.shared.metrics.request_dropped(Adapter::Kernel);
+        }
+    }
+}
+
+fn log_termination(account: &PodTermination) {
+    let line = report::log_line(account);
+    info!(
+        target: "coroner::termination",
+        namespace = line.namespace,
+        pod = line.pod,
+        uid = line.uid,
+        cause = line.cause,
+        seconds = line.seconds,
+        verdicts = line.verdicts,
+        phases = line.phases,
+        findings = line.findings,
+        truncated = line.truncated,
+        incomplete = line.incomplete,
+        "terminated"
+    );
+}
+
+/// Only for debugging: the pod's line tells its containers' verdicts.
+fn log_death(death: &ContainerDeath) {
+    debug!(
+        target: "coroner::death",
+        container = death.name,
+        id = death.id.as_str(),
+        verdict = %death.verdict,
+        cause = %death.cause,
+        proof = death.proof.sentence,
+        "died"
+    );
+}
+
+/// Says on the log why `run` failed, with every reason down to the first.
+pub fn log_failure(failure: &anyhow::Error) {
+    error!("{failure:#}");
+}

@@ -1,1 +1,365 @@
-//! (being written)
+//! Flags and environment → a validated [`Config`]. Facts about the host come in as a value, so
+//! that the rules are pure; nothing binds or attaches before they have passed.
+
+use crate::{
+    cli::args::{RunArgs, SourceArgs},
+    cri, kernel, kube,
+};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Where container runtimes put their socket, in the order in which they are tried (cri-tools
+/// `cmd/crictl/main_unix.go`, and k3s).
+pub const CRI_SOCKETS: [&str; 4] = [
+    "/run/containerd/containerd.sock",
+    "/run/crio/crio.sock",
+    "/var/run/cri-dockerd.sock",
+    "/run/k3s/containerd/containerd.sock",
+];
+
+/// More would only be memory: each is some kilobytes.
+const MAX_HISTORY: usize = 100_000;
+/// Longer, and a termination would be told long after it mattered.
+const MAX_SETTLE: Duration = Duration::from_secs(600);
+/// Faster would be load on the runtime without better times: the kernel tells the moments.
+const MIN_POLL: Duration = Duration::from_millis(10);
+/// The kernel refuses bigger rings than this on some versions, and no node needs them.
+const MAX_RING: u32 = 1 << 30;
+
+/// What `coroner run` goes by.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Address of the HTTP server.
+    pub listen: SocketAddr,
+    /// Terminations kept for the HTTP API.
+    pub history: usize,
+    /// The engine's settle window.
+    pub settle: Duration,
+    /// The sources.
+    pub sources: Sources,
+}
+
+/// The sources of evidence.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// The kernel side.
+    pub kernel: kernel::Options,
+    /// The container runtime.
+    pub cri: cri::Options,
+    /// The apiserver; `None`: do without.
+    pub kube: Option<kube::Options>,
+}
+
+/// What the rules need to know of the host.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Which of [`CRI_SOCKETS`] there are.
+    pub sockets: Vec<PathBuf>,
+    /// `NODE_NAME`, the customary variable of a DaemonSet's downward API.
+    pub node_name: Option<String>,
+    /// Size of a page, bytes.
+    pub page_size: u32,
+    /// This is a debug build.
+    pub debug_build: bool,
+}
+
+impl Host {
+    /// Looks at this host.
+    pub fn probe() -> Self {
+        Self {
+            sockets: CRI_SOCKETS.iter().map(PathBuf::from).filter(|p| p.exists()).collect(),
+            node_name: std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty()),
+            page_size: u32::try_from(rustix::param::page_size()).unwrap_or(4096),
+            debug_build: cfg!(debug_assertions),
+        }
+    }
+}
+
+/// A configuration that cannot work. Each message says what to do.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// No node name.
+    #[error(
+        "the node's name is not known: give --node NAME (in a DaemonSet: NODE_NAME from \
+             spec.nodeName), or --no-api to do without the apiserver"
+    )]
+    NoNode,
+    /// Not a name that a Node object can have.
+    #[error(
+        "--node {0:?} is not a node's name: lower-case letters, digits, '-' and '.', at most \
+             253; see `kubectl get nodes`"
+    )]
+    BadNode(String),
+    /// No socket.
+    #[error("no container runtime's socket found; tried {}: name it with --cri ENDPOINT",
+            CRI_SOCKETS.join(", "))]
+    NoCri,
+    /// Not a socket's address.
+    #[error("--cri: {0}")]
+    Cri(#[from] cri::EndpointError),
+    /// Contradiction.
+    #[error("--no-api and --kubeconfig contradict each other: leave one of them out")]
+    ApiAndNot,
+    /// A path that is not absolute.
+    #[error("--{flag} {path:?} is not absolute: begin it with /")]
+    Relative {
+        /// The flag.
+        flag: &'static str,
+        /// What was given.
+        path: PathBuf,
+    },
+    /// A ring size that the kernel would refuse.
+    #[error(
+        "--ring-bytes {given}: must be a power of two from {page_size} (a page) to {MAX_RING}; \
+             {nearest} would do"
+    )]
+    Ring {
+        /// What was given.
+        given: u32,
+        /// Size of a page.
+        page_size: u32,
+        /// A size that would do.
+        nearest: u32,
+    },
+    /// Programs are built without diagnostics.
+    #[error("--debug-bpf needs a debug build: this one's kernel programs carry no diagnostics")]
+    DebugBpf,
+    /// Out of bounds.
+    #[error("--history {0}: at most {MAX_HISTORY} terminations can be kept")]
+    History(usize),
+    /// Out of bounds.
+    #[error("--settle {0:?}: at most {MAX_SETTLE:?}")]
+    Settle(Duration),
+    /// Out of bounds.
+    #[error(
+        "--cri-busy {busy:?} and --cri-idle {idle:?}: both must be at least {MIN_POLL:?}, and \
+             busy no longer than idle"
+    )]
+    Polls {
+        /// What was given.
+        busy: Duration,
+        /// What was given.
+        idle: Duration,
+    },
+}
+
+impl Config {
+    /// The rules of `coroner run`.
+    pub fn validate(args: &RunArgs, host: &Host) -> Result<Self, ConfigError> {
+        let mut sources = Sources::validate(&args.sources, host)?;
+        if args.debug_bpf && !host.debug_build {
+            return Err(ConfigError::DebugBpf);
+        }
+        if args.history > MAX_HISTORY {
+            return Err(ConfigError::History(args.history));
+        }
+        if args.settle > MAX_SETTLE {
+            return Err(ConfigError::Settle(args.settle));
+        }
+        let (busy, idle) = (args.cri_busy, args.cri_idle);
+        if busy < MIN_POLL || busy > idle {
+            return Err(ConfigError::Polls { busy, idle });
+        }
+        sources.kernel.debug_bpf = args.debug_bpf;
+        sources.cri.busy = busy;
+        sources.cri.idle = idle;
+        Ok(Self { listen: args.listen, history: args.history, settle: args.settle, sources })
+    }
+}
+
+impl Sources {
+    /// The rules that `run` and `doctor` share.
+    pub fn validate(args: &SourceArgs, host: &Host) -> Result<Self, ConfigError> {
+        absolute("host-root", &args.host_root)?;
+        if let Some(root) = &args.cgroup_root {
+            absolute("cgroup-root", root)?;
+        }
+        let ring = args.ring_bytes;
+        if !ring.is_power_of_two() || ring < host.page_size || ring > MAX_RING {
+            let nearest = ring.clamp(host.page_size, MAX_RING).next_power_of_two();
+            return Err(ConfigError::Ring { given: ring, page_size: host.page_size, nearest });
+        }
+        Ok(Self {
+            kernel: kernel::Options {
+                cgroup_root: args.cgroup_root.clone(),
+                ring_bytes: ring,
+                debug_bpf: false,
+            },
+            cri: cri::Options {
+                host_root: args.host_root.clone(),
+                cgroup_root: args.cgroup_root.clone(),
+                ..cri::Options::new(endpoint(args.cri.as_deref(), host)?)
+            },
+            kube: api(args, host)?,
+        })
+    }
+}
+
+fn absolute(flag: &'static str, path: &Path) -> Result<(), ConfigError> {
+    if path.is_absolute() {
+        return Ok(());
+    }
+    Err(ConfigError::Relative { flag, path: path.to_owned() })
+}
+
+fn endpoint(given: Option<&str>, host: &Host) -> Result<String, ConfigError> {
+    let Some(given) = given else {
+        let socket = host.sockets.first().ok_or(ConfigError::NoCri)?;
+        return Ok(format!("unix://{}", socket.display()));
+    };
+    Ok(format!("unix://{}", cri::parse_endpoint(given)?.display()))
+}
+
+fn api(args: &SourceArgs, host: &Host) -> Result<Option<kube::Options>, ConfigError> {
+    if args.no_api {
+        if args.kubeconfig.is_some() {
+            return Err(ConfigError::ApiAndNot);
+        }
+        return Ok(None);
+    }
+    let node = args.node.as_ref().or(host.node_name.as_ref()).ok_or(ConfigError::NoNode)?;
+    if !is_node_name(node) {
+        return Err(ConfigError::BadNode(node.clone()));
+    }
+    Ok(Some(kube::Options { kubeconfig: args.kubeconfig.clone(), ..kube::Options::new(node) }))
+}
+
+/// A DNS subdomain (RFC 1123), as `ValidateNodeName` has it
+/// (kubernetes `pkg/apis/core/validation/validation.go`).
+fn is_node_name(name: &str) -> bool {
+    let letter = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    name.len() <= 253
+        && name.split('.').all(|part| {
+            let bytes = part.as_bytes();
+            bytes.first().is_some_and(|b| letter(*b))
+                && bytes.last().is_some_and(|b| letter(*b))
+                && bytes.iter().all(|b| letter(*b) || *b == b'-')
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::{Cli, Command};
+    use clap::Parser;
+
+    /// A host on which everything works.
+    fn host() -> Host {
+        Host {
+            sockets: vec![CRI_SOCKETS[1].into()],
+            node_name: None,
+            page_size: 4096,
+            debug_build: true,
+        }
+    }
+
+    fn validate(flags: &str, host: &Host) -> Result<Config, ConfigError> {
+        let words = ["coroner", "run"].into_iter().chain(flags.split_whitespace());
+        match Cli::try_parse_from(words).expect("the flags parse").command {
+            Command::Run(args) => Config::validate(&args, host),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_defaults_need_only_a_node() {
+        let config = validate("--node n1", &host()).unwrap();
+        assert_eq!(config.sources.cri.endpoint, "unix:///run/crio/crio.sock");
+        assert_eq!(config.sources.cri.idle, Duration::from_secs(10));
+        assert_eq!(config.sources.kernel.ring_bytes, 1 << 20);
+        assert_eq!(config.sources.kube.unwrap().node, "n1");
+        assert_eq!((config.history, config.settle), (256, Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn the_flag_comes_before_the_environment() {
+        let host = Host { node_name: Some("env".into()), ..host() };
+        let node = |flags| validate(flags, &host).unwrap().sources.kube.unwrap().node;
+        assert_eq!(node(""), "env");
+        assert_eq!(node("--node flag"), "flag");
+    }
+
+    #[test]
+    fn both_forms_of_an_endpoint_are_one() {
+        for given in ["/run/x.sock", "unix:///run/x.sock"] {
+            let config = validate(&format!("--no-api --cri {given}"), &host()).unwrap();
+            assert_eq!(config.sources.cri.endpoint, "unix:///run/x.sock", "{given}");
+            assert!(config.sources.kube.is_none());
+        }
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        let bare = Host { sockets: Vec::new(), debug_build: false, ..host() };
+        let ms = Duration::from_millis;
+        let cases = [
+            ("", &host(), ConfigError::NoNode),
+            ("--node Node_1", &host(), ConfigError::BadNode("Node_1".into())),
+            ("--node a..b", &host(), ConfigError::BadNode("a..b".into())),
+            ("--no-api --kubeconfig /k", &host(), ConfigError::ApiAndNot),
+            ("--no-api", &bare, ConfigError::NoCri),
+            (
+                "--no-api --cri tcp://h:1",
+                &bare,
+                cri::EndpointError::Scheme("tcp://h:1".into()).into(),
+            ),
+            (
+                "--no-api --cri run/x.sock",
+                &bare,
+                cri::EndpointError::Relative("run/x.sock".into()).into(),
+            ),
+            ("--no-api --cri /x --debug-bpf", &bare, ConfigError::DebugBpf),
+            (
+                "--no-api --host-root host",
+                &host(),
+                ConfigError::Relative { flag: "host-root", path: "host".into() },
+            ),
+            (
+                "--no-api --cgroup-root cg",
+                &host(),
+                ConfigError::Relative { flag: "cgroup-root", path: "cg".into() },
+            ),
+            (
+                "--no-api --ring-bytes 5000",
+                &host(),
+                ConfigError::Ring { given: 5000, page_size: 4096, nearest: 8192 },
+            ),
+            (
+                "--no-api --ring-bytes 2048",
+                &host(),
+                ConfigError::Ring { given: 2048, page_size: 4096, nearest: 4096 },
+            ),
+            (
+                "--no-api --ring-bytes 4095MiB",
+                &host(),
+                ConfigError::Ring { given: 4095 << 20, page_size: 4096, nearest: 1 << 30 },
+            ),
+            ("--no-api --history 100001", &host(), ConfigError::History(100_001)),
+            ("--no-api --settle 601s", &host(), ConfigError::Settle(Duration::from_secs(601))),
+            (
+                "--no-api --cri-busy 1ms",
+                &host(),
+                ConfigError::Polls { busy: ms(1), idle: ms(10_000) },
+            ),
+            (
+                "--no-api --cri-busy 2s --cri-idle 1s",
+                &host(),
+                ConfigError::Polls { busy: ms(2000), idle: ms(1000) },
+            ),
+        ];
+        for (flags, host, wanted) in cases {
+            assert_eq!(validate(flags, host).unwrap_err(), wanted, "{flags}");
+        }
+    }
+
+    #[test]
+    fn the_smallest_and_the_biggest_are_taken() {
+        let flags = "--no-api --ring-bytes 4096 --history 0 --settle 0s --cri-busy 10ms \
+                     --cri-idle 10ms";
+        assert!(validate(flags, &host()).is_ok());
+        assert!(validate("--no-api --ring-bytes 1024MiB --history 100000", &host()).is_ok());
+    }
+}

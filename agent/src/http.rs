@@ -1,1 +1,180 @@
-//! (being written)
+//! The HTTP server: metrics, health, and the last terminations. It only reads.
+
+use crate::{
+    clock,
+    domain::{ids::PodUid, observation::PodTermination},
+    health::Health,
+    history::History,
+    metrics::Metrics,
+};
+use axum::{
+    Json, Router,
+    extract::{Path, Query, State, rejection::QueryRejection},
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use serde::Deserialize;
+use std::{
+    future::Future,
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use tokio::net::TcpListener;
+
+const INDEX: &str = "coroner: how long pods take to die on this node, and how their containers died
+
+/metrics                     Prometheus
+/healthz                     200 while the event loop turns
+/readyz                      200 while every source of evidence works; else 503 and what to do
+/api/v1/terminations         recent pod terminations, newest first
+                             ?namespace=NAMESPACE &pod=NAME &limit=N
+/api/v1/terminations/UID     the last termination of one pod; ?life=N for an earlier life
+";
+
+/// What the event loop writes and the server reads. Locks are held for a few instructions, never
+/// across an await.
+#[derive(Debug)]
+pub struct Shared {
+    /// The agent's own state.
+    pub health: Mutex<Health>,
+    /// The last terminations.
+    pub history: Mutex<History>,
+    /// The metrics.
+    pub metrics: Metrics,
+}
+
+/// Locks, also after a panic elsewhere: these values are whole between any two statements.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Serves until `stop` is done.
+pub async fn serve(
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    axum::serve(listener, router(shared)).with_graceful_shutdown(stop).await
+}
+
+/// The routes.
+pub fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/", get(|| async { INDEX }))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/api/v1/terminations", get(terminations))
+        .route("/api/v1/terminations/{uid}", get(termination))
+        .fallback(async || no(StatusCode::NOT_FOUND, "no such page; / lists what there is"))
+        .method_not_allowed_fallback(async || no(StatusCode::METHOD_NOT_ALLOWED, "only GET"))
+        .with_state(shared)
+}
+
+fn no(status: StatusCode, why: impl Into<String>) -> Response {
+    (status, why.into() + "\n").into_response()
+}
+
+async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+    let scrape = shared.metrics.scrape(&lock(&shared.health));
+    match scrape {
+        Ok(text) => ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
+        Err(error) => no(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
+async fn healthz(State(shared): State<Arc<Shared>>) -> Response {
+    match lock(&shared.health).alive(clock::boot_now()) {
+        Ok(()) => "ok\n".into_response(),
+        Err(silent) => no(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("the event loop has not ticked for {} s", silent.as_secs()),
+        ),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReadyQuery {
+    #[serde(default)]
+    format: Format,
+}
+
+#[derive(Deserialize, Default, PartialEq)]
+#[serde(rename_all = "snake_case")]
+enum Format {
+    #[default]
+    Text,
+    Json,
+}
+
+async fn readyz(
+    State(shared): State<Arc<Shared>>,
+    query: Result<Query<ReadyQuery>, QueryRejection>,
+) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(error) => return no(StatusCode::BAD_REQUEST, error.body_text()),
+    };
+    let readiness = lock(&shared.health).readiness(clock::boot_now());
+    let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    if query.format == Format::Json {
+        return (status, Json(readiness)).into_response();
+    }
+    (status, readiness.to_string()).into_response()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListQuery {
+    namespace: Option<String>,
+    pod: Option<String>,
+    limit: Option<usize>,
+}
+
+async fn terminations(
+    State(shared): State<Arc<Shared>>,
+    query: Result<Query<ListQuery>, QueryRejection>,
+) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(error) => return no(StatusCode::BAD_REQUEST, error.body_text()),
+    };
+    let wanted = |kept: &PodTermination| {
+        query.namespace.as_ref().is_none_or(|wanted| *wanted == kept.pod.namespace)
+            && query.pod.as_ref().is_none_or(|wanted| *wanted == kept.pod.name)
+    };
+    let found: Vec<Arc<PodTermination>> = lock(&shared.history)
+        .newest_first()
+        .filter(|kept| wanted(kept))
+        .take(query.limit.unwrap_or(usize::MAX))
+        .cloned()
+        .collect();
+    Json(found).into_response()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OneQuery {
+    life: Option<u32>,
+}
+
+async fn termination(
+    State(shared): State<Arc<Shared>>,
+    Path(uid): Path<String>,
+    query: Result<Query<OneQuery>, QueryRejection>,
+) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(error) => return no(StatusCode::BAD_REQUEST, error.body_text()),
+    };
+    let found = lock(&shared.history).life(&PodUid::new(&uid), query.life).cloned();
+    match found {
+        Some(account) => Json(account).into_response(),
+        None => no(
+            StatusCode::NOT_FOUND,
+            format!("no termination of pod {uid} is kept; --history says how many are"),
+        ),
+    }
+}

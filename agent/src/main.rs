@@ -1,2 +1,5 @@
-//! m
-fn main() {}
+//! The `coroner` binary: everything is in the library.
+
+fn main() -> std::process::ExitCode {
+    coroner::cli::main()
+}

@@ -1,0 +1,262 @@
+//! The flags: what may be said on the command line and in the environment. Nothing is decided
+//! here; [`crate::config`] does that.
+
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+/// Port of the agent's HTTP server. In the range from which Prometheus exporters take theirs, and
+/// claimed by nothing that usually runs on a node (kubelet 10250, etcd 2379, node-exporter 9100).
+pub const DEFAULT_PORT: u16 = 9470;
+
+/// How long pods take to die on this node, how their containers died, and what proves it.
+#[derive(Parser, Debug)]
+#[command(
+    name = "coroner",
+    version,
+    max_term_width = 100,
+    after_help = "Every flag may be given as an environment variable too (shown with each).\n\
+                  Exit status: 0 well, 1 failed (the message says what to do), 64 wrong usage."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// How to log.
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// The subcommands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Observe this node until SIGTERM or SIGINT.
+    Run(RunArgs),
+    /// Check whether `run` would work here, and say what to do where it would not.
+    Doctor(DoctorArgs),
+    /// List the recent pod terminations that a running agent has seen, newest first.
+    Terminations(TerminationsArgs),
+}
+
+/// How to log: to stderr, always.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Logging")]
+pub struct LogArgs {
+    /// Form of the log lines.
+    #[arg(long, global = true, env = "CORONER_LOG_FORMAT", value_name = "FORMAT")]
+    #[arg(default_value = "text")]
+    pub log_format: LogFormat,
+    /// What to log: a level, or tracing directives such as `info,coroner::cri=debug`. RUST_LOG is
+    /// taken where this is not given [default: info].
+    #[arg(long, global = true, env = "CORONER_LOG_LEVEL", value_name = "FILTER")]
+    pub log_level: Option<String>,
+}
+
+/// Form of the log lines.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Where the evidence comes from.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Sources of evidence")]
+pub struct SourceArgs {
+    /// Name of this node, as the apiserver knows it. Where it is not given, NODE_NAME is taken.
+    #[arg(long, env = "CORONER_NODE", value_name = "NAME")]
+    pub node: Option<String>,
+    /// Kubeconfig for the apiserver [default: $KUBECONFIG, ~/.kube/config, or the service account].
+    #[arg(long, env = "CORONER_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Do without the apiserver, to try it out: then neither delete requests nor the objects' ends
+    /// are known.
+    #[arg(long, env = "CORONER_NO_API", value_parser = BoolishValueParser::new())]
+    pub no_api: bool,
+    /// Socket of the container runtime (a path, or unix:///path) [default: the first there is of
+    /// containerd's, CRI-O's, cri-dockerd's and k3s'].
+    #[arg(long, env = "CORONER_CRI", value_name = "ENDPOINT")]
+    pub cri: Option<String>,
+    /// Mount point of the cgroup hierarchy that holds the containers [default: found by itself].
+    #[arg(long, env = "CORONER_CGROUP_ROOT", value_name = "DIR")]
+    pub cgroup_root: Option<PathBuf>,
+    /// Where the host's root file system is mounted.
+    #[arg(long, env = "CORONER_HOST_ROOT", value_name = "DIR", default_value = "/")]
+    pub host_root: PathBuf,
+    /// Size of each of the two ring buffers: bytes, KiB or MiB; a power of two, at least a page.
+    #[arg(long, env = "CORONER_RING_BYTES", value_name = "SIZE", default_value = "1MiB")]
+    #[arg(value_parser = parse_size)]
+    pub ring_bytes: u32,
+}
+
+/// Flags of `coroner run`.
+#[derive(Args, Clone, Debug)]
+pub struct RunArgs {
+    /// Where the evidence comes from.
+    #[command(flatten)]
+    pub sources: SourceArgs,
+    /// Address of the HTTP server: metrics, health, API. Port 0 takes a free one and logs it.
+    #[arg(long, env = "CORONER_LISTEN", value_name = "ADDRESS:PORT")]
+    #[arg(default_value = "0.0.0.0:9470", value_parser = parse_listen)]
+    pub listen: SocketAddr,
+    /// Pod terminations kept for the HTTP API.
+    #[arg(long, env = "CORONER_HISTORY", value_name = "N", default_value_t = 256)]
+    pub history: usize,
+    /// How long to wait for the sources' last word before an account is closed (250ms, 5s, 1m).
+    #[arg(long, env = "CORONER_SETTLE", value_name = "DURATION", default_value = "5s")]
+    #[arg(value_parser = parse_duration)]
+    pub settle: Duration,
+    /// Time between full lists from the runtime when nothing is dying.
+    #[arg(long, env = "CORONER_CRI_IDLE", value_name = "DURATION", default_value = "10s")]
+    #[arg(value_parser = parse_duration)]
+    pub cri_idle: Duration,
+    /// Time between the runtime's filtered lists while a pod is dying.
+    #[arg(long, env = "CORONER_CRI_BUSY", value_name = "DURATION", default_value = "250ms")]
+    #[arg(value_parser = parse_duration)]
+    pub cri_busy: Duration,
+    /// Log the kernel programs' own diagnostics (debug builds only).
+    #[arg(long, env = "CORONER_DEBUG_BPF", value_parser = BoolishValueParser::new())]
+    pub debug_bpf: bool,
+}
+
+/// Flags of `coroner doctor`.
+#[derive(Args, Clone, Debug)]
+pub struct DoctorArgs {
+    /// Where the evidence would come from.
+    #[command(flatten)]
+    pub sources: SourceArgs,
+    /// Form of the answer.
+    #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "text")]
+    pub output: DoctorOutput,
+}
+
+/// Forms of doctor's answer.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DoctorOutput {
+    /// For people.
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// Flags of `coroner terminations`.
+#[derive(Args, Clone, Debug)]
+pub struct TerminationsArgs {
+    /// URL of the running agent.
+    #[arg(long, env = "CORONER_URL", value_name = "URL", default_value = "http://127.0.0.1:9470")]
+    pub url: String,
+    /// Only pods of this namespace.
+    #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// At most so many.
+    #[arg(long, env = "CORONER_LIMIT", value_name = "N")]
+    pub limit: Option<usize>,
+    /// Form of the list.
+    #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "table")]
+    pub output: ListOutput,
+}
+
+/// Forms of a list.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ListOutput {
+    /// A table.
+    Table,
+    /// A table with more columns.
+    Wide,
+    /// A JSON array, as the agent gave it.
+    Json,
+}
+
+/// `5s`, `250ms`, `1m 30s`: never negative.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    const HINT: &str = "give a number with its unit, such as 250ms, 5s or 1m";
+    let signed: jiff::SignedDuration = text.parse().map_err(|_| HINT.to_owned())?;
+    Duration::try_from(signed).map_err(|_| HINT.to_owned())
+}
+
+/// `4096`, `64KiB`, `1MiB`.
+fn parse_size(text: &str) -> Result<u32, String> {
+    let text = text.trim();
+    let (digits, unit) = [("KiB", 1 << 10), ("MiB", 1 << 20), ("B", 1)]
+        .into_iter()
+        .find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, unit)))
+        .unwrap_or((text, 1));
+    digits
+        .trim()
+        .parse::<u32>()
+        .ok()
+        .and_then(|n| n.checked_mul(unit))
+        .ok_or_else(|| "give bytes, KiB or MiB, such as 65536, 64KiB or 1MiB".to_owned())
+}
+
+/// `0.0.0.0:9470`, `[::]:9470`; `:9470` is every IPv4 address.
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
+    full.parse().map_err(|_| {
+        format!(
+            "give an address and a port, such as 127.0.0.1:{DEFAULT_PORT} or [::]:{DEFAULT_PORT}"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_flags_are_consistent_and_each_has_its_variable() {
+        let mut command = Cli::command();
+        command.build();
+        command.clone().debug_assert();
+        for sub in command.get_subcommands().filter(|c| c.get_name() != "help") {
+            for arg in sub.get_arguments().filter(|a| a.get_long() != Some("help")) {
+                let Some(long) = arg.get_long() else { continue };
+                let wanted = format!("CORONER_{}", long.to_uppercase().replace('-', "_"));
+                let env = arg.get_env().map(|e| e.to_string_lossy().into_owned());
+                assert_eq!(env.as_deref(), Some(&*wanted), "{} --{long}", sub.get_name());
+            }
+        }
+    }
+
+    #[test]
+    fn the_default_address_names_the_default_port() {
+        let cli = Cli::try_parse_from(["coroner", "run"]).unwrap();
+        let Command::Run(run) = cli.command else { panic!("not run") };
+        assert_eq!(run.listen.port(), DEFAULT_PORT);
+        let cli = Cli::try_parse_from(["coroner", "terminations"]).unwrap();
+        let Command::Terminations(list) = cli.command else { panic!("not terminations") };
+        assert!(list.url.ends_with(&format!(":{DEFAULT_PORT}")));
+    }
+
+    #[test]
+    fn durations() {
+        for (text, millis) in [("5s", 5000), ("250ms", 250), ("1m 30s", 90_000), ("0s", 0)] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "5", "-1s", "soon", "1y"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [("4096", 4096), ("64KiB", 65536), ("1MiB", 1 << 20), ("8 B", 8)] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "MiB", "-1", "4096MiB", "1GiB"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn addresses() {
+        for (text, address) in [(":80", "0.0.0.0:80"), ("[::1]:0", "[::1]:0")] {
+            assert_eq!(parse_listen(text), Ok(address.parse().unwrap()), "{text}");
+        }
+        for text in ["", "80", "localhost:80", "1.2.3.4", "1.2.3.4:65536"] {
+            assert!(parse_listen(text).is_err(), "{text}");
+        }
+    }
+}

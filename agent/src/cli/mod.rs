@@ -1,0 +1,97 @@
+//! The command line: parse, set up the log, do it, say how it went.
+
+pub mod args;
+mod terminations;
+
+use crate::{
+    app,
+    config::{Config, Host},
+    doctor,
+};
+use args::{Cli, Command, LogArgs, LogFormat};
+use clap::{Parser, error::ErrorKind};
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+use tracing_subscriber::{EnvFilter, filter::ParseError};
+
+/// EX_USAGE of sysexits.h: the command was used wrongly.
+pub const EXIT_USAGE: u8 = 64;
+
+/// The whole program.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
+    if let Err(error) = start_log(&cli.log) {
+        return usage(&format!("--log-level: {error}"));
+    }
+    match cli.command {
+        Command::Run(args) => match Config::validate(&args, &Host::probe()) {
+            Ok(config) => finish(app::run(config)),
+            Err(error) => usage(&error.to_string()),
+        },
+        Command::Doctor(args) => match doctor::main(&args) {
+            Ok(code) => code,
+            Err(error) => print_failure(&error),
+        },
+        Command::Terminations(args) => match terminations::main(&args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => print_failure(&error),
+        },
+    }
+}
+
+/// clap's own words: help and version are no errors, everything else is wrong usage.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let _ = error.print(); // nowhere to say that the terminal is gone
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        _ => ExitCode::from(EXIT_USAGE),
+    }
+}
+
+fn usage(message: &str) -> ExitCode {
+    let _ = writeln!(io::stderr(), "error: {message}");
+    ExitCode::from(EXIT_USAGE)
+}
+
+fn finish(result: anyhow::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            app::log_failure(&failure);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A reader that has had enough (`coroner terminations | head`) is not a failure.
+fn print_failure(failure: &anyhow::Error) -> ExitCode {
+    let io_error = failure.downcast_ref::<io::Error>();
+    if io_error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+        return ExitCode::SUCCESS;
+    }
+    let _ = writeln!(io::stderr(), "error: {failure:#}");
+    ExitCode::FAILURE
+}
+
+fn start_log(args: &LogArgs) -> Result<(), ParseError> {
+    let rust_log = || std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
+    let filter = args.log_level.clone().or_else(rust_log).unwrap_or_else(|| "info".to_owned());
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::try_new(filter)?)
+        .with_writer(io::stderr)
+        .log_internal_errors(false); // a closed stderr is no reason to panic
+    match args.log_format {
+        LogFormat::Json => log.json().flatten_event(true).init(),
+        LogFormat::Text => log.with_ansi(colors(&io::stderr())).init(),
+    }
+    Ok(())
+}
+
+fn colors(to: &impl io::IsTerminal) -> bool {
+    to.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}

@@ -1,0 +1,369 @@
+//! What the agent knows of its own state, derived from the inputs as they pass. Pure: time comes
+//! in with them.
+
+use crate::{
+    domain::{
+        input::{ApiEvent, CriEvent, Input, LossKind, Received},
+        time::BootTime,
+    },
+    kernel::StartReport,
+};
+use serde::Serialize;
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+/// The event loop ticks each second; silent for this long, it hangs.
+const STALLED: Duration = Duration::from_secs(10);
+/// How long a loss is worth a word after it happened.
+const LOSS_MEMORY: Duration = Duration::from_secs(600);
+
+/// What the agent knows of its own state.
+#[derive(Debug)]
+pub struct Health {
+    kernel: Option<StartReport>,
+    cri: Source,
+    api: Option<Source>,
+    losses: BTreeMap<LossKind, LossState>,
+    ticked: BootTime,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Source {
+    Waiting,
+    Up(String),
+    Down { since: BootTime, error: String },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct LossState {
+    count: u64,
+    last: BootTime,
+}
+
+/// How a part is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Well.
+    Ok,
+    /// Works, but less than it could; does not make the agent unready.
+    Degraded,
+    /// Does not work: the agent is not ready.
+    Failing,
+}
+
+/// One part of the agent.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Part {
+    /// `kernel`, `cri`, `api`, `losses`.
+    pub part: &'static str,
+    /// How it is.
+    pub state: State,
+    /// What is known of it.
+    pub detail: String,
+    /// What to do, where something is to be done.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub todo: &'static str,
+}
+
+/// The answer of /readyz.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Readiness {
+    /// No part fails.
+    pub ready: bool,
+    /// Its parts.
+    pub parts: Vec<Part>,
+}
+
+impl Health {
+    /// Before anything was heard. `with_api`: the apiserver is one of the sources.
+    pub fn new(with_api: bool, now: BootTime) -> Self {
+        Self {
+            kernel: None,
+            cri: Source::Waiting,
+            api: with_api.then_some(Source::Waiting),
+            losses: BTreeMap::new(),
+            ticked: now,
+        }
+    }
+
+    /// The kernel side has started.
+    pub fn kernel_started(&mut self, report: StartReport) {
+        self.kernel = Some(report);
+    }
+
+    /// Learns from an input as it passes.
+    pub fn note(&mut self, received: &Received) {
+        let at = received.at;
+        match &received.input {
+            Input::Kernel(_) => {}
+            Input::Cri(CriEvent::Connected { runtime, .. }) => {
+                self.cri = Source::Up(runtime.clone())
+            }
+            Input::Cri(CriEvent::Unreachable { error }) => self.cri.fail(at, error),
+            // An answer after a failed call: it was not the connection that failed.
+            Input::Cri(_) => self.cri.recover("the runtime"),
+            Input::Api(ApiEvent::OutOfSync { error }) => {
+                self.api.get_or_insert(Source::Waiting).fail(at, error);
+            }
+            Input::Api(ApiEvent::Snapshot { .. } | ApiEvent::Resumed) => {
+                self.api = Some(Source::Up("in sync".into()));
+            }
+            // Part of a list that is not complete yet, or a watch that never broke.
+            Input::Api(ApiEvent::Applied(_) | ApiEvent::Deleted(_)) => {}
+            Input::Lost(loss) => {
+                let known =
+                    self.losses.entry(loss.kind).or_insert(LossState { count: 0, last: at });
+                known.count = known.count.saturating_add(loss.count);
+                known.last = at;
+            }
+            Input::Tick => self.ticked = at,
+        }
+    }
+
+    /// The runtime answers.
+    pub fn cri_connected(&self) -> bool {
+        matches!(self.cri, Source::Up(_))
+    }
+
+    /// The watch of the apiserver is in sync. `None`: the agent does without.
+    pub fn api_in_sync(&self) -> Option<bool> {
+        self.api.as_ref().map(|api| matches!(api, Source::Up(_)))
+    }
+
+    /// Each hook by name: attached or not.
+    pub fn hooks(&self) -> impl Iterator<Item = (&'static str, bool)> {
+        self.kernel.iter().flat_map(|k| k.hooks.iter().map(|(name, how)| (*name, how.is_ok())))
+    }
+
+    /// The event loop is alive; else the time since its last tick.
+    pub fn alive(&self, now: BootTime) -> Result<(), Duration> {
+        let silent = now.since(self.ticked);
+        if silent < STALLED { Ok(()) } else { Err(silent) }
+    }
+
+    /// Whether every source of evidence works.
+    pub fn readiness(&self, now: BootTime) -> Readiness {
+        let mut parts = vec![self.kernel_part(), source_part("cri", &self.cri, now)];
+        match &self.api {
+            Some(api) => parts.push(source_part("api", api, now)),
+            None => parts.push(Part::ok("api", "not used (--no-api)")),
+        }
+        parts.push(self.loss_part(now));
+        Readiness { ready: parts.iter().all(|part| part.state != State::Failing), parts }
+    }
+
+    fn kernel_part(&self) -> Part {
+        let Some(report) = &self.kernel else {
+            return Part {
+                part: "kernel",
+                state: State::Failing,
+                detail: "the programs are being loaded".into(),
+                todo: "wait: it takes under a second",
+            };
+        };
+        let refused: Vec<String> = report
+            .hooks
+            .iter()
+            .filter_map(|(hook, how)| Some(format!("{hook}: {}", how.as_ref().err()?)))
+            .collect();
+        if refused.is_empty() {
+            let detail = format!("{} hooks on {}", report.hooks.len(), report.hierarchy);
+            return Part::ok("kernel", &detail);
+        }
+        Part {
+            part: "kernel",
+            state: State::Failing,
+            detail: format!("hooks refused: {}", refused.join("; ")),
+            todo: "run `coroner doctor` on this node: it says what this kernel or its privileges \
+                   lack",
+        }
+    }
+
+    fn loss_part(&self, now: BootTime) -> Part {
+        let recent: Vec<_> =
+            self.losses.iter().filter(|(_, loss)| now.since(loss.last) < LOSS_MEMORY).collect();
+        if recent.is_empty() {
+            return Part::ok("losses", "none in the last 10 minutes");
+        }
+        let detail = recent
+            .iter()
+            .map(|(kind, loss)| {
+                format!("{kind}: {} ({} s ago)", loss.count, now.since(loss.last).as_secs())
+            })
+            .collect::<Vec<_>>()
+            .join(", ");
+        let unseen = recent.iter().any(|(kind, _)| **kind == LossKind::CgroupMapFull);
+        if unseen {
+            // Everything else touches accounts that say so; this makes containers invisible.
+            return Part {
+                part: "losses",
+                state: State::Failing,
+                detail,
+                todo: "more cgroups than the programs can hold: containers go unseen; remove dead \
+                       cgroups, see coroner_watched_cgroups",
+            };
+        }
+        Part {
+            part: "losses",
+            state: State::Degraded,
+            detail,
+            todo: "accounts that this touches are marked incomplete; if it goes on, raise \
+                   --ring-bytes",
+        }
+    }
+}
+
+impl Source {
+    fn fail(&mut self, at: BootTime, error: &str) {
+        let since = match self {
+            Self::Down { since, .. } => *since,
+            _ => at,
+        };
+        *self = Self::Down { since, error: error.to_owned() };
+    }
+
+    fn recover(&mut self, what: &str) {
+        if !matches!(self, Self::Up(_)) {
+            *self = Self::Up(what.to_owned());
+        }
+    }
+}
+
+fn source_part(part: &'static str, source: &Source, now: BootTime) -> Part {
+    let todo = match part {
+        "cri" => "is the container runtime running, and its socket the one of --cri?",
+        _ => "can the apiserver be reached from here, and may the agent list and watch pods?",
+    };
+    match source {
+        Source::Up(detail) => Part::ok(part, detail),
+        Source::Waiting => Part {
+            part,
+            state: State::Failing,
+            detail: "no answer yet since the start".into(),
+            todo,
+        },
+        Source::Down { since, error } => Part {
+            part,
+            state: State::Failing,
+            detail: format!("unreachable for {} s: {error}", now.since(*since).as_secs()),
+            todo,
+        },
+    }
+}
+
+impl Part {
+    fn ok(part: &'static str, detail: &str) -> Self {
+        Self { part, state: State::Ok, detail: detail.to_owned(), todo: "" }
+    }
+}
+
+impl fmt::Display for Readiness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", if self.ready { "ready" } else { "not ready" })?;
+        for part in &self.parts {
+            let mark = match part.state {
+                State::Ok => "ok",
+                State::Degraded => "degraded",
+                State::Failing => "FAILING",
+            };
+            writeln!(f, "{:<8} {mark:<8} {}", part.part, part.detail)?;
+            if !part.todo.is_empty() {
+                writeln!(f, "{:17} → {}", "", part.todo)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::input::Loss;
+
+    fn at(secs: u64, input: Input) -> Received {
+        Received { at: secs_boot(secs), input }
+    }
+
+    fn secs_boot(secs: u64) -> BootTime {
+        BootTime(secs * 1_000_000_000)
+    }
+
+    fn connected() -> Input {
+        Input::Cri(CriEvent::Connected { runtime: "containerd 1.7".into(), process: None })
+    }
+
+    /// Everything works at second 1.
+    fn well() -> Health {
+        let mut health = Health::new(true, secs_boot(0));
+        let hooks = [("cgroup_mkdir", Ok(()))].into();
+        health.kernel_started(StartReport { hierarchy: "v2".into(), hooks });
+        health.note(&at(1, connected()));
+        health.note(&at(1, Input::Api(ApiEvent::Snapshot { pods: vec![] })));
+        health
+    }
+
+    fn failing(health: &Health, now: u64) -> Vec<&'static str> {
+        let ready = health.readiness(secs_boot(now));
+        let failing: Vec<_> =
+            ready.parts.iter().filter(|p| p.state == State::Failing).map(|p| p.part).collect();
+        assert_eq!(ready.ready, failing.is_empty());
+        failing
+    }
+
+    #[test]
+    fn nothing_is_ready_before_it_answered() {
+        assert_eq!(failing(&Health::new(true, secs_boot(0)), 1), ["kernel", "cri", "api"]);
+        assert_eq!(failing(&Health::new(false, secs_boot(0)), 1), ["kernel", "cri"]);
+        assert_eq!(failing(&well(), 1), [""; 0]);
+    }
+
+    #[test]
+    fn a_source_that_fails_says_since_when_and_recovers() {
+        let mut health = well();
+        let down = |error: &str| Input::Cri(CriEvent::Unreachable { error: error.into() });
+        health.note(&at(10, down("refused")));
+        health.note(&at(12, down("reset")));
+        assert_eq!(failing(&health, 15), ["cri"]);
+        let text = health.readiness(secs_boot(15)).to_string();
+        assert!(text.contains("unreachable for 5 s: reset"), "{text}");
+        health.note(&at(16, connected()));
+        assert_eq!(failing(&health, 16), [""; 0]);
+
+        health.note(&at(20, Input::Api(ApiEvent::OutOfSync { error: "410".into() })));
+        assert_eq!((failing(&health, 20), health.api_in_sync()), (vec!["api"], Some(false)));
+        health.note(&at(21, Input::Api(ApiEvent::Applied(Default::default()))));
+        assert_eq!(failing(&health, 21), ["api"], "an event of a list that is not complete");
+        health.note(&at(22, Input::Api(ApiEvent::Resumed)));
+        assert_eq!(failing(&health, 22), [""; 0]);
+    }
+
+    #[test]
+    fn a_refused_hook_is_named() {
+        let mut health = well();
+        let hooks = [("signal_generate", Err("self-test: wrong exit code".to_owned()))].into();
+        health.kernel_started(StartReport { hierarchy: "v2".into(), hooks });
+        assert_eq!(failing(&health, 2), ["kernel"]);
+        let text = health.readiness(secs_boot(2)).to_string();
+        assert!(text.contains("signal_generate: self-test: wrong exit code"), "{text}");
+    }
+
+    #[test]
+    fn losses_degrade_and_only_unseen_containers_fail() {
+        let mut health = well();
+        let lost = |kind| Input::Lost(Loss { kind, count: 3 });
+        health.note(&at(10, lost(LossKind::DetailRingFull)));
+        assert_eq!(failing(&health, 11), [""; 0]);
+        assert_eq!(health.readiness(secs_boot(11)).parts[3].state, State::Degraded);
+        health.note(&at(10, lost(LossKind::CgroupMapFull)));
+        assert_eq!(failing(&health, 11), ["losses"]);
+        assert_eq!(failing(&health, 611), [""; 0], "forgotten after ten minutes");
+    }
+
+    #[test]
+    fn a_silent_loop_is_not_alive() {
+        let mut health = well();
+        health.note(&at(100, Input::Tick));
+        assert_eq!(health.alive(secs_boot(109)), Ok(()));
+        assert_eq!(health.alive(secs_boot(110)), Err(Duration::from_secs(10)));
+    }
+}

@@ -1,0 +1,107 @@
+//! The last terminations, for the HTTP API.
+
+use crate::domain::{ids::PodUid, observation::PodTermination};
+use std::{collections::VecDeque, sync::Arc};
+
+/// The last N terminations, newest last.
+#[derive(Debug)]
+pub struct History {
+    kept: VecDeque<Arc<PodTermination>>,
+    bound: usize,
+}
+
+impl History {
+    /// Keeps at most `bound`.
+    pub fn new(bound: usize) -> Self {
+        Self { kept: VecDeque::new(), bound }
+    }
+
+    /// Takes a new account, or the amended account of a life already kept. An amendment of what
+    /// was forgotten meanwhile stays forgotten: it would come back as the newest.
+    pub fn put(&mut self, account: PodTermination, amended: bool) {
+        let known = self.kept.iter_mut().rev().find(|kept| same_life(kept, &account));
+        if let Some(known) = known {
+            *known = Arc::new(account);
+            return;
+        }
+        if amended || self.bound == 0 {
+            return;
+        }
+        if self.kept.len() == self.bound {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(Arc::new(account));
+    }
+
+    /// Newest first.
+    pub fn newest_first(&self) -> impl Iterator<Item = &Arc<PodTermination>> {
+        self.kept.iter().rev()
+    }
+
+    /// The pod's life; the latest one if no number is given.
+    pub fn life(&self, pod: &PodUid, life: Option<u32>) -> Option<&Arc<PodTermination>> {
+        self.newest_first()
+            .filter(|kept| kept.pod.uid == *pod)
+            .find(|kept| life.is_none_or(|wanted| kept.life == wanted))
+    }
+}
+
+fn same_life(one: &PodTermination, other: &PodTermination) -> bool {
+    one.pod.uid == other.pod.uid && one.life == other.life
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::samples;
+
+    fn account(name: &str, life: u32) -> PodTermination {
+        let mut account = samples::graceful();
+        account.pod.name = name.into();
+        account.pod.uid = PodUid::new(name);
+        account.life = life;
+        account
+    }
+
+    fn names(history: &History) -> Vec<String> {
+        history.newest_first().map(|kept| format!("{}.{}", kept.pod.name, kept.life)).collect()
+    }
+
+    #[test]
+    fn keeps_the_newest() {
+        let mut history = History::new(2);
+        for name in ["a", "b", "c"] {
+            history.put(account(name, 1), false);
+        }
+        assert_eq!(names(&history), ["c.1", "b.1"]);
+    }
+
+    #[test]
+    fn an_amendment_takes_its_place_and_brings_nothing_back() {
+        let mut history = History::new(2);
+        history.put(account("a", 1), false);
+        history.put(account("b", 1), false);
+        let mut amended = account("a", 1);
+        amended.grace_seconds = Some(99);
+        history.put(amended, true);
+        history.put(account("gone", 1), true);
+        assert_eq!(names(&history), ["b.1", "a.1"]);
+        assert_eq!(history.life(&PodUid::new("a"), None).unwrap().grace_seconds, Some(99));
+    }
+
+    #[test]
+    fn lives_of_one_pod_are_apart() {
+        let mut history = History::new(3);
+        history.put(account("a", 1), false);
+        history.put(account("a", 2), false);
+        let life = |wanted| history.life(&PodUid::new("a"), wanted).map(|kept| kept.life);
+        assert_eq!((life(None), life(Some(1)), life(Some(3))), (Some(2), Some(1), None));
+    }
+
+    #[test]
+    fn none_kept_is_none_kept() {
+        let mut history = History::new(0);
+        history.put(account("a", 1), false);
+        assert!(history.newest_first().next().is_none());
+    }
+}

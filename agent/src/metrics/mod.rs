@@ -1,0 +1,335 @@
+//! The metrics: what the world may learn, counted.
+//!
+//! **Architecture invariant.** Every label is a closed set or bounded; pod identity never is one.
+
+mod catalogue;
+
+pub use catalogue::{Buckets, CATALOGUE, Entry, Kind};
+
+use crate::{
+    clock, cri,
+    domain::{
+        engine::Gauges,
+        input::{Input, LossKind, Received},
+        observation::{
+            Amendment, Cause, ContainerDeath, Finding, FindingKind, MilestoneKind, Observation,
+            PhaseKind, PodTermination,
+        },
+    },
+    health::Health,
+    kernel, kube,
+};
+use catalogue::Families;
+use prometheus::{Encoder, IntCounter, IntCounterVec, Registry, TextEncoder};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+/// Namespaces that get a label value of their own.
+const NAMESPACES: usize = 100;
+/// The label value of the rest.
+const OTHER: &str = "other";
+
+/// All metrics of one agent.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    families: Families,
+    namespaces: Mutex<BTreeSet<String>>,
+    sources: OnceLock<SourceCounters>,
+}
+
+/// What the adapters count, shared with them.
+#[derive(Debug)]
+pub struct SourceCounters {
+    /// The kernel side.
+    pub kernel: Arc<kernel::Counters>,
+    /// The container runtime.
+    pub cri: Arc<cri::Counters>,
+    /// The apiserver; `None`: done without.
+    pub api: Option<Arc<kube::Counters>>,
+}
+
+/// An adapter that the engine asks something of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Adapter {
+    /// The kernel side.
+    Kernel,
+    /// The container runtime.
+    Cri,
+}
+
+impl Adapter {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Cri => "cri",
+        }
+    }
+}
+
+impl Metrics {
+    /// Registers the catalogue. Values of closed sets exist from the start, so that a rate over
+    /// their first increase is right. Fails only if the catalogue itself is wrong.
+    pub fn new() -> prometheus::Result<Self> {
+        let registry = Registry::new();
+        let families = Families::register(&registry)?;
+        let metrics =
+            Self { registry, families, namespaces: Mutex::default(), sources: OnceLock::new() };
+        metrics.initialise();
+        Ok(metrics)
+    }
+
+    /// Adds this process' own memory, CPU and file descriptors.
+    pub fn with_process(self) -> prometheus::Result<Self> {
+        let process = prometheus::process_collector::ProcessCollector::for_self();
+        self.registry.register(Box::new(process))?;
+        Ok(self)
+    }
+
+    fn initialise(&self) {
+        let of = &self.families;
+        for cause in Cause::ALL {
+            of.pod_terminations.with_label_values(&[cause.as_str()]);
+        }
+        for finding in FindingKind::ALL {
+            of.container_findings.with_label_values(&[finding.as_str()]);
+            of.pod_findings.with_label_values(&[finding.as_str()]);
+        }
+        for phase in PhaseKind::ALL {
+            of.phase_seconds.with_label_values(&[phase.as_str()]);
+        }
+        for kind in LossKind::ALL {
+            of.evidence_lost.with_label_values(&[kind.as_str()]);
+        }
+        for reason in [Amendment::SandboxRemoved, Amendment::LateEvidence] {
+            of.amendments.with_label_values(&[amendment(reason)]);
+        }
+        for source in ["kernel", "cri", "api", "lost", "tick"] {
+            of.inputs.with_label_values(&[source]);
+        }
+        for to in [Adapter::Kernel, Adapter::Cri] {
+            of.requests_dropped.with_label_values(&[to.as_str()]);
+        }
+        for histogram in
+            [&of.termination_duration, &of.stop_duration, &of.removal_duration, &of.grace_ratio]
+        {
+            histogram.with_label_values::<&str>(&[]);
+        }
+        for counter in [&of.truncated, &of.incomplete] {
+            counter.with_label_values::<&str>(&[]);
+        }
+        of.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
+    }
+
+    /// The adapters have started: their counters are read at each scrape.
+    pub fn watch(&self, sources: SourceCounters) {
+        // A second call would be a second set of adapters: the first one's counters stay.
+        let _ = self.sources.set(sources);
+    }
+
+    /// An input passes.
+    pub fn input(&self, received: &Received) {
+        let source = match &received.input {
+            Input::Kernel(_) => "kernel",
+            Input::Cri(_) => "cri",
+            Input::Api(_) => "api",
+            Input::Lost(_) => "lost", // counted by the engine, which has losses of its own
+            Input::Tick => "tick",
+        };
+        self.families.inputs.with_label_values(&[source]).inc();
+    }
+
+    /// The engine's sizes and losses as they are now.
+    pub fn engine(&self, gauges: &Gauges) {
+        let of = &self.families;
+        for (kind, count) in &gauges.losses {
+            raise(&of.evidence_lost.with_label_values(&[kind.as_str()]), *count);
+        }
+        let sizes = [
+            ("cgroups", gauges.cgroups),
+            ("containers", gauges.containers),
+            ("sandboxes", gauges.sandboxes),
+            ("objects", gauges.objects),
+        ];
+        for (kind, size) in sizes {
+            of.engine_entries.with_label_values(&[kind]).set(size as f64);
+        }
+        of.terminating.with_label_values::<&str>(&[]).set(gauges.terminating as f64);
+    }
+
+    /// A request could not be handed over.
+    pub fn request_dropped(&self, to: Adapter) {
+        self.families.requests_dropped.with_label_values(&[to.as_str()]).inc();
+    }
+
+    /// An observation of the engine.
+    pub fn record(&self, observation: &Observation) {
+        match observation {
+            Observation::ContainerDied(death) => self.container(death),
+            Observation::PodTerminated(account) => self.pod(account),
+            Observation::PodAmended(account, reason) => {
+                self.families.amendments.with_label_values(&[amendment(*reason)]).inc();
+                if *reason == Amendment::SandboxRemoved {
+                    self.removal(account);
+                }
+            }
+            Observation::PodTerminating { .. }
+            | Observation::PodSettled { .. }
+            | Observation::LookNow { .. }
+            | Observation::StopSignalLearned { .. }
+            | Observation::CgroupWanted { .. } => {}
+        }
+    }
+
+    fn container(&self, death: &ContainerDeath) {
+        let of = &self.families;
+        let namespace = match &death.pod {
+            Some(pod) => self.bounded(&pod.namespace),
+            None => OTHER.to_owned(),
+        };
+        of.container_deaths.with_label_values(&[&*namespace, death.verdict.as_str()]).inc();
+        count(&of.container_findings, &death.findings);
+        if death.truncated {
+            return; // its times would be too short by an unknown amount
+        }
+        let began = death
+            .milestone(MilestoneKind::StopBegan)
+            .or_else(|| death.milestone(MilestoneKind::TermSent));
+        if let (Some(began), Some(empty)) = (began, death.milestone(MilestoneKind::Empty)) {
+            let took = empty.at.since(began.at).as_secs_f64();
+            of.stop_duration.with_label_values::<&str>(&[]).observe(took);
+        }
+        if let Some(ratio) = death.grace_ratio {
+            of.grace_ratio.with_label_values::<&str>(&[]).observe(ratio);
+        }
+    }
+
+    fn pod(&self, account: &PodTermination) {
+        let of = &self.families;
+        of.pod_terminations.with_label_values(&[account.cause.as_str()]).inc();
+        count(&of.pod_findings, &account.findings);
+        for phase in &account.phases {
+            let seconds = phase.to.since(phase.from).as_secs_f64();
+            of.phase_seconds.with_label_values(&[phase.kind.as_str()]).inc_by(seconds);
+        }
+        if !account.incomplete.is_empty() {
+            of.incomplete.with_label_values::<&str>(&[]).inc();
+        }
+        if account.truncated {
+            of.truncated.with_label_values::<&str>(&[]).inc();
+        } else {
+            let took = account.total().as_secs_f64();
+            of.termination_duration.with_label_values::<&str>(&[]).observe(took);
+        }
+        // The sandbox may have gone before the account was settled: then no amendment follows.
+        self.removal(account);
+    }
+
+    fn removal(&self, account: &PodTermination) {
+        if let Some(took) = sandbox_removal(account) {
+            let family = &self.families.removal_duration;
+            family.with_label_values::<&str>(&[]).observe(took.as_secs_f64());
+        }
+    }
+
+    /// The namespace as a label's value: its own name for the first hundred.
+    fn bounded(&self, namespace: &str) -> String {
+        let mut seen = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        if !seen.contains(namespace) {
+            if seen.len() >= NAMESPACES {
+                return OTHER.to_owned();
+            }
+            seen.insert(namespace.to_owned());
+        }
+        namespace.to_owned()
+    }
+
+    /// The text of a scrape, with the gauges of this moment.
+    pub fn scrape(&self, health: &Health) -> prometheus::Result<String> {
+        self.refresh(health);
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))
+    }
+
+    fn refresh(&self, health: &Health) {
+        let of = &self.families;
+        let flag = |on: bool| if on { 1.0 } else { 0.0 };
+        of.cri_connected.with_label_values::<&str>(&[]).set(flag(health.cri_connected()));
+        if let Some(in_sync) = health.api_in_sync() {
+            of.api_in_sync.with_label_values::<&str>(&[]).set(flag(in_sync));
+        }
+        let ready = health.readiness(clock::boot_now()).ready;
+        of.ready.with_label_values::<&str>(&[]).set(flag(ready));
+        for (hook, attached) in health.hooks() {
+            of.hook_attached.with_label_values(&[hook]).set(flag(attached));
+        }
+        if let Some(sources) = self.sources.get() {
+            self.refresh_kernel(&sources.kernel);
+            raise(&of.cri_calls.with_label_values::<&str>(&[]), sources.cri.calls.load(Relaxed));
+            self.refresh_source("cri", &sources.cri.errors, &sources.cri.skipped);
+            if let Some(api) = &sources.api {
+                let snapshots = of.api_snapshots.with_label_values::<&str>(&[]);
+                raise(&snapshots, api.snapshots.load(Relaxed));
+                self.refresh_source("api", &api.errors, &api.skipped);
+            }
+        }
+    }
+
+    fn refresh_source(&self, source: &str, errors: &AtomicU64, skipped: &AtomicU64) {
+        let of = &self.families;
+        raise(&of.source_errors.with_label_values(&[source]), errors.load(Relaxed));
+        raise(&of.source_skipped.with_label_values(&[source]), skipped.load(Relaxed));
+    }
+
+    fn refresh_kernel(&self, counters: &kernel::Counters) {
+        let of = &self.families;
+        for (kind, count) in counters.records.lock().unwrap_or_else(PoisonError::into_inner).iter()
+        {
+            raise(&of.kernel_records.with_label_values(&[*kind]), *count);
+        }
+        let size = counters.ring_bytes.load(Relaxed) as f64;
+        for (ring, used) in
+            [("deciding", &counters.deciding_used), ("detail", &counters.detail_used)]
+        {
+            of.ring_used.with_label_values(&[ring]).set(used.load(Relaxed) as f64);
+            of.ring_size.with_label_values(&[ring]).set(size);
+        }
+        let watched = counters.containers.load(Relaxed) as f64;
+        of.watched_cgroups.with_label_values::<&str>(&[]).set(watched);
+    }
+}
+
+/// From the sandbox's stop to its removal, where both are known.
+pub fn sandbox_removal(account: &PodTermination) -> Option<Duration> {
+    let stopped = account.milestone(MilestoneKind::SandboxStopped)?;
+    let removed = account.milestone(MilestoneKind::SandboxRemoved)?;
+    Some(removed.at.since(stopped.at))
+}
+
+fn amendment(reason: Amendment) -> &'static str {
+    match reason {
+        Amendment::SandboxRemoved => "sandbox_removed",
+        Amendment::LateEvidence => "late_evidence",
+    }
+}
+
+fn count(family: &IntCounterVec, findings: &[Finding]) {
+    for finding in findings {
+        family.with_label_values(&[finding.kind.as_str()]).inc();
+    }
+}
+
+/// Brings a counter up to a count kept elsewhere.
+fn raise(counter: &IntCounter, to: u64) {
+    counter.inc_by(to.saturating_sub(counter.get()));
+}
+
+#[cfg(test)]
+mod tests;

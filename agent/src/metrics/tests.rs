@@ -1,0 +1,127 @@
+use super::*;
+use crate::{domain::time::BootTime, kernel::StartReport, report::samples};
+
+fn health() -> Health {
+    let mut health = Health::new(true, BootTime(0));
+    let hooks = [("cgroup_mkdir", Ok(()))].into();
+    health.kernel_started(StartReport { hierarchy: "v2".into(), hooks });
+    health
+}
+
+/// Metrics that have seen one of everything.
+fn seen() -> Metrics {
+    let metrics = Metrics::new().unwrap();
+    let counters = Arc::new(kernel::Counters::default());
+    counters.records.lock().unwrap().insert("exit", 7);
+    counters.ring_bytes.store(1 << 20, Relaxed);
+    counters.deciding_used.store(96, Relaxed);
+    counters.containers.store(3, Relaxed);
+    let cri = Arc::new(cri::Counters::default());
+    cri.calls.store(11, Relaxed);
+    let api = Arc::new(kube::Counters::default());
+    api.errors.store(2, Relaxed);
+    metrics.watch(SourceCounters { kernel: counters, cri, api: Some(api) });
+    let account = samples::two_containers();
+    for death in &account.containers {
+        metrics.record(&Observation::ContainerDied(Box::new(death.clone())));
+    }
+    metrics.record(&Observation::PodTerminated(Box::new(account.clone())));
+    let amended = samples::with_sandbox_removed(account);
+    metrics.record(&Observation::PodAmended(Box::new(amended), Amendment::SandboxRemoved));
+    metrics.input(&Received { at: BootTime(1), input: Input::Tick });
+    let losses = [(LossKind::DetailRingFull, 5)].into();
+    let gauges = Gauges { cgroups: 4, terminating: 1, losses, ..Gauges::default() };
+    metrics.engine(&gauges);
+    metrics.engine(&gauges); // the same again adds nothing
+    metrics.request_dropped(Adapter::Cri);
+    metrics
+}
+
+fn scrape(metrics: &Metrics) -> String {
+    metrics.scrape(&health()).unwrap()
+}
+
+#[test]
+fn names_follow_the_rules_of_prometheus() {
+    for entry in CATALOGUE {
+        let name = entry.name;
+        assert!(name.starts_with("coroner_"), "{name}");
+        assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}");
+        assert_eq!(name.ends_with("_total"), entry.kind == Kind::Counter, "{name}");
+        let stem = name.trim_end_matches("_total");
+        if !entry.unit.is_empty() {
+            assert!(stem.ends_with(&format!("_{}", entry.unit)), "{name}: {}", entry.unit);
+        }
+        for wrong in ["_ms", "_milliseconds", "_count", "_sum", "_bucket", "_minutes"] {
+            assert!(!stem.ends_with(wrong), "{name}");
+        }
+        assert!(entry.help.ends_with('.'), "{name}: the help is a sentence");
+        for label in entry.labels {
+            assert!(!matches!(*label, "le" | "job" | "instance" | "pod" | "uid"), "{name}");
+        }
+        if let Kind::Histogram(buckets) = entry.kind {
+            assert!(buckets.0.is_sorted_by(|a, b| a < b), "{name}");
+        }
+    }
+}
+
+#[test]
+fn every_entry_is_in_a_scrape() {
+    let text = scrape(&seen());
+    for entry in CATALOGUE {
+        // A family with labels of an open set appears with its first value.
+        let kind = match entry.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram(_) => "histogram",
+        };
+        assert!(text.contains(&format!("# TYPE {} {kind}\n", entry.name)), "{}", entry.name);
+        assert!(text.contains(&format!("# HELP {} ", entry.name)), "{}", entry.name);
+    }
+}
+
+#[test]
+fn a_termination_as_a_scrape() {
+    let text = scrape(&seen()).replace(env!("CARGO_PKG_VERSION"), "VERSION");
+    crate::report::samples::golden("metrics.txt", &text);
+}
+
+#[test]
+fn a_scrape_does_not_count_the_same_records_again() {
+    let metrics = seen();
+    scrape(&metrics);
+    assert!(scrape(&metrics).contains("coroner_kernel_records_total{kind=\"exit\"} 7\n"));
+}
+
+#[test]
+fn terminations_that_began_unseen_are_counted_but_not_timed() {
+    let metrics = Metrics::new().unwrap();
+    let mut account = samples::graceful();
+    account.truncated = true;
+    metrics.record(&Observation::PodTerminated(Box::new(account)));
+    let text = scrape(&metrics);
+    assert!(text.contains("coroner_pod_terminations_total{cause=\"api_delete\"} 1\n"), "{text}");
+    assert!(text.contains("coroner_pod_terminations_truncated_total 1\n"), "{text}");
+    assert!(text.contains("coroner_pod_termination_duration_seconds_count 0\n"), "{text}");
+}
+
+#[test]
+fn namespaces_are_bounded() {
+    let metrics = Metrics::new().unwrap();
+    let mut death = samples::graceful().containers.remove(0);
+    for n in 0..NAMESPACES + 5 {
+        death.pod.as_mut().unwrap().namespace = format!("ns-{n}");
+        metrics.record(&Observation::ContainerDied(Box::new(death.clone())));
+    }
+    let text = scrape(&metrics);
+    let series = |of: &str| text.lines().filter(|line| line.starts_with(of)).count();
+    assert_eq!(series("coroner_container_deaths_total{"), NAMESPACES + 1);
+    let other = "coroner_container_deaths_total{namespace=\"other\",verdict=\"graceful\"} 5\n";
+    assert!(text.contains(other), "{text}");
+}
+
+#[test]
+fn the_process_is_measured_too() {
+    let metrics = Metrics::new().unwrap().with_process().unwrap();
+    assert!(scrape(&metrics).contains("process_resident_memory_bytes "));
+}

@@ -1,0 +1,72 @@
+//! A finished termination as the fields of one log line.
+
+use super::{container_name, printable};
+use crate::domain::observation::{ContainerDeath, Finding, PodTermination};
+use std::collections::BTreeMap;
+
+/// The fields of the line; lists are `name=value` separated by spaces, so that both a person and
+/// a log query can take them apart.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LogLine {
+    /// Name.
+    pub pod: String,
+    /// Namespace.
+    pub namespace: String,
+    /// UID as the runtime knows it.
+    pub uid: String,
+    /// Why it ended.
+    pub cause: &'static str,
+    /// The whole, seconds.
+    pub seconds: f64,
+    /// Seconds by phase, in their order: `pre_stop=5.003 shutdown=1.002`.
+    pub phases: String,
+    /// Verdicts by container: `app=graceful proxy=ignored`.
+    pub verdicts: String,
+    /// Findings by container, those of the pod without one: `app:children_not_signalled`.
+    pub findings: String,
+    /// The beginning was not seen.
+    pub truncated: bool,
+    /// Kinds of evidence that was lost.
+    pub incomplete: String,
+}
+
+/// The fields of a finished termination.
+pub fn log_line(account: &PodTermination) -> LogLine {
+    let mut order = Vec::new();
+    let mut sums = BTreeMap::new();
+    for phase in &account.phases {
+        let sum = sums.entry(phase.kind).or_insert_with(|| {
+            order.push(phase.kind);
+            0.0
+        });
+        *sum += phase.to.since(phase.from).as_secs_f64();
+    }
+    let mut findings: Vec<String> =
+        account.findings.iter().map(|finding| finding.kind.to_string()).collect();
+    for death in &account.containers {
+        let of = |finding: &Finding| format!("{}:{}", label(death), finding.kind);
+        findings.extend(death.findings.iter().map(of));
+    }
+    LogLine {
+        pod: printable(&account.pod.name),
+        namespace: printable(&account.pod.namespace),
+        uid: printable(account.pod.uid.as_str()),
+        cause: account.cause.as_str(),
+        seconds: (account.total().as_secs_f64() * 1e6).round() / 1e6,
+        phases: join(order.iter().map(|kind| format!("{kind}={:.3}", sums[kind]))),
+        verdicts: join(
+            account.containers.iter().map(|death| format!("{}={}", label(death), death.verdict)),
+        ),
+        findings: findings.join(" "),
+        truncated: account.truncated,
+        incomplete: join(account.incomplete.iter().map(ToString::to_string)),
+    }
+}
+
+fn label(death: &ContainerDeath) -> String {
+    printable(container_name(death))
+}
+
+fn join(parts: impl Iterator<Item = String>) -> String {
+    parts.collect::<Vec<_>>().join(" ")
+}

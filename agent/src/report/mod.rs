@@ -1,0 +1,235 @@
+//! A termination as text for a person: a waterfall of its phases, then each container with its
+//! verdict and what proves it. Pure: the same account and style give the same text.
+
+mod bars;
+mod line;
+#[cfg(test)]
+pub(crate) mod samples;
+mod style;
+#[cfg(test)]
+mod tests;
+
+pub use line::{LogLine, log_line};
+pub use style::Style;
+
+use crate::domain::{
+    input::{ExitStatus, LossKind},
+    observation::{
+        Cause, ContainerDeath, Finding, Milestone, MilestoneKind, Phase, PhaseKind, PodTermination,
+        Verdict,
+    },
+    signal,
+};
+use bars::Scale;
+use std::{fmt::Write, time::Duration};
+use style::Paint;
+
+/// Column of names: the longest phase is `kubelet reaction`.
+const NAME: usize = 16;
+/// What stands beside the bar: indent, name, gaps, offset, seconds.
+const BESIDE: usize = 2 + NAME + 2 + 2 + 11 + 2 + 9;
+
+/// One termination: header, waterfall, containers, second tail.
+pub fn termination(account: &PodTermination, style: &Style) -> String {
+    let mut text = header(account, style);
+    waterfall(&mut text, account, style);
+    for death in &account.containers {
+        container(&mut text, death, account, style);
+    }
+    findings(&mut text, &account.findings, 2, style);
+    footer(&mut text, account, style);
+    text
+}
+
+fn header(account: &PodTermination, style: &Style) -> String {
+    let pod = printable(&format!("{}/{}", account.pod.namespace, account.pod.name));
+    let mut text = style.paint(Paint::Strong, &pod);
+    if account.life > 1 {
+        let _ = write!(text, "  life {}", account.life);
+    }
+    let _ = write!(text, "  {}", cause(account.cause));
+    if let Some(grace) = account.grace_seconds {
+        let _ = write!(text, "  grace {grace} s");
+    }
+    let took = seconds(account.total());
+    let _ = writeln!(text, "  took {}", style.paint(Paint::Strong, &took));
+    text
+}
+
+fn waterfall(text: &mut String, account: &PodTermination, style: &Style) {
+    let cells = style.width.saturating_sub(BESIDE).clamp(10, 80);
+    let scale = Scale::new(account.began, account.ended, cells);
+    for phase in account.phases.iter().filter(|phase| phase.to > phase.from) {
+        let bar = scale.bar(phase.from, phase.to, phase.kind == PhaseKind::Unattributed);
+        let bar = style.paint(phase_paint(phase), &bar);
+        let _ = writeln!(
+            text,
+            "  {:<NAME$}  {bar}  {:>11}  {:>9}",
+            words(phase.kind.as_str()),
+            format!("+{}", seconds(phase.from.since(account.began))),
+            seconds(phase.to.since(phase.from)),
+        );
+    }
+}
+
+fn phase_paint(phase: &Phase) -> Paint {
+    match phase.kind {
+        PhaseKind::Unattributed => Paint::Faint,
+        PhaseKind::PreStop | PhaseKind::Shutdown => Paint::Own,
+        PhaseKind::Kill => Paint::Bad,
+        _ => Paint::System,
+    }
+}
+
+fn container(text: &mut String, death: &ContainerDeath, account: &PodTermination, style: &Style) {
+    let name = printable(container_name(death));
+    let verdict = style.paint(verdict_paint(death.verdict), death.verdict.as_str());
+    let critical = account.containers.len() > 1 && account.critical.as_ref() == Some(&death.id);
+    let mark =
+        if critical { style.paint(Paint::Faint, "  (the last to go)") } else { String::new() };
+    let _ = writeln!(text, "  {}  {verdict}{mark}", style.paint(Paint::Strong, &name));
+    if !death.proof.sentence.is_empty() {
+        wrap(text, &death.proof.sentence, 4, "", style);
+    }
+    let facts = facts(death);
+    if !facts.is_empty() {
+        wrap(text, &facts.join(" · "), 4, "", style);
+    }
+    findings(text, &death.findings, 4, style);
+    warnings(text, death.truncated, &death.incomplete, 4, style);
+}
+
+/// How it ended, from which act of stopping to the exit, and the share of the grace.
+fn facts(death: &ContainerDeath) -> Vec<String> {
+    let mut facts = Vec::new();
+    match death.exit {
+        Some(ExitStatus::Code(code)) => facts.push(format!("exit code {code}")),
+        Some(ExitStatus::Signal { signal: number, core }) => {
+            let core = if core { ", core dumped" } else { "" };
+            facts.push(format!("ended by {}{core}", signal::name(number)));
+        }
+        None => {}
+    }
+    if let Some((what, from, to)) = stop_to_exit(death) {
+        facts.push(format!("{what} → exit {}", seconds(to.at.since(from.at))));
+    }
+    if let (Some(ratio), Some(grace)) = (death.grace_ratio, death.grace_seconds) {
+        facts.push(format!("{:.0} % of {grace} s grace", ratio * 100.0));
+    }
+    if let Some(killer) = &death.killer {
+        facts.push(format!("SIGKILL by {} (pid {})", printable(&killer.comm), killer.tgid));
+    }
+    facts
+}
+
+fn stop_to_exit(death: &ContainerDeath) -> Option<(String, &Milestone, &Milestone)> {
+    let end =
+        death.milestone(MilestoneKind::Exited).or_else(|| death.milestone(MilestoneKind::Empty))?;
+    if let Some(sent) = death.milestone(MilestoneKind::TermSent) {
+        return Some((signal::name(death.stop_signal), sent, end));
+    }
+    let killed = death.milestone(MilestoneKind::KillSent)?;
+    Some(("SIGKILL".to_owned(), killed, end))
+}
+
+fn findings(text: &mut String, findings: &[Finding], indent: usize, style: &Style) {
+    for finding in findings {
+        let line = format!("{}: {}", words(finding.kind.as_str()), finding.detail);
+        wrap(text, &line, indent, "• ", style);
+    }
+}
+
+fn footer(text: &mut String, account: &PodTermination, style: &Style) {
+    if let Some(removed) = account.milestone(MilestoneKind::SandboxRemoved) {
+        let after = removed.at.signed_since(account.ended);
+        let when = if after < 0 { "before the end" } else { "later" };
+        let distance = seconds(Duration::from_nanos(after.unsigned_abs()));
+        let line = format!("sandbox removed {distance} {when}");
+        let _ = writeln!(text, "  {}", style.paint(Paint::Faint, &line));
+    }
+    warnings(text, account.truncated, &account.incomplete, 2, style);
+}
+
+fn warnings(text: &mut String, truncated: bool, lost: &[LossKind], indent: usize, style: &Style) {
+    if truncated {
+        wrap(text, "truncated: coroner started after this began", indent, "! ", style);
+    }
+    if !lost.is_empty() {
+        let kinds: Vec<_> = lost.iter().map(|kind| kind.as_str()).collect();
+        let line = format!("incomplete: evidence was lost ({})", kinds.join(", "));
+        wrap(text, &line, indent, "! ", style);
+    }
+}
+
+/// Breaks a line at spaces to the style's width; `bullet` stands before its first part.
+fn wrap(text: &mut String, line: &str, indent: usize, bullet: &str, style: &Style) {
+    let hang = indent + bullet.chars().count();
+    let room = style.width.saturating_sub(hang).max(20);
+    let mut used = 0;
+    let _ = write!(text, "{:indent$}{bullet}", "");
+    for word in printable(line).split(' ') {
+        let len = word.chars().count();
+        if used > 0 && used + 1 + len > room {
+            let _ = write!(text, "\n{:hang$}", "");
+            used = 0;
+        } else if used > 0 {
+            text.push(' ');
+            used += 1;
+        }
+        text.push_str(word);
+        used += len;
+    }
+    text.push('\n');
+}
+
+fn verdict_paint(verdict: Verdict) -> Paint {
+    match verdict {
+        Verdict::Graceful | Verdict::Completed => Paint::Good,
+        Verdict::TerminatedByDefault | Verdict::PrestopExhaustedGrace => Paint::Doubtful,
+        Verdict::Unknown => Paint::Faint,
+        _ => Paint::Bad,
+    }
+}
+
+fn cause(cause: Cause) -> &'static str {
+    match cause {
+        Cause::ApiDelete => "deleted",
+        Cause::ForceDelete => "force-deleted",
+        Cause::ApiEviction => "evicted through the API",
+        Cause::NodePressureEviction => "evicted: the node was short of resources",
+        Cause::Preemption => "preempted",
+        Cause::TaintEviction => "evicted by a taint",
+        Cause::PodGc => "deleted by the pod garbage collector",
+        Cause::NodeShutdown => "stopped by the node's shutdown",
+        Cause::Liveness => "liveness probe failed",
+        Cause::Startup => "startup probe failed",
+        Cause::Restart => "restarted",
+        Cause::Completed => "completed",
+        Cause::StaticRemoved => "static pod removed",
+        Cause::Unknown => "ended, cause unknown",
+    }
+}
+
+/// Always milliseconds: what is measured is that good, and columns stay aligned.
+pub(crate) fn seconds(time: Duration) -> String {
+    let millis = (time.as_nanos() + 500_000) / 1_000_000;
+    format!("{}.{:03} s", millis / 1000, millis % 1000)
+}
+
+fn words(label: &str) -> String {
+    match label {
+        "pre_stop" => "preStop".to_owned(),
+        other => other.replace('_', " "),
+    }
+}
+
+/// What comes from processes and runtimes may hold anything: a terminal must not obey it.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// Its name, or the start of its id as runtimes' tools show it.
+fn container_name(death: &ContainerDeath) -> &str {
+    let id = death.id.as_str();
+    if death.name.is_empty() { id.get(..13).unwrap_or(id) } else { &death.name }
+}

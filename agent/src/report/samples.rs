@@ -1,0 +1,236 @@
+//! Hand-made accounts for the tests, and the comparison with golden files.
+
+use crate::domain::{
+    ids::{ContainerId, PodUid, Tgid},
+    input::{ContainerKind, ExitStatus, Hook, LossKind, Sender},
+    observation::{
+        Cause, ContainerDeath, Evidence, Finding, FindingKind, Milestone, MilestoneKind, Phase,
+        PhaseKind, PodRef, PodTermination, Proof, Source, Verdict,
+    },
+    time::BootTime,
+};
+use std::{path::Path, time::Duration};
+
+/// Compares with `tests/golden/NAME`; with `UPDATE_GOLDEN` set it writes the file instead.
+pub(crate) fn golden(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let wanted = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}; UPDATE_GOLDEN=1 writes it", path.display()));
+    assert!(text == wanted, "{name} differs; UPDATE_GOLDEN=1 accepts this:\n{text}");
+}
+
+/// Milliseconds after the delete request, at 1000 s of the boot clock.
+fn ms(millis: u64) -> BootTime {
+    BootTime((1_000_000 + millis) * 1_000_000)
+}
+
+fn pod(name: &str) -> PodRef {
+    let uid = PodUid::new("2b6c9e1a-5f3d-4d52-9d0b-6f0a3f1f7c11");
+    PodRef { namespace: "shop".into(), name: name.into(), uid }
+}
+
+fn milestones(all: &[(MilestoneKind, u64, Source)]) -> Vec<Milestone> {
+    let uncertainty = |source| match source {
+        Source::Cri => Duration::from_millis(250),
+        _ => Duration::ZERO,
+    };
+    all.iter()
+        .map(|&(kind, at, source)| Milestone {
+            kind,
+            at: ms(at),
+            uncertainty: uncertainty(source),
+            source,
+        })
+        .collect()
+}
+
+fn phases(all: &[(PhaseKind, u64)]) -> Vec<Phase> {
+    let mut from = 0;
+    all.iter()
+        .map(|&(kind, to)| {
+            let phase = Phase { kind, from: ms(from), to: ms(to) };
+            from = to;
+            phase
+        })
+        .collect()
+}
+
+/// preStop 3 s, a handler of 1 s, grace 30.
+pub(crate) fn graceful() -> PodTermination {
+    use MilestoneKind::*;
+    use Source::*;
+    let own = [
+        (StopBegan, 152, Kernel),
+        (PreStopBegan, 152, Kernel),
+        (PreStopEnded, 3_161, Kernel),
+        (TermSent, 3_174, Kernel),
+        (TermHandled, 3_174, Kernel),
+        (Exited, 4_177, Kernel),
+        (Empty, 4_178, Kernel),
+    ];
+    let death = ContainerDeath {
+        id: ContainerId::new("5d9c7c7d0e6f41d7a3b1"),
+        name: "web".into(),
+        pod: Some(pod("web-0")),
+        kind: ContainerKind::Main,
+        verdict: Verdict::Graceful,
+        proof: Proof {
+            sentence: "It handled SIGTERM and left by itself 1.003 s later, 26 s before its \
+                       deadline."
+                .into(),
+            evidence: vec![Evidence {
+                at: ms(3_174),
+                source: Kernel,
+                what: "signal_deliver sig=15 disposition=handler".into(),
+            }],
+        },
+        cause: Cause::ApiDelete,
+        findings: vec![],
+        exit: Some(ExitStatus::Code(0)),
+        stop_signal: 15,
+        grace_seconds: Some(30),
+        grace_ratio: Some(0.1342),
+        pre_stop: Some(Hook::Exec("sleep".into())),
+        killer: None,
+        children_killed: 0,
+        children_names: vec![],
+        milestones: milestones(&own),
+        truncated: false,
+        incomplete: vec![],
+    };
+    let mut all = vec![(DeleteRequested, 0, Api)];
+    all.extend(own);
+    all.extend([(ContainerExited, 4_198, Cri), (SandboxStopped, 4_310, Cri)]);
+    all.push((ObjectGone, 5_402, Api));
+    PodTermination {
+        pod: pod("web-0"),
+        life: 1,
+        cause: Cause::ApiDelete,
+        grace_seconds: Some(30),
+        began: ms(0),
+        ended: ms(5_402),
+        began_wall_ns: 1_790_000_000_000_000_000,
+        request_lag_seconds: Some(0.412),
+        milestones: milestones(&all),
+        phases: phases(&[
+            (PhaseKind::KubeletReaction, 152),
+            (PhaseKind::PreStop, 3_161),
+            (PhaseKind::StopCall, 3_174),
+            (PhaseKind::Shutdown, 4_177),
+            (PhaseKind::Reap, 4_178),
+            (PhaseKind::RuntimeNotice, 4_198),
+            (PhaseKind::SandboxStop, 4_310),
+            (PhaseKind::Cleanup, 5_402),
+        ]),
+        critical: Some(death.id.clone()),
+        containers: vec![death],
+        findings: vec![],
+        truncated: false,
+        incomplete: vec![],
+    }
+}
+
+/// One is graceful, the other ignores SIGTERM until SIGKILL; evidence was lost.
+pub(crate) fn two_containers() -> PodTermination {
+    use MilestoneKind::*;
+    use Source::*;
+    let mut account = graceful();
+    account.grace_seconds = Some(10);
+    let mut web = account.containers.remove(0);
+    web.grace_seconds = Some(10);
+    web.grace_ratio = Some(0.4026);
+    let own = [
+        (StopBegan, 160, Kernel),
+        (TermSent, 160, Kernel),
+        (KillSent, 10_166, Kernel),
+        (Exited, 10_168, Kernel),
+        (Empty, 10_169, Kernel),
+    ];
+    let proxy = ContainerDeath {
+        id: ContainerId::new("e1f0c7aa41ce4ab0a9d2"),
+        name: "proxy".into(),
+        verdict: Verdict::Ignored,
+        proof: Proof {
+            sentence: "PID 1 has no handler for SIGTERM, so the kernel threw it away \
+                       (signal_generate says ignored); SIGKILL came 10.006 s later, at the end of \
+                       the grace."
+                .into(),
+            evidence: vec![Evidence {
+                at: ms(160),
+                source: Kernel,
+                what: "signal_generate sig=15 result=ignored".into(),
+            }],
+        },
+        findings: vec![Finding {
+            kind: FindingKind::ChildrenNotSignalled,
+            detail: "2 processes (worker, worker) died with PID 1 and were never sent SIGTERM."
+                .into(),
+        }],
+        exit: Some(ExitStatus::Signal { signal: 9, core: false }),
+        grace_ratio: Some(1.0009),
+        pre_stop: None,
+        killer: Some(Sender {
+            tgid: Tgid(4711),
+            comm: "runc".into(),
+            cgroup: None,
+            in_container: Some(false),
+        }),
+        children_killed: 2,
+        children_names: vec!["worker".into(), "worker".into()],
+        milestones: milestones(&own),
+        ..web.clone()
+    };
+    let mut all = vec![(DeleteRequested, 0, Api)];
+    all.extend(own);
+    all.extend([(SandboxStopped, 10_450, Cri), (ObjectGone, 11_312, Api)]);
+    account.milestones = milestones(&all);
+    account.phases = phases(&[
+        (PhaseKind::KubeletReaction, 160),
+        (PhaseKind::Shutdown, 10_166),
+        (PhaseKind::Kill, 10_168),
+        (PhaseKind::Reap, 10_169),
+        (PhaseKind::Unattributed, 10_450),
+        (PhaseKind::Cleanup, 11_312),
+    ]);
+    account.ended = ms(11_312);
+    account.critical = Some(proxy.id.clone());
+    account.containers = vec![web, proxy];
+    account.findings = vec![Finding {
+        kind: FindingKind::RuntimeRestarted,
+        detail: "containerd was away for 0.2 s while this pod was being stopped.".into(),
+    }];
+    account.incomplete = vec![LossKind::DetailRingFull];
+    account
+}
+
+/// The second tail: the kubelet's garbage collection removed the sandbox.
+pub(crate) fn with_sandbox_removed(mut account: PodTermination) -> PodTermination {
+    let removed = [(MilestoneKind::SandboxRemoved, 48_712, Source::Cri)];
+    account.milestones.extend(milestones(&removed));
+    account
+}
+
+/// Killed at once, of a second life, and its beginning was not seen.
+pub(crate) fn second_life() -> PodTermination {
+    use MilestoneKind::*;
+    let mut account = graceful();
+    account.life = 2;
+    account.cause = Cause::Unknown;
+    account.grace_seconds = None;
+    account.truncated = true;
+    let death = &mut account.containers[0];
+    death.name = String::new();
+    death.verdict = Verdict::Crashed;
+    death.proof.sentence = "It died of SIGSEGV, which the kernel raised in it.\x1b[2J".into();
+    death.exit = Some(ExitStatus::Signal { signal: 11, core: true });
+    death.grace_ratio = None;
+    death.truncated = true;
+    death.milestones = milestones(&[(Exited, 5, Source::Kernel), (Empty, 6, Source::Kernel)]);
+    account.milestones = death.milestones.clone();
+    account.phases = phases(&[(PhaseKind::Reap, 1)]);
+    account.ended = ms(1);
+    account
+}

@@ -1,0 +1,68 @@
+//! How text looks: its width, and colours where the terminal has them.
+
+use std::io::IsTerminal;
+
+/// How a report looks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Style {
+    /// Columns to fill.
+    pub width: usize,
+    /// Colours.
+    pub color: bool,
+}
+
+/// Where nobody says how wide it is.
+const WIDTH: usize = 100;
+
+impl Default for Style {
+    /// For a file: no colours.
+    fn default() -> Self {
+        Self { width: WIDTH, color: false }
+    }
+}
+
+/// What a text is, which decides its colour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Paint {
+    Strong,
+    Good,
+    Doubtful,
+    Bad,
+    Faint,
+    /// Time that the workload itself spent.
+    Own,
+    /// Time that the kubelet, the runtime or the apiserver spent.
+    System,
+}
+
+impl Style {
+    /// For stdout as it is: its width, and colours if it is a terminal that has them and
+    /// `NO_COLOR` (no-color.org) does not forbid them.
+    pub fn for_stdout() -> Self {
+        let stdout = std::io::stdout();
+        if !stdout.is_terminal() {
+            return Self::default();
+        }
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        let width = match rustix::termios::tcgetwinsize(&stdout) {
+            Ok(size) if size.ws_col > 0 => usize::from(size.ws_col).min(140),
+            _ => WIDTH,
+        };
+        Self { width, color: !dumb && !set("NO_COLOR") }
+    }
+
+    pub(crate) fn paint(&self, paint: Paint, text: &str) -> String {
+        let code = match paint {
+            _ if !self.color => return text.to_owned(),
+            Paint::Strong => "1",
+            Paint::Good => "32",
+            Paint::Doubtful => "33",
+            Paint::Bad => "31",
+            Paint::Faint => "2",
+            Paint::Own => "36",
+            Paint::System => "34",
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+}

@@ -1,0 +1,68 @@
+use super::{samples::*, *};
+
+const PLAIN: Style = Style { width: 100, color: false };
+
+#[test]
+fn a_graceful_end() {
+    golden("graceful.txt", &termination(&graceful(), &PLAIN));
+}
+
+#[test]
+fn two_containers_and_the_second_tail() {
+    let account = with_sandbox_removed(two_containers());
+    golden("two_containers.txt", &termination(&account, &PLAIN));
+    golden("two_containers_narrow.txt", &termination(&account, &Style { width: 70, ..PLAIN }));
+    golden("two_containers_color.txt", &termination(&account, &Style { color: true, ..PLAIN }));
+}
+
+#[test]
+fn a_second_life_of_which_little_is_known() {
+    golden("second_life.txt", &termination(&second_life(), &PLAIN));
+}
+
+#[test]
+fn no_line_is_wider_than_asked() {
+    for width in [70, 80, 100, 140] {
+        let text = termination(&two_containers(), &Style { width, color: false });
+        for line in text.lines() {
+            assert!(line.chars().count() <= width, "{width}: {line}");
+        }
+    }
+}
+
+#[test]
+fn a_terminal_is_not_told_what_to_do_by_a_container() {
+    let text = termination(&second_life(), &PLAIN);
+    assert!(!text.contains('\x1b'), "{text:?}");
+}
+
+#[test]
+fn an_account_of_nothing_is_still_text() {
+    let mut account = graceful();
+    account.ended = account.began;
+    account.phases.clear();
+    account.containers.clear();
+    account.milestones.clear();
+    assert_eq!(termination(&account, &PLAIN), "shop/web-0  deleted  grace 30 s  took 0.000 s\n");
+}
+
+#[test]
+fn the_log_line() {
+    let line = log_line(&two_containers());
+    assert_eq!((&*line.namespace, &*line.pod, line.cause), ("shop", "web-0", "api_delete"));
+    assert_eq!(line.seconds, 11.312);
+    assert_eq!(
+        line.phases,
+        "kubelet_reaction=0.160 shutdown=10.006 kill=0.002 reap=0.001 unattributed=0.281 \
+         cleanup=0.862"
+    );
+    assert_eq!(line.verdicts, "web=graceful proxy=ignored");
+    assert_eq!(line.findings, "runtime_restarted proxy:children_not_signalled");
+    assert_eq!((line.truncated, &*line.incomplete), (false, "detail_ring_full"));
+}
+
+#[test]
+fn the_api_body_keeps_its_form() {
+    let body = serde_json::to_string_pretty(&with_sandbox_removed(two_containers())).unwrap();
+    golden("termination.json", &(body + "\n"));
+}
