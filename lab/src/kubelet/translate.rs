@@ -83,6 +83,7 @@ pub fn sandbox(
         pod.metadata.annotations.clone().unwrap_or_default().into_iter().collect();
     annotations.insert("kubernetes.io/config.seen".into(), seen.into());
     annotations.insert("kubernetes.io/config.source".into(), "api".into());
+    // No hostname: a pod on the host's network has the host's (kuberuntime_sandbox.go).
     PodSandboxConfig {
         metadata: Some(PodSandboxMetadata {
             name: id.name.clone(),
@@ -90,7 +91,6 @@ pub fn sandbox(
             namespace: id.namespace.clone(),
             attempt: 0,
         }),
-        hostname: id.name.clone(),
         log_directory: id.log_directory(log_root).display().to_string(),
         labels,
         annotations,

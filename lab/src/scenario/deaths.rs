@@ -9,7 +9,7 @@ use coroner::domain::{
     observation::{
         Cause,
         FindingKind::{self, ChildrenNotSignalled, OutlivedObject, PrestopCutOff},
-        PhaseKind::{Outlived, PreStop, Shutdown},
+        PhaseKind::{PreStop, Shutdown},
         Verdict,
     },
 };
@@ -59,7 +59,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .caused_by(Cause::ForceDelete)
             .dies("app", Verdict::Graceful, code(0))
             .finds(OutlivedObject)
-            .spends(Span { phase: Outlived, at_least: 0.8, at_most: 4.0 }),
+            .spends(Span::about(Shutdown, 1.0)),
         ends_by_itself("oom-killed")
             .shows("The memory limit is 32 MiB, it touches 64: the OOM killer chooses its init.")
             .runs(Part::new("app", "oom --after 1500ms --mib 64").memory("32Mi"))
