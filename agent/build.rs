@@ -1,1 +1,34 @@
-fn main() {}
+//! Embeds the kernel programs, which `cargo xtask build` makes with another compiler.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+fn main() {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    println!("cargo::rerun-if-env-changed=CORONER_BPF_OBJECT");
+    println!("cargo::rerun-if-env-changed=PROFILE");
+    println!("cargo::rustc-check-cfg=cfg(coroner_bpf, coroner_bpf_debug)");
+
+    let object = env::var_os("CORONER_BPF_OBJECT")
+        .map_or_else(|| workspace.join("target/bpf/coroner-bpf.o"), PathBuf::from);
+    embed(&object, "coroner-bpf.o", "coroner_bpf");
+    if env::var("PROFILE").as_deref() == Ok("debug") {
+        let debug = workspace.join("target/bpf/coroner-bpf-debug.o");
+        embed(&debug, "coroner-bpf-debug.o", "coroner_bpf_debug");
+    }
+}
+
+/// Copies an object to where the sources include it from and says so with a cfg; without the
+/// object nothing is embedded, and the agent says at start what to do.
+fn embed(object: &Path, name: &str, cfg: &str) {
+    // A path that does not exist yet is watched as well: its appearance rebuilds.
+    println!("cargo::rerun-if-changed={}", object.display());
+    let Some(out) = env::var_os("OUT_DIR") else { return };
+    match fs::copy(object, Path::new(&out).join(name)) {
+        Ok(_) => println!("cargo::rustc-cfg={cfg}"),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => println!("cargo::error=cannot embed {}: {error}", object.display()),
+    }
+}

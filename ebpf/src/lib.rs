@@ -5,6 +5,9 @@
 //! no implicit padding; enums never cross the ring, only their numbers do.
 #![no_std]
 
+pub mod maps;
+pub mod record;
+
 /// The frozen `.rodata` of the programs: offsets taken from the running kernel's BTF, and what is
 /// asked of the programs. Every member is read by itself, volatile, so that the verifier knows it
 /// and prunes the branches that it rules out. 0 for an offset that this kernel does not have,
@@ -12,7 +15,8 @@
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// Bit n−1: signal n is chatter and dropped first (unless a cgroup's own mask asks for it).
+    /// Bit n−1: signal n is chatter and dropped before anything is looked up, unless
+    /// [`maps::UNMUTED`] has its bit.
     pub chatter_mask: u64,
     /// Bit n−1: signal n is reported for every container (KILL, TERM, INT, QUIT, HUP, ABRT, SEGV…).
     pub signal_mask: u64,
@@ -44,8 +48,6 @@ pub struct Layout {
     pub task_pending: u32,
     /// `task_struct.exit_code`.
     pub task_exit_code: u32,
-    /// `task_struct.thread_pid`.
-    pub task_thread_pid: u32,
     /// `signal_struct.flags`.
     pub signal_flags: u32,
     /// `signal_struct.live`.
@@ -98,30 +100,98 @@ pub struct Layout {
     pub exit_has_group_dead: u32,
     /// 1: `mark_victim`'s first argument is a task, 0: a pid.
     pub mark_victim_is_task: u32,
-    /// Levels below a container's cgroup that are still followed.
+    /// Levels below a container's cgroup, or below the root that made a cgroup known, that are
+    /// still followed.
     pub max_nesting: u32,
-    /// `kubepods` as eight bytes, or what else names a root that is known by its name.
+    /// Detail records that one container may write in one [`WINDOW_SHIFT`] of time.
+    pub budget: u32,
+    /// Eight bytes that mark a root in a cgroup's name: `kubepods`, the first byte lowest.
     pub root_needle: u64,
+    /// Eight bytes that mark a cgroup to be left out: `-conmon-`, CRI-O's monitor, which is the
+    /// parent of a container's init and thus must count as outside.
+    pub skip_needle: u64,
 }
 
-/// What a watched cgroup is. Value of the `CONTAINERS` map; the key is the cgroup's id (`u64`).
+/// What a watched cgroup is. Value of [`maps::CONTAINERS`]; the key is the cgroup's id (`u64`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Container {
     /// Bit n−1: signal n is reported for this cgroup too (a stop signal learned at run time).
     pub signal_mask: u64,
+    /// Nearest ancestor-or-self that is a container's own cgroup. 0: this is a level above the
+    /// containers (root, QoS class, pod), whose processes count as outside of any container.
+    pub owner: u64,
     /// [`CONTAINER_DYING`] and the like.
     pub flags: u32,
-    /// Depth below the cgroup whose own name or insertion made it known.
+    /// Levels below the container's own cgroup; above containers, below the root.
     pub depth: u32,
-    /// Detail records that it may still write.
-    pub budget: u32,
-    /// Detail records dropped for want of budget.
+    /// Thread group of the container's main process, 0: not known.
+    pub main: u32,
+    /// The stretch of time that `budget` is for: nanoseconds since boot >> [`WINDOW_SHIFT`].
+    pub window: u32,
+    /// Detail records written in this window.
+    pub spent: u32,
+    /// Detail records dropped for want of budget, in all.
     pub dropped: u32,
-    /// Nearest ancestor-or-self that is a container's own cgroup, 0: not known to the kernel.
-    pub owner: u64,
 }
 
-/// [`Container::flags`]: a stop or kill came from outside, or its init has exited: deaths of its
-/// other processes are reported too.
+/// [`Container::flags`]: a stop or kill came from outside, or its main process has exited: deaths
+/// of its other processes are reported too.
 pub const CONTAINER_DYING: u32 = 1;
+
+/// Length of a budget's window: 2^30 ns, a little over a second.
+pub const WINDOW_SHIFT: u32 = 30;
+
+/// Longest name of a QoS or pod level that can hold `kubepods`, plus one: a longer one is a
+/// container's (`…-pod<uid>.slice:cri-containerd:<id>`, where two cgroup drivers disagree).
+pub const LONGEST_POD_NAME: usize = 100;
+
+/// Length of a container's id in hex digits, as all runtimes make them.
+pub const ID_LEN: usize = 64;
+
+/// Whether a cgroup with a name of this length is a container's own. Pods and QoS levels have
+/// short names, or (systemd) long ones with `kubepods` in them; names of containers end in an id.
+#[inline(always)]
+pub const fn is_container_name(len: usize, holds_root_needle: bool) -> bool {
+    len >= LONGEST_POD_NAME || (len >= ID_LEN && !holds_root_needle)
+}
+
+/// A signal's bit in a mask. Out of range wraps: the programs must not branch on it.
+#[inline(always)]
+pub const fn signal_bit(signal: u32) -> u64 {
+    1 << (signal.wrapping_sub(1) & 63)
+}
+
+// Every value crosses as bytes: no size may change by accident, none may end in padding.
+const _: () = assert!(size_of::<Layout>() == 200 && align_of::<Layout>() == 8);
+const _: () = assert!(size_of::<Container>() == 40 && align_of::<Container>() == 8);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signal_bits_count_from_one() {
+        assert_eq!(signal_bit(1), 1);
+        assert_eq!(signal_bit(9), 0x100);
+        assert_eq!(signal_bit(64), 1 << 63);
+        assert_eq!(signal_bit(0), 1 << 63, "wraps, never panics");
+    }
+
+    #[test]
+    fn containers_are_told_from_pods_by_the_length_of_their_names() {
+        let container = |name: &str| is_container_name(name.len(), name.contains("kubepods"));
+        let id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+        let uid = "8dbc5577_d0e2_4706_8787_57d52c03ddf2";
+        extern crate std;
+        use std::format;
+        assert!(container(id));
+        assert!(container(&format!("cri-containerd-{id}.scope")));
+        assert!(container(&format!("crio-{id}")));
+        assert!(container(&format!("kubepods-pod{uid}.slice:cri-containerd:{id}")));
+        assert!(!container("kubepods"));
+        assert!(!container("besteffort"));
+        assert!(!container(&format!("pod{uid}")));
+        assert!(!container(&format!("kubelet-kubepods-besteffort-pod{uid}.slice")));
+    }
+}

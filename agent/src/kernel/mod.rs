@@ -1,13 +1,55 @@
 //! The kernel adapter: facts of the host → layout → plan → load → ring. The only place that knows
 //! aya.
 
-use crate::domain::{ids::CgroupId, input::Received};
+pub mod btf;
+mod debug;
+pub mod decode;
+mod error;
+pub mod facts;
+pub mod layout;
+mod load;
+pub mod plan;
+mod ring;
+mod selftest;
+pub mod tiny;
+
+pub use error::StartError;
+pub use facts::{Facts, Hierarchy, HierarchyError, probe};
+pub use layout::MAX_NESTING;
+
+use crate::{
+    cgroupfs::{Inserted, Scan},
+    clock,
+    domain::{
+        ids::CgroupId,
+        input::{Input, KernelEvent, KernelFact, Received},
+    },
+};
+use load::Watching;
+use plan::Planned;
+use ring::Rings;
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
-    sync::{Arc, Mutex, atomic::AtomicU64},
+    fmt,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
-use tokio::sync::mpsc;
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::mpsc,
+    time::MissedTickBehavior,
+};
+
+/// Records that wake nobody lie in the rings for no longer than this.
+const DRAIN: Duration = Duration::from_millis(100);
+/// Records that were held back for the sake of order are looked for again after this.
+const SETTLE: Duration = Duration::from_millis(1);
+/// The smallest ring: a page, of the largest page size in use.
+const MIN_RING: u32 = 4096;
 
 /// What the kernel adapter is asked to do.
 #[derive(Clone, Debug)]
@@ -21,10 +63,26 @@ pub struct Options {
     pub debug_bpf: bool,
 }
 
-/// A running kernel side.
-#[derive(Debug)]
+impl Default for Options {
+    fn default() -> Self {
+        Self { cgroup_root: None, ring_bytes: coroner_ebpf::maps::RING_BYTES, debug_bpf: false }
+    }
+}
+
+/// A running kernel side. Dropping it detaches everything.
 pub struct Kernel {
-    _private: (),
+    hierarchy: Hierarchy,
+    watching: Watching,
+    rings: Rings,
+    report: StartReport,
+    counters: Arc<Counters>,
+    scanned: Vec<KernelEvent>,
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel").field("report", &self.report).finish_non_exhaustive()
+    }
 }
 
 /// How the start went: for /readyz, doctor and the log.
@@ -32,8 +90,12 @@ pub struct Kernel {
 pub struct StartReport {
     /// `v2 at /sys/fs/cgroup`, `v1 pids at …`.
     pub hierarchy: String,
-    /// Each hook by name and, if it was refused or is missing, why.
+    /// Each hook by name and, if it was refused or is missing, why. Hooks that the hierarchy
+    /// cannot have (freezing on v1) are left out.
     pub hooks: BTreeMap<&'static str, Result<(), String>>,
+    /// Why the self-test could not be done (a read-only cgroup file system): the hooks are
+    /// attached but not proven.
+    pub unproven: Option<String>,
 }
 
 /// Counters of the kernel side, shared with the metrics.
@@ -49,6 +111,31 @@ pub struct Counters {
     pub ring_bytes: AtomicU64,
     /// Entries in CONTAINERS.
     pub containers: AtomicU64,
+    /// Cgroups that are not followed: too many levels below their container.
+    pub too_deep: AtomicU64,
+}
+
+impl Counters {
+    fn count_records(&self, kinds: &[&'static str]) {
+        // A count is never half written: a poisoned lock is as good as any.
+        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        for kind in kinds {
+            *records.entry(kind).or_default() += 1;
+        }
+    }
+
+    fn count_containers(&self, fact: &KernelFact) {
+        let count = |by: fn(u64) -> u64| {
+            // Always succeeds: `by` is total.
+            let _ =
+                self.containers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(by(n)));
+        };
+        match fact {
+            KernelFact::CgroupCreated { .. } => count(|n| n + 1),
+            KernelFact::CgroupRemoved { .. } => count(|n| n.saturating_sub(1)),
+            _ => {}
+        }
+    }
 }
 
 /// What the app may ask of the running kernel side.
@@ -68,38 +155,148 @@ pub enum Command {
     },
 }
 
-/// Why the kernel side could not start. Each message says what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// Anything.
-    #[error("{0}")]
-    Other(String),
-}
-
 /// Probes the host, resolves the layout, loads, attaches, proves it by the self-test and scans the
 /// hierarchy. Blocking work of well under a second.
-pub fn start(_options: &Options) -> Result<Kernel, StartError> {
-    Err(StartError::Other("being written".into()))
+pub fn start(options: &Options) -> Result<Kernel, StartError> {
+    if !options.ring_bytes.is_power_of_two() || options.ring_bytes < MIN_RING {
+        return Err(StartError::RingSize(options.ring_bytes));
+    }
+    let facts = probe(options);
+    if !facts.programs_embedded {
+        return Err(StartError::NoObject);
+    }
+    let btf_facts = facts.btf.map_err(StartError::NoBtf)?;
+    let hierarchy = facts.hierarchy?;
+    let layout = {
+        let btf = btf::Btf::parse(&btf_facts.bytes).map_err(StartError::Btf)?;
+        layout::resolve(&btf, &hierarchy)?
+    };
+    let mut plan = plan::plan(&btf_facts.tracepoints, hierarchy.is_unified());
+    drop(btf_facts);
+
+    let (mut watching, mut rings) = load::load(options, &layout, &mut plan)?;
+    let counters = Arc::new(Counters::default());
+    counters.ring_bytes.store(u64::from(options.ring_bytes), Ordering::Relaxed);
+    let unproven =
+        selftest::prove(&hierarchy, &mut watching, &mut rings, &mut plan, &counters).err();
+
+    let mut kernel = Kernel {
+        report: report(&hierarchy, plan, unproven),
+        hierarchy,
+        watching,
+        rings,
+        counters,
+        scanned: Vec::new(),
+    };
+    let facts = kernel.scan(|scan| scan.kubepods());
+    let time = clock::boot_now();
+    kernel.scanned = facts.into_iter().map(|fact| KernelEvent { time, fact }).collect();
+    Ok(kernel)
+}
+
+fn report(hierarchy: &Hierarchy, plan: Vec<Planned>, unproven: Option<String>) -> StartReport {
+    StartReport {
+        hierarchy: hierarchy.to_string(),
+        hooks: plan.into_iter().map(|planned| (planned.hook.name, planned.verdict)).collect(),
+        unproven,
+    }
 }
 
 impl Kernel {
     /// How the start went.
     pub fn report(&self) -> StartReport {
-        StartReport::default()
+        self.report.clone()
     }
 
     /// Counters, shared.
     pub fn counters(&self) -> Arc<Counters> {
-        Arc::default()
+        Arc::clone(&self.counters)
     }
 
     /// First sends what the scan found, then drains the rings for ever. Ends when `to` is closed;
     /// then everything is detached.
     pub async fn run(
-        self,
-        _to: mpsc::Sender<Received>,
-        _commands: mpsc::Receiver<Command>,
+        mut self,
+        to: mpsc::Sender<Received>,
+        mut commands: mpsc::Receiver<Command>,
     ) -> anyhow::Result<()> {
+        // SAFETY: an owned descriptor, which `AsyncFd` keeps open for as long as it is registered.
+        let waker =
+            unsafe { AsyncFd::register_with_interest(self.rings.waker()?, Interest::READABLE)? };
+        let mut timer = tokio::time::interval(DRAIN);
+        timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let scanned = std::mem::take(&mut self.scanned);
+        let mut open = self.send(scanned, &to).await;
+        let mut commanded = true;
+        while open {
+            tokio::select! {
+                () = to.closed() => break,
+                ready = waker.readable() => ready?.clear_ready(),
+                _ = timer.tick() => {}
+                () = tokio::time::sleep(SETTLE), if self.rings.is_holding() => {}
+                command = commands.recv(), if commanded => match command {
+                    Some(command) => {
+                        let events = self.obey(&command);
+                        open = self.send(events, &to).await;
+                    }
+                    None => commanded = false,
+                },
+            }
+            self.watching.flush_diagnostics();
+            let events = self.rings.drain(&self.counters);
+            open = open && self.send(events, &to).await;
+            for loss in self.rings.losses(&self.counters) {
+                let lost = Received { at: clock::boot_now(), input: Input::Lost(loss) };
+                open = open && to.send(lost).await.is_ok();
+            }
+        }
         Ok(())
+    }
+
+    /// False: nobody listens any more.
+    async fn send(&self, events: Vec<KernelEvent>, to: &mpsc::Sender<Received>) -> bool {
+        for event in events {
+            self.counters.count_containers(&event.fact);
+            let received = Received { at: clock::boot_now(), input: Input::Kernel(event) };
+            if to.send(received).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn obey(&mut self, command: &Command) -> Vec<KernelEvent> {
+        match *command {
+            Command::AllowSignal { cgroup, signal } => {
+                match self.watching.allow(cgroup, signal) {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        tracing::debug!(%cgroup, signal, "gone before its signal was allowed")
+                    }
+                    Err(error) => tracing::warn!(%cgroup, signal, %error, "cannot allow a signal"),
+                }
+                Vec::new()
+            }
+            Command::Watch { cgroup } => {
+                let facts = self.scan(|scan| scan.cgroup(cgroup).unwrap_or_default());
+                let time = clock::boot_now();
+                facts.into_iter().map(|fact| KernelEvent { time, fact }).collect()
+            }
+        }
+    }
+
+    fn scan(&mut self, scan: impl FnOnce(&mut Scan<'_>) -> Vec<KernelFact>) -> Vec<KernelFact> {
+        let (watching, mut full) = (&mut self.watching, 0u64);
+        let facts = scan(&mut Scan {
+            root: self.hierarchy.root(),
+            proc: Path::new("/proc"),
+            insert: &mut |cgroup, entry| {
+                let inserted = watching.insert(cgroup, entry);
+                full += u64::from(inserted == Inserted::Full);
+                inserted
+            },
+        });
+        self.rings.count_refused(full);
+        facts
     }
 }

@@ -1,0 +1,65 @@
+//! Why the kernel side could not start.
+
+use super::{btf::BtfError, facts::HierarchyError, layout::LayoutError};
+use aya::{EbpfError, maps::MapError, programs::ProgramError};
+use std::io;
+
+/// Why the kernel side could not start. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The object was not there when this binary was built.
+    #[error("this binary was built without the kernel programs: build it with `cargo xtask build`")]
+    NoObject,
+    /// The object with diagnostics was not there.
+    #[error(
+        "this binary carries no diagnostics of the kernel programs: --debug-bpf needs a debug build by `cargo xtask build`"
+    )]
+    NoDebugObject,
+    /// The ring's size is impossible.
+    #[error("a ring of {0} bytes is impossible: give a power of two of at least 4096")]
+    RingSize(u32),
+    /// No BTF.
+    #[error("{0}; coroner finds its way in the kernel by that, use a kernel that has it")]
+    NoBtf(String),
+    /// The kernel's BTF is not understood.
+    #[error("/sys/kernel/btf/vmlinux is not understood: {0}; please report it with `uname -r`")]
+    Btf(#[source] BtfError),
+    /// A member is missing.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// No hierarchy to watch.
+    #[error(transparent)]
+    Hierarchy(#[from] HierarchyError),
+    /// The kernel says no.
+    #[error(
+        "the kernel does not let this process load programs ({0}): run it as root, or with CAP_BPF and CAP_PERFMON (before Linux 5.11 also CAP_SYS_RESOURCE)"
+    )]
+    NotPermitted(String),
+    /// The object as a whole is refused.
+    #[error("the kernel programs cannot be loaded: {0}")]
+    Load(#[source] Box<EbpfError>),
+    /// The object is of another version than this binary.
+    #[error("the kernel programs have no map {0}: rebuild with `cargo xtask build`")]
+    MapMissing(&'static str),
+    /// A map is of another type than expected, or cannot be used.
+    #[error("a map of the kernel programs cannot be used: {0}")]
+    Map(#[from] MapError),
+    /// The diagnostics cannot be carried.
+    #[error("the diagnostics of the kernel programs cannot be read: {0}")]
+    Diagnostics(#[source] io::Error),
+}
+
+impl StartError {
+    /// Tells want of privilege from all else.
+    pub(super) fn from_load(error: Box<EbpfError>) -> Self {
+        let denied = match &*error {
+            EbpfError::MapError(MapError::CreateError { io_error, .. }) => Some(io_error),
+            EbpfError::MapError(MapError::SyscallError(error)) => Some(&error.io_error),
+            EbpfError::ProgramError(ProgramError::SyscallError(error)) => Some(&error.io_error),
+            EbpfError::ProgramError(ProgramError::LoadError { io_error, .. }) => Some(io_error),
+            _ => None,
+        }
+        .is_some_and(|error| error.raw_os_error() == Some(libc::EPERM));
+        if denied { Self::NotPermitted(error.to_string()) } else { Self::Load(error) }
+    }
+}

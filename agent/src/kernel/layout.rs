@@ -1,0 +1,114 @@
+//! BTF and hierarchy → [`Layout`]: what the programs are told before they are loaded. Pure.
+
+use super::{
+    btf::{Btf, Parameter},
+    facts::Hierarchy,
+};
+use coroner_ebpf::{Layout, signal_bit};
+
+/// Signals that end nobody and come by the thousand: URG (Go's runtime preempts with it), CHLD,
+/// CONT, ALRM, VTALRM, PROF, and the two that the C library keeps for itself.
+const CHATTER: [u32; 8] = [23, 17, 18, 14, 26, 27, 32, 33];
+
+/// Signals that are reported for every container: HUP, INT, QUIT, ILL, TRAP, ABRT, BUS, FPE, KILL,
+/// SEGV, TERM, XCPU, XFSZ, SYS.
+const REPORTED: [u32; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 15, 24, 25, 31];
+
+/// Levels below a container that are still followed.
+pub const MAX_NESTING: u32 = 8;
+
+/// Detail records of one container in about a second.
+const BUDGET: u32 = 256;
+
+/// The running kernel's BTF lacks something that the programs cannot do without.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the kernel's BTF lacks {}: it is older than 5.10, or newer than this coroner knows", .0.join(", "))]
+pub struct LayoutError(pub Vec<String>);
+
+/// Resolves all offsets, or names all that are missing.
+pub fn resolve(btf: &Btf<'_>, hierarchy: &Hierarchy) -> Result<Layout, LayoutError> {
+    let mut missing = Vec::new();
+    let mut known = |what: String, value: Option<u32>| {
+        value.unwrap_or_else(|| {
+            missing.push(what);
+            0
+        })
+    };
+    let mut at = |of: &str, path: &str| known(format!("{of}.{path}"), btf.offset(of, path));
+
+    let mut layout = Layout {
+        chatter_mask: mask(&CHATTER),
+        signal_mask: mask(&REPORTED),
+        hierarchy_id: 0,
+        unified: 1,
+        task_cgroups: at("task_struct", "cgroups"),
+        task_tgid: at("task_struct", "tgid"),
+        task_pid: at("task_struct", "pid"),
+        task_comm: at("task_struct", "comm"),
+        task_real_parent: at("task_struct", "real_parent"),
+        task_group_leader: at("task_struct", "group_leader"),
+        task_start_boottime: at("task_struct", "start_boottime"),
+        task_signal: at("task_struct", "signal"),
+        task_sighand: at("task_struct", "sighand"),
+        task_blocked: at("task_struct", "blocked"),
+        task_pending: at("task_struct", "pending.signal"),
+        task_exit_code: at("task_struct", "exit_code"),
+        signal_flags: at("signal_struct", "flags"),
+        signal_live: at("signal_struct", "live"),
+        signal_group_exit_code: at("signal_struct", "group_exit_code"),
+        signal_shared_pending: at("signal_struct", "shared_pending.signal"),
+        // PIDTYPE_TGID is 1 (include/linux/pid_types.h).
+        signal_pids_tgid: at("signal_struct", "pids[1]"),
+        sighand_action: at("sighand_struct", "action"),
+        sigaction_handler: at("k_sigaction", "sa.sa_handler"),
+        pid_level: at("pid", "level"),
+        pid_numbers: at("pid", "numbers"),
+        upid_nr: at("upid", "nr"),
+        css_set_dfl_cgrp: at("css_set", "dfl_cgrp"),
+        css_set_subsys: 0,
+        css_cgroup: at("cgroup_subsys_state", "cgroup"),
+        css_parent: at("cgroup_subsys_state", "parent"),
+        cgroup_self: at("cgroup", "self"),
+        cgroup_kn: at("cgroup", "kn"),
+        cgroup_root: at("cgroup", "root"),
+        cgroup_level: at("cgroup", "level"),
+        root_hierarchy_id: at("cgroup_root", "hierarchy_id"),
+        kn_id: at("kernfs_node", "id"),
+        kn_name: at("kernfs_node", "name"),
+        siginfo_code: at("kernel_siginfo", "si_code"),
+        sigaction_size: 0,
+        upid_size: 0,
+        exit_has_group_dead: 0,
+        mark_victim_is_task: 0,
+        max_nesting: MAX_NESTING,
+        budget: BUDGET,
+        root_needle: u64::from_le_bytes(*b"kubepods"),
+        skip_needle: u64::from_le_bytes(*b"-conmon-"),
+    };
+    layout.sigaction_size = known("size of k_sigaction".into(), btf.size("k_sigaction"));
+    layout.upid_size = known("size of upid".into(), btf.size("upid"));
+    if let Hierarchy::V1 { controller, id, .. } = hierarchy {
+        let enumerator = format!("{}_cgrp_id", subsystem(controller));
+        let index = btf.enumerator("cgroup_subsys_id", &enumerator);
+        let index = known(format!("cgroup_subsys_id::{enumerator}"), index);
+        let path = format!("subsys[{index}]");
+        layout.css_set_subsys = known(format!("css_set.{path}"), btf.offset("css_set", &path));
+        layout.hierarchy_id = *id;
+        layout.unified = 0;
+    }
+    layout.exit_has_group_dead =
+        u32::from(btf.tracepoint("sched_process_exit").is_some_and(|with| with.len() >= 2));
+    layout.mark_victim_is_task = u32::from(
+        btf.tracepoint("mark_victim").is_some_and(|with| with.first() == Some(&Parameter::Pointer)),
+    );
+    if missing.is_empty() { Ok(layout) } else { Err(LayoutError(missing)) }
+}
+
+/// What the kernel's sources call a v1 controller: `blkio` became `io` there.
+fn subsystem(controller: &str) -> &str {
+    if controller == "blkio" { "io" } else { controller }
+}
+
+fn mask(signals: &[u32]) -> u64 {
+    signals.iter().fold(0, |mask, signal| mask | signal_bit(*signal))
+}

@@ -1,0 +1,186 @@
+//! Loads and attaches the programs: the effect of [`plan`](super::plan).
+
+use super::{Options, StartError, debug::Diagnostics, plan::Planned, ring::Rings};
+use crate::{cgroupfs::Inserted, domain::ids::CgroupId};
+use aya::{
+    Ebpf, EbpfLoader,
+    maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
+    programs::{ProgramError, RawTracePoint},
+};
+use coroner_ebpf::{Container, Layout, maps, signal_bit};
+use std::io;
+
+/// `bpf(2)`: the key must not be there yet.
+const BPF_NOEXIST: u64 = 1;
+/// `bpf(2)`: the key must be there.
+const BPF_EXIST: u64 = 2;
+
+/// The object with the programs, if one was there when this binary was built.
+#[cfg(coroner_bpf)]
+pub(super) const OBJECT: Option<&[u8]> =
+    Some(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/coroner-bpf.o")));
+/// The object with the programs, if one was there when this binary was built.
+#[cfg(not(coroner_bpf))]
+pub(super) const OBJECT: Option<&[u8]> = None;
+
+/// The same with diagnostics.
+#[cfg(coroner_bpf_debug)]
+const DEBUG_OBJECT: Option<&[u8]> =
+    Some(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/coroner-bpf-debug.o")));
+#[cfg(not(coroner_bpf_debug))]
+const DEBUG_OBJECT: Option<&[u8]> = None;
+
+/// The ABI's types as aya wants them: newtypes, for the trait is foreign and so are they.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(super) struct Value<T>(pub(super) T);
+// SAFETY: both are `repr(C)` integers without padding, see the const assertions beside them.
+unsafe impl aya::Pod for Value<Layout> {}
+// SAFETY: as above.
+unsafe impl aya::Pod for Value<Container> {}
+
+/// The programs, for as long as this lives, and what they are told.
+pub(super) struct Watching {
+    containers: HashMap<MapData, u64, Value<Container>>,
+    unmuted: Array<MapData, u64>,
+    programs: Ebpf,
+    diagnostics: Option<Diagnostics>,
+}
+
+/// Loads the object and attaches what is planned. Hooks that the kernel refuses get their reason
+/// in `plan`; only what concerns all of them is an error.
+pub(super) fn load(
+    options: &Options,
+    layout: &Layout,
+    plan: &mut [Planned],
+) -> Result<(Watching, Rings), StartError> {
+    let object = match options.debug_bpf {
+        true => DEBUG_OBJECT.ok_or(StartError::NoDebugObject)?,
+        false => OBJECT.ok_or(StartError::NoObject)?,
+    };
+    let layout = Value(*layout);
+    let mut ebpf = EbpfLoader::new()
+        .override_global("LAYOUT", &layout, true)
+        .map_max_entries(maps::DECIDING, options.ring_bytes)
+        .map_max_entries(maps::DETAIL, options.ring_bytes)
+        .load(object)
+        .map_err(|error| StartError::from_load(Box::new(error)))?;
+
+    for planned in plan.iter_mut().filter(|planned| planned.verdict.is_ok()) {
+        if let Err(error) = attach(&mut ebpf, planned.hook.name) {
+            if is_denied(&error) {
+                return Err(StartError::NotPermitted(error.to_string()));
+            }
+            planned.verdict = Err(format!(
+                "the kernel refuses program {}: {}: {}",
+                planned.hook.name,
+                describe(&error),
+                planned.hook.loss
+            ));
+        }
+    }
+
+    let diagnostics = options.debug_bpf.then(|| Diagnostics::of(&mut ebpf)).transpose()?;
+    let rings = Rings::new(
+        RingBuf::try_from(take(&mut ebpf, maps::DECIDING)?)?,
+        RingBuf::try_from(take(&mut ebpf, maps::DETAIL)?)?,
+        PerCpuArray::try_from(take(&mut ebpf, maps::LOST)?)?,
+    );
+    let watching = Watching {
+        containers: HashMap::try_from(take(&mut ebpf, maps::CONTAINERS)?)?,
+        unmuted: Array::try_from(take(&mut ebpf, maps::UNMUTED)?)?,
+        programs: ebpf,
+        diagnostics,
+    };
+    Ok((watching, rings))
+}
+
+impl Watching {
+    /// Makes a cgroup watched, unless it is.
+    pub(super) fn insert(&mut self, cgroup: CgroupId, entry: Container) -> Inserted {
+        match self.containers.insert(cgroup.0, Value(entry), BPF_NOEXIST) {
+            Ok(()) => Inserted::New,
+            Err(MapError::SyscallError(error))
+                if error.io_error.kind() == io::ErrorKind::AlreadyExists =>
+            {
+                Inserted::Known
+            }
+            Err(_) => Inserted::Full,
+        }
+    }
+
+    /// Stops watching a cgroup.
+    pub(super) fn remove(&mut self, cgroup: CgroupId) {
+        // Not being there is as good.
+        let _ = self.containers.remove(&cgroup.0);
+    }
+
+    /// Reports this signal for this cgroup from now on. False: the cgroup is not watched (any more).
+    pub(super) fn allow(&mut self, cgroup: CgroupId, signal: u8) -> Result<bool, MapError> {
+        let bit = signal_bit(u32::from(signal));
+        let Ok(Value(mut entry)) = self.containers.get(&cgroup.0, 0) else { return Ok(false) };
+        // The programs write to the same value. What this may undo is a count, or the mark of a
+        // container that began to die in this very moment and whose next signal marks it again.
+        entry.signal_mask |= bit;
+        self.containers.insert(cgroup.0, Value(entry), BPF_EXIST)?;
+        let unmuted = self.unmuted.get(&0, 0)?;
+        self.unmuted.set(0, unmuted | bit, 0)?;
+        Ok(true)
+    }
+
+    /// Hands on the programs' diagnostics, if they were asked for.
+    pub(super) fn flush_diagnostics(&mut self) {
+        if let Some(diagnostics) = &mut self.diagnostics {
+            diagnostics.flush();
+        }
+    }
+
+    /// Detaches one hook's program.
+    pub(super) fn detach(&mut self, name: &str) {
+        if let Some(Ok(program)) =
+            self.programs.program_mut(name).map(TryInto::<&mut RawTracePoint>::try_into)
+        {
+            // Unloading drops the links; a program that is not loaded has none.
+            let _ = program.unload();
+        }
+    }
+}
+
+fn attach(ebpf: &mut Ebpf, name: &str) -> Result<(), ProgramError> {
+    let program: &mut RawTracePoint = ebpf
+        .program_mut(name)
+        .ok_or_else(|| {
+            ProgramError::IOError(io::Error::new(io::ErrorKind::NotFound, "not in the object"))
+        })?
+        .try_into()?;
+    program.load()?;
+    program.attach(name)?;
+    Ok(())
+}
+
+fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, StartError> {
+    ebpf.take_map(name).ok_or(StartError::MapMissing(name))
+}
+
+/// EPERM; not EACCES, which is the verifier's verdict on one program.
+fn is_denied(error: &ProgramError) -> bool {
+    let io_error = match error {
+        ProgramError::LoadError { io_error, .. } => io_error,
+        ProgramError::SyscallError(error) => &error.io_error,
+        _ => return false,
+    };
+    io_error.raw_os_error() == Some(libc::EPERM)
+}
+
+/// An error with what the verifier said last, which is what counts.
+fn describe(error: &ProgramError) -> String {
+    match error {
+        ProgramError::LoadError { io_error, verifier_log } => {
+            let log = verifier_log.to_string();
+            let last: Vec<_> = log.lines().filter(|line| !line.trim().is_empty()).collect();
+            let tail = last[last.len().saturating_sub(4)..].join(" | ");
+            format!("{io_error}: {tail}")
+        }
+        error => error.to_string(),
+    }
+}

@@ -1,0 +1,82 @@
+//! Facts → which programs are loaded and which hooks are given up, and what that costs. Pure.
+
+use super::btf::{Btf, Parameter};
+
+/// A hook: a program of the object and the tracepoint that it is attached to. Both bear the same
+/// name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// Name of tracepoint and program.
+    pub name: &'static str,
+    /// Arguments that the program reads.
+    arguments: usize,
+    /// Only cgroup v2 has it.
+    v2_only: bool,
+    /// What coroner cannot tell without it.
+    pub loss: &'static str,
+}
+
+const fn hook(name: &'static str, arguments: usize, loss: &'static str) -> Hook {
+    Hook { name, arguments, v2_only: false, loss }
+}
+
+/// All hooks, in the order in which they are attached: what makes cgroups known comes first.
+pub const HOOKS: [Hook; 9] = [
+    hook("cgroup_mkdir", 1, "new containers are not seen"),
+    hook("cgroup_rmdir", 1, "removed cgroups are not seen"),
+    hook("cgroup_notify_populated", 3, "the moment of death is not seen"),
+    Hook {
+        v2_only: true,
+        ..hook("cgroup_notify_frozen", 3, "frozen containers look as if they blocked signals")
+    },
+    hook("sched_process_exit", 1, "exit codes of the kernel are not seen"),
+    hook("sched_process_exec", 1, "preStop hooks and probes are not seen"),
+    hook("signal_deliver", 3, "whether a handler ran is not seen"),
+    hook("signal_generate", 5, "who sent which signal is not seen"),
+    hook("mark_victim", 1, "OOM kills look like plain kills"),
+];
+
+/// What is to become of one hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// The hook.
+    pub hook: Hook,
+    /// Attach it, or why not.
+    pub verdict: Result<(), String>,
+}
+
+/// A tracepoint's parameters, or that it does not exist.
+pub type Tracepoint = Option<Vec<Parameter>>;
+
+/// What the running kernel's BTF says of each hook's tracepoint.
+pub fn tracepoints(btf: &Btf<'_>) -> Vec<(&'static str, Tracepoint)> {
+    HOOKS.iter().map(|hook| (hook.name, btf.tracepoint(hook.name))).collect()
+}
+
+/// Decides about each hook. Those that the hierarchy cannot have are left out: nothing is lost.
+pub fn plan(tracepoints: &[(&'static str, Tracepoint)], unified: bool) -> Vec<Planned> {
+    HOOKS
+        .iter()
+        .filter(|hook| unified || !hook.v2_only)
+        .map(|hook| {
+            let tracepoint = tracepoints
+                .iter()
+                .find(|(name, _)| *name == hook.name)
+                .and_then(|(_, t)| t.as_ref());
+            Planned { hook: *hook, verdict: judge(hook, tracepoint) }
+        })
+        .collect()
+}
+
+fn judge(hook: &Hook, tracepoint: Option<&Vec<Parameter>>) -> Result<(), String> {
+    let Hook { name, arguments, loss, .. } = hook;
+    match tracepoint {
+        None => Err(format!("this kernel has no tracepoint {name}: {loss}")),
+        // The kernel would refuse the attachment of a program that reads beyond them.
+        Some(with) if with.len() < *arguments => Err(format!(
+            "this kernel's tracepoint {name} has {} arguments where {arguments} are read: {loss}",
+            with.len()
+        )),
+        Some(_) => Ok(()),
+    }
+}

@@ -1,0 +1,168 @@
+//! The reader's side of the rings: drains them in the order of time, and counts what was lost.
+
+use super::{Counters, decode::decode};
+use crate::{
+    clock,
+    domain::{
+        ids::CgroupId,
+        input::{KernelEvent, KernelFact, Loss, LossKind},
+    },
+};
+use aya::maps::{MapData, PerCpuArray, RingBuf};
+use coroner_ebpf::maps;
+use std::{
+    collections::BTreeSet,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::atomic::Ordering,
+};
+
+/// Both rings and what is still held back.
+pub(super) struct Rings {
+    deciding: RingBuf<MapData>,
+    detail: RingBuf<MapData>,
+    lost: PerCpuArray<MapData, u64>,
+    /// Read, but younger than the moment at which reading began: the other ring may still hold
+    /// something older.
+    held: Vec<KernelEvent>,
+    seen_lost: [u64; maps::LOST_COUNT as usize],
+    undecodable: u64,
+    /// Insertions by the agent that the map refused.
+    refused: u64,
+    /// Cgroups of the self-test: nobody's business.
+    pub(super) ignored: BTreeSet<CgroupId>,
+}
+
+impl Rings {
+    pub(super) fn new(
+        deciding: RingBuf<MapData>,
+        detail: RingBuf<MapData>,
+        lost: PerCpuArray<MapData, u64>,
+    ) -> Self {
+        Self {
+            deciding,
+            detail,
+            lost,
+            held: Vec::new(),
+            seen_lost: [0; maps::LOST_COUNT as usize],
+            undecodable: 0,
+            refused: 0,
+            ignored: BTreeSet::new(),
+        }
+    }
+
+    /// What becomes readable when the kernel wakes the reader.
+    pub(super) fn waker(&self) -> io::Result<OwnedFd> {
+        self.deciding.as_fd().try_clone_to_owned()
+    }
+
+    /// Something is held back: drain again soon.
+    pub(super) fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Empties both rings, the self-test's records left out. What comes out is in the order of the kernel's time, over both rings
+    /// and over successive calls.
+    pub(super) fn drain(&mut self, counters: &Counters) -> Vec<KernelEvent> {
+        let mut events = self.drain_all(counters);
+        events.retain(|event| !self.is_own(event));
+        events
+    }
+
+    /// The same with the self-test's records.
+    pub(super) fn drain_all(&mut self, counters: &Counters) -> Vec<KernelEvent> {
+        let began = clock::boot_now();
+        let mut events = std::mem::take(&mut self.held);
+        let (mut kinds, mut wrong) = (Vec::new(), 0u64);
+        let mut read = |ring: &mut RingBuf<MapData>| {
+            let mut bytes = 0u64;
+            while let Some(item) = ring.next() {
+                bytes += (item.len() as u64 + 8).next_multiple_of(8);
+                match decode(&item) {
+                    Ok((event, kind)) => {
+                        kinds.push(kind);
+                        events.push(event);
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "undecodable record from the kernel programs");
+                        wrong += 1;
+                    }
+                }
+            }
+            bytes
+        };
+        counters.deciding_used.store(read(&mut self.deciding), Ordering::Relaxed);
+        counters.detail_used.store(read(&mut self.detail), Ordering::Relaxed);
+        self.undecodable += wrong;
+        counters.count_records(&kinds);
+
+        events.sort_by_key(|event| event.time);
+        let settled = events.partition_point(|event| event.time <= began);
+        self.held = events.split_off(settled);
+        events
+    }
+
+    /// Losses since the last call.
+    pub(super) fn losses(&mut self, counters: &Counters) -> Vec<Loss> {
+        let mut losses = Vec::new();
+        let undecodable = std::mem::take(&mut self.undecodable);
+        if undecodable > 0 {
+            losses.push(Loss { kind: LossKind::Undecodable, count: undecodable });
+        }
+        let refused = std::mem::take(&mut self.refused);
+        if refused > 0 {
+            losses.push(Loss { kind: LossKind::CgroupMapFull, count: refused });
+        }
+        for index in 0..maps::LOST_COUNT {
+            // Fails only if the map is gone, and then everything is.
+            let Ok(values) = self.lost.get(&index, 0) else { continue };
+            let total: u64 = values.iter().sum();
+            let seen = std::mem::replace(&mut self.seen_lost[index as usize], total);
+            let count = total.saturating_sub(seen);
+            let kind = match index {
+                maps::LOST_DECIDING => LossKind::DecidingRingFull,
+                maps::LOST_DETAIL => LossKind::DetailRingFull,
+                maps::LOST_BUDGET => LossKind::BudgetSpent,
+                maps::LOST_MAP_FULL => LossKind::CgroupMapFull,
+                _ => {
+                    counters.too_deep.fetch_add(count, Ordering::Relaxed);
+                    continue;
+                }
+            };
+            if count > 0 {
+                losses.push(Loss { kind, count });
+            }
+        }
+        losses
+    }
+
+    /// Counts cgroups that the agent could not make watched.
+    pub(super) fn count_refused(&mut self, count: u64) {
+        self.refused += count;
+    }
+
+    /// Puts back what was drained before anybody could take it.
+    pub(super) fn keep(&mut self, events: Vec<KernelEvent>) {
+        self.held.extend(events);
+    }
+
+    fn is_own(&self, event: &KernelEvent) -> bool {
+        !self.ignored.is_empty() && cgroup(&event.fact).is_some_and(|id| self.ignored.contains(&id))
+    }
+}
+
+/// The cgroup that a fact is about.
+pub(super) fn cgroup(fact: &KernelFact) -> Option<CgroupId> {
+    match fact {
+        KernelFact::CgroupCreated { cgroup, .. }
+        | KernelFact::CgroupRemoved { cgroup }
+        | KernelFact::CgroupEmpty { cgroup }
+        | KernelFact::CgroupFrozen { cgroup, .. }
+        | KernelFact::SignalDelivered { cgroup, .. }
+        | KernelFact::Exec { cgroup, .. }
+        | KernelFact::Exit { cgroup, .. }
+        | KernelFact::Running { cgroup, .. } => Some(*cgroup),
+        KernelFact::SignalGenerated(signal) => Some(signal.cgroup),
+        KernelFact::OomVictim { cgroup, .. } => *cgroup,
+    }
+}

@@ -1,0 +1,31 @@
+//! The maps' names and bounds, and what the counters count.
+
+/// Hash map from a cgroup's id to [`Container`](crate::Container): what is watched.
+pub const CONTAINERS: &str = "CONTAINERS";
+/// Capacity of [`CONTAINERS`]: pods of a full node with all their levels many times over.
+pub const CONTAINERS_MAX: u32 = 16_384;
+/// Ring buffer of what decides: exits of main processes, emptied and made and removed cgroups,
+/// signals from outside, OOM victims.
+pub const DECIDING: &str = "DECIDING";
+/// Ring buffer of the rest; a container may write no more than its budget.
+pub const DETAIL: &str = "DETAIL";
+/// Size of each ring unless the agent says otherwise.
+pub const RING_BYTES: u32 = 1 << 20;
+/// Per-CPU array of counters: see the `LOST_*` indices.
+pub const LOST: &str = "LOST";
+/// Array of one mask: chatter (bit n−1 is signal n) that some container has for its stop signal.
+pub const UNMUTED: &str = "UNMUTED";
+
+/// A record for [`DECIDING`] found no room.
+pub const LOST_DECIDING: u32 = 0;
+/// A record for [`DETAIL`] found no room.
+pub const LOST_DETAIL: u32 = 1;
+/// A container's budget was spent.
+pub const LOST_BUDGET: u32 = 2;
+/// [`CONTAINERS`] was full.
+pub const LOST_MAP_FULL: u32 = 3;
+/// A cgroup lay too many levels below a container's own: not followed. Not a loss of evidence by
+/// itself, the container's own cgroup empties all the same.
+pub const LOST_NESTING: u32 = 4;
+/// How many counters there are.
+pub const LOST_COUNT: u32 = 5;

@@ -1,0 +1,92 @@
+//! Processes: new programs from outside, and ends.
+
+use super::{
+    debug_log,
+    emit::{To, emit, header, now},
+    read::{Address, current_cgroup, identify, layout},
+    watch::{Watched, parent},
+};
+use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
+use coroner_ebpf::record::{EXEC, EXIT, Exec, Exit};
+
+/// `sched_process_exec(struct task_struct *p, pid_t old_pid, struct linux_binprm *bprm)`: only
+/// those of a process whose parent is outside (the container's main process, preStop hooks,
+/// probes, `kubectl exec`). A container's own children exec as they please.
+#[raw_tracepoint]
+pub fn sched_process_exec(ctx: RawTracePointContext) -> i32 {
+    let cgroup = current_cgroup();
+    let Some(watched) = Watched::find(cgroup) else { return 0 };
+    let task = Address(ctx.arg(0));
+    let parent = parent(task);
+    if parent.in_container != 0 {
+        return 0;
+    }
+    let owner = watched.owner(cgroup);
+    let time = now();
+    let task = identify(task, task.pointer(layout!(task_signal)));
+    if owner.main() == 0 {
+        owner.set_main(task.tgid);
+    }
+    let main = owner.main() == task.tgid;
+    let to = if main {
+        To::Deciding
+    } else if owner.spend(time) {
+        To::Detail
+    } else {
+        return 0;
+    };
+    debug_log!(&ctx, "exec of {} in cgroup {}", task.tgid, cgroup);
+    emit(to, || Exec { header: header(EXEC, time, cgroup), task, parent, main: u64::from(main) });
+    0
+}
+
+/// `sched_process_exit(struct task_struct *p[, bool group_dead])`: for each thread; the last one of
+/// its group counts.
+#[raw_tracepoint]
+pub fn sched_process_exit(ctx: RawTracePointContext) -> i32 {
+    let task = Address(ctx.arg(0));
+    if layout!(exit_has_group_dead) != 0 {
+        if ctx.arg::<u8>(1) == 0 {
+            return 0;
+        }
+    } else {
+        // Two threads that exit together may both see 0 here: the reader counts a process once.
+        let signal = task.pointer(layout!(task_signal));
+        if signal.read::<u32>(layout!(signal_live)) != 0 {
+            return 0;
+        }
+    }
+    let cgroup = current_cgroup();
+    let Some(watched) = Watched::find(cgroup) else { return 0 };
+    let owner = watched.owner(cgroup);
+    let parent = parent(task);
+    let injected = parent.in_container == 0;
+    if !injected && !owner.is_dying() && owner.main() != task.read(layout!(task_tgid)) {
+        return 0;
+    }
+
+    let signal = task.pointer(layout!(task_signal));
+    let who = identify(task, signal);
+    // A nested PID namespace has an init too: the container's own has its parent outside.
+    let main = owner.main() == who.tgid || (injected && who.ns_pid == 1);
+    let time = now();
+    let to = if main {
+        owner.set_dying();
+        To::DecidingNow
+    } else if owner.spend(time) {
+        To::Detail
+    } else {
+        return 0;
+    };
+    let leader = task.pointer(layout!(task_group_leader));
+    debug_log!(&ctx, "exit of {} in cgroup {}", who.tgid, cgroup);
+    emit(to, || Exit {
+        header: header(EXIT, time, cgroup),
+        task: who,
+        parent,
+        group_exit_code: signal.read(layout!(signal_group_exit_code)),
+        leader_exit_code: leader.read(layout!(task_exit_code)),
+        main: u64::from(main),
+    });
+    0
+}

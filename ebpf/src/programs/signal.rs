@@ -1,0 +1,118 @@
+//! Signals: who sent what to whom, and what the target did with it.
+
+use super::{
+    debug_log,
+    emit::{To, emit, header, now},
+    read::{Address, cgroup_of, current, current_cgroup, identify, layout},
+    watch::{Watched, is_chatter, peer},
+};
+use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
+use coroner_ebpf::{
+    record::{DELIVER, Deliver, GENERATE, Generate},
+    signal_bit,
+};
+
+const SIGKILL: u32 = 9;
+const SIGTERM: u32 = 15;
+/// `SEND_SIG_NOINFO` and `SEND_SIG_PRIV` are passed for a pointer (`include/linux/sched/signal.h`).
+const SEND_SIG_NOINFO: u64 = 0;
+const SEND_SIG_PRIV: u64 = 1;
+const SI_USER: i32 = 0;
+const SI_KERNEL: i32 = 0x80;
+
+/// `signal_generate(int sig, struct kernel_siginfo *info, struct task_struct *task, int group,
+/// int result)`: at the end of `__send_signal_locked`, in the sender's context.
+#[raw_tracepoint]
+pub fn signal_generate(ctx: RawTracePointContext) -> i32 {
+    let signal: u32 = ctx.arg(0);
+    if is_chatter(signal) {
+        return 0;
+    }
+    let task = Address(ctx.arg(2));
+    let cgroup = cgroup_of(task);
+    let Some(watched) = Watched::find(cgroup) else { return 0 };
+    let owner = watched.owner(cgroup);
+    if !owner.wants(signal) {
+        return 0;
+    }
+
+    let from = current();
+    let (sender, sender_owner) = peer(from, current_cgroup());
+    let inside = sender_owner != 0 && sender_owner == owner.owner_id();
+    let time = now();
+    let to = if inside {
+        // Its own affair, and what the kernel does in the name of a dying init: any number of it.
+        if !owner.spend(time) {
+            return 0;
+        }
+        To::Detail
+    } else if signal == SIGKILL || signal == SIGTERM || owner.stopped_by(signal) {
+        owner.set_dying();
+        To::DecidingNow
+    } else {
+        if !owner.spend(time) {
+            return 0;
+        }
+        To::Detail
+    };
+
+    let code = match ctx.arg(1) {
+        SEND_SIG_NOINFO => SI_USER,
+        SEND_SIG_PRIV => SI_KERNEL,
+        info => Address(info).read(layout!(siginfo_code)),
+    };
+    let group: u32 = ctx.arg(3);
+    let result: u32 = ctx.arg(4);
+    let shared = task.pointer(layout!(task_signal));
+    let sighand = task.pointer(layout!(task_sighand));
+    let blocked: u64 = task.read(layout!(task_blocked));
+    debug_log!(&ctx, "signal {} for cgroup {}, result {}", signal, cgroup, result);
+    emit(to, || Generate {
+        header: header(GENERATE, time, cgroup),
+        target: identify(task, shared),
+        sender,
+        code,
+        signal: signal as u8,
+        result: result as u8,
+        group: (group != 0) as u8,
+        blocked: (blocked & signal_bit(signal) != 0) as u8,
+        pending: shared.read::<u64>(layout!(signal_shared_pending))
+            | task.read::<u64>(layout!(task_pending)),
+        handler: sighand
+            .at(layout!(sighand_action))
+            .at((signal.wrapping_sub(1) & 63) * layout!(sigaction_size))
+            .read(layout!(sigaction_handler)),
+        state_known: (sighand.0 != 0 && shared.0 != 0) as u64,
+    });
+    0
+}
+
+/// `signal_deliver(int sig, struct kernel_siginfo *info, struct k_sigaction *ka)`: in
+/// `get_signal`, `current` is the target.
+#[raw_tracepoint]
+pub fn signal_deliver(ctx: RawTracePointContext) -> i32 {
+    let signal: u32 = ctx.arg(0);
+    // Every thread of a group that exits or execs takes a 9: it proves nothing.
+    if signal == SIGKILL || is_chatter(signal) {
+        return 0;
+    }
+    let cgroup = current_cgroup();
+    let Some(watched) = Watched::find(cgroup) else { return 0 };
+    let owner = watched.owner(cgroup);
+    if !owner.wants(signal) {
+        return 0;
+    }
+    let time = now();
+    if !owner.spend(time) {
+        return 0;
+    }
+    let task = current();
+    let action = Address(ctx.arg(2));
+    emit(To::Detail, || Deliver {
+        header: header(DELIVER, time, cgroup),
+        task: identify(task, task.pointer(layout!(task_signal))),
+        handler: action.read(layout!(sigaction_handler)),
+        signal: u64::from(signal),
+    });
+    0
+}

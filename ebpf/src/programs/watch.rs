@@ -1,0 +1,145 @@
+//! What is watched: the map of cgroups.
+
+use super::{
+    emit::{LOST, count},
+    read::{Address, cgroup_of, layout},
+};
+use aya_ebpf::{
+    macros::map,
+    maps::{Array, HashMap},
+};
+use coroner_ebpf::{
+    CONTAINER_DYING, Container, WINDOW_SHIFT,
+    maps::{CONTAINERS_MAX, LOST_BUDGET},
+    record::{COMM_LEN, Peer},
+    signal_bit,
+};
+
+#[map]
+pub(super) static CONTAINERS: HashMap<u64, Container> =
+    HashMap::with_max_entries(CONTAINERS_MAX, 0);
+
+#[map]
+static UNMUTED: Array<u64> = Array::with_max_entries(1, 0);
+
+/// A watched cgroup: a value of `CONTAINERS`, shared with all CPUs. Its words are read and written
+/// one by one and without locks: what a race can lose is a count, never an entry.
+#[derive(Clone, Copy)]
+pub(super) struct Watched(*mut Container);
+
+macro_rules! get {
+    ($this:expr, $member:ident) => {
+        // SAFETY: the pointer came from a lookup in this run of the program, during which a
+        // value's memory stays a value of this map.
+        unsafe { core::ptr::read_volatile(&raw const (*$this.0).$member) }
+    };
+}
+
+macro_rules! set {
+    ($this:expr, $member:ident, $value:expr) => {{
+        let value = $value;
+        // SAFETY: as above.
+        unsafe { core::ptr::write_volatile(&raw mut (*$this.0).$member, value) }
+    }};
+}
+
+impl Watched {
+    /// The one lookup.
+    #[inline(always)]
+    pub(super) fn find(cgroup: u64) -> Option<Self> {
+        CONTAINERS.get_ptr_mut(cgroup).map(Self)
+    }
+
+    /// The container that this cgroup belongs to, itself if it is one (or is above containers).
+    #[inline(always)]
+    pub(super) fn owner(self, cgroup: u64) -> Self {
+        let owner = get!(self, owner);
+        if owner == 0 || owner == cgroup { self } else { Self::find(owner).unwrap_or(self) }
+    }
+
+    /// Id of the container that this cgroup belongs to; 0 above containers.
+    #[inline(always)]
+    pub(super) fn owner_id(self) -> u64 {
+        get!(self, owner)
+    }
+
+    #[inline(always)]
+    pub(super) fn depth(self) -> u32 {
+        get!(self, depth)
+    }
+
+    #[inline(always)]
+    pub(super) fn wants(self, signal: u32) -> bool {
+        (layout!(signal_mask) | get!(self, signal_mask)) & signal_bit(signal) != 0
+    }
+
+    /// This signal is learned to be the container's stop signal.
+    #[inline(always)]
+    pub(super) fn stopped_by(self, signal: u32) -> bool {
+        get!(self, signal_mask) & signal_bit(signal) != 0
+    }
+
+    #[inline(always)]
+    pub(super) fn is_dying(self) -> bool {
+        get!(self, flags) & CONTAINER_DYING != 0
+    }
+
+    #[inline(always)]
+    pub(super) fn set_dying(self) {
+        set!(self, flags, get!(self, flags) | CONTAINER_DYING);
+    }
+
+    /// The main process' thread group, 0 while none is known.
+    #[inline(always)]
+    pub(super) fn main(self) -> u32 {
+        get!(self, main)
+    }
+
+    #[inline(always)]
+    pub(super) fn set_main(self, tgid: u32) {
+        set!(self, main, tgid);
+    }
+
+    /// Takes one detail record off the budget; counts it as dropped if there is none left.
+    #[inline(always)]
+    pub(super) fn spend(self, now: u64) -> bool {
+        let window = (now >> WINDOW_SHIFT) as u32;
+        let spent = if get!(self, window) == window {
+            get!(self, spent)
+        } else {
+            set!(self, window, window);
+            0
+        };
+        if spent >= layout!(budget) {
+            set!(self, dropped, get!(self, dropped).wrapping_add(1));
+            count(&LOST, LOST_BUDGET);
+            return false;
+        }
+        set!(self, spent, spent + 1);
+        true
+    }
+}
+
+/// Chatter is dropped before anything is looked up. The exception, a container whose stop signal
+/// is chatter, costs one more read and only for chatter.
+#[inline(always)]
+pub(super) fn is_chatter(signal: u32) -> bool {
+    layout!(chatter_mask) & signal_bit(signal) != 0
+        && UNMUTED.get(0).is_none_or(|unmuted| unmuted & signal_bit(signal) == 0)
+}
+
+/// Who a process outside or inside is, as sender or as parent. `task` is any task of it.
+#[inline(always)]
+pub(super) fn peer(task: Address, cgroup: u64) -> (Peer, u64) {
+    let owner = Watched::find(cgroup).map_or(0, Watched::owner_id);
+    let comm: [u8; COMM_LEN] = task.read(layout!(task_comm));
+    let tgid = task.read(layout!(task_tgid));
+    (Peer { cgroup, tgid, in_container: u32::from(owner != 0), comm }, owner)
+}
+
+/// A task's parent.
+#[inline(always)]
+pub(super) fn parent(task: Address) -> Peer {
+    let parent = task.pointer(layout!(task_real_parent));
+    peer(parent, cgroup_of(parent)).0
+}

@@ -1,0 +1,201 @@
+//! The records that cross the ring buffers. Each begins with a [`Header`] whose `kind` says which
+//! it is; a reader checks kind *and* length.
+
+/// [`Header::kind`] of [`Mkdir`].
+pub const MKDIR: u32 = 1;
+/// [`Header::kind`] of [`Moment`]: a cgroup was removed.
+pub const RMDIR: u32 = 2;
+/// [`Header::kind`] of [`Moment`]: a cgroup's last task has left.
+pub const EMPTY: u32 = 3;
+/// [`Header::kind`] of [`Moment`]: frozen (`value` 1) or thawed (0).
+pub const FROZEN: u32 = 4;
+/// [`Header::kind`] of [`Generate`].
+pub const GENERATE: u32 = 5;
+/// [`Header::kind`] of [`Deliver`].
+pub const DELIVER: u32 = 6;
+/// [`Header::kind`] of [`Exec`].
+pub const EXEC: u32 = 7;
+/// [`Header::kind`] of [`Exit`].
+pub const EXIT: u32 = 8;
+/// [`Header::kind`] of [`Victim`].
+pub const VICTIM: u32 = 9;
+
+/// `TASK_COMM_LEN`.
+pub const COMM_LEN: usize = 16;
+/// Room for a cgroup's name. The longest that a runtime makes has 153 characters.
+pub const NAME_LEN: usize = 192;
+
+/// The beginning of every record.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// Which record this is.
+    pub kind: u32,
+    /// 0.
+    pub reserved: u32,
+    /// `bpf_ktime_get_boot_ns`.
+    pub time: u64,
+    /// The cgroup that it is about; 0: unknown.
+    pub cgroup: u64,
+}
+
+/// A task of a container.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Task {
+    /// `group_leader->start_boottime`, ns; 0: unknown.
+    pub started: u64,
+    /// Thread group in the host's PID namespace.
+    pub tgid: u32,
+    /// Thread in the host's PID namespace.
+    pub tid: u32,
+    /// Thread group in its innermost PID namespace; 0: unknown.
+    pub ns_pid: u32,
+    /// `signal->flags`.
+    pub signal_flags: u32,
+    /// `comm`.
+    pub comm: [u8; COMM_LEN],
+}
+
+/// A sender or a parent: any process of the machine.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peer {
+    /// Its cgroup in the watched hierarchy; 0: unknown.
+    pub cgroup: u64,
+    /// Thread group; 0: the kernel.
+    pub tgid: u32,
+    /// 1: it is in a container.
+    pub in_container: u32,
+    /// `comm`.
+    pub comm: [u8; COMM_LEN],
+}
+
+/// `cgroup_mkdir` of a cgroup that is watched from now on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mkdir {
+    /// Kind [`MKDIR`].
+    pub header: Header,
+    /// Its parent's id.
+    pub parent: u64,
+    /// `cgroup.level`.
+    pub level: u32,
+    /// Length of the name, without the NUL.
+    pub name_len: u32,
+    /// `kn->name`, NUL-terminated; what follows the NUL is 0.
+    pub name: [u8; NAME_LEN],
+}
+
+/// Something about a cgroup that needs no more than a number.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// Kind [`RMDIR`], [`EMPTY`] or [`FROZEN`].
+    pub header: Header,
+    /// By kind.
+    pub value: u64,
+}
+
+/// `signal_generate` for a task of a container.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Generate {
+    /// Kind [`GENERATE`]; the cgroup is the target's.
+    pub header: Header,
+    /// The target.
+    pub target: Task,
+    /// `current`.
+    pub sender: Peer,
+    /// `si_code`.
+    pub code: i32,
+    /// The signal's number.
+    pub signal: u8,
+    /// `TRACE_SIGNAL_*`.
+    pub result: u8,
+    /// 1: to the whole thread group.
+    pub group: u8,
+    /// 1: the target thread blocks this signal.
+    pub blocked: u8,
+    /// `signal->shared_pending | task->pending`, this signal perhaps already in it.
+    pub pending: u64,
+    /// `sighand->action[signal−1].sa.sa_handler`: 0 SIG_DFL, 1 SIG_IGN, else an address.
+    pub handler: u64,
+    /// 1: `sighand` was there to be read (it goes when a task is reaped).
+    pub state_known: u64,
+}
+
+/// `signal_deliver` in a task of a container.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deliver {
+    /// Kind [`DELIVER`].
+    pub header: Header,
+    /// The target, which is `current`.
+    pub task: Task,
+    /// `k_sigaction.sa.sa_handler`.
+    pub handler: u64,
+    /// The signal's number.
+    pub signal: u64,
+}
+
+/// `sched_process_exec` in a container by a process whose parent is outside.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exec {
+    /// Kind [`EXEC`].
+    pub header: Header,
+    /// The task, with its new name.
+    pub task: Task,
+    /// `real_parent`.
+    pub parent: Peer,
+    /// 1: the container's main process.
+    pub main: u64,
+}
+
+/// `sched_process_exit` of a thread group's last thread.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exit {
+    /// Kind [`EXIT`].
+    pub header: Header,
+    /// The dying task.
+    pub task: Task,
+    /// `real_parent`.
+    pub parent: Peer,
+    /// `signal->group_exit_code`: the status if the group exits as one (`SIGNAL_GROUP_EXIT`).
+    pub group_exit_code: u32,
+    /// `group_leader->exit_code`: the status otherwise.
+    pub leader_exit_code: u32,
+    /// 1: the container's main process.
+    pub main: u64,
+}
+
+/// `mark_victim`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Victim {
+    /// Kind [`VICTIM`]; the cgroup is 0 on kernels that give a pid only.
+    pub header: Header,
+    /// Thread id.
+    pub pid: u64,
+}
+
+/// `SIGNAL_GROUP_EXIT` in [`Task::signal_flags`] (`include/linux/sched/signal.h`).
+pub const SIGNAL_GROUP_EXIT: u32 = 0x4;
+/// `SIGNAL_UNKILLABLE`: init of a PID namespace.
+pub const SIGNAL_UNKILLABLE: u32 = 0x40;
+
+// No record but the one with a name exceeds 128 bytes, and the parts sum to the whole: there is no
+// hidden padding whose old contents would leak out of the kernel.
+const _: () = assert!(size_of::<Header>() == 24);
+const _: () = assert!(size_of::<Task>() == 40);
+const _: () = assert!(size_of::<Peer>() == 32);
+const _: () = assert!(size_of::<Mkdir>() == 24 + 16 + NAME_LEN);
+const _: () = assert!(size_of::<Moment>() == 24 + 8);
+const _: () = assert!(size_of::<Generate>() == 24 + 40 + 32 + 8 + 24);
+const _: () = assert!(size_of::<Deliver>() == 24 + 40 + 16);
+const _: () = assert!(size_of::<Exec>() == 24 + 40 + 32 + 8);
+const _: () = assert!(size_of::<Exit>() == 24 + 40 + 32 + 16);
+const _: () = assert!(size_of::<Victim>() == 24 + 8);
+const _: () = assert!(size_of::<Generate>() <= 128);
