@@ -1,1 +1,354 @@
-//! A private containerd and runc, in their own mount namespace.
+//! A private containerd and runc, in their own mount namespace, on this machine's kernel and
+//! cgroups. The machine's own containerd, its /run, /var/lib and sysctls are never touched.
+//!
+//! ```ignore
+//! let containerd = Containerd::start(Options::new("/tmp/coroner-lab")).await?;
+//! image::build(workload, &archive)?;
+//! containerd.import(&archive).await?;                     // sandbox image and workload: image::NAME
+//! let cri = RuntimeServiceClient::new(containerd::connect(&containerd.endpoint()).await?);
+//! // RunPodSandbox: network namespace NODE (there is no CNI), linux.cgroup_parent =
+//! //   format!("{}/kubepods/besteffort/pod{uid}", containerd.cgroup_parent())
+//! // No cpu, memory or pids limits: the hierarchy may lack those controllers.
+//! containerd.stop().await?;                               // nothing remains
+//! ```
+//!
+//! Everything lives below one work directory, which also names the lab's own top-level cgroup, so
+//! that [`clean_up`] finds what an earlier run left behind: by the processes whose `/run` *is* the
+//! work directory's, and by the cgroup.
+
+mod config;
+mod leftovers;
+mod namespace;
+
+pub use leftovers::clean_up;
+
+use anyhow::{Context, Result, bail, ensure};
+use hyper_util::rt::TokioIo;
+use k8s_cri::v1::{
+    ImageSpec, ImageStatusRequest, VersionRequest, image_service_client::ImageServiceClient,
+    runtime_service_client::RuntimeServiceClient,
+};
+use rustix::process::{Pid, Signal};
+use std::{
+    fs::{self, File},
+    os::unix::process::ExitStatusExt as _,
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+use tokio::{net::UnixStream, sync::watch, time};
+use tonic::transport::{Channel, Endpoint, Uri};
+
+/// How long the daemon may take to answer. It takes less than a second on an idle machine.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long an image may take from its import until the CRI knows it: an event inside containerd.
+const IMAGE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Which cgroup hierarchy runc is made to see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hierarchy {
+    /// cgroup v2, on a hybrid machine the otherwise unused one at /sys/fs/cgroup/unified.
+    Unified,
+    /// cgroup v1, as the machine has it mounted.
+    Legacy,
+}
+
+/// How to start it.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where everything is kept; made if it is not there. Short, for a socket's path may have 107
+    /// bytes, and on a file system that the outside sees.
+    pub work: PathBuf,
+    /// cgroup v2 or v1.
+    pub hierarchy: Hierarchy,
+    /// The daemon; its `ctr` and `containerd-shim-runc-v2` stand beside it.
+    pub containerd: PathBuf,
+    /// The runtime.
+    pub runc: PathBuf,
+}
+
+impl Options {
+    /// Debian's containerd and runc on cgroup v2.
+    pub fn new(work: impl Into<PathBuf>) -> Options {
+        Options {
+            work: work.into(),
+            hierarchy: Hierarchy::Unified,
+            containerd: "/usr/bin/containerd".into(),
+            runc: "/usr/sbin/runc".into(),
+        }
+    }
+}
+
+/// A running private containerd. Dropping it removes everything, as [`Containerd::stop`] does.
+#[derive(Debug)]
+pub struct Containerd {
+    options: Options,
+    cgroup_root: PathBuf,
+    daemon: Daemon,
+    stopped: bool,
+    _lock: File,
+}
+
+impl Containerd {
+    /// Removes what an earlier run left in the same work directory, then starts the daemon and
+    /// waits until it answers.
+    ///
+    /// # Errors
+    /// Not root; a program is missing; another lab uses the work directory; the machine has no
+    /// such hierarchy; the daemon fails, whose last words are then part of the error.
+    pub async fn start(options: Options) -> Result<Containerd> {
+        ensure!(
+            rustix::process::geteuid().is_root(),
+            "the lab runs a container runtime and needs root: use sudo"
+        );
+        for program in [&options.containerd, &options.runc] {
+            ensure!(
+                program.is_file(),
+                "{} is not there: install the packages containerd and runc",
+                program.display()
+            );
+        }
+        fs::create_dir_all(&options.work)
+            .with_context(|| format!("cannot make {}", options.work.display()))?;
+        let options = Options { work: fs::canonicalize(&options.work)?, ..options };
+        let lock = leftovers::lock(&options.work)?;
+        leftovers::remove(&options.work)?;
+        let hierarchies = namespace::Hierarchies::of_this_machine()?;
+        let cgroup_root = hierarchies.root(options.hierarchy)?;
+        config::write(&options, &cgroup_root)?;
+        let daemon = Daemon::start(&options, &hierarchies)?;
+        let containerd = Containerd { options, cgroup_root, daemon, stopped: false, _lock: lock };
+        containerd.wait_ready().await?;
+        Ok(containerd)
+    }
+
+    /// `unix://…`, reachable from outside the private namespace.
+    pub fn endpoint(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    fn socket(&self) -> PathBuf {
+        config::socket(&self.options.work)
+    }
+
+    /// The mount point, as the host sees it, of the hierarchy that runc uses. For
+    /// [`Hierarchy::Legacy`] that of the memory controller.
+    pub fn cgroup_root(&self) -> &Path {
+        &self.cgroup_root
+    }
+
+    /// The lab's own top-level cgroup, such as `/coroner-lab-3f2a91c0`: below it, `kubepods` keeps
+    /// apart from that of any real node.
+    pub fn cgroup_parent(&self) -> String {
+        leftovers::cgroup_parent(&self.options.work)
+    }
+
+    /// The daemon's log file.
+    pub fn log(&self) -> PathBuf {
+        self.options.work.join("containerd.log")
+    }
+
+    /// The daemon's process id; also of one that has been killed.
+    pub fn pid(&self) -> u32 {
+        self.daemon.pid.as_raw_nonzero().get().cast_unsigned()
+    }
+
+    /// Kills the daemon with SIGKILL and waits for its end; containers and shims live on.
+    ///
+    /// # Errors
+    /// It cannot be signalled.
+    pub async fn kill(&mut self) -> Result<()> {
+        self.daemon.kill().await
+    }
+
+    /// Starts the daemon again on the same state, after [`Containerd::kill`] or instead of it.
+    ///
+    /// # Errors
+    /// As [`Containerd::start`].
+    pub async fn restart(&mut self) -> Result<()> {
+        self.daemon.kill().await?;
+        let hierarchies = namespace::Hierarchies::of_this_machine()?;
+        self.daemon = Daemon::start(&self.options, &hierarchies)?;
+        self.wait_ready().await
+    }
+
+    /// Imports an archive made by [`crate::image::build`] and waits until the CRI knows the image.
+    ///
+    /// # Errors
+    /// `ctr` fails, or the image does not appear.
+    pub async fn import(&self, archive: &Path) -> Result<()> {
+        let ctr = self.options.containerd.with_file_name("ctr");
+        let output = tokio::process::Command::new(&ctr)
+            .arg("--address")
+            .arg(self.socket())
+            .args(["--namespace", "k8s.io", "images", "import", "--snapshotter", "native"])
+            .arg(archive)
+            .output()
+            .await
+            .with_context(|| format!("cannot run {}", ctr.display()))?;
+        ensure!(
+            output.status.success(),
+            "ctr could not import {}: {}",
+            archive.display(),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        let mut images = ImageServiceClient::new(connect(&self.endpoint()).await?);
+        let known = async {
+            loop {
+                let image = ImageSpec { image: crate::image::NAME.into(), ..Default::default() };
+                let request = ImageStatusRequest { image: Some(image), verbose: false };
+                if let Ok(answer) = images.image_status(request).await
+                    && answer.into_inner().image.is_some()
+                {
+                    return;
+                }
+                time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        time::timeout(IMAGE_WITHIN, known)
+            .await
+            .with_context(|| format!("the CRI does not learn of {}", crate::image::NAME))
+    }
+
+    /// Kills the daemon, the shims and all containers, and removes cgroups and directories.
+    ///
+    /// # Errors
+    /// Something does not go away: says what.
+    pub async fn stop(mut self) -> Result<()> {
+        self.daemon.kill().await?;
+        self.stopped = true;
+        let work = self.options.work.clone();
+        tokio::task::spawn_blocking(move || {
+            leftovers::remove(&work)?;
+            leftovers::give_up(&work)
+        })
+        .await
+        .context("the clean-up panicked")?
+    }
+
+    async fn wait_ready(&self) -> Result<()> {
+        let mut ended = self.daemon.ended.clone();
+        let answers = async {
+            loop {
+                if let Ok(channel) = connect(&self.endpoint()).await {
+                    let version = VersionRequest { version: "v1".into() };
+                    if RuntimeServiceClient::new(channel).version(version).await.is_ok() {
+                        return;
+                    }
+                }
+                time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let why = tokio::select! {
+            () = answers => return Ok(()),
+            Ok(status) = ended.wait_for(Option::is_some) => match *status {
+                Some(status) => format!("containerd ended with {}", describe(status)),
+                None => "containerd ended".into(),
+            },
+            () = time::sleep(READY_WITHIN) => "containerd does not answer".into(),
+        };
+        let log = fs::read_to_string(self.log()).unwrap_or_default();
+        let last: Vec<&str> = log.lines().rev().take(5).collect();
+        bail!("{why}; the end of {}:\n{}", self.log().display(), {
+            last.into_iter().rev().collect::<Vec<_>>().join("\n")
+        })
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        if !self.stopped {
+            let _ = rustix::process::kill_process(self.daemon.pid, Signal::KILL);
+            let work = &self.options.work;
+            if let Err(error) = leftovers::remove(work).and_then(|()| leftovers::give_up(work)) {
+                tracing::warn!("the lab's containerd left something behind: {error:#}");
+            }
+        }
+    }
+}
+
+/// A channel to a CRI endpoint such as `unix:///run/containerd/containerd.sock`.
+///
+/// # Errors
+/// The endpoint is no unix socket, or nobody listens.
+pub async fn connect(endpoint: &str) -> Result<Channel> {
+    let Some(path) = endpoint.strip_prefix("unix://") else {
+        bail!("{endpoint} is not a unix:// endpoint");
+    };
+    let path = PathBuf::from(path);
+    // The address is not used, but tonic wants one.
+    Endpoint::from_static("http://cri.invalid")
+        .connect_with_connector(tower::service_fn(move |_: Uri| {
+            let path = path.clone();
+            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        }))
+        .await
+        .with_context(|| format!("cannot connect to {endpoint}"))
+}
+
+/// The daemon's process.
+#[derive(Debug)]
+struct Daemon {
+    pid: Pid,
+    ended: watch::Receiver<Option<ExitStatus>>,
+}
+
+impl Daemon {
+    /// Starts it from a thread of its own, which then waits for it: the kernel kills a child with
+    /// PR_SET_PDEATHSIG when the *thread* that made it ends, and a runtime's threads come and go.
+    fn start(options: &Options, hierarchies: &namespace::Hierarchies) -> Result<Daemon> {
+        let log = options.work.join("containerd.log");
+        let output = File::options().create(true).append(true).open(&log)?;
+        let mut command = Command::new(&options.containerd);
+        command
+            .arg("--config")
+            .arg(config::path(&options.work))
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output);
+        namespace::enter_on_exec(
+            &mut command,
+            namespace::plan(&options.work, options.hierarchy, hierarchies)?,
+        );
+        let (started, start) = mpsc::sync_channel(1);
+        let (end, ended) = watch::channel(None);
+        thread::Builder::new().name("containerd".into()).spawn(move || {
+            let mut child = match command.spawn() {
+                Ok(child) => child,
+                Err(error) => {
+                    let _ = started.send(Err(error));
+                    return;
+                }
+            };
+            let _ = started.send(Ok(Pid::from_child(&child)));
+            end.send_replace(child.wait().ok());
+        })?;
+        let pid = start.recv()?.with_context(|| {
+            format!("cannot start {}; see {}", options.containerd.display(), log.display())
+        })?;
+        Ok(Daemon { pid, ended })
+    }
+
+    async fn kill(&mut self) -> Result<()> {
+        // Once its end is known the number may belong to somebody else.
+        if self.ended.borrow().is_none() {
+            match rustix::process::kill_process(self.pid, Signal::KILL) {
+                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+                Err(error) => return Err(error).context("cannot kill containerd"),
+            }
+            // An error means that the waiting thread is gone, and with it the process.
+            let _ = self.ended.wait_for(Option::is_some).await;
+        }
+        Ok(())
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    match status.signal() {
+        Some(signal) => format!("signal {signal}"),
+        None => format!("status {}", status.code().unwrap_or_default()),
+    }
+}

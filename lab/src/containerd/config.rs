@@ -1,0 +1,118 @@
+//! The daemon's configuration.
+
+use super::{Hierarchy, Options};
+use anyhow::{Context, Result, ensure};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+/// The longest path that fits into a `sockaddr_un`, without its final zero.
+const LONGEST_SOCKET_PATH: usize = 107;
+
+/// Where the daemon's configuration is.
+pub(super) fn path(work: &Path) -> PathBuf {
+    work.join("containerd.toml")
+}
+
+/// The daemon's socket, as the outside sees it: `/run` of the namespace is `<work>/run`.
+pub(super) fn socket(work: &Path) -> PathBuf {
+    work.join("run/containerd/containerd.sock")
+}
+
+/// Makes the directories and writes the configuration. `cgroup_root` is the hierarchy that runc
+/// will use.
+pub(super) fn write(options: &Options, cgroup_root: &Path) -> Result<()> {
+    let socket = socket(&options.work);
+    ensure!(
+        socket.as_os_str().len() <= LONGEST_SOCKET_PATH,
+        "{} is too long for a socket: choose a shorter work directory",
+        socket.display()
+    );
+    for directory in ["run", "lib/containerd/tmp"] {
+        fs::create_dir_all(options.work.join(directory))?;
+    }
+    let path = path(&options.work);
+    let runc = runtime(options, cgroup_root)?;
+    fs::write(&path, text(&runc)).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// runc itself, or, on a cgroup2 hierarchy without the cpu controller (a hybrid machine's), a
+/// script that first takes the CPU shares out of the bundle: containerd gives every sandbox two
+/// shares, whatever the request says (`WithDefaultSandboxShares`), and runc then fails for want of
+/// cpu.weight.
+fn runtime(options: &Options, cgroup_root: &Path) -> Result<PathBuf> {
+    let can_share = options.hierarchy == Hierarchy::Legacy
+        || fs::read_to_string(cgroup_root.join("cgroup.controllers"))
+            .with_context(|| format!("{} is no cgroup2 file system", cgroup_root.display()))?
+            .split_whitespace()
+            .any(|controller| controller == "cpu");
+    if can_share {
+        return Ok(options.runc.clone());
+    }
+    let runc = options.runc.to_str().context("runc's path is not UTF-8")?;
+    let script = options.work.join("run/runc");
+    fs::write(&script, without_shares(runc))
+        .with_context(|| format!("cannot write {}", script.display()))?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    Ok("/run/runc".into())
+}
+
+fn without_shares(runc: &str) -> String {
+    format!(
+        r#"#!/bin/sh
+# Written by coroner's lab: this cgroup hierarchy has no cpu controller.
+for word; do
+  [ "$before" = --bundle ] && sed -i 's/"cpu":{{"shares":[0-9]*}}/"cpu":{{}}/' "$word/config.json"
+  before=$word
+done
+exec '{}' "$@"
+"#,
+        runc.replace('\'', r"'\''")
+    )
+}
+
+/// * `opt` would make /opt/containerd, AppArmor would load a profile into the machine's kernel.
+/// * The native snapshotter works on every file system, and copying one small binary costs nothing.
+/// * Without CAP_SYS_RESOURCE no score below the daemon's own can be set.
+fn text(runc: &Path) -> String {
+    format!(
+        r#"version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+temp = "/var/lib/containerd/tmp"
+disabled_plugins = [
+  "io.containerd.snapshotter.v1.aufs",
+  "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.internal.v1.tracing",
+  "io.containerd.tracing.processor.v1.otlp",
+]
+
+[grpc]
+  address = "/run/containerd/containerd.sock"
+
+[plugins."io.containerd.internal.v1.opt"]
+  path = "/var/lib/containerd/opt"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = {image:?}
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "native"
+    default_runtime_name = "runc"
+
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        BinaryName = {runc:?}
+        SystemdCgroup = false
+"#,
+        image = crate::image::NAME,
+    )
+}

@@ -1,0 +1,177 @@
+//! The daemon's mount namespace: everything that containerd, its shims and runc would change on
+//! the machine is theirs alone.
+
+use super::Hierarchy;
+use anyhow::{Context, Result, bail};
+use rustix::{
+    mount::{MountFlags, MountPropagationFlags},
+    thread::UnshareFlags,
+};
+use std::{
+    ffi::CString,
+    fs, io,
+    os::unix::{ffi::OsStrExt as _, process::CommandExt as _},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Where the cgroup hierarchies are mounted on this machine.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Hierarchies {
+    /// cgroup2, wherever it is mounted.
+    pub(super) unified: Option<PathBuf>,
+    /// Every v1 hierarchy.
+    pub(super) legacy: Vec<PathBuf>,
+    memory: Option<PathBuf>,
+}
+
+impl Hierarchies {
+    pub(super) fn of_this_machine() -> Result<Hierarchies> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo")
+            .context("cannot read /proc/self/mountinfo")?;
+        Ok(Hierarchies::read(&mounts))
+    }
+
+    /// From the lines of mountinfo, proc_pid_mountinfo(5): the mount point is the fifth field, the
+    /// type and the super block's options stand after the dash.
+    fn read(mountinfo: &str) -> Hierarchies {
+        let mut found = Hierarchies::default();
+        for line in mountinfo.lines() {
+            let Some((before, after)) = line.split_once(" - ") else { continue };
+            let (Some(point), Some(kind)) = (before.split(' ').nth(4), after.split(' ').next())
+            else {
+                continue;
+            };
+            let options = after.split(' ').nth(2).unwrap_or_default();
+            match kind {
+                "cgroup2" if found.unified.is_none() => found.unified = Some(point.into()),
+                "cgroup" => {
+                    if options.split(',').any(|option| option == "memory") {
+                        found.memory = Some(point.into());
+                    }
+                    found.legacy.push(point.into());
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// Every mount point, v1 and v2.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Path> {
+        self.unified.iter().chain(&self.legacy).map(PathBuf::as_path)
+    }
+
+    pub(super) fn root(&self, wanted: Hierarchy) -> Result<PathBuf> {
+        let root = match wanted {
+            Hierarchy::Unified => &self.unified,
+            Hierarchy::Legacy => &self.memory,
+        };
+        match (root, wanted) {
+            (Some(root), _) => Ok(root.clone()),
+            (None, Hierarchy::Unified) => bail!(
+                "no cgroup2 file system is mounted here; \
+                 try: mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 none /sys/fs/cgroup/unified"
+            ),
+            (None, Hierarchy::Legacy) => bail!("this machine has no cgroup v1 memory hierarchy"),
+        }
+    }
+}
+
+/// One mount, ready for the moment between fork and exec, when nothing may be allocated.
+#[derive(Debug)]
+pub(super) struct Bind {
+    source: CString,
+    target: CString,
+    read_only: bool,
+}
+
+/// What is mounted over what, in order.
+pub(super) fn plan(work: &Path, wanted: Hierarchy, machine: &Hierarchies) -> Result<Vec<Bind>> {
+    let mut binds = vec![
+        bind(&work.join("run"), "/run", false)?,
+        bind(&work.join("lib"), "/var/lib", false)?,
+        // CNI plugins and node components set sysctls, and those are the machine's own.
+        bind(Path::new("/proc/sys"), "/proc/sys", true)?,
+    ];
+    // A bind, not a mount of its own: mounting cgroup2 anew would set its flags (nsdelegate and
+    // others) for the whole machine. runc takes the type of /sys/fs/cgroup for the mode.
+    if let (Hierarchy::Unified, Some(unified)) = (wanted, &machine.unified)
+        && unified != Path::new("/sys/fs/cgroup")
+    {
+        binds.push(bind(unified, "/sys/fs/cgroup", false)?);
+    }
+    Ok(binds)
+}
+
+fn bind(source: &Path, target: &str, read_only: bool) -> Result<Bind> {
+    Ok(Bind {
+        source: CString::new(source.as_os_str().as_bytes())?,
+        target: CString::new(target)?,
+        read_only,
+    })
+}
+
+/// Makes the command's child a member of a namespace of its own with these mounts, that dies with
+/// the thread which starts it, in a process group that a Ctrl-C does not reach.
+pub(super) fn enter_on_exec(command: &mut Command, binds: Vec<Bind>) {
+    command.process_group(0);
+    // SAFETY: only system calls on values made before the fork.
+    unsafe {
+        command.pre_exec(move || {
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+            rustix::thread::unshare_unsafe(UnshareFlags::NEWNS)?;
+            propagate(MountPropagationFlags::PRIVATE)?;
+            for bind in &binds {
+                mount(bind)?;
+            }
+            // Containers' mounts have to be seen by the shims and the other way round.
+            propagate(MountPropagationFlags::SHARED)
+        });
+    }
+}
+
+fn propagate(how: MountPropagationFlags) -> io::Result<()> {
+    Ok(rustix::mount::mount_change(c"/", how | MountPropagationFlags::REC)?)
+}
+
+fn mount(bind: &Bind) -> io::Result<()> {
+    rustix::mount::mount_bind(&bind.source, &bind.target)?;
+    if bind.read_only {
+        rustix::mount::mount_remount(&bind.target, MountFlags::BIND | MountFlags::RDONLY, c"")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+30 24 0:26 / /sys/fs/cgroup rw shared:9 - tmpfs tmpfs rw,mode=755
+34 30 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+35 30 0:31 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd
+39 30 0:35 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+a line that is none";
+
+    const UNIFIED: &str = "30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate";
+
+    #[test]
+    fn a_hybrid_machine_has_both() {
+        let machine = Hierarchies::read(HYBRID);
+        assert_eq!(machine.root(Hierarchy::Unified).unwrap(), Path::new("/sys/fs/cgroup/unified"));
+        assert_eq!(machine.root(Hierarchy::Legacy).unwrap(), Path::new("/sys/fs/cgroup/memory"));
+        assert_eq!(machine.all().count(), 3);
+        let binds = plan(Path::new("/w"), Hierarchy::Unified, &machine).unwrap();
+        assert!(binds.iter().any(|bind| bind.target.as_c_str() == c"/sys/fs/cgroup"));
+    }
+
+    #[test]
+    fn a_unified_machine_keeps_its_cgroup_mount() {
+        let machine = Hierarchies::read(UNIFIED);
+        assert_eq!(machine.root(Hierarchy::Unified).unwrap(), Path::new("/sys/fs/cgroup"));
+        assert!(machine.root(Hierarchy::Legacy).is_err());
+        let binds = plan(Path::new("/w"), Hierarchy::Unified, &machine).unwrap();
+        assert!(binds.iter().all(|bind| bind.target.as_c_str() != c"/sys/fs/cgroup"));
+    }
+}
