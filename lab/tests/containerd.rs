@@ -85,11 +85,13 @@ async fn run(
     (sandbox, container)
 }
 
-/// Processes that live in the private namespace or in the lab's cgroup.
+/// Processes that live in the private namespace or in the lab's cgroup. A zombie, which has no
+/// program any more, is for its parent to reap.
 fn members(run: (u64, u64), cgroup: &str) -> Vec<String> {
     use std::os::unix::fs::MetadataExt as _;
     let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| {
         let path = entry.ok()?.path();
+        fs::read_link(path.join("exe")).ok()?;
         let inside = fs::metadata(path.join("root/run"))
             .is_ok_and(|seen| (seen.dev(), seen.ino()) == run)
             || fs::read_to_string(path.join("cgroup")).is_ok_and(|text| text.contains(cgroup));
