@@ -145,7 +145,8 @@ pub enum DoctorOutput {
 pub struct TerminationsArgs {
     /// URL of the running agent.
     #[arg(long, env = "CORONER_URL", value_name = "URL", default_value = "http://127.0.0.1:9470")]
-    pub url: String,
+    #[arg(value_parser = parse_url)]
+    pub url: http::Uri,
     /// Only pods of this namespace.
     #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
     pub namespace: Option<String>,
@@ -200,6 +201,15 @@ fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
+/// `http://HOST:PORT`: the agent speaks no TLS, and its paths are our own.
+fn parse_url(text: &str) -> Result<http::Uri, String> {
+    text.parse::<http::Uri>()
+        .ok()
+        .filter(|uri| uri.scheme_str() == Some("http") && uri.authority().is_some())
+        .filter(|uri| uri.path() == "/" && uri.query().is_none())
+        .ok_or_else(|| format!("give http://HOST:PORT, such as http://127.0.0.1:{DEFAULT_PORT}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -227,7 +237,7 @@ mod tests {
         assert_eq!(run.listen.port(), DEFAULT_PORT);
         let cli = Cli::try_parse_from(["coroner", "terminations"]).unwrap();
         let Command::Terminations(list) = cli.command else { panic!("not terminations") };
-        assert!(list.url.ends_with(&format!(":{DEFAULT_PORT}")));
+        assert_eq!(list.url.port_u16(), Some(DEFAULT_PORT));
     }
 
     #[test]
@@ -247,6 +257,16 @@ mod tests {
         }
         for text in ["", "MiB", "-1", "4096MiB", "1GiB"] {
             assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn urls() {
+        for text in ["http://h:1", "http://h:1/", "http://[::1]:9470"] {
+            assert!(parse_url(text).is_ok(), "{text}");
+        }
+        for text in ["", "h:1", "https://h", "http://", "http://a b", "http://h/path", "/x"] {
+            assert!(parse_url(text).is_err(), "{text}");
         }
     }
 

@@ -1,0 +1,166 @@
+//! The binary as a person meets it: exit statuses and messages.
+
+use coroner::{
+    clock,
+    domain::observation::PodTermination,
+    health::Health,
+    history::History,
+    http::{Shared, serve},
+    metrics::Metrics,
+};
+use std::{
+    io::Read,
+    net::TcpListener,
+    process::{Command, Output, Stdio},
+    sync::{Arc, Mutex},
+};
+
+/// The binary with nothing of the surrounding environment that it would listen to.
+fn coroner(args: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
+    command.args(args.split_whitespace()).env_clear().stdin(Stdio::null());
+    command
+}
+
+fn run(command: &mut Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().expect("not killed"), text(stdout), text(stderr))
+}
+
+#[test]
+fn wrong_usage_is_64_and_says_what_is_wrong() {
+    let cases = [
+        ("", "Usage: coroner"),
+        ("fly", "unrecognized subcommand 'fly'"),
+        ("run --settle soon", "such as 250ms, 5s or 1m"),
+        ("run --listen 80", "give an address and a port"),
+        ("run --cri /run/x.sock", "give --node NAME"),
+        ("run --no-api --cri tcp://h:1", "not a unix socket"),
+        ("run --no-api --cri /x --ring-bytes 5000", "8192 would do"),
+        ("run --no-api --log-level =,=", "--log-level"),
+        ("terminations --url ftp://x", "give http://HOST:PORT"),
+        ("terminations -o yaml", "[possible values: table, wide, json]"),
+        ("doctor -o table", "[possible values: text, json]"),
+    ];
+    for (args, message) in cases {
+        let (code, out, err) = run(&mut coroner(args));
+        assert_eq!((code, &*out), (64, ""), "{args}: {err}");
+        assert!(err.contains(message), "{args}: {err}");
+    }
+}
+
+#[test]
+fn the_environment_counts_as_flags_do() {
+    let (code, _, err) =
+        run(coroner("run").env("CORONER_RING_BYTES", "5000").env("NODE_NAME", "n"));
+    assert_eq!(code, 64);
+    assert!(err.contains("--ring-bytes 5000"), "{err}");
+    let (code, _, err) = run(coroner("run").env("CORONER_NO_API", "perhaps"));
+    assert_eq!(code, 64, "{err}");
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for args in ["--help", "help", "run --help", "doctor --help", "terminations -h", "--version"] {
+        let (code, out, _) = run(&mut coroner(args));
+        assert_eq!(code, 0, "{args}");
+        assert!(out.contains("coroner"), "{args}: {out}");
+    }
+}
+
+#[test]
+fn a_taken_port_is_found_out_before_anything_is_attached() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let args = format!("run --no-api --cri /nowhere.sock --listen {address}");
+    let (code, _, err) = run(&mut coroner(&args));
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains(&format!("cannot listen on {address}")), "{err}");
+    assert!(err.contains("--listen"), "{err}");
+}
+
+#[test]
+fn no_agent_is_a_failure_with_a_hint() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (code, out, err) = run(&mut coroner(&format!("terminations --url http://{free}")));
+    assert_eq!((code, &*out), (1, ""));
+    assert!(err.contains("is `coroner run` running"), "{err}");
+}
+
+/// Serves `accounts` accounts until the test ends; the URL.
+fn agent(accounts: usize) -> String {
+    let account: PodTermination =
+        serde_json::from_str(include_str!("golden/termination.json")).unwrap();
+    let mut history = History::new(accounts);
+    for n in 0..accounts {
+        let mut account = account.clone();
+        account.pod.name = format!("web-{n}");
+        account.pod.uid = format!("uid-{n}").as_str().into();
+        history.put(account, false);
+    }
+    let shared = Arc::new(Shared {
+        health: Mutex::new(Health::new(false, clock::boot_now())),
+        history: Mutex::new(history),
+        metrics: Metrics::new().unwrap(),
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            serve(listener, shared, std::future::pending()).await
+        })
+    });
+    url
+}
+
+#[test]
+fn terminations_of_a_running_agent() {
+    let url = agent(2);
+    let (code, out, err) = run(&mut coroner(&format!("terminations --url {url} -n shop")));
+    assert_eq!(code, 0, "{err}");
+    let lines: Vec<_> = out.lines().collect();
+    assert_eq!(lines.len(), 3, "{out}");
+    assert!(lines[1].contains("web-1") && lines[2].contains("web-0"), "newest first: {out}");
+    let (_, out, _) = run(&mut coroner(&format!("terminations --url {url} -n other")));
+    assert_eq!(out.lines().count(), 1, "{out}");
+    let (_, out, _) = run(&mut coroner(&format!("terminations --url {url} --limit 1 -o json")));
+    let accounts: Vec<PodTermination> = serde_json::from_str(&out).unwrap();
+    assert_eq!(accounts.len(), 1);
+    let (_, out, _) = run(coroner("terminations -o wide").env("CORONER_URL", &url));
+    assert!(out.contains("children_not_signalled"), "{out}");
+}
+
+#[test]
+fn a_reader_that_has_had_enough_is_no_failure() {
+    let url = agent(2000); // far more than a pipe holds
+    let mut child = coroner(&format!("terminations --url {url}"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0; 16];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), &*err), (Some(0), ""));
+}
+
+#[test]
+fn doctor_always_answers_and_its_status_agrees() {
+    let (code, out, err) = run(&mut coroner("doctor --no-api --cri /nowhere.sock -o json"));
+    assert_eq!(code, 1, "{err}");
+    let answer: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(answer["ok"], false);
+    let checks = answer["checks"].as_array().unwrap();
+    let of = |name: &str| checks.iter().find(|check| check["name"] == name).unwrap();
+    assert_eq!(of("CRI")["outcome"], "failed");
+    assert!(of("CRI")["found"].as_str().unwrap().contains("/nowhere.sock"));
+    assert_eq!(of("apiserver")["outcome"], "skipped");
+    let (code, out, _) = run(&mut coroner("doctor --no-api --cri /nowhere.sock"));
+    assert_eq!(code, 1);
+    assert!(out.contains("✘ CRI") && out.contains("would not work"), "{out}");
+}

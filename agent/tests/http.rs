@@ -1,0 +1,165 @@
+//! The HTTP server by its router: what each page answers, and what it says to nonsense.
+
+use axum::{
+    body::Body,
+    http::{Method, Request, StatusCode},
+};
+use coroner::{
+    clock,
+    domain::{
+        input::{ApiEvent, CriEvent, Input, Received},
+        observation::PodTermination,
+    },
+    health::Health,
+    history::History,
+    http::{Shared, lock, router},
+    kernel::StartReport,
+    metrics::Metrics,
+};
+use http_body_util::BodyExt;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+use tower::ServiceExt;
+
+/// The account that the unit tests pin as the API's form.
+fn sample() -> PodTermination {
+    serde_json::from_str(include_str!("golden/termination.json")).unwrap()
+}
+
+/// An agent that has just started, with three accounts: a.1, b.1, a.2.
+fn agent() -> Arc<Shared> {
+    let mut history = History::new(8);
+    for (name, life) in [("a", 1), ("b", 1), ("a", 2)] {
+        let mut account = sample();
+        account.pod.namespace = format!("ns-{name}");
+        account.pod.name = name.into();
+        account.pod.uid = format!("uid-{name}").as_str().into();
+        account.life = life;
+        history.put(account, false);
+    }
+    Arc::new(Shared {
+        health: Mutex::new(Health::new(true, clock::boot_now())),
+        history: Mutex::new(history),
+        metrics: Metrics::new().unwrap(),
+    })
+}
+
+async fn ask(shared: &Arc<Shared>, method: Method, uri: &str) -> (StatusCode, String) {
+    let request = Request::builder().method(method).uri(uri).body(Body::empty()).unwrap();
+    let answer = router(shared.clone()).oneshot(request).await.unwrap();
+    let status = answer.status();
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+async fn get(shared: &Arc<Shared>, uri: &str) -> (StatusCode, String) {
+    ask(shared, Method::GET, uri).await
+}
+
+async fn listed(shared: &Arc<Shared>, query: &str) -> Vec<String> {
+    let (status, body) = get(shared, &format!("/api/v1/terminations{query}")).await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    let accounts: Vec<PodTermination> = serde_json::from_str(&body).unwrap();
+    accounts.iter().map(|account| format!("{}.{}", account.pod.name, account.life)).collect()
+}
+
+#[tokio::test]
+async fn lists_the_newest_first_and_filters() {
+    let agent = agent();
+    assert_eq!(listed(&agent, "").await, ["a.2", "b.1", "a.1"]);
+    assert_eq!(listed(&agent, "?limit=1").await, ["a.2"]);
+    assert_eq!(listed(&agent, "?namespace=ns-a").await, ["a.2", "a.1"]);
+    assert_eq!(listed(&agent, "?namespace=ns-a&pod=b").await, [""; 0]);
+    assert_eq!(listed(&agent, "?pod=a&limit=1").await, ["a.2"]);
+}
+
+#[tokio::test]
+async fn one_pod_by_uid_and_life() {
+    let agent = agent();
+    for (uri, life) in [("uid-a", 2), ("uid-a?life=1", 1), ("uid-b", 1)] {
+        let (status, body) = get(&agent, &format!("/api/v1/terminations/{uri}")).await;
+        assert_eq!(status, StatusCode::OK, "{uri}");
+        assert_eq!(serde_json::from_str::<PodTermination>(&body).unwrap().life, life, "{uri}");
+    }
+    for uri in ["uid-c", "uid-a?life=3"] {
+        let (status, body) = get(&agent, &format!("/api/v1/terminations/{uri}")).await;
+        assert_eq!(status, StatusCode::NOT_FOUND, "{uri}");
+        assert!(body.contains("--history"), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn nonsense_is_answered_in_words() {
+    let agent = agent();
+    let cases = [
+        (Method::GET, "/nothing", StatusCode::NOT_FOUND, "no such page"),
+        (Method::GET, "/api/v1/terminations?limit=many", StatusCode::BAD_REQUEST, "limit"),
+        (Method::GET, "/api/v1/terminations?limit=-1", StatusCode::BAD_REQUEST, "limit"),
+        (Method::GET, "/api/v1/terminations?nmaespace=x", StatusCode::BAD_REQUEST, "nmaespace"),
+        (Method::GET, "/api/v1/terminations/uid-a?life=x", StatusCode::BAD_REQUEST, "life"),
+        (Method::GET, "/readyz?format=xml", StatusCode::BAD_REQUEST, "xml"),
+        (Method::POST, "/metrics", StatusCode::METHOD_NOT_ALLOWED, "only GET"),
+    ];
+    for (method, uri, wanted, word) in cases {
+        let (status, body) = ask(&agent, method, uri).await;
+        assert_eq!(status, wanted, "{uri}");
+        assert!(body.contains(word), "{uri}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn the_index_names_every_page() {
+    let agent = agent();
+    let (status, body) = get(&agent, "/").await;
+    assert_eq!(status, StatusCode::OK);
+    let pages = body.split_whitespace().filter(|word| word.starts_with('/'));
+    for page in pages.map(|page| page.replace("UID", "uid-a")) {
+        let (status, _) = get(&agent, &page).await;
+        assert_ne!(status, StatusCode::NOT_FOUND, "{page}");
+    }
+}
+
+#[tokio::test]
+async fn ready_only_when_every_source_works() {
+    let agent = agent();
+    let (status, body) = get(&agent, "/readyz").await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(body.matches("FAILING").count(), 3, "{body}");
+
+    let at = clock::boot_now();
+    let connected = CriEvent::Connected { runtime: "containerd 1.7".into(), process: None };
+    {
+        let mut health = lock(&agent.health);
+        let hooks = BTreeMap::from([("cgroup_mkdir", Ok(()))]);
+        health.kernel_started(StartReport { hooks, ..StartReport::default() });
+        health.note(&Received { at, input: Input::Cri(connected) });
+        health.note(&Received { at, input: Input::Api(ApiEvent::Snapshot { pods: vec![] }) });
+    }
+    let (status, body) = get(&agent, "/readyz").await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    let (_, body) = get(&agent, "/readyz?format=json").await;
+    let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["ready"], true);
+    assert_eq!(body["parts"][1]["detail"], "containerd 1.7");
+}
+
+#[tokio::test]
+async fn alive_while_the_loop_ticks() {
+    let agent = agent();
+    assert_eq!(get(&agent, "/healthz").await.0, StatusCode::OK);
+    let long_ago = clock::boot_now() - std::time::Duration::from_secs(11);
+    lock(&agent.health).note(&Received { at: long_ago, input: Input::Tick });
+    let (status, body) = get(&agent, "/healthz").await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(body.contains("not ticked"), "{body}");
+}
+
+#[tokio::test]
+async fn a_scrape_is_prometheus_text() {
+    let agent = agent();
+    let (status, body) = get(&agent, "/metrics").await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(body.contains("# TYPE coroner_pod_terminations_total counter"), "{body}");
+}
