@@ -126,6 +126,12 @@ impl<'a> Account<'a> {
         (containers || sandbox).then_some(request)
     }
 
+    /// The container ended after the pod's deletion was requested.
+    pub fn ended_in_request(&self, id: &ContainerId) -> bool {
+        let request = self.object().and_then(Object::request);
+        request.is_some() && ran_into(request, self.ended(id))
+    }
+
     /// The moment the object went, if that belongs to this end and not to a later clean-up of a
     /// pod that was long over.
     fn gone(&self, members: &BTreeSet<ContainerId>) -> Option<Between> {

@@ -7,7 +7,7 @@
 use super::{
     account::Account,
     identity::Identity,
-    ids::{CgroupId, ContainerId, PodUid},
+    ids::{CgroupId, ContainerId, PodUid, SandboxId},
     input::{CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, Received},
     object::Objects,
     observation::{Amendment, MilestoneKind, Observation, PodTermination},
@@ -30,6 +30,9 @@ const ALONE: Duration = Duration::from_secs(60);
 const UNRESOLVED: Duration = Duration::from_secs(60);
 /// A finished pod whose sandbox stays (a completed Job) keeps its account open for this long.
 const TAIL: Duration = Duration::from_secs(600);
+/// A pod that still terminates (a finalizer, a sandbox that will not stop) keeps its evidence so
+/// long, even if the runtime has forgotten it.
+const STUCK: Duration = Duration::from_secs(24 * 3600);
 /// The kernel is asked for a container's cgroup only after this: its mkdir may be on its way.
 const CGROUP_DUE: Duration = Duration::from_secs(2);
 /// Signals that the programs report for every container (HUP, INT, QUIT, KILL, TERM).
@@ -320,7 +323,8 @@ impl Engine {
         if members.alive > 0 && pod.finished.is_some() {
             pod.finished = None; // another life began
         }
-        let begins = members.requested || members.ended.is_some();
+        let untold = |id: &ContainerId| !pod.told.contains(id) && accounts.ended(id).is_some();
+        let begins = members.requested || members.all.iter().any(untold);
         if begins && !pod.hurried && !accounts.is_settled(&members, now, settle + PATIENCE) {
             pod.hurried = true;
             said.push(Observation::PodTerminating { sandboxes: accounts.sandboxes() });
@@ -333,6 +337,13 @@ impl Engine {
             for death in &account.containers {
                 if pod.told.insert(death.id.clone()) {
                     said.push(Observation::ContainerDied(Box::new(death.clone())));
+                }
+            }
+            // Those that had died before the pod was to end, too recently to have been told.
+            for id in &members.all {
+                if pod.told.insert(id.clone()) {
+                    let death = accounts.death(id, None);
+                    said.push(Observation::ContainerDied(Box::new(death)));
                 }
             }
             said.push(Observation::PodTerminated(Box::new(account.clone())));
@@ -358,8 +369,9 @@ impl Engine {
                 ended + settle
             };
             if now >= due && (accounts.is_explained(id) || now >= ended + PATIENCE) {
-                let cause = accounts.cause(&members.all);
-                let death = accounts.death(id, members.requested.then_some(cause));
+                let into_the_end = members.requested && accounts.ended_in_request(id);
+                let cause = into_the_end.then(|| accounts.cause(&members.all));
+                let death = accounts.death(id, cause);
                 pod.told.insert(id.clone());
                 said.push(Observation::ContainerDied(Box::new(death)));
             }
@@ -456,7 +468,7 @@ impl Engine {
         for (sandbox, uid, by) in self.runtime.removed_sandboxes() {
             let settled = now >= by + self.settings.settle;
             let busy = self.active.contains(&uid);
-            if settled && !busy || now >= by + TAIL {
+            if settled && !busy || now >= by + STUCK {
                 let mut gone = self.runtime.forget(&sandbox);
                 gone.push(ContainerId::new(sandbox.as_str()));
                 for id in gone {
@@ -479,7 +491,7 @@ impl Engine {
                 .as_ref()
                 .and_then(|u| self.objects.get(u))
                 .is_some_and(|o| o.request().is_some());
-            if over && ((told && !requested) || now >= by + TAIL) {
+            if over && ((told && !requested) || now >= by + STUCK) {
                 self.runtime.forget_container(&id);
                 self.forget_container(&id);
                 if let Some(pod) = uid.and_then(|uid| self.pods.get_mut(&uid)) {
@@ -494,7 +506,22 @@ impl Engine {
                 self.objects.forget(&uid);
             }
         }
+        self.close_tails(now);
         self.forget_unresolved(now);
+    }
+
+    /// The sandbox of a completed Job stays as long as the object does; its evidence need not.
+    fn close_tails(&mut self, now: BootTime) {
+        let mut over = Vec::new();
+        for pod in self.pods.values_mut() {
+            if pod.finished.as_ref().is_some_and(|f| now > f.at + TAIL) {
+                pod.finished = None;
+                over.extend(pod.past.iter().cloned());
+            }
+        }
+        for id in over {
+            self.forget_container(&id);
+        }
     }
 
     /// Cgroups that ended and that the runtime never explained.
@@ -510,7 +537,7 @@ impl Engine {
             .filter(|owner| {
                 self.identity.container(*owner).is_none_or(|id| {
                     self.runtime.container(id).is_none()
-                        && self.runtime.sandbox(&id.as_str().into()).is_none()
+                        && self.runtime.sandbox(&SandboxId::new(id.as_str())).is_none()
                 })
             })
             .collect();

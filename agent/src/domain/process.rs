@@ -269,10 +269,9 @@ impl Processes {
 
     /// Processes from outside, with their ends.
     pub fn injected(&self) -> impl Iterator<Item = Injected> {
-        self.injected.iter().map(|i| Injected {
-            ended: self.exits.get(&i.tgid).copied(),
-            ..i.clone()
-        })
+        self.injected
+            .iter()
+            .map(|i| Injected { ended: self.exits.get(&i.tgid).copied(), ..i.clone() })
     }
 
     /// Killed by the kernel together with their PID namespace: how many, how many of those were

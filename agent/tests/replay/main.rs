@@ -1,6 +1,7 @@
 //! Recordings of real nodes replay to the truth that their makers wrote down.
 
 mod import;
+mod interleavings;
 
 use coroner::{
     domain::{
@@ -9,7 +10,7 @@ use coroner::{
         observation::{
             Amendment, ContainerDeath, FindingKind, MilestoneKind, Observation, PodTermination,
         },
-        time::Anchor,
+        time::{Anchor, BootTime},
     },
     replay::replay,
 };
@@ -28,8 +29,12 @@ struct Said {
 
 fn run(anchor: Anchor, inputs: Vec<Received>) -> Said {
     let mut engine = Engine::new(Settings::new(anchor));
+    collect(replay(&mut engine, inputs, AFTER))
+}
+
+fn collect(observations: Vec<Observation>) -> Said {
     let mut said = Said { terminations: BTreeMap::new(), deaths: BTreeMap::new(), late: 0 };
-    for observation in replay(&mut engine, inputs, AFTER) {
+    for observation in observations {
         match observation {
             Observation::PodTerminated(t) => {
                 said.terminations.entry(t.pod.name.clone()).or_default().push(*t);
@@ -188,10 +193,7 @@ fn inputs_survive_json() {
         let back: Received = serde_json::from_str(&line).unwrap();
         assert_eq!(back, input, "{line}");
     }
-    let tick = r#"{"at":5,"tick":null}"#;
-    assert!(
-        serde_json::from_str::<Received>(tick).is_ok_and(|t| t.input == Input::Tick)
-            || serde_json::from_str::<Received>(r#"{"at":5,"input":"tick"}"#).is_ok(),
-        "a tick reads back"
-    );
+    let tick = Received { at: BootTime(5), input: Input::Tick };
+    let line = serde_json::to_string(&tick).unwrap();
+    assert_eq!(serde_json::from_str::<Received>(&line).unwrap(), tick, "{line}");
 }

@@ -1,0 +1,317 @@
+//! Lives and ends of pods as the engine tells them, source by source.
+
+use super::world::{Cgroups, World, container, ids, object, sandbox};
+use coroner::domain::{
+    ids::PodUid,
+    input::{ApiEvent, ApiPod, CriEvent, CriState, ExitStatus, Input, KernelFact, Loss, LossKind},
+    observation::{Amendment, Cause, FindingKind, MilestoneKind, Observation, PhaseKind, Verdict},
+    time::BootTime,
+};
+use std::time::Duration;
+
+const CODE_0: ExitStatus = ExitStatus::Code(0);
+
+/// A pod that runs, known to all three sources.
+fn running(n: u64) -> World {
+    let mut world = World::in_sync();
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(n, false, at)));
+    world.starts(n);
+    world.lists(vec![sandbox(n, true)], vec![container(n, CriState::Running)]);
+    world.later(1000).ticks(1);
+    world
+}
+
+fn delete(world: &mut World, n: u64) {
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(n, true, at)));
+}
+
+/// The sandbox stops, the runtime tells the exit, the object goes.
+fn finish(world: &mut World, n: u64, code: i32) {
+    world.later(100).lists(vec![sandbox(n, false)], vec![container(n, CriState::Exited)]);
+    world.status(n, code);
+    let at = world.at();
+    world.later(100).api(ApiEvent::Deleted(object(n, true, at)));
+}
+
+#[test]
+fn a_deleted_pod_is_told_once_with_additive_phases() {
+    let mut world = running(1);
+    delete(&mut world, 1);
+    world.later(150).term(1, true);
+    world.later(2000).exits(1, CODE_0);
+    finish(&mut world, 1, 0);
+    world.ticks(4);
+    assert!(world.ended.is_empty(), "not before the settle window is over");
+    world.ticks(60);
+    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+    assert_eq!((end.cause, end.life, end.truncated), (Cause::ApiDelete, 1, false));
+    let phase = |kind| end.phase(kind).as_millis();
+    assert_eq!(phase(PhaseKind::KubeletReaction), 150);
+    assert_eq!(phase(PhaseKind::Shutdown), 2000);
+    assert_eq!(phase(PhaseKind::Unattributed), 0);
+    assert_eq!(end.total(), Duration::from_millis(2350));
+    let sum: Duration = end.phases.iter().map(|p| p.to.since(p.from)).sum();
+    assert_eq!(sum, end.total());
+    assert_eq!(world.died.len(), 1);
+    assert_eq!(world.died[0].verdict, Verdict::Graceful);
+    assert!(world.other.iter().any(|o| matches!(o, Observation::PodTerminating { .. })));
+    assert!(world.other.iter().any(|o| matches!(o, Observation::PodSettled { .. })));
+}
+
+#[test]
+fn the_second_tail_amends() {
+    let mut world = running(1);
+    delete(&mut world, 1);
+    world.term(1, true);
+    world.exits(1, CODE_0);
+    finish(&mut world, 1, 0);
+    world.ticks(30);
+    assert!(world.amended.is_empty());
+    world.cgroups_go(1);
+    world.lists(Vec::new(), Vec::new());
+    world.ticks(2);
+    let [(end, Amendment::SandboxRemoved)] = world.amended.as_slice() else {
+        panic!("{:?}", world.amended)
+    };
+    assert!(end.milestone(MilestoneKind::SandboxRemoved).is_some());
+    assert!(end.milestone(MilestoneKind::CgroupRemoved).is_some());
+    assert_eq!(end.total(), world.ended[0].total(), "the tail is not part of the whole");
+}
+
+#[test]
+fn a_termination_that_had_begun_is_truncated() {
+    let mut world = World::new();
+    world.cri(CriEvent::Connected { runtime: "test".into(), process: None });
+    world.later(60_000);
+    world.starts(1);
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    // Asked for 20 s ago, with a grace of 30 s.
+    let asked = BootTime(world.at().0 - 20_000_000_000);
+    world.api(ApiEvent::Snapshot { pods: vec![object(1, true, asked)] });
+    world.later(1000).kill(1);
+    world.exits(1, ExitStatus::Signal { signal: 9, core: false });
+    finish(&mut world, 1, 137);
+    world.ticks(10);
+    let end = &world.ended[0];
+    assert!(end.truncated && end.containers[0].truncated);
+    assert_eq!(end.began, asked, "the apiserver's figure stands in");
+    assert!(end.milestone(MilestoneKind::DeleteRequested).unwrap().uncertainty > Duration::ZERO);
+}
+
+#[test]
+fn an_outage_of_the_apiserver_suspends_the_account() {
+    let mut world = running(1);
+    delete(&mut world, 1);
+    world.term(1, true);
+    world.later(500).exits(1, CODE_0);
+    world.api(ApiEvent::OutOfSync { error: "gone".into() });
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    world.ticks(90);
+    assert!(world.ended.is_empty(), "unknown is not gone");
+    world.api(ApiEvent::Snapshot { pods: Vec::new() });
+    world.ticks(10);
+    let gone = world.ended[0].milestone(MilestoneKind::ObjectGone).unwrap();
+    assert!(gone.uncertainty >= Duration::from_secs(90), "{gone:?}");
+}
+
+#[test]
+fn a_force_delete_may_show_its_deleted_event_only() {
+    let mut world = running(1);
+    let at = world.at();
+    let mut last = object(1, false, at);
+    last.phase = "Running".into();
+    world.api(ApiEvent::Deleted(last));
+    world.later(20).term(1, true);
+    world.later(1000).exits(1, CODE_0);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    world.ticks(10);
+    let end = &world.ended[0];
+    assert_eq!(end.cause, Cause::ForceDelete);
+    assert!(end.findings.iter().any(|f| f.kind == FindingKind::OutlivedObject));
+}
+
+#[test]
+fn a_restarted_container_dies_alone() {
+    let mut world = running(1);
+    world.term(1, true);
+    world.later(500).exits(1, CODE_0);
+    let mut next = container(1, CriState::Running);
+    next.id = "c".repeat(64).as_str().into();
+    next.attempt = 1;
+    let both = vec![container(1, CriState::Exited), next];
+    world.later(200).lists(vec![sandbox(1, true)], both);
+    world.status(1, 0);
+    world.ticks(30);
+    assert!(world.ended.is_empty(), "the pod goes on");
+    let [death] = world.died.as_slice() else { panic!("{:?}", world.died) };
+    assert_eq!((death.verdict, death.cause), (Verdict::Graceful, Cause::Restart));
+}
+
+#[test]
+fn a_job_completes_once_and_its_deletion_is_no_second_end() {
+    let mut world = running(1);
+    world.exits(1, ExitStatus::Code(7));
+    let at = world.at();
+    let mut done = object(1, false, at);
+    done.phase = "Failed".into();
+    world.api(ApiEvent::Applied(done));
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.status(1, 7);
+    world.ticks(90);
+    delete(&mut world, 1);
+    let at = world.at();
+    world.api(ApiEvent::Deleted(object(1, true, at)));
+    world.lists(Vec::new(), Vec::new());
+    world.ticks(30);
+    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+    assert_eq!((end.cause, end.containers[0].verdict), (Cause::Completed, Verdict::Failed));
+    assert!(world.amended.iter().all(|(_, why)| *why == Amendment::SandboxRemoved));
+}
+
+/// A sandbox that died gets a successor as long as the kubelet has not ended the pod.
+#[test]
+fn a_dead_sandbox_alone_ends_no_pod() {
+    let mut world = running(1);
+    world.exits(1, ExitStatus::Code(1));
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.status(1, 1);
+    world.ticks(120);
+    assert!(world.ended.is_empty());
+    assert_eq!(world.died.len(), 1, "the container's death is told all the same");
+}
+
+fn mirror(n: u64, own_uid: &str, at: BootTime, deleting: bool) -> ApiPod {
+    let mut pod = object(n, deleting, at);
+    pod.mirror_of = Some(PodUid::new(&pod.uid));
+    pod.uid = own_uid.into();
+    pod
+}
+
+#[test]
+fn deleting_a_mirror_ends_nothing_and_removing_the_manifest_does() {
+    let mut world = World::in_sync();
+    let mut of_file = sandbox(1, true);
+    of_file.config_source = Some("file".into());
+    world.starts(1);
+    world.lists(vec![of_file.clone()], vec![container(1, CriState::Running)]);
+    let at = world.at();
+    world.api(ApiEvent::Applied(mirror(1, "a", at, false)));
+    world.api(ApiEvent::Deleted(mirror(1, "a", at, true)));
+    world.later(300).api(ApiEvent::Applied(mirror(1, "b", at, false)));
+    world.ticks(60);
+    assert!(world.ended.is_empty() && world.died.is_empty());
+    world.term(1, true);
+    world.later(1000).exits(1, CODE_0);
+    of_file.ready = false;
+    world.later(100).lists(vec![of_file], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    world.later(500).api(ApiEvent::Deleted(mirror(1, "b", at, true)));
+    world.ticks(10);
+    let end = &world.ended[0];
+    assert_eq!(end.cause, Cause::StaticRemoved);
+    assert!(end.milestone(MilestoneKind::ObjectGone).is_some());
+}
+
+#[test]
+fn late_evidence_amends_and_is_no_second_count() {
+    let mut world = running(1);
+    delete(&mut world, 1);
+    world.term(1, true);
+    world.later(500).exits(1, CODE_0);
+    finish(&mut world, 1, 0);
+    world.ticks(20);
+    // The runtime changes its mind long after.
+    world.status(1, 255);
+    world.ticks(2);
+    assert_eq!((world.ended.len(), world.died.len()), (1, 1));
+    let [(end, Amendment::LateEvidence)] = world.amended.as_slice() else {
+        panic!("{:?}", world.amended)
+    };
+    assert!(end.containers[0].findings.iter().any(|f| f.kind == FindingKind::Contradiction));
+}
+
+#[test]
+fn a_loss_marks_what_it_may_have_touched() {
+    let mut world = running(1);
+    delete(&mut world, 1);
+    world.say(Input::Lost(Loss { kind: LossKind::DecidingRingFull, count: 3 }));
+    let cgroup = Cgroups::of(1).own;
+    world.later(500).kernel(KernelFact::CgroupEmpty { cgroup });
+    world.kernel(KernelFact::CgroupRemoved { cgroup });
+    finish(&mut world, 1, 0);
+    world.ticks(10);
+    let end = &world.ended[0];
+    assert_eq!(end.incomplete, [LossKind::DecidingRingFull]);
+    assert_eq!(end.containers[0].verdict, Verdict::Unknown);
+    assert!(end.phase(PhaseKind::Unattributed) > Duration::ZERO);
+    assert_eq!(world.engine.gauges().losses[&LossKind::DecidingRingFull], 3);
+}
+
+#[test]
+fn an_uncommon_stop_signal_is_let_through_once() {
+    let mut world = running(1);
+    world.cri(CriEvent::StopSignal { container: ids(1).2, signal: 37 });
+    world.ticks(5);
+    let learned: Vec<_> = world
+        .other
+        .iter()
+        .filter(|o| matches!(o, Observation::StopSignalLearned { signal: 37, .. }))
+        .collect();
+    assert_eq!(learned.len(), 1);
+}
+
+/// cgroupsPerQOS=false and custom roots: the runtime knows where the container is.
+#[test]
+fn a_container_without_a_known_cgroup_is_looked_for_and_joined() {
+    let mut world = World::in_sync();
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.ticks(5);
+    let wanted = Observation::CgroupWanted { container: ids(1).2 };
+    assert_eq!(world.other.iter().filter(|o| **o == wanted).count(), 1);
+    let cgroup = Cgroups::of(1).own;
+    world.cri(CriEvent::ContainerCgroup { container: ids(1).2, cgroup });
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    world.term(1, true);
+    world.exits(1, CODE_0);
+    finish(&mut world, 1, 0);
+    world.ticks(10);
+    assert_eq!(world.ended[0].containers[0].verdict, Verdict::Graceful);
+}
+
+/// A preemptive restart of the runtime during the termination is named.
+#[test]
+fn a_runtime_that_went_away_is_a_finding() {
+    let mut world = running(1);
+    delete(&mut world, 1);
+    world.term(1, true);
+    world.cri(CriEvent::Unreachable { error: "connection refused".into() });
+    world.later(500).exits(1, CODE_0);
+    world.later(3000).cri(CriEvent::Connected { runtime: "test".into(), process: None });
+    finish(&mut world, 1, 0);
+    world.ticks(10);
+    let kinds: Vec<_> = world.ended[0].findings.iter().map(|f| f.kind).collect();
+    assert_eq!(kinds, [FindingKind::RuntimeRestarted]);
+}
+
+/// Nonsense from any source changes nothing and is no panic.
+#[test]
+fn nonsense_is_survived() {
+    let mut world = running(1);
+    world.status(77, 0);
+    world.cri(CriEvent::StopSignal { container: "".into(), signal: 255 });
+    world.kernel(KernelFact::OomVictim { cgroup: None, pid: 0 });
+    world.exits(99, CODE_0);
+    let mut odd = object(2, true, BootTime(0));
+    odd.deletion_grace_seconds = Some(i64::MIN);
+    odd.deletion_timestamp = Some(coroner::domain::time::WallTime(i64::MIN));
+    world.api(ApiEvent::Applied(odd));
+    let at = BootTime(u64::MAX);
+    world.engine.step(coroner::domain::input::Received { at, input: Input::Tick });
+    world.ticks(1);
+    assert!(world.ended.is_empty());
+}

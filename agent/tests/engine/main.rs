@@ -1,0 +1,5 @@
+//! The engine, told stories.
+
+mod bounds;
+mod lives;
+mod world;

@@ -1,0 +1,104 @@
+//! Design invariant 9: any interleaving that keeps each source's own order, and delivers each input
+//! within the settle window, gives the same accounts.
+
+use super::{Said, collect, dir, import};
+use coroner::domain::{
+    engine::{Engine, Settings},
+    input::{Input, Received},
+    observation::{MilestoneKind, Observation, PodTermination},
+    time::{Anchor, BootTime},
+};
+use proptest::prelude::*;
+use std::time::Duration;
+
+const RECORDINGS: [&str; 6] = [
+    "prestop-then-handled",
+    "sigterm-ignored",
+    "overrun",
+    "force-delete",
+    "two-deaths",
+    "containerd-killed",
+];
+
+/// Below the settle window of 5 s, less the tick.
+const MOST_LATE_MS: u64 = 3_900;
+
+/// Delivers each source's inputs in its own order, each late by at most [`MOST_LATE_MS`].
+fn deliver(inputs: &[Received], mut seed: u64) -> Vec<(BootTime, Received)> {
+    let mut random = move || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    let mut last = [BootTime(0); 3];
+    let mut late = [0_u64; 3];
+    let mut schedule: Vec<(BootTime, Received)> = inputs
+        .iter()
+        .map(|input| {
+            let source = match input.input {
+                Input::Kernel(_) => 0,
+                Input::Cri(_) => 1,
+                _ => 2,
+            };
+            // Lateness changes now and then, as that of a busy adapter does.
+            if random().is_multiple_of(8) {
+                late[source] = random() % MOST_LATE_MS;
+            }
+            let due = input.at + Duration::from_millis(late[source]);
+            last[source] = last[source].max(due);
+            (last[source], input.clone())
+        })
+        .collect();
+    schedule.sort_by_key(|(due, _)| *due);
+    schedule
+}
+
+fn run(anchor: Anchor, schedule: Vec<(BootTime, Received)>) -> Said {
+    let mut engine = Engine::new(Settings::new(anchor));
+    let mut said: Vec<Observation> = Vec::new();
+    let second = Duration::from_secs(1);
+    let mut tick = schedule[0].0 + second;
+    let end = schedule[schedule.len() - 1].0 + Duration::from_secs(60);
+    for (due, input) in schedule {
+        while tick <= due {
+            said.extend(engine.step(Received { at: tick, input: Input::Tick }));
+            tick = tick + second;
+        }
+        said.extend(engine.step(input));
+    }
+    while tick <= end {
+        said.extend(engine.step(Received { at: tick, input: Input::Tick }));
+        tick = tick + second;
+    }
+    collect(said)
+}
+
+/// The second tail is told when it comes, by an amendment: when the account is given, it may be
+/// there or not. Everything else must be the same, in the first account as in the last.
+fn without_tail(mut end: PodTermination) -> PodTermination {
+    end.milestones.retain(|m| {
+        !matches!(m.kind, MilestoneKind::SandboxRemoved | MilestoneKind::CgroupRemoved)
+    });
+    end
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_interleaving_gives_the_same_accounts(seed in 1_u64.., which in 0..RECORDINGS.len()) {
+        let name = format!("k1.33-containerd1.7/{}", RECORDINGS[which]);
+        let recording = import::load(&dir(&name));
+        let in_order = recording.inputs.iter().map(|i| (i.at, i.clone())).collect();
+        let expected = run(recording.anchor, in_order);
+        let shuffled = run(recording.anchor, deliver(&recording.inputs, seed));
+        prop_assert_eq!(shuffled.late, 0, "late evidence within the settle window");
+        let flat = |said: Said| {
+            let ends = said.terminations.into_values().flatten().map(without_tail);
+            let deaths = said.deaths.into_values().flatten();
+            (ends.collect::<Vec<_>>(), deaths.collect::<Vec<_>>())
+        };
+        prop_assert_eq!(flat(shuffled), flat(expected));
+    }
+}
