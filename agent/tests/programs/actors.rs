@@ -1,0 +1,238 @@
+//! Processes that play containers. Forked from a test with threads: a child calls nothing but
+//! plain system calls.
+
+use std::{
+    ffi::{c_int, c_void},
+    fs, io,
+    os::fd::{AsRawFd, RawFd},
+    path::Path,
+    ptr,
+};
+
+/// A child, and its own children if it is the init of a PID namespace. Killed and reaped when
+/// dropped.
+pub(crate) struct Actor {
+    pub(crate) pid: u32,
+    reaped: bool,
+}
+
+/// What a child is to do: told before the fork, so that nothing is allocated after it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Role {
+    /// Init of a PID namespace of its own.
+    pub(crate) init: bool,
+    /// Install a handler for these signals that exits with 37.
+    pub(crate) handle: &'static [c_int],
+    /// Install a handler for these signals that does nothing.
+    pub(crate) swallow: &'static [c_int],
+    /// Set these to SIG_IGN.
+    pub(crate) ignore: &'static [c_int],
+    /// Block these.
+    pub(crate) block: &'static [c_int],
+    /// Fork so many children that wait.
+    pub(crate) children: u32,
+    /// Send itself SIGHUP so many times.
+    pub(crate) raise: u32,
+    /// Fork a child that leaves with 5, and reap it.
+    pub(crate) fork_and_reap: bool,
+    /// Touch so many bytes of memory.
+    pub(crate) eat: usize,
+    /// What it does in the end.
+    pub(crate) then: Then,
+}
+
+#[derive(Clone, Copy, Default)]
+pub(crate) enum Then {
+    /// Wait to be killed.
+    #[default]
+    Pause,
+    /// Leave with a code.
+    Exit(c_int),
+    /// Exec a file.
+    Exec(RawFd),
+    /// Start a thread, leave with 0 as its leader, and let the thread end the process with 7.
+    LeaderFirst,
+}
+
+extern "C" fn leave(_: c_int) {
+    unsafe { libc::_exit(37) }
+}
+
+extern "C" fn swallow(_: c_int) {}
+
+impl Actor {
+    /// Starts a child in a cgroup; returns when it has its handlers and is about to do its last
+    /// thing.
+    pub(crate) fn start(cgroup: &Path, role: Role) -> Self {
+        let mut go = [0; 2];
+        let mut ready = [0; 2];
+        assert_eq!(unsafe { libc::pipe2(go.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+        assert_eq!(unsafe { libc::pipe2(ready.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+        let stack = Stack::new();
+        let flags = libc::SIGCHLD | if role.init { libc::CLONE_NEWPID } else { 0 };
+        let pid = unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0, 0, 0, 0) };
+        assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
+        if pid == 0 {
+            unsafe {
+                libc::close(go[1]);
+                libc::close(ready[0]);
+                play(role, go[0], ready[1], &stack);
+                libc::_exit(126);
+            }
+        }
+        let actor = Self { pid: pid as u32, reaped: false };
+        unsafe {
+            libc::close(go[0]);
+            libc::close(ready[1]);
+        }
+        let moved = fs::write(cgroup.join("cgroup.procs"), actor.pid.to_string());
+        unsafe { libc::close(go[1]) };
+        moved.unwrap();
+        let mut byte = 0u8;
+        unsafe {
+            while libc::read(ready[0], ptr::from_mut(&mut byte).cast(), 1) < 0 {}
+            libc::close(ready[0]);
+        }
+        actor
+    }
+
+    /// Starts the smallest program in a cgroup.
+    pub(crate) fn exec(cgroup: &Path, code: u8) -> Self {
+        let file = coroner::kernel::tiny::file(code).unwrap();
+        Self::start(cgroup, Role { then: Then::Exec(file.as_raw_fd()), ..Role::default() })
+    }
+
+    pub(crate) fn kill(&self, signal: c_int) {
+        let sent = unsafe { libc::kill(self.pid as libc::pid_t, signal) };
+        assert_eq!(sent, 0, "kill: {}", io::Error::last_os_error());
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(mut self) {
+        self.reap();
+    }
+
+    fn reap(&mut self) {
+        let mut status = 0;
+        while unsafe { libc::waitpid(self.pid as libc::pid_t, &raw mut status, 0) } < 0
+            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+        {}
+        self.reaped = true;
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        if !self.reaped {
+            unsafe { libc::kill(self.pid as libc::pid_t, libc::SIGKILL) };
+            self.reap();
+        }
+    }
+}
+
+/// A stack for a thread, mapped before the fork.
+struct Stack(*mut c_void);
+
+impl Stack {
+    const SIZE: usize = 64 << 10;
+
+    fn new() -> Self {
+        let (prot, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let at = unsafe { libc::mmap(ptr::null_mut(), Self::SIZE, prot, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        Self(at)
+    }
+
+    fn top(&self) -> *mut c_void {
+        self.0.wrapping_byte_add(Self::SIZE)
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        unsafe { libc::munmap(self.0, Self::SIZE) };
+    }
+}
+
+/// In the child.
+unsafe fn play(role: Role, go: c_int, ready: c_int, stack: &Stack) {
+    unsafe {
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut mask);
+        for signal in role.block {
+            libc::sigaddset(&raw mut mask, *signal);
+        }
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const mask, ptr::null_mut());
+        let install = |signals: &[c_int], handler: libc::sighandler_t| {
+            for signal in signals {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                action.sa_sigaction = handler;
+                libc::sigaction(*signal, &raw const action, ptr::null_mut());
+            }
+        };
+        install(role.handle, leave as *const () as usize);
+        install(role.swallow, swallow as *const () as usize);
+        install(role.ignore, libc::SIG_IGN);
+
+        let mut byte = 0u8;
+        while libc::read(go, (&raw mut byte).cast(), 1) > 0 {}
+
+        for _ in 0..role.children {
+            if libc::syscall(libc::SYS_clone, libc::c_long::from(libc::SIGCHLD), 0, 0, 0, 0) == 0 {
+                loop {
+                    libc::pause();
+                }
+            }
+        }
+        for _ in 0..role.raise {
+            libc::kill(libc::getpid(), libc::SIGHUP);
+        }
+        if role.fork_and_reap {
+            match libc::syscall(libc::SYS_clone, libc::c_long::from(libc::SIGCHLD), 0, 0, 0, 0) {
+                0 => libc::_exit(5),
+                pid => libc::waitpid(pid as libc::pid_t, ptr::null_mut(), 0),
+            };
+        }
+        libc::write(ready, (&raw const byte).cast(), 1);
+        if role.eat > 0 {
+            let (prot, flags) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let at = libc::mmap(ptr::null_mut(), role.eat, prot, flags, -1, 0).cast::<u8>();
+            for page in (0..role.eat).step_by(4096) {
+                at.add(page).write_volatile(1);
+            }
+        }
+        match role.then {
+            Then::Pause => loop {
+                libc::pause();
+            },
+            Then::Exit(code) => libc::_exit(code),
+            Then::Exec(fd) => {
+                let argv = [c"tiny".as_ptr(), ptr::null()];
+                let envp = [ptr::null()];
+                libc::fexecve(fd, argv.as_ptr(), envp.as_ptr());
+            }
+            Then::LeaderFirst => {
+                static mut LEADER: c_int = 1;
+                extern "C" fn thread(_: *mut c_void) -> c_int {
+                    unsafe {
+                        // Cleared by the kernel when the leader is gone.
+                        while (&raw const LEADER).read_volatile() != 0 {
+                            libc::sched_yield();
+                        }
+                        libc::syscall(libc::SYS_exit_group, 7) as c_int
+                    }
+                }
+                let flags = libc::CLONE_VM
+                    | libc::CLONE_THREAD
+                    | libc::CLONE_SIGHAND
+                    | libc::CLONE_FS
+                    | libc::CLONE_FILES;
+                libc::syscall(libc::SYS_set_tid_address, &raw mut LEADER);
+                libc::clone(thread, stack.top(), flags, ptr::null_mut());
+                libc::syscall(libc::SYS_exit, 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,543 @@
+//! The kernel programs on a real kernel: real processes in real cgroups, exact records. Needs root
+//! and brings its own actors, so that it runs unchanged in an empty machine. Run it with
+//! `--test-threads=1`.
+
+mod actors;
+mod stage;
+
+use actors::{Actor, Role, Then};
+use coroner::{
+    domain::{
+        ids::Tgid,
+        input::{
+            Disposition, ExitStatus, KernelFact, LossKind, SignalGenerated, SignalResult,
+            TargetState, Task,
+        },
+    },
+    kernel::{Command, Options},
+};
+use libc::{SIGHUP, SIGKILL, SIGTERM, SIGUSR1};
+use stage::{Cgroup, ID, POD, Pod, Session, on_each_hierarchy};
+use std::{fs, path::Path};
+
+/// The one signal of this number sent to a process.
+fn sent(session: &Session, pod: &Pod, actor: &Actor, signal: i32) -> SignalGenerated {
+    let all: Vec<_> = session
+        .about(pod.container.id)
+        .into_iter()
+        .filter_map(|fact| match fact {
+            KernelFact::SignalGenerated(sent)
+                if i32::from(sent.signal) == signal && sent.target.tgid == Tgid(actor.pid) =>
+            {
+                Some(sent)
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(all.len(), 1, "{all:#?}");
+    all[0].clone()
+}
+
+/// How processes with this pid ended, as told.
+fn ends(session: &Session, pid: u32) -> Vec<(Task, ExitStatus)> {
+    session
+        .heard()
+        .iter()
+        .filter_map(|event| match &event.fact {
+            KernelFact::Exit { task, status, .. } if task.tgid == Tgid(pid) => {
+                Some((task.clone(), *status))
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+fn is_end(fact: &KernelFact, pid: u32) -> bool {
+    matches!(fact, KernelFact::Exit { task, .. } if task.tgid == Tgid(pid))
+}
+
+fn delivered(session: &Session, pod: &Pod) -> Vec<(u8, Disposition)> {
+    session
+        .about(pod.container.id)
+        .into_iter()
+        .filter_map(|fact| match fact {
+            KernelFact::SignalDelivered { signal, disposition, .. } => Some((signal, disposition)),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn cgroups_come_with_their_parents_and_go() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let Pod { container, pod, root } = Pod::make(hierarchy);
+        let created = |cgroup: &Cgroup, parent: &Cgroup, name: &str| KernelFact::CgroupCreated {
+            cgroup: cgroup.id,
+            parent: Some(parent.id),
+            name: name.into(),
+            scanned: false,
+        };
+        let (ids, expected) = (
+            [container.id, pod.id, root.id],
+            [created(&container, &pod, ID), created(&pod, &root, POD)],
+        );
+        container.remove();
+        pod.remove();
+        root.remove();
+        session.settle();
+        for (id, made) in ids.into_iter().zip(expected) {
+            assert_eq!(session.about(id), [made, KernelFact::CgroupRemoved { cgroup: id }]);
+        }
+        assert!(session.lost.is_empty(), "{:?}", session.lost);
+    });
+}
+
+#[test]
+fn sigterm_to_an_init_without_a_handler_is_ignored() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let pod = Pod::make(hierarchy);
+        let init = Actor::start(&pod.container.path, Role { init: true, ..Role::default() });
+        let pid = init.pid;
+        init.kill(SIGTERM);
+        session.settle();
+        let term = sent(&session, &pod, &init, SIGTERM);
+        assert_eq!(term.result, SignalResult::Ignored);
+        assert_eq!(
+            term.state,
+            Some(TargetState {
+                unkillable: true,
+                group_exit: false,
+                disposition: Disposition::Default,
+                blocked: false,
+                pending: 0,
+            })
+        );
+        assert_eq!((term.code, term.group), (0, true));
+        assert_eq!(term.target.ns_pid, Some(1));
+        assert_eq!(term.sender.tgid, Tgid(std::process::id()));
+        assert_eq!(term.sender.in_container, Some(false));
+        assert_eq!(delivered(&session, &pod), []);
+
+        init.kill(SIGKILL);
+        session.until("its end", |fact| is_end(fact, pid));
+        let kill = sent(&session, &pod, &init, SIGKILL);
+        assert_eq!(kill.result, SignalResult::Delivered);
+        assert!(kill.state.unwrap().group_exit, "this very signal ends it");
+        init.wait();
+        session.settle();
+        let (task, status) = ends(&session, pid).remove(0);
+        assert_eq!(status, ExitStatus::Signal { signal: 9, core: false });
+        assert_eq!((task.ns_pid, task.started), (Some(1), term.target.started));
+        assert!(task.started.is_some());
+        let empty = KernelFact::CgroupEmpty { cgroup: pod.container.id };
+        assert_eq!(session.about(pod.container.id).last(), Some(&empty));
+    });
+}
+
+#[test]
+fn a_handler_shows_as_delivered() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let pod = Pod::make(hierarchy);
+        let role = Role { init: true, handle: &[SIGTERM], ..Role::default() };
+        let init = Actor::start(&pod.container.path, role);
+        let pid = init.pid;
+        init.kill(SIGTERM);
+        session.until("its end", |fact| is_end(fact, pid));
+        let term = sent(&session, &pod, &init, SIGTERM);
+        assert_eq!(term.result, SignalResult::Delivered);
+        assert_eq!(term.state.unwrap().disposition, Disposition::Handler);
+        assert_eq!(delivered(&session, &pod), [(15, Disposition::Handler)]);
+        assert_eq!(ends(&session, pid)[0].1, ExitStatus::Code(37));
+    });
+}
+
+#[test]
+fn a_blocked_signal_is_pending_at_sigkill() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let pod = Pod::make(hierarchy);
+        let role = Role { init: true, block: &[SIGTERM], ..Role::default() };
+        let init = Actor::start(&pod.container.path, role);
+        let pid = init.pid;
+        init.kill(SIGTERM);
+        init.kill(SIGKILL);
+        session.until("its end", |fact| is_end(fact, pid));
+        let term = sent(&session, &pod, &init, SIGTERM);
+        assert_eq!(term.result, SignalResult::Delivered);
+        assert!(term.state.unwrap().blocked);
+        let kill = sent(&session, &pod, &init, SIGKILL);
+        assert_eq!(kill.state.unwrap().pending, 1 << (SIGTERM - 1));
+        assert_eq!(delivered(&session, &pod), []);
+    });
+}
+
+#[test]
+fn an_ignoring_program_is_told_from_an_init_without_a_handler() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let pod = Pod::make(hierarchy);
+        let role = Role { ignore: &[SIGTERM], ..Role::default() };
+        let process = Actor::start(&pod.container.path, role);
+        process.kill(SIGTERM);
+        session.settle();
+        let term = sent(&session, &pod, &process, SIGTERM);
+        assert_eq!(term.result, SignalResult::Ignored);
+        let state = term.state.unwrap();
+        assert_eq!((state.unkillable, state.disposition), (false, Disposition::Ignore));
+    });
+}
+
+#[test]
+fn the_default_action_ends_a_process() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let pod = Pod::make(hierarchy);
+        let process = Actor::start(&pod.container.path, Role::default());
+        let pid = process.pid;
+        process.kill(SIGTERM);
+        session.until("its end", |fact| is_end(fact, pid));
+        let term = sent(&session, &pod, &process, SIGTERM);
+        assert_eq!(term.result, SignalResult::Delivered);
+        let state = term.state.unwrap();
+        assert_eq!((state.group_exit, state.disposition), (true, Disposition::Default));
+        assert_eq!(delivered(&session, &pod), []);
+        let status = ends(&session, pid)[0].1;
+        assert_eq!(status, ExitStatus::Signal { signal: 15, core: false });
+    });
+}
+
+#[test]
+fn a_process_ends_with_its_last_thread() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let pod = Pod::make(hierarchy);
+        let role = Role { then: Then::LeaderFirst, ..Role::default() };
+        let process = Actor::start(&pod.container.path, role);
+        let pid = process.pid;
+        process.wait();
+        session.settle();
+        let ends = ends(&session, pid);
+        assert_eq!(ends.len(), 1, "{ends:#?}");
+        let (task, status) = &ends[0];
+        assert_eq!(*status, ExitStatus::Code(7));
+        assert_ne!(task.tid, pid, "the leader was long gone");
+    });
+}
+
+#[test]
+fn the_end_of_an_init_kills_its_namespace_visibly() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let pod = Pod::make(hierarchy);
+        let role = Role { init: true, children: 3, ..Role::default() };
+        let init = Actor::start(&pod.container.path, role);
+        let pid = init.pid;
+        init.kill(SIGKILL);
+        init.wait();
+        session.settle();
+        let killed: Vec<_> = session
+            .about(pod.container.id)
+            .into_iter()
+            .filter_map(|fact| match fact {
+                KernelFact::SignalGenerated(sent) if sent.code == 0x80 => Some(sent),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(killed.len(), 3, "{killed:#?}");
+        for kill in killed {
+            assert_eq!((kill.signal, kill.sender.tgid), (9, Tgid(pid)));
+            assert_eq!(kill.sender.cgroup, Some(pod.container.id));
+            assert_eq!(kill.sender.in_container, Some(true));
+            let ends = ends(&session, kill.target.tgid.0);
+            assert!(!ends.is_empty(), "it was dying: the ends of its children are told");
+        }
+    });
+}
+
+#[test]
+fn injected_processes_are_told_and_own_children_are_not() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let pod = Pod::make(hierarchy);
+        let role = Role { init: true, fork_and_reap: true, ..Role::default() };
+        let _init = Actor::start(&pod.container.path, role);
+        let injected = Actor::exec(&pod.container.path, 42);
+        let pid = injected.pid;
+        injected.wait();
+        session.settle();
+
+        let ended: Vec<_> = session
+            .about(pod.container.id)
+            .into_iter()
+            .filter_map(|fact| match fact {
+                KernelFact::Exit { task, status, parent, .. } => {
+                    Some((task.tgid.0, status, parent.unwrap().in_container))
+                }
+                _ => None,
+            })
+            .collect();
+        assert_eq!(ended, [(pid, ExitStatus::Code(42), Some(false))]);
+        let execs: Vec<_> = session
+            .about(pod.container.id)
+            .into_iter()
+            .filter_map(|fact| match fact {
+                KernelFact::Exec { task, parent, .. } => Some((task.tgid.0, parent)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(execs.len(), 1, "{execs:#?}");
+        assert_eq!((execs[0].0, execs[0].1.tgid), (pid, Tgid(std::process::id())));
+        assert_eq!(execs[0].1.in_container, Some(false));
+    });
+}
+
+#[test]
+fn nested_cgroups_belong_to_their_container() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let pod = Pod::make(hierarchy);
+        let nested = pod.container.child("nested");
+        let process = Actor::start(&nested.path, Role::default());
+        let pid = process.pid;
+        process.kill(SIGTERM);
+        process.wait();
+        session.settle();
+        let about = session.about(nested.id);
+        assert_eq!(
+            about[0],
+            KernelFact::CgroupCreated {
+                cgroup: nested.id,
+                parent: Some(pod.container.id),
+                name: "nested".into(),
+                scanned: false,
+            }
+        );
+        assert!(about.iter().any(|fact| is_end(fact, pid)), "{about:#?}");
+        let empty = |id| KernelFact::CgroupEmpty { cgroup: id };
+        let order: Vec<_> = session
+            .heard()
+            .iter()
+            .map(|event| &event.fact)
+            .filter(|fact| **fact == empty(nested.id) || **fact == empty(pod.container.id))
+            .cloned()
+            .collect();
+        assert_eq!(order, [empty(nested.id), empty(pod.container.id)], "the child first");
+    });
+}
+
+#[test]
+fn what_happens_outside_is_not_told() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let outside = Cgroup::top(hierarchy, "outside");
+        let mut pids = Vec::new();
+        for n in 0..1000 {
+            let then = if n % 10 == 0 { Then::Pause } else { Then::Exit(1) };
+            let process = Actor::start(&outside.path, Role { then, ..Role::default() });
+            pids.push(Tgid(process.pid));
+            if n % 10 == 0 {
+                process.kill(SIGTERM);
+            }
+            process.wait();
+        }
+        session.settle();
+        assert_eq!(session.about(outside.id), []);
+        let told = session.heard().iter().find(|event| match &event.fact {
+            KernelFact::Exit { task, .. } | KernelFact::Exec { task, .. } => {
+                pids.contains(&task.tgid)
+            }
+            KernelFact::SignalGenerated(sent) => pids.contains(&sent.target.tgid),
+            _ => false,
+        });
+        assert_eq!(told, None);
+    });
+}
+
+#[test]
+fn a_full_ring_is_counted() {
+    const SENT: usize = 200;
+    on_each_hierarchy(|hierarchy| {
+        let options = Options { ring_bytes: 4096, ..stage::options(hierarchy) };
+        let kernel = stage::start(&options);
+        let pod = Pod::make(hierarchy);
+        let role = Role { block: &[SIGTERM], ..Role::default() };
+        let process = Actor::start(&pod.container.path, role);
+        // Nobody reads yet.
+        for _ in 0..SENT {
+            process.kill(SIGTERM);
+        }
+        let mut session = Session::run(hierarchy, kernel);
+        // There is room again.
+        session.until("the first signals", |fact| matches!(fact, KernelFact::SignalGenerated(_)));
+        session.settle();
+        let lost = session.lost.get(&LossKind::DecidingRingFull).copied().unwrap_or(0);
+        let told = session
+            .about(pod.container.id)
+            .iter()
+            .filter(|fact| matches!(fact, KernelFact::SignalGenerated(sent) if sent.signal == 15))
+            .count();
+        assert!(told > 0 && lost > 0, "told {told}, lost {lost}");
+        // Others on this machine may lose records too, but none of these may vanish uncounted.
+        assert!(told as u64 + lost >= SENT as u64, "told {told}, lost {lost}");
+    });
+}
+
+#[test]
+fn a_noisy_container_runs_out_of_budget_and_no_other_suffers() {
+    const RAISED: u32 = 5000;
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let (noisy, quiet) = (Pod::make(hierarchy), Pod::make(hierarchy));
+        let role = Role { ignore: &[SIGHUP], raise: RAISED, ..Role::default() };
+        let _process = Actor::start(&noisy.container.path, role);
+        let role = Role { handle: &[SIGTERM], ..Role::default() };
+        let other = Actor::start(&quiet.container.path, role);
+        other.kill(SIGTERM);
+        other.wait();
+        session.settle();
+        let told = session.about(noisy.container.id).len() as u64 - 1; // its mkdir
+        let lost = session.lost.get(&LossKind::BudgetSpent).copied().unwrap_or(0);
+        assert!(lost > 0, "told {told}");
+        assert_eq!(told + lost, u64::from(RAISED));
+        assert_eq!(delivered(&session, &quiet), [(15, Disposition::Handler)]);
+    });
+}
+
+#[test]
+fn the_scan_finds_what_was_there_before() {
+    on_each_hierarchy(|hierarchy| {
+        let pod = Pod::make(hierarchy);
+        let init = Actor::start(&pod.container.path, Role { init: true, ..Role::default() });
+        let mut session = Session::start(hierarchy);
+        session.settle();
+        let path = format!("/{}", pod.container.path.strip_prefix(hierarchy).unwrap().display());
+        let about = session.about(pod.container.id);
+        assert_eq!(
+            about[0],
+            KernelFact::CgroupCreated {
+                cgroup: pod.container.id,
+                parent: Some(pod.pod.id),
+                name: path,
+                scanned: true,
+            }
+        );
+        match &about[1..] {
+            [KernelFact::Running { task, .. }] => {
+                assert_eq!((task.tgid, task.ns_pid), (Tgid(init.pid), Some(1)));
+                assert!(!task.comm.is_empty());
+            }
+            other => panic!("{other:#?}"),
+        }
+        let pid = init.pid;
+        init.kill(SIGKILL);
+        session.until("its end", |fact| is_end(fact, pid));
+    });
+}
+
+#[test]
+fn a_stop_signal_is_told_once_it_is_learned() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let pod = Pod::make(hierarchy);
+        let role = Role { swallow: &[SIGUSR1], ..Role::default() };
+        let process = Actor::start(&pod.container.path, role);
+        process.kill(SIGUSR1);
+        session.settle();
+        let is_usr1 = |fact: &KernelFact| matches!(fact, KernelFact::SignalGenerated(sent) if i32::from(sent.signal) == SIGUSR1);
+        assert!(!session.about(pod.container.id).iter().any(is_usr1));
+        session.command(Command::AllowSignal { cgroup: pod.container.id, signal: SIGUSR1 as u8 });
+        // Obeyed before anything that happens after something else was told.
+        session.settle();
+        process.kill(SIGUSR1);
+        session.until("its stop signal", is_usr1);
+        let taken = |fact: &KernelFact| {
+            matches!(fact, KernelFact::SignalDelivered { signal, .. }
+                if i32::from(*signal) == SIGUSR1)
+        };
+        session.until("its stop signal's handler", taken);
+    });
+}
+
+#[test]
+fn a_container_elsewhere_is_watched_on_demand() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let elsewhere = Cgroup::top(hierarchy, "elsewhere");
+        let init = Actor::start(&elsewhere.path, Role { init: true, ..Role::default() });
+        let pid = init.pid;
+        session.settle();
+        assert_eq!(session.about(elsewhere.id), []);
+        session.command(Command::Watch { cgroup: elsewhere.id });
+        session.until(
+            "its process",
+            |fact| matches!(fact, KernelFact::Running { task, .. } if task.tgid == Tgid(pid)),
+        );
+        init.kill(SIGKILL);
+        session.until("its end", |fact| is_end(fact, pid));
+        let empty = KernelFact::CgroupEmpty { cgroup: elsewhere.id };
+        session.until("its emptiness", |fact| *fact == empty);
+    });
+}
+
+#[test]
+fn the_oom_killers_choice_is_told() {
+    let Some(_machine) = stage::machine() else { return };
+    const LIMIT: &str = "16777216";
+    let (hierarchy, limit) = match stage::mounted("cgroup", "memory") {
+        Some(v1) => (v1, "memory.limit_in_bytes"),
+        None => match stage::mounted("cgroup2", "") {
+            Some(v2) if controls_memory(&v2) => (v2, "memory.max"),
+            _ => {
+                panic!("no hierarchy with a memory controller: it is in every kernel to be tested")
+            }
+        },
+    };
+    let mut session = Session::start(&hierarchy);
+    let pod = Pod::make(&hierarchy);
+    if limit == "memory.max" {
+        for above in [&hierarchy, &pod.root.path, &pod.pod.path] {
+            fs::write(above.join("cgroup.subtree_control"), "+memory").unwrap();
+        }
+    }
+    fs::write(pod.container.path.join(limit), LIMIT).unwrap();
+    let role = Role { eat: 256 << 20, ..Role::default() };
+    let process = Actor::start(&pod.container.path, role);
+    let pid = process.pid;
+    process.wait();
+    session.settle();
+    let victim = |fact: &KernelFact| match fact {
+        KernelFact::OomVictim { cgroup, pid: victim } => {
+            // Linux before the spring of 2024 gives the pid only.
+            assert!(cgroup.is_none_or(|id| id == pod.container.id));
+            *victim == pid
+        }
+        _ => false,
+    };
+    session.until("the OOM killer's choice", victim);
+    let status = ends(&session, pid)[0].1;
+    assert_eq!(status, ExitStatus::Signal { signal: 9, core: false });
+}
+
+fn controls_memory(hierarchy: &Path) -> bool {
+    fs::read_to_string(hierarchy.join("cgroup.controllers"))
+        .is_ok_and(|all| all.split_whitespace().any(|name| name == "memory"))
+}
+
+#[test]
+fn freezing_is_told() {
+    let Some(_machine) = stage::machine() else { return };
+    // cgroup v1 tells nobody.
+    let (Some(hierarchy), _) = stage::hierarchies() else { return };
+    let mut session = Session::start(&hierarchy);
+    let pod = Pod::make(&hierarchy);
+    let _process = Actor::start(&pod.container.path, Role::default());
+    for frozen in [true, false] {
+        fs::write(pod.container.path.join("cgroup.freeze"), if frozen { "1" } else { "0" })
+            .unwrap();
+        let told = KernelFact::CgroupFrozen { cgroup: pod.container.id, frozen };
+        session.until("freezing", |fact| *fact == told);
+    }
+}

@@ -1,0 +1,264 @@
+//! Hierarchies, pods and a running kernel side.
+
+use coroner::{
+    domain::{
+        ids::CgroupId,
+        input::{Input, KernelEvent, KernelFact, LossKind, Received},
+    },
+    kernel::{self, Command, Kernel, Options},
+};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+use tokio::sync::mpsc;
+
+/// A record that has not come by then does not come: patience for machines in an emulator, not a
+/// bound that anything is measured against.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One test at a time: they share the machine's processes and cgroups.
+static MACHINE: Mutex<()> = Mutex::new(());
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// Runs a test on each hierarchy that this machine has or can have: cgroup2 and v1. Without
+/// privileges it fails, unless CORONER_UNPRIVILEGED=1 says that this layer is not to run.
+pub(crate) fn on_each_hierarchy(test: impl Fn(&Path)) {
+    let Some(_machine) = machine() else { return };
+    let (v2, v1) = hierarchies();
+    assert!(v2.is_some() || v1.is_some(), "no cgroup hierarchy could be had");
+    for root in [v2, v1].into_iter().flatten() {
+        eprintln!("on {}", root.display());
+        test(&root);
+    }
+}
+
+/// The whole machine for one test; `None`: privileged tests are not to run.
+pub(crate) fn machine() -> Option<MutexGuard<'static, ()>> {
+    if std::env::var_os("CORONER_UNPRIVILEGED").is_some_and(|value| value == "1") {
+        eprintln!("not run: CORONER_UNPRIVILEGED=1");
+        return None;
+    }
+    Some(MACHINE.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Mount points of cgroup2 and of a v1 hierarchy with a controller, mounted for the test if need be.
+pub(crate) fn hierarchies() -> (Option<PathBuf>, Option<PathBuf>) {
+    let v2 = mounted("cgroup2", "");
+    let v1 = mounted("cgroup", "pids").or_else(|| {
+        let point = std::env::temp_dir().join("coroner-test-v1");
+        fs::create_dir_all(&point).ok()?;
+        let data = Some(c"pids");
+        rustix::mount::mount("cgroup", &point, "cgroup", rustix::mount::MountFlags::empty(), data)
+            .inspect_err(|error| eprintln!("no v1 hierarchy: {error}"))
+            .ok()?;
+        Some(point)
+    });
+    (v2, v1)
+}
+
+/// Where a hierarchy is mounted, by type and controller.
+pub(crate) fn mounted(kind: &str, controller: &str) -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        let point = fields.nth(1)?;
+        let is = fields.next()? == kind
+            && (controller.is_empty() || fields.next()?.split(',').any(|o| o == controller));
+        is.then(|| point.into())
+    })
+}
+
+/// A cgroup of a test. Removed when dropped: its processes must be gone.
+pub(crate) struct Cgroup {
+    pub(crate) path: PathBuf,
+    pub(crate) id: CgroupId,
+}
+
+impl Cgroup {
+    pub(crate) fn make(path: PathBuf) -> Self {
+        fs::create_dir(&path).unwrap();
+        let id = CgroupId(fs::metadata(&path).unwrap().ino());
+        Self { path, id }
+    }
+
+    pub(crate) fn child(&self, name: &str) -> Self {
+        Self::make(self.path.join(name))
+    }
+
+    /// A directory of its own below a hierarchy's root.
+    pub(crate) fn top(root: &Path, suffix: &str) -> Self {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Self::make(root.join(format!("coroner-test-{}-{number}-{suffix}", std::process::id())))
+    }
+
+    pub(crate) fn remove(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Busy until the last process' end is complete.
+        let until = Instant::now() + PATIENCE;
+        while fs::remove_dir(&self.path).is_err() && self.path.exists() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// A pod with one container, made as a kubelet with the cgroupfs driver would. Innermost first:
+/// that is the order of removal.
+pub(crate) struct Pod {
+    pub(crate) container: Cgroup,
+    pub(crate) pod: Cgroup,
+    pub(crate) root: Cgroup,
+}
+
+pub(crate) const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+pub(crate) const POD: &str = "pod8dbc5577-d0e2-4706-8787-57d52c03ddf2";
+
+impl Pod {
+    pub(crate) fn make(hierarchy: &Path) -> Self {
+        let root = Cgroup::top(hierarchy, "kubepods");
+        let pod = root.child(POD);
+        let container = pod.child(ID);
+        Self { container, pod, root }
+    }
+}
+
+/// A running kernel side and all that it has said.
+pub(crate) struct Session {
+    hierarchy: PathBuf,
+    commands: mpsc::Sender<Command>,
+    from: mpsc::Receiver<Received>,
+    heard: Vec<KernelEvent>,
+    pub(crate) lost: BTreeMap<LossKind, u64>,
+    runner: Option<JoinHandle<()>>,
+}
+
+pub(crate) fn options(hierarchy: &Path) -> Options {
+    Options { cgroup_root: Some(hierarchy.into()), ..Options::default() }
+}
+
+/// Starts the kernel side; every hook must be there and proven.
+pub(crate) fn start(options: &Options) -> Kernel {
+    let kernel = kernel::start(options).unwrap_or_else(|error| panic!("{error}"));
+    let report = kernel.report();
+    assert_eq!(report.unproven, None);
+    for (hook, verdict) in &report.hooks {
+        assert_eq!(*verdict, Ok(()), "{hook}");
+    }
+    kernel
+}
+
+impl Session {
+    pub(crate) fn start(hierarchy: &Path) -> Self {
+        Self::run(hierarchy, start(&options(hierarchy)))
+    }
+
+    pub(crate) fn run(hierarchy: &Path, kernel: Kernel) -> Self {
+        let (to, from) = mpsc::channel(1 << 16);
+        let (commands, obeyed) = mpsc::channel(16);
+        let runner = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(kernel.run(to, obeyed)).unwrap();
+        });
+        Self {
+            hierarchy: hierarchy.into(),
+            commands,
+            from,
+            heard: Vec::new(),
+            lost: BTreeMap::new(),
+            runner: Some(runner),
+        }
+    }
+
+    pub(crate) fn command(&self, command: Command) {
+        self.commands.blocking_send(command).unwrap();
+    }
+
+    /// Waits until something was said.
+    pub(crate) fn until(&mut self, what: &str, said: impl Fn(&KernelFact) -> bool) -> KernelEvent {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(event) = self.heard.iter().find(|event| said(&event.fact)) {
+                return event.clone();
+            }
+            if Instant::now() > until {
+                panic!("never heard of {what}; heard {:#?}", self.heard);
+            }
+            self.listen();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits until all that has happened so far was said: records come in the order of time, so
+    /// something that happens now comes last.
+    pub(crate) fn settle(&mut self) {
+        let last = Cgroup::top(&self.hierarchy, "last-kubepods");
+        let id = last.id;
+        last.remove();
+        self.until("the last cgroup", |f| *f == KernelFact::CgroupRemoved { cgroup: id });
+        // Losses are told at the end of a drain.
+        std::thread::sleep(Duration::from_millis(300));
+        self.listen();
+    }
+
+    /// All that was said so far about a cgroup, in the order in which it was.
+    pub(crate) fn about(&self, cgroup: CgroupId) -> Vec<KernelFact> {
+        self.heard
+            .iter()
+            .filter(|event| self::cgroup(&event.fact) == Some(cgroup))
+            .map(|event| event.fact.clone())
+            .collect()
+    }
+
+    pub(crate) fn heard(&self) -> &[KernelEvent] {
+        &self.heard
+    }
+
+    fn listen(&mut self) {
+        while let Ok(received) = self.from.try_recv() {
+            match received.input {
+                Input::Kernel(event) => self.heard.push(event),
+                Input::Lost(loss) => *self.lost.entry(loss.kind).or_default() += loss.count,
+                other => panic!("the kernel side said {other:?}"),
+            }
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.from.close();
+        while self.from.try_recv().is_ok() {}
+        if let Some(runner) = self.runner.take() {
+            let ended = runner.join();
+            assert!(ended.is_ok() || std::thread::panicking(), "the kernel side failed");
+        }
+    }
+}
+
+fn cgroup(fact: &KernelFact) -> Option<CgroupId> {
+    match fact {
+        KernelFact::CgroupCreated { cgroup, .. }
+        | KernelFact::CgroupRemoved { cgroup }
+        | KernelFact::CgroupEmpty { cgroup }
+        | KernelFact::CgroupFrozen { cgroup, .. }
+        | KernelFact::SignalDelivered { cgroup, .. }
+        | KernelFact::Exec { cgroup, .. }
+        | KernelFact::Exit { cgroup, .. }
+        | KernelFact::Running { cgroup, .. } => Some(*cgroup),
+        KernelFact::SignalGenerated(signal) => Some(signal.cgroup),
+        KernelFact::OomVictim { cgroup, .. } => *cgroup,
+    }
+}
