@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -51,7 +52,7 @@ pub(crate) fn all(workspace: &Workspace, profile: Profile) -> Result<Binaries> {
     kernel_programs(workspace)?;
     let workload = workload(workspace)?;
     let mut command = cargo("build");
-    command.current_dir(workspace.root()).args([
+    command.current_dir(workspace.root()).env("PATH", workspace.path()).args([
         "--locked",
         "--package=coroner",
         "--package=coroner-lab",
@@ -60,7 +61,7 @@ pub(crate) fn all(workspace: &Workspace, profile: Profile) -> Result<Binaries> {
     if profile == Profile::Release {
         command.arg("--release");
     }
-    step("building the agent and the lab", tools(workspace, &mut command))?;
+    step("building the agent and the lab", &mut command)?;
     let folder = workspace.target(profile.folder());
     Ok(Binaries { agent: folder.join("coroner"), lab: folder.join("coroner-lab"), workload })
 }
@@ -85,9 +86,11 @@ pub(crate) fn kernel_programs(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// A cargo command on the kernel programs' binary, for the BPF target; warnings are errors, as there is
-/// no second look at this crate on the host.
-pub(crate) fn bpf_cargo(workspace: &Workspace, subcommand: &str) -> Result<std::process::Command> {
+/// A cargo command on the kernel programs' binary, for the BPF target.
+///
+/// # Errors
+/// When there is no compiler for BPF or no bpf-linker.
+pub(crate) fn bpf_cargo(workspace: &Workspace, subcommand: &str) -> Result<Command> {
     let Some(compiler) = BpfCompiler::find(workspace) else {
         bail!("no compiler for BPF: `cargo xtask setup` brings one");
     };
@@ -120,7 +123,10 @@ pub(crate) fn bpf_cargo(workspace: &Workspace, subcommand: &str) -> Result<std::
 }
 
 /// Builds the lab's workload: static, because its image holds nothing else.
-fn workload(workspace: &Workspace) -> Result<PathBuf> {
+///
+/// # Errors
+/// When it does not compile.
+pub(crate) fn workload(workspace: &Workspace) -> Result<PathBuf> {
     let arch = Arch::host()?;
     let mut command = cargo("build");
     command
@@ -138,21 +144,16 @@ fn workload(workspace: &Workspace) -> Result<PathBuf> {
         ])
         .arg(workspace.target("static"));
     step("building the static workload", &mut command)?;
-    Ok(workspace.target(&format!("static/{}/release/workload", arch.triple)))
+    workload_path(workspace)
 }
 
-/// Tells `command` where the project's own tools are.
-pub(crate) fn tools<'a>(
-    workspace: &Workspace,
-    command: &'a mut std::process::Command,
-) -> &'a mut std::process::Command {
-    let mut path = vec![workspace.tools().join("bin")];
-    path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
-    // Only a folder with a colon in its name cannot be joined; then PATH stays as it is.
-    if let Ok(path) = std::env::join_paths(path) {
-        command.env("PATH", path);
-    }
-    command
+/// Where the static workload is, once built.
+///
+/// # Errors
+/// On an architecture that coroner does not build for.
+pub(crate) fn workload_path(workspace: &Workspace) -> Result<PathBuf> {
+    let triple = Arch::host()?.triple;
+    Ok(workspace.target(&format!("static/{triple}/release/workload")))
 }
 
 /// Copies `from` to `to` unless it is the same already: the agent embeds it and would be rebuilt.

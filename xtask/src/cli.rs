@@ -1,6 +1,8 @@
 //! The command line.
 
-use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Brings what is needed, builds, runs and tests coroner.
 #[derive(Debug, Parser)]
@@ -10,13 +12,132 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// Whether tools may be installed.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Install {
+    /// Only list what is missing, and fail if something is
+    #[arg(long)]
+    pub(crate) no_install: bool,
+}
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Bring all tools that building, running and testing need (the other commands bring theirs themselves)
+    Setup {
+        #[command(flatten)]
+        install: Install,
+    },
     /// Build the kernel programs, the lab's workload, the agent and the lab
     Build {
         /// Optimised binaries
         #[arg(long)]
         release: bool,
+        #[command(flatten)]
+        install: Install,
     },
+    /// Watch real containers die, explained: the lab's tour; all further arguments are the tour's own
+    Run {
+        #[command(flatten)]
+        install: Install,
+        /// Optimised binaries
+        #[arg(long)]
+        release: bool,
+        /// --scenario NAME, --group GROUP, --list, --json, --keep; --cri ENDPOINT, --kubeconfig FILE, --node NAME
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "TOUR ARGUMENTS")]
+        tour: Vec<OsString>,
+    },
+    /// Prove it: all layers, or those named
+    Test {
+        #[command(flatten)]
+        install: Install,
+        /// The layers to run, in their own order
+        layers: Vec<Layer>,
+        #[command(flatten)]
+        kernels: Kernels,
+    },
+    /// Run the tests of the kernel programs on foreign kernels, in QEMU
+    Vm {
+        #[command(flatten)]
+        install: Install,
+        #[command(flatten)]
+        kernels: Kernels,
+    },
+}
+
+/// Which foreign kernels.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Kernels {
+    /// Foreign kernels to boot, by version; all of the table by default
+    #[arg(long = "kernel", value_name = "VERSION", value_delimiter = ',')]
+    pub(crate) kernels: Vec<String>,
+}
+
+/// A layer of the tests, from the cheapest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Layer {
+    /// rustfmt and clippy, of the host's crates and of the kernel programs
+    Lint,
+    /// Everything that needs neither root nor a kernel of its own
+    Unit,
+    /// The kernel programs on this machine's kernel
+    Programs,
+    /// The lab: real containerd, small apiserver, catalogue of deaths
+    Lab,
+    /// The kernel programs on foreign kernels, in QEMU
+    Vm,
+}
+
+impl Layer {
+    /// All, in the order in which they run.
+    pub(crate) const ALL: [Self; 5] = [Self::Lint, Self::Unit, Self::Programs, Self::Lab, Self::Vm];
+
+    /// Its name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Lint => "lint",
+            Self::Unit => "unit",
+            Self::Programs => "programs",
+            Self::Lab => "lab",
+            Self::Vm => "vm",
+        }
+    }
+}
+
+/// Takes xtask's own flags out of the tour's arguments: nobody should have to know who reads which first.
+pub(crate) fn split_own_flags(arguments: Vec<OsString>) -> (Vec<OsString>, Vec<OsString>) {
+    arguments
+        .into_iter()
+        .partition(|argument| argument == "--no-install" || argument == "--release")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tour_s_flags_pass_through() {
+        let cli =
+            Cli::try_parse_from(["xtask", "run", "--no-install", "--scenario", "x", "--json"])
+                .expect("parses");
+        let Command::Run { install, tour, .. } = cli.command else {
+            panic!("not run: {cli:?}");
+        };
+        assert!(install.no_install);
+        assert_eq!(tour, ["--scenario", "x", "--json"]);
+    }
+
+    #[test]
+    fn our_own_flag_is_ours_wherever_it_stands() {
+        let (ours, theirs) = split_own_flags(["--json", "--no-install"].map(OsString::from).into());
+        assert_eq!(ours, ["--no-install"]);
+        assert_eq!(theirs, ["--json"]);
+    }
+
+    #[test]
+    fn layers_are_named_as_they_are_parsed() {
+        for layer in Layer::ALL {
+            assert_eq!(Layer::from_str(layer.name(), false), Ok(layer));
+        }
+    }
 }

@@ -4,39 +4,71 @@ mod build;
 mod cli;
 mod host;
 mod progress;
+mod root;
+mod run;
+mod setup;
+mod test;
 mod toolchain;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::Parser as _;
 
 use crate::{
     build::Profile,
     cli::{Cli, Command},
+    progress::note,
     workspace::Workspace,
 };
 
 fn main() -> ExitCode {
     match act(Cli::parse()) {
-        Ok(code) => code,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            progress::note(&format!("xtask: {error:#}"));
+            note(&format!("cargo xtask: {error:#}"));
             ExitCode::FAILURE
         }
     }
 }
 
-fn act(cli: Cli) -> anyhow::Result<ExitCode> {
+/// Does it; whether all is well.
+fn act(cli: Cli) -> Result<bool> {
     let workspace = Workspace::here();
     match cli.command {
-        Command::Build { release } => {
-            let profile = if release { Profile::Release } else { Profile::Dev };
-            let built = build::all(&workspace, profile)?;
+        Command::Setup { install } => {
+            let all = [setup::BUILD, setup::LAB, setup::VM, setup::LINT].concat();
+            setup::ensure(&workspace, &all, install.no_install)?;
+            Ok(true)
+        }
+        Command::Build { release, install } => {
+            setup::ensure(&workspace, setup::BUILD, install.no_install)?;
+            let built = build::all(&workspace, profile(release))?;
             for binary in [built.agent, built.lab, built.workload] {
-                progress::note(&format!("  {}", binary.display()));
+                note(&format!("  {}", binary.display()));
             }
+            Ok(true)
+        }
+        Command::Run { mut install, mut release, tour } => {
+            let (ours, tour) = cli::split_own_flags(tour);
+            install.no_install |= ours.iter().any(|flag| flag == "--no-install");
+            release |= ours.iter().any(|flag| flag == "--release");
+            match run::tour(&workspace, profile(release), install.no_install, &tour)? {}
+        }
+        Command::Test { install, layers, kernels } => {
+            let kernels = vm::choose(&kernels.kernels)?;
+            test::run(&workspace, &layers, &kernels, install.no_install)
+        }
+        Command::Vm { install, kernels } => {
+            let kernels = vm::choose(&kernels.kernels)?;
+            test::run(&workspace, &[cli::Layer::Vm], &kernels, install.no_install)
         }
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+fn profile(release: bool) -> Profile {
+    if release { Profile::Release } else { Profile::Dev }
 }

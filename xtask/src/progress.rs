@@ -5,7 +5,7 @@
 use std::{
     env,
     io::{BufRead as _, BufReader, IsTerminal as _, Read, Write as _},
-    process::{Command, Stdio},
+    process::{Command, ExitStatus, Stdio},
     sync::{
         Mutex, PoisonError,
         mpsc::{self, RecvTimeoutError},
@@ -31,11 +31,71 @@ pub(crate) struct Output {
     pub(crate) stdout: String,
 }
 
+/// What a command wrote, and whether it succeeded.
+#[derive(Debug)]
+pub(crate) struct Captured {
+    /// Whether it exited with 0.
+    pub(crate) success: bool,
+    /// Its standard output and standard error, as they came.
+    pub(crate) text: String,
+}
+
 /// Runs `command` as the step `title`; its output is swallowed, save for warnings, and shown when it fails.
 ///
 /// # Errors
 /// When the command cannot be started or exits non-zero; the end of its output is part of the error.
 pub(crate) fn step(title: &str, command: &mut Command) -> Result<Output> {
+    let ran = drive(title, command)?;
+    let told: Vec<&str> = if ran.stderr().any(|text| !text.trim().is_empty()) {
+        ran.stderr().collect()
+    } else {
+        ran.stdout().collect()
+    };
+    if !ran.status.success() {
+        let from = told.len().saturating_sub(TAIL_LINES);
+        let program = command.get_program().to_string_lossy();
+        bail!("{title}: `{program}`: {}\n{}", ran.status, told[from..].join("\n"));
+    }
+    warnings(&told).for_each(note);
+    Ok(Output { stdout: ran.stdout().fold(String::new(), |text, line| text + line + "\n") })
+}
+
+/// Runs `command` as the step `title` and returns what it wrote, however it ended.
+///
+/// # Errors
+/// When the command cannot be started.
+pub(crate) fn capture(title: &str, command: &mut Command) -> Result<Captured> {
+    let ran = drive(title, command)?;
+    let lines: Vec<&str> = ran.lines.iter().map(|(_, text)| text.as_str()).collect();
+    Ok(Captured { success: ran.status.success(), text: lines.join("\n") })
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stream {
+    Stdout,
+    Stderr,
+}
+
+struct Ran {
+    status: ExitStatus,
+    lines: Vec<(Stream, String)>,
+}
+
+impl Ran {
+    fn stdout(&self) -> impl Iterator<Item = &str> {
+        self.of(Stream::Stdout)
+    }
+
+    fn stderr(&self) -> impl Iterator<Item = &str> {
+        self.of(Stream::Stderr)
+    }
+
+    fn of(&self, stream: Stream) -> impl Iterator<Item = &str> {
+        self.lines.iter().filter(move |line| line.0 == stream).map(|line| line.1.as_str())
+    }
+}
+
+fn drive(title: &str, command: &mut Command) -> Result<Ran> {
     let line = Line::begin(title);
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child = command
@@ -44,34 +104,33 @@ pub(crate) fn step(title: &str, command: &mut Command) -> Result<Output> {
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("{title}: cannot start `{program}`"))?;
-
-    let stdout = Mutex::new(String::new());
-    let log = Mutex::new(Vec::new());
-    let (out, err) = (child.stdout.take(), child.stderr.take());
-    let (done, finished) = mpsc::channel::<()>();
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let lines = Mutex::new(Vec::new());
     let latest = Mutex::new(String::new());
+    let (done, finished) = mpsc::channel::<()>();
     let status = thread::scope(|scope| {
-        let out = scope.spawn(|| {
-            let mut text = Vec::new();
-            if let Some(mut pipe) = out {
-                // A broken pipe ends the reading; the exit status tells the rest.
-                let _ = pipe.read_to_end(&mut text);
-            }
-            *lock(&stdout) = String::from_utf8_lossy(&text).into_owned();
-        });
-        let err = scope.spawn(|| {
-            let Some(pipe) = err else { return };
-            for text in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
-                let text = String::from_utf8_lossy(&text).trim_end().to_owned();
-                lock(&latest).clone_from(&text);
-                line.say(text.trim());
-                lock(&log).push(text);
-            }
-        });
         let (line, latest) = (&line, &latest);
+        let listen = |stream, pipe: Option<Box<dyn Read + Send>>| {
+            let lines = &lines;
+            scope.spawn(move || {
+                let Some(pipe) = pipe else { return };
+                // A broken pipe ends the reading; the exit status tells the rest.
+                for text in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+                    let text = String::from_utf8_lossy(&text).trim_end().to_owned();
+                    // JSON messages are for us, not for a person.
+                    if !text.starts_with('{') && !text.is_empty() {
+                        lock(latest).clone_from(&text);
+                        line.say(text.trim());
+                    }
+                    lock(lines).push((stream, text));
+                }
+            })
+        };
+        let out = listen(Stream::Stdout, stdout.map(|pipe| Box::new(pipe) as _));
+        let err = listen(Stream::Stderr, stderr.map(|pipe| Box::new(pipe) as _));
         scope.spawn(move || {
             while finished.recv_timeout(HEARTBEAT) == Err(RecvTimeoutError::Timeout) {
-                line.heartbeat(lock(&latest).trim());
+                line.heartbeat(lock(latest).trim());
             }
         });
         let status = child.wait();
@@ -80,23 +139,12 @@ pub(crate) fn step(title: &str, command: &mut Command) -> Result<Output> {
         status
     })
     .with_context(|| format!("{title}: cannot wait for `{program}`"))?;
-
-    let stdout = stdout.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let log = log.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if !status.success() {
+    if status.success() {
+        line.done();
+    } else {
         line.failed();
-        let mut tail: Vec<&str> = log.iter().map(String::as_str).collect();
-        if tail.iter().all(|line| line.trim().is_empty()) {
-            tail = stdout.lines().collect();
-        }
-        let from = tail.len().saturating_sub(TAIL_LINES);
-        bail!("{title}: `{program}` {status}\n{}", tail[from..].join("\n"));
     }
-    line.done();
-    for text in warnings(&log) {
-        note(text);
-    }
-    Ok(Output { stdout })
+    Ok(Ran { status, lines: lines.into_inner().unwrap_or_else(PoisonError::into_inner) })
 }
 
 /// Says one line on stderr.
@@ -106,7 +154,7 @@ pub(crate) fn note(text: &str) {
 }
 
 /// cargo's and rustc's output without the chatter of a successful build.
-fn warnings(log: &[String]) -> impl Iterator<Item = &str> {
+fn warnings<'a>(log: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
     const CHATTER: [&str; 16] = [
         "Adding",
         "Blocking",
@@ -126,7 +174,7 @@ fn warnings(log: &[String]) -> impl Iterator<Item = &str> {
         "Updating",
     ];
     let cargo = log.iter().any(|line| line.trim_start().starts_with("Finished"));
-    log.iter().map(String::as_str).filter(move |_| cargo).filter(|line| {
+    log.iter().copied().filter(move |_| cargo).filter(|line| {
         let first = line.split_whitespace().next().unwrap_or("");
         !first.is_empty() && !CHATTER.contains(&first)
     })
@@ -217,8 +265,7 @@ mod tests {
 
     #[test]
     fn a_build_keeps_its_warnings_and_loses_its_chatter() {
-        let log =
-            ["   Compiling a v1", "warning: unused", "", "    Finished `dev`"].map(String::from);
+        let log = ["   Compiling a v1", "warning: unused", "", "    Finished `dev`"];
         assert_eq!(warnings(&log).collect::<Vec<_>>(), ["warning: unused"]);
     }
 

@@ -31,7 +31,7 @@ impl BpfCompiler {
         if nightly_has_source() {
             return Some(Self::Nightly);
         }
-        [PathBuf::from("/usr/bin/rustc"), workspace.tools().join("bin/rustc")]
+        [PathBuf::from("/usr/bin/rustc"), workspace.tools().join("bin/bpf-rustc")]
             .into_iter()
             .find(|rustc| has_core_for_bpf(rustc))
             .map(|rustc| Self::Prebuilt { rustc })
@@ -55,6 +55,34 @@ impl BpfCompiler {
         };
         cargo.env_remove("RUSTFLAGS");
         cargo
+    }
+}
+
+/// The clippy of the compiler for BPF.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum BpfClippy {
+    /// rustup's.
+    Nightly,
+    /// The `clippy-driver` beside a prebuilt compiler.
+    Driver(PathBuf),
+}
+
+impl BpfClippy {
+    /// The one that fits the compiler that [`BpfCompiler::find`] finds.
+    pub(crate) fn find(workspace: &Workspace) -> Option<Self> {
+        match BpfCompiler::find(workspace)? {
+            BpfCompiler::Nightly => {
+                output(Command::new("rustup").args(["run", "nightly", "cargo-clippy", "--version"]))
+                    .map(|_| Self::Nightly)
+            }
+            BpfCompiler::Prebuilt { .. } => [
+                PathBuf::from("/usr/bin/clippy-driver"),
+                workspace.tools().join("bin/bpf-clippy-driver"),
+            ]
+            .into_iter()
+            .find(|driver| output(Command::new(driver).arg("--version")).is_some())
+            .map(Self::Driver),
+        }
     }
 }
 

@@ -1,6 +1,10 @@
 //! Where things are: the workspace's root, what is built and what is fetched.
 
-use std::path::{Path, PathBuf};
+use std::{
+    env,
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
 /// The paths that every command shares. Everything that xtask writes lies below `target/`.
 #[derive(Debug, Clone)]
@@ -28,5 +32,14 @@ impl Workspace {
     /// The project's own tools: nothing of the machine's is written to.
     pub(crate) fn tools(&self) -> PathBuf {
         self.target("tools")
+    }
+
+    /// `PATH` with the project's own tools first.
+    pub(crate) fn path(&self) -> OsString {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let own = self.tools().join("bin");
+        let folders = std::iter::once(own).chain(env::split_paths(&path));
+        // Only a folder with a colon in its name cannot be joined; then PATH stays as it is.
+        env::join_paths(folders).unwrap_or(path)
     }
 }

@@ -1,0 +1,272 @@
+//! Debian's packages without root and without touching the machine: resolved and verified by apt,
+//! unpacked by dpkg into a folder of the project. No package script runs, no service starts.
+
+use std::{
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{host, progress::step, toolchain::output};
+
+/// apt with its state in a folder of ours.
+#[derive(Debug)]
+pub(crate) struct Apt {
+    home: PathBuf,
+    /// Lists of our own instead of the machine's: they were missing or out of date, or the suite is another.
+    own_lists: bool,
+    /// A source list of our own: another suite than the machine's.
+    sources: Option<PathBuf>,
+}
+
+/// Whether this machine is a Debian or a relative, with its tools.
+pub(crate) fn available() -> bool {
+    fs::read_to_string("/etc/os-release").is_ok_and(|text| is_debian_like(&text))
+        && ["apt-get", "dpkg"].iter().all(|program| host::find_program(program).is_some())
+}
+
+/// Whether an os-release file is of Debian or a relative.
+fn is_debian_like(os_release: &str) -> bool {
+    os_release
+        .lines()
+        .filter_map(|line| line.split_once('='))
+        .filter(|(key, _)| ["ID", "ID_LIKE"].contains(key))
+        .flat_map(|(_, value)| value.trim_matches('"').split_whitespace())
+        .any(|id| id == "debian" || id == "ubuntu")
+}
+
+impl Apt {
+    /// apt with the machine's sources, and its lists as long as they serve.
+    pub(crate) fn of_machine(home: PathBuf) -> Self {
+        let own_lists = home.join("lists/updated").is_file();
+        Self { home, own_lists, sources: None }
+    }
+
+    /// apt with one suite of Debian's main archive, from the mirror that the machine uses.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub(crate) fn of_suite(home: PathBuf, suite: &str) -> Result<Self> {
+        let apt = Self { sources: Some(home.join("sources.list")), home, own_lists: true };
+        fs::create_dir_all(&apt.home)?;
+        let text = apt
+            .machine_mirror()
+            .map_or_else(|| default_source(suite), |mirror| format!("{mirror} {suite} main\n"));
+        fs::write(apt.home.join("sources.list"), text)?;
+        Ok(apt)
+    }
+
+    /// Unpacks `packages`, and what they depend on that the machine lacks, into `root`.
+    ///
+    /// # Errors
+    /// When apt cannot resolve or fetch them, or a package does not unpack.
+    pub(crate) fn unpack(&mut self, title: &str, packages: &[&str], root: &Path) -> Result<()> {
+        self.fetch(title, |apt| {
+            let mut command = apt.command("apt-get");
+            command
+                .args(["install", "--yes", "--download-only"])
+                .args(["--no-install-recommends", "--reinstall"])
+                .args(packages);
+            Ok(command)
+        })?;
+        self.unpack_archives(root)
+    }
+
+    /// Unpacks the newest package whose name has this beginning and end, alone.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be fetched or unpacked.
+    pub(crate) fn unpack_newest(
+        &mut self,
+        title: &str,
+        (prefix, suffix): (&str, &str),
+        root: &Path,
+    ) -> Result<()> {
+        self.fetch(title, |apt| {
+            let names = output(apt.command("apt-cache").args(["pkgnames", prefix]));
+            let Some(name) = names.as_deref().and_then(|text| newest(text, suffix)) else {
+                bail!("no package {prefix}*{suffix} in this suite");
+            };
+            let mut command = apt.command("apt-get");
+            command.args(["download", name]).current_dir(apt.home.join("cache/archives"));
+            Ok(command)
+        })?;
+        self.unpack_archives(root)
+    }
+
+    /// Whether the sources have all of `packages`.
+    pub(crate) fn has(&self, packages: &[&str]) -> bool {
+        packages.iter().all(|package| {
+            output(self.command("apt-cache").args(["policy", package]))
+                .is_some_and(|text| has_candidate(&text))
+        })
+    }
+
+    /// Fetches the lists anew, into our own folder.
+    ///
+    /// # Errors
+    /// When the sources cannot be reached.
+    pub(crate) fn update(&mut self) -> Result<()> {
+        self.own_lists = true;
+        self.make_folders()?;
+        step("fetching the package lists", self.command("apt-get").arg("update"))?;
+        fs::write(self.home.join("lists/updated"), "")?;
+        Ok(())
+    }
+
+    /// Runs the command; when it fails, once more with fresh lists.
+    fn fetch(&mut self, title: &str, command: impl Fn(&Self) -> Result<Command>) -> Result<()> {
+        self.make_folders()?;
+        let first = command(self).and_then(|mut command| step(title, &mut command));
+        if first.is_err() {
+            self.update()?;
+            step(title, &mut command(self)?)?;
+        }
+        Ok(())
+    }
+
+    fn make_folders(&self) -> Result<()> {
+        for folder in ["cache/archives/partial", "lists/partial"] {
+            let folder = self.home.join(folder);
+            fs::create_dir_all(&folder)
+                .with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        Ok(())
+    }
+
+    fn unpack_archives(&self, root: &Path) -> Result<()> {
+        let archives = self.home.join("cache/archives");
+        for file in fs::read_dir(&archives)? {
+            let path = file?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if path.extension().is_none_or(|extension| extension != "deb") {
+                continue;
+            }
+            // The C library belongs to its loader, which is the machine's: another one beside it crashes.
+            if !name.starts_with("libc6_") {
+                let title = format!("unpacking {}", name.split('_').next().unwrap_or(&name));
+                step(&title, Command::new("dpkg").arg("-x").arg(&path).arg(root))?;
+            }
+            fs::remove_file(&path)?;
+        }
+        Ok(())
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        let mut option = |key: &str, value: OsString| {
+            let mut text = OsString::from(format!("{key}="));
+            text.push(value);
+            command.arg("-o").arg(text);
+        };
+        option("Debug::NoLocking", "true".into()); // nothing of the machine's is written
+        option("APT::Sandbox::User", "".into()); // apt's own user cannot write into our folder
+        option("APT::Update::Post-Invoke", "".into());
+        option("APT::Update::Post-Invoke-Success", "".into());
+        option("Dir::Cache", self.home.join("cache").into());
+        if self.own_lists {
+            option("Dir::State::Lists", self.home.join("lists").into());
+        }
+        if let Some(sources) = &self.sources {
+            option("Dir::Etc::SourceList", sources.into());
+            option("Dir::Etc::SourceParts", "/dev/null".into());
+        }
+        command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
+        command
+    }
+
+    /// The beginning of a source line for the Debian archive that this machine is set up with.
+    fn machine_mirror(&self) -> Option<String> {
+        let targets = output(Command::new("apt-get").args([
+            "indextargets",
+            "--format",
+            "$(REPO_URI) $(SIGNED_BY)",
+            "Created-By: Packages",
+        ]))?;
+        debian_source(&targets)
+    }
+}
+
+/// From `URI keyring` lines to the beginning of a source line for Debian's main archive.
+fn debian_source(targets: &str) -> Option<String> {
+    targets
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            Some((words.next()?, words.next()))
+        })
+        .find(|(uri, _)| uri.trim_end_matches('/').ends_with("/debian"))
+        .map(|(uri, keyring)| match keyring {
+            Some(keyring) => format!("deb [signed-by={keyring}] {uri}"),
+            None => format!("deb {uri}"),
+        })
+}
+
+/// Debian's own public name, for a machine that is not set up with a Debian mirror.
+fn default_source(suite: &str) -> String {
+    const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg"; // a package in Ubuntu, too
+    format!("deb [signed-by={KEYRING}] http://deb.debian.org/debian {suite} main\n")
+}
+
+/// Whether `apt-cache policy` names a version that could be installed.
+fn has_candidate(policy: &str) -> bool {
+    policy
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Candidate:"))
+        .any(|version| version.trim() != "(none)")
+}
+
+/// The name with the highest numbers of those that end in `suffix`.
+fn newest<'a>(names: &'a str, suffix: &str) -> Option<&'a str> {
+    names
+        .lines()
+        .map(str::trim)
+        .filter(|name| name.ends_with(suffix))
+        .max_by_key(|name| numbers(name))
+}
+
+fn numbers(name: &str) -> Vec<u64> {
+    name.split(|letter: char| !letter.is_ascii_digit())
+        .filter_map(|digits| digits.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relatives_of_debian_are_known_by_os_release() {
+        assert!(is_debian_like("NAME=x\nID=debian\n"));
+        assert!(is_debian_like("ID=pop\nID_LIKE=\"ubuntu debian\"\n"));
+        assert!(!is_debian_like("ID=fedora\nNAME=\"debian lover\"\n"));
+    }
+
+    #[test]
+    fn the_newest_kernel_is_chosen_by_number_not_by_letter() {
+        let names = "linux-image-6.1.0-9-cloud-amd64\nlinux-image-6.1.0-48-cloud-amd64\n\
+                     linux-image-6.1.0-50-amd64\nlinux-image-6.1.0-49-cloud-amd64-unsigned\n";
+        assert_eq!(newest(names, "-cloud-amd64"), Some("linux-image-6.1.0-48-cloud-amd64"));
+        assert_eq!(newest("other\n", "-cloud-amd64"), None);
+    }
+
+    #[test]
+    fn a_policy_without_candidate_is_no_package() {
+        assert!(has_candidate("x:\n  Installed: (none)\n  Candidate: 1.2\n"));
+        assert!(!has_candidate("x:\n  Installed: (none)\n  Candidate: (none)\n"));
+        assert!(!has_candidate(""));
+    }
+
+    #[test]
+    fn the_machine_s_mirror_is_used_for_other_suites() {
+        let targets = "http://a.example/debian-security/ /k.gpg\nhttp://a.example/debian/ /k.gpg\n";
+        assert_eq!(
+            debian_source(targets).as_deref(),
+            Some("deb [signed-by=/k.gpg] http://a.example/debian/")
+        );
+        assert_eq!(debian_source("http://a.example/ubuntu /k.gpg\n"), None);
+    }
+}

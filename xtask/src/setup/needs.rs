@@ -1,0 +1,206 @@
+//! What each command needs, which of it is missing, and who brings it. Pure, save for [`Need::present`].
+
+use crate::{
+    host,
+    toolchain::{self, BPF_LINKER, BpfCompiler},
+    workspace::Workspace,
+};
+
+/// Something that must be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// A compiler with `core` for BPF.
+    BpfCompiler,
+    /// Its clippy.
+    BpfClippy,
+    /// The linker of the kernel programs.
+    BpfLinker,
+    /// The compiler of the CRI's protocol.
+    Protoc,
+    /// The lab's container runtime.
+    Containerd,
+    /// The lab's OCI runtime.
+    Runc,
+    /// The machine for foreign kernels.
+    Qemu,
+    /// The user space of that machine.
+    Busybox,
+    /// `cargo fmt`.
+    Rustfmt,
+    /// `cargo clippy`.
+    Clippy,
+}
+
+/// To build everything.
+pub(crate) const BUILD: &[Need] = &[Need::BpfCompiler, Need::BpfLinker, Need::Protoc];
+/// To run the lab, beyond the build.
+pub(crate) const LAB: &[Need] = &[Need::Containerd, Need::Runc];
+/// To boot a foreign kernel, beyond the build.
+pub(crate) const VM: &[Need] = &[Need::Qemu, Need::Busybox];
+/// To lint.
+pub(crate) const LINT: &[Need] = &[Need::Rustfmt, Need::Clippy, Need::BpfClippy];
+
+impl Need {
+    /// Whether it is here, on the machine or among the project's own tools.
+    pub(crate) fn present(self, workspace: &Workspace) -> bool {
+        let own = |program: &str| {
+            host::is_executable(&workspace.tools().join("bin").join(program))
+                || host::find_program(program).is_some()
+        };
+        match self {
+            Self::BpfCompiler => BpfCompiler::find(workspace).is_some(),
+            Self::BpfClippy => toolchain::BpfClippy::find(workspace).is_some(),
+            Self::BpfLinker => toolchain::bpf_linker(workspace).is_some(),
+            Self::Protoc => own("protoc") || std::env::var_os("PROTOC").is_some(),
+            Self::Containerd => own("containerd") && own("containerd-shim-runc-v2"),
+            Self::Runc => own("runc"),
+            Self::Qemu => own("qemu-system-x86_64"),
+            Self::Busybox => own("busybox"),
+            Self::Rustfmt => host::find_program("cargo-fmt").is_some(),
+            Self::Clippy => host::find_program("cargo-clippy").is_some(),
+        }
+    }
+
+    /// What a person calls it.
+    pub(crate) fn title(self) -> String {
+        match self {
+            Self::BpfCompiler => "a Rust compiler for BPF".to_owned(),
+            Self::BpfClippy => "clippy for that compiler".to_owned(),
+            Self::BpfLinker => format!("bpf-linker {BPF_LINKER}"),
+            Self::Protoc => "protoc".to_owned(),
+            Self::Containerd => "containerd".to_owned(),
+            Self::Runc => "runc".to_owned(),
+            Self::Qemu => "QEMU".to_owned(),
+            Self::Busybox => "busybox, static".to_owned(),
+            Self::Rustfmt => "rustfmt".to_owned(),
+            Self::Clippy => "clippy".to_owned(),
+        }
+    }
+
+    /// The Debian packages that hold it; the first group that this release has is taken.
+    pub(crate) fn packages(self) -> &'static [&'static [&'static str]] {
+        match self {
+            Self::BpfCompiler => {
+                &[&["rustc-web", "libstd-rust-web-dev-bpf"], &["rustc", "libstd-rust-dev-bpf"]]
+            }
+            Self::BpfClippy => &[&["rust-web-clippy"], &["rust-clippy"]],
+            Self::Protoc => &[&["protobuf-compiler"]],
+            Self::Containerd => &[&["containerd"]],
+            Self::Runc => &[&["runc"]],
+            Self::Qemu => &[&["qemu-system-x86"]],
+            Self::Busybox => &[&["busybox-static"]],
+            Self::BpfLinker | Self::Rustfmt | Self::Clippy => &[],
+        }
+    }
+
+    /// The programs of those packages that coroner calls: path inside the package, name here.
+    ///
+    /// The compiler gets another name, so that it never stands in for rustup's.
+    pub(crate) fn programs(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::BpfCompiler => &[("usr/bin/rustc", "bpf-rustc")],
+            Self::BpfClippy => &[("usr/bin/clippy-driver", "bpf-clippy-driver")],
+            Self::Protoc => &[("usr/bin/protoc", "protoc")],
+            Self::Containerd => &[
+                ("usr/bin/containerd", "containerd"),
+                ("usr/bin/containerd-shim-runc-v2", "containerd-shim-runc-v2"),
+                ("usr/bin/ctr", "ctr"),
+            ],
+            Self::Runc => &[("usr/sbin/runc", "runc")],
+            Self::Qemu => &[("usr/bin/qemu-system-x86_64", "qemu-system-x86_64")],
+            Self::Busybox => &[("bin/busybox", "busybox"), ("usr/bin/busybox", "busybox")],
+            Self::BpfLinker | Self::Rustfmt | Self::Clippy => &[],
+        }
+    }
+
+    /// How a person gets it where xtask cannot.
+    pub(crate) fn advice(self) -> &'static str {
+        match self {
+            Self::BpfCompiler => {
+                "rustup toolchain install nightly --profile minimal --component rust-src"
+            }
+            Self::BpfClippy => "rustup component add clippy --toolchain nightly",
+            Self::BpfLinker => "cargo install bpf-linker --version 0.10.4 --locked",
+            Self::Protoc => {
+                "the package protobuf-compiler (Fedora, SUSE, Alpine: protobuf), or set PROTOC"
+            }
+            Self::Containerd => "the package containerd (it need not be running)",
+            Self::Runc => "the package runc",
+            Self::Qemu => "the package with qemu-system-x86_64 (qemu-system-x86)",
+            Self::Busybox => "the package busybox-static",
+            Self::Rustfmt => "rustup component add rustfmt",
+            Self::Clippy => "rustup component add clippy",
+        }
+    }
+}
+
+/// Who brings what is missing.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// From the distribution's packages, into the project's own folder.
+    pub(crate) apt: Vec<Need>,
+    /// From crates.io, into the project's own folder.
+    pub(crate) cargo: Vec<Need>,
+    /// By the person at the keyboard.
+    pub(crate) by_hand: Vec<Need>,
+}
+
+impl Plan {
+    /// Sorts `missing` by who brings it; `apt`: this is a Debian or a relative.
+    pub(crate) fn of(missing: &[Need], apt: bool) -> Self {
+        let mut plan = Self::default();
+        for need in missing {
+            match need {
+                Need::BpfLinker => plan.cargo.push(*need),
+                Need::Rustfmt | Need::Clippy => plan.by_hand.push(*need),
+                _ if apt => plan.apt.push(*need),
+                _ => plan.by_hand.push(*need),
+            }
+        }
+        plan
+    }
+
+    /// Whether nothing is missing.
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_debian_brings_all_but_rustup_s_components() {
+        let plan = Plan::of(&[Need::Protoc, Need::BpfLinker, Need::Clippy], true);
+        assert_eq!(
+            plan,
+            Plan {
+                apt: vec![Need::Protoc],
+                cargo: vec![Need::BpfLinker],
+                by_hand: vec![Need::Clippy],
+            }
+        );
+    }
+
+    #[test]
+    fn elsewhere_packages_are_left_to_the_person() {
+        let plan = Plan::of(&[Need::Protoc, Need::BpfLinker], false);
+        assert_eq!(plan.by_hand, [Need::Protoc]);
+        assert_eq!(plan.cargo, [Need::BpfLinker]);
+    }
+
+    #[test]
+    fn with_nothing_missing_there_is_nothing_to_do() {
+        assert!(Plan::of(&[], true).is_empty());
+    }
+
+    #[test]
+    fn whatever_apt_brings_has_packages_and_programs() {
+        for need in [BUILD, LAB, VM, LINT].concat() {
+            if Plan::of(&[need], true).apt == [need] {
+                assert!(!need.packages().is_empty() && !need.programs().is_empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The workspace's test binaries: compiled once, run by layer.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use super::Tally;
+use crate::{
+    cli::Layer,
+    progress::{capture, step},
+    root,
+    toolchain::cargo,
+    workspace::Workspace,
+};
+
+/// One compiled test binary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TestBinary {
+    /// Its package.
+    pub(crate) package: String,
+    /// The target's name: of an integration test, its file.
+    pub(crate) name: String,
+    /// Whether it is an integration test.
+    pub(crate) integration: bool,
+    /// The file to run.
+    pub(crate) executable: PathBuf,
+    /// The package's folder, where cargo runs its tests.
+    pub(crate) folder: PathBuf,
+}
+
+/// Compiles all tests of the workspace, and the binaries that integration tests start.
+///
+/// # Errors
+/// When something does not compile.
+pub(crate) fn compile(workspace: &Workspace) -> Result<Vec<TestBinary>> {
+    let output = step(
+        "building the tests",
+        cargo("test")
+            .current_dir(workspace.root())
+            .env("PATH", workspace.path())
+            .args(["--workspace", "--locked", "--no-run"])
+            .arg("--message-format=json-render-diagnostics"),
+    )?;
+    Ok(output.stdout.lines().filter_map(parse).collect())
+}
+
+fn parse(line: &str) -> Option<TestBinary> {
+    let message: Value = serde_json::from_str(line).ok()?;
+    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
+        return None;
+    }
+    let folder = PathBuf::from(message["manifest_path"].as_str()?).parent()?.to_path_buf();
+    Some(TestBinary {
+        package: package_name(message["package_id"].as_str()?)?,
+        name: message["target"]["name"].as_str()?.to_owned(),
+        integration: message["target"]["kind"].as_array()?.iter().any(|kind| kind == "test"),
+        executable: message["executable"].as_str()?.into(),
+        folder,
+    })
+}
+
+/// The name in a package id: `path+file:///ws/agent#coroner@0.1.0`, or `…/coroner#0.1.0` where folder and name agree.
+fn package_name(id: &str) -> Option<String> {
+    let (url, fragment) = id.rsplit_once('#')?;
+    match fragment.split_once('@') {
+        Some((name, _)) => Some(name.to_owned()),
+        None => url.rsplit('/').next().map(str::to_owned),
+    }
+}
+
+impl TestBinary {
+    /// The layer that runs it. Integration tests of the lab start containers, and `programs` loads kernel
+    /// programs: these have layers of their own, as root.
+    pub(crate) fn layer(&self) -> Layer {
+        match (self.package.as_str(), self.name.as_str()) {
+            ("coroner", "programs") if self.integration => Layer::Programs,
+            ("coroner-lab", _) if self.integration => Layer::Lab,
+            _ => Layer::Unit,
+        }
+    }
+
+    /// Runs it; what it prints is shown if it fails.
+    ///
+    /// # Errors
+    /// When it cannot be run at all.
+    pub(crate) fn run(&self, workspace: &Workspace) -> Result<Run> {
+        let privileged = self.layer() != Layer::Unit;
+        let mut command = if privileged {
+            let mut command = root::command(workspace, &self.executable)?;
+            // They share the machine's kernel and cgroups.
+            command.arg("--test-threads=1");
+            command
+        } else {
+            std::process::Command::new(&self.executable)
+        };
+        command
+            .current_dir(&self.folder)
+            .env("CARGO_MANIFEST_DIR", &self.folder)
+            .env("CORONER_LAB_AGENT", workspace.target("debug/coroner"))
+            .env("CORONER_LAB_WORKLOAD", crate::build::workload_path(workspace)?);
+        let title = format!("{}: {}", self.package, self.name);
+        let output = capture(&title, &mut command)
+            .with_context(|| format!("cannot run {}", self.executable.display()))?;
+        Ok(Run::of(output.success, output.text))
+    }
+}
+
+/// What running a binary came to.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// What it counted.
+    pub(crate) tally: Tally,
+    /// All it said.
+    pub(crate) text: String,
+}
+
+impl Run {
+    /// A run that ended badly without naming a failed test has failed all the same.
+    pub(crate) fn of(success: bool, text: String) -> Self {
+        let mut tally = Tally::of(&text);
+        if !success && tally.failed == 0 {
+            tally.failed = 1;
+        }
+        Self { tally, text }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn artifact(package: &str, name: &str, kind: &str) -> String {
+        format!(
+            r#"{{"reason":"compiler-artifact","package_id":"path+file:///ws/x#{package}@0.1.0",
+            "manifest_path":"/ws/x/Cargo.toml","target":{{"kind":["{kind}"],"name":"{name}"}},
+            "profile":{{"test":true}},"executable":"/ws/target/debug/deps/{name}-1"}}"#
+        )
+    }
+
+    #[test]
+    fn artifacts_become_binaries_with_their_layers() {
+        let layer = |package, name, kind| {
+            parse(&artifact(package, name, kind)).map(|binary| binary.layer())
+        };
+        assert_eq!(layer("coroner", "coroner", "lib"), Some(Layer::Unit));
+        assert_eq!(layer("coroner", "replay", "test"), Some(Layer::Unit));
+        assert_eq!(layer("coroner", "programs", "test"), Some(Layer::Programs));
+        assert_eq!(layer("coroner-lab", "catalogue", "test"), Some(Layer::Lab));
+        assert_eq!(layer("coroner-lab", "coroner_lab", "lib"), Some(Layer::Unit));
+    }
+
+    #[test]
+    fn other_messages_are_not_binaries() {
+        assert_eq!(parse(r#"{"reason":"build-finished","success":true}"#), None);
+        assert_eq!(parse("warning: text"), None);
+    }
+
+    #[test]
+    fn a_package_id_names_its_package_either_way() {
+        assert_eq!(package_name("path+file:///w/agent#coroner@0.1.0").as_deref(), Some("coroner"));
+        assert_eq!(package_name("path+file:///w/xtask#0.1.0").as_deref(), Some("xtask"));
+    }
+
+    #[test]
+    fn a_binary_that_dies_counts_as_a_failure() {
+        assert_eq!(Run::of(false, "killed".into()).tally.failed, 1);
+        let named = "test result: FAILED. 1 passed; 2 failed;";
+        assert_eq!(Run::of(false, named.into()).tally.failed, 2);
+    }
+}

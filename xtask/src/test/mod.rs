@@ -1,0 +1,205 @@
+//! `cargo xtask test`: the layers, from the cheapest, and what they came to.
+
+mod binaries;
+mod lint;
+mod tally;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+pub(crate) use self::{
+    binaries::{Run, TestBinary, compile},
+    tally::Tally,
+};
+use crate::{
+    build,
+    cli::Layer,
+    progress::{capture, elapsed, note},
+    setup::{self, Need},
+    toolchain::cargo,
+    vm::{self, Kernel},
+    workspace::Workspace,
+};
+
+/// What one layer came to.
+#[derive(Debug)]
+struct Outcome {
+    layer: Layer,
+    tally: Tally,
+    took: Duration,
+    /// Why it failed, unless it is the failed tests that say so.
+    trouble: Option<String>,
+}
+
+impl Outcome {
+    fn ok(&self) -> bool {
+        self.trouble.is_none() && self.tally.failed == 0
+    }
+}
+
+/// Runs `layers` (all, if none is named) and prints the closing table; whether all passed.
+///
+/// # Errors
+/// When something is missing that no layer can run without.
+pub(crate) fn run(
+    workspace: &Workspace,
+    layers: &[Layer],
+    kernels: &[&'static Kernel],
+    list_only: bool,
+) -> Result<bool> {
+    let mut layers = if layers.is_empty() { Layer::ALL.to_vec() } else { layers.to_vec() };
+    layers.sort();
+    layers.dedup();
+    setup::ensure(workspace, &needs(&layers), list_only)?;
+
+    // The agent embeds the kernel programs; even clippy wants them there.
+    build::kernel_programs(workspace)?;
+    let mut tests: Option<Vec<TestBinary>> = None;
+    let mut outcomes = Vec::new();
+    for layer in layers {
+        let begun = Instant::now();
+        let result = match layer {
+            Layer::Lint => lint::all(workspace).map(|()| Tally::default()),
+            _ => match &tests {
+                Some(tests) => run_layer(workspace, layer, tests, kernels),
+                None => {
+                    build::workload(workspace)?;
+                    let tests = tests.insert(compile(workspace)?);
+                    run_layer(workspace, layer, tests, kernels)
+                }
+            },
+        };
+        let (tally, trouble) = match result {
+            Ok(tally) if layer != Layer::Lint && tally == Tally::default() => {
+                (tally, Some("no test ran: it proves nothing".to_owned()))
+            }
+            Ok(tally) => (tally, None),
+            Err(error) => (Tally::default(), Some(format!("{error:#}"))),
+        };
+        if let Some(trouble) = &trouble {
+            note(&format!("\n{}: {trouble}\n", layer.name()));
+        }
+        outcomes.push(Outcome { layer, tally, took: begun.elapsed(), trouble });
+    }
+    println!("{}", summary(&outcomes));
+    Ok(outcomes.iter().all(Outcome::ok))
+}
+
+fn needs(layers: &[Layer]) -> Vec<Need> {
+    let mut needs = setup::BUILD.to_vec();
+    for (layer, more) in
+        [(Layer::Lint, setup::LINT), (Layer::Lab, setup::LAB), (Layer::Vm, setup::VM)]
+    {
+        if layers.contains(&layer) {
+            needs.extend(more);
+        }
+    }
+    needs
+}
+
+fn run_layer(
+    workspace: &Workspace,
+    layer: Layer,
+    tests: &[TestBinary],
+    kernels: &[&'static Kernel],
+) -> Result<Tally> {
+    let mut tally = Tally::default();
+    if layer == Layer::Vm {
+        for kernel in kernels {
+            tally.add(report(vm::run(workspace, kernel, programs(tests)?)?));
+        }
+        return Ok(tally);
+    }
+    for test in tests.iter().filter(|test| test.layer() == layer) {
+        tally.add(report(test.run(workspace)?));
+    }
+    if layer == Layer::Unit {
+        let mut command = cargo("test");
+        command.current_dir(workspace.root()).env("PATH", workspace.path()).args([
+            "--workspace",
+            "--locked",
+            "--doc",
+        ]);
+        let output = capture("documentation's examples", &mut command)?;
+        tally.add(report(Run::of(output.success, output.text)));
+    }
+    Ok(tally)
+}
+
+/// The test binary that loads and proves the kernel programs.
+///
+/// # Errors
+/// When there is none.
+pub(crate) fn programs(tests: &[TestBinary]) -> Result<&TestBinary> {
+    match tests.iter().find(|test| test.layer() == Layer::Programs) {
+        Some(test) => Ok(test),
+        None => bail!("agent/tests/programs.rs is not there"),
+    }
+}
+
+/// Shows what a failed run said.
+pub(crate) fn report(run: Run) -> Tally {
+    if run.tally.failed > 0 {
+        note(run.text.trim_end());
+    }
+    run.tally
+}
+
+fn summary(outcomes: &[Outcome]) -> String {
+    let mut lines =
+        vec![String::new(), format!("{:<10}{:>8}{:>8}  time", "layer", "passed", "failed")];
+    let mut total = Tally::default();
+    for outcome in outcomes {
+        total.add(outcome.tally);
+        if outcome.trouble.is_some() {
+            // A layer that could not run is a failure, too.
+            total.failed += 1;
+        }
+        let verdict = match &outcome.trouble {
+            None if outcome.ok() => "✔".to_owned(),
+            None => "✘".to_owned(),
+            Some(trouble) => format!("✘ {}", trouble.lines().next().unwrap_or_default()),
+        };
+        lines.push(format!(
+            "{:<10}{:>8}{:>8}  {:<12}{verdict}",
+            outcome.layer.name(),
+            outcome.tally.passed,
+            outcome.tally.failed,
+            elapsed(outcome.took)
+        ));
+    }
+    lines.push(String::new());
+    lines.push(format!("{} passed, {} failed", total.passed, total.failed));
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(layer: Layer, passed: u64, failed: u64, trouble: Option<&str>) -> Outcome {
+        Outcome {
+            layer,
+            tally: Tally { passed, failed },
+            took: Duration::from_secs(1),
+            trouble: trouble.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn the_last_line_counts_tests_and_layers_that_could_not_run() {
+        let text = summary(&[
+            outcome(Layer::Unit, 7, 1, None),
+            outcome(Layer::Vm, 0, 0, Some("no QEMU\ndetails")),
+        ]);
+        assert_eq!(text.lines().last(), Some("7 passed, 2 failed"));
+        assert!(text.contains("✘ no QEMU") && !text.contains("details"), "{text}");
+    }
+
+    #[test]
+    fn a_layer_brings_only_its_own_needs() {
+        assert!(!needs(&[Layer::Unit]).contains(&Need::Qemu));
+        assert!(needs(&[Layer::Vm]).contains(&Need::Qemu));
+    }
+}

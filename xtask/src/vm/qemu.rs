@@ -1,0 +1,163 @@
+//! Boots a kernel with an initramfs and listens to its serial line.
+
+use std::{
+    fs::File,
+    io::{BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{progress::Line, workspace::Workspace};
+
+/// The whole run, under plain emulation: the catalogue takes half a minute.
+const LIMIT: Duration = Duration::from_secs(600);
+/// How often a silent guest is looked after.
+const LOOK: Duration = Duration::from_secs(15);
+/// What the guest's init prints before the test's exit status.
+const MARKER: &str = "coroner-vm-exit:";
+/// How much of the serial line is shown when the guest does not end as it should.
+const TAIL_LINES: usize = 40;
+
+/// A guest to boot.
+pub(super) struct Guest<'a> {
+    pub(super) title: &'a str,
+    pub(super) kernel: &'a Path,
+    pub(super) initramfs: &'a Path,
+    /// Where the serial line is written to.
+    pub(super) log: PathBuf,
+}
+
+/// What a guest came to.
+pub(super) struct Ended {
+    /// The test's exit status.
+    pub(super) status: i32,
+    /// All that the serial line said.
+    pub(super) text: String,
+}
+
+/// QEMU is killed with whoever gives up on it.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Already gone is what is wanted.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Boots it and waits for its end.
+///
+/// # Errors
+/// When QEMU cannot be started, or the guest does not report the test's exit status in time.
+pub(super) fn boot(workspace: &Workspace, guest: &Guest<'_>) -> Result<Ended> {
+    let accelerator = if kvm_works(workspace) { "kvm" } else { "tcg" };
+    let line = Line::begin(&format!("{} ({accelerator})", guest.title));
+    let child = qemu(workspace)
+        .args(["-accel", accelerator, "-m", "1024", "-smp", "2"])
+        .args(["-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio"])
+        .args(["-append", "console=ttyS0 panic=-1 loglevel=1"])
+        .arg("-kernel")
+        .arg(guest.kernel)
+        .arg("-initrd")
+        .arg(guest.initramfs)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .context("cannot start QEMU: `cargo xtask setup` brings it")?;
+    let mut running = Running(child);
+    let mut log = File::create(&guest.log)
+        .with_context(|| format!("cannot write {}", guest.log.display()))?;
+    let Some(serial) = running.0.stdout.take() else {
+        bail!("QEMU has no serial line");
+    };
+    let (send, lines) = mpsc::channel();
+    thread::spawn(move || {
+        for text in BufReader::new(serial).split(b'\n').map_while(Result::ok) {
+            if send.send(String::from_utf8_lossy(&text).trim_end().to_owned()).is_err() {
+                return;
+            }
+        }
+    });
+
+    let begun = Instant::now();
+    let mut said: Vec<String> = Vec::new();
+    let why = loop {
+        match lines.recv_timeout(LOOK) {
+            Ok(text) => {
+                writeln!(log, "{text}")?;
+                line.say(&text);
+                said.push(text);
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                line.heartbeat(said.last().map_or("", String::as_str));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                break "the guest ended without the test's exit status";
+            }
+        }
+        if let Some(status) = said.last().and_then(|text| exit_status(text)) {
+            line.done();
+            return Ok(Ended { status, text: said.join("\n") });
+        }
+        if begun.elapsed() > LIMIT {
+            break "the guest took too long";
+        }
+    };
+    line.failed();
+    let tail = &said[said.len().saturating_sub(TAIL_LINES)..];
+    bail!("{why}; all of it is in {}\n{}", guest.log.display(), tail.join("\n"));
+}
+
+fn exit_status(line: &str) -> Option<i32> {
+    line.trim().strip_prefix(MARKER)?.parse().ok()
+}
+
+fn qemu(workspace: &Workspace) -> Command {
+    let mut command = Command::new("qemu-system-x86_64");
+    command.env("PATH", workspace.path());
+    command
+}
+
+/// Whether a virtual CPU really runs: `/dev/kvm` alone proves nothing.
+fn kvm_works(workspace: &Workspace) -> bool {
+    let probe = qemu(workspace)
+        .args(["-accel", "kvm", "-nodefaults", "-display", "none"])
+        .args(["-m", "64", "-monitor", "stdio"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(child) = probe else { return false };
+    let mut running = Running(child);
+    // The machine runs its firmware for a moment, then is asked to stop.
+    thread::sleep(Duration::from_millis(300));
+    if let Some(mut monitor) = running.0.stdin.take() {
+        // A QEMU that is gone already does not listen; its status says so.
+        let _ = monitor.write_all(b"quit\n");
+    }
+    running.0.wait().is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_marker_is_an_exit_status() {
+        assert_eq!(exit_status("coroner-vm-exit:101\r"), Some(101));
+        assert_eq!(exit_status("coroner-vm-exit:"), None);
+        assert_eq!(exit_status("ok coroner-vm-exit:0"), None);
+    }
+
+    #[test]
+    fn the_guest_prints_what_is_listened_for() {
+        assert!(include_str!("init.sh").contains(&format!("\"{MARKER}$status\"")));
+    }
+}
