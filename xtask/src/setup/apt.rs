@@ -49,14 +49,20 @@ impl Apt {
     ///
     /// # Errors
     /// When the folder cannot be written.
-    pub(crate) fn of_suite(home: PathBuf, suite: &str) -> Result<Self> {
-        let apt = Self { sources: Some(home.join("sources.list")), home, own_lists: true };
-        fs::create_dir_all(&apt.home)?;
-        let text = apt
-            .machine_mirror()
-            .map_or_else(|| default_source(suite), |mirror| format!("{mirror} {suite} main\n"));
-        fs::write(apt.home.join("sources.list"), text)?;
-        Ok(apt)
+    pub(crate) fn of_suite(home: PathBuf, suite: &str, keyring: &Path) -> Result<Self> {
+        fs::create_dir_all(&home).with_context(|| format!("cannot make {}", home.display()))?;
+        let sources = home.join("sources.list");
+        let targets = output(Command::new("apt-get").args([
+            "indextargets",
+            "--format",
+            "$(REPO_URI)",
+            "Created-By: Packages",
+        ]));
+        let mirror = targets.as_deref().and_then(debian_mirror);
+        let mirror = mirror.unwrap_or("http://deb.debian.org/debian"); // Debian's public name
+        let keyring = keyring.display();
+        fs::write(&sources, format!("deb [signed-by={keyring}] {mirror} {suite} main\n"))?;
+        Ok(Self { home, own_lists: true, sources: Some(sources) })
     }
 
     /// Unpacks `packages`, and what they depend on that the machine lacks, into `root`.
@@ -177,38 +183,11 @@ impl Apt {
         command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
         command
     }
-
-    /// The beginning of a source line for the Debian archive that this machine is set up with.
-    fn machine_mirror(&self) -> Option<String> {
-        let targets = output(Command::new("apt-get").args([
-            "indextargets",
-            "--format",
-            "$(REPO_URI) $(SIGNED_BY)",
-            "Created-By: Packages",
-        ]))?;
-        debian_source(&targets)
-    }
 }
 
-/// From `URI keyring` lines to the beginning of a source line for Debian's main archive.
-fn debian_source(targets: &str) -> Option<String> {
-    targets
-        .lines()
-        .filter_map(|line| {
-            let mut words = line.split_whitespace();
-            Some((words.next()?, words.next()))
-        })
-        .find(|(uri, _)| uri.trim_end_matches('/').ends_with("/debian"))
-        .map(|(uri, keyring)| match keyring {
-            Some(keyring) => format!("deb [signed-by={keyring}] {uri}"),
-            None => format!("deb {uri}"),
-        })
-}
-
-/// Debian's own public name, for a machine that is not set up with a Debian mirror.
-fn default_source(suite: &str) -> String {
-    const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg"; // a package in Ubuntu, too
-    format!("deb [signed-by={KEYRING}] http://deb.debian.org/debian {suite} main\n")
+/// Debian's main archive among the URIs that the machine is set up with.
+fn debian_mirror(uris: &str) -> Option<&str> {
+    uris.lines().map(|uri| uri.trim().trim_end_matches('/')).find(|uri| uri.ends_with("/debian"))
 }
 
 /// Whether `apt-cache policy` names a version that could be installed.
@@ -262,11 +241,8 @@ mod tests {
 
     #[test]
     fn the_machine_s_mirror_is_used_for_other_suites() {
-        let targets = "http://a.example/debian-security/ /k.gpg\nhttp://a.example/debian/ /k.gpg\n";
-        assert_eq!(
-            debian_source(targets).as_deref(),
-            Some("deb [signed-by=/k.gpg] http://a.example/debian/")
-        );
-        assert_eq!(debian_source("http://a.example/ubuntu /k.gpg\n"), None);
+        let uris = "http://a.example/debian-security/\nhttp://a.example/debian/\n";
+        assert_eq!(debian_mirror(uris), Some("http://a.example/debian"));
+        assert_eq!(debian_mirror("http://a.example/ubuntu\n"), None);
     }
 }

@@ -104,6 +104,29 @@ fn install_packages(workspace: &Workspace, needs: &[Need]) -> Result<()> {
     Ok(())
 }
 
+/// Debian's public keys: the machine's, or those of the package that Ubuntu has.
+///
+/// # Errors
+/// When there is no apt, or it does not have them.
+pub(crate) fn debian_keyring(workspace: &Workspace) -> Result<PathBuf> {
+    const KEYRING: &str = "usr/share/keyrings/debian-archive-keyring.gpg";
+    if !apt::available() {
+        bail!("foreign kernels are Debian's packages: this takes apt-get and dpkg");
+    }
+    let root = workspace.tools().join("root");
+    for keyring in [Path::new("/").join(KEYRING), root.join(KEYRING)] {
+        if keyring.is_file() {
+            return Ok(keyring);
+        }
+    }
+    Apt::of_machine(workspace.tools().join("apt")).unpack(
+        "fetching Debian's public keys",
+        &["debian-archive-keyring"],
+        &root,
+    )?;
+    Ok(root.join(KEYRING))
+}
+
 /// Of every need the first group of packages that this release has.
 fn choose(apt: &Apt, needs: &[Need]) -> Option<Vec<&'static str>> {
     let groups: Option<Vec<_>> = needs

@@ -29,17 +29,22 @@ pub(crate) struct TestBinary {
     pub(crate) folder: PathBuf,
 }
 
-/// Compiles all tests of the workspace, and the binaries that integration tests start.
+/// Compiles the tests that `layers` run, and the binaries that integration tests start.
 ///
 /// # Errors
 /// When something does not compile.
-pub(crate) fn compile(workspace: &Workspace) -> Result<Vec<TestBinary>> {
+pub(crate) fn compile(workspace: &Workspace, layers: &[Layer]) -> Result<Vec<TestBinary>> {
+    // Who works on the kernel programs need not wait for the lab.
+    let narrow = !layers.contains(&Layer::Unit) && !layers.contains(&Layer::Lab);
+    let scope: &[&str] =
+        if narrow { &["--package=coroner", "--test=programs"] } else { &["--workspace"] };
     let output = step(
         "building the tests",
         cargo("test")
             .current_dir(workspace.root())
             .env("PATH", workspace.path())
-            .args(["--workspace", "--locked", "--no-run"])
+            .args(["--locked", "--no-run"])
+            .args(scope)
             .arg("--message-format=json-render-diagnostics"),
     )?;
     Ok(output.stdout.lines().filter_map(parse).collect())

@@ -57,7 +57,7 @@ pub(crate) fn run(
     build::kernel_programs(workspace)?;
     let mut tests: Option<Vec<TestBinary>> = None;
     let mut outcomes = Vec::new();
-    for layer in layers {
+    for layer in layers.iter().copied() {
         let begun = Instant::now();
         let result = match layer {
             Layer::Lint => lint::all(workspace).map(|()| Tally::default()),
@@ -65,7 +65,7 @@ pub(crate) fn run(
                 Some(tests) => run_layer(workspace, layer, tests, kernels),
                 None => {
                     build::workload(workspace)?;
-                    let tests = tests.insert(compile(workspace)?);
+                    let tests = tests.insert(compile(workspace, &layers)?);
                     run_layer(workspace, layer, tests, kernels)
                 }
             },

@@ -7,7 +7,11 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{host::Arch, setup::Apt, workspace::Workspace};
+use crate::{
+    host::Arch,
+    setup::{self, Apt},
+    workspace::Workspace,
+};
 
 /// A kernel to boot.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,7 +62,9 @@ impl Kernel {
         if let Some(image) = image_in(&root) {
             return Ok(image);
         }
-        let mut apt = Apt::of_suite(self.folder(workspace).join("apt"), self.suite)?;
+        let keyring = setup::debian_keyring(workspace)?;
+        let home = self.folder(workspace).join("apt");
+        let mut apt = Apt::of_suite(home, self.suite, &keyring)?;
         let suffix = format!("-cloud-{}", Arch::host()?.debian);
         let title = format!("fetching Linux {}", self.version);
         apt.unpack_newest(&title, (self.package, &suffix), &root)?;
