@@ -109,6 +109,9 @@ async fn start_kernel(options: kernel::Options) -> anyhow::Result<kernel::Kernel
             warn!(hook, why, "a hook is not attached");
         }
     }
+    if let Some(why) = &report.unproven {
+        warn!(why, "the hooks are attached, but could not be proven by the self-test");
+    }
     let attached = report.hooks.values().filter(|how| how.is_ok()).count();
     info!(hooks = attached, hierarchy = report.hierarchy, "the kernel programs are attached");
     Ok(kernel)
@@ -151,7 +154,7 @@ struct Outputs {
 impl Adapters {
     fn start(
         kernel: kernel::Kernel,
-        sources: Sources,
+        mut sources: Sources,
         shared: &Shared,
     ) -> (Self, mpsc::Receiver<Received>, Outputs) {
         let (to, inputs) = mpsc::channel(INPUTS);
@@ -163,6 +166,8 @@ impl Adapters {
             api: sources.kube.as_ref().map(|options| options.counters.clone()),
         });
         lock(&shared.health).kernel_started(kernel.report());
+        // Cgroups are found in the hierarchy that the programs watch: ids of others mean nothing.
+        sources.cri.cgroup_root = Some(kernel.cgroup_root().to_owned());
         let mut adapters = Self { tasks: JoinSet::new() };
         adapters.spawn("kernel", kernel.run(to.clone(), from_commands));
         adapters.spawn("cri", cri::run(sources.cri, to.clone(), from_cri_requests));
@@ -250,28 +255,15 @@ impl EventLoop {
     fn take(&mut self, received: Received) {
         self.shared.metrics.input(&received);
         lock(&self.shared.health).note(&received);
-        self.log_input(&received);
+        if let Input::Lost(loss) = &received.input {
+            // The sources log their own outages.
+            warn!(kind = %loss.kind, count = loss.count, "evidence was lost");
+        }
         if let Input::Cri(CriEvent::ContainerCgroup { cgroup, .. }) = &received.input {
             self.command(kernel::Command::Watch { cgroup: *cgroup });
         }
         for observation in self.engine.step(received) {
             self.say(observation);
-        }
-    }
-
-    fn log_input(&self, received: &Received) {
-        use crate::domain::input::ApiEvent;
-        match &received.input {
-            Input::Cri(CriEvent::Connected { runtime, .. }) => info!(runtime, "the CRI answers"),
-            Input::Cri(CriEvent::Unreachable { error }) => warn!(error, "the CRI is unreachable"),
-            Input::Api(ApiEvent::Snapshot { pods }) => {
-                info!(pods = pods.len(), "in sync with the apiserver");
-            }
-            Input::Api(ApiEvent::OutOfSync { error }) => {
-                warn!(error, "out of sync with the apiserver");
-            }
-            Input::Lost(loss) => warn!(kind = %loss.kind, count = loss.count, "evidence was lost"),
-            _ => {}
         }
     }
 

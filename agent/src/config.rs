@@ -190,7 +190,6 @@ impl Sources {
             },
             cri: cri::Options {
                 host_root: args.host_root.clone(),
-                cgroup_root: args.cgroup_root.clone(),
                 ..cri::Options::new(endpoint(args.cri.as_deref(), host)?)
             },
             kube: api(args, host)?,

@@ -12,7 +12,6 @@ use crate::{
 };
 use serde::Serialize;
 use std::{
-    fs,
     future::Future,
     io::{self, Write},
     process::ExitCode,
@@ -22,10 +21,6 @@ use tokio::sync::mpsc;
 
 /// How long a source may take for its first answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Capabilities by number (`include/uapi/linux/capability.h`).
-const SYS_ADMIN: u32 = 21;
-const PERFMON: u32 = 38;
-const BPF: u32 = 39;
 
 /// How a check came out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -95,37 +90,69 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn diagnose(sources: Result<Sources, ConfigError>) -> anyhow::Result<Diagnosis> {
-    let mut checks = vec![kernel_release(), btf()];
-    let capabilities = fs::read_to_string("/proc/self/status");
-    checks.push(judge_capabilities(capabilities.as_deref().unwrap_or_default()));
-    let mounts = fs::read_to_string("/proc/self/mountinfo");
-    checks.push(judge_cgroups(mounts.as_deref().unwrap_or_default()));
-    match sources {
-        Ok(sources) => {
-            checks.push(programs(&sources.kernel));
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            checks.push(runtime.block_on(container_runtime(sources.cri)));
-            checks.push(match sources.kube {
-                Some(options) => runtime.block_on(apiserver(options)),
-                None => Check::skipped("apiserver", "not used (--no-api)"),
-            });
-            runtime.shutdown_timeout(Duration::from_millis(100));
+    let sources = match sources {
+        Ok(sources) => sources,
+        Err(error) => {
+            let mut checks = judge(&kernel::probe(&kernel::Options::default()));
+            checks.push(Check::failed("configuration", error.to_string(), ""));
+            return Ok(Diagnosis::of(checks));
         }
-        Err(error) => checks.push(Check::failed("configuration", error.to_string(), "")),
+    };
+    let mut checks = judge(&kernel::probe(&sources.kernel));
+    let promising = checks.iter().all(|check| check.outcome == Outcome::Ok);
+    checks.push(match promising {
+        true => programs(&sources.kernel),
+        false => Check::skipped("self-test", "not possible before the above is well"),
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    checks.push(runtime.block_on(container_runtime(sources.cri)));
+    checks.push(match sources.kube {
+        Some(options) => runtime.block_on(apiserver(options)),
+        None => Check::skipped("apiserver", "not used (--no-api)"),
+    });
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    Ok(Diagnosis::of(checks))
+}
+
+impl Diagnosis {
+    fn of(checks: Vec<Check>) -> Self {
+        Self { ok: checks.iter().all(|check| check.outcome != Outcome::Failed), checks }
     }
-    Ok(Diagnosis { ok: checks.iter().all(|check| check.outcome != Outcome::Failed), checks })
 }
 
-fn kernel_release() -> Check {
-    let uname = rustix::system::uname();
-    judge_release(&uname.release().to_string_lossy(), uname.machine().to_str().unwrap_or("?"))
+/// What the kernel's facts mean for `run`. Pure.
+fn judge(facts: &kernel::Facts) -> Vec<Check> {
+    vec![
+        release(&facts.release),
+        match &facts.btf {
+            Ok(btf) => Check::ok("BTF", format!("{} KiB", btf.bytes.len() / 1024)),
+            Err(error) => Check::failed(
+                "BTF",
+                error,
+                "use a kernel with CONFIG_DEBUG_INFO_BTF=y, and mount /sys into the container",
+            ),
+        },
+        capabilities(facts),
+        match &facts.hierarchy {
+            Ok(hierarchy) => Check::ok("cgroups", hierarchy.to_string()),
+            Err(error) => Check::failed("cgroups", error.to_string(), ""),
+        },
+        match facts.programs_embedded {
+            true => Check::ok("programs", "built into this binary"),
+            false => Check::failed(
+                "programs",
+                "not built into this binary",
+                "build it with `cargo xtask build`",
+            ),
+        },
+    ]
 }
 
-/// The oldest kernel that the programs are tried on is 5.10; ring buffers came with 5.8.
-fn judge_release(release: &str, machine: &str) -> Check {
+/// Ring buffers came with 5.8; 5.10 is the oldest kernel that the programs are tried on.
+fn release(release: &str) -> Check {
     let mut numbers = release.split(['.', '-', '+']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let found = format!("Linux {release} {machine}");
+    let found = format!("Linux {release}");
     if version >= (5, 8) {
         return Check::ok("kernel", found);
     }
@@ -133,77 +160,28 @@ fn judge_release(release: &str, machine: &str) -> Check {
     Check::failed("kernel", found, todo)
 }
 
-fn btf() -> Check {
-    const PATH: &str = "/sys/kernel/btf/vmlinux";
-    match fs::File::open(PATH).and_then(|file| file.metadata()) {
-        Ok(metadata) => Check::ok("BTF", format!("{PATH}, {} KiB", metadata.len() / 1024)),
-        Err(error) => Check::failed(
-            "BTF",
-            format!("{PATH}: {error}"),
-            "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, and mount /sys into the container",
-        ),
-    }
-}
-
-fn judge_capabilities(status: &str) -> Check {
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    let Some(effective) = effective else {
-        return Check::failed(
-            "capabilities",
-            "/proc/self/status does not tell them",
-            "mount /proc into the container",
-        );
+fn capabilities(facts: &kernel::Facts) -> Check {
+    let join = |wanted: bool| {
+        let names = facts.capabilities.iter().filter(|(_, has)| **has == wanted);
+        names.map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
     };
-    let has = |capability: u32| effective & (1 << capability) != 0;
-    let missing: Vec<&str> = [("CAP_BPF", BPF), ("CAP_PERFMON", PERFMON)]
-        .into_iter()
-        .filter_map(|(name, number)| (!has(number)).then_some(name))
-        .collect();
-    match (missing.is_empty(), has(SYS_ADMIN)) {
-        (true, _) => Check::ok("capabilities", "CAP_BPF and CAP_PERFMON"),
-        (false, true) => Check::ok("capabilities", "CAP_SYS_ADMIN, which includes them"),
-        (false, false) => Check::failed(
-            "capabilities",
-            format!("without {}", missing.join(" and ")),
-            "run as root, or give the container securityContext.capabilities.add: [BPF, PERFMON]",
-        ),
+    if facts.may_load() {
+        return Check::ok("capabilities", join(true));
     }
-}
-
-/// What `/proc/self/mountinfo` (proc_pid_mountinfo(5)) says of cgroup hierarchies.
-fn judge_cgroups(mountinfo: &str) -> Check {
-    let (mut v2, mut v1) = (Vec::new(), Vec::new());
-    for line in mountinfo.lines() {
-        let Some((mount, kind)) = line.split_once(" - ") else { continue };
-        let Some(at) = mount.split(' ').nth(4) else { continue };
-        match kind.split(' ').next() {
-            Some("cgroup2") => v2.push(at),
-            Some("cgroup") => v1.push(at),
-            _ => {}
-        }
-    }
-    let found = match (v2.first(), v1.len()) {
-        (Some(at), 0) => format!("v2 at {at}"),
-        (Some(at), n) => format!("hybrid: v2 at {at}, {n} hierarchies of v1"),
-        (None, 0) => {
-            let todo = "mount the host's /sys/fs/cgroup into the container, read-only";
-            return Check::failed("cgroups", "no hierarchy is mounted", todo);
-        }
-        (None, n) => format!("v1: {n} hierarchies"),
-    };
-    Check::ok("cgroups", found)
+    Check::failed(
+        "capabilities",
+        format!("missing {}", join(false)),
+        "run as root, or give the container securityContext.capabilities.add: [BPF, PERFMON]",
+    )
 }
 
 /// Loads and attaches for real, proves it by the self-test, and detaches.
 fn programs(options: &kernel::Options) -> Check {
-    const NAME: &str = "programs";
+    const NAME: &str = "self-test";
     let kernel = match kernel::start(options) {
         Ok(kernel) => kernel,
         Err(error) => {
-            return Check::failed(NAME, error.to_string(), "see what failed above, and try again");
+            return Check::failed(NAME, error.to_string(), "");
         }
     };
     let report = kernel.report();
@@ -212,9 +190,12 @@ fn programs(options: &kernel::Options) -> Check {
         .iter()
         .filter_map(|(hook, how)| Some(format!("{hook}: {}", how.as_ref().err()?)))
         .collect();
+    let hooks = report.hooks.len();
+    if let (true, Some(why)) = (refused.is_empty(), &report.unproven) {
+        return Check::skipped(NAME, format!("{hooks} hooks attached, but not proven: {why}"));
+    }
     if refused.is_empty() {
-        let hooks = report.hooks.len();
-        return Check::ok(NAME, format!("{hooks} hooks, self-test passed, {}", report.hierarchy));
+        return Check::ok(NAME, format!("{hooks} hooks attached and proven"));
     }
     Check::failed(
         NAME,
@@ -235,11 +216,7 @@ async fn container_runtime(options: cri::Options) -> Check {
     });
     match answer.await {
         Ok(runtime) => Check::ok(NAME, format!("{runtime} at {endpoint}")),
-        Err(error) => Check::failed(
-            NAME,
-            format!("{endpoint}: {error}"),
-            "is the container runtime running, its socket mounted, and the one of --cri?",
-        ),
+        Err(error) => Check::failed(NAME, error, "if it has another socket, name that by --cri"),
     }
 }
 
@@ -316,40 +293,49 @@ fn text(diagnosis: &Diagnosis, style: &Style) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn releases() {
-        for (release, outcome) in [
-            ("6.18.5", Outcome::Ok),
-            ("5.10.0-33-cloud-amd64", Outcome::Ok),
-            ("5.8+", Outcome::Ok),
-            ("5.4.0-150-generic", Outcome::Failed),
-            ("4.19.0", Outcome::Failed),
-            ("", Outcome::Failed),
-        ] {
-            assert_eq!(judge_release(release, "x86_64").outcome, outcome, "{release}");
+    /// A host on which everything works.
+    fn capable() -> kernel::Facts {
+        kernel::Facts {
+            release: "6.18.5".into(),
+            btf: Ok(kernel::facts::BtfFacts { bytes: vec![0; 4096], tracepoints: vec![] }),
+            capabilities: [("CAP_BPF", true), ("CAP_PERFMON", true), ("CAP_SYS_ADMIN", false)]
+                .into(),
+            hierarchy: Ok(kernel::Hierarchy::V2 { root: "/sys/fs/cgroup".into() }),
+            programs_embedded: true,
         }
     }
 
-    #[test]
-    fn capabilities() {
-        let with = |mask: u64| judge_capabilities(&format!("Name:\tx\nCapEff:\t{mask:016x}\n"));
-        assert_eq!(with(1 << BPF | 1 << PERFMON).outcome, Outcome::Ok);
-        assert_eq!(with(1 << SYS_ADMIN).outcome, Outcome::Ok);
-        assert_eq!(with(1 << BPF).found, "without CAP_PERFMON");
-        assert_eq!(with(0).found, "without CAP_BPF and CAP_PERFMON");
-        assert_eq!(judge_capabilities("CapEff: nonsense").outcome, Outcome::Failed);
+    fn failed(facts: &kernel::Facts) -> Vec<&'static str> {
+        let checks = judge(facts);
+        let failed = checks.iter().filter(|check| check.outcome == Outcome::Failed);
+        failed.map(|check| check.name).collect()
     }
 
     #[test]
-    fn cgroup_modes() {
-        let v2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
-        let v1 = "31 23 0:27 / /sys/fs/cgroup/pids rw shared:5 - cgroup cgroup rw,pids\n";
-        let hybrid = format!("{v1}{}", v2.replace("/cgroup rw", "/cgroup/unified rw"));
-        assert_eq!(judge_cgroups(v2).found, "v2 at /sys/fs/cgroup");
-        assert_eq!(judge_cgroups(v1).found, "v1: 1 hierarchies");
-        let found = judge_cgroups(&hybrid).found;
-        assert_eq!(found, "hybrid: v2 at /sys/fs/cgroup/unified, 1 hierarchies of v1");
-        assert_eq!(judge_cgroups("nonsense\n - \n").outcome, Outcome::Failed);
+    fn each_missing_fact_is_named() {
+        assert_eq!(failed(&capable()), [""; 0]);
+        let old = kernel::Facts { release: "5.4.0-150-generic".into(), ..capable() };
+        assert_eq!(failed(&old), ["kernel"]);
+        let odd = kernel::Facts { release: String::new(), ..capable() };
+        assert_eq!(failed(&odd), ["kernel"]);
+        let without = kernel::Facts { btf: Err("no".into()), ..capable() };
+        assert_eq!(failed(&without), ["BTF"]);
+        let mut weak = capable();
+        weak.capabilities.insert("CAP_PERFMON", false);
+        assert_eq!(failed(&weak), ["capabilities"]);
+        weak.capabilities.insert("CAP_SYS_ADMIN", true);
+        assert_eq!(failed(&weak), [""; 0], "CAP_SYS_ADMIN includes the others");
+        let bare = kernel::Facts { hierarchy: Err(kernel::HierarchyError::None), ..capable() };
+        assert_eq!(failed(&bare), ["cgroups"]);
+        let hollow = kernel::Facts { programs_embedded: false, ..capable() };
+        assert_eq!(failed(&hollow), ["programs"]);
+    }
+
+    #[test]
+    fn distributions_put_much_behind_the_version() {
+        for text in ["5.8+", "5.10.0-33-cloud-amd64", "6.18.5", "7.2-rc1"] {
+            assert_eq!(release(text).outcome, Outcome::Ok, "{text}");
+        }
     }
 
     #[test]

@@ -166,9 +166,17 @@ impl Health {
             .iter()
             .filter_map(|(hook, how)| Some(format!("{hook}: {}", how.as_ref().err()?)))
             .collect();
+        let attached = format!("{} hooks on {}", report.hooks.len(), report.hierarchy);
+        if let (true, Some(why)) = (refused.is_empty(), &report.unproven) {
+            return Part {
+                part: "kernel",
+                state: State::Degraded,
+                detail: format!("{attached}, not proven: {why}"),
+                todo: "the self-test needs a cgroup file system that can be written to",
+            };
+        }
         if refused.is_empty() {
-            let detail = format!("{} hooks on {}", report.hooks.len(), report.hierarchy);
-            return Part::ok("kernel", &detail);
+            return Part::ok("kernel", &attached);
         }
         Part {
             part: "kernel",
@@ -231,8 +239,8 @@ impl Source {
 
 fn source_part(part: &'static str, source: &Source, now: BootTime) -> Part {
     let todo = match part {
-        "cri" => "is the container runtime running, and its socket the one of --cri?",
-        _ => "can the apiserver be reached from here, and may the agent list and watch pods?",
+        "cri" => "start the container runtime; if it has another socket, name that by --cri",
+        _ => "check that the apiserver can be reached and that the agent may list and watch pods",
     };
     match source {
         Source::Up(detail) => Part::ok(part, detail),
@@ -296,7 +304,7 @@ mod tests {
     fn well() -> Health {
         let mut health = Health::new(true, secs_boot(0));
         let hooks = [("cgroup_mkdir", Ok(()))].into();
-        health.kernel_started(StartReport { hierarchy: "v2".into(), hooks });
+        health.kernel_started(StartReport { hierarchy: "v2".into(), hooks, unproven: None });
         health.note(&at(1, connected()));
         health.note(&at(1, Input::Api(ApiEvent::Snapshot { pods: vec![] })));
         health
@@ -341,10 +349,21 @@ mod tests {
     fn a_refused_hook_is_named() {
         let mut health = well();
         let hooks = [("signal_generate", Err("self-test: wrong exit code".to_owned()))].into();
-        health.kernel_started(StartReport { hierarchy: "v2".into(), hooks });
+        health.kernel_started(StartReport { hierarchy: "v2".into(), hooks, unproven: None });
         assert_eq!(failing(&health, 2), ["kernel"]);
         let text = health.readiness(secs_boot(2)).to_string();
         assert!(text.contains("signal_generate: self-test: wrong exit code"), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_proven_still_works() {
+        let mut health = well();
+        let unproven = Some("read-only file system".to_owned());
+        health.kernel_started(StartReport { unproven, ..StartReport::default() });
+        assert_eq!(failing(&health, 2), [""; 0]);
+        let part = &health.readiness(secs_boot(2)).parts[0];
+        assert_eq!(part.state, State::Degraded);
+        assert!(part.detail.contains("read-only file system"), "{}", part.detail);
     }
 
     #[test]

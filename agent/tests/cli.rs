@@ -6,11 +6,12 @@ use coroner::{
     health::Health,
     history::History,
     http::{Shared, serve},
+    kernel,
     metrics::Metrics,
 };
 use std::{
-    io::Read,
-    net::TcpListener,
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
     process::{Command, Output, Stdio},
     sync::{Arc, Mutex},
 };
@@ -163,4 +164,42 @@ fn doctor_always_answers_and_its_status_agrees() {
     let (code, out, _) = run(&mut coroner("doctor --no-api --cri /nowhere.sock"));
     assert_eq!(code, 1);
     assert!(out.contains("✘ CRI") && out.contains("would not work"), "{out}");
+}
+
+/// Whether this machine lets the programs in is a fact of it; both answers are proven.
+#[test]
+fn run_observes_until_sigterm_or_says_what_is_missing() {
+    let facts = kernel::probe(&kernel::Options::default());
+    let able = facts.may_load() && facts.programs_embedded;
+    let args = "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --log-format json";
+    let mut child = coroner(args).stderr(Stdio::piped()).spawn().unwrap();
+    let mut address = None;
+    let mut said = Vec::new();
+    let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+    let attached = log.by_ref().map_while(Result::ok).any(|line| {
+        let event: serde_json::Value = serde_json::from_str(&line).expect("every line is JSON");
+        said.push(line);
+        match event["address"].as_str() {
+            Some(found) => address = Some(found.to_owned()),
+            None => return event["hooks"].is_u64(),
+        }
+        false
+    });
+    assert_eq!(attached, able, "{said:#?}");
+    if !attached {
+        assert_eq!(child.wait().unwrap().code(), Some(1));
+        assert!(said.iter().any(|line| line.contains("cannot start")), "{said:#?}");
+        return;
+    }
+
+    let mut stream = TcpStream::connect(address.expect("an address is logged")).unwrap();
+    stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("503") && answer.contains("cri      FAILING"), "{answer}");
+
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(log.map_while(Result::ok).any(|line| line.contains("detached")));
 }

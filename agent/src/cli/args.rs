@@ -46,7 +46,7 @@ pub struct LogArgs {
     #[arg(default_value = "text")]
     pub log_format: LogFormat,
     /// What to log: a level, or tracing directives such as `info,coroner::cri=debug`. RUST_LOG is
-    /// taken where this is not given [default: info].
+    /// taken where this is not given [default: info for `run`, error for the others].
     #[arg(long, global = true, env = "CORONER_LOG_LEVEL", value_name = "FILTER")]
     pub log_level: Option<String>,
 }

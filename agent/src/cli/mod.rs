@@ -25,7 +25,9 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    if let Err(error) = start_log(&cli.log) {
+    // The commands that answer do so on stdout; the service speaks by its log.
+    let level = if matches!(cli.command, Command::Run(_)) { "info" } else { "error" };
+    if let Err(error) = start_log(&cli.log, level) {
         return usage(&format!("--log-level: {error}"));
     }
     match cli.command {
@@ -78,9 +80,9 @@ fn print_failure(failure: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn start_log(args: &LogArgs) -> Result<(), ParseError> {
+fn start_log(args: &LogArgs, level: &str) -> Result<(), ParseError> {
     let rust_log = || std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
-    let filter = args.log_level.clone().or_else(rust_log).unwrap_or_else(|| "info".to_owned());
+    let filter = args.log_level.clone().or_else(rust_log).unwrap_or_else(|| level.to_owned());
     let log = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::try_new(filter)?)
         .with_writer(io::stderr)

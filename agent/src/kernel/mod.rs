@@ -208,6 +208,11 @@ impl Kernel {
         self.report.clone()
     }
 
+    /// Where the watched hierarchy is mounted.
+    pub fn cgroup_root(&self) -> &Path {
+        self.hierarchy.root()
+    }
+
     /// Counters, shared.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.counters)

@@ -146,6 +146,8 @@ catalogue! {
         "Evidence that was lost, by how.";
     requests_dropped: IntCounterVec = "coroner_requests_dropped_total", "", ["to"],
         "Requests of the engine that an adapter was too busy to take.";
+    cgroups_too_deep: IntCounterVec = "coroner_cgroups_too_deep_total", "", [],
+        "Cgroups that are not followed: too many levels below their container.";
     cri_calls: IntCounterVec = "coroner_cri_calls_total", "", [],
         "Calls made to the container runtime; all of them only read.";
     api_snapshots: IntCounterVec = "coroner_api_snapshots_total", "", [],

@@ -294,6 +294,8 @@ impl Metrics {
         {
             raise(&of.kernel_records.with_label_values(&[*kind]), *count);
         }
+        let too_deep = of.cgroups_too_deep.with_label_values::<&str>(&[]);
+        raise(&too_deep, counters.too_deep.load(Relaxed));
         let size = counters.ring_bytes.load(Relaxed) as f64;
         for (ring, used) in
             [("deciding", &counters.deciding_used), ("detail", &counters.detail_used)]

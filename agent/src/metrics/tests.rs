@@ -4,7 +4,7 @@ use crate::{domain::time::BootTime, kernel::StartReport, report::samples};
 fn health() -> Health {
     let mut health = Health::new(true, BootTime(0));
     let hooks = [("cgroup_mkdir", Ok(()))].into();
-    health.kernel_started(StartReport { hierarchy: "v2".into(), hooks });
+    health.kernel_started(StartReport { hooks, ..StartReport::default() });
     health
 }
 
