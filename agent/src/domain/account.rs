@@ -73,8 +73,14 @@ impl<'a> Account<'a> {
         self.processes.get(&self.identity.cgroup(id)?)
     }
 
+    /// Those that ran while the agent looked on, by the runtime's word or by the kernel's on the
+    /// sandbox's own container (which bears its id).
     fn own_sandboxes(&self) -> Vec<&'a Sandbox> {
-        self.runtime.sandboxes_of(self.uid).into_iter().filter(|s| s.seen_ready).collect()
+        let mut own = self.runtime.sandboxes_of(self.uid);
+        own.retain(|s| {
+            s.seen_ready || self.processes_of(&ContainerId::new(s.info.id.as_str())).is_some()
+        });
+        own
     }
 
     /// The pod's sandboxes that ran while the agent looked on.

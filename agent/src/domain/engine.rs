@@ -137,7 +137,18 @@ impl Engine {
                 }
                 self.active.extend(self.runtime.learn(received.at, event));
             }
-            Input::Api(event) => self.active.extend(self.objects.learn(received.at, event)),
+            Input::Api(event) => {
+                let touched = self.objects.learn(received.at, event);
+                // Deleted before the runtime was ever asked about it: it lives but seconds.
+                let unknown = |uid: &PodUid| {
+                    let requested = self.objects.get(uid).is_some_and(|o| o.requested.is_some());
+                    requested && self.runtime.sandboxes_of(uid).is_empty()
+                };
+                if touched.iter().any(unknown) {
+                    said.push(Observation::LookNow { sandbox: None });
+                }
+                self.active.extend(touched);
+            }
             Input::Lost(loss) => self.lost(&loss),
             Input::Tick => self.tick(received.at, &mut said),
         }

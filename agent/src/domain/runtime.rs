@@ -88,8 +88,8 @@ pub struct Runtime {
     outages: Vec<Outage>,
     process: Option<RuntimeProcess>,
     connected: bool,
-    /// A full list of either kind has come.
-    listed: (bool, bool),
+    /// When the last full list of either kind was asked for: what is not in it is younger.
+    full: (Option<BootTime>, Option<BootTime>),
     refused: u64,
 }
 
@@ -164,7 +164,10 @@ impl Runtime {
         listed: Vec<CriSandbox>,
         touched: &mut BTreeSet<PodUid>,
     ) {
-        self.listed.0 |= only.is_none();
+        let since = self.full.0.unwrap_or_default();
+        if only.is_none() {
+            self.full.0 = Some(asked);
+        }
         let ids: BTreeSet<SandboxId> = listed.iter().map(|s| s.id.clone()).collect();
         for info in listed {
             let room = self.sandboxes.len() < MAX_KNOWN;
@@ -184,7 +187,7 @@ impl Runtime {
                     self.by_pod.entry(info.pod.clone()).or_default().insert(info.id.clone());
                     let known = Sandbox {
                         seen_ready: info.ready,
-                        stopped: None,
+                        stopped: (!info.ready).then_some(Between { after: since, by: at }),
                         removed: None,
                         last_asked: asked,
                         info,
@@ -223,7 +226,10 @@ impl Runtime {
         listed: Vec<CriContainer>,
         touched: &mut BTreeSet<PodUid>,
     ) {
-        self.listed.1 |= only.is_none();
+        let since = self.full.1.unwrap_or_default();
+        if only.is_none() {
+            self.full.1 = Some(asked);
+        }
         let ids: BTreeSet<ContainerId> = listed.iter().map(|c| c.id.clone()).collect();
         for info in listed {
             let alive = matches!(info.state, CriState::Created | CriState::Running);
@@ -248,8 +254,7 @@ impl Runtime {
                     let known = Container {
                         seen_alive: alive,
                         first_seen: at,
-                        // Nothing bounds it from below: it may have ended long ago.
-                        exited: exited.then_some(Between { after: asked, by: at }),
+                        exited: exited.then_some(Between { after: since, by: at }),
                         removed: None,
                         exit: None,
                         stop_signal: None,
@@ -279,11 +284,6 @@ impl Runtime {
                 touched.extend(pod_of(&self.sandboxes, known));
             }
         }
-    }
-
-    /// Both full lists have come at least once.
-    pub fn is_listed(&self) -> bool {
-        self.listed.0 && self.listed.1
     }
 
     /// It answers.

@@ -315,3 +315,26 @@ fn nonsense_is_survived() {
     world.ticks(1);
     assert!(world.ended.is_empty());
 }
+
+/// A pod that lives and dies between two polls is told all the same.
+#[test]
+fn a_pod_that_the_runtime_was_never_asked_about_alive() {
+    let mut world = World::in_sync();
+    world.lists(Vec::new(), Vec::new());
+    let listed = world.at();
+    let at = world.at();
+    world.later(500).api(ApiEvent::Applied(object(1, false, at)));
+    world.starts(1);
+    delete(&mut world, 1);
+    let look = Observation::LookNow { sandbox: None };
+    assert!(world.other.contains(&look), "there is no time to lose");
+    world.later(300).term(1, true);
+    world.later(200).exits(1, CODE_0);
+    finish(&mut world, 1, 0);
+    world.ticks(10);
+    let end = &world.ended[0];
+    let stopped = end.milestone(MilestoneKind::SandboxStopped).unwrap();
+    assert_eq!(stopped.at - stopped.uncertainty, listed, "after the last list without it");
+    assert_eq!(end.containers[0].verdict, Verdict::Graceful);
+    assert_eq!(end.phase(PhaseKind::Unattributed), Duration::ZERO);
+}
