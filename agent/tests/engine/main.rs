@@ -2,4 +2,5 @@
 
 mod bounds;
 mod lives;
+mod phases;
 mod world;

@@ -1,0 +1,203 @@
+//! Milestones → additive phases, and circumstances → cause.
+
+use coroner::domain::{
+    input::ApiPod,
+    object::{Object, Request},
+    observation::{Cause, Milestone, MilestoneKind, Phase, PhaseKind, Source},
+    termination::{Circumstances, cause, phases},
+    time::{BootTime, WallTime},
+};
+use std::time::Duration;
+
+use MilestoneKind as M;
+use PhaseKind as P;
+
+fn marks(list: &[(M, u64)]) -> Vec<Milestone> {
+    let mark = |(kind, at): &(M, u64)| Milestone {
+        kind: *kind,
+        at: BootTime(*at),
+        uncertainty: Duration::ZERO,
+        source: Source::Kernel,
+    };
+    list.iter().map(mark).collect()
+}
+
+fn spans(phases: &[Phase]) -> Vec<(P, u64)> {
+    phases.iter().map(|p| (p.kind, p.to.0 - p.from.0)).collect()
+}
+
+#[track_caller]
+fn check(path: &[(M, u64)], pod: &[(M, u64)], required: bool, expected: &[(P, u64)]) {
+    let (path, pod) = (marks(path), marks(pod));
+    let ended = path.iter().chain(&pod).map(|m| m.at).max().unwrap();
+    let phases = phases(BootTime(1000), ended, &path, &pod, required);
+    assert_eq!(spans(&phases), expected);
+    let mut at = BootTime(1000);
+    for phase in &phases {
+        assert_eq!(phase.from, at, "each begins where the one before ended");
+        at = phase.to;
+    }
+    assert_eq!(at, ended.max(BootTime(1000)));
+}
+
+#[test]
+fn the_whole_path() {
+    let path = [
+        (M::PreStopBegan, 1100),
+        (M::PreStopEnded, 1400),
+        (M::TermSent, 1410),
+        (M::KillSent, 2400),
+        (M::Exited, 2402),
+        (M::Empty, 2403),
+        (M::ContainerExited, 2410),
+    ];
+    let pod = [(M::SandboxStopped, 2450), (M::ObjectGone, 2600)];
+    let expected = [
+        (P::KubeletReaction, 100),
+        (P::PreStop, 300),
+        (P::StopCall, 10),
+        (P::Shutdown, 990),
+        (P::Kill, 2),
+        (P::Reap, 1),
+        (P::RuntimeNotice, 7),
+        (P::SandboxStop, 40),
+        (P::Cleanup, 150),
+    ];
+    check(&path, &pod, true, &expected);
+}
+
+#[test]
+fn a_hook_that_outlives_its_budget_ends_at_the_stop_signal() {
+    let path = [
+        (M::PreStopBegan, 1100),
+        (M::TermSent, 1500),
+        (M::Exited, 1600),
+        (M::PreStopEnded, 1600),
+        (M::Empty, 1601),
+        (M::ContainerExited, 1610),
+    ];
+    let expected = [
+        (P::KubeletReaction, 100),
+        (P::PreStop, 400),
+        (P::Shutdown, 100),
+        (P::Reap, 1),
+        (P::RuntimeNotice, 9),
+        (P::SandboxStop, 10),
+    ];
+    check(&path, &[(M::SandboxStopped, 1620)], true, &expected);
+}
+
+#[test]
+fn what_is_missing_is_unattributed() {
+    let pod = [(M::SandboxStopped, 1500), (M::ObjectGone, 1600)];
+    // No stop signal was seen where one is required; the runtime never told.
+    let path = [(M::Exited, 1300), (M::Empty, 1301)];
+    check(
+        &path,
+        &pod,
+        true,
+        &[(P::Unattributed, 300), (P::Reap, 1), (P::Unattributed, 199), (P::Cleanup, 100)],
+    );
+    // Proven absent: it left before anything was sent.
+    check(
+        &path,
+        &pod,
+        false,
+        &[(P::KubeletReaction, 300), (P::Reap, 1), (P::Unattributed, 199), (P::Cleanup, 100)],
+    );
+    // The exit was not seen.
+    let path = [(M::TermSent, 1100), (M::Empty, 1301), (M::ContainerExited, 1310)];
+    check(
+        &path,
+        &pod,
+        true,
+        &[
+            (P::KubeletReaction, 100),
+            (P::Unattributed, 201),
+            (P::RuntimeNotice, 9),
+            (P::SandboxStop, 190),
+            (P::Cleanup, 100),
+        ],
+    );
+}
+
+#[test]
+fn an_object_that_went_first_takes_no_time_from_the_rest() {
+    let path =
+        [(M::TermSent, 1020), (M::Exited, 2000), (M::Empty, 2001), (M::ContainerExited, 2010)];
+    let expected = [
+        (P::KubeletReaction, 20),
+        (P::Shutdown, 980),
+        (P::Reap, 1),
+        (P::RuntimeNotice, 9),
+        (P::SandboxStop, 90),
+    ];
+    check(&path, &[(M::ObjectGone, 1001), (M::SandboxStopped, 2100)], true, &expected);
+}
+
+fn object(disruption: Option<&str>, reason: &str, grace: Option<i64>) -> Object {
+    let pod = ApiPod {
+        disruption: disruption.map(Into::into),
+        reason: reason.into(),
+        ..ApiPod::default()
+    };
+    let requested = grace.map(|grace_seconds| Request {
+        at: BootTime(1),
+        uncertainty: Duration::ZERO,
+        grace_seconds,
+        asked_wall: WallTime(0),
+    });
+    Object { pod, requested, changed: Vec::new(), found_deleting: false, gone: None }
+}
+
+const NOTHING: Circumstances<'static> = Circumstances {
+    object: None,
+    deleted: false,
+    outlived: false,
+    is_static: false,
+    stopped: false,
+    complete: true,
+};
+
+#[test]
+fn causes_of_deletions() {
+    let rows = [
+        (None, Some(30), false, Cause::ApiDelete),
+        (None, Some(0), true, Cause::ForceDelete),
+        // Its processes outlived the object although there was a grace: no force.
+        (None, Some(30), true, Cause::ApiDelete),
+        (Some("EvictionByEvictionAPI"), Some(30), false, Cause::ApiEviction),
+        (Some("PreemptionByScheduler"), Some(30), false, Cause::Preemption),
+        (Some("DeletionByTaintManager"), Some(30), false, Cause::TaintEviction),
+        (Some("DeletionByPodGC"), Some(0), true, Cause::PodGc),
+        (Some("SomethingNew"), Some(30), false, Cause::ApiDelete),
+    ];
+    for (disruption, grace, outlived, expected) in rows {
+        let object = object(disruption, "", grace);
+        let of = Circumstances {
+            object: Some(&object),
+            deleted: grace.is_some(),
+            outlived,
+            stopped: true,
+            ..NOTHING
+        };
+        assert_eq!(cause(of), expected, "{disruption:?} {grace:?} {outlived}");
+    }
+}
+
+#[test]
+fn causes_without_a_deletion() {
+    let by = |disruption, reason: &str| {
+        let object = object(disruption, reason, None);
+        cause(Circumstances { object: Some(&object), stopped: true, ..NOTHING })
+    };
+    assert_eq!(by(None, "Evicted"), Cause::NodePressureEviction);
+    assert_eq!(by(Some("TerminationByKubelet"), "Evicted"), Cause::NodePressureEviction);
+    assert_eq!(by(Some("TerminationByKubelet"), "Terminated"), Cause::NodeShutdown);
+    assert_eq!(by(None, ""), Cause::Unknown);
+    assert_eq!(cause(NOTHING), Cause::Completed);
+    assert_eq!(cause(Circumstances { complete: false, ..NOTHING }), Cause::Unknown);
+    let of_file = Circumstances { is_static: true, ..NOTHING };
+    assert_eq!(cause(Circumstances { stopped: true, ..of_file }), Cause::StaticRemoved);
+    assert_eq!(cause(of_file), Cause::Completed);
+}
