@@ -42,7 +42,7 @@ fn wrong_usage_is_64_and_says_what_is_wrong() {
         ("run --no-api --log-level =,=", "--log-level"),
         ("terminations --url ftp://x", "give http://HOST:PORT"),
         ("terminations -o yaml", "[possible values: table, wide, json]"),
-        ("doctor -o table", "[possible values: text, json]"),
+        ("doctor -o yaml", "[possible values: text, json]"),
     ];
     for (args, message) in cases {
         let (code, out, err) = run(&mut coroner(args));

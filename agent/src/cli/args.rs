@@ -93,9 +93,6 @@ pub struct SourceArgs {
 /// Flags of `coroner run`.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
-    /// Where the evidence comes from.
-    #[command(flatten)]
-    pub sources: SourceArgs,
     /// Address of the HTTP server: metrics, health, API. Port 0 takes a free one and logs it.
     #[arg(long, env = "CORONER_LISTEN", value_name = "ADDRESS:PORT")]
     #[arg(default_value = "0.0.0.0:9470", value_parser = parse_listen)]
@@ -118,23 +115,27 @@ pub struct RunArgs {
     /// Log the kernel programs' own diagnostics (debug builds only).
     #[arg(long, env = "CORONER_DEBUG_BPF", value_parser = BoolishValueParser::new())]
     pub debug_bpf: bool,
+    /// Where the evidence comes from.
+    #[command(flatten)] // last: its heading holds for what follows
+    pub sources: SourceArgs,
 }
 
 /// Flags of `coroner doctor`.
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
-    /// Where the evidence would come from.
-    #[command(flatten)]
-    pub sources: SourceArgs,
     /// Form of the answer.
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "text")]
     pub output: DoctorOutput,
+    /// Where the evidence would come from.
+    #[command(flatten)]
+    pub sources: SourceArgs,
 }
 
 /// Forms of doctor's answer.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DoctorOutput {
-    /// For people.
+    /// For people. CORONER_OUTPUT may name a table for the commands that list.
+    #[value(aliases = ["table", "wide"])]
     Text,
     /// One JSON object.
     Json,
