@@ -94,6 +94,8 @@ pub(super) struct Poller {
     queue: VecDeque<ContainerId>,
     /// Sandboxes to be listed, one after the other, in this busy round.
     round: VecDeque<SandboxId>,
+    /// The last job was a list.
+    listed: bool,
     next_full: Instant,
     next_busy: Instant,
     /// A full list that was asked for waits until then.
@@ -119,6 +121,7 @@ impl Poller {
             containers: HashMap::new(),
             queue: VecDeque::new(),
             round: VecDeque::new(),
+            listed: false,
             next_full: now,
             next_busy: now,
             look_not_before: now,
@@ -193,9 +196,20 @@ impl Poller {
         Ok(connection)
     }
 
-    /// The most urgent thing that is due: what the app asks for, then what the clock says, then
-    /// the statuses of containers, which nothing waits for.
+    /// What to do next: lists that are due and single containers in turn, so that neither many
+    /// containers delay the lists nor lists that take longer than their interval starve them.
     fn next_job(&mut self) -> Option<Job> {
+        let job = if self.listed {
+            self.next_container().or_else(|| self.next_lists())
+        } else {
+            self.next_lists().or_else(|| self.next_container())
+        };
+        self.listed = matches!(job, Some(Job::Lists(_)));
+        job
+    }
+
+    /// The most urgent lists that are due: everything, what the app wants to see, what is dying.
+    fn next_lists(&mut self) -> Option<Job> {
         let now = Instant::now();
         let wishes = Arc::clone(&self.wishes);
         let mut open = wishes.open();
@@ -219,10 +233,11 @@ impl Poller {
             let due: Vec<_> = due.cloned().collect();
             self.round.extend(due);
         }
-        if let Some(sandbox) = self.round.pop_front() {
-            return Some(Job::Lists(Some(sandbox)));
-        }
-        if let Some(container) = open.find.first() {
+        self.round.pop_front().map(|sandbox| Job::Lists(Some(sandbox)))
+    }
+
+    fn next_container(&mut self) -> Option<Job> {
+        if let Some(container) = self.wishes.open().find.first() {
             return Some(Job::Cgroup(container.clone()));
         }
         while let Some(container) = self.queue.pop_front() {

@@ -1,0 +1,267 @@
+//! A container runtime inside the test: serves four calls of the CRI on a unix socket, remembers
+//! every call made to it, and can be killed as hard as a process.
+
+use k8s_cri::v1;
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard},
+    task::{Context, Poll},
+};
+use tokio::{net::UnixListener, runtime::Runtime, sync::RwLock};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{
+    Request, Response, Status,
+    body::Body,
+    codegen::{BoxFuture, Service, http},
+    server::{Grpc, NamedService},
+    transport::Server,
+};
+use tonic_prost::ProstCodec;
+
+/// A call that was made, with its filter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Call {
+    Version,
+    Sandboxes(String),
+    Containers(String),
+    Status {
+        container: String,
+        verbose: bool,
+    },
+    /// None of the four.
+    Other(String),
+}
+
+/// ContainerStatusResponse with the field that k8s-cri does not have yet.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct StatusAnswer {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) status: Option<StatusPart>,
+    #[prost(map = "string, string", tag = "2")]
+    pub(crate) info: HashMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct StatusPart {
+    #[prost(string, tag = "1")]
+    pub(crate) id: String,
+    #[prost(enumeration = "v1::ContainerState", tag = "3")]
+    pub(crate) state: i32,
+    #[prost(int64, tag = "5")]
+    pub(crate) started_at: i64,
+    #[prost(int64, tag = "6")]
+    pub(crate) finished_at: i64,
+    #[prost(int32, tag = "7")]
+    pub(crate) exit_code: i32,
+    #[prost(string, tag = "10")]
+    pub(crate) reason: String,
+    #[prost(int32, tag = "19")]
+    pub(crate) stop_signal: i32,
+}
+
+/// What the runtime has, and what was asked of it.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) sandboxes: Vec<v1::PodSandbox>,
+    pub(crate) containers: Vec<v1::Container>,
+    pub(crate) statuses: HashMap<String, StatusAnswer>,
+    /// The next ContainerStatus calls fail with these.
+    pub(crate) status_failures: Vec<Status>,
+    pub(crate) calls: Vec<Call>,
+}
+
+/// The runtime's state outlives its server, as a real one's does.
+#[derive(Clone, Default)]
+pub(crate) struct FakeRuntime {
+    state: Arc<Mutex<State>>,
+    /// Lists wait as long as somebody holds this for writing.
+    pub(crate) lists: Arc<RwLock<()>>,
+}
+
+/// A running server; dies with [`Serving::kill`].
+pub(crate) struct Serving(Option<Runtime>);
+
+impl Serving {
+    /// Ends everything at once, connections included.
+    pub(crate) fn kill(mut self) {
+        self.0.take().expect("it runs").shutdown_background();
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl FakeRuntime {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no test panics while it holds this")
+    }
+
+    /// Serves at `socket`, in place of whoever did before.
+    pub(crate) fn serve(&self, socket: &Path) -> Serving {
+        let _ = std::fs::remove_file(socket);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let listener = {
+            let _entered = runtime.enter();
+            UnixListener::bind(socket).expect("the socket")
+        };
+        let service = self.clone();
+        runtime.spawn(
+            Server::builder()
+                .add_service(service)
+                .serve_with_incoming(UnixListenerStream::new(listener)),
+        );
+        Serving(Some(runtime))
+    }
+
+    fn called(&self, call: Call) {
+        self.state().calls.push(call);
+    }
+
+    fn version(&self, _: v1::VersionRequest) -> v1::VersionResponse {
+        self.called(Call::Version);
+        v1::VersionResponse {
+            version: "0.1.0".into(),
+            runtime_name: "containerd".into(),
+            runtime_version: "v1.7.24".into(),
+            runtime_api_version: "v1".into(),
+        }
+    }
+
+    async fn sandboxes(&self, request: v1::ListPodSandboxRequest) -> v1::ListPodSandboxResponse {
+        let only = request.filter.unwrap_or_default().id;
+        self.called(Call::Sandboxes(only.clone()));
+        let _open = self.lists.read().await;
+        let all = self.state().sandboxes.clone();
+        let items = all.into_iter().filter(|one| only.is_empty() || one.id == only).collect();
+        v1::ListPodSandboxResponse { items }
+    }
+
+    async fn containers(&self, request: v1::ListContainersRequest) -> v1::ListContainersResponse {
+        let only = request.filter.unwrap_or_default().pod_sandbox_id;
+        self.called(Call::Containers(only.clone()));
+        let _open = self.lists.read().await;
+        let all = self.state().containers.clone();
+        let containers =
+            all.into_iter().filter(|one| only.is_empty() || one.pod_sandbox_id == only).collect();
+        v1::ListContainersResponse { containers }
+    }
+
+    fn status(&self, request: v1::ContainerStatusRequest) -> Result<StatusAnswer, Status> {
+        let v1::ContainerStatusRequest { container_id: container, verbose } = request;
+        self.called(Call::Status { container: container.clone(), verbose });
+        let mut state = self.state();
+        if !state.status_failures.is_empty() {
+            return Err(state.status_failures.remove(0));
+        }
+        let found = state.statuses.get(&container).cloned();
+        found.ok_or_else(|| Status::not_found(format!("no container {container}")))
+    }
+}
+
+impl NamedService for FakeRuntime {
+    const NAME: &'static str = "runtime.v1.RuntimeService";
+}
+
+impl Service<http::Request<Body>> for FakeRuntime {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Self::Error>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let me = self.clone();
+        let call = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+        Box::pin(async move {
+            /// One call: decode, let `$answer` work, encode.
+            macro_rules! unary {
+                ($request:ident, $answer:expr) => {
+                    Grpc::new(ProstCodec::default())
+                        .unary(
+                            tower::service_fn(|$request: Request<_>| {
+                                let $request = $request.into_inner();
+                                let me = me.clone();
+                                async move {
+                                    let me = &me;
+                                    $answer(me, $request).await.map(Response::new)
+                                }
+                            }),
+                            request,
+                        )
+                        .await
+                };
+            }
+            Ok(match call.as_str() {
+                "Version" => unary!(asked, async |me: &Self, asked| Ok(me.version(asked))),
+                "ListPodSandbox" => {
+                    unary!(asked, async |me: &Self, asked| Ok(me.sandboxes(asked).await))
+                }
+                "ListContainers" => {
+                    unary!(asked, async |me: &Self, asked| Ok(me.containers(asked).await))
+                }
+                "ContainerStatus" => unary!(asked, async |me: &Self, asked| me.status(asked)),
+                _ => {
+                    me.called(Call::Other(call));
+                    Status::unimplemented("not a call that only reads").into_http()
+                }
+            })
+        })
+    }
+}
+
+/// A sandbox that makes sense.
+pub(crate) fn sandbox(id: &str) -> v1::PodSandbox {
+    v1::PodSandbox {
+        id: id.into(),
+        metadata: Some(v1::PodSandboxMetadata {
+            name: format!("pod-{id}"),
+            uid: format!("uid-{id}"),
+            namespace: "default".into(),
+            attempt: 0,
+        }),
+        created_at: 1,
+        ..Default::default()
+    }
+}
+
+/// A container that makes sense.
+pub(crate) fn container(id: &str, sandbox: &str, state: v1::ContainerState) -> v1::Container {
+    v1::Container {
+        id: id.into(),
+        pod_sandbox_id: sandbox.into(),
+        metadata: Some(v1::ContainerMetadata { name: format!("name-{id}"), attempt: 0 }),
+        state: state.into(),
+        created_at: 1,
+        ..Default::default()
+    }
+}
+
+/// A container's status.
+pub(crate) fn status(id: &str, state: v1::ContainerState, stop_signal: i32) -> StatusAnswer {
+    let exited = state == v1::ContainerState::ContainerExited;
+    StatusAnswer {
+        status: Some(StatusPart {
+            id: id.into(),
+            state: state.into(),
+            started_at: 5,
+            finished_at: if exited { 9 } else { 0 },
+            exit_code: if exited { 143 } else { 0 },
+            reason: if exited { "Error".into() } else { String::new() },
+            stop_signal,
+        }),
+        info: HashMap::new(),
+    }
+}
