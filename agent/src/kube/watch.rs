@@ -34,7 +34,7 @@ const CALM: Duration = Duration::from_secs(30);
 const PROBATION: Duration = Duration::from_millis(500);
 /// After so many refusals to take up the watch where it broke, everything is listed anew. (An
 /// apiserver restored from a backup refuses a place in its future for ever.)
-const REFUSALS: u32 = 5;
+const REFUSALS: u32 = 3;
 
 /// The channel to the core is closed.
 struct Closed;

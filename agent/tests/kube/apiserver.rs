@@ -1,0 +1,178 @@
+//! An apiserver inside the test, for one resource: lists what it is told to, and hands each watch
+//! to the test, line by line.
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Query, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use serde_json::{Value, json};
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard},
+};
+use tokio::{net::TcpListener, runtime::Runtime, sync::mpsc};
+use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+
+/// What the apiserver answers.
+#[derive(Default)]
+pub(crate) struct Script {
+    /// What a list holds, and its resource version.
+    pub(crate) pods: Vec<Value>,
+    pub(crate) version: u64,
+    /// The next lists fail with these.
+    pub(crate) list_failures: VecDeque<u16>,
+    /// The next watches fail with these.
+    pub(crate) watch_failures: VecDeque<u16>,
+    /// Field selectors of all requests.
+    pub(crate) selectors: Vec<String>,
+}
+
+/// One watch request, open until this is dropped.
+pub(crate) struct OpenWatch {
+    /// Its `resourceVersion`.
+    pub(crate) from: String,
+    lines: mpsc::Sender<io::Result<String>>,
+}
+
+impl OpenWatch {
+    /// Sends a watch event.
+    pub(crate) async fn event(&self, kind: &str, object: Value) {
+        self.raw(&format!("{}\n", json!({ "type": kind, "object": object }))).await;
+    }
+
+    /// Sends any text.
+    pub(crate) async fn raw(&self, text: &str) {
+        self.lines.send(Ok(text.to_owned())).await.expect("the watch is open");
+    }
+
+    /// Cuts the connection, as a dying proxy does.
+    pub(crate) async fn cut(self) {
+        self.lines.send(Err(io::Error::other("cut"))).await.expect("the watch is open");
+    }
+}
+
+/// The apiserver. What it knows outlives its server.
+pub(crate) struct FakeApiserver {
+    script: Arc<Mutex<Script>>,
+    opened: mpsc::Sender<OpenWatch>,
+    watches: mpsc::Receiver<OpenWatch>,
+    pub(crate) address: SocketAddr,
+    serving: Option<Runtime>,
+}
+
+#[derive(Clone)]
+struct Shared {
+    script: Arc<Mutex<Script>>,
+    opened: mpsc::Sender<OpenWatch>,
+}
+
+impl FakeApiserver {
+    pub(crate) fn start(script: Script) -> Self {
+        let (opened, watches) = mpsc::channel(16);
+        let mut me = Self {
+            script: Arc::new(Mutex::new(script)),
+            opened,
+            watches,
+            address: ([127, 0, 0, 1], 0).into(),
+            serving: None,
+        };
+        me.serve();
+        me
+    }
+
+    pub(crate) fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().expect("no test panics while it holds this")
+    }
+
+    /// The next watch that the client opens.
+    pub(crate) async fn watch(&mut self) -> OpenWatch {
+        self.watches.recv().await.expect("this holds a sender")
+    }
+
+    /// Serves, at the same port as before if there was one.
+    pub(crate) fn serve(&mut self) {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let socket = std::net::TcpListener::bind(self.address).expect("the port");
+        socket.set_nonblocking(true).expect("the socket");
+        self.address = socket.local_addr().expect("the address");
+        let shared = Shared { script: Arc::clone(&self.script), opened: self.opened.clone() };
+        let app = Router::new().route("/api/v1/pods", get(pods)).with_state(shared);
+        runtime.spawn(async move {
+            let listener = TcpListener::from_std(socket).expect("the listener");
+            axum::serve(listener, app).await
+        });
+        self.serving = Some(runtime);
+    }
+
+    /// Ends everything at once, connections included.
+    pub(crate) fn kill(&mut self) {
+        self.serving.take().expect("it serves").shutdown_background();
+    }
+}
+
+impl Drop for FakeApiserver {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.serving.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn pods(
+    State(shared): State<Shared>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Response {
+    let watch = query.get("watch").is_some_and(|watch| watch == "true");
+    let answer = {
+        let mut script = shared.script.lock().expect("no test panics while it holds this");
+        script.selectors.push(query.get("fieldSelector").cloned().unwrap_or_default());
+        let failures = if watch { &mut script.watch_failures } else { &mut script.list_failures };
+        match failures.pop_front() {
+            Some(code) => Err(refusal(code)),
+            None => Ok(json!({
+                "kind": "PodList",
+                "apiVersion": "v1",
+                "metadata": { "resourceVersion": script.version.to_string() },
+                "items": script.pods,
+            })),
+        }
+    };
+    match answer {
+        Err(refusal) => refusal,
+        Ok(list) if !watch => axum::Json(list).into_response(),
+        Ok(_) => {
+            let (lines, body) = mpsc::channel(16);
+            let from = query.get("resourceVersion").cloned().unwrap_or_default();
+            let _ = shared.opened.send(OpenWatch { from, lines }).await;
+            Body::from_stream(ReceiverStream::new(body).map(|line| line)).into_response()
+        }
+    }
+}
+
+fn refusal(code: u16) -> Response {
+    let status = StatusCode::from_u16(code).expect("a status");
+    (status, axum::Json(status_object(code))).into_response()
+}
+
+/// A `Status`, as errors come in answers and in watches.
+pub(crate) fn status_object(code: u16) -> Value {
+    json!({
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": format!("refused with {code}"),
+        "reason": if code == 410 { "Expired" } else { "Forbidden" },
+        "code": code,
+    })
+}

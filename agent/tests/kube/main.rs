@@ -1,0 +1,294 @@
+//! The apiserver adapter against a scripted apiserver over plain HTTP.
+
+mod apiserver;
+
+use apiserver::{FakeApiserver, Script, status_object};
+use coroner::{
+    domain::input::{ApiEvent, ApiPod, Input, Received},
+    kube::{self, Counters, Options},
+};
+use serde_json::{Value, json};
+use std::{
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+
+/// Ends a test that would wait for ever; nothing is measured by it.
+const STUCK: Duration = Duration::from_secs(60);
+
+fn pod(name: &str, version: u64) -> Value {
+    json!({
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": format!("uid-{name}"),
+            "resourceVersion": version.to_string(),
+        },
+        "spec": { "containers": [{ "name": "main" }] },
+    })
+}
+
+fn names(pods: &[ApiPod]) -> Vec<&str> {
+    pods.iter().map(|pod| pod.name.as_str()).collect()
+}
+
+fn kubeconfig(folder: &Path, server: &str) -> std::path::PathBuf {
+    let path = folder.join("kubeconfig");
+    let text = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": "c", "cluster": { "server": server } }],
+        "users": [{ "name": "u", "user": {} }],
+        "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
+        "current-context": "x",
+    });
+    std::fs::write(&path, text.to_string()).expect("the kubeconfig");
+    path
+}
+
+/// The adapter, running, and an apiserver for it.
+struct Bench {
+    server: FakeApiserver,
+    events: mpsc::Receiver<Received>,
+    counters: Arc<Counters>,
+    _folder: TempDir,
+}
+
+impl Bench {
+    fn new(script: Script) -> Self {
+        let server = FakeApiserver::start(script);
+        let (events, counters, folder) = watch(&format!("http://{}", server.address));
+        Self { server, events, counters, _folder: folder }
+    }
+
+    /// One with these pods, listed and with its first watch open.
+    async fn in_sync(names: &[&str]) -> (Self, apiserver::OpenWatch) {
+        let pods = names.iter().map(|name| pod(name, 7)).collect();
+        let mut bench = Self::new(Script { pods, version: 10, ..Script::default() });
+        let ApiEvent::Snapshot { pods } = bench.event().await else { panic!("no snapshot") };
+        assert_eq!(self::names(&pods), names);
+        let watch = bench.server.watch().await;
+        assert_eq!(watch.from, "10");
+        (bench, watch)
+    }
+
+    async fn event(&mut self) -> ApiEvent {
+        event(&mut self.events).await
+    }
+
+    async fn out_of_sync(&mut self) -> String {
+        match self.event().await {
+            ApiEvent::OutOfSync { error } => error,
+            other => panic!("not out of sync but {other:?}"),
+        }
+    }
+
+    async fn snapshot(&mut self) -> Vec<ApiPod> {
+        match self.event().await {
+            ApiEvent::Snapshot { pods } => pods,
+            other => panic!("no snapshot but {other:?}"),
+        }
+    }
+}
+
+fn watch(server: &str) -> (mpsc::Receiver<Received>, Arc<Counters>, TempDir) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut options = Options::new("n1");
+    options.kubeconfig = Some(kubeconfig(folder.path(), server));
+    let counters = Arc::clone(&options.counters);
+    let (to, events) = mpsc::channel(16);
+    tokio::spawn(kube::run(options, to));
+    (events, counters, folder)
+}
+
+async fn event(events: &mut mpsc::Receiver<Received>) -> ApiEvent {
+    let received = tokio::time::timeout(STUCK, events.recv()).await.expect("no event came");
+    match received.expect("the adapter ended").input {
+        Input::Api(event) => event,
+        other => panic!("not of the apiserver: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_list_and_what_follows() {
+    let (mut bench, watch) = Bench::in_sync(&["a", "b"]).await;
+    watch.event("ADDED", pod("c", 11)).await;
+    let mut dying = pod("c", 12);
+    dying["metadata"]["deletionTimestamp"] = json!("2026-11-21T02:35:35Z");
+    dying["metadata"]["deletionGracePeriodSeconds"] = json!(30);
+    watch.event("MODIFIED", dying.clone()).await;
+    dying["metadata"]["resourceVersion"] = json!("13");
+    watch.event("DELETED", dying).await;
+    let ApiEvent::Applied(added) = bench.event().await else { panic!("not added") };
+    assert_eq!((&*added.name, added.deletion_grace_seconds), ("c", None));
+    let ApiEvent::Applied(modified) = bench.event().await else { panic!("not modified") };
+    assert_eq!((&*modified.name, modified.deletion_grace_seconds), ("c", Some(30)));
+    let ApiEvent::Deleted(deleted) = bench.event().await else { panic!("not deleted") };
+    assert_eq!(deleted.name, "c");
+    assert!(bench.server.script().selectors.iter().all(|one| one == "spec.nodeName=n1"));
+}
+
+#[tokio::test]
+async fn nonsense_is_left_out_and_counted() {
+    let mut anonymous = pod("anonymous", 7);
+    anonymous["metadata"]["uid"] = json!("");
+    let mut mistyped = pod("mistyped", 7);
+    mistyped["spec"]["terminationGracePeriodSeconds"] = json!("thirty");
+    let pods = vec![anonymous.clone(), pod("good", 7), mistyped];
+    let mut bench = Bench::new(Script { pods, version: 10, ..Script::default() });
+    assert_eq!(names(&bench.snapshot().await), ["good"]);
+    let watch = bench.server.watch().await;
+    watch.event("MODIFIED", anonymous).await;
+    watch.event("MODIFIED", pod("good", 12)).await;
+    let ApiEvent::Applied(applied) = bench.event().await else { panic!("not applied") };
+    assert_eq!(applied.name, "good");
+    assert_eq!(bench.counters.skipped.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test]
+async fn a_watch_that_ends_goes_on_from_its_last_bookmark() {
+    let (mut bench, watch) = Bench::in_sync(&["a"]).await;
+    let bookmark =
+        json!({ "kind": "Pod", "apiVersion": "v1", "metadata": { "resourceVersion": "50" } });
+    watch.event("BOOKMARK", bookmark).await;
+    drop(watch);
+    let watch = bench.server.watch().await;
+    assert_eq!(watch.from, "50");
+    watch.event("DELETED", pod("a", 51)).await;
+    // An end that the protocol foresees is no outage.
+    assert!(matches!(bench.event().await, ApiEvent::Deleted(_)));
+}
+
+#[tokio::test]
+async fn a_connection_cut_within_a_line_loses_nothing() {
+    let (mut bench, watch) = Bench::in_sync(&["a"]).await;
+    watch.event("ADDED", pod("b", 11)).await;
+    assert!(matches!(bench.event().await, ApiEvent::Applied(_)));
+    let line = json!({ "type": "DELETED", "object": pod("b", 12) }).to_string();
+    watch.raw(&line[..line.len() / 2]).await;
+    watch.cut().await;
+    let watch = bench.server.watch().await;
+    assert_eq!(watch.from, "11", "the half line must not count");
+    watch.raw(&format!("{line}\n")).await;
+    let mut next = bench.event().await;
+    // Whether the cut shows as an end or as an error is the HTTP library's matter.
+    if matches!(next, ApiEvent::OutOfSync { .. }) {
+        assert_eq!(bench.event().await, ApiEvent::Resumed);
+        next = bench.event().await;
+    }
+    let ApiEvent::Deleted(deleted) = next else { panic!("not deleted but {next:?}") };
+    assert_eq!(deleted.name, "b");
+}
+
+#[tokio::test]
+async fn an_outage_is_told_once_and_its_end_without_waiting_for_an_event() {
+    let (mut bench, watch) = Bench::in_sync(&["a"]).await;
+    bench.server.kill();
+    drop(watch);
+    bench.out_of_sync().await;
+    while bench.counters.errors.load(Ordering::Relaxed) < 3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    bench.server.serve();
+    let watch = bench.server.watch().await;
+    assert_eq!(watch.from, "10");
+    assert_eq!(bench.event().await, ApiEvent::Resumed);
+    watch.event("ADDED", pod("b", 11)).await;
+    assert!(matches!(bench.event().await, ApiEvent::Applied(_)));
+}
+
+#[tokio::test]
+async fn a_deletion_missed_in_an_outage_is_in_the_next_list() {
+    let (mut bench, watch) = Bench::in_sync(&["a", "b"]).await;
+    bench.server.kill();
+    drop(watch);
+    bench.out_of_sync().await;
+    {
+        let mut script = bench.server.script();
+        script.pods.remove(0);
+        script.version = 90;
+        script.watch_failures.push_back(410);
+    }
+    bench.server.serve();
+    assert_eq!(names(&bench.snapshot().await), ["b"]);
+    assert_eq!(bench.server.watch().await.from, "90");
+}
+
+#[tokio::test]
+async fn gone_as_an_event_is_followed_by_a_list() {
+    let (mut bench, watch) = Bench::in_sync(&["a", "b"]).await;
+    bench.server.script().pods.remove(1);
+    bench.server.script().version = 90;
+    watch.event("ERROR", status_object(410)).await;
+    let error = bench.out_of_sync().await;
+    assert!(error.contains("410"), "{error}");
+    assert_eq!(names(&bench.snapshot().await), ["a"]);
+    assert_eq!(bench.server.watch().await.from, "90");
+}
+
+#[tokio::test]
+async fn a_line_that_cannot_be_read_is_followed_by_a_list() {
+    let (mut bench, watch) = Bench::in_sync(&["a", "b"]).await;
+    // It may have been this deletion.
+    bench.server.script().pods.remove(0);
+    watch.raw("}garbage{\n").await;
+    bench.out_of_sync().await;
+    assert_eq!(names(&bench.snapshot().await), ["b"]);
+}
+
+#[tokio::test]
+async fn a_place_that_is_refused_again_and_again_is_given_up() {
+    let (mut bench, watch) = Bench::in_sync(&["a"]).await;
+    // "Too large resource version" of an apiserver whose store was put back.
+    bench.server.script().watch_failures.extend([504, 504, 504]);
+    bench.server.script().version = 3;
+    drop(watch);
+    bench.out_of_sync().await;
+    assert_eq!(names(&bench.snapshot().await), ["a"]);
+    assert_eq!(bench.server.watch().await.from, "3");
+}
+
+#[tokio::test]
+async fn a_missing_right_is_named() {
+    let script = Script { list_failures: [403, 403].into(), version: 10, ..Script::default() };
+    let mut bench = Bench::new(script);
+    let error = bench.out_of_sync().await;
+    assert!(error.contains("403") || error.contains("Forbidden"), "{error}");
+    assert!(error.contains("role must allow list and watch of pods"), "{error}");
+    assert_eq!(bench.snapshot().await, []);
+}
+
+#[tokio::test]
+async fn tls_needs_no_set_up() {
+    // Nobody listens there; what counts is that the client, with its TLS, could be made.
+    let (mut events, _counters, _folder) = watch("https://127.0.0.1:1");
+    assert!(matches!(event(&mut events).await, ApiEvent::OutOfSync { .. }));
+}
+
+#[tokio::test]
+async fn an_unusable_kubeconfig_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let broken = folder.path().join("broken");
+    std::fs::write(&broken, "clusters: 7").unwrap();
+    for path in [folder.path().join("missing"), broken] {
+        let (to, _events) = mpsc::channel(1);
+        let options = Options { kubeconfig: Some(path.clone()), ..Options::new("n1") };
+        let error = format!("{:#}", kube::run(options, to).await.unwrap_err());
+        assert!(error.contains(path.to_str().unwrap()), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn ends_when_nobody_listens() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = Options::new("n1");
+    options.kubeconfig = Some(kubeconfig(folder.path(), "http://127.0.0.1:1"));
+    let (to, events) = mpsc::channel(1);
+    drop(events);
+    tokio::time::timeout(STUCK, kube::run(options, to)).await.expect("it ends").unwrap();
+}
