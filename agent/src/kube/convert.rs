@@ -153,3 +153,159 @@ fn wall(time: &Time) -> WallTime {
     // i64 holds until 2262.
     WallTime(i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn converted(value: Value) -> Option<ApiPod> {
+        pod(&serde_json::from_value(value).expect("a pod"))
+    }
+
+    #[test]
+    fn a_pod() {
+        let full = converted(json!({
+            "metadata": {
+                "name": "web-0", "namespace": "shop", "uid": "u1",
+                "annotations": { "kubernetes.io/config.mirror": "5d41402abc4b2a76b9719d911017c592" },
+                "deletionTimestamp": "1970-01-01T00:01:40Z",
+                "deletionGracePeriodSeconds": 30,
+                "finalizers": ["example.com/hold"],
+            },
+            "spec": {
+                "restartPolicy": "Always", "terminationGracePeriodSeconds": 60,
+                "containers": [{ "name": "app", "livenessProbe": {}, "lifecycle": {
+                    "stopSignal": "SIGRTMIN+3",
+                    "preStop": { "exec": { "command": ["/bin/drain", "--token=secret"] } } } }],
+                "initContainers": [
+                    { "name": "setup" },
+                    { "name": "proxy", "restartPolicy": "Always", "startupProbe": {} }],
+                "ephemeralContainers": [{ "name": "debug" }],
+            },
+            "status": {
+                "phase": "Running", "reason": "Terminated",
+                "conditions": [
+                    { "type": "Ready", "status": "True", "reason": "No" },
+                    { "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI" }],
+                "containerStatuses": [{
+                    "name": "app", "image": "i", "imageID": "", "ready": false, "restartCount": 2,
+                    "started": true, "containerID": "containerd://c3",
+                    "state": { "terminated": { "exitCode": 137, "reason": "Error",
+                        "containerID": "containerd://c3", "finishedAt": "1970-01-01T00:00:09Z" } },
+                    "lastState": { "terminated": { "exitCode": 255 } } }],
+            },
+        }));
+        let bare = |kind| ApiContainer { kind, ..ApiContainer::default() };
+        let app = ApiContainer {
+            kind: ContainerKind::Main,
+            pre_stop: Some(Hook::Exec("drain".into())),
+            stop_signal: Some(37),
+            liveness_probe: true,
+            startup_probe: false,
+            started: Some(true),
+            restarts: 2,
+            id: Some("c3".into()),
+            terminated: vec![
+                ApiTerminated {
+                    id: Some("c3".into()),
+                    exit_code: 137,
+                    reason: "Error".into(),
+                    finished: Some(WallTime::from_secs(9)),
+                },
+                // The kubelet made this one up: it never saw the container's end.
+                ApiTerminated { id: None, exit_code: 255, reason: String::new(), finished: None },
+            ],
+        };
+        let expected = ApiPod {
+            uid: "u1".into(),
+            namespace: "shop".into(),
+            name: "web-0".into(),
+            mirror_of: Some("5d41402abc4b2a76b9719d911017c592".into()),
+            deletion_timestamp: Some(WallTime::from_secs(100)),
+            deletion_grace_seconds: Some(30),
+            finalizers: vec!["example.com/hold".into()],
+            grace_seconds: Some(60),
+            restart_policy: "Always".into(),
+            phase: "Running".into(),
+            reason: "Terminated".into(),
+            disruption: Some("EvictionByEvictionAPI".into()),
+            containers: BTreeMap::from([
+                ("app".to_owned(), app),
+                ("setup".to_owned(), bare(ContainerKind::Init)),
+                (
+                    "proxy".to_owned(),
+                    ApiContainer { startup_probe: true, ..bare(ContainerKind::Sidecar) },
+                ),
+                ("debug".to_owned(), bare(ContainerKind::Ephemeral)),
+            ]),
+        };
+        assert_eq!(full, Some(expected));
+    }
+
+    #[test]
+    fn a_pod_that_nothing_can_be_joined_to() {
+        let whole = json!({ "name": "web-0", "namespace": "shop", "uid": "u1" });
+        assert!(converted(json!({ "metadata": whole })).is_some());
+        for key in ["name", "namespace", "uid"] {
+            let mut empty = whole.clone();
+            empty[key] = json!("");
+            assert_eq!(converted(json!({ "metadata": empty })), None, "empty {key}");
+            let mut missing = whole.clone();
+            missing.as_object_mut().unwrap().remove(key);
+            assert_eq!(converted(json!({ "metadata": missing })), None, "no {key}");
+        }
+    }
+
+    #[test]
+    fn disruption_counts_only_while_true() {
+        for (conditions, expected) in [
+            (json!([]), None),
+            (json!([{ "type": "DisruptionTarget", "status": "False", "reason": "X" }]), None),
+            (json!([{ "type": "DisruptionTarget", "status": "Unknown", "reason": "X" }]), None),
+            (json!([{ "type": "Ready", "status": "True", "reason": "X" }]), None),
+            (
+                json!([{ "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC" }]),
+                Some("DeletionByPodGC"),
+            ),
+            (json!([{ "type": "DisruptionTarget", "status": "True" }]), Some("")),
+        ] {
+            let pod = converted(json!({
+                "metadata": { "name": "web-0", "namespace": "shop", "uid": "u1" },
+                "status": { "conditions": conditions },
+            }));
+            assert_eq!(pod.unwrap().disruption.as_deref(), expected, "{conditions}");
+        }
+    }
+
+    #[test]
+    fn hooks() {
+        for (json, expected) in [
+            (json!({ "exec": { "command": ["sh", "-c", "x"] } }), Some(Hook::Exec("sh".into()))),
+            (json!({ "exec": { "command": [] } }), None),
+            (json!({ "exec": {} }), None),
+            (json!({ "httpGet": { "port": 80 } }), Some(Hook::HttpGet)),
+            (json!({ "tcpSocket": { "port": "web" } }), Some(Hook::TcpSocket)),
+            (json!({ "sleep": { "seconds": 5 } }), Some(Hook::Sleep(5))),
+            (json!({}), None),
+        ] {
+            let handler: LifecycleHandler = serde_json::from_value(json.clone()).unwrap();
+            assert_eq!(hook(&handler), expected, "{json}");
+        }
+    }
+
+    #[test]
+    fn container_ids() {
+        for (text, expected) in [
+            ("containerd://abc", Some("abc")),
+            ("cri-o://abc", Some("abc")),
+            ("abc", Some("abc")),
+            ("containerd://", None),
+            ("", None),
+        ] {
+            let id = container_id(Some(&text.to_owned()));
+            assert_eq!(id, expected.map(ContainerId::from), "{text:?}");
+        }
+        assert_eq!(container_id(None), None);
+    }
+}

@@ -482,13 +482,12 @@ async fn an_answer_above_16_mib_is_named_and_survived() {
     let error = bench.until(unreachable).await;
     assert!(error.contains("ListPodSandbox") && error.contains("16 MiB"), "{error}");
     bench.runtime.state().sandboxes.truncate(1);
-    bench
-        .until(|event| match event {
-            CriEvent::Connected { .. } => panic!("the connection was good"),
-            CriEvent::Sandboxes { sandboxes, .. } => Some(assert_eq!(sandboxes.len(), 1)),
-            _ => None,
-        })
-        .await;
+    let left = bench.until(|event| match event {
+        CriEvent::Connected { .. } => panic!("the connection was good"),
+        CriEvent::Sandboxes { sandboxes, .. } => Some(sandboxes.len()),
+        _ => None,
+    });
+    assert_eq!(left.await, 1);
 }
 
 #[tokio::test]
