@@ -319,6 +319,18 @@ pub fn thrown_away(signal: &SignalGenerated) -> bool {
     signal.result == SignalResult::Ignored && !signal.state.is_some_and(|s| s.group_exit)
 }
 
+/// The signal waits for a target that takes it itself: it is blocked, or it is being waited for.
+/// sigwait unblocks what it waits for meanwhile, and only `real_blocked` still holds it; that it
+/// was queued, neither fatal nor thrown away, with the default action and not blocked, says the
+/// same (`sig_ignored` and `complete_signal`, kernel/signal.c).
+pub fn kept(signal: &SignalGenerated) -> bool {
+    let queued = signal.result == SignalResult::Delivered;
+    !thrown_away(signal)
+        && signal.state.is_some_and(|s| {
+            s.blocked || (queued && s.disposition == Disposition::Default && !s.group_exit)
+        })
+}
+
 /// Processes of the runtime inside the container's cgroup, before the container's own program.
 fn is_runtime(comm: &str) -> bool {
     comm.starts_with("runc") || comm.starts_with("memfd:runc") || comm.starts_with("crun")

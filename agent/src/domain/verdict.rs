@@ -5,7 +5,7 @@ use super::{
     ids::Tgid,
     input::{Disposition, ExitStatus, Hook, LossKind, Sender},
     observation::{Evidence, Milestone, MilestoneKind, Proof, Source, Verdict},
-    process::{Injected, Processes, SI_KERNEL, SIGKILL, Sent, Taken, thrown_away},
+    process::{Injected, Processes, SI_KERNEL, SIGKILL, Sent, Taken, kept, thrown_away},
     signal,
     time::BootTime,
 };
@@ -319,8 +319,7 @@ impl<'a> Facts<'a> {
                 ),
             );
         }
-        let blocked = stop.signal.state.is_some_and(|s| s.blocked);
-        if blocked && !thrown_away(&stop.signal) {
+        if kept(&stop.signal) {
             return (
                 Verdict::Graceful,
                 format!(

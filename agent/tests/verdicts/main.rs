@@ -165,6 +165,9 @@ fn graceful() {
     verdict(with_code, Verdict::Graceful, "code 2");
     let sigwait = Script::new().init().term(ms(1000), |s| s.blocked()).exit(ms(2000), CODE_0);
     verdict(sigwait, Verdict::Graceful, "inferred");
+    // Inside sigwait it is not in the blocked set, and yet neither fatal nor thrown away.
+    let waiting = Script::new().init().term(ms(1000), |s| s).exit(ms(2000), CODE_0);
+    verdict(waiting, Verdict::Graceful, "inferred");
     // Go's default: handle, then raise it again; as PID 1 the kernel throws that away.
     let go = handled().term_from_inside(ms(1002)).exit(ms(1003), ExitStatus::Code(2));
     verdict(go, Verdict::Graceful, "code 2");
