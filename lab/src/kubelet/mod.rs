@@ -117,9 +117,16 @@ impl Drop for Kubelet {
     }
 }
 
+/// A pod that the kubelet knows. Forgotten when its worker has finished and its object is gone:
+/// the last changes of the object come after the worker's end, and must not begin a new life.
+struct Known {
+    tell: watch::Sender<Wanted>,
+    finished: bool,
+}
+
 async fn run(shared: Arc<Shared>) {
     let mut changes = shared.api.watch(&shared.config.node);
-    let mut pods: BTreeMap<String, watch::Sender<Wanted>> = BTreeMap::new();
+    let mut pods: BTreeMap<String, Known> = BTreeMap::new();
     let mut workers = JoinSet::new();
     let mut collect = tokio::time::interval(shared.config.collect);
     loop {
@@ -132,10 +139,13 @@ async fn run(shared: Arc<Shared>) {
                 };
                 let Some(id) = PodId::of(&pod) else { continue };
                 if let Some(known) = pods.get(&id.uid) {
-                    let _ = known.send(Wanted { pod, gone });
+                    let _ = known.tell.send(Wanted { pod, gone });
+                    if gone && known.finished {
+                        pods.remove(&id.uid);
+                    }
                 } else if !gone {
                     let (tell, wanted) = watch::channel(Wanted { pod, gone });
-                    pods.insert(id.uid.clone(), tell);
+                    pods.insert(id.uid.clone(), Known { tell, finished: false });
                     let worker = Worker::new(shared.clone(), id.clone(), wanted);
                     workers.spawn(async move {
                         worker.run().await;
@@ -144,7 +154,14 @@ async fn run(shared: Arc<Shared>) {
                 }
             }
             Some(ended) = workers.join_next() => match ended {
-                Ok(uid) => { pods.remove(&uid); }
+                Ok(uid) => {
+                    if let Some(known) = pods.get_mut(&uid) {
+                        known.finished = true;
+                        if known.tell.borrow().gone {
+                            pods.remove(&uid);
+                        }
+                    }
+                }
                 Err(error) => tracing::error!(%error, "a pod's worker failed"),
             },
             _ = collect.tick() => {
@@ -159,7 +176,7 @@ async fn run(shared: Arc<Shared>) {
 /// kuberuntime_gc.go, `evictSandboxes`: stops each once more before it removes it.
 async fn collect_sandboxes(
     shared: &Shared,
-    pods: &BTreeMap<String, watch::Sender<Wanted>>,
+    pods: &BTreeMap<String, Known>,
 ) -> Result<(), tonic::Status> {
     let mut cri = shared.cri.clone();
     let listed = cri.list_pod_sandbox(ListPodSandboxRequest::default()).await?.into_inner().items;

@@ -80,7 +80,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .dies("bad", Verdict::Ignored, signal(SIGKILL))
             .spends(Span::about(Shutdown, 6.0)),
         deleted("leader-exits-first", 6)
-            .shows("The leading thread is long gone when another one handles SIGTERM.")
+            .shows("The leading thread ends first, another one works on: the process dies with the last.")
             .runs(Part::new("app", "leader-exits --for 1s --exit 3"))
             .dies("app", Verdict::Graceful, code(3))
             .spends(Span::about(Shutdown, 1.0)),

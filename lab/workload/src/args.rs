@@ -17,7 +17,7 @@ usage: workload BEHAVIOUR [--flag VALUE]...
   signalfd    --for D [--exit N]     takes SIGTERM by signalfd(2)
   go-style    [--for D]              handles SIGTERM, restores its default action, raises it on itself
                                      and exits 2 if it survives, as Go's runtime does
-  leader-exits [--for D] [--exit N]  the leading thread ends at once; another one handles SIGTERM
+  leader-exits [--for D] [--exit N]  handles SIGTERM; the leading thread ends at once, another one works on
   spawn       --children N --for D [--exit N]
                                      as handle, with N children that nobody signals
   shell       --child BEHAVIOUR ...  runs the child and waits for it, forwards nothing (sh -c 'app; true')

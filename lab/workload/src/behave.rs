@@ -117,18 +117,13 @@ fn go_style(work: Duration) -> io::Result<Infallible> {
     }
 }
 
+/// The leading thread takes the stop signal and leaves the work to another one. It does not leave
+/// earlier: runc takes a zombie leader for a container that has stopped, and sends it nothing.
 fn leader_exits(work: Duration, exit: u8) -> io::Result<Infallible> {
     let woken = handle_term()?;
-    std::thread::Builder::new().name("successor".into()).spawn(move || {
-        line(Event::Start);
-        match work_after(woken, work, exit) {
-            Ok(never) => match never {},
-            Err(error) => {
-                eprintln!("workload: {error}");
-                leave(1)
-            }
-        }
-    })?;
+    line(Event::Start);
+    wait_for_wake(woken)?;
+    std::thread::Builder::new().name("successor".into()).spawn(move || leave_after(work, exit))?;
     // exit(2), not exit_group(2): only the leading thread ends. It stays a zombie until the others
     // are gone, which is what confuses tools that look for pid == tid.
     // SAFETY: the thread owns nothing that anybody else uses.
