@@ -426,8 +426,10 @@ impl Engine {
         }
         finished.account = account.clone();
         if !only_tail {
-            said.push(Observation::PodAmended(Box::new(account), Amendment::LateEvidence));
-        } else if newly_removed {
+            let account = Box::new(account.clone());
+            said.push(Observation::PodAmended(account, Amendment::LateEvidence));
+        }
+        if newly_removed {
             said.push(Observation::PodAmended(Box::new(account), Amendment::SandboxRemoved));
         }
         !removed(&finished.account)
