@@ -1,1 +1,155 @@
-//! A small Kubernetes apiserver: pods, nodes and events, with the real one's deletion arithmetic.
+//! A small Kubernetes apiserver: namespaces, nodes, pods and events, with get, list, watch, create,
+//! update, patch and delete, the real one's resource versions and its deletion arithmetic. Good
+//! enough for kube-rs and for kubectl (get, get -w, describe, delete). Plain HTTP on loopback, no
+//! authentication, everything in memory.
+//!
+//! ```ignore
+//! let apiserver = Apiserver::start(Options::default()).await?;
+//! apiserver.write_kubeconfig(&path)?;                     // for the agent and for kubectl
+//! let store = apiserver.store();                          // in-process, synchronous, cheap to clone
+//! store.create_pod(&pod)?;                                // gets uid, versions, defaults
+//! store.delete_pod("default", "web", &DeleteOptions { grace: Some(0), ..Default::default() })?;
+//! store.patch_status("default", "web", Some(&uid), |status| status.phase = Some("Running".into()))?;
+//!
+//! let mut wake = store.subscribe();                       // an in-process watch
+//! let (mut seen, pods) = store.list(Kind::Pod);
+//! while wake.changed().await.is_ok() {
+//!     for change in store.changes_since(seen)? {          // 410: list again
+//!         seen = change.version;
+//!     }
+//! }
+//! ```
+//!
+//! Namespaces are not checked: any name will do.
+
+mod deletion;
+mod discovery;
+mod failure;
+mod http;
+mod request;
+mod selector;
+mod store;
+mod stream;
+mod table;
+
+pub use failure::Failure;
+pub use store::{Change, ChangeType, DeleteOptions, Kind, Store};
+
+use anyhow::{Context, Result};
+use serde_json::json;
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    time::Duration,
+};
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+
+/// How to start it.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many changes watches can go back before they get 410.
+    pub history: usize,
+    /// How often a watch that allows them gets a bookmark.
+    pub bookmark_every: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { history: 4096, bookmark_every: Duration::from_secs(10) }
+    }
+}
+
+/// How it is to fail, on request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Fault {
+    /// It does not.
+    #[default]
+    None,
+    /// Every request gets 503, and the watches under way end.
+    Unavailable,
+    /// Every watch that is asked for gets 410 Gone, and those under way end with it.
+    Expired,
+    /// Every answer with a body is garbage, and the watches under way end with garbage.
+    Garbage,
+}
+
+/// A running apiserver; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Apiserver {
+    address: SocketAddr,
+    store: Store,
+    fault: watch::Sender<Fault>,
+    server: JoinHandle<()>,
+}
+
+impl Apiserver {
+    /// Starts it on a free port of loopback, with the namespace `default`.
+    ///
+    /// # Errors
+    /// No port can be had.
+    pub async fn start(options: Options) -> Result<Apiserver> {
+        let store = Store::new(options.history);
+        let default = json!({ "metadata": { "name": "default" }, "status": { "phase": "Active" } });
+        store.create(Kind::Namespace, "", default)?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .context("the lab's apiserver finds no port on 127.0.0.1")?;
+        let address = listener.local_addr()?;
+        let fault = watch::Sender::new(Fault::None);
+        let router = http::router(http::Shared {
+            store: store.clone(),
+            fault: fault.subscribe(),
+            bookmark_every: options.bookmark_every,
+        });
+        let server = tokio::spawn(async move {
+            if let Err(error) = axum::serve(listener, router).await {
+                tracing::warn!("the lab's apiserver ended: {error}");
+            }
+        });
+        Ok(Apiserver { address, store, fault, server })
+    }
+
+    /// Such as `http://127.0.0.1:41213`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Writes a kubeconfig for it.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_kubeconfig(&self, path: &Path) -> Result<()> {
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{ "name": "lab", "cluster": { "server": self.url() } }],
+            "users": [{ "name": "lab", "user": {} }],
+            "contexts": [{
+                "name": "lab",
+                "context": { "cluster": "lab", "user": "lab", "namespace": "default" },
+            }],
+            "current-context": "lab",
+        });
+        // JSON is YAML.
+        fs::write(path, serde_json::to_vec_pretty(&config)?)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Its objects.
+    pub fn store(&self) -> Store {
+        self.store.clone()
+    }
+
+    /// Makes it fail from now on, or no longer.
+    pub fn set_fault(&self, fault: Fault) {
+        self.fault.send_replace(fault);
+    }
+}
+
+impl Drop for Apiserver {
+    fn drop(&mut self) {
+        // Connections have tasks of their own; their watches end with the fault's sender.
+        self.server.abort();
+    }
+}

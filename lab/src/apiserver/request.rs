@@ -1,0 +1,146 @@
+//! What a request asks for: the path and the query, as values.
+
+use super::{
+    failure::Failure,
+    selector::Selector,
+    store::{DeleteOptions, Kind},
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// A path below /api/v1.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Target {
+    pub(super) kind: Kind,
+    /// `None`: all namespaces. Empty for what lives in none.
+    pub(super) namespace: Option<String>,
+    pub(super) name: Option<String>,
+    /// `/status`, the only one there is.
+    pub(super) status: bool,
+}
+
+impl Target {
+    /// `None` for a path that leads nowhere.
+    pub(super) fn parse(path: &str) -> Option<Target> {
+        let parts: Vec<&str> = path.strip_prefix("/api/v1/")?.split('/').collect();
+        let (namespace, rest) = match parts.as_slice() {
+            ["namespaces", namespace, rest @ ..]
+                if rest.first().is_some_and(|part| *part != "status") =>
+            {
+                (Some((*namespace).to_owned()), rest)
+            }
+            rest => (None, rest),
+        };
+        let (resource, name, status) = match rest {
+            [resource] => (resource, None, false),
+            [resource, name] => (resource, Some((*name).to_owned()), false),
+            [resource, name, "status"] => (resource, Some((*name).to_owned()), true),
+            _ => return None,
+        };
+        let kind = Kind::ALL.into_iter().find(|kind| kind.resource() == *resource)?;
+        match (kind.is_namespaced(), &namespace) {
+            // A name needs its namespace, and what has none is not found in one.
+            (true, None) if name.is_some() => None,
+            (false, Some(_)) => None,
+            (true, _) => Some(Target { kind, namespace, name, status }),
+            (false, None) => Some(Target { kind, namespace: Some(String::new()), name, status }),
+        }
+    }
+}
+
+/// The query of any request; what a verb has no use for is ignored, as the real one does.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Query {
+    pub(super) watch: Option<String>,
+    pub(super) resource_version: Option<String>,
+    field_selector: Option<String>,
+    label_selector: Option<String>,
+    pub(super) allow_watch_bookmarks: Option<String>,
+    pub(super) send_initial_events: Option<String>,
+    pub(super) timeout_seconds: Option<u64>,
+    pub(super) include_object: Option<String>,
+    grace_period_seconds: Option<i64>,
+}
+
+impl Query {
+    pub(super) fn selector(&self, target: &Target) -> Result<Selector, Failure> {
+        Selector::parse(
+            self.field_selector.as_deref(),
+            self.label_selector.as_deref(),
+            target.namespace.as_deref().filter(|_| target.kind.is_namespaced()),
+        )
+    }
+
+    /// The version to watch from; `None`: from whatever there is now.
+    pub(super) fn version(&self) -> Result<Option<u64>, Failure> {
+        match self.resource_version.as_deref() {
+            None | Some("" | "0") => Ok(None),
+            Some(text) => text.parse().map(Some).map_err(|_| {
+                Failure::bad_request(format!("Invalid value: {text:?}: invalid resource version"))
+            }),
+        }
+    }
+
+    /// The options of a delete: the body's, and failing those the query's.
+    pub(super) fn delete_options(&self, body: &[u8]) -> Result<DeleteOptions, Failure> {
+        let body: Value = if body.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_slice(body).map_err(|error| Failure::bad_request(error.to_string()))?
+        };
+        let grace = match &body["gracePeriodSeconds"] {
+            Value::Null => self.grace_period_seconds,
+            value => Some(value.as_i64().ok_or_else(|| {
+                Failure::bad_request(format!("gracePeriodSeconds is no whole number: {value}"))
+            })?),
+        };
+        let wanted = |field: &str| body["preconditions"][field].as_str().map(String::from);
+        Ok(DeleteOptions { grace, uid: wanted("uid"), resource_version: wanted("resourceVersion") })
+    }
+}
+
+/// How a query says yes.
+pub(super) fn is_true(value: Option<&str>) -> bool {
+    matches!(value, Some("true" | "1" | "True" | "TRUE" | "t" | "T"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths() {
+        let at = |kind, namespace: Option<&str>, name: Option<&str>, status| {
+            let (namespace, name) = (namespace.map(String::from), name.map(String::from));
+            Some(Target { kind, namespace, name, status })
+        };
+        for (path, target) in [
+            ("/api/v1/pods", at(Kind::Pod, None, None, false)),
+            ("/api/v1/namespaces/a/pods", at(Kind::Pod, Some("a"), None, false)),
+            ("/api/v1/namespaces/a/pods/web", at(Kind::Pod, Some("a"), Some("web"), false)),
+            ("/api/v1/namespaces/a/pods/web/status", at(Kind::Pod, Some("a"), Some("web"), true)),
+            ("/api/v1/namespaces", at(Kind::Namespace, Some(""), None, false)),
+            ("/api/v1/namespaces/a", at(Kind::Namespace, Some(""), Some("a"), false)),
+            ("/api/v1/nodes/n", at(Kind::Node, Some(""), Some("n"), false)),
+            ("/api/v1/namespaces/a/nodes", None),
+            ("/api/v1/pods/web", None),
+            ("/api/v1/namespaces/a/pods/web/log", None),
+            ("/api/v1/secrets", None),
+            ("/apis", None),
+        ] {
+            assert_eq!(Target::parse(path), target, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_body_of_a_delete_goes_before_its_query() {
+        let query = Query { grace_period_seconds: Some(5), ..Query::default() };
+        let grace = |body: &str| query.delete_options(body.as_bytes()).map(|options| options.grace);
+        assert_eq!(grace(""), Ok(Some(5)));
+        assert_eq!(grace("{}"), Ok(Some(5)));
+        assert_eq!(grace(r#"{"gracePeriodSeconds":0}"#), Ok(Some(0)));
+        assert!(grace(r#"{"gracePeriodSeconds":"soon"}"#).is_err());
+        assert!(grace("soon").is_err());
+    }
+}
