@@ -97,6 +97,9 @@ impl Runtime {
     /// Takes an answer. Returns the pods that it touches.
     pub fn learn(&mut self, at: BootTime, event: CriEvent) -> BTreeSet<PodUid> {
         let mut touched = BTreeSet::new();
+        if !matches!(event, CriEvent::Connected { .. } | CriEvent::Unreachable { .. }) {
+            self.answered(at);
+        }
         match event {
             CriEvent::Connected { process, .. } => self.connect(at, process),
             CriEvent::Unreachable { error } => {
@@ -129,6 +132,15 @@ impl Runtime {
             CriEvent::ContainerCgroup { .. } => {}
         }
         touched
+    }
+
+    /// An answer without a new connection: a call had failed, the runtime was there all along.
+    fn answered(&mut self, at: BootTime) {
+        if let Some(outage) = self.outages.last_mut().filter(|o| o.to.is_none()) {
+            outage.to = Some(at);
+            outage.restarted = Some(false);
+        }
+        self.connected = true;
     }
 
     fn connect(&mut self, at: BootTime, process: Option<RuntimeProcess>) {

@@ -338,3 +338,16 @@ fn a_pod_that_the_runtime_was_never_asked_about_alive() {
     assert_eq!(end.containers[0].verdict, Verdict::Graceful);
     assert_eq!(end.phase(PhaseKind::Unattributed), Duration::ZERO);
 }
+
+/// A single call that failed (an answer too large, say) is an outage, not a restart.
+#[test]
+fn an_answer_on_the_same_connection_is_no_restart() {
+    let mut world = running(1);
+    delete(&mut world, 1);
+    world.term(1, true);
+    world.cri(CriEvent::Unreachable { error: "message larger than 16 MiB".into() });
+    world.later(500).exits(1, CODE_0);
+    finish(&mut world, 1, 0);
+    world.ticks(10);
+    assert_eq!(world.ended[0].findings, []);
+}
