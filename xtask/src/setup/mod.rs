@@ -192,6 +192,7 @@ fn install_bpf_linker(workspace: &Workspace) -> Result<()> {
         cargo("install")
             .args(["bpf-linker", "--version", BPF_LINKER, "--locked", "--force", "--root"])
             .arg(workspace.tools())
+            .env("PATH", workspace.path()) // or cargo asks for the folder to be on it
             // Flags meant for this workspace are not meant for it.
             .env_remove("RUSTFLAGS")
             .env_remove("CARGO_ENCODED_RUSTFLAGS"),
