@@ -201,3 +201,150 @@ fn task(pid: u32, status: &str) -> Task {
         comm: field("Name").unwrap_or_default().to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    /// A hierarchy, a /proc and a map, all of our own.
+    struct Host {
+        folder: tempfile::TempDir,
+        watched: BTreeMap<u64, Container>,
+        known: Option<u64>,
+        full: bool,
+    }
+
+    impl Host {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let host = Self { folder, watched: BTreeMap::new(), known: None, full: false };
+            fs::create_dir_all(host.root()).unwrap();
+            host
+        }
+
+        fn root(&self) -> PathBuf {
+            self.folder.path().join("cgroup")
+        }
+
+        fn cgroup(&self, path: &str, pids: &[u32]) -> u64 {
+            let path = self.root().join(path);
+            fs::create_dir_all(&path).unwrap();
+            let procs: String = pids.iter().map(|pid| format!("{pid}\n")).collect();
+            fs::write(path.join("cgroup.procs"), procs).unwrap();
+            inode(&path).unwrap()
+        }
+
+        fn process(&self, pid: u32, status: &str) {
+            let path = self.folder.path().join("proc").join(pid.to_string());
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("status"), status).unwrap();
+        }
+
+        fn scan<T>(&mut self, scan: impl FnOnce(&mut Scan<'_>) -> T) -> T {
+            let (root, proc) = (self.root(), self.folder.path().join("proc"));
+            let (watched, known, full) = (&mut self.watched, self.known, self.full);
+            scan(&mut Scan {
+                root: &root,
+                proc: &proc,
+                insert: &mut |id, entry| {
+                    if full {
+                        return Inserted::Full;
+                    }
+                    watched.insert(id.0, entry);
+                    if known == Some(id.0) { Inserted::Known } else { Inserted::New }
+                },
+            })
+        }
+    }
+
+    fn names(facts: &[KernelFact]) -> Vec<&str> {
+        facts
+            .iter()
+            .filter_map(|fact| match fact {
+                KernelFact::CgroupCreated { name, scanned: true, .. } => Some(name.as_str()),
+                _ => None,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn trees_of_pods_are_found_under_any_root() {
+        let mut host = Host::new();
+        host.cgroup("system.slice/sshd.service", &[1]);
+        let root = host.cgroup("system.slice/docker.scope/kubelet-kubepods.slice", &[]);
+        let pod_path =
+            "system.slice/docker.scope/kubelet-kubepods.slice/kubelet-kubepods-pod0.slice";
+        let pod = host.cgroup(pod_path, &[]);
+        let container_path = format!("{pod_path}/cri-containerd-{ID}.scope");
+        let container = host.cgroup(&container_path, &[7, 0, 8]);
+        let nested = host.cgroup(&format!("{container_path}/nested"), &[]);
+        host.cgroup(&format!("{pod_path}/crio-conmon-{ID}.scope"), &[9]);
+        host.process(7, "Name:\tnginx\nNSpid:\t7\t1\n");
+        assert!(holds_kubepods(&host.root()));
+
+        let facts = host.scan(|scan| scan.kubepods());
+        let expected = [
+            "/system.slice/docker.scope/kubelet-kubepods.slice".to_owned(),
+            format!("/{pod_path}"),
+            format!("/{container_path}"),
+            format!("/{container_path}/nested"),
+        ];
+        assert_eq!(names(&facts), expected);
+        let running: Vec<_> =
+            facts.iter().filter(|f| matches!(f, KernelFact::Running { .. })).collect();
+        let task =
+            Task { tgid: Tgid(7), tid: 7, ns_pid: Some(1), started: None, comm: "nginx".into() };
+        let expected = KernelFact::Running { cgroup: CgroupId(container), task };
+        assert_eq!(running, [&expected], "8 is gone, 0 is of another namespace, 9 is a monitor");
+
+        let shape = |id: u64| host.watched.get(&id).map(|entry| (entry.owner, entry.depth));
+        assert_eq!(shape(root), Some((0, 0)));
+        assert_eq!(shape(pod), Some((0, 1)));
+        assert_eq!(shape(container), Some((container, 0)));
+        assert_eq!(shape(nested), Some((container, 1)));
+        assert_eq!(host.watched.len(), 4);
+    }
+
+    #[test]
+    fn what_the_kernel_has_told_is_not_told_again() {
+        let mut host = Host::new();
+        let root = host.cgroup("kubepods", &[]);
+        host.cgroup("kubepods/pod0", &[]);
+        host.known = Some(root);
+        assert_eq!(names(&host.scan(|scan| scan.kubepods())), ["/kubepods/pod0"]);
+    }
+
+    #[test]
+    fn what_cannot_be_watched_is_not_told() {
+        let mut host = Host::new();
+        host.cgroup("kubepods/pod0", &[]);
+        host.full = true;
+        assert_eq!(host.scan(|scan| scan.kubepods()), []);
+    }
+
+    #[test]
+    fn nesting_is_followed_to_a_bound() {
+        let mut host = Host::new();
+        let deep: String = (0..20).map(|n| format!("/n{n}")).collect();
+        host.cgroup(&format!("kubepods/pod0/{ID}{deep}"), &[]);
+        let facts = host.scan(|scan| scan.kubepods());
+        assert_eq!(names(&facts).len(), 3 + super::super::kernel::MAX_NESTING as usize);
+    }
+
+    #[test]
+    fn a_cgroup_with_processes_is_a_container_by_any_name() {
+        let mut host = Host::new();
+        let odd = host.cgroup("machine/odd", &[7]);
+        let level = host.cgroup("machine", &[]);
+        assert!(!holds_kubepods(&host.root()));
+        let facts = host.scan(|scan| scan.cgroup(CgroupId(odd))).unwrap();
+        assert_eq!(names(&facts), ["/machine/odd"]);
+        assert_eq!(host.watched[&odd].owner, odd);
+        host.scan(|scan| scan.cgroup(CgroupId(level))).unwrap();
+        assert_eq!(host.watched[&level].owner, 0);
+        assert_eq!(host.scan(|scan| scan.cgroup(CgroupId(1))), None);
+    }
+}

@@ -136,8 +136,8 @@ fn generate(record: record::Generate) -> KernelFact {
 }
 
 fn exit(record: record::Exit) -> KernelFact {
-    // A group that exits as one keeps its status in `signal`; a process that just leaves, its only
-    // thread's or, where the leader went first, by exit_group: see KERNEL facts in `docs`.
+    // A group that exits as one keeps its status in `signal`; else the leader's own status is the
+    // group's, be it the last thread or the first to go (`wait_task_zombie` in kernel/exit.c).
     let as_one = record.task.signal_flags & record::SIGNAL_GROUP_EXIT != 0;
     let raw = if as_one { record.group_exit_code } else { record.leader_exit_code };
     KernelFact::Exit {
@@ -179,4 +179,163 @@ fn disposition(handler: u64) -> Disposition {
 fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use record::{Deliver, Exec, Exit, Generate, Mkdir, Moment, Peer, Victim};
+
+    fn bytes<T: Record>(record: &T) -> Vec<u8> {
+        // SAFETY: a `Record` is integers without padding.
+        unsafe { std::slice::from_raw_parts((&raw const *record).cast(), size_of::<T>()) }.to_vec()
+    }
+
+    fn header(kind: u32) -> Header {
+        Header { kind, reserved: 0, time: 7, cgroup: 42 }
+    }
+
+    fn comm(name: &str) -> [u8; record::COMM_LEN] {
+        let mut comm = [0; record::COMM_LEN];
+        comm[..name.len()].copy_from_slice(name.as_bytes());
+        comm
+    }
+
+    fn init() -> record::Task {
+        record::Task {
+            started: 5,
+            tgid: 100,
+            tid: 101,
+            ns_pid: 1,
+            signal_flags: record::SIGNAL_UNKILLABLE,
+            comm: comm("sleep"),
+        }
+    }
+
+    fn fact<T: Record>(record: &T) -> KernelFact {
+        let (event, _) = decode(&bytes(record)).unwrap();
+        assert_eq!(event.time, BootTime(7));
+        event.fact
+    }
+
+    #[test]
+    fn a_signal_is_told_with_its_targets_state() {
+        let generate = Generate {
+            header: header(record::GENERATE),
+            target: init(),
+            sender: Peer { cgroup: 3, tgid: 9, in_container: 0, comm: comm("runc") },
+            code: -6,
+            signal: 15,
+            result: 1,
+            group: 1,
+            blocked: 0,
+            pending: 0,
+            handler: 0,
+            state_known: 1,
+        };
+        let KernelFact::SignalGenerated(told) = fact(&generate) else { panic!("another fact") };
+        assert_eq!((told.signal, told.code, told.group), (15, -6, true));
+        assert_eq!((told.cgroup, told.result), (CgroupId(42), SignalResult::Ignored));
+        assert_eq!(told.target, task(&init()));
+        assert_eq!((told.target.ns_pid, told.target.started), (Some(1), Some(5)));
+        assert_eq!((told.sender.comm.as_str(), told.sender.in_container), ("runc", Some(false)));
+        let state = told.state.unwrap();
+        assert!(state.unkillable && !state.group_exit && !state.blocked);
+        assert_eq!(state.disposition, Disposition::Default);
+
+        let unknown = Generate { state_known: 0, result: 77, ..generate };
+        let KernelFact::SignalGenerated(told) = fact(&unknown) else { panic!("another fact") };
+        assert_eq!((told.state, told.result), (None, SignalResult::Unknown));
+    }
+
+    #[test]
+    fn sigkills_own_bit_is_not_what_was_pending_before_it() {
+        let kill = Generate {
+            header: header(record::GENERATE),
+            signal: 9,
+            pending: signal_bit(9) | signal_bit(15),
+            handler: 0x5000,
+            state_known: 1,
+            ..Generate::default()
+        };
+        let KernelFact::SignalGenerated(told) = fact(&kill) else { panic!("another fact") };
+        assert_eq!(told.state.unwrap().pending, signal_bit(15));
+        assert_eq!(told.state.unwrap().disposition, Disposition::Handler);
+    }
+
+    #[test]
+    fn the_exit_status_is_the_groups_if_it_exits_as_one_and_else_its_leaders() {
+        let status = |flags, group, leader| {
+            let exit = Exit {
+                header: header(record::EXIT),
+                task: record::Task { signal_flags: flags, ..init() },
+                group_exit_code: group,
+                leader_exit_code: leader,
+                ..Exit::default()
+            };
+            match fact(&exit) {
+                KernelFact::Exit { status, .. } => status,
+                other => panic!("{other:?}"),
+            }
+        };
+        let signal = |signal, core| ExitStatus::Signal { signal, core };
+        assert_eq!(status(record::SIGNAL_GROUP_EXIT, 0x700, 0), ExitStatus::Code(7));
+        assert_eq!(status(record::SIGNAL_GROUP_EXIT, 9, 0), signal(9, false));
+        assert_eq!(status(record::SIGNAL_GROUP_EXIT, 0x8b, 0), signal(11, true));
+        assert_eq!(status(0, 0, 0x300), ExitStatus::Code(3), "Linux 5.10, one thread");
+    }
+
+    #[test]
+    fn the_other_kinds_are_told() {
+        let cgroup = CgroupId(42);
+        let moment = |kind, value| fact(&Moment { header: header(kind), value });
+        assert_eq!(moment(record::RMDIR, 0), KernelFact::CgroupRemoved { cgroup });
+        assert_eq!(moment(record::EMPTY, 0), KernelFact::CgroupEmpty { cgroup });
+        let frozen = |frozen| KernelFact::CgroupFrozen { cgroup, frozen };
+        assert_eq!(moment(record::FROZEN, 1), frozen(true));
+        assert_eq!(moment(record::FROZEN, 0), frozen(false));
+
+        let mut name = [0; record::NAME_LEN];
+        name[..3].copy_from_slice(b"p\xffd");
+        let mkdir = Mkdir { header: header(record::MKDIR), parent: 0, level: 3, name_len: 3, name };
+        let created = KernelFact::CgroupCreated {
+            cgroup,
+            parent: None,
+            name: "p\u{fffd}d".into(),
+            scanned: false,
+        };
+        assert_eq!(fact(&mkdir), created);
+
+        let victim = Victim { header: Header { cgroup: 0, ..header(record::VICTIM) }, pid: 8 };
+        assert_eq!(fact(&victim), KernelFact::OomVictim { cgroup: None, pid: 8 });
+
+        let deliver =
+            Deliver { header: header(record::DELIVER), task: init(), handler: 1, signal: 10 };
+        let delivered = KernelFact::SignalDelivered {
+            cgroup,
+            task: task(&init()),
+            signal: 10,
+            disposition: Disposition::Ignore,
+        };
+        assert_eq!(fact(&deliver), delivered);
+
+        let exec = Exec { header: header(record::EXEC), task: init(), ..Exec::default() };
+        let parent =
+            Sender { tgid: Tgid(0), comm: String::new(), cgroup: None, in_container: None };
+        assert_eq!(fact(&exec), KernelFact::Exec { cgroup, task: task(&init()), parent });
+    }
+
+    #[test]
+    fn what_fits_no_kind_or_length_is_refused() {
+        let good = bytes(&Moment { header: header(record::EMPTY), value: 0 });
+        for len in 0..good.len() {
+            assert!(decode(&good[..len]).is_err(), "cut to {len}");
+        }
+        let long = [&good[..], &[0]].concat();
+        assert_eq!(decode(&long).unwrap_err(), Undecodable { kind: record::EMPTY, len: 33 });
+        for kind in [0, 10, u32::MAX] {
+            let unknown = bytes(&Moment { header: header(kind), value: 0 });
+            assert_eq!(decode(&unknown).unwrap_err(), Undecodable { kind, len: 32 });
+        }
+    }
 }

@@ -112,3 +112,91 @@ fn subsystem(controller: &str) -> &str {
 fn mask(signals: &[u32]) -> u64 {
     signals.iter().fold(0, |mask, signal| mask | signal_bit(*signal))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    /// BTF of real kernels, cut down by `examples/trim-btf.rs`.
+    const V5_10: &[u8] = include_bytes!("../../tests/fixtures/btf/5.10.btf");
+    const V6_1: &[u8] = include_bytes!("../../tests/fixtures/btf/6.1.btf");
+    const V6_18: &[u8] = include_bytes!("../../tests/fixtures/btf/6.18.btf");
+
+    fn v2() -> Hierarchy {
+        Hierarchy::V2 { root: PathBuf::from("/sys/fs/cgroup") }
+    }
+
+    fn v1(controller: &str) -> Hierarchy {
+        Hierarchy::V1 { root: PathBuf::new(), controller: controller.into(), id: 8 }
+    }
+
+    fn layout(bytes: &[u8], hierarchy: &Hierarchy) -> Layout {
+        resolve(&Btf::parse(bytes).unwrap(), hierarchy).unwrap()
+    }
+
+    #[test]
+    fn offsets_are_those_that_bpftool_tells() {
+        let kernels = [V5_10, V6_1, V6_18].map(|bytes| layout(bytes, &v2()));
+        let check = |what: &str, of: fn(&Layout) -> u32, expected: [u32; 3]| {
+            assert_eq!([0, 1, 2].map(|n| of(&kernels[n])), expected, "{what}");
+        };
+        check("task_struct.cgroups", |l| l.task_cgroups, [3328, 3600, 2376]);
+        check("task_struct.pending.signal", |l| l.task_pending, [2888, 3128, 1904]);
+        check("task_struct.comm", |l| l.task_comm, [2736, 2976, 1752]);
+        check("task_struct.start_boottime", |l| l.task_start_boottime, [2544, 2784, 1560]);
+        check("signal_struct.pids[1]", |l| l.signal_pids_tgid, [360, 368, 368]);
+        check("signal_struct.shared_pending.signal", |l| l.signal_shared_pending, [80, 80, 80]);
+        check("signal_struct.flags", |l| l.signal_flags, [116, 116, 116]);
+        check("sighand_struct.action", |l| l.sighand_action, [32, 32, 32]);
+        check("pid.numbers", |l| l.pid_numbers, [96, 96, 144]);
+        check("css_set.dfl_cgrp", |l| l.css_set_dfl_cgrp, [120, 128, 112]);
+        check("cgroup_subsys_state.parent", |l| l.css_parent, [192, 192, 184]);
+        check("cgroup.kn", |l| l.cgroup_kn, [248, 248, 256]);
+        check("cgroup.root", |l| l.cgroup_root, [480, 656, 696]);
+        check("kernfs_node.id", |l| l.kn_id, [104, 104, 96]);
+        check("kernfs_node.name", |l| l.kn_name, [16, 16, 16]);
+        check("kernel_siginfo.si_code", |l| l.siginfo_code, [8, 8, 8]);
+        check("sizes", |l| l.sigaction_size + l.upid_size, [48, 48, 48]);
+    }
+
+    #[test]
+    fn variants_are_told_by_the_tracepoints_arguments() {
+        let variant = |bytes| {
+            let layout = layout(bytes, &v2());
+            (layout.exit_has_group_dead, layout.mark_victim_is_task)
+        };
+        assert_eq!(variant(V5_10), (0, 0));
+        assert_eq!(variant(V6_1), (0, 1), "a stable kernel took the new mark_victim over");
+        assert_eq!(variant(V6_18), (1, 1));
+    }
+
+    #[test]
+    fn a_v1_hierarchy_is_found_by_its_controller() {
+        let unified = layout(V6_18, &v2());
+        assert_eq!((unified.unified, unified.hierarchy_id, unified.css_set_subsys), (1, 0, 0));
+        let pids = layout(V6_18, &v1("pids"));
+        assert_eq!((pids.unified, pids.hierarchy_id, pids.css_set_subsys), (0, 8, 88));
+        assert_eq!(layout(V6_18, &v1("blkio")).css_set_subsys, 24, "io by its other name");
+    }
+
+    #[test]
+    fn all_that_is_missing_is_named() {
+        let btf = Btf::parse(V6_18).unwrap();
+        let error = resolve(&btf, &v1("bogus")).unwrap_err();
+        assert_eq!(error.0[0], "cgroup_subsys_id::bogus_cgrp_id");
+        let nothing =
+            [0x9f, 0xeb, 1, 0, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let error = resolve(&Btf::parse(&nothing).unwrap(), &v2()).unwrap_err();
+        assert!(error.0.contains(&"task_struct.cgroups".to_owned()));
+        assert!(error.0.contains(&"size of upid".to_owned()));
+    }
+
+    #[test]
+    fn no_signal_is_both_chatter_and_reported() {
+        let layout = layout(V6_18, &v2());
+        assert_eq!(layout.chatter_mask & layout.signal_mask, 0);
+        assert_ne!(layout.signal_mask & signal_bit(9), 0);
+        assert_ne!(layout.signal_mask & signal_bit(15), 0);
+    }
+}

@@ -80,3 +80,78 @@ fn judge(hook: &Hook, tracepoint: Option<&Vec<Parameter>>) -> Result<(), String>
         Some(_) => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Parameter::{Pointer, Scalar};
+
+    /// A host that has it all; each test takes something away.
+    fn capable() -> Vec<(&'static str, Tracepoint)> {
+        [
+            ("cgroup_mkdir", vec![Pointer, Pointer]),
+            ("cgroup_rmdir", vec![Pointer, Pointer]),
+            ("cgroup_notify_populated", vec![Pointer, Pointer, Scalar]),
+            ("cgroup_notify_frozen", vec![Pointer, Pointer, Scalar]),
+            ("sched_process_exit", vec![Pointer, Scalar]),
+            ("sched_process_exec", vec![Pointer, Scalar, Pointer]),
+            ("signal_deliver", vec![Scalar, Pointer, Pointer]),
+            ("signal_generate", vec![Scalar, Pointer, Pointer, Scalar, Scalar]),
+            ("mark_victim", vec![Pointer, Scalar]),
+        ]
+        .into_iter()
+        .map(|(name, with)| (name, Some(with)))
+        .collect()
+    }
+
+    fn without(plan: &[Planned]) -> Vec<(&str, &str)> {
+        plan.iter()
+            .filter_map(|planned| {
+                Some((planned.hook.name, planned.verdict.as_ref().err()?.as_str()))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_capable_host_gets_every_hook() {
+        let plan = plan(&capable(), true);
+        assert_eq!(plan.len(), HOOKS.len());
+        assert_eq!(without(&plan), []);
+    }
+
+    #[test]
+    fn v1_has_no_freezing_and_loses_nothing_by_it() {
+        let plan = plan(&capable(), false);
+        assert!(plan.iter().all(|planned| planned.hook.name != "cgroup_notify_frozen"));
+        assert_eq!(without(&plan), []);
+    }
+
+    #[test]
+    fn older_variants_of_tracepoints_suffice() {
+        let mut host = capable();
+        for (name, with) in [("sched_process_exit", vec![Pointer]), ("mark_victim", vec![Scalar])] {
+            host.iter_mut().find(|(n, _)| *n == name).unwrap().1 = Some(with);
+        }
+        assert_eq!(without(&plan(&host, true)), []);
+    }
+
+    #[test]
+    fn a_missing_tracepoint_costs_its_hook_only_and_says_what() {
+        for hook in &HOOKS {
+            let mut host = capable();
+            host.iter_mut().find(|(name, _)| *name == hook.name).unwrap().1 = None;
+            let reason = format!("this kernel has no tracepoint {}: {}", hook.name, hook.loss);
+            assert_eq!(without(&plan(&host, true)), [(hook.name, reason.as_str())]);
+        }
+    }
+
+    #[test]
+    fn a_tracepoint_with_too_few_arguments_is_refused_before_the_kernel_does() {
+        let mut host = capable();
+        host.iter_mut().find(|(name, _)| *name == "signal_generate").unwrap().1 =
+            Some(vec![Scalar, Pointer]);
+        let reason = "this kernel's tracepoint signal_generate has 2 arguments where 5 are read: \
+                      who sent which signal is not seen";
+        assert_eq!(without(&plan(&host, true)), [("signal_generate", reason)]);
+    }
+}
