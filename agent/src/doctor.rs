@@ -14,6 +14,7 @@ use serde::Serialize;
 use std::{
     future::Future,
     io::{self, Write},
+    path::Path,
     process::ExitCode,
     time::Duration,
 };
@@ -74,7 +75,7 @@ impl Check {
 /// Looks at everything and prints it. The exit status says whether `run` would work.
 pub fn main(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let sources = Sources::validate(&args.sources, &Host::probe());
-    let diagnosis = diagnose(sources)?;
+    let diagnosis = diagnose(sources, args.sources.cgroup_root.as_deref())?;
     let mut stdout = io::stdout().lock();
     match args.output {
         DoctorOutput::Json => {
@@ -89,21 +90,21 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     Ok(if diagnosis.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn diagnose(sources: Result<Sources, ConfigError>) -> anyhow::Result<Diagnosis> {
+fn diagnose(
+    sources: Result<Sources, ConfigError>,
+    cgroup_root: Option<&Path>,
+) -> anyhow::Result<Diagnosis> {
     let sources = match sources {
         Ok(sources) => sources,
         Err(error) => {
-            let mut checks = judge(&kernel::probe(&kernel::Options::default()));
+            // The kernel side needs none of what is wrong: it can be looked at all the same.
+            let cgroup_root = cgroup_root.map(Into::into);
+            let mut checks = kernel_side(&kernel::Options { cgroup_root, ..Default::default() });
             checks.push(Check::failed("configuration", error.to_string(), ""));
             return Ok(Diagnosis::of(checks));
         }
     };
-    let mut checks = judge(&kernel::probe(&sources.kernel));
-    let promising = checks.iter().all(|check| check.outcome == Outcome::Ok);
-    checks.push(match promising {
-        true => programs(&sources.kernel),
-        false => Check::skipped("self-test", "not possible before the above is well"),
-    });
+    let mut checks = kernel_side(&sources.kernel);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     checks.push(runtime.block_on(container_runtime(sources.cri)));
     checks.push(match sources.kube {
@@ -112,6 +113,17 @@ fn diagnose(sources: Result<Sources, ConfigError>) -> anyhow::Result<Diagnosis> 
     });
     runtime.shutdown_timeout(Duration::from_millis(100));
     Ok(Diagnosis::of(checks))
+}
+
+/// The kernel's facts, and if they promise well, the programs themselves.
+fn kernel_side(options: &kernel::Options) -> Vec<Check> {
+    let mut checks = judge(&kernel::probe(options));
+    let promising = checks.iter().all(|check| check.outcome == Outcome::Ok);
+    checks.push(match promising {
+        true => programs(options),
+        false => Check::skipped("self-test", "not possible before the above is well"),
+    });
+    checks
 }
 
 impl Diagnosis {
