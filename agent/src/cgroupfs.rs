@@ -41,6 +41,8 @@ pub struct Scan<'a> {
     pub proc: &'a Path,
     /// Makes a cgroup watched.
     pub insert: &'a mut dyn FnMut(CgroupId, Container) -> Inserted,
+    /// Tells a container's main process.
+    pub main: &'a mut dyn FnMut(CgroupId, Tgid),
 }
 
 impl Scan<'_> {
@@ -84,8 +86,11 @@ impl Scan<'_> {
                 scanned: true,
             });
         }
-        let processes = processes(path, self.proc);
         if state == Inserted::New {
+            let processes = processes(path, self.proc);
+            if let Some(main) = main_process(&processes).filter(|_| entry.owner == id) {
+                (self.main)(CgroupId(id), main);
+            }
             found.extend(
                 processes
                     .into_iter()
@@ -111,6 +116,13 @@ fn entry(id: u64, is_container: bool, above: Option<Container>) -> Container {
         Some(above) => above.depth + 1,
     };
     Container { owner, depth, ..Container::default() }
+}
+
+/// The init of a PID namespace; in a container that shares its pod's or the host's, the first
+/// process, which is the oldest unless the numbers have wrapped.
+fn main_process(processes: &[Task]) -> Option<Tgid> {
+    let init = processes.iter().find(|task| task.ns_pid == Some(1));
+    init.or(processes.first()).map(|task| task.tgid)
 }
 
 /// Whether a hierarchy has a `kubepods` tree.
@@ -213,6 +225,7 @@ mod tests {
     struct Host {
         folder: tempfile::TempDir,
         watched: BTreeMap<u64, Container>,
+        mains: BTreeMap<u64, u32>,
         known: Option<u64>,
         full: bool,
     }
@@ -220,7 +233,8 @@ mod tests {
     impl Host {
         fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
-            let host = Self { folder, watched: BTreeMap::new(), known: None, full: false };
+            let (watched, mains) = (BTreeMap::new(), BTreeMap::new());
+            let host = Self { folder, watched, mains, known: None, full: false };
             fs::create_dir_all(host.root()).unwrap();
             host
         }
@@ -245,7 +259,8 @@ mod tests {
 
         fn scan<T>(&mut self, scan: impl FnOnce(&mut Scan<'_>) -> T) -> T {
             let (root, proc) = (self.root(), self.folder.path().join("proc"));
-            let (watched, known, full) = (&mut self.watched, self.known, self.full);
+            let (watched, mains) = (&mut self.watched, &mut self.mains);
+            let (known, full) = (self.known, self.full);
             scan(&mut Scan {
                 root: &root,
                 proc: &proc,
@@ -255,6 +270,9 @@ mod tests {
                     }
                     watched.insert(id.0, entry);
                     if known == Some(id.0) { Inserted::Known } else { Inserted::New }
+                },
+                main: &mut |id, main| {
+                    mains.insert(id.0, main.0);
                 },
             })
         }
@@ -306,6 +324,7 @@ mod tests {
         assert_eq!(shape(container), Some((container, 0)));
         assert_eq!(shape(nested), Some((container, 1)));
         assert_eq!(host.watched.len(), 4);
+        assert_eq!(host.mains, BTreeMap::from([(container, 7)]));
     }
 
     #[test]
@@ -323,6 +342,20 @@ mod tests {
         host.cgroup("kubepods/pod0", &[]);
         host.full = true;
         assert_eq!(host.scan(|scan| scan.kubepods()), []);
+    }
+
+    #[test]
+    fn the_main_process_is_the_init_or_else_the_first() {
+        let process = |pid, ns_pid| Task {
+            tgid: Tgid(pid),
+            tid: pid,
+            ns_pid: Some(ns_pid),
+            started: None,
+            comm: String::new(),
+        };
+        assert_eq!(main_process(&[process(5, 9), process(7, 1)]), Some(Tgid(7)));
+        assert_eq!(main_process(&[process(5, 5), process(7, 7)]), Some(Tgid(5)));
+        assert_eq!(main_process(&[]), None);
     }
 
     #[test]

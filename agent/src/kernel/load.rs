@@ -1,7 +1,10 @@
 //! Loads and attaches the programs: the effect of [`plan`](super::plan).
 
 use super::{Options, StartError, debug::Diagnostics, plan::Planned, ring::Rings};
-use crate::{cgroupfs::Inserted, domain::ids::CgroupId};
+use crate::{
+    cgroupfs::Inserted,
+    domain::ids::{CgroupId, Tgid},
+};
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
@@ -113,6 +116,16 @@ impl Watching {
     pub(super) fn remove(&mut self, cgroup: CgroupId) {
         // Not being there is as good.
         let _ = self.containers.remove(&cgroup.0);
+    }
+
+    /// Tells the programs a container's main process, unless they know it.
+    pub(super) fn set_main(&mut self, cgroup: CgroupId, main: Tgid) {
+        let Ok(Value(mut entry)) = self.containers.get(&cgroup.0, 0) else { return };
+        if entry.main == 0 {
+            entry.main = main.0;
+            // Gone in the meantime: then so is its main process.
+            let _ = self.containers.insert(cgroup.0, Value(entry), BPF_EXIST);
+        }
     }
 
     /// Reports this signal for this cgroup from now on. False: the cgroup is not watched (any more).

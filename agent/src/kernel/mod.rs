@@ -29,6 +29,7 @@ use load::Watching;
 use plan::Planned;
 use ring::Rings;
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     fmt,
     path::{Path, PathBuf},
@@ -291,15 +292,16 @@ impl Kernel {
     }
 
     fn scan(&mut self, scan: impl FnOnce(&mut Scan<'_>) -> Vec<KernelFact>) -> Vec<KernelFact> {
-        let (watching, mut full) = (&mut self.watching, 0u64);
+        let (watching, mut full) = (RefCell::new(&mut self.watching), 0u64);
         let facts = scan(&mut Scan {
             root: self.hierarchy.root(),
             proc: Path::new("/proc"),
             insert: &mut |cgroup, entry| {
-                let inserted = watching.insert(cgroup, entry);
+                let inserted = watching.borrow_mut().insert(cgroup, entry);
                 full += u64::from(inserted == Inserted::Full);
                 inserted
             },
+            main: &mut |cgroup, main| watching.borrow_mut().set_main(cgroup, main),
         });
         self.rings.count_refused(full);
         facts

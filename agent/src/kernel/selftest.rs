@@ -233,7 +233,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        remove_tree(&self.path);
+        remove_tree(&self.path, remove_patiently);
     }
 }
 
@@ -257,16 +257,16 @@ fn remove_leftovers(root: &Path) {
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
         if !Path::new("/proc").join(pid).exists() {
-            remove_tree(&entry.path());
+            remove_tree(&entry.path(), |path| fs::remove_dir(path));
         }
     }
 }
 
 /// Best effort: directories that will not go hold processes that are not ours.
-fn remove_tree(path: &Path) {
+fn remove_tree(path: &Path, remove: fn(&Path) -> io::Result<()>) {
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            let _ = remove_patiently(&entry.path());
+            let _ = remove(&entry.path());
         }
     }
     let _ = fs::remove_dir(path);

@@ -1,9 +1,12 @@
 //! The smallest program: it exits with a code. The self-test and the tests exec it, for nothing
 //! else can be relied upon to exist in the agent's image.
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use std::{
+    ffi::{CStr, CString},
     fs::File,
     io::{self, Write},
+    os::fd::AsRawFd,
 };
 
 const BASE: u64 = 0x40_0000;
@@ -36,12 +39,27 @@ pub fn program(code: u8) -> Vec<u8> {
     elf
 }
 
-/// The program as an executable file without a name.
-pub fn file(code: u8) -> io::Result<File> {
-    use rustix::fs::{MemfdFlags, memfd_create};
-    let mut file = File::from(memfd_create("coroner-tiny", MemfdFlags::CLOEXEC)?);
-    file.write_all(&program(code))?;
-    Ok(file)
+/// The program as a file without a name, executable for as long as this lives.
+#[derive(Debug)]
+pub struct Executable {
+    path: CString,
+    _file: File,
+}
+
+impl Executable {
+    /// Makes it.
+    pub fn new(code: u8) -> io::Result<Self> {
+        let mut file = File::from(memfd_create("coroner-tiny", MemfdFlags::CLOEXEC)?);
+        file.write_all(&program(code))?;
+        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        Ok(Self { path, _file: file })
+    }
+
+    /// What to exec, in this process or in a child of it. Not the descriptor itself (`fexecve`):
+    /// TOMOYO, which Debian's kernels have, then wants `/dev/fd` to exist.
+    pub fn path(&self) -> &CStr {
+        &self.path
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -1,10 +1,10 @@
 //! Processes that play containers. Forked from a test with threads: a child calls nothing but
 //! plain system calls.
 
+use coroner::kernel::tiny::Executable;
 use std::{
-    ffi::{c_int, c_void},
+    ffi::{c_char, c_int, c_void},
     fs, io,
-    os::fd::{AsRawFd, RawFd},
     path::Path,
     ptr,
 };
@@ -49,7 +49,7 @@ pub(crate) enum Then {
     /// Leave with a code.
     Exit(c_int),
     /// Exec a file.
-    Exec(RawFd),
+    Exec(*const c_char),
     /// Start a thread, leave with 0 as its leader, and let the thread end the process with 7.
     LeaderFirst,
 }
@@ -77,7 +77,8 @@ impl Actor {
                 libc::close(go[1]);
                 libc::close(ready[0]);
                 play(role, go[0], ready[1], &stack);
-                libc::_exit(126);
+                // Only a failed exec comes back: its error says why.
+                libc::_exit(*libc::__errno_location());
             }
         }
         let actor = Self { pid: pid as u32, reaped: false };
@@ -98,8 +99,8 @@ impl Actor {
 
     /// Starts the smallest program in a cgroup.
     pub(crate) fn exec(cgroup: &Path, code: u8) -> Self {
-        let file = coroner::kernel::tiny::file(code).unwrap();
-        Self::start(cgroup, Role { then: Then::Exec(file.as_raw_fd()), ..Role::default() })
+        let program = Executable::new(code).unwrap();
+        Self::start(cgroup, Role { then: Then::Exec(program.path().as_ptr()), ..Role::default() })
     }
 
     pub(crate) fn kill(&self, signal: c_int) {
@@ -208,10 +209,10 @@ unsafe fn play(role: Role, go: c_int, ready: c_int, stack: &Stack) {
                 libc::pause();
             },
             Then::Exit(code) => libc::_exit(code),
-            Then::Exec(fd) => {
+            Then::Exec(path) => {
                 let argv = [c"tiny".as_ptr(), ptr::null()];
                 let envp = [ptr::null()];
-                libc::fexecve(fd, argv.as_ptr(), envp.as_ptr());
+                libc::execve(path, argv.as_ptr(), envp.as_ptr());
             }
             Then::LeaderFirst => {
                 static mut LEADER: c_int = 1;

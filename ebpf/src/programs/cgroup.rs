@@ -67,7 +67,9 @@ pub fn cgroup_mkdir(ctx: RawTracePointContext) -> i32 {
         None => return 0,
     };
     if CONTAINERS.insert(id, entry, 0).is_err() {
+        // Not told either: its end could not be. The agent hears of it from the runtime.
         count(&LOST, LOST_MAP_FULL);
+        return 0;
     }
     debug_log!(&ctx, "watching cgroup {}", id);
     let level = cgroup.read(layout!(cgroup_level));

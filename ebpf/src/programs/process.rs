@@ -24,7 +24,7 @@ pub fn sched_process_exec(ctx: RawTracePointContext) -> i32 {
     let owner = watched.owner(cgroup);
     let time = now();
     let task = identify(task, task.pointer(layout!(task_signal)));
-    if owner.main() == 0 {
+    if owner.main() == 0 && owner.owner_id() != 0 {
         owner.set_main(task.tgid);
     }
     let main = owner.main() == task.tgid;

@@ -4,7 +4,7 @@
 //! calls nothing but what is safe in a signal handler, and touches no memory that it would have
 //! to allocate.
 
-use crate::kernel::tiny;
+use crate::kernel::tiny::Executable;
 use std::{
     ffi::c_int,
     fs, io,
@@ -59,15 +59,15 @@ impl Actor {
 
     /// One that execs a program that exits with `code`.
     pub(super) fn execer(code: u8, procs: &Path) -> io::Result<Self> {
-        let program = tiny::file(code)?;
-        let fd = program.as_raw_fd();
+        let program = Executable::new(code)?;
+        let path = program.path().as_ptr();
         let argv = [c"coroner-tiny".as_ptr(), std::ptr::null()];
         let envp = [std::ptr::null()];
         Self::fork(procs, |go| {
             // SAFETY: only calls that are safe after a fork; the arrays were made before it.
             unsafe {
                 wait_for(go);
-                libc::fexecve(fd, argv.as_ptr(), envp.as_ptr());
+                libc::execve(path, argv.as_ptr(), envp.as_ptr());
             }
         })
     }
