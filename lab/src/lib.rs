@@ -1,8 +1,11 @@
-//! A one-node cluster on this machine: a real, private containerd and runc, a small apiserver, and
-//! a small kubelet, an image whose only binary is the lab's own workload, and a catalogue of scenarios.
+//! A one-node cluster on this machine: a real, private containerd and runc, a small apiserver and a
+//! small kubelet, an image whose only binary is the lab's own workload, and a catalogue of
+//! scenarios that the tour plays while the real agent watches.
 
+pub mod agent;
 pub mod apiserver;
 pub mod containerd;
 pub mod image;
 pub mod kubelet;
 pub mod scenario;
+pub mod tour;

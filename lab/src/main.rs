@@ -1,2 +1,146 @@
-//! l
-fn main() {}
+//! `coroner-lab`: the lab's command line.
+
+use clap::{Args, Parser, Subcommand};
+use coroner_lab::{
+    scenario,
+    tour::{self, Interrupted, Options, RealNode},
+};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// `EX_USAGE` of sysexits.h.
+const USAGE: u8 = 64;
+/// As a shell reports a process that SIGINT ended.
+const INTERRUPTED: u8 = 130;
+
+/// A one-node cluster on this machine, in which containers die for real.
+#[derive(Parser)]
+#[command(name = "coroner-lab", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Play scenarios in the lab with the real agent watching, and compare what it says with what
+    /// must come out; or watch a real node
+    Tour(TourArgs),
+}
+
+#[derive(Args)]
+struct TourArgs {
+    /// Play only this scenario (may be repeated)
+    #[arg(long = "scenario", value_name = "NAME")]
+    scenarios: Vec<String>,
+    /// Play only scenarios of this group
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    /// List the scenarios and do nothing else
+    #[arg(long)]
+    list: bool,
+    /// Write one JSON object per scenario to stdout, and everything else to stderr
+    #[arg(long)]
+    json: bool,
+    /// Leave the lab and the agent up until Ctrl-C, and say where they are
+    #[arg(long, conflicts_with = "cri")]
+    keep: bool,
+    /// The agent's binary [default: `coroner` beside this one]
+    #[arg(long, value_name = "FILE", env = "CORONER_LAB_AGENT")]
+    agent: Option<PathBuf>,
+    /// The workload's binary, static [default: where `cargo xtask build` puts it]
+    #[arg(long, value_name = "FILE", env = "CORONER_LAB_WORKLOAD")]
+    workload: Option<PathBuf>,
+    /// Where the lab keeps its files
+    #[arg(long, value_name = "DIR", default_value = "/tmp/coroner-lab")]
+    work: PathBuf,
+    /// Watch a real node instead: its container runtime's socket
+    #[arg(long, value_name = "ENDPOINT", requires_all = ["kubeconfig", "node"],
+          conflicts_with_all = ["scenarios", "group", "list"])]
+    cri: Option<String>,
+    /// A kubeconfig for the real node's apiserver
+    #[arg(long, value_name = "FILE", requires = "cri")]
+    kubeconfig: Option<PathBuf>,
+    /// The real node's name
+    #[arg(long, value_name = "NAME", requires = "cri")]
+    node: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { USAGE.into() } else { ExitCode::SUCCESS };
+        }
+    };
+    let Command::Tour(args) = cli.command;
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env()
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("coroner_lab=warn")),
+        )
+        .init();
+    tour(args)
+}
+
+fn tour(args: TourArgs) -> ExitCode {
+    let scenarios = match scenario::choose(&args.scenarios, args.group.as_deref()) {
+        Ok(scenarios) => scenarios,
+        Err(unknown) => {
+            eprint!("{unknown}");
+            return USAGE.into();
+        }
+    };
+    if args.list {
+        print!("{}", tour::list(&scenarios));
+        return ExitCode::SUCCESS;
+    }
+    if !rustix::process::geteuid().is_root() {
+        eprintln!(
+            "the lab needs root: it runs a container runtime of its own and loads kernel programs; \
+             run it with sudo"
+        );
+        return ExitCode::FAILURE;
+    }
+    let real = match (args.cri, args.kubeconfig, args.node) {
+        (Some(cri), Some(kubeconfig), Some(node)) => Some(RealNode { cri, kubeconfig, node }),
+        _ => None,
+    };
+    let beside = env::current_exe().ok();
+    let beside = |name: &str| {
+        beside.as_deref().and_then(Path::parent).map_or_else(|| name.into(), |dir| dir.join(name))
+    };
+    let options = Options {
+        scenarios,
+        json: args.json,
+        keep: args.keep,
+        agent: args.agent.unwrap_or_else(|| beside("coroner")),
+        workload: args.workload.unwrap_or_else(|| {
+            // Not the one beside this: that is linked dynamically, and the image has no libraries.
+            beside(&format!("../static/{}-unknown-linux-gnu/release/workload", env::consts::ARCH))
+        }),
+        work: args.work,
+        real,
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("cannot start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(tour::run(&options)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) if error.is::<Interrupted>() => INTERRUPTED.into(),
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -9,9 +9,9 @@
 
 pub mod api;
 pub mod cgroup;
-pub mod cri;
 pub mod gc;
 pub mod grace;
+mod local;
 pub mod order;
 pub mod status;
 pub mod stop;
@@ -20,10 +20,9 @@ mod worker;
 
 use api::{Api, Change};
 use cgroup::Cgroups;
-use cri::Cri;
 use k8s_cri::v1::{
     ListContainersRequest, ListPodSandboxRequest, PodSandboxState, RemovePodSandboxRequest,
-    StopPodSandboxRequest,
+    StopPodSandboxRequest, runtime_service_client::RuntimeServiceClient,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,9 +35,13 @@ use tokio::{
     task::{JoinHandle, JoinSet},
     time::Instant,
 };
+use tonic::transport::Channel;
 use translate::PodId;
 pub use worker::START_FAILED;
 use worker::{Wanted, Worker};
+
+/// The kubelet's line to the container runtime; clones share one connection.
+pub type Cri = RuntimeServiceClient<Channel>;
 
 /// What the kubelet is asked to do.
 #[derive(Clone, Debug)]

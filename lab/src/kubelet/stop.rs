@@ -1,6 +1,6 @@
 //! Stopping a pod's containers: preStop, the sidecars' turn, StopContainer.
 
-use super::{cri::Cri, grace, order};
+use super::{Cri, grace, order};
 use k8s_cri::v1::{ExecSyncRequest, StopContainerRequest};
 use k8s_openapi::api::core::v1::{LifecycleHandler, PodSpec};
 use std::{

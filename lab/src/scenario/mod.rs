@@ -103,6 +103,11 @@ impl Scenario {
         self.blueprint.build(self.name, image, node)
     }
 
+    /// The pod's grace.
+    pub fn grace(&self) -> Duration {
+        Duration::from_secs(u64::try_from(self.blueprint.grace).unwrap_or(0))
+    }
+
     /// It needs a controller that limits memory.
     pub fn needs_memory_limit(&self) -> bool {
         self.blueprint.containers.iter().any(|container| container.memory.is_some())

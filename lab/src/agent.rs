@@ -1,0 +1,241 @@
+//! The real `coroner run` as a child, and its HTTP API.
+
+use anyhow::{Context as _, anyhow, bail};
+use axum::http::Uri;
+use coroner::domain::observation::PodTermination;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use std::{
+    collections::VecDeque,
+    fs::{self, File},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+use tokio::process::{Child, Command};
+
+/// How long the agent may take until it is ready before something must be wrong.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long it may take to leave after SIGTERM: it promises one second.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// No answer of the agent is longer.
+const MAX_ANSWER: usize = 64 << 20;
+
+/// How the agent is started.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The binary.
+    pub binary: PathBuf,
+    /// `--node`.
+    pub node: String,
+    /// `--cri`.
+    pub cri: String,
+    /// `--kubeconfig`.
+    pub kubeconfig: PathBuf,
+    /// `--cgroup-root`; `None`: the agent finds it.
+    pub cgroup_root: Option<PathBuf>,
+    /// Where its log goes.
+    pub log: PathBuf,
+}
+
+/// A running agent that is ready. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Agent {
+    child: Child,
+    http: Http,
+    log: PathBuf,
+    ready_after: Duration,
+}
+
+impl Agent {
+    /// Starts it and waits until /readyz says so. The error carries the end of its log.
+    pub async fn start(options: &Options) -> anyhow::Result<Self> {
+        let address = free_address()?;
+        let log = File::create(&options.log)
+            .with_context(|| format!("cannot write {}", options.log.display()))?;
+        let mut command = Command::new(&options.binary);
+        command
+            .arg("run")
+            .args(["--listen", &address.to_string()])
+            .args(["--node", &options.node])
+            .args(["--cri", &options.cri])
+            .arg("--kubeconfig")
+            .arg(&options.kubeconfig);
+        if let Some(root) = &options.cgroup_root {
+            command.arg("--cgroup-root").arg(root);
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            // A Ctrl-C at the terminal is for the tour, which then ends the agent itself.
+            .process_group(0)
+            .kill_on_drop(true);
+        die_with_parent(&mut command);
+        let began = Instant::now();
+        let child = command.spawn().with_context(|| {
+            format!(
+                "cannot start the agent {}: build it (cargo xtask build) or name it with --agent",
+                options.binary.display()
+            )
+        })?;
+        let http = Http::new(address);
+        let mut agent = Self { child, http, log: options.log.clone(), ready_after: Duration::ZERO };
+        agent.wait_until_ready(began).await?;
+        Ok(agent)
+    }
+
+    async fn wait_until_ready(&mut self, began: Instant) -> anyhow::Result<()> {
+        let mut last = anyhow!("it does not answer");
+        while began.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the agent ended at once ({status}); its log ends with:\n{}", self.tail());
+            }
+            match self.http.get("/readyz").await {
+                Ok(_) => {
+                    self.ready_after = began.elapsed();
+                    return Ok(());
+                }
+                Err(error) => last = error,
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        bail!(
+            "the agent is not ready after {PATIENCE:?}: {last:#}\nits log ends with:\n{}",
+            self.tail()
+        )
+    }
+
+    /// `http://127.0.0.1:PORT`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.http.address)
+    }
+
+    /// From its start to the first good answer of /readyz.
+    pub fn ready_after(&self) -> Duration {
+        self.ready_after
+    }
+
+    /// What it answers for by HTTP, apart from its process.
+    pub fn http(&self) -> Http {
+        self.http.clone()
+    }
+
+    /// Its resident memory now and at its highest, bytes.
+    pub fn memory(&self) -> Option<(u64, u64)> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()?)).ok()?;
+        let kib = |key: &str| -> Option<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+            line.split_whitespace().next()?.parse().ok()
+        };
+        Some((kib("VmRSS:")? << 10, kib("VmHWM:")? << 10))
+    }
+
+    /// Whether it still runs; the error carries the end of its log.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => {
+                bail!("the agent died ({status}); its log ends with:\n{}", self.tail())
+            }
+        }
+    }
+
+    /// SIGTERM, and SIGKILL if that is not enough.
+    pub async fn stop(mut self) {
+        let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
+        if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        if tokio::time::timeout(FAREWELL, self.child.wait()).await.is_err() {
+            let _ = self.child.kill().await;
+        }
+    }
+
+    fn tail(&self) -> String {
+        tail(&self.log, 15)
+    }
+}
+
+/// The agent's HTTP API.
+#[derive(Clone, Debug)]
+pub struct Http {
+    address: SocketAddr,
+    client: Client<HttpConnector, Empty<axum::body::Bytes>>,
+}
+
+impl Http {
+    fn new(address: SocketAddr) -> Self {
+        Self { address, client: Client::builder(TokioExecutor::new()).build_http() }
+    }
+
+    /// All settled terminations that it remembers.
+    pub async fn terminations(&self) -> anyhow::Result<Vec<PodTermination>> {
+        let body = self.get("/api/v1/terminations").await?;
+        serde_json::from_slice(&body).context("the agent's terminations cannot be read")
+    }
+
+    async fn get(&self, path: &str) -> anyhow::Result<axum::body::Bytes> {
+        let uri: Uri = format!("http://{}{path}", self.address).parse()?;
+        let answer = self.client.get(uri).await?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_ANSWER)
+            .collect()
+            .await
+            .map_err(|error| anyhow!("{path}: {error}"))?
+            .to_bytes();
+        if !status.is_success() {
+            bail!("{path}: {status}: {}", String::from_utf8_lossy(&body).trim());
+        }
+        Ok(body)
+    }
+}
+
+/// The last `lines` of a text file, for an error message.
+pub fn tail(file: &Path, lines: usize) -> String {
+    let text = fs::read_to_string(file).unwrap_or_else(|error| error.to_string());
+    let mut last = VecDeque::with_capacity(lines);
+    for line in text.lines() {
+        if last.len() == lines {
+            last.pop_front();
+        }
+        last.push_back(line);
+    }
+    last.into_iter().map(|line| format!("  {line}\n")).collect()
+}
+
+/// A port that is free now. Somebody may take it before the agent does; then the agent says so.
+fn free_address() -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
+    Ok(listener.local_addr()?)
+}
+
+/// Has the kernel kill the child when this process dies, however that comes about: nothing of a
+/// tour is left behind by a SIGKILL.
+fn die_with_parent(command: &mut Command) {
+    // SAFETY: prctl is async-signal-safe and touches no memory.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+                .map_err(Into::into)
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_is_the_last_lines() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "a\nb\nc\n").unwrap();
+        assert_eq!(tail(file.path(), 2), "  b\n  c\n");
+        assert_eq!(tail(file.path(), 9), "  a\n  b\n  c\n");
+        assert!(tail(Path::new("/nonexistent"), 2).contains("No such file"));
+    }
+}

@@ -1,0 +1,89 @@
+//! The agent's times against the workload's own record of the same moments. Pure.
+
+use coroner::domain::{
+    input::ExitStatus,
+    observation::{ContainerDeath, MilestoneKind},
+};
+use serde::Deserialize;
+
+/// One line of the workload's log.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub(super) struct Line {
+    /// `start`, `term` (the stop signal was taken), `exit` (about to leave).
+    pub event: String,
+    /// CLOCK_BOOTTIME, ns.
+    pub boot_ns: u64,
+    /// Its pid in its own namespace: 1 is the container's init.
+    pub pid: u32,
+}
+
+/// The workload's lines of a log in the CRI's format: `<time> stdout F <text>`. Anything else is
+/// skipped.
+pub(super) fn lines(log: &str) -> Vec<Line> {
+    log.lines()
+        .filter_map(|line| line.splitn(4, ' ').nth(3))
+        .filter_map(|text| serde_json::from_str(text).ok())
+        .collect()
+}
+
+/// How much later than the workload's own record the agent's times are, ns: of the handler's run
+/// and of the exit, for those that both know.
+pub(super) fn differences(death: &ContainerDeath, lines: &[Line]) -> Vec<(MilestoneKind, i64)> {
+    let left_by_itself = matches!(death.exit, Some(ExitStatus::Code(_)));
+    [("term", MilestoneKind::TermHandled, true), ("exit", MilestoneKind::Exited, left_by_itself)]
+        .into_iter()
+        .filter(|(_, _, comparable)| *comparable)
+        .filter_map(|(event, kind, _)| {
+            let own = lines.iter().find(|line| line.event == event && line.pid == 1)?;
+            let measured = death.milestone(kind)?;
+            Some((kind, measured.at.0.wrapping_sub(own.boot_ns) as i64))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "\
+2026-11-21T04:00:00.000000001Z stdout F {\"event\":\"start\",\"boot_ns\":1000,\"pid\":1}
+2026-11-21T04:00:00.000000001Z stdout F {\"event\":\"term\",\"boot_ns\":1500,\"pid\":7}
+2026-11-21T04:00:01.000000001Z stdout F {\"event\":\"term\",\"boot_ns\":2000,\"pid\":1}
+2026-11-21T04:00:01.000000001Z stderr F workload: something else
+broken
+2026-11-21T04:00:02.000000001Z stdout F {\"event\":\"exit\",\"boot_ns\":3000,\"pid\":1}
+";
+
+    fn death(exit: &str) -> ContainerDeath {
+        serde_json::from_value(serde_json::json!({
+            "id": "c", "name": "app", "pod": null, "kind": "main", "verdict": "graceful",
+            "proof": {"sentence": "", "evidence": []}, "cause": "api_delete",
+            "exit": serde_json::from_str::<serde_json::Value>(exit).unwrap(),
+            "stop_signal": 15, "grace_seconds": 10, "grace_ratio": null, "children_killed": 0,
+            "milestones": [
+                {"kind": "term_handled", "at": 1990, "source": "kernel"},
+                {"kind": "exited", "at": 3010, "source": "kernel"},
+            ],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn reads_the_workloads_lines_and_nothing_else() {
+        let events: Vec<_> = lines(LOG).into_iter().map(|line| (line.event, line.pid)).collect();
+        let expected = [("start", 1), ("term", 7), ("term", 1), ("exit", 1)];
+        assert_eq!(events, expected.map(|(event, pid)| (event.to_owned(), pid)));
+    }
+
+    #[test]
+    fn compares_what_the_init_says_of_itself() {
+        let found = differences(&death(r#"{"code":0}"#), &lines(LOG));
+        assert_eq!(found, [(MilestoneKind::TermHandled, -10), (MilestoneKind::Exited, 10)]);
+    }
+
+    #[test]
+    fn a_killed_init_did_not_tell_its_exit() {
+        let found = differences(&death(r#"{"signal":{"signal":9,"core":false}}"#), &lines(LOG));
+        assert_eq!(found, [(MilestoneKind::TermHandled, -10)]);
+    }
+}

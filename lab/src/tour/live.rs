@@ -1,0 +1,66 @@
+//! `--cri/--kubeconfig/--node`: no lab, the agent on a real node.
+
+use super::{AGENT_LOG, Options, RealNode, Screen, interrupted, play, work_directory};
+use crate::agent::{self, Agent};
+use std::{collections::HashSet, time::Duration};
+use tokio::sync::watch;
+
+/// Starts the agent against the node and prints what ends there, until Ctrl-C.
+pub(super) async fn observe(
+    options: &Options,
+    node: &RealNode,
+    screen: Screen,
+) -> anyhow::Result<()> {
+    let work = work_directory(&options.work)?;
+    screen.step(&format!("starting the agent on node {}", node.node));
+    let mut agent = Agent::start(&agent::Options {
+        binary: options.agent.clone(),
+        node: node.node.clone(),
+        cri: node.cri.clone(),
+        kubeconfig: node.kubeconfig.clone(),
+        cgroup_root: None,
+        log: work.join(AGENT_LOG),
+    })
+    .await?;
+    screen.step(&format!(
+        "ready after {:.2} s at {}; delete a pod of this node to see it, Ctrl-C to end",
+        agent.ready_after().as_secs_f64(),
+        agent.url()
+    ));
+    let (tell, mut accounts) = watch::channel(Default::default());
+    let polling = tokio::spawn(play::poll(agent.http(), tell));
+    let mut told = HashSet::new();
+    let result = loop {
+        tokio::select! {
+            () = interrupted() => break Ok(()),
+            changed = accounts.changed() => {
+                if changed.is_err() {
+                    break Ok(());
+                }
+                let known = accounts.borrow_and_update();
+                let mut new: Vec<_> =
+                    known.iter().filter(|(uid, _)| told.insert((*uid).clone())).collect();
+                new.sort_by_key(|(_, timeline)| timeline.ended);
+                for (_, timeline) in new {
+                    if options.json {
+                        screen.timeline(timeline);
+                    } else {
+                        screen.print(&format!("\n{}", screen.waterfall(timeline)));
+                    }
+                }
+            }
+            () = tokio::time::sleep(Duration::from_secs(1)) => {
+                if let Err(error) = agent.check() {
+                    break Err(error);
+                }
+            }
+        }
+    };
+    polling.abort();
+    agent.stop().await;
+    if result.is_ok() {
+        let _ = std::fs::remove_file(work.join(AGENT_LOG));
+        let _ = std::fs::remove_dir(&work);
+    }
+    result
+}

@@ -1,0 +1,298 @@
+//! The tour: the lab, the real agent, every scenario, and what came out of it. What
+//! `cargo xtask run` executes.
+
+mod clock;
+mod lab;
+mod live;
+mod play;
+mod show;
+
+pub use show::{Screen, list};
+
+use crate::{
+    agent::{self, Agent},
+    kubelet::translate::PodId,
+    scenario::{Expected, Scenario, judge::Observed},
+};
+use anyhow::Context as _;
+use coroner::domain::observation::{MilestoneKind, PodTermination};
+use futures::{StreamExt as _, stream::FuturesUnordered};
+use lab::Lab;
+use serde::Serialize;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+    task::JoinHandle,
+};
+
+/// What the tour is asked to do.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The scenarios to play.
+    pub scenarios: Vec<Scenario>,
+    /// Objects on stdout, everything else on stderr.
+    pub json: bool,
+    /// Leave everything up until Ctrl-C.
+    pub keep: bool,
+    /// The agent's binary.
+    pub agent: PathBuf,
+    /// The workload's binary.
+    pub workload: PathBuf,
+    /// Where the lab keeps its files.
+    pub work: PathBuf,
+    /// A real node instead of the lab.
+    pub real: Option<RealNode>,
+}
+
+/// A real node to observe.
+#[derive(Clone, Debug)]
+pub struct RealNode {
+    /// Its runtime's socket.
+    pub cri: String,
+    /// A way to its apiserver.
+    pub kubeconfig: PathBuf,
+    /// Its name.
+    pub node: String,
+}
+
+/// How one scenario went: an object of `--json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Its name.
+    pub scenario: &'static str,
+    /// Its group.
+    pub group: &'static str,
+    /// What had to come out.
+    pub expected: Expected,
+    /// What came out; `None`: the agent gave no account.
+    pub observed: Option<Observed>,
+    /// Both agree.
+    pub ok: bool,
+    /// Where they do not.
+    pub disagreements: Vec<String>,
+    /// The agent's whole account.
+    pub timeline: Option<PodTermination>,
+}
+
+/// Plays the tour. True: everything agreed. Whatever happens, nothing is left behind.
+pub async fn run(options: &Options) -> anyhow::Result<bool> {
+    let screen = Screen::new(options.json);
+    if let Some(node) = &options.real {
+        live::observe(options, node, screen).await?;
+        return Ok(true);
+    }
+    let options = &Options { work: work_directory(&options.work)?, ..options.clone() };
+    let mut stage = Stage::default();
+    let result = tokio::select! {
+        result = stage.play(options, screen) => result,
+        () = interrupted() => {
+            screen.step("interrupted: taking everything down");
+            Err(Interrupted.into())
+        }
+    };
+    if options.keep && result.is_ok() {
+        screen.print(&stage.whereabouts());
+        interrupted().await;
+    }
+    let cleared = stage.clear(screen).await;
+    lab::tidy(&options.work);
+    let log = options.work.join(AGENT_LOG);
+    match &result {
+        Err(error) if !error.is::<Interrupted>() && log.exists() => {
+            screen.step(&format!("the agent's log is kept: {}", log.display()));
+        }
+        Ok(false) => screen.step(&format!("the agent's log is kept: {}", log.display())),
+        _ => {
+            let _ = std::fs::remove_file(&log);
+            // Somebody else's files may be in it; then it stays.
+            let _ = std::fs::remove_dir(&options.work);
+        }
+    }
+    let agreed = result?;
+    cleared?;
+    Ok(agreed)
+}
+
+/// The agent's log, in the work directory.
+const AGENT_LOG: &str = "agent.log";
+
+/// Made, and absolute: the runtime has another working directory.
+fn work_directory(work: &Path) -> anyhow::Result<PathBuf> {
+    std::fs::create_dir_all(work)
+        .and_then(|()| work.canonicalize())
+        .with_context(|| format!("cannot make {}", work.display()))
+}
+
+/// Ctrl-C or SIGTERM ended the tour.
+#[derive(Debug)]
+pub struct Interrupted;
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// Resolves at Ctrl-C or SIGTERM.
+async fn interrupted() {
+    let (Ok(mut term), Ok(mut int)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+}
+
+/// What is up. Filled as it comes up, so that whatever there is can be taken down.
+#[derive(Default)]
+struct Stage {
+    lab: Option<Lab>,
+    agent: Option<Agent>,
+    polling: Option<JoinHandle<()>>,
+}
+
+impl Stage {
+    async fn play(&mut self, options: &Options, screen: Screen) -> anyhow::Result<bool> {
+        let lab = &*self.lab.insert(Lab::start(options, screen).await?);
+        if options.scenarios.iter().any(Scenario::needs_memory_limit) {
+            lab.check_memory_limits()?;
+        }
+        let mut begun: BTreeMap<&str, PodId> = BTreeMap::new();
+        for scenario in options.scenarios.iter().filter(|scenario| scenario.before_agent) {
+            screen.step(&format!("starting {} before the agent", scenario.name));
+            begun.insert(scenario.name, play::begin(scenario, lab).await?);
+        }
+        screen.step("starting the agent");
+        let agent = Agent::start(&agent::Options {
+            binary: options.agent.clone(),
+            node: lab.node().into(),
+            cri: lab.cri(),
+            kubeconfig: lab.kubeconfig().into(),
+            cgroup_root: Some(lab.cgroup_root().into()),
+            log: options.work.join(AGENT_LOG),
+        })
+        .await?;
+        let agent = self.agent.insert(agent);
+        screen
+            .step(&format!("the agent is ready after {:.2} s", agent.ready_after().as_secs_f64()));
+        let (tell, accounts) = watch::channel(Default::default());
+        self.polling = Some(tokio::spawn(play::poll(agent.http(), tell)));
+
+        screen.step(&format!("playing {} scenarios at once", options.scenarios.len()));
+        let mut playing: FuturesUnordered<_> = options
+            .scenarios
+            .iter()
+            .map(|scenario| {
+                let (begun, accounts) = (begun.get(scenario.name).cloned(), accounts.clone());
+                async move {
+                    let account = async {
+                        let id = match begun {
+                            Some(id) => id,
+                            None => play::begin(scenario, lab).await?,
+                        };
+                        play::act(scenario, lab, &id, accounts).await
+                    };
+                    (scenario, play::outcome(scenario, account.await))
+                }
+            })
+            .collect();
+        let mut outcomes: BTreeMap<&str, Outcome> = BTreeMap::new();
+        let mut look = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            tokio::select! {
+                next = playing.next() => {
+                    let Some((scenario, outcome)) = next else { break };
+                    screen.outcome(&outcome, scenario.shows);
+                    screen.object(&outcome);
+                    outcomes.insert(scenario.name, outcome);
+                }
+                _ = look.tick() => agent.check()?,
+            }
+        }
+        drop(playing);
+        let in_order: Vec<Outcome> =
+            options.scenarios.iter().filter_map(|s| outcomes.remove(s.name)).collect();
+        screen.table(&in_order);
+        screen.print(&facts(lab, agent, &in_order));
+        agent.check()?;
+        let agreed = in_order.iter().all(|outcome| outcome.ok);
+        Ok(agreed)
+    }
+
+    /// Where what is up can be reached.
+    fn whereabouts(&self) -> String {
+        let mut text = String::from("\nleft up until Ctrl-C:\n");
+        if let Some(agent) = &self.agent {
+            text.push_str(&format!("  agent       {}\n", agent.url()));
+        }
+        if let Some(lab) = &self.lab {
+            text.push_str(&format!(
+                "  apiserver   {}\n  kubeconfig  {}\n  CRI         {}\n",
+                lab.url(),
+                lab.kubeconfig().display(),
+                lab.cri()
+            ));
+        }
+        text
+    }
+
+    /// Takes down what is up, the agent first: it need not tell of the lab's own end.
+    async fn clear(self, screen: Screen) -> anyhow::Result<()> {
+        if let Some(polling) = self.polling {
+            polling.abort();
+        }
+        if let Some(agent) = self.agent {
+            agent.stop().await;
+        }
+        if let Some(lab) = self.lab {
+            screen.step("taking the lab down");
+            lab.stop().await.context("the lab was not taken down completely")?;
+        }
+        screen.step("done");
+        Ok(())
+    }
+}
+
+/// Figures beside the scenarios: printed, never asserted.
+fn facts(lab: &Lab, agent: &Agent, outcomes: &[Outcome]) -> String {
+    let mut text = String::from("\n");
+    if let Some((now, peak)) = agent.memory() {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        text.push_str(&format!(
+            "agent: {:.1} MiB resident (at most {:.1}), ready {:.2} s after its start\n",
+            mib(now),
+            mib(peak),
+            agent.ready_after().as_secs_f64()
+        ));
+    }
+    let differences: Vec<(&str, MilestoneKind, i64)> = outcomes
+        .iter()
+        .filter_map(|outcome| Some((outcome.scenario, outcome.timeline.as_ref()?)))
+        .flat_map(|(name, timeline)| {
+            play::clock_differences(lab, timeline)
+                .into_iter()
+                .map(move |(kind, difference)| (name, kind, difference))
+        })
+        .collect();
+    if let Some((name, kind, worst)) =
+        differences.iter().max_by_key(|(_, _, difference)| difference.unsigned_abs())
+    {
+        text.push_str(&format!(
+            "times: {} compared with the workloads' own record, the greatest difference is \
+             {:+.3} ms ({kind} of {name})\n",
+            differences.len(),
+            *worst as f64 / 1e6
+        ));
+    }
+    text
+}

@@ -1,0 +1,89 @@
+//! The whole catalogue, played for real: private containerd and runc, the real agent with its
+//! kernel programs, real deaths. Needs root, and what `cargo xtask build` makes.
+
+use serde_json::Value;
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+/// Where `cargo xtask build` puts the binary, unless the environment names another.
+fn binary(variable: &str, path: &str) -> PathBuf {
+    let default = || {
+        let lab = PathBuf::from(env!("CARGO_BIN_EXE_coroner-lab"));
+        let target = lab.parent().and_then(|profile| profile.parent()).map(PathBuf::from);
+        target.unwrap_or_default().join(path)
+    };
+    let binary = std::env::var_os(variable).map_or_else(default, PathBuf::from);
+    assert!(
+        binary.is_file(),
+        "{} is not there: run `cargo xtask build`, or name it with {variable}",
+        binary.display()
+    );
+    binary
+}
+
+fn tour() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_coroner-lab"))
+}
+
+#[test]
+fn every_death_is_told_as_it_was_meant() {
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "the lab needs root: run this test with sudo, or leave it out (cargo xtask test unit)"
+    );
+    let work = tempfile::tempdir().unwrap();
+    let workload = format!("static/{}-unknown-linux-gnu/release/workload", std::env::consts::ARCH);
+    let output = tour()
+        .args(["tour", "--json", "--group", "deaths", "--work"])
+        .arg(work.path().join("lab"))
+        .arg("--agent")
+        .arg(binary("CORONER_LAB_AGENT", "debug/coroner"))
+        .arg("--workload")
+        .arg(binary("CORONER_LAB_WORKLOAD", &workload))
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    let objects: Vec<Value> = String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+        .collect();
+    for object in &objects {
+        let points = &object["disagreements"];
+        assert_eq!(object["ok"], true, "{}: {points:#}\n{told}", object["scenario"]);
+        assert_eq!(object["group"], "deaths");
+        assert!(object["timeline"]["phases"].is_array(), "{object:#}");
+    }
+    let names: BTreeSet<_> = objects.iter().filter_map(|o| o["scenario"].as_str()).collect();
+    assert_eq!(names.len(), 15, "{names:?}\n{told}");
+    assert!(output.status.success(), "{}\n{told}", output.status);
+    assert!(!work.path().join("lab").exists(), "the lab left something behind\n{told}");
+}
+
+#[test]
+fn an_unknown_scenario_is_wrong_usage_and_lists_the_known_ones() {
+    let output = tour().args(["tour", "--scenario", "nonsense"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("\"nonsense\"") && told.contains("handles-sigterm"), "{told}");
+}
+
+#[test]
+fn the_list_needs_no_root_and_names_all() {
+    let output = tour().args(["tour", "--list"]).output().unwrap();
+    assert!(output.status.success());
+    let told = String::from_utf8_lossy(&output.stdout);
+    for scenario in coroner_lab::scenario::catalogue() {
+        assert!(told.contains(scenario.name), "{} is missing\n{told}", scenario.name);
+    }
+}
+
+#[test]
+fn a_real_node_needs_all_three_of_its_flags() {
+    let output = tour().args(["tour", "--cri", "unix:///run/x.sock"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64), "{}", String::from_utf8_lossy(&output.stderr));
+}
