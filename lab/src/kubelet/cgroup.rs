@@ -117,17 +117,6 @@ impl Cgroups {
         }
     }
 
-    /// Removes what an earlier run left of its limits.
-    pub fn sweep(&self) {
-        let above = Path::new(V1_MEMORY).join(self.base.trim_start_matches('/'));
-        for entry in fs::read_dir(&above).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                let _ = fs::remove_dir(entry.path());
-            }
-        }
-        let _ = fs::remove_dir(&above);
-    }
-
     fn beside(&self, container: &str) -> PathBuf {
         Path::new(V1_MEMORY).join(self.base.trim_start_matches('/')).join(container)
     }

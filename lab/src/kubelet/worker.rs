@@ -101,7 +101,7 @@ impl Worker {
         let spec = self.spec();
         self.report(false);
         // Four at a time: a burst of pods would only slow each other on a small machine.
-        let turn = self.shared.starts.clone().acquire_owned().await?;
+        let mut turn = Some(self.shared.starts.clone().acquire_owned().await?);
         self.shared.cgroups.create(&self.cgroup)?;
         let logs = &self.shared.config.log_root;
         std::fs::create_dir_all(self.id.log_directory(logs))
@@ -118,7 +118,6 @@ impl Worker {
             .into_inner()
             .pod_sandbox_id;
         self.sandbox = Some(sandbox.clone());
-        let mut hooks = Vec::new();
         for container in order::start_order(&spec) {
             let directory = self.id.log_directory(logs).join(&container.name);
             std::fs::create_dir_all(directory).context("cannot make log directory")?;
@@ -139,14 +138,12 @@ impl Worker {
             self.started.insert(container.name.clone(), id.clone());
             self.limit_memory(container, &id).await?;
             if let Some(hook) = container.lifecycle.as_ref().and_then(|l| l.post_start.clone()) {
-                hooks.push((id, hook));
+                // The next container waits for the hook; other pods need not.
+                turn.take();
+                stop::run_hook(&self.shared.cri, &id, &hook, Duration::MAX).await;
             }
         }
         drop(turn);
-        // Unlike the kubelet's, the next container does not wait for the hook of the one before.
-        for (id, hook) in hooks {
-            stop::run_hook(&self.shared.cri, &id, &hook, Duration::MAX).await;
-        }
         self.observe().await;
         self.report(false);
         Ok(())
