@@ -85,18 +85,22 @@ pub fn cgroup_mkdir(ctx: RawTracePointContext) -> i32 {
 }
 
 /// Whether a name holds the root needle, and whether it holds the one to be left out. One pass
-/// with the last eight bytes in a register: no unaligned loads, no inner loop. Nor a way out at
-/// the NUL (zeroes match nothing): the verifier would follow what comes after once per byte.
+/// with the last eight bytes in a register: no unaligned loads, no inner loop.
+///
+/// Nor a branch: the verifier follows every way through a loop, and with comparisons in it that is
+/// a million instructions on Linux 7.2. `(x - 1) & !x` has its top bit set only if x is 0. For the
+/// same reason there is no way out at the NUL; the zeroes behind it match nothing.
 #[inline(always)]
 fn search(name: &[u8; NAME_LEN]) -> (bool, bool) {
-    let (mut root, mut skip) = (false, false);
+    let (mut root, mut skip) = (0u64, 0u64);
     let mut window = 0u64;
     for byte in name {
         window = (window >> 8) | (u64::from(*byte) << 56);
-        root |= window == layout!(root_needle);
-        skip |= window == layout!(skip_needle);
+        let (to_root, to_skip) = (window ^ layout!(root_needle), window ^ layout!(skip_needle));
+        root |= to_root.wrapping_sub(1) & !to_root;
+        skip |= to_skip.wrapping_sub(1) & !to_skip;
     }
-    (root, skip)
+    (root >> 63 != 0, skip >> 63 != 0)
 }
 
 /// `cgroup_rmdir(struct cgroup *cgrp, const char *path)`: after the last exit of a task in it.
