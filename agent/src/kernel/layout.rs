@@ -121,6 +121,7 @@ mod tests {
     /// BTF of real kernels, cut down by `examples/trim-btf.rs`.
     const V5_10: &[u8] = include_bytes!("../../tests/fixtures/btf/5.10.btf");
     const V6_1: &[u8] = include_bytes!("../../tests/fixtures/btf/6.1.btf");
+    const V7_2: &[u8] = include_bytes!("../../tests/fixtures/btf/7.2.btf");
     const V6_18: &[u8] = include_bytes!("../../tests/fixtures/btf/6.18.btf");
 
     fn v2() -> Hierarchy {
@@ -137,27 +138,27 @@ mod tests {
 
     #[test]
     fn offsets_are_those_that_bpftool_tells() {
-        let kernels = [V5_10, V6_1, V6_18].map(|bytes| layout(bytes, &v2()));
-        let check = |what: &str, of: fn(&Layout) -> u32, expected: [u32; 3]| {
-            assert_eq!([0, 1, 2].map(|n| of(&kernels[n])), expected, "{what}");
+        let kernels = [V5_10, V6_1, V6_18, V7_2].map(|bytes| layout(bytes, &v2()));
+        let check = |what: &str, of: fn(&Layout) -> u32, expected: [u32; 4]| {
+            assert_eq!([0, 1, 2, 3].map(|n| of(&kernels[n])), expected, "{what}");
         };
-        check("task_struct.cgroups", |l| l.task_cgroups, [3328, 3600, 2376]);
-        check("task_struct.pending.signal", |l| l.task_pending, [2888, 3128, 1904]);
-        check("task_struct.comm", |l| l.task_comm, [2736, 2976, 1752]);
-        check("task_struct.start_boottime", |l| l.task_start_boottime, [2544, 2784, 1560]);
-        check("signal_struct.pids[1]", |l| l.signal_pids_tgid, [360, 368, 368]);
-        check("signal_struct.shared_pending.signal", |l| l.signal_shared_pending, [80, 80, 80]);
-        check("signal_struct.flags", |l| l.signal_flags, [116, 116, 116]);
-        check("sighand_struct.action", |l| l.sighand_action, [32, 32, 32]);
-        check("pid.numbers", |l| l.pid_numbers, [96, 96, 144]);
-        check("css_set.dfl_cgrp", |l| l.css_set_dfl_cgrp, [120, 128, 112]);
-        check("cgroup_subsys_state.parent", |l| l.css_parent, [192, 192, 184]);
-        check("cgroup.kn", |l| l.cgroup_kn, [248, 248, 256]);
-        check("cgroup.root", |l| l.cgroup_root, [480, 656, 696]);
-        check("kernfs_node.id", |l| l.kn_id, [104, 104, 96]);
-        check("kernfs_node.name", |l| l.kn_name, [16, 16, 16]);
-        check("kernel_siginfo.si_code", |l| l.siginfo_code, [8, 8, 8]);
-        check("sizes", |l| l.sigaction_size + l.upid_size, [48, 48, 48]);
+        check("task_struct.cgroups", |l| l.task_cgroups, [3328, 3600, 2376, 4000]);
+        check("task_struct.pending.signal", |l| l.task_pending, [2888, 3128, 1904, 3504]);
+        check("task_struct.comm", |l| l.task_comm, [2736, 2976, 1752, 3344]);
+        check("task_struct.start_boottime", |l| l.task_start_boottime, [2544, 2784, 1560, 3160]);
+        check("signal_struct.pids[1]", |l| l.signal_pids_tgid, [360, 368, 368, 384]);
+        check("signal_struct.shared_pending.signal", |l| l.signal_shared_pending, [80, 80, 80, 80]);
+        check("signal_struct.flags", |l| l.signal_flags, [116, 116, 116, 116]);
+        check("sighand_struct.action", |l| l.sighand_action, [32, 32, 32, 32]);
+        check("pid.numbers", |l| l.pid_numbers, [96, 96, 144, 128]);
+        check("css_set.dfl_cgrp", |l| l.css_set_dfl_cgrp, [120, 128, 112, 128]);
+        check("cgroup_subsys_state.parent", |l| l.css_parent, [192, 192, 184, 184]);
+        check("cgroup.kn", |l| l.cgroup_kn, [248, 248, 256, 296]);
+        check("cgroup.root", |l| l.cgroup_root, [480, 656, 696, 808]);
+        check("kernfs_node.id", |l| l.kn_id, [104, 104, 96, 96]);
+        check("kernfs_node.name", |l| l.kn_name, [16, 16, 16, 16]);
+        check("kernel_siginfo.si_code", |l| l.siginfo_code, [8, 8, 8, 8]);
+        check("sizes", |l| l.sigaction_size + l.upid_size, [48, 48, 48, 48]);
     }
 
     #[test]
@@ -169,6 +170,7 @@ mod tests {
         assert_eq!(variant(V5_10), (0, 0));
         assert_eq!(variant(V6_1), (0, 1), "a stable kernel took the new mark_victim over");
         assert_eq!(variant(V6_18), (1, 1));
+        assert_eq!(variant(V7_2), (1, 1));
     }
 
     #[test]
