@@ -299,7 +299,8 @@ impl<'a> Account<'a> {
         milestones.sort_by_key(|m| (m.at, m.kind));
         let at = |kind| milestones.iter().find(|m| m.kind == kind).map(|m| m.at);
         let stop_began = at(MilestoneKind::StopBegan);
-        let (children_killed, unsignalled, children_names) = processes.torn_down(stop_signal);
+        let (children_killed, unsignalled, children_names) =
+            processes.torn_down(stop_signal, stop_began);
 
         let mut findings = Vec::new();
         if unsignalled > 0 && at(MilestoneKind::TermSent).is_some() {

@@ -96,8 +96,10 @@ pub struct Processes {
     torn_down: Vec<TornDown>,
     /// How many more of those there were than could be kept.
     torn_down_more: u32,
-    /// Processes that were sent a signal other than SIGKILL, with the signal.
-    notified: BTreeSet<(Tgid, u8)>,
+    /// Processes that were sent a signal other than SIGKILL, with the signal, and when last.
+    notified: BTreeMap<(Tgid, u8), BootTime>,
+    /// The runtime's own init left before it became the container's program.
+    never_started: Option<(BootTime, ExitStatus)>,
     /// Marked by the OOM killer.
     pub oom: Vec<(BootTime, u32)>,
     /// Last time the cgroup ran empty.
@@ -113,26 +115,38 @@ impl Processes {
     pub fn learn(&mut self, at: BootTime, fact: KernelFact, inside: impl Fn(CgroupId) -> bool) {
         match fact {
             KernelFact::Running { task, .. } => {
-                if task.ns_pid == Some(1) {
-                    self.set_init(&task, true);
-                }
+                self.guess_init(&task);
             }
             KernelFact::Exec { task, parent, .. } => self.exec(at, task, &parent, inside),
             KernelFact::SignalGenerated(signal) => self.signal(at, signal, inside),
             KernelFact::SignalDelivered { task, signal, disposition, .. } => {
                 self.guess_init(&task);
-                keep(&mut self.taken, MAX_SIGNALS, (task.tgid, Taken { at, signal, disposition }));
+                if self.init.is_none() || self.is_init(task.tgid) {
+                    let main = self.main();
+                    let taken = (task.tgid, Taken { at, signal, disposition });
+                    let lost = keep(&mut self.taken, taken, |(tgid, _)| Some(*tgid) == main);
+                    self.note_loss(lost);
+                }
             }
             KernelFact::Exit { task, status, .. } => {
-                if is_runtime(&task.comm) {
-                    return; // a process of runc's that never became the container's own
+                if is_runtime(&task.comm) && !self.is_init(task.tgid) {
+                    // A process of runc's that never became the container's own.
+                    if task.comm.ends_with(":INIT]") {
+                        self.never_started.get_or_insert((at, status));
+                    }
+                    return;
                 }
                 self.guess_init(&task);
                 if self.exits.len() < MAX_TRACKED || self.is_init(task.tgid) {
                     self.exits.entry(task.tgid).or_insert((at, status));
                 }
             }
-            KernelFact::OomVictim { pid, .. } => keep(&mut self.oom, MAX_CHILDREN, (at, pid)),
+            KernelFact::OomVictim { pid, .. } => {
+                if self.oom.len() >= MAX_CHILDREN {
+                    self.oom.remove(0);
+                }
+                self.oom.push((at, pid));
+            }
             KernelFact::CgroupEmpty { .. } => self.empty = self.empty.max(Some(at)),
             KernelFact::CgroupRemoved { .. } => {
                 self.removed.get_or_insert(at);
@@ -205,15 +219,36 @@ impl Processes {
             return;
         }
         self.guess_init(&signal.target);
-        if signal.signal != SIGKILL && self.notified.len() < MAX_TRACKED {
-            self.notified.insert((target, signal.signal));
+        if signal.signal != SIGKILL {
+            self.notified.insert((target, signal.signal), at);
+            if self.notified.len() > MAX_TRACKED
+                && let Some(oldest) = self.notified.iter().min_by_key(|(_, at)| **at)
+            {
+                let oldest = *oldest.0;
+                self.notified.remove(&oldest);
+            }
         }
         let from_outside = outside(&signal.sender, &inside);
-        keep(&mut self.sent, MAX_SIGNALS, Sent { at, signal, from_outside });
+        // What a container sends to its own children decides nothing, and may be any number.
+        if !from_outside && signal.code != SI_KERNEL && self.main() != Some(target) {
+            return;
+        }
+        let main = self.main();
+        let sent = Sent { at, signal, from_outside };
+        let lost = keep(&mut self.sent, sent, |s| Some(s.signal.target.tgid) == main);
+        self.note_loss(lost);
     }
 
+    fn note_loss(&mut self, lost: bool) {
+        if lost {
+            self.losses.insert(LossKind::EngineFull);
+        }
+    }
+
+    /// A process that is PID 1 of its own namespace is the container's init only if none is known:
+    /// a container may make namespaces of its own.
     fn guess_init(&mut self, task: &Task) {
-        if task.ns_pid == Some(1) {
+        if task.ns_pid == Some(1) && self.init.is_none() {
             self.set_init(task, true);
         }
     }
@@ -267,6 +302,12 @@ impl Processes {
         self.exits.get(&self.main()?).copied()
     }
 
+    /// The runtime's own init left before it became the container's program, and nothing else of
+    /// the container ever ran.
+    pub fn never_started(&self) -> Option<(BootTime, ExitStatus)> {
+        self.never_started.filter(|_| self.init.is_none())
+    }
+
     /// Processes from outside, with their ends.
     pub fn injected(&self) -> impl Iterator<Item = Injected> {
         self.injected
@@ -275,8 +316,13 @@ impl Processes {
     }
 
     /// Killed by the kernel together with their PID namespace: how many, how many of those were
-    /// never sent `stop_signal` (hooks and probes left out), and the names of the first few.
-    pub fn torn_down(&self, stop_signal: u8) -> (u32, u32, Vec<String>) {
+    /// never sent `stop_signal` since `stopping` (hooks and probes left out), and the names of the
+    /// first few.
+    pub fn torn_down(
+        &self,
+        stop_signal: u8,
+        stopping: Option<BootTime>,
+    ) -> (u32, u32, Vec<String>) {
         // An init that is alive kills nobody this way: there it was the OOM killer, called by it.
         let Some((main, (dead, _))) = self.main().zip(self.exit()) else {
             return (0, 0, Vec::new());
@@ -288,7 +334,11 @@ impl Processes {
                 continue;
             }
             let hook = self.injected.iter().any(|i| i.tgid == *tgid);
-            if !hook && !self.notified.contains(&(*tgid, stop_signal)) {
+            let notified = self
+                .notified
+                .get(&(*tgid, stop_signal))
+                .is_some_and(|at| stopping.is_none_or(|since| *at >= since));
+            if !hook && !notified {
                 unsignalled += 1;
                 if names.len() < MAX_CHILDREN {
                     names.push(comm.clone());
@@ -333,7 +383,8 @@ pub fn kept(signal: &SignalGenerated) -> bool {
 
 /// Processes of the runtime inside the container's cgroup, before the container's own program.
 fn is_runtime(comm: &str) -> bool {
-    comm.starts_with("runc") || comm.starts_with("memfd:runc") || comm.starts_with("crun")
+    matches!(comm, "runc" | "crun")
+        || ["runc:[", "crun:[", "memfd:runc", "memfd:crun"].iter().any(|p| comm.starts_with(p))
 }
 
 fn outside(process: &Sender, inside: &impl Fn(CgroupId) -> bool) -> bool {
@@ -344,10 +395,15 @@ fn outside(process: &Sender, inside: &impl Fn(CgroupId) -> bool) -> bool {
     }
 }
 
-/// Keeps the first half and the latest half.
-fn keep<T>(list: &mut Vec<T>, max: usize, item: T) {
-    if list.len() >= max {
-        list.remove(max / 2);
+/// Keeps the list bounded: what is not of the main process goes first, then the middle. True if
+/// something of the main process, or perhaps of it, was dropped.
+fn keep<T>(list: &mut Vec<T>, item: T, of_main: impl Fn(&T) -> bool) -> bool {
+    let mut lost = false;
+    if list.len() >= MAX_SIGNALS {
+        let other = list.iter().position(|known| !of_main(known));
+        lost = other.is_none();
+        list.remove(other.unwrap_or(MAX_SIGNALS / 2));
     }
     list.push(item);
+    lost
 }

@@ -18,6 +18,9 @@ pub const GRACE_FLOOR_SECONDS: i64 = 2;
 /// The watch may hand out the delete request this much later than the kubelet got it.
 const REQUEST_LAG: Duration = Duration::from_secs(1);
 
+/// From the end of the hook to the stop signal: 10 to 30 ms on an idle node (FACTS §7).
+const HOOK_TO_STOP: Duration = Duration::from_millis(500);
+
 /// Signals that a program brings upon itself.
 const OWN_MAKING: [u8; 9] = [4, 5, 6, 7, 8, 11, 24, 25, 31];
 
@@ -120,8 +123,10 @@ impl<'a> Facts<'a> {
     }
 
     /// Which of the processes from outside was the preStop hook: spec'd as exec, begun after the
-    /// request (less the watch's lag) and before the stop signal; the one with the handler's name
-    /// first, else the first. A doubt remains where a probe of the same name runs in that time.
+    /// request (less the watch's lag) and before the stop signal. The kubelet calls StopContainer
+    /// as soon as the hook has ended: the one that ended just before the stop signal, or still ran
+    /// then, goes before the others; then the one with the handler's name; then the first. A doubt
+    /// remains where a probe of the same name ends in that very moment.
     fn find_hook(&self) -> Option<Injected> {
         let Some(Hook::Exec(binary)) = self.case.pre_stop else { return None };
         let until = self.stop.map(|s| s.at).or(self.exit.map(|(at, _)| at))?;
@@ -131,14 +136,14 @@ impl<'a> Facts<'a> {
             None => until - Duration::from_secs(grace.saturating_add(1)),
         };
         let name: String = binary.chars().take(15).collect(); // TASK_COMM_LEN
-        let mut candidates: Vec<Injected> = self
-            .case
+        let close = |i: &Injected| {
+            i.ended.is_none_or(|(at, _)| at >= until || until.since(at) <= HOOK_TO_STOP)
+        };
+        self.case
             .processes
             .injected()
             .filter(|i| i.began >= since && i.began < until)
-            .collect();
-        candidates.sort_by_key(|i| (i.comm != name, i.began));
-        candidates.into_iter().next()
+            .min_by_key(|i| (!close(i), i.comm != name, i.began))
     }
 
     fn killed(&self) -> bool {
@@ -165,6 +170,14 @@ impl<'a> Facts<'a> {
         let name = self.init_name();
         let stop_name = signal::name(self.case.stop_signal);
         let Some((exit_at, exit)) = self.exit else {
+            if let Some((_, status)) = self.case.processes.never_started() {
+                let sentence = format!(
+                    "The container's program could not be started: the runtime's own init left \
+                     first ({}).",
+                    ended_with(status)
+                );
+                return (Verdict::Failed, sentence);
+            }
             return (Verdict::Unknown, self.without_exit());
         };
 
@@ -532,6 +545,13 @@ impl<'a> Facts<'a> {
         mark(Empty, self.case.processes.ended());
         list.sort_by_key(|m| (m.at, m.kind));
         list
+    }
+}
+
+fn ended_with(status: ExitStatus) -> String {
+    match status {
+        ExitStatus::Code(code) => format!("code {code}"),
+        ExitStatus::Signal { signal, .. } => signal::name(signal),
     }
 }
 
