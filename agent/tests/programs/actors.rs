@@ -60,6 +60,19 @@ extern "C" fn leave(_: c_int) {
 
 extern "C" fn swallow(_: c_int) {}
 
+/// What /proc says of the thread group's leader: `pid (comm) state …`.
+fn leader_is_zombie() -> bool {
+    let mut stat = [0_u8; 128];
+    let read = unsafe {
+        let file = libc::open(c"/proc/self/stat".as_ptr(), libc::O_RDONLY);
+        let read = libc::read(file, stat.as_mut_ptr().cast(), stat.len());
+        libc::close(file);
+        usize::try_from(read).unwrap_or(0)
+    };
+    let after_name = stat[..read].iter().rposition(|byte| *byte == b')').map(|at| &stat[at..]);
+    after_name.is_some_and(|rest| rest.starts_with(b") Z"))
+}
+
 impl Actor {
     /// Starts a child in a cgroup; returns when it has its handlers and is about to do its last
     /// thing.
@@ -220,8 +233,13 @@ unsafe fn play(role: Role, go: c_int, ready: c_int, stack: &Stack) {
                 static mut LEADER: c_int = 1;
                 extern "C" fn thread(_: *mut c_void) -> c_int {
                     unsafe {
-                        // Cleared by the kernel when the leader is gone.
+                        // Cleared by the kernel when the leader leaves its memory ...
                         while (&raw const LEADER).read_volatile() != 0 {
+                            libc::sched_yield();
+                        }
+                        // ... and a zombie once it is past the hook: before that, kernels without
+                        // group_dead let both report the end.
+                        while !leader_is_zombie() {
                             libc::sched_yield();
                         }
                         libc::syscall(libc::SYS_exit_group, 7) as c_int
