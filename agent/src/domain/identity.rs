@@ -9,6 +9,8 @@ use std::collections::{HashMap, VecDeque};
 
 /// As many as the programs' map holds, four times over.
 const MAX_CGROUPS: usize = 65_536;
+/// Cgroups that one container may have below its own: no tenant pushes out another.
+const MAX_NESTED: usize = 256;
 
 #[derive(Clone, Debug)]
 struct Cgroup {
@@ -21,6 +23,8 @@ struct Cgroup {
     pod: Option<PodUid>,
     /// It is the pod's own cgroup.
     is_pod: bool,
+    /// On a container's own cgroup: those below it, the oldest first.
+    nested: VecDeque<CgroupId>,
 }
 
 /// The tree of watched cgroups.
@@ -67,14 +71,42 @@ impl Identity {
         if let Some(container) = &container {
             self.containers.insert(container.clone(), id);
         }
-        if self.cgroups.insert(id, Cgroup { parent, owner, container, pod, is_pod }).is_none() {
+        let nested = VecDeque::new();
+        if self
+            .cgroups
+            .insert(id, Cgroup { parent, owner, container, pod, is_pod, nested })
+            .is_none()
+        {
             self.order.push_back(id);
         }
+        if let Some(owner) = owner.filter(|owner| *owner != id) {
+            self.bound_nested(owner, id);
+        }
+        self.compact();
         while self.cgroups.len() > MAX_CGROUPS {
             let Some(oldest) = self.order.pop_front() else { break };
             if self.remove(oldest) {
                 self.forgotten += 1;
             }
+        }
+    }
+
+    fn bound_nested(&mut self, owner: CgroupId, id: CgroupId) {
+        let Some(own) = self.cgroups.get_mut(&owner) else { return };
+        own.nested.push_back(id);
+        if own.nested.len() > MAX_NESTED
+            && let Some(oldest) = own.nested.pop_front()
+            && self.cgroups.remove(&oldest).is_some()
+        {
+            self.forgotten += 1;
+        }
+    }
+
+    /// The order holds what is gone until it is mostly that.
+    fn compact(&mut self) {
+        if self.order.len() > 2 * self.cgroups.len() + MAX_NESTED {
+            let cgroups = &self.cgroups;
+            self.order.retain(|id| cgroups.contains_key(id));
         }
     }
 
@@ -87,6 +119,7 @@ impl Identity {
             container: None,
             pod: None,
             is_pod: false,
+            nested: VecDeque::new(),
         });
         known.owner = Some(id);
         known.container = Some(container);
@@ -109,6 +142,15 @@ impl Identity {
             && self.containers.get(&container) == Some(&id)
         {
             self.containers.remove(&container);
+        }
+        if let Some(owner) = gone.owner.filter(|owner| *owner != id) {
+            if let Some(own) = self.cgroups.get_mut(&owner) {
+                own.nested.retain(|nested| *nested != id);
+            }
+        }
+        // Their own removal may have been lost.
+        for nested in gone.nested {
+            self.cgroups.remove(&nested);
         }
         true
     }
@@ -156,5 +198,40 @@ impl Identity {
     /// How many were forgotten for want of room, since the last call.
     pub fn take_forgotten(&mut self) -> u64 {
         std::mem::take(&mut self.forgotten)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(n: u64) -> String {
+        format!("cri-containerd-{n:064x}.scope")
+    }
+
+    #[test]
+    fn the_order_does_not_grow() {
+        let mut identity = Identity::default();
+        for n in 1..=100_000 {
+            identity.created(CgroupId(n), None, &name(n));
+            identity.remove(CgroupId(n));
+        }
+        assert!(identity.order.len() < 1_000, "{}", identity.order.len());
+        assert!(identity.is_empty());
+    }
+
+    #[test]
+    fn one_tenant_does_not_push_out_the_others() {
+        let mut identity = Identity::default();
+        identity.created(CgroupId(1), None, &name(1));
+        identity.created(CgroupId(2), None, &name(2));
+        for n in 0..70_000 {
+            identity.created(CgroupId(100 + n), Some(CgroupId(2)), "nested");
+        }
+        assert!(identity.container(CgroupId(1)).is_some());
+        assert_eq!(identity.len(), 2 + MAX_NESTED);
+        assert_eq!(identity.owner(CgroupId(100 + 69_999)), CgroupId(2));
+        identity.remove(CgroupId(2));
+        assert_eq!(identity.len(), 1, "what was below it goes with it");
     }
 }
