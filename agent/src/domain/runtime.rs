@@ -42,6 +42,8 @@ pub struct Sandbox {
     pub stopped: Option<Between>,
     /// No longer listed.
     pub removed: Option<Between>,
+    /// Alive when last listed, and missing once.
+    missing: Option<Between>,
     last_asked: BootTime,
 }
 
@@ -62,6 +64,8 @@ pub struct Container {
     pub exit: Option<CriExit>,
     /// The signal that stops it, where the runtime told.
     pub stop_signal: Option<u8>,
+    /// Alive when last listed, and missing once.
+    missing: Option<Between>,
     last_asked: BootTime,
 }
 
@@ -189,7 +193,7 @@ impl Runtime {
                         known.stopped = Some(Between { after: known.last_asked, by: at });
                         touched.insert(info.pod.clone());
                     }
-                    known.removed = None;
+                    (known.removed, known.missing) = (None, None);
                     known.seen_ready |= info.ready;
                     known.info = info;
                     known.last_asked = asked;
@@ -201,6 +205,7 @@ impl Runtime {
                         seen_ready: info.ready,
                         stopped: (!info.ready).then_some(Between { after: since, by: at }),
                         removed: None,
+                        missing: None,
                         last_asked: asked,
                         info,
                     };
@@ -221,6 +226,9 @@ impl Runtime {
                 && known.removed.is_none()
             {
                 let gone = Between { after: known.last_asked, by: at };
+                let Some(gone) = missed(&mut known.missing, known.info.ready, gone) else {
+                    continue;
+                };
                 known.removed = Some(gone);
                 if known.stopped.is_none() && known.info.ready {
                     known.stopped = Some(gone);
@@ -252,7 +260,7 @@ impl Runtime {
                         known.exited = Some(Between { after: known.last_asked, by: at });
                         touched.extend(pod_of(&self.sandboxes, known));
                     }
-                    known.removed = None;
+                    (known.removed, known.missing) = (None, None);
                     known.seen_alive |= alive;
                     known.info = info;
                     known.last_asked = asked;
@@ -270,6 +278,7 @@ impl Runtime {
                         removed: None,
                         exit: None,
                         stop_signal: None,
+                        missing: None,
                         last_asked: asked,
                         info,
                     };
@@ -291,6 +300,8 @@ impl Runtime {
                 && known.removed.is_none()
             {
                 let gone = Between { after: known.last_asked, by: at };
+                let alive = matches!(known.info.state, CriState::Created | CriState::Running);
+                let Some(gone) = missed(&mut known.missing, alive, gone) else { continue };
                 known.removed = Some(gone);
                 known.exited.get_or_insert(gone);
                 touched.extend(pod_of(&self.sandboxes, known));
@@ -412,6 +423,19 @@ impl Runtime {
     /// Sizes, for the engine's gauges: sandboxes and containers.
     pub fn len(&self) -> (usize, usize) {
         (self.sandboxes.len(), self.containers.len())
+    }
+}
+
+/// One answer without it does not end what was alive a moment ago: an entry that could not be read
+/// is left out. What had ended is gone at once.
+fn missed(missing: &mut Option<Between>, alive: bool, now: Between) -> Option<Between> {
+    match *missing {
+        Some(first) => Some(first),
+        None if alive => {
+            *missing = Some(now);
+            None
+        }
+        None => Some(now),
     }
 }
 
