@@ -542,8 +542,11 @@ impl Engine {
         let given_up: Vec<CgroupId> = self
             .processes
             .iter()
-            .filter(|(_, p)| {
-                let end = p.removed.or(p.ended());
+            .filter(|(owner, p)| {
+                // A record that came after its cgroup was forgotten, or whose mkdir was lost, has
+                // no end to wait for.
+                let orphan = self.identity.container(**owner).is_none();
+                let end = p.removed.or(p.ended()).or(orphan.then_some(p.last_heard));
                 end.is_some_and(|at| now >= at + UNRESOLVED)
             })
             .map(|(owner, _)| *owner)

@@ -106,6 +106,8 @@ pub struct Processes {
     pub empty: Option<BootTime>,
     /// The cgroup was removed.
     pub removed: Option<BootTime>,
+    /// The last time that the kernel told anything.
+    pub last_heard: BootTime,
     /// Losses while it lived.
     pub losses: BTreeSet<LossKind>,
 }
@@ -113,6 +115,7 @@ pub struct Processes {
 impl Processes {
     /// Takes a fact of this container. `inside` tells whether a cgroup belongs to the container.
     pub fn learn(&mut self, at: BootTime, fact: KernelFact, inside: impl Fn(CgroupId) -> bool) {
+        self.last_heard = self.last_heard.max(at);
         match fact {
             KernelFact::Running { task, .. } => {
                 self.guess_init(&task);
