@@ -3,7 +3,7 @@
 
 use super::{
     identity::Identity,
-    ids::{CgroupId, ContainerId, PodUid},
+    ids::{CgroupId, ContainerId, PodUid, SandboxId},
     input::{ApiTerminated, ContainerKind, ExitStatus, LossKind},
     object::{Object, Objects, Request},
     observation::{
@@ -30,11 +30,9 @@ const WATCH_LAG: Duration = Duration::from_secs(1);
 /// that it was seen to take before it does anything (FACTS §7).
 const DEADLINE_SLACK: Duration = Duration::from_secs(4);
 
-/// One pod's facts, read together.
+/// All that the sources told.
 #[derive(Clone, Copy, Debug)]
-pub struct Account<'a> {
-    /// The pod.
-    pub uid: &'a PodUid,
+pub struct Sources<'a> {
     /// cgroup ↔ container.
     pub identity: &'a Identity,
     /// What the kernel told, by the container's own cgroup.
@@ -43,10 +41,21 @@ pub struct Account<'a> {
     pub runtime: &'a Runtime,
     /// What the apiserver told.
     pub objects: &'a Objects,
-    /// When the pod's own cgroup was removed.
-    pub cgroup_removed: Option<BootTime>,
     /// Boot clock ↔ wall clock.
     pub anchor: Anchor,
+}
+
+/// The facts of one life of a pod, read together.
+#[derive(Clone, Debug)]
+pub struct Account<'a> {
+    of: Sources<'a>,
+    uid: &'a PodUid,
+    /// This life's, the oldest first, whether the agent saw them run or not.
+    sandboxes: Vec<&'a Sandbox>,
+    /// Another life of the same UID has begun.
+    superseded: bool,
+    /// When the pod's own cgroup was removed.
+    cgroup_removed: Option<BootTime>,
 }
 
 /// The containers of the pod's present life.
@@ -65,48 +74,98 @@ pub struct Members {
 }
 
 impl<'a> Account<'a> {
+    /// The facts of the life that follows the `earlier` ones, which are finished.
+    pub fn new(
+        of: Sources<'a>,
+        uid: &'a PodUid,
+        earlier: &BTreeSet<SandboxId>,
+        cgroup_removed: Option<BootTime>,
+    ) -> Self {
+        let mut sandboxes = of.runtime.sandboxes_of(uid);
+        sandboxes.retain(|s| !earlier.contains(&s.info.id));
+        let mut account = Self { of, uid, sandboxes, superseded: false, cgroup_removed };
+        account.leave_out_the_next_life();
+        account
+    }
+
+    /// A static pod's UID comes back with its manifest: what is made after all of it was torn
+    /// down is another life. Any other pod has one life, however many sandboxes it takes.
+    fn leave_out_the_next_life(&mut self) {
+        if !self.is_static() {
+            return;
+        }
+        let torn_down = |sandbox: &Sandbox| {
+            sandbox.stopped.is_some()
+                && self
+                    .of
+                    .runtime
+                    .containers_of(&sandbox.info.id)
+                    .iter()
+                    .all(|c| self.ended(&c.info.id).is_some())
+        };
+        let over = self.sandboxes.iter().take_while(|s| torn_down(s)).count();
+        let own = self.sandboxes[..over].iter().any(|s| self.is_own(s));
+        if own && over < self.sandboxes.len() {
+            self.sandboxes.truncate(over);
+            self.superseded = true;
+        }
+    }
+
     fn object(&self) -> Option<&'a Object> {
-        self.objects.get(self.uid)
+        self.of.objects.get(self.uid)
     }
 
     fn processes_of(&self, id: &ContainerId) -> Option<&'a Processes> {
-        self.processes.get(&self.identity.cgroup(id)?)
+        self.of.processes.get(&self.of.identity.cgroup(id)?)
     }
 
-    /// Those that ran while the agent looked on, by the runtime's word or by the kernel's on the
-    /// sandbox's own container (which bears its id).
-    fn own_sandboxes(&self) -> Vec<&'a Sandbox> {
-        let mut own = self.runtime.sandboxes_of(self.uid);
-        own.retain(|s| {
-            s.seen_ready || self.processes_of(&ContainerId::new(s.info.id.as_str())).is_some()
-        });
-        own
+    /// It ran while the agent looked on, by the runtime's word or by the kernel's on the sandbox's
+    /// own container (which bears its id).
+    fn is_own(&self, sandbox: &Sandbox) -> bool {
+        sandbox.seen_ready
+            || self.processes_of(&ContainerId::new(sandbox.info.id.as_str())).is_some()
     }
 
-    /// The pod's sandboxes that ran while the agent looked on.
-    pub fn sandboxes(&self) -> Vec<super::ids::SandboxId> {
-        self.own_sandboxes().into_iter().map(|s| s.info.id.clone()).collect()
+    fn own_sandboxes(&self) -> impl Iterator<Item = &'a Sandbox> {
+        self.sandboxes.iter().copied().filter(|s| self.is_own(s))
     }
 
-    /// The containers of the present life: those that ran while the agent looked on, without those
-    /// of lives that are finished.
-    pub fn members(&self, past: &BTreeSet<ContainerId>) -> Members {
+    fn containers(&self) -> impl Iterator<Item = &'a Container> {
+        self.sandboxes.iter().flat_map(|s| self.of.runtime.containers_of(&s.info.id))
+    }
+
+    /// It ran while the agent looked on.
+    fn ran(&self, container: &Container) -> bool {
+        container.seen_alive || self.processes_of(&container.info.id).is_some()
+    }
+
+    /// Nothing of this life ran while the agent looked on.
+    pub fn is_empty(&self) -> bool {
+        self.own_sandboxes().next().is_none() && !self.containers().any(|c| self.ran(c))
+    }
+
+    /// This life's sandboxes.
+    pub fn sandboxes(&self) -> BTreeSet<SandboxId> {
+        self.sandboxes.iter().map(|s| s.info.id.clone()).collect()
+    }
+
+    /// This life's sandboxes that ran while the agent looked on.
+    pub fn seen_sandboxes(&self) -> BTreeSet<SandboxId> {
+        self.own_sandboxes().map(|s| s.info.id.clone()).collect()
+    }
+
+    /// The containers of this life that ran while the agent looked on.
+    pub fn members(&self) -> Members {
         let mut members = Members::default();
-        for sandbox in self.runtime.sandboxes_of(self.uid) {
-            for container in self.runtime.containers_of(&sandbox.info.id) {
-                let id = &container.info.id;
-                let ran = container.seen_alive || self.processes_of(id).is_some();
-                if !ran || past.contains(id) {
-                    continue;
-                }
-                match self.ended(id) {
-                    Some(at) => members.ended = members.ended.max(Some(at)),
-                    None => members.alive += 1,
-                }
-                members.all.insert(id.clone());
+        for container in self.containers().filter(|c| self.ran(c)) {
+            let id = &container.info.id;
+            match self.ended(id) {
+                Some(at) => members.ended = members.ended.max(Some(at)),
+                None => members.alive += 1,
             }
+            members.all.insert(id.clone());
         }
-        members.sandbox_runs = self.own_sandboxes().iter().any(|s| s.stopped.is_none());
+        members.sandbox_runs = self.own_sandboxes().any(|s| s.stopped.is_none());
         members.requested = self.request(&members.all).is_some();
         members
     }
@@ -114,12 +173,21 @@ impl<'a> Account<'a> {
     /// When a container ended: the kernel's word, or the runtime's where the kernel's is missing.
     pub fn ended(&self, id: &ContainerId) -> Option<BootTime> {
         let by_kernel = self.processes_of(id).and_then(Processes::ended);
-        by_kernel.or_else(|| Some(self.runtime.container(id)?.exited?.by))
+        by_kernel.or_else(|| Some(self.of.runtime.container(id)?.exited?.by))
     }
 
     /// The runtime has told all it will about this container's end.
     pub fn is_explained(&self, id: &ContainerId) -> bool {
-        self.runtime.container(id).is_none_or(|c| c.exit.is_some() || c.removed.is_some())
+        self.of.runtime.container(id).is_none_or(|c| c.exit.is_some() || c.removed.is_some())
+    }
+
+    fn are_explained(&self, members: &Members) -> bool {
+        members.all.iter().all(|id| self.is_explained(id))
+    }
+
+    /// The runtime has still to tell something of this life's end.
+    pub fn runtime_owes(&self, members: &Members) -> bool {
+        members.alive > 0 || members.sandbox_runs || !self.are_explained(members)
     }
 
     /// The deletion request, if something of the pod still ran when it came.
@@ -127,8 +195,7 @@ impl<'a> Account<'a> {
         let request = self.object()?.request()?;
         let ran_after = |at: Option<BootTime>| at.is_none_or(|at| at + WATCH_LAG >= request.at);
         let containers = members.iter().any(|id| ran_after(self.ended(id)));
-        let sandboxes = self.own_sandboxes();
-        let sandbox = sandboxes.iter().any(|s| s.stopped.is_none_or(|s| s.by >= request.at));
+        let sandbox = self.own_sandboxes().any(|s| s.stopped.is_none_or(|s| s.by >= request.at));
         (containers || sandbox).then_some(request)
     }
 
@@ -148,40 +215,44 @@ impl<'a> Account<'a> {
     }
 
     fn sandbox_stopped(&self) -> Option<Between> {
-        let sandboxes = self.own_sandboxes();
-        if sandboxes.iter().any(|s| s.stopped.is_none()) {
+        if self.own_sandboxes().any(|s| s.stopped.is_none()) {
             return None;
         }
-        sandboxes.iter().filter_map(|s| s.stopped).max_by_key(|s| s.by)
+        self.own_sandboxes().filter_map(|s| s.stopped).max_by_key(|s| s.by)
     }
 
     fn sandbox_removed(&self) -> Option<Between> {
-        let sandboxes = self.own_sandboxes();
-        if sandboxes.iter().any(|s| s.removed.is_none()) {
+        if self.own_sandboxes().any(|s| s.removed.is_none()) {
             return None;
         }
-        sandboxes.iter().filter_map(|s| s.removed).max_by_key(|s| s.by)
+        self.own_sandboxes().filter_map(|s| s.removed).max_by_key(|s| s.by)
     }
 
     /// All that the account needs is known, or `patience` with what is missing is over.
     pub fn is_complete(&self, members: &Members, now: BootTime, patience: Duration) -> bool {
-        let Some(ended) = members.ended.filter(|_| members.alive == 0) else { return false };
-        let late = now >= ended + patience;
-        let explained = members.all.iter().all(|id| self.is_explained(id));
-        if members.sandbox_runs || !(explained || late) {
+        if members.alive > 0 || members.sandbox_runs {
             return false;
         }
-        if !self.objects.was_in_sync() {
+        // Deleted before it had a container: its sandbox is all that there was.
+        let Some(ended) = members.ended.or_else(|| Some(self.sandbox_stopped()?.by)) else {
+            return false;
+        };
+        let late = now >= ended + patience;
+        if !(late || self.are_explained(members)) {
+            return false;
+        }
+        if self.superseded || !self.of.objects.was_in_sync() {
             return true;
         }
         let gone = self.gone(&members.all).is_some();
         match self.object() {
             _ if members.requested => gone,
+            _ if members.all.is_empty() => false, // it gets another sandbox
             Some(object) if object.is_mirror() => gone || late,
             // Without a request a pod is over only if the kubelet says so: a sandbox that died
             // gets a successor.
             Some(object) => gone || matches!(object.pod.phase.as_str(), "Succeeded" | "Failed"),
-            None => late || self.objects.is_in_sync(),
+            None => late || self.of.objects.is_in_sync(),
         }
     }
 
@@ -197,16 +268,41 @@ impl<'a> Account<'a> {
         [processes, sandbox, self.gone(members).map(|g| g.by)].into_iter().flatten().max()
     }
 
-    fn is_static(&self) -> bool {
+    /// The kubelet has it from a file or a URL.
+    pub fn is_static(&self) -> bool {
         self.own_sandboxes()
-            .iter()
             .any(|s| matches!(s.info.config_source.as_deref(), Some("file" | "http")))
+    }
+
+    /// The last attempt of each container; whether it is of `members` or not, there is no later.
+    fn is_last_attempt(&self, container: &Container) -> bool {
+        let attempt = |c: &Container| (c.info.created, c.info.attempt);
+        let same = |c: &&Container| c.info.name == container.info.name && self.ran(c);
+        !self.containers().filter(same).any(|c| attempt(c) > attempt(container))
+    }
+
+    /// Those that decide how the pod ended: the last attempt of each main container. Init
+    /// containers are over by then, and the kubelet stops sidecars when all others have ended.
+    fn deciding<'m>(
+        &'m self,
+        members: &'m BTreeSet<ContainerId>,
+    ) -> impl Iterator<Item = &'m ContainerId> {
+        members.iter().filter(|id| {
+            self.of.runtime.container(id).is_some_and(|c| {
+                self.kind(&c.info.name) == ContainerKind::Main && self.is_last_attempt(c)
+            })
+        })
+    }
+
+    fn kind(&self, container: &str) -> ContainerKind {
+        let told = self.object().and_then(|o| o.pod.containers.get(container));
+        told.map_or(ContainerKind::Main, |c| c.kind)
     }
 
     /// Why the pod ended.
     pub fn cause(&self, members: &BTreeSet<ContainerId>) -> Cause {
         let judged: Vec<Option<Judgement>> =
-            members.iter().map(|id| self.judgement(id, None)).collect();
+            self.deciding(members).map(|id| self.judgement(id, None)).collect();
         let stopped = judged
             .iter()
             .flatten()
@@ -234,7 +330,7 @@ impl<'a> Account<'a> {
 
     fn pod_ref(&self) -> PodRef {
         let uid = self.uid.clone();
-        if let Some(sandbox) = self.runtime.sandboxes_of(self.uid).first() {
+        if let Some(sandbox) = self.of.runtime.sandboxes_of(self.uid).first() {
             let info = &sandbox.info;
             return PodRef { namespace: info.namespace.clone(), name: info.name.clone(), uid };
         }
@@ -262,7 +358,7 @@ impl<'a> Account<'a> {
     }
 
     fn judgement(&self, id: &ContainerId, request: Option<&Request>) -> Option<Judgement> {
-        let container = self.runtime.container(id)?;
+        let container = self.of.runtime.container(id)?;
         let processes = self.processes_of(id)?;
         let pre_stop = hook(self.object(), &container.info.name, container.info.pre_stop.as_ref());
         Some(judge(Case {
@@ -278,7 +374,7 @@ impl<'a> Account<'a> {
     pub fn death(&self, id: &ContainerId, pod_cause: Option<Cause>) -> ContainerDeath {
         let nothing = Processes::default();
         let processes = self.processes_of(id).unwrap_or(&nothing);
-        let container = self.runtime.container(id);
+        let container = self.of.runtime.container(id);
         let alone = BTreeSet::from([id.clone()]);
         let request = self.request(&alone);
         let stop_signal = container.map_or(DEFAULT_STOP_SIGNAL, |c| self.stop_signal(c));
@@ -330,10 +426,7 @@ impl<'a> Account<'a> {
             }
             _ => None,
         };
-        let kind = self
-            .object()
-            .and_then(|o| o.pod.containers.get(&name))
-            .map_or(ContainerKind::Main, |c| c.kind);
+        let kind = self.kind(&name);
         let in_pods_end = pod_cause
             .filter(|_| stop_began.is_some() || request.is_none() || ran_into(request, ended));
         let cause = container_cause(self.object(), &name, stop_began.is_some(), in_pods_end);
@@ -400,7 +493,7 @@ impl<'a> Account<'a> {
                 });
             }
         };
-        if let Some(told) = self.runtime.container(id).and_then(|c| c.exit.as_ref()) {
+        if let Some(told) = self.of.runtime.container(id).and_then(|c| c.exit.as_ref()) {
             let code = told.exit_code;
             differ(format!("The runtime says exit code {code} ({})", told.reason), code);
         }
@@ -413,7 +506,7 @@ impl<'a> Account<'a> {
     }
 
     fn api_terminated(&self, id: &ContainerId) -> Option<&'a ApiTerminated> {
-        let name = &self.runtime.container(id)?.info.name;
+        let name = &self.of.runtime.container(id)?.info.name;
         let told = self.object()?.pod.containers.get(name)?;
         let of_this = |t: &&ApiTerminated| match &t.id {
             Some(of) => of == id,
@@ -429,19 +522,21 @@ impl<'a> Account<'a> {
         let cause = self.cause(members);
         let mut containers: Vec<ContainerDeath> = members
             .iter()
-            .filter(|id| {
-                // Earlier deaths of a pod that is deleted later have been told by themselves.
-                request.is_none() || ran_into(request, self.ended(id))
+            .filter(|id| match request {
+                // Earlier deaths of a pod that is deleted later have been told by themselves,
+                Some(_) => ran_into(request, self.ended(id)),
+                // and so were those that were followed by another attempt.
+                None => self.of.runtime.container(id).is_none_or(|c| self.is_last_attempt(c)),
             })
             .map(|id| self.death(id, Some(cause)))
             .collect();
         let order = |id: &ContainerId| {
-            self.runtime.container(id).map(|c| (c.info.created, c.info.name.clone()))
+            self.of.runtime.container(id).map(|c| (c.info.created, c.info.name.clone()))
         };
         containers.sort_by_key(|c| (order(&c.id), c.id.clone()));
         let critical = containers.iter().max_by_key(|c| (self.ended(&c.id), &c.id));
 
-        let began = self.began(request, gone, critical, &containers);
+        let began = self.began(request, gone, cause, &containers);
         let ended = self.last(members).unwrap_or(began).max(began);
         let mut pod_milestones = Vec::new();
         if let Some(request) = request {
@@ -460,7 +555,7 @@ impl<'a> Account<'a> {
             pod_milestones.extend(change.map(|c| between(kind, c, Source::Cri)));
         }
         pod_milestones.extend(gone.map(|g| between(MilestoneKind::ObjectGone, g, Source::Api)));
-        pod_milestones.extend(self.cgroup_removed.map(|at| Milestone {
+        pod_milestones.extend(self.cgroup_removed.filter(|at| *at >= began).map(|at| Milestone {
             kind: MilestoneKind::CgroupRemoved,
             at,
             uncertainty: Duration::ZERO,
@@ -485,7 +580,7 @@ impl<'a> Account<'a> {
         for container in &containers {
             incomplete.extend(&container.incomplete);
         }
-        let began_wall_ns = self.anchor.wall(began).0;
+        let began_wall_ns = self.of.anchor.wall(began).0;
         PodTermination {
             pod: self.pod_ref(),
             life,
@@ -523,7 +618,7 @@ impl<'a> Account<'a> {
         &self,
         request: Option<&Request>,
         gone: Option<Between>,
-        critical: Option<&ContainerDeath>,
+        cause: Cause,
         containers: &[ContainerDeath],
     ) -> BootTime {
         let stop_began = containers
@@ -531,17 +626,22 @@ impl<'a> Account<'a> {
             .filter_map(|c| c.milestone(MilestoneKind::StopBegan))
             .map(|m| m.at)
             .min();
-        let ended_by_itself = critical.and_then(|c| {
+        let ended = |c: &ContainerDeath| {
             c.milestone(MilestoneKind::Exited)
                 .or_else(|| c.milestone(MilestoneKind::Empty))
                 .or_else(|| c.milestone(MilestoneKind::ContainerExited))
                 .map(|m| m.at)
-        });
+        };
+        // The last one that ended by itself; sidecars are stopped after it.
+        let of_main = |c: &&ContainerDeath| c.kind == ContainerKind::Main;
+        let last = containers.iter().filter(of_main).filter_map(ended).max();
+        let ended_by_itself = last.or_else(|| containers.iter().filter_map(ended).max());
+        let stop_began = if cause == Cause::Completed { None } else { stop_began };
         match request {
             Some(request) => {
                 // The kubelet may have heard of it before this watch did; never before it was
                 // asked, by the apiserver's clock.
-                let lower = self.anchor.boot(request.asked_wall);
+                let lower = self.of.anchor.boot(request.asked_wall);
                 stop_began.filter(|at| *at >= lower).map_or(request.at, |at| at.min(request.at))
             }
             None => {
@@ -553,6 +653,7 @@ impl<'a> Account<'a> {
 
     fn restarts(&self, from: BootTime, to: BootTime) -> Option<Finding> {
         let outage = self
+            .of
             .runtime
             .outages(from, to)
             .find(|o| o.to.is_some() && o.restarted != Some(false))?;

@@ -5,7 +5,7 @@
 //! due when all that it needs is known and the settle window has passed; what comes later amends.
 
 use super::{
-    account::Account,
+    account::{Account, Sources},
     identity::Identity,
     ids::{CgroupId, ContainerId, PodUid, SandboxId},
     input::{CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, Received},
@@ -16,7 +16,7 @@ use super::{
     time::{Anchor, BootTime},
 };
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     time::Duration,
 };
 
@@ -35,6 +35,10 @@ const TAIL: Duration = Duration::from_secs(600);
 const STUCK: Duration = Duration::from_secs(24 * 3600);
 /// The kernel is asked for a container's cgroup only after this: its mkdir may be on its way.
 const CGROUP_DUE: Duration = Duration::from_secs(2);
+/// A sandbox that will not stop is looked at often for this long after its last process.
+const HURRY: Duration = Duration::from_secs(300);
+/// Static pods whose number of lives is remembered.
+const MAX_STATIC_PODS: usize = 1_024;
 /// Signals that the programs report for every container (HUP, INT, QUIT, KILL, TERM).
 const COMMON_STOP_SIGNALS: [u8; 5] = [1, 2, 3, 9, 15];
 
@@ -75,20 +79,63 @@ pub struct Gauges {
 #[derive(Debug, Default)]
 struct Pod {
     life: u32,
-    /// Containers of lives that are finished.
-    past: BTreeSet<ContainerId>,
+    /// Sandboxes of lives that are finished.
+    past: BTreeSet<SandboxId>,
     /// Containers whose death has been told.
     told: BTreeSet<ContainerId>,
-    hurried: bool,
+    /// Its end is under way.
+    terminating: bool,
+    /// Sandboxes that the adapter was asked to look at often.
+    hurried: BTreeSet<SandboxId>,
     cgroup_removed: Option<BootTime>,
     finished: Option<Finished>,
+}
+
+impl Pod {
+    /// Has the adapter look often at these sandboxes, and no longer at others of this pod.
+    fn hurry(&mut self, wanted: BTreeSet<SandboxId>, said: &mut Vec<Observation>) {
+        let relaxed: Vec<_> = self.hurried.difference(&wanted).cloned().collect();
+        let hurried: Vec<_> = wanted.difference(&self.hurried).cloned().collect();
+        if !hurried.is_empty() {
+            said.push(Observation::PodTerminating { sandboxes: hurried });
+        }
+        if !relaxed.is_empty() {
+            said.push(Observation::PodSettled { sandboxes: relaxed });
+        }
+        self.hurried = wanted;
+    }
 }
 
 #[derive(Debug)]
 struct Finished {
     at: BootTime,
+    sandboxes: BTreeSet<SandboxId>,
     members: BTreeSet<ContainerId>,
     account: PodTermination,
+}
+
+/// How many lives the static pods of this node have had: theirs is the only UID that comes back.
+#[derive(Debug, Default)]
+struct Lives {
+    of: HashMap<PodUid, u32>,
+    order: VecDeque<PodUid>,
+}
+
+impl Lives {
+    fn had(&self, uid: &PodUid) -> u32 {
+        self.of.get(uid).copied().unwrap_or_default()
+    }
+
+    fn note(&mut self, uid: &PodUid, life: u32) {
+        if self.of.insert(uid.clone(), life).is_none() {
+            self.order.push_back(uid.clone());
+        }
+        if self.of.len() > MAX_STATIC_PODS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.of.remove(&oldest);
+        }
+    }
 }
 
 /// The engine.
@@ -100,6 +147,7 @@ pub struct Engine {
     runtime: Runtime,
     objects: Objects,
     pods: HashMap<PodUid, Pod>,
+    static_lives: Lives,
     /// Pods with something under way: looked at on every tick.
     active: BTreeSet<PodUid>,
     /// Stop signals and cgroups that were asked for already.
@@ -118,6 +166,7 @@ impl Engine {
             runtime: Runtime::default(),
             objects: Objects::new(settings.anchor),
             pods: HashMap::new(),
+            static_lives: Lives::default(),
             active: BTreeSet::new(),
             asked: BTreeSet::new(),
             losses: BTreeMap::new(),
@@ -162,7 +211,7 @@ impl Engine {
             containers: self.processes.len(),
             sandboxes: self.runtime.len().0,
             objects: self.objects.len(),
-            terminating: self.pods.values().filter(|p| p.hurried).count(),
+            terminating: self.pods.values().filter(|p| p.terminating).count(),
             losses: self.losses.clone(),
         }
     }
@@ -265,7 +314,8 @@ impl Engine {
         if let KernelFact::CgroupRemoved { .. } = fact {
             if let Some(uid) = self.identity.pod_level(cgroup).cloned() {
                 if !self.runtime.sandboxes_of(&uid).is_empty() {
-                    self.pods.entry(uid.clone()).or_default().cgroup_removed = Some(time);
+                    let fresh = self.unknown_pod(&uid);
+                    self.pods.entry(uid.clone()).or_insert(fresh).cgroup_removed = Some(time);
                 }
                 self.active.insert(uid);
                 said.push(Observation::LookNow { sandbox: None });
@@ -300,19 +350,25 @@ impl Engine {
         }
         self.ask(now, said);
         if self.ticks.is_multiple_of(10) {
-            self.forget(now);
+            self.forget(now, said);
         }
     }
 
     /// Looks at one pod; true if something of it is under way.
     fn look(&mut self, now: BootTime, uid: &PodUid, said: &mut Vec<Observation>) -> bool {
-        let mut pod = self.pods.remove(uid).unwrap_or_default();
+        let mut pod = self.pods.remove(uid).unwrap_or_else(|| self.unknown_pod(uid));
         let under_way = self.look_at(now, uid, &mut pod, said);
         let known = !self.runtime.sandboxes_of(uid).is_empty();
         if known || under_way || pod.finished.is_some() {
             self.pods.insert(uid.clone(), pod);
+        } else {
+            pod.hurry(BTreeSet::new(), said);
         }
         under_way
+    }
+
+    fn unknown_pod(&self, uid: &PodUid) -> Pod {
+        Pod { life: self.static_lives.had(uid), ..Pod::default() }
     }
 
     fn look_at(
@@ -323,26 +379,28 @@ impl Engine {
         said: &mut Vec<Observation>,
     ) -> bool {
         let settle = self.settings.settle;
-        let accounts = self.account(uid, pod.cgroup_removed);
-        let members = accounts.members(&pod.past);
-        if members.all.is_empty() {
-            let requested_without_run = members.requested;
-            let mut waiting = self.amend(now, uid, pod, said);
-            waiting |= requested_without_run && pod.finished.is_none() && members.sandbox_runs;
-            return waiting;
+        let accounts = self.account(uid, &pod.past, pod.cgroup_removed);
+        if accounts.is_empty() {
+            pod.terminating = false;
+            pod.hurry(BTreeSet::new(), said);
+            return self.amend(now, uid, pod, said);
         }
+        let members = accounts.members();
         if members.alive > 0 && pod.finished.is_some() {
             pod.finished = None; // another life began
         }
         let untold = |id: &ContainerId| !pod.told.contains(id) && accounts.ended(id).is_some();
         let begins = members.requested || members.all.iter().any(untold);
-        if begins && !pod.hurried && !accounts.is_settled(&members, now, settle + PATIENCE) {
-            pod.hurried = true;
-            said.push(Observation::PodTerminating { sandboxes: accounts.sandboxes() });
+        pod.terminating = begins;
+        let settled = accounts.is_settled(&members, now, settle);
+        let owes = accounts.runtime_owes(&members)
+            && (members.alive > 0 || members.ended.is_none_or(|ended| now < ended + HURRY));
+        if begins && (owes || (!settled && !pod.hurried.is_empty())) {
+            pod.hurry(accounts.seen_sandboxes(), said);
+        } else {
+            pod.hurry(BTreeSet::new(), said);
         }
-        if accounts.is_complete(&members, now, PATIENCE)
-            && accounts.is_settled(&members, now, settle)
-        {
+        if settled && accounts.is_complete(&members, now, PATIENCE) {
             let life = pod.life + 1;
             let account = accounts.build(&members.all, life);
             for death in &account.containers {
@@ -358,12 +416,15 @@ impl Engine {
                 }
             }
             said.push(Observation::PodTerminated(Box::new(account.clone())));
-            if std::mem::take(&mut pod.hurried) {
-                said.push(Observation::PodSettled { sandboxes: accounts.sandboxes() });
-            }
+            let (sandboxes, is_static) = (accounts.sandboxes(), accounts.is_static());
+            pod.hurry(BTreeSet::new(), said);
             pod.life = life;
-            pod.past.extend(members.all.iter().cloned());
-            pod.finished = Some(Finished { at: now, members: members.all, account });
+            if is_static {
+                self.static_lives.note(uid, life);
+            }
+            pod.terminating = false;
+            pod.past.extend(sandboxes.iter().cloned());
+            pod.finished = Some(Finished { at: now, sandboxes, members: members.all, account });
             return true;
         }
         // Deaths in a pod that goes on, or takes long to go.
@@ -387,9 +448,6 @@ impl Engine {
                 said.push(Observation::ContainerDied(Box::new(death)));
             }
         }
-        if !waiting && std::mem::take(&mut pod.hurried) {
-            said.push(Observation::PodSettled { sandboxes: accounts.sandboxes() });
-        }
         waiting
     }
 
@@ -402,10 +460,11 @@ impl Engine {
         said: &mut Vec<Observation>,
     ) -> bool {
         let Some(finished) = &mut pod.finished else { return false };
-        let accounts = self.account(uid, pod.cgroup_removed);
         if now > finished.at + TAIL {
             return false;
         }
+        let earlier = pod.past.difference(&finished.sandboxes).cloned().collect();
+        let accounts = self.account(uid, &earlier, pod.cgroup_removed);
         let account = accounts.build(&finished.members, finished.account.life);
         if account == finished.account {
             return finished.account.milestone(MilestoneKind::SandboxRemoved).is_none();
@@ -435,16 +494,21 @@ impl Engine {
         !removed(&finished.account)
     }
 
-    fn account<'a>(&'a self, uid: &'a PodUid, cgroup_removed: Option<BootTime>) -> Account<'a> {
-        Account {
-            uid,
+    /// The pod's facts, without those of the sandboxes of earlier lives.
+    fn account<'a>(
+        &'a self,
+        uid: &'a PodUid,
+        earlier: &BTreeSet<SandboxId>,
+        cgroup_removed: Option<BootTime>,
+    ) -> Account<'a> {
+        let sources = Sources {
             identity: &self.identity,
             processes: &self.processes,
             runtime: &self.runtime,
             objects: &self.objects,
-            cgroup_removed,
             anchor: self.settings.anchor,
-        }
+        };
+        Account::new(sources, uid, earlier, cgroup_removed)
     }
 
     /// What the adapters must find out.
@@ -477,7 +541,7 @@ impl Engine {
     }
 
     /// Forgets what is accounted for and gone, so that memory does not grow with time.
-    fn forget(&mut self, now: BootTime) {
+    fn forget(&mut self, now: BootTime, said: &mut Vec<Observation>) {
         for (sandbox, uid, by) in self.runtime.removed_sandboxes() {
             let settled = now >= by + self.settings.settle;
             let busy = self.active.contains(&uid);
@@ -487,8 +551,11 @@ impl Engine {
                 for id in gone {
                     self.forget_container(&id);
                 }
-                if self.runtime.sandboxes_of(&uid).is_empty() && !busy {
-                    self.pods.remove(&uid);
+                if self.runtime.sandboxes_of(&uid).is_empty()
+                    && !busy
+                    && let Some(mut pod) = self.pods.remove(&uid)
+                {
+                    pod.hurry(BTreeSet::new(), said);
                 }
             }
         }
@@ -509,7 +576,6 @@ impl Engine {
                 self.forget_container(&id);
                 if let Some(pod) = uid.and_then(|uid| self.pods.get_mut(&uid)) {
                     pod.told.remove(&id);
-                    pod.past.remove(&id);
                 }
             }
         }
@@ -532,8 +598,12 @@ impl Engine {
                 over.extend(pod.past.iter().cloned());
             }
         }
-        for id in over {
-            self.forget_container(&id);
+        for sandbox in over {
+            let containers = self.runtime.containers_of(&sandbox);
+            let ids: Vec<_> = containers.into_iter().map(|c| c.info.id.clone()).collect();
+            for id in ids {
+                self.forget_container(&id);
+            }
         }
     }
 

@@ -143,10 +143,10 @@ impl Identity {
         {
             self.containers.remove(&container);
         }
-        if let Some(owner) = gone.owner.filter(|owner| *owner != id) {
-            if let Some(own) = self.cgroups.get_mut(&owner) {
-                own.nested.retain(|nested| *nested != id);
-            }
+        if let Some(owner) = gone.owner.filter(|owner| *owner != id)
+            && let Some(own) = self.cgroups.get_mut(&owner)
+        {
+            own.nested.retain(|nested| *nested != id);
         }
         // Their own removal may have been lost.
         for nested in gone.nested {

@@ -1,6 +1,6 @@
 //! The engine's memory is bounded: after any number of pods it holds what it held after a few.
 
-use super::world::{World, container, ids, object, sandbox};
+use super::world::{CODE_0, Cgroups, World, container, ids, init, object, sandbox, shim};
 use coroner::domain::{
     engine::Gauges,
     ids::CgroupId,
@@ -73,4 +73,19 @@ fn too_many_containers_are_refused() {
     assert!(gauges.containers <= 16_384, "{}", gauges.containers);
     let refused = gauges.losses[&LossKind::EngineFull];
     assert_eq!(refused + gauges.containers as u64, 20_000);
+}
+
+#[test]
+fn late_records_of_forgotten_cgroups_do_not_stay() {
+    let mut world = World::in_sync();
+    for n in 1..=100 {
+        world.kernel(KernelFact::Exit {
+            cgroup: Cgroups::of(n).own,
+            task: init(n),
+            status: CODE_0,
+            parent: Some(shim()),
+        });
+    }
+    world.ticks(48 * 3600);
+    assert_eq!(world.engine.gauges().containers, 0);
 }

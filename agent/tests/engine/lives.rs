@@ -1,26 +1,18 @@
 //! Lives and ends of pods as the engine tells them, source by source.
 
-use super::world::{Cgroups, World, container, ids, object, sandbox};
+use super::world::{
+    CODE_0, Cgroups, World, container, ids, init, object, running, sandbox, second, shim, side,
+    sidecar, signal,
+};
 use coroner::domain::{
-    ids::PodUid,
-    input::{ApiEvent, ApiPod, CriEvent, CriState, ExitStatus, Input, KernelFact, Loss, LossKind},
+    input::{
+        ApiContainer, ApiEvent, ContainerKind, CriEvent, CriExit, CriState, Disposition,
+        ExitStatus, Input, KernelFact, Loss, LossKind,
+    },
     observation::{Amendment, Cause, FindingKind, MilestoneKind, Observation, PhaseKind, Verdict},
     time::BootTime,
 };
 use std::time::Duration;
-
-const CODE_0: ExitStatus = ExitStatus::Code(0);
-
-/// A pod that runs, known to all three sources.
-fn running(n: u64) -> World {
-    let mut world = World::in_sync();
-    let at = world.at();
-    world.api(ApiEvent::Applied(object(n, false, at)));
-    world.starts(n);
-    world.lists(vec![sandbox(n, true)], vec![container(n, CriState::Running)]);
-    world.later(1000).ticks(1);
-    world
-}
 
 fn delete(world: &mut World, n: u64) {
     let at = world.at();
@@ -40,7 +32,8 @@ fn a_deleted_pod_is_told_once_with_additive_phases() {
     let mut world = running(1);
     delete(&mut world, 1);
     world.later(150).term(1, true);
-    world.later(2000).exits(1, CODE_0);
+    world.ticks(1);
+    world.later(1000).exits(1, CODE_0);
     finish(&mut world, 1, 0);
     world.ticks(4);
     assert!(world.ended.is_empty(), "not before the settle window is over");
@@ -184,38 +177,6 @@ fn a_dead_sandbox_alone_ends_no_pod() {
     assert_eq!(world.died.len(), 1, "the container's death is told all the same");
 }
 
-fn mirror(n: u64, own_uid: &str, at: BootTime, deleting: bool) -> ApiPod {
-    let mut pod = object(n, deleting, at);
-    pod.mirror_of = Some(PodUid::new(&pod.uid));
-    pod.uid = own_uid.into();
-    pod
-}
-
-#[test]
-fn deleting_a_mirror_ends_nothing_and_removing_the_manifest_does() {
-    let mut world = World::in_sync();
-    let mut of_file = sandbox(1, true);
-    of_file.config_source = Some("file".into());
-    world.starts(1);
-    world.lists(vec![of_file.clone()], vec![container(1, CriState::Running)]);
-    let at = world.at();
-    world.api(ApiEvent::Applied(mirror(1, "a", at, false)));
-    world.api(ApiEvent::Deleted(mirror(1, "a", at, true)));
-    world.later(300).api(ApiEvent::Applied(mirror(1, "b", at, false)));
-    world.ticks(60);
-    assert!(world.ended.is_empty() && world.died.is_empty());
-    world.term(1, true);
-    world.later(1000).exits(1, CODE_0);
-    of_file.ready = false;
-    world.later(100).lists(vec![of_file], vec![container(1, CriState::Exited)]);
-    world.status(1, 0);
-    world.later(500).api(ApiEvent::Deleted(mirror(1, "b", at, true)));
-    world.ticks(10);
-    let end = &world.ended[0];
-    assert_eq!(end.cause, Cause::StaticRemoved);
-    assert!(end.milestone(MilestoneKind::ObjectGone).is_some());
-}
-
 #[test]
 fn late_evidence_amends_and_is_no_second_count() {
     let mut world = running(1);
@@ -350,4 +311,119 @@ fn an_answer_on_the_same_connection_is_no_restart() {
     finish(&mut world, 1, 0);
     world.ticks(10);
     assert_eq!(world.ended[0].findings, []);
+}
+
+#[test]
+fn a_job_with_a_native_sidecar_completes() {
+    let mut world = running(1);
+    let (cg, id, t) = sidecar();
+    world.kernel(KernelFact::CgroupCreated {
+        cgroup: cg,
+        parent: Some(Cgroups::of(1).pod),
+        name: id.to_string(),
+        scanned: false,
+    });
+    world.kernel(KernelFact::Exec { cgroup: cg, task: t.clone(), parent: shim() });
+    world.lists(
+        vec![sandbox(1, true)],
+        vec![container(1, CriState::Running), side(CriState::Running)],
+    );
+    world.later(1000).exits(1, CODE_0);
+    world.later(1000).kernel(signal(cg, t.clone(), 15, shim()));
+    world.kernel(KernelFact::SignalDelivered {
+        cgroup: cg,
+        task: t.clone(),
+        signal: 15,
+        disposition: Disposition::Handler,
+    });
+    world.later(100).kernel(KernelFact::Exit {
+        cgroup: cg,
+        task: t,
+        status: CODE_0,
+        parent: Some(shim()),
+    });
+    world.kernel(KernelFact::CgroupEmpty { cgroup: cg });
+    world.kernel(KernelFact::CgroupRemoved { cgroup: cg });
+    world.later(500).lists(
+        vec![sandbox(1, false)],
+        vec![container(1, CriState::Exited), side(CriState::Exited)],
+    );
+    world.status(1, 0);
+    world.cri(CriEvent::ContainerExited(CriExit {
+        container: id,
+        started: None,
+        finished: None,
+        exit_code: 0,
+        reason: "Completed".into(),
+    }));
+    let mut o = object(1, false, world.at());
+    o.phase = "Succeeded".into();
+    o.restart_policy = "Never".into();
+    o.containers
+        .insert("s".into(), ApiContainer { kind: ContainerKind::Sidecar, ..Default::default() });
+    world.api(ApiEvent::Applied(o));
+    world.ticks(60);
+    assert_eq!(world.ended.len(), 1);
+    assert_eq!(world.ended[0].cause, Cause::Completed);
+}
+
+#[test]
+fn a_job_that_was_restarted_by_its_probe_still_completes() {
+    let mut world = running(1);
+    world.term(1, true);
+    world.later(100).exits(1, CODE_0); // liveness
+    let (_, mut c) = second(true, CriState::Running);
+    c.sandbox = ids(1).1;
+    c.attempt = 1;
+    let of = Cgroups::of(2);
+    world.kernel(KernelFact::CgroupCreated {
+        cgroup: of.own,
+        parent: Some(Cgroups::of(1).pod),
+        name: ids(2).2.to_string(),
+        scanned: false,
+    });
+    world.kernel(KernelFact::Exec { cgroup: of.own, task: init(2), parent: shim() });
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited), c.clone()]);
+    world.status(1, 0);
+    world.ticks(30);
+    world.exits(2, CODE_0);
+    c.state = CriState::Exited;
+    world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited), c]);
+    world.status(2, 0);
+    let mut o = object(1, false, world.at());
+    o.phase = "Succeeded".into();
+    world.api(ApiEvent::Applied(o));
+    world.ticks(60);
+    assert_eq!((world.died.len(), world.ended.len()), (2, 1));
+    assert_eq!(
+        (world.ended[0].cause, world.ended[0].containers.len()),
+        (Cause::Completed, 1),
+        "total {:?}",
+        world.ended[0].total()
+    );
+}
+
+#[test]
+fn a_pod_deleted_while_its_image_is_pulled_is_told() {
+    let mut world = World::in_sync();
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, false, at)));
+    world.lists(vec![sandbox(1, true)], vec![]);
+    world.ticks(5);
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    world.later(500).lists(vec![sandbox(1, false)], vec![]);
+    let at = world.at();
+    world.api(ApiEvent::Deleted(object(1, true, at)));
+    world.ticks(60);
+    assert_eq!(world.ended.len(), 1);
+}
+
+#[test]
+fn an_answer_with_a_gap_kills_nobody() {
+    let mut world = running(1);
+    world.lists(vec![sandbox(1, true)], vec![]); // the entry was nonsense and left out
+    world.later(250).lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.ticks(120);
+    assert_eq!(world.died.len(), 0, "{:?}", world.died.first().map(|d| &d.proof.sentence));
 }

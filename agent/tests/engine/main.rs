@@ -3,4 +3,7 @@
 mod bounds;
 mod lives;
 mod phases;
+mod polling;
+mod processes;
+mod static_pods;
 mod world;

@@ -247,3 +247,62 @@ pub(crate) fn object(n: u64, deleting: bool, at: BootTime) -> ApiPod {
         ..ApiPod::default()
     }
 }
+
+/// How a program ends that was asked to.
+pub(crate) const CODE_0: ExitStatus = ExitStatus::Code(0);
+
+/// A pod that runs, known to all three sources.
+pub(crate) fn running(n: u64) -> World {
+    let mut world = World::in_sync();
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(n, false, at)));
+    world.starts(n);
+    world.lists(vec![sandbox(n, true)], vec![container(n, CriState::Running)]);
+    world.later(1000).ticks(1);
+    world
+}
+
+/// Another container in the first pod: its cgroup, its id and its main process.
+pub(crate) fn sidecar() -> (CgroupId, ContainerId, Task) {
+    let comm = "side".into();
+    let task = Task { tgid: Tgid(77), tid: 77, ns_pid: Some(1), started: None, comm };
+    (CgroupId(19), ContainerId::new(format!("{:063x}c", 1)), task)
+}
+
+/// The same, as the runtime lists it.
+pub(crate) fn side(state: CriState) -> CriContainer {
+    CriContainer { id: sidecar().1, name: "s".into(), ..container(1, state) }
+}
+
+/// A signal to a process that handles it.
+pub(crate) fn signal(cgroup: CgroupId, target: Task, signal: u8, sender: Sender) -> KernelFact {
+    let state = TargetState {
+        unkillable: false,
+        group_exit: signal == 9,
+        disposition: Disposition::Handler,
+        blocked: false,
+        pending: 0,
+    };
+    KernelFact::SignalGenerated(SignalGenerated {
+        cgroup,
+        target,
+        signal,
+        code: 0,
+        group: true,
+        result: SignalResult::Delivered,
+        sender,
+        state: Some(state),
+    })
+}
+
+/// A static pod's sandbox.
+pub(crate) fn of_file(sandbox: CriSandbox) -> CriSandbox {
+    CriSandbox { config_source: Some("file".into()), ..sandbox }
+}
+
+/// A second sandbox and container of the first pod, with the ids of pod 2's.
+pub(crate) fn second(ready: bool, state: CriState) -> (CriSandbox, CriContainer) {
+    let pod = ids(1).0;
+    let sandbox = CriSandbox { pod: pod.clone(), attempt: 1, ..of_file(sandbox(2, ready)) };
+    (sandbox, CriContainer { pod: Some(pod), ..container(2, state) })
+}

@@ -1,0 +1,261 @@
+//! Which of a container's processes is the main one, and what was done to it.
+
+use super::world::{
+    CODE_0, Cgroups, World, container, ids, init, object, running, sandbox, shim, signal,
+};
+use coroner::domain::{
+    ids::Tgid,
+    input::{
+        ApiEvent, CriEvent, CriExit, CriState, Disposition, ExitStatus, Hook, KernelFact, Sender,
+        Task,
+    },
+    observation::{MilestoneKind, Verdict},
+};
+
+#[test]
+fn a_stop_signal_is_not_lost_among_the_containers_own() {
+    let mut world = running(1);
+    let own = Cgroups::of(1).own;
+    let child = |n: u32| Task {
+        tgid: Tgid(1000 + n),
+        tid: 1000 + n,
+        ns_pid: Some(10 + n),
+        started: None,
+        comm: "worker".into(),
+    };
+    let master = || Sender {
+        tgid: init(1).tgid,
+        comm: "app".into(),
+        cgroup: Some(own),
+        in_container: Some(true),
+    };
+    for n in 0..40 {
+        world.later(1000).kernel(signal(own, child(n), 15, master()));
+    } // recycled workers
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    world.later(100).term(1, true);
+    for n in 40..80 {
+        world.kernel(signal(own, child(n), 15, master()));
+    } // the master stops its workers
+    world.later(30_000).kill(1);
+    world.exits(1, ExitStatus::Signal { signal: 9, core: false });
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.status(1, 137);
+    let at = world.at();
+    world.api(ApiEvent::Deleted(object(1, true, at)));
+    world.ticks(60);
+    assert_eq!(world.died[0].verdict, Verdict::Overran, "{}", world.died[0].proof.sentence);
+}
+
+#[test]
+fn workers_that_were_signalled_are_not_forgotten() {
+    let mut world = running(1);
+    let own = Cgroups::of(1).own;
+    let child = |n: u32| Task {
+        tgid: Tgid(1000 + n),
+        tid: 1000 + n,
+        ns_pid: Some(10 + n),
+        started: None,
+        comm: "worker".into(),
+    };
+    let master = || Sender {
+        tgid: init(1).tgid,
+        comm: "app".into(),
+        cgroup: Some(own),
+        in_container: Some(true),
+    };
+    for n in 0..1100 {
+        world.later(100).kernel(signal(own, child(n), 15, master()));
+    }
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    world.later(100).term(1, true);
+    world.kernel(signal(own, child(2000), 15, master()));
+    world.later(1000).kernel(KernelFact::Exit {
+        cgroup: own,
+        task: init(1),
+        status: CODE_0,
+        parent: Some(shim()),
+    });
+    let KernelFact::SignalGenerated(mut s) = signal(own, child(2000), 9, master()) else {
+        unreachable!()
+    };
+    s.code = 0x80;
+    world.kernel(KernelFact::SignalGenerated(s));
+    world.kernel(KernelFact::CgroupEmpty { cgroup: own });
+    world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    let at = world.at();
+    world.api(ApiEvent::Deleted(object(1, true, at)));
+    world.ticks(60);
+    assert!(world.died[0].findings.is_empty(), "{:?}", world.died[0].findings);
+}
+
+#[test]
+fn a_nested_namespace_does_not_usurp_the_main_process() {
+    let mut world = World::in_sync();
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, false, at)));
+    let (pod, sb, id) = ids(1);
+    let of = Cgroups::of(1);
+    for (cgroup, parent, name) in [
+        (of.pod, None, format!("/kubepods/pod{pod}")),
+        (of.pause, Some(of.pod), sb.to_string()),
+        (of.own, Some(of.pod), id.to_string()),
+    ] {
+        world.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
+    }
+    let main = Task { ns_pid: Some(7), ..init(1) }; // shareProcessNamespace
+    world.kernel(KernelFact::Exec { cgroup: of.own, task: main.clone(), parent: shim() });
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    world.later(100).kernel(signal(of.own, main.clone(), 15, shim()));
+    world.kernel(KernelFact::SignalDelivered {
+        cgroup: of.own,
+        task: main.clone(),
+        signal: 15,
+        disposition: Disposition::Handler,
+    });
+    // it stops its sandboxed helper, which is PID 1 of a namespace of its own (bwrap, unshare -p)
+    let nested =
+        Task { tgid: Tgid(900), tid: 900, ns_pid: Some(1), started: None, comm: "bwrap".into() };
+    world.kernel(signal(
+        of.own,
+        nested.clone(),
+        9,
+        Sender {
+            tgid: main.tgid,
+            comm: "app".into(),
+            cgroup: Some(of.own),
+            in_container: Some(true),
+        },
+    ));
+    world.kernel(KernelFact::Exit {
+        cgroup: of.own,
+        task: nested,
+        status: ExitStatus::Signal { signal: 9, core: false },
+        parent: None,
+    });
+    world.later(100).kernel(KernelFact::Exit {
+        cgroup: of.own,
+        task: main,
+        status: CODE_0,
+        parent: Some(shim()),
+    });
+    world.kernel(KernelFact::CgroupEmpty { cgroup: of.own });
+    world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    let at = world.at();
+    world.api(ApiEvent::Deleted(object(1, true, at)));
+    world.ticks(60);
+    assert_eq!(world.died[0].verdict, Verdict::Graceful, "{}", world.died[0].proof.sentence);
+}
+
+#[test]
+fn a_program_named_like_a_runtime_is_seen() {
+    let mut world = World::in_sync();
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, false, at)));
+    world.starts(1);
+    let t = Task { comm: "crunch-numbers".into(), ..init(1) };
+    let cgroup = Cgroups::of(1).own;
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.later(1000).kernel(KernelFact::Exit {
+        cgroup,
+        task: t,
+        status: CODE_0,
+        parent: Some(shim()),
+    });
+    world.kernel(KernelFact::CgroupEmpty { cgroup });
+    world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    let mut o = object(1, false, world.at());
+    o.phase = "Succeeded".into();
+    world.api(ApiEvent::Applied(o));
+    world.ticks(60);
+    assert_eq!(world.died[0].verdict, Verdict::Completed, "{}", world.died[0].proof.sentence);
+}
+
+#[test]
+fn a_program_that_could_not_start_is_told() {
+    // runc's init never became the container's program: exec format error, no such file.
+    let mut world = World::in_sync();
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, false, at)));
+    world.starts(2); // unrelated
+    let (pod, sb, id) = ids(1);
+    let of = Cgroups::of(1);
+    for (cgroup, parent, name) in [
+        (of.pod, None, format!("/kubepods/pod{pod}")),
+        (of.pause, Some(of.pod), sb.to_string()),
+        (of.own, Some(of.pod), id.to_string()),
+    ] {
+        world.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
+    }
+    let t = Task { comm: "runc:[2:INIT]".into(), ..init(1) };
+    world.kernel(KernelFact::Exit {
+        cgroup: of.own,
+        task: t,
+        status: ExitStatus::Code(1),
+        parent: Some(shim()),
+    });
+    world.kernel(KernelFact::CgroupEmpty { cgroup: of.own });
+    world.kernel(KernelFact::CgroupRemoved { cgroup: of.own });
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    world.cri(CriEvent::ContainerExited(CriExit {
+        container: id,
+        started: None,
+        finished: None,
+        exit_code: 128,
+        reason: "StartError".into(),
+    }));
+    world.ticks(90);
+    assert_ne!(world.died[0].verdict, Verdict::Unknown, "{}", world.died[0].proof.sentence);
+}
+
+#[test]
+fn a_probe_is_not_the_hook_of_a_restart() {
+    let mut world = running(1);
+    let own = Cgroups::of(1).own;
+    let sh = |n: u32| Task {
+        tgid: Tgid(500 + n),
+        tid: 500 + n,
+        ns_pid: Some(50 + n),
+        started: None,
+        comm: "sh".into(),
+    };
+    let mut o = object(1, false, world.at());
+    {
+        let c = o.containers.get_mut("c").unwrap();
+        c.pre_stop = Some(Hook::Exec("sh".into()));
+        c.liveness_probe = true;
+    }
+    world.api(ApiEvent::Applied(o));
+    for n in 0..3 {
+        world.kernel(KernelFact::Exec { cgroup: own, task: sh(n), parent: shim() });
+        world.later(10).kernel(KernelFact::Exit {
+            cgroup: own,
+            task: sh(n),
+            status: ExitStatus::Code(1),
+            parent: Some(shim()),
+        });
+        world.later(9_990);
+    }
+    world.kernel(KernelFact::Exec { cgroup: own, task: sh(9), parent: shim() }); // the hook
+    let hook = world.at();
+    world.later(3000).kernel(KernelFact::Exit {
+        cgroup: own,
+        task: sh(9),
+        status: CODE_0,
+        parent: Some(shim()),
+    });
+    world.later(10).term(1, true);
+    world.later(100).exits(1, CODE_0);
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    world.ticks(90);
+    let began = world.died[0].milestone(MilestoneKind::PreStopBegan).unwrap().at;
+    assert_eq!(began, hook, "{} s off", hook.since(began).as_secs());
+}
