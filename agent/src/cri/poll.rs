@@ -294,6 +294,8 @@ impl Poller {
         self.answer(at, CriEvent::Containers { asked, only, containers }).await?;
 
         if full {
+            // Gone for good: whoever hurried them may never get to relax them.
+            self.wishes.open().hurried.retain(|sandbox| self.sandboxes.contains(sandbox));
             let now = Instant::now();
             let many = self.sandboxes.len() > MANY_SANDBOXES;
             self.next_full = now + self.options.idle * if many { 3 } else { 1 };

@@ -307,9 +307,30 @@ async fn polls_hurried_sandboxes_only_until_relaxed() {
     }
 
     bench.ask(Request::Relax(vec!["s1".into()])).await;
+    nothing_but_full_lists(&mut bench).await;
+}
+
+#[tokio::test]
+async fn a_hurried_sandbox_that_is_gone_is_not_polled_any_more() {
+    let runtime = FakeRuntime::default();
+    runtime.state().sandboxes = vec![sandbox("s1"), sandbox("s2")];
+    let mut bench = Bench::new(runtime, NEVER);
+    bench.full_list().await;
+    bench.ask(Request::Hurry(vec!["s1".into()])).await;
+    bench
+        .until(|event| match event {
+            CriEvent::Sandboxes { only, .. } => only,
+            _ => None,
+        })
+        .await;
+    bench.runtime.state().sandboxes.remove(0);
+    nothing_but_full_lists(&mut bench).await;
+}
+
+/// Whatever was under way is over, and nothing comes any more but what is asked for.
+async fn nothing_but_full_lists(bench: &mut Bench) {
     bench.ask(Request::LookNow(None)).await;
     bench.full_list().await;
-    // Whatever was under way is over. From here on nothing comes but what is asked for.
     bench.ask(Request::LookNow(None)).await;
     bench
         .until(|event| match event {
