@@ -24,7 +24,8 @@ pub fn sched_process_exec(ctx: RawTracePointContext) -> i32 {
     let owner = watched.owner(cgroup);
     let time = now();
     let task = identify(task, task.pointer(layout!(task_signal)));
-    if owner.main() == 0 && owner.owner_id() != 0 {
+    // The first one, unless a PID 1 comes after it: a runtime may execute itself in here before.
+    if owner.owner_id() != 0 && (owner.main() == 0 || task.ns_pid == 1) {
         owner.set_main(task.tgid);
     }
     let main = owner.main() == task.tgid;
