@@ -3,9 +3,9 @@
 //! Facts → decision → effect: [`grace`], [`order`], [`translate`], [`status`] and [`gc`] decide and
 //! are pure; [`stop`], [`worker`](self) and [`cgroup`] act.
 //!
-//! What it leaves out: images (imported beforehand), volumes, probes, networks (all pods use the
-//! host's), plain init containers, and restarts: a container that ended stays ended, whatever the
-//! restart policy says.
+//! What it leaves out: images (imported beforehand), volumes other than hostPath, probes, networks
+//! (all pods use the host's), plain init containers, and restarts: a container that ended stays
+//! ended, whatever the restart policy says.
 
 pub mod api;
 pub mod cgroup;

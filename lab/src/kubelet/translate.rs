@@ -3,10 +3,10 @@
 
 use k8s_cri::v1::{
     ContainerConfig, ContainerMetadata, ImageSpec, KeyValue, LinuxContainerConfig,
-    LinuxContainerSecurityContext, LinuxPodSandboxConfig, LinuxSandboxSecurityContext,
+    LinuxContainerSecurityContext, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount,
     NamespaceMode, NamespaceOption, PodSandboxConfig, PodSandboxMetadata,
 };
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use sha2::{Digest as _, Sha256};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -97,7 +97,7 @@ pub fn sandbox(
         linux: Some(LinuxPodSandboxConfig {
             cgroup_parent: cgroup_parent.into(),
             security_context: Some(LinuxSandboxSecurityContext {
-                namespace_options: Some(namespaces()),
+                namespace_options: Some(namespaces(pod)),
                 ..Default::default()
             }),
             ..Default::default()
@@ -131,10 +131,11 @@ pub fn container(pod: &Pod, id: &PodId, container: &Container) -> ContainerConfi
             .collect(),
         labels,
         annotations: container_annotations(pod, container),
+        mounts: mounts(pod, container),
         log_path: format!("{}/0.log", container.name),
         linux: Some(LinuxContainerConfig {
             security_context: Some(LinuxContainerSecurityContext {
-                namespace_options: Some(namespaces()),
+                namespace_options: Some(namespaces(pod)),
                 ..Default::default()
             }),
             ..Default::default()
@@ -179,11 +180,41 @@ fn hash(container: &Container) -> String {
     Sha256::digest(json).iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The host's network (the lab has no CNI), a PID namespace of its own for each container.
-fn namespaces() -> NamespaceOption {
+/// The container's volume mounts, as far as they are of hostPath volumes: the lab has no others.
+fn mounts(pod: &Pod, container: &Container) -> Vec<Mount> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let host_paths: HashMap<&str, &str> = volumes
+        .filter_map(|volume| Some((volume.name.as_str(), volume.host_path.as_ref()?.path.as_str())))
+        .collect();
+    container
+        .volume_mounts
+        .iter()
+        .flatten()
+        .filter_map(|mount| {
+            Some(Mount {
+                container_path: mount.mount_path.clone(),
+                host_path: (*host_paths.get(mount.name.as_str())?).into(),
+                readonly: mount.read_only == Some(true),
+                ..Default::default()
+            })
+        })
+        .collect()
+}
+
+/// The host's network (the lab has no CNI), and the PID namespace that the pod asks for
+/// (kuberuntime/util, `PidNamespaceForPod`): one for each container if it does not say.
+fn namespaces(pod: &Pod) -> NamespaceOption {
+    let asks = |of: fn(&PodSpec) -> Option<bool>| pod.spec.as_ref().and_then(of) == Some(true);
+    let pid = if asks(|spec| spec.host_pid) {
+        NamespaceMode::Node
+    } else if asks(|spec| spec.share_process_namespace) {
+        NamespaceMode::Pod
+    } else {
+        NamespaceMode::Container
+    };
     NamespaceOption {
         network: NamespaceMode::Node as i32,
-        pid: NamespaceMode::Container as i32,
+        pid: pid as i32,
         ipc: NamespaceMode::Pod as i32,
         ..Default::default()
     }
@@ -193,7 +224,10 @@ fn namespaces() -> NamespaceOption {
 mod tests {
     use super::*;
     use k8s_openapi::{
-        api::core::v1::{ExecAction, Lifecycle, LifecycleHandler, PodSpec, ResourceRequirements},
+        api::core::v1::{
+            ExecAction, HostPathVolumeSource, Lifecycle, LifecycleHandler, ResourceRequirements,
+            Volume, VolumeMount,
+        },
         apimachinery::pkg::api::resource::Quantity,
     };
 
@@ -261,6 +295,45 @@ mod tests {
         assert_eq!(config.annotations["io.kubernetes.container.hash"].len(), 8);
         assert_eq!(config.labels["io.kubernetes.container.name"], "c");
         assert!(config.linux.unwrap().resources.is_none(), "no limits are sent to runc");
+    }
+
+    #[test]
+    fn only_host_paths_are_mounted() {
+        let volume = |name: &str, path: Option<&str>| Volume {
+            name: name.into(),
+            host_path: path
+                .map(|path| HostPathVolumeSource { path: path.into(), ..Default::default() }),
+            ..Default::default()
+        };
+        let mount = |name: &str| VolumeMount {
+            name: name.into(),
+            mount_path: format!("/{name}"),
+            read_only: Some(name == "b"),
+            ..Default::default()
+        };
+        let mut pod = pod();
+        let spec = pod.spec.as_mut().unwrap();
+        let on_host = [volume("a", Some("/x")), volume("b", Some("/y")), volume("c", None)];
+        spec.volumes = Some(on_host.to_vec());
+        spec.containers[0].volume_mounts = Some(["b", "c", "d"].map(mount).to_vec());
+        let mounts = mounts(&pod, &pod.spec.as_ref().unwrap().containers[0]);
+        assert_eq!(mounts.len(), 1, "{mounts:?}");
+        assert_eq!((mounts[0].host_path.as_str(), mounts[0].container_path.as_str()), ("/y", "/b"));
+        assert!(mounts[0].readonly);
+    }
+
+    #[test]
+    fn the_pod_chooses_its_pid_namespace() {
+        let mode = |host: bool, shared: bool| {
+            let mut pod = pod();
+            let spec = pod.spec.as_mut().unwrap();
+            (spec.host_pid, spec.share_process_namespace) = (Some(host), Some(shared));
+            NamespaceMode::try_from(namespaces(&pod).pid).unwrap()
+        };
+        assert_eq!(namespaces(&pod()).pid, NamespaceMode::Container as i32);
+        assert_eq!(mode(false, false), NamespaceMode::Container);
+        assert_eq!(mode(true, false), NamespaceMode::Node);
+        assert_eq!(mode(false, true), NamespaceMode::Pod);
     }
 
     #[test]

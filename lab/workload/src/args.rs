@@ -1,7 +1,7 @@
 //! The command line: one sub-command, then flags of that sub-command. Parsed by hand, so that the
 //! image's only binary stays small and starts at once.
 
-use std::{fmt, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 pub(crate) const HELP: &str = "\
 usage: workload BEHAVIOUR [--flag VALUE]...
@@ -25,6 +25,10 @@ usage: workload BEHAVIOUR [--flag VALUE]...
   oom         --after D --mib N      touches N MiB, then sleeps
   job         --for D [--exit N]     works for D, exits N
   sleep       --for D                the same, for hooks
+  beat        --page FILE [--term T] [--end E] [--exit N]
+                                     writes its heartbeat into a shared page, and spins on it when the page
+                                     says so; T is what it does about SIGTERM: leave, stay, none or block;
+                                     E how it ends when the page says so: exit, crash or oom
 
 D is a number with ms, s, m or h: 250ms, 2s. N of --exit is 0 to 255.
 ";
@@ -47,6 +51,31 @@ pub(crate) enum Behaviour {
     Crash { after: Duration },
     Oom { after: Duration, mib: usize },
     Job { work: Duration, exit: u8 },
+    Beat { page: PathBuf, term: Term, end: End },
+}
+
+/// What a beating workload does about SIGTERM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Term {
+    /// Handles it and leaves soon after.
+    Leave,
+    /// Handles it and stays.
+    Stay,
+    /// Has no handler.
+    None,
+    /// Blocks it and never takes it.
+    Block,
+}
+
+/// How a beating workload ends by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// With this code.
+    Exit(u8),
+    /// By a segmentation fault.
+    Crash,
+    /// By more memory than it may have.
+    Oom,
 }
 
 /// A command line that was understood.
@@ -98,6 +127,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Parsed, Error> {
         "spawn" => &["--children", "--for", "--exit"],
         "crash" => &["--after"],
         "oom" => &["--after", "--mib"],
+        "beat" => &["--page", "--term", "--end", "--exit"],
         _ => return Err(Error::UnknownBehaviour(name.clone())),
     };
     let flags = Flags::read(name, allowed, rest)?;
@@ -124,6 +154,11 @@ pub(crate) fn parse(words: &[String]) -> Result<Parsed, Error> {
             mib: flags.number("--mib", "a number of MiB")?,
         },
         "job" | "sleep" => Behaviour::Job { work: flags.duration("--for")?, exit: flags.exit()? },
+        "beat" => Behaviour::Beat {
+            page: flags.required("--page")?.into(),
+            term: flags.term()?,
+            end: flags.end()?,
+        },
         _ => Behaviour::Default,
     }))
 }
@@ -198,6 +233,32 @@ impl<'a> Flags<'a> {
         value.parse().map_err(|_| Error::Bad { flag, value: value.into(), wanted })
     }
 
+    fn term(&self) -> Result<Term, Error> {
+        match self.value("--term") {
+            None | Some("none") => Ok(Term::None),
+            Some("leave") => Ok(Term::Leave),
+            Some("stay") => Ok(Term::Stay),
+            Some("block") => Ok(Term::Block),
+            Some(value) => Err(Error::Bad {
+                flag: "--term",
+                value: value.into(),
+                wanted: "leave, stay, none or block",
+            }),
+        }
+    }
+
+    fn end(&self) -> Result<End, Error> {
+        let exit = self.exit()?;
+        match self.value("--end") {
+            None | Some("exit") => Ok(End::Exit(exit)),
+            Some("crash") => Ok(End::Crash),
+            Some("oom") => Ok(End::Oom),
+            Some(value) => {
+                Err(Error::Bad { flag: "--end", value: value.into(), wanted: "exit, crash or oom" })
+            }
+        }
+    }
+
     fn exit(&self) -> Result<u8, Error> {
         match self.value("--exit") {
             Some(_) => self.number("--exit", "an exit status of 0 to 255"),
@@ -250,6 +311,11 @@ mod tests {
         assert_eq!(run("oom --after 2s --mib 64"), Behaviour::Oom { after: two, mib: 64 });
         assert_eq!(run("sleep --for 2s"), run("job --for 2s"));
         assert_eq!(run("ignore"), run("default"));
+        let beat = |term, end| Behaviour::Beat { page: "/beat".into(), term, end };
+        assert_eq!(run("beat --page /beat"), beat(Term::None, End::Exit(0)));
+        assert_eq!(run("beat --page /beat --exit 3"), beat(Term::None, End::Exit(3)));
+        assert_eq!(run("beat --term block --end oom --page /beat"), beat(Term::Block, End::Oom));
+        assert_eq!(run("beat --term stay --end crash --page /beat"), beat(Term::Stay, End::Crash));
     }
 
     #[test]
@@ -272,6 +338,15 @@ mod tests {
         assert_eq!(said("explode").as_deref(), Some("no behaviour is called \"explode\""));
         assert_eq!(said("pause --for 1s").as_deref(), Some("pause takes no \"--for\""));
         assert_eq!(said("handle").as_deref(), Some("handle needs --for"));
+        assert_eq!(said("beat").as_deref(), Some("beat needs --page"));
+        assert_eq!(
+            said("beat --page /beat --term maybe").as_deref(),
+            Some("--term \"maybe\" is not leave, stay, none or block")
+        );
+        assert_eq!(
+            said("beat --page /beat --end never").as_deref(),
+            Some("--end \"never\" is not exit, crash or oom")
+        );
         assert_eq!(said("handle --for").as_deref(), Some("--for needs a value"));
         assert_eq!(said("job --for 1s --for 2s").as_deref(), Some("--for is given twice"));
         assert_eq!(

@@ -3,6 +3,7 @@
 
 use crate::{
     args::Behaviour,
+    beat,
     log::{Event, line},
 };
 use std::{
@@ -65,6 +66,7 @@ pub(crate) fn run(behaviour: Behaviour) -> io::Result<Infallible> {
             line(Event::Start);
             leave_after(work, exit)
         }
+        Behaviour::Beat { page, term, end } => beat::run(&page, term, end),
     }
 }
 
@@ -155,6 +157,11 @@ fn crash(after: Duration) -> io::Result<Infallible> {
     dispose(libc::SIGSEGV, libc::SIG_DFL)?;
     line(Event::Start);
     sleep(after);
+    fault()
+}
+
+/// A write to memory that may not be written to.
+pub(crate) fn fault() -> io::Result<Infallible> {
     let page = map(4096, libc::PROT_NONE)?;
     // SAFETY: the page is ours and may not be written: that is the point.
     unsafe { ptr::write_volatile(page, 1) };
@@ -227,7 +234,7 @@ fn sleep_for_ever() -> ! {
     }
 }
 
-fn dispose(signal: c_int, handler: libc::sighandler_t) -> io::Result<()> {
+pub(crate) fn dispose(signal: c_int, handler: libc::sighandler_t) -> io::Result<()> {
     // SAFETY: an all-zero sigaction is valid; the handler is a function of the right type or a
     // constant of libc.
     unsafe {
@@ -238,7 +245,7 @@ fn dispose(signal: c_int, handler: libc::sighandler_t) -> io::Result<()> {
     }
 }
 
-fn block(signals: &[c_int]) -> io::Result<libc::sigset_t> {
+pub(crate) fn block(signals: &[c_int]) -> io::Result<libc::sigset_t> {
     // SAFETY: the set is initialised by sigemptyset before it is used.
     unsafe {
         let mut set = MaybeUninit::<libc::sigset_t>::zeroed().assume_init();
@@ -260,7 +267,7 @@ fn wait_for(set: &libc::sigset_t) -> io::Result<c_int> {
     }
 }
 
-fn map(bytes: usize, protection: c_int) -> io::Result<*mut u8> {
+pub(crate) fn map(bytes: usize, protection: c_int) -> io::Result<*mut u8> {
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
     let address = unsafe {
         libc::mmap(
@@ -275,7 +282,7 @@ fn map(bytes: usize, protection: c_int) -> io::Result<*mut u8> {
     if address == libc::MAP_FAILED { Err(Error::last_os_error()) } else { Ok(address.cast()) }
 }
 
-fn check(result: c_int) -> io::Result<c_int> {
+pub(crate) fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
 }
 

@@ -1,7 +1,7 @@
 //! Lines about this life, written so that a signal handler may write them: no allocation, no lock,
 //! one write(2) each.
 
-use std::mem::MaybeUninit;
+use coroner_workload::page::boot_now;
 
 /// What a line tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,14 +27,10 @@ impl Event {
 /// Writes one line to stdout. Async-signal-safe; a failed write is ignored, as nobody is left to
 /// tell.
 pub(crate) fn line(event: Event) {
-    // SAFETY: getpid, clock_gettime and write are async-signal-safe; the buffers live on the stack.
+    // SAFETY: getpid and write are async-signal-safe; the buffer lives on the stack.
     unsafe {
-        let mut now = MaybeUninit::<libc::timespec>::zeroed();
-        libc::clock_gettime(libc::CLOCK_BOOTTIME, now.as_mut_ptr());
-        let now = now.assume_init();
-        let nanoseconds = (now.tv_sec as u64).wrapping_mul(1_000_000_000) + now.tv_nsec as u64;
         let mut text = Line::new();
-        text.format(event, nanoseconds, libc::getpid() as u64);
+        text.format(event, boot_now(), libc::getpid() as u64);
         libc::write(libc::STDOUT_FILENO, text.bytes().as_ptr().cast(), text.bytes().len());
     }
 }

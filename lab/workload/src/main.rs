@@ -8,6 +8,7 @@
 //! compared with what happened.
 
 mod args;
+mod beat;
 mod behave;
 mod log;
 

@@ -1,0 +1,3 @@
+//! What the workload shares with those who watch it: the page in which it leaves its heartbeat.
+
+pub mod page;
