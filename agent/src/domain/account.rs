@@ -2,6 +2,7 @@
 //! account can be built again at any time, and comes out the same from the same facts.
 
 use super::{
+    cause::{Circumstances, cause, container_cause},
     identity::Identity,
     ids::{CgroupId, ContainerId, PodUid, SandboxId},
     input::{ApiTerminated, ContainerKind, ExitStatus, LossKind},
@@ -10,10 +11,11 @@ use super::{
         Cause, ContainerDeath, Finding, FindingKind, Milestone, MilestoneKind, PodRef,
         PodTermination, Source,
     },
+    phases::{Path, phases},
+    pre_stop,
     process::Processes,
     runtime::{Between, Container, Runtime, Sandbox},
     signal,
-    termination::{Circumstances, cause, container_cause, hook, phases, requires_stop},
     time::{Anchor, BootTime},
     verdict::{Case, Judgement, judge, secs},
 };
@@ -347,23 +349,39 @@ impl<'a> Account<'a> {
         container.stop_signal.or_else(by_spec).unwrap_or(DEFAULT_STOP_SIGNAL)
     }
 
-    /// The grace in force at the container's end: the request's, else what the runtime noted when
-    /// the container was made, else the spec's.
+    /// The grace that was granted: by the first request, else what the runtime noted when the
+    /// container was made, else the spec's.
     fn grace(&self, container: &Container, request: Option<&Request>) -> Option<i64> {
-        let in_force = request.and_then(|_| {
-            let until = self.ended(&container.info.id)?;
-            Some(self.object()?.in_force(until)?.grace_seconds)
-        });
-        in_force.or(container.info.grace_seconds).or_else(|| self.object()?.pod.grace_seconds)
+        request
+            .map(|r| r.grace_seconds)
+            .or(container.info.grace_seconds)
+            .or_else(|| self.object()?.pod.grace_seconds)
+    }
+
+    /// The time from the first act of stopping to the deadline, which a later request may have
+    /// brought nearer.
+    fn allowed(&self, from: BootTime, ended: BootTime, grace_seconds: i64) -> Option<Duration> {
+        let seconds = |s: i64| u64::try_from(s).ok().map(Duration::from_secs);
+        let shortened = self
+            .object()
+            .and_then(|o| o.in_force(ended))
+            .filter(|r| r.grace_seconds < grace_seconds && r.at > from);
+        match shortened {
+            Some(r) => Some(r.at.since(from) + seconds(r.grace_seconds)?),
+            None => seconds(grace_seconds),
+        }
+        .filter(|allowed| !allowed.is_zero())
     }
 
     fn judgement(&self, id: &ContainerId, request: Option<&Request>) -> Option<Judgement> {
         let container = self.of.runtime.container(id)?;
         let processes = self.processes_of(id)?;
-        let pre_stop = hook(self.object(), &container.info.name, container.info.pre_stop.as_ref());
+        let pre_stop =
+            pre_stop::spec(self.object(), &container.info.name, container.info.pre_stop.as_ref());
         Some(judge(Case {
             processes,
             stop_signal: self.stop_signal(container),
+            kind: self.kind(&container.info.name),
             grace_seconds: self.grace(container, request),
             pre_stop: pre_stop.as_ref(),
             requested: request.map(|r| r.at),
@@ -380,10 +398,13 @@ impl<'a> Account<'a> {
         let stop_signal = container.map_or(DEFAULT_STOP_SIGNAL, |c| self.stop_signal(c));
         let name = container.map(|c| c.info.name.clone()).unwrap_or_default();
         let grace_seconds = container.and_then(|c| self.grace(c, request));
-        let pre_stop = container.and_then(|c| hook(self.object(), &name, c.info.pre_stop.as_ref()));
+        let pre_stop =
+            container.and_then(|c| pre_stop::spec(self.object(), &name, c.info.pre_stop.as_ref()));
+        let kind = self.kind(&name);
         let judged = judge(Case {
             processes,
             stop_signal,
+            kind,
             grace_seconds,
             pre_stop: pre_stop.as_ref(),
             requested: request.map(|r| r.at),
@@ -421,12 +442,11 @@ impl<'a> Account<'a> {
 
         let ended = self.ended(id);
         let grace_ratio = match (stop_began, ended, grace_seconds) {
-            (Some(from), Some(to), Some(grace)) if grace > 0 => {
-                Some(to.since(from).as_secs_f64() / grace as f64)
-            }
+            (Some(from), Some(to), Some(grace)) => self
+                .allowed(from, to, grace)
+                .map(|allowed| to.since(from).as_secs_f64() / allowed.as_secs_f64()),
             _ => None,
         };
-        let kind = self.kind(&name);
         let in_pods_end = pod_cause
             .filter(|_| stop_began.is_some() || request.is_none() || ran_into(request, ended));
         let cause = container_cause(self.object(), &name, stop_began.is_some(), in_pods_end);
@@ -467,12 +487,20 @@ impl<'a> Account<'a> {
         let deadline = in_force.at + Duration::from_secs(grace);
         (ended > deadline + DEADLINE_SLACK).then(|| Finding {
             kind: FindingKind::DeadlineMissed,
-            detail: format!(
-                "It ended {} after its deadline (a grace of {grace} s in force since {} before \
-                 that).",
-                secs(ended.since(deadline)),
-                secs(deadline.since(in_force.at)),
-            ),
+            detail: match self.object().and_then(Object::shortened) {
+                Some(_) => format!(
+                    "It ended {} after its deadline: a later request had shortened the grace to \
+                     {grace} s, {} before it ended.",
+                    secs(ended.since(deadline)),
+                    secs(ended.since(in_force.at)),
+                ),
+                None => format!(
+                    "It ended {} after its deadline, {} after the request with a grace of {grace} \
+                     s.",
+                    secs(ended.since(deadline)),
+                    secs(ended.since(in_force.at)),
+                ),
+            },
         })
     }
 
@@ -555,6 +583,16 @@ impl<'a> Account<'a> {
             pod_milestones.extend(change.map(|c| between(kind, c, Source::Cri)));
         }
         pod_milestones.extend(gone.map(|g| between(MilestoneKind::ObjectGone, g, Source::Api)));
+        let object = self.object().filter(|_| request.is_some());
+        let told =
+            |kind, at| Milestone { kind, at, uncertainty: Duration::ZERO, source: Source::Api };
+        if let Some(at) = object.and_then(|o| o.last_delete) {
+            pod_milestones.push(told(MilestoneKind::LastDelete, at));
+        }
+        let shortened = object.and_then(Object::shortened);
+        if let Some(shortened) = shortened {
+            pod_milestones.push(told(MilestoneKind::GraceShortened, shortened.at));
+        }
         pod_milestones.extend(self.cgroup_removed.filter(|at| *at >= began).map(|at| Milestone {
             kind: MilestoneKind::CgroupRemoved,
             at,
@@ -563,8 +601,13 @@ impl<'a> Account<'a> {
         }));
 
         let path = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
-        let stop_required = critical.is_some_and(|c| requires_stop(cause, c));
-        let phases = phases(began, ended, path, &pod_milestones, stop_required);
+        let stopping = containers
+            .iter()
+            .filter_map(|c| c.milestone(MilestoneKind::StopBegan))
+            .map(|m| m.at)
+            .min();
+        let pod = pod_milestones.as_slice();
+        let phases = phases(Path { began, ended, critical, pod, stopping, cause });
         let mut milestones: Vec<Milestone> = path.iter().chain(&pod_milestones).cloned().collect();
         milestones.sort_by_key(|m| (m.at, m.kind));
 
@@ -585,7 +628,8 @@ impl<'a> Account<'a> {
             pod: self.pod_ref(),
             life,
             cause,
-            grace_seconds: self.pod_grace(request, ended),
+            grace_seconds: self.pod_grace(request),
+            shortened_to_seconds: shortened.map(|s| s.grace_seconds),
             began,
             ended,
             began_wall_ns,
@@ -601,16 +645,9 @@ impl<'a> Account<'a> {
         }
     }
 
-    fn pod_grace(&self, request: Option<&Request>, ended: BootTime) -> Option<i64> {
-        let object = self.object()?;
-        match request {
-            // The kubelet's own last delete (grace 0) comes after everything has ended.
-            Some(first) => {
-                let last = self.sandbox_stopped().map_or(ended, |s| s.after);
-                object.in_force(last).map_or(Some(first.grace_seconds), |r| Some(r.grace_seconds))
-            }
-            None => object.pod.grace_seconds,
-        }
+    /// What the first request granted; a later one may have shortened it.
+    fn pod_grace(&self, request: Option<&Request>) -> Option<i64> {
+        request.map(|r| r.grace_seconds).or_else(|| self.object()?.pod.grace_seconds)
     }
 
     /// Where the account begins.

@@ -5,6 +5,7 @@
 //! [`observation::Observation`]. `tests/purity.rs` enforces it.
 
 pub mod account;
+pub mod cause;
 pub mod cgroup_path;
 pub mod engine;
 pub mod identity;
@@ -12,9 +13,10 @@ pub mod ids;
 pub mod input;
 pub mod object;
 pub mod observation;
+pub mod phases;
+pub mod pre_stop;
 pub mod process;
 pub mod runtime;
 pub mod signal;
-pub mod termination;
 pub mod time;
 pub mod verdict;

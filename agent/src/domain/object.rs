@@ -39,6 +39,8 @@ pub struct Object {
     pub requested: Option<Request>,
     /// Later deadlines.
     pub changed: Vec<Request>,
+    /// The kubelet's own last delete (grace 0), where finalizers held the object after it.
+    pub last_delete: Option<BootTime>,
     /// It was already being deleted when the agent first saw it.
     pub found_deleting: bool,
     /// It is gone.
@@ -129,6 +131,7 @@ impl Objects {
                 known.gone = None;
                 known.requested = None;
                 known.changed.clear();
+                known.last_delete = None;
             }
             match (known.requested, request) {
                 (None, Some(first)) => known.requested = Some(first),
@@ -142,6 +145,11 @@ impl Objects {
                 }
                 _ => {}
             }
+            let to_zero = request.is_some_and(|r| r.grace_seconds == 0)
+                && known.requested.is_some_and(|first| first.grace_seconds > 0);
+            if to_zero && known.last_delete.is_none() && !pod.finalizers.is_empty() {
+                known.last_delete = Some(at);
+            }
             known.pod = pod;
         } else {
             if self.pods.len() >= MAX_KNOWN && !self.forget_oldest() {
@@ -149,8 +157,14 @@ impl Objects {
                 return None;
             }
             let found_deleting = from_list && request.is_some();
-            let object =
-                Object { pod, requested: request, changed: Vec::new(), found_deleting, gone: None };
+            let object = Object {
+                pod,
+                requested: request,
+                changed: Vec::new(),
+                last_delete: None,
+                found_deleting,
+                gone: None,
+            };
             self.pods.insert(uid.clone(), object);
         }
         Some(uid)
@@ -236,6 +250,15 @@ impl Object {
     /// The deletion request that concerns the pod itself.
     pub fn request(&self) -> Option<&Request> {
         if self.is_mirror() { None } else { self.requested.as_ref() }
+    }
+
+    /// The last request that shortened the grace, the kubelet's own last delete left out.
+    pub fn shortened(&self) -> Option<&Request> {
+        let first = self.request()?;
+        self.changed
+            .iter()
+            .rev()
+            .find(|r| r.grace_seconds > 0 && r.grace_seconds < first.grace_seconds)
     }
 
     /// The request in force when the containers were stopped: the last one that the kubelet did

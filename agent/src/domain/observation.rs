@@ -200,6 +200,10 @@ pub enum MilestoneKind {
     ContainerExited,
     /// The sandbox is stopped (not ready).
     SandboxStopped,
+    /// A later delete request shortened the grace.
+    GraceShortened,
+    /// The kubelet has done its part and deleted the object for good; finalizers hold it.
+    LastDelete,
     /// The pod's object is gone.
     ObjectGone,
     /// The runtime has forgotten the sandbox.
@@ -232,6 +236,8 @@ pub enum PhaseKind {
     PreStop,
     /// preStop's end → the stop signal.
     StopCall,
+    /// A native sidecar waits until all others have ended, then gets its stop signal.
+    SidecarWait,
     /// The stop signal → exit, or SIGKILL.
     Shutdown,
     /// SIGKILL → exit.
@@ -242,8 +248,10 @@ pub enum PhaseKind {
     RuntimeNotice,
     /// The runtime knows → the sandbox is stopped (CNI teardown and all).
     SandboxStop,
-    /// The sandbox is stopped → the object is gone (status, volumes, cgroup, finalizers).
+    /// The sandbox is stopped → the kubelet has deleted the object (status, volumes, cgroup).
     Cleanup,
+    /// The kubelet is done → the last finalizer is gone, and the object with it.
+    Finalizers,
     /// Between two known milestones where one that is required is missing.
     Unattributed,
 }
@@ -303,9 +311,10 @@ pub struct ContainerDeath {
     pub exit: Option<ExitStatus>,
     /// The signal that was to stop it.
     pub stop_signal: u8,
-    /// The grace that was in force, seconds.
+    /// The grace that was granted, seconds.
     pub grace_seconds: Option<i64>,
-    /// Share of the grace that was used, from the first act of stopping to empty.
+    /// Share of the time that was allowed, from the first act of stopping to empty: the grace, or
+    /// less where a later request shortened it.
     pub grace_ratio: Option<f64>,
     /// Its preStop hook by the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -337,8 +346,12 @@ pub struct PodTermination {
     pub life: u32,
     /// Why.
     pub cause: Cause,
-    /// The grace in force at the end, seconds.
+    /// The grace that the first request granted, seconds.
     pub grace_seconds: Option<i64>,
+    /// A later request shortened it to this, seconds from then on (the apiserver makes it 1 where
+    /// the new deadline has passed already).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shortened_to_seconds: Option<i64>,
     /// Where the account begins.
     pub began: BootTime,
     /// Where the account ends: the latest of the processes, the sandbox and the object.
@@ -437,13 +450,15 @@ labels! {
         PreStopBegan = "pre_stop_began", PreStopEnded = "pre_stop_ended", TermSent = "term_sent",
         TermHandled = "term_handled", KillSent = "kill_sent", Exited = "exited", Empty = "empty",
         ContainerExited = "container_exited", SandboxStopped = "sandbox_stopped",
+        GraceShortened = "grace_shortened", LastDelete = "last_delete",
         ObjectGone = "object_gone", SandboxRemoved = "sandbox_removed",
         CgroupRemoved = "cgroup_removed",
     }
     PhaseKind {
         KubeletReaction = "kubelet_reaction", PreStop = "pre_stop", StopCall = "stop_call",
+        SidecarWait = "sidecar_wait",
         Shutdown = "shutdown", Kill = "kill", Reap = "reap", RuntimeNotice = "runtime_notice",
-        SandboxStop = "sandbox_stop", Cleanup = "cleanup",
+        SandboxStop = "sandbox_stop", Cleanup = "cleanup", Finalizers = "finalizers",
         Unattributed = "unattributed",
     }
     LossKind {

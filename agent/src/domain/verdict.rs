@@ -3,9 +3,10 @@
 
 use super::{
     ids::Tgid,
-    input::{Disposition, ExitStatus, Hook, LossKind, Sender},
+    input::{ContainerKind, Disposition, ExitStatus, Hook, LossKind, Sender},
     observation::{Evidence, Milestone, MilestoneKind, Proof, Source, Verdict},
-    process::{Injected, Processes, SI_KERNEL, SIGKILL, Sent, Taken, kept, thrown_away},
+    pre_stop::{HookRun, Search},
+    process::{Processes, SI_KERNEL, SIGKILL, Sent, Taken, kept, thrown_away},
     signal,
     time::BootTime,
 };
@@ -14,12 +15,6 @@ use std::time::Duration;
 /// The kubelet never gives a container less than this before SIGKILL
 /// (`minimumGracePeriodInSeconds`, kuberuntime_manager.go).
 pub const GRACE_FLOOR_SECONDS: i64 = 2;
-
-/// The watch may hand out the delete request this much later than the kubelet got it.
-const REQUEST_LAG: Duration = Duration::from_secs(1);
-
-/// From the end of the hook to the stop signal: 10 to 30 ms on an idle node (FACTS §7).
-const HOOK_TO_STOP: Duration = Duration::from_millis(500);
 
 /// Signals that a program brings upon itself.
 const OWN_MAKING: [u8; 9] = [4, 5, 6, 7, 8, 11, 24, 25, 31];
@@ -31,6 +26,8 @@ pub struct Case<'a> {
     pub processes: &'a Processes,
     /// The signal that is to stop it.
     pub stop_signal: u8,
+    /// Its kind.
+    pub kind: ContainerKind,
     /// The grace in force, seconds.
     pub grace_seconds: Option<i64>,
     /// preStop by the spec.
@@ -64,7 +61,7 @@ struct Facts<'a> {
     taken: Option<Taken>,
     kill: Option<&'a Sent>,
     kernel_kill: Option<&'a Sent>,
-    hook: Option<Injected>,
+    hook: Option<HookRun>,
 }
 
 /// Judges one container's end.
@@ -122,28 +119,18 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    /// Which of the processes from outside was the preStop hook: spec'd as exec, begun after the
-    /// request (less the watch's lag) and before the stop signal. The kubelet calls StopContainer
-    /// as soon as the hook has ended: the one that ended just before the stop signal, or still ran
-    /// then, goes before the others; then the one with the handler's name; then the first. A doubt
-    /// remains where a probe of the same name ends in that very moment.
-    fn find_hook(&self) -> Option<Injected> {
-        let Some(Hook::Exec(binary)) = self.case.pre_stop else { return None };
-        let until = self.stop.map(|s| s.at).or(self.exit.map(|(at, _)| at))?;
-        let grace = u64::try_from(self.case.grace_seconds?).ok()?;
-        let since = match self.case.requested {
-            Some(at) => at - REQUEST_LAG,
-            None => until - Duration::from_secs(grace.saturating_add(1)),
+    fn find_hook(&self) -> Option<HookRun> {
+        let case = &self.case;
+        let search = Search {
+            spec: case.pre_stop?,
+            processes: case.processes,
+            kind: case.kind,
+            requested: case.requested,
+            grace_seconds: case.grace_seconds,
+            stop: self.stop.map(|s| s.at),
+            exit: self.exit.map(|(at, _)| at),
         };
-        let name: String = binary.chars().take(15).collect(); // TASK_COMM_LEN
-        let close = |i: &Injected| {
-            i.ended.is_none_or(|(at, _)| at >= until || until.since(at) <= HOOK_TO_STOP)
-        };
-        self.case
-            .processes
-            .injected()
-            .filter(|i| i.began >= since && i.began < until)
-            .min_by_key(|i| (!close(i), i.comm != name, i.began))
+        search.run()
     }
 
     fn killed(&self) -> bool {
@@ -152,7 +139,7 @@ impl<'a> Facts<'a> {
 
     fn hook_was_cut_off(&self) -> bool {
         match (&self.hook, self.stop) {
-            (Some(hook), Some(stop)) => hook.ended.is_none_or(|(at, _)| at > stop.at),
+            (Some(hook), Some(stop)) => hook.ended.is_none_or(|at| at > stop.at),
             _ => false,
         }
     }
@@ -161,7 +148,7 @@ impl<'a> Facts<'a> {
     /// arithmetic: preStop's time is subtracted in whole seconds.
     fn left_by_hook(&self) -> Option<i64> {
         let (hook, stop) = (self.hook.as_ref()?, self.stop?);
-        let end = hook.ended.map_or(stop.at, |(at, _)| at.min(stop.at));
+        let end = hook.ended.map_or(stop.at, |at| at.min(stop.at));
         let used = i64::try_from(end.since(hook.began).as_secs()).ok()?;
         (used > 0).then_some(self.case.grace_seconds? - used)
     }
@@ -504,9 +491,10 @@ impl<'a> Facts<'a> {
             list.push(kernel(taken.at, what));
         }
         if let Some(hook) = &self.hook {
-            list.push(kernel(hook.began, format!("exec of {} from outside (preStop)", hook.comm)));
-            if let Some((at, status)) = hook.ended {
-                list.push(kernel(at, format!("exit of {} (preStop): {status:?}", hook.comm)));
+            let HookRun { began: at, source, .. } = *hook;
+            list.push(Evidence { at, source, what: hook.what.clone() });
+            if let Some((at, status)) = hook.ended.zip(hook.status) {
+                list.push(kernel(at, format!("exit of the preStop hook: {status:?}")));
             }
         }
         for (at, pid) in &self.case.processes.oom {
@@ -526,23 +514,28 @@ impl<'a> Facts<'a> {
             Empty, Exited, KillSent, PreStopBegan, PreStopEnded, StopBegan, TermHandled, TermSent,
         };
         let mut list: Vec<Milestone> = Vec::new();
-        let mut mark = |kind, at: Option<BootTime>| {
-            if let Some(at) = at {
-                let uncertainty = Duration::ZERO;
-                list.push(Milestone { kind, at, uncertainty, source: Source::Kernel });
-            }
+        let mut mark = |kind, at: Option<BootTime>, source| {
+            let uncertainty = Duration::ZERO;
+            list.extend(at.map(|at| Milestone { kind, at, uncertainty, source }));
         };
-        let hook_began = self.hook.as_ref().map(|h| h.began);
+        let (stop, seen) = (self.stop.map(|s| s.at), Source::Kernel);
         let kill = self.kill.or(self.kernel_kill).filter(|_| self.killed());
-        let acts = [hook_began, self.stop.map(|s| s.at), self.kill.map(|s| s.at)];
-        mark(StopBegan, acts.into_iter().flatten().min());
-        mark(PreStopBegan, hook_began);
-        mark(PreStopEnded, self.hook.as_ref().and_then(|h| h.ended).map(|(at, _)| at));
-        mark(TermSent, self.stop.map(|s| s.at));
-        mark(TermHandled, self.taken.map(|t| t.at));
-        mark(KillSent, kill.map(|s| s.at));
-        mark(Exited, self.exit.map(|(at, _)| at));
-        mark(Empty, self.case.processes.ended());
+        let acts = [stop, self.kill.map(|s| s.at)].into_iter().flatten().min();
+        match &self.hook {
+            Some(hook) if acts.is_none_or(|act| hook.began < act) => {
+                mark(StopBegan, Some(hook.began), hook.source);
+            }
+            _ => mark(StopBegan, acts, seen),
+        }
+        if let Some(hook) = &self.hook {
+            mark(PreStopBegan, Some(hook.began), hook.source);
+            mark(PreStopEnded, hook.ended, hook.source);
+        }
+        mark(TermSent, stop, seen);
+        mark(TermHandled, self.taken.map(|t| t.at), seen);
+        mark(KillSent, kill.map(|s| s.at), seen);
+        mark(Exited, self.exit.map(|(at, _)| at), seen);
+        mark(Empty, self.case.processes.ended(), seen);
         list.sort_by_key(|m| (m.at, m.kind));
         list
     }

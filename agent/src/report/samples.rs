@@ -110,6 +110,7 @@ pub(crate) fn graceful() -> PodTermination {
         life: 1,
         cause: Cause::ApiDelete,
         grace_seconds: Some(30),
+        shortened_to_seconds: None,
         began: ms(0),
         ended: ms(5_402),
         began_wall_ns: 1_790_000_000_000_000_000,

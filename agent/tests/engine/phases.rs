@@ -1,10 +1,13 @@
 //! Milestones → additive phases, and circumstances → cause.
 
 use coroner::domain::{
-    input::ApiPod,
+    cause::{Circumstances, cause},
+    input::{ApiPod, ContainerKind},
     object::{Object, Request},
-    observation::{Cause, Milestone, MilestoneKind, Phase, PhaseKind, Source},
-    termination::{Circumstances, cause, phases},
+    observation::{
+        Cause, ContainerDeath, Milestone, MilestoneKind, Phase, PhaseKind, Proof, Source, Verdict,
+    },
+    phases::{Path, phases},
     time::{BootTime, WallTime},
 };
 use std::time::Duration;
@@ -26,18 +29,104 @@ fn spans(phases: &[Phase]) -> Vec<(P, u64)> {
     phases.iter().map(|p| (p.kind, p.to.0 - p.from.0)).collect()
 }
 
+/// A container's death with these milestones. `stopped`: a stop signal belongs to it.
+fn death(kind: ContainerKind, stopped: bool, path: &[(M, u64)]) -> ContainerDeath {
+    ContainerDeath {
+        id: "c".into(),
+        name: "c".into(),
+        pod: None,
+        kind,
+        verdict: if stopped { Verdict::Unknown } else { Verdict::Completed },
+        proof: Proof::default(),
+        cause: Cause::ApiDelete,
+        findings: Vec::new(),
+        exit: None,
+        stop_signal: 15,
+        grace_seconds: None,
+        grace_ratio: None,
+        pre_stop: None,
+        killer: None,
+        children_killed: 0,
+        children_names: Vec::new(),
+        milestones: marks(path),
+        truncated: false,
+        incomplete: Vec::new(),
+    }
+}
+
 #[track_caller]
-fn check(path: &[(M, u64)], pod: &[(M, u64)], required: bool, expected: &[(P, u64)]) {
-    let (path, pod) = (marks(path), marks(pod));
-    let ended = path.iter().chain(&pod).map(|m| m.at).max().unwrap();
-    let phases = phases(BootTime(1000), ended, &path, &pod, required);
+fn check(path: &[(M, u64)], pod: &[(M, u64)], stopped: bool, expected: &[(P, u64)]) {
+    check_of(&death(ContainerKind::Main, stopped, path), None, pod, expected);
+}
+
+#[track_caller]
+fn check_of(
+    critical: &ContainerDeath,
+    stopping: Option<u64>,
+    pod: &[(M, u64)],
+    expected: &[(P, u64)],
+) {
+    let (began, pod) = (BootTime(1000), marks(pod));
+    let ended = critical.milestones.iter().chain(&pod).map(|m| m.at).max().unwrap();
+    let phases = phases(Path {
+        began,
+        ended,
+        critical: Some(critical),
+        pod: &pod,
+        stopping: stopping.map(BootTime),
+        cause: Cause::ApiDelete,
+    });
     assert_eq!(spans(&phases), expected);
-    let mut at = BootTime(1000);
+    let mut at = began;
     for phase in &phases {
         assert_eq!(phase.from, at, "each begins where the one before ended");
         at = phase.to;
     }
-    assert_eq!(at, ended.max(BootTime(1000)));
+    assert_eq!(at, ended.max(began));
+}
+
+/// The main containers were stopped at 1100 and took until 1500.
+#[test]
+fn a_sidecar_waits_for_its_turn() {
+    let path = [(M::TermSent, 1500), (M::Exited, 1600), (M::Empty, 1601)];
+    let sidecar = death(ContainerKind::Sidecar, true, &path);
+    let expected =
+        [(P::KubeletReaction, 100), (P::SidecarWait, 400), (P::Shutdown, 100), (P::Reap, 1)];
+    check_of(&sidecar, Some(1100), &[], &expected);
+    // Its own hook runs at once, then it waits.
+    let path = [
+        (M::PreStopBegan, 1100),
+        (M::PreStopEnded, 1150),
+        (M::TermSent, 1500),
+        (M::Exited, 1600),
+        (M::Empty, 1601),
+    ];
+    let sidecar = death(ContainerKind::Sidecar, true, &path);
+    let expected = [
+        (P::KubeletReaction, 100),
+        (P::PreStop, 50),
+        (P::SidecarWait, 350),
+        (P::Shutdown, 100),
+        (P::Reap, 1),
+    ];
+    check_of(&sidecar, Some(1100), &[], &expected);
+}
+
+#[test]
+fn finalizers_are_told_from_the_kubelets_cleanup() {
+    let path =
+        [(M::TermSent, 1020), (M::Exited, 1200), (M::Empty, 1201), (M::ContainerExited, 1210)];
+    let pod = [(M::SandboxStopped, 1300), (M::LastDelete, 1450), (M::ObjectGone, 9000)];
+    let expected = [
+        (P::KubeletReaction, 20),
+        (P::Shutdown, 180),
+        (P::Reap, 1),
+        (P::RuntimeNotice, 9),
+        (P::SandboxStop, 90),
+        (P::Cleanup, 150),
+        (P::Finalizers, 7550),
+    ];
+    check(&path, &pod, true, &expected);
 }
 
 #[test]
@@ -147,7 +236,14 @@ fn object(disruption: Option<&str>, reason: &str, grace: Option<i64>) -> Object 
         grace_seconds,
         asked_wall: WallTime(0),
     });
-    Object { pod, requested, changed: Vec::new(), found_deleting: false, gone: None }
+    Object {
+        pod,
+        requested,
+        changed: Vec::new(),
+        last_delete: None,
+        found_deleting: false,
+        gone: None,
+    }
 }
 
 const NOTHING: Circumstances<'static> = Circumstances {

@@ -8,7 +8,8 @@ use coroner::{
         engine::{Engine, Settings},
         input::{ExitStatus, Input, Received},
         observation::{
-            Amendment, ContainerDeath, FindingKind, MilestoneKind, Observation, PodTermination,
+            Amendment, ContainerDeath, FindingKind, MilestoneKind, Observation, PhaseKind,
+            PodTermination, Source,
         },
         time::{Anchor, BootTime},
     },
@@ -64,21 +65,24 @@ fn replays_to_its_truth(name: &str) -> Said {
     let said = run(recording.anchor, recording.inputs);
     assert_eq!(said.late, 0, "nothing came later than the settle window");
     let pods = recording.truth["pods"].as_object().unwrap();
-    for (pod, truth) in pods {
-        let name = pod.split_once('/').unwrap().1;
-        let lives = said.terminations.get(name).unwrap_or_else(|| panic!("{name} never ended"));
+    let names: Vec<_> = pods.keys().map(|pod| pod.split_once('/').unwrap().1).collect();
+    for (name, truth) in names.iter().zip(pods.values()) {
+        let lives = said.terminations.get(*name).unwrap_or_else(|| panic!("{name} never ended"));
         let [end] = lives.as_slice() else { panic!("{name} ended {} times", lives.len()) };
-        check(end, truth);
-        let told: Vec<_> = said.deaths[name].iter().map(|d| &d.id).collect();
+        let deaths = &said.deaths[*name];
+        check(end, deaths, truth);
         for death in &end.containers {
-            let times = told.iter().filter(|id| **id == &death.id).count();
+            let times = deaths.iter().filter(|d| d.id == death.id).count();
             assert_eq!(times, 1, "{} was told once", death.name);
         }
     }
+    let others: Vec<_> = said.deaths.keys().filter(|n| !names.contains(&n.as_str())).collect();
+    assert!(others.is_empty(), "nothing is told that the truth does not know: {others:?}");
     said
 }
 
-fn check(end: &PodTermination, truth: &Value) {
+/// `deaths`: those that were told by themselves and those that the account tells.
+fn check(end: &PodTermination, deaths: &[ContainerDeath], truth: &Value) {
     let shown = serde_json::to_string_pretty(end).unwrap();
     assert_eq!(truth["cause"], end.cause.as_str(), "{shown}");
     if let Some(grace) = truth["grace_seconds"].as_i64() {
@@ -87,9 +91,10 @@ fn check(end: &PodTermination, truth: &Value) {
     let sum: Duration = end.phases.iter().map(|p| p.to.since(p.from)).sum();
     assert_eq!(sum, end.total(), "phases are additive: {shown}");
     for (container, lives) in truth["containers"].as_object().unwrap() {
-        let deaths: Vec<_> = end.containers.iter().filter(|c| &c.name == container).collect();
+        let mut deaths: Vec<_> = deaths.iter().filter(|c| &c.name == container).collect();
+        deaths.sort_by_key(|d| d.milestones.first().map(|m| m.at));
         let lives = lives.as_array().unwrap();
-        assert_eq!(deaths.len(), lives.len(), "lives of {container}: {shown}");
+        assert_eq!(deaths.len(), lives.len(), "lives of {container}: {deaths:#?}");
         for (death, life) in deaths.iter().zip(lives) {
             check_death(death, life);
         }
@@ -111,6 +116,9 @@ fn check(end: &PodTermination, truth: &Value) {
 fn check_death(death: &ContainerDeath, life: &Value) {
     let shown = serde_json::to_string_pretty(death).unwrap();
     assert_eq!(life["verdict"], death.verdict.as_str(), "{shown}");
+    if let Some(cause) = life["cause"].as_str() {
+        assert_eq!(death.cause.as_str(), cause, "{shown}");
+    }
     if let Some(code) = life["exit_code"].as_u64() {
         assert_eq!(death.exit, Some(ExitStatus::Code(code as u8)), "{shown}");
     }
@@ -181,6 +189,102 @@ fn containerd_killed() {
     let details: Vec<_> = end.containers[0].findings.iter().map(|f| f.detail.as_str()).collect();
     let says = "The API says exit code 255 and phase Failed, the kernel says exit code 0.";
     assert!(details.contains(&says), "{details:?}");
+}
+
+#[test]
+fn leak_notready() {
+    replays_to_its_truth("k1.23-containerd1.7/leak-notready");
+}
+
+#[test]
+fn grace_shortened() {
+    let said = replays_to_its_truth("k1.33-containerd1.7/grace-shortened");
+    let end = &said.terminations["g"][0];
+    // Asked for 3 s; the apiserver made it 1 from that moment on, for the 3 s had passed.
+    assert_eq!(end.shortened_to_seconds, Some(1));
+    let shortened = end.milestone(MilestoneKind::GraceShortened).unwrap();
+    assert_eq!(shortened.at.since(end.began).as_secs(), 6);
+    let death = &end.containers[0];
+    assert!(death.grace_ratio.unwrap() > 8.0, "60 s of the 7 s that it had in the end");
+    let detail = finding(end, FindingKind::DeadlineMissed).unwrap();
+    assert!(detail.starts_with("It ended 52.8 s after its deadline: a later request"), "{detail}");
+}
+
+#[test]
+fn job_completed() {
+    replays_to_its_truth("k1.33-containerd1.7/job-completed");
+}
+
+#[test]
+fn kubelet_restarted() {
+    replays_to_its_truth("k1.33-containerd1.7/kubelet-restarted");
+}
+
+#[test]
+fn liveness_kill() {
+    replays_to_its_truth("k1.33-containerd1.7/liveness-kill");
+}
+
+#[test]
+fn prestop_longer_than_grace() {
+    let said = replays_to_its_truth("k1.33-containerd1.7/prestop-longer-than-grace");
+    let end = &said.terminations["d"][0];
+    assert!(finding(end, FindingKind::PrestopCutOff).is_some());
+    let hook = end.phase(PhaseKind::PreStop).as_secs_f64();
+    assert!((hook - 5.0).abs() < 0.2, "the budget is min(preStop, grace): {hook}");
+}
+
+#[test]
+fn prestop_sleep_action() {
+    let said = replays_to_its_truth("k1.33-containerd1.7/prestop-sleep-action");
+    let end = &said.terminations["e"][0];
+    assert_eq!(end.phase(PhaseKind::PreStop).as_secs(), 3);
+    let reaction = end.phase(PhaseKind::KubeletReaction);
+    assert!(reaction.as_secs_f64() < 0.5, "{reaction:?}");
+    for kind in [MilestoneKind::PreStopBegan, MilestoneKind::PreStopEnded] {
+        assert_eq!(end.milestone(kind).unwrap().source, Source::Inferred);
+    }
+}
+
+#[test]
+fn shell_not_forwarding() {
+    replays_to_its_truth("k1.33-containerd1.7/shell-not-forwarding");
+}
+
+/// Main took 4 s from its stop signal; the sidecar's came after it.
+fn sidecar_waited(end: &PodTermination) {
+    let side = end.containers.iter().find(|c| c.name == "side").unwrap();
+    assert_eq!(end.critical.as_ref(), Some(&side.id));
+    assert_eq!(end.phase(PhaseKind::SidecarWait).as_secs(), 4);
+    assert!(side.grace_ratio.unwrap() < 0.3, "it is not late: {side:#?}");
+    assert_eq!(finding(end, FindingKind::DeadlineMissed), None);
+}
+
+#[test]
+fn sidecar_order() {
+    let said = replays_to_its_truth("k1.33-containerd1.7/sidecar-order");
+    sidecar_waited(&said.terminations["j"][0]);
+}
+
+#[test]
+fn static_and_mirror() {
+    replays_to_its_truth("k1.33-containerd1.7/static-and-mirror");
+}
+
+#[test]
+fn prestop_then_handled_by_a_newer_kubelet() {
+    replays_to_its_truth("k1.36-containerd2.1/prestop-then-handled");
+}
+
+#[test]
+fn sidecar_order_by_a_newer_kubelet() {
+    let said = replays_to_its_truth("k1.36-containerd2.1/sidecar-order");
+    sidecar_waited(&said.terminations["j"][0]);
+}
+
+#[test]
+fn static_and_mirror_by_a_newer_kubelet() {
+    replays_to_its_truth("k1.36-containerd2.1/static-and-mirror");
 }
 
 /// Inputs are a recording format: what is written reads back as it was.

@@ -3,7 +3,7 @@
 mod script;
 
 use coroner::domain::{
-    input::{Disposition, ExitStatus, Hook},
+    input::{ContainerKind, Disposition, ExitStatus, Hook},
     observation::{MilestoneKind, Verdict},
     verdict::{Case, judge},
 };
@@ -27,6 +27,7 @@ fn judged(script: Script, pre_stop: Option<&Hook>, expected: Verdict, says: &str
     let judgement = judge(Case {
         processes: &script.processes,
         stop_signal: script.stop_signal,
+        kind: ContainerKind::Main,
         grace_seconds: Some(10),
         pre_stop,
         requested: Some(ms(900)),
@@ -215,6 +216,7 @@ fn milestones_are_in_order_of_time() {
     let judgement = judge(Case {
         processes: &script.processes,
         stop_signal: 15,
+        kind: ContainerKind::Main,
         grace_seconds: Some(10),
         pre_stop: None,
         requested: None,

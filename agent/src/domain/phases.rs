@@ -1,0 +1,115 @@
+//! One pod life's end: milestones → additive phases along the critical path.
+
+use super::{
+    input::ContainerKind,
+    observation::{Cause, ContainerDeath, Milestone, MilestoneKind, Phase, PhaseKind, Verdict},
+    time::BootTime,
+};
+
+/// What the phases are made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Path<'a> {
+    /// Where the account begins.
+    pub began: BootTime,
+    /// Where it ends.
+    pub ended: BootTime,
+    /// The container on the critical path.
+    pub critical: Option<&'a ContainerDeath>,
+    /// The milestones of the pod itself.
+    pub pod: &'a [Milestone],
+    /// The first act of stopping any of its containers.
+    pub stopping: Option<BootTime>,
+    /// Why it ended.
+    pub cause: Cause,
+}
+
+/// Phases from `began` to `ended` along the path of one container. Additive by construction: each
+/// begins where the one before ended, and none goes backwards, so that a fact which came earlier
+/// than its place in the graph (an object gone before its processes) takes no time from another.
+pub fn phases(path: Path<'_>) -> Vec<Phase> {
+    use MilestoneKind::{
+        ContainerExited, Empty, Exited, KillSent, LastDelete, ObjectGone, PreStopBegan,
+        PreStopEnded, SandboxStopped, TermSent,
+    };
+    let Path { began, ended, critical, pod, .. } = path;
+    let of_container = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
+    let at = |kind| of_container.iter().chain(pod).find(|m| m.kind == kind).map(|m| m.at);
+    let mut walk = Walk { cur: began, ended, phases: Vec::new() };
+
+    let (term, kill, exited) = (at(TermSent), at(KillSent), at(Exited));
+    let sidecar = critical.is_some_and(|c| c.kind == ContainerKind::Sidecar);
+    if let Some(hook) = at(PreStopBegan) {
+        walk.to(Some(hook), PhaseKind::KubeletReaction);
+        let hook_ended = at(PreStopEnded).filter(|end| term.is_none_or(|term| *end <= term));
+        match (hook_ended, term) {
+            (Some(end), _) => walk.to(Some(end), PhaseKind::PreStop),
+            (None, Some(term)) => walk.to(Some(term), PhaseKind::PreStop),
+            (None, None) => walk.to(kill.or(exited), PhaseKind::PreStop),
+        }
+        walk.to(term, if sidecar { PhaseKind::SidecarWait } else { PhaseKind::StopCall });
+    } else {
+        if sidecar {
+            // The kubelet acts on all containers at once, and has sidecars wait for their turn
+            // (kuberuntime_termination_order.go).
+            walk.to(path.stopping.min(term), PhaseKind::KubeletReaction);
+            walk.to(term, PhaseKind::SidecarWait);
+        }
+        walk.to(term, PhaseKind::KubeletReaction);
+    }
+    if term.is_none() {
+        // Nothing was sent before it ended, or what was sent was not seen.
+        let required = critical.is_some_and(|c| requires_stop(path.cause, c));
+        let kind = if required { PhaseKind::Unattributed } else { PhaseKind::KubeletReaction };
+        walk.to(kill.or(exited).or(at(Empty)), kind);
+    }
+    walk.to(kill, PhaseKind::Shutdown);
+    let last = if kill.is_some() { PhaseKind::Kill } else { PhaseKind::Shutdown };
+    walk.to(exited, last);
+    walk.known(at(Empty), exited.is_some() || at(Empty).is_none(), PhaseKind::Reap);
+    let mut known = at(Empty).is_some();
+    walk.known(at(ContainerExited), known, PhaseKind::RuntimeNotice);
+    known = at(ContainerExited).is_some() || of_container.is_empty();
+    walk.known(at(SandboxStopped), known, PhaseKind::SandboxStop);
+    known = at(SandboxStopped).is_some();
+    walk.known(at(LastDelete), known, PhaseKind::Cleanup);
+    let last = if at(LastDelete).is_some() { PhaseKind::Finalizers } else { PhaseKind::Cleanup };
+    walk.known(at(ObjectGone), known, last);
+    walk.to(Some(ended), PhaseKind::Unattributed);
+    walk.phases
+}
+
+struct Walk {
+    cur: BootTime,
+    ended: BootTime,
+    phases: Vec<Phase>,
+}
+
+impl Walk {
+    fn to(&mut self, at: Option<BootTime>, kind: PhaseKind) {
+        let Some(at) = at.map(|at| at.min(self.ended)).filter(|at| *at > self.cur) else { return };
+        match self.phases.last_mut() {
+            Some(last) if last.kind == kind => last.to = at,
+            _ => self.phases.push(Phase { kind, from: self.cur, to: at }),
+        }
+        self.cur = at;
+    }
+
+    /// As [`Self::to`], if the milestone before is known; the time is unattributed otherwise.
+    fn known(&mut self, at: Option<BootTime>, before_is_known: bool, kind: PhaseKind) {
+        self.to(at, if before_is_known { kind } else { PhaseKind::Unattributed });
+    }
+}
+
+/// Whether the graph requires a stop signal for this end: the cause is a stop, and the container
+/// did not leave by itself before one came.
+fn requires_stop(cause: Cause, death: &ContainerDeath) -> bool {
+    cause != Cause::Completed
+        && !matches!(
+            death.verdict,
+            Verdict::Completed
+                | Verdict::Failed
+                | Verdict::Crashed
+                | Verdict::OomKilled
+                | Verdict::ForceKilled
+        )
+}

@@ -1,0 +1,159 @@
+//! The preStop hook: which of the processes from outside it was, or, where it has no process
+//! (sleep, httpGet, tcpSocket), what the spec and the gap before the stop signal say of it.
+
+use super::{
+    input::{ContainerKind, ExitStatus, Hook},
+    object::Object,
+    observation::Source,
+    process::{Injected, Processes},
+    time::BootTime,
+};
+use std::time::Duration;
+
+/// The watch may hand out the delete request this much later than the kubelet got it.
+const REQUEST_LAG: Duration = Duration::from_secs(1);
+
+/// From the end of the hook to the stop signal: 10 to 30 ms on an idle node (FACTS §7).
+const HOOK_TO_STOP: Duration = Duration::from_millis(500);
+
+/// A gap as short as this is the kubelet's own reaction: whether a request by the kubelet was part
+/// of it cannot be told.
+const REACTION: Duration = Duration::from_secs(1);
+
+/// How the hook ran.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HookRun {
+    /// Its beginning. Inferred where it has no process: for a request by the kubelet the delete
+    /// request, so that the kubelet's own reaction is part of it.
+    pub began: BootTime,
+    /// Its end, if it ended before it was given up.
+    pub ended: Option<BootTime>,
+    /// How its process ended.
+    pub status: Option<ExitStatus>,
+    /// The kernel saw its process, or it is inferred.
+    pub source: Source,
+    /// What says so, for the proof.
+    pub what: String,
+}
+
+/// What the search for the hook rests on.
+#[derive(Clone, Copy, Debug)]
+pub struct Search<'a> {
+    /// The hook by the spec.
+    pub spec: &'a Hook,
+    /// What the kernel told.
+    pub processes: &'a Processes,
+    /// The container's kind: a sidecar's hook runs at once, its stop signal comes when all others
+    /// are gone.
+    pub kind: ContainerKind,
+    /// When the pod's deletion was requested.
+    pub requested: Option<BootTime>,
+    /// The grace in force, seconds.
+    pub grace_seconds: Option<i64>,
+    /// The stop signal.
+    pub stop: Option<BootTime>,
+    /// The main process' exit.
+    pub exit: Option<BootTime>,
+}
+
+impl Search<'_> {
+    /// How the hook ran, if it did.
+    pub fn run(&self) -> Option<HookRun> {
+        match self.spec {
+            Hook::Exec(binary) => self.process(binary),
+            Hook::Sleep(seconds) => self.sleep(u64::try_from(*seconds).ok()?),
+            Hook::HttpGet => self.request("httpGet"),
+            Hook::TcpSocket => self.request("tcpSocket"),
+        }
+    }
+
+    fn grace(&self) -> Option<Duration> {
+        Some(Duration::from_secs(u64::try_from(self.grace_seconds?).ok()?))
+    }
+
+    /// Which of the processes from outside was the hook: begun after the request (less the watch's
+    /// lag) and before the stop signal. The kubelet calls StopContainer as soon as the hook has
+    /// ended: the one that ended just before the stop signal, or still ran then, goes before the
+    /// others; then the one with the handler's name; then the first. A doubt remains where a probe
+    /// of the same name ends in that very moment.
+    fn process(&self, binary: &str) -> Option<HookRun> {
+        let until = self.stop.or(self.exit)?;
+        let since = match self.requested {
+            Some(at) => at - REQUEST_LAG,
+            None => until - (self.grace()? + Duration::from_secs(1)),
+        };
+        let name: String = binary.chars().take(15).collect(); // TASK_COMM_LEN
+        let waits = self.kind == ContainerKind::Sidecar;
+        let close = |i: &Injected| {
+            waits || i.ended.is_none_or(|(at, _)| at >= until || until.since(at) <= HOOK_TO_STOP)
+        };
+        let hook = self
+            .processes
+            .injected()
+            .filter(|i| i.began >= since && i.began < until)
+            .min_by_key(|i| (!close(i), i.comm != name, i.began))?;
+        Some(HookRun {
+            began: hook.began,
+            ended: hook.ended.map(|(at, _)| at),
+            status: hook.ended.map(|(_, status)| status),
+            source: Source::Kernel,
+            what: format!("exec of {} from outside (preStop)", hook.comm),
+        })
+    }
+
+    /// The kubelet sleeps, at most for the grace (`runSleepHandler`, lifecycle/handlers.go), then
+    /// stops the container.
+    fn sleep(&self, seconds: u64) -> Option<HookRun> {
+        let wanted = Duration::from_secs(seconds);
+        let slept = self.grace().map_or(wanted, |grace| grace.min(wanted));
+        let run = |began, ended| HookRun {
+            began,
+            ended,
+            status: None,
+            source: Source::Inferred,
+            what: format!("the spec has a preStop sleep of {seconds} s, which has no process"),
+        };
+        match (self.requested, self.stop) {
+            (Some(requested), Some(stop)) if self.kind == ContainerKind::Sidecar => {
+                (stop.since(requested) + REACTION >= slept).then(|| {
+                    run(requested, (slept == wanted).then(|| (requested + slept).min(stop)))
+                })
+            }
+            (requested, Some(stop)) => {
+                let long_enough = requested.is_none_or(|at| stop.since(at) + REACTION >= slept);
+                long_enough.then(|| run(stop - slept, (slept == wanted).then_some(stop)))
+            }
+            // It left, or was killed, before the hook was over.
+            (Some(requested), None) => {
+                self.exit.filter(|exit| *exit > requested).map(|_| run(requested, None))
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// The kubelet makes a request and waits for the answer, at most for the grace.
+    fn request(&self, kind: &str) -> Option<HookRun> {
+        let (requested, stop) = (self.requested?, self.stop?);
+        let gap = stop.since(requested);
+        // How long a sidecar waited for the hook and how long for its turn cannot be told.
+        if gap < REACTION || self.kind == ContainerKind::Sidecar {
+            return None;
+        }
+        let cut_off = self.grace().is_some_and(|grace| gap >= grace);
+        Some(HookRun {
+            began: requested,
+            ended: (!cut_off).then_some(stop),
+            status: None,
+            source: Source::Inferred,
+            what: format!("the spec has a preStop {kind}, which has no process"),
+        })
+    }
+}
+
+/// The hook by the spec: the object's, else the runtime's annotation.
+pub fn spec(object: Option<&Object>, container: &str, annotated: Option<&Hook>) -> Option<Hook> {
+    object
+        .and_then(|o| o.pod.containers.get(container))
+        .and_then(|c| c.pre_stop.clone())
+        .or_else(|| annotated.cloned())
+}
