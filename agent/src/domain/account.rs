@@ -420,7 +420,9 @@ impl<'a> Account<'a> {
             processes.torn_down(stop_signal, stop_began);
 
         let mut findings = Vec::new();
-        if unsignalled > 0 && at(MilestoneKind::TermSent).is_some() {
+        // What was sent among its own processes is the first to be lost.
+        let told = processes.losses.is_empty() && at(MilestoneKind::TermSent).is_some();
+        if unsignalled > 0 && told {
             let signal = signal::name(stop_signal);
             findings.push(Finding {
                 kind: FindingKind::ChildrenNotSignalled,

@@ -596,3 +596,11 @@ pub enum LossKind {
     /// A cgroup that nobody explained in time.
     NeverResolved,
 }
+
+impl LossKind {
+    /// Only the ring for the rest was hit: deliveries of signals, processes from outside, what a
+    /// container does among its own. What decides was still told.
+    pub fn spares_what_decides(self) -> bool {
+        matches!(self, Self::DetailRingFull | Self::BudgetSpent)
+    }
+}

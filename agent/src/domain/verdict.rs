@@ -3,7 +3,7 @@
 
 use super::{
     ids::Tgid,
-    input::{ContainerKind, Disposition, ExitStatus, Hook, LossKind, Sender},
+    input::{ContainerKind, Disposition, ExitStatus, Hook, LossKind, Sender, SignalGenerated},
     observation::{Evidence, Milestone, MilestoneKind, Proof, Source, Verdict},
     pre_stop::{HookRun, Search},
     process::{Processes, SI_KERNEL, SIGKILL, Sent, Taken, kept, thrown_away},
@@ -67,7 +67,14 @@ struct Facts<'a> {
 /// Judges one container's end.
 pub fn judge(case: Case<'_>) -> Judgement {
     let facts = Facts::of(case);
-    let (verdict, sentence) = facts.decide();
+    let (mut verdict, mut sentence) = facts.decide();
+    if let Some(lost) = facts.lost(facts.rests_on(verdict)) {
+        sentence = format!(
+            "Evidence was lost that may say otherwise ({lost}); without it, it looks {verdict}: \
+             {sentence}"
+        );
+        verdict = Verdict::Unknown;
+    }
     let mut evidence = facts.evidence();
     evidence.sort_by_key(|e| e.at);
     Judgement {
@@ -82,6 +89,17 @@ pub fn judge(case: Case<'_>) -> Judgement {
         pre_stop_cut_off: facts.hook_was_cut_off(),
         milestones: facts.milestones(),
     }
+}
+
+/// What must not have been missed for a verdict to hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Absence {
+    /// It rests on what was seen.
+    Nothing,
+    /// No other signal was sent to the main process.
+    Signals,
+    /// It did not take the stop signal.
+    Delivery,
 }
 
 impl<'a> Facts<'a> {
@@ -133,13 +151,54 @@ impl<'a> Facts<'a> {
         search.run()
     }
 
+    fn rests_on(&self, verdict: Verdict) -> Absence {
+        let stop = self.stop.map(|s| &s.signal);
+        let by_default = |s: &SignalGenerated| {
+            s.state.is_some_and(|s| s.group_exit && s.disposition == Disposition::Default)
+        };
+        match verdict {
+            Verdict::OomKilled
+            | Verdict::PrestopExhaustedGrace
+            | Verdict::Ignored
+            | Verdict::Overran
+            | Verdict::Graceful
+            | Verdict::Unknown => Absence::Nothing,
+            Verdict::Crashed | Verdict::ForceKilled => Absence::Signals,
+            Verdict::Blocked if self.kill.is_some_and(|k| k.signal.state.is_some()) => {
+                Absence::Nothing
+            }
+            Verdict::Blocked => Absence::Delivery,
+            Verdict::TerminatedByDefault if stop.is_none_or(by_default) => Absence::Nothing,
+            Verdict::TerminatedByDefault => Absence::Delivery,
+            Verdict::Completed | Verdict::Failed if stop.is_some() => Absence::Delivery,
+            Verdict::Completed | Verdict::Failed => Absence::Signals,
+        }
+    }
+
+    /// The losses that may hide it.
+    fn lost(&self, absence: Absence) -> Option<String> {
+        let losses = self.case.processes.losses.iter().copied();
+        let hiding: Vec<&str> = match absence {
+            Absence::Nothing => return None,
+            Absence::Signals => {
+                losses.filter(|l| !l.spares_what_decides()).map(LossKind::as_str).collect()
+            }
+            Absence::Delivery => losses.map(LossKind::as_str).collect(),
+        };
+        (!hiding.is_empty()).then(|| hiding.join(", "))
+    }
+
     fn killed(&self) -> bool {
         matches!(self.exit, Some((_, ExitStatus::Signal { signal: SIGKILL, .. })))
     }
 
     fn hook_was_cut_off(&self) -> bool {
         match (&self.hook, self.stop) {
-            (Some(hook), Some(stop)) => hook.ended.is_none_or(|at| at > stop.at),
+            // An end that was not seen may have been lost.
+            (Some(hook), Some(stop)) => match hook.ended {
+                Some(at) => at > stop.at,
+                None => self.case.processes.losses.is_empty(),
+            },
             _ => false,
         }
     }

@@ -1,6 +1,8 @@
 //! Every verdict of the design's table, in its order of precedence: evidence → verdict.
 
+mod pre_stop;
 mod script;
+mod table;
 
 use coroner::domain::{
     input::{ContainerKind, Disposition, ExitStatus, Hook},
