@@ -178,6 +178,11 @@ impl<'a> Account<'a> {
         by_kernel.or_else(|| Some(self.of.runtime.container(id)?.exited?.by))
     }
 
+    fn ended_at_the_earliest(&self, id: &ContainerId) -> Option<BootTime> {
+        let by_kernel = self.processes_of(id).and_then(Processes::ended);
+        by_kernel.or_else(|| Some(self.of.runtime.container(id)?.exited?.after))
+    }
+
     /// The runtime has told all it will about this container's end.
     pub fn is_explained(&self, id: &ContainerId) -> bool {
         self.of.runtime.container(id).is_none_or(|c| c.exit.is_some() || c.removed.is_some())
@@ -358,6 +363,12 @@ impl<'a> Account<'a> {
             .or_else(|| self.object()?.pod.grace_seconds)
     }
 
+    fn longest_grace(&self, container: &Container, request: Option<&Request>) -> Option<i64> {
+        let by_spec = self.object().and_then(|o| o.pod.grace_seconds);
+        let by_request = request.map(|r| r.grace_seconds);
+        [by_request, container.info.grace_seconds, by_spec].into_iter().flatten().max()
+    }
+
     /// The time from the first act of stopping to the deadline, which a later request may have
     /// brought nearer.
     fn allowed(&self, from: BootTime, ended: BootTime, grace_seconds: i64) -> Option<Duration> {
@@ -383,6 +394,7 @@ impl<'a> Account<'a> {
             stop_signal: self.stop_signal(container),
             kind: self.kind(&container.info.name),
             grace_seconds: self.grace(container, request),
+            longest_grace_seconds: self.longest_grace(container, request),
             pre_stop: pre_stop.as_ref(),
             requested: request.map(|r| r.at),
         }))
@@ -406,6 +418,7 @@ impl<'a> Account<'a> {
             stop_signal,
             kind,
             grace_seconds,
+            longest_grace_seconds: container.and_then(|c| self.longest_grace(c, request)),
             pre_stop: pre_stop.as_ref(),
             requested: request.map(|r| r.at),
         });
@@ -440,7 +453,10 @@ impl<'a> Account<'a> {
             });
         }
         findings.extend(self.deadline_missed(id, request));
-        findings.extend(self.contradictions(id, judged.exit));
+        // With records missing, the main process may have been taken for another.
+        if processes.losses.is_empty() {
+            findings.extend(self.contradictions(id, judged.exit));
+        }
 
         let ended = self.ended(id);
         let grace_ratio = match (stop_began, ended, grace_seconds) {
@@ -471,7 +487,7 @@ impl<'a> Account<'a> {
             children_killed,
             children_names,
             milestones,
-            truncated: self.is_truncated(),
+            truncated: judged.truncated || self.is_truncated(),
             incomplete,
             name,
         }
@@ -483,7 +499,7 @@ impl<'a> Account<'a> {
 
     fn deadline_missed(&self, id: &ContainerId, request: Option<&Request>) -> Option<Finding> {
         request?;
-        let ended = self.ended(id)?;
+        let ended = self.ended_at_the_earliest(id)?;
         let in_force = self.object()?.in_force(ended)?;
         let grace = u64::try_from(in_force.grace_seconds).ok()?;
         let deadline = in_force.at + Duration::from_secs(grace);
@@ -626,6 +642,7 @@ impl<'a> Account<'a> {
             incomplete.extend(&container.incomplete);
         }
         let began_wall_ns = self.of.anchor.wall(began).0;
+        let truncated = self.is_truncated() || containers.iter().any(|c| c.truncated);
         PodTermination {
             pod: self.pod_ref(),
             life,
@@ -642,7 +659,7 @@ impl<'a> Account<'a> {
             phases,
             containers,
             findings,
-            truncated: self.is_truncated(),
+            truncated,
             incomplete: incomplete.into_iter().collect(),
         }
     }

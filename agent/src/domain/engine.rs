@@ -35,6 +35,8 @@ const TAIL: Duration = Duration::from_secs(600);
 const STUCK: Duration = Duration::from_secs(24 * 3600);
 /// The kernel is asked for a container's cgroup only after this: its mkdir may be on its way.
 const CGROUP_DUE: Duration = Duration::from_secs(2);
+/// Losses are counted a moment after they happened.
+const LOSS_LAG: Duration = Duration::from_secs(2);
 /// A sandbox that will not stop is looked at often for this long after its last process.
 const HURRY: Duration = Duration::from_secs(300);
 /// Static pods whose number of lives is remembered.
@@ -198,7 +200,7 @@ impl Engine {
                 }
                 self.active.extend(touched);
             }
-            Input::Lost(loss) => self.lost(&loss),
+            Input::Lost(loss) => self.lost(received.at, &loss),
             Input::Tick => self.tick(received.at, &mut said),
         }
         said
@@ -222,10 +224,11 @@ impl Engine {
         }
     }
 
-    /// A loss may have touched everything that lives now.
-    fn lost(&mut self, loss: &Loss) {
+    /// A loss may have touched everything that lives now, or did a moment ago.
+    fn lost(&mut self, at: BootTime, loss: &Loss) {
         self.count_loss(loss.kind, loss.count);
-        for processes in self.processes.values_mut().filter(|p| !p.is_over()) {
+        let recent = |p: &Processes| !p.is_over() || p.last_heard + LOSS_LAG >= at;
+        for processes in self.processes.values_mut().filter(|p| recent(p)) {
             processes.losses.insert(loss.kind);
         }
     }

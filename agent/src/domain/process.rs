@@ -82,6 +82,9 @@ struct TornDown {
 pub struct Processes {
     /// When its cgroup was made; `None`: it is older than the agent.
     pub created: Option<BootTime>,
+    /// When the agent found it, if it is older than the agent: what was sent to it before is not
+    /// known.
+    pub found: Option<BootTime>,
     /// The main process, as far as known.
     pub init: Option<Init>,
     /// Signals to processes of this container; who the init is may be learned later.
@@ -155,7 +158,9 @@ impl Processes {
                 self.removed.get_or_insert(at);
             }
             KernelFact::CgroupCreated { scanned, .. } => {
-                if !scanned {
+                if scanned {
+                    self.found.get_or_insert(at);
+                } else {
                     self.created.get_or_insert(at);
                 }
             }

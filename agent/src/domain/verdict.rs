@@ -16,6 +16,12 @@ use std::time::Duration;
 /// (`minimumGracePeriodInSeconds`, kuberuntime_manager.go).
 pub const GRACE_FLOOR_SECONDS: i64 = 2;
 
+/// Where nobody says otherwise (`DefaultTerminationGracePeriodSeconds`, core/v1).
+const DEFAULT_GRACE_SECONDS: i64 = 30;
+
+/// What kubelet and runtime add to the grace before SIGKILL.
+const LONGEST_STOP_CALL: Duration = Duration::from_secs(4);
+
 /// Signals that a program brings upon itself.
 const OWN_MAKING: [u8; 9] = [4, 5, 6, 7, 8, 11, 24, 25, 31];
 
@@ -30,6 +36,8 @@ pub struct Case<'a> {
     pub kind: ContainerKind,
     /// The grace in force, seconds.
     pub grace_seconds: Option<i64>,
+    /// The longest grace that anybody ever told, seconds: a stop may take so long.
+    pub longest_grace_seconds: Option<i64>,
     /// preStop by the spec.
     pub pre_stop: Option<&'a Hook>,
     /// When the pod's deletion was requested.
@@ -49,6 +57,8 @@ pub struct Judgement {
     pub killer: Option<Sender>,
     /// The preStop hook was still running when the stop signal came.
     pub pre_stop_cut_off: bool,
+    /// The agent came too late to tell.
+    pub truncated: bool,
     /// What the kernel knows of its milestones, in order of time.
     pub milestones: Vec<Milestone>,
 }
@@ -68,10 +78,17 @@ struct Facts<'a> {
 pub fn judge(case: Case<'_>) -> Judgement {
     let facts = Facts::of(case);
     let (mut verdict, mut sentence) = facts.decide();
-    if let Some(lost) = facts.lost(facts.rests_on(verdict)) {
+    let absence = facts.rests_on(verdict);
+    let late = match absence {
+        Absence::Stop => facts.exit.and_then(|(at, _)| facts.came_late(at, "its end")),
+        Absence::Hook => facts.stop.and_then(|stop| facts.came_late(stop.at, "the stop signal")),
+        _ => None,
+    };
+    let truncated = late.is_some();
+    if let Some(missing) = late.or_else(|| facts.lost(absence)) {
         sentence = format!(
-            "Evidence was lost that may say otherwise ({lost}); without it, it looks {verdict}: \
-             {sentence}"
+            "Evidence that may say otherwise is missing ({missing}); without it, it looks \
+             {verdict}: {sentence}"
         );
         verdict = Verdict::Unknown;
     }
@@ -87,6 +104,7 @@ pub fn judge(case: Case<'_>) -> Judgement {
             .filter(|_| facts.killed())
             .map(|kill| kill.signal.sender.clone()),
         pre_stop_cut_off: facts.hook_was_cut_off(),
+        truncated,
         milestones: facts.milestones(),
     }
 }
@@ -96,10 +114,14 @@ pub fn judge(case: Case<'_>) -> Judgement {
 enum Absence {
     /// It rests on what was seen.
     Nothing,
-    /// No other signal was sent to the main process.
-    Signals,
+    /// Nobody had sent it that signal.
+    Signal,
+    /// Nobody had told it to stop.
+    Stop,
     /// It did not take the stop signal.
     Delivery,
+    /// No preStop hook had used up the grace.
+    Hook,
 }
 
 impl<'a> Facts<'a> {
@@ -157,13 +179,13 @@ impl<'a> Facts<'a> {
             s.state.is_some_and(|s| s.group_exit && s.disposition == Disposition::Default)
         };
         match verdict {
-            Verdict::OomKilled
-            | Verdict::PrestopExhaustedGrace
-            | Verdict::Ignored
-            | Verdict::Overran
-            | Verdict::Graceful
-            | Verdict::Unknown => Absence::Nothing,
-            Verdict::Crashed | Verdict::ForceKilled => Absence::Signals,
+            Verdict::OomKilled | Verdict::PrestopExhaustedGrace | Verdict::Unknown => {
+                Absence::Nothing
+            }
+            Verdict::Crashed => Absence::Signal,
+            _ if self.hook_may_have_exhausted() => Absence::Hook,
+            Verdict::Ignored | Verdict::Overran | Verdict::Graceful => Absence::Nothing,
+            Verdict::ForceKilled => Absence::Stop,
             Verdict::Blocked if self.kill.is_some_and(|k| k.signal.state.is_some()) => {
                 Absence::Nothing
             }
@@ -171,7 +193,7 @@ impl<'a> Facts<'a> {
             Verdict::TerminatedByDefault if stop.is_none_or(by_default) => Absence::Nothing,
             Verdict::TerminatedByDefault => Absence::Delivery,
             Verdict::Completed | Verdict::Failed if stop.is_some() => Absence::Delivery,
-            Verdict::Completed | Verdict::Failed => Absence::Signals,
+            Verdict::Completed | Verdict::Failed => Absence::Stop,
         }
     }
 
@@ -180,12 +202,35 @@ impl<'a> Facts<'a> {
         let losses = self.case.processes.losses.iter().copied();
         let hiding: Vec<&str> = match absence {
             Absence::Nothing => return None,
-            Absence::Signals => {
+            Absence::Signal | Absence::Stop => {
                 losses.filter(|l| !l.spares_what_decides()).map(LossKind::as_str).collect()
             }
-            Absence::Delivery => losses.map(LossKind::as_str).collect(),
+            Absence::Delivery | Absence::Hook => losses.map(LossKind::as_str).collect(),
         };
         (!hiding.is_empty()).then(|| hiding.join(", "))
+    }
+
+    /// It happened so soon after the agent found the container that a stop may have been under
+    /// way by then.
+    fn came_late(&self, at: BootTime, what: &str) -> Option<String> {
+        let found = self.case.processes.found?;
+        let grace = self.case.longest_grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
+        let longest = u64::try_from(grace.max(GRACE_FLOOR_SECONDS)).ok()?;
+        let watched = at.since(found);
+        (watched < Duration::from_secs(longest) + LONGEST_STOP_CALL)
+            .then(|| format!("the agent began to watch it only {} before {what}", secs(watched)))
+    }
+
+    /// The spec has a hook with a process, none was seen, and the time until the stop signal
+    /// would have been enough for it to use up the grace.
+    fn hook_may_have_exhausted(&self) -> bool {
+        let Some(stop) = self.stop.filter(|_| self.hook.is_none()) else { return false };
+        let grace = self.case.grace_seconds.and_then(|s| u64::try_from(s).ok());
+        let enough = |requested: BootTime| {
+            let spent = stop.at.since(requested) + Duration::from_secs(2);
+            grace.is_none_or(|grace| spent >= Duration::from_secs(grace))
+        };
+        matches!(self.case.pre_stop, Some(Hook::Exec(_))) && self.case.requested.is_none_or(enough)
     }
 
     fn killed(&self) -> bool {

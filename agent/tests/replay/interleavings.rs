@@ -1,7 +1,7 @@
 //! Design invariant 9: any interleaving that keeps each source's own order, and delivers each input
 //! within the settle window, gives the same accounts.
 
-use super::{Said, collect, dir, import};
+use super::{RECORDINGS, Said, collect, dir, import};
 use coroner::domain::{
     engine::{Engine, Settings},
     input::{Input, Received},
@@ -10,15 +10,6 @@ use coroner::domain::{
 };
 use proptest::prelude::*;
 use std::time::Duration;
-
-const RECORDINGS: [&str; 6] = [
-    "prestop-then-handled",
-    "sigterm-ignored",
-    "overrun",
-    "force-delete",
-    "two-deaths",
-    "containerd-killed",
-];
 
 /// Below the settle window of 5 s, less the tick.
 const MOST_LATE_MS: u64 = 3_900;
@@ -88,8 +79,7 @@ proptest! {
 
     #[test]
     fn any_interleaving_gives_the_same_accounts(seed in 1_u64.., which in 0..RECORDINGS.len()) {
-        let name = format!("k1.33-containerd1.7/{}", RECORDINGS[which]);
-        let recording = import::load(&dir(&name));
+        let recording = import::load(&dir(RECORDINGS[which]));
         let in_order = recording.inputs.iter().map(|i| (i.at, i.clone())).collect();
         let expected = run(recording.anchor, in_order);
         let shuffled = run(recording.anchor, deliver(&recording.inputs, seed));

@@ -1,5 +1,6 @@
 //! Recordings of real nodes replay to the truth that their makers wrote down.
 
+mod adversities;
 mod import;
 mod interleavings;
 
@@ -17,6 +18,30 @@ use coroner::{
 };
 use serde_json::Value;
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+/// All of them.
+const RECORDINGS: [&str; 20] = [
+    "k1.23-containerd1.7/leak-notready",
+    "k1.25-containerd1.7/leak-pod-worker",
+    "k1.33-containerd1.7/containerd-killed",
+    "k1.33-containerd1.7/force-delete",
+    "k1.33-containerd1.7/grace-shortened",
+    "k1.33-containerd1.7/job-completed",
+    "k1.33-containerd1.7/kubelet-restarted",
+    "k1.33-containerd1.7/liveness-kill",
+    "k1.33-containerd1.7/overrun",
+    "k1.33-containerd1.7/prestop-longer-than-grace",
+    "k1.33-containerd1.7/prestop-sleep-action",
+    "k1.33-containerd1.7/prestop-then-handled",
+    "k1.33-containerd1.7/shell-not-forwarding",
+    "k1.33-containerd1.7/sidecar-order",
+    "k1.33-containerd1.7/sigterm-ignored",
+    "k1.33-containerd1.7/static-and-mirror",
+    "k1.33-containerd1.7/two-deaths",
+    "k1.36-containerd2.1/prestop-then-handled",
+    "k1.36-containerd2.1/sidecar-order",
+    "k1.36-containerd2.1/static-and-mirror",
+];
 
 /// Beyond the last line: enough for the settle window.
 const AFTER: Duration = Duration::from_secs(45);

@@ -31,6 +31,7 @@ fn judged(script: Script, pre_stop: Option<&Hook>, expected: Verdict, says: &str
         stop_signal: script.stop_signal,
         kind: ContainerKind::Main,
         grace_seconds: Some(10),
+        longest_grace_seconds: Some(10),
         pre_stop,
         requested: Some(ms(900)),
     });
@@ -220,6 +221,7 @@ fn milestones_are_in_order_of_time() {
         stop_signal: 15,
         kind: ContainerKind::Main,
         grace_seconds: Some(10),
+        longest_grace_seconds: Some(10),
         pre_stop: None,
         requested: None,
     });

@@ -19,6 +19,7 @@ fn judged(script: &Script, hook: &Hook, kind: ContainerKind, requested: bool) ->
         stop_signal: 15,
         kind,
         grace_seconds: Some(10),
+        longest_grace_seconds: Some(10),
         pre_stop: Some(hook),
         requested: requested.then_some(ms(REQUESTED)),
     })

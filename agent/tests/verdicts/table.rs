@@ -58,6 +58,7 @@ fn verdict(response: (&str, Build), end: (&str, Build), loss: Option<LossKind>) 
         stop_signal: 15,
         kind: ContainerKind::Main,
         grace_seconds: Some(10),
+        longest_grace_seconds: Some(10),
         pre_stop: None,
         requested: Some(ms(900)),
     });

@@ -1,0 +1,258 @@
+//! Whatever is lost, told twice or restarted: never a wrong verdict. `unknown` is allowed.
+
+use super::{RECORDINGS, Said, collect, dir, import};
+use coroner::domain::{
+    engine::{Engine, Settings},
+    input::{ApiEvent, ApiPod, CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, Received},
+    observation::Verdict,
+    time::{Anchor, BootTime},
+};
+use proptest::{
+    prelude::*,
+    test_runner::{RngAlgorithm, TestRng},
+};
+use std::{collections::BTreeMap, time::Duration};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What goes wrong.
+#[derive(Clone, Debug)]
+enum Adversity {
+    /// One in so many records of the kernel is lost; the loss is counted up to a second later.
+    Losses { one_in: u64 },
+    /// One in so many inputs is told twice.
+    Duplicates { one_in: u64 },
+    /// The agent starts, anew, at this share of the recording.
+    AgentStarts { at: f64 },
+    /// The runtime is away from this share of the recording on, for so long.
+    RuntimeAway { at: f64, millis: u64 },
+    /// The watch breaks, and so long after goes on with a snapshot.
+    WatchBroken { at: f64, millis: u64 },
+}
+
+fn adversity() -> impl Strategy<Value = Adversity> {
+    let share = 0.0..1.0;
+    prop_oneof![
+        (2_u64..40).prop_map(|one_in| Adversity::Losses { one_in }),
+        (2_u64..10).prop_map(|one_in| Adversity::Duplicates { one_in }),
+        share.clone().prop_map(|at| Adversity::AgentStarts { at }),
+        (share.clone(), 100_u64..60_000)
+            .prop_map(|(at, millis)| Adversity::RuntimeAway { at, millis }),
+        (share, 100_u64..60_000).prop_map(|(at, millis)| Adversity::WatchBroken { at, millis }),
+    ]
+}
+
+fn at_share(inputs: &[Received], share: f64) -> BootTime {
+    let (first, last) = (inputs[0].at, inputs[inputs.len() - 1].at);
+    first + last.since(first).mul_f64(share)
+}
+
+/// `real`: what really happened, which every answer tells.
+fn suffer(
+    inputs: Vec<Received>,
+    real: &[Received],
+    adversity: &Adversity,
+    rng: &mut TestRng,
+) -> Vec<Received> {
+    let mut out: Vec<Received> = match *adversity {
+        Adversity::Losses { one_in } => {
+            let mut out = Vec::new();
+            for input in inputs {
+                match ring_of(&input.input).filter(|_| rng.next_u64().is_multiple_of(one_in)) {
+                    Some(kind) => {
+                        let at = input.at + Duration::from_millis(rng.next_u64() % 1000);
+                        out.push(Received { at, input: Input::Lost(Loss { kind, count: 1 }) });
+                    }
+                    None => out.push(input),
+                }
+            }
+            out
+        }
+        Adversity::Duplicates { one_in } => {
+            let twice = |input: Received| {
+                let times = if rng.next_u64().is_multiple_of(one_in) { 2 } else { 1 };
+                std::iter::repeat_n(input, times)
+            };
+            inputs.into_iter().flat_map(twice).collect()
+        }
+        Adversity::AgentStarts { at } => start_at(&inputs, real, at_share(&inputs, at)),
+        Adversity::RuntimeAway { at, millis } => {
+            let from = at_share(&inputs, at);
+            let to = from + Duration::from_millis(millis);
+            let mut out: Vec<Received> = inputs
+                .iter()
+                .filter(|i| !matches!(i.input, Input::Cri(_)) || i.at < from || i.at >= to)
+                .cloned()
+                .collect();
+            let say = |at, event| Received { at, input: Input::Cri(event) };
+            out.push(say(from, CriEvent::Unreachable { error: "connection refused".into() }));
+            out.push(say(to, CriEvent::Connected { runtime: "c".into(), process: None }));
+            // Its next answers tell all that is, and the ends of all that has exited.
+            out.extend(answers(real, to));
+            out
+        }
+        Adversity::WatchBroken { at, millis } => {
+            let from = at_share(&inputs, at);
+            let to = from + Duration::from_millis(millis);
+            let mut out: Vec<Received> = inputs
+                .iter()
+                .filter(|i| !matches!(i.input, Input::Api(_)) || i.at < from || i.at >= to)
+                .cloned()
+                .collect();
+            let error = ApiEvent::OutOfSync { error: "connection reset".into() };
+            out.push(Received { at: from, input: Input::Api(error) });
+            out.push(snapshot(real, to));
+            out
+        }
+    };
+    out.sort_by_key(|i| i.at);
+    out
+}
+
+/// The ring that the record would have gone to; `None`: it is no record, or the scan tells it.
+fn ring_of(input: &Input) -> Option<LossKind> {
+    let Input::Kernel(KernelEvent { fact, .. }) = input else { return None };
+    match fact {
+        KernelFact::CgroupCreated { scanned: true, .. } => None,
+        KernelFact::SignalDelivered { .. } => Some(LossKind::DetailRingFull),
+        _ => Some(LossKind::DecidingRingFull),
+    }
+}
+
+/// What the runtime would answer at this moment.
+fn answers(inputs: &[Received], at: BootTime) -> Vec<Received> {
+    let (mut sandboxes, mut containers, mut exits) = (None, None, BTreeMap::new());
+    for input in inputs.iter().filter(|i| i.at <= at) {
+        match &input.input {
+            Input::Cri(CriEvent::Sandboxes { sandboxes: list, .. }) => {
+                sandboxes = Some(list.clone());
+            }
+            Input::Cri(CriEvent::Containers { containers: list, .. }) => {
+                containers = Some(list.clone());
+            }
+            Input::Cri(CriEvent::ContainerExited(exit)) => {
+                exits.insert(exit.container.clone(), exit.clone());
+            }
+            _ => {}
+        }
+    }
+    let (sandboxes, containers) = (sandboxes.unwrap_or_default(), containers.unwrap_or_default());
+    exits.retain(|id, _| containers.iter().any(|c| &c.id == id));
+    let lists = [
+        CriEvent::Sandboxes { asked: at, only: None, sandboxes },
+        CriEvent::Containers { asked: at, only: None, containers },
+    ];
+    let exits = exits.into_values().map(CriEvent::ContainerExited);
+    lists.into_iter().chain(exits).map(|e| Received { at, input: Input::Cri(e) }).collect()
+}
+
+/// What the apiserver would list at this moment.
+fn snapshot(inputs: &[Received], at: BootTime) -> Received {
+    let mut pods: BTreeMap<String, ApiPod> = BTreeMap::new();
+    for input in inputs.iter().filter(|i| i.at <= at) {
+        match &input.input {
+            Input::Api(ApiEvent::Snapshot { pods: list }) => {
+                pods = list.iter().map(|p| (p.uid.clone(), p.clone())).collect();
+            }
+            Input::Api(ApiEvent::Applied(pod)) => {
+                pods.insert(pod.uid.clone(), pod.clone());
+            }
+            Input::Api(ApiEvent::Deleted(pod)) => {
+                pods.remove(&pod.uid);
+            }
+            _ => {}
+        }
+    }
+    let pods = pods.into_values().collect();
+    Received { at, input: Input::Api(ApiEvent::Snapshot { pods }) }
+}
+
+/// An agent that starts now scans the cgroups that there are, and lists what the sources list.
+fn start_at(inputs: &[Received], real: &[Received], at: BootTime) -> Vec<Received> {
+    let mut cgroups = BTreeMap::new();
+    for input in real.iter().filter(|i| i.at <= at) {
+        match &input.input {
+            Input::Kernel(KernelEvent {
+                fact: KernelFact::CgroupCreated { cgroup, parent, name, .. },
+                ..
+            }) => {
+                cgroups.insert(*cgroup, (*parent, name.clone()));
+            }
+            Input::Kernel(KernelEvent { fact: KernelFact::CgroupRemoved { cgroup }, .. }) => {
+                cgroups.remove(cgroup);
+            }
+            _ => {}
+        }
+    }
+    let scan = cgroups.into_iter().map(|(cgroup, (parent, name))| {
+        let fact = KernelFact::CgroupCreated { cgroup, parent, name, scanned: true };
+        Received { at, input: Input::Kernel(KernelEvent { time: at, fact }) }
+    });
+    let connected = CriEvent::Connected { runtime: "c".into(), process: None };
+    scan.chain([Received { at, input: Input::Cri(connected) }])
+        .chain(answers(real, at))
+        .chain([snapshot(real, at)])
+        .chain(inputs.iter().filter(|i| i.at > at).cloned())
+        .collect()
+}
+
+fn run(anchor: Anchor, inputs: Vec<Received>) -> Said {
+    let mut engine = Engine::new(Settings::new(anchor));
+    let mut said = Vec::new();
+    let end = inputs[inputs.len() - 1].at + Duration::from_secs(100);
+    let mut tick = inputs[0].at + SECOND;
+    for input in inputs {
+        while tick <= input.at {
+            said.extend(engine.step(Received { at: tick, input: Input::Tick }));
+            tick = tick + SECOND;
+        }
+        said.extend(engine.step(input));
+    }
+    while tick <= end {
+        said.extend(engine.step(Received { at: tick, input: Input::Tick }));
+        tick = tick + SECOND;
+    }
+    collect(said)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_adversity_makes_a_verdict_wrong(
+        which in 0..RECORDINGS.len(),
+        adversities in prop::collection::vec(adversity(), 1..4),
+        seed in any::<[u8; 32]>(),
+    ) {
+        let recording = import::load(&dir(RECORDINGS[which]));
+        let truth: BTreeMap<_, _> = run(recording.anchor, recording.inputs.clone())
+            .deaths
+            .into_values()
+            .flatten()
+            .map(|death| (death.id.clone(), death))
+            .collect();
+        let mut rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+        let inputs = adversities
+            .iter()
+            .fold(recording.inputs.clone(), |inputs, adversity| {
+                suffer(inputs, &recording.inputs, adversity, &mut rng)
+            });
+        let said = run(recording.anchor, inputs);
+        let mut seen = std::collections::BTreeSet::new();
+        for death in said.deaths.into_values().flatten() {
+            let truth = truth.get(&death.id).expect("nobody dies who does not");
+            prop_assert!(
+                [Verdict::Unknown, truth.verdict].contains(&death.verdict),
+                "{} of {}: {} instead of {}: {}",
+                death.name, RECORDINGS[which], death.verdict, truth.verdict, death.proof.sentence,
+            );
+            for finding in &death.findings {
+                prop_assert!(
+                    truth.findings.iter().any(|known| known.kind == finding.kind),
+                    "{} of {}: {finding:?}", death.name, RECORDINGS[which],
+                );
+            }
+            prop_assert!(seen.insert(death.id), "told twice: {}", death.name);
+        }
+    }
+}
