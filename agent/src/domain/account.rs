@@ -1,21 +1,22 @@
 //! The join: one pod's facts of all three sources, read together. Nothing here is stored; an
 //! account can be built again at any time, and comes out the same from the same facts.
 
+mod findings;
+
 use super::{
-    cause::{Circumstances, cause, container_cause},
+    cause::{Circumstances, ContainerCircumstances, cause, container_cause},
     identity::Identity,
     ids::{CgroupId, ContainerId, PodUid, SandboxId},
-    input::{ApiTerminated, ContainerKind, ExitStatus, LossKind},
+    input::{ContainerKind, LossKind},
     object::{Object, Objects, Request},
     observation::{
         Cause, ContainerDeath, Finding, FindingKind, Milestone, MilestoneKind, PodRef,
-        PodTermination, Source,
+        PodTermination, Reason, Source,
     },
     phases::{Path, phases},
     pre_stop,
     process::Processes,
     runtime::{Between, Container, Runtime, Sandbox},
-    signal,
     time::{Anchor, BootTime},
     verdict::{Case, Judgement, judge, secs},
 };
@@ -28,10 +29,6 @@ use std::{
 const DEFAULT_STOP_SIGNAL: u8 = 15;
 /// The watch may be this much behind the kubelet's own.
 const WATCH_LAG: Duration = Duration::from_secs(1);
-/// Past its deadline by more than this counts as missed: the kubelet's floor of 2 s and the most
-/// that it was seen to take before it does anything (FACTS §7).
-const DEADLINE_SLACK: Duration = Duration::from_secs(4);
-
 /// All that the sources told.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
@@ -307,7 +304,7 @@ impl<'a> Account<'a> {
     }
 
     /// Why the pod ended.
-    pub fn cause(&self, members: &BTreeSet<ContainerId>) -> Cause {
+    pub fn cause(&self, members: &BTreeSet<ContainerId>) -> Reason {
         let judged: Vec<Option<Judgement>> =
             self.deciding(members).map(|id| self.judgement(id, None)).collect();
         let stopped = judged
@@ -401,7 +398,7 @@ impl<'a> Account<'a> {
     }
 
     /// One container's end. `pod_cause` is the cause of the pod's own end, if that is under way.
-    pub fn death(&self, id: &ContainerId, pod_cause: Option<Cause>) -> ContainerDeath {
+    pub fn death(&self, id: &ContainerId, pod_cause: Option<&Reason>) -> ContainerDeath {
         let nothing = Processes::default();
         let processes = self.processes_of(id).unwrap_or(&nothing);
         let container = self.of.runtime.container(id);
@@ -433,30 +430,20 @@ impl<'a> Account<'a> {
             processes.torn_down(stop_signal, stop_began);
 
         let mut findings = Vec::new();
-        // What was sent among its own processes is the first to be lost.
-        let told = processes.losses.is_empty() && at(MilestoneKind::TermSent).is_some();
-        if unsignalled > 0 && told {
-            let signal = signal::name(stop_signal);
-            findings.push(Finding {
-                kind: FindingKind::ChildrenNotSignalled,
-                detail: format!(
-                    "{unsignalled} process(es) ({}) were killed by the kernel with the PID \
-                     namespace; none of them had been sent {signal}.",
-                    children_names.join(", ")
-                ),
-            });
+        if unsignalled > 0 && at(MilestoneKind::TermSent).is_some() {
+            findings.extend(findings::not_signalled(
+                processes,
+                unsignalled,
+                &children_names,
+                stop_signal,
+            ));
         }
         if judged.pre_stop_cut_off {
-            findings.push(Finding {
-                kind: FindingKind::PrestopCutOff,
-                detail: "The preStop hook was still running when the stop signal came.".into(),
-            });
+            let detail = "The preStop hook was still running when the stop signal came.";
+            findings.push(Finding::new(FindingKind::PrestopCutOff, detail));
         }
         findings.extend(self.deadline_missed(id, request));
-        // With records missing, the main process may have been taken for another.
-        if processes.losses.is_empty() {
-            findings.extend(self.contradictions(id, judged.exit));
-        }
+        findings.extend(self.contradictions(id, judged.exit));
 
         let ended = self.ended(id);
         let grace_ratio = match (stop_began, ended, grace_seconds) {
@@ -467,7 +454,13 @@ impl<'a> Account<'a> {
         };
         let in_pods_end = pod_cause
             .filter(|_| stop_began.is_some() || request.is_none() || ran_into(request, ended));
-        let cause = container_cause(self.object(), &name, stop_began.is_some(), in_pods_end);
+        let cause = container_cause(ContainerCircumstances {
+            object: self.object(),
+            container: &name,
+            stopped: stop_began.is_some(),
+            pod: in_pods_end.cloned(),
+            failed_probes: stop_began.map_or(0, |at| processes.failed_probes(at)),
+        });
         let mut incomplete: Vec<LossKind> = processes.losses.iter().copied().collect();
         incomplete.dedup();
         ContainerDeath {
@@ -476,7 +469,9 @@ impl<'a> Account<'a> {
             kind,
             verdict: judged.verdict,
             proof: judged.proof,
-            cause,
+            cause: cause.cause,
+            cause_source: cause.source,
+            cause_proof: cause.sentence,
             findings,
             exit: judged.exit,
             stop_signal,
@@ -497,70 +492,6 @@ impl<'a> Account<'a> {
         self.object().is_some_and(|o| o.found_deleting)
     }
 
-    fn deadline_missed(&self, id: &ContainerId, request: Option<&Request>) -> Option<Finding> {
-        request?;
-        let ended = self.ended_at_the_earliest(id)?;
-        let in_force = self.object()?.in_force(ended)?;
-        let grace = u64::try_from(in_force.grace_seconds).ok()?;
-        let deadline = in_force.at + Duration::from_secs(grace);
-        (ended > deadline + DEADLINE_SLACK).then(|| Finding {
-            kind: FindingKind::DeadlineMissed,
-            detail: match self.object().and_then(Object::shortened) {
-                Some(_) => format!(
-                    "It ended {} after its deadline: a later request had shortened the grace to \
-                     {grace} s, {} before it ended.",
-                    secs(ended.since(deadline)),
-                    secs(ended.since(in_force.at)),
-                ),
-                None => format!(
-                    "It ended {} after its deadline, {} after the request with a grace of {grace} \
-                     s.",
-                    secs(ended.since(deadline)),
-                    secs(ended.since(in_force.at)),
-                ),
-            },
-        })
-    }
-
-    fn contradictions(&self, id: &ContainerId, exit: Option<ExitStatus>) -> Vec<Finding> {
-        let Some(exit) = exit else { return Vec::new() };
-        let proven = match exit {
-            ExitStatus::Code(code) => format!("exit code {code}"),
-            ExitStatus::Signal { signal, .. } => {
-                format!("{} (exit code {})", signal::name(signal), exit.runtime_code())
-            }
-        };
-        let mut findings = Vec::new();
-        let mut differ = |who: String, code: i32| {
-            if code != exit.runtime_code() {
-                findings.push(Finding {
-                    kind: FindingKind::Contradiction,
-                    detail: format!("{who}, the kernel says {proven}."),
-                });
-            }
-        };
-        if let Some(told) = self.of.runtime.container(id).and_then(|c| c.exit.as_ref()) {
-            let code = told.exit_code;
-            differ(format!("The runtime says exit code {code} ({})", told.reason), code);
-        }
-        if let Some(told) = self.api_terminated(id) {
-            let phase = self.object().map(|o| o.pod.phase.as_str()).unwrap_or_default();
-            let code = told.exit_code;
-            differ(format!("The API says exit code {code} and phase {phase}"), code);
-        }
-        findings
-    }
-
-    fn api_terminated(&self, id: &ContainerId) -> Option<&'a ApiTerminated> {
-        let name = &self.of.runtime.container(id)?.info.name;
-        let told = self.object()?.pod.containers.get(name)?;
-        let of_this = |t: &&ApiTerminated| match &t.id {
-            Some(of) => of == id,
-            None => told.id.as_ref() == Some(id),
-        };
-        told.terminated.iter().find(of_this)
-    }
-
     /// The pod's whole account, as far as known now.
     pub fn build(&self, members: &BTreeSet<ContainerId>, life: u32) -> PodTermination {
         let request = self.request(members);
@@ -574,7 +505,7 @@ impl<'a> Account<'a> {
                 // and so were those that were followed by another attempt.
                 None => self.of.runtime.container(id).is_none_or(|c| self.is_last_attempt(c)),
             })
-            .map(|id| self.death(id, Some(cause)))
+            .map(|id| self.death(id, Some(&cause)))
             .collect();
         let order = |id: &ContainerId| {
             self.of.runtime.container(id).map(|c| (c.info.created, c.info.name.clone()))
@@ -582,7 +513,7 @@ impl<'a> Account<'a> {
         containers.sort_by_key(|c| (order(&c.id), c.id.clone()));
         let critical = containers.iter().max_by_key(|c| (self.ended(&c.id), &c.id));
 
-        let began = self.began(request, gone, cause, &containers);
+        let began = self.began(request, gone, cause.cause, &containers);
         let ended = self.last(members).unwrap_or(began).max(began);
         let mut pod_milestones = Vec::new();
         if let Some(request) = request {
@@ -625,16 +556,16 @@ impl<'a> Account<'a> {
             .map(|m| m.at)
             .min();
         let pod = pod_milestones.as_slice();
-        let phases = phases(Path { began, ended, critical, pod, stopping, cause });
+        let phases = phases(Path { began, ended, critical, pod, stopping, cause: cause.cause });
         let mut milestones: Vec<Milestone> = path.iter().chain(&pod_milestones).cloned().collect();
         milestones.sort_by_key(|m| (m.at, m.kind));
 
         let mut findings = Vec::new();
         if let Some(by) = self.outlived(members) {
-            findings.push(Finding {
-                kind: FindingKind::OutlivedObject,
-                detail: format!("Its processes outlived the pod's object by {}.", secs(by)),
-            });
+            findings.push(Finding::new(
+                FindingKind::OutlivedObject,
+                format!("Its processes outlived the pod's object by {}.", secs(by)),
+            ));
         }
         findings.extend(self.restarts(began, ended));
         let mut incomplete: BTreeSet<LossKind> = BTreeSet::new();
@@ -646,7 +577,9 @@ impl<'a> Account<'a> {
         PodTermination {
             pod: self.pod_ref(),
             life,
-            cause,
+            cause: cause.cause,
+            cause_source: cause.source,
+            cause_proof: cause.sentence,
             grace_seconds: self.pod_grace(request),
             shortened_to_seconds: shortened.map(|s| s.grace_seconds),
             began,
@@ -705,26 +638,6 @@ impl<'a> Account<'a> {
                 stop_began.or(ended_by_itself).into_iter().chain(gone).min().unwrap_or_default()
             }
         }
-    }
-
-    fn restarts(&self, from: BootTime, to: BootTime) -> Option<Finding> {
-        let outage = self
-            .of
-            .runtime
-            .outages(from, to)
-            .find(|o| o.to.is_some() && o.restarted != Some(false))?;
-        let silent = outage.to.map_or(Duration::ZERO, |to| to.since(outage.from));
-        let how = match outage.restarted {
-            Some(true) => "another process answered afterwards",
-            _ => "whether it is the same process is not known",
-        };
-        Some(Finding {
-            kind: FindingKind::RuntimeRestarted,
-            detail: format!(
-                "The container runtime was away for {} during the termination: {how}.",
-                secs(silent)
-            ),
-        })
     }
 }
 

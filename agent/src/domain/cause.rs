@@ -1,6 +1,9 @@
 //! Why a pod ended, and why a container of it was stopped.
 
-use super::{object::Object, observation::Cause};
+use super::{
+    object::Object,
+    observation::{Cause, Reason, Source},
+};
 
 /// What the cause of a pod's end rests on.
 #[derive(Clone, Copy, Debug)]
@@ -19,66 +22,159 @@ pub struct Circumstances<'a> {
     pub complete: bool,
 }
 
+fn reason(cause: Cause, source: Source, sentence: impl Into<String>) -> Reason {
+    Reason { cause, source, sentence: sentence.into() }
+}
+
 /// The cause of a pod's end.
-pub fn cause(of: Circumstances<'_>) -> Cause {
+pub fn cause(of: Circumstances<'_>) -> Reason {
     let disruption = of.object.and_then(|o| o.pod.disruption.as_deref());
     if of.is_static || of.object.is_some_and(Object::is_mirror) {
-        return if of.stopped { Cause::StaticRemoved } else { Cause::Completed };
+        return if of.stopped {
+            let sentence = "A static pod was stopped: its manifest was removed or changed.";
+            reason(Cause::StaticRemoved, Source::Inferred, sentence)
+        } else {
+            left_by_themselves()
+        };
     }
     if of.deleted || of.outlived {
-        let by_condition = match disruption {
-            Some("EvictionByEvictionAPI") => Some(Cause::ApiEviction),
-            Some("PreemptionByScheduler" | "PreemptionByKubeScheduler") => Some(Cause::Preemption),
-            Some("DeletionByTaintManager") => Some(Cause::TaintEviction),
-            Some("DeletionByPodGC") => Some(Cause::PodGc),
-            Some("TerminationByKubelet") => of.object.and_then(by_kubelet),
-            _ => None,
-        };
-        let forced = of.outlived
-            && of.object.is_none_or(|o| {
-                o.changed.last().or(o.requested.as_ref()).is_none_or(|r| r.grace_seconds == 0)
-            });
-        return by_condition.unwrap_or(if forced { Cause::ForceDelete } else { Cause::ApiDelete });
+        return deletion(of, disruption);
     }
-    if let Some(cause) = of.object.and_then(by_kubelet) {
-        return cause;
+    if let Some(reason) = of.object.and_then(by_kubelet) {
+        return reason;
     }
-    if of.stopped || !of.complete { Cause::Unknown } else { Cause::Completed }
+    match (of.stopped, of.complete) {
+        (true, _) if of.object.is_none() => reason(
+            Cause::Unknown,
+            Source::Inferred,
+            "It was told to stop; why is not known, for the apiserver never told of the pod.",
+        ),
+        (true, _) => reason(
+            Cause::Unknown,
+            Source::Inferred,
+            "It was told to stop without a deletion, and its status names no reason.",
+        ),
+        (false, false) => reason(
+            Cause::Unknown,
+            Source::Inferred,
+            "Whether it was told to stop is not known: the kernel's record of how a container of \
+             it ended is missing.",
+        ),
+        (false, true) => left_by_themselves(),
+    }
+}
+
+fn left_by_themselves() -> Reason {
+    let sentence = "Its main containers ended, and none had been told to stop.";
+    reason(Cause::Completed, Source::Kernel, sentence)
+}
+
+fn deletion(of: Circumstances<'_>, disruption: Option<&str>) -> Reason {
+    let by_condition = match disruption {
+        Some("EvictionByEvictionAPI") => Some(Cause::ApiEviction),
+        Some("PreemptionByScheduler" | "PreemptionByKubeScheduler") => Some(Cause::Preemption),
+        Some("DeletionByTaintManager") => Some(Cause::TaintEviction),
+        Some("DeletionByPodGC") => Some(Cause::PodGc),
+        _ => None,
+    };
+    if let Some(cause) = by_condition {
+        let why = disruption.unwrap_or_default();
+        let sentence = format!("Its condition DisruptionTarget has the reason {why}.");
+        return reason(cause, Source::Api, sentence);
+    }
+    if disruption == Some("TerminationByKubelet")
+        && let Some(reason) = of.object.and_then(by_kubelet)
+    {
+        return reason;
+    }
+    let forced = of.outlived
+        && of.object.is_none_or(|o| {
+            o.changed.last().or(o.requested.as_ref()).is_none_or(|r| r.grace_seconds == 0)
+        });
+    if forced {
+        let sentence = "Its object was deleted with a grace of 0 while it still ran.";
+        reason(Cause::ForceDelete, Source::Api, sentence)
+    } else {
+        let sentence = "Its object was deleted (metadata.deletionTimestamp).";
+        reason(Cause::ApiDelete, Source::Api, sentence)
+    }
 }
 
 /// The kubelet ends a pod without a delete request: eviction (eviction_manager.go) and graceful
 /// node shutdown (nodeshutdown_manager.go) set the pod's phase and reason.
-fn by_kubelet(object: &Object) -> Option<Cause> {
-    match (object.pod.reason.as_str(), object.pod.disruption.as_deref()) {
-        ("Evicted", _) => Some(Cause::NodePressureEviction),
-        ("Terminated" | "NodeShutdown", _) => Some(Cause::NodeShutdown),
-        ("Preempting" | "Preempted", _) => Some(Cause::Preemption),
-        (_, Some("TerminationByKubelet")) => Some(Cause::NodePressureEviction),
-        _ => None,
-    }
+fn by_kubelet(object: &Object) -> Option<Reason> {
+    let told = object.pod.reason.as_str();
+    let cause = match (told, object.pod.disruption.as_deref()) {
+        ("Evicted", _) => Cause::NodePressureEviction,
+        ("Terminated" | "NodeShutdown", _) => Cause::NodeShutdown,
+        ("Preempting" | "Preempted", _) => Cause::Preemption,
+        (_, Some("TerminationByKubelet")) => Cause::NodePressureEviction,
+        _ => return None,
+    };
+    let sentence = if told.is_empty() {
+        "Its condition DisruptionTarget has the reason TerminationByKubelet.".to_owned()
+    } else {
+        format!("The kubelet set its status.reason to {told}.")
+    };
+    Some(reason(cause, Source::Api, sentence))
+}
+
+/// What the cause of one container's end rests on.
+#[derive(Clone, Debug)]
+pub struct ContainerCircumstances<'a> {
+    /// The pod's object, where the apiserver told.
+    pub object: Option<&'a Object>,
+    /// The container's name.
+    pub container: &'a str,
+    /// It was sent the stop signal.
+    pub stopped: bool,
+    /// The cause of the pod's own end, if the container ended with it.
+    pub pod: Option<Reason>,
+    /// How many processes from outside failed in a row just before it was stopped.
+    pub failed_probes: usize,
 }
 
 /// The cause of one container's end in a pod that goes on, or the pod's own.
-pub fn container_cause(
-    object: Option<&Object>,
-    container: &str,
-    stopped: bool,
-    pod: Option<Cause>,
-) -> Cause {
-    if !stopped {
-        return match pod {
-            Some(Cause::Unknown) | None => Cause::Completed,
-            Some(cause) => cause,
+pub fn container_cause(of: ContainerCircumstances<'_>) -> Reason {
+    if !of.stopped {
+        return match of.pod {
+            Some(pod) if pod.cause != Cause::Unknown => pod,
+            _ => {
+                let sentence = "It ended, and had not been told to stop.";
+                reason(Cause::Completed, Source::Kernel, sentence)
+            }
         };
     }
-    if let Some(cause) = pod {
-        return cause;
+    if let Some(pod) = of.pod {
+        return pod;
     }
     // Liveness and startup kills are in no watch: inferred from the spec and `started`.
-    match object.and_then(|o| o.pod.containers.get(container)) {
-        Some(c) if c.startup_probe && c.started == Some(false) => Cause::Startup,
-        Some(c) if c.liveness_probe => Cause::Liveness,
-        Some(_) => Cause::Restart,
-        None => Cause::Unknown,
+    let spec = of.object.and_then(|o| o.pod.containers.get(of.container));
+    let probes = match of.failed_probes {
+        0 => String::new(),
+        n => format!(", and the last {n} process(es) that the kubelet ran in it failed"),
+    };
+    let source = if of.failed_probes > 0 { Source::Kernel } else { Source::Inferred };
+    match spec {
+        Some(c) if c.startup_probe && c.started == Some(false) => {
+            let sentence = format!(
+                "Inferred: its startup probe had not succeeded yet{probes}; the pod goes on."
+            );
+            reason(Cause::Startup, source, sentence)
+        }
+        Some(c) if c.liveness_probe => {
+            let sentence = format!("Inferred: it has a liveness probe{probes}; the pod goes on.");
+            reason(Cause::Liveness, source, sentence)
+        }
+        Some(_) => {
+            let sentence = "Inferred: it has no liveness or startup probe, and the pod goes on.";
+            reason(Cause::Restart, Source::Inferred, sentence)
+        }
+        None => reason(
+            Cause::Unknown,
+            Source::Inferred,
+            "It was told to stop while the pod goes on; why is not known, for the apiserver never \
+             told of the pod's probes.",
+        ),
     }
 }

@@ -446,7 +446,7 @@ impl Engine {
             if now >= due && (accounts.is_explained(id) || now >= ended + PATIENCE) {
                 let into_the_end = members.requested && accounts.ended_in_request(id);
                 let cause = into_the_end.then(|| accounts.cause(&members.all));
-                let death = accounts.death(id, cause);
+                let death = accounts.death(id, cause.as_ref());
                 pod.told.insert(id.clone());
                 said.push(Observation::ContainerDied(Box::new(death)));
             }

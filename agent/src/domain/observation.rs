@@ -103,6 +103,17 @@ pub enum Cause {
     Unknown,
 }
 
+/// A cause, and what says so.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Reason {
+    /// The cause.
+    pub cause: Cause,
+    /// Who says so.
+    pub source: Source,
+    /// What it rests on; for `unknown` what is missing. One sentence.
+    pub sentence: String,
+}
+
 /// How a container died. A closed set, in the order of precedence: the first that matches wins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -158,6 +169,38 @@ pub struct Finding {
     pub kind: FindingKind,
     /// The particulars, as one sentence for a person.
     pub detail: String,
+    /// Of a contradiction: what about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contradiction: Option<Contradiction>,
+}
+
+impl Finding {
+    /// A finding that is no contradiction.
+    pub fn new(kind: FindingKind, detail: impl Into<String>) -> Self {
+        Self { kind, detail: detail.into(), contradiction: None }
+    }
+
+    /// A contradiction: both sides, and which one is proven.
+    pub fn contradiction(about: Contradiction, detail: impl Into<String>) -> Self {
+        let kind = FindingKind::Contradiction;
+        Self { kind, detail: detail.into(), contradiction: Some(about) }
+    }
+}
+
+/// What the sources contradict each other about. A closed set: it is a metric's label.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Contradiction {
+    /// The runtime's exit code is not the kernel's.
+    RuntimeExitCode,
+    /// The apiserver's exit code is not the kernel's.
+    ApiExitCode,
+    /// The runtime says OOMKilled, the kernel killed nothing of it for want of memory.
+    RuntimeOomKilled,
+    /// The runtime called it running long after its last process was gone.
+    RunningWithoutProcesses,
+    /// The runtime called it exited while processes of it lived.
+    ExitedWithProcesses,
 }
 
 /// Who says so.
@@ -304,6 +347,10 @@ pub struct ContainerDeath {
     pub proof: Proof,
     /// Why it was stopped.
     pub cause: Cause,
+    /// What says so.
+    pub cause_source: Source,
+    /// What the cause rests on; for `unknown` what is missing. One sentence.
+    pub cause_proof: String,
     /// What else is worth knowing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
@@ -346,6 +393,10 @@ pub struct PodTermination {
     pub life: u32,
     /// Why.
     pub cause: Cause,
+    /// What says so.
+    pub cause_source: Source,
+    /// What the cause rests on; for `unknown` what is missing. One sentence.
+    pub cause_proof: String,
     /// The grace that the first request granted, seconds.
     pub grace_seconds: Option<i64>,
     /// A later request shortened it to this, seconds from then on (the apiserver makes it 1 where
@@ -443,6 +494,12 @@ labels! {
         ChildrenNotSignalled = "children_not_signalled", DeadlineMissed = "deadline_missed",
         Contradiction = "contradiction", OutlivedObject = "outlived_object",
         RuntimeRestarted = "runtime_restarted", PrestopCutOff = "prestop_cut_off",
+    }
+    Contradiction {
+        RuntimeExitCode = "runtime_exit_code", ApiExitCode = "api_exit_code",
+        RuntimeOomKilled = "runtime_oom_killed",
+        RunningWithoutProcesses = "running_without_processes",
+        ExitedWithProcesses = "exited_with_processes",
     }
     Source { Kernel = "kernel", Cri = "cri", Api = "api", Inferred = "inferred" }
     MilestoneKind {

@@ -8,13 +8,19 @@ use super::{
     },
     time::BootTime,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// Bounds: a container's account never grows past them, however noisy it is.
 const MAX_SIGNALS: usize = 64;
 const MAX_INJECTED: usize = 64;
 const MAX_CHILDREN: usize = 16;
 const MAX_TRACKED: usize = 1024;
+
+/// Probes further back have nothing to do with a stop (default: 3 failures, 10 s apart).
+const PROBES: Duration = Duration::from_secs(120);
 
 /// `si_code` of a signal that the kernel sends by itself (SI_KERNEL).
 pub const SI_KERNEL: i32 = 0x80;
@@ -321,6 +327,17 @@ impl Processes {
         self.injected
             .iter()
             .map(|i| Injected { ended: self.exits.get(&i.tgid).copied(), ..i.clone() })
+    }
+
+    /// How many processes from outside failed in a row, the last of them just before this moment.
+    pub fn failed_probes(&self, before: BootTime) -> usize {
+        let mut ends: Vec<_> = self
+            .injected()
+            .filter_map(|i| i.ended)
+            .filter(|(at, _)| *at <= before && before.since(*at) <= PROBES)
+            .collect();
+        ends.sort_by_key(|(at, _)| *at);
+        ends.iter().rev().take_while(|(_, status)| *status != ExitStatus::Code(0)).count()
     }
 
     /// Killed by the kernel together with their PID namespace: how many, how many of those were

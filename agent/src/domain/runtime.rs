@@ -426,6 +426,13 @@ impl Runtime {
     }
 }
 
+impl Container {
+    /// When the runtime was last asked for a list that showed it.
+    pub fn last_listed(&self) -> BootTime {
+        self.last_asked
+    }
+}
+
 /// One answer without it does not end what was alive a moment ago: an entry that could not be read
 /// is left out. What had ended is gone at once.
 fn missed(missing: &mut Option<Between>, alive: bool, now: Between) -> Option<Between> {

@@ -117,6 +117,8 @@ catalogue! {
         "Findings on containers that died.";
     pod_findings: IntCounterVec = "coroner_pod_findings_total", "", ["finding"],
         "Findings on pods that terminated, besides those on their containers.";
+    contradictions: IntCounterVec = "coroner_contradictions_total", "", ["kind"],
+        "Container lives of which runtime or apiserver say what the kernel contradicts.";
     termination_duration: HistogramVec(DURATIONS) = "coroner_pod_termination_duration_seconds",
         "seconds", [],
         "From the request to delete a pod to the end of its processes, sandbox and object. \

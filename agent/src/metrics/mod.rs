@@ -12,8 +12,8 @@ use crate::{
         engine::Gauges,
         input::{Input, LossKind, Received},
         observation::{
-            Amendment, Cause, ContainerDeath, Finding, FindingKind, MilestoneKind, Observation,
-            PhaseKind, PodTermination,
+            Amendment, Cause, ContainerDeath, Contradiction, Finding, FindingKind, MilestoneKind,
+            Observation, PhaseKind, PodTermination,
         },
     },
     health::Health,
@@ -100,6 +100,9 @@ impl Metrics {
         for finding in FindingKind::ALL {
             of.container_findings.with_label_values(&[finding.as_str()]);
             of.pod_findings.with_label_values(&[finding.as_str()]);
+        }
+        for kind in Contradiction::ALL {
+            of.contradictions.with_label_values(&[kind.as_str()]);
         }
         for phase in PhaseKind::ALL {
             of.phase_seconds.with_label_values(&[phase.as_str()]);
@@ -195,6 +198,9 @@ impl Metrics {
         };
         of.container_deaths.with_label_values(&[&*namespace, death.verdict.as_str()]).inc();
         count(&of.container_findings, &death.findings);
+        for kind in death.findings.iter().filter_map(|f| f.contradiction) {
+            of.contradictions.with_label_values(&[kind.as_str()]).inc();
+        }
         if death.truncated {
             return; // its times would be too short by an unknown amount
         }

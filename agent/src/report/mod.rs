@@ -53,6 +53,9 @@ fn header(account: &PodTermination, style: &Style) -> String {
     }
     let took = seconds(account.total());
     let _ = writeln!(text, "  took {}", style.paint(Paint::Strong, &took));
+    if account.cause == Cause::Unknown {
+        wrap(&mut text, &account.cause_proof, 2, "", style);
+    }
     text
 }
 

@@ -88,6 +88,8 @@ pub(crate) fn graceful() -> PodTermination {
             }],
         },
         cause: Cause::ApiDelete,
+        cause_source: Api,
+        cause_proof: "Its object was deleted (metadata.deletionTimestamp).".into(),
         findings: vec![],
         exit: Some(ExitStatus::Code(0)),
         stop_signal: 15,
@@ -109,6 +111,8 @@ pub(crate) fn graceful() -> PodTermination {
         pod: pod("web-0"),
         life: 1,
         cause: Cause::ApiDelete,
+        cause_source: Api,
+        cause_proof: "Its object was deleted (metadata.deletionTimestamp).".into(),
         grace_seconds: Some(30),
         shortened_to_seconds: None,
         began: ms(0),
@@ -165,11 +169,10 @@ pub(crate) fn two_containers() -> PodTermination {
                 what: "signal_generate sig=15 result=ignored".into(),
             }],
         },
-        findings: vec![Finding {
-            kind: FindingKind::ChildrenNotSignalled,
-            detail: "2 processes (worker, worker) died with PID 1 and were never sent SIGTERM."
-                .into(),
-        }],
+        findings: vec![Finding::new(
+            FindingKind::ChildrenNotSignalled,
+            "2 processes (worker, worker) died with PID 1 and were never sent SIGTERM.",
+        )],
         exit: Some(ExitStatus::Signal { signal: 9, core: false }),
         grace_ratio: Some(1.0009),
         pre_stop: None,
@@ -199,10 +202,10 @@ pub(crate) fn two_containers() -> PodTermination {
     account.ended = ms(11_312);
     account.critical = Some(proxy.id.clone());
     account.containers = vec![web, proxy];
-    account.findings = vec![Finding {
-        kind: FindingKind::RuntimeRestarted,
-        detail: "containerd was away for 0.2 s while this pod was being stopped.".into(),
-    }];
+    account.findings = vec![Finding::new(
+        FindingKind::RuntimeRestarted,
+        "containerd was away for 0.2 s while this pod was being stopped.",
+    )];
     account.incomplete = vec![LossKind::DetailRingFull];
     account
 }
@@ -220,6 +223,9 @@ pub(crate) fn second_life() -> PodTermination {
     let mut account = graceful();
     account.life = 2;
     account.cause = Cause::Unknown;
+    account.cause_source = Source::Inferred;
+    account.cause_proof =
+        "It was told to stop without a deletion, and its status names no reason.".into();
     account.grace_seconds = None;
     account.truncated = true;
     let death = &mut account.containers[0];

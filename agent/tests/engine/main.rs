@@ -1,6 +1,8 @@
 //! The engine, told stories.
 
 mod bounds;
+mod causes;
+mod contradictions;
 mod lives;
 mod phases;
 mod polling;

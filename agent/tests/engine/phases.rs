@@ -1,14 +1,12 @@
-//! Milestones → additive phases, and circumstances → cause.
+//! Milestones → additive phases.
 
 use coroner::domain::{
-    cause::{Circumstances, cause},
-    input::{ApiPod, ContainerKind},
-    object::{Object, Request},
+    input::ContainerKind,
     observation::{
         Cause, ContainerDeath, Milestone, MilestoneKind, Phase, PhaseKind, Proof, Source, Verdict,
     },
     phases::{Path, phases},
-    time::{BootTime, WallTime},
+    time::BootTime,
 };
 use std::time::Duration;
 
@@ -39,6 +37,8 @@ fn death(kind: ContainerKind, stopped: bool, path: &[(M, u64)]) -> ContainerDeat
         verdict: if stopped { Verdict::Unknown } else { Verdict::Completed },
         proof: Proof::default(),
         cause: Cause::ApiDelete,
+        cause_source: Source::Api,
+        cause_proof: String::new(),
         findings: Vec::new(),
         exit: None,
         stop_signal: 15,
@@ -222,78 +222,4 @@ fn an_object_that_went_first_takes_no_time_from_the_rest() {
         (P::SandboxStop, 90),
     ];
     check(&path, &[(M::ObjectGone, 1001), (M::SandboxStopped, 2100)], true, &expected);
-}
-
-fn object(disruption: Option<&str>, reason: &str, grace: Option<i64>) -> Object {
-    let pod = ApiPod {
-        disruption: disruption.map(Into::into),
-        reason: reason.into(),
-        ..ApiPod::default()
-    };
-    let requested = grace.map(|grace_seconds| Request {
-        at: BootTime(1),
-        uncertainty: Duration::ZERO,
-        grace_seconds,
-        asked_wall: WallTime(0),
-    });
-    Object {
-        pod,
-        requested,
-        changed: Vec::new(),
-        last_delete: None,
-        found_deleting: false,
-        gone: None,
-    }
-}
-
-const NOTHING: Circumstances<'static> = Circumstances {
-    object: None,
-    deleted: false,
-    outlived: false,
-    is_static: false,
-    stopped: false,
-    complete: true,
-};
-
-#[test]
-fn causes_of_deletions() {
-    let rows = [
-        (None, Some(30), false, Cause::ApiDelete),
-        (None, Some(0), true, Cause::ForceDelete),
-        // Its processes outlived the object although there was a grace: no force.
-        (None, Some(30), true, Cause::ApiDelete),
-        (Some("EvictionByEvictionAPI"), Some(30), false, Cause::ApiEviction),
-        (Some("PreemptionByScheduler"), Some(30), false, Cause::Preemption),
-        (Some("DeletionByTaintManager"), Some(30), false, Cause::TaintEviction),
-        (Some("DeletionByPodGC"), Some(0), true, Cause::PodGc),
-        (Some("SomethingNew"), Some(30), false, Cause::ApiDelete),
-    ];
-    for (disruption, grace, outlived, expected) in rows {
-        let object = object(disruption, "", grace);
-        let of = Circumstances {
-            object: Some(&object),
-            deleted: grace.is_some(),
-            outlived,
-            stopped: true,
-            ..NOTHING
-        };
-        assert_eq!(cause(of), expected, "{disruption:?} {grace:?} {outlived}");
-    }
-}
-
-#[test]
-fn causes_without_a_deletion() {
-    let by = |disruption, reason: &str| {
-        let object = object(disruption, reason, None);
-        cause(Circumstances { object: Some(&object), stopped: true, ..NOTHING })
-    };
-    assert_eq!(by(None, "Evicted"), Cause::NodePressureEviction);
-    assert_eq!(by(Some("TerminationByKubelet"), "Evicted"), Cause::NodePressureEviction);
-    assert_eq!(by(Some("TerminationByKubelet"), "Terminated"), Cause::NodeShutdown);
-    assert_eq!(by(None, ""), Cause::Unknown);
-    assert_eq!(cause(NOTHING), Cause::Completed);
-    assert_eq!(cause(Circumstances { complete: false, ..NOTHING }), Cause::Unknown);
-    let of_file = Circumstances { is_static: true, ..NOTHING };
-    assert_eq!(cause(Circumstances { stopped: true, ..of_file }), Cause::StaticRemoved);
-    assert_eq!(cause(of_file), Cause::Completed);
 }
