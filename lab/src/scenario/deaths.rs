@@ -79,6 +79,14 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .dies("good", Verdict::Graceful, code(0))
             .dies("bad", Verdict::Ignored, signal(SIGKILL))
             .spends(Span::about(Shutdown, 6.0)),
+        deleted("one-of-two-overruns", 8)
+            .shows("A hook of 3 s, then a handler that wants 10 s more: one of two holds the pod up until SIGKILL.")
+            .runs(Part::new("web", "handle --for 10s").pre_stop("sleep --for 3s"))
+            .runs(Part::new("log", "handle --for 1s"))
+            .dies("web", Verdict::Overran, signal(SIGKILL))
+            .dies("log", Verdict::Graceful, code(0))
+            .spends(Span::about(PreStop, 3.0))
+            .spends(Span::about(Shutdown, 5.0)),
         deleted("leader-exits-first", 6)
             .shows("The leading thread ends first, another one works on: the process dies with the last.")
             .runs(Part::new("app", "leader-exits --for 1s --exit 3"))
