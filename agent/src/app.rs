@@ -15,6 +15,7 @@ use crate::{
     http::{self, Shared, lock},
     kernel, kube,
     metrics::{Adapter, Metrics, SourceCounters},
+    recording::{self, Recorder},
     report,
 };
 use anyhow::Context;
@@ -77,17 +78,24 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     }));
     info!(address = %address, version = env!("CARGO_PKG_VERSION"), "listening");
 
+    let record = config.record.map(Record::prepare).transpose()?;
     let settings = Settings { settle: config.settle, ..Settings::new(clock::anchor()) };
     let started = tokio::select! {
         started = start_kernel(config.sources.kernel.clone()) => started?,
         () = stop.wait() => return Ok(()),
     };
+    let recorder =
+        record.map(|record| record.start(&settings, &started.report(), &shared)).transpose()?;
     let (mut adapters, inputs, outputs) = Adapters::start(started, config.sources, &shared);
-    let mut events = EventLoop { engine: Engine::new(settings), shared, outputs };
+    let mut events = EventLoop { engine: Engine::new(settings), shared, outputs, recorder };
     let result = events.turn(inputs, &mut adapters, stop.wait()).await;
 
+    let recorder = events.recorder.take();
     drop(events); // closes the adapters' requests
     adapters.end().await;
+    if let Some(recorder) = recorder {
+        recorder.end(FAREWELL);
+    }
     let _ = hang_up.send(()); // an error: the server has ended already
     if timeout(FAREWELL, server).await.is_err() {
         debug!("a client kept its connection open; it is cut");
@@ -125,6 +133,47 @@ fn give_back_memory() {
     // SAFETY: malloc_trim(3) is MT-safe and has no preconditions.
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+/// A recording whose file is there: before anything is attached, so that a wrong path is refused
+/// in time.
+struct Record {
+    options: recording::Options,
+    file: std::fs::File,
+}
+
+impl Record {
+    fn prepare(options: recording::Options) -> anyhow::Result<Self> {
+        let path = options.file.display();
+        let file = recording::create(&options.file).with_context(|| {
+            format!(
+                "cannot record into {path}: make its directory, or choose another file with \
+                 --record"
+            )
+        })?;
+        info!(file = %path, limit = options.limit, "recording");
+        Ok(Self { options, file })
+    }
+
+    fn start(
+        self,
+        settings: &Settings,
+        kernel: &kernel::StartReport,
+        shared: &Shared,
+    ) -> anyhow::Result<Recorder> {
+        let host = rustix::system::uname();
+        let node = recording::Node {
+            kernel: host.release().to_string_lossy().into_owned(),
+            machine: host.machine().to_string_lossy().into_owned(),
+            hierarchy: kernel.hierarchy.clone(),
+            hooks: kernel.hooks.iter().map(|(hook, how)| ((*hook).into(), how.is_ok())).collect(),
+        };
+        let header = recording::Header::new(settings.anchor, settings.settle, node);
+        let counters = Arc::new(recording::Counters::default());
+        shared.metrics.watch_recording(counters.clone());
+        Recorder::start(self.file, header, self.options.limit, counters)
+            .context("no thread can be had for the recording")
     }
 }
 
@@ -222,6 +271,7 @@ struct EventLoop {
     engine: Engine,
     shared: Arc<Shared>,
     outputs: Outputs,
+    recorder: Option<Recorder>,
 }
 
 impl EventLoop {
@@ -272,6 +322,10 @@ impl EventLoop {
         }
         if let Input::Cri(CriEvent::ContainerCgroup { cgroup, .. }) = &received.input {
             self.command(kernel::Command::Watch { cgroup: *cgroup });
+        }
+        let received = Received { input: recording::harmless(received.input), ..received };
+        if let Some(recorder) = &mut self.recorder {
+            recorder.record(&received);
         }
         for observation in self.engine.step(received) {
             self.say(observation);

@@ -3,7 +3,7 @@
 
 use crate::{
     cli::args::{RunArgs, SourceArgs},
-    cri, kernel, kube,
+    cri, kernel, kube, recording,
 };
 use std::{
     net::SocketAddr,
@@ -38,6 +38,8 @@ pub struct Config {
     pub history: usize,
     /// The engine's settle window.
     pub settle: Duration,
+    /// Where the inputs are recorded, if they are.
+    pub record: Option<recording::Options>,
     /// The sources.
     pub sources: Sources,
 }
@@ -166,7 +168,16 @@ impl Config {
         sources.kernel.debug_bpf = args.debug_bpf;
         sources.cri.busy = busy;
         sources.cri.idle = idle;
-        Ok(Self { listen: args.listen, history: args.history, settle: args.settle, sources })
+        Ok(Self {
+            listen: args.listen,
+            history: args.history,
+            settle: args.settle,
+            record: args
+                .record
+                .clone()
+                .map(|file| recording::Options { file, limit: args.record_limit.into() }),
+            sources,
+        })
     }
 }
 

@@ -34,7 +34,7 @@ impl History {
     }
 
     /// Newest first.
-    pub fn newest_first(&self) -> impl Iterator<Item = &Arc<PodTermination>> {
+    pub fn newest_first(&self) -> impl DoubleEndedIterator<Item = &Arc<PodTermination>> {
         self.kept.iter().rev()
     }
 

@@ -15,5 +15,6 @@ pub mod http;
 pub mod kernel;
 pub mod kube;
 pub mod metrics;
+pub mod recording;
 pub mod replay;
 pub mod report;

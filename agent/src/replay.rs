@@ -1,7 +1,117 @@
-//! Replays a recording through the engine.
+//! Replays inputs through the engine.
 
-use crate::domain::{engine::Engine, input::Received, observation::Observation, time::BootTime};
-use std::time::Duration;
+use crate::{
+    domain::{
+        engine::{Engine, Settings},
+        input::{ApiEvent, CriEvent, Input, Received},
+        observation::{Observation, PodRef, PodTermination},
+        time::BootTime,
+    },
+    history::History,
+    recording::{Header, Reader},
+};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+/// The engine's ticks.
+const TICK: Duration = Duration::from_secs(1);
+
+/// A recording on its way through an engine: what the agent said when it was made, and what it
+/// would have said had it gone on.
+#[derive(Debug)]
+pub struct Replay {
+    engine: Engine,
+    history: History,
+    pods: HashMap<String, PodRef>,
+    last: BootTime,
+}
+
+impl Replay {
+    /// An engine as the recorded agent had it.
+    pub fn new(header: &Header) -> Self {
+        let settings = Settings { settle: header.settle(), ..Settings::new(header.clock) };
+        Self {
+            engine: Engine::new(settings),
+            history: History::new(usize::MAX),
+            pods: HashMap::new(),
+            last: BootTime(header.clock.boot_ns),
+        }
+    }
+
+    /// Steps through all that is left in the recording, its ticks and nothing else: that is what
+    /// the agent did.
+    pub fn run(&mut self, recording: &mut Reader) {
+        for received in recording {
+            self.step(received);
+        }
+    }
+
+    /// Goes on for so long as if nothing more had happened: accounts that were still open are
+    /// closed with what there is.
+    pub fn go_on(&mut self, time: Duration) {
+        let end = self.last + time;
+        while self.last + TICK <= end {
+            self.step(Received { at: self.last + TICK, input: Input::Tick });
+        }
+    }
+
+    fn step(&mut self, received: Received) {
+        self.last = received.at;
+        self.note_pods(&received.input);
+        for observation in self.engine.step(received) {
+            match observation {
+                Observation::PodTerminated(account) => self.history.put(*account, false),
+                Observation::PodAmended(account, _) => self.history.put(*account, true),
+                _ => {}
+            }
+        }
+    }
+
+    fn note_pods(&mut self, input: &Input) {
+        let mut note = |namespace: &str, name: &str, uid: &str| {
+            if !self.pods.contains_key(uid) {
+                let pod =
+                    PodRef { namespace: namespace.into(), name: name.into(), uid: uid.into() };
+                self.pods.insert(uid.to_owned(), pod);
+            }
+        };
+        match input {
+            Input::Api(ApiEvent::Snapshot { pods }) => {
+                pods.iter().for_each(|pod| note(&pod.namespace, &pod.name, &pod.uid));
+            }
+            Input::Api(ApiEvent::Applied(pod) | ApiEvent::Deleted(pod)) => {
+                note(&pod.namespace, &pod.name, &pod.uid);
+            }
+            Input::Cri(CriEvent::Sandboxes { sandboxes, .. }) => {
+                sandboxes.iter().for_each(|one| note(&one.namespace, &one.name, one.pod.as_str()));
+            }
+            _ => {}
+        }
+    }
+
+    /// The accounts as they stand, oldest first.
+    pub fn timelines(&self) -> impl DoubleEndedIterator<Item = &Arc<PodTermination>> {
+        self.history.newest_first().rev()
+    }
+
+    /// Pods whose end is under way.
+    pub fn open(&self) -> usize {
+        self.engine.gauges().terminating
+    }
+
+    /// Pods that the recording knows and that have no account, by namespace and name.
+    pub fn without_account(&self) -> BTreeSet<(&str, &str)> {
+        let told: BTreeSet<_> = self.timelines().map(|told| told.pod.uid.as_str()).collect();
+        self.pods
+            .iter()
+            .filter(|(uid, _)| !told.contains(uid.as_str()))
+            .map(|(_, pod)| (pod.namespace.as_str(), pod.name.as_str()))
+            .collect()
+    }
+}
 
 /// Steps the engine through all inputs in order of receipt, with a tick each second between them
 /// and for `after` beyond the last one.
@@ -10,8 +120,6 @@ pub fn replay(
     inputs: impl IntoIterator<Item = Received>,
     after: Duration,
 ) -> Vec<Observation> {
-    use crate::domain::input::Input;
-    const TICK: Duration = Duration::from_secs(1);
     let mut said = Vec::new();
     let mut next_tick: Option<BootTime> = None;
     let mut last = BootTime(0);

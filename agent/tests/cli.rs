@@ -43,6 +43,10 @@ fn wrong_usage_is_64_and_says_what_is_wrong() {
         ("terminations --url ftp://x", "give http://HOST:PORT"),
         ("terminations -o yaml", "[possible values: table, wide, json]"),
         ("doctor -o yaml", "[possible values: text, json]"),
+        ("replay", "<FILE>"),
+        ("replay x -o yaml", "[possible values: text, table, wide, json]"),
+        ("explain web --sample --from x", "cannot be used with"),
+        ("run --record-limit big", "64KiB or 1MiB"),
     ];
     for (args, message) in cases {
         let (code, out, err) = run(&mut coroner(args));
@@ -63,7 +67,9 @@ fn the_environment_counts_as_flags_do() {
 
 #[test]
 fn help_and_version_are_no_errors() {
-    for args in ["--help", "help", "run --help", "doctor --help", "terminations -h", "--version"] {
+    for args in
+        ["--help", "run --help", "doctor --help", "terminations -h", "explain -h", "--version"]
+    {
         let (code, out, _) = run(&mut coroner(args));
         assert_eq!(code, 0, "{args}");
         assert!(out.contains("coroner"), "{args}: {out}");
@@ -87,6 +93,87 @@ fn no_agent_is_a_failure_with_a_hint() {
     let (code, out, err) = run(&mut coroner(&format!("terminations --url http://{free}")));
     assert_eq!((code, &*out), (1, ""));
     assert!(err.contains("is `coroner run` running"), "{err}");
+}
+
+#[test]
+fn a_recording_that_cannot_be_made_is_refused_before_anything_is_attached() {
+    let args = "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --record /no/such/dir/rec";
+    let (code, _, err) = run(&mut coroner(args));
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains("cannot record into /no/such/dir/rec"), "{err}");
+    assert!(err.contains("make its directory"), "{err}");
+}
+
+#[test]
+fn the_sample_shows_something_without_a_node() {
+    let (code, shown, err) = run(&mut coroner("explain --sample"));
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("also in the sample: oom-killed, shell-not-forwarding"), "{err}");
+    let (code, out, err) = run(&mut coroner("explain one-of-two-overruns --sample"));
+    assert_eq!((code, &*err, &*out), (0, "", &*shown));
+    for wanted in ["web  overran", "log  graceful", "preStop", "Where the time went"] {
+        assert!(out.contains(wanted), "{wanted}: {out}");
+    }
+}
+
+#[test]
+fn without_an_agent_explain_says_what_to_do_or_shows_the_sample() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (code, out, err) = run(&mut coroner(&format!("explain web-0 --url http://{free}")));
+    assert_eq!((code, &*out), (1, ""));
+    for wanted in ["is `coroner run` running", "--from FILE", "coroner explain --sample"] {
+        assert!(err.contains(wanted), "{wanted}: {err}");
+    }
+    let (code, out, err) = run(&mut coroner(&format!("explain --url http://{free}")));
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("comes with coroner"), "{err}");
+    assert!(out.contains("one-of-two-overruns"), "{out}");
+}
+
+#[test]
+fn explain_asks_a_running_agent() {
+    let url = agent(2);
+    let explain = |pod: &str| run(&mut coroner(&format!("explain {pod} --url {url}")));
+    for pod in ["web-1", "shop/web-1", "uid-1"] {
+        let (code, out, err) = explain(pod);
+        assert_eq!(code, 0, "{err}");
+        assert!(out.starts_with("shop/web-1  deleted"), "{out}");
+    }
+    let (code, _, err) = explain("web-7");
+    assert_eq!(code, 1);
+    for wanted in ["no end of a pod web-7", "shop/web-0  uid-0", "--history"] {
+        assert!(err.contains(wanted), "{wanted}: {err}");
+    }
+}
+
+#[test]
+fn what_cannot_be_replayed_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    let cases = [
+        ("", "it is empty"),
+        ("apiVersion: v1\n", "it is not a recording"),
+        ("{\"coroner_recording\":77,\"agent\":\"7.0\"}\n", "written by coroner 7.0"),
+    ];
+    for (text, why) in cases {
+        std::fs::write(&file, text).unwrap();
+        let (code, out, err) = run(&mut coroner(&format!("replay {}", file.display())));
+        assert_eq!((code, &*out), (1, ""));
+        assert!(err.contains(why) && err.contains("cannot replay"), "{err}");
+    }
+    let (code, _, err) = run(&mut coroner("replay /no/such/file"));
+    assert_eq!(code, 1);
+    assert!(err.contains("/no/such/file") && err.contains("No such file"), "{err}");
+    // The sample, cut off: what there is is used, and said.
+    let sample = include_bytes!("../samples/lab.jsonl.gz");
+    std::fs::write(&file, &sample[..sample.len() - 20]).unwrap();
+    let (code, out, err) = run(&mut coroner(&format!("replay {} -o table", file.display())));
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("one-of-two-overruns") && err.contains("is cut off"), "{out}{err}");
+    let from = format!("explain nobody --from {}", file.display());
+    let (code, _, err) = run(&mut coroner(&from));
+    assert_eq!(code, 1);
+    assert!(err.contains("lab/oom-killed"), "{err}");
 }
 
 /// Serves `accounts` accounts until the test ends; the URL.

@@ -35,6 +35,11 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// List the recent pod terminations that a running agent has seen, newest first.
     Terminations(TerminationsArgs),
+    /// Tell one pod's end step by step: what was asked, what each container did and what proves
+    /// it, and where the time went.
+    Explain(ExplainArgs),
+    /// Say again what the agent said while it made a recording, byte for byte.
+    Replay(ReplayArgs),
 }
 
 /// How to log: to stderr, always.
@@ -112,6 +117,15 @@ pub struct RunArgs {
     #[arg(long, env = "CORONER_CRI_BUSY", value_name = "DURATION", default_value = "250ms")]
     #[arg(value_parser = parse_duration)]
     pub cri_busy: Duration,
+    /// Record all that is learned into this file, for `coroner replay` and bug reports. It holds
+    /// no environment variables, command lines, labels or annotations (docs/recording.md). A file
+    /// of that name is kept as FILE.old.
+    #[arg(long, env = "CORONER_RECORD", value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// The recording ends, and the agent goes on, when its file has this size (at most 4095MiB).
+    #[arg(long, env = "CORONER_RECORD_LIMIT", value_name = "SIZE", default_value = "256MiB")]
+    #[arg(value_parser = parse_size)]
+    pub record_limit: u32,
     /// Log the kernel programs' own diagnostics (debug builds only).
     #[arg(long, env = "CORONER_DEBUG_BPF", value_parser = BoolishValueParser::new())]
     pub debug_bpf: bool,
@@ -157,6 +171,61 @@ pub struct TerminationsArgs {
     /// Form of the list.
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "table")]
     pub output: ListOutput,
+}
+
+/// Flags of `coroner explain`.
+#[derive(Args, Clone, Debug)]
+pub struct ExplainArgs {
+    /// The pod: its name, NAMESPACE/NAME or UID. Left out: the only one there is.
+    #[arg(value_name = "POD")]
+    pub pod: Option<String>,
+    /// From this recording (`-`: stdin) instead of a running agent.
+    #[arg(long, env = "CORONER_FROM", value_name = "FILE")]
+    pub from: Option<PathBuf>,
+    /// From the recording that comes with coroner: needs no agent, no node, no privileges. Without
+    /// POD it shows one of its pods, as it does where no agent answers.
+    #[arg(long, env = "CORONER_SAMPLE", value_parser = BoolishValueParser::new())]
+    #[arg(conflicts_with = "from")]
+    pub sample: bool,
+    /// Only pods of this namespace.
+    #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Which life of the pod, for a static pod that came back [default: the last one].
+    #[arg(long, env = "CORONER_LIFE", value_name = "N")]
+    pub life: Option<u32>,
+    /// URL of the running agent.
+    #[arg(long, env = "CORONER_URL", value_name = "URL", default_value = "http://127.0.0.1:9470")]
+    #[arg(value_parser = parse_url)]
+    pub url: http::Uri,
+}
+
+/// Flags of `coroner replay`.
+#[derive(Args, Clone, Debug)]
+pub struct ReplayArgs {
+    /// The recording (`coroner run --record FILE`), compressed or not; `-` is stdin.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Go on for so long after the recording's end, as if nothing more had happened: closes the
+    /// accounts that were open.
+    #[arg(long, env = "CORONER_GO_ON", value_name = "DURATION", default_value = "0s")]
+    #[arg(value_parser = parse_duration)]
+    pub go_on: Duration,
+    /// Form of the answer.
+    #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "text")]
+    pub output: ReplayOutput,
+}
+
+/// Forms of replay's answer.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReplayOutput {
+    /// A waterfall a pod.
+    Text,
+    /// A table.
+    Table,
+    /// A table with more columns.
+    Wide,
+    /// A JSON object a line and a pod: what the API of the recorded agent said.
+    Json,
 }
 
 /// Forms of a list.

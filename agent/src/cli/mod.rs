@@ -1,6 +1,10 @@
 //! The command line: parse, set up the log, do it, say how it went.
 
 pub mod args;
+mod client;
+mod explain;
+mod replay;
+mod select;
 mod terminations;
 
 use crate::{
@@ -39,10 +43,23 @@ pub fn main() -> ExitCode {
             Ok(code) => code,
             Err(error) => print_failure(&error),
         },
-        Command::Terminations(args) => match terminations::main(&args) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => print_failure(&error),
-        },
+        Command::Terminations(args) => answered(terminations::main(&args)),
+        Command::Explain(args) => answered(explain::main(&args)),
+        Command::Replay(args) => answered(replay::main(&args)),
+    }
+}
+
+fn answered(result: anyhow::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => print_failure(&error),
+    }
+}
+
+/// Beside the answer, on stderr: what to know before trusting it.
+fn remark(text: &str) {
+    for line in text.lines() {
+        let _ = writeln!(io::stderr(), "note: {line}");
     }
 }
 

@@ -1,35 +1,25 @@
 //! `coroner terminations`: asks a running agent over HTTP, prints a table.
 
-use super::args::{ListOutput, TerminationsArgs};
+use super::{
+    args::{ListOutput, TerminationsArgs},
+    client,
+};
 use crate::{
     domain::observation::{MilestoneKind, PodTermination},
-    report::seconds,
+    report::{ended_at, seconds},
 };
-use anyhow::{Context, bail};
-use axum::body::Body;
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
-use http::{Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Limited};
-use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use http::Uri;
 use std::{
+    borrow::Borrow,
     io::{self, Write},
-    time::Duration,
 };
-
-/// More than --history can ever hold.
-const MAX_BODY: usize = 256 << 20;
-/// An agent answers from memory.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) fn main(args: &TerminationsArgs) -> anyhow::Result<()> {
-    let body = fetch(args)?;
+    let body = client::get(uri(args)?)?;
     let text = match args.output {
         ListOutput::Json => body,
-        form => table(
-            &serde_json::from_str::<Vec<PodTermination>>(&body)
-                .context("the agent's answer is not understood: is it of another version?")?,
-            form,
-        ),
+        form => table(&client::accounts(&body)?, form == ListOutput::Wide),
     };
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
@@ -40,33 +30,6 @@ pub(super) fn main(args: &TerminationsArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn fetch(args: &TerminationsArgs) -> anyhow::Result<String> {
-    let uri = uri(args)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        match tokio::time::timeout(PATIENCE, get(uri.clone())).await {
-            Ok(answer) => answer,
-            Err(_) => bail!("{uri} did not answer within {} s", PATIENCE.as_secs()),
-        }
-    })
-}
-
-async fn get(uri: Uri) -> anyhow::Result<String> {
-    let client = Client::builder(TokioExecutor::new()).build_http();
-    let request = Request::get(uri.clone()).body(Body::empty())?;
-    let answer = client.request(request).await.with_context(|| {
-        format!("no agent answers at {uri}: is `coroner run` running, and --url its address?")
-    })?;
-    let status = answer.status();
-    let body = Limited::new(answer.into_body(), MAX_BODY).collect().await;
-    let body = body.map_err(|error| anyhow::anyhow!("{uri}: {error}"))?.to_bytes();
-    let text = String::from_utf8_lossy(&body).into_owned();
-    if status != StatusCode::OK {
-        bail!("{uri} answers {status}: {}", text.trim());
-    }
-    Ok(text)
-}
-
 fn uri(args: &TerminationsArgs) -> anyhow::Result<Uri> {
     let mut query = Vec::new();
     if let Some(namespace) = &args.namespace {
@@ -75,10 +38,7 @@ fn uri(args: &TerminationsArgs) -> anyhow::Result<Uri> {
     if let Some(limit) = args.limit {
         query.push(format!("limit={limit}"));
     }
-    let mut parts = args.url.clone().into_parts();
-    let path = format!("/api/v1/terminations?{}", query.join("&"));
-    parts.path_and_query = Some(path.parse()?);
-    Ok(Uri::from_parts(parts)?)
+    client::at(&args.url, &format!("/api/v1/terminations?{}", query.join("&")))
 }
 
 /// Percent-encodes all that a query may not hold as it is.
@@ -93,8 +53,8 @@ fn encode(text: &str) -> String {
         .collect()
 }
 
-fn table(all: &[PodTermination], form: ListOutput) -> String {
-    let wide = form == ListOutput::Wide;
+/// One row an account; `wide` has more columns.
+pub(super) fn table(all: &[impl Borrow<PodTermination>], wide: bool) -> String {
     let mut table = Table::new();
     table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     let mut header = vec!["NAMESPACE", "POD", "CAUSE", "GRACE", "TOOK", "ENDED", "VERDICTS"];
@@ -103,7 +63,7 @@ fn table(all: &[PodTermination], form: ListOutput) -> String {
     }
     table.set_header(header);
     for account in all {
-        table.add_row(row(account, wide));
+        table.add_row(row(account.borrow(), wide));
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
@@ -119,7 +79,7 @@ fn row(account: &PodTermination, wide: bool) -> Vec<String> {
         line.cause.to_owned(),
         account.grace_seconds.map_or_else(none, |grace| format!("{grace} s")),
         seconds(account.total()),
-        ended(account),
+        ended_at(account).unwrap_or_else(none),
         line.verdicts,
     ];
     if wide {
@@ -149,14 +109,6 @@ fn none() -> String {
     "-".to_owned()
 }
 
-/// When it ended, by the node's wall clock, in UTC.
-fn ended(account: &PodTermination) -> String {
-    let took = i64::try_from(account.total().as_nanos()).unwrap_or(i64::MAX);
-    let wall = account.began_wall_ns.saturating_add(took);
-    jiff::Timestamp::from_nanosecond(i128::from(wall))
-        .map_or_else(|_| none(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,12 +135,12 @@ mod tests {
             samples::with_sandbox_removed(samples::two_containers()),
             samples::second_life(),
         ];
-        samples::golden("table.txt", &table(&all, ListOutput::Table));
-        samples::golden("table_wide.txt", &table(&all, ListOutput::Wide));
+        samples::golden("table.txt", &table(&all, false));
+        samples::golden("table_wide.txt", &table(&all, true));
     }
 
     #[test]
     fn an_empty_list_is_a_header() {
-        assert_eq!(table(&[], ListOutput::Table).lines().count(), 1);
+        assert_eq!(table(&[] as &[PodTermination], false).lines().count(), 1);
     }
 }

@@ -1,24 +1,12 @@
-//! All that the engine can learn. Every input is serialisable: a recording is a file of these,
-//! one JSON object a line, after a header line with the version and the clock anchor.
+//! All that the engine can learn. Every input is serialisable: a recording
+//! ([`crate::recording`]) is a file of these, one JSON object a line.
 
 use super::{
     ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
-    time::{Anchor, BootTime, WallTime},
+    time::{BootTime, WallTime},
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-
-/// Version of the recording format. Raised when a reader of the old one would misread the new.
-pub const RECORDING_VERSION: u32 = 1;
-
-/// The first line of a recording.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct RecordingHeader {
-    /// [`RECORDING_VERSION`] of the writer.
-    pub coroner_recording: u32,
-    /// Boot clock and wall clock of the recorded machine.
-    pub clock: Anchor,
-}
 
 /// One input and the moment the agent received it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -436,9 +424,11 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// An exec hook, reduced to its binary's file name: arguments may hold secrets.
+    /// An exec hook, reduced to its binary's file name: arguments may hold secrets, also those
+    /// that somebody wrote into the same word as the binary.
     pub fn exec(command: &str) -> Self {
-        Self::Exec(command.rsplit('/').next().unwrap_or(command).to_owned())
+        let binary = command.split_whitespace().next().unwrap_or_default();
+        Self::Exec(binary.rsplit('/').next().unwrap_or(binary).to_owned())
     }
 }
 
@@ -595,6 +585,8 @@ pub enum LossKind {
     EngineFull,
     /// A cgroup that nobody explained in time.
     NeverResolved,
+    /// Only in a replay: the recording lacks inputs that the agent had.
+    Unrecorded,
 }
 
 impl LossKind {

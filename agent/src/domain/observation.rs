@@ -522,7 +522,7 @@ labels! {
         DecidingRingFull = "deciding_ring_full", DetailRingFull = "detail_ring_full",
         BudgetSpent = "budget_spent", Undecodable = "undecodable",
         CgroupMapFull = "cgroup_map_full", EngineFull = "engine_full",
-        NeverResolved = "never_resolved",
+        NeverResolved = "never_resolved", Unrecorded = "unrecorded",
     }
 }
 

@@ -158,6 +158,14 @@ catalogue! {
         "Calls and watches of a source that failed.";
     source_skipped: IntCounterVec = "coroner_source_skipped_total", "", ["source"],
         "Things that a source said and that make no sense; they were left out.";
+    recording: GaugeVec = "coroner_recording", "", [],
+        "1 while the inputs are recorded (--record).";
+    recording_inputs: IntCounterVec = "coroner_recording_inputs_total", "", ["outcome"],
+        "Inputs that were recorded, or dropped because the disk was too slow.";
+    recording_bytes: GaugeVec = "coroner_recording_size_bytes", "bytes", [],
+        "Size of the recording.";
+    recording_errors: IntCounterVec = "coroner_recording_errors_total", "", [],
+        "Failures to write the recording; the first one ends it.";
     engine_entries: GaugeVec = "coroner_engine_entries", "", ["kind"],
         "Entries in the engine's memory, by kind; bounded.";
     terminating: GaugeVec = "coroner_pods_terminating", "", [],

@@ -17,7 +17,7 @@ use crate::{
         },
     },
     health::Health,
-    kernel, kube,
+    kernel, kube, recording,
 };
 use catalogue::Families;
 use prometheus::{Encoder, IntCounter, IntCounterVec, Registry, TextEncoder};
@@ -42,6 +42,7 @@ pub struct Metrics {
     families: Families,
     namespaces: Mutex<BTreeSet<String>>,
     sources: OnceLock<SourceCounters>,
+    recording: OnceLock<Arc<recording::Counters>>,
 }
 
 /// What the adapters count, shared with them.
@@ -79,8 +80,13 @@ impl Metrics {
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
         let families = Families::register(&registry)?;
-        let metrics =
-            Self { registry, families, namespaces: Mutex::default(), sources: OnceLock::new() };
+        let metrics = Self {
+            registry,
+            families,
+            namespaces: Mutex::default(),
+            sources: OnceLock::new(),
+            recording: OnceLock::new(),
+        };
         metrics.initialise();
         Ok(metrics)
     }
@@ -107,7 +113,8 @@ impl Metrics {
         for phase in PhaseKind::ALL {
             of.phase_seconds.with_label_values(&[phase.as_str()]);
         }
-        for kind in LossKind::ALL {
+        // What a recording lacks shows only in its replay.
+        for kind in LossKind::ALL.iter().filter(|kind| **kind != LossKind::Unrecorded) {
             of.evidence_lost.with_label_values(&[kind.as_str()]);
         }
         for reason in [Amendment::SandboxRemoved, Amendment::LateEvidence] {
@@ -134,6 +141,11 @@ impl Metrics {
     pub fn watch(&self, sources: SourceCounters) {
         // A second call would be a second set of adapters: the first one's counters stay.
         let _ = self.sources.set(sources);
+    }
+
+    /// The inputs are recorded: its counters are read at each scrape.
+    pub fn watch_recording(&self, counters: Arc<recording::Counters>) {
+        let _ = self.recording.set(counters); // as above
     }
 
     /// An input passes.
@@ -276,6 +288,9 @@ impl Metrics {
         for (hook, attached) in health.hooks() {
             of.hook_attached.with_label_values(&[hook]).set(flag(attached));
         }
+        if let Some(recording) = self.recording.get() {
+            self.refresh_recording(recording);
+        }
         if let Some(sources) = self.sources.get() {
             self.refresh_kernel(&sources.kernel);
             raise(&of.cri_calls.with_label_values::<&str>(&[]), sources.cri.calls.load(Relaxed));
@@ -292,6 +307,19 @@ impl Metrics {
         let of = &self.families;
         raise(&of.source_errors.with_label_values(&[source]), errors.load(Relaxed));
         raise(&of.source_skipped.with_label_values(&[source]), skipped.load(Relaxed));
+    }
+
+    fn refresh_recording(&self, counters: &recording::Counters) {
+        let of = &self.families;
+        let on = if counters.recording.load(Relaxed) { 1.0 } else { 0.0 };
+        of.recording.with_label_values::<&str>(&[]).set(on);
+        for (outcome, count) in [("written", &counters.written), ("dropped", &counters.dropped)] {
+            raise(&of.recording_inputs.with_label_values(&[outcome]), count.load(Relaxed));
+        }
+        let bytes = counters.bytes.load(Relaxed) as f64;
+        of.recording_bytes.with_label_values::<&str>(&[]).set(bytes);
+        let errors = of.recording_errors.with_label_values::<&str>(&[]);
+        raise(&errors, counters.errors.load(Relaxed));
     }
 
     fn refresh_kernel(&self, counters: &kernel::Counters) {

@@ -21,6 +21,10 @@ fn seen() -> Metrics {
     let api = Arc::new(kube::Counters::default());
     api.errors.store(2, Relaxed);
     metrics.watch(SourceCounters { kernel: counters, cri, api: Some(api) });
+    let recorded = Arc::new(recording::Counters::default());
+    recorded.written.store(5, Relaxed);
+    recorded.recording.store(true, Relaxed);
+    metrics.watch_recording(recorded);
     let account = samples::two_containers();
     for death in &account.containers {
         metrics.record(&Observation::ContainerDied(Box::new(death.clone())));

@@ -2,6 +2,7 @@
 //! verdict and what proves it. Pure: the same account and style give the same text.
 
 mod bars;
+mod explain;
 mod line;
 #[cfg(test)]
 pub(crate) mod samples;
@@ -9,6 +10,7 @@ mod style;
 #[cfg(test)]
 mod tests;
 
+pub use explain::explain;
 pub use line::{LogLine, log_line};
 pub use style::Style;
 
@@ -219,6 +221,22 @@ pub(crate) fn seconds(time: Duration) -> String {
     format!("{}.{:03} s", millis / 1000, millis % 1000)
 }
 
+/// When it ended, by the node's wall clock, in UTC. `None`: out of the calendar's range.
+pub(crate) fn ended_at(account: &PodTermination) -> Option<String> {
+    let took = i64::try_from(account.total().as_nanos()).unwrap_or(i64::MAX);
+    utc(account.began_wall_ns.saturating_add(took), 0)
+}
+
+/// A wall clock's time in UTC, with so many digits of the second.
+fn utc(wall_ns: i64, digits: u8) -> Option<String> {
+    let at = jiff::Timestamp::from_nanosecond(i128::from(wall_ns)).ok()?;
+    let format = match digits {
+        0 => "%Y-%m-%dT%H:%M:%SZ",
+        _ => "%Y-%m-%dT%H:%M:%S%.3fZ",
+    };
+    Some(at.strftime(format).to_string())
+}
+
 fn words(label: &str) -> String {
     match label {
         "pre_stop" => "preStop".to_owned(),
@@ -227,7 +245,7 @@ fn words(label: &str) -> String {
 }
 
 /// What comes from processes and runtimes may hold anything: a terminal must not obey it.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 

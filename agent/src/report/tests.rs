@@ -21,10 +21,40 @@ fn a_second_life_of_which_little_is_known() {
 }
 
 #[test]
+fn an_end_explained() {
+    golden("explain_graceful.txt", &explain(&graceful(), &PLAIN));
+    let account = with_sandbox_removed(two_containers());
+    golden("explain_two_containers.txt", &explain(&account, &PLAIN));
+    golden("explain_second_life.txt", &explain(&second_life(), &PLAIN));
+}
+
+#[test]
+fn what_was_inferred_or_shortened_is_said() {
+    let mut account = graceful();
+    for milestone in account.milestones.iter_mut().chain(&mut account.containers[0].milestones) {
+        if milestone.kind == MilestoneKind::PreStopEnded {
+            milestone.source = crate::domain::observation::Source::Inferred;
+        }
+    }
+    account.shortened_to_seconds = Some(3);
+    account.containers[0].verdict = Verdict::Unknown;
+    let text = explain(&account, &Style { width: 1000, color: false });
+    for wanted in [
+        "its preStop hook ended (inferred)",
+        "inferred from other evidence, not seen: preStop ended",
+        "a later request shortened it to 3 s",
+        "no verdict on web",
+    ] {
+        assert!(text.contains(wanted), "{wanted}:\n{text}");
+    }
+}
+
+#[test]
 fn no_line_is_wider_than_asked() {
     for width in [70, 80, 100, 140] {
         let text = termination(&two_containers(), &Style { width, color: false });
-        for line in text.lines() {
+        let told = explain(&two_containers(), &Style { width, color: false });
+        for line in text.lines().chain(told.lines()) {
             assert!(line.chars().count() <= width, "{width}: {line}");
         }
     }
@@ -34,6 +64,12 @@ fn no_line_is_wider_than_asked() {
 fn a_terminal_is_not_told_what_to_do_by_a_container() {
     let text = termination(&second_life(), &PLAIN);
     assert!(!text.contains('\x1b'), "{text:?}");
+    let mut account = two_containers();
+    account.containers[1].killer.as_mut().unwrap().comm = "\x1b[2J".into();
+    account.containers[1].name = "\x1b]0;".into();
+    account.pod.name = "\x07".into();
+    let text = explain(&account, &PLAIN);
+    assert!(!text.contains(['\x1b', '\x07']), "{text:?}");
 }
 
 #[test]
@@ -44,6 +80,7 @@ fn an_account_of_nothing_is_still_text() {
     account.containers.clear();
     account.milestones.clear();
     assert_eq!(termination(&account, &PLAIN), "shop/web-0  deleted  grace 30 s  took 0.000 s\n");
+    assert!(explain(&account, &PLAIN).contains("No container of it was seen."));
 }
 
 #[test]

@@ -1,0 +1,118 @@
+//! `coroner explain`: one pod's end, from a running agent, a recording, or the sample.
+
+use super::{
+    args::ExplainArgs,
+    client::{self, NoAgent},
+    remark,
+    replay::open,
+    select::{Unclear, Wanted},
+};
+use crate::{
+    domain::observation::PodTermination,
+    recording::{self, Reader},
+    replay::Replay,
+    report::{self, Style},
+};
+use anyhow::{Context, anyhow, bail};
+use std::{
+    io::{self, Write},
+    sync::Arc,
+    time::Duration,
+};
+
+/// Beyond a recording's end: more than the engine waits for the sources' last word.
+const GO_ON: Duration = Duration::from_secs(120);
+
+pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
+    let wanted =
+        Wanted { pod: args.pod.as_deref(), namespace: args.namespace.as_deref(), life: args.life };
+    let account = if args.sample {
+        from_sample(wanted)?
+    } else if let Some(file) = &args.from {
+        from_recording(open(file)?, &wanted)?
+    } else {
+        from_agent(args, &wanted)?
+    };
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(report::explain(&account, &Style::for_stdout()).as_bytes())?;
+    stdout.flush()?;
+    Ok(())
+}
+
+/// Whoever just wants to see something is shown the sample where there is no agent.
+fn from_agent(args: &ExplainArgs, wanted: &Wanted) -> anyhow::Result<Arc<PodTermination>> {
+    let body = match client::get(client::at(&args.url, "/api/v1/terminations")?) {
+        Err(error) if error.is::<NoAgent>() && args.pod.is_none() => {
+            remark(&format!("{error}"));
+            remark("this is the recording that comes with coroner (--sample):");
+            return from_sample(*wanted);
+        }
+        body => body.context(
+            "name a recording with --from FILE, or see one that comes with coroner: \
+             coroner explain --sample",
+        )?,
+    };
+    let accounts = client::accounts(&body)?;
+    let chosen = wanted.choose(&accounts).map_err(|unclear| match unclear {
+        Unclear::Several(text) => anyhow!(text),
+        Unclear::Unknown(text) => anyhow!(
+            "{text}\nThe agent keeps the last terminations of its own node (--history), each \
+             some seconds after its pod's end: ask the agent of the node on which the pod ran"
+        ),
+    })?;
+    Ok(Arc::new(chosen.clone()))
+}
+
+/// Where no pod is named, one of it is shown, and how to see the others.
+fn from_sample(mut wanted: Wanted) -> anyhow::Result<Arc<PodTermination>> {
+    if wanted.pod.is_none() {
+        wanted.pod = Some(recording::SAMPLE_POD);
+        let mut reader = recording::sample()?;
+        let mut replay = Replay::new(reader.header());
+        replay.run(&mut reader);
+        let others: Vec<_> = replay
+            .timelines()
+            .map(|account| account.pod.name.as_str())
+            .filter(|name| *name != recording::SAMPLE_POD)
+            .collect();
+        remark(&format!("also in the sample: {}", others.join(", ")));
+    }
+    from_recording(recording::sample()?, &wanted)
+}
+
+fn from_recording(mut reader: Reader, wanted: &Wanted) -> anyhow::Result<Arc<PodTermination>> {
+    let mut replay = Replay::new(reader.header());
+    replay.run(&mut reader);
+    remark(&reader.condition().to_string());
+    match choose(&replay, wanted) {
+        Ok(found) => return Ok(found),
+        Err(Unclear::Several(text)) => bail!(text),
+        Err(Unclear::Unknown(_)) => replay.go_on(GO_ON),
+    }
+    let mut text = match choose(&replay, wanted) {
+        Ok(found) => {
+            remark(
+                "the recording ended before the agent had told of this pod: this is what it \
+                 would have said, had nothing more happened",
+            );
+            return Ok(found);
+        }
+        Err(Unclear::Several(text)) => bail!(text),
+        Err(Unclear::Unknown(text)) => text,
+    };
+    let alive: Vec<_> = replay
+        .without_account()
+        .into_iter()
+        .map(|(namespace, name)| report::printable(&format!("{namespace}/{name}")))
+        .collect();
+    if !alive.is_empty() {
+        text.push_str("\nin the recording, but not at its end before that: ");
+        text.push_str(&alive.join(", "));
+    }
+    bail!(text)
+}
+
+fn choose(replay: &Replay, wanted: &Wanted) -> Result<Arc<PodTermination>, Unclear> {
+    let accounts: Vec<_> = replay.timelines().cloned().collect();
+    wanted.choose(&accounts).map(|account| Arc::new(account.clone()))
+}

@@ -1,0 +1,74 @@
+//! `coroner replay`: says again what the agent said while it recorded.
+
+use super::{
+    args::{ReplayArgs, ReplayOutput},
+    remark,
+    terminations::table,
+};
+use crate::{
+    recording::Reader,
+    replay::Replay,
+    report::{self, Style},
+};
+use anyhow::Context;
+use std::{
+    io::{self, Write},
+    path::Path,
+    time::Duration,
+};
+
+pub(super) fn main(args: &ReplayArgs) -> anyhow::Result<()> {
+    let mut reader = open(&args.file)?;
+    let mut replay = Replay::new(reader.header());
+    replay.run(&mut reader);
+    let open_at_end = replay.open();
+    if args.go_on > Duration::ZERO {
+        replay.go_on(args.go_on);
+    }
+    let mut stdout = io::stdout().lock();
+    print(&mut stdout, &replay, args.output)?;
+    stdout.flush()?;
+    remark(&reader.condition().to_string());
+    if replay.timelines().next().is_none() {
+        let pods = replay.without_account().len();
+        remark(&format!("no pod's end is in it; pods that were there: {pods}"));
+    }
+    if open_at_end > 0 && args.go_on.is_zero() {
+        remark(&format!(
+            "{open_at_end} pods were still ending when the recording did; --go-on 60s closes \
+             their accounts with what there is"
+        ));
+    }
+    Ok(())
+}
+
+/// A recording, or why not, with the file's name.
+pub(super) fn open(file: &Path) -> anyhow::Result<Reader> {
+    Reader::open(file).with_context(|| format!("cannot replay {}", file.display()))
+}
+
+fn print(to: &mut impl Write, replay: &Replay, form: ReplayOutput) -> anyhow::Result<()> {
+    match form {
+        ReplayOutput::Json => {
+            for account in replay.timelines() {
+                serde_json::to_writer(&mut *to, &**account).map_err(io::Error::from)?;
+                to.write_all(b"\n")?;
+            }
+        }
+        ReplayOutput::Text => {
+            let style = Style::for_stdout();
+            for (number, account) in replay.timelines().enumerate() {
+                if number > 0 {
+                    to.write_all(b"\n")?;
+                }
+                to.write_all(report::termination(account, &style).as_bytes())?;
+            }
+        }
+        ReplayOutput::Table | ReplayOutput::Wide => {
+            let newest_first: Vec<_> =
+                replay.timelines().rev().map(|one| (**one).clone()).collect();
+            to.write_all(table(&newest_first, form == ReplayOutput::Wide).as_bytes())?;
+        }
+    }
+    Ok(())
+}

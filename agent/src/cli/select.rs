@@ -1,0 +1,205 @@
+//! Which of many accounts a person means.
+
+use crate::{
+    domain::observation::PodTermination,
+    report::{ended_at, seconds},
+};
+use std::{borrow::Borrow, collections::BTreeMap, fmt::Write};
+
+/// Names listed in a message; more would hide what it says.
+const LISTED: usize = 20;
+
+/// How a person names a pod.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wanted<'a> {
+    /// Name, NAMESPACE/NAME or UID; `None`: the only one there is.
+    pub(super) pod: Option<&'a str>,
+    /// Its namespace.
+    pub(super) namespace: Option<&'a str>,
+    /// Which life; `None`: the last.
+    pub(super) life: Option<u32>,
+}
+
+/// Why none was chosen. The text says what to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Unclear {
+    /// No account fits.
+    Unknown(String),
+    /// Several pods fit.
+    Several(String),
+}
+
+impl Wanted<'_> {
+    /// Whether a pod could be the one.
+    pub(super) fn fits(&self, namespace: &str, name: &str, uid: &str) -> bool {
+        if self.namespace.is_some_and(|wanted| wanted != namespace) {
+            return false;
+        }
+        let Some(pod) = self.pod else { return true };
+        match pod.split_once('/') {
+            Some((space, pod)) => space == namespace && pod == name,
+            None => pod == name || pod == uid,
+        }
+    }
+
+    /// The one account that is meant. `all` may come in any order.
+    pub(super) fn choose<'a, A: Borrow<PodTermination>>(
+        &self,
+        all: &'a [A],
+    ) -> Result<&'a PodTermination, Unclear> {
+        let all = || all.iter().map(Borrow::borrow);
+        let mut found: BTreeMap<_, Vec<&PodTermination>> = BTreeMap::new();
+        for one in all().filter(|a| self.fits(&a.pod.namespace, &a.pod.name, a.pod.uid.as_str())) {
+            found.entry(&one.pod.uid).or_default().push(one);
+        }
+        if found.len() > 1 {
+            return Err(Unclear::Several(several(self.pod, found.into_values().flatten())));
+        }
+        let Some((_, lives)) = found.pop_first() else {
+            return Err(Unclear::Unknown(unknown(self, all())));
+        };
+        let wanted = lives.iter().filter(|a| self.life.is_none_or(|life| life == a.life));
+        wanted.max_by_key(|a| a.life).copied().ok_or_else(|| {
+            let lives: Vec<_> = lives.iter().map(|a| a.life.to_string()).collect();
+            Unclear::Unknown(format!(
+                "this pod's life {} is not there; --life can be {}",
+                self.life.unwrap_or_default(),
+                lives.join(", ")
+            ))
+        })
+    }
+}
+
+fn several<'a>(pod: Option<&str>, found: impl Iterator<Item = &'a PodTermination>) -> String {
+    let mut text = match pod {
+        Some(pod) => format!("several pods are called {pod}: name one by its UID"),
+        None => "several pods ended: name one (its name, NAMESPACE/NAME or UID)".to_owned(),
+    };
+    let mut found: Vec<_> = found.collect();
+    found.sort_by_key(|a| (std::cmp::Reverse(a.began_wall_ns), a.ended));
+    list(&mut text, &found);
+    text
+}
+
+fn unknown<'a>(wanted: &Wanted, all: impl Iterator<Item = &'a PodTermination>) -> String {
+    let what = match (wanted.pod, wanted.namespace) {
+        (Some(pod), Some(namespace)) => format!("of a pod {pod} in namespace {namespace}"),
+        (Some(pod), None) => format!("of a pod {pod}"),
+        (None, Some(namespace)) => format!("of a pod in namespace {namespace}"),
+        (None, None) => "of any pod".to_owned(),
+    };
+    let mut text = format!("no end {what} is there");
+    let mut all: Vec<_> = all.collect();
+    all.sort_by(|a, b| (&a.pod.namespace, &a.pod.name).cmp(&(&b.pod.namespace, &b.pod.name)));
+    if !all.is_empty() {
+        text.push_str("; there are:");
+        list(&mut text, &all);
+    }
+    text
+}
+
+fn list(text: &mut String, found: &[&PodTermination]) {
+    for one in found.iter().take(LISTED) {
+        let line = crate::report::log_line(one);
+        let _ = write!(
+            text,
+            "\n  {}/{}  {}  ended {}  took {}",
+            line.namespace,
+            line.pod,
+            line.uid,
+            ended_at(one).unwrap_or_else(|| "-".into()),
+            seconds(one.total())
+        );
+        if one.life > 1 {
+            let _ = write!(text, "  life {}", one.life);
+        }
+    }
+    if let Some(more) = found.len().checked_sub(LISTED).filter(|more| *more > 0) {
+        let _ = write!(text, "\n  … and {more} more");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{domain::ids::PodUid, report::samples};
+
+    fn account(namespace: &str, name: &str, uid: &str, life: u32) -> PodTermination {
+        let mut account = samples::graceful();
+        account.pod.namespace = namespace.into();
+        account.pod.name = name.into();
+        account.pod.uid = PodUid::new(uid);
+        account.life = life;
+        account
+    }
+
+    fn all() -> Vec<PodTermination> {
+        vec![
+            account("shop", "web-0", "u1", 1),
+            account("shop", "web-0", "u2", 1),
+            account("test", "web-0", "u3", 1),
+            account("shop", "db-0", "u4", 1),
+            account("kube-system", "etcd", "u5", 2),
+            account("kube-system", "etcd", "u5", 1),
+        ]
+    }
+
+    fn choose(pod: &str) -> Result<(String, u32), Unclear> {
+        let all = all();
+        let wanted = Wanted { pod: Some(pod), ..Wanted::default() };
+        wanted.choose(&all).map(|a| (a.pod.uid.to_string(), a.life))
+    }
+
+    #[test]
+    fn by_name_by_namespace_and_name_and_by_uid() {
+        for (pod, uid, life) in [
+            ("db-0", "u4", 1),
+            ("shop/db-0", "u4", 1),
+            ("u2", "u2", 1),
+            ("test/web-0", "u3", 1),
+            ("etcd", "u5", 2),
+        ] {
+            assert_eq!(choose(pod), Ok((uid.to_owned(), life)), "{pod}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_pod_is_told_which_there_are() {
+        for pod in ["db-1", "test/db-0", "web", "", "/"] {
+            let Err(Unclear::Unknown(text)) = choose(pod) else { panic!("{pod}") };
+            assert!(text.contains("shop/db-0  u4"), "{text}");
+            assert!(text.contains("kube-system/etcd  u5"), "{text}");
+        }
+    }
+
+    #[test]
+    fn several_of_one_name_are_told_apart() {
+        let Err(Unclear::Several(text)) = choose("web-0") else { panic!("chosen") };
+        for uid in ["u1", "u2", "u3"] {
+            assert!(text.contains(uid), "{text}");
+        }
+        assert!(!text.contains("u4"), "{text}");
+        assert!(matches!(choose("shop/web-0"), Err(Unclear::Several(_))));
+        let all = all();
+        let test = Wanted { pod: Some("web-0"), namespace: Some("test"), life: None };
+        assert_eq!(test.choose(&all).unwrap().pod.uid.as_str(), "u3");
+    }
+
+    #[test]
+    fn a_life_may_be_named() {
+        let all = all();
+        let life = |life| Wanted { pod: Some("etcd"), life: Some(life), ..Wanted::default() };
+        assert_eq!(life(1).choose(&all).unwrap().life, 1);
+        let Err(Unclear::Unknown(text)) = life(3).choose(&all) else { panic!("chosen") };
+        assert!(text.contains("--life can be 2, 1"), "{text}");
+    }
+
+    #[test]
+    fn none_named_is_the_only_one_or_a_list() {
+        let all = all();
+        assert_eq!(Wanted::default().choose(&all[3..4]).unwrap().pod.name, "db-0");
+        assert!(matches!(Wanted::default().choose(&all), Err(Unclear::Several(_))));
+        let none: &[PodTermination] = &[];
+        assert!(matches!(Wanted::default().choose(none), Err(Unclear::Unknown(_))));
+    }
+}

@@ -1,0 +1,115 @@
+//! The lines of a recording.
+
+use crate::domain::{
+    input::Received,
+    time::{Anchor, BootTime},
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, time::Duration};
+
+/// Version of the format. Raised when a reader of the old one would misread the new: fields may
+/// come without that, kinds of lines and changed meanings may not.
+pub const VERSION: u32 = 1;
+
+/// The first line.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Header {
+    /// [`VERSION`] of the writer.
+    pub coroner_recording: u32,
+    /// Version of the agent that wrote it.
+    #[serde(default)]
+    pub agent: String,
+    /// Boot clock and wall clock of the recorded machine, read together when the agent started.
+    pub clock: Anchor,
+    /// The engine's settle window, ns: a replay needs the same.
+    pub settle_ns: u64,
+    /// What is worth knowing of the node when reading a bug report. A replay needs none of it.
+    #[serde(default)]
+    pub node: Node,
+}
+
+/// Facts about the recorded node that tell nothing of its owner. The runtime's name and version
+/// come with its first answer.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Node {
+    /// `uname -r`.
+    #[serde(default)]
+    pub kernel: String,
+    /// `uname -m`.
+    #[serde(default)]
+    pub machine: String,
+    /// The cgroup hierarchy that was watched: `v2`, or a controller of v1.
+    #[serde(default)]
+    pub hierarchy: String,
+    /// The kernel hooks: attached or not.
+    #[serde(default)]
+    pub hooks: BTreeMap<String, bool>,
+}
+
+impl Header {
+    /// The header of a recording that this version writes.
+    pub fn new(clock: Anchor, settle: Duration, node: Node) -> Self {
+        Self {
+            coroner_recording: VERSION,
+            agent: env!("CARGO_PKG_VERSION").to_owned(),
+            clock,
+            settle_ns: u64::try_from(settle.as_nanos()).unwrap_or(u64::MAX),
+            node,
+        }
+    }
+
+    /// The settle window.
+    pub fn settle(&self) -> Duration {
+        Duration::from_nanos(self.settle_ns)
+    }
+}
+
+/// A line that is no input.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Mark {
+    pub(super) at: BootTime,
+    #[serde(flatten)]
+    pub(super) what: MarkKind,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum MarkKind {
+    /// Inputs that the engine had just before this moment, and the recording has not.
+    Gap { inputs: u64 },
+    /// The last line.
+    End(End),
+}
+
+/// The last line of a recording that was not cut off.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct End {
+    /// Inputs that were written.
+    pub inputs: u64,
+    /// Why it ends.
+    pub why: Stopped,
+}
+
+/// Why a recording ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stopped {
+    /// The agent ended.
+    Agent,
+    /// `--record-limit` was reached: the agent went on without recording.
+    Limit,
+}
+
+/// Any line but the first.
+pub(super) enum Line {
+    Input(Box<Received>),
+    Mark(Mark),
+}
+
+/// Takes a line apart. Most are inputs; only what is none is looked at twice.
+pub(super) fn parse(line: &[u8]) -> Result<Line, serde_json::Error> {
+    match serde_json::from_slice(line) {
+        Ok(input) => Ok(Line::Input(Box::new(input))),
+        Err(error) => serde_json::from_slice(line).map(Line::Mark).map_err(|_| error),
+    }
+}

@@ -1,0 +1,74 @@
+//! Takes from an input what may be private and what no judgement needs: the free text of errors.
+
+use crate::domain::input::{ApiEvent, CriEvent, Input};
+
+/// What of an error's text may be kept: its kind, in words that are ours. The text itself may
+/// hold the apiserver's address, a socket's path, a credential plugin's output or a token.
+const KINDS: [(&str, &str); 16] = [
+    ("connection refused", "connection refused"),
+    ("connection reset", "connection reset"),
+    ("connection closed", "connection closed"),
+    ("broken pipe", "broken pipe"),
+    ("no such file", "no such file"),
+    ("permission denied", "permission denied"),
+    ("timed out", "timed out"),
+    ("deadline", "timed out"),
+    ("timeout", "timed out"),
+    ("dns error", "name not resolved"),
+    ("certificate", "certificate"),
+    ("unauthorized", "unauthorized"),
+    ("forbidden", "forbidden"),
+    ("too old", "resource version too old"),
+    ("unimplemented", "unimplemented"),
+    ("unavailable", "unavailable"),
+];
+
+/// Where none of the kinds is recognised.
+const OTHER: &str = "another error";
+
+/// The input with each error reduced to its kind. The engine is given the same as the recording,
+/// so that nothing it says can depend on what a replay has not.
+pub fn harmless(mut input: Input) -> Input {
+    if let Input::Cri(CriEvent::Unreachable { error }) | Input::Api(ApiEvent::OutOfSync { error }) =
+        &mut input
+    {
+        *error = kind(error).to_owned();
+    }
+    input
+}
+
+fn kind(error: &str) -> &'static str {
+    let error = error.to_lowercase();
+    KINDS.iter().find(|(sign, _)| error.contains(sign)).map_or(OTHER, |(_, kind)| kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_kind_of_an_error_remains() {
+        let cases = [
+            ("https://api.corp:6443: Connection refused (os error 111)", "connection refused"),
+            ("status: Unavailable, message: \"/run/x.sock\"", "unavailable"),
+            ("410 Gone: too old resource version: 5 (9)", "resource version too old"),
+            ("exec plugin printed: token=hunter2", OTHER),
+            ("", OTHER),
+        ];
+        for (text, wanted) in cases {
+            let error = text.to_owned();
+            let runtime = harmless(Input::Cri(CriEvent::Unreachable { error: error.clone() }));
+            let same = CriEvent::Unreachable { error: wanted.into() };
+            assert_eq!(runtime, Input::Cri(same), "{text}");
+            let api = harmless(Input::Api(ApiEvent::OutOfSync { error }));
+            assert_eq!(api, Input::Api(ApiEvent::OutOfSync { error: wanted.into() }), "{text}");
+        }
+    }
+
+    #[test]
+    fn everything_else_stays_as_it_is() {
+        for input in [Input::Tick, Input::Api(ApiEvent::Resumed)] {
+            assert_eq!(harmless(input.clone()), input);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Records while the agent runs, in a thread of its own: a slow disk never holds up the event
+//! loop, and a broken one ends the recording, not the agent.
+
+use super::{
+    format::{Header, Stopped},
+    write::Writer,
+};
+use crate::domain::{input::Received, time::BootTime};
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+use tracing::{debug, error, info, warn};
+
+/// Inputs that may wait for the disk; more are dropped, counted, and marked in the recording.
+const WAITING: usize = 8192;
+/// What is written can be read after this long at the latest.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// How to record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The file.
+    pub file: PathBuf,
+    /// The recording ends when the file has this many bytes.
+    pub limit: u64,
+}
+
+/// What became of the inputs, shared with the metrics.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// It is being recorded.
+    pub recording: AtomicBool,
+    /// Inputs written.
+    pub written: AtomicU64,
+    /// Inputs that were dropped: the disk was too slow.
+    pub dropped: AtomicU64,
+    /// Bytes of the file.
+    pub bytes: AtomicU64,
+    /// Failures to write: the first one ends the recording.
+    pub errors: AtomicU64,
+}
+
+/// Makes the file. A recording that is there already, such as that of an agent that crashed, is
+/// kept beside it, with `.old` at its name's end. Fails if it cannot be made, or if something
+/// that is not a file has its name.
+pub fn create(file: &Path) -> io::Result<File> {
+    match fs::metadata(file) {
+        Ok(there) if !there.is_file() => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is not a regular file"));
+        }
+        Ok(there) if there.len() > 0 => {
+            let mut old = file.as_os_str().to_owned();
+            old.push(".old");
+            fs::rename(file, &old)?;
+            info!(file = %PathBuf::from(old).display(), "an earlier recording is kept");
+        }
+        _ => {}
+    }
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)
+}
+
+#[derive(Debug)]
+enum Entry {
+    Input(Box<Received>),
+    Gap { at: BootTime, inputs: u64 },
+}
+
+/// The event loop's end of a recording.
+#[derive(Debug)]
+pub struct Recorder {
+    to: Option<SyncSender<Entry>>,
+    /// Inputs dropped that the file does not tell of yet.
+    gap: u64,
+    last: BootTime,
+    counters: Arc<Counters>,
+    ended: Receiver<()>,
+}
+
+impl Recorder {
+    /// Begins to write. Fails only if no thread can be had.
+    pub fn start(
+        to: impl Write + Send + 'static,
+        header: Header,
+        limit: u64,
+        counters: Arc<Counters>,
+    ) -> io::Result<Self> {
+        Self::with_room(WAITING, to, header, limit, counters)
+    }
+
+    pub(super) fn with_room(
+        waiting: usize,
+        to: impl Write + Send + 'static,
+        header: Header,
+        limit: u64,
+        counters: Arc<Counters>,
+    ) -> io::Result<Self> {
+        let (entries, inbox) = sync_channel(waiting);
+        let (tell_end, ended) = sync_channel(1);
+        let last = BootTime(header.clock.boot_ns);
+        let shared = counters.clone();
+        counters.recording.store(true, Relaxed);
+        thread::Builder::new().name("recorder".into()).spawn(move || {
+            match write(to, &header, limit, &inbox, &shared) {
+                Ok(Stopped::Agent) => debug!("the recording is complete"),
+                Ok(Stopped::Limit) => warn!(
+                    bytes = limit,
+                    "the recording has reached its limit and ends; the agent goes on. A larger \
+                     one is had by --record-limit"
+                ),
+                Err(error) => {
+                    shared.errors.fetch_add(1, Relaxed);
+                    error!(
+                        error = %error,
+                        "the recording cannot be written and ends; the agent goes on"
+                    );
+                }
+            }
+            shared.recording.store(false, Relaxed);
+            let _ = tell_end.send(()); // nobody waits for it any more
+        })?;
+        Ok(Self { to: Some(entries), gap: 0, last, counters, ended })
+    }
+
+    /// Records an input. Never waits.
+    pub fn record(&mut self, received: &Received) {
+        self.last = received.at;
+        let Some(to) = &self.to else { return };
+        let sent = if self.gap == 0 {
+            Ok(())
+        } else {
+            let gap = Entry::Gap { at: received.at, inputs: self.gap };
+            to.try_send(gap).inspect(|()| self.gap = 0)
+        };
+        match sent.and_then(|()| to.try_send(Entry::Input(Box::new(received.clone())))) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => {
+                self.gap += 1;
+                self.counters.dropped.fetch_add(1, Relaxed);
+            }
+            Err(TrySendError::Disconnected(_)) => self.to = None,
+        }
+    }
+
+    /// Closes the recording; waits for the disk no longer than this.
+    pub fn end(mut self, patience: Duration) {
+        let Some(to) = self.to.take() else { return };
+        let deadline = Instant::now() + patience;
+        let mut gap = (self.gap > 0).then_some(Entry::Gap { at: self.last, inputs: self.gap });
+        while let Some(entry) = gap.take() {
+            match to.try_send(entry) {
+                Err(TrySendError::Full(entry)) if Instant::now() < deadline => {
+                    gap = Some(entry);
+                    thread::sleep(Duration::from_millis(5));
+                }
+                // A file without its end says by that alone that it lacks something.
+                Ok(()) | Err(_) => {}
+            }
+        }
+        drop(to);
+        let left = deadline.saturating_duration_since(Instant::now());
+        if self.ended.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
+            warn!("the disk is too slow: the recording lacks its end");
+        }
+    }
+}
+
+fn write(
+    to: impl Write,
+    header: &Header,
+    limit: u64,
+    inbox: &Receiver<Entry>,
+    counters: &Counters,
+) -> io::Result<Stopped> {
+    let mut writer = Writer::begin(to, header)?;
+    let mut due = Instant::now() + FLUSH;
+    let why = loop {
+        match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
+            Ok(Entry::Input(received)) => {
+                writer.input(&received)?;
+                counters.written.fetch_add(1, Relaxed);
+            }
+            Ok(Entry::Gap { at, inputs }) => writer.gap(at, inputs)?,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break Stopped::Agent,
+        }
+        let now = Instant::now();
+        if now >= due {
+            writer.flush()?;
+            due = now + FLUSH;
+        }
+        counters.bytes.store(writer.bytes(), Relaxed);
+        if writer.bytes() >= limit {
+            break Stopped::Limit;
+        }
+    };
+    writer.end(why)?;
+    Ok(why)
+}

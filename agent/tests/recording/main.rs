@@ -1,0 +1,149 @@
+//! A recording replays to what was said live, is never silently wrong, and holds no secrets.
+
+#[path = "../replay/import.rs"]
+mod import;
+mod privacy;
+mod reading;
+mod writing;
+
+use coroner::{
+    domain::{
+        engine::{Engine, Settings},
+        input::{ApiEvent, Input, Received},
+        observation::{Observation, PodTermination},
+        time::Anchor,
+    },
+    history::History,
+    recording::{Header, Node, Reader, Stopped, Writer},
+    replay::Replay,
+};
+use std::{io::Cursor, path::PathBuf, time::Duration};
+
+const SETTLE: Duration = Duration::from_millis(3500);
+
+/// Recordings of real nodes, in the format of those who made them.
+const NODES: [&str; 4] = [
+    "k1.33-containerd1.7/two-deaths",
+    "k1.33-containerd1.7/prestop-then-handled",
+    "k1.33-containerd1.7/containerd-killed",
+    "k1.33-containerd1.7/force-delete",
+];
+
+/// What an agent on that node would have been given, ticks and all.
+fn live(name: &str) -> (Anchor, Vec<Received>) {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/replay/recordings").join(name);
+    let import::Recording { anchor, inputs, truth } = import::load(&dir);
+    assert!(truth.is_object());
+    let mut ticking = Vec::new();
+    let mut next = inputs[0].at;
+    let end = inputs.last().unwrap().at + Duration::from_secs(45);
+    let mut inputs = inputs.into_iter().peekable();
+    while next <= end {
+        while let Some(input) = inputs.next_if(|input| input.at <= next) {
+            ticking.push(input);
+        }
+        ticking.push(Received { at: next, input: Input::Tick });
+        // A busy loop ticks late, and never twice at the same distance.
+        next = next + Duration::from_nanos(1_000_000_000 + next.0 % 77_777);
+    }
+    (anchor, ticking)
+}
+
+fn header(anchor: Anchor) -> Header {
+    Header::new(anchor, SETTLE, Node::default())
+}
+
+fn record(anchor: Anchor, inputs: &[Received]) -> Vec<u8> {
+    let mut writer = Writer::begin(Vec::new(), &header(anchor)).unwrap();
+    for input in inputs {
+        writer.input(input).unwrap();
+    }
+    writer.end(Stopped::Agent).unwrap()
+}
+
+fn reader(file: &[u8]) -> Reader {
+    Reader::new(Cursor::new(file.to_vec())).unwrap()
+}
+
+/// What the agent says of each life in the end, a line of JSON each, oldest first.
+fn said_live(anchor: Anchor, inputs: &[Received]) -> Vec<String> {
+    let mut engine = Engine::new(Settings { settle: SETTLE, ..Settings::new(anchor) });
+    let mut history = History::new(usize::MAX);
+    for input in inputs {
+        for observation in engine.step(input.clone()) {
+            match observation {
+                Observation::PodTerminated(account) => history.put(*account, false),
+                Observation::PodAmended(account, _) => history.put(*account, true),
+                _ => {}
+            }
+        }
+    }
+    history.newest_first().rev().map(|account| json(account)).collect()
+}
+
+fn json(account: &PodTermination) -> String {
+    serde_json::to_string(account).unwrap()
+}
+
+fn replayed(file: &[u8]) -> Vec<String> {
+    let mut reader = reader(file);
+    let mut replay = Replay::new(reader.header());
+    replay.run(&mut reader);
+    replay.timelines().map(|account| json(account)).collect()
+}
+
+#[test]
+fn a_replay_is_what_was_said_live_byte_for_byte() {
+    for node in NODES {
+        let (anchor, inputs) = live(node);
+        let said = said_live(anchor, &inputs);
+        assert!(!said.is_empty(), "{node} says nothing");
+        let file = record(anchor, &inputs);
+        assert_eq!(replayed(&file), said, "{node}");
+        assert_eq!(replayed(&file), said, "{node}, again");
+        let mut reader = reader(&file);
+        let read: Vec<Received> = reader.by_ref().collect();
+        assert_eq!(read, inputs, "{node}: every input survives the file");
+        assert!(reader.condition().is_whole(), "{:?}", reader.condition());
+        assert_eq!(reader.condition().to_string(), "");
+    }
+}
+
+#[test]
+fn the_binary_replays_to_the_same_bytes() {
+    let (anchor, inputs) = live(NODES[0]);
+    let said: String = said_live(anchor, &inputs).iter().map(|line| line.clone() + "\n").collect();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("node.coroner");
+    std::fs::write(&file, record(anchor, &inputs)).unwrap();
+    let run = |args: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_coroner"));
+        let output = command.args(args).arg(&file).env_clear().output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    assert_eq!(run(&["replay", "-o", "json"]), (Some(0), said, String::new()));
+    let (code, table, _) = run(&["replay", "-o", "table"]);
+    assert_eq!((code, table.lines().count()), (Some(0), 1 + said_live(anchor, &inputs).len()));
+    let (code, text, err) = run(&["explain", "--from"]);
+    assert_eq!(code, Some(0), "{err}");
+    for wanted in
+        ["What was asked", "Step by step", "SIGTERM was sent to it", "Where the time went"]
+    {
+        assert!(text.contains(wanted), "{text}");
+    }
+}
+
+#[test]
+fn what_was_open_at_the_end_is_closed_only_by_going_on() {
+    let (anchor, mut inputs) = live(NODES[1]);
+    let gone = |one: &Received| matches!(one.input, Input::Api(ApiEvent::Deleted(_)));
+    let last = inputs.iter().rposition(gone).unwrap();
+    inputs.truncate(last + 1);
+    let mut reader = reader(&record(anchor, &inputs));
+    let mut replay = Replay::new(reader.header());
+    replay.run(&mut reader);
+    assert_eq!((replay.timelines().count(), replay.without_account().len()), (0, 1));
+    replay.go_on(Duration::from_secs(60));
+    assert_eq!((replay.timelines().count(), replay.without_account().len()), (1, 0));
+}

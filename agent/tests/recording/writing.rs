@@ -1,0 +1,144 @@
+//! The thread that writes: what it is given arrives, what it cannot write is counted and told.
+
+use crate::{NODES, header, live, reader};
+use coroner::{
+    domain::input::Received,
+    recording::{Counters, Reader, Recorder, create},
+};
+use std::{
+    fs,
+    io::{self, Write},
+    sync::{Arc, Condvar, Mutex, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const NO_LIMIT: u64 = u64::MAX;
+
+/// A disk that can be stopped and looked at.
+#[derive(Clone, Default)]
+struct Disk {
+    file: Arc<Mutex<Vec<u8>>>,
+    stuck: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Disk {
+    fn stick(&self, stuck: bool) {
+        *self.stuck.0.lock().unwrap() = stuck;
+        self.stuck.1.notify_all();
+    }
+}
+
+impl Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let (stuck, changed) = &*self.stuck;
+        drop(changed.wait_while(stuck.lock().unwrap(), |stuck| *stuck).unwrap());
+        self.file.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A disk that is full after so many bytes.
+struct Full(usize);
+
+impl Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.0.checked_sub(bytes.len()) {
+            Some(left) => {
+                self.0 = left;
+                Ok(bytes.len())
+            }
+            None => Err(io::Error::from(io::ErrorKind::StorageFull)),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_was_recorded_is_in_the_file() {
+    let (anchor, inputs) = live(NODES[0]);
+    let (disk, counters) = (Disk::default(), Arc::new(Counters::default()));
+    let mut recorder =
+        Recorder::start(disk.clone(), header(anchor), NO_LIMIT, counters.clone()).unwrap();
+    assert!(counters.recording.load(Relaxed));
+    inputs.iter().for_each(|input| recorder.record(input));
+    recorder.end(PATIENCE);
+    let file = disk.file.lock().unwrap().clone();
+    let mut reader = reader(&file);
+    assert_eq!(reader.by_ref().collect::<Vec<Received>>(), inputs);
+    assert!(reader.condition().is_whole());
+    assert_eq!(counters.written.load(Relaxed), inputs.len() as u64);
+    assert!(!counters.recording.load(Relaxed));
+}
+
+#[test]
+fn a_stuck_disk_holds_nobody_up_and_what_it_cost_is_told() {
+    let (anchor, inputs) = live(NODES[0]);
+    let (disk, counters) = (Disk::default(), Arc::new(Counters::default()));
+    disk.stick(true);
+    let mut recorder =
+        Recorder::start(disk.clone(), header(anchor), NO_LIMIT, counters.clone()).unwrap();
+    let mut given = 0;
+    while counters.dropped.load(Relaxed) < 10 {
+        recorder.record(&inputs[given % inputs.len()]);
+        given += 1;
+        assert!(given < 100_000, "the room for what waits is bounded");
+    }
+    disk.stick(false);
+    recorder.end(PATIENCE);
+    let file = disk.file.lock().unwrap().clone();
+    let mut reader = reader(&file);
+    reader.by_ref().for_each(drop);
+    let condition = reader.condition();
+    assert_eq!(condition.dropped, 10);
+    assert_eq!(condition.inputs, given as u64 - 10);
+    assert!(!condition.is_whole());
+}
+
+#[test]
+fn a_full_disk_ends_the_recording_and_nothing_else() {
+    let (anchor, inputs) = live(NODES[0]);
+    for room in [0, 400] {
+        let counters = Arc::new(Counters::default());
+        let mut recorder =
+            Recorder::start(Full(room), header(anchor), NO_LIMIT, counters.clone()).unwrap();
+        inputs.iter().for_each(|input| recorder.record(input));
+        recorder.end(PATIENCE);
+        assert_eq!(counters.errors.load(Relaxed), 1, "room for {room}");
+        assert!(!counters.recording.load(Relaxed));
+    }
+}
+
+#[test]
+fn the_limit_ends_the_recording_with_a_word() {
+    let (anchor, inputs) = live(NODES[0]);
+    let (disk, counters) = (Disk::default(), Arc::new(Counters::default()));
+    let mut recorder = Recorder::start(disk.clone(), header(anchor), 1, counters.clone()).unwrap();
+    inputs.iter().for_each(|input| recorder.record(input));
+    recorder.end(PATIENCE);
+    let file = disk.file.lock().unwrap().clone();
+    let mut reader = reader(&file);
+    assert!(reader.by_ref().count() < inputs.len());
+    let said = reader.condition().to_string();
+    assert!(said.contains("size limit") && said.contains("--record-limit"), "{said}");
+    assert_eq!(counters.errors.load(Relaxed), 0);
+}
+
+#[test]
+fn an_earlier_recording_is_kept_and_other_things_are_not_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rec");
+    create(&path).unwrap().write_all(b"first").unwrap();
+    create(&path).unwrap().write_all(b"second").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"second");
+    assert_eq!(fs::read(dir.path().join("rec.old")).unwrap(), b"first");
+    assert!(create(dir.path()).is_err(), "a directory");
+    assert!(create(&dir.path().join("no/such/dir")).is_err());
+    assert!(Reader::open(&dir.path().join("nothing")).is_err());
+}
