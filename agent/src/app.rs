@@ -335,7 +335,10 @@ impl EventLoop {
     fn say(&self, observation: Observation) {
         self.shared.metrics.record(&observation);
         match observation {
-            Observation::ContainerDied(death) => log_death(&death),
+            Observation::ContainerDied(death) => {
+                log_death(&death);
+                lock(&self.shared.history).died(*death);
+            }
             Observation::PodTerminated(account) => {
                 log_termination(&account);
                 lock(&self.shared.history).put(*account, false);

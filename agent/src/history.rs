@@ -1,19 +1,23 @@
 //! The last terminations, for the HTTP API.
 
-use crate::domain::{ids::PodUid, observation::PodTermination};
+use crate::domain::{
+    ids::PodUid,
+    observation::{ContainerDeath, PodTermination},
+};
 use std::{collections::VecDeque, sync::Arc};
 
-/// The last N terminations, newest last.
+/// The last N terminations and the last N deaths of containers, newest last.
 #[derive(Debug)]
 pub struct History {
     kept: VecDeque<Arc<PodTermination>>,
+    deaths: VecDeque<Arc<ContainerDeath>>,
     bound: usize,
 }
 
 impl History {
     /// Keeps at most `bound`.
     pub fn new(bound: usize) -> Self {
-        Self { kept: VecDeque::new(), bound }
+        Self { kept: VecDeque::new(), deaths: VecDeque::new(), bound }
     }
 
     /// Takes a new account, or the amended account of a life already kept. An amendment of what
@@ -31,6 +35,22 @@ impl History {
             self.kept.pop_front();
         }
         self.kept.push_back(Arc::new(account));
+    }
+
+    /// Takes the death of a container, whether its pod goes on or not.
+    pub fn died(&mut self, death: ContainerDeath) {
+        if self.bound == 0 {
+            return;
+        }
+        if self.deaths.len() == self.bound {
+            self.deaths.pop_front();
+        }
+        self.deaths.push_back(Arc::new(death));
+    }
+
+    /// The deaths of containers as they were told first, newest first.
+    pub fn deaths(&self) -> impl Iterator<Item = &Arc<ContainerDeath>> {
+        self.deaths.iter().rev()
     }
 
     /// Newest first.
@@ -103,5 +123,19 @@ mod tests {
         let mut history = History::new(0);
         history.put(account("a", 1), false);
         assert!(history.newest_first().next().is_none());
+    }
+
+    #[test]
+    fn keeps_the_newest_deaths_too() {
+        let mut history = History::new(2);
+        let death = samples::graceful().containers.remove(0);
+        for name in ["a", "b", "c"] {
+            history.died(ContainerDeath { name: name.into(), ..death.clone() });
+        }
+        let names: Vec<&str> = history.deaths().map(|death| death.name.as_str()).collect();
+        assert_eq!(names, ["c", "b"]);
+        let mut none = History::new(0);
+        none.died(death);
+        assert_eq!(none.deaths().count(), 0);
     }
 }

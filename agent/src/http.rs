@@ -2,7 +2,10 @@
 
 use crate::{
     clock,
-    domain::{ids::PodUid, observation::PodTermination},
+    domain::{
+        ids::PodUid,
+        observation::{ContainerDeath, PodRef, PodTermination},
+    },
     health::Health,
     history::History,
     metrics::Metrics,
@@ -30,6 +33,8 @@ const INDEX: &str = "coroner: how long pods take to die on this node, and how th
 /api/v1/terminations         recent pod terminations, newest first
                              ?namespace=NAMESPACE &pod=NAME &limit=N
 /api/v1/terminations/UID     the last termination of one pod; ?life=N for an earlier life
+/api/v1/deaths               recent deaths of containers, also in pods that go on, newest first
+                             ?namespace=NAMESPACE &pod=NAME &limit=N
 ";
 
 /// What the event loop writes and the server reads. Locks are held for a few instructions, never
@@ -67,6 +72,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/readyz", get(readyz))
         .route("/api/v1/terminations", get(terminations))
         .route("/api/v1/terminations/{uid}", get(termination))
+        .route("/api/v1/deaths", get(deaths))
         .fallback(async || no(StatusCode::NOT_FOUND, "no such page; / lists what there is"))
         .method_not_allowed_fallback(async || no(StatusCode::METHOD_NOT_ALLOWED, "only GET"))
         .with_state(shared)
@@ -133,6 +139,32 @@ struct ListQuery {
     limit: Option<usize>,
 }
 
+impl ListQuery {
+    fn wants(&self, pod: Option<&PodRef>) -> bool {
+        let is = |wanted: &Option<String>, of: fn(&PodRef) -> &String| {
+            wanted.as_ref().is_none_or(|wanted| pod.is_some_and(|pod| wanted == of(pod)))
+        };
+        is(&self.namespace, |pod| &pod.namespace) && is(&self.pod, |pod| &pod.name)
+    }
+}
+
+async fn deaths(
+    State(shared): State<Arc<Shared>>,
+    query: Result<Query<ListQuery>, QueryRejection>,
+) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(error) => return no(StatusCode::BAD_REQUEST, error.body_text()),
+    };
+    let found: Vec<Arc<ContainerDeath>> = lock(&shared.history)
+        .deaths()
+        .filter(|death| query.wants(death.pod.as_ref()))
+        .take(query.limit.unwrap_or(usize::MAX))
+        .cloned()
+        .collect();
+    Json(found).into_response()
+}
+
 async fn terminations(
     State(shared): State<Arc<Shared>>,
     query: Result<Query<ListQuery>, QueryRejection>,
@@ -141,13 +173,9 @@ async fn terminations(
         Ok(Query(query)) => query,
         Err(error) => return no(StatusCode::BAD_REQUEST, error.body_text()),
     };
-    let wanted = |kept: &PodTermination| {
-        query.namespace.as_ref().is_none_or(|wanted| *wanted == kept.pod.namespace)
-            && query.pod.as_ref().is_none_or(|wanted| *wanted == kept.pod.name)
-    };
     let found: Vec<Arc<PodTermination>> = lock(&shared.history)
         .newest_first()
-        .filter(|kept| wanted(kept))
+        .filter(|kept| query.wants(Some(&kept.pod)))
         .take(query.limit.unwrap_or(usize::MAX))
         .cloned()
         .collect();

@@ -8,7 +8,7 @@ use coroner::{
     clock,
     domain::{
         input::{ApiEvent, CriEvent, Input, Received},
-        observation::PodTermination,
+        observation::{ContainerDeath, PodTermination},
     },
     health::Health,
     history::History,
@@ -37,6 +37,11 @@ fn agent() -> Arc<Shared> {
         account.pod.name = name.into();
         account.pod.uid = format!("uid-{name}").as_str().into();
         account.life = life;
+        for death in &mut account.containers {
+            death.pod = Some(account.pod.clone());
+            death.name = format!("{name}{life}");
+            history.died(death.clone());
+        }
         history.put(account, false);
     }
     Arc::new(Shared {
@@ -63,6 +68,26 @@ async fn listed(shared: &Arc<Shared>, query: &str) -> Vec<String> {
     assert_eq!(status, StatusCode::OK, "{body}");
     let accounts: Vec<PodTermination> = serde_json::from_str(&body).unwrap();
     accounts.iter().map(|account| format!("{}.{}", account.pod.name, account.life)).collect()
+}
+
+#[tokio::test]
+async fn lists_deaths_the_newest_first_and_filters() {
+    let agent = agent();
+    for (query, expected) in [
+        ("", vec!["a2", "b1", "a1"]),
+        ("?limit=1", vec!["a2"]),
+        ("?namespace=ns-a", vec!["a2", "a1"]),
+        ("?namespace=ns-a&pod=b", vec![]),
+    ] {
+        let (status, body) = get(&agent, &format!("/api/v1/deaths{query}")).await;
+        assert_eq!(status, StatusCode::OK, "{body}");
+        let deaths: Vec<ContainerDeath> = serde_json::from_str(&body).unwrap();
+        let mut names: Vec<&str> = deaths.iter().map(|death| death.name.as_str()).collect();
+        names.dedup();
+        assert_eq!(names, expected, "{query}");
+    }
+    let (status, _) = get(&agent, "/api/v1/deaths?limit=many").await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
 }
 
 #[tokio::test]
