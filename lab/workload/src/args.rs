@@ -7,7 +7,8 @@ pub(crate) const HELP: &str = "\
 usage: workload BEHAVIOUR [--flag VALUE]...
 
   pause                              the sandbox's init: leaves on SIGTERM or SIGINT, reaps orphans
-  handle      --for D [--exit N]     handles SIGTERM, works for D after it, exits N
+  handle      --for D [--exit N] [--on S]
+                                     handles signal number S (default: SIGTERM), works for D after it, exits N
   overrun                            handles SIGTERM, never leaves
   default                            no handler: ignored by the kernel as PID 1, else the default action
   ignore                             the same as default, named after what it does as PID 1
@@ -18,6 +19,9 @@ usage: workload BEHAVIOUR [--flag VALUE]...
   go-style    [--for D]              handles SIGTERM, restores its default action, raises it on itself
                                      and exits 2 if it survives, as Go's runtime does
   leader-exits [--for D] [--exit N]  handles SIGTERM; the leading thread ends at once, another one works on
+  serve       --port N --for D       answers HTTP, each request after D; handles SIGTERM and leaves at once
+  call        --every D              handles SIGTERM, and from then on calls the apiserver every D, for ever;
+                                     KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT say where that is
   spawn       --children N --for D [--exit N]
                                      as handle, with N children that nobody signals
   shell       --child BEHAVIOUR ...  runs the child and waits for it, forwards nothing (sh -c 'app; true')
@@ -33,11 +37,13 @@ usage: workload BEHAVIOUR [--flag VALUE]...
 D is a number with ms, s, m or h: 250ms, 2s. N of --exit is 0 to 255.
 ";
 
+const SIGTERM: u8 = 15;
+
 /// What to do with this life.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Behaviour {
     Pause,
-    Handle { work: Duration, exit: u8 },
+    Handle { signal: u8, work: Duration, exit: u8 },
     Overrun,
     Default,
     SigIgn,
@@ -46,6 +52,8 @@ pub(crate) enum Behaviour {
     Signalfd { work: Duration, exit: u8 },
     GoStyle { work: Duration },
     LeaderExits { work: Duration, exit: u8 },
+    Serve { port: u16, work: Duration },
+    Call { every: Duration },
     Spawn { children: u32, work: Duration, exit: u8 },
     Shell { child: Vec<String> },
     Crash { after: Duration },
@@ -122,7 +130,10 @@ pub(crate) fn parse(words: &[String]) -> Result<Parsed, Error> {
     }
     let allowed: &[&'static str] = match name.as_str() {
         "pause" | "overrun" | "default" | "ignore" | "sig-ign" | "block" => &[],
-        "handle" | "sigwait" | "signalfd" | "leader-exits" | "job" => &["--for", "--exit"],
+        "handle" => &["--for", "--exit", "--on"],
+        "sigwait" | "signalfd" | "leader-exits" | "job" => &["--for", "--exit"],
+        "serve" => &["--port", "--for"],
+        "call" => &["--every"],
         "go-style" | "sleep" => &["--for"],
         "spawn" => &["--children", "--for", "--exit"],
         "crash" => &["--after"],
@@ -136,7 +147,16 @@ pub(crate) fn parse(words: &[String]) -> Result<Parsed, Error> {
         "overrun" => Behaviour::Overrun,
         "sig-ign" => Behaviour::SigIgn,
         "block" => Behaviour::Block,
-        "handle" => Behaviour::Handle { work: flags.duration("--for")?, exit: flags.exit()? },
+        "handle" => Behaviour::Handle {
+            signal: flags.signal()?,
+            work: flags.duration("--for")?,
+            exit: flags.exit()?,
+        },
+        "serve" => Behaviour::Serve {
+            port: flags.number("--port", "a port")?,
+            work: flags.duration("--for")?,
+        },
+        "call" => Behaviour::Call { every: flags.duration("--every")? },
         "sigwait" => Behaviour::Sigwait { work: flags.duration("--for")?, exit: flags.exit()? },
         "signalfd" => Behaviour::Signalfd { work: flags.duration("--for")?, exit: flags.exit()? },
         "go-style" => Behaviour::GoStyle { work: flags.duration_or_none("--for")? },
@@ -259,6 +279,19 @@ impl<'a> Flags<'a> {
         }
     }
 
+    /// Of those that a handler can be installed for, less the two of libc.
+    fn signal(&self) -> Result<u8, Error> {
+        const WANTED: &str = "a signal's number, 1 to 31 without 9 and 19";
+        if self.value("--on").is_none() {
+            return Ok(SIGTERM);
+        }
+        let number: u8 = self.number("--on", WANTED)?;
+        if matches!(number, 1..=31) && number != 9 && number != 19 {
+            return Ok(number);
+        }
+        Err(Error::Bad { flag: "--on", value: number.to_string(), wanted: WANTED })
+    }
+
     fn exit(&self) -> Result<u8, Error> {
         match self.value("--exit") {
             Some(_) => self.number("--exit", "an exit status of 0 to 255"),
@@ -302,7 +335,11 @@ mod tests {
     fn behaviours_take_their_flags() {
         let two = Duration::from_secs(2);
         assert_eq!(run("pause"), Behaviour::Pause);
-        assert_eq!(run("handle --for 2s"), Behaviour::Handle { work: two, exit: 0 });
+        let handle = |signal| Behaviour::Handle { signal, work: two, exit: 0 };
+        assert_eq!(run("handle --for 2s"), handle(15));
+        assert_eq!(run("handle --for 2s --on 3"), handle(3));
+        assert_eq!(run("serve --port 8080 --for 2s"), Behaviour::Serve { port: 8080, work: two });
+        assert_eq!(run("call --every 2s"), Behaviour::Call { every: two });
         assert_eq!(
             run("spawn --exit 3 --for 2000ms --children 4"),
             Behaviour::Spawn { children: 4, work: two, exit: 3 }
@@ -346,6 +383,10 @@ mod tests {
         assert_eq!(
             said("beat --page /beat --end never").as_deref(),
             Some("--end \"never\" is not exit, crash or oom")
+        );
+        assert_eq!(
+            said("handle --for 1s --on 9").as_deref(),
+            Some("--on \"9\" is not a signal's number, 1 to 31 without 9 and 19")
         );
         assert_eq!(said("handle --for").as_deref(), Some("--for needs a value"));
         assert_eq!(said("job --for 1s --for 2s").as_deref(), Some("--for is given twice"));

@@ -3,7 +3,7 @@
 
 use crate::{
     args::Behaviour,
-    beat,
+    beat, http,
     log::{Event, line},
 };
 use std::{
@@ -24,8 +24,8 @@ static WAKE: AtomicI32 = AtomicI32::new(-1);
 pub(crate) fn run(behaviour: Behaviour) -> io::Result<Infallible> {
     match behaviour {
         Behaviour::Pause => pause(),
-        Behaviour::Handle { work, exit } => {
-            let woken = handle_term()?;
+        Behaviour::Handle { signal, work, exit } => {
+            let woken = handle(c_int::from(signal))?;
             line(Event::Start);
             work_after(woken, work, exit)
         }
@@ -58,6 +58,18 @@ pub(crate) fn run(behaviour: Behaviour) -> io::Result<Infallible> {
         Behaviour::Signalfd { work, exit } => signalfd(work, exit),
         Behaviour::GoStyle { work } => go_style(work),
         Behaviour::LeaderExits { work, exit } => leader_exits(work, exit),
+        Behaviour::Serve { port, work } => {
+            let woken = handle_term()?;
+            http::serve(port, work)?;
+            line(Event::Start);
+            work_after(woken, Duration::ZERO, 0)
+        }
+        Behaviour::Call { every } => {
+            let woken = handle_term()?;
+            line(Event::Start);
+            wait_for_wake(woken)?;
+            http::call_for_ever(every)
+        }
         Behaviour::Spawn { children, work, exit } => spawn(children, work, exit),
         Behaviour::Shell { child } => shell(&child),
         Behaviour::Crash { after } => crash(after),
@@ -187,8 +199,12 @@ extern "C" fn on_term(_: c_int) {
     unsafe { libc::write(descriptor, b"t".as_ptr().cast(), 1) };
 }
 
-/// Installs the handler; the returned descriptor becomes readable once it has run.
 fn handle_term() -> io::Result<c_int> {
+    handle(libc::SIGTERM)
+}
+
+/// Installs the handler; the returned descriptor becomes readable once it has run.
+fn handle(signal: c_int) -> io::Result<c_int> {
     let mut ends = [-1; 2];
     // SAFETY: the array has room for the two descriptors.
     check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
@@ -196,7 +212,7 @@ fn handle_term() -> io::Result<c_int> {
     // SAFETY: plain flag on a descriptor of our own.
     check(unsafe { libc::fcntl(ends[1], libc::F_SETFL, libc::O_NONBLOCK) })?;
     WAKE.store(ends[1], Ordering::Relaxed);
-    dispose(libc::SIGTERM, on_term as extern "C" fn(c_int) as libc::sighandler_t)?;
+    dispose(signal, on_term as extern "C" fn(c_int) as libc::sighandler_t)?;
     Ok(ends[0])
 }
 

@@ -10,6 +10,7 @@
 mod args;
 mod beat;
 mod behave;
+mod http;
 mod log;
 
 use std::process::ExitCode;
