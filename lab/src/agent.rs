@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, anyhow, bail};
 use axum::http::Uri;
-use coroner::domain::observation::PodTermination;
+use coroner::domain::observation::{ContainerDeath, PodTermination};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -173,10 +173,16 @@ impl Http {
         Self { address, client: Client::builder(TokioExecutor::new()).build_http() }
     }
 
-    /// All settled terminations that it remembers.
+    /// All settled terminations that it remembers, newest first.
     pub async fn terminations(&self) -> anyhow::Result<Vec<PodTermination>> {
         let body = self.get("/api/v1/terminations").await?;
         serde_json::from_slice(&body).context("the agent's terminations cannot be read")
+    }
+
+    /// All deaths of containers that it remembers, newest first.
+    pub async fn deaths(&self) -> anyhow::Result<Vec<ContainerDeath>> {
+        let body = self.get("/api/v1/deaths").await?;
+        serde_json::from_slice(&body).context("the agent's deaths cannot be read")
     }
 
     async fn get(&self, path: &str) -> anyhow::Result<axum::body::Bytes> {
@@ -208,8 +214,9 @@ pub fn tail(file: &Path, lines: usize) -> String {
     last.into_iter().map(|line| format!("  {line}\n")).collect()
 }
 
-/// A port that is free now. Somebody may take it before the agent does; then the agent says so.
-fn free_address() -> anyhow::Result<SocketAddr> {
+/// A port that is free now. Somebody may take it before the one whom it is for does, who then says
+/// so.
+pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
     Ok(listener.local_addr()?)
 }

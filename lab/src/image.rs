@@ -3,7 +3,7 @@
 //!
 //! [`build`] writes an archive that `ctr images import` understands;
 //! [`crate::containerd::Containerd::import`] brings it into the private containerd as [`NAME`],
-//! which is also its sandbox image. Equal binaries give equal archives, byte by byte.
+//! which is also its sandbox image, as [`NEXT`], and with a STOPSIGNAL as [`SIGQUIT`]. Equal binaries give equal archives, byte by byte.
 //!
 //! The image's entrypoint is `/workload` and its command `pause`, so a sandbox pauses; a container
 //! says `command: ["/workload", "handle", "--for", "2s"]`, and a hook the same.
@@ -15,6 +15,15 @@ use std::{fmt::Write as _, fs, path::Path};
 
 /// The image's name, as the CRI resolves it. Its pull policy must be `Never`.
 pub const NAME: &str = "docker.io/coroner/workload:lab";
+
+/// The same image under another name: what `kubectl set image` changes to.
+pub const NEXT: &str = "docker.io/coroner/workload:next";
+
+/// The same, but for its `STOPSIGNAL SIGQUIT`.
+pub const SIGQUIT: &str = "docker.io/coroner/workload:sigquit";
+
+/// All names in the archive.
+pub const NAMES: [&str; 3] = [NAME, NEXT, SIGQUIT];
 
 /// Where the binary is inside the image.
 pub const PROGRAM: &str = "/workload";
@@ -34,32 +43,66 @@ pub fn build(workload: &Path, archive: &Path) -> Result<()> {
 
 fn archive_of(binary: &[u8]) -> Result<Vec<u8>> {
     let layer = tar_of(&[(&PROGRAM[1..], binary, 0o755)])?;
-    let config = serde_json::to_vec(&json!({
-        "architecture": architecture(),
-        "os": "linux",
-        "config": { "Entrypoint": [PROGRAM], "Cmd": ["pause"], "WorkingDir": "/" },
-        "rootfs": { "type": "layers", "diff_ids": [digest(&layer)] },
-    }))?;
-    let manifest = serde_json::to_vec(&json!({
+    let plain = Image::new(&layer, None)?;
+    let stopped_by_sigquit = Image::new(&layer, Some("SIGQUIT"))?;
+    let index = serde_json::to_vec(&json!({
         "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": descriptor("application/vnd.oci.image.config.v1+json", &config),
-        "layers": [descriptor("application/vnd.oci.image.layer.v1.tar", &layer)],
+        "manifests":
+            [plain.entry(NAME), plain.entry(NEXT), stopped_by_sigquit.entry(SIGQUIT)],
     }))?;
-    let mut entry = descriptor("application/vnd.oci.image.manifest.v1+json", &manifest);
-    entry["platform"] = json!({ "architecture": architecture(), "os": "linux" });
-    // containerd takes the image's name from its own annotation, other tools the tag from OCI's.
-    entry["annotations"] =
-        json!({ "io.containerd.image.name": NAME, "org.opencontainers.image.ref.name": "lab" });
-    let index = serde_json::to_vec(&json!({ "schemaVersion": 2, "manifests": [entry] }))?;
     let layout = serde_json::to_vec(&json!({ "imageLayoutVersion": "1.0.0" }))?;
-    tar_of(&[
-        ("oci-layout", &layout, 0o644),
-        ("index.json", &index, 0o644),
-        (&blob(&manifest), &manifest, 0o644),
-        (&blob(&config), &config, 0o644),
-        (&blob(&layer), &layer, 0o644),
-    ])
+    let mut files: Vec<(&str, &[u8], u32)> =
+        vec![("oci-layout", &layout, 0o644), ("index.json", &index, 0o644)];
+    let blobs: Vec<(String, &[u8])> = [&plain, &stopped_by_sigquit]
+        .into_iter()
+        .flat_map(|image| [&image.manifest, &image.config])
+        .chain([&layer])
+        .map(|content| (blob(content), content.as_slice()))
+        .collect();
+    files.extend(blobs.iter().map(|(name, content)| (name.as_str(), *content, 0o644)));
+    tar_of(&files)
+}
+
+/// An image of one layer: its two documents.
+struct Image {
+    config: Vec<u8>,
+    manifest: Vec<u8>,
+}
+
+impl Image {
+    fn new(layer: &[u8], stop_signal: Option<&str>) -> Result<Self> {
+        let mut of_container =
+            json!({ "Entrypoint": [PROGRAM], "Cmd": ["pause"], "WorkingDir": "/" });
+        if let Some(signal) = stop_signal {
+            of_container["StopSignal"] = json!(signal);
+        }
+        let config = serde_json::to_vec(&json!({
+            "architecture": architecture(),
+            "os": "linux",
+            "config": of_container,
+            "rootfs": { "type": "layers", "diff_ids": [digest(layer)] },
+        }))?;
+        let manifest = serde_json::to_vec(&json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": descriptor("application/vnd.oci.image.config.v1+json", &config),
+            "layers": [descriptor("application/vnd.oci.image.layer.v1.tar", layer)],
+        }))?;
+        Ok(Self { config, manifest })
+    }
+
+    /// Its line in the index. containerd takes the image's name from its own annotation, other
+    /// tools the tag from OCI's.
+    fn entry(&self, name: &str) -> serde_json::Value {
+        let mut entry = descriptor("application/vnd.oci.image.manifest.v1+json", &self.manifest);
+        let tag = name.rsplit(':').next().unwrap_or(name);
+        entry["platform"] = json!({ "architecture": architecture(), "os": "linux" });
+        entry["annotations"] = json!({
+            "io.containerd.image.name": name,
+            "org.opencontainers.image.ref.name": tag,
+        });
+        entry
+    }
 }
 
 /// A tar archive that depends on its content alone: no times, no owners.
@@ -135,11 +178,16 @@ mod tests {
             content.clone()
         };
         let index: serde_json::Value = serde_json::from_slice(&files["index.json"]).unwrap();
-        let manifest: serde_json::Value =
-            serde_json::from_slice(&follow(&index["manifests"][0])).unwrap();
-        follow(&manifest["config"]);
-        let layer = unpack(&follow(&manifest["layers"][0]));
-        assert_eq!(layer["workload"], b"a program");
+        let mut signals = Vec::new();
+        for entry in index["manifests"].as_array().unwrap() {
+            let manifest: serde_json::Value = serde_json::from_slice(&follow(entry)).unwrap();
+            let config: serde_json::Value =
+                serde_json::from_slice(&follow(&manifest["config"])).unwrap();
+            signals.push(config["config"]["StopSignal"].clone());
+            let layer = unpack(&follow(&manifest["layers"][0]));
+            assert_eq!(layer["workload"], b"a program");
+        }
+        assert_eq!(signals, [json!(null), json!(null), json!("SIGQUIT")]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 pub mod agent;
 pub mod apiserver;
 pub mod containerd;
+pub mod controlplane;
 pub mod image;
 pub mod kubelet;
 pub mod scenario;

@@ -36,9 +36,13 @@ struct TourArgs {
     /// Play only this scenario (may be repeated)
     #[arg(long = "scenario", value_name = "NAME")]
     scenarios: Vec<String>,
-    /// Play only scenarios of this group
+    /// Play the scenarios of this group: deaths (what is played where nothing is said), causes or
+    /// faults
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
+    /// Play all scenarios
+    #[arg(long, conflicts_with_all = ["scenarios", "group"])]
+    all: bool,
     /// List the scenarios and do nothing else
     #[arg(long)]
     list: bool,
@@ -59,7 +63,7 @@ struct TourArgs {
     work: PathBuf,
     /// Watch a real node instead: its container runtime's socket
     #[arg(long, value_name = "ENDPOINT", requires_all = ["kubeconfig", "node"],
-          conflicts_with_all = ["scenarios", "group", "list"])]
+          conflicts_with_all = ["scenarios", "group", "all", "list"])]
     cri: Option<String>,
     /// A kubeconfig for the real node's apiserver
     #[arg(long, value_name = "FILE", requires = "cri")]
@@ -89,7 +93,9 @@ fn main() -> ExitCode {
 }
 
 fn tour(args: TourArgs) -> ExitCode {
-    let scenarios = match scenario::choose(&args.scenarios, args.group.as_deref()) {
+    let everything = args.all || args.list || !args.scenarios.is_empty();
+    let group = args.group.as_deref().or((!everything).then_some(scenario::TOUR));
+    let scenarios = match scenario::choose(&args.scenarios, group) {
         Ok(scenarios) => scenarios,
         Err(unknown) => {
             eprint!("{unknown}");

@@ -141,6 +141,16 @@ impl Apiserver {
         self.store.clone()
     }
 
+    /// How it fails, now and later.
+    pub fn fault(&self) -> watch::Receiver<Fault> {
+        self.fault.subscribe()
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Makes it fail from now on, or no longer.
     pub fn set_fault(&self, fault: Fault) {
         self.fault.send_replace(fault);

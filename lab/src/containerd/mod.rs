@@ -198,19 +198,22 @@ impl Containerd {
         let mut images = ImageServiceClient::new(connect(&self.endpoint()).await?);
         let known = async {
             loop {
-                let image = ImageSpec { image: crate::image::NAME.into(), ..Default::default() };
-                let request = ImageStatusRequest { image: Some(image), verbose: false };
-                if let Ok(answer) = images.image_status(request).await
-                    && answer.into_inner().image.is_some()
-                {
+                let mut known = true;
+                for name in crate::image::NAMES {
+                    let image = ImageSpec { image: name.into(), ..Default::default() };
+                    let request = ImageStatusRequest { image: Some(image), verbose: false };
+                    let answer = images.image_status(request).await;
+                    known &= answer.is_ok_and(|answer| answer.into_inner().image.is_some());
+                }
+                if known {
                     return;
                 }
                 time::sleep(Duration::from_millis(20)).await;
             }
         };
-        time::timeout(IMAGE_WITHIN, known)
-            .await
-            .with_context(|| format!("the CRI does not learn of {}", crate::image::NAME))
+        time::timeout(IMAGE_WITHIN, known).await.with_context(|| {
+            format!("the CRI does not learn of {}", crate::image::NAMES.join(", "))
+        })
     }
 
     /// Kills the daemon, the shims and all containers, and removes cgroups and directories.

@@ -18,9 +18,12 @@ pub trait Api: Send + Sync + 'static {
     /// All pods of the node, then their changes, for ever.
     fn watch(&self, node: &str) -> mpsc::UnboundedReceiver<Change>;
 
-    /// Replaces the status, if the object with this very UID is still there.
+    /// Replaces the status, if the object with this very UID, or its mirror, is still there.
     fn replace_status(&self, pod: &PodId, status: &PodStatus);
 
     /// DELETE with a grace of 0 and the UID as precondition: the kubelet's last word.
     fn delete_for_good(&self, pod: &PodId);
+
+    /// Creates a static pod's mirror.
+    fn create_mirror(&self, mirror: &Pod);
 }

@@ -80,6 +80,23 @@ impl Cgroups {
         remove_when_empty(&self.root.join(path.trim_start_matches('/'))).await
     }
 
+    /// The processes of a container, by their ids here.
+    pub fn processes(&self, pod: &str, container: &str) -> anyhow::Result<Vec<i32>> {
+        let file = self.group(pod, container).join("cgroup.procs");
+        let text =
+            fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
+    }
+
+    /// Freezes a container: from now on it runs no instruction of its own.
+    pub fn freeze(&self, pod: &str, container: &str) -> anyhow::Result<()> {
+        write(&self.group(pod, container).join("cgroup.freeze"), 1)
+    }
+
+    fn group(&self, pod: &str, container: &str) -> PathBuf {
+        self.root.join(pod.trim_start_matches('/')).join(container)
+    }
+
     /// Bounds the memory of a running container, its main process being `pid`, to `bytes`.
     pub fn limit_memory(
         &self,
@@ -90,7 +107,7 @@ impl Cgroups {
     ) -> anyhow::Result<()> {
         match self.memory {
             Memory::Unified => {
-                let group = self.root.join(pod.trim_start_matches('/')).join(container);
+                let group = self.group(pod, container);
                 write(&group.join("memory.max"), bytes)?;
                 optional(&group.join("memory.swap.max"), 0)
             }

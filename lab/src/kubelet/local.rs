@@ -1,43 +1,127 @@
-//! The lab's own apiserver as the kubelet's, in the same process.
+//! The lab's own apiserver as the kubelet's, in the same process. While the apiserver is made to
+//! fail, the kubelet hears nothing of it either, and what it has to say waits.
 
 use super::{
     api::{Api, Change},
-    translate::PodId,
+    translate::{self, PodId},
 };
-use crate::apiserver::{ChangeType, DeleteOptions, Kind, Store};
+use crate::apiserver::{ChangeType, DeleteOptions, Failure, Fault, Kind, Store};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
-impl Api for Store {
+/// A way to the lab's apiserver.
+#[derive(Debug)]
+pub struct Local {
+    store: Store,
+    fault: watch::Receiver<Fault>,
+    requests: mpsc::UnboundedSender<Request>,
+}
+
+/// What the kubelet says.
+#[derive(Debug)]
+enum Request {
+    Status(PodId, Box<PodStatus>),
+    Delete(PodId),
+    Mirror(Box<Pod>),
+}
+
+impl Local {
+    /// Of these objects, as reachable as `fault` lets them be.
+    pub fn new(store: Store, fault: watch::Receiver<Fault>) -> Self {
+        let (requests, waiting) = mpsc::unbounded_channel();
+        tokio::spawn(apply(store.clone(), fault.clone(), waiting));
+        Self { store, fault, requests }
+    }
+
+    fn ask(&self, request: Request) {
+        // Its reader lives as long as this does.
+        let _ = self.requests.send(request);
+    }
+}
+
+impl Api for Local {
     fn watch(&self, node: &str) -> mpsc::UnboundedReceiver<Change> {
         let (tell, changes) = mpsc::unbounded_channel();
-        tokio::spawn(follow(self.clone(), node.to_owned(), tell));
+        tokio::spawn(follow(self.store.clone(), self.fault.clone(), node.to_owned(), tell));
         changes
     }
 
     fn replace_status(&self, pod: &PodId, status: &PodStatus) {
-        let replaced = self.patch_status(&pod.namespace, &pod.name, Some(&pod.uid), |known| {
-            *known = status.clone()
-        });
-        if let Err(failure) = replaced {
-            // Gone, or another pod of the same name: as good as told.
-            tracing::debug!(pod = pod.name, error = %failure, "status");
-        }
+        self.ask(Request::Status(pod.clone(), Box::new(status.clone())));
     }
 
     fn delete_for_good(&self, pod: &PodId) {
-        let options =
-            DeleteOptions { grace: Some(0), uid: Some(pod.uid.clone()), ..Default::default() };
-        if let Err(failure) = self.delete_pod(&pod.namespace, &pod.name, &options) {
-            tracing::debug!(pod = pod.name, error = %failure, "last delete");
+        self.ask(Request::Delete(pod.clone()));
+    }
+
+    fn create_mirror(&self, mirror: &Pod) {
+        self.ask(Request::Mirror(Box::new(mirror.clone())));
+    }
+}
+
+/// Waits until the apiserver can be reached; false: it is gone.
+async fn reachable(fault: &mut watch::Receiver<Fault>) -> bool {
+    fault.wait_for(|fault| *fault == Fault::None).await.is_ok()
+}
+
+async fn apply(
+    store: Store,
+    mut fault: watch::Receiver<Fault>,
+    mut requests: mpsc::UnboundedReceiver<Request>,
+) {
+    while let Some(request) = requests.recv().await {
+        if !reachable(&mut fault).await {
+            return;
+        }
+        let answer = match &request {
+            Request::Status(pod, status) => replace_status(&store, pod, status),
+            Request::Delete(pod) => {
+                let options = DeleteOptions {
+                    grace: Some(0),
+                    uid: Some(pod.uid.clone()),
+                    ..Default::default()
+                };
+                store.delete_pod(&pod.namespace, &pod.name, &options).map(drop)
+            }
+            Request::Mirror(mirror) => store.create_pod(mirror).map(drop),
+        };
+        if let Err(failure) = answer {
+            // Gone, or another pod of the same name: as good as told.
+            tracing::debug!(?request, error = %failure, "refused");
         }
     }
 }
 
+/// Conditions that others have set stay, as with the kubelet's PATCH (status_manager.go).
+fn replace_status(store: &Store, pod: &PodId, status: &PodStatus) -> Result<(), Failure> {
+    let found = store.get_pod(&pod.namespace, &pod.name)?;
+    let uid = match translate::mirrored(&found) {
+        Some(of) if of == pod.uid => found.metadata.uid.as_deref(),
+        _ => Some(pod.uid.as_str()),
+    };
+    store
+        .patch_status(&pod.namespace, &pod.name, uid, |known| {
+            let mut new = status.clone();
+            let own = new.conditions.get_or_insert_default();
+            for other in known.conditions.iter().flatten() {
+                if own.iter().all(|condition| condition.type_ != other.type_) {
+                    own.push(other.clone());
+                }
+            }
+            *known = new;
+        })
+        .map(drop)
+}
+
 /// List, then changes; list again where changes are forgotten. What a new list lacks is gone.
-async fn follow(store: Store, node: String, tell: mpsc::UnboundedSender<Change>) {
+async fn follow(
+    store: Store,
+    mut fault: watch::Receiver<Fault>,
+    node: String,
+    tell: mpsc::UnboundedSender<Change>,
+) {
     let mut wake = store.subscribe();
     let mut known: BTreeMap<String, Pod> = BTreeMap::new();
     loop {
@@ -55,7 +139,8 @@ async fn follow(store: Store, node: String, tell: mpsc::UnboundedSender<Change>)
             }
         }
         known = now;
-        while let Ok(changes) = store.changes_since(seen) {
+        while reachable(&mut fault).await {
+            let Ok(changes) = store.changes_since(seen) else { break };
             for change in changes {
                 seen = change.version;
                 if change.kind != Kind::Pod {
@@ -77,6 +162,9 @@ async fn follow(store: Store, node: String, tell: mpsc::UnboundedSender<Change>)
                 changed = wake.changed() => if changed.is_err() { return },
                 () = tell.closed() => return,
             }
+        }
+        if fault.has_changed().is_err() {
+            return;
         }
     }
 }

@@ -34,14 +34,38 @@ pub struct Ended {
     pub reason: String,
 }
 
+/// A container's present life as the runtime tells it, and the one before.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// The present life.
+    pub now: Observed,
+    /// The one before.
+    pub before: Option<Observed>,
+    /// How many there were before.
+    pub restarts: u32,
+    /// Not waiting for a startup probe.
+    pub started: bool,
+}
+
+/// What the status says beyond the containers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reason<'a> {
+    /// status.reason.
+    pub reason: &'a str,
+    /// status.message.
+    pub message: &'a str,
+    /// The kubelet ended the pod on its own: phase Failed, and the condition DisruptionTarget.
+    pub by_kubelet: bool,
+}
+
 /// The phase: a pod that will not run again is Succeeded if all its main containers left with 0,
 /// else Failed; kubelets ≥ 1.33 say so of a deleted pod too, before its object goes.
-pub fn phase(pod: &Pod, containers: &BTreeMap<String, Observed>, terminal: bool) -> &'static str {
+pub fn phase(pod: &Pod, containers: &BTreeMap<String, Seen>, terminal: bool) -> &'static str {
     let mut mains =
         pod.spec.iter().flat_map(|spec| &spec.containers).map(|main| containers.get(&main.name));
     if terminal {
         let succeeded = mains.all(|main| {
-            main.and_then(|main| main.ended.as_ref()).is_some_and(|ended| ended.exit_code == 0)
+            main.and_then(|main| main.now.ended.as_ref()).is_some_and(|ended| ended.exit_code == 0)
         });
         if succeeded { "Succeeded" } else { "Failed" }
     } else if mains.all(|main| main.is_some()) {
@@ -54,14 +78,17 @@ pub fn phase(pod: &Pod, containers: &BTreeMap<String, Observed>, terminal: bool)
 /// The whole status. `terminal`: nothing of it runs, and nothing will.
 pub fn status(
     pod: &Pod,
-    containers: &BTreeMap<String, Observed>,
+    containers: &BTreeMap<String, Seen>,
     terminal: bool,
+    reason: Option<Reason<'_>>,
     node_ip: &str,
     now: Timestamp,
 ) -> PodStatus {
-    let phase = phase(pod, containers, terminal);
+    let by_kubelet = reason.filter(|reason| reason.by_kubelet);
+    let phase = if by_kubelet.is_some() { "Failed" } else { phase(pod, containers, terminal) };
     let before = pod.status.clone().unwrap_or_default();
-    let running = phase == "Running" && containers.values().all(|c| c.ended.is_none());
+    let running =
+        phase == "Running" && containers.values().all(|c| c.now.ended.is_none() && c.started);
     let finished = terminal.then_some("PodCompleted");
     let not_ready = if running { None } else { finished.or(Some("ContainersNotReady")) };
     let condition = |kind: &str, holds: bool, reason: Option<&str>| {
@@ -95,15 +122,22 @@ pub fn status(
         .flatten()
         .map(|init| report(&init.name))
         .collect();
+    let mut conditions = vec![
+        condition("PodReadyToStartContainers", !containers.is_empty() && !terminal, None),
+        condition("Initialized", true, finished),
+        condition("Ready", running, not_ready),
+        condition("ContainersReady", running, not_ready),
+        condition("PodScheduled", true, None),
+    ];
+    conditions.extend(by_kubelet.map(|by_kubelet| PodCondition {
+        message: Some(by_kubelet.message.into()),
+        ..condition("DisruptionTarget", true, Some("TerminationByKubelet"))
+    }));
     PodStatus {
         phase: Some(phase.into()),
-        conditions: Some(vec![
-            condition("PodReadyToStartContainers", !containers.is_empty() && !terminal, None),
-            condition("Initialized", true, finished),
-            condition("Ready", running, not_ready),
-            condition("ContainersReady", running, not_ready),
-            condition("PodScheduled", true, None),
-        ]),
+        conditions: Some(conditions),
+        reason: reason.map(|of| of.reason.into()),
+        message: reason.map(|of| of.message.into()),
         host_ip: Some(node_ip.into()),
         pod_ip: (!containers.is_empty()).then(|| node_ip.into()),
         start_time: before.start_time.or(Some(Time(now))),
@@ -118,44 +152,54 @@ pub fn status(
     }
 }
 
-fn container_status(name: &str, image: Option<&str>, seen: Option<&Observed>) -> ContainerStatus {
-    let id = seen.map(|seen| format!("containerd://{}", seen.id));
-    let state = match seen {
-        None => ContainerState {
+fn container_status(name: &str, image: Option<&str>, seen: Option<&Seen>) -> ContainerStatus {
+    let state = seen.map_or_else(
+        || ContainerState {
             waiting: Some(ContainerStateWaiting {
                 reason: Some("ContainerCreating".into()),
                 ..Default::default()
             }),
             ..Default::default()
         },
-        Some(Observed { ended: None, started_ns, .. }) => ContainerState {
-            running: Some(ContainerStateRunning { started_at: time(*started_ns) }),
+        |seen| told(&seen.now),
+    );
+    let runs = state.running.is_some() && seen.is_some_and(|seen| seen.started);
+    ContainerStatus {
+        name: name.into(),
+        image: image.unwrap_or_default().into(),
+        image_id: seen.map(|seen| seen.now.image_id.clone()).unwrap_or_default(),
+        container_id: seen.map(|seen| container_id(&seen.now)),
+        ready: runs,
+        started: Some(runs),
+        restart_count: seen.and_then(|seen| i32::try_from(seen.restarts).ok()).unwrap_or_default(),
+        last_state: Some(seen.and_then(|seen| seen.before.as_ref()).map(told).unwrap_or_default()),
+        state: Some(state),
+        ..Default::default()
+    }
+}
+
+fn container_id(of: &Observed) -> String {
+    format!("containerd://{}", of.id)
+}
+
+fn told(of: &Observed) -> ContainerState {
+    let started_at = time(of.started_ns);
+    match &of.ended {
+        None => ContainerState {
+            running: Some(ContainerStateRunning { started_at }),
             ..Default::default()
         },
-        Some(Observed { ended: Some(ended), started_ns, .. }) => ContainerState {
+        Some(ended) => ContainerState {
             terminated: Some(ContainerStateTerminated {
                 exit_code: ended.exit_code,
                 reason: Some(ended.reason.clone()),
-                started_at: time(*started_ns),
+                started_at,
                 finished_at: time(ended.finished_ns),
-                container_id: id.clone(),
+                container_id: Some(container_id(of)),
                 ..Default::default()
             }),
             ..Default::default()
         },
-    };
-    let runs = state.running.is_some();
-    ContainerStatus {
-        name: name.into(),
-        image: image.unwrap_or_default().into(),
-        image_id: seen.map(|seen| seen.image_id.clone()).unwrap_or_default(),
-        container_id: id,
-        ready: runs,
-        started: Some(runs),
-        restart_count: 0,
-        last_state: Some(ContainerState::default()),
-        state: Some(state),
-        ..Default::default()
     }
 }
 
@@ -184,9 +228,13 @@ mod tests {
         }
     }
 
-    fn seen(exit_code: Option<i32>) -> Observed {
+    fn seen(exit_code: Option<i32>) -> Seen {
+        Seen { now: observed("c0ffee", exit_code), before: None, restarts: 0, started: true }
+    }
+
+    fn observed(id: &str, exit_code: Option<i32>) -> Observed {
         Observed {
-            id: "c0ffee".into(),
+            id: id.into(),
             image_id: "sha256:0".into(),
             started_ns: 1_000_000_001,
             ended: exit_code.map(|exit_code| Ended {
@@ -197,7 +245,7 @@ mod tests {
         }
     }
 
-    fn all(a: Observed, b: Observed) -> BTreeMap<String, Observed> {
+    fn all(a: Seen, b: Seen) -> BTreeMap<String, Seen> {
         BTreeMap::from([("a".into(), a), ("b".into(), b), ("side".into(), seen(Some(137)))])
     }
 
@@ -214,7 +262,8 @@ mod tests {
     #[test]
     fn a_terminated_container_tells_its_code_and_id() {
         let now = Timestamp::UNIX_EPOCH;
-        let status = status(&pod(), &all(seen(Some(7)), seen(Some(0))), true, "10.0.0.1", now);
+        let status =
+            status(&pod(), &all(seen(Some(7)), seen(Some(0))), true, None, "10.0.0.1", now);
         let a = &status.container_statuses.unwrap()[0];
         let ended = a.state.as_ref().unwrap().terminated.as_ref().unwrap();
         assert_eq!(
@@ -227,6 +276,42 @@ mod tests {
         assert_eq!(
             (ready.status.as_str(), ready.reason.as_deref()),
             ("False", Some("PodCompleted"))
+        );
+    }
+
+    #[test]
+    fn a_restarted_container_tells_of_the_life_before() {
+        let again = Seen {
+            before: Some(observed("beef", Some(3))),
+            restarts: 1,
+            started: false,
+            ..seen(None)
+        };
+        let now = Timestamp::UNIX_EPOCH;
+        let status = status(&pod(), &all(again, seen(None)), false, None, "10.0.0.1", now);
+        let a = &status.container_statuses.unwrap()[0];
+        assert_eq!((a.restart_count, a.started, a.ready), (1, Some(false), false));
+        let before = a.last_state.as_ref().unwrap().terminated.as_ref().unwrap();
+        assert_eq!(
+            (before.exit_code, before.container_id.as_deref()),
+            (3, Some("containerd://beef"))
+        );
+    }
+
+    #[test]
+    fn what_the_kubelet_ends_has_failed_though_its_containers_left_with_0() {
+        let reason = Reason { reason: "Evicted", message: "The node was low.", by_kubelet: true };
+        let all = all(seen(Some(0)), seen(Some(0)));
+        let now = Timestamp::UNIX_EPOCH;
+        let status = status(&pod(), &all, true, Some(reason), "10.0.0.1", now);
+        assert_eq!(
+            (status.phase.as_deref(), status.reason.as_deref()),
+            (Some("Failed"), Some("Evicted"))
+        );
+        let target = status.conditions.unwrap().pop().unwrap();
+        assert_eq!(
+            (target.type_.as_str(), target.reason.as_deref()),
+            ("DisruptionTarget", Some("TerminationByKubelet"))
         );
     }
 }

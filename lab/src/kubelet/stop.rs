@@ -1,7 +1,7 @@
 //! Stopping a pod's containers: preStop, the sidecars' turn, StopContainer.
 
-use super::{Cri, grace, order};
-use k8s_cri::v1::{ExecSyncRequest, StopContainerRequest};
+use super::{Cri, grace, hook, order};
+use k8s_cri::v1::StopContainerRequest;
 use k8s_openapi::api::core::v1::{LifecycleHandler, PodSpec};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,8 +13,7 @@ use tokio::{sync::watch, task::JoinSet};
 const BEYOND_GRACE: Duration = Duration::from_secs(120);
 
 /// Stops all `running` containers (name → id) at once, each in its turn, within `grace` seconds and
-/// the floor. Returns when all are gone; the first error otherwise. Dropped, it cancels the calls,
-/// as the kubelet does when the grace is shortened.
+/// the floor. Returns when all are gone; the first error otherwise.
 pub async fn stop_all(
     cri: &Cri,
     spec: &PodSpec,
@@ -53,6 +52,19 @@ pub async fn stop_all(
     result
 }
 
+/// Stops one container of a pod that goes on: nobody is waited for.
+pub async fn stop_one(
+    cri: &Cri,
+    spec: &PodSpec,
+    name: &str,
+    id: &str,
+    grace: i64,
+) -> anyhow::Result<()> {
+    let (_, gone) = watch::channel(BTreeSet::new());
+    let turn = Turn { after: BTreeSet::new(), gone };
+    stop(cri.clone(), id, pre_stop(spec, name), turn, grace).await
+}
+
 /// Whom a container waits for.
 struct Turn {
     after: BTreeSet<String>,
@@ -72,7 +84,7 @@ async fn stop(
         && left > 0
     {
         let began = Instant::now();
-        run_hook(&cri, id, &hook, grace::wait(left)).await;
+        hook::run(&cri, id, &hook, grace::wait(left)).await;
         left = grace::left(left, began.elapsed());
     }
     if !turn.after.is_empty() && left > 0 {
@@ -89,32 +101,6 @@ async fn stop(
         Ok(Err(status)) if status.code() == tonic::Code::NotFound => Ok(()),
         Ok(Err(status)) => Err(anyhow::anyhow!("StopContainer {id}: {}", status.message())),
         Err(_) => Err(anyhow::anyhow!("StopContainer {id}: no answer")),
-    }
-}
-
-/// Runs a hook and waits for it `at_most` so long. An exec hook that is not done by then goes on:
-/// the kubelet asks for no timeout and merely stops waiting (lifecycle/handlers.go).
-pub async fn run_hook(cri: &Cri, id: &str, hook: &LifecycleHandler, at_most: Duration) {
-    if let Some(exec) = &hook.exec {
-        let request = ExecSyncRequest {
-            container_id: id.into(),
-            cmd: exec.command.clone().unwrap_or_default(),
-            timeout: 0,
-        };
-        let mut cri = cri.clone();
-        // A task of its own: dropping the call would have containerd kill the hook.
-        let running = tokio::spawn(async move { cri.exec_sync(request).await });
-        match tokio::time::timeout(at_most, running).await {
-            Ok(Ok(Err(status))) => {
-                tracing::warn!(container = id, error = status.message(), "hook failed");
-            }
-            Ok(Err(error)) => tracing::warn!(container = id, %error, "hook failed"),
-            Ok(Ok(Ok(_))) | Err(_) => {}
-        }
-    } else if let Some(sleep) = &hook.sleep {
-        tokio::time::sleep(grace::wait(sleep.seconds).min(at_most)).await;
-    } else {
-        tracing::warn!(container = id, "the lab's kubelet runs exec and sleep hooks only");
     }
 }
 

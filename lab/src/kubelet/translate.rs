@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use sha2::{Digest as _, Sha256};
 use std::{
     collections::{BTreeMap, HashMap},
+    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
@@ -68,28 +69,74 @@ pub fn qos_class(pod: &Pod) -> &'static str {
     if burstable { "burstable" } else { "besteffort" }
 }
 
+/// Where a pod's manifest comes from: `file`, or the apiserver (pkg/kubelet/types/pod_update.go).
+const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+/// The UID of a static pod, on itself and on its mirror.
+const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+/// On the mirror only.
+const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// The pod is the kubelet's own, from a manifest.
+pub fn is_static(pod: &Pod) -> bool {
+    annotation(pod, CONFIG_SOURCE) == Some("file") && annotation(pod, CONFIG_MIRROR).is_none()
+}
+
+/// The UID of the static pod whose mirror this object is.
+pub fn mirrored(pod: &Pod) -> Option<&str> {
+    annotation(pod, CONFIG_MIRROR)
+}
+
+/// A manifest as a static pod of this node (config/common.go, `applyDefaults`): its UID is a hash,
+/// 32 hex digits without dashes, its name ends in the node's.
+pub fn static_pod(manifest: &Pod, node: &str) -> Pod {
+    let json = serde_json::to_vec(manifest).unwrap_or_default();
+    let uid: String =
+        Sha256::digest(json).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let mut pod = manifest.clone();
+    pod.metadata.name = pod.metadata.name.map(|name| format!("{name}-{node}"));
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(CONFIG_SOURCE.into(), "file".into());
+    annotations.insert(CONFIG_HASH.into(), uid.clone());
+    pod.metadata.uid = Some(uid);
+    pod
+}
+
+/// The apiserver's image of a static pod (pod/mirror_client.go): it gets a UID of its own there.
+pub fn mirror(pod: &Pod) -> Pod {
+    let mut mirror = pod.clone();
+    let hash = mirror.metadata.uid.take().unwrap_or_default();
+    mirror.metadata.annotations.get_or_insert_default().insert(CONFIG_MIRROR.into(), hash);
+    mirror
+}
+
+fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
 /// The sandbox' configuration. `cgroup_parent` is the pod's cgroup as the runtime sees it,
-/// `seen` the moment at which the kubelet first saw the pod (RFC 3339).
+/// `seen` the moment at which the kubelet first saw the pod (RFC 3339), `attempt` the number of
+/// sandboxes that this UID had before.
 pub fn sandbox(
     pod: &Pod,
     id: &PodId,
     cgroup_parent: &str,
     log_root: &Path,
     seen: &str,
+    attempt: u32,
 ) -> PodSandboxConfig {
     let mut labels = id.labels();
     labels.extend(pod.metadata.labels.clone().unwrap_or_default());
     let mut annotations: HashMap<String, String> =
         pod.metadata.annotations.clone().unwrap_or_default().into_iter().collect();
     annotations.insert("kubernetes.io/config.seen".into(), seen.into());
-    annotations.insert("kubernetes.io/config.source".into(), "api".into());
+    annotations.entry(CONFIG_SOURCE.into()).or_insert_with(|| "api".into());
     // No hostname: a pod on the host's network has the host's (kuberuntime_sandbox.go).
     PodSandboxConfig {
         metadata: Some(PodSandboxMetadata {
             name: id.name.clone(),
             uid: id.uid.clone(),
             namespace: id.namespace.clone(),
-            attempt: 0,
+            attempt,
         }),
         log_directory: id.log_directory(log_root).display().to_string(),
         labels,
@@ -106,13 +153,21 @@ pub fn sandbox(
     }
 }
 
-/// A container's configuration, for its first life. Carries no limits: the hierarchy that runc
-/// works on need not have the controllers (see [`super::cgroup`]).
-pub fn container(pod: &Pod, id: &PodId, container: &Container) -> ContainerConfig {
+/// A container's configuration for its `attempt`th restart. Carries no limits: the hierarchy that
+/// runc works on need not have the controllers (see [`super::cgroup`]). `services`: where the
+/// apiserver is, which every container is told by its environment (kubelet_pods.go,
+/// `getServiceEnvVarMap`).
+pub fn container(
+    pod: &Pod,
+    id: &PodId,
+    container: &Container,
+    attempt: u32,
+    services: Option<SocketAddr>,
+) -> ContainerConfig {
     let mut labels = id.labels();
     labels.insert("io.kubernetes.container.name".into(), container.name.clone());
     ContainerConfig {
-        metadata: Some(ContainerMetadata { name: container.name.clone(), attempt: 0 }),
+        metadata: Some(ContainerMetadata { name: container.name.clone(), attempt }),
         image: Some(ImageSpec {
             image: container.image.clone().unwrap_or_default(),
             ..Default::default()
@@ -128,11 +183,12 @@ pub fn container(pod: &Pod, id: &PodId, container: &Container) -> ContainerConfi
                 key: var.name.clone(),
                 value: var.value.clone().unwrap_or_default(),
             })
+            .chain(services.into_iter().flat_map(service_environment))
             .collect(),
         labels,
-        annotations: container_annotations(pod, container),
+        annotations: container_annotations(pod, container, attempt),
         mounts: mounts(pod, container),
-        log_path: format!("{}/0.log", container.name),
+        log_path: format!("{}/{attempt}.log", container.name),
         linux: Some(LinuxContainerConfig {
             security_context: Some(LinuxContainerSecurityContext {
                 namespace_options: Some(namespaces(pod)),
@@ -144,10 +200,22 @@ pub fn container(pod: &Pod, id: &PodId, container: &Container) -> ContainerConfi
     }
 }
 
-fn container_annotations(pod: &Pod, container: &Container) -> HashMap<String, String> {
+fn service_environment(apiserver: SocketAddr) -> [KeyValue; 2] {
+    [
+        ("KUBERNETES_SERVICE_HOST", apiserver.ip().to_string()),
+        ("KUBERNETES_SERVICE_PORT", apiserver.port().to_string()),
+    ]
+    .map(|(key, value)| KeyValue { key: key.into(), value })
+}
+
+fn container_annotations(
+    pod: &Pod,
+    container: &Container,
+    attempt: u32,
+) -> HashMap<String, String> {
     let mut annotations = HashMap::from([
         ("io.kubernetes.container.hash".into(), hash(container)),
-        ("io.kubernetes.container.restartCount".into(), "0".into()),
+        ("io.kubernetes.container.restartCount".into(), attempt.to_string()),
         (
             "io.kubernetes.container.terminationMessagePath".into(),
             container
@@ -261,7 +329,7 @@ mod tests {
     fn the_sandbox_carries_the_labels_that_the_join_needs() {
         let pod = pod();
         let id = PodId::of(&pod).unwrap();
-        let config = sandbox(&pod, &id, "/kubepods/pod", Path::new("/logs"), "now");
+        let config = sandbox(&pod, &id, "/kubepods/pod", Path::new("/logs"), "now", 0);
         assert_eq!(config.labels["io.kubernetes.pod.uid"], id.uid);
         assert_eq!(config.labels["app"], "a");
         assert_eq!(config.annotations["kubernetes.io/config.source"], "api");
@@ -274,7 +342,7 @@ mod tests {
     fn the_container_is_annotated_like_the_real_ones() {
         let pod = pod();
         let id = PodId::of(&pod).unwrap();
-        let config = container(&pod, &id, &pod.spec.as_ref().unwrap().containers[0]);
+        let config = container(&pod, &id, &pod.spec.as_ref().unwrap().containers[0], 0, None);
         let mut keys: Vec<_> = config.annotations.keys().map(String::as_str).collect();
         keys.sort_unstable();
         assert_eq!(
@@ -345,5 +413,37 @@ mod tests {
             ..Default::default()
         });
         assert_eq!(qos_class(&pod), "burstable");
+    }
+
+    #[test]
+    fn a_later_life_has_a_log_of_its_own_and_knows_its_number_and_the_apiserver() {
+        let pod = pod();
+        let id = PodId::of(&pod).unwrap();
+        let address = "127.0.0.1:6443".parse().unwrap();
+        let of_spec = &pod.spec.as_ref().unwrap().containers[0];
+        let config = container(&pod, &id, of_spec, 2, Some(address));
+        assert_eq!(config.metadata.unwrap().attempt, 2);
+        assert_eq!(config.log_path, "c/2.log");
+        assert_eq!(config.annotations["io.kubernetes.container.restartCount"], "2");
+        let environment: Vec<_> =
+            config.envs.iter().map(|e| format!("{}={}", e.key, e.value)).collect();
+        assert_eq!(
+            environment,
+            ["KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=6443"]
+        );
+    }
+
+    /// As in recordings/k1.33-containerd1.7/static-and-mirror.
+    #[test]
+    fn a_static_pod_and_its_mirror_are_joined_by_the_hash() {
+        let own = static_pod(&pod(), "node");
+        let uid = own.metadata.uid.clone().unwrap();
+        assert_eq!((uid.len(), own.metadata.name.as_deref()), (32, Some("a-node")));
+        assert!(uid.chars().all(|c| c.is_ascii_hexdigit()));
+        assert!(is_static(&own) && mirrored(&own).is_none());
+        let mirror = mirror(&own);
+        assert_eq!((mirrored(&mirror), mirror.metadata.uid.as_ref()), (Some(uid.as_str()), None));
+        assert!(!is_static(&mirror) && !is_static(&pod()));
+        assert_eq!(static_pod(&pod(), "node").metadata.uid, Some(uid), "the same manifest again");
     }
 }

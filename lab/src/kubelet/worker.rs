@@ -3,42 +3,86 @@
 //! `SyncTerminatingPod`, `SyncTerminatedPod`).
 
 use super::{
-    Shared, cgroup, grace, order, status,
-    status::{Ended, Observed},
+    Shared,
+    containers::Containers,
+    grace, order,
+    probe::{self, Finding},
+    restart,
+    status::{self, Reason},
     stop,
     translate::{self, PodId},
 };
-use anyhow::Context as _;
 use jiff::Timestamp;
-use k8s_cri::v1::{
-    ContainerState, ContainerStatusRequest, ContainerStatusResponse, CreateContainerRequest,
-    RemoveContainerRequest, RunPodSandboxRequest, StartContainerRequest, StopPodSandboxRequest,
-};
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
-use tokio::sync::watch;
+use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::{mpsc, watch};
 
 /// status.reason of a pod that could not be started; status.message then says why.
 pub const START_FAILED: &str = "StartFailed";
 
-/// What the apiserver wants of a pod, as far as the watch has told.
+/// The kubelet's own decision to end a pod whose object stays: eviction_manager.go,
+/// nodeshutdown_manager.go, preemption.go. All of them kill it with a grace of their own, and then
+/// write phase Failed and the condition DisruptionTarget, reason TerminationByKubelet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ending {
+    /// The grace at most, seconds.
+    pub grace: i64,
+    /// status.reason.
+    pub reason: &'static str,
+    /// status.message.
+    pub message: &'static str,
+    /// Its containers are removed at once, though the object stays (kuberuntime_gc.go, `evicted`).
+    pub removes_content: bool,
+}
+
+/// What is wanted of a pod, as far as is known.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// The object's last state.
+    /// The object's, or the manifest's, last state.
     pub(super) pod: Pod,
-    /// The object is gone.
+    /// The object, or the manifest, is gone.
     pub(super) gone: bool,
+    /// It is to end without being deleted.
+    pub(super) ending: Option<Ending>,
 }
 
 impl Wanted {
+    /// It runs until further notice.
+    pub(super) fn new(pod: Pod) -> Self {
+        Self { pod, gone: false, ending: None }
+    }
+
     /// The grace in force, seconds, if the pod is to be stopped.
     fn grace_of_delete(&self) -> Option<i64> {
         let meta = &self.pod.metadata;
-        let of_delete = if self.gone { Some(0) } else { meta.deletion_grace_period_seconds };
+        // A static pod whose manifest went has its own grace, an object that went has none left.
+        let of_delete = if self.gone && !translate::is_static(&self.pod) {
+            Some(0)
+        } else {
+            meta.deletion_grace_period_seconds
+        };
         let of_spec = self.pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
         (self.gone || meta.deletion_timestamp.is_some())
             .then(|| grace::in_force(of_delete, of_spec))
     }
+
+    /// The grace with which all of it is stopped now, seconds.
+    fn grace(&self) -> i64 {
+        let of_spec = self.pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+        let own = self.grace_of_delete().unwrap_or_else(|| grace::in_force(None, of_spec));
+        self.ending.map_or(own, |ending| own.min(ending.grace.max(grace::POD_FLOOR)))
+    }
+}
+
+/// Why a pod is over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Over {
+    /// All its main containers have ended, and none is to be started again.
+    Completed,
+    /// It was deleted.
+    Deleted,
+    /// The kubelet ends it.
+    Ended,
 }
 
 /// The worker of one pod.
@@ -46,27 +90,36 @@ pub(super) struct Worker {
     shared: Arc<Shared>,
     id: PodId,
     wanted: watch::Receiver<Wanted>,
+    attempt: u32,
     cgroup: String,
-    sandbox: Option<String>,
-    /// Containers that were started: name → id.
-    started: BTreeMap<String, String>,
-    /// What the runtime last said of them.
-    observed: BTreeMap<String, Observed>,
+    containers: Containers,
+    probed: mpsc::UnboundedReceiver<probe::Told>,
+    /// What was last reported.
+    reported: Option<PodStatus>,
     /// Why it could not be started.
     failure: Option<String>,
 }
 
 impl Worker {
-    pub(super) fn new(shared: Arc<Shared>, id: PodId, wanted: watch::Receiver<Wanted>) -> Self {
+    /// Of the `attempt`th life of a pod.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        id: PodId,
+        wanted: watch::Receiver<Wanted>,
+        attempt: u32,
+    ) -> Self {
         let cgroup = shared.cgroups.pod(translate::qos_class(&wanted.borrow().pod), &id.uid);
+        let (tell, probed) = mpsc::unbounded_channel();
+        let containers = Containers::new(shared.clone(), id.clone(), cgroup.clone(), tell);
         Self {
             shared,
             id,
             wanted,
+            attempt,
             cgroup,
-            sandbox: None,
-            started: BTreeMap::new(),
-            observed: BTreeMap::new(),
+            containers,
+            probed,
+            reported: None,
             failure: None,
         }
     }
@@ -75,20 +128,30 @@ impl Worker {
     /// collector's.
     pub(super) async fn run(mut self) {
         if let Err(error) = self.start().await {
-            tracing::error!(pod = self.id.name, error = format!("{error:#}"), "cannot start");
-            self.failure = Some(format!("{error:#}"));
-            self.report(false);
+            self.failed(&error);
         }
-        let completed = self.follow().await;
-        if completed {
+        match self.follow().await {
+            Over::Deleted => {
+                tokio::time::sleep(self.shared.config.reaction).await;
+                self.stop_pod().await;
+            }
             // Its object stays as long as somebody wants it.
-            self.stop_pod().await;
-            becomes(&mut self.wanted, |wanted| wanted.grace_of_delete().is_some()).await;
-        } else {
-            tokio::time::sleep(self.shared.config.reaction).await;
-            self.stop_pod().await;
+            Over::Completed | Over::Ended => {
+                self.stop_pod().await;
+                if self.wanted.borrow().ending.is_some_and(|ending| ending.removes_content) {
+                    self.shared.next_relist().await;
+                    self.containers.remove_all().await;
+                }
+                becomes(&mut self.wanted, |wanted| wanted.grace_of_delete().is_some()).await;
+            }
         }
         self.clean_up().await;
+    }
+
+    fn failed(&mut self, error: &anyhow::Error) {
+        tracing::error!(pod = self.id.name, error = format!("{error:#}"), "cannot start");
+        self.failure = Some(format!("{error:#}"));
+        self.report(false);
     }
 
     fn spec(&self) -> PodSpec {
@@ -102,123 +165,152 @@ impl Worker {
         self.report(false);
         // Four at a time: a burst of pods would only slow each other on a small machine.
         let mut turn = Some(self.shared.starts.clone().acquire_owned().await?);
-        self.shared.cgroups.create(&self.cgroup)?;
-        let logs = &self.shared.config.log_root;
-        std::fs::create_dir_all(self.id.log_directory(logs))
-            .context("cannot make log directory")?;
-        let seen = Timestamp::now().to_string();
-        let config = translate::sandbox(&pod, &self.id, &self.cgroup, logs, &seen);
-        let request =
-            RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
-        let mut cri = self.shared.cri.clone();
-        let sandbox = cri
-            .run_pod_sandbox(request)
-            .await
-            .context("RunPodSandbox")?
-            .into_inner()
-            .pod_sandbox_id;
-        self.sandbox = Some(sandbox.clone());
+        self.containers.run_sandbox(&pod, self.attempt).await?;
         for container in order::start_order(&spec) {
-            let directory = self.id.log_directory(logs).join(&container.name);
-            std::fs::create_dir_all(directory).context("cannot make log directory")?;
-            let request = CreateContainerRequest {
-                pod_sandbox_id: sandbox.clone(),
-                config: Some(translate::container(&pod, &self.id, container)),
-                sandbox_config: Some(config.clone()),
-            };
-            let id = cri
-                .create_container(request)
-                .await
-                .with_context(|| format!("CreateContainer {}", container.name))?
-                .into_inner()
-                .container_id;
-            cri.start_container(StartContainerRequest { container_id: id.clone() })
-                .await
-                .with_context(|| format!("StartContainer {}", container.name))?;
-            self.started.insert(container.name.clone(), id.clone());
-            self.limit_memory(container, &id).await?;
-            if let Some(hook) = container.lifecycle.as_ref().and_then(|l| l.post_start.clone()) {
+            self.containers.start(&pod, container).await?;
+            if container.lifecycle.as_ref().is_some_and(|hooks| hooks.post_start.is_some()) {
                 // The next container waits for the hook; other pods need not.
                 turn.take();
-                stop::run_hook(&self.shared.cri, &id, &hook, Duration::MAX).await;
+                self.containers.post_start(container).await;
             }
         }
         drop(turn);
-        self.observe().await;
+        self.containers.observe().await;
         self.report(false);
         Ok(())
     }
 
-    /// Watches the running pod. True: all its main containers have ended by themselves; false: it
-    /// is to be stopped.
-    async fn follow(&mut self) -> bool {
+    /// Watches the running pod, and starts its containers anew where that is due.
+    async fn follow(&mut self) -> Over {
         loop {
-            if self.wanted.borrow_and_update().grace_of_delete().is_some() {
-                return false;
+            let wanted = self.wanted.borrow_and_update().clone();
+            if wanted.grace_of_delete().is_some() {
+                return Over::Deleted;
             }
+            if wanted.ending.is_some() {
+                return Over::Ended;
+            }
+            self.replace_changed().await;
             tokio::select! {
-                changed = self.wanted.changed() => if changed.is_err() { return false },
+                changed = self.wanted.changed() => if changed.is_err() { return Over::Deleted },
+                Some(told) = self.probed.recv() => self.take_probe(told).await,
                 () = self.shared.next_relist() => {
-                    if self.observe().await {
+                    if self.containers.observe().await {
                         self.report(false);
                     }
+                    self.restart_ended().await;
                     if self.is_complete() {
-                        return true;
+                        return Over::Completed;
                     }
                 }
             }
+        }
+    }
+
+    async fn take_probe(&mut self, told: probe::Told) {
+        let Some(name) = self.containers.name_of(&told.id) else { return };
+        match told.what {
+            Finding::Started => {
+                self.containers.has_started(&name);
+                self.report(false);
+            }
+            Finding::Unhealthy(grace) => self.replace(&name, grace).await,
+        }
+    }
+
+    /// kuberuntime_manager.go, `containerChanged`: of a spec only the image can change.
+    async fn replace_changed(&mut self) {
+        for container in order::start_order(&self.spec()) {
+            let known = self.containers.image_of(&container.name);
+            if known.is_some_and(|image| Some(image) != container.image.as_deref()) {
+                self.replace(&container.name, None).await;
+            }
+        }
+    }
+
+    /// Stops a container, with a grace of its own if there is one, and starts it anew in the same
+    /// sync (kuberuntime_manager.go, `SyncPod`).
+    async fn replace(&mut self, name: &str, grace: Option<i64>) {
+        let spec = self.spec();
+        self.containers.observe().await;
+        if let Some(id) = self.containers.running().get(name) {
+            let grace = grace::in_force(grace, spec.termination_grace_period_seconds);
+            if let Err(error) = stop::stop_one(&self.shared.cri, &spec, name, id, grace).await {
+                tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "stop");
+                return;
+            }
+            self.containers.observe().await;
+        }
+        self.start_again(name).await;
+    }
+
+    async fn restart_ended(&mut self) {
+        let spec = self.spec();
+        if self.is_complete() {
+            return;
+        }
+        let now = Timestamp::now();
+        for (name, seen) in self.containers.seen() {
+            let Some(ended) = &seen.now.ended else { continue };
+            let rested = Timestamp::from_nanosecond(ended.finished_ns.into())
+                .map(|at| now.duration_since(at))
+                .ok()
+                .and_then(|since| Duration::try_from(since).ok())
+                .is_some_and(|since| since >= restart::back_off(seen.restarts));
+            if rested && restart::is_due(&spec, &name, ended.exit_code) {
+                self.start_again(&name).await;
+            }
+        }
+    }
+
+    async fn start_again(&mut self, name: &str) {
+        let pod = self.wanted.borrow().pod.clone();
+        let spec = self.spec();
+        let Some(container) = order::start_order(&spec).into_iter().find(|one| one.name == name)
+        else {
+            return;
+        };
+        match self.containers.start(&pod, container).await {
+            Ok(()) => {
+                self.containers.post_start(container).await;
+                self.containers.observe().await;
+                self.report(false);
+            }
+            Err(error) => self.failed(&error),
         }
     }
 
     fn is_complete(&self) -> bool {
         let spec = self.spec();
-        !spec.containers.is_empty()
-            && spec.containers.iter().all(|main| {
-                self.observed.get(&main.name).is_some_and(|observed| observed.ended.is_some())
-            })
+        let seen = self.containers.seen();
+        let over = |name: &str| {
+            let ended = seen.get(name).and_then(|seen| seen.now.ended.as_ref());
+            ended.is_some_and(|ended| !restart::is_due(&spec, name, ended.exit_code))
+        };
+        !spec.containers.is_empty() && spec.containers.iter().all(|main| over(&main.name))
     }
 
     /// SyncTerminatingPod: containers, then the sandbox, then the status. A grace that is shortened
-    /// meanwhile cancels the calls and begins anew with the shorter one.
+    /// meanwhile changes nothing: the call to the runtime is under way (FACTS §7; recording
+    /// k1.33-containerd1.7/grace-shortened).
     async fn stop_pod(&mut self) {
         let spec = self.spec();
+        self.containers.stop_probing();
         loop {
-            self.observe().await;
-            let running: BTreeMap<String, String> = self
-                .started
-                .iter()
-                .filter(|(name, _)| self.observed.get(*name).is_none_or(|o| o.ended.is_none()))
-                .map(|(name, id)| (name.clone(), id.clone()))
-                .collect();
-            let of_spec = spec.termination_grace_period_seconds;
-            let grace = self
-                .wanted
-                .borrow_and_update()
-                .grace_of_delete()
-                .unwrap_or_else(|| grace::in_force(None, of_spec));
-            let shorter = |wanted: &Wanted| wanted.grace_of_delete().is_some_and(|now| now < grace);
-            tokio::select! {
-                stopped = stop::stop_all(&self.shared.cri, &spec, &running, grace) => {
-                    match stopped {
-                        Ok(()) => break,
-                        Err(error) => {
-                            // The kubelet's work queue tries again later as well.
-                            tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "stop");
-                            tokio::time::sleep(self.shared.config.relist).await;
-                        }
-                    }
+            self.containers.observe().await;
+            let running = self.containers.running();
+            let grace = self.wanted.borrow_and_update().grace();
+            match stop::stop_all(&self.shared.cri, &spec, &running, grace).await {
+                Ok(()) => break,
+                Err(error) => {
+                    // The kubelet's work queue tries again later as well.
+                    tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "stop");
+                    tokio::time::sleep(self.shared.config.relist).await;
                 }
-                () = becomes(&mut self.wanted, shorter) => {}
             }
         }
-        if let Some(sandbox) = self.sandbox.clone() {
-            let mut cri = self.shared.cri.clone();
-            let request = StopPodSandboxRequest { pod_sandbox_id: sandbox };
-            if let Err(status) = cri.stop_pod_sandbox(request).await {
-                tracing::warn!(pod = self.id.name, error = status.message(), "StopPodSandbox");
-            }
-        }
-        self.observe().await;
+        self.containers.stop_sandbox().await;
+        self.containers.observe().await;
         self.report(true);
     }
 
@@ -226,66 +318,42 @@ impl Worker {
     /// hears of the end only then.
     async fn clean_up(&mut self) {
         self.shared.next_relist().await;
-        for id in self.started.values() {
-            let mut cri = self.shared.cri.clone();
-            let request = RemoveContainerRequest { container_id: id.clone() };
-            if let Err(status) = cri.remove_container(request).await {
-                tracing::warn!(pod = self.id.name, error = status.message(), "RemoveContainer");
-            }
-            if let Err(error) = self.shared.cgroups.unlimit_memory(id).await {
-                tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "memory group");
-            }
-        }
+        self.containers.remove_all().await;
         if let Err(error) = self.shared.cgroups.remove(&self.cgroup).await {
             tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "pod cgroup");
         }
-        if !self.wanted.borrow().gone {
+        let wanted = self.wanted.borrow();
+        if !wanted.gone && !translate::is_static(&wanted.pod) {
             self.shared.api.delete_for_good(&self.id);
         }
     }
 
-    /// Asks the runtime about all containers that still ran; true if something changed.
-    async fn observe(&mut self) -> bool {
-        let mut changed = false;
-        for (name, id) in &self.started {
-            let known = self.observed.get(name);
-            if known.is_some_and(|known| known.ended.is_some()) {
-                continue;
-            }
-            if let Ok(seen) = observed(&self.shared, id).await
-                && known != Some(&seen)
-            {
-                self.observed.insert(name.clone(), seen);
-                changed = true;
-            }
-        }
-        changed
-    }
-
-    fn report(&self, terminal: bool) {
-        let wanted = self.wanted.borrow().clone();
-        if wanted.gone {
+    fn report(&mut self, terminal: bool) {
+        let mut wanted = self.wanted.borrow().clone();
+        let is_static = translate::is_static(&wanted.pod);
+        if wanted.gone && !is_static {
             return;
+        }
+        if is_static {
+            // A manifest has no status to go on from.
+            wanted.pod.status = self.reported.clone();
         }
         let ip = &self.shared.config.node_ip;
         let now = Timestamp::now();
-        let mut status = status::status(&wanted.pod, &self.observed, terminal, ip, now);
-        if let Some(failure) = &self.failure {
-            status.reason = Some(START_FAILED.into());
-            status.message = Some(failure.clone());
-        }
+        let reason = match (&self.failure, wanted.ending) {
+            (Some(failure), _) => {
+                Some(Reason { reason: START_FAILED, message: failure, by_kubelet: false })
+            }
+            // Not before nothing of it runs any more (status_manager.go, `mergePodStatus`).
+            (None, Some(Ending { reason, message, .. })) if terminal => {
+                Some(Reason { reason, message, by_kubelet: true })
+            }
+            _ => None,
+        };
+        let seen = self.containers.seen();
+        let status = status::status(&wanted.pod, &seen, terminal, reason, ip, now);
         self.shared.api.replace_status(&self.id, &status);
-    }
-
-    /// A limit on memory, put on the running container by hand (runc is never asked for one).
-    async fn limit_memory(&self, container: &Container, id: &str) -> anyhow::Result<()> {
-        let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
-        let Some(limit) = limits.and_then(|limits| limits.get("memory")) else { return Ok(()) };
-        let bytes = cgroup::bytes(&limit.0)
-            .with_context(|| format!("cannot read the memory limit {:?}", limit.0))?;
-        let pid = main_pid(&container_status(&self.shared, id, true).await?)
-            .with_context(|| format!("the runtime does not tell the pid of {}", container.name))?;
-        self.shared.cgroups.limit_memory(&self.cgroup, id, pid, bytes)
+        self.reported = Some(status);
     }
 }
 
@@ -294,30 +362,4 @@ async fn becomes(wanted: &mut watch::Receiver<Wanted>, that: impl FnMut(&Wanted)
     if wanted.wait_for(that).await.is_err() {
         std::future::pending::<()>().await;
     }
-}
-
-async fn container_status(
-    shared: &Shared,
-    id: &str,
-    verbose: bool,
-) -> anyhow::Result<ContainerStatusResponse> {
-    let request = ContainerStatusRequest { container_id: id.into(), verbose };
-    let mut cri = shared.cri.clone();
-    Ok(cri.container_status(request).await.context("ContainerStatus")?.into_inner())
-}
-
-async fn observed(shared: &Shared, id: &str) -> anyhow::Result<Observed> {
-    let status = container_status(shared, id, false).await?.status.context("no status")?;
-    let ended = (status.state == ContainerState::ContainerExited as i32).then(|| Ended {
-        finished_ns: status.finished_at,
-        exit_code: status.exit_code,
-        reason: status.reason.clone(),
-    });
-    Ok(Observed { id: status.id, image_id: status.image_ref, started_ns: status.started_at, ended })
-}
-
-/// containerd's verbose status: JSON under `info`, with the pid of the container's init.
-fn main_pid(response: &ContainerStatusResponse) -> Option<i32> {
-    let info: serde_json::Value = serde_json::from_str(response.info.get("info")?).ok()?;
-    i32::try_from(info.get("pid")?.as_i64()?).ok().filter(|pid| *pid > 0)
 }

@@ -1,27 +1,30 @@
-//! The group `deaths`: every way in which a container ends.
+//! The group `deaths`: every way in which a container ends, and the ways of a preStop hook.
 
 use super::{
-    Act, Death, Expected, Scenario, Span,
-    pod::{Blueprint, Part},
+    Act, Scenario, Span,
+    draft::{Draft, SIGKILL, SOON, code, deleted, ends_by_itself, runs_on, signal},
+    pod::Part,
 };
-use coroner::domain::{
-    input::ExitStatus,
-    observation::{
-        Cause,
-        FindingKind::{self, ChildrenNotSignalled, OutlivedObject, PrestopCutOff},
-        PhaseKind::{PreStop, Shutdown},
-        Verdict,
-    },
+use coroner::domain::observation::{
+    Cause,
+    FindingKind::{ChildrenNotSignalled, DeadlineMissed, OutlivedObject, PrestopCutOff},
+    PhaseKind::{PreStop, Shutdown},
+    Verdict,
 };
 use std::time::Duration;
 
 const SIGSEGV: u8 = 11;
-const SIGKILL: u8 = 9;
-
-/// Long enough after Running for the workload to have its handlers in place.
-const SOON: Duration = Duration::from_secs(1);
+const SIGTERM: u8 = 15;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
+    let mut all = the_first();
+    all.extend(signals());
+    all.extend(hooks());
+    all.into_iter().map(|draft| draft.finish("deaths")).collect()
+}
+
+/// What everybody should have seen.
+fn the_first() -> Vec<Draft> {
     vec![
         deleted("handles-sigterm", 10)
             .shows("preStop for 5 s, then the handler takes SIGTERM and leaves within the grace.")
@@ -53,9 +56,10 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .runs(Part::new("app", "ignore"))
             .dies("app", Verdict::Ignored, signal(SIGKILL))
             .spends(Span::about(Shutdown, 5.0)),
-        Draft { act: Act::ForceDelete { after: SOON }, ..deleted("force-delete", 30) }
+        runs_on("force-delete", 30)
             .shows("A force delete takes the object away at once; its processes outlive it.")
             .runs(Part::new("app", "handle --for 1s"))
+            .after(SOON, Act::Delete { grace: Some(0) })
             .caused_by(Cause::ForceDelete)
             .dies("app", Verdict::Graceful, code(0))
             .finds(OutlivedObject)
@@ -113,105 +117,99 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .dies("app", Verdict::Ignored, signal(SIGKILL))
             .finds(ChildrenNotSignalled)
             .spends(Span::about(Shutdown, 5.0)),
-        Draft { before_agent: true, ..deleted("started-before-agent", 6) }
+        deleted("started-before-agent", 6)
+            .before_agent()
             .shows("The container is older than the agent, which knows all the same how it dies.")
             .runs(Part::new("app", "handle --for 1s"))
             .dies("app", Verdict::Graceful, code(0))
             .spends(Span::about(Shutdown, 1.0)),
     ]
-    .into_iter()
-    .map(Draft::finish)
-    .collect()
 }
 
-/// A scenario while it is written down.
-struct Draft {
-    name: &'static str,
-    shows: &'static str,
-    act: Act,
-    before_agent: bool,
-    expected: Expected,
-    blueprint: Blueprint,
+/// What else can become of a signal.
+fn signals() -> Vec<Draft> {
+    vec![
+        deleted("sig-ign", 3)
+            .shows("It has set SIGTERM to SIG_IGN: thrown away by its own wish.")
+            .runs(Part::new("app", "sig-ign"))
+            .dies("app", Verdict::Ignored, signal(SIGKILL))
+            .spends(Span::about(Shutdown, 3.0)),
+        deleted("blocked", 3)
+            .shows("It blocks SIGTERM and never takes it: still pending when SIGKILL comes.")
+            .runs(Part::new("app", "block"))
+            .dies("app", Verdict::Blocked, signal(SIGKILL))
+            .spends(Span::about(Shutdown, 3.0)),
+        deleted("shared-pid-namespace", 5)
+            .shows("With shareProcessNamespace it is not PID 1: SIGTERM's default action ends it.")
+            .runs(Part::new("app", "default"))
+            .shares_pid_namespace()
+            .dies("app", Verdict::TerminatedByDefault, signal(SIGTERM)),
+        deleted("host-pid-namespace", 5)
+            .shows("With hostPID it is not PID 1 either, and handles SIGTERM as anywhere.")
+            .runs(Part::new("app", "handle --for 1s"))
+            .on_host_pid_namespace()
+            .dies("app", Verdict::Graceful, code(0))
+            .spends(Span::about(Shutdown, 1.0)),
+        deleted("children-not-signalled", 5)
+            .shows("It leaves on SIGTERM and tells its three children nothing: the kernel kills them.")
+            .runs(Part::new("app", "spawn --children 3 --for 1s"))
+            .dies("app", Verdict::Graceful, code(0))
+            .finds(ChildrenNotSignalled)
+            .spends(Span::about(Shutdown, 1.0)),
+        runs_on("killed-from-outside", 30)
+            .shows("Somebody on the node sends SIGKILL; no source can tell what for.")
+            .runs(Part::new("app", "handle --for 1s"))
+            .never_restarted()
+            .after(SOON, Act::Kill { container: "app", signal: libc::SIGKILL })
+            .caused_by(Cause::Unknown)
+            .dies("app", Verdict::ForceKilled, signal(SIGKILL)),
+        ends_by_itself("job-fails")
+            .shows("A job gives up with 7: nobody sent it anything.")
+            .runs(Part::new("app", "job --for 1s --exit 7"))
+            .dies("app", Verdict::Failed, code(7)),
+        deleted("grace-shortened", 10)
+            .shows("A second delete moves the deadline to now; the kubelet is waiting and keeps the old one.")
+            .runs(Part::new("app", "overrun"))
+            .after(Duration::from_secs(2), Act::Delete { grace: Some(1) })
+            .dies("app", Verdict::Overran, signal(SIGKILL))
+            .finds(DeadlineMissed)
+            .spends(Span::about(Shutdown, 10.0)),
+        deleted("calls-the-apiserver", 4)
+            .shows("It calls the apiserver all through its grace: alive, and answered, until SIGKILL.")
+            .runs(Part::new("app", "call --every 200ms"))
+            .dies("app", Verdict::Overran, signal(SIGKILL))
+            .spends(Span::about(Shutdown, 4.0))
+            .calls(10),
+    ]
 }
 
-/// A pod with a grace of so many seconds that is deleted soon after it runs.
-fn deleted(name: &'static str, grace: i64) -> Draft {
-    Draft {
-        name,
-        shows: "",
-        act: Act::Delete { after: SOON },
-        before_agent: false,
-        expected: Expected {
-            cause: Cause::ApiDelete,
-            containers: Default::default(),
-            findings: Vec::new(),
-            also_allowed: Vec::new(),
-            phases: Vec::new(),
-        },
-        blueprint: Blueprint { grace, restart: true, containers: Vec::new() },
-    }
-}
-
-/// A pod that is left alone until it ends.
-fn ends_by_itself(name: &'static str) -> Draft {
-    let mut draft = deleted(name, 30).caused_by(Cause::Completed);
-    draft.act = Act::Nothing;
-    draft.blueprint.restart = false;
-    draft
-}
-
-fn code(code: u8) -> ExitStatus {
-    ExitStatus::Code(code)
-}
-
-fn signal(signal: u8) -> ExitStatus {
-    ExitStatus::Signal { signal, core: false }
-}
-
-impl Draft {
-    fn shows(self, shows: &'static str) -> Self {
-        Self { shows, ..self }
-    }
-
-    fn runs(mut self, part: Part) -> Self {
-        self.blueprint.containers.push(part);
-        self
-    }
-
-    fn caused_by(mut self, cause: Cause) -> Self {
-        self.expected.cause = cause;
-        self
-    }
-
-    fn dies(mut self, container: &'static str, verdict: Verdict, exit: ExitStatus) -> Self {
-        self.expected.containers.insert(container, Death { verdict, exit });
-        self
-    }
-
-    fn finds(mut self, finding: FindingKind) -> Self {
-        self.expected.findings.push(finding);
-        self
-    }
-
-    fn allows(mut self, finding: FindingKind) -> Self {
-        self.expected.also_allowed.push(finding);
-        self
-    }
-
-    fn spends(mut self, span: Span) -> Self {
-        self.expected.phases.push(span);
-        self
-    }
-
-    fn finish(self) -> Scenario {
-        Scenario {
-            name: self.name,
-            group: "deaths",
-            shows: self.shows,
-            before_agent: self.before_agent,
-            act: self.act,
-            expected: self.expected,
-            blueprint: self.blueprint,
-        }
-    }
+/// What else a preStop hook can be, and in which order containers are stopped.
+fn hooks() -> Vec<Draft> {
+    vec![
+        deleted("prestop-sleep", 8)
+            .shows(
+                "A sleep action is no process: 3 s in which nothing is to be seen, then SIGTERM.",
+            )
+            .runs(Part::new("app", "handle --for 1s").pre_stop_sleep(3))
+            .dies("app", Verdict::Graceful, code(0))
+            .spends(Span::about(Shutdown, 1.0)),
+        deleted("prestop-http", 8)
+            .shows("An httpGet hook runs in the kubelet: the container answers it after 2 s.")
+            .runs(Part::new("app", "serve --port {port} --for 2s").pre_stop_http())
+            .dies("app", Verdict::Graceful, code(0)),
+        deleted("sidecars-last", 8)
+            .shows("Sidecars get SIGTERM when all others have gone, the last started first.")
+            .runs(Part::new("proxy", "handle --for 500ms").sidecar())
+            .runs(Part::new("logs", "handle --for 500ms").sidecar())
+            .runs(Part::new("app", "handle --for 1s"))
+            .dies("app", Verdict::Graceful, code(0))
+            .dies("logs", Verdict::Graceful, code(0))
+            .dies("proxy", Verdict::Graceful, code(0)),
+        ends_by_itself("job-with-sidecar")
+            .shows("The job is done, so its sidecar is stopped: the pod has completed.")
+            .runs(Part::new("proxy", "handle --for 500ms").sidecar())
+            .runs(Part::new("app", "job --for 2s"))
+            .dies("app", Verdict::Completed, code(0))
+            .dies("proxy", Verdict::Graceful, code(0)),
+    ]
 }

@@ -1,20 +1,23 @@
 //! What was expected against what was observed. Pure.
 
-use super::{Death, Expected};
+use super::{Death, Earlier, Expected};
 use coroner::domain::{
     input::ExitStatus,
-    observation::{Cause, FindingKind, PhaseKind, PodTermination, Verdict},
+    observation::{Cause, ContainerDeath, FindingKind, PhaseKind, PodTermination, Verdict},
 };
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A termination, reduced to what expectations are about.
+/// A pod's end, reduced to what expectations are about.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Observed {
     /// Why the pod ended.
     pub cause: Cause,
     /// How each container died, by name.
     pub containers: BTreeMap<String, ObservedDeath>,
+    /// Deaths before the pod's own end, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<ObservedEarlier>,
     /// Findings of the pod and of its containers.
     pub findings: BTreeSet<FindingKind>,
     /// Seconds spent in each phase of the critical path.
@@ -32,17 +35,30 @@ pub struct ObservedDeath {
     pub exit: Option<ExitStatus>,
 }
 
+/// A death in a pod that went on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ObservedEarlier {
+    /// The container's name.
+    pub container: String,
+    /// How it died.
+    #[serde(flatten)]
+    pub death: ObservedDeath,
+    /// Why.
+    pub cause: Cause,
+}
+
 impl Observed {
-    /// Of a timeline.
-    pub fn of(timeline: &PodTermination) -> Self {
+    /// Of a timeline and of the deaths before it, the oldest first.
+    pub fn of(timeline: &PodTermination, earlier: &[ContainerDeath]) -> Self {
         Self {
             cause: timeline.cause,
-            containers: timeline
-                .containers
+            containers: by_name(&timeline.containers),
+            earlier: earlier
                 .iter()
-                .map(|death| {
-                    let seen = ObservedDeath { verdict: death.verdict, exit: death.exit };
-                    (death.name.clone(), seen)
+                .map(|death| ObservedEarlier {
+                    container: death.name.clone(),
+                    death: ObservedDeath::of(death),
+                    cause: death.cause,
                 })
                 .collect(),
             findings: timeline
@@ -62,6 +78,37 @@ impl Observed {
     }
 }
 
+/// A name that comes twice is kept twice, and so contradicts.
+fn by_name(deaths: &[ContainerDeath]) -> BTreeMap<String, ObservedDeath> {
+    let mut named = BTreeMap::new();
+    for death in deaths {
+        let mut name = death.name.clone();
+        while named.contains_key(&name) {
+            name.push_str(" again");
+        }
+        named.insert(name, ObservedDeath::of(death));
+    }
+    named
+}
+
+impl ObservedDeath {
+    fn of(death: &ContainerDeath) -> Self {
+        Self { verdict: death.verdict, exit: death.exit }
+    }
+
+    fn points(self, name: &str, expected: &Death) -> Vec<String> {
+        let mut points = Vec::new();
+        if self.verdict != expected.verdict {
+            points.push(format!("{name}: {}, expected {}", self.verdict, expected.verdict));
+        }
+        if !self.exit.is_some_and(|exit| same_end(exit, expected.exit)) {
+            let seen = self.exit.map_or_else(|| "no exit seen".into(), exit);
+            points.push(format!("{name}: {seen}, expected {}", exit(expected.exit)));
+        }
+        points
+    }
+}
+
 /// Every point in which they disagree, as a sentence for a person; empty: they agree.
 pub fn disagreements(expected: &Expected, observed: &Observed) -> Vec<String> {
     let mut points = Vec::new();
@@ -71,15 +118,7 @@ pub fn disagreements(expected: &Expected, observed: &Observed) -> Vec<String> {
     for (name, death) in &expected.containers {
         match observed.containers.get(*name) {
             None => points.push(format!("{name}: no death, expected {}", told(death))),
-            Some(seen) => {
-                if seen.verdict != death.verdict {
-                    points.push(format!("{name}: {}, expected {}", seen.verdict, death.verdict));
-                }
-                if !seen.exit.is_some_and(|exit| same_end(exit, death.exit)) {
-                    let seen = seen.exit.map_or_else(|| "no exit seen".into(), exit);
-                    points.push(format!("{name}: {seen}, expected {}", exit(death.exit)));
-                }
-            }
+            Some(seen) => points.extend(seen.points(name, death)),
         }
     }
     for name in observed.containers.keys() {
@@ -87,6 +126,7 @@ pub fn disagreements(expected: &Expected, observed: &Observed) -> Vec<String> {
             points.push(format!("{name:?}: a death that nobody expected"));
         }
     }
+    points.extend(earlier(&expected.earlier, &observed.earlier));
     for finding in &expected.findings {
         if !observed.findings.contains(finding) {
             points.push(format!("{finding} was not found"));
@@ -106,8 +146,36 @@ pub fn disagreements(expected: &Expected, observed: &Observed) -> Vec<String> {
             ));
         }
     }
-    if observed.truncated {
-        points.push("the timeline is truncated, though the agent saw it begin".into());
+    match (expected.truncated, observed.truncated) {
+        (false, true) => {
+            points.push("the timeline is truncated, though the agent saw it begin".into());
+        }
+        (true, false) => {
+            points.push("the timeline is not truncated, though the agent came later".into());
+        }
+        _ => {}
+    }
+    points
+}
+
+fn earlier(expected: &[Earlier], observed: &[ObservedEarlier]) -> Vec<String> {
+    let mut points = Vec::new();
+    for (expected, seen) in expected.iter().zip(observed) {
+        let name = format!("{} before", expected.container);
+        if seen.container != expected.container {
+            points.push(format!("{name}: it was {:?}", seen.container));
+        }
+        points.extend(seen.death.points(&name, &expected.death));
+        if seen.cause != expected.cause {
+            points.push(format!("{name}: cause {}, expected {}", seen.cause, expected.cause));
+        }
+    }
+    if expected.len() != observed.len() {
+        points.push(format!(
+            "{} deaths before the pod's end, expected {}",
+            observed.len(),
+            expected.len()
+        ));
     }
     points
 }
@@ -151,9 +219,21 @@ mod tests {
                     ((*name).to_owned(), seen)
                 })
                 .collect(),
+            earlier: expected
+                .earlier
+                .iter()
+                .map(|earlier| ObservedEarlier {
+                    container: earlier.container.into(),
+                    death: ObservedDeath {
+                        verdict: earlier.death.verdict,
+                        exit: Some(earlier.death.exit),
+                    },
+                    cause: earlier.cause,
+                })
+                .collect(),
             findings: expected.findings.iter().copied().collect(),
             phases: expected.phases.iter().map(|span| (span.phase, span.at_least)).collect(),
-            truncated: false,
+            truncated: expected.truncated,
         }
     }
 
@@ -215,5 +295,21 @@ mod tests {
         let mut observed = agreeing(&scenario.expected);
         observed.findings.insert(FindingKind::ChildrenNotSignalled);
         assert!(disagreements(&scenario.expected, &observed).is_empty());
+    }
+
+    #[test]
+    fn deaths_before_the_end_are_compared_too() {
+        let scenario = catalogue().into_iter().find(|s| s.name == "liveness-probe-fails").unwrap();
+        let points = |deviate: fn(&mut Vec<ObservedEarlier>)| {
+            let mut observed = agreeing(&scenario.expected);
+            deviate(&mut observed.earlier);
+            disagreements(&scenario.expected, &observed).len()
+        };
+        assert_eq!(points(|_| {}), 0);
+        assert_eq!(points(|earlier| earlier.clear()), 1);
+        assert_eq!(points(|earlier| earlier.push(earlier[0].clone())), 1);
+        assert_eq!(points(|earlier| earlier[0].cause = Cause::Restart), 1);
+        assert_eq!(points(|earlier| earlier[0].death.verdict = Verdict::Overran), 1);
+        assert_eq!(points(|earlier| earlier[0].container = "other".into()), 1);
     }
 }

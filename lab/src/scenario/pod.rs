@@ -1,70 +1,139 @@
 //! Pods of the lab's own workload.
 
 use super::NAMESPACE;
+use crate::image;
 use k8s_openapi::{
     api::core::v1::{
-        Container, ExecAction, Lifecycle, LifecycleHandler, Pod, PodSpec, ResourceRequirements,
+        Container, ExecAction, HTTPGetAction, Lifecycle, LifecycleHandler, Pod, PodSpec, Probe,
+        ResourceRequirements, SleepAction,
     },
-    apimachinery::pkg::api::resource::Quantity,
+    apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
 };
 use std::collections::BTreeMap;
 
-/// The image's only binary.
-const WORKLOAD: &str = "/workload";
+/// In a workload's command line: a port that is free on the node.
+pub(super) const PORT: &str = "{port}";
+
+/// Where a pod is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Site<'a> {
+    /// The node that it is bound to.
+    pub node: &'a str,
+    /// A port that is free there.
+    pub port: u16,
+}
 
 /// What a scenario's pod is made from.
 #[derive(Clone, Debug)]
 pub(super) struct Blueprint {
     pub(super) grace: i64,
-    pub(super) restart: bool,
+    /// restartPolicy.
+    pub(super) restart: &'static str,
+    pub(super) share_pid: bool,
+    pub(super) host_pid: bool,
+    /// A static pod.
+    pub(super) from_manifest: bool,
     pub(super) containers: Vec<Part>,
+}
+
+/// A hook, by its kind.
+#[derive(Clone, Copy, Debug)]
+enum Hook {
+    /// Words of the workload's command line.
+    Exec(&'static str),
+    /// Of the container's own port.
+    HttpGet,
+    /// Seconds.
+    Sleep(i64),
 }
 
 /// One container.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) name: &'static str,
+    image: &'static str,
     /// Words of the workload's command line, as one text.
-    pub(super) life: &'static str,
-    pub(super) post_start: Option<&'static str>,
-    pub(super) pre_stop: Option<&'static str>,
+    life: &'static str,
+    sidecar: bool,
+    post_start: Option<Hook>,
+    pre_stop: Option<Hook>,
+    liveness: Option<&'static str>,
+    startup: Option<&'static str>,
     /// A limit such as `32Mi`.
     pub(super) memory: Option<&'static str>,
 }
 
 impl Part {
     pub(super) fn new(name: &'static str, life: &'static str) -> Self {
-        Self { name, life, post_start: None, pre_stop: None, memory: None }
+        Self {
+            name,
+            image: image::NAME,
+            life,
+            sidecar: false,
+            post_start: None,
+            pre_stop: None,
+            liveness: None,
+            startup: None,
+            memory: None,
+        }
+    }
+
+    /// A native sidecar: an init container that is always restarted.
+    pub(super) fn sidecar(self) -> Self {
+        Self { sidecar: true, ..self }
     }
 
     pub(super) fn post_start(self, life: &'static str) -> Self {
-        Self { post_start: Some(life), ..self }
+        Self { post_start: Some(Hook::Exec(life)), ..self }
     }
 
     pub(super) fn pre_stop(self, life: &'static str) -> Self {
-        Self { pre_stop: Some(life), ..self }
+        Self { pre_stop: Some(Hook::Exec(life)), ..self }
+    }
+
+    pub(super) fn pre_stop_http(self) -> Self {
+        Self { pre_stop: Some(Hook::HttpGet), ..self }
+    }
+
+    pub(super) fn pre_stop_sleep(self, seconds: i64) -> Self {
+        Self { pre_stop: Some(Hook::Sleep(seconds)), ..self }
+    }
+
+    pub(super) fn liveness(self, life: &'static str) -> Self {
+        Self { liveness: Some(life), ..self }
+    }
+
+    pub(super) fn startup(self, life: &'static str) -> Self {
+        Self { startup: Some(life), ..self }
     }
 
     pub(super) fn memory(self, limit: &'static str) -> Self {
         Self { memory: Some(limit), ..self }
     }
 
-    fn build(&self, image: &str) -> Container {
-        let hook = |life: &str| LifecycleHandler {
-            exec: Some(ExecAction { command: Some(command(life)) }),
-            ..Default::default()
-        };
+    fn build(&self, site: Site<'_>) -> Container {
+        let hook = |hook: Hook| handler(hook, site);
         let lifecycle = Lifecycle {
             post_start: self.post_start.map(hook),
             pre_stop: self.pre_stop.map(hook),
             ..Default::default()
         };
+        let probe = |life: &str| Probe {
+            exec: Some(ExecAction { command: Some(command(life, site)) }),
+            initial_delay_seconds: Some(1),
+            period_seconds: Some(1),
+            failure_threshold: Some(2),
+            ..Default::default()
+        };
         Container {
             name: self.name.into(),
-            image: Some(image.into()),
+            image: Some(self.image.into()),
             image_pull_policy: Some("Never".into()),
-            command: Some(command(self.life)),
+            command: Some(command(self.life, site)),
             lifecycle: (lifecycle != Lifecycle::default()).then_some(lifecycle),
+            restart_policy: self.sidecar.then(|| "Always".into()),
+            liveness_probe: self.liveness.map(probe),
+            startup_probe: self.startup.map(probe),
             resources: self.memory.map(|limit| ResourceRequirements {
                 limits: Some(BTreeMap::from([("memory".into(), Quantity(limit.into()))])),
                 ..Default::default()
@@ -75,23 +144,63 @@ impl Part {
 }
 
 impl Blueprint {
-    pub(super) fn build(&self, name: &str, image: &str, node: &str) -> Pod {
+    pub(super) fn new(grace: i64) -> Self {
+        Self {
+            grace,
+            restart: "Always",
+            share_pid: false,
+            host_pid: false,
+            from_manifest: false,
+            containers: Vec::new(),
+        }
+    }
+
+    pub(super) fn build(&self, name: &str, site: Site<'_>) -> Pod {
         let mut pod = Pod::default();
         pod.metadata.name = Some(name.into());
         pod.metadata.namespace = Some(NAMESPACE.into());
         pod.metadata.labels = Some(BTreeMap::from([("coroner/scenario".into(), name.into())]));
+        let built = |sidecars: bool| -> Vec<Container> {
+            let parts = self.containers.iter().filter(|part| part.sidecar == sidecars);
+            parts.map(|part| part.build(site)).collect()
+        };
+        let sidecars = built(true);
         pod.spec = Some(PodSpec {
-            node_name: Some(node.into()),
+            node_name: Some(site.node.into()),
             host_network: Some(true),
-            restart_policy: Some(if self.restart { "Always" } else { "Never" }.into()),
+            host_pid: self.host_pid.then_some(true),
+            share_process_namespace: self.share_pid.then_some(true),
+            restart_policy: Some(self.restart.into()),
             termination_grace_period_seconds: Some(self.grace),
-            containers: self.containers.iter().map(|part| part.build(image)).collect(),
+            containers: built(false),
+            init_containers: (!sidecars.is_empty()).then_some(sidecars),
             ..Default::default()
         });
         pod
     }
 }
 
-fn command(life: &str) -> Vec<String> {
-    std::iter::once(WORKLOAD).chain(life.split_whitespace()).map(Into::into).collect()
+fn handler(hook: Hook, site: Site<'_>) -> LifecycleHandler {
+    match hook {
+        Hook::Exec(life) => LifecycleHandler {
+            exec: Some(ExecAction { command: Some(command(life, site)) }),
+            ..Default::default()
+        },
+        Hook::HttpGet => LifecycleHandler {
+            http_get: Some(HTTPGetAction {
+                path: Some("/prestop".into()),
+                port: IntOrString::Int(site.port.into()),
+                ..Default::default()
+            }),
+            ..Default::default()
+        },
+        Hook::Sleep(seconds) => {
+            LifecycleHandler { sleep: Some(SleepAction { seconds }), ..Default::default() }
+        }
+    }
+}
+
+fn command(life: &str, site: Site<'_>) -> Vec<String> {
+    let word = |word: &str| if word == PORT { site.port.to_string() } else { word.into() };
+    std::iter::once(image::PROGRAM.to_owned()).chain(life.split_whitespace().map(word)).collect()
 }

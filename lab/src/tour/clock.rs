@@ -9,7 +9,8 @@ use serde::Deserialize;
 /// One line of the workload's log.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub(super) struct Line {
-    /// `start`, `term` (the stop signal was taken), `exit` (about to leave).
+    /// `start`, `term` (the stop signal was taken), `called` (the apiserver has answered), `exit`
+    /// (about to leave).
     pub event: String,
     /// CLOCK_BOOTTIME, ns.
     pub boot_ns: u64,
@@ -39,6 +40,17 @@ pub(super) fn differences(death: &ContainerDeath, lines: &[Line]) -> Vec<(Milest
             Some((kind, measured.at.0.wrapping_sub(own.boot_ns) as i64))
         })
         .collect()
+}
+
+/// How many calls to the apiserver were answered after the stop signal was handled, as the agent
+/// has it, and before the end.
+pub(super) fn calls(death: &ContainerDeath, lines: &[Line]) -> usize {
+    let at = |kind| death.milestone(kind).map(|milestone| milestone.at.0);
+    let (Some(from), Some(to)) = (at(MilestoneKind::TermHandled), at(MilestoneKind::Exited)) else {
+        return 0;
+    };
+    let in_time = |line: &&Line| line.event == "called" && (from..=to).contains(&line.boot_ns);
+    lines.iter().filter(in_time).count()
 }
 
 #[cfg(test)]
@@ -85,5 +97,18 @@ broken
     fn a_killed_init_did_not_tell_its_exit() {
         let found = differences(&death(r#"{"signal":{"signal":9,"core":false}}"#), &lines(LOG));
         assert_eq!(found, [(MilestoneKind::TermHandled, -10)]);
+    }
+
+    #[test]
+    fn counts_the_calls_between_handler_and_end() {
+        let line = |event: &str, boot_ns| Line { event: event.into(), boot_ns, pid: 1 };
+        let log = [
+            line("called", 1989),
+            line("called", 1990),
+            line("term", 2000),
+            line("called", 3010),
+            line("called", 3011),
+        ];
+        assert_eq!(calls(&death(r#"{"code":0}"#), &log), 2);
     }
 }

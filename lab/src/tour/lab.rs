@@ -2,20 +2,23 @@
 
 use super::{Options, Screen};
 use crate::{
-    apiserver::{self, Apiserver, DeleteOptions},
+    apiserver::{self, Apiserver, DeleteOptions, Fault, Kind},
     containerd::{self, Containerd},
+    controlplane::{self, Disruption},
     image,
-    kubelet::{self, Kubelet, cgroup::Cgroups},
+    kubelet::{self, Kubelet, Local, cgroup::Cgroups, translate},
 };
 use anyhow::{Context as _, bail};
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use k8s_openapi::api::core::v1::{
     Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo, Pod,
 };
+use rustix::process::{Pid, Signal};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
+use tokio::sync::Mutex;
 
 /// Files in the work directory beside containerd's own.
 const IMAGE: &str = "image.tar";
@@ -38,7 +41,9 @@ pub(super) struct Lab {
     kubelet: Kubelet,
     apiserver: Apiserver,
     cgroups: Cgroups,
-    containerd: Containerd,
+    containerd: Mutex<Containerd>,
+    cri: String,
+    cgroup_root: PathBuf,
     logs: PathBuf,
     kubeconfig: PathBuf,
 }
@@ -69,27 +74,29 @@ impl Lab {
         let cri = RuntimeServiceClient::new(containerd::connect(&containerd.endpoint()).await?);
         let cgroups = Cgroups::probe(containerd.cgroup_root(), &containerd.cgroup_parent());
         let kubelet = Kubelet::start(
-            kubelet::Config::new(NODE, logs.clone()),
+            kubelet::Config {
+                apiserver: Some(apiserver.address()),
+                ..kubelet::Config::new(NODE, logs.clone())
+            },
             cri,
-            Arc::new(apiserver.store()),
+            Arc::new(Local::new(apiserver.store(), apiserver.fault())),
             cgroups.clone(),
         );
-        Ok(Self { kubelet, apiserver, cgroups, containerd, logs, kubeconfig })
+        Ok(Self {
+            kubelet,
+            apiserver,
+            cgroups,
+            cri: containerd.endpoint(),
+            cgroup_root: containerd.cgroup_root().into(),
+            containerd: Mutex::new(containerd),
+            logs,
+            kubeconfig,
+        })
     }
 
-    /// Fails where no memory limit can be had.
-    pub(super) fn check_memory_limits(&self) -> anyhow::Result<()> {
-        if self.cgroups.can_limit_memory() {
-            return Ok(());
-        }
-        bail!(
-            "no memory controller here, neither on cgroup2 nor on v1: the scenario oom-killed \
-             cannot be played; choose others with --scenario"
-        )
-    }
-
-    pub(super) fn image(&self) -> &str {
-        image::NAME
+    /// Whether a memory limit can be had here.
+    pub(super) fn can_limit_memory(&self) -> bool {
+        self.cgroups.can_limit_memory()
     }
 
     pub(super) fn node(&self) -> &str {
@@ -101,11 +108,11 @@ impl Lab {
     }
 
     pub(super) fn cri(&self) -> String {
-        self.containerd.endpoint()
+        self.cri.clone()
     }
 
     pub(super) fn cgroup_root(&self) -> &Path {
-        self.containerd.cgroup_root()
+        &self.cgroup_root
     }
 
     pub(super) fn kubeconfig(&self) -> &Path {
@@ -119,6 +126,77 @@ impl Lab {
     /// `kubectl create`.
     pub(super) fn create(&self, pod: Pod) -> anyhow::Result<Pod> {
         Ok(self.apiserver.store().create_pod(&pod)?)
+    }
+
+    /// The kubelet, for what it decides by itself.
+    pub(super) fn kubelet(&self) -> &Kubelet {
+        &self.kubelet
+    }
+
+    /// A controller of the control plane ends a pod.
+    pub(super) fn disrupt(
+        &self,
+        namespace: &str,
+        name: &str,
+        disruption: Disruption,
+    ) -> anyhow::Result<()> {
+        Ok(controlplane::disrupt(&self.apiserver.store(), namespace, name, disruption)?)
+    }
+
+    /// `kubectl set image`.
+    pub(super) fn change_image(
+        &self,
+        namespace: &str,
+        name: &str,
+        container: &str,
+        image: &str,
+    ) -> anyhow::Result<()> {
+        self.apiserver.store().update(Kind::Pod, namespace, name, |pod| {
+            let all = pod["spec"]["containers"].as_array_mut().into_iter().flatten();
+            for one in all.filter(|one| one["name"] == container) {
+                one["image"] = image.into();
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// The apiserver answers nobody, or everybody again.
+    pub(super) fn set_apiserver(&self, fault: Fault) {
+        self.apiserver.set_fault(fault);
+    }
+
+    /// Kills the container runtime.
+    pub(super) async fn kill_runtime(&self) -> anyhow::Result<()> {
+        self.containerd.lock().await.kill().await
+    }
+
+    /// Starts it again.
+    pub(super) async fn start_runtime(&self) -> anyhow::Result<()> {
+        self.containerd.lock().await.restart().await
+    }
+
+    /// Sends a signal to the first process of a pod's container, as anybody on the node may.
+    pub(super) fn kill(&self, pod: &Pod, container: &str, signal: i32) -> anyhow::Result<()> {
+        let (group, id) = self.group(pod, container)?;
+        let first = self.cgroups.processes(&group, &id)?.first().copied();
+        let pid = first.and_then(Pid::from_raw).context("the container has no process")?;
+        let signal = Signal::from_named_raw(signal).context("no such signal")?;
+        Ok(rustix::process::kill_process(pid, signal)?)
+    }
+
+    /// Freezes a pod's container.
+    pub(super) fn freeze(&self, pod: &Pod, container: &str) -> anyhow::Result<()> {
+        let (group, id) = self.group(pod, container)?;
+        self.cgroups.freeze(&group, &id)
+    }
+
+    /// The pod's cgroup, and the container's name in it.
+    fn group(&self, pod: &Pod, container: &str) -> anyhow::Result<(String, String)> {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let group = self.cgroups.pod(translate::qos_class(pod), uid);
+        let (id, _) = container_of(pod, container).context("the container has no id yet")?;
+        Ok((group, id))
     }
 
     /// The object, if it exists.
@@ -142,8 +220,18 @@ impl Lab {
     pub(super) async fn stop(self) -> anyhow::Result<()> {
         drop(self.kubelet);
         drop(self.apiserver);
-        self.containerd.stop().await.context("containerd")
+        self.containerd.into_inner().stop().await.context("containerd")
     }
+}
+
+/// A container of a pod, as its status tells: its id, and whether it runs.
+pub(super) fn container_of(pod: &Pod, name: &str) -> Option<(String, bool)> {
+    let status = pod.status.as_ref()?;
+    let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let one = all.into_iter().find(|one| one.name == name)?;
+    let id = one.container_id.as_deref()?;
+    let id = id.split_once("://").map_or(id, |(_, id)| id);
+    Some((id.into(), one.state.as_ref().is_some_and(|state| state.running.is_some())))
 }
 
 /// The node's object: Ready, and with this machine's boot ID, by which an observer knows that it

@@ -38,8 +38,9 @@ pub(super) async fn observe(
                     break Ok(());
                 }
                 let known = accounts.borrow_and_update();
+                let lives = known.pods.iter().flat_map(|(uid, lives)| lives.iter().map(move |l| (uid, l)));
                 let mut new: Vec<_> =
-                    known.iter().filter(|(uid, _)| told.insert((*uid).clone())).collect();
+                    lives.filter(|(uid, of)| told.insert(((*uid).clone(), of.life))).collect();
                 new.sort_by_key(|(_, timeline)| timeline.ended);
                 for (_, timeline) in new {
                     if options.json {

@@ -11,13 +11,13 @@ pub use show::{Screen, list};
 
 use crate::{
     agent::{self, Agent},
-    kubelet::translate::PodId,
     scenario::{Expected, Scenario, judge::Observed},
 };
 use anyhow::Context as _;
 use coroner::domain::observation::{MilestoneKind, PodTermination};
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use lab::Lab;
+use play::Playing;
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -67,9 +67,12 @@ pub struct Outcome {
     pub scenario: &'static str,
     /// Its group.
     pub group: &'static str,
+    /// What it shows, in one sentence.
+    #[serde(skip)]
+    pub shows: &'static str,
     /// What had to come out.
     pub expected: Expected,
-    /// What came out; `None`: the agent gave no account.
+    /// What came out, of the last life; `None`: the agent gave no account.
     pub observed: Option<Observed>,
     /// Both agree.
     pub ok: bool,
@@ -164,13 +167,16 @@ struct Stage {
 impl Stage {
     async fn play(&mut self, options: &Options, screen: Screen) -> anyhow::Result<bool> {
         let lab = &*self.lab.insert(Lab::start(options, screen).await?);
-        if options.scenarios.iter().any(Scenario::needs_memory_limit) {
-            lab.check_memory_limits()?;
-        }
-        let mut begun: BTreeMap<&str, PodId> = BTreeMap::new();
-        for scenario in options.scenarios.iter().filter(|scenario| scenario.before_agent) {
-            screen.step(&format!("starting {} before the agent", scenario.name));
-            begun.insert(scenario.name, play::begin(scenario, lab).await?);
+        let scenarios: Vec<&Scenario> =
+            options.scenarios.iter().filter(|one| can_be_played(one, lab, screen)).collect();
+        let mut begun: BTreeMap<&str, Playing<'_>> = BTreeMap::new();
+        for &scenario in &scenarios {
+            if let Some(steps) = scenario.around_agent().0 {
+                screen.step(&format!("starting {} before the agent", scenario.name));
+                let mut playing = Playing::begin(scenario, lab).await?;
+                playing.act(steps).await?;
+                begun.insert(scenario.name, playing);
+            }
         }
         screen.step("starting the agent");
         let agent = Agent::start(&agent::Options {
@@ -188,38 +194,44 @@ impl Stage {
         let (tell, accounts) = watch::channel(Default::default());
         self.polling = Some(tokio::spawn(play::poll(agent.http(), tell)));
 
-        screen.step(&format!("playing {} scenarios at once", options.scenarios.len()));
-        let mut playing: FuturesUnordered<_> = options
-            .scenarios
-            .iter()
-            .map(|scenario| {
-                let (begun, accounts) = (begun.get(scenario.name).cloned(), accounts.clone());
-                async move {
-                    let account = async {
-                        let id = match begun {
-                            Some(id) => id,
-                            None => play::begin(scenario, lab).await?,
-                        };
-                        play::act(scenario, lab, &id, accounts).await
-                    };
-                    (scenario, play::outcome(scenario, account.await))
-                }
-            })
-            .collect();
+        // What breaks the node would break the others: one at a time, when these have ended.
+        let (alone, at_once): (Vec<&Scenario>, Vec<&Scenario>) =
+            scenarios.iter().partition(|scenario| scenario.alone);
+        screen.step(&format!("playing {} scenarios at once", at_once.len()));
+        let rounds = std::iter::once(at_once).chain(alone.into_iter().map(|one| vec![one]));
         let mut outcomes: BTreeMap<&str, Outcome> = BTreeMap::new();
         let mut look = tokio::time::interval(Duration::from_secs(1));
-        loop {
-            tokio::select! {
-                next = playing.next() => {
-                    let Some((scenario, outcome)) = next else { break };
-                    screen.outcome(&outcome, scenario.shows);
-                    screen.object(&outcome);
-                    outcomes.insert(scenario.name, outcome);
+        for round in rounds {
+            let mut playing: FuturesUnordered<_> = round
+                .into_iter()
+                .map(|scenario| {
+                    let (begun, mut accounts) =
+                        (begun.get(scenario.name).cloned(), accounts.clone());
+                    async move {
+                        let account = async {
+                            let mut playing = match begun {
+                                Some(playing) => playing,
+                                None => Playing::begin(scenario, lab).await?,
+                            };
+                            playing.act(scenario.around_agent().1).await?;
+                            playing.account(&mut accounts).await
+                        };
+                        play::outcome(scenario, lab, account.await)
+                    }
+                })
+                .collect();
+            loop {
+                tokio::select! {
+                    next = playing.next() => {
+                        let Some(outcome) = next else { break };
+                        screen.outcome(&outcome);
+                        screen.object(&outcome);
+                        outcomes.insert(outcome.scenario, outcome);
+                    }
+                    _ = look.tick() => agent.check()?,
                 }
-                _ = look.tick() => agent.check()?,
             }
         }
-        drop(playing);
         let in_order: Vec<Outcome> =
             options.scenarios.iter().filter_map(|s| outcomes.remove(s.name)).collect();
         screen.table(&in_order);
@@ -263,6 +275,19 @@ impl Stage {
     }
 }
 
+/// Says why, if not.
+fn can_be_played(scenario: &Scenario, lab: &Lab, screen: Screen) -> bool {
+    let can = !scenario.needs_memory_limit() || lab.can_limit_memory();
+    if !can {
+        screen.step(&format!(
+            "leaving out {}: no memory controller here, neither on cgroup2 nor on v1, so that no \
+             container can be limited",
+            scenario.name
+        ));
+    }
+    can
+}
+
 /// Figures beside the scenarios: printed, never asserted.
 fn facts(lab: &Lab, agent: &Agent, outcomes: &[Outcome]) -> String {
     let mut text = String::from("\n");
@@ -277,6 +302,8 @@ fn facts(lab: &Lab, agent: &Agent, outcomes: &[Outcome]) -> String {
     }
     let differences: Vec<(&str, MilestoneKind, i64)> = outcomes
         .iter()
+        // Where there is only one life, and one log of it.
+        .filter(|outcome| outcome.expected.earlier.is_empty() && outcome.expected.lives == 1)
         .filter_map(|outcome| Some((outcome.scenario, outcome.timeline.as_ref()?)))
         .flat_map(|(name, timeline)| {
             play::clock_differences(lab, timeline)

@@ -65,9 +65,9 @@ impl Screen {
     }
 
     /// A scenario's waterfall, its verdict and what disagrees.
-    pub fn outcome(&self, outcome: &Outcome, shows: &str) {
+    pub fn outcome(&self, outcome: &Outcome) {
         let mark = if outcome.ok { "✔" } else { "✘" };
-        let mut text = format!("\n{mark} {} — {shows}\n", outcome.scenario);
+        let mut text = format!("\n{mark} {} — {}\n", outcome.scenario, outcome.shows);
         if let Some(timeline) = &outcome.timeline {
             text.push_str(&self.waterfall(timeline));
         }

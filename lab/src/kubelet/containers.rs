@@ -1,0 +1,262 @@
+//! A pod's sandbox and containers, life after life: the calls to the runtime and what it says.
+
+use super::{
+    Shared, cgroup, hook, probe,
+    status::{Ended, Observed, Seen},
+    translate::{self, PodId},
+};
+use anyhow::Context as _;
+use jiff::Timestamp;
+use k8s_cri::v1::{
+    ContainerState, ContainerStatusRequest, ContainerStatusResponse, CreateContainerRequest,
+    PodSandboxConfig, RemoveContainerRequest, RunPodSandboxRequest, StartContainerRequest,
+    StopPodSandboxRequest,
+};
+use k8s_openapi::api::core::v1::{Container, Pod};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::{sync::mpsc, task::JoinHandle};
+
+/// The sandbox and the containers of one pod.
+pub(super) struct Containers {
+    shared: Arc<Shared>,
+    pod: PodId,
+    cgroup: String,
+    sandbox: Option<(String, PodSandboxConfig)>,
+    lives: BTreeMap<String, Life>,
+    probing: mpsc::UnboundedSender<probe::Told>,
+}
+
+/// A container's present life, and what is left of those before.
+struct Life {
+    id: String,
+    image: String,
+    attempt: u32,
+    /// What the runtime last said.
+    observed: Option<Observed>,
+    /// The last word on the life before.
+    before: Option<Observed>,
+    /// Not waiting for a startup probe.
+    started: bool,
+    /// Earlier lives that the runtime still keeps, the oldest first.
+    kept: Vec<String>,
+    prober: Option<JoinHandle<()>>,
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        if let Some(prober) = &self.prober {
+            prober.abort();
+        }
+    }
+}
+
+impl Containers {
+    /// None yet. What probes find goes to `probing`.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        pod: PodId,
+        cgroup: String,
+        probing: mpsc::UnboundedSender<probe::Told>,
+    ) -> Self {
+        Self { shared, pod, cgroup, sandbox: None, lives: BTreeMap::new(), probing }
+    }
+
+    /// Makes the pod's cgroup and its sandbox, the `attempt`th of this UID.
+    pub(super) async fn run_sandbox(&mut self, pod: &Pod, attempt: u32) -> anyhow::Result<()> {
+        self.shared.cgroups.create(&self.cgroup)?;
+        let logs = &self.shared.config.log_root;
+        std::fs::create_dir_all(self.pod.log_directory(logs))
+            .context("cannot make log directory")?;
+        let seen = Timestamp::now().to_string();
+        let config = translate::sandbox(pod, &self.pod, &self.cgroup, logs, &seen, attempt);
+        let request =
+            RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
+        let made = self.shared.cri.clone().run_pod_sandbox(request).await;
+        let id = made.context("RunPodSandbox")?.into_inner().pod_sandbox_id;
+        self.sandbox = Some((id, config));
+        Ok(())
+    }
+
+    /// Starts a container, for the first time or again.
+    pub(super) async fn start(&mut self, pod: &Pod, container: &Container) -> anyhow::Result<()> {
+        let (sandbox, config) = self.sandbox.clone().context("there is no sandbox")?;
+        let name = &container.name;
+        let logs = &self.shared.config.log_root;
+        std::fs::create_dir_all(self.pod.log_directory(logs).join(name))
+            .context("cannot make log directory")?;
+        let attempt = self.lives.get(name).map_or(0, |before| before.attempt + 1);
+        let services = self.shared.config.apiserver;
+        let request = CreateContainerRequest {
+            pod_sandbox_id: sandbox,
+            config: Some(translate::container(pod, &self.pod, container, attempt, services)),
+            sandbox_config: Some(config),
+        };
+        let mut cri = self.shared.cri.clone();
+        let made = cri.create_container(request).await;
+        let id = made.with_context(|| format!("CreateContainer {name}"))?.into_inner().container_id;
+        cri.start_container(StartContainerRequest { container_id: id.clone() })
+            .await
+            .with_context(|| format!("StartContainer {name}"))?;
+        let before = self.lives.remove(name);
+        let mut kept = before.as_ref().map(|life| life.kept.clone()).unwrap_or_default();
+        kept.extend(before.as_ref().map(|life| life.id.clone()));
+        // kuberuntime_gc.go: of those that ended one is kept (MaxPerPodContainer).
+        while kept.len() > 1 {
+            self.remove(&kept.remove(0)).await;
+        }
+        let probed = container.startup_probe.is_some() || container.liveness_probe.is_some();
+        let prober = probed.then(|| {
+            tokio::spawn(probe::watch(cri, id.clone(), container.clone(), self.probing.clone()))
+        });
+        let life = Life {
+            id: id.clone(),
+            image: container.image.clone().unwrap_or_default(),
+            attempt,
+            observed: None,
+            before: before.as_ref().and_then(|life| life.observed.clone()),
+            started: container.startup_probe.is_none(),
+            kept,
+            prober,
+        };
+        self.lives.insert(name.clone(), life);
+        self.limit_memory(container, &id).await
+    }
+
+    /// Runs a container's postStart hook, to its end.
+    pub(super) async fn post_start(&self, container: &Container) {
+        let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
+        if let (Some(hook), Some(life)) = (hook, self.lives.get(&container.name)) {
+            hook::run(&self.shared.cri, &life.id, hook, Duration::MAX).await;
+        }
+    }
+
+    /// The name of the container that lives under this id.
+    pub(super) fn name_of(&self, id: &str) -> Option<String> {
+        self.lives.iter().find(|(_, life)| life.id == id).map(|(name, _)| name.clone())
+    }
+
+    /// The startup probe of a container succeeded.
+    pub(super) fn has_started(&mut self, name: &str) {
+        if let Some(life) = self.lives.get_mut(name) {
+            life.started = true;
+        }
+    }
+
+    /// The image that a container was started with.
+    pub(super) fn image_of(&self, name: &str) -> Option<&str> {
+        self.lives.get(name).map(|life| life.image.as_str())
+    }
+
+    /// Those that run, as far as known: name → id.
+    pub(super) fn running(&self) -> BTreeMap<String, String> {
+        self.lives
+            .iter()
+            .filter(|(_, life)| life.observed.as_ref().is_none_or(|now| now.ended.is_none()))
+            .map(|(name, life)| (name.clone(), life.id.clone()))
+            .collect()
+    }
+
+    /// All, as the status tells of them.
+    pub(super) fn seen(&self) -> BTreeMap<String, Seen> {
+        let seen = |life: &Life| {
+            Some(Seen {
+                now: life.observed.clone()?,
+                before: life.before.clone(),
+                restarts: life.attempt,
+                started: life.started,
+            })
+        };
+        self.lives.iter().filter_map(|(name, life)| Some((name.clone(), seen(life)?))).collect()
+    }
+
+    /// Asks the runtime about all that still ran; true if something changed.
+    pub(super) async fn observe(&mut self) -> bool {
+        let mut changed = false;
+        for life in self.lives.values_mut() {
+            if life.observed.as_ref().is_some_and(|known| known.ended.is_some()) {
+                continue;
+            }
+            if let Ok(seen) = observed(&self.shared, &life.id).await
+                && life.observed.as_ref() != Some(&seen)
+            {
+                life.observed = Some(seen);
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// Probes of a pod that is being stopped say nothing any more.
+    pub(super) fn stop_probing(&mut self) {
+        for life in self.lives.values_mut() {
+            if let Some(prober) = life.prober.take() {
+                prober.abort();
+            }
+        }
+    }
+
+    /// StopPodSandbox. Tried again later by the collector where it fails.
+    pub(super) async fn stop_sandbox(&self) {
+        let Some((id, _)) = &self.sandbox else { return };
+        let request = StopPodSandboxRequest { pod_sandbox_id: id.clone() };
+        if let Err(status) = self.shared.cri.clone().stop_pod_sandbox(request).await {
+            tracing::warn!(pod = self.pod.name, error = status.message(), "StopPodSandbox");
+        }
+    }
+
+    /// RemoveContainer for every life.
+    pub(super) async fn remove_all(&mut self) {
+        for life in std::mem::take(&mut self.lives).into_values() {
+            for id in life.kept.iter().chain([&life.id]) {
+                self.remove(id).await;
+            }
+        }
+    }
+
+    async fn remove(&self, id: &str) {
+        let request = RemoveContainerRequest { container_id: id.into() };
+        if let Err(status) = self.shared.cri.clone().remove_container(request).await {
+            tracing::warn!(pod = self.pod.name, error = status.message(), "RemoveContainer");
+        }
+        if let Err(error) = self.shared.cgroups.unlimit_memory(id).await {
+            tracing::warn!(pod = self.pod.name, error = format!("{error:#}"), "memory group");
+        }
+    }
+
+    /// A limit on memory, put on the running container by hand (runc is never asked for one).
+    async fn limit_memory(&self, container: &Container, id: &str) -> anyhow::Result<()> {
+        let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
+        let Some(limit) = limits.and_then(|limits| limits.get("memory")) else { return Ok(()) };
+        let bytes = cgroup::bytes(&limit.0)
+            .with_context(|| format!("cannot read the memory limit {:?}", limit.0))?;
+        let pid = main_pid(&container_status(&self.shared, id, true).await?)
+            .with_context(|| format!("the runtime does not tell the pid of {}", container.name))?;
+        self.shared.cgroups.limit_memory(&self.cgroup, id, pid, bytes)
+    }
+}
+
+async fn container_status(
+    shared: &Shared,
+    id: &str,
+    verbose: bool,
+) -> anyhow::Result<ContainerStatusResponse> {
+    let request = ContainerStatusRequest { container_id: id.into(), verbose };
+    let mut cri = shared.cri.clone();
+    Ok(cri.container_status(request).await.context("ContainerStatus")?.into_inner())
+}
+
+async fn observed(shared: &Shared, id: &str) -> anyhow::Result<Observed> {
+    let status = container_status(shared, id, false).await?.status.context("no status")?;
+    let ended = (status.state == ContainerState::ContainerExited as i32).then(|| Ended {
+        finished_ns: status.finished_at,
+        exit_code: status.exit_code,
+        reason: status.reason.clone(),
+    });
+    Ok(Observed { id: status.id, image_id: status.image_ref, started_ns: status.started_at, ended })
+}
+
+/// containerd's verbose status: JSON under `info`, with the pid of the container's init.
+fn main_pid(response: &ContainerStatusResponse) -> Option<i32> {
+    let info: serde_json::Value = serde_json::from_str(response.info.get("info")?).ok()?;
+    i32::try_from(info.get("pid")?.as_i64()?).ok().filter(|pid| *pid > 0)
+}

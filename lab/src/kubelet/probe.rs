@@ -1,0 +1,97 @@
+//! Probes (prober/worker.go): exec only, for that is what the kernel sees. A startup probe runs
+//! until it has succeeded, then the liveness probe for as long as the container lives.
+
+use super::Cri;
+use k8s_cri::v1::ExecSyncRequest;
+use k8s_openapi::api::core::v1::{Container, Probe};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// What probing found out about a container.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Told {
+    /// The container's id: what is told of an earlier life is of no interest any more.
+    pub id: String,
+    /// What was found.
+    pub what: Finding,
+}
+
+/// What there is to find.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Finding {
+    /// The startup probe succeeded.
+    Started,
+    /// A probe failed as often as its threshold allows; it is not run again. With the probe's own
+    /// terminationGracePeriodSeconds.
+    Unhealthy(Option<i64>),
+}
+
+/// Probes a container that has just started. Dropped with the container's life.
+pub async fn watch(cri: Cri, id: String, container: Container, tell: mpsc::UnboundedSender<Told>) {
+    // A receiver that is gone is a pod that is gone.
+    let report = |what| {
+        let _ = tell.send(Told { id: id.clone(), what });
+    };
+    if let Some(probe) = &container.startup_probe {
+        if !succeeds(&cri, &id, probe).await {
+            return report(unhealthy(probe));
+        }
+        report(Finding::Started);
+    }
+    if let Some(probe) = &container.liveness_probe {
+        fails(&cri, &id, probe).await;
+        report(unhealthy(probe));
+    }
+}
+
+fn unhealthy(probe: &Probe) -> Finding {
+    Finding::Unhealthy(probe.termination_grace_period_seconds)
+}
+
+/// Until it has succeeded once: true; or has failed too often: false.
+async fn succeeds(cri: &Cri, id: &str, probe: &Probe) -> bool {
+    pause(probe.initial_delay_seconds, 0).await;
+    for _ in 0..threshold(probe) {
+        if once(cri, id, probe).await {
+            return true;
+        }
+        pause(probe.period_seconds, 10).await;
+    }
+    false
+}
+
+/// Until it has failed too often in a row.
+async fn fails(cri: &Cri, id: &str, probe: &Probe) {
+    pause(probe.initial_delay_seconds, 0).await;
+    let mut in_a_row = 0;
+    loop {
+        in_a_row = if once(cri, id, probe).await { 0 } else { in_a_row + 1 };
+        if in_a_row >= threshold(probe) {
+            return;
+        }
+        pause(probe.period_seconds, 10).await;
+    }
+}
+
+/// A probe that cannot be run is no failure (prober.go): its result is unknown, and ignored.
+async fn once(cri: &Cri, id: &str, probe: &Probe) -> bool {
+    let Some(exec) = &probe.exec else { return true };
+    let request = ExecSyncRequest {
+        container_id: id.into(),
+        cmd: exec.command.clone().unwrap_or_default(),
+        timeout: i64::from(probe.timeout_seconds.unwrap_or(1)),
+    };
+    match cri.clone().exec_sync(request).await {
+        Ok(answer) => answer.into_inner().exit_code == 0,
+        Err(status) => status.code() != tonic::Code::DeadlineExceeded,
+    }
+}
+
+fn threshold(probe: &Probe) -> i32 {
+    probe.failure_threshold.unwrap_or(3).max(1)
+}
+
+async fn pause(seconds: Option<i32>, default: i32) {
+    let seconds = u64::try_from(seconds.unwrap_or(default)).unwrap_or(0);
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+}

@@ -1,0 +1,170 @@
+//! A scenario while it is written down.
+
+use super::{
+    Act, Death, Earlier, Expected, Scenario, Span, Step, When,
+    pod::{Blueprint, Part},
+};
+use coroner::domain::{
+    input::ExitStatus,
+    observation::{Cause, FindingKind, Verdict},
+};
+use std::time::Duration;
+
+pub(super) const SIGKILL: u8 = 9;
+
+/// Long enough after Running for the workload to have its handlers in place.
+pub(super) const SOON: Duration = Duration::from_secs(1);
+
+/// Its methods read as sentences, in any order.
+pub(super) struct Draft(Scenario);
+
+/// A pod with a grace of so many seconds, to which nothing is done.
+pub(super) fn runs_on(name: &'static str, grace: i64) -> Draft {
+    Draft(Scenario {
+        name,
+        group: "",
+        shows: "",
+        steps: Vec::new(),
+        alone: false,
+        expected: Expected {
+            cause: Cause::ApiDelete,
+            containers: Default::default(),
+            earlier: Vec::new(),
+            lives: 1,
+            findings: Vec::new(),
+            also_allowed: Vec::new(),
+            phases: Vec::new(),
+            truncated: false,
+            calls: None,
+        },
+        blueprint: Blueprint::new(grace),
+    })
+}
+
+/// The same, deleted soon after it runs.
+pub(super) fn deleted(name: &'static str, grace: i64) -> Draft {
+    runs_on(name, grace).after(SOON, Act::Delete { grace: None })
+}
+
+/// A pod that is left alone until it ends, and not restarted.
+pub(super) fn ends_by_itself(name: &'static str) -> Draft {
+    runs_on(name, 30).never_restarted().caused_by(Cause::Completed)
+}
+
+pub(super) fn code(code: u8) -> ExitStatus {
+    ExitStatus::Code(code)
+}
+
+pub(super) fn signal(signal: u8) -> ExitStatus {
+    ExitStatus::Signal { signal, core: false }
+}
+
+impl Draft {
+    pub(super) fn shows(mut self, shows: &'static str) -> Self {
+        self.0.shows = shows;
+        self
+    }
+
+    pub(super) fn runs(mut self, part: Part) -> Self {
+        self.0.blueprint.containers.push(part);
+        self
+    }
+
+    pub(super) fn never_restarted(mut self) -> Self {
+        self.0.blueprint.restart = "Never";
+        self
+    }
+
+    pub(super) fn shares_pid_namespace(mut self) -> Self {
+        self.0.blueprint.share_pid = true;
+        self
+    }
+
+    pub(super) fn on_host_pid_namespace(mut self) -> Self {
+        self.0.blueprint.host_pid = true;
+        self
+    }
+
+    pub(super) fn made_by_manifest(mut self) -> Self {
+        self.0.blueprint.from_manifest = true;
+        self
+    }
+
+    /// Its faults are the whole node's: nothing else is played at the same time.
+    pub(super) fn alone(mut self) -> Self {
+        self.0.alone = true;
+        self
+    }
+
+    pub(super) fn after(self, time: Duration, act: Act) -> Self {
+        self.when(When::After(time), act)
+    }
+
+    pub(super) fn when(mut self, when: When, act: Act) -> Self {
+        self.0.steps.push(Step { when, act });
+        self
+    }
+
+    /// Its pod is older than the agent.
+    pub(super) fn before_agent(mut self) -> Self {
+        let start = Step { when: When::After(Duration::ZERO), act: Act::StartAgent };
+        self.0.steps.insert(0, start);
+        self
+    }
+
+    pub(super) fn caused_by(mut self, cause: Cause) -> Self {
+        self.0.expected.cause = cause;
+        self
+    }
+
+    pub(super) fn dies(
+        mut self,
+        container: &'static str,
+        verdict: Verdict,
+        exit: ExitStatus,
+    ) -> Self {
+        self.0.expected.containers.insert(container, Death { verdict, exit });
+        self
+    }
+
+    pub(super) fn died_before(
+        mut self,
+        container: &'static str,
+        cause: Cause,
+        verdict: Verdict,
+        exit: ExitStatus,
+    ) -> Self {
+        let death = Death { verdict, exit };
+        self.0.expected.earlier.push(Earlier { container, death, cause });
+        self
+    }
+
+    pub(super) fn lives(mut self, lives: u32) -> Self {
+        self.0.expected.lives = lives;
+        self
+    }
+
+    pub(super) fn finds(mut self, finding: FindingKind) -> Self {
+        self.0.expected.findings.push(finding);
+        self
+    }
+
+    pub(super) fn allows(mut self, finding: FindingKind) -> Self {
+        self.0.expected.also_allowed.push(finding);
+        self
+    }
+
+    pub(super) fn spends(mut self, span: Span) -> Self {
+        self.0.expected.phases.push(span);
+        self
+    }
+
+    pub(super) fn calls(mut self, at_least: usize) -> Self {
+        self.0.expected.calls = Some(at_least);
+        self
+    }
+
+    pub(super) fn finish(self, group: &'static str) -> Scenario {
+        Scenario { group, ..self.0 }
+    }
+}

@@ -1,0 +1,77 @@
+//! What must come out of a scenario.
+
+use coroner::domain::{
+    input::ExitStatus,
+    observation::{Cause, FindingKind, PhaseKind, Verdict},
+};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What must come out.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Expected {
+    /// Why the pod ended.
+    pub cause: Cause,
+    /// How each container died, by name. No other container may be reported.
+    pub containers: BTreeMap<&'static str, Death>,
+    /// Deaths before the pod's own end, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<Earlier>,
+    /// How many lives the pod's UID has; each of them must agree with all of this.
+    pub lives: u32,
+    /// Findings, of the pod or of a container, that must be there.
+    pub findings: Vec<FindingKind>,
+    /// Findings that may be there: the scenario is not about them. Any other contradicts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also_allowed: Vec<FindingKind>,
+    /// Phases on the critical path, with what is allowed.
+    pub phases: Vec<Span>,
+    /// The agent says that it did not see the beginning.
+    pub truncated: bool,
+    /// So many calls to the apiserver at least must have been answered after the stop signal was
+    /// handled and before the end, by the workload's own record.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calls: Option<usize>,
+}
+
+/// How one container dies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Death {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// How its init ended.
+    pub exit: ExitStatus,
+}
+
+/// A death in a pod that goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Earlier {
+    /// The container's name.
+    pub container: &'static str,
+    /// How it died.
+    #[serde(flatten)]
+    pub death: Death,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// Seconds that a phase may take.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Span {
+    /// The phase.
+    pub phase: PhaseKind,
+    /// Not less: what the scenario states, minus 0.2 s for what overlaps its edges.
+    pub at_least: f64,
+    /// Not more: what the scenario states, and time for a machine that is busy.
+    pub at_most: f64,
+}
+
+impl Span {
+    /// A phase of `seconds` by the scenario's own arithmetic. Processes never wake early, but a
+    /// loaded machine wakes them late.
+    pub fn about(phase: PhaseKind, seconds: f64) -> Self {
+        const EARLY: f64 = 0.2;
+        const LATE: f64 = 1.5;
+        Self { phase, at_least: (seconds - EARLY).max(0.0), at_most: seconds + LATE }
+    }
+}

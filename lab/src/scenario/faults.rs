@@ -1,0 +1,48 @@
+//! The group `faults`: something that the sources of evidence stand on fails meanwhile.
+
+use super::{
+    Act, Scenario, Span, When,
+    draft::{Draft, SIGKILL, SOON, code, deleted, runs_on, signal},
+    pod::Part,
+};
+use coroner::domain::observation::{
+    FindingKind::{Contradiction, RuntimeRestarted},
+    PhaseKind::Shutdown,
+    Verdict,
+};
+use std::time::Duration;
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    let second = Duration::from_secs(1);
+    vec![
+        runs_on("frozen", 4)
+            .shows("Its cgroup is frozen: SIGTERM waits for a handler that cannot run.")
+            .runs(Part::new("app", "handle --for 1s"))
+            .after(SOON, Act::Freeze { container: "app" })
+            .after(Duration::ZERO, Act::Delete { grace: None })
+            .dies("app", Verdict::Blocked, signal(SIGKILL))
+            .spends(Span::about(Shutdown, 4.0)),
+        deleted("runtime-killed", 12)
+            .shows("containerd is killed and comes back: the kernel saw the handler and the end.")
+            .runs(Part::new("app", "handle --for 2s"))
+            .when(When::Handled("app"), Act::KillRuntime)
+            .after(3 * second, Act::StartRuntime)
+            .alone()
+            .dies("app", Verdict::Graceful, code(0))
+            .finds(RuntimeRestarted)
+            // containerd may not have heard how it ended: then the kernel alone knows.
+            .allows(Contradiction)
+            .spends(Span::about(Shutdown, 2.0)),
+        deleted("apiserver-away", 8)
+            .shows("The apiserver answers nobody while it ends: nothing is concluded from silence.")
+            .runs(Part::new("app", "handle --for 1s"))
+            .when(When::Handled("app"), Act::StopApiserver)
+            .after(3 * second, Act::StartApiserver)
+            .alone()
+            .dies("app", Verdict::Graceful, code(0))
+            .spends(Span::about(Shutdown, 1.0)),
+    ]
+    .into_iter()
+    .map(|draft: Draft| draft.finish("faults"))
+    .collect()
+}
