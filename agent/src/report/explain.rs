@@ -8,7 +8,7 @@ use super::{
 use crate::domain::{
     input::{ExitStatus, Hook},
     observation::{
-        ContainerDeath, Milestone, MilestoneKind, PhaseKind, PodTermination, Source, Verdict,
+        Cause, ContainerDeath, Milestone, MilestoneKind, PhaseKind, PodTermination, Source, Verdict,
     },
     signal,
     time::BootTime,
@@ -53,6 +53,10 @@ fn title(text: &mut String, title: &str, style: &Style) {
 fn request(account: &PodTermination) -> String {
     let began = utc(account.began_wall_ns, 3).unwrap_or_else(|| "an unknown time".into());
     let mut said = format!("Cause: {}.", cause(account.cause));
+    // What is missing for an unknown one stands at the top.
+    if account.cause != Cause::Unknown && !account.cause_proof.is_empty() {
+        let _ = write!(said, " {}", account.cause_proof);
+    }
     if account.milestone(MilestoneKind::DeleteRequested).is_some() {
         let _ = write!(said, " The request reached this node at {began}.");
         if let Some(lag) = account.request_lag_seconds.filter(|lag| lag.abs() >= 0.001) {

@@ -1,5 +1,6 @@
 //! A recording replays to what was said live, is never silently wrong, and holds no secrets.
 
+mod agent;
 #[path = "../replay/import.rs"]
 mod import;
 mod privacy;

@@ -1,0 +1,84 @@
+//! The real agent records, where this machine lets its programs in.
+
+use coroner::{
+    domain::input::{CriEvent, Input, Received},
+    kernel,
+    recording::Reader,
+};
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+/// An agent that records; `None` where it cannot run.
+fn agent(file: &Path) -> Option<Child> {
+    let facts = kernel::probe(&kernel::Options::default());
+    if !facts.may_load() || !facts.programs_embedded {
+        eprintln!("skipped: the kernel programs cannot be loaded here");
+        return None;
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
+    command
+        .args("run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --record".split(' '))
+        .arg(file)
+        .env_clear()
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped());
+    Some(command.spawn().unwrap())
+}
+
+/// What the recording says of the runtime that is not there.
+fn silence(received: &Received) -> Option<&str> {
+    match &received.input {
+        Input::Cri(CriEvent::Unreachable { error }) => Some(error),
+        _ => None,
+    }
+}
+
+/// Waits until the runtime's silence can be read, or the agent's log ends.
+fn wait_for_inputs(agent: &mut Child, file: &Path) {
+    let log = BufReader::new(agent.stderr.take().unwrap()).lines();
+    let said: Vec<String> = log
+        .map_while(Result::ok)
+        .take_while(|line| !line.contains("the kernel programs are attached"))
+        .collect();
+    let has_silence = |reader: Reader| reader.into_iter().any(|one| silence(&one).is_some());
+    while !Reader::open(file).is_ok_and(has_silence) {
+        assert!(agent.try_wait().unwrap().is_none(), "it ended: {said:#?}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+fn signal(agent: &mut Child, signal: rustix::process::Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_child(agent), signal).unwrap();
+    agent.wait().unwrap();
+}
+
+#[test]
+fn an_agent_that_is_stopped_leaves_a_whole_recording() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rec");
+    let Some(mut agent) = agent(&file) else { return };
+    wait_for_inputs(&mut agent, &file);
+    signal(&mut agent, rustix::process::Signal::TERM);
+    let mut reader = Reader::open(&file).unwrap();
+    assert!(!reader.header().node.hooks.is_empty());
+    let read: Vec<Received> = reader.by_ref().collect();
+    assert!(reader.condition().is_whole(), "{:?}", reader.condition());
+    assert!(read.iter().any(|one| one.input == Input::Tick));
+    let errors: Vec<&str> = read.iter().filter_map(silence).collect();
+    assert_eq!(errors, ["no such file"], "the error's kind, not the socket's path");
+}
+
+#[test]
+fn an_agent_that_is_killed_leaves_what_it_had_flushed() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rec");
+    let Some(mut agent) = agent(&file) else { return };
+    wait_for_inputs(&mut agent, &file);
+    signal(&mut agent, rustix::process::Signal::KILL);
+    let mut reader = Reader::open(&file).unwrap();
+    assert!(reader.by_ref().count() > 0);
+    assert!(reader.condition().to_string().contains("is cut off"), "{:?}", reader.condition());
+}
