@@ -28,8 +28,8 @@ pub enum Problem {
     Io(#[from] io::Error),
     /// Nothing in it.
     #[error(
-        "it is empty: an agent that was killed within its first second leaves such a file; record \
-         again with `coroner run --record FILE`"
+        "it is empty: a full disk, or an agent that was killed at once, leaves such a file; make \
+         room and record again with `coroner run --record FILE`"
     )]
     Empty,
     /// Something else.
