@@ -8,13 +8,14 @@ use crate::{
     domain::{
         engine::{Engine, Settings},
         input::{CriEvent, Input, Received},
-        observation::{ContainerDeath, Observation, PodTermination},
+        observation::{ContainerDeath, Holdout, Observation, PodTermination, ProcessesWanted},
     },
     health::Health,
     history::History,
     http::{self, Shared, lock},
     kernel, kube,
     metrics::{Adapter, Metrics, SourceCounters},
+    procfs,
     recording::{self, Recorder},
     report,
 };
@@ -209,6 +210,7 @@ struct Adapters {
 struct Outputs {
     cri: mpsc::Sender<cri::Request>,
     kernel: mpsc::Sender<kernel::Command>,
+    proc: mpsc::Sender<ProcessesWanted>,
 }
 
 impl Adapters {
@@ -220,21 +222,30 @@ impl Adapters {
         let (to, inputs) = mpsc::channel(INPUTS);
         let (cri_requests, from_cri_requests) = mpsc::channel(REQUESTS);
         let (commands, from_commands) = mpsc::channel(REQUESTS);
+        let (looks, from_looks) = mpsc::channel(REQUESTS);
+        // Cgroups are found in the hierarchy that the programs watch: ids of others mean nothing.
+        let cgroup_root = kernel.cgroup_root().to_owned();
+        let proc = procfs::Options {
+            host_root: sources.cri.host_root.clone(),
+            cgroup_root: cgroup_root.clone(),
+            counters: Arc::default(),
+        };
+        sources.cri.cgroup_root = Some(cgroup_root);
         shared.metrics.watch(SourceCounters {
             kernel: kernel.counters(),
             cri: sources.cri.counters.clone(),
             api: sources.kube.as_ref().map(|options| options.counters.clone()),
+            proc: proc.counters.clone(),
         });
         lock(&shared.health).kernel_started(kernel.report());
-        // Cgroups are found in the hierarchy that the programs watch: ids of others mean nothing.
-        sources.cri.cgroup_root = Some(kernel.cgroup_root().to_owned());
         let mut adapters = Self { tasks: JoinSet::new() };
         adapters.spawn("kernel", kernel.run(to.clone(), from_commands));
+        adapters.spawn("proc", procfs::run(proc, to.clone(), from_looks));
         adapters.spawn("cri", cri::run(sources.cri, to.clone(), from_cri_requests));
         if let Some(options) = sources.kube {
             adapters.spawn("api", kube::run(options, to));
         }
-        (adapters, inputs, Outputs { cri: cri_requests, kernel: commands })
+        (adapters, inputs, Outputs { cri: cri_requests, kernel: commands, proc: looks })
     }
 
     fn spawn(
@@ -356,6 +367,8 @@ impl EventLoop {
             Observation::StopSignalLearned { cgroup, signal } => {
                 self.command(kernel::Command::AllowSignal { cgroup, signal });
             }
+            Observation::ProcessesWanted(wanted) => self.look(wanted),
+            Observation::Unkillable(holdout) => log_holdout(&holdout),
         }
     }
 
@@ -366,11 +379,31 @@ impl EventLoop {
         }
     }
 
+    fn look(&self, wanted: ProcessesWanted) {
+        if self.outputs.proc.try_send(wanted).is_err() {
+            self.shared.metrics.request_dropped(Adapter::Proc);
+        }
+    }
+
     fn command(&self, command: kernel::Command) {
         if self.outputs.kernel.try_send(command).is_err() {
             self.shared.metrics.request_dropped(Adapter::Kernel);
         }
     }
+}
+
+/// The one line that is needed while it still hangs: its account comes when it has ended.
+fn log_holdout(holdout: &Holdout) {
+    let pod = holdout.pod.as_ref();
+    warn!(
+        target: "coroner::unkillable",
+        namespace = pod.map(|pod| pod.namespace.as_str()),
+        pod = pod.map(|pod| pod.name.as_str()),
+        container = holdout.container.as_ref().map(|id| id.as_str()),
+        over = holdout.over,
+        detail = holdout.detail,
+        "a container that SIGKILL did not end"
+    );
 }
 
 fn log_termination(account: &PodTermination) {

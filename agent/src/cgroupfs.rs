@@ -58,7 +58,7 @@ impl Scan<'_> {
     /// Watches one cgroup and what is below it. A cgroup that has processes is a container,
     /// whatever its name. `None`: there is no such cgroup.
     pub fn cgroup(&mut self, cgroup: CgroupId) -> Option<Vec<KernelFact>> {
-        let path = find(self.root, &mut |path| inode(path) == Some(cgroup.0))?;
+        let path = find_cgroup(self.root, cgroup)?;
         let mut found = Vec::new();
         self.directory(&path, None, &mut found);
         Some(found)
@@ -165,12 +165,18 @@ fn find(root: &Path, wanted: &mut dyn FnMut(&Path) -> bool) -> Option<PathBuf> {
     None
 }
 
+/// Where a cgroup is. `None`: there is no such cgroup.
+pub fn find_cgroup(root: &Path, cgroup: CgroupId) -> Option<PathBuf> {
+    find(root, &mut |path| inode(path) == Some(cgroup.0))
+}
+
 /// A cgroup's id is its directory's inode number.
 pub fn inode(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().map(|metadata| metadata.ino())
 }
 
-fn directories(path: &Path) -> Vec<PathBuf> {
+/// The cgroups right below one.
+pub fn directories(path: &Path) -> Vec<PathBuf> {
     // A directory may go at any time: then it has no entries.
     let Ok(entries) = fs::read_dir(path) else { return Vec::new() };
     let mut found: Vec<_> = entries

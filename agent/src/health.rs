@@ -95,7 +95,7 @@ impl Health {
     pub fn note(&mut self, received: &Received) {
         let at = received.at;
         match &received.input {
-            Input::Kernel(_) => {}
+            Input::Kernel(_) | Input::Proc(_) => {}
             Input::Cri(CriEvent::Connected { runtime, .. }) => {
                 self.cri = Source::Up(runtime.clone())
             }

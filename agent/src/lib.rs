@@ -15,6 +15,7 @@ pub mod http;
 pub mod kernel;
 pub mod kube;
 pub mod metrics;
+pub mod procfs;
 pub mod recording;
 pub mod replay;
 pub mod report;

@@ -62,30 +62,64 @@ impl Mount {
 }
 
 /// The mount of a cgroup file system that holds `path`: the longest mount point, and of several
-/// there the last, which covers the others. Format: proc(5), `/proc/PID/mountinfo`.
+/// there the last, which covers the others.
 fn mount_of(mountinfo: &str, path: &Path) -> Option<Mount> {
-    let mut best: Option<Mount> = None;
-    for line in mountinfo.lines() {
-        let Some((left, right)) = line.split_once(" - ") else { continue };
+    mounts(mountinfo)
+        .filter(|mount| path.starts_with(&mount.at))
+        .max_by_key(|mount| mount.at.components().count())
+}
+
+/// The mounted cgroup file systems. Format: proc(5), `/proc/PID/mountinfo`.
+fn mounts(mountinfo: &str) -> impl Iterator<Item = Mount> {
+    mountinfo.lines().filter_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
         let mut left = left.split(' ').skip(3);
-        let (Some(root), Some(at)) = (left.next(), left.next()) else { continue };
+        let (root, at) = (left.next()?, left.next()?);
         let mut right = right.split(' ');
-        let hierarchy = match (right.next(), right.nth(1)) {
-            (Some("cgroup2"), _) => Hierarchy::Unified,
-            (Some("cgroup"), Some(options)) => {
+        let hierarchy = match (right.next()?, right.nth(1)) {
+            ("cgroup2", _) => Hierarchy::Unified,
+            ("cgroup", Some(options)) => {
                 Hierarchy::Controllers(options.split(',').map(str::to_owned).collect())
             }
-            _ => continue,
+            _ => return None,
         };
-        let (root, at) = (unescape(root), unescape(at));
-        let longer = best
-            .as_ref()
-            .is_none_or(|best| at.components().count() >= best.at.components().count());
-        if path.starts_with(&at) && longer {
-            best = Some(Mount { hierarchy, root, at });
-        }
-    }
-    best
+        Some(Mount { hierarchy, root: unescape(root), at: unescape(at) })
+    })
+}
+
+/// A directory from which can be read whether the processes in it are frozen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Freezer {
+    /// It has `cgroup.events`.
+    V2(PathBuf),
+    /// It has `freezer.state`.
+    V1(PathBuf),
+}
+
+/// The freezers that may hold a process, as far as they can be seen from here: of cgroup v2 and of
+/// the v1 freezer, whichever hierarchy the programs watch. A runtime uses either.
+pub(crate) fn freezers(host_root: &Path, pid: u32) -> Vec<Freezer> {
+    let (Ok(mountinfo), Ok(memberships)) = (
+        fs::read_to_string("/proc/self/mountinfo"),
+        fs::read_to_string(host_root.join(format!("proc/{pid}/cgroup"))),
+    ) else {
+        return Vec::new();
+    };
+    freezers_in(&mountinfo, &memberships)
+}
+
+fn freezers_in(mountinfo: &str, memberships: &str) -> Vec<Freezer> {
+    mounts(mountinfo)
+        .filter_map(|mount| {
+            let folder = mount.directory(path_in(memberships, &mount.hierarchy)?)?;
+            match &mount.hierarchy {
+                Hierarchy::Unified => Some(Freezer::V2(folder)),
+                Hierarchy::Controllers(all) => {
+                    all.iter().any(|one| one == "freezer").then_some(Freezer::V1(folder))
+                }
+            }
+        })
+        .collect()
 }
 
 /// The path of a process' cgroup in a hierarchy. Format: cgroups(7), `/proc/PID/cgroup`.
@@ -161,6 +195,19 @@ garbage
         ] {
             assert_eq!(found(root), expected.map(PathBuf::from), "{root}");
         }
+    }
+
+    #[test]
+    fn either_version_may_freeze() {
+        let mounts = format!("{MOUNTS}36 30 0:31 / /cg/freezer rw - cgroup cgroup rw,freezer\n");
+        let memberships = format!("{MEMBERSHIPS}6:freezer:/kubepods/pod1/f\n");
+        let expected = [
+            Freezer::V2("/sys/fs/cgroup/unified/kubepods/pod1/unified".into()),
+            Freezer::V2("/mnt/a part/pod1/unified".into()),
+            Freezer::V1("/cg/freezer/kubepods/pod1/f".into()),
+        ];
+        assert_eq!(freezers_in(&mounts, &memberships), expected);
+        assert_eq!(freezers_in(&mounts, ""), []);
     }
 
     #[test]

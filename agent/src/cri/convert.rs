@@ -256,6 +256,18 @@ pub fn pid(info: &str) -> Option<u32> {
     serde_json::from_str::<Info>(info).ok().map(|info| info.pid).filter(|pid| *pid > 0)
 }
 
+/// The shim that runs a container, in the same `info`, where containerd writes it
+/// (`internal/cri/types/container_info.go`). CRI-O does not.
+pub fn runtime_type(info: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Info {
+        runtime_type: String,
+    }
+    let runtime = serde_json::from_str::<Info>(info).ok()?.runtime_type;
+    (!runtime.is_empty()).then_some(runtime)
+}
+
 /// A preStop hook as the kubelet writes it into the annotation: JSON of a v1.LifecycleHandler.
 fn hook(json: &str) -> Option<Hook> {
     #[derive(Deserialize)]
@@ -514,6 +526,15 @@ mod tests {
             assert_eq!(stop_signal(raw), expected, "{raw}");
         }
         assert!((1..=65).all(|raw| stop_signal(raw).is_some()), "the table has a bad name");
+    }
+
+    #[test]
+    fn runtime_types() {
+        let kata = r#"{"pid":4711,"runtimeType":"io.containerd.kata.v2","config":{}}"#;
+        assert_eq!(runtime_type(kata).as_deref(), Some("io.containerd.kata.v2"));
+        for json in [r#"{"pid":1}"#, r#"{"runtimeType":""}"#, r#"{"runtimeType":7}"#, "{"] {
+            assert_eq!(runtime_type(json), None, "{json}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! **Invariant.** Of the CRI it has Version, ListPodSandbox, ListContainers and ContainerStatus,
 //! and no other call: coroner observes. `tests/cri.rs` reads this folder's source to make sure.
 
-mod cgroup;
+pub(crate) mod cgroup;
 mod client;
 pub mod convert;
 mod poll;

@@ -374,22 +374,31 @@ impl Poller {
         connection: &mut Connection,
         container: ContainerId,
     ) -> Result<(), Stop> {
+        let mut runtime = None;
         let found = match &self.options.cgroup_root {
             None => Err("the watched hierarchy is not known".to_owned()),
             Some(root) => match connection.status(&container, true).await {
-                Ok((_, info)) => match info.get("info").and_then(|info| convert::pid(info)) {
-                    Some(pid) => cgroup::of_process(&self.options.host_root, root, pid),
-                    None => Err("the runtime names no process".to_owned()),
-                },
+                Ok((_, info)) => {
+                    let info = info.get("info").map(String::as_str).unwrap_or_default();
+                    runtime = convert::runtime_type(info);
+                    match convert::pid(info) {
+                        Some(pid) => cgroup::of_process(&self.options.host_root, root, pid),
+                        None => Err("the runtime names no process".to_owned()),
+                    }
+                }
                 Err(Failure::Refused(error)) => Err(error),
                 Err(Failure::NotFound) => Err("the runtime does not know it".to_owned()),
                 Err(broken) => return Err(broken.into()),
             },
         };
         self.wishes.open().find.remove(&container);
+        let at = clock::boot_now();
+        if let Some(runtime) = runtime {
+            let container = container.clone();
+            self.answer(at, CriEvent::RuntimeType { container, runtime }).await?;
+        }
         match found {
             Ok(cgroup) => {
-                let at = clock::boot_now();
                 self.answer(at, CriEvent::ContainerCgroup { container, cgroup }).await?;
             }
             Err(error) => debug!(%container, error, "a container's cgroup could not be found"),

@@ -8,6 +8,8 @@ use super::{
     identity::Identity,
     ids::{CgroupId, ContainerId, PodUid, SandboxId},
     input::{ContainerKind, LossKind},
+    isolation::Isolation,
+    lingering,
     object::{Object, Objects, Request},
     observation::{
         Cause, ContainerDeath, Finding, FindingKind, Milestone, MilestoneKind, PodRef,
@@ -15,7 +17,7 @@ use super::{
     },
     phases::{Path, phases},
     pre_stop,
-    process::Processes,
+    process::{Processes, SIGKILL},
     runtime::{Between, Container, Runtime, Sandbox},
     time::{Anchor, BootTime},
     verdict::{Case, Judgement, judge, secs},
@@ -386,7 +388,7 @@ impl<'a> Account<'a> {
         let processes = self.processes_of(id)?;
         let pre_stop =
             pre_stop::spec(self.object(), &container.info.name, container.info.pre_stop.as_ref());
-        Some(judge(Case {
+        let judged = judge(Case {
             processes,
             stop_signal: self.stop_signal(container),
             kind: self.kind(&container.info.name),
@@ -394,7 +396,29 @@ impl<'a> Account<'a> {
             longest_grace_seconds: self.longest_grace(container, request),
             pre_stop: pre_stop.as_ref(),
             requested: request.map(|r| r.at),
-        }))
+        });
+        Some(match self.isolated(container) {
+            Some(how) => judged.unseen(&how),
+            None => judged,
+        })
+    }
+
+    /// How it is kept out of the host kernel's sight, if it is: by the runtime's word, or by what
+    /// runs where other sandboxes have their `pause`.
+    fn isolated(&self, container: &Container) -> Option<String> {
+        let sandbox = &container.info.sandbox;
+        let handler = self.of.runtime.sandbox(sandbox).map(|s| s.info.handler.as_str());
+        let runtime = container.runtime_type.as_deref();
+        let process = self
+            .processes_of(&ContainerId::new(sandbox.as_str()))
+            .and_then(|p| p.init.as_ref())
+            .map(|init| init.comm.as_str());
+        let by = |how: Option<Isolation>, what: &str, name: Option<&str>| {
+            Some(format!("It runs in {} ({what} {})", how?.as_str(), name?))
+        };
+        by(handler.and_then(Isolation::by_handler), "runtime handler", handler)
+            .or_else(|| by(runtime.and_then(Isolation::by_runtime_type), "runtime", runtime))
+            .or_else(|| by(process.and_then(Isolation::by_sandbox_process), "process", process))
     }
 
     /// One container's end. `pod_cause` is the cause of the pod's own end, if that is under way.
@@ -419,6 +443,11 @@ impl<'a> Account<'a> {
             pre_stop: pre_stop.as_ref(),
             requested: request.map(|r| r.at),
         });
+        let isolated = container.and_then(|c| self.isolated(c));
+        let (judged, processes) = match &isolated {
+            Some(how) => (judged.unseen(how), &nothing),
+            None => (judged, processes),
+        };
         let mut milestones = judged.milestones.clone();
         if let Some(exited) = container.and_then(|c| c.exited) {
             milestones.push(between(MilestoneKind::ContainerExited, exited, Source::Cri));
@@ -442,8 +471,18 @@ impl<'a> Account<'a> {
             let detail = "The preStop hook was still running when the stop signal came.";
             findings.push(Finding::new(FindingKind::PrestopCutOff, detail));
         }
+        let told = at(MilestoneKind::TermSent).map(|at| (at, stop_signal));
+        let killed = || Some((processes.killed_since()?, SIGKILL));
+        findings.extend(lingering::frozen(processes, told.or_else(killed)));
+        findings.extend(lingering::unkillable(processes));
         findings.extend(self.deadline_missed(id, request));
-        findings.extend(self.contradictions(id, judged.exit));
+        match isolated {
+            Some(how) => findings.push(Finding::new(
+                FindingKind::UnsupportedRuntime,
+                format!("{how}: the host's kernel does not see inside."),
+            )),
+            None => findings.extend(self.contradictions(id, judged.exit)),
+        }
 
         let ended = self.ended(id);
         let grace_ratio = match (stop_began, ended, grace_seconds) {
@@ -461,6 +500,9 @@ impl<'a> Account<'a> {
             pod: in_pods_end.cloned(),
             failed_probes: stop_began.map_or(0, |at| processes.failed_probes(at)),
         });
+        let mut proof = judged.proof;
+        proof.evidence.extend(lingering::evidence(processes));
+        proof.evidence.sort_by_key(|e| e.at);
         let mut incomplete: Vec<LossKind> = processes.losses.iter().copied().collect();
         incomplete.dedup();
         ContainerDeath {
@@ -468,7 +510,7 @@ impl<'a> Account<'a> {
             pod: Some(self.pod_ref()),
             kind,
             verdict: judged.verdict,
-            proof: judged.proof,
+            proof,
             cause: cause.cause,
             cause_source: cause.source,
             cause_proof: cause.sentence,

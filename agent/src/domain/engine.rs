@@ -6,11 +6,14 @@
 
 use super::{
     account::{Account, Sources},
+    holdouts::Holdouts,
     identity::Identity,
     ids::{CgroupId, ContainerId, PodUid, SandboxId},
-    input::{CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, Received},
+    input::{
+        CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, ProcReport, Received, TaskState,
+    },
     object::Objects,
-    observation::{Amendment, MilestoneKind, Observation, PodTermination},
+    observation::{Amendment, Holdout, MilestoneKind, Observation, PodRef, PodTermination},
     process::Processes,
     runtime::Runtime,
     time::{Anchor, BootTime},
@@ -73,6 +76,8 @@ pub struct Gauges {
     pub objects: usize,
     /// Pods whose end is under way.
     pub terminating: usize,
+    /// Containers that SIGKILL does not end, by the state of what is left of them.
+    pub unkillable: BTreeMap<TaskState, usize>,
     /// Losses, all kinds that there were, since the start.
     pub losses: BTreeMap<LossKind, u64>,
 }
@@ -154,6 +159,7 @@ pub struct Engine {
     active: BTreeSet<PodUid>,
     /// Stop signals and cgroups that were asked for already.
     asked: BTreeSet<ContainerId>,
+    holdouts: Holdouts,
     losses: BTreeMap<LossKind, u64>,
     ticks: u64,
 }
@@ -171,6 +177,7 @@ impl Engine {
             static_lives: Lives::default(),
             active: BTreeSet::new(),
             asked: BTreeSet::new(),
+            holdouts: Holdouts::default(),
             losses: BTreeMap::new(),
             ticks: 0,
         }
@@ -200,6 +207,7 @@ impl Engine {
                 }
                 self.active.extend(touched);
             }
+            Input::Proc(report) => self.looked(report, &mut said),
             Input::Lost(loss) => self.lost(received.at, &loss),
             Input::Tick => self.tick(received.at, &mut said),
         }
@@ -214,6 +222,7 @@ impl Engine {
             sandboxes: self.runtime.len().0,
             objects: self.objects.len(),
             terminating: self.pods.values().filter(|p| p.terminating).count(),
+            unkillable: self.holdouts.unkillable(),
             losses: self.losses.clone(),
         }
     }
@@ -283,6 +292,9 @@ impl Engine {
         }
         let ends =
             matches!(fact, KernelFact::CgroupRemoved { .. } | KernelFact::CgroupEmpty { .. });
+        if matches!(fact, KernelFact::SignalGenerated(_) | KernelFact::Exit { .. }) {
+            self.holdouts.note(owner);
+        }
         if !self.processes.contains_key(&owner) {
             if self.processes.len() >= MAX_CONTAINERS {
                 self.count_loss(LossKind::EngineFull, 1);
@@ -352,9 +364,40 @@ impl Engine {
             }
         }
         self.ask(now, said);
+        let due = self.holdouts.due(now, &self.processes);
+        said.extend(due.wanted.into_iter().map(Observation::ProcessesWanted));
+        for (cgroup, detail) in due.over {
+            said.push(self.holdout(cgroup, detail, true));
+        }
         if self.ticks.is_multiple_of(10) {
             self.forget(now, said);
         }
+    }
+
+    /// Somebody looked into /proc. Of a container that is forgotten by now it is of no use.
+    fn looked(&mut self, report: ProcReport, said: &mut Vec<Observation>) {
+        let cgroup = report.cgroup;
+        let Some(processes) = self.processes.get_mut(&cgroup) else { return };
+        processes.lingering.learn(report);
+        if let Some(detail) = self.holdouts.looked(cgroup, processes) {
+            said.push(self.holdout(cgroup, detail, false));
+        }
+        let pod = self.identity.container(cgroup).and_then(|c| self.runtime.pod_of(c));
+        self.active.extend(pod);
+    }
+
+    fn holdout(&self, cgroup: CgroupId, detail: String, over: bool) -> Observation {
+        let container = self.identity.container(cgroup).cloned();
+        let sandbox = container
+            .as_ref()
+            .and_then(|id| self.runtime.container(id))
+            .and_then(|known| self.runtime.sandbox(&known.info.sandbox));
+        let pod = sandbox.map(|s| PodRef {
+            namespace: s.info.namespace.clone(),
+            name: s.info.name.clone(),
+            uid: s.info.pod.clone(),
+        });
+        Observation::Unkillable(Box::new(Holdout { container, pod, detail, over }))
     }
 
     /// Looks at one pod; true if something of it is under way.

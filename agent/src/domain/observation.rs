@@ -2,8 +2,8 @@
 //! API, and what the lab compares with its expectations.
 
 use super::{
-    ids::{CgroupId, ContainerId, PodUid, SandboxId},
-    input::{ContainerKind, ExitStatus, Hook, LossKind, Sender},
+    ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
+    input::{ContainerKind, ExitStatus, Hook, LossKind, Sender, TaskState},
     time::BootTime,
 };
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,37 @@ pub enum Observation {
         /// The container.
         container: ContainerId,
     },
+    /// A container does not end as it was told to: look at what is left of it in /proc. Said again
+    /// while that lasts, ever more rarely; answered by `Input::Proc`.
+    ProcessesWanted(ProcessesWanted),
+    /// A container lives on after SIGKILL. Said when it is first seen, when what holds it changes,
+    /// and when it has ended.
+    Unkillable(Box<Holdout>),
+}
+
+/// What to look at in /proc.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProcessesWanted {
+    /// The container's own cgroup.
+    pub cgroup: CgroupId,
+    /// Its main process, by the kernel's own numbering.
+    pub main: Option<Tgid>,
+    /// When that began (ns since boot), so that no other process of the same number is taken for
+    /// it.
+    pub started: Option<u64>,
+}
+
+/// A container that SIGKILL has not ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Holdout {
+    /// The container, where known.
+    pub container: Option<ContainerId>,
+    /// Its pod, where known.
+    pub pod: Option<PodRef>,
+    /// What is left of it and where it hangs, as one sentence for a person.
+    pub detail: String,
+    /// It has ended now.
+    pub over: bool,
 }
 
 /// Why an account was changed.
@@ -160,6 +191,12 @@ pub enum FindingKind {
     RuntimeRestarted,
     /// preStop was still running when the stop signal came.
     PrestopCutOff,
+    /// Alive long after SIGKILL: what of it, in which state, and where in the kernel.
+    Unkillable,
+    /// Its cgroup was frozen when the stop signal came, or while it was to end.
+    Frozen,
+    /// Kata, gVisor and the like: the host's kernel does not see inside.
+    UnsupportedRuntime,
 }
 
 /// A finding with its particulars.
@@ -213,6 +250,8 @@ pub enum Source {
     Cri,
     /// The apiserver.
     Api,
+    /// The host's /proc.
+    Proc,
     /// Concluded from the others.
     Inferred,
 }
@@ -494,6 +533,14 @@ labels! {
         ChildrenNotSignalled = "children_not_signalled", DeadlineMissed = "deadline_missed",
         Contradiction = "contradiction", OutlivedObject = "outlived_object",
         RuntimeRestarted = "runtime_restarted", PrestopCutOff = "prestop_cut_off",
+        Unkillable = "unkillable", Frozen = "frozen", UnsupportedRuntime = "unsupported_runtime",
+    }
+    Source {
+        Kernel = "kernel", Cri = "cri", Api = "api", Proc = "proc", Inferred = "inferred",
+    }
+    TaskState {
+        Uninterruptible = "uninterruptible", Running = "running", Sleeping = "sleeping",
+        Stopped = "stopped", Zombie = "zombie", Other = "other",
     }
     Contradiction {
         RuntimeExitCode = "runtime_exit_code", ApiExitCode = "api_exit_code",
@@ -501,7 +548,6 @@ labels! {
         RunningWithoutProcesses = "running_without_processes",
         ExitedWithProcesses = "exited_with_processes",
     }
-    Source { Kernel = "kernel", Cri = "cri", Api = "api", Inferred = "inferred" }
     MilestoneKind {
         DeleteRequested = "delete_requested", StopBegan = "stop_began",
         PreStopBegan = "pre_stop_began", PreStopEnded = "pre_stop_ended", TermSent = "term_sent",

@@ -6,6 +6,7 @@ use super::{
     input::{
         Disposition, ExitStatus, KernelFact, LossKind, Sender, SignalGenerated, SignalResult, Task,
     },
+    lingering::Lingering,
     time::BootTime,
 };
 use std::{
@@ -119,6 +120,8 @@ pub struct Processes {
     pub last_heard: BootTime,
     /// Losses while it lived.
     pub losses: BTreeSet<LossKind>,
+    /// What keeps it from ending.
+    pub lingering: Lingering,
 }
 
 impl Processes {
@@ -170,7 +173,7 @@ impl Processes {
                     self.created.get_or_insert(at);
                 }
             }
-            KernelFact::CgroupFrozen { .. } => {}
+            KernelFact::CgroupFrozen { frozen, .. } => self.lingering.learn_frozen(at, frozen),
         }
     }
 
@@ -372,6 +375,58 @@ impl Processes {
         }
         let more = self.torn_down_more;
         (u32::try_from(seen.len()).unwrap_or(u32::MAX).saturating_add(more), unsignalled, names)
+    }
+
+    /// When a process of it began, ns since boot: as it was when it was sent a signal.
+    pub fn started(&self, tgid: Tgid) -> Option<u64> {
+        self.sent.iter().find_map(|s| {
+            let target = &s.signal.target;
+            (target.tgid == tgid).then_some(target.started).flatten()
+        })
+    }
+
+    /// When a process of it should have ended: its first SIGKILL, or the end of the init whose
+    /// PID namespace it lives in.
+    pub fn killed(&self, tgid: Tgid) -> Option<BootTime> {
+        let sent = self.killed_by_signal().find(|s| s.signal.target.tgid == tgid).map(|s| s.at);
+        sent.or_else(|| self.namespace_ended())
+    }
+
+    /// A PID namespace does not let its init be killed from within.
+    fn killed_by_signal(&self) -> impl Iterator<Item = &Sent> {
+        self.sent.iter().filter(|s| s.signal.signal == SIGKILL && !thrown_away(&s.signal))
+    }
+
+    /// When the init of its PID namespace ended: the kernel kills all others then. With records
+    /// missing, another namespace's may have been taken for it.
+    pub fn namespace_ended(&self) -> Option<BootTime> {
+        self.init.as_ref().filter(|init| init.is_pid_one && self.losses.is_empty())?;
+        self.exit().map(|(at, _)| at)
+    }
+
+    /// When nothing of it should have been left: SIGKILL to its main process, or where that has
+    /// ended, its end as an init, or SIGKILL to another.
+    pub fn killed_since(&self) -> Option<BootTime> {
+        let main = self.main()?;
+        let rest = || {
+            let (exit, _) = self.exit()?;
+            self.killed_by_signal().map(|s| s.at.max(exit)).min()
+        };
+        self.killed(main).or_else(rest)
+    }
+
+    /// When its main process was sent a signal from outside that it has neither taken nor thrown
+    /// away, nor ended by.
+    pub fn unanswered_since(&self) -> Option<BootTime> {
+        if self.exit().is_some() {
+            return None;
+        }
+        let told =
+            |s: &&Sent| s.from_outside && s.signal.signal != SIGKILL && !thrown_away(&s.signal);
+        self.sent()
+            .filter(told)
+            .find(|s| !self.taken().any(|t| t.signal == s.signal.signal && t.at >= s.at))
+            .map(|s| s.at)
     }
 
     /// The moment after which nothing of it runs any more, as far as the kernel told.

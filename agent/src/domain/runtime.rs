@@ -64,6 +64,8 @@ pub struct Container {
     pub exit: Option<CriExit>,
     /// The signal that stops it, where the runtime told.
     pub stop_signal: Option<u8>,
+    /// The shim that runs it, where the runtime told.
+    pub runtime_type: Option<String>,
     /// Alive when last listed, and missing once.
     missing: Option<Between>,
     last_asked: BootTime,
@@ -130,6 +132,12 @@ impl Runtime {
             CriEvent::StopSignal { container, signal } => {
                 if let Some(known) = self.containers.get_mut(&container) {
                     known.stop_signal = Some(signal);
+                    touched.extend(pod_of(&self.sandboxes, known));
+                }
+            }
+            CriEvent::RuntimeType { container, runtime } => {
+                if let Some(known) = self.containers.get_mut(&container) {
+                    known.runtime_type = Some(runtime);
                     touched.extend(pod_of(&self.sandboxes, known));
                 }
             }
@@ -278,6 +286,7 @@ impl Runtime {
                         removed: None,
                         exit: None,
                         stop_signal: None,
+                        runtime_type: None,
                         missing: None,
                         last_asked: asked,
                         info,

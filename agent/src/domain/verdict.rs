@@ -63,6 +63,28 @@ pub struct Judgement {
     pub milestones: Vec<Milestone>,
 }
 
+impl Judgement {
+    /// Of a container that the host's kernel does not see into, for the reason given: all that was
+    /// concluded from signals and exits is of the sandbox' machinery. That its cgroup emptied
+    /// still says when it was over.
+    #[must_use]
+    pub fn unseen(self, why: &str) -> Self {
+        let mut milestones = self.milestones.clone();
+        milestones.retain(|m| m.kind == MilestoneKind::Empty);
+        let sentence = format!("How it ended is not known: {}.", lower_first(why));
+        let proof = Proof { sentence, evidence: Vec::new() };
+        Self {
+            verdict: Verdict::Unknown,
+            proof,
+            exit: None,
+            killer: None,
+            pre_stop_cut_off: false,
+            milestones,
+            ..self
+        }
+    }
+}
+
 /// The signals and ends that the rules look at.
 struct Facts<'a> {
     case: Case<'a>,
@@ -650,6 +672,11 @@ fn ended_with(status: ExitStatus) -> String {
         ExitStatus::Code(code) => format!("code {code}"),
         ExitStatus::Signal { signal, .. } => signal::name(signal),
     }
+}
+
+fn lower_first(sentence: &str) -> String {
+    let mut chars = sentence.chars();
+    chars.next().into_iter().flat_map(char::to_lowercase).chain(chars).collect()
 }
 
 /// Seconds as a person reads them: tenths above one, milliseconds below.

@@ -170,6 +170,9 @@ catalogue! {
         "Entries in the engine's memory, by kind; bounded.";
     terminating: GaugeVec = "coroner_pods_terminating", "", [],
         "Pods whose end is under way on this node.";
+    unkillable: GaugeVec = "coroner_containers_unkillable", "", ["state"],
+        "Containers that are alive long after SIGKILL, by the state of what is left of them: \
+         uninterruptible hangs in the kernel. The log says where.";
     cri_connected: GaugeVec = "coroner_cri_connected", "", [],
         "1 while the container runtime answers.";
     api_in_sync: GaugeVec = "coroner_api_in_sync", "", [],

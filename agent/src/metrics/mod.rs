@@ -10,14 +10,14 @@ use crate::{
     clock, cri,
     domain::{
         engine::Gauges,
-        input::{Input, LossKind, Received},
+        input::{Input, LossKind, Received, TaskState},
         observation::{
             Amendment, Cause, ContainerDeath, Contradiction, Finding, FindingKind, MilestoneKind,
             Observation, PhaseKind, PodTermination,
         },
     },
     health::Health,
-    kernel, kube, recording,
+    kernel, kube, procfs, recording,
 };
 use catalogue::Families;
 use prometheus::{Encoder, IntCounter, IntCounterVec, Registry, TextEncoder};
@@ -54,6 +54,8 @@ pub struct SourceCounters {
     pub cri: Arc<cri::Counters>,
     /// The apiserver; `None`: done without.
     pub api: Option<Arc<kube::Counters>>,
+    /// The host's /proc.
+    pub proc: Arc<procfs::Counters>,
 }
 
 /// An adapter that the engine asks something of.
@@ -63,6 +65,8 @@ pub enum Adapter {
     Kernel,
     /// The container runtime.
     Cri,
+    /// The host's /proc.
+    Proc,
 }
 
 impl Adapter {
@@ -70,6 +74,7 @@ impl Adapter {
         match self {
             Self::Kernel => "kernel",
             Self::Cri => "cri",
+            Self::Proc => "proc",
         }
     }
 }
@@ -120,10 +125,10 @@ impl Metrics {
         for reason in [Amendment::SandboxRemoved, Amendment::LateEvidence] {
             of.amendments.with_label_values(&[amendment(reason)]);
         }
-        for source in ["kernel", "cri", "api", "lost", "tick"] {
+        for source in ["kernel", "cri", "api", "proc", "lost", "tick"] {
             of.inputs.with_label_values(&[source]);
         }
-        for to in [Adapter::Kernel, Adapter::Cri] {
+        for to in [Adapter::Kernel, Adapter::Cri, Adapter::Proc] {
             of.requests_dropped.with_label_values(&[to.as_str()]);
         }
         for histogram in
@@ -154,6 +159,7 @@ impl Metrics {
             Input::Kernel(_) => "kernel",
             Input::Cri(_) => "cri",
             Input::Api(_) => "api",
+            Input::Proc(_) => "proc",
             Input::Lost(_) => "lost", // counted by the engine, which has losses of its own
             Input::Tick => "tick",
         };
@@ -176,6 +182,10 @@ impl Metrics {
             of.engine_entries.with_label_values(&[kind]).set(size as f64);
         }
         of.terminating.with_label_values::<&str>(&[]).set(gauges.terminating as f64);
+        for state in TaskState::ALL.iter().filter(|state| **state != TaskState::Zombie) {
+            let count = gauges.unkillable.get(state).copied().unwrap_or_default();
+            of.unkillable.with_label_values(&[state.as_str()]).set(count as f64);
+        }
     }
 
     /// A request could not be handed over.
@@ -198,7 +208,9 @@ impl Metrics {
             | Observation::PodSettled { .. }
             | Observation::LookNow { .. }
             | Observation::StopSignalLearned { .. }
-            | Observation::CgroupWanted { .. } => {}
+            | Observation::CgroupWanted { .. }
+            | Observation::ProcessesWanted(_)
+            | Observation::Unkillable(_) => {}
         }
     }
 
@@ -295,6 +307,8 @@ impl Metrics {
             self.refresh_kernel(&sources.kernel);
             raise(&of.cri_calls.with_label_values::<&str>(&[]), sources.cri.calls.load(Relaxed));
             self.refresh_source("cri", &sources.cri.errors, &sources.cri.skipped);
+            let errors = of.source_errors.with_label_values(&["proc"]);
+            raise(&errors, sources.proc.errors.load(Relaxed));
             if let Some(api) = &sources.api {
                 let snapshots = of.api_snapshots.with_label_values::<&str>(&[]);
                 raise(&snapshots, api.snapshots.load(Relaxed));

@@ -20,7 +20,8 @@ fn seen() -> Metrics {
     cri.calls.store(11, Relaxed);
     let api = Arc::new(kube::Counters::default());
     api.errors.store(2, Relaxed);
-    metrics.watch(SourceCounters { kernel: counters, cri, api: Some(api) });
+    let proc = Arc::default();
+    metrics.watch(SourceCounters { kernel: counters, cri, api: Some(api), proc });
     let recorded = Arc::new(recording::Counters::default());
     recorded.written.store(5, Relaxed);
     recorded.recording.store(true, Relaxed);
@@ -34,7 +35,8 @@ fn seen() -> Metrics {
     metrics.record(&Observation::PodAmended(Box::new(amended), Amendment::SandboxRemoved));
     metrics.input(&Received { at: BootTime(1), input: Input::Tick });
     let losses = [(LossKind::DetailRingFull, 5)].into();
-    let gauges = Gauges { cgroups: 4, terminating: 1, losses, ..Gauges::default() };
+    let unkillable = [(TaskState::Uninterruptible, 2)].into();
+    let gauges = Gauges { cgroups: 4, terminating: 1, losses, unkillable, ..Gauges::default() };
     metrics.engine(&gauges);
     metrics.engine(&gauges); // the same again adds nothing
     metrics.request_dropped(Adapter::Cri);

@@ -203,6 +203,7 @@ fn source(source: Source) -> &'static str {
         Source::Kernel => "kernel",
         Source::Cri => "runtime",
         Source::Api => "apiserver",
+        Source::Proc => "/proc",
         Source::Inferred => "inferred",
     }
 }

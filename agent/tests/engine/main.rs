@@ -3,6 +3,8 @@
 mod bounds;
 mod causes;
 mod contradictions;
+mod isolation;
+mod lingering;
 mod lives;
 mod phases;
 mod polling;

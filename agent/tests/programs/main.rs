@@ -3,6 +3,7 @@
 //! `--test-threads=1`.
 
 mod actors;
+mod lingering;
 mod stage;
 
 use actors::{Actor, Role, Then};

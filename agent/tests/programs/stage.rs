@@ -9,6 +9,7 @@ use coroner::{
 };
 use std::{
     collections::BTreeMap,
+    ffi::CStr,
     fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -53,16 +54,25 @@ pub(crate) fn machine() -> Option<MutexGuard<'static, ()>> {
 /// Mount points of cgroup2 and of a v1 hierarchy with a controller, mounted for the test if need be.
 pub(crate) fn hierarchies() -> (Option<PathBuf>, Option<PathBuf>) {
     let v2 = mounted("cgroup2", "");
-    let v1 = mounted("cgroup", "pids").or_else(|| {
-        let point = std::env::temp_dir().join("coroner-test-v1");
+    (v2, v1(c"pids"))
+}
+
+/// Mount point of the v1 freezer, mounted for the test if need be.
+pub(crate) fn freezer() -> Option<PathBuf> {
+    v1(c"freezer")
+}
+
+fn v1(controller: &CStr) -> Option<PathBuf> {
+    let name = controller.to_str().unwrap();
+    mounted("cgroup", name).or_else(|| {
+        let point = std::env::temp_dir().join(format!("coroner-test-v1-{name}"));
         fs::create_dir_all(&point).ok()?;
-        let data = Some(c"pids");
-        rustix::mount::mount("cgroup", &point, "cgroup", rustix::mount::MountFlags::empty(), data)
-            .inspect_err(|error| eprintln!("no v1 hierarchy: {error}"))
+        let (flags, data) = (rustix::mount::MountFlags::empty(), Some(controller));
+        rustix::mount::mount("cgroup", &point, "cgroup", flags, data)
+            .inspect_err(|error| eprintln!("no v1 hierarchy of {name}: {error}"))
             .ok()?;
         Some(point)
-    });
-    (v2, v1)
+    })
 }
 
 /// Where a hierarchy is mounted, by type and controller.

@@ -1,0 +1,106 @@
+//! Runtimes that keep a container where the host's kernel does not see inside: a virtual machine,
+//! or a kernel in user space. What the host shows of such a container (a hypervisor's threads, a
+//! file server's exit) must not be taken for its own.
+
+/// How a container is kept away from the host's kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Isolation {
+    /// gVisor: system calls and signals end in the sentry.
+    Gvisor,
+    /// Kata Containers and other runtimes with a virtual machine for each pod.
+    VirtualMachine,
+}
+
+impl Isolation {
+    /// By the name of the sandbox's runtime handler. The administrator chooses it, and mostly after
+    /// the runtime: `kata-qemu`, `kata_clh`, `gvisor`, `runsc-kvm`.
+    pub fn by_handler(handler: &str) -> Option<Self> {
+        let handler = handler.to_ascii_lowercase();
+        handler.split(|c: char| !c.is_ascii_alphanumeric()).find_map(|word| match word {
+            "gvisor" | "runsc" => Some(Self::Gvisor),
+            "firecracker" => Some(Self::VirtualMachine),
+            word if word.starts_with("kata") => Some(Self::VirtualMachine),
+            _ => None,
+        })
+    }
+
+    /// By the shim that runs it: `io.containerd.kata.v2`, `io.containerd.kata-qemu.v2`,
+    /// `io.containerd.runsc.v1`.
+    pub fn by_runtime_type(runtime: &str) -> Option<Self> {
+        runtime.strip_prefix("io.containerd.").and_then(Self::by_handler)
+    }
+
+    /// By the main process of the *sandbox's own* container, which for other runtimes is `pause`.
+    /// In a container of its own each of these is but a program. Names are cut to 15 bytes.
+    pub fn by_sandbox_process(comm: &str) -> Option<Self> {
+        match comm {
+            "runsc" | "runsc-sandbox" | "runsc-gofer" => Some(Self::Gvisor),
+            "cloud-hyperviso" | "firecracker" | "stratovirt" | "virtiofsd" => {
+                Some(Self::VirtualMachine)
+            }
+            comm if comm.starts_with("qemu-system") => Some(Self::VirtualMachine),
+            _ => None,
+        }
+    }
+
+    /// As a person says it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Gvisor => "gVisor, a kernel in user space",
+            Self::VirtualMachine => "a virtual machine (Kata Containers or the like)",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VM: Option<Isolation> = Some(Isolation::VirtualMachine);
+    const GVISOR: Option<Isolation> = Some(Isolation::Gvisor);
+
+    #[test]
+    fn handlers() {
+        for (handler, expected) in [
+            ("", None),
+            ("runc", None),
+            ("crun", None),
+            ("nvidia", None),
+            ("sandboxed-by-akatani", None),
+            ("kata", VM),
+            ("kata-qemu-snp", VM),
+            ("KATA_clh", VM),
+            ("katacontainers", VM),
+            ("my-gvisor", GVISOR),
+            ("runsc-kvm", GVISOR),
+        ] {
+            assert_eq!(Isolation::by_handler(handler), expected, "{handler}");
+        }
+    }
+
+    #[test]
+    fn runtime_types() {
+        for (runtime, expected) in [
+            ("io.containerd.runc.v2", None),
+            ("io.containerd.kata.v2", VM),
+            ("io.containerd.kata-qemu.v2", VM),
+            ("io.containerd.runsc.v1", GVISOR),
+            ("/opt/kata/bin/shim", None),
+        ] {
+            assert_eq!(Isolation::by_runtime_type(runtime), expected, "{runtime}");
+        }
+    }
+
+    #[test]
+    fn processes() {
+        for (comm, expected) in [
+            ("pause", None),
+            ("exe", None),
+            ("qemu-system-x86", VM),
+            ("cloud-hyperviso", VM),
+            ("runsc-sandbox", GVISOR),
+        ] {
+            assert_eq!(Isolation::by_sandbox_process(comm), expected, "{comm}");
+        }
+    }
+}

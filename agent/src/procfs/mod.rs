@@ -1,0 +1,87 @@
+//! The /proc adapter: looks at what is left of a container that does not end. It reads the state
+//! of processes and where they are in the kernel, never what they were started with.
+//!
+//! To read can hang as well (/proc/PID/stack takes a lock that an exec on a dead file system
+//! holds), so each look has a thread of its own and is given up after a while.
+
+mod look;
+mod parse;
+
+pub use look::{Host, look};
+
+use crate::{
+    clock,
+    domain::{
+        input::{Input, Received},
+        observation::ProcessesWanted,
+    },
+};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::{sync::mpsc, task::spawn_blocking, time::timeout};
+use tracing::{debug, warn};
+
+/// A look that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// So many may hang; then no more is looked at before one of them ends.
+const MAX_HANGING: usize = 4;
+
+/// Where to look.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Root of the host's file system, for its /proc.
+    pub host_root: PathBuf,
+    /// Mount point of the cgroup hierarchy that the programs watch.
+    pub cgroup_root: PathBuf,
+    /// Where the adapter counts what it does.
+    pub counters: Arc<Counters>,
+}
+
+/// What the adapter did, since it began.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Looks that hung, or could not be begun for those that do.
+    pub errors: AtomicU64,
+}
+
+/// Looks wherever it is asked to; ends when either channel is closed.
+pub async fn run(
+    options: Options,
+    to: mpsc::Sender<Received>,
+    mut wanted: mpsc::Receiver<ProcessesWanted>,
+) -> anyhow::Result<()> {
+    let Options { host_root, cgroup_root, counters } = options;
+    let host = Arc::new(Host { root: host_root, cgroup_root });
+    let under_way = Arc::new(AtomicUsize::new(0));
+    while let Some(wanted) = wanted.recv().await {
+        if under_way.load(Relaxed) >= MAX_HANGING {
+            counters.errors.fetch_add(1, Relaxed);
+            debug!(cgroup = wanted.cgroup.0, "not looked at: earlier looks into /proc still hang");
+            continue;
+        }
+        let (host, count) = (Arc::clone(&host), Arc::clone(&under_way));
+        count.fetch_add(1, Relaxed);
+        let looking = spawn_blocking(move || {
+            let report = look(&host, wanted);
+            count.fetch_sub(1, Relaxed);
+            report
+        });
+        let Ok(looked) = timeout(PATIENCE, looking).await else {
+            counters.errors.fetch_add(1, Relaxed);
+            warn!(cgroup = wanted.cgroup.0, "a look into /proc hangs, as what it looks at does");
+            continue;
+        };
+        let report = looked?;
+        let received = Received { at: clock::boot_now(), input: Input::Proc(report) };
+        if to.send(received).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! The formats of proc(5). Pure.
+
+use crate::domain::input::TaskState;
+
+/// What is needed of /proc/PID/stat.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Stat {
+    pub(super) comm: String,
+    pub(super) state: TaskState,
+    /// Since boot, in clock ticks.
+    pub(super) started: u64,
+}
+
+/// /proc/PID/stat and /proc/PID/task/TID/stat. The name may hold blanks and parentheses.
+pub(super) fn stat(text: &str) -> Option<Stat> {
+    let (left, right) = text.rsplit_once(')')?;
+    let (_, comm) = left.split_once('(')?;
+    let mut fields = right.split_ascii_whitespace();
+    let state = TaskState::of(fields.next()?.chars().next()?);
+    let started = fields.nth(18)?.parse().ok()?; // field 22; the state was the third
+    Some(Stat { comm: comm.to_owned(), state, started })
+}
+
+/// /proc/PID/wchan: a function, or 0 if the process runs or must not be looked at.
+pub(super) fn wchan(text: &str) -> Option<String> {
+    let name = text.trim();
+    (!matches!(name, "" | "0")).then(|| name.to_owned())
+}
+
+/// /proc/PID/stack: `[<0>] function+0x10/0x20 [module]` a line, innermost first.
+pub(super) fn stack(text: &str) -> Vec<String> {
+    let function = |line: &str| {
+        let name = line.split_ascii_whitespace().nth(1)?.split('+').next()?;
+        (!name.is_empty()).then(|| name.to_owned())
+    };
+    text.lines().filter_map(function).collect()
+}
+
+/// `cgroup.events` of cgroup v2: whether all of it is frozen.
+pub(super) fn events_frozen(text: &str) -> Option<bool> {
+    text.lines().find_map(|line| match line.strip_prefix("frozen ")? {
+        "1" => Some(true),
+        "0" => Some(false),
+        _ => None,
+    })
+}
+
+/// `freezer.state` of the v1 freezer. What is about to be frozen runs no handler either.
+pub(super) fn freezer_frozen(text: &str) -> Option<bool> {
+    match text.trim() {
+        "FROZEN" | "FREEZING" => Some(true),
+        "THAWED" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stats() {
+        let tail = "S 1 10 10 0 -1 4194560 9 0 0 0 1 2 0 0 20 0 12 0 86400 99 1";
+        for comm in ["app", "a b", "((", ") ) D 2 3", ""] {
+            let expected = Stat { comm: comm.into(), state: TaskState::Sleeping, started: 86_400 };
+            assert_eq!(stat(&format!("10 ({comm}) {tail}\n")), Some(expected), "{comm:?}");
+        }
+        for bad in ["", "10 (x", "10 x) S", "10 (x)", "10 (x) S 1 2 3"] {
+            assert_eq!(stat(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn where_in_the_kernel() {
+        assert_eq!(wchan("nfs_wait_bit_killable").as_deref(), Some("nfs_wait_bit_killable"));
+        assert_eq!(wchan("0"), None);
+        assert_eq!(wchan(""), None);
+        let text = "[<0>] rpc_wait_bit_killable+0x1e/0xa0 [sunrpc]\n[<0>] nfs4_run+0x0/0x10\n\
+                    garbage\n\n[<0>] 0xffffffffffffffff\n";
+        assert_eq!(stack(text), ["rpc_wait_bit_killable", "nfs4_run", "0xffffffffffffffff"]);
+    }
+
+    #[test]
+    fn freezers() {
+        assert_eq!(events_frozen("populated 1\nfrozen 1\n"), Some(true));
+        assert_eq!(events_frozen("populated 1\nfrozen 0\n"), Some(false));
+        assert_eq!(events_frozen("populated 1\n"), None);
+        assert_eq!(freezer_frozen("FREEZING\n"), Some(true));
+        assert_eq!(freezer_frozen("THAWED\n"), Some(false));
+        assert_eq!(freezer_frozen(""), None);
+    }
+}
