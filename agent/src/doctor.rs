@@ -8,6 +8,7 @@ use crate::{
     cri,
     domain::input::{ApiEvent, CriEvent, Input, Received},
     kernel, kube,
+    procfs::Sight,
     report::Style,
 };
 use serde::Serialize;
@@ -29,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub enum Outcome {
     /// Well.
     Ok,
+    /// `run` works, and tells less than it could.
+    Degraded,
     /// `run` would not work.
     Failed,
     /// Not looked at, and why.
@@ -61,6 +64,10 @@ pub struct Diagnosis {
 impl Check {
     fn ok(name: &'static str, found: impl Into<String>) -> Self {
         Self { name, outcome: Outcome::Ok, found: found.into(), todo: String::new() }
+    }
+
+    fn degraded(name: &'static str, found: impl Into<String>, todo: impl Into<String>) -> Self {
+        Self { name, outcome: Outcome::Degraded, found: found.into(), todo: todo.into() }
     }
 
     fn failed(name: &'static str, found: impl Into<String>, todo: impl Into<String>) -> Self {
@@ -105,6 +112,7 @@ fn diagnose(
         }
     };
     let mut checks = kernel_side(&sources.kernel);
+    checks.push(processes(Sight::probe(&sources.cri.host_root)));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     checks.push(runtime.block_on(container_runtime(sources.cri)));
     checks.push(match sources.kube {
@@ -185,6 +193,29 @@ fn capabilities(facts: &kernel::Facts) -> Check {
         format!("missing {}", join(false)),
         "run as root, or give the container securityContext.capabilities.add: [BPF, PERFMON]",
     )
+}
+
+/// What the finding `unkillable` could tell of a process that hangs. Pure.
+fn processes(sight: Sight) -> Check {
+    const NAME: &str = "processes";
+    match sight {
+        Sight { host: false, .. } => Check::degraded(
+            NAME,
+            "not the host's /proc: what hangs in a container that SIGKILL does not end cannot be \
+             seen",
+            "give the pod hostPID: true, or mount the host's root and name it with --host-root",
+        ),
+        Sight { wait_channels: false, .. } => Check::degraded(
+            NAME,
+            "states only: where in the kernel a process hangs that SIGKILL does not end cannot be \
+             seen",
+            "run as root, or add SYS_PTRACE (wait channels) to the container's capabilities",
+        ),
+        Sight { stacks: false, .. } => {
+            Check::ok(NAME, "states and wait channels; stacks would need CAP_SYS_ADMIN")
+        }
+        Sight { .. } => Check::ok(NAME, "states, wait channels and stacks"),
+    }
 }
 
 /// Loads and attaches for real, proves it by the self-test, and detaches.
@@ -284,6 +315,7 @@ fn text(diagnosis: &Diagnosis, style: &Style) -> String {
     for check in &diagnosis.checks {
         let (mark, color) = match check.outcome {
             Outcome::Ok => ("✔", "32"),
+            Outcome::Degraded => ("!", "33"),
             Outcome::Failed => ("✘", "31"),
             Outcome::Skipped => ("–", "2"),
         };
@@ -341,6 +373,23 @@ mod tests {
         assert_eq!(failed(&bare), ["cgroups"]);
         let hollow = kernel::Facts { programs_embedded: false, ..capable() };
         assert_eq!(failed(&hollow), ["programs"]);
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_named_and_is_no_failure() {
+        let all = Sight { host: true, wait_channels: true, stacks: true };
+        for (sight, outcome, word) in [
+            (all, Outcome::Ok, "stacks"),
+            (Sight { stacks: false, ..all }, Outcome::Ok, "CAP_SYS_ADMIN"),
+            (Sight { wait_channels: false, ..all }, Outcome::Degraded, "states only"),
+            (Sight { host: false, ..all }, Outcome::Degraded, "not the host's /proc"),
+        ] {
+            let check = processes(sight);
+            assert_eq!(check.outcome, outcome, "{sight:?}");
+            assert!(check.found.contains(word), "{}", check.found);
+            assert_eq!(check.todo.is_empty(), outcome == Outcome::Ok, "{}", check.todo);
+            assert!(Diagnosis::of(vec![check]).ok);
+        }
     }
 
     #[test]

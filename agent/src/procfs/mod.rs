@@ -6,8 +6,10 @@
 
 mod look;
 mod parse;
+mod sight;
 
 pub use look::{Host, look};
+pub use sight::Sight;
 
 use crate::{
     clock,
@@ -84,4 +86,38 @@ pub async fn run(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{
+        ids::{CgroupId, Tgid},
+        input::TaskState,
+    };
+
+    #[tokio::test]
+    async fn it_answers_and_ends_with_its_channel() {
+        let cgroup_root = tempfile::tempdir().unwrap();
+        let options = Options {
+            host_root: "/".into(),
+            cgroup_root: cgroup_root.path().to_owned(),
+            counters: Arc::default(),
+        };
+        let (to, mut reports) = mpsc::channel(1);
+        let (ask, wanted) = mpsc::channel(1);
+        let adapter = tokio::spawn(run(options, to, wanted));
+        let own = std::fs::read_to_string("/proc/self/stat").unwrap();
+        let started = Some(parse::stat(&own).unwrap().started * 10_000_000);
+        let main = Some(Tgid(std::process::id()));
+        ask.send(ProcessesWanted { cgroup: CgroupId(7), main, started }).await.unwrap();
+        let received = reports.recv().await.unwrap();
+        let Input::Proc(report) = received.input else { panic!("{received:?}") };
+        assert!(report.looked <= received.at);
+        assert_eq!((report.cgroup, report.alive), (CgroupId(7), Some(1)));
+        assert_eq!(report.processes[0].tgid.0, std::process::id());
+        assert_ne!(report.processes[0].state, TaskState::Zombie);
+        drop(ask);
+        adapter.await.unwrap().unwrap();
+    }
 }
