@@ -159,6 +159,11 @@ impl Draft {
         self
     }
 
+    pub(super) fn truncated(mut self) -> Self {
+        self.0.expected.truncated = true;
+        self
+    }
+
     pub(super) fn calls(mut self, at_least: usize) -> Self {
         self.0.expected.calls = Some(at_least);
         self

@@ -15,6 +15,15 @@ use std::time::Duration;
 pub(super) fn scenarios() -> Vec<Scenario> {
     let second = Duration::from_secs(1);
     vec![
+        runs_on("agent-comes-late", 8)
+            .shows(
+                "SIGTERM was sent before the agent started: it does not say what it cannot know.",
+            )
+            .runs(Part::new("app", "overrun"))
+            .after(SOON, Act::Delete { grace: None })
+            .when(When::Handled("app"), Act::StartAgent)
+            .dies("app", Verdict::Unknown, signal(SIGKILL))
+            .truncated(),
         runs_on("frozen", 4)
             .shows("Its cgroup is frozen: SIGTERM waits for a handler that cannot run.")
             .runs(Part::new("app", "handle --for 1s"))
