@@ -6,7 +6,7 @@ use super::{
     pod::Part,
 };
 use coroner::domain::observation::{
-    FindingKind::{Contradiction, RuntimeRestarted},
+    FindingKind::{Contradiction, Frozen, RuntimeRestarted},
     PhaseKind::Shutdown,
     Verdict,
 };
@@ -30,6 +30,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .after(SOON, Act::Freeze { container: "app" })
             .after(Duration::ZERO, Act::Delete { grace: None })
             .dies("app", Verdict::Blocked, signal(SIGKILL))
+            .finds(Frozen)
             .spends(Span::about(Shutdown, 4.0)),
         deleted("runtime-killed", 12)
             .shows("containerd is killed and comes back: the kernel saw the handler and the end.")
