@@ -104,9 +104,9 @@ impl<'a> Account<'a> {
                     .iter()
                     .all(|c| self.ended(&c.info.id).is_some())
         };
-        let over = self.sandboxes.iter().take_while(|s| torn_down(s)).count();
-        let own = self.sandboxes[..over].iter().any(|s| self.is_own(s));
-        if own && over < self.sandboxes.len() {
+        let first = self.sandboxes.iter().position(|s| self.is_own(s) && torn_down(s));
+        let over = first.map_or(self.sandboxes.len(), |first| first + 1);
+        if over < self.sandboxes.len() {
             self.sandboxes.truncate(over);
             self.superseded = true;
         }
@@ -208,7 +208,19 @@ impl<'a> Account<'a> {
     /// The container ended after the pod's deletion was requested.
     pub fn ended_in_request(&self, id: &ContainerId) -> bool {
         let request = self.object().and_then(Object::request);
-        request.is_some() && ran_into(request, self.ended(id))
+        request.is_some() && self.ran_into(request, id)
+    }
+
+    /// It ended after the request, or so shortly before, and with no attempt after it, that the
+    /// watch's lag explains it.
+    fn ran_into(&self, request: Option<&Request>, id: &ContainerId) -> bool {
+        let last = || self.of.runtime.container(id).is_none_or(|c| self.is_last_attempt(c));
+        match (request, self.ended(id)) {
+            (Some(request), Some(ended)) => {
+                ended >= request.at || (ended + WATCH_LAG >= request.at && last())
+            }
+            _ => true,
+        }
     }
 
     /// The moment the object went, if that belongs to this end and not to a later clean-up of a
@@ -347,10 +359,12 @@ impl<'a> Account<'a> {
         PodRef { namespace, name, uid }
     }
 
-    /// The stop signal: the runtime's word (it has read the image), else the spec's, else SIGTERM.
+    /// The stop signal: the runtime's word (it has read the image), else the spec's, else what the
+    /// runtime was seen to send (containerd before 2.0 does not tell the image's), else SIGTERM.
     fn stop_signal(&self, container: &Container) -> u8 {
         let by_spec = || self.object()?.pod.containers.get(&container.info.name)?.stop_signal;
-        container.stop_signal.or_else(by_spec).unwrap_or(DEFAULT_STOP_SIGNAL)
+        let seen = || self.processes_of(&container.info.id)?.sent_by_runtime();
+        container.stop_signal.or_else(by_spec).or_else(seen).unwrap_or(DEFAULT_STOP_SIGNAL)
     }
 
     /// The grace that was granted: by the first request, else what the runtime noted when the
@@ -492,7 +506,7 @@ impl<'a> Account<'a> {
             _ => None,
         };
         let in_pods_end = pod_cause
-            .filter(|_| stop_began.is_some() || request.is_none() || ran_into(request, ended));
+            .filter(|_| stop_began.is_some() || request.is_none() || self.ran_into(request, id));
         let cause = container_cause(ContainerCircumstances {
             object: self.object(),
             container: &name,
@@ -543,7 +557,7 @@ impl<'a> Account<'a> {
             .iter()
             .filter(|id| match request {
                 // Earlier deaths of a pod that is deleted later have been told by themselves,
-                Some(_) => ran_into(request, self.ended(id)),
+                Some(_) => self.ran_into(request, id),
                 // and so were those that were followed by another attempt.
                 None => self.of.runtime.container(id).is_none_or(|c| self.is_last_attempt(c)),
             })
@@ -680,14 +694,6 @@ impl<'a> Account<'a> {
                 stop_began.or(ended_by_itself).into_iter().chain(gone).min().unwrap_or_default()
             }
         }
-    }
-}
-
-/// It ended after the request, or so shortly before that the watch's lag explains it.
-fn ran_into(request: Option<&Request>, ended: Option<BootTime>) -> bool {
-    match (request, ended) {
-        (Some(request), Some(ended)) => ended + WATCH_LAG >= request.at,
-        _ => true,
     }
 }
 

@@ -27,6 +27,8 @@ const PROBES: Duration = Duration::from_secs(120);
 pub const SI_KERNEL: i32 = 0x80;
 /// SIGKILL.
 pub const SIGKILL: u8 = 9;
+/// SIGTERM.
+pub const SIGTERM: u8 = 15;
 
 /// A signal to the container's init, and when.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -312,6 +314,20 @@ impl Processes {
     pub fn taken(&self) -> impl Iterator<Item = Taken> {
         let main = self.main();
         self.taken.iter().filter(move |(tgid, _)| Some(*tgid) == main).map(|(_, taken)| *taken)
+    }
+
+    /// The signal with which the runtime's tool told it to stop: SIGTERM if that was among them,
+    /// else the last but SIGKILL.
+    pub fn sent_by_runtime(&self) -> Option<u8> {
+        let by_runtime = |s: &&Sent| s.from_outside && is_runtime(&s.signal.sender.comm);
+        let mut signals = self.sent().filter(by_runtime).map(|s| s.signal.signal);
+        let mut last = None;
+        signals
+            .find(|signal| {
+                last = Some(*signal).filter(|s| *s != SIGKILL).or(last);
+                *signal == SIGTERM
+            })
+            .or(last)
     }
 
     /// How the main process ended.

@@ -6,8 +6,8 @@ use super::world::{
 };
 use coroner::domain::{
     input::{
-        ApiContainer, ApiEvent, ContainerKind, CriEvent, CriExit, CriState, Disposition,
-        ExitStatus, Input, KernelFact, Loss, LossKind,
+        ApiContainer, ApiEvent, ContainerKind, CriContainer, CriEvent, CriExit, CriState,
+        Disposition, ExitStatus, Input, KernelFact, Loss, LossKind,
     },
     observation::{Amendment, Cause, FindingKind, MilestoneKind, Observation, PhaseKind, Verdict},
     time::BootTime,
@@ -426,4 +426,39 @@ fn an_answer_with_a_gap_kills_nobody() {
     world.later(250).lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
     world.ticks(120);
     assert_eq!(world.died.len(), 0, "{:?}", world.died.first().map(|d| &d.proof.sentence));
+}
+
+/// The watch may be late by a second, but what was followed by another attempt ended before.
+#[test]
+fn a_restart_just_before_a_delete_is_no_part_of_it() {
+    let mut world = running(1);
+    world.term(1, true);
+    world.later(100).exits(1, CODE_0);
+    let again = CriContainer { sandbox: ids(1).1, attempt: 1, ..second(true, CriState::Running).1 };
+    let of = Cgroups::of(2);
+    let (cgroup, parent) = (of.own, Some(Cgroups::of(1).pod));
+    let name = ids(2).2.to_string();
+    world.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
+    world.kernel(KernelFact::Exec { cgroup, task: init(2), parent: shim() });
+    let lists = |ready, state| {
+        let again = CriContainer { state, ..again.clone() };
+        (vec![sandbox(1, ready)], vec![container(1, CriState::Exited), again])
+    };
+    let (sandboxes, containers) = lists(true, CriState::Running);
+    world.lists(sandboxes, containers);
+    world.status(1, 0);
+    world.later(400);
+    delete(&mut world, 1);
+    world.later(100).term(2, true);
+    world.later(100).exits(2, CODE_0);
+    let (sandboxes, containers) = lists(false, CriState::Exited);
+    world.lists(sandboxes, containers);
+    world.status(2, 0);
+    let at = world.at();
+    world.api(ApiEvent::Deleted(object(1, true, at)));
+    world.ticks(60);
+    let causes: Vec<_> = world.died.iter().map(|d| (d.id.clone(), d.cause)).collect();
+    assert!(causes.contains(&(ids(1).2, Cause::Restart)), "{causes:?}");
+    assert!(causes.contains(&(ids(2).2, Cause::ApiDelete)), "{causes:?}");
+    assert_eq!(world.ended[0].containers.len(), 1);
 }

@@ -259,3 +259,24 @@ fn a_probe_is_not_the_hook_of_a_restart() {
     let began = world.died[0].milestone(MilestoneKind::PreStopBegan).unwrap().at;
     assert_eq!(began, hook, "{} s off", hook.since(began).as_secs());
 }
+
+/// containerd before 2.0 does not tell the image's STOPSIGNAL.
+#[test]
+fn an_images_stop_signal_is_what_the_runtime_sends() {
+    let mut world = running(1);
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    let cgroup = Cgroups::of(1).own;
+    let runc = Sender { comm: "runc".into(), ..shim() };
+    world.later(100).kernel(signal(cgroup, init(1), 3, runc));
+    let (task, disposition) = (init(1), Disposition::Handler);
+    world.kernel(KernelFact::SignalDelivered { cgroup, task, signal: 3, disposition });
+    world.later(500).exits(1, CODE_0);
+    world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    let at = world.at();
+    world.api(ApiEvent::Deleted(object(1, true, at)));
+    world.ticks(60);
+    let death = &world.died[0];
+    assert_eq!((death.verdict, death.stop_signal), (Verdict::Graceful, 3));
+}

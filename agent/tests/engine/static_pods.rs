@@ -35,8 +35,8 @@ fn deleting_a_mirror_ends_nothing_and_removing_the_manifest_does() {
     assert!(end.milestone(MilestoneKind::ObjectGone).is_some());
 }
 
-#[test]
-fn a_static_pod_that_comes_back_at_once_ends_its_first_life() {
+/// The first life has ended a moment ago, and the second one runs.
+fn second_life() -> World {
     let mut world = World::in_sync();
     world.api(ApiEvent::Applied(mirror("a")));
     world.starts(1);
@@ -46,8 +46,7 @@ fn a_static_pod_that_comes_back_at_once_ends_its_first_life() {
     world.later(2000).exits(1, CODE_0);
     world.lists(vec![of_file(sandbox(1, false))], vec![container(1, CriState::Exited)]);
     world.status(1, 0);
-    world.ticks(3);
-    let (s, c) = second(true, CriState::Running);
+    world.ticks(2);
     let of = Cgroups::of(2);
     for (cgroup, parent, name) in [
         (of.pause, Some(Cgroups::of(1).pod), ids(2).1.to_string()),
@@ -56,15 +55,39 @@ fn a_static_pod_that_comes_back_at_once_ends_its_first_life() {
         world.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
     }
     world.kernel(KernelFact::Exec { cgroup: of.own, task: init(2), parent: shim() });
-    world.lists(vec![of_file(sandbox(1, false)), s], vec![container(1, CriState::Exited), c]);
-    world.ticks(120);
-    assert_eq!(world.died.len(), 1);
-    assert_eq!(
-        world.ended.len(),
-        1,
-        "the first life's end; the death said {:?}",
-        world.died[0].cause
+    lists_second(&mut world, true);
+    world
+}
+
+fn lists_second(world: &mut World, runs: bool) {
+    let state = if runs { CriState::Running } else { CriState::Exited };
+    let (sandbox_2, container_2) = second(runs, state);
+    world.lists(
+        vec![of_file(sandbox(1, false)), sandbox_2],
+        vec![container(1, CriState::Exited), container_2],
     );
+}
+
+#[test]
+fn a_static_pod_that_comes_back_at_once_ends_its_first_life() {
+    let mut world = second_life();
+    world.ticks(120);
+    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+    assert_eq!((end.cause, end.life, world.died.len()), (Cause::StaticRemoved, 1, 1));
+}
+
+#[test]
+fn two_lives_within_the_settle_window_are_two() {
+    let mut world = second_life();
+    world.ticks(1);
+    world.term(2, true);
+    world.later(100).exits(2, CODE_0);
+    lists_second(&mut world, false);
+    world.status(2, 0);
+    world.ticks(120);
+    assert_eq!(world.ended.iter().map(|e| e.life).collect::<Vec<_>>(), [1, 2]);
+    let ids: Vec<_> = world.ended.iter().map(|e| e.containers[0].id.clone()).collect();
+    assert_eq!(ids, [super::world::ids(1).2, super::world::ids(2).2]);
 }
 
 #[test]
