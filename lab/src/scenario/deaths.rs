@@ -5,6 +5,7 @@ use super::{
     draft::{Draft, SIGKILL, SOON, code, deleted, ends_by_itself, runs_on, signal},
     pod::Part,
 };
+use crate::image;
 use coroner::domain::observation::{
     Cause,
     FindingKind::{ChildrenNotSignalled, DeadlineMissed, OutlivedObject, PrestopCutOff},
@@ -139,6 +140,11 @@ fn signals() -> Vec<Draft> {
             .runs(Part::new("app", "block"))
             .dies("app", Verdict::Blocked, signal(SIGKILL))
             .spends(Span::about(Shutdown, 3.0)),
+        deleted("image-stop-signal", 5)
+            .shows("Its image's STOPSIGNAL is SIGQUIT, which it handles; SIGTERM never comes.")
+            .runs(Part::new("app", "handle --for 1s --on 3").image(image::SIGQUIT))
+            .dies("app", Verdict::Graceful, code(0))
+            .spends(Span::about(Shutdown, 1.0)),
         deleted("shared-pid-namespace", 5)
             .shows("With shareProcessNamespace it is not PID 1: SIGTERM's default action ends it.")
             .runs(Part::new("app", "default"))

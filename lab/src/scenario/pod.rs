@@ -78,6 +78,10 @@ impl Part {
         }
     }
 
+    pub(super) fn image(self, image: &'static str) -> Self {
+        Self { image, ..self }
+    }
+
     /// A native sidecar: an init container that is always restarted.
     pub(super) fn sidecar(self) -> Self {
         Self { sidecar: true, ..self }
