@@ -223,7 +223,7 @@ pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
 
 /// Has the kernel kill the child when this process dies, however that comes about: nothing of a
 /// tour is left behind by a SIGKILL.
-fn die_with_parent(command: &mut Command) {
+pub(crate) fn die_with_parent(command: &mut Command) {
     // SAFETY: prctl is async-signal-safe and touches no memory.
     unsafe {
         command.pre_exec(|| {

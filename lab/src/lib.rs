@@ -4,6 +4,7 @@
 
 pub mod agent;
 pub mod apiserver;
+pub mod bench;
 pub mod containerd;
 pub mod controlplane;
 pub mod image;

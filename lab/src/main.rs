@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 use coroner_lab::{
-    scenario,
+    bench, scenario,
     tour::{self, Interrupted, Options, RealNode},
 };
 use std::{
@@ -29,6 +29,72 @@ enum Command {
     /// Play scenarios in the lab with the real agent watching, and compare what it says with what
     /// must come out; or watch a real node
     Tour(TourArgs),
+    /// Measure
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Use up a CPU until killed: the load of a benchmark
+    #[command(name = bench::load::COMMAND, hide = true)]
+    Spin,
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// How far from the truth are the agent's times of deaths and signals, and how far are the
+    /// runtime's, a relist's and the apiserver's? Exits with 1 if a goal is missed
+    Accuracy(AccuracyArgs),
+}
+
+#[derive(Args)]
+struct AccuracyArgs {
+    /// How many deaths, half of them under CPU load
+    #[arg(long, value_name = "N", default_value_t = bench::DEATHS)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    deaths: u32,
+    /// Of the order of the ways to die, and of the moments
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Write one JSON object per figure to stdout (bench, figure, value, unit, goal, ok), and
+    /// everything else to stderr
+    #[arg(long)]
+    json: bool,
+    /// Exit with 0 even if a goal is missed
+    #[arg(long)]
+    no_fail: bool,
+    #[command(flatten)]
+    files: Files,
+}
+
+/// What the lab is made of, and where it is.
+#[derive(Args)]
+struct Files {
+    /// The agent's binary [default: `coroner` beside this one]
+    #[arg(long, value_name = "FILE", env = "CORONER_LAB_AGENT")]
+    agent: Option<PathBuf>,
+    /// The workload's binary, static [default: where `cargo xtask build` puts it]
+    #[arg(long, value_name = "FILE", env = "CORONER_LAB_WORKLOAD")]
+    workload: Option<PathBuf>,
+    /// Where the lab keeps its files
+    #[arg(long, value_name = "DIR", default_value = "/tmp/coroner-lab")]
+    work: PathBuf,
+}
+
+impl Files {
+    fn agent(&self) -> PathBuf {
+        self.agent.clone().unwrap_or_else(|| beside("coroner"))
+    }
+
+    fn workload(&self) -> PathBuf {
+        self.workload.clone().unwrap_or_else(|| {
+            // Not the one beside this: that is linked dynamically, and the image has no libraries.
+            beside(&format!("../static/{}-unknown-linux-gnu/release/workload", env::consts::ARCH))
+        })
+    }
+}
+
+/// A path in this program's own directory.
+fn beside(name: &str) -> PathBuf {
+    let program = env::current_exe().ok();
+    program.as_deref().and_then(Path::parent).map_or_else(|| name.into(), |dir| dir.join(name))
 }
 
 #[derive(Args)]
@@ -52,15 +118,8 @@ struct TourArgs {
     /// Leave the lab and the agent up until Ctrl-C, and say where they are
     #[arg(long, conflicts_with = "cri")]
     keep: bool,
-    /// The agent's binary [default: `coroner` beside this one]
-    #[arg(long, value_name = "FILE", env = "CORONER_LAB_AGENT")]
-    agent: Option<PathBuf>,
-    /// The workload's binary, static [default: where `cargo xtask build` puts it]
-    #[arg(long, value_name = "FILE", env = "CORONER_LAB_WORKLOAD")]
-    workload: Option<PathBuf>,
-    /// Where the lab keeps its files
-    #[arg(long, value_name = "DIR", default_value = "/tmp/coroner-lab")]
-    work: PathBuf,
+    #[command(flatten)]
+    files: Files,
     /// Watch a real node instead: its container runtime's socket
     #[arg(long, value_name = "ENDPOINT", requires_all = ["kubeconfig", "node"],
           conflicts_with_all = ["scenarios", "group", "all", "list"])]
@@ -81,7 +140,6 @@ fn main() -> ExitCode {
             return if error.use_stderr() { USAGE.into() } else { ExitCode::SUCCESS };
         }
     };
-    let Command::Tour(args) = cli.command;
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_env_filter(
@@ -89,7 +147,31 @@ fn main() -> ExitCode {
                 .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("coroner_lab=warn")),
         )
         .init();
-    tour(args)
+    match cli.command {
+        Command::Tour(args) => tour(args),
+        Command::Bench(Bench::Accuracy(args)) => accuracy(args),
+        Command::Spin => bench::load::spin(),
+    }
+}
+
+fn accuracy(args: AccuracyArgs) -> ExitCode {
+    let program = match env::current_exe() {
+        Ok(program) => program,
+        Err(error) => {
+            eprintln!("cannot tell where this program is: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let options = bench::Options {
+        deaths: usize::try_from(args.deaths).unwrap_or(usize::MAX),
+        seed: args.seed,
+        json: args.json,
+        agent: args.files.agent(),
+        workload: args.files.workload(),
+        work: args.files.work,
+        program,
+    };
+    as_root(async { bench::accuracy(&options).await.map(|met| met || args.no_fail) })
 }
 
 fn tour(args: TourArgs) -> ExitCode {
@@ -106,6 +188,24 @@ fn tour(args: TourArgs) -> ExitCode {
         print!("{}", tour::list(&scenarios));
         return ExitCode::SUCCESS;
     }
+    let real = match (args.cri, args.kubeconfig, args.node) {
+        (Some(cri), Some(kubeconfig), Some(node)) => Some(RealNode { cri, kubeconfig, node }),
+        _ => None,
+    };
+    let options = Options {
+        scenarios,
+        json: args.json,
+        keep: args.keep,
+        agent: args.files.agent(),
+        workload: args.files.workload(),
+        work: args.files.work,
+        real,
+    };
+    as_root(tour::run(&options))
+}
+
+/// Runs it, if this is root; whether all is well becomes the exit code.
+fn as_root(what: impl Future<Output = anyhow::Result<bool>>) -> ExitCode {
     if !rustix::process::geteuid().is_root() {
         eprintln!(
             "the lab needs root: it runs a container runtime of its own and loads kernel programs; \
@@ -113,26 +213,6 @@ fn tour(args: TourArgs) -> ExitCode {
         );
         return ExitCode::FAILURE;
     }
-    let real = match (args.cri, args.kubeconfig, args.node) {
-        (Some(cri), Some(kubeconfig), Some(node)) => Some(RealNode { cri, kubeconfig, node }),
-        _ => None,
-    };
-    let beside = env::current_exe().ok();
-    let beside = |name: &str| {
-        beside.as_deref().and_then(Path::parent).map_or_else(|| name.into(), |dir| dir.join(name))
-    };
-    let options = Options {
-        scenarios,
-        json: args.json,
-        keep: args.keep,
-        agent: args.agent.unwrap_or_else(|| beside("coroner")),
-        workload: args.workload.unwrap_or_else(|| {
-            // Not the one beside this: that is linked dynamically, and the image has no libraries.
-            beside(&format!("../static/{}-unknown-linux-gnu/release/workload", env::consts::ARCH))
-        }),
-        work: args.work,
-        real,
-    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -140,7 +220,7 @@ fn tour(args: TourArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(tour::run(&options)) {
+    match runtime.block_on(what) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) if error.is::<Interrupted>() => INTERRUPTED.into(),

@@ -56,6 +56,9 @@ pub(crate) enum Command {
         #[command(flatten)]
         kernels: Kernels,
     },
+    /// Measure, with optimised binaries; exits with 1 if a goal is missed
+    #[command(subcommand)]
+    Bench(Bench),
     /// Run the tests of the kernel programs on foreign kernels, in QEMU
     Vm {
         #[command(flatten)]
@@ -63,6 +66,33 @@ pub(crate) enum Command {
         #[command(flatten)]
         kernels: Kernels,
     },
+}
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// How far from the truth are the agent's times of deaths and signals, and how far are the
+    /// runtime's, a relist's and the apiserver's? See docs/accuracy.md; takes about five minutes
+    Accuracy(Accuracy),
+}
+
+/// The accuracy benchmark's parameters.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Accuracy {
+    /// How many deaths, half of them under CPU load
+    #[arg(long, value_name = "N", default_value_t = 300)]
+    pub(crate) deaths: usize,
+    /// Of the order of the ways to die, and of the moments
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Write one JSON object per figure to stdout (bench, figure, value, unit, goal, ok), and everything else to stderr
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Exit with 0 even if a goal is missed
+    #[arg(long)]
+    pub(crate) no_fail: bool,
+    #[command(flatten)]
+    pub(crate) install: Install,
 }
 
 /// Which foreign kernels.
@@ -125,6 +155,18 @@ mod tests {
         };
         assert!(install.no_install);
         assert_eq!(tour, ["--scenario", "x", "--json"]);
+    }
+
+    #[test]
+    fn a_benchmark_is_named_and_has_its_own_flags() {
+        let line = ["xtask", "bench", "accuracy", "--deaths", "24", "--json", "--no-install"];
+        let cli = Cli::try_parse_from(line).expect("parses");
+        let Command::Bench(Bench::Accuracy(accuracy)) = cli.command else {
+            panic!("not bench: {cli:?}");
+        };
+        assert_eq!((accuracy.deaths, accuracy.seed, accuracy.json), (24, 0, true));
+        assert!(accuracy.install.no_install && !accuracy.no_fail);
+        assert!(Cli::try_parse_from(["xtask", "bench"]).is_err());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `cargo xtask`: brings what is needed, builds, runs and tests coroner.
 
+mod bench;
 mod build;
 mod cli;
 mod host;
@@ -19,7 +20,7 @@ use clap::Parser as _;
 
 use crate::{
     build::Profile,
-    cli::{Cli, Command},
+    cli::{Bench, Cli, Command},
     progress::note,
     workspace::Workspace,
 };
@@ -61,6 +62,9 @@ fn act(cli: Cli) -> Result<bool> {
         Command::Test { install, layers, kernels } => {
             let kernels = vm::choose(&kernels.kernels)?;
             test::run(&workspace, &layers, &kernels, install.no_install)
+        }
+        Command::Bench(Bench::Accuracy(parameters)) => {
+            match bench::accuracy(&workspace, &parameters)? {}
         }
         Command::Vm { install, kernels } => {
             let kernels = vm::choose(&kernels.kernels)?;

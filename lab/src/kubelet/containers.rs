@@ -256,7 +256,7 @@ async fn observed(shared: &Shared, id: &str) -> anyhow::Result<Observed> {
 }
 
 /// containerd's verbose status: JSON under `info`, with the pid of the container's init.
-fn main_pid(response: &ContainerStatusResponse) -> Option<i32> {
+pub(crate) fn main_pid(response: &ContainerStatusResponse) -> Option<i32> {
     let info: serde_json::Value = serde_json::from_str(response.info.get("info")?).ok()?;
     i32::try_from(info.get("pid")?.as_i64()?).ok().filter(|pid| *pid > 0)
 }

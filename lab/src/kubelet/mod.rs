@@ -24,6 +24,7 @@ mod worker;
 
 use api::Api;
 use cgroup::Cgroups;
+pub(crate) use containers::main_pid;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use k8s_openapi::api::core::v1::Pod;
 pub use local::Local;

@@ -1,12 +1,17 @@
 //! The one-node cluster: containerd, apiserver and kubelet, brought up and taken down together.
 
-use super::{Options, Screen};
+use super::Screen;
 use crate::{
     apiserver::{self, Apiserver, DeleteOptions, Fault, Kind},
     containerd::{self, Containerd},
     controlplane::{self, Disruption},
     image,
-    kubelet::{self, Kubelet, Local, cgroup::Cgroups, translate},
+    kubelet::{
+        self, Kubelet, Local,
+        api::{Api as _, Change},
+        cgroup::Cgroups,
+        translate,
+    },
 };
 use anyhow::{Context as _, bail};
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
@@ -18,7 +23,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, mpsc};
 
 /// Files in the work directory beside containerd's own.
 const IMAGE: &str = "image.tar";
@@ -26,7 +31,7 @@ const KUBECONFIG: &str = "kubeconfig";
 const LOGS: &str = "pods";
 
 /// Removes the lab's own files, of this run or of one that was killed.
-pub(super) fn tidy(work: &Path) {
+pub(crate) fn tidy(work: &Path) {
     let _ = std::fs::remove_file(work.join(IMAGE));
     let _ = std::fs::remove_file(work.join(KUBECONFIG));
     let _ = std::fs::remove_dir_all(work.join(LOGS));
@@ -36,7 +41,7 @@ pub(super) fn tidy(work: &Path) {
 const NODE: &str = "lab-node";
 
 /// A running cluster. Dropped, it takes everything down, but cannot say what went wrong.
-pub(super) struct Lab {
+pub(crate) struct Lab {
     // In the order in which they are let go.
     kubelet: Kubelet,
     apiserver: Apiserver,
@@ -50,25 +55,29 @@ pub(super) struct Lab {
 
 impl Lab {
     /// Removes what an earlier run left, then brings everything up.
-    pub(super) async fn start(options: &Options, screen: Screen) -> anyhow::Result<Self> {
-        if !options.workload.is_file() {
+    pub(crate) async fn start(
+        work: &Path,
+        workload: &Path,
+        screen: Screen,
+    ) -> anyhow::Result<Self> {
+        if !workload.is_file() {
             bail!(
                 "{} is not there: build it (cargo xtask build) or name it with --workload",
-                options.workload.display()
+                workload.display()
             );
         }
-        tidy(&options.work);
+        tidy(work);
         screen.step("starting a private containerd");
-        let containerd = Containerd::start(containerd::Options::new(&options.work)).await?;
+        let containerd = Containerd::start(containerd::Options::new(work)).await?;
         screen.step("importing the lab's image");
-        let archive = options.work.join(IMAGE);
-        image::build(&options.workload, &archive)?;
+        let archive = work.join(IMAGE);
+        image::build(workload, &archive)?;
         containerd.import(&archive).await?;
 
         screen.step("starting the apiserver and the kubelet");
-        let logs = options.work.join(LOGS);
+        let logs = work.join(LOGS);
         let apiserver = Apiserver::start(apiserver::Options::default()).await?;
-        let kubeconfig = options.work.join(KUBECONFIG);
+        let kubeconfig = work.join(KUBECONFIG);
         apiserver.write_kubeconfig(&kubeconfig)?;
         apiserver.store().create_node(&node())?;
         let cri = RuntimeServiceClient::new(containerd::connect(&containerd.endpoint()).await?);
@@ -94,47 +103,57 @@ impl Lab {
         })
     }
 
+    /// Of its own cgroup: no other lab has the same.
+    pub(crate) async fn name(&self) -> String {
+        self.containerd.lock().await.cgroup_parent().trim_start_matches('/').into()
+    }
+
+    /// All pods of the node, then their changes, as the kubelet hears of them.
+    pub(crate) fn watch(&self) -> mpsc::UnboundedReceiver<Change> {
+        Local::new(self.apiserver.store(), self.apiserver.fault()).watch(NODE)
+    }
+
     /// Whether a memory limit can be had here.
-    pub(super) fn can_limit_memory(&self) -> bool {
+    pub(crate) fn can_limit_memory(&self) -> bool {
         self.cgroups.can_limit_memory()
     }
 
-    pub(super) fn node(&self) -> &str {
+    pub(crate) fn node(&self) -> &str {
         NODE
     }
 
-    pub(super) fn logs(&self) -> &Path {
+    pub(crate) fn logs(&self) -> &Path {
         &self.logs
     }
 
-    pub(super) fn cri(&self) -> String {
+    pub(crate) fn cri(&self) -> String {
         self.cri.clone()
     }
 
-    pub(super) fn cgroup_root(&self) -> &Path {
+    pub(crate) fn cgroup_root(&self) -> &Path {
         &self.cgroup_root
     }
 
-    pub(super) fn kubeconfig(&self) -> &Path {
+    pub(crate) fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         self.apiserver.url()
     }
 
     /// `kubectl create`.
-    pub(super) fn create(&self, pod: Pod) -> anyhow::Result<Pod> {
+    pub(crate) fn create(&self, pod: Pod) -> anyhow::Result<Pod> {
         Ok(self.apiserver.store().create_pod(&pod)?)
     }
 
     /// The kubelet, for what it decides by itself.
-    pub(super) fn kubelet(&self) -> &Kubelet {
+    pub(crate) fn kubelet(&self) -> &Kubelet {
         &self.kubelet
     }
 
     /// A controller of the control plane ends a pod.
-    pub(super) fn disrupt(
+    pub(crate) fn disrupt(
         &self,
         namespace: &str,
         name: &str,
@@ -144,7 +163,7 @@ impl Lab {
     }
 
     /// `kubectl set image`.
-    pub(super) fn change_image(
+    pub(crate) fn change_image(
         &self,
         namespace: &str,
         name: &str,
@@ -162,22 +181,22 @@ impl Lab {
     }
 
     /// The apiserver answers nobody, or everybody again.
-    pub(super) fn set_apiserver(&self, fault: Fault) {
+    pub(crate) fn set_apiserver(&self, fault: Fault) {
         self.apiserver.set_fault(fault);
     }
 
     /// Kills the container runtime.
-    pub(super) async fn kill_runtime(&self) -> anyhow::Result<()> {
+    pub(crate) async fn kill_runtime(&self) -> anyhow::Result<()> {
         self.containerd.lock().await.kill().await
     }
 
     /// Starts it again.
-    pub(super) async fn start_runtime(&self) -> anyhow::Result<()> {
+    pub(crate) async fn start_runtime(&self) -> anyhow::Result<()> {
         self.containerd.lock().await.restart().await
     }
 
     /// Sends a signal to the first process of a pod's container, as anybody on the node may.
-    pub(super) fn kill(&self, pod: &Pod, container: &str, signal: i32) -> anyhow::Result<()> {
+    pub(crate) fn kill(&self, pod: &Pod, container: &str, signal: i32) -> anyhow::Result<()> {
         let (group, id) = self.group(pod, container)?;
         let first = self.cgroups.processes(&group, &id)?.first().copied();
         let pid = first.and_then(Pid::from_raw).context("the container has no process")?;
@@ -186,7 +205,7 @@ impl Lab {
     }
 
     /// Freezes a pod's container.
-    pub(super) fn freeze(&self, pod: &Pod, container: &str) -> anyhow::Result<()> {
+    pub(crate) fn freeze(&self, pod: &Pod, container: &str) -> anyhow::Result<()> {
         let (group, id) = self.group(pod, container)?;
         self.cgroups.freeze(&group, &id)
     }
@@ -200,12 +219,12 @@ impl Lab {
     }
 
     /// The object, if it exists.
-    pub(super) fn pod(&self, namespace: &str, name: &str) -> Option<Pod> {
+    pub(crate) fn pod(&self, namespace: &str, name: &str) -> Option<Pod> {
         self.apiserver.store().get_pod(namespace, name).ok()
     }
 
     /// `kubectl delete pod`; `grace` seconds instead of the pod's own.
-    pub(super) fn delete(
+    pub(crate) fn delete(
         &self,
         namespace: &str,
         name: &str,
@@ -217,7 +236,7 @@ impl Lab {
     }
 
     /// Takes everything down; what remains is an error.
-    pub(super) async fn stop(self) -> anyhow::Result<()> {
+    pub(crate) async fn stop(self) -> anyhow::Result<()> {
         drop(self.kubelet);
         drop(self.apiserver);
         self.containerd.into_inner().stop().await.context("containerd")
@@ -225,7 +244,7 @@ impl Lab {
 }
 
 /// A container of a pod, as its status tells: its id, and whether it runs.
-pub(super) fn container_of(pod: &Pod, name: &str) -> Option<(String, bool)> {
+pub(crate) fn container_of(pod: &Pod, name: &str) -> Option<(String, bool)> {
     let status = pod.status.as_ref()?;
     let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
     let one = all.into_iter().find(|one| one.name == name)?;

@@ -2,7 +2,7 @@
 //! `cargo xtask run` executes.
 
 mod clock;
-mod lab;
+pub(crate) mod lab;
 mod live;
 mod play;
 mod show;
@@ -122,10 +122,10 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
 }
 
 /// The agent's log, in the work directory.
-const AGENT_LOG: &str = "agent.log";
+pub(crate) const AGENT_LOG: &str = "agent.log";
 
 /// Made, and absolute: the runtime has another working directory.
-fn work_directory(work: &Path) -> anyhow::Result<PathBuf> {
+pub(crate) fn work_directory(work: &Path) -> anyhow::Result<PathBuf> {
     std::fs::create_dir_all(work)
         .and_then(|()| work.canonicalize())
         .with_context(|| format!("cannot make {}", work.display()))
@@ -144,7 +144,7 @@ impl std::fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 /// Resolves at Ctrl-C or SIGTERM.
-async fn interrupted() {
+pub(crate) async fn interrupted() {
     let (Ok(mut term), Ok(mut int)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
@@ -166,7 +166,7 @@ struct Stage {
 
 impl Stage {
     async fn play(&mut self, options: &Options, screen: Screen) -> anyhow::Result<bool> {
-        let lab = &*self.lab.insert(Lab::start(options, screen).await?);
+        let lab = &*self.lab.insert(Lab::start(&options.work, &options.workload, screen).await?);
         let scenarios: Vec<&Scenario> =
             options.scenarios.iter().filter(|one| can_be_played(one, lab, screen)).collect();
         let mut begun: BTreeMap<&str, Playing<'_>> = BTreeMap::new();

@@ -30,9 +30,9 @@ usage: workload BEHAVIOUR [--flag VALUE]...
   job         --for D [--exit N]     works for D, exits N
   sleep       --for D                the same, for hooks
   beat        --page FILE [--term T] [--end E] [--exit N]
-                                     writes its heartbeat into a shared page, and spins on it when the page
-                                     says so; T is what it does about SIGTERM: leave, stay, none or block;
-                                     E how it ends when the page says so: exit, crash or oom
+                                     leaves its heartbeat in a shared page; T is what it does about SIGTERM:
+                                     leave, stay, none or block; E is how it ends when the page says so:
+                                     exit, crash or oom
 
 D is a number with ms, s, m or h: 250ms, 2s. N of --exit is 0 to 255.
 ";

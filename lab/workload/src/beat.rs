@@ -19,10 +19,14 @@ use std::{
     },
 };
 
-/// From the handler to leaving, ns: long enough for the heartbeat to be running.
+/// From the handler to leaving, ns.
 const FAREWELL: u64 = 20_000_000;
-/// Between two looks at the page while nothing is going on, ns.
-const NAP: libc::c_long = 2_000_000;
+/// Between two heartbeats while nothing is going on, ns.
+const SLOW: libc::c_long = 2_000_000;
+/// Between two heartbeats when the end is near, ns. Not a spin: one that spins has used its share
+/// of a busy CPU up just when it is to be killed, and is killed tens of milliseconds later; one that
+/// slept is woken by its death.
+const FAST: libc::c_long = 100_000;
 /// More than its container may have.
 const TOO_MUCH: usize = 64 << 20;
 
@@ -50,21 +54,19 @@ pub(crate) fn run(file: &Path, term: Term, end: End) -> io::Result<Infallible> {
     line(Event::Start);
     loop {
         let now = boot_now();
+        page.beat_before.store(page.beat.load(Relaxed), Relaxed);
         page.beat.store(now, Relaxed);
         let handled = page.term.load(Relaxed);
-        if term == Term::Leave && handled != 0 {
-            if now >= handled.saturating_add(FAREWELL) {
-                // No line in the log: the heartbeat is to be the last thing that it does.
-                leave_at_once(page, 0)
-            }
-            continue;
+        let leaves = term == Term::Leave && handled != 0;
+        if leaves && now >= handled.saturating_add(FAREWELL) {
+            // No line in the log: the heartbeat is to be the last thing that it does.
+            leave_at_once(page, 0)
         }
         if due(page.end_at.load(Relaxed), now) {
             return finish(page, end);
         }
-        if !due(page.spin_from.load(Relaxed), now) {
-            nap();
-        }
+        let near = leaves || due(page.fast_from.load(Relaxed), now);
+        nap(if near { FAST } else { SLOW });
     }
 }
 
@@ -72,14 +74,24 @@ fn due(at: u64, now: u64) -> bool {
     at != 0 && now >= at
 }
 
-fn finish(page: &Page, end: End) -> io::Result<Infallible> {
+fn finish(page: &'static Page, end: End) -> io::Result<Infallible> {
     match end {
         End::Exit(code) => leave_at_once(page, code),
-        End::Crash => fault(),
+        End::Crash => {
+            page.beat.store(boot_now(), Relaxed);
+            fault()
+        }
         End::Oom => {
+            // The kernel writes a long report, to a slow console maybe, before it kills: a thread
+            // of its own beats until it does.
+            std::thread::Builder::new().name("heart".into()).spawn(move || {
+                loop {
+                    page.beat.store(boot_now(), Relaxed);
+                    nap(FAST);
+                }
+            })?;
             let memory = map(TOO_MUCH, libc::PROT_READ | libc::PROT_WRITE)?;
             for offset in (0..TOO_MUCH).step_by(4096) {
-                page.beat.store(boot_now(), Relaxed);
                 // SAFETY: within the mapping of TOO_MUCH bytes.
                 unsafe { ptr::write_volatile(memory.add(offset), 1) };
             }
@@ -100,12 +112,17 @@ extern "C" fn on_term(_: c_int) {
     // SAFETY: set before the handler was installed, and never unmapped.
     if let Some(page) = unsafe { page.as_ref() } {
         // Only the first one counts.
-        let _ = page.term.compare_exchange(0, now, SeqCst, SeqCst);
+        if page.term.compare_exchange(0, now, SeqCst, SeqCst).is_ok() {
+            // Not the last heartbeat: a signal may be sent after a sleep's end and before the beat
+            // that follows it. But between the last two beats the process returned from a sleep to
+            // user mode, where the kernel runs the handlers of all that is pending: nothing was.
+            page.before_term.store(page.beat_before.load(Relaxed), Relaxed);
+        }
     }
 }
 
-fn nap() {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: NAP };
+fn nap(ns: libc::c_long) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: ns };
     // SAFETY: the handler cuts it short, which is wanted; the rest need not be known.
     unsafe { libc::nanosleep(&time, ptr::null_mut()) };
 }

@@ -27,10 +27,14 @@ pub struct Page {
     /// Workload: the last heartbeat. Read from the clock before it is stored, so that the process
     /// certainly lived at that time.
     pub beat: AtomicU64,
+    /// Workload: the heartbeat before that.
+    pub beat_before: AtomicU64,
     /// Workload: the first thing that the stop signal's handler did.
     pub term: AtomicU64,
-    /// Observer: from then on the workload spins on its heartbeat instead of sleeping.
-    pub spin_from: AtomicU64,
+    /// Workload: a heartbeat that was certainly before the stop signal was sent.
+    pub before_term: AtomicU64,
+    /// Observer: from then on the heart beats fast, for the end is near.
+    pub fast_from: AtomicU64,
     /// Observer: then the workload ends by itself.
     pub end_at: AtomicU64,
 }
