@@ -19,6 +19,9 @@ pub const GRACE_FLOOR_SECONDS: i64 = 2;
 /// Where nobody says otherwise (`DefaultTerminationGracePeriodSeconds`, core/v1).
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 
+/// The kubelet's clock runs from its ExecSync call, ours from the hook's exec.
+const EXEC_START: Duration = Duration::from_millis(500);
+
 /// What kubelet and runtime add to the grace before SIGKILL.
 const LONGEST_STOP_CALL: Duration = Duration::from_secs(4);
 
@@ -274,9 +277,15 @@ impl<'a> Facts<'a> {
     /// arithmetic: preStop's time is subtracted in whole seconds.
     fn left_by_hook(&self) -> Option<i64> {
         let (hook, stop) = (self.hook.as_ref()?, self.stop?);
+        let grace = self.case.grace_seconds?;
         let end = hook.ended.map_or(stop.at, |at| at.min(stop.at));
-        let used = i64::try_from(end.since(hook.began).as_secs()).ok()?;
-        (used > 0).then_some(self.case.grace_seconds? - used)
+        let ran = end.since(hook.began);
+        let budget = Duration::from_secs(u64::try_from(grace).ok()?);
+        if self.hook_was_cut_off() && ran + EXEC_START >= budget {
+            return Some(0);
+        }
+        let used = i64::try_from(ran.as_secs()).ok()?;
+        (used > 0).then_some(grace - used)
     }
 
     fn decide(&self) -> (Verdict, String) {

@@ -114,3 +114,19 @@ fn a_lost_end_cuts_nothing_off() {
     lossy.processes.losses.insert(coroner::domain::input::LossKind::DetailRingFull);
     assert!(!judged(&lossy, &hook, ContainerKind::Main, true).pre_stop_cut_off);
 }
+
+/// The kubelet's clock began a moment before the hook's process did.
+#[test]
+fn a_hook_that_is_cut_off_at_a_grace_of_a_second() {
+    let script = stopped(2000).hook(ms(1100), None);
+    let of = judge(Case {
+        processes: &script.processes,
+        stop_signal: 15,
+        kind: ContainerKind::Main,
+        grace_seconds: Some(1),
+        longest_grace_seconds: Some(1),
+        pre_stop: Some(&Hook::Exec("hook".into())),
+        requested: Some(ms(REQUESTED)),
+    });
+    assert_eq!(of.verdict, Verdict::PrestopExhaustedGrace, "{}", of.proof.sentence);
+}
