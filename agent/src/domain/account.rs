@@ -29,8 +29,10 @@ use std::{
 
 /// The stop signal where nobody says otherwise: SIGTERM.
 const DEFAULT_STOP_SIGNAL: u8 = 15;
-/// The watch may be this much behind the kubelet's own.
-const WATCH_LAG: Duration = Duration::from_secs(1);
+/// What kubelet and runtime add to the grace: containers that ended further apart did not end
+/// together.
+const TOGETHER: Duration = Duration::from_secs(10);
+
 /// All that the sources told.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
@@ -199,9 +201,9 @@ impl<'a> Account<'a> {
     /// The deletion request, if something of the pod still ran when it came.
     fn request(&self, members: &BTreeSet<ContainerId>) -> Option<&'a Request> {
         let request = self.object()?.request()?;
-        let ran_after = |at: Option<BootTime>| at.is_none_or(|at| at + WATCH_LAG >= request.at);
+        let ran_after = |at: Option<BootTime>| at.is_none_or(|at| at >= request.since);
         let containers = members.iter().any(|id| ran_after(self.ended(id)));
-        let sandbox = self.own_sandboxes().any(|s| s.stopped.is_none_or(|s| s.by >= request.at));
+        let sandbox = self.own_sandboxes().any(|s| s.stopped.is_none_or(|s| s.by >= request.since));
         (containers || sandbox).then_some(request)
     }
 
@@ -217,7 +219,7 @@ impl<'a> Account<'a> {
         let last = || self.of.runtime.container(id).is_none_or(|c| self.is_last_attempt(c));
         match (request, self.ended(id)) {
             (Some(request), Some(ended)) => {
-                ended >= request.at || (ended + WATCH_LAG >= request.at && last())
+                ended >= request.at || (ended >= request.since && last())
             }
             _ => true,
         }
@@ -227,7 +229,7 @@ impl<'a> Account<'a> {
     /// pod that was long over.
     fn gone(&self, members: &BTreeSet<ContainerId>) -> Option<Between> {
         let gone = self.object()?.gone?;
-        let ran = members.iter().any(|id| self.ended(id).is_none_or(|at| at > gone.by));
+        let ran = members.iter().any(|id| self.ended(id).is_none_or(|at| at >= gone.after));
         let mirror = self.object().is_some_and(Object::is_mirror);
         (ran || mirror || self.request(members).is_some()).then_some(gone)
     }
@@ -299,17 +301,44 @@ impl<'a> Account<'a> {
         !self.containers().filter(same).any(|c| attempt(c) > attempt(container))
     }
 
-    /// Those that decide how the pod ended: the last attempt of each main container. Init
-    /// containers are over by then, and the kubelet stops sidecars when all others have ended.
+    /// Those that ended in the pod's end: after the request, or, where there was none, together
+    /// with the last one. Earlier deaths have been told by themselves, and so have those that were
+    /// followed by another attempt. Init containers are over by then, unless they were all.
+    fn in_the_end<'m>(
+        &'m self,
+        members: &'m BTreeSet<ContainerId>,
+    ) -> impl Iterator<Item = &'m ContainerId> {
+        let request = self.request(members);
+        let last = members.iter().filter_map(|id| self.ended(id)).max();
+        let container = |id: &ContainerId| self.of.runtime.container(id);
+        let is_init = |c: &Container| self.kind(&c.info.name) == ContainerKind::Init;
+        let only_init = members.iter().filter_map(container).all(is_init);
+        let grace = members
+            .iter()
+            .filter_map(|id| self.longest_grace(container(id)?, None))
+            .filter_map(|seconds| u64::try_from(seconds).ok())
+            .max()
+            .unwrap_or_default();
+        let window = Duration::from_secs(grace) + TOGETHER;
+        members.iter().filter(move |id| match request {
+            Some(_) => self.ran_into(request, id),
+            None => {
+                let of_end = |c: &Container| self.is_last_attempt(c) && (only_init || !is_init(c));
+                let late = self.ended(id).zip(last).is_none_or(|(at, last)| at + window >= last);
+                late && self.of.runtime.container(id).is_none_or(of_end)
+            }
+        })
+    }
+
+    /// Those that decide how the pod ended: the main ones. The kubelet stops sidecars when all
+    /// others have ended.
     fn deciding<'m>(
         &'m self,
         members: &'m BTreeSet<ContainerId>,
     ) -> impl Iterator<Item = &'m ContainerId> {
-        members.iter().filter(|id| {
-            self.of.runtime.container(id).is_some_and(|c| {
-                self.kind(&c.info.name) == ContainerKind::Main && self.is_last_attempt(c)
-            })
-        })
+        let is_main = |c: &Container| self.kind(&c.info.name) == ContainerKind::Main;
+        self.in_the_end(members)
+            .filter(move |id| self.of.runtime.container(id).is_some_and(is_main))
     }
 
     fn kind(&self, container: &str) -> ContainerKind {
@@ -327,7 +356,9 @@ impl<'a> Account<'a> {
             .any(|j| j.milestones.iter().any(|m| m.kind == MilestoneKind::StopBegan));
         let complete = judged.iter().all(|j| j.as_ref().is_some_and(|j| j.exit.is_some()));
         let outlived = self.outlived(members).is_some();
-        let deleted = self.request(members).is_some();
+        // Or it went while nobody watched.
+        let unseen = |gone: Between| gone.after < gone.by;
+        let deleted = self.request(members).is_some() || self.gone(members).is_some_and(unseen);
         let is_static = self.is_static();
         cause(Circumstances {
             object: self.object(),
@@ -342,7 +373,7 @@ impl<'a> Account<'a> {
     /// By how much the processes outlived the object.
     fn outlived(&self, members: &BTreeSet<ContainerId>) -> Option<Duration> {
         let gone = self.gone(members)?;
-        let last = members.iter().filter_map(|id| self.ended(id)).max()?;
+        let last = members.iter().filter_map(|id| self.ended_at_the_earliest(id)).max()?;
         (last > gone.by && !self.object()?.is_mirror()).then(|| last.since(gone.by))
     }
 
@@ -410,6 +441,7 @@ impl<'a> Account<'a> {
             longest_grace_seconds: self.longest_grace(container, request),
             pre_stop: pre_stop.as_ref(),
             requested: request.map(|r| r.at),
+            earliest_request: request.map(|r| r.since),
         });
         Some(match self.isolated(container) {
             Some(how) => judged.unseen(&how),
@@ -441,7 +473,7 @@ impl<'a> Account<'a> {
         let processes = self.processes_of(id).unwrap_or(&nothing);
         let container = self.of.runtime.container(id);
         let alone = BTreeSet::from([id.clone()]);
-        let request = self.request(&alone);
+        let request = self.request(&alone).filter(|r| self.ran_into(Some(*r), id));
         let stop_signal = container.map_or(DEFAULT_STOP_SIGNAL, |c| self.stop_signal(c));
         let name = container.map(|c| c.info.name.clone()).unwrap_or_default();
         let grace_seconds = container.and_then(|c| self.grace(c, request));
@@ -456,6 +488,7 @@ impl<'a> Account<'a> {
             longest_grace_seconds: container.and_then(|c| self.longest_grace(c, request)),
             pre_stop: pre_stop.as_ref(),
             requested: request.map(|r| r.at),
+            earliest_request: request.map(|r| r.since),
         });
         let isolated = container.and_then(|c| self.isolated(c));
         let (judged, processes) = match &isolated {
@@ -553,16 +586,8 @@ impl<'a> Account<'a> {
         let request = self.request(members);
         let gone = self.gone(members);
         let cause = self.cause(members);
-        let mut containers: Vec<ContainerDeath> = members
-            .iter()
-            .filter(|id| match request {
-                // Earlier deaths of a pod that is deleted later have been told by themselves,
-                Some(_) => self.ran_into(request, id),
-                // and so were those that were followed by another attempt.
-                None => self.of.runtime.container(id).is_none_or(|c| self.is_last_attempt(c)),
-            })
-            .map(|id| self.death(id, Some(&cause)))
-            .collect();
+        let mut containers: Vec<ContainerDeath> =
+            self.in_the_end(members).map(|id| self.death(id, Some(&cause))).collect();
         let order = |id: &ContainerId| {
             self.of.runtime.container(id).map(|c| (c.info.created, c.info.name.clone()))
         };
@@ -686,8 +711,9 @@ impl<'a> Account<'a> {
             Some(request) => {
                 // The kubelet may have heard of it before this watch did; never before it was
                 // asked, by the apiserver's clock.
-                let lower = self.of.anchor.boot(request.asked_wall);
-                stop_began.filter(|at| *at >= lower).map_or(request.at, |at| at.min(request.at))
+                stop_began
+                    .filter(|at| *at >= request.since)
+                    .map_or(request.at, |at| at.min(request.at))
             }
             None => {
                 let gone = gone.map(|g| g.by).filter(|_| !self.is_static());

@@ -15,6 +15,13 @@ use std::{
 /// Bound on remembered pods: beyond it the longest gone are forgotten, then new ones refused.
 const MAX_KNOWN: usize = 16_384;
 const MAX_DEADLINES: usize = 8;
+/// The watch may be this late (the default settle window); by clocks alone an event of a watch that
+/// works is not dated back further.
+const WATCH_LAG: Duration = Duration::from_secs(5);
+/// `DefaultTerminationGracePeriodSeconds` (core/v1).
+const DEFAULT_GRACE_SECONDS: i64 = 30;
+/// By so much at least: the apiserver's clock is another machine's.
+const CLOCK_SKEW: Duration = Duration::from_secs(1);
 
 /// A deletion request, or a later change of its deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +31,9 @@ pub struct Request {
     pub at: BootTime,
     /// How much earlier it may have been.
     pub uncertainty: Duration,
+    /// The earliest moment at which the kubelet may have heard of it: the apiserver's own figure,
+    /// as far as the watch may be late.
+    pub since: BootTime,
     /// deletionGracePeriodSeconds.
     pub grace_seconds: i64,
     /// deletionTimestamp − grace by the apiserver's clock: the lower bound.
@@ -55,6 +65,8 @@ pub struct Objects {
     in_sync: bool,
     ever_in_sync: bool,
     last_in_sync: BootTime,
+    /// The last event before the watch last broke, and when it was in sync again.
+    outage: Option<(BootTime, Option<BootTime>)>,
     refused: u64,
 }
 
@@ -67,6 +79,7 @@ impl Objects {
             in_sync: false,
             ever_in_sync: false,
             last_in_sync: BootTime(0),
+            outage: None,
             refused: 0,
         }
     }
@@ -74,6 +87,7 @@ impl Objects {
     /// Takes an event. Returns the pods that it touches.
     pub fn learn(&mut self, at: BootTime, event: ApiEvent) -> BTreeSet<PodUid> {
         let mut touched = BTreeSet::new();
+        let not_before = self.not_before(at);
         match event {
             ApiEvent::Snapshot { pods } => {
                 let listed: BTreeSet<PodUid> = pods.iter().map(runtime_uid).collect();
@@ -85,17 +99,17 @@ impl Objects {
                     }
                 }
                 for pod in pods {
-                    touched.extend(self.apply(at, pod, true));
+                    touched.extend(self.apply(at, pod, Told::Listed));
                 }
                 self.synced(at);
             }
             ApiEvent::Applied(pod) => {
                 self.synced(at);
-                touched.extend(self.apply(at, pod, false));
+                touched.extend(self.apply(at, pod, Told::Watched { not_before }));
             }
             ApiEvent::Deleted(pod) => {
                 self.synced(at);
-                let uid = self.apply(at, pod, false);
+                let uid = self.apply(at, pod, Told::Watched { not_before });
                 if let Some(uid) = &uid
                     && let Some(object) = self.pods.get_mut(uid)
                 {
@@ -105,6 +119,7 @@ impl Objects {
             }
             ApiEvent::OutOfSync { .. } => {
                 if self.in_sync {
+                    self.outage = Some((self.last_in_sync, None));
                     self.last_in_sync = at;
                 }
                 self.in_sync = false;
@@ -114,15 +129,29 @@ impl Objects {
         touched
     }
 
+    /// What a watch event tells happened after this.
+    fn not_before(&self, at: BootTime) -> BootTime {
+        let late = match self.outage {
+            Some((from, None)) => from,
+            // What had queued up meanwhile comes now.
+            Some((from, Some(to))) if at <= to + WATCH_LAG => from,
+            _ => at,
+        };
+        late - WATCH_LAG
+    }
+
     fn synced(&mut self, at: BootTime) {
+        if let Some((_, to @ None)) = &mut self.outage {
+            *to = Some(at);
+        }
         self.in_sync = true;
         self.ever_in_sync = true;
         self.last_in_sync = at;
     }
 
-    fn apply(&mut self, at: BootTime, pod: ApiPod, from_list: bool) -> Option<PodUid> {
+    fn apply(&mut self, at: BootTime, pod: ApiPod, told: Told) -> Option<PodUid> {
         let uid = runtime_uid(&pod);
-        let request = request(&pod, at, from_list, &self.anchor);
+        let request = request(&pod, at, told, &self.anchor);
         if let Some(known) = self.pods.get_mut(&uid) {
             if known.gone.is_some() {
                 // Only a static pod's object comes back: its mirror was deleted, or its manifest
@@ -156,7 +185,7 @@ impl Objects {
                 self.refused += 1;
                 return None;
             }
-            let found_deleting = from_list && request.is_some();
+            let found_deleting = told == Told::Listed && request.is_some();
             let object = Object {
                 pod,
                 requested: request,
@@ -226,19 +255,37 @@ fn runtime_uid(pod: &ApiPod) -> PodUid {
     pod.mirror_of.clone().unwrap_or_else(|| PodUid::new(&pod.uid))
 }
 
-fn request(pod: &ApiPod, at: BootTime, from_list: bool, anchor: &Anchor) -> Option<Request> {
+/// How the state of a pod came.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Listed,
+    Watched { not_before: BootTime },
+}
+
+fn request(pod: &ApiPod, at: BootTime, told: Told, anchor: &Anchor) -> Option<Request> {
     let deadline = pod.deletion_timestamp?;
     let grace_seconds = pod.deletion_grace_seconds.unwrap_or(0).max(0);
     let asked_wall =
         WallTime(deadline.0.saturating_sub(grace_seconds.saturating_mul(1_000_000_000)));
-    let earliest = anchor.boot(asked_wall).min(at);
-    let (at, uncertainty) = if from_list {
-        // Whole seconds of another machine's clock.
-        (earliest, Duration::from_secs(1))
+    let asked = anchor.boot(asked_wall).min(at);
+    // An earlier request, which nobody saw, may have granted more: this one has only shortened it.
+    let granted = pod.grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS).max(grace_seconds);
+    let first = if granted > grace_seconds {
+        asked - Duration::from_secs(granted.unsigned_abs())
     } else {
-        (at, Duration::ZERO)
+        asked
     };
-    Some(Request { at, uncertainty, grace_seconds, asked_wall })
+    let (at, uncertainty, since) = match told {
+        // Whole seconds of another machine's clock.
+        Told::Listed => (asked, CLOCK_SKEW, first - CLOCK_SKEW),
+        Told::Watched { not_before } if not_before + WATCH_LAG < at => {
+            (at, Duration::ZERO, first.max(not_before))
+        }
+        Told::Watched { not_before } => {
+            (at, Duration::ZERO, asked.min(at - CLOCK_SKEW).max(not_before))
+        }
+    };
+    Some(Request { at, uncertainty, since, grace_seconds, asked_wall })
 }
 
 impl Object {

@@ -10,9 +10,6 @@ use super::{
 };
 use std::time::Duration;
 
-/// The watch may hand out the delete request this much later than the kubelet got it.
-const REQUEST_LAG: Duration = Duration::from_secs(1);
-
 /// From the end of the hook to the stop signal: 10 to 30 ms on an idle node (FACTS §7).
 const HOOK_TO_STOP: Duration = Duration::from_millis(500);
 
@@ -48,6 +45,8 @@ pub struct Search<'a> {
     pub kind: ContainerKind,
     /// When the pod's deletion was requested.
     pub requested: Option<BootTime>,
+    /// The earliest moment at which the kubelet may have heard of that.
+    pub earliest_request: Option<BootTime>,
     /// The grace in force, seconds.
     pub grace_seconds: Option<i64>,
     /// The stop signal.
@@ -67,8 +66,9 @@ impl Search<'_> {
         }
     }
 
+    /// The kubelet makes a grace of 0 a second (pod_workers.go).
     fn grace(&self) -> Option<Duration> {
-        Some(Duration::from_secs(u64::try_from(self.grace_seconds?).ok()?))
+        Some(Duration::from_secs(u64::try_from(self.grace_seconds?).ok()?.max(1)))
     }
 
     /// Which of the processes from outside was the hook: begun after the request (less the watch's
@@ -78,8 +78,8 @@ impl Search<'_> {
     /// of the same name ends in that very moment.
     fn process(&self, binary: &str) -> Option<HookRun> {
         let until = self.stop.or(self.exit)?;
-        let since = match self.requested {
-            Some(at) => at - REQUEST_LAG,
+        let since = match self.earliest_request {
+            Some(at) => at,
             None => until - (self.grace()? + Duration::from_secs(1)),
         };
         let name: String = binary.chars().take(15).collect(); // TASK_COMM_LEN

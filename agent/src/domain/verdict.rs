@@ -19,6 +19,9 @@ pub const GRACE_FLOOR_SECONDS: i64 = 2;
 /// Where nobody says otherwise (`DefaultTerminationGracePeriodSeconds`, core/v1).
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 
+/// A program that nobody kills may take this long to leave after the stop signal.
+const UNHURRIED: Duration = Duration::from_secs(600);
+
 /// The kubelet's clock runs from its ExecSync call, ours from the hook's exec.
 const EXEC_START: Duration = Duration::from_millis(500);
 
@@ -45,6 +48,8 @@ pub struct Case<'a> {
     pub pre_stop: Option<&'a Hook>,
     /// When the pod's deletion was requested.
     pub requested: Option<BootTime>,
+    /// The earliest moment at which the kubelet may have heard of that.
+    pub earliest_request: Option<BootTime>,
 }
 
 /// What came of it.
@@ -154,8 +159,25 @@ impl<'a> Facts<'a> {
         let processes = case.processes;
         let exit = processes.exit();
         let before_exit = |s: &&Sent| exit.is_none_or(|(at, _)| s.at <= at);
+        let killed_at = processes
+            .sent()
+            .filter(before_exit)
+            .find(|s| s.from_outside && s.signal.signal == SIGKILL)
+            .map(|s| s.at);
+        // What somebody sent long before has nothing to do with this stop.
+        let since = case.earliest_request.unwrap_or_else(|| {
+            let longest = Duration::from_secs(longest_grace(&case)) + LONGEST_STOP_CALL;
+            match (killed_at, exit) {
+                (Some(killed), _) => killed - longest,
+                (None, Some((left, _))) => left - longest.max(UNHURRIED),
+                (None, None) => BootTime(0),
+            }
+        });
         let stop = processes.sent().filter(before_exit).find(|s| {
-            s.from_outside && s.signal.signal == case.stop_signal && s.signal.signal != SIGKILL
+            s.from_outside
+                && s.at >= since
+                && s.signal.signal == case.stop_signal
+                && s.signal.signal != SIGKILL
         });
         let taken = stop.and_then(|stop| {
             processes.taken().find(|t| {
@@ -191,6 +213,7 @@ impl<'a> Facts<'a> {
             processes: case.processes,
             kind: case.kind,
             requested: case.requested,
+            earliest_request: case.earliest_request,
             grace_seconds: case.grace_seconds,
             stop: self.stop.map(|s| s.at),
             exit: self.exit.map(|(at, _)| at),
@@ -239,8 +262,10 @@ impl<'a> Facts<'a> {
     /// way by then.
     fn came_late(&self, at: BootTime, what: &str) -> Option<String> {
         let found = self.case.processes.found?;
-        let grace = self.case.longest_grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
-        let longest = u64::try_from(grace.max(GRACE_FLOOR_SECONDS)).ok()?;
+        let longest = longest_grace(&self.case);
+        if self.case.requested.is_some_and(|requested| requested < found) {
+            return Some("it was being deleted when the agent came".into());
+        }
         let watched = at.since(found);
         (watched < Duration::from_secs(longest) + LONGEST_STOP_CALL)
             .then(|| format!("the agent began to watch it only {} before {what}", secs(watched)))
@@ -674,6 +699,12 @@ impl<'a> Facts<'a> {
         list.sort_by_key(|m| (m.at, m.kind));
         list
     }
+}
+
+/// The longest that a stop of it may take until SIGKILL, seconds.
+fn longest_grace(case: &Case<'_>) -> u64 {
+    let grace = case.longest_grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
+    u64::try_from(grace.max(GRACE_FLOOR_SECONDS)).unwrap_or_default()
 }
 
 fn ended_with(status: ExitStatus) -> String {

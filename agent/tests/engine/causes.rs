@@ -18,6 +18,7 @@ fn object(disruption: Option<&str>, reason: &str, grace: Option<i64>) -> Object 
     let requested = grace.map(|grace_seconds| Request {
         at: BootTime(1),
         uncertainty: Duration::ZERO,
+        since: BootTime(1),
         grace_seconds,
         asked_wall: WallTime(0),
     });

@@ -34,6 +34,7 @@ fn judged(script: Script, pre_stop: Option<&Hook>, expected: Verdict, says: &str
         longest_grace_seconds: Some(10),
         pre_stop,
         requested: Some(ms(900)),
+        earliest_request: Some(ms(1)),
     });
     assert_eq!(judgement.verdict, expected, "{}", judgement.proof.sentence);
     assert!(judgement.proof.sentence.contains(says), "{}", judgement.proof.sentence);
@@ -224,6 +225,7 @@ fn milestones_are_in_order_of_time() {
         longest_grace_seconds: Some(10),
         pre_stop: None,
         requested: None,
+        earliest_request: None,
     });
     let kinds: Vec<MilestoneKind> = judgement.milestones.iter().map(|m| m.kind).collect();
     use MilestoneKind::{Empty, Exited, StopBegan, TermHandled, TermSent};

@@ -22,6 +22,7 @@ fn judged(script: &Script, hook: &Hook, kind: ContainerKind, requested: bool) ->
         longest_grace_seconds: Some(10),
         pre_stop: Some(hook),
         requested: requested.then_some(ms(REQUESTED)),
+        earliest_request: requested.then_some(ms(REQUESTED - 900)),
     })
 }
 
@@ -127,6 +128,7 @@ fn a_hook_that_is_cut_off_at_a_grace_of_a_second() {
         longest_grace_seconds: Some(1),
         pre_stop: Some(&Hook::Exec("hook".into())),
         requested: Some(ms(REQUESTED)),
+        earliest_request: Some(ms(REQUESTED - 900)),
     });
     assert_eq!(of.verdict, Verdict::PrestopExhaustedGrace, "{}", of.proof.sentence);
 }

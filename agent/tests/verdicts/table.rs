@@ -61,6 +61,7 @@ fn verdict(response: (&str, Build), end: (&str, Build), loss: Option<LossKind>) 
         longest_grace_seconds: Some(10),
         pre_stop: None,
         requested: Some(ms(900)),
+        earliest_request: Some(ms(1)),
     });
     assert!(judgement.proof.sentence.ends_with('.'), "{}", judgement.proof.sentence);
     judgement.verdict.to_string()

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Past its deadline by more than this counts as missed: the kubelet's floor of 2 s and the most
 /// that it was seen to take before it does anything (FACTS §7).
-const DEADLINE_SLACK: Duration = Duration::from_secs(4);
+const DEADLINE_SLACK: Duration = Duration::from_secs(6);
 
 /// Lists are made this often while a pod dies, and the runtime may need a moment to notice.
 const NOTICE: Duration = Duration::from_secs(5);
