@@ -544,6 +544,7 @@ impl<'a> Account<'a> {
             object: self.object(),
             container: &name,
             stopped: stop_began.is_some(),
+            started: self.object().and_then(|o| o.was_started(id)),
             pod: in_pods_end.cloned(),
             failed_probes: stop_began.map_or(0, |at| processes.failed_probes(at)),
         });

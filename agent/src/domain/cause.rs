@@ -128,6 +128,9 @@ pub struct ContainerCircumstances<'a> {
     pub container: &'a str,
     /// It was sent the stop signal.
     pub stopped: bool,
+    /// By its status it had started, which it has once it has passed its startup probe; `None`:
+    /// no status told while it ran.
+    pub started: Option<bool>,
     /// The cause of the pod's own end, if the container ended with it.
     pub pod: Option<Reason>,
     /// How many processes from outside failed in a row just before it was stopped.
@@ -150,31 +153,44 @@ pub fn container_cause(of: ContainerCircumstances<'_>) -> Reason {
     }
     // Liveness and startup kills are in no watch: inferred from the spec and `started`.
     let spec = of.object.and_then(|o| o.pod.containers.get(of.container));
+    let Some(spec) = spec else {
+        return reason(
+            Cause::Unknown,
+            Source::Inferred,
+            "It was told to stop while the pod goes on; why is not known, for the apiserver never \
+             told of the pod's probes.",
+        );
+    };
     let probes = match of.failed_probes {
         0 => String::new(),
         n => format!(", and the last {n} process(es) that the kubelet ran in it failed"),
     };
     let source = if of.failed_probes > 0 { Source::Kernel } else { Source::Inferred };
-    match spec {
-        Some(c) if c.startup_probe && c.started == Some(false) => {
+    match (spec.liveness_probe, spec.startup_probe, of.started) {
+        (_, true, Some(false)) => {
             let sentence = format!(
                 "Inferred: its startup probe had not succeeded yet{probes}; the pod goes on."
             );
             reason(Cause::Startup, source, sentence)
         }
-        Some(c) if c.liveness_probe => {
+        (_, true, None) => reason(
+            Cause::Unknown,
+            Source::Inferred,
+            "It was told to stop while the pod goes on; whether its startup probe had succeeded \
+             by then is not known, for the apiserver did not tell while it ran.",
+        ),
+        (true, ..) => {
             let sentence = format!("Inferred: it has a liveness probe{probes}; the pod goes on.");
             reason(Cause::Liveness, source, sentence)
         }
-        Some(_) => {
+        (false, true, Some(true)) => {
+            let sentence = "Inferred: it has no liveness probe, its startup probe had succeeded, \
+                            and the pod goes on.";
+            reason(Cause::Restart, Source::Inferred, sentence)
+        }
+        (false, false, _) => {
             let sentence = "Inferred: it has no liveness or startup probe, and the pod goes on.";
             reason(Cause::Restart, Source::Inferred, sentence)
         }
-        None => reason(
-            Cause::Unknown,
-            Source::Inferred,
-            "It was told to stop while the pod goes on; why is not known, for the apiserver never \
-             told of the pod's probes.",
-        ),
     }
 }

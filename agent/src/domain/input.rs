@@ -624,6 +624,13 @@ pub struct ApiContainer {
     pub terminated: Vec<ApiTerminated>,
 }
 
+impl ApiContainer {
+    /// By its status, the attempt that the status names has ended.
+    pub fn is_terminated(&self) -> bool {
+        self.id.is_some() && self.terminated.iter().any(|t| t.id == self.id)
+    }
+}
+
 /// The kind of a container in its pod.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -2,7 +2,7 @@
 //! first sight, since a later one may move the deadline (FACTS §3).
 
 use super::{
-    ids::PodUid,
+    ids::{ContainerId, PodUid},
     input::{ApiEvent, ApiPod},
     runtime::Between,
     time::{Anchor, BootTime, WallTime},
@@ -22,6 +22,8 @@ const WATCH_LAG: Duration = Duration::from_secs(5);
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 /// By so much at least: the apiserver's clock is another machine's.
 const CLOCK_SKEW: Duration = Duration::from_secs(1);
+/// Bound on remembered attempts of a pod's containers: the oldest go.
+const MAX_ATTEMPTS: usize = 64;
 
 /// A deletion request, or a later change of its deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +57,9 @@ pub struct Object {
     pub found_deleting: bool,
     /// It is gone.
     pub gone: Option<Between>,
+    /// Whether an attempt of a container was ever seen started, in order of first sight: the
+    /// kubelet sets `started` to false as soon as a container is stopped (prober_manager.go).
+    started: Vec<(ContainerId, bool)>,
 }
 
 /// All that the apiserver told.
@@ -180,20 +185,14 @@ impl Objects {
                 known.last_delete = Some(at);
             }
             known.pod = pod;
+            known.learn_started();
         } else {
             if self.pods.len() >= MAX_KNOWN && !self.forget_oldest() {
                 self.refused += 1;
                 return None;
             }
             let found_deleting = told == Told::Listed && request.is_some();
-            let object = Object {
-                pod,
-                requested: request,
-                changed: Vec::new(),
-                last_delete: None,
-                found_deleting,
-                gone: None,
-            };
+            let object = Object { requested: request, found_deleting, ..Object::new(pod) };
             self.pods.insert(uid.clone(), object);
         }
         Some(uid)
@@ -289,6 +288,40 @@ fn request(pod: &ApiPod, at: BootTime, told: Told, anchor: &Anchor) -> Option<Re
 }
 
 impl Object {
+    /// A pod as first seen, with no request to delete it.
+    pub fn new(pod: ApiPod) -> Self {
+        let mut object = Self {
+            pod,
+            requested: None,
+            changed: Vec::new(),
+            last_delete: None,
+            found_deleting: false,
+            gone: None,
+            started: Vec::new(),
+        };
+        object.learn_started();
+        object
+    }
+
+    fn learn_started(&mut self) {
+        for container in self.pod.containers.values() {
+            let (Some(id), Some(started)) = (&container.id, container.started) else { continue };
+            if let Some((_, ever)) = self.started.iter_mut().find(|(known, _)| known == id) {
+                *ever |= started;
+            } else if !container.is_terminated() {
+                self.started.push((id.clone(), started));
+            }
+        }
+        let excess = self.started.len().saturating_sub(MAX_ATTEMPTS);
+        self.started.drain(..excess);
+    }
+
+    /// Whether this attempt of a container was ever seen started: that it has passed its startup
+    /// probe, if it has one. `None`: it was never seen running.
+    pub fn was_started(&self, container: &ContainerId) -> Option<bool> {
+        self.started.iter().find(|(id, _)| id == container).map(|(_, ever)| *ever)
+    }
+
     /// It is the apiserver's image of a static pod: its deletion stops nothing.
     pub fn is_mirror(&self) -> bool {
         self.pod.mirror_of.is_some()

@@ -1,8 +1,9 @@
 //! Circumstances → cause, with what says so.
 
+use super::world::{CODE_0, container, ids, object as seen, running, sandbox};
 use coroner::domain::{
     cause::{Circumstances, ContainerCircumstances, cause, container_cause},
-    input::{ApiContainer, ApiPod},
+    input::{ApiContainer, ApiEvent, ApiPod, CriState},
     object::{Object, Request},
     observation::{Cause, Source},
     time::{BootTime, WallTime},
@@ -22,14 +23,9 @@ fn object(disruption: Option<&str>, reason: &str, grace: Option<i64>) -> Object 
         grace_seconds,
         asked_wall: WallTime(0),
     });
-    Object {
-        pod,
-        requested,
-        changed: Vec::new(),
-        last_delete: None,
-        found_deleting: false,
-        gone: None,
-    }
+    let mut object = Object::new(pod);
+    object.requested = requested;
+    object
 }
 
 const NOTHING: Circumstances<'static> = Circumstances {
@@ -111,27 +107,70 @@ fn causes_of_a_containers_own_stop() {
     };
     let plain = with(|_| {});
     let liveness = with(|c| c.liveness_probe = true);
-    let starting = with(|c| (c.startup_probe, c.started) = (true, Some(false)));
-    let started =
-        with(|c| (c.startup_probe, c.liveness_probe, c.started) = (true, true, Some(true)));
+    let startup = with(|c| c.startup_probe = true);
+    let both = with(|c| (c.startup_probe, c.liveness_probe) = (true, true));
     let (kernel, inferred) = (Source::Kernel, Source::Inferred);
+    let (yes, no) = (Some(true), Some(false));
     let rows = [
-        (Some(&plain), 0, Cause::Restart, inferred, "no liveness or startup probe"),
-        (Some(&liveness), 0, Cause::Liveness, inferred, "it has a liveness probe; the pod goes on"),
-        (Some(&liveness), 3, Cause::Liveness, kernel, "the last 3 process(es)"),
-        (Some(&starting), 0, Cause::Startup, inferred, "had not succeeded yet"),
-        (Some(&started), 1, Cause::Liveness, kernel, "the last 1 process(es)"),
-        (None, 3, Cause::Unknown, inferred, "never told of the pod's probes"),
+        (Some(&plain), no, 0, Cause::Restart, inferred, "no liveness or startup probe"),
+        (Some(&liveness), yes, 0, Cause::Liveness, inferred, "has a liveness probe; the pod"),
+        (Some(&liveness), None, 3, Cause::Liveness, kernel, "the last 3 process(es)"),
+        (Some(&startup), no, 0, Cause::Startup, inferred, "had not succeeded yet"),
+        (Some(&startup), yes, 0, Cause::Restart, inferred, "its startup probe had succeeded"),
+        (Some(&startup), None, 0, Cause::Unknown, inferred, "did not tell while it ran"),
+        (Some(&both), no, 2, Cause::Startup, kernel, "the last 2 process(es)"),
+        (Some(&both), yes, 1, Cause::Liveness, kernel, "the last 1 process(es)"),
+        (Some(&both), None, 1, Cause::Unknown, inferred, "startup probe had succeeded by then"),
+        (None, None, 3, Cause::Unknown, inferred, "never told of the pod's probes"),
     ];
-    for (object, failed_probes, expected, source, says) in rows {
+    for (object, started, failed_probes, expected, source, says) in rows {
         let told = container_cause(ContainerCircumstances {
             object,
             container: "c",
             stopped: true,
+            started,
             pod: None,
             failed_probes,
         });
         assert_eq!((told.cause, told.source), (expected, source), "{}", told.sentence);
         assert!(told.sentence.contains(says), "{}", told.sentence);
     }
+}
+
+/// A container that has long started, with a startup and a liveness probe, is stopped; `before` and
+/// `after` are what its status says of it while it runs, and once it is stopped.
+fn told_of_a_stop(before: Option<bool>, after: Option<bool>) -> Cause {
+    let mut world = running(1);
+    let mut pod = seen(1, false, world.at());
+    let c = pod.containers.get_mut("c").unwrap();
+    (c.liveness_probe, c.startup_probe) = (true, true);
+    (c.started, c.id) = (before, Some(ids(1).2));
+    world.api(ApiEvent::Applied(pod.clone()));
+    world.ticks(3600);
+    world.term(1, true);
+    world.later(500).exits(1, CODE_0);
+    let mut next = container(1, CriState::Running);
+    next.id = "c".repeat(64).as_str().into();
+    next.attempt = 1;
+    world
+        .later(500)
+        .lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited), next.clone()]);
+    world.status(1, 0);
+    let c = pod.containers.get_mut("c").unwrap();
+    c.started = after;
+    world.later(200).api(ApiEvent::Applied(pod.clone()));
+    let c = pod.containers.get_mut("c").unwrap();
+    (c.started, c.restarts, c.id) = (Some(false), 1, Some(next.id));
+    world.later(500).api(ApiEvent::Applied(pod));
+    world.ticks(30);
+    world.died[0].cause
+}
+
+/// The kubelet sets `started: false` for whatever does not run (prober_manager.go), and the next
+/// attempt has not started yet.
+#[test]
+fn a_liveness_kill_is_no_startup_kill() {
+    assert_eq!(told_of_a_stop(Some(true), Some(false)), Cause::Liveness);
+    assert_eq!(told_of_a_stop(Some(false), Some(false)), Cause::Startup);
+    assert_eq!(told_of_a_stop(None, None), Cause::Unknown);
 }
