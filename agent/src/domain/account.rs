@@ -355,6 +355,7 @@ impl<'a> Account<'a> {
             .flatten()
             .any(|j| j.milestones.iter().any(|m| m.kind == MilestoneKind::StopBegan));
         let complete = judged.iter().all(|j| j.as_ref().is_some_and(|j| j.exit.is_some()));
+        let unproven = judged.iter().flatten().find_map(|j| j.unproven.as_deref());
         let outlived = self.outlived(members).is_some();
         // Or it went while nobody watched.
         let unseen = |gone: Between| gone.after < gone.by;
@@ -367,6 +368,7 @@ impl<'a> Account<'a> {
             is_static,
             stopped,
             complete,
+            unproven,
         })
     }
 
@@ -544,6 +546,7 @@ impl<'a> Account<'a> {
             object: self.object(),
             container: &name,
             stopped: stop_began.is_some(),
+            unproven: judged.unproven.as_deref(),
             started: self.object().and_then(|o| o.was_started(id)),
             pod: in_pods_end.cloned(),
             failed_probes: stop_began.map_or(0, |at| processes.failed_probes(at)),

@@ -20,6 +20,8 @@ pub struct Circumstances<'a> {
     pub stopped: bool,
     /// The agent knows how all of its containers ended.
     pub complete: bool,
+    /// What is missing that may hold a stop, where none was seen.
+    pub unproven: Option<&'a str>,
 }
 
 fn reason(cause: Cause, source: Source, sentence: impl Into<String>) -> Reason {
@@ -34,7 +36,7 @@ pub fn cause(of: Circumstances<'_>) -> Reason {
             let sentence = "A static pod was stopped: its manifest was removed or changed.";
             reason(Cause::StaticRemoved, Source::Inferred, sentence)
         } else {
-            left_by_themselves()
+            not_stopped(of)
         };
     }
     if of.deleted || of.outlived {
@@ -43,30 +45,36 @@ pub fn cause(of: Circumstances<'_>) -> Reason {
     if let Some(reason) = of.object.and_then(by_kubelet) {
         return reason;
     }
-    match (of.stopped, of.complete) {
-        (true, _) if of.object.is_none() => reason(
-            Cause::Unknown,
-            Source::Inferred,
-            "It was told to stop; why is not known, for the apiserver never told of the pod.",
-        ),
-        (true, _) => reason(
-            Cause::Unknown,
-            Source::Inferred,
-            "It was told to stop without a deletion, and its status names no reason.",
-        ),
-        (false, false) => reason(
+    if !of.stopped {
+        return not_stopped(of);
+    }
+    let sentence = match of.object {
+        None => "It was told to stop; why is not known, for the apiserver never told of the pod.",
+        Some(_) => "It was told to stop without a deletion, and its status names no reason.",
+    };
+    reason(Cause::Unknown, Source::Inferred, sentence)
+}
+
+/// No stop was seen: there was none, unless evidence is missing.
+fn not_stopped(of: Circumstances<'_>) -> Reason {
+    match of.unproven {
+        _ if !of.complete => reason(
             Cause::Unknown,
             Source::Inferred,
             "Whether it was told to stop is not known: the kernel's record of how a container of \
              it ended is missing.",
         ),
-        (false, true) => left_by_themselves(),
+        Some(missing) => perhaps_stopped(missing),
+        None => {
+            let sentence = "Its main containers ended, and none had been told to stop.";
+            reason(Cause::Completed, Source::Kernel, sentence)
+        }
     }
 }
 
-fn left_by_themselves() -> Reason {
-    let sentence = "Its main containers ended, and none had been told to stop.";
-    reason(Cause::Completed, Source::Kernel, sentence)
+fn perhaps_stopped(missing: &str) -> Reason {
+    let sentence = format!("Whether it was told to stop is not known: {missing}.");
+    reason(Cause::Unknown, Source::Inferred, sentence)
 }
 
 fn deletion(of: Circumstances<'_>, disruption: Option<&str>) -> Reason {
@@ -128,6 +136,8 @@ pub struct ContainerCircumstances<'a> {
     pub container: &'a str,
     /// It was sent the stop signal.
     pub stopped: bool,
+    /// What is missing that may hold a stop, where none was seen.
+    pub unproven: Option<&'a str>,
     /// By its status it had started, which it has once it has passed its startup probe; `None`:
     /// no status told while it ran.
     pub started: Option<bool>,
@@ -140,9 +150,10 @@ pub struct ContainerCircumstances<'a> {
 /// The cause of one container's end in a pod that goes on, or the pod's own.
 pub fn container_cause(of: ContainerCircumstances<'_>) -> Reason {
     if !of.stopped {
-        return match of.pod {
-            Some(pod) if pod.cause != Cause::Unknown => pod,
-            _ => {
+        return match (of.pod, of.unproven) {
+            (Some(pod), _) if pod.cause != Cause::Unknown => pod,
+            (_, Some(missing)) => perhaps_stopped(missing),
+            (_, None) => {
                 let sentence = "It ended, and had not been told to stop.";
                 reason(Cause::Completed, Source::Kernel, sentence)
             }

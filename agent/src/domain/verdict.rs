@@ -67,6 +67,8 @@ pub struct Judgement {
     pub pre_stop_cut_off: bool,
     /// The agent came too late to tell.
     pub truncated: bool,
+    /// What is missing that may hold a stop, where none was seen.
+    pub unproven: Option<String>,
     /// What the kernel knows of its milestones, in order of time.
     pub milestones: Vec<Milestone>,
 }
@@ -82,6 +84,7 @@ impl Judgement {
         let sentence = format!("How it ended is not known: {}.", lower_first(why));
         let proof = Proof { sentence, evidence: Vec::new() };
         Self {
+            unproven: Some(lower_first(why)),
             verdict: Verdict::Unknown,
             proof,
             exit: None,
@@ -135,6 +138,7 @@ pub fn judge(case: Case<'_>) -> Judgement {
             .map(|kill| kill.signal.sender.clone()),
         pre_stop_cut_off: facts.hook_was_cut_off(),
         truncated,
+        unproven: facts.stop_may_be_missing(),
         milestones: facts.milestones(),
     }
 }
@@ -281,6 +285,18 @@ impl<'a> Facts<'a> {
             grace.is_none_or(|grace| spent >= Duration::from_secs(grace))
         };
         matches!(self.case.pre_stop, Some(Hook::Exec(_))) && self.case.requested.is_none_or(enough)
+    }
+
+    /// Why there may have been a stop although none was seen.
+    fn stop_may_be_missing(&self) -> Option<String> {
+        match self.exit {
+            _ if self.stop.is_some() => None,
+            Some((at, _)) => self
+                .came_late(at, "its end")
+                .or_else(|| Some(format!("evidence was lost ({})", self.lost(Absence::Stop)?))),
+            None if self.case.processes.never_started().is_some() => None,
+            None => Some("the kernel's record of its exit is missing".into()),
+        }
     }
 
     fn killed(&self) -> bool {

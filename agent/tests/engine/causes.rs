@@ -1,11 +1,13 @@
 //! Circumstances → cause, with what says so.
 
-use super::world::{CODE_0, container, ids, object as seen, running, sandbox};
+use super::world::{
+    CODE_0, Cgroups, World, container, ids, init, object as seen, of_file, running, sandbox,
+};
 use coroner::domain::{
     cause::{Circumstances, ContainerCircumstances, cause, container_cause},
-    input::{ApiContainer, ApiEvent, ApiPod, CriState},
+    input::{ApiContainer, ApiEvent, ApiPod, CriState, Input, KernelFact, Loss, LossKind},
     object::{Object, Request},
-    observation::{Cause, Source},
+    observation::{Cause, Source, Verdict},
     time::{BootTime, WallTime},
 };
 use std::time::Duration;
@@ -35,6 +37,7 @@ const NOTHING: Circumstances<'static> = Circumstances {
     is_static: false,
     stopped: false,
     complete: true,
+    unproven: None,
 };
 
 #[test]
@@ -128,6 +131,7 @@ fn causes_of_a_containers_own_stop() {
             object,
             container: "c",
             stopped: true,
+            unproven: None,
             started,
             pod: None,
             failed_probes,
@@ -173,4 +177,41 @@ fn a_liveness_kill_is_no_startup_kill() {
     assert_eq!(told_of_a_stop(Some(true), Some(false)), Cause::Liveness);
     assert_eq!(told_of_a_stop(Some(false), Some(false)), Cause::Startup);
     assert_eq!(told_of_a_stop(None, None), Cause::Unknown);
+}
+
+/// The agent came while a static pod was being removed, perhaps: the verdict is unknown for that
+/// reason, and so is whether it was told to stop.
+#[test]
+fn a_cause_that_rests_on_an_absence_of_a_container_found_late() {
+    let mut world = World::in_sync();
+    let (pod, _, id) = ids(1);
+    let of = Cgroups::of(1);
+    let name = format!("/kubepods/pod{pod}/{id}");
+    world.kernel(KernelFact::CgroupCreated { cgroup: of.own, parent: None, name, scanned: true });
+    world.kernel(KernelFact::Running { cgroup: of.own, task: init(1) });
+    world.lists(vec![of_file(sandbox(1, true))], vec![container(1, CriState::Running)]);
+    world.ticks(3);
+    world.exits(1, CODE_0);
+    world.lists(vec![of_file(sandbox(1, false))], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    world.ticks(120);
+    let end = &world.ended[0];
+    assert_eq!(end.containers[0].verdict, Verdict::Unknown);
+    assert_eq!((end.cause, end.cause_source), (Cause::Unknown, Source::Inferred));
+    assert!(end.cause_proof.contains("the agent began to watch it only"), "{}", end.cause_proof);
+}
+
+/// The stop signal of a liveness kill was lost with the deciding ring.
+#[test]
+fn a_containers_cause_that_rests_on_a_lost_record() {
+    let mut world = running(1);
+    world.say(Input::Lost(Loss { kind: LossKind::DecidingRingFull, count: 1 }));
+    world.later(500).exits(1, CODE_0);
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    world.ticks(120);
+    let death = &world.died[0];
+    assert_eq!(death.verdict, Verdict::Unknown);
+    assert_eq!((death.cause, death.cause_source), (Cause::Unknown, Source::Inferred));
+    assert!(death.cause_proof.contains("evidence was lost"), "{}", death.cause_proof);
 }
