@@ -545,11 +545,10 @@ impl<'a> Account<'a> {
         let cause = container_cause(ContainerCircumstances {
             object: self.object(),
             container: &name,
-            stopped: stop_began.is_some(),
+            stop: stop_began.map(|at| (processes, at)),
             unproven: judged.unproven.as_deref(),
             started: self.object().and_then(|o| o.was_started(id)),
             pod: in_pods_end.cloned(),
-            failed_probes: stop_began.map_or(0, |at| processes.failed_probes(at)),
         });
         let mut proof = judged.proof;
         proof.evidence.extend(lingering::evidence(processes));

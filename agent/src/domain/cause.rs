@@ -3,6 +3,8 @@
 use super::{
     object::Object,
     observation::{Cause, Reason, Source},
+    process::Processes,
+    time::BootTime,
 };
 
 /// What the cause of a pod's end rests on.
@@ -134,8 +136,6 @@ pub struct ContainerCircumstances<'a> {
     pub object: Option<&'a Object>,
     /// The container's name.
     pub container: &'a str,
-    /// It was sent the stop signal.
-    pub stopped: bool,
     /// What is missing that may hold a stop, where none was seen.
     pub unproven: Option<&'a str>,
     /// By its status it had started, which it has once it has passed its startup probe; `None`:
@@ -143,13 +143,13 @@ pub struct ContainerCircumstances<'a> {
     pub started: Option<bool>,
     /// The cause of the pod's own end, if the container ended with it.
     pub pod: Option<Reason>,
-    /// How many processes from outside failed in a row just before it was stopped.
-    pub failed_probes: usize,
+    /// What the kernel told of its processes, and when the stop began.
+    pub stop: Option<(&'a Processes, BootTime)>,
 }
 
 /// The cause of one container's end in a pod that goes on, or the pod's own.
 pub fn container_cause(of: ContainerCircumstances<'_>) -> Reason {
-    if !of.stopped {
+    let Some((processes, stopped)) = of.stop else {
         return match (of.pod, of.unproven) {
             (Some(pod), _) if pod.cause != Cause::Unknown => pod,
             (_, Some(missing)) => perhaps_stopped(missing),
@@ -158,7 +158,7 @@ pub fn container_cause(of: ContainerCircumstances<'_>) -> Reason {
                 reason(Cause::Completed, Source::Kernel, sentence)
             }
         };
-    }
+    };
     if let Some(pod) = of.pod {
         return pod;
     }
@@ -172,28 +172,37 @@ pub fn container_cause(of: ContainerCircumstances<'_>) -> Reason {
              told of the pod's probes.",
         );
     };
-    let probes = match of.failed_probes {
-        0 => String::new(),
-        n => format!(", and the last {n} process(es) that the kubelet ran in it failed"),
-    };
-    let source = if of.failed_probes > 0 { Source::Kernel } else { Source::Inferred };
-    match (spec.liveness_probe, spec.startup_probe, of.started) {
-        (_, true, Some(false)) => {
-            let sentence = format!(
-                "Inferred: its startup probe had not succeeded yet{probes}; the pod goes on."
-            );
-            reason(Cause::Startup, source, sentence)
+    // Only of exec probes does the kernel see anything; what else came from outside proves nothing.
+    let by_probe = |cause, binary: Option<&str>, sentence: &str| {
+        let failed = binary.map_or(0, |binary| processes.failed_probes(binary, stopped));
+        match binary.filter(|_| failed > 0) {
+            Some(binary) => {
+                let sentence = format!(
+                    "{sentence}, and the last {failed} run(s) of its exec probe ({binary}) failed \
+                     just before it was stopped; the pod goes on."
+                );
+                reason(cause, Source::Kernel, sentence)
+            }
+            None => reason(cause, Source::Inferred, format!("{sentence}; the pod goes on.")),
         }
+    };
+    match (spec.liveness_probe, spec.startup_probe, of.started) {
+        (_, true, Some(false)) => by_probe(
+            Cause::Startup,
+            spec.startup_exec.as_deref(),
+            "Inferred: its startup probe had not succeeded yet",
+        ),
         (_, true, None) => reason(
             Cause::Unknown,
             Source::Inferred,
             "It was told to stop while the pod goes on; whether its startup probe had succeeded \
              by then is not known, for the apiserver did not tell while it ran.",
         ),
-        (true, ..) => {
-            let sentence = format!("Inferred: it has a liveness probe{probes}; the pod goes on.");
-            reason(Cause::Liveness, source, sentence)
-        }
+        (true, ..) => by_probe(
+            Cause::Liveness,
+            spec.liveness_exec.as_deref(),
+            "Inferred: it has a liveness probe",
+        ),
         (false, true, Some(true)) => {
             let sentence = "Inferred: it has no liveness probe, its startup probe had succeeded, \
                             and the pod goes on.";

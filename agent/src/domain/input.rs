@@ -524,9 +524,14 @@ impl Hook {
     /// An exec hook, reduced to its binary's file name: arguments may hold secrets, also those
     /// that somebody wrote into the same word as the binary.
     pub fn exec(command: &str) -> Self {
-        let binary = command.split_whitespace().next().unwrap_or_default();
-        Self::Exec(binary.rsplit('/').next().unwrap_or(binary).to_owned())
+        Self::Exec(binary_name(command))
     }
+}
+
+/// The file name of the binary in a command's first word, and nothing else of it.
+pub fn binary_name(command: &str) -> String {
+    let binary = command.split_whitespace().next().unwrap_or_default();
+    binary.rsplit('/').next().unwrap_or(binary).to_owned()
 }
 
 /// What the apiserver says, or its silence.
@@ -610,6 +615,12 @@ pub struct ApiContainer {
     /// It has a startup probe.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub startup_probe: bool,
+    /// The file name of an exec liveness probe's binary: of that probe the kernel sees a process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub liveness_exec: Option<String>,
+    /// The same of an exec startup probe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub startup_exec: Option<String>,
     /// status.started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<bool>,

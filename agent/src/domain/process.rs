@@ -23,6 +23,9 @@ const MAX_TRACKED: usize = 1024;
 /// Probes further back have nothing to do with a stop (default: 3 failures, 10 s apart).
 const PROBES: Duration = Duration::from_secs(120);
 
+/// TASK_COMM_LEN less its end: of a longer file name the kernel keeps so much.
+const COMM_LEN: usize = 15;
+
 /// `si_code` of a signal that the kernel sends by itself (SI_KERNEL).
 pub const SI_KERNEL: i32 = 0x80;
 /// SIGKILL.
@@ -348,10 +351,12 @@ impl Processes {
             .map(|i| Injected { ended: self.exits.get(&i.tgid).copied(), ..i.clone() })
     }
 
-    /// How many processes from outside failed in a row, the last of them just before this moment.
-    pub fn failed_probes(&self, before: BootTime) -> usize {
+    /// How many runs of this exec probe failed in a row, the last of them just before this moment.
+    pub fn failed_probes(&self, binary: &str, before: BootTime) -> usize {
+        let name: String = binary.chars().take(COMM_LEN).collect();
         let mut ends: Vec<_> = self
             .injected()
+            .filter(|i| i.comm == name)
             .filter_map(|i| i.ended)
             .filter(|(at, _)| *at <= before && before.since(*at) <= PROBES)
             .collect();

@@ -2,13 +2,14 @@
 
 use crate::domain::{
     ids::{ContainerId, PodUid},
-    input::{ApiContainer, ApiPod, ApiTerminated, ContainerKind, Hook},
+    input::{ApiContainer, ApiPod, ApiTerminated, ContainerKind, Hook, binary_name},
     signal,
     time::WallTime,
 };
 use k8s_openapi::{
     api::core::v1::{
-        ContainerState, ContainerStateTerminated, ContainerStatus, Lifecycle, LifecycleHandler, Pod,
+        Container, ContainerState, ContainerStateTerminated, ContainerStatus, Lifecycle,
+        LifecycleHandler, Pod, Probe,
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
@@ -52,24 +53,14 @@ fn containers(pod: &Pod) -> BTreeMap<String, ApiContainer> {
     let mut all = BTreeMap::new();
     if let Some(spec) = &pod.spec {
         for container in &spec.containers {
-            let one = ApiContainer {
-                liveness_probe: container.liveness_probe.is_some(),
-                startup_probe: container.startup_probe.is_some(),
-                ..specified(ContainerKind::Main, container.lifecycle.as_ref())
-            };
-            all.insert(container.name.clone(), one);
+            all.insert(container.name.clone(), probed(ContainerKind::Main, container));
         }
         for container in spec.init_containers.iter().flatten() {
             let kind = match container.restart_policy.as_deref() {
                 Some("Always") => ContainerKind::Sidecar,
                 _ => ContainerKind::Init,
             };
-            let one = ApiContainer {
-                liveness_probe: container.liveness_probe.is_some(),
-                startup_probe: container.startup_probe.is_some(),
-                ..specified(kind, container.lifecycle.as_ref())
-            };
-            all.insert(container.name.clone(), one);
+            all.insert(container.name.clone(), probed(kind, container));
         }
         for container in spec.ephemeral_containers.iter().flatten() {
             let one = specified(ContainerKind::Ephemeral, container.lifecycle.as_ref());
@@ -90,6 +81,23 @@ fn containers(pod: &Pod) -> BTreeMap<String, ApiContainer> {
         }
     }
     all
+}
+
+fn probed(kind: ContainerKind, container: &Container) -> ApiContainer {
+    let (liveness, startup) = (container.liveness_probe.as_ref(), container.startup_probe.as_ref());
+    ApiContainer {
+        liveness_probe: liveness.is_some(),
+        startup_probe: startup.is_some(),
+        liveness_exec: liveness.and_then(probe_binary),
+        startup_exec: startup.and_then(probe_binary),
+        ..specified(kind, container.lifecycle.as_ref())
+    }
+}
+
+/// An exec probe, reduced to the binary's file name.
+fn probe_binary(probe: &Probe) -> Option<String> {
+    let command = probe.exec.as_ref()?.command.as_ref()?.first()?;
+    Some(binary_name(command)).filter(|name| !name.is_empty())
 }
 
 fn specified(kind: ContainerKind, lifecycle: Option<&Lifecycle>) -> ApiContainer {
@@ -175,7 +183,8 @@ mod tests {
             },
             "spec": {
                 "restartPolicy": "Always", "terminationGracePeriodSeconds": 60,
-                "containers": [{ "name": "app", "livenessProbe": {}, "lifecycle": {
+                "containers": [{ "name": "app", "livenessProbe": {
+                    "exec": { "command": ["/bin/check --token=secret", "--secret"] } }, "lifecycle": {
                     "stopSignal": "SIGRTMIN+3",
                     "preStop": { "exec": { "command": ["/bin/drain", "--token=secret"] } } } }],
                 "initContainers": [
@@ -203,6 +212,8 @@ mod tests {
             stop_signal: Some(37),
             liveness_probe: true,
             startup_probe: false,
+            liveness_exec: Some("check".into()),
+            startup_exec: None,
             started: Some(true),
             restarts: 2,
             id: Some("c3".into()),

@@ -1,13 +1,18 @@
 //! Circumstances → cause, with what says so.
 
 use super::world::{
-    CODE_0, Cgroups, World, container, ids, init, object as seen, of_file, running, sandbox,
+    CODE_0, Cgroups, World, container, ids, init, object as seen, of_file, running, sandbox, shim,
 };
 use coroner::domain::{
     cause::{Circumstances, ContainerCircumstances, cause, container_cause},
-    input::{ApiContainer, ApiEvent, ApiPod, CriState, Input, KernelFact, Loss, LossKind},
+    ids::Tgid,
+    input::{
+        ApiContainer, ApiEvent, ApiPod, CriState, ExitStatus, Input, KernelFact, Loss, LossKind,
+        Task,
+    },
     object::{Object, Request},
     observation::{Cause, Source, Verdict},
+    process::Processes,
     time::{BootTime, WallTime},
 };
 use std::time::Duration;
@@ -99,6 +104,31 @@ fn an_unknown_cause_says_what_is_missing() {
     }
 }
 
+/// A container in which these processes from outside failed, one after the other.
+fn with_failed(names: &[&str]) -> Processes {
+    let mut processes = Processes::default();
+    processes.learn(BootTime(1), exec(1, 1, "app"), |_| false);
+    for (n, name) in (0..).zip(names) {
+        let at = BootTime(100 + 10 * u64::from(n));
+        processes.learn(at, exec(100 + n, 30 + n, name), |_| false);
+        let (cgroup, status) = (Cgroups::of(1).own, ExitStatus::Code(1));
+        let task = task(100 + n, 30 + n, name);
+        let parent = Some(shim());
+        let exit = KernelFact::Exit { cgroup, task, status, parent };
+        processes.learn(at, exit, |_| false);
+    }
+    processes
+}
+
+fn task(pid: u32, ns: u32, comm: &str) -> Task {
+    Task { tgid: Tgid(pid), tid: pid, ns_pid: Some(ns), started: None, comm: comm.into() }
+}
+
+fn exec(pid: u32, ns: u32, comm: &str) -> KernelFact {
+    let cgroup = Cgroups::of(1).own;
+    KernelFact::Exec { cgroup, task: task(pid, ns, comm), parent: shim() }
+}
+
 #[test]
 fn causes_of_a_containers_own_stop() {
     let with = |change: fn(&mut ApiContainer)| {
@@ -109,36 +139,63 @@ fn causes_of_a_containers_own_stop() {
         object
     };
     let plain = with(|_| {});
-    let liveness = with(|c| c.liveness_probe = true);
+    let http = with(|c| c.liveness_probe = true);
+    let liveness = with(|c| (c.liveness_probe, c.liveness_exec) = (true, Some("check".into())));
     let startup = with(|c| c.startup_probe = true);
-    let both = with(|c| (c.startup_probe, c.liveness_probe) = (true, true));
+    let both = with(|c| {
+        (c.startup_probe, c.startup_exec) = (true, Some("a-rather-long-name".into()));
+        (c.liveness_probe, c.liveness_exec) = (true, Some("check".into()));
+    });
     let (kernel, inferred) = (Source::Kernel, Source::Inferred);
     let (yes, no) = (Some(true), Some(false));
+    let (three, other) = (&["check", "check", "check"][..], &["grep", "sh"][..]);
+    let long = &["check", "a-rather-long-n"][..];
     let rows = [
-        (Some(&plain), no, 0, Cause::Restart, inferred, "no liveness or startup probe"),
-        (Some(&liveness), yes, 0, Cause::Liveness, inferred, "has a liveness probe; the pod"),
-        (Some(&liveness), None, 3, Cause::Liveness, kernel, "the last 3 process(es)"),
-        (Some(&startup), no, 0, Cause::Startup, inferred, "had not succeeded yet"),
-        (Some(&startup), yes, 0, Cause::Restart, inferred, "its startup probe had succeeded"),
-        (Some(&startup), None, 0, Cause::Unknown, inferred, "did not tell while it ran"),
-        (Some(&both), no, 2, Cause::Startup, kernel, "the last 2 process(es)"),
-        (Some(&both), yes, 1, Cause::Liveness, kernel, "the last 1 process(es)"),
-        (Some(&both), None, 1, Cause::Unknown, inferred, "startup probe had succeeded by then"),
-        (None, None, 3, Cause::Unknown, inferred, "never told of the pod's probes"),
+        (Some(&plain), no, other, Cause::Restart, inferred, "no liveness or startup probe"),
+        (Some(&http), yes, three, Cause::Liveness, inferred, "has a liveness probe; the pod"),
+        (Some(&liveness), yes, other, Cause::Liveness, inferred, "has a liveness probe; the pod"),
+        (Some(&liveness), None, three, Cause::Liveness, kernel, "the last 3 run(s)"),
+        (Some(&startup), no, other, Cause::Startup, inferred, "had not succeeded yet; the pod"),
+        (Some(&startup), yes, other, Cause::Restart, inferred, "its startup probe had succeeded"),
+        (Some(&startup), None, other, Cause::Unknown, inferred, "did not tell while it ran"),
+        (Some(&both), no, long, Cause::Startup, kernel, "the last 1 run(s)"),
+        (Some(&both), no, three, Cause::Startup, inferred, "had not succeeded yet; the pod"),
+        (Some(&both), yes, three, Cause::Liveness, kernel, "exec probe (check) failed"),
+        (Some(&both), None, three, Cause::Unknown, inferred, "startup probe had succeeded by"),
+        (None, None, three, Cause::Unknown, inferred, "never told of the pod's probes"),
     ];
-    for (object, started, failed_probes, expected, source, says) in rows {
+    for (object, started, failed, expected, source, says) in rows {
         let told = container_cause(ContainerCircumstances {
             object,
             container: "c",
-            stopped: true,
+            stop: Some((&with_failed(failed), BootTime(1000))),
             unproven: None,
             started,
             pod: None,
-            failed_probes,
         });
         assert_eq!((told.cause, told.source), (expected, source), "{}", told.sentence);
         assert!(told.sentence.contains(says), "{}", told.sentence);
     }
+}
+
+/// A `kubectl exec` that failed is no proof of a failed httpGet liveness probe.
+#[test]
+fn a_shell_that_failed_proves_no_liveness_kill() {
+    let mut world = running(1);
+    let mut pod = seen(1, false, world.at());
+    pod.containers.get_mut("c").unwrap().liveness_probe = true;
+    world.api(ApiEvent::Applied(pod));
+    let (cgroup, task) = (Cgroups::of(1).own, task(600, 30, "grep"));
+    world.kernel(KernelFact::Exec { cgroup, task: task.clone(), parent: shim() });
+    let (status, parent) = (ExitStatus::Code(1), Some(shim()));
+    world.later(10).kernel(KernelFact::Exit { cgroup, task, status, parent });
+    world.later(100_000).term(1, true);
+    world.later(500).exits(1, CODE_0);
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    world.ticks(120);
+    let death = &world.died[0];
+    assert_eq!((death.cause, death.cause_source), (Cause::Liveness, Source::Inferred));
 }
 
 /// A container that has long started, with a startup and a liveness probe, is stopped; `before` and

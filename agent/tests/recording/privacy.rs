@@ -32,7 +32,8 @@ fn pod() -> Value {
         "envFrom": [{ "secretRef": { "name": canary("secret") } }],
         "volumeMounts": [{ "name": canary("volume"), "mountPath": canary("mount") }],
         "lifecycle": { "preStop": handler },
-        "livenessProbe": { "exec": { "command": [canary("probe")] } },
+        "livenessProbe": { "exec": {
+            "command": ["/opt/alive --token=CANARY-probe", canary("probe")] } },
         "startupProbe": { "httpGet": { "port": 1, "path": canary("path") } },
     });
     let state = json!({ "terminated": {
@@ -129,7 +130,7 @@ fn no_canary_gets_into_the_file() {
     assert!(found.is_empty(), "{found:?} in\n{text}");
     // What the join needs is there all the same.
     for wanted in
-        ["web-0", "shop", "drain", "\"m1\"", "\"api\"", "EvictionByEvictionAPI", "refused"]
+        ["web-0", "shop", "drain", "alive", "\"m1\"", "\"api\"", "EvictionByEvictionAPI", "refused"]
     {
         assert!(text.contains(wanted), "{wanted} is missing from\n{text}");
     }
