@@ -97,17 +97,24 @@ fn deletion(of: Circumstances<'_>, disruption: Option<&str>) -> Reason {
     {
         return reason;
     }
-    let forced = of.outlived
-        && of.object.is_none_or(|o| {
-            o.changed.last().or(o.requested.as_ref()).is_none_or(|r| r.grace_seconds == 0)
-        });
-    if forced {
-        let sentence = "Its object was deleted with a grace of 0 while it still ran.";
-        reason(Cause::ForceDelete, Source::Api, sentence)
-    } else {
-        let sentence = "Its object was deleted (metadata.deletionTimestamp).";
-        reason(Cause::ApiDelete, Source::Api, sentence)
-    }
+    let request = of.object.and_then(|o| o.changed.last().or(o.requested.as_ref()));
+    let seen_going = of.object.is_some_and(Object::was_seen_going);
+    // The kubelet's own last delete has a grace of 0 too, and follows the end of all containers.
+    let by_kubelet = of.object.is_some_and(|o| o.pod.is_over());
+    let sentence = match request {
+        Some(r) if r.grace_seconds == 0 && of.outlived && !by_kubelet => {
+            let sentence = "Its object was deleted with a grace of 0 while it still ran.";
+            return reason(Cause::ForceDelete, Source::Api, sentence);
+        }
+        None if of.outlived && seen_going && !by_kubelet => {
+            let sentence = "Its object was deleted while it still ran, without a deadline before.";
+            return reason(Cause::ForceDelete, Source::Api, sentence);
+        }
+        Some(_) => "Its object was deleted (metadata.deletionTimestamp).",
+        None if seen_going => "Its object was deleted.",
+        None => "Its object was deleted while the watch of the apiserver was broken.",
+    };
+    reason(Cause::ApiDelete, Source::Api, sentence)
 }
 
 /// The kubelet ends a pod without a delete request: eviction (eviction_manager.go) and graceful

@@ -598,6 +598,16 @@ pub struct ApiPod {
     pub containers: BTreeMap<String, ApiContainer>,
 }
 
+impl ApiPod {
+    /// By its status nothing of it runs any more: its phase says so, or (kubelets up to 1.26 leave
+    /// that at Running) all containers do that were ever made.
+    pub fn is_over(&self) -> bool {
+        let mut made = self.containers.values().filter(|c| c.id.is_some()).peekable();
+        let over = matches!(self.phase.as_str(), "Succeeded" | "Failed");
+        over || (made.peek().is_some() && made.all(ApiContainer::is_terminated))
+    }
+}
+
 /// One container of an [`ApiPod`]: spec and status together.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ApiContainer {

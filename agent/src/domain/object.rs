@@ -322,6 +322,11 @@ impl Object {
         self.started.iter().find(|(id, _)| id == container).map(|(_, ever)| *ever)
     }
 
+    /// The watch told of its end, so that what was last told of it was true to the end.
+    pub fn was_seen_going(&self) -> bool {
+        self.gone.is_some_and(|gone| gone.after == gone.by)
+    }
+
     /// It is the apiserver's image of a static pod: its deletion stops nothing.
     pub fn is_mirror(&self) -> bool {
         self.pod.mirror_of.is_some()

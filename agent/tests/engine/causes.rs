@@ -7,8 +7,8 @@ use coroner::domain::{
     cause::{Circumstances, ContainerCircumstances, cause, container_cause},
     ids::Tgid,
     input::{
-        ApiContainer, ApiEvent, ApiPod, CriState, ExitStatus, Input, KernelFact, Loss, LossKind,
-        Task,
+        ApiContainer, ApiEvent, ApiPod, ApiTerminated, CriState, ExitStatus, Input, KernelFact,
+        Loss, LossKind, Task,
     },
     object::{Object, Request},
     observation::{Cause, Source, Verdict},
@@ -271,4 +271,40 @@ fn a_containers_cause_that_rests_on_a_lost_record() {
     assert_eq!(death.verdict, Verdict::Unknown);
     assert_eq!((death.cause, death.cause_source), (Cause::Unknown, Source::Inferred));
     assert!(death.cause_proof.contains("evidence was lost"), "{}", death.cause_proof);
+}
+
+/// The kubelet deletes the object with a grace of 0 when all containers have ended, by its own
+/// knowledge: the runtime may have lost a process (kubernetes/kubernetes#88613).
+fn deleted_before_its_end(change: fn(&mut ApiPod)) -> Cause {
+    let mut world = running(1);
+    let at = world.at();
+    world.api(ApiEvent::Applied(seen(1, true, at)));
+    world.later(300).term(1, true);
+    let mut last = seen(1, true, at);
+    last.deletion_grace_seconds = Some(0);
+    change(&mut last);
+    world.later(1000).api(ApiEvent::Applied(last.clone()));
+    world.api(ApiEvent::Deleted(last));
+    world.later(5000).exits(1, CODE_0);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    world.ticks(60);
+    world.ended[0].cause
+}
+
+#[test]
+fn the_kubelets_own_last_delete_is_no_force() {
+    assert_eq!(deleted_before_its_end(|pod| pod.phase = "Failed".into()), Cause::ApiDelete);
+    // Kubelets up to 1.26 leave the phase at Running.
+    let terminated = |pod: &mut ApiPod| {
+        let c = pod.containers.get_mut("c").unwrap();
+        c.id = Some(ids(1).2);
+        let reason = "Completed".into();
+        c.terminated =
+            vec![ApiTerminated { id: c.id.clone(), exit_code: 0, reason, finished: None }];
+    };
+    assert_eq!(deleted_before_its_end(terminated), Cause::ApiDelete);
+    // Somebody did not wait for it.
+    let runs = |pod: &mut ApiPod| pod.containers.get_mut("c").unwrap().id = Some(ids(1).2);
+    assert_eq!(deleted_before_its_end(runs), Cause::ForceDelete);
 }
