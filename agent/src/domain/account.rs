@@ -348,8 +348,13 @@ impl<'a> Account<'a> {
 
     /// Why the pod ended.
     pub fn cause(&self, members: &BTreeSet<ContainerId>) -> Reason {
-        let judged: Vec<Option<Judgement>> =
-            self.deciding(members).map(|id| self.judgement(id, None)).collect();
+        let had_main = self.deciding(members).next().is_some();
+        let judge = |id: &ContainerId| self.judgement(id, None);
+        let judged: Vec<Option<Judgement>> = if had_main {
+            self.deciding(members).map(judge).collect()
+        } else {
+            self.in_the_end(members).map(judge).collect()
+        };
         let stopped = judged
             .iter()
             .flatten()
@@ -366,6 +371,7 @@ impl<'a> Account<'a> {
             deleted,
             outlived,
             is_static,
+            had_main,
             stopped,
             complete,
             unproven,

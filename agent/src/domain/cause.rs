@@ -18,6 +18,8 @@ pub struct Circumstances<'a> {
     pub outlived: bool,
     /// `kubernetes.io/config.source` of its sandbox is not the apiserver.
     pub is_static: bool,
+    /// A main container of it ran; otherwise the rest is said of all others.
+    pub had_main: bool,
     /// A container of it was sent the stop signal.
     pub stopped: bool,
     /// The agent knows how all of its containers ended.
@@ -33,15 +35,9 @@ fn reason(cause: Cause, source: Source, sentence: impl Into<String>) -> Reason {
 /// The cause of a pod's end.
 pub fn cause(of: Circumstances<'_>) -> Reason {
     let disruption = of.object.and_then(|o| o.pod.disruption.as_deref());
-    if of.is_static || of.object.is_some_and(Object::is_mirror) {
-        return if of.stopped {
-            let sentence = "A static pod was stopped: its manifest was removed or changed.";
-            reason(Cause::StaticRemoved, Source::Inferred, sentence)
-        } else {
-            not_stopped(of)
-        };
-    }
-    if of.deleted || of.outlived {
+    let is_static = of.is_static || of.object.is_some_and(Object::is_mirror);
+    // Deleting its mirror stops nothing of a static pod.
+    if !is_static && (of.deleted || of.outlived) {
         return deletion(of, disruption);
     }
     if let Some(reason) = of.object.and_then(by_kubelet) {
@@ -50,9 +46,24 @@ pub fn cause(of: Circumstances<'_>) -> Reason {
     if !of.stopped {
         return not_stopped(of);
     }
-    let sentence = match of.object {
+    if is_static {
+        let sentence = "A static pod was stopped: its manifest was removed or changed.";
+        return reason(Cause::StaticRemoved, Source::Inferred, sentence);
+    }
+    let sentence = match of.object.map(|o| o.pod.reason.as_str()) {
         None => "It was told to stop; why is not known, for the apiserver never told of the pod.",
-        Some(_) => "It was told to stop without a deletion, and its status names no reason.",
+        Some("") => "It was told to stop without a deletion, and its status names no reason.",
+        // active_deadline.go
+        Some("DeadlineExceeded") => {
+            let sentence = "It was told to stop without a deletion, by its activeDeadlineSeconds: \
+                            its status.reason is DeadlineExceeded.";
+            return reason(Cause::Unknown, Source::Api, sentence);
+        }
+        Some(told) => {
+            let sentence =
+                format!("It was told to stop without a deletion; its status.reason is {told}.");
+            return reason(Cause::Unknown, Source::Api, sentence);
+        }
     };
     reason(Cause::Unknown, Source::Inferred, sentence)
 }
@@ -68,7 +79,11 @@ fn not_stopped(of: Circumstances<'_>) -> Reason {
         ),
         Some(missing) => perhaps_stopped(missing),
         None => {
-            let sentence = "Its main containers ended, and none had been told to stop.";
+            let sentence = if of.had_main {
+                "Its main containers ended, and none had been told to stop."
+            } else {
+                "No main container of it ran; the others ended, and none had been told to stop."
+            };
             reason(Cause::Completed, Source::Kernel, sentence)
         }
     }

@@ -7,8 +7,8 @@ use coroner::domain::{
     cause::{Circumstances, ContainerCircumstances, cause, container_cause},
     ids::Tgid,
     input::{
-        ApiContainer, ApiEvent, ApiPod, ApiTerminated, CriState, ExitStatus, Input, KernelFact,
-        Loss, LossKind, Task,
+        ApiContainer, ApiEvent, ApiPod, ApiTerminated, ContainerKind, CriState, ExitStatus, Input,
+        KernelFact, Loss, LossKind, Task,
     },
     object::{Object, Request},
     observation::{Cause, Source, Verdict},
@@ -40,6 +40,7 @@ const NOTHING: Circumstances<'static> = Circumstances {
     deleted: false,
     outlived: false,
     is_static: false,
+    had_main: true,
     stopped: false,
     complete: true,
     unproven: None,
@@ -307,4 +308,76 @@ fn the_kubelets_own_last_delete_is_no_force() {
     // Somebody did not wait for it.
     let runs = |pod: &mut ApiPod| pod.containers.get_mut("c").unwrap().id = Some(ids(1).2);
     assert_eq!(deleted_before_its_end(runs), Cause::ForceDelete);
+}
+
+/// activeDeadlineSeconds of a pod: the kubelet stops it and sets the reason DeadlineExceeded.
+#[test]
+fn a_status_reason_that_is_there_is_not_called_missing() {
+    for told in ["DeadlineExceeded", "SomethingNew"] {
+        let mut world = running(1);
+        world.term(1, true);
+        world.later(500).exits(1, CODE_0);
+        world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+        world.status(1, 0);
+        let mut pod = seen(1, false, world.at());
+        (pod.phase, pod.reason) = ("Failed".into(), told.into());
+        world.api(ApiEvent::Applied(pod));
+        world.ticks(60);
+        let end = &world.ended[0];
+        assert_eq!((end.cause, end.cause_source), (Cause::Unknown, Source::Api));
+        assert!(end.cause_proof.contains(told), "{}", end.cause_proof);
+    }
+}
+
+/// Graceful node shutdown ends static pods as well, and so does an eviction.
+#[test]
+fn a_static_pod_of_a_node_that_shuts_down() {
+    for (told, expected) in [
+        ("Terminated", Cause::NodeShutdown),
+        ("Evicted", Cause::NodePressureEviction),
+        ("", Cause::StaticRemoved),
+    ] {
+        let mut world = World::in_sync();
+        let mut mirror = seen(7, false, world.at());
+        mirror.mirror_of = Some(ids(1).0);
+        world.api(ApiEvent::Applied(mirror.clone()));
+        world.starts(1);
+        world.lists(vec![of_file(sandbox(1, true))], vec![container(1, CriState::Running)]);
+        world.ticks(60);
+        world.term(1, true);
+        world.later(500).exits(1, CODE_0);
+        world.lists(vec![of_file(sandbox(1, false))], vec![container(1, CriState::Exited)]);
+        world.status(1, 0);
+        (mirror.phase, mirror.reason) = ("Failed".into(), told.into());
+        world.api(ApiEvent::Applied(mirror));
+        world.ticks(120);
+        assert_eq!(world.ended[0].cause, expected, "{}", world.ended[0].cause_proof);
+    }
+}
+
+/// An init container failed, restartPolicy Never: no main container ever was.
+#[test]
+fn a_pod_whose_init_container_failed_had_no_main_container() {
+    for (told_to_stop, expected, says) in [
+        (false, Cause::Completed, "No main container of it ran"),
+        (true, Cause::Unknown, "It was told to stop without a deletion"),
+    ] {
+        let mut world = running(1);
+        let mut pod = seen(1, false, world.at());
+        pod.containers.get_mut("c").unwrap().kind = ContainerKind::Init;
+        pod.containers.insert("main".into(), ApiContainer::default());
+        world.api(ApiEvent::Applied(pod.clone()));
+        if told_to_stop {
+            world.term(1, true);
+        }
+        world.later(500).exits(1, ExitStatus::Code(1));
+        world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+        world.status(1, 1);
+        pod.phase = "Failed".into();
+        world.api(ApiEvent::Applied(pod));
+        world.ticks(60);
+        let end = &world.ended[0];
+        assert_eq!(end.cause, expected, "{}", end.cause_proof);
+        assert!(end.cause_proof.contains(says), "{}", end.cause_proof);
+    }
 }
