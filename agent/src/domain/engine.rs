@@ -340,17 +340,8 @@ impl Engine {
     }
 
     fn owner_of_victim(&self, pid: u32) -> Option<CgroupId> {
-        self.processes
-            .iter()
-            .filter_map(|(owner, p)| {
-                p.sent()
-                    .filter(|s| s.signal.target.tid == pid && s.signal.signal == 9)
-                    .map(|s| s.at)
-                    .max()
-                    .map(|at| (at, *owner))
-            })
-            .max()
-            .map(|(_, owner)| owner)
+        let killed = |(owner, p): (&CgroupId, &Processes)| Some((p.killed_by_kernel(pid)?, *owner));
+        self.processes.iter().filter_map(killed).max().map(|(_, owner)| owner)
     }
 
     fn tick(&mut self, now: BootTime, said: &mut Vec<Observation>) {

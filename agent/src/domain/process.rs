@@ -86,6 +86,8 @@ struct TornDown {
     at: BootTime,
     by: Tgid,
     tgid: Tgid,
+    /// The thread that the kernel named.
+    tid: u32,
     comm: String,
 }
 
@@ -115,7 +117,7 @@ pub struct Processes {
     notified: BTreeMap<(Tgid, u8), BootTime>,
     /// The runtime's own init left before it became the container's program.
     never_started: Option<(BootTime, ExitStatus)>,
-    /// Marked by the OOM killer.
+    /// Marked by the OOM killer: the main process always, of the others the first and the latest.
     pub oom: Vec<(BootTime, u32)>,
     /// Last time the cgroup ran empty.
     pub empty: Option<BootTime>,
@@ -161,12 +163,7 @@ impl Processes {
                     self.exits.entry(task.tgid).or_insert((at, status));
                 }
             }
-            KernelFact::OomVictim { pid, .. } => {
-                if self.oom.len() >= MAX_CHILDREN {
-                    self.oom.remove(0);
-                }
-                self.oom.push((at, pid));
-            }
+            KernelFact::OomVictim { pid, .. } => self.marked_by_oom(at, pid),
             KernelFact::CgroupEmpty { .. } => self.empty = self.empty.max(Some(at)),
             KernelFact::CgroupRemoved { .. } => {
                 self.removed.get_or_insert(at);
@@ -232,9 +229,15 @@ impl Processes {
             && self.init.as_ref().is_none_or(|init| init.tgid == signal.sender.tgid)
             && !outside(&signal.sender, &inside);
         if torn_down {
+            // A zombie, or one that is on its way out already, which the kernel kills to no effect
+            // (`prepare_signal`, kernel/signal.c).
+            if signal.result == SignalResult::Ignored {
+                return;
+            }
             if self.torn_down.len() < MAX_TRACKED {
                 let (by, comm) = (signal.sender.tgid, signal.target.comm);
-                self.torn_down.push(TornDown { at, by, tgid: target, comm });
+                let tid = signal.target.tid;
+                self.torn_down.push(TornDown { at, by, tgid: target, tid, comm });
             } else {
                 self.torn_down_more = self.torn_down_more.saturating_add(1);
             }
@@ -259,6 +262,28 @@ impl Processes {
         let sent = Sent { at, signal, from_outside };
         let lost = keep(&mut self.sent, sent, |s| Some(s.signal.target.tgid) == main);
         self.note_loss(lost);
+    }
+
+    /// With memory.oom.group the kernel marks every process, the main one not last.
+    fn marked_by_oom(&mut self, at: BootTime, pid: u32) {
+        if self.oom.len() >= MAX_CHILDREN {
+            let of_main = |pid: u32| {
+                let main = self.main();
+                main == Some(Tgid(pid)) || self.sent().any(|s| s.signal.target.tid == pid)
+            };
+            let latter = self.oom.iter().skip(MAX_CHILDREN / 2);
+            let other = latter.take_while(|(_, pid)| of_main(*pid)).count() + MAX_CHILDREN / 2;
+            self.oom.remove(other.min(self.oom.len() - 1));
+        }
+        self.oom.push((at, pid));
+    }
+
+    /// When the kernel last sent SIGKILL by itself to this process or thread of the container.
+    pub fn killed_by_kernel(&self, pid: u32) -> Option<BootTime> {
+        let by_kernel = |s: &&Sent| s.signal.signal == SIGKILL && s.signal.code == SI_KERNEL;
+        let sent = self.sent.iter().filter(by_kernel).filter(|s| s.signal.target.tid == pid);
+        let torn_down = self.torn_down.iter().filter(|t| t.tid == pid);
+        sent.map(|s| s.at).chain(torn_down.map(|t| t.at)).max()
     }
 
     fn note_loss(&mut self, lost: bool) {
@@ -378,7 +403,7 @@ impl Processes {
         };
         let mut seen = BTreeSet::new();
         let (mut unsignalled, mut names) = (0, Vec::new());
-        for TornDown { at, by, tgid, comm } in &self.torn_down {
+        for TornDown { at, by, tgid, comm, .. } in &self.torn_down {
             if *by != main || *at < dead || !seen.insert(*tgid) {
                 continue;
             }

@@ -7,10 +7,49 @@ use coroner::domain::{
     ids::Tgid,
     input::{
         ApiEvent, CriEvent, CriExit, CriState, Disposition, ExitStatus, Hook, KernelFact, Sender,
-        Task,
+        SignalGenerated, SignalResult, TargetState, Task,
     },
-    observation::{MilestoneKind, Verdict},
+    observation::{FindingKind, MilestoneKind, Verdict},
 };
+
+const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core: false };
+
+fn task(pid: u32, ns: u32, comm: &str) -> Task {
+    Task { tgid: Tgid(pid), tid: pid, ns_pid: Some(ns), started: None, comm: comm.into() }
+}
+
+/// A process of the first container, as a sender.
+fn inside(of: &Task) -> Sender {
+    let comm = of.comm.clone();
+    Sender { tgid: of.tgid, comm, cgroup: Some(Cgroups::of(1).own), in_container: Some(true) }
+}
+
+/// SIGKILL that the kernel sends by itself, on behalf of a process of the first container.
+fn by_kernel(target: Task, sender: &Task, result: SignalResult) -> KernelFact {
+    let state = TargetState {
+        unkillable: false,
+        group_exit: true,
+        disposition: Disposition::Default,
+        blocked: false,
+        pending: 0,
+    };
+    KernelFact::SignalGenerated(SignalGenerated {
+        cgroup: Cgroups::of(1).own,
+        target,
+        signal: 9,
+        code: 0x80,
+        group: true,
+        result,
+        sender: inside(sender),
+        state: Some(state),
+    })
+}
+
+/// The first container has exited; its pod goes on.
+fn exited(world: &mut World, code: i32) {
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    world.status(1, code);
+}
 
 #[test]
 fn a_stop_signal_is_not_lost_among_the_containers_own() {
@@ -279,4 +318,73 @@ fn an_images_stop_signal_is_what_the_runtime_sends() {
     world.ticks(60);
     let death = &world.died[0];
     assert_eq!((death.verdict, death.stop_signal), (Verdict::Graceful, 3));
+}
+
+/// memory.oom.group (Kubernetes 1.28 on cgroup v2): the kernel marks every process, the main one
+/// among the first.
+#[test]
+fn an_oom_group_kill_of_many_processes() {
+    let mut world = running(1);
+    let worker = task(100, 7, "worker");
+    let cgroup = Some(Cgroups::of(1).own);
+    let others = (101..120).map(|n| task(n, n, "worker"));
+    for victim in [worker.clone(), init(1)].into_iter().chain(others) {
+        let pid = victim.tgid.0;
+        world.kernel(by_kernel(victim, &worker, SignalResult::Delivered));
+        world.kernel(KernelFact::OomVictim { cgroup, pid });
+    }
+    world.exits(1, KILLED);
+    exited(&mut world, 137);
+    world.ticks(120);
+    let death = &world.died[0];
+    assert_eq!(death.verdict, Verdict::OomKilled, "{}", death.proof.sentence);
+}
+
+/// Linux 5.10 names an OOM victim by pid only; a child of the main process was the victim, and
+/// containerd says OOMKilled for the container. Whoever asked for the memory is the sender.
+#[test]
+fn an_oom_killed_child_on_5_10_is_no_contradiction() {
+    let child = task(500, 9, "worker");
+    for sender in [child.clone(), init(1)] {
+        let mut world = running(1);
+        world.kernel(by_kernel(child.clone(), &sender, SignalResult::Delivered));
+        world.kernel(KernelFact::OomVictim { cgroup: None, pid: 500 });
+        world.later(500).exits(1, ExitStatus::Code(1));
+        world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+        world.cri(CriEvent::ContainerExited(CriExit {
+            container: ids(1).2,
+            started: None,
+            finished: None,
+            exit_code: 1,
+            reason: "OOMKilled".into(),
+        }));
+        world.ticks(120);
+        assert_eq!(world.died[0].findings, []);
+    }
+}
+
+/// PID 1 that does not reap: the kernel "kills" its zombies too, to no effect.
+#[test]
+fn zombies_were_not_left_without_a_signal() {
+    let cgroup = Cgroups::of(1).own;
+    for (result, left) in [(SignalResult::Ignored, 0), (SignalResult::Delivered, 1)] {
+        let mut world = running(1);
+        let at = world.at();
+        world.api(ApiEvent::Applied(object(1, true, at)));
+        world.later(300).term(1, true);
+        let (task_1, status) = (init(1), CODE_0);
+        let exit = KernelFact::Exit { cgroup, task: task_1, status, parent: Some(shim()) };
+        world.later(100).kernel(exit);
+        world.kernel(by_kernel(task(500, 9, "sh"), &init(1), result));
+        world.kernel(KernelFact::CgroupEmpty { cgroup });
+        world.kernel(KernelFact::CgroupRemoved { cgroup });
+        world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+        world.status(1, 0);
+        world.later(100).api(ApiEvent::Deleted(object(1, true, at)));
+        world.ticks(60);
+        let death = &world.ended[0].containers[0];
+        let found =
+            death.findings.iter().filter(|f| f.kind == FindingKind::ChildrenNotSignalled).count();
+        assert_eq!((found, death.children_killed), (left, left as u32));
+    }
 }
