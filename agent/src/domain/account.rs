@@ -514,13 +514,10 @@ impl<'a> Account<'a> {
             processes.torn_down(stop_signal, stop_began);
 
         let mut findings = Vec::new();
-        if unsignalled > 0 && at(MilestoneKind::TermSent).is_some() {
-            findings.extend(findings::not_signalled(
-                processes,
-                unsignalled,
-                &children_names,
-                stop_signal,
-            ));
+        let told = at(MilestoneKind::TermSent).is_some();
+        // What a container does among its own processes is the first to be lost.
+        if unsignalled > 0 && told && judged.losses.is_empty() {
+            findings.push(findings::not_signalled(unsignalled, &children_names, stop_signal));
         }
         if judged.pre_stop_cut_off {
             let detail = "The preStop hook was still running when the stop signal came.";
@@ -536,7 +533,11 @@ impl<'a> Account<'a> {
                 FindingKind::UnsupportedRuntime,
                 format!("{how}: the host's kernel does not see inside."),
             )),
-            None => findings.extend(self.contradictions(id, judged.exit)),
+            // With records missing, the main process may have been taken for another.
+            None if judged.losses.is_empty() => {
+                findings.extend(self.contradictions(id, judged.exit));
+            }
+            None => {}
         }
 
         let ended = self.ended(id);
@@ -559,8 +560,6 @@ impl<'a> Account<'a> {
         let mut proof = judged.proof;
         proof.evidence.extend(lingering::evidence(processes));
         proof.evidence.sort_by_key(|e| e.at);
-        let mut incomplete: Vec<LossKind> = processes.losses.iter().copied().collect();
-        incomplete.dedup();
         ContainerDeath {
             id: id.clone(),
             pod: Some(self.pod_ref()),
@@ -581,7 +580,7 @@ impl<'a> Account<'a> {
             children_names,
             milestones,
             truncated: judged.truncated || self.is_truncated(),
-            incomplete,
+            incomplete: judged.losses,
             name,
         }
     }

@@ -238,7 +238,7 @@ impl Engine {
         self.count_loss(loss.kind, loss.count);
         let recent = |p: &Processes| !p.is_over() || p.last_heard + LOSS_LAG >= at;
         for processes in self.processes.values_mut().filter(|p| recent(p)) {
-            processes.losses.insert(loss.kind);
+            processes.lose(at, loss.kind);
         }
     }
 

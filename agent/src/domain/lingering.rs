@@ -119,9 +119,14 @@ impl Lingering {
         self.nobody.is_some_and(|at| at >= since) && self.nobody > alive
     }
 
-    /// `certain`: no record was lost. Otherwise a freeze whose beginning or end was not seen may
-    /// have begun or ended at any time.
-    fn freeze(&self, told: BootTime, until: Option<BootTime>, certain: bool) -> Option<Freeze> {
+    /// `certain`: no record of it was lost. Otherwise a freeze whose beginning or end was not seen
+    /// may have begun or ended at any time.
+    fn freeze(
+        &self,
+        told: BootTime,
+        until: Option<BootTime>,
+        certain: impl Fn(&Freeze) -> bool,
+    ) -> Option<Freeze> {
         let polled = self.polled.map(|p| Freeze { from: Some(p.first), to: p.thawed });
         let touches = |f: &&Freeze| {
             let began = until.is_none_or(|until| f.from.is_none_or(|from| from < until));
@@ -130,7 +135,7 @@ impl Lingering {
         // Looks know nothing of the true beginning.
         let by_kernel = self.freezes.iter().filter(touches).max_by_key(|f| length(f, until));
         by_kernel
-            .filter(|f| certain || f.from.is_some() && f.to.is_some())
+            .filter(|f| f.from.is_some() && f.to.is_some() || certain(f))
             .filter(|f| length(f, until) >= FROZEN_AT_LEAST)
             .copied()
             .or(polled.filter(|p| touches(&p)))
@@ -197,9 +202,6 @@ pub fn unkillable(processes: &Processes) -> Option<Finding> {
         };
         return found(detail);
     }
-    if !processes.losses.is_empty() {
-        return None; // another may have been taken for the main process
-    }
     let main = processes.main()?;
     let exit = processes.exit().map(|(at, _)| at);
     let by_signal = processes.killed(main).zip(exit);
@@ -207,7 +209,9 @@ pub fn unkillable(processes: &Processes) -> Option<Finding> {
     let (killed, until) = [by_signal, by_init]
         .into_iter()
         .flatten()
-        .find(|(killed, until)| *until >= *killed + AFTER)?;
+        .find(|(killed, until)| *until >= *killed + AFTER)
+        // With records missing, another may have been taken for the main process.
+        .filter(|(killed, _)| processes.losses.spare(*killed))?;
     found(format!(
         "Alive until {} after SIGKILL; where it hung is not known: /proc could not be read in time.",
         secs(until.since(killed))
@@ -220,7 +224,8 @@ pub fn frozen(processes: &Processes, told: Option<(BootTime, u8)>) -> Option<Fin
     let (told, signal) = told?;
     let signal = signal::name(signal);
     let until = processes.ended();
-    let certain = processes.losses.is_empty();
+    // Its end may have been lost since it began, its beginning at any time.
+    let certain = |f: &Freeze| processes.losses.spare(f.from.unwrap_or_default());
     let freeze = processes.lingering.freeze(told, until, certain)?;
     let mut detail = match freeze.from {
         None => format!("Its cgroup was frozen when {signal} came, since before the agent looked"),

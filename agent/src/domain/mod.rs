@@ -14,6 +14,7 @@ pub mod ids;
 pub mod input;
 pub mod isolation;
 pub mod lingering;
+pub mod losses;
 pub mod object;
 pub mod observation;
 pub mod phases;

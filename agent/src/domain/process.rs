@@ -7,6 +7,7 @@ use super::{
         Disposition, ExitStatus, KernelFact, LossKind, Sender, SignalGenerated, SignalResult, Task,
     },
     lingering::Lingering,
+    losses::Losses,
     time::BootTime,
 };
 use std::{
@@ -126,7 +127,7 @@ pub struct Processes {
     /// The last time that the kernel told anything.
     pub last_heard: BootTime,
     /// Losses while it lived.
-    pub losses: BTreeSet<LossKind>,
+    pub losses: Losses,
     /// What keeps it from ending.
     pub lingering: Lingering,
 }
@@ -146,8 +147,8 @@ impl Processes {
                 if self.init.is_none() || self.is_init(task.tgid) {
                     let main = self.main();
                     let taken = (task.tgid, Taken { at, signal, disposition });
-                    let lost = keep(&mut self.taken, taken, |(tgid, _)| Some(*tgid) == main);
-                    self.note_loss(lost);
+                    let lost = keep(&mut self.taken, taken, main);
+                    self.note_dropped(lost);
                 }
             }
             KernelFact::Exit { task, status, .. } => {
@@ -260,8 +261,8 @@ impl Processes {
         }
         let main = self.main();
         let sent = Sent { at, signal, from_outside };
-        let lost = keep(&mut self.sent, sent, |s| Some(s.signal.target.tgid) == main);
-        self.note_loss(lost);
+        let lost = keep(&mut self.sent, sent, main);
+        self.note_dropped(lost);
     }
 
     /// With memory.oom.group the kernel marks every process, the main one not last.
@@ -286,9 +287,16 @@ impl Processes {
         sent.map(|s| s.at).chain(torn_down.map(|t| t.at)).max()
     }
 
-    fn note_loss(&mut self, lost: bool) {
-        if lost {
-            self.losses.insert(LossKind::EngineFull);
+    /// Records of it were lost, at this moment or shortly before it.
+    pub fn lose(&mut self, at: BootTime, kind: LossKind) {
+        // One that is older than the agent was found with its main process, or that is not PID 1.
+        let main_is_known = self.init.is_some() || self.found.is_some();
+        self.losses.note(at, kind, main_is_known);
+    }
+
+    fn note_dropped(&mut self, dropped: Option<BootTime>) {
+        if let Some(at) = dropped {
+            self.lose(at, LossKind::EngineFull);
         }
     }
 
@@ -446,8 +454,8 @@ impl Processes {
     /// When the init of its PID namespace ended: the kernel kills all others then. With records
     /// missing, another namespace's may have been taken for it.
     pub fn namespace_ended(&self) -> Option<BootTime> {
-        self.init.as_ref().filter(|init| init.is_pid_one && self.losses.is_empty())?;
-        self.exit().map(|(at, _)| at)
+        self.init.as_ref().filter(|init| init.is_pid_one)?;
+        self.exit().map(|(at, _)| at).filter(|at| self.losses.spare(*at))
     }
 
     /// When nothing of it should have been left: SIGKILL to its main process, or where that has
@@ -521,14 +529,63 @@ fn outside(process: &Sender, inside: &impl Fn(CgroupId) -> bool) -> bool {
     }
 }
 
-/// Keeps the list bounded: what is not of the main process goes first, then the middle. True if
-/// something of the main process, or perhaps of it, was dropped.
-fn keep<T>(list: &mut Vec<T>, item: T, of_main: impl Fn(&T) -> bool) -> bool {
-    let mut lost = false;
+/// What is told of a signal, as far as it decides what may be dropped.
+trait Record {
+    fn at(&self) -> BootTime;
+    fn target(&self) -> Tgid;
+    fn signal(&self) -> u8;
+    /// Records of one kind say the same but for their time.
+    fn same_kind(&self, other: &Self) -> bool;
+}
+
+impl Record for Sent {
+    fn at(&self) -> BootTime {
+        self.at
+    }
+    fn target(&self) -> Tgid {
+        self.signal.target.tgid
+    }
+    fn signal(&self) -> u8 {
+        self.signal.signal
+    }
+    fn same_kind(&self, other: &Self) -> bool {
+        let kind = |s: &Self| (s.signal.target.tgid, s.signal.signal, s.from_outside);
+        kind(self) == kind(other)
+    }
+}
+
+impl Record for (Tgid, Taken) {
+    fn at(&self) -> BootTime {
+        self.1.at
+    }
+    fn target(&self) -> Tgid {
+        self.0
+    }
+    fn signal(&self) -> u8 {
+        self.1.signal
+    }
+    fn same_kind(&self, other: &Self) -> bool {
+        let kind = |(tgid, taken): &Self| (*tgid, taken.signal, taken.disposition);
+        kind(self) == kind(other)
+    }
+}
+
+/// Keeps the list bounded: what is not of the main process goes first; then, of a signal that it
+/// is sent over and over again (a reload), the oldest but the very first; then the middle. The
+/// time of what was dropped, if that may decide something.
+fn keep<T: Record>(list: &mut Vec<T>, item: T, main: Option<Tgid>) -> Option<BootTime> {
+    let mut lost = None;
     if list.len() >= MAX_SIGNALS {
-        let other = list.iter().position(|known| !of_main(known));
-        lost = other.is_none();
-        list.remove(other.unwrap_or(MAX_SIGNALS / 2));
+        let of_another = || list.iter().position(|known| Some(known.target()) != main);
+        let repeated = || {
+            list.iter().enumerate().position(|(n, known)| {
+                !matches!(known.signal(), SIGKILL | SIGTERM)
+                    && list.iter().take(n).any(|earlier| earlier.same_kind(known))
+            })
+        };
+        let spare = of_another().or_else(repeated);
+        let dropped = list.remove(spare.unwrap_or(MAX_SIGNALS / 2));
+        lost = spare.is_none().then(|| dropped.at());
     }
     list.push(item);
     lost

@@ -71,6 +71,8 @@ pub struct Judgement {
     pub unproven: Option<String>,
     /// What the kernel knows of its milestones, in order of time.
     pub milestones: Vec<Milestone>,
+    /// Losses that may hide something of its end.
+    pub losses: Vec<LossKind>,
 }
 
 impl Judgement {
@@ -91,6 +93,7 @@ impl Judgement {
             killer: None,
             pre_stop_cut_off: false,
             milestones,
+            losses: Vec::new(),
             ..self
         }
     }
@@ -99,6 +102,8 @@ impl Judgement {
 /// The signals and ends that the rules look at.
 struct Facts<'a> {
     case: Case<'a>,
+    /// The earliest moment at which this end may have begun.
+    since: BootTime,
     exit: Option<(BootTime, ExitStatus)>,
     stop: Option<&'a Sent>,
     taken: Option<Taken>,
@@ -140,6 +145,7 @@ pub fn judge(case: Case<'_>) -> Judgement {
         truncated,
         unproven: facts.stop_may_be_missing(),
         milestones: facts.milestones(),
+        losses: facts.losses().collect(),
     }
 }
 
@@ -199,6 +205,7 @@ impl<'a> Facts<'a> {
         };
         let mut facts = Self {
             case,
+            since,
             exit,
             stop,
             taken,
@@ -249,9 +256,14 @@ impl<'a> Facts<'a> {
         }
     }
 
+    /// The losses that may hide something of this end.
+    fn losses(&self) -> impl Iterator<Item = LossKind> {
+        self.case.processes.losses.since(self.since)
+    }
+
     /// The losses that may hide it.
     fn lost(&self, absence: Absence) -> Option<String> {
-        let losses = self.case.processes.losses.iter().copied();
+        let losses = self.losses();
         let hiding: Vec<&str> = match absence {
             Absence::Nothing => return None,
             Absence::Signal | Absence::Stop => {
@@ -308,7 +320,7 @@ impl<'a> Facts<'a> {
             // An end that was not seen may have been lost.
             (Some(hook), Some(stop)) => match hook.ended {
                 Some(at) => at > stop.at,
-                None => self.case.processes.losses.is_empty(),
+                None => self.losses().next().is_none(),
             },
             _ => false,
         }
@@ -572,8 +584,7 @@ impl<'a> Facts<'a> {
     }
 
     fn without_exit(&self) -> String {
-        let lost: Vec<&str> =
-            self.case.processes.losses.iter().map(|l| LossKind::as_str(*l)).collect();
+        let lost: Vec<&str> = self.losses().map(LossKind::as_str).collect();
         let why = if lost.is_empty() {
             "the agent never saw its processes".to_owned()
         } else {

@@ -6,8 +6,8 @@ use super::world::{
 use coroner::domain::{
     ids::Tgid,
     input::{
-        ApiEvent, CriEvent, CriExit, CriState, Disposition, ExitStatus, Hook, KernelFact, Sender,
-        SignalGenerated, SignalResult, TargetState, Task,
+        ApiEvent, CriEvent, CriExit, CriState, Disposition, ExitStatus, Hook, Input, KernelFact,
+        Loss, LossKind, Sender, SignalGenerated, SignalResult, TargetState, Task,
     },
     observation::{FindingKind, MilestoneKind, Verdict},
 };
@@ -386,5 +386,73 @@ fn zombies_were_not_left_without_a_signal() {
         let found =
             death.findings.iter().filter(|f| f.kind == FindingKind::ChildrenNotSignalled).count();
         assert_eq!((found, death.children_killed), (left, left as u32));
+    }
+}
+
+/// One lost record, a week before the container ends, hides no stop signal; one just before may.
+#[test]
+fn a_loss_of_last_week_hides_nothing_today() {
+    let week = 7 * 24 * 3600 * 1000;
+    let lost = vec![LossKind::DecidingRingFull];
+    for (before, verdict, incomplete) in
+        [(week, Verdict::Failed, Vec::new()), (1000, Verdict::Unknown, lost)]
+    {
+        let mut world = running(1);
+        world.say(Input::Lost(Loss { kind: LossKind::DecidingRingFull, count: 1 }));
+        world.later(before).ticks(1);
+        world.exits(1, ExitStatus::Code(3));
+        exited(&mut world, 3);
+        world.ticks(120);
+        let death = &world.died[0];
+        assert_eq!((death.verdict, &death.incomplete), (verdict, &incomplete));
+    }
+}
+
+/// What was lost before the main process was known makes it uncertain for good.
+#[test]
+fn a_loss_that_may_have_hidden_the_main_process() {
+    let mut world = World::in_sync();
+    let of = Cgroups::of(1);
+    let name = format!("/kubepods/pod{}/{}", ids(1).0, ids(1).2);
+    let created = KernelFact::CgroupCreated { cgroup: of.own, parent: None, name, scanned: false };
+    world.kernel(created);
+    world.say(Input::Lost(Loss { kind: LossKind::DecidingRingFull, count: 1 }));
+    // Its exec was lost, and it is not PID 1: the first probe passes for it.
+    let probe = task(500, 500, "probe");
+    world.later(1000).kernel(KernelFact::Exec { cgroup: of.own, task: probe, parent: shim() });
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.later(24 * 3600 * 1000);
+    let exit =
+        |task, status| KernelFact::Exit { cgroup: of.own, task, status, parent: Some(shim()) };
+    world.kernel(exit(task(500, 500, "probe"), CODE_0));
+    world.kernel(exit(task(15, 15, "app"), ExitStatus::Code(3)));
+    world.kernel(KernelFact::CgroupEmpty { cgroup: of.own });
+    exited(&mut world, 3);
+    world.ticks(120);
+    let death = &world.died[0];
+    assert_eq!(death.verdict, Verdict::Unknown, "{}", death.proof.sentence);
+    assert_eq!(death.findings, []);
+}
+
+/// A main process that is told to reload 70 times, by its own children (logrotate, a config
+/// reloader) or from outside, and then fails: nothing that decides was dropped.
+#[test]
+fn reloads_are_no_loss() {
+    for from in [inside(&task(500, 9, "reload")), shim()] {
+        for pause in [10, 60_000] {
+            let mut world = running(1);
+            let cgroup = Cgroups::of(1).own;
+            for _ in 0..70 {
+                world.later(pause).kernel(signal(cgroup, init(1), 1, from.clone()));
+                let (signal, disposition) = (1, Disposition::Handler);
+                let task = init(1);
+                world.kernel(KernelFact::SignalDelivered { cgroup, task, signal, disposition });
+            }
+            world.later(1000).exits(1, ExitStatus::Code(3));
+            exited(&mut world, 3);
+            world.ticks(120);
+            let death = &world.died[0];
+            assert_eq!(death.verdict, Verdict::Failed, "{}", death.proof.sentence);
+        }
     }
 }

@@ -209,7 +209,7 @@ fn unknown() {
 #[test]
 fn a_loss_is_named() {
     let mut script = Script::new().init();
-    script.processes.losses.insert(coroner::domain::input::LossKind::DecidingRingFull);
+    script.processes.lose(ms(500), coroner::domain::input::LossKind::DecidingRingFull);
     verdict(script, Verdict::Unknown, "deciding_ring_full");
 }
 

@@ -112,7 +112,7 @@ fn a_lost_end_cuts_nothing_off() {
     let running = || stopped(4200).hook(ms(1100), None);
     assert!(judged(&running(), &hook, ContainerKind::Main, true).pre_stop_cut_off);
     let mut lossy = running();
-    lossy.processes.losses.insert(coroner::domain::input::LossKind::DetailRingFull);
+    lossy.processes.lose(ms(1200), coroner::domain::input::LossKind::DetailRingFull);
     assert!(!judged(&lossy, &hook, ContainerKind::Main, true).pre_stop_cut_off);
 }
 

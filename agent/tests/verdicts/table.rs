@@ -52,7 +52,9 @@ fn verdict(response: (&str, Build), end: (&str, Build), loss: Option<LossKind>) 
         script = response.1(Script::new().init());
         script = script.kill(ms(11_000), |s| s.pending(15)).exit(ms(11_001), by(9));
     }
-    script.processes.losses.extend(loss);
+    if let Some(loss) = loss {
+        script.processes.lose(ms(1000), loss);
+    }
     let judgement = judge(Case {
         processes: &script.processes,
         stop_signal: 15,

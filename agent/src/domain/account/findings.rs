@@ -21,22 +21,15 @@ const DEADLINE_SLACK: Duration = Duration::from_secs(6);
 /// Lists are made this often while a pod dies, and the runtime may need a moment to notice.
 const NOTICE: Duration = Duration::from_secs(5);
 
-/// Children that were never sent the stop signal. Nothing, where that may have been lost: what a
-/// container does among its own processes is the first to be.
-pub(super) fn not_signalled(
-    processes: &Processes,
-    how_many: u32,
-    names: &[String],
-    stop_signal: u8,
-) -> Option<Finding> {
+/// Children that were never sent the stop signal.
+pub(super) fn not_signalled(how_many: u32, names: &[String], stop_signal: u8) -> Finding {
     let detail = format!(
         "{how_many} process(es) ({}) were killed by the kernel with the PID namespace; none of \
          them had been sent {}.",
         names.join(", "),
         signal::name(stop_signal)
     );
-    let told = processes.losses.is_empty();
-    told.then(|| Finding::new(FindingKind::ChildrenNotSignalled, detail))
+    Finding::new(FindingKind::ChildrenNotSignalled, detail)
 }
 
 impl<'a> Account<'a> {
@@ -66,14 +59,13 @@ impl<'a> Account<'a> {
             }))
     }
 
-    /// Where runtime or apiserver contradict the kernel. None where records are missing: the main
-    /// process may have been taken for another.
+    /// Where runtime or apiserver contradict the kernel.
     pub(super) fn contradictions(
         &self,
         id: &ContainerId,
         exit: Option<ExitStatus>,
     ) -> Vec<Finding> {
-        let Some(processes) = self.processes_of(id).filter(|p| p.losses.is_empty()) else {
+        let Some(processes) = self.processes_of(id) else {
             return Vec::new();
         };
         let container = self.of.runtime.container(id);
