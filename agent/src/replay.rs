@@ -19,6 +19,10 @@ use std::{
 /// The engine's ticks.
 const TICK: Duration = Duration::from_secs(1);
 
+/// Ticks in a row without an input: after a day nothing waits for the time to pass. A corrupt time
+/// must not keep us busy for the age of the universe.
+const MAX_TICKS: usize = 24 * 3600;
+
 /// A recording on its way through an engine: what the agent said when it was made, and what it
 /// would have said had it gone on.
 #[derive(Debug)]
@@ -49,12 +53,11 @@ impl Replay {
         }
     }
 
-    /// Goes on for so long as if nothing more had happened: accounts that were still open are
-    /// closed with what there is.
+    /// Goes on for so long, at most a day, as if nothing more had happened: accounts that were
+    /// still open are closed with what there is.
     pub fn go_on(&mut self, time: Duration) {
-        let end = self.last + time;
-        while self.last + TICK <= end {
-            self.step(Received { at: self.last + TICK, input: Input::Tick });
+        for at in ticks(self.last, self.last + time) {
+            self.step(Received { at, input: Input::Tick });
         }
     }
 
@@ -113,31 +116,35 @@ impl Replay {
     }
 }
 
+/// The ticks after `last`, up to `end`: one each second, for a day at most.
+fn ticks(last: BootTime, end: BootTime) -> impl Iterator<Item = BootTime> {
+    let next = |at: &BootTime| Some(*at + TICK).filter(|next| next > at);
+    std::iter::successors(Some(last), next).skip(1).take_while(move |at| *at <= end).take(MAX_TICKS)
+}
+
 /// Steps the engine through all inputs in order of receipt, with a tick each second between them
-/// and for `after` beyond the last one.
+/// and for `after` beyond the last one, but for no more than a day without an input.
 pub fn replay(
     engine: &mut Engine,
     inputs: impl IntoIterator<Item = Received>,
     after: Duration,
 ) -> Vec<Observation> {
     let mut said = Vec::new();
-    let mut next_tick: Option<BootTime> = None;
+    let mut last_tick: Option<BootTime> = None;
     let mut last = BootTime(0);
+    let mut tick = |engine: &mut Engine, said: &mut Vec<Observation>, until, first| {
+        let from = *last_tick.get_or_insert(first);
+        for at in ticks(from, until) {
+            said.extend(engine.step(Received { at, input: Input::Tick }));
+            last_tick = Some(at);
+        }
+    };
     for input in inputs {
         let at = input.at;
-        let tick = next_tick.get_or_insert(at + TICK);
-        while *tick <= at {
-            said.extend(engine.step(Received { at: *tick, input: Input::Tick }));
-            *tick = *tick + TICK;
-        }
+        tick(engine, &mut said, at, at);
         said.extend(engine.step(input));
         last = at;
     }
-    if let Some(mut tick) = next_tick {
-        while tick <= last + after {
-            said.extend(engine.step(Received { at: tick, input: Input::Tick }));
-            tick = tick + TICK;
-        }
-    }
+    tick(engine, &mut said, last + after, last);
     said
 }
