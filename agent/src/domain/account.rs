@@ -207,6 +207,14 @@ impl<'a> Account<'a> {
         (containers || sandbox).then_some(request)
     }
 
+    /// When the grace of the deletion request is over, if something of the pod still ran when
+    /// that came.
+    pub fn deadline(&self, members: &Members) -> Option<BootTime> {
+        let request = self.request(&members.all)?;
+        let grace = u64::try_from(request.grace_seconds).unwrap_or_default();
+        Some(request.at + Duration::from_secs(grace))
+    }
+
     /// The container ended after the pod's deletion was requested.
     pub fn ended_in_request(&self, id: &ContainerId) -> bool {
         let request = self.object().and_then(Object::request);

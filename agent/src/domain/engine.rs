@@ -33,14 +33,13 @@ const ALONE: Duration = Duration::from_secs(60);
 const UNRESOLVED: Duration = Duration::from_secs(60);
 /// A finished pod whose sandbox stays (a completed Job) keeps its account open for this long.
 const TAIL: Duration = Duration::from_secs(600);
-/// A pod that still terminates (a finalizer, a sandbox that will not stop) keeps its evidence so
-/// long, even if the runtime has forgotten it.
+/// A pod that the runtime has forgotten, and that is not accounted for, keeps its evidence so long.
 const STUCK: Duration = Duration::from_secs(24 * 3600);
 /// The kernel is asked for a container's cgroup only after this: its mkdir may be on its way.
 const CGROUP_DUE: Duration = Duration::from_secs(2);
 /// Losses are counted a moment after they happened.
 const LOSS_LAG: Duration = Duration::from_secs(2);
-/// A sandbox that will not stop is looked at often for this long after its last process.
+/// What will not stop is looked at often for this long after its deadline or its last process.
 const HURRY: Duration = Duration::from_secs(300);
 /// Static pods whose number of lives is remembered.
 const MAX_STATIC_PODS: usize = 1_024;
@@ -430,9 +429,10 @@ impl Engine {
         let begins = members.requested || members.all.iter().any(untold);
         pod.terminating = begins;
         let settled = accounts.is_settled(&members, now, settle);
-        let owes = accounts.runtime_owes(&members)
-            && (members.alive > 0 || members.ended.is_none_or(|ended| now < ended + HURRY));
-        if begins && (owes || (!settled && !pod.hurried.is_empty())) {
+        // Until then the runtime has something to do soon.
+        let soon = accounts.deadline(&members).max(members.ended).is_none_or(|at| now < at + HURRY);
+        let owes = accounts.runtime_owes(&members);
+        if begins && soon && (owes || (!settled && !pod.hurried.is_empty())) {
             pod.hurry(accounts.seen_sandboxes(), said);
         } else {
             pod.hurry(BTreeSet::new(), said);
@@ -440,15 +440,13 @@ impl Engine {
         if settled && accounts.is_complete(&members, now, PATIENCE) {
             let life = pod.life + 1;
             let account = accounts.build(&members.all, life);
-            for death in &account.containers {
-                if pod.told.insert(death.id.clone()) {
-                    said.push(Observation::ContainerDied(Box::new(death.clone())));
-                }
-            }
             // Those that had died before the pod was to end, too recently to have been told.
-            for id in &members.all {
-                if pod.told.insert(id.clone()) {
-                    let death = accounts.death(id, None);
+            let in_account = |id: &ContainerId| account.containers.iter().any(|c| c.id == *id);
+            let mut earlier: Vec<_> = members.all.iter().filter(|id| !in_account(id)).collect();
+            earlier.sort_by_key(|id| accounts.ended(id));
+            let earlier = earlier.into_iter().map(|id| accounts.death(id, None));
+            for death in earlier.chain(account.containers.iter().cloned()) {
+                if pod.told.insert(death.id.clone()) {
                     said.push(Observation::ContainerDied(Box::new(death)));
                 }
             }
@@ -577,14 +575,23 @@ impl Engine {
         }
     }
 
+    /// Its object is to go and is still there: a finalizer may hold it for as long as it likes.
+    fn is_held(&self, uid: &PodUid) -> bool {
+        self.objects.get(uid).is_some_and(|o| o.request().is_some() && o.gone.is_none())
+    }
+
     /// Forgets what is accounted for and gone, so that memory does not grow with time.
     fn forget(&mut self, now: BootTime, said: &mut Vec<Observation>) {
         for (sandbox, uid, by) in self.runtime.removed_sandboxes() {
             let settled = now >= by + self.settings.settle;
             let busy = self.active.contains(&uid);
-            if settled && !busy || now >= by + STUCK {
+            if settled && !busy || now >= by + STUCK && !self.is_held(&uid) {
                 let mut gone = self.runtime.forget(&sandbox);
                 gone.push(ContainerId::new(sandbox.as_str()));
+                if let Some(pod) = self.pods.get_mut(&uid) {
+                    pod.past.remove(&sandbox);
+                    pod.told.retain(|id| !gone.contains(id));
+                }
                 for id in gone {
                     self.forget_container(&id);
                 }
@@ -608,7 +615,8 @@ impl Engine {
                 .as_ref()
                 .and_then(|u| self.objects.get(u))
                 .is_some_and(|o| o.request().is_some());
-            if over && ((told && !requested) || now >= by + STUCK) {
+            let stuck = now >= by + STUCK && !uid.as_ref().is_some_and(|uid| self.is_held(uid));
+            if over && ((told && !requested) || stuck) {
                 self.runtime.forget_container(&id);
                 self.forget_container(&id);
                 if let Some(pod) = uid.and_then(|uid| self.pods.get_mut(&uid)) {

@@ -1,10 +1,15 @@
 //! The engine's memory is bounded: after any number of pods it holds what it held after a few.
 
-use super::world::{CODE_0, Cgroups, World, container, ids, init, object, sandbox, shim};
+use super::world::{
+    CODE_0, Cgroups, World, container, ids, init, object, of_file, running, sandbox, shim,
+};
 use coroner::domain::{
     engine::Gauges,
-    ids::CgroupId,
-    input::{ApiEvent, CriEvent, CriState, ExitStatus, KernelFact, LossKind},
+    ids::{CgroupId, PodUid},
+    input::{
+        ApiEvent, CriContainer, CriEvent, CriSandbox, CriState, ExitStatus, Hook, KernelFact,
+        LossKind,
+    },
 };
 
 /// One pod from its beginning to its end, with all three sources telling.
@@ -88,4 +93,83 @@ fn late_records_of_forgotten_cgroups_do_not_stay() {
     }
     world.ticks(48 * 3600);
     assert_eq!(world.engine.gauges().containers, 0);
+}
+
+/// A finalizer that holds the object for 25 hours: the pod's end is told all the same, once, and
+/// then forgotten.
+#[test]
+fn a_pod_held_by_a_finalizer_for_a_day_is_told() {
+    let mut world = running(1);
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    world.later(300).term(1, true);
+    world.later(100).exits(1, CODE_0);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    world.cgroups_go(1);
+    world.lists(vec![], vec![]);
+    world.lists(vec![], vec![]);
+    world.ticks(25 * 3600);
+    assert_eq!(world.ended.len(), 0);
+    world.api(ApiEvent::Deleted(object(1, true, at)));
+    world.ticks(120);
+    assert_eq!(world.ended.len(), 1, "told");
+    assert_eq!(world.ended[0].containers.len(), 1);
+    world.ticks(600);
+    assert_eq!(world.engine.gauges(), Gauges::default(), "and forgotten");
+}
+
+/// The UID of a static pod lives for as long as the node does; its sandboxes do not.
+#[test]
+fn nothing_stays_of_the_lives_of_a_static_pod() {
+    let mut world = World::in_sync();
+    let uid: PodUid = ids(1).0;
+    let of_static = |n, ready, state| {
+        let pod = uid.clone();
+        let sandbox = CriSandbox { pod: pod.clone(), ..of_file(sandbox(n, ready)) };
+        (sandbox, CriContainer { pod: Some(pod), ..container(n, state) })
+    };
+    for n in 1..=5 {
+        world.starts(n);
+        let (sandbox, container) = of_static(n, true, CriState::Running);
+        world.lists(vec![sandbox], vec![container]);
+        world.ticks(10);
+        world.term(n, true);
+        world.exits(n, CODE_0);
+        let (sandbox, container) = of_static(n, false, CriState::Exited);
+        world.lists(vec![sandbox], vec![container]);
+        world.status(n, 0);
+        world.ticks(60);
+    }
+    let (sandbox, container) = of_static(6, true, CriState::Running);
+    world.starts(6);
+    world.lists(vec![sandbox], vec![container]);
+    world.ticks(1200);
+    assert_eq!(world.ended.len(), 5);
+    let held = format!("{:?}", world.engine);
+    for n in 1..=5 {
+        assert!(!held.contains(ids(n).1.as_str()), "the sandbox of life {n}");
+        assert!(!held.contains(ids(n).2.as_str()), "the container of life {n}");
+    }
+}
+
+/// A number out of a recording.
+#[test]
+fn a_grace_out_of_range_is_no_panic() {
+    for grace in [i64::MIN, -1, i64::MAX] {
+        let mut world = World::in_sync();
+        world.starts(1);
+        let odd = |state| CriContainer {
+            grace_seconds: Some(grace),
+            pre_stop: Some(Hook::Sleep(5)),
+            ..container(1, state)
+        };
+        world.later(60_000).lists(vec![sandbox(1, true)], vec![odd(CriState::Running)]);
+        world.term(1, true);
+        world.exits(1, CODE_0);
+        world.lists(vec![sandbox(1, true)], vec![odd(CriState::Exited)]);
+        world.status(1, 0);
+        world.ticks(60);
+        assert_eq!(world.died.len(), 1, "grace {grace}");
+    }
 }

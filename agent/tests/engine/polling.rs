@@ -73,3 +73,19 @@ fn a_restart_hurries_until_it_is_explained() {
     world.ticks(120);
     assert!(hurried(&world).is_empty());
 }
+
+/// Kubelets 1.23 and 1.25 leave the container of a force-deleted pod running for good (FACTS §7).
+#[test]
+fn a_container_that_is_never_killed_does_not_keep_the_poller_busy() {
+    let mut world = running(1);
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    world.ticks(300);
+    assert_eq!(hurried(&world), BTreeSet::from([ids(1).1]), "its grace has not been over for long");
+    world.ticks(3600);
+    assert!(hurried(&world).is_empty());
+    // It ends after all.
+    world.exits(1, CODE_0);
+    world.ticks(1);
+    assert_eq!(hurried(&world), BTreeSet::from([ids(1).1]));
+}
