@@ -205,8 +205,8 @@ pub struct ReplayArgs {
     /// The recording (`coroner run --record FILE`), compressed or not; `-` is stdin.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Go on for so long after the recording's end, as if nothing more had happened: closes the
-    /// accounts that were open.
+    /// Go on for so long after the recording's end, a day at most, as if nothing more had happened:
+    /// closes the accounts that were open.
     #[arg(long, env = "CORONER_GO_ON", value_name = "DURATION", default_value = "0s")]
     #[arg(value_parser = parse_duration)]
     pub go_on: Duration,

@@ -12,7 +12,7 @@ use coroner::{
         engine::{Engine, Settings},
         input::{ApiEvent, Input, Received},
         observation::{Observation, PodTermination},
-        time::Anchor,
+        time::{Anchor, BootTime},
     },
     history::History,
     recording::{Header, Node, Reader, Stopped, Writer},
@@ -147,4 +147,19 @@ fn what_was_open_at_the_end_is_closed_only_by_going_on() {
     assert_eq!((replay.timelines().count(), replay.without_account().len()), (0, 1));
     replay.go_on(Duration::from_secs(60));
     assert_eq!((replay.timelines().count(), replay.without_account().len()), (1, 0));
+}
+
+/// A corrupt time: there are no moments left to go on to.
+#[test]
+fn a_replay_goes_on_for_a_bounded_time() {
+    let (anchor, inputs) = live(NODES[1]);
+    for at in [u64::MAX / 2, u64::MAX - 1_500_000_000, u64::MAX] {
+        let last = Received { at: BootTime(at), input: Input::Tick };
+        let mut reader = reader(&record(anchor, &[inputs.clone(), vec![last.clone()]].concat()));
+        let mut replay = Replay::new(reader.header());
+        replay.run(&mut reader);
+        replay.go_on(Duration::MAX);
+        let mut engine = Engine::new(Settings::new(anchor));
+        coroner::replay::replay(&mut engine, [inputs[0].clone(), last], Duration::MAX);
+    }
 }
