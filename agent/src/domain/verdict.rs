@@ -3,7 +3,10 @@
 
 use super::{
     ids::Tgid,
-    input::{ContainerKind, Disposition, ExitStatus, Hook, LossKind, Sender, SignalGenerated},
+    input::{
+        ContainerKind, Disposition, ExitStatus, Hook, LossKind, Sender, SignalGenerated,
+        SignalResult,
+    },
     observation::{Evidence, Milestone, MilestoneKind, Proof, Source, Verdict},
     pre_stop::{HookRun, Search},
     process::{Processes, SI_KERNEL, SIGKILL, Sent, Taken, kept, thrown_away},
@@ -139,6 +142,7 @@ pub fn judge(case: Case<'_>) -> Judgement {
         killer: facts
             .kill
             .or(facts.kernel_kill)
+            .or(facts.inner_kill())
             .filter(|_| facts.killed())
             .map(|kill| kill.signal.sender.clone()),
         pre_stop_cut_off: facts.hook_was_cut_off(),
@@ -391,10 +395,9 @@ impl<'a> Facts<'a> {
         let kill = self.kill.or(self.kernel_kill);
         if self.killed() {
             let Some(kill) = kill else {
-                return (
-                    Verdict::Unknown,
-                    format!("{name} died of SIGKILL, but who sent it was not seen."),
-                );
+                let after =
+                    |kill: &Sent| format!(", {} after {stop_name}", secs(kill.at.since(stop.at)));
+                return self.killed_by_nobody_outside(&name, after);
             };
             return self.killed_after_stop(stop, kill, &name, &stop_name);
         }
@@ -543,10 +546,7 @@ impl<'a> Facts<'a> {
                         signal::name(self.case.stop_signal)
                     ),
                 ),
-                None => (
-                    Verdict::Unknown,
-                    format!("{name} died of SIGKILL, but who sent it was not seen."),
-                ),
+                None => self.killed_by_nobody_outside(&name, |_| String::new()),
             },
             ExitStatus::Signal { signal, .. } => {
                 let sender = self
@@ -581,6 +581,38 @@ impl<'a> Facts<'a> {
                 format!("{name} left by itself with code {code}; nothing had been sent to it."),
             ),
         }
+    }
+
+    fn killed_by_nobody_outside(
+        &self,
+        name: &str,
+        after: impl FnOnce(&Sent) -> String,
+    ) -> (Verdict, String) {
+        let Some(kill) = self.inner_kill() else {
+            let sentence = format!("{name} died of SIGKILL, but who sent it was not seen.");
+            return (Verdict::Unknown, sentence);
+        };
+        let (by, after) = (&kill.signal.sender, after(kill));
+        let sentence = format!(
+            "{name} died of SIGKILL by {} (pid {}), a process of the container itself{after}.",
+            by.comm, by.tgid
+        );
+        (Verdict::Failed, sentence)
+    }
+
+    /// SIGKILL by a process of the container: only one without a PID namespace of its own (hostPID,
+    /// shareProcessNamespace) can do that to its main process.
+    fn inner_kill(&self) -> Option<&'a Sent> {
+        let processes = self.case.processes;
+        let delivered = |s: &&Sent| {
+            let signal = &s.signal;
+            signal.signal == SIGKILL
+                && signal.code != SI_KERNEL
+                && !s.from_outside
+                && signal.result == SignalResult::Delivered
+        };
+        let in_time = |s: &&Sent| self.exit.is_none_or(|(at, _)| s.at <= at);
+        processes.sent().filter(in_time).find(delivered)
     }
 
     fn without_exit(&self) -> String {
@@ -651,7 +683,8 @@ impl<'a> Facts<'a> {
     fn evidence(&self) -> Vec<Evidence> {
         let kernel = |at, what| Evidence { at, source: Source::Kernel, what };
         let mut list = Vec::new();
-        for sent in [self.stop, self.kill, self.kernel_kill].into_iter().flatten() {
+        let inner_kill = self.inner_kill();
+        for sent in [self.stop, self.kill, self.kernel_kill, inner_kill].into_iter().flatten() {
             let s = &sent.signal;
             let mut what = format!(
                 "signal_generate sig={} code={} result={:?} sender={}({})",
@@ -706,7 +739,7 @@ impl<'a> Facts<'a> {
             list.extend(at.map(|at| Milestone { kind, at, uncertainty, source }));
         };
         let (stop, seen) = (self.stop.map(|s| s.at), Source::Kernel);
-        let kill = self.kill.or(self.kernel_kill).filter(|_| self.killed());
+        let kill = self.kill.or(self.kernel_kill).or(self.inner_kill()).filter(|_| self.killed());
         let acts = [stop, self.kill.map(|s| s.at)].into_iter().flatten().min();
         match &self.hook {
             Some(hook) if acts.is_none_or(|act| hook.began < act) => {

@@ -456,3 +456,33 @@ fn reloads_are_no_loss() {
         }
     }
 }
+
+/// Pods that share the host's PIDs: a process of the container kills its main process.
+#[test]
+fn a_kill_from_inside_was_seen() {
+    for stopped in [false, true] {
+        let mut world = World::in_sync();
+        let (cgroup, main) = (Cgroups::of(1).own, task(15, 15, "app"));
+        let name = format!("/kubepods/pod{}/{}", ids(1).0, ids(1).2);
+        world.kernel(KernelFact::CgroupCreated { cgroup, parent: None, name, scanned: false });
+        world.kernel(KernelFact::Exec { cgroup, task: main.clone(), parent: shim() });
+        world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+        world.later(60_000);
+        if stopped {
+            world.kernel(signal(cgroup, main.clone(), 15, shim()));
+        }
+        let watchdog = inside(&task(20, 20, "watchdog"));
+        world.later(100).kernel(signal(cgroup, main.clone(), 9, watchdog));
+        let (task, parent) = (main, Some(shim()));
+        world.kernel(KernelFact::Exit { cgroup, task, status: KILLED, parent });
+        world.kernel(KernelFact::CgroupEmpty { cgroup });
+        exited(&mut world, 137);
+        world.ticks(120);
+        let death = &world.died[0];
+        let sentence = &death.proof.sentence;
+        assert_eq!(death.verdict, Verdict::Failed, "{sentence}");
+        assert!(sentence.contains("SIGKILL by watchdog (pid 20)"), "{sentence}");
+        assert_eq!(sentence.contains("100 ms after SIGTERM"), stopped, "{sentence}");
+        assert_eq!(death.killer.as_ref().map(|by| by.comm.as_str()), Some("watchdog"));
+    }
+}
