@@ -1,6 +1,8 @@
 //! What the kernel told of one container's processes: facts only, kept so that the order in which
 //! the three sources arrive does not matter. The rules are in [`super::verdict`].
 
+mod records;
+
 use super::{
     ids::{CgroupId, Tgid},
     input::{
@@ -10,13 +12,13 @@ use super::{
     losses::Losses,
     time::BootTime,
 };
+use records::keep;
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
 /// Bounds: a container's account never grows past them, however noisy it is.
-const MAX_SIGNALS: usize = 64;
 const MAX_INJECTED: usize = 64;
 const MAX_CHILDREN: usize = 16;
 const MAX_TRACKED: usize = 1024;
@@ -527,66 +529,4 @@ fn outside(process: &Sender, inside: &impl Fn(CgroupId) -> bool) -> bool {
         (None, Some(known)) => !known,
         (None, None) => true,
     }
-}
-
-/// What is told of a signal, as far as it decides what may be dropped.
-trait Record {
-    fn at(&self) -> BootTime;
-    fn target(&self) -> Tgid;
-    fn signal(&self) -> u8;
-    /// Records of one kind say the same but for their time.
-    fn same_kind(&self, other: &Self) -> bool;
-}
-
-impl Record for Sent {
-    fn at(&self) -> BootTime {
-        self.at
-    }
-    fn target(&self) -> Tgid {
-        self.signal.target.tgid
-    }
-    fn signal(&self) -> u8 {
-        self.signal.signal
-    }
-    fn same_kind(&self, other: &Self) -> bool {
-        let kind = |s: &Self| (s.signal.target.tgid, s.signal.signal, s.from_outside);
-        kind(self) == kind(other)
-    }
-}
-
-impl Record for (Tgid, Taken) {
-    fn at(&self) -> BootTime {
-        self.1.at
-    }
-    fn target(&self) -> Tgid {
-        self.0
-    }
-    fn signal(&self) -> u8 {
-        self.1.signal
-    }
-    fn same_kind(&self, other: &Self) -> bool {
-        let kind = |(tgid, taken): &Self| (*tgid, taken.signal, taken.disposition);
-        kind(self) == kind(other)
-    }
-}
-
-/// Keeps the list bounded: what is not of the main process goes first; then, of a signal that it
-/// is sent over and over again (a reload), the oldest but the very first; then the middle. The
-/// time of what was dropped, if that may decide something.
-fn keep<T: Record>(list: &mut Vec<T>, item: T, main: Option<Tgid>) -> Option<BootTime> {
-    let mut lost = None;
-    if list.len() >= MAX_SIGNALS {
-        let of_another = || list.iter().position(|known| Some(known.target()) != main);
-        let repeated = || {
-            list.iter().enumerate().position(|(n, known)| {
-                !matches!(known.signal(), SIGKILL | SIGTERM)
-                    && list.iter().take(n).any(|earlier| earlier.same_kind(known))
-            })
-        };
-        let spare = of_another().or_else(repeated);
-        let dropped = list.remove(spare.unwrap_or(MAX_SIGNALS / 2));
-        lost = spare.is_none().then(|| dropped.at());
-    }
-    list.push(item);
-    lost
 }
