@@ -19,8 +19,6 @@ use std::{
     time::Duration,
 };
 
-/// The stop signal where nobody says otherwise: SIGTERM.
-const DEFAULT_STOP_SIGNAL: u8 = 15;
 /// What kubelet and runtime add to the grace: containers that ended further apart did not end
 /// together.
 const TOGETHER: Duration = Duration::from_secs(10);

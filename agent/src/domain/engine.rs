@@ -13,7 +13,7 @@ use super::{
         CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, ProcReport, Received, TaskState,
     },
     object::Objects,
-    observation::{Amendment, Holdout, MilestoneKind, Observation, PodRef, PodTermination},
+    observation::{Amendment, Holdout, MilestoneKind, Observation, PodTermination},
     process::Processes,
     runtime::Runtime,
     time::{Anchor, BootTime},
@@ -382,11 +382,7 @@ impl Engine {
             .as_ref()
             .and_then(|id| self.runtime.container(id))
             .and_then(|known| self.runtime.sandbox(&known.info.sandbox));
-        let pod = sandbox.map(|s| PodRef {
-            namespace: s.info.namespace.clone(),
-            name: s.info.name.clone(),
-            uid: s.info.pod.clone(),
-        });
+        let pod = sandbox.map(|s| s.info.pod_ref());
         Observation::Unkillable(Box::new(Holdout { container, pod, detail, over }))
     }
 
@@ -432,11 +428,8 @@ impl Engine {
         // Until then the runtime has something to do soon.
         let soon = accounts.deadline(&members).max(members.ended).is_none_or(|at| now < at + HURRY);
         let owes = accounts.runtime_owes(&members);
-        if begins && soon && (owes || (!settled && !pod.hurried.is_empty())) {
-            pod.hurry(accounts.seen_sandboxes(), said);
-        } else {
-            pod.hurry(BTreeSet::new(), said);
-        }
+        let hurry = begins && soon && (owes || (!settled && !pod.hurried.is_empty()));
+        pod.hurry(if hurry { accounts.seen_sandboxes() } else { BTreeSet::new() }, said);
         if settled && accounts.is_complete(&members, now, PATIENCE) {
             let life = pod.life + 1;
             let account = accounts.build(&members.all, life);

@@ -19,7 +19,7 @@ const MAX_DEADLINES: usize = 8;
 /// works is not dated back further.
 const WATCH_LAG: Duration = Duration::from_secs(5);
 /// `DefaultTerminationGracePeriodSeconds` (core/v1).
-const DEFAULT_GRACE_SECONDS: i64 = 30;
+pub const DEFAULT_GRACE_SECONDS: i64 = 30;
 /// By so much at least: the apiserver's clock is another machine's.
 const CLOCK_SKEW: Duration = Duration::from_secs(1);
 /// Bound on remembered attempts of a pod's containers: the oldest go.

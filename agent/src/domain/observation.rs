@@ -3,7 +3,7 @@
 
 use super::{
     ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
-    input::{ContainerKind, ExitStatus, Hook, LossKind, Sender, TaskState},
+    input::{ContainerKind, CriSandbox, ExitStatus, Hook, LossKind, Sender, TaskState},
     time::BootTime,
 };
 use serde::{Deserialize, Serialize};
@@ -98,6 +98,13 @@ pub struct PodRef {
     pub name: String,
     /// UID as the runtime knows it.
     pub uid: PodUid,
+}
+
+impl CriSandbox {
+    /// The pod that it belongs to.
+    pub fn pod_ref(&self) -> PodRef {
+        PodRef { namespace: self.namespace.clone(), name: self.name.clone(), uid: self.pod.clone() }
+    }
 }
 
 /// Why a pod or a container was stopped. A closed set: it is a metric's label.

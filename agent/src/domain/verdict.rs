@@ -8,6 +8,7 @@ mod rules;
 use self::absence::Absence;
 use super::{
     input::{ContainerKind, Disposition, ExitStatus, Hook, LossKind, Sender},
+    object::DEFAULT_GRACE_SECONDS,
     observation::{Milestone, MilestoneKind, Proof, Verdict},
     pre_stop::{HookRun, Search},
     process::{Processes, SI_KERNEL, SIGKILL, Sent, Taken},
@@ -19,9 +20,6 @@ use std::time::Duration;
 /// The kubelet never gives a container less than this before SIGKILL
 /// (`minimumGracePeriodInSeconds`, kuberuntime_manager.go).
 pub const GRACE_FLOOR_SECONDS: i64 = 2;
-
-/// Where nobody says otherwise (`DefaultTerminationGracePeriodSeconds`, core/v1).
-const DEFAULT_GRACE_SECONDS: i64 = 30;
 
 /// A program that nobody kills may take this long to leave after the stop signal.
 const UNHURRIED: Duration = Duration::from_secs(600);
@@ -140,12 +138,7 @@ pub fn judge(case: Case<'_>) -> Judgement {
         verdict,
         proof: Proof { sentence, evidence },
         exit: facts.exit.map(|(_, status)| status),
-        killer: facts
-            .kill
-            .or(facts.kernel_kill)
-            .or(facts.inner_kill())
-            .filter(|_| facts.killed())
-            .map(|kill| kill.signal.sender.clone()),
+        killer: facts.fatal_kill().map(|kill| kill.signal.sender.clone()),
         pre_stop_cut_off: facts.hook_was_cut_off(),
         truncated,
         unproven: facts.stop_may_be_missing(),
@@ -224,6 +217,11 @@ impl<'a> Facts<'a> {
 
     fn killed(&self) -> bool {
         matches!(self.exit, Some((_, ExitStatus::Signal { signal: SIGKILL, .. })))
+    }
+
+    /// The SIGKILL that ended it.
+    fn fatal_kill(&self) -> Option<&'a Sent> {
+        self.kill.or(self.kernel_kill).or(self.inner_kill()).filter(|_| self.killed())
     }
 
     fn hook_was_cut_off(&self) -> bool {

@@ -2,13 +2,14 @@
 
 use super::{
     Act, Scenario, Span, When,
-    draft::{Draft, SIGKILL, SOON, code, runs_on, signal},
+    draft::{Draft, SOON, code, runs_on, signal},
     pod::Part,
 };
 use crate::{controlplane::Disruption, image, kubelet::Ending};
 use coroner::domain::observation::{
     Cause, FindingKind::OutlivedObject, PhaseKind::Shutdown, Verdict,
 };
+use coroner::domain::process::SIGKILL;
 use std::time::Duration;
 
 /// Into a container's next life: its handlers are in place, its probes have not failed twice, and

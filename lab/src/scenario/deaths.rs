@@ -2,7 +2,7 @@
 
 use super::{
     Act, Scenario, Span,
-    draft::{Draft, SIGKILL, SOON, code, deleted, ends_by_itself, runs_on, signal},
+    draft::{Draft, SOON, code, deleted, ends_by_itself, runs_on, signal},
     pod::Part,
 };
 use crate::image;
@@ -12,10 +12,10 @@ use coroner::domain::observation::{
     PhaseKind::{PreStop, Shutdown},
     Verdict,
 };
+use coroner::domain::process::{SIGKILL, SIGTERM};
 use std::time::Duration;
 
 const SIGSEGV: u8 = 11;
-const SIGTERM: u8 = 15;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     let mut all = the_first();

@@ -10,8 +10,6 @@ use coroner::domain::{
 };
 use std::time::Duration;
 
-pub(super) const SIGKILL: u8 = 9;
-
 /// Long enough after Running for the workload to have its handlers in place.
 pub(super) const SOON: Duration = Duration::from_secs(1);
 

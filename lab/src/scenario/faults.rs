@@ -2,7 +2,7 @@
 
 use super::{
     Act, Scenario, Span, When,
-    draft::{Draft, SIGKILL, SOON, code, deleted, runs_on, signal},
+    draft::{Draft, SOON, code, deleted, runs_on, signal},
     pod::Part,
 };
 use coroner::domain::observation::{
@@ -10,6 +10,7 @@ use coroner::domain::observation::{
     PhaseKind::Shutdown,
     Verdict,
 };
+use coroner::domain::process::SIGKILL;
 use std::time::Duration;
 
 pub(super) fn scenarios() -> Vec<Scenario> {

@@ -1,33 +1,44 @@
 //! One container's end.
 
-use super::{Account, DEFAULT_STOP_SIGNAL, between};
+use super::{Account, between};
 use crate::domain::{
     cause::{ContainerCircumstances, container_cause},
     ids::ContainerId,
+    input::Hook,
     isolation::Isolation,
     lingering,
     object::Request,
     observation::{ContainerDeath, Finding, FindingKind, MilestoneKind, Reason, Source},
     pre_stop,
-    process::{Processes, SIGKILL},
+    process::{Processes, SIGKILL, SIGTERM},
     runtime::Container,
     time::BootTime,
     verdict::{Case, Judgement, judge},
 };
 use std::{collections::BTreeSet, time::Duration};
 
+/// A judgement, and what of the container went into it.
+pub(super) struct Judged {
+    pub(super) judgement: Judgement,
+    stop_signal: u8,
+    grace_seconds: Option<i64>,
+    pre_stop: Option<Hook>,
+    /// How it is kept out of the host kernel's sight.
+    isolated: Option<String>,
+}
+
 impl<'a> Account<'a> {
     /// The stop signal: the runtime's word (it has read the image), else the spec's, else what the
     /// runtime was seen to send (containerd before 2.0 does not tell the image's), else SIGTERM.
-    pub(super) fn stop_signal(&self, container: &Container) -> u8 {
+    fn stop_signal(&self, container: &Container) -> u8 {
         let by_spec = || self.object()?.pod.containers.get(&container.info.name)?.stop_signal;
         let seen = || self.processes_of(&container.info.id)?.sent_by_runtime();
-        container.stop_signal.or_else(by_spec).or_else(seen).unwrap_or(DEFAULT_STOP_SIGNAL)
+        container.stop_signal.or_else(by_spec).or_else(seen).unwrap_or(SIGTERM)
     }
 
     /// The grace that was granted: by the first request, else what the runtime noted when the
     /// container was made, else the spec's.
-    pub(super) fn grace(&self, container: &Container, request: Option<&Request>) -> Option<i64> {
+    fn grace(&self, container: &Container, request: Option<&Request>) -> Option<i64> {
         request
             .map(|r| r.grace_seconds)
             .or(container.info.grace_seconds)
@@ -46,12 +57,7 @@ impl<'a> Account<'a> {
 
     /// The time from the first act of stopping to the deadline, which a later request may have
     /// brought nearer.
-    pub(super) fn allowed(
-        &self,
-        from: BootTime,
-        ended: BootTime,
-        grace_seconds: i64,
-    ) -> Option<Duration> {
+    fn allowed(&self, from: BootTime, ended: BootTime, grace_seconds: i64) -> Option<Duration> {
         let seconds = |s: i64| u64::try_from(s).ok().map(Duration::from_secs);
         let shortened = self
             .object()
@@ -64,34 +70,39 @@ impl<'a> Account<'a> {
         .filter(|allowed| !allowed.is_zero())
     }
 
-    pub(super) fn judgement(
+    /// Judges a container's end by these processes, as far as the host sees inside.
+    pub(super) fn judged(
         &self,
-        id: &ContainerId,
+        container: Option<&Container>,
+        processes: &Processes,
         request: Option<&Request>,
-    ) -> Option<Judgement> {
-        let container = self.of.runtime.container(id)?;
-        let processes = self.processes_of(id)?;
+    ) -> Judged {
+        let name = container.map_or("", |c| c.info.name.as_str());
+        let stop_signal = container.map_or(SIGTERM, |c| self.stop_signal(c));
+        let grace_seconds = container.and_then(|c| self.grace(c, request));
         let pre_stop =
-            pre_stop::spec(self.object(), &container.info.name, container.info.pre_stop.as_ref());
-        let judged = judge(Case {
+            container.and_then(|c| pre_stop::spec(self.object(), name, c.info.pre_stop.as_ref()));
+        let judgement = judge(Case {
             processes,
-            stop_signal: self.stop_signal(container),
-            kind: self.kind(&container.info.name),
-            grace_seconds: self.grace(container, request),
-            longest_grace_seconds: self.longest_grace(container, request),
+            stop_signal,
+            kind: self.kind(name),
+            grace_seconds,
+            longest_grace_seconds: container.and_then(|c| self.longest_grace(c, request)),
             pre_stop: pre_stop.as_ref(),
             requested: request.map(|r| r.at),
             earliest_request: request.map(|r| r.since),
         });
-        Some(match self.isolated(container) {
-            Some(how) => judged.unseen(&how),
-            None => judged,
-        })
+        let isolated = container.and_then(|c| self.isolated(c));
+        let judgement = match &isolated {
+            Some(how) => judgement.unseen(how),
+            None => judgement,
+        };
+        Judged { judgement, stop_signal, grace_seconds, pre_stop, isolated }
     }
 
     /// How it is kept out of the host kernel's sight, if it is: by the runtime's word, or by what
     /// runs where other sandboxes have their `pause`.
-    pub(super) fn isolated(&self, container: &Container) -> Option<String> {
+    fn isolated(&self, container: &Container) -> Option<String> {
         let sandbox = &container.info.sandbox;
         let handler = self.of.runtime.sandbox(sandbox).map(|s| s.info.handler.as_str());
         let runtime = container.runtime_type.as_deref();
@@ -114,27 +125,10 @@ impl<'a> Account<'a> {
         let container = self.of.runtime.container(id);
         let alone = BTreeSet::from([id.clone()]);
         let request = self.request(&alone).filter(|r| self.ran_into(Some(*r), id));
-        let stop_signal = container.map_or(DEFAULT_STOP_SIGNAL, |c| self.stop_signal(c));
         let name = container.map(|c| c.info.name.clone()).unwrap_or_default();
-        let grace_seconds = container.and_then(|c| self.grace(c, request));
-        let pre_stop =
-            container.and_then(|c| pre_stop::spec(self.object(), &name, c.info.pre_stop.as_ref()));
-        let kind = self.kind(&name);
-        let judged = judge(Case {
-            processes,
-            stop_signal,
-            kind,
-            grace_seconds,
-            longest_grace_seconds: container.and_then(|c| self.longest_grace(c, request)),
-            pre_stop: pre_stop.as_ref(),
-            requested: request.map(|r| r.at),
-            earliest_request: request.map(|r| r.since),
-        });
-        let isolated = container.and_then(|c| self.isolated(c));
-        let (judged, processes) = match &isolated {
-            Some(how) => (judged.unseen(how), &nothing),
-            None => (judged, processes),
-        };
+        let Judged { judgement: judged, stop_signal, grace_seconds, pre_stop, isolated } =
+            self.judged(container, processes, request);
+        let processes = if isolated.is_some() { &nothing } else { processes };
         let mut milestones = judged.milestones.clone();
         if let Some(exited) = container.and_then(|c| c.exited) {
             milestones.push(between(MilestoneKind::ContainerExited, exited, Source::Cri));
@@ -199,7 +193,7 @@ impl<'a> Account<'a> {
         ContainerDeath {
             id: id.clone(),
             pod: Some(self.pod_ref()),
-            kind,
+            kind: self.kind(&name),
             verdict: judged.verdict,
             proof,
             cause: cause.cause,

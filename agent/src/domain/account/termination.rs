@@ -18,21 +18,10 @@ use crate::domain::{
 use std::{collections::BTreeSet, time::Duration};
 
 impl<'a> Account<'a> {
-    /// Those that decide how the pod ended: the main ones. The kubelet stops sidecars when all
-    /// others have ended.
-    pub(super) fn deciding<'m>(
-        &'m self,
-        members: &'m BTreeSet<ContainerId>,
-    ) -> impl Iterator<Item = &'m ContainerId> {
-        let is_main = |c: &Container| self.kind(&c.info.name) == ContainerKind::Main;
-        self.in_the_end(members)
-            .filter(move |id| self.of.runtime.container(id).is_some_and(is_main))
-    }
-
     /// Those that ended in the pod's end: after the request, or, where there was none, together
     /// with the last one. Earlier deaths have been told by themselves, and so have those that were
     /// followed by another attempt. Init containers are over by then, unless they were all.
-    pub(super) fn in_the_end<'m>(
+    fn in_the_end<'m>(
         &'m self,
         members: &'m BTreeSet<ContainerId>,
     ) -> impl Iterator<Item = &'m ContainerId> {
@@ -72,13 +61,18 @@ impl<'a> Account<'a> {
 
     /// Why the pod ended.
     pub fn cause(&self, members: &BTreeSet<ContainerId>) -> Reason {
-        let had_main = self.deciding(members).next().is_some();
-        let judge = |id: &ContainerId| self.judgement(id, None);
-        let judged: Vec<Option<Judgement>> = if had_main {
-            self.deciding(members).map(judge).collect()
-        } else {
-            self.in_the_end(members).map(judge).collect()
+        let container = |id: &ContainerId| self.of.runtime.container(id);
+        let is_main = |c: &Container| self.kind(&c.info.name) == ContainerKind::Main;
+        // The main ones decide: the kubelet stops sidecars when all others have ended.
+        let (mains, others): (Vec<_>, Vec<_>) =
+            self.in_the_end(members).partition(|id| container(id).is_some_and(is_main));
+        let had_main = !mains.is_empty();
+        let deciding = if had_main { mains } else { others };
+        let judge = |id: &ContainerId| {
+            let judged = self.judged(Some(container(id)?), self.processes_of(id)?, None);
+            Some(judged.judgement)
         };
+        let judged: Vec<Option<Judgement>> = deciding.into_iter().map(judge).collect();
         let stopped = judged
             .iter()
             .flatten()
@@ -103,23 +97,21 @@ impl<'a> Account<'a> {
     }
 
     /// By how much the processes outlived the object.
-    pub(super) fn outlived(&self, members: &BTreeSet<ContainerId>) -> Option<Duration> {
+    fn outlived(&self, members: &BTreeSet<ContainerId>) -> Option<Duration> {
         let gone = self.gone(members)?;
         let last = members.iter().filter_map(|id| self.ended_at_the_earliest(id)).max()?;
         (last > gone.by && !self.object()?.is_mirror()).then(|| last.since(gone.by))
     }
 
     pub(super) fn pod_ref(&self) -> PodRef {
-        let uid = self.uid.clone();
         if let Some(sandbox) = self.of.runtime.sandboxes_of(self.uid).first() {
-            let info = &sandbox.info;
-            return PodRef { namespace: info.namespace.clone(), name: info.name.clone(), uid };
+            return sandbox.info.pod_ref();
         }
         let (namespace, name) = self
             .object()
             .map(|o| (o.pod.namespace.clone(), o.pod.name.clone()))
             .unwrap_or_default();
-        PodRef { namespace, name, uid }
+        PodRef { namespace, name, uid: self.uid.clone() }
     }
 
     /// The pod's whole account, as far as known now.
@@ -135,7 +127,12 @@ impl<'a> Account<'a> {
         containers.sort_by_key(|c| (order(&c.id), c.id.clone()));
         let critical = containers.iter().max_by_key(|c| (self.ended(&c.id), &c.id));
 
-        let began = self.began(request, gone, cause.cause, &containers);
+        let stopping = containers
+            .iter()
+            .filter_map(|c| c.milestone(MilestoneKind::StopBegan))
+            .map(|m| m.at)
+            .min();
+        let began = self.began(request, gone, cause.cause, stopping, &containers);
         let ended = self.last(members).unwrap_or(began).max(began);
         let mut pod_milestones = Vec::new();
         if let Some(request) = request {
@@ -172,11 +169,6 @@ impl<'a> Account<'a> {
         }));
 
         let path = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
-        let stopping = containers
-            .iter()
-            .filter_map(|c| c.milestone(MilestoneKind::StopBegan))
-            .map(|m| m.at)
-            .min();
         let pod = pod_milestones.as_slice();
         let phases = phases(Path { began, ended, critical, pod, stopping, cause: cause.cause });
         let mut milestones: Vec<Milestone> = path.iter().chain(&pod_milestones).cloned().collect();
@@ -220,23 +212,19 @@ impl<'a> Account<'a> {
     }
 
     /// What the first request granted; a later one may have shortened it.
-    pub(super) fn pod_grace(&self, request: Option<&Request>) -> Option<i64> {
+    fn pod_grace(&self, request: Option<&Request>) -> Option<i64> {
         request.map(|r| r.grace_seconds).or_else(|| self.object()?.pod.grace_seconds)
     }
 
     /// Where the account begins.
-    pub(super) fn began(
+    fn began(
         &self,
         request: Option<&Request>,
         gone: Option<Between>,
         cause: Cause,
+        stopping: Option<BootTime>,
         containers: &[ContainerDeath],
     ) -> BootTime {
-        let stop_began = containers
-            .iter()
-            .filter_map(|c| c.milestone(MilestoneKind::StopBegan))
-            .map(|m| m.at)
-            .min();
         let ended = |c: &ContainerDeath| {
             c.milestone(MilestoneKind::Exited)
                 .or_else(|| c.milestone(MilestoneKind::Empty))
@@ -247,7 +235,7 @@ impl<'a> Account<'a> {
         let of_main = |c: &&ContainerDeath| c.kind == ContainerKind::Main;
         let last = containers.iter().filter(of_main).filter_map(ended).max();
         let ended_by_itself = last.or_else(|| containers.iter().filter_map(ended).max());
-        let stop_began = if cause == Cause::Completed { None } else { stop_began };
+        let stop_began = if cause == Cause::Completed { None } else { stopping };
         match request {
             Some(request) => {
                 // The kubelet may have heard of it before this watch did; never before it was

@@ -81,7 +81,7 @@ impl<'a> Facts<'a> {
 
     /// The spec has a hook with a process, none was seen, and the time until the stop signal
     /// would have been enough for it to use up the grace.
-    pub(super) fn hook_may_have_exhausted(&self) -> bool {
+    fn hook_may_have_exhausted(&self) -> bool {
         let Some(stop) = self.stop.filter(|_| self.hook.is_none()) else { return false };
         let grace = self.case.grace_seconds.and_then(|s| u64::try_from(s).ok());
         let enough = |requested: BootTime| {

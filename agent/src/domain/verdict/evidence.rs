@@ -69,7 +69,6 @@ impl<'a> Facts<'a> {
             list.extend(at.map(|at| Milestone { kind, at, uncertainty, source }));
         };
         let (stop, seen) = (self.stop.map(|s| s.at), Source::Kernel);
-        let kill = self.kill.or(self.kernel_kill).or(self.inner_kill()).filter(|_| self.killed());
         let acts = [stop, self.kill.map(|s| s.at)].into_iter().flatten().min();
         match &self.hook {
             Some(hook) if acts.is_none_or(|act| hook.began < act) => {
@@ -83,7 +82,7 @@ impl<'a> Facts<'a> {
         }
         mark(TermSent, stop, seen);
         mark(TermHandled, self.taken.map(|t| t.at), seen);
-        mark(KillSent, kill.map(|s| s.at), seen);
+        mark(KillSent, self.fatal_kill().map(|s| s.at), seen);
         mark(Exited, self.exit.map(|(at, _)| at), seen);
         mark(Empty, self.case.processes.ended(), seen);
         list.sort_by_key(|m| (m.at, m.kind));

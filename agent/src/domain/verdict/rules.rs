@@ -94,7 +94,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    pub(super) fn killed_after_stop(
+    fn killed_after_stop(
         &self,
         stop: &Sent,
         kill: &Sent,
@@ -159,7 +159,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    pub(super) fn left_after_stop(
+    fn left_after_stop(
         &self,
         stop: &Sent,
         code: u8,
@@ -199,7 +199,7 @@ impl<'a> Facts<'a> {
         )
     }
 
-    pub(super) fn without_stop(&self, exit: ExitStatus, exit_at: BootTime) -> (Verdict, String) {
+    fn without_stop(&self, exit: ExitStatus, exit_at: BootTime) -> (Verdict, String) {
         let name = self.init_name();
         match exit {
             ExitStatus::Signal { signal: SIGKILL, .. } => match self.kill.or(self.kernel_kill) {
@@ -249,7 +249,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    pub(super) fn killed_by_nobody_outside(
+    fn killed_by_nobody_outside(
         &self,
         name: &str,
         after: impl FnOnce(&Sent) -> String,
@@ -281,7 +281,7 @@ impl<'a> Facts<'a> {
         processes.sent().filter(in_time).find(delivered)
     }
 
-    pub(super) fn without_exit(&self) -> String {
+    fn without_exit(&self) -> String {
         let lost: Vec<&str> = self.losses().map(LossKind::as_str).collect();
         let why = if lost.is_empty() {
             "the agent never saw its processes".to_owned()
@@ -291,7 +291,7 @@ impl<'a> Facts<'a> {
         format!("How it ended is not known: the kernel's record of its exit is missing, {why}.")
     }
 
-    pub(super) fn oom(&self) -> Option<String> {
+    fn oom(&self) -> Option<String> {
         if !self.killed() {
             return None;
         }
@@ -311,11 +311,11 @@ impl<'a> Facts<'a> {
     }
 
     /// mark_victim may name a thread; the kernel's SIGKILL just before it names the same one.
-    pub(super) fn is_thread_of_main(&self, pid: u32) -> bool {
+    fn is_thread_of_main(&self, pid: u32) -> bool {
         self.kernel_kill.is_some_and(|kill| kill.signal.target.tid == pid)
     }
 
-    pub(super) fn ended_how(&self, stop_at: BootTime) -> String {
+    fn ended_how(&self, stop_at: BootTime) -> String {
         match self.exit {
             Some((at, ExitStatus::Code(code))) => {
                 format!("it left {} later with code {code}", secs(at.since(stop_at)))
