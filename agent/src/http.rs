@@ -12,12 +12,12 @@ use crate::{
 };
 use axum::{
     Json, Router,
-    extract::{Path, Query, State, rejection::QueryRejection},
-    http::{StatusCode, header::CONTENT_TYPE},
+    extract::{FromRequestParts, Path, Query, State},
+    http::{StatusCode, header::CONTENT_TYPE, request::Parts},
     response::{IntoResponse, Response},
     routing::get,
 };
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use std::{
     future::Future,
     io,
@@ -82,6 +82,20 @@ fn no(status: StatusCode, why: impl Into<String>) -> Response {
     (status, why.into() + "\n").into_response()
 }
 
+/// The query, refused in plain words.
+struct Parameters<T>(T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Parameters<T> {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let query = Query::from_request_parts(parts, state).await;
+        query
+            .map(|Query(query)| Self(query))
+            .map_err(|error| no(StatusCode::BAD_REQUEST, error.body_text()))
+    }
+}
+
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     let scrape = shared.metrics.scrape(&lock(&shared.health));
     match scrape {
@@ -117,12 +131,8 @@ enum Format {
 
 async fn readyz(
     State(shared): State<Arc<Shared>>,
-    query: Result<Query<ReadyQuery>, QueryRejection>,
+    Parameters(query): Parameters<ReadyQuery>,
 ) -> Response {
-    let query = match query {
-        Ok(Query(query)) => query,
-        Err(error) => return no(StatusCode::BAD_REQUEST, error.body_text()),
-    };
     let readiness = lock(&shared.health).readiness(clock::boot_now());
     let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     if query.format == Format::Json {
@@ -150,12 +160,8 @@ impl ListQuery {
 
 async fn deaths(
     State(shared): State<Arc<Shared>>,
-    query: Result<Query<ListQuery>, QueryRejection>,
+    Parameters(query): Parameters<ListQuery>,
 ) -> Response {
-    let query = match query {
-        Ok(Query(query)) => query,
-        Err(error) => return no(StatusCode::BAD_REQUEST, error.body_text()),
-    };
     let found: Vec<Arc<ContainerDeath>> = lock(&shared.history)
         .deaths()
         .filter(|death| query.wants(death.pod.as_ref()))
@@ -167,12 +173,8 @@ async fn deaths(
 
 async fn terminations(
     State(shared): State<Arc<Shared>>,
-    query: Result<Query<ListQuery>, QueryRejection>,
+    Parameters(query): Parameters<ListQuery>,
 ) -> Response {
-    let query = match query {
-        Ok(Query(query)) => query,
-        Err(error) => return no(StatusCode::BAD_REQUEST, error.body_text()),
-    };
     let found: Vec<Arc<PodTermination>> = lock(&shared.history)
         .newest_first()
         .filter(|kept| query.wants(Some(&kept.pod)))
@@ -191,12 +193,8 @@ struct OneQuery {
 async fn termination(
     State(shared): State<Arc<Shared>>,
     Path(uid): Path<String>,
-    query: Result<Query<OneQuery>, QueryRejection>,
+    Parameters(query): Parameters<OneQuery>,
 ) -> Response {
-    let query = match query {
-        Ok(Query(query)) => query,
-        Err(error) => return no(StatusCode::BAD_REQUEST, error.body_text()),
-    };
     let found = lock(&shared.history).life(&PodUid::new(&uid), query.life).cloned();
     match found {
         Some(account) => Json(account).into_response(),
