@@ -15,7 +15,7 @@ mod way;
 mod witness;
 
 use crate::{
-    agent::{self, Agent},
+    agent::Agent,
     containerd,
     tour::{AGENT_LOG, Interrupted, Screen, interrupted, lab, lab::Lab, work_directory},
 };
@@ -112,15 +112,7 @@ impl Up {
         let lab = &*self.lab.insert(Lab::start(&options.work, &options.workload, screen).await?);
         let pages = self.pages.insert(Pages::make(&lab.name().await)?);
         screen.step("starting the agent");
-        let agent = Agent::start(&agent::Options {
-            binary: options.agent.clone(),
-            node: lab.node().into(),
-            cri: lab.cri(),
-            kubeconfig: lab.kubeconfig().into(),
-            cgroup_root: Some(lab.cgroup_root().into()),
-            log: options.work.join(AGENT_LOG),
-        })
-        .await?;
+        let agent = Agent::start(&lab.agent(&options.agent, options.work.join(AGENT_LOG))).await?;
         let agent = self.agent.insert(agent);
         let observer = Observer::start()?;
         if !observer.is_real_time() {

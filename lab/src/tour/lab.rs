@@ -2,6 +2,7 @@
 
 use super::Screen;
 use crate::{
+    agent,
     apiserver::{self, Apiserver, DeleteOptions, Fault, Kind},
     containerd::{self, Containerd},
     controlplane::{self, Disruption},
@@ -128,6 +129,18 @@ impl Lab {
 
     pub(crate) fn cri(&self) -> String {
         self.cri.clone()
+    }
+
+    /// How the agent is started on its node.
+    pub(crate) fn agent(&self, binary: &Path, log: PathBuf) -> agent::Options {
+        agent::Options {
+            binary: binary.into(),
+            node: self.node().into(),
+            cri: self.cri(),
+            kubeconfig: self.kubeconfig().into(),
+            cgroup_root: Some(self.cgroup_root().into()),
+            log,
+        }
     }
 
     pub(crate) fn cgroup_root(&self) -> &Path {

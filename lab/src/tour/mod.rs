@@ -10,7 +10,7 @@ mod show;
 pub use show::{Screen, list};
 
 use crate::{
-    agent::{self, Agent},
+    agent::Agent,
     scenario::{Expected, Scenario, judge::Observed},
 };
 use anyhow::Context as _;
@@ -179,15 +179,7 @@ impl Stage {
             }
         }
         screen.step("starting the agent");
-        let agent = Agent::start(&agent::Options {
-            binary: options.agent.clone(),
-            node: lab.node().into(),
-            cri: lab.cri(),
-            kubeconfig: lab.kubeconfig().into(),
-            cgroup_root: Some(lab.cgroup_root().into()),
-            log: options.work.join(AGENT_LOG),
-        })
-        .await?;
+        let agent = Agent::start(&lab.agent(&options.agent, options.work.join(AGENT_LOG))).await?;
         let agent = self.agent.insert(agent);
         screen
             .step(&format!("the agent is ready after {:.2} s", agent.ready_after().as_secs_f64()));
