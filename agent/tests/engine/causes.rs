@@ -2,13 +2,13 @@
 
 use super::world::{
     CODE_0, Cgroups, World, container, ids, init, object as seen, of_file, running, sandbox, shim,
+    task,
 };
 use coroner::domain::{
     cause::{Circumstances, ContainerCircumstances, cause, container_cause},
-    ids::Tgid,
     input::{
         ApiContainer, ApiEvent, ApiPod, ApiTerminated, ContainerKind, CriState, ExitStatus, Input,
-        KernelFact, Loss, LossKind, Task,
+        KernelFact, Loss, LossKind,
     },
     object::{Object, Request},
     observation::{Cause, Source, Verdict},
@@ -119,10 +119,6 @@ fn with_failed(names: &[&str]) -> Processes {
         processes.learn(at, exit, |_| false);
     }
     processes
-}
-
-fn task(pid: u32, ns: u32, comm: &str) -> Task {
-    Task { tgid: Tgid(pid), tid: pid, ns_pid: Some(ns), started: None, comm: comm.into() }
 }
 
 fn exec(pid: u32, ns: u32, comm: &str) -> KernelFact {

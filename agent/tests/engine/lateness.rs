@@ -1,23 +1,13 @@
 //! Sources that are late, or that the agent came too late for.
 
-use super::world::{CODE_0, Cgroups, World, container, ids, init, object, running, sandbox, shim};
+use super::world::{
+    CODE_0, Cgroups, KILLED, World, container, ids, init, object, running, sandbox, shim, task,
+};
 use coroner::domain::{
-    ids::Tgid,
-    input::{ApiEvent, CriEvent, CriState, ExitStatus, Hook, KernelFact, Task},
+    input::{ApiEvent, CriEvent, CriState, Hook, KernelFact},
     observation::{Cause, FindingKind, PhaseKind, Verdict},
 };
 use std::time::Duration;
-
-const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core: false };
-
-fn exited(world: &mut World, n: u64, code: i32) {
-    world.later(100).lists(vec![sandbox(n, false)], vec![container(n, CriState::Exited)]);
-    world.status(n, code);
-}
-
-fn task(pid: u32, ns: u32, comm: &str) -> Task {
-    Task { tgid: Tgid(pid), tid: pid, ns_pid: Some(ns), started: None, comm: comm.into() }
-}
 
 /// The watch is 3 s late (a busy apiserver), less than the settle window: invariant 9.
 #[test]
@@ -26,7 +16,7 @@ fn a_late_watch_event_is_a_deletion_all_the_same() {
     let asked = world.at();
     world.later(100).term(1, true);
     world.later(200).exits(1, CODE_0);
-    exited(&mut world, 1, 0);
+    world.stopped(1, 0);
     world.later(2600).api(ApiEvent::Applied(object(1, true, asked)));
     let mut last = object(1, true, asked);
     last.phase = "Succeeded".into();
@@ -43,7 +33,7 @@ fn a_late_watch_event_of_an_old_kubelet() {
     let asked = world.at();
     world.later(100).term(1, true);
     world.later(200).exits(1, CODE_0);
-    exited(&mut world, 1, 0);
+    world.stopped(1, 0);
     world.later(2600).api(ApiEvent::Applied(object(1, true, asked)));
     world.later(100).api(ApiEvent::Deleted(object(1, true, asked)));
     world.ticks(300);
@@ -58,7 +48,7 @@ fn a_pod_that_goes_while_the_watch_is_broken_and_resumed() {
     let asked = world.at();
     world.later(300).term(1, true);
     world.later(300).exits(1, CODE_0);
-    exited(&mut world, 1, 0);
+    world.stopped(1, 0);
     world.ticks(20);
     world.api(ApiEvent::Resumed);
     world.api(ApiEvent::Applied(object(1, true, asked)));
@@ -75,7 +65,7 @@ fn a_pod_that_goes_between_two_snapshots() {
     world.api(ApiEvent::OutOfSync { error: "too old".into() });
     world.later(300).term(1, true);
     world.later(300).exits(1, CODE_0);
-    exited(&mut world, 1, 0);
+    world.stopped(1, 0);
     world.ticks(20);
     world.api(ApiEvent::Snapshot { pods: Vec::new() });
     world.ticks(300);
@@ -97,7 +87,7 @@ fn a_late_watch_event_hides_no_hook() {
     world.later(10).term(1, true);
     world.later(490).api(ApiEvent::Applied(pod.clone()));
     world.later(500).exits(1, CODE_0);
-    exited(&mut world, 1, 0);
+    world.stopped(1, 0);
     world.later(100).api(ApiEvent::Deleted(pod));
     world.ticks(60);
     let end = &world.ended[0];
@@ -151,7 +141,7 @@ fn a_stop_that_began_before_the_agent_is_no_force_kill() {
     world.ticks(60);
     world.kill(1);
     world.exits(1, KILLED);
-    exited(&mut world, 1, 137);
+    world.stopped(1, 137);
     world.later(100).api(ApiEvent::Deleted(object(1, true, asked)));
     world.ticks(60);
     let death = &world.ended[0].containers[0];

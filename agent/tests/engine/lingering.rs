@@ -1,18 +1,17 @@
 //! Containers that do not end when told to: SIGKILL that does not take, frozen cgroups.
 
 use super::world::{
-    CODE_0, Cgroups, World, container, ids, init, object, running, sandbox, shim, signal,
+    CODE_0, Cgroups, KILLED, World, container, ids, init, object, running, sandbox, shim, signal,
 };
 use coroner::domain::{
     ids::Tgid,
     input::{
-        ApiEvent, CriState, Disposition, ExitStatus, Input, KernelFact, Loss, LossKind,
-        ProcProcess, ProcReport, SignalResult, Task, TaskState,
+        ApiEvent, CriState, Disposition, Input, KernelFact, Loss, LossKind, ProcProcess,
+        ProcReport, SignalResult, Task, TaskState,
     },
     observation::{ContainerDeath, FindingKind, Observation, ProcessesWanted, Source, Verdict},
 };
 
-const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core: false };
 /// When the main process began, in ns, and as /proc rounds it down.
 const STARTED: u64 = 1_000_003_210;
 const STARTED_PROC: u64 = 1_000_000_000;
@@ -329,15 +328,8 @@ fn an_init_cannot_be_killed_from_within() {
 #[test]
 fn without_a_namespace_each_process_needs_its_own_sigkill() {
     let mut world = running(2);
-    let (pod, sb, id) = ids(1);
+    world.cgroups_come(1);
     let of = Cgroups::of(1);
-    for (cgroup, parent, name) in [
-        (of.pod, None, format!("/kubepods/pod{pod}")),
-        (of.pause, Some(of.pod), sb.to_string()),
-        (of.own, Some(of.pod), id.to_string()),
-    ] {
-        world.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
-    }
     let main = Task { ns_pid: Some(4711), ..started() }; // hostPID
     world.kernel(KernelFact::Exec { cgroup: of.own, task: main.clone(), parent: shim() });
     world.later(1000).kernel(signal(of.own, main.clone(), 9, shim()));

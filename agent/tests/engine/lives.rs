@@ -21,8 +21,7 @@ fn delete(world: &mut World, n: u64) {
 
 /// The sandbox stops, the runtime tells the exit, the object goes.
 fn finish(world: &mut World, n: u64, code: i32) {
-    world.later(100).lists(vec![sandbox(n, false)], vec![container(n, CriState::Exited)]);
-    world.status(n, code);
+    world.stopped(n, code);
     let at = world.at();
     world.later(100).api(ApiEvent::Deleted(object(n, true, at)));
 }

@@ -1,7 +1,8 @@
 //! Which of a container's processes is the main one, and what was done to it.
 
 use super::world::{
-    CODE_0, Cgroups, World, container, ids, init, object, running, sandbox, shim, signal,
+    CODE_0, Cgroups, KILLED, World, container, ids, init, inside, object, running, sandbox, shim,
+    signal, task,
 };
 use coroner::domain::{
     ids::Tgid,
@@ -11,18 +12,6 @@ use coroner::domain::{
     },
     observation::{FindingKind, MilestoneKind, Verdict},
 };
-
-const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core: false };
-
-fn task(pid: u32, ns: u32, comm: &str) -> Task {
-    Task { tgid: Tgid(pid), tid: pid, ns_pid: Some(ns), started: None, comm: comm.into() }
-}
-
-/// A process of the first container, as a sender.
-fn inside(of: &Task) -> Sender {
-    let comm = of.comm.clone();
-    Sender { tgid: of.tgid, comm, cgroup: Some(Cgroups::of(1).own), in_container: Some(true) }
-}
 
 /// SIGKILL that the kernel sends by itself, on behalf of a process of the first container.
 fn by_kernel(target: Task, sender: &Task, result: SignalResult) -> KernelFact {
@@ -55,19 +44,8 @@ fn exited(world: &mut World, code: i32) {
 fn a_stop_signal_is_not_lost_among_the_containers_own() {
     let mut world = running(1);
     let own = Cgroups::of(1).own;
-    let child = |n: u32| Task {
-        tgid: Tgid(1000 + n),
-        tid: 1000 + n,
-        ns_pid: Some(10 + n),
-        started: None,
-        comm: "worker".into(),
-    };
-    let master = || Sender {
-        tgid: init(1).tgid,
-        comm: "app".into(),
-        cgroup: Some(own),
-        in_container: Some(true),
-    };
+    let child = |n: u32| task(1000 + n, 10 + n, "worker");
+    let master = || inside(&init(1));
     for n in 0..40 {
         world.later(1000).kernel(signal(own, child(n), 15, master()));
     } // recycled workers
@@ -91,19 +69,8 @@ fn a_stop_signal_is_not_lost_among_the_containers_own() {
 fn workers_that_were_signalled_are_not_forgotten() {
     let mut world = running(1);
     let own = Cgroups::of(1).own;
-    let child = |n: u32| Task {
-        tgid: Tgid(1000 + n),
-        tid: 1000 + n,
-        ns_pid: Some(10 + n),
-        started: None,
-        comm: "worker".into(),
-    };
-    let master = || Sender {
-        tgid: init(1).tgid,
-        comm: "app".into(),
-        cgroup: Some(own),
-        in_container: Some(true),
-    };
+    let child = |n: u32| task(1000 + n, 10 + n, "worker");
+    let master = || inside(&init(1));
     for n in 0..1100 {
         world.later(100).kernel(signal(own, child(n), 15, master()));
     }
@@ -136,15 +103,8 @@ fn a_nested_namespace_does_not_usurp_the_main_process() {
     let mut world = World::in_sync();
     let at = world.at();
     world.api(ApiEvent::Applied(object(1, false, at)));
-    let (pod, sb, id) = ids(1);
+    world.cgroups_come(1);
     let of = Cgroups::of(1);
-    for (cgroup, parent, name) in [
-        (of.pod, None, format!("/kubepods/pod{pod}")),
-        (of.pause, Some(of.pod), sb.to_string()),
-        (of.own, Some(of.pod), id.to_string()),
-    ] {
-        world.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
-    }
     let main = Task { ns_pid: Some(7), ..init(1) }; // shareProcessNamespace
     world.kernel(KernelFact::Exec { cgroup: of.own, task: main.clone(), parent: shim() });
     world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
@@ -224,15 +184,8 @@ fn a_program_that_could_not_start_is_told() {
     let at = world.at();
     world.api(ApiEvent::Applied(object(1, false, at)));
     world.starts(2); // unrelated
-    let (pod, sb, id) = ids(1);
+    world.cgroups_come(1);
     let of = Cgroups::of(1);
-    for (cgroup, parent, name) in [
-        (of.pod, None, format!("/kubepods/pod{pod}")),
-        (of.pause, Some(of.pod), sb.to_string()),
-        (of.own, Some(of.pod), id.to_string()),
-    ] {
-        world.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
-    }
     let t = Task { comm: "runc:[2:INIT]".into(), ..init(1) };
     world.kernel(KernelFact::Exit {
         cgroup: of.own,
@@ -244,7 +197,7 @@ fn a_program_that_could_not_start_is_told() {
     world.kernel(KernelFact::CgroupRemoved { cgroup: of.own });
     world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
     world.cri(CriEvent::ContainerExited(CriExit {
-        container: id,
+        container: ids(1).2,
         started: None,
         finished: None,
         exit_code: 128,

@@ -35,9 +35,8 @@ fn deleting_a_mirror_ends_nothing_and_removing_the_manifest_does() {
     assert!(end.milestone(MilestoneKind::ObjectGone).is_some());
 }
 
-/// The first life has ended a moment ago, and the second one runs.
-fn second_life() -> World {
-    let mut world = World::in_sync();
+/// It runs for a second, and leaves when its manifest is removed.
+fn life(world: &mut World) {
     world.api(ApiEvent::Applied(mirror("a")));
     world.starts(1);
     world.lists(vec![of_file(sandbox(1, true))], vec![container(1, CriState::Running)]);
@@ -46,6 +45,12 @@ fn second_life() -> World {
     world.later(2000).exits(1, CODE_0);
     world.lists(vec![of_file(sandbox(1, false))], vec![container(1, CriState::Exited)]);
     world.status(1, 0);
+}
+
+/// The first life has ended a moment ago, and the second one runs.
+fn second_life() -> World {
+    let mut world = World::in_sync();
+    life(&mut world);
     world.ticks(2);
     let of = Cgroups::of(2);
     for (cgroup, parent, name) in [
@@ -94,14 +99,7 @@ fn two_lives_within_the_settle_window_are_two() {
 fn a_later_life_has_its_own_number() {
     let mut world = World::in_sync();
     for _ in 0..2 {
-        world.api(ApiEvent::Applied(mirror("a")));
-        world.starts(1);
-        world.lists(vec![of_file(sandbox(1, true))], vec![container(1, CriState::Running)]);
-        world.later(1000).ticks(1);
-        world.term(1, true);
-        world.later(2000).exits(1, CODE_0);
-        world.lists(vec![of_file(sandbox(1, false))], vec![container(1, CriState::Exited)]);
-        world.status(1, 0);
+        life(&mut world);
         world.api(ApiEvent::Deleted(mirror("a")));
         world.cgroups_go(1);
         world.lists(vec![], vec![]);

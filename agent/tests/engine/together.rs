@@ -1,26 +1,17 @@
 //! What belongs to one end of a pod, and what was over long before.
 
-use super::world::{CODE_0, Cgroups, World, container, object, running, sandbox, shim};
+use super::world::{
+    CODE_0, Cgroups, KILLED, World, container, object, running, sandbox, shim, task,
+};
 use coroner::domain::{
-    ids::{CgroupId, ContainerId, Tgid},
+    ids::{CgroupId, ContainerId},
     input::{
-        ApiContainer, ApiEvent, ContainerKind, CriContainer, CriEvent, CriExit, CriState,
-        ExitStatus, Hook, KernelFact, Task,
+        ApiContainer, ApiEvent, ContainerKind, CriContainer, CriEvent, CriExit, CriState, Hook,
+        KernelFact,
     },
     observation::{Cause, MilestoneKind, PhaseKind},
 };
 use std::time::Duration;
-
-const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core: false };
-
-fn exited(world: &mut World, n: u64, code: i32) {
-    world.later(100).lists(vec![sandbox(n, false)], vec![container(n, CriState::Exited)]);
-    world.status(n, code);
-}
-
-fn task(pid: u32, ns: u32, comm: &str) -> Task {
-    Task { tgid: Tgid(pid), tid: pid, ns_pid: Some(ns), started: None, comm: comm.into() }
-}
 
 /// A second container in pod 1.
 fn another(world: &mut World, name: &str) -> CriContainer {
@@ -120,7 +111,7 @@ fn a_stop_signal_of_yesterday_is_not_this_stop() {
     world.later(300).term(1, false);
     world.later(30_000).kill(1);
     world.exits(1, KILLED);
-    exited(&mut world, 1, 137);
+    world.stopped(1, 137);
     world.later(100).api(ApiEvent::Deleted(object(1, true, at)));
     world.ticks(60);
     let death = &world.ended[0].containers[0];
@@ -147,7 +138,7 @@ fn a_sleep_in_a_force_delete_is_not_the_kubelets_reaction() {
     world.api(ApiEvent::Deleted(pod));
     world.later(1100).term(1, true);
     world.later(500).exits(1, CODE_0);
-    exited(&mut world, 1, 0);
+    world.stopped(1, 0);
     world.ticks(60);
     let end = &world.ended[0];
     let spent = end.phase(PhaseKind::PreStop);

@@ -91,20 +91,30 @@ impl World {
         self.cri(CriEvent::Containers { asked, only: None, containers });
     }
 
-    /// The cgroups of pod, pause and container appear, and the container's program runs.
-    pub(crate) fn starts(&mut self, n: u64) {
+    /// The cgroups of pod, pause and container appear.
+    pub(crate) fn cgroups_come(&mut self, n: u64) {
         let (pod, sandbox, id) = ids(n);
-        let made = |cgroup, parent, name: String| KernelFact::CgroupCreated {
-            cgroup,
-            parent,
-            name,
-            scanned: false,
-        };
         let of = Cgroups::of(n);
-        self.kernel(made(of.pod, None, format!("/kubepods/pod{pod}")));
-        self.kernel(made(of.pause, Some(of.pod), sandbox.to_string()));
-        self.kernel(made(of.own, Some(of.pod), id.to_string()));
-        self.kernel(KernelFact::Exec { cgroup: of.own, task: init(n), parent: shim() });
+        for (cgroup, parent, name) in [
+            (of.pod, None, format!("/kubepods/pod{pod}")),
+            (of.pause, Some(of.pod), sandbox.to_string()),
+            (of.own, Some(of.pod), id.to_string()),
+        ] {
+            self.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
+        }
+    }
+
+    /// The same, and the container's program runs.
+    pub(crate) fn starts(&mut self, n: u64) {
+        self.cgroups_come(n);
+        let cgroup = Cgroups::of(n).own;
+        self.kernel(KernelFact::Exec { cgroup, task: init(n), parent: shim() });
+    }
+
+    /// A moment later the runtime says that the sandbox is stopped, and how the container exited.
+    pub(crate) fn stopped(&mut self, n: u64, code: i32) {
+        self.later(100).lists(vec![sandbox(n, false)], vec![container(n, CriState::Exited)]);
+        self.status(n, code);
     }
 
     /// The stop signal arrives; `handled`: by a handler, which runs at once.
@@ -248,6 +258,19 @@ pub(crate) fn object(n: u64, deleting: bool, at: BootTime) -> ApiPod {
     }
 }
 
+/// A process, by its pid on the host and in its own namespace.
+pub(crate) fn task(pid: u32, ns: u32, comm: &str) -> Task {
+    Task { tgid: Tgid(pid), tid: pid, ns_pid: Some(ns), started: None, comm: comm.into() }
+}
+
+/// A process of the first container, as a sender.
+pub(crate) fn inside(of: &Task) -> Sender {
+    let comm = of.comm.clone();
+    Sender { tgid: of.tgid, comm, cgroup: Some(Cgroups::of(1).own), in_container: Some(true) }
+}
+
+/// How a program ends that was killed.
+pub(crate) const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core: false };
 /// How a program ends that was asked to.
 pub(crate) const CODE_0: ExitStatus = ExitStatus::Code(0);
 

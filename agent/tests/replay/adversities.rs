@@ -1,19 +1,22 @@
 //! Whatever is lost, told twice or restarted: never a wrong verdict. `unknown` is allowed.
 
 use super::{RECORDINGS, Said, collect, dir, import};
-use coroner::domain::{
-    engine::{Engine, Settings},
-    input::{ApiEvent, ApiPod, CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, Received},
-    observation::Verdict,
-    time::{Anchor, BootTime},
+use coroner::{
+    domain::{
+        engine::{Engine, Settings},
+        input::{
+            ApiEvent, ApiPod, CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, Received,
+        },
+        observation::Verdict,
+        time::{Anchor, BootTime},
+    },
+    replay::replay,
 };
 use proptest::{
     prelude::*,
     test_runner::{RngAlgorithm, TestRng},
 };
 use std::{collections::BTreeMap, time::Duration};
-
-const SECOND: Duration = Duration::from_secs(1);
 
 /// What goes wrong.
 #[derive(Clone, Debug)]
@@ -198,21 +201,7 @@ fn start_at(inputs: &[Received], real: &[Received], at: BootTime) -> Vec<Receive
 
 fn run(anchor: Anchor, inputs: Vec<Received>) -> Said {
     let mut engine = Engine::new(Settings::new(anchor));
-    let mut said = Vec::new();
-    let end = inputs[inputs.len() - 1].at + Duration::from_secs(100);
-    let mut tick = inputs[0].at + SECOND;
-    for input in inputs {
-        while tick <= input.at {
-            said.extend(engine.step(Received { at: tick, input: Input::Tick }));
-            tick = tick + SECOND;
-        }
-        said.extend(engine.step(input));
-    }
-    while tick <= end {
-        said.extend(engine.step(Received { at: tick, input: Input::Tick }));
-        tick = tick + SECOND;
-    }
-    collect(said)
+    collect(replay(&mut engine, inputs, Duration::from_secs(100)))
 }
 
 proptest! {
