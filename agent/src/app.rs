@@ -369,6 +369,11 @@ impl EventLoop {
             }
             Observation::ProcessesWanted(wanted) => self.look(wanted),
             Observation::Unkillable(holdout) => log_holdout(&holdout),
+            Observation::PodsWanted(_)
+            | Observation::SandboxStatusWanted(_)
+            | Observation::LeakFound(_)
+            | Observation::LeakChanged(_)
+            | Observation::LeakGone(_) => {}
         }
     }
 

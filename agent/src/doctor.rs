@@ -254,7 +254,7 @@ async fn container_runtime(options: cri::Options) -> Check {
     let (_requests, from_requests) = mpsc::channel(1);
     let answer = first(cri::run(options, to, from_requests), inputs, |input| match input {
         Input::Cri(CriEvent::Connected { runtime, .. }) => Some(Ok(runtime)),
-        Input::Cri(CriEvent::Unreachable { error }) => Some(Err(error)),
+        Input::Cri(CriEvent::Unreachable { error, .. }) => Some(Err(error)),
         _ => None,
     });
     match answer.await {

@@ -95,11 +95,11 @@ impl Health {
     pub fn note(&mut self, received: &Received) {
         let at = received.at;
         match &received.input {
-            Input::Kernel(_) | Input::Proc(_) => {}
+            Input::Kernel(_) | Input::Proc(_) | Input::Host(_) | Input::Recalled { .. } => {}
             Input::Cri(CriEvent::Connected { runtime, .. }) => {
                 self.cri = Source::Up(runtime.clone())
             }
-            Input::Cri(CriEvent::Unreachable { error }) => self.cri.fail(at, error),
+            Input::Cri(CriEvent::Unreachable { error, .. }) => self.cri.fail(at, error),
             // An answer after a failed call: it was not the connection that failed.
             Input::Cri(_) => self.cri.recover("the runtime"),
             Input::Api(ApiEvent::OutOfSync { error }) => {
@@ -110,6 +110,10 @@ impl Health {
             }
             // Part of a list that is not complete yet, or a watch that never broke.
             Input::Api(ApiEvent::Applied(_) | ApiEvent::Deleted(_)) => {}
+            // Answers to questions of their own.
+            Input::Api(
+                ApiEvent::Node(_) | ApiEvent::NodeUnknown { .. } | ApiEvent::Checked { .. },
+            ) => {}
             Input::Lost(loss) => {
                 let known =
                     self.losses.entry(loss.kind).or_insert(LossState { count: 0, last: at });
@@ -328,7 +332,8 @@ mod tests {
     #[test]
     fn a_source_that_fails_says_since_when_and_recovers() {
         let mut health = well();
-        let down = |error: &str| Input::Cri(CriEvent::Unreachable { error: error.into() });
+        let down =
+            |error: &str| Input::Cri(CriEvent::Unreachable { error: error.into(), code: None });
         health.note(&at(10, down("refused")));
         health.note(&at(12, down("reset")));
         assert_eq!(failing(&health, 15), ["cri"]);

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::domain::{
     ids::{ContainerId, SandboxId},
-    input::RuntimeProcess,
+    input::DaemonProcess,
 };
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1::{
@@ -57,7 +57,7 @@ pub(super) struct Connection {
     limit: Duration,
     counters: Arc<Counters>,
     /// Who is at the other end.
-    pub(super) peer: Option<RuntimeProcess>,
+    pub(super) peer: Option<DaemonProcess>,
 }
 
 impl Connection {
@@ -293,10 +293,10 @@ fn refusal(error: &io::Error) -> String {
 
 /// The process with this pid and its start time. For a socket that systemd opened the peer is
 /// systemd itself (SO_PEERCRED names who listened), which then never changes.
-fn process(host_root: &Path, pid: i32) -> Option<RuntimeProcess> {
+fn process(host_root: &Path, pid: i32) -> Option<DaemonProcess> {
     let pid = u32::try_from(pid).ok().filter(|pid| *pid > 0)?;
     let stat = fs::read_to_string(host_root.join(format!("proc/{pid}/stat"))).ok()?;
-    Some(RuntimeProcess { pid, started: start_time(&stat)? })
+    Some(DaemonProcess { pid, started: start_time(&stat)? })
 }
 
 /// Field 22 of /proc/PID/stat. The second one, the name, may hold blanks and parentheses.

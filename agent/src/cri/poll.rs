@@ -423,7 +423,7 @@ impl Poller {
         }
         warn!(error, "the container runtime is unreachable; trying on");
         self.outage_told = true;
-        self.send(CriEvent::Unreachable { error }).await
+        self.send(CriEvent::Unreachable { error, code: None }).await
     }
 
     /// Waits before the next attempt; a wish to look ends the wait early.

@@ -207,6 +207,7 @@ impl Engine {
                 self.active.extend(touched);
             }
             Input::Proc(report) => self.looked(report, &mut said),
+            Input::Host(_) | Input::Recalled { .. } => {}
             Input::Lost(loss) => self.lost(received.at, &loss),
             Input::Tick => self.tick(received.at, &mut said),
         }

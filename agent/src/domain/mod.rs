@@ -13,6 +13,8 @@ pub mod identity;
 pub mod ids;
 pub mod input;
 pub mod isolation;
+mod labels;
+pub mod leak;
 pub mod lingering;
 pub mod losses;
 pub mod object;

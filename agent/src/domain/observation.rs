@@ -4,6 +4,8 @@
 use super::{
     ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
     input::{ContainerKind, CriSandbox, ExitStatus, Hook, LossKind, Sender, TaskState},
+    labels::labels,
+    leak::Leak,
     time::BootTime,
 };
 use serde::{Deserialize, Serialize};
@@ -50,6 +52,17 @@ pub enum Observation {
     /// A container does not end as it was told to: look at what is left of it in /proc. Said again
     /// while that lasts, ever more rarely; answered by `Input::Proc`.
     ProcessesWanted(ProcessesWanted),
+    /// Somebody must ask the apiserver itself whether these pods exist; answered by
+    /// `ApiEvent::Checked`.
+    PodsWanted(Vec<PodRef>),
+    /// The runtime must tell all it knows of this sandbox; answered by `CriEvent::SandboxStatus`.
+    SandboxStatusWanted(SandboxId),
+    /// A leak is certain. Once for each.
+    LeakFound(Box<Leak>),
+    /// What is known of a leak has changed: another class, cause or holding.
+    LeakChanged(Box<Leak>),
+    /// A leak is gone, as it last was. Once for each.
+    LeakGone(Box<Leak>),
     /// A container lives on after SIGKILL. Said when it is first seen, when what holds it changes,
     /// and when it has ended.
     Unkillable(Box<Holdout>),
@@ -500,26 +513,6 @@ impl ContainerDeath {
     pub fn milestone(&self, kind: MilestoneKind) -> Option<&Milestone> {
         self.milestones.iter().find(|m| m.kind == kind)
     }
-}
-
-macro_rules! labels {
-    ($($kind:ident { $($variant:ident = $label:literal),* $(,)? })*) => { $(
-        impl $kind {
-            /// All there are, in order.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-
-            /// The label's value, in metrics and on screen.
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $label),* }
-            }
-        }
-
-        impl std::fmt::Display for $kind {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.pad(self.as_str())
-            }
-        }
-    )* };
 }
 
 labels! {

@@ -3,7 +3,7 @@
 
 use super::{
     ids::{ContainerId, PodUid, SandboxId},
-    input::{CriContainer, CriEvent, CriExit, CriSandbox, CriState, RuntimeProcess},
+    input::{CriContainer, CriEvent, CriExit, CriSandbox, CriState, DaemonProcess},
     time::BootTime,
 };
 use std::{
@@ -92,7 +92,7 @@ pub struct Runtime {
     by_pod: HashMap<PodUid, BTreeSet<SandboxId>>,
     by_sandbox: HashMap<SandboxId, BTreeSet<ContainerId>>,
     outages: Vec<Outage>,
-    process: Option<RuntimeProcess>,
+    process: Option<DaemonProcess>,
     connected: bool,
     /// When the last full list of either kind was asked for: what is not in it is younger.
     full: (Option<BootTime>, Option<BootTime>),
@@ -108,7 +108,7 @@ impl Runtime {
         }
         match event {
             CriEvent::Connected { process, .. } => self.connect(at, process),
-            CriEvent::Unreachable { error } => {
+            CriEvent::Unreachable { error, .. } => {
                 if self.connected || self.outages.is_empty() {
                     if self.outages.len() >= MAX_OUTAGES {
                         self.outages.remove(0);
@@ -141,7 +141,9 @@ impl Runtime {
                     touched.extend(pod_of(&self.sandboxes, known));
                 }
             }
-            CriEvent::ContainerCgroup { .. } => {}
+            CriEvent::ContainerCgroup { .. }
+            | CriEvent::SandboxStatus(_)
+            | CriEvent::SandboxStatusRefused { .. } => {}
         }
         touched
     }
@@ -155,7 +157,7 @@ impl Runtime {
         self.connected = true;
     }
 
-    fn connect(&mut self, at: BootTime, process: Option<RuntimeProcess>) {
+    fn connect(&mut self, at: BootTime, process: Option<DaemonProcess>) {
         let restarted = match (self.process, process) {
             (Some(before), Some(now)) => Some(before != now),
             _ => None,

@@ -125,7 +125,7 @@ impl Metrics {
         for reason in [Amendment::SandboxRemoved, Amendment::LateEvidence] {
             of.amendments.with_label_values(&[amendment(reason)]);
         }
-        for source in ["kernel", "cri", "api", "proc", "lost", "tick"] {
+        for source in ["kernel", "cri", "api", "proc", "host", "lost", "tick"] {
             of.inputs.with_label_values(&[source]);
         }
         for to in [Adapter::Kernel, Adapter::Cri, Adapter::Proc] {
@@ -160,7 +160,9 @@ impl Metrics {
             Input::Cri(_) => "cri",
             Input::Api(_) => "api",
             Input::Proc(_) => "proc",
-            Input::Lost(_) => "lost", // counted by the engine, which has losses of its own
+            Input::Host(_) => "host",
+            Input::Recalled { .. } => return, // the agent's own
+            Input::Lost(_) => "lost",         // counted by the engine, which has losses of its own
             Input::Tick => "tick",
         };
         self.families.inputs.with_label_values(&[source]).inc();
@@ -210,7 +212,12 @@ impl Metrics {
             | Observation::StopSignalLearned { .. }
             | Observation::CgroupWanted { .. }
             | Observation::ProcessesWanted(_)
-            | Observation::Unkillable(_) => {}
+            | Observation::Unkillable(_)
+            | Observation::PodsWanted(_)
+            | Observation::SandboxStatusWanted(_)
+            | Observation::LeakFound(_)
+            | Observation::LeakChanged(_)
+            | Observation::LeakGone(_) => {}
         }
     }
 

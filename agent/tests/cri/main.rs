@@ -116,7 +116,7 @@ fn exited(event: CriEvent) -> Option<CriExit> {
 
 fn unreachable(event: CriEvent) -> Option<String> {
     match event {
-        CriEvent::Unreachable { error } => Some(error),
+        CriEvent::Unreachable { error, .. } => Some(error),
         _ => None,
     }
 }
@@ -453,7 +453,7 @@ async fn a_missing_socket_is_named() {
     let (_requests, asked) = mpsc::channel(4);
     tokio::spawn(cri::run(Options::new(socket.to_str().unwrap()), to, asked));
     let first = tokio::time::timeout(STUCK, events.recv()).await.unwrap().unwrap();
-    let Input::Cri(CriEvent::Unreachable { error }) = first.input else { panic!("{first:?}") };
+    let Input::Cri(CriEvent::Unreachable { error, .. }) = first.input else { panic!("{first:?}") };
     assert!(error.contains("nobody.sock") && error.contains("no such socket"), "{error}");
 }
 
@@ -489,7 +489,7 @@ async fn answers_between_4_and_16_mib_arrive() {
     let mut bench = Bench::new(runtime, NEVER);
     let count = bench.until(|event| match event {
         CriEvent::Sandboxes { sandboxes, .. } => Some(sandboxes.len()),
-        CriEvent::Unreachable { error } => panic!("{error}"),
+        CriEvent::Unreachable { error, .. } => panic!("{error}"),
         _ => None,
     });
     assert_eq!(count.await, 10_000);

@@ -108,7 +108,7 @@ fn what_may_have_ended_before_the_object_did_not_outlive_it() {
     let at = world.at();
     world.api(ApiEvent::Applied(object(1, true, at)));
     world.later(100).lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
-    world.cri(CriEvent::Unreachable { error: "timed out".into() });
+    world.cri(CriEvent::Unreachable { error: "timed out".into(), code: None });
     world.ticks(3);
     let mut last = object(1, true, at);
     last.deletion_grace_seconds = Some(0);

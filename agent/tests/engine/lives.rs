@@ -249,7 +249,7 @@ fn a_runtime_that_went_away_is_a_finding() {
     let mut world = running(1);
     delete(&mut world, 1);
     world.term(1, true);
-    world.cri(CriEvent::Unreachable { error: "connection refused".into() });
+    world.cri(CriEvent::Unreachable { error: "connection refused".into(), code: None });
     world.later(500).exits(1, CODE_0);
     world.later(3000).cri(CriEvent::Connected { runtime: "test".into(), process: None });
     finish(&mut world, 1, 0);
@@ -305,7 +305,7 @@ fn an_answer_on_the_same_connection_is_no_restart() {
     let mut world = running(1);
     delete(&mut world, 1);
     world.term(1, true);
-    world.cri(CriEvent::Unreachable { error: "message larger than 16 MiB".into() });
+    world.cri(CriEvent::Unreachable { error: "message larger than 16 MiB".into(), code: None });
     world.later(500).exits(1, CODE_0);
     finish(&mut world, 1, 0);
     world.ticks(10);

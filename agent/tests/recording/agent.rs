@@ -31,7 +31,7 @@ fn agent(file: &Path) -> Option<Child> {
 /// What the recording says of the runtime that is not there.
 fn silence(received: &Received) -> Option<&str> {
     match &received.input {
-        Input::Cri(CriEvent::Unreachable { error }) => Some(error),
+        Input::Cri(CriEvent::Unreachable { error, .. }) => Some(error),
         _ => None,
     }
 }

@@ -102,7 +102,7 @@ fn inputs() -> Vec<Input> {
         Input::Api(ApiEvent::Snapshot { pods: vec![pod.clone()] }),
         Input::Api(ApiEvent::Deleted(pod)),
         Input::Api(ApiEvent::OutOfSync { error: error() }),
-        Input::Cri(CriEvent::Unreachable { error: error() }),
+        Input::Cri(CriEvent::Unreachable { error: error(), code: None }),
         Input::Cri(CriEvent::Sandboxes {
             asked,
             only: only.clone(),

@@ -88,7 +88,10 @@ fn suffer(
                 .cloned()
                 .collect();
             let say = |at, event| Received { at, input: Input::Cri(event) };
-            out.push(say(from, CriEvent::Unreachable { error: "connection refused".into() }));
+            out.push(say(
+                from,
+                CriEvent::Unreachable { error: "connection refused".into(), code: None },
+            ));
             out.push(say(to, CriEvent::Connected { runtime: "c".into(), process: None }));
             // Its next answers tell all that is, and the ends of all that has exited.
             out.extend(answers(real, to));

@@ -192,7 +192,7 @@ fn runtime(lines: &[Value]) -> Vec<Received> {
         let mut say = |at, event| out.push(Received { at, input: Input::Cri(event) });
         if line["error"].is_object() || line["error"].is_string() {
             if connected {
-                say(at, CriEvent::Unreachable { error: line["error"].to_string() });
+                say(at, CriEvent::Unreachable { error: line["error"].to_string(), code: None });
             }
             connected = false;
             last = at;
