@@ -12,6 +12,7 @@ use super::{
     input::{
         CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, ProcReport, Received, TaskState,
     },
+    leaks::{LeakGauges, Leaks},
     object::Objects,
     observation::{Amendment, Holdout, MilestoneKind, Observation, PodTermination},
     process::Processes,
@@ -53,12 +54,21 @@ pub struct Settings {
     pub anchor: Anchor,
     /// How late a fact may come and still count: design invariant 9.
     pub settle: Duration,
+    /// How long something must look like a leak, with all sources in sync, before it is one.
+    pub leak_threshold: Duration,
+    /// The apiserver is one of the sources.
+    pub uses_api: bool,
 }
 
 impl Settings {
-    /// The defaults: a settle window of 5 s.
+    /// The defaults: a settle window of 5 s, leaks after 5 min, with an apiserver.
     pub fn new(anchor: Anchor) -> Self {
-        Self { anchor, settle: Duration::from_secs(5) }
+        Self {
+            anchor,
+            settle: Duration::from_secs(5),
+            leak_threshold: Duration::from_secs(300),
+            uses_api: true,
+        }
     }
 }
 
@@ -79,6 +89,8 @@ pub struct Gauges {
     pub unkillable: BTreeMap<TaskState, usize>,
     /// Losses, all kinds that there were, since the start.
     pub losses: BTreeMap<LossKind, u64>,
+    /// What was left behind.
+    pub leaks: LeakGauges,
 }
 
 /// One pod, over all its lives.
@@ -159,6 +171,7 @@ pub struct Engine {
     /// Stop signals and cgroups that were asked for already.
     asked: BTreeSet<ContainerId>,
     holdouts: Holdouts,
+    leaks: Leaks,
     losses: BTreeMap<LossKind, u64>,
     ticks: u64,
 }
@@ -177,6 +190,7 @@ impl Engine {
             active: BTreeSet::new(),
             asked: BTreeSet::new(),
             holdouts: Holdouts::default(),
+            leaks: Leaks::new(settings.leak_threshold, settings.uses_api),
             losses: BTreeMap::new(),
             ticks: 0,
         }
@@ -185,6 +199,8 @@ impl Engine {
     /// Takes one input, says what follows from it.
     pub fn step(&mut self, received: Received) -> Vec<Observation> {
         let mut said = Vec::new();
+        let of_the_sources =
+            matches!(received.input, Input::Cri(_) | Input::Api(_) | Input::Host(_));
         match received.input {
             Input::Kernel(event) => self.kernel(event, &mut said),
             Input::Cri(event) => {
@@ -192,9 +208,11 @@ impl Engine {
                     self.identity.linked(container.clone(), *cgroup);
                     self.active.extend(self.runtime.pod_of(container));
                 }
+                self.leaks.learn_cri(received.at, &event);
                 self.active.extend(self.runtime.learn(received.at, event));
             }
             Input::Api(event) => {
+                self.leaks.learn_api(&event);
                 let touched = self.objects.learn(received.at, event);
                 // Deleted before the runtime was ever asked about it: it lives but seconds.
                 let unknown = |uid: &PodUid| {
@@ -207,9 +225,15 @@ impl Engine {
                 self.active.extend(touched);
             }
             Input::Proc(report) => self.looked(report, &mut said),
-            Input::Host(_) | Input::Recalled { .. } => {}
+            Input::Host(event) => self.leaks.learn_host(received.at, event),
+            Input::Recalled { leaks } => self.leaks.recall(leaks),
             Input::Lost(loss) => self.lost(received.at, &loss),
             Input::Tick => self.tick(received.at, &mut said),
+        }
+        if of_the_sources {
+            let Self { leaks, identity, processes, runtime, objects, settings, .. } = self;
+            let anchor = settings.anchor;
+            leaks.turn(received.at, &Sources { identity, processes, runtime, objects, anchor });
         }
         said
     }
@@ -224,6 +248,7 @@ impl Engine {
             terminating: self.pods.values().filter(|p| p.terminating).count(),
             unkillable: self.holdouts.unkillable(),
             losses: self.losses.clone(),
+            leaks: self.leaks.gauges(),
         }
     }
 
@@ -346,7 +371,8 @@ impl Engine {
 
     fn tick(&mut self, now: BootTime, said: &mut Vec<Observation>) {
         self.ticks += 1;
-        let refused = self.runtime.take_refused() + self.objects.take_refused();
+        let refused =
+            self.runtime.take_refused() + self.objects.take_refused() + self.leaks.take_refused();
         let forgotten = self.identity.take_forgotten();
         self.count_loss(LossKind::EngineFull, refused + forgotten);
         for uid in std::mem::take(&mut self.active) {
@@ -360,6 +386,9 @@ impl Engine {
         for (cgroup, detail) in due.over {
             said.push(self.holdout(cgroup, detail, true));
         }
+        let Self { leaks, identity, processes, runtime, objects, settings, .. } = self;
+        let anchor = settings.anchor;
+        leaks.judge(now, Sources { identity, processes, runtime, objects, anchor }, said);
         if self.ticks.is_multiple_of(10) {
             self.forget(now, said);
         }

@@ -200,6 +200,8 @@ pub enum LeakCause {
     RuntimeForgot,
     /// Processes that do not end.
     ProcessesRemain,
+    /// A volume that cannot be unmounted.
+    VolumeBusy,
     /// Somebody holds the object by a finalizer.
     Finalizer,
     /// The sources do not tell.
@@ -275,7 +277,7 @@ labels! {
         RuntimeRestarted = "runtime_restarted", CniDeleteFailing = "cni_delete_failing",
         KubeletDown = "kubelet_down", RuntimeFailing = "runtime_failing",
         SandboxReplaced = "sandbox_replaced", RuntimeForgot = "runtime_forgot",
-        ProcessesRemain = "processes_remain", Finalizer = "finalizer", Unknown = "unknown",
+        ProcessesRemain = "processes_remain", VolumeBusy = "volume_busy", Finalizer = "finalizer", Unknown = "unknown",
     }
     StuckReason {
         KubeletGone = "kubelet_gone", Process = "process", RuntimeFailing = "runtime_failing",

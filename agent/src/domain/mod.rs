@@ -15,6 +15,7 @@ pub mod input;
 pub mod isolation;
 mod labels;
 pub mod leak;
+pub mod leaks;
 pub mod lingering;
 pub mod losses;
 pub mod object;

@@ -230,6 +230,11 @@ impl Objects {
         self.pods.remove(uid);
     }
 
+    /// Pods whose object is there and is to go.
+    pub fn terminating(&self) -> impl Iterator<Item = (&PodUid, &Object)> {
+        self.pods.iter().filter(|(_, object)| object.gone.is_none() && object.request().is_some())
+    }
+
     /// Pods whose object is gone, and since when.
     pub fn gone(&self) -> Vec<(PodUid, BootTime)> {
         self.pods.iter().filter_map(|(uid, o)| Some((uid.clone(), o.gone?.by))).collect()

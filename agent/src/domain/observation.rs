@@ -9,7 +9,7 @@ use super::{
     time::BootTime,
 };
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// One thing that the engine says after a step.
 #[derive(Clone, PartialEq, Debug)]
@@ -58,11 +58,11 @@ pub enum Observation {
     /// The runtime must tell all it knows of this sandbox; answered by `CriEvent::SandboxStatus`.
     SandboxStatusWanted(SandboxId),
     /// A leak is certain. Once for each.
-    LeakFound(Box<Leak>),
+    LeakFound(Arc<Leak>),
     /// What is known of a leak has changed: another class, cause or holding.
-    LeakChanged(Box<Leak>),
+    LeakChanged(Arc<Leak>),
     /// A leak is gone, as it last was. Once for each.
-    LeakGone(Box<Leak>),
+    LeakGone(Arc<Leak>),
     /// A container lives on after SIGKILL. Said when it is first seen, when what holds it changes,
     /// and when it has ended.
     Unkillable(Box<Holdout>),

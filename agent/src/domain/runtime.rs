@@ -80,6 +80,8 @@ pub struct Outage {
     pub to: Option<BootTime>,
     /// What the call said.
     pub error: String,
+    /// The gRPC status' code, where there was one.
+    pub code: Option<String>,
     /// The runtime that answered afterwards is another process than before; `None`: unknown.
     pub restarted: Option<bool>,
 }
@@ -108,12 +110,12 @@ impl Runtime {
         }
         match event {
             CriEvent::Connected { process, .. } => self.connect(at, process),
-            CriEvent::Unreachable { error, .. } => {
+            CriEvent::Unreachable { error, code } => {
                 if self.connected || self.outages.is_empty() {
                     if self.outages.len() >= MAX_OUTAGES {
                         self.outages.remove(0);
                     }
-                    self.outages.push(Outage { from: at, to: None, error, restarted: None });
+                    self.outages.push(Outage { from: at, to: None, error, code, restarted: None });
                 }
                 self.connected = false;
             }
@@ -172,6 +174,7 @@ impl Runtime {
                 from: at,
                 to: Some(at),
                 error: "another process answers at the socket".into(),
+                code: None,
                 restarted,
             }),
             _ => {}
@@ -320,6 +323,18 @@ impl Runtime {
         }
     }
 
+    /// It has answered at least once.
+    pub fn was_connected(&self) -> bool {
+        self.full.0.is_some()
+    }
+
+    /// It answers, and what is known of it was asked for since it last did not.
+    pub fn is_current(&self) -> bool {
+        let since = self.outages.last().map_or(BootTime(0), |outage| outage.from);
+        let fresh = |asked: Option<BootTime>| asked.is_some_and(|asked| asked >= since);
+        self.connected && fresh(self.full.0) && fresh(self.full.1)
+    }
+
     /// It answers.
     pub fn is_connected(&self) -> bool {
         self.connected
@@ -333,6 +348,11 @@ impl Runtime {
     /// A container.
     pub fn container(&self, id: &ContainerId) -> Option<&Container> {
         self.containers.get(id)
+    }
+
+    /// All sandboxes.
+    pub fn sandboxes(&self) -> impl Iterator<Item = &Sandbox> {
+        self.sandboxes.values()
     }
 
     /// All containers.

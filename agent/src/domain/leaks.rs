@@ -1,0 +1,200 @@
+//! The judge of what was left behind.
+//!
+//! What looks like a leak is a *suspect*. It becomes one when it has looked so for the threshold,
+//! counted only while all sources were in sync ([`clock`]), and when the apiserver itself, asked
+//! past the watch, has not contradicted. Everything else is silence: unknown is not false.
+
+mod cause;
+mod clock;
+mod docket;
+mod dossier;
+mod facts;
+mod keepers;
+mod remedy;
+mod statuses;
+mod stuck;
+mod suspects;
+
+pub use docket::LeakGauges;
+
+use super::{
+    account::Sources,
+    ids::SandboxId,
+    input::{ApiEvent, CriEvent, HostEvent, HostSurvey},
+    leak::{Judgement, Leak, LeakKey, Recollection},
+    observation::Observation,
+    time::BootTime,
+};
+use clock::Clock;
+use docket::Docket;
+use facts::Facts;
+use keepers::Keepers;
+use statuses::Statuses;
+use std::{sync::Arc, time::Duration};
+
+/// Verbose statuses asked for in one tick.
+const MAX_STATUSES: usize = 5;
+/// However quiet it is: deadlines pass by themselves.
+const AT_LEAST: Duration = Duration::from_secs(10);
+
+/// All that is suspected, and what is certain.
+#[derive(Clone, Debug)]
+pub struct Leaks {
+    uses_api: bool,
+    clock: Clock,
+    keepers: Keepers,
+    statuses: Statuses,
+    survey: Option<HostSurvey>,
+    docket: Docket,
+    /// When they were judged last.
+    judged: Option<BootTime>,
+    /// Something has changed since.
+    stale: bool,
+}
+
+impl Leaks {
+    /// Nothing is suspected.
+    pub fn new(threshold: Duration, uses_api: bool) -> Self {
+        Self {
+            uses_api,
+            clock: Clock::default(),
+            keepers: Keepers::default(),
+            statuses: Statuses::default(),
+            survey: None,
+            docket: Docket::new(threshold),
+            judged: None,
+            stale: true,
+        }
+    }
+
+    /// Takes what an earlier run had found.
+    pub fn recall(&mut self, leaks: Vec<Recollection>) {
+        self.docket.recall(leaks);
+    }
+
+    /// Takes what the host tells.
+    pub fn learn_host(&mut self, at: BootTime, event: HostEvent) {
+        self.keepers.learn_host(at, &event);
+        if let HostEvent::Survey(survey) = event {
+            self.survey = Some(survey);
+        }
+        self.stale = true;
+    }
+
+    /// Takes what of the apiserver's words concerns the node, or answers a question.
+    pub fn learn_api(&mut self, event: &ApiEvent) {
+        self.keepers.learn_node(event);
+        if let ApiEvent::Checked { asked, pods } = event {
+            self.docket.checked(*asked, pods);
+        }
+        self.stale = true;
+    }
+
+    /// Takes what of the runtime's words answers a question.
+    pub fn learn_cri(&mut self, at: BootTime, event: &CriEvent) {
+        match event {
+            CriEvent::SandboxStatus(status) => self.statuses.told(at, status.clone()),
+            CriEvent::SandboxStatusRefused { sandbox, code } => {
+                self.statuses.refused(at, sandbox, code.clone());
+            }
+            _ => {}
+        }
+        self.stale = true;
+    }
+
+    /// How the sources are from now on: said after each input that may have changed it, so that
+    /// not even a short outage is counted.
+    pub fn turn(&mut self, now: BootTime, of: &Sources<'_>) {
+        self.clock.turn(now, self.judgement_of(of));
+    }
+
+    fn judgement_of(&self, of: &Sources<'_>) -> Judgement {
+        if !self.uses_api {
+            return Judgement::NoApi;
+        }
+        if !of.objects.was_in_sync() || !of.runtime.was_connected() {
+            return Judgement::Starting;
+        }
+        if !of.objects.is_in_sync() {
+            return Judgement::ApiOutOfSync;
+        }
+        if !of.runtime.is_connected() {
+            return Judgement::CriUnreachable;
+        }
+        match of.runtime.is_current() {
+            true => self.keepers.judgement(),
+            false => Judgement::Starting,
+        }
+    }
+
+    /// Judges, on a tick.
+    pub fn judge(&mut self, now: BootTime, of: Sources<'_>, said: &mut Vec<Observation>) {
+        self.turn(now, &of);
+        let facts = Facts {
+            of,
+            keepers: &self.keepers,
+            statuses: &self.statuses,
+            survey: self.survey.as_ref(),
+            now,
+        };
+        if self.clock.judgement() != Judgement::Possible {
+            self.docket.let_go(&facts, said);
+            return;
+        }
+        let due = self.judged.is_none_or(|judged| now >= judged + AT_LEAST);
+        if !self.stale && !due && !self.docket.is_waiting() {
+            return;
+        }
+        self.docket.judge(&facts, self.clock.watched(), said);
+        let wanted = self.statuses_wanted(&facts);
+        for id in wanted {
+            self.statuses.ask(now, &id);
+            said.push(Observation::SandboxStatusWanted(id));
+        }
+        let listed = |id: &SandboxId| of.runtime.sandbox(id).is_some_and(|s| s.removed.is_none());
+        self.statuses.retain(listed);
+        (self.judged, self.stale) = (Some(now), false);
+    }
+
+    /// Sandboxes that are suspected, that may hold their network though they are stopped, or that
+    /// may claim a namespace which nobody seems to use.
+    fn statuses_wanted(&self, facts: &Facts<'_>) -> Vec<SandboxId> {
+        let listed = || facts.of.runtime.sandboxes().filter(|s| s.removed.is_none());
+        let stopped = listed().filter(|sandbox| !sandbox.info.ready);
+        let suspected = self.docket.keys().filter_map(|key| match key {
+            LeakKey::Sandbox { id } => facts.of.runtime.sandbox(id),
+            _ => None,
+        });
+        let orphaned = suspects::unused_namespaces(facts).next().is_some();
+        let unheard = suspects::unheard(facts).filter(|_| orphaned);
+        let mut wanted: Vec<SandboxId> = Vec::new();
+        for sandbox in suspected.chain(stopped).chain(unheard) {
+            let id = &sandbox.info.id;
+            if self.statuses.is_due(facts.now, id) && !wanted.contains(id) {
+                wanted.push(id.clone());
+                if wanted.len() == MAX_STATUSES {
+                    break;
+                }
+            }
+        }
+        wanted
+    }
+
+    /// All that is certain, by what it is.
+    pub fn told(&self) -> impl Iterator<Item = &Arc<Leak>> {
+        self.docket.told()
+    }
+
+    /// Numbers for the metrics.
+    pub fn gauges(&self) -> LeakGauges {
+        let mut gauges = self.docket.gauges();
+        gauges.judgement = self.clock.judgement();
+        gauges.watched = self.clock.watched();
+        gauges
+    }
+
+    /// How many suspects were refused for want of room, since the last call.
+    pub fn take_refused(&mut self) -> u64 {
+        self.docket.take_refused()
+    }
+}

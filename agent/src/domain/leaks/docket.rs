@@ -1,0 +1,424 @@
+//! The register of suspects, from the first suspicion to the certain leak and its end.
+
+use super::{cause, dossier, dossier::Dossier, facts::Facts, remedy, stuck, suspects};
+use crate::domain::{
+    ids::PodUid,
+    input::PodCheck,
+    leak::{
+        Holds, Judgement, Leak, LeakCause, LeakClass, LeakKey, LikelyCause, Recollection,
+        StuckReason,
+    },
+    observation::{Observation, PodRef, Source},
+    time::BootTime,
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+/// Bound on suspects, as on sandboxes that are remembered.
+const MAX_SUSPECTS: usize = 65_536;
+/// Leaks told in one tick: a node that is full of them is told of over some seconds.
+const MAX_TOLD: usize = 500;
+/// Pods looked up past the watch in one tick.
+const MAX_CHECKS: usize = 500;
+/// An answer older than this confirms nothing any more.
+const CHECK_HOLDS: Duration = Duration::from_secs(60);
+/// One that has not come by then is asked for again.
+const CHECK_LOST: Duration = Duration::from_secs(30);
+/// Bound on the evidence that a leak gathers while it lasts.
+const MAX_EVIDENCE: usize = 32;
+/// What is known of a certain leak is looked at again after this: what it holds may change.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+/// Suspects and leaks.
+#[derive(Clone, Debug)]
+pub(super) struct Docket {
+    threshold: Duration,
+    suspects: BTreeMap<LeakKey, Suspect>,
+    recalled: HashMap<LeakKey, Recollection>,
+    /// Something was judged before: what comes now began under the agent's eyes.
+    opened: bool,
+    refused: u64,
+    contradicted: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Suspect {
+    class: LeakClass,
+    observed: BootTime,
+    since_start: bool,
+    /// The judges' clock when it began to be one.
+    from: Duration,
+    check: Check,
+    /// The pod that the apiserver was asked about.
+    asked_about: Option<PodUid>,
+    told: Option<Told>,
+}
+
+#[derive(Clone, Debug)]
+struct Told {
+    leak: Arc<Leak>,
+    looked: BootTime,
+}
+
+/// What the apiserver itself said of a suspect's pod.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Check {
+    /// It was not asked.
+    None,
+    /// It was asked, at this moment.
+    Asked(BootTime),
+    /// It answered; asked at this moment.
+    Answered { asked: BootTime, exists: bool },
+}
+
+/// Numbers for the metrics.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LeakGauges {
+    /// Whether leaks can be judged, and if not why.
+    pub judgement: Judgement,
+    /// How long they could be judged in all.
+    pub watched: Duration,
+    /// Suspects that are not certain (yet).
+    pub suspects: usize,
+    /// Leaks by class and cause.
+    pub told: BTreeMap<(LeakClass, LeakCause), usize>,
+    /// Pods that are stuck, by what they wait for.
+    pub stuck: BTreeMap<StuckReason, usize>,
+    /// Addresses that leaked sandboxes hold.
+    pub ips: usize,
+    /// Suspects whose pod the apiserver knew, though the watch did not.
+    pub contradicted: u64,
+}
+
+impl Docket {
+    /// An empty one.
+    pub(super) fn new(threshold: Duration) -> Self {
+        Self {
+            threshold,
+            suspects: BTreeMap::new(),
+            recalled: HashMap::new(),
+            opened: false,
+            refused: 0,
+            contradicted: 0,
+        }
+    }
+
+    /// Takes what an earlier run had found.
+    pub(super) fn recall(&mut self, leaks: Vec<Recollection>) {
+        let known = leaks.into_iter().take(MAX_SUSPECTS);
+        self.recalled = known.map(|one| (one.key.clone(), one)).collect();
+    }
+
+    /// Takes the apiserver's answers.
+    pub(super) fn checked(&mut self, asked: BootTime, pods: &[PodCheck]) {
+        let answers: HashMap<&PodUid, bool> =
+            pods.iter().filter_map(|check| Some((&check.uid, check.exists?))).collect();
+        for suspect in self.suspects.values_mut() {
+            let Check::Asked(at) = suspect.check else { continue };
+            let pod = suspect.asked_about.as_ref();
+            let Some(exists) = pod.and_then(|uid| answers.get(uid)) else { continue };
+            if asked >= at {
+                suspect.check = Check::Answered { asked, exists: *exists };
+            }
+        }
+    }
+
+    /// A suspect waits for its time or for an answer.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.suspects.values().any(|suspect| suspect.told.is_none())
+    }
+
+    /// All suspects, certain or not.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &LeakKey> {
+        self.suspects.keys()
+    }
+
+    /// Those that are certain.
+    pub(super) fn told(&self) -> impl Iterator<Item = &Arc<Leak>> {
+        self.suspects.values().filter_map(|suspect| Some(&suspect.told.as_ref()?.leak))
+    }
+
+    /// While nothing can be judged: what is certainly gone is gone all the same.
+    pub(super) fn let_go(&mut self, facts: &Facts<'_>, said: &mut Vec<Observation>) {
+        self.suspects.retain(|key, suspect| {
+            let gone = is_gone(facts, key);
+            if gone && let Some(told) = suspect.told.take() {
+                said.push(Observation::LeakGone(told.leak));
+            }
+            !gone
+        });
+    }
+
+    /// Judges, with all sources in sync. `watched`: the judges' clock.
+    pub(super) fn judge(
+        &mut self,
+        facts: &Facts<'_>,
+        watched: Duration,
+        said: &mut Vec<Observation>,
+    ) {
+        let mut found = suspects::all(facts);
+        self.suspects.retain(|key, suspect| match found.remove(key) {
+            Some(class) => {
+                suspect.turn_to(class, watched, facts.now);
+                true
+            }
+            None => {
+                if let Some(told) = suspect.told.take() {
+                    said.push(Observation::LeakGone(told.leak));
+                }
+                false
+            }
+        });
+        for (key, class) in found {
+            if self.suspects.len() >= MAX_SUSPECTS {
+                self.refused += 1;
+                continue;
+            }
+            let recalled = self.recalled.remove(&key);
+            let suspect = Suspect {
+                class,
+                observed: recalled.as_ref().map_or(facts.now, |known| known.observed),
+                since_start: recalled.as_ref().map_or(!self.opened, |known| known.since_start),
+                from: watched,
+                check: Check::None,
+                asked_about: None,
+                told: None,
+            };
+            self.suspects.insert(key, suspect);
+        }
+        self.opened = true;
+        self.confirm(facts, watched, said);
+    }
+
+    fn confirm(&mut self, facts: &Facts<'_>, watched: Duration, said: &mut Vec<Observation>) {
+        let mut wanted: BTreeMap<PodUid, PodRef> = BTreeMap::new();
+        let mut room = MAX_TOLD;
+        for (key, suspect) in &mut self.suspects {
+            if suspect.told.is_some() {
+                said.extend(suspect.look_again(facts, key).map(Observation::LeakChanged));
+                continue;
+            }
+            if watched.saturating_sub(suspect.from) < self.threshold {
+                continue;
+            }
+            let needed = suspect.needs(key);
+            let answer = match (needed, suspect.check) {
+                (None, _) => true,
+                (Some(needed), Check::Answered { asked, exists })
+                    if facts.now < asked + CHECK_HOLDS =>
+                {
+                    if exists != needed {
+                        // The watch and the apiserver disagree: all begins anew.
+                        (suspect.from, suspect.check) = (watched, Check::None);
+                        self.contradicted += 1;
+                    }
+                    exists == needed
+                }
+                (Some(_), Check::Asked(at)) if facts.now < at + CHECK_LOST => false,
+                (Some(_), _) => {
+                    if wanted.len() < MAX_CHECKS
+                        && let Some(pod) = pod_of(facts, key)
+                    {
+                        suspect.check = Check::Asked(facts.now);
+                        suspect.asked_about = Some(pod.uid.clone());
+                        wanted.insert(pod.uid.clone(), pod);
+                    }
+                    false
+                }
+            };
+            if answer
+                && room > 0
+                && let Some(leak) = suspect.describe(facts, key)
+            {
+                room -= 1;
+                let leak = Arc::new(leak);
+                said.push(Observation::LeakFound(Arc::clone(&leak)));
+                suspect.told = Some(Told { leak, looked: facts.now });
+            }
+        }
+        if !wanted.is_empty() {
+            said.push(Observation::PodsWanted(wanted.into_values().collect()));
+        }
+    }
+
+    /// Numbers for the metrics.
+    pub(super) fn gauges(&self) -> LeakGauges {
+        let mut gauges = LeakGauges { contradicted: self.contradicted, ..LeakGauges::default() };
+        for suspect in self.suspects.values() {
+            let Some(told) = &suspect.told else {
+                gauges.suspects += 1;
+                continue;
+            };
+            let leak = &told.leak;
+            *gauges.told.entry((leak.class, leak.cause.kind)).or_default() += 1;
+            if let Some(reason) = leak.stuck {
+                *gauges.stuck.entry(reason).or_default() += 1;
+            }
+            gauges.ips += leak.holds.ips.len();
+        }
+        gauges
+    }
+
+    /// How many suspects were refused for want of room, since the last call.
+    pub(super) fn take_refused(&mut self) -> u64 {
+        std::mem::take(&mut self.refused)
+    }
+}
+
+impl Suspect {
+    /// It looks like this now. Another kind of suspicion begins anew; without a pod it is one,
+    /// whatever of it is left.
+    fn turn_to(&mut self, class: LeakClass, watched: Duration, now: BootTime) {
+        if class == self.class {
+            return;
+        }
+        let kind = |class: LeakClass| match class {
+            LeakClass::NotreadyNoPod | LeakClass::NotreadyWithContainers => {
+                LeakClass::NotreadyNoPod
+            }
+            LeakClass::ReadyNoPod => LeakClass::NotreadyNoPod,
+            other => other,
+        };
+        if kind(class) != kind(self.class) && self.told.is_none() {
+            (self.from, self.check) = (watched, Check::None);
+            (self.observed, self.since_start) = (now, false);
+        }
+        self.class = class;
+    }
+
+    /// What the apiserver must have said of its pod; `None`: it need not be asked, for the watch
+    /// shows the object.
+    fn needs(&self, key: &LeakKey) -> Option<bool> {
+        match (key, self.class) {
+            (LeakKey::PodCgroup { .. }, _) => Some(false),
+            (LeakKey::Pod { .. }, _) => Some(true),
+            (
+                LeakKey::Sandbox { .. },
+                LeakClass::NotreadyNoPod
+                | LeakClass::ReadyNoPod
+                | LeakClass::NotreadyWithContainers,
+            ) => Some(false),
+            _ => None,
+        }
+    }
+
+    /// A leak that was told: what is new about it.
+    fn look_again(&mut self, facts: &Facts<'_>, key: &LeakKey) -> Option<Arc<Leak>> {
+        let told = self.told.as_ref()?;
+        if facts.now < told.looked + LOOK_AGAIN && told.leak.class == self.class {
+            return None;
+        }
+        let news = self.describe(facts, key).and_then(|leak| changed(&told.leak, leak));
+        let told = self.told.as_mut()?;
+        told.looked = facts.now;
+        told.leak = Arc::new(news?);
+        Some(Arc::clone(&told.leak))
+    }
+
+    fn describe(&self, facts: &Facts<'_>, key: &LeakKey) -> Option<Leak> {
+        let mut dossier = Dossier::new(facts);
+        if let Check::Answered { asked, exists } = self.check {
+            let sentence = match exists {
+                true => "the apiserver, asked itself, still has the pod",
+                false => "the apiserver, asked itself, has no pod of this UID",
+            };
+            dossier.add(Some(asked), Source::Api, sentence);
+        }
+        let pod = pod_of(facts, key).filter(|pod| !pod.name.is_empty());
+        let mut leak = Leak {
+            class: self.class,
+            key: key.clone(),
+            pod,
+            attempt: None,
+            created: None,
+            observed: facts.wall(self.observed),
+            since_start: self.since_start,
+            confirmed: facts.wall(facts.now),
+            holds: Holds::default(),
+            cause: LikelyCause { kind: LeakCause::Unknown, sentence: String::new() },
+            stuck: None,
+            evidence: Vec::new(),
+            remedy: Vec::new(),
+        };
+        match key {
+            LeakKey::Sandbox { id } => {
+                let sandbox = facts.of.runtime.sandbox(id)?;
+                leak.attempt = Some(sandbox.info.attempt);
+                leak.created = Some(sandbox.info.created);
+                leak.holds = dossier::holds(facts, sandbox);
+                leak.cause = cause::of_sandbox(facts, self.class, sandbox, &mut dossier);
+            }
+            LeakKey::Pod { uid } => {
+                dossier.object(uid);
+                let (stuck, kind, sentence) = stuck::reason(facts, uid, &mut dossier);
+                dossier.kubelet(stuck::deadline(facts, uid));
+                leak.created = facts.object(uid)?.request().map(|request| request.asked_wall);
+                leak.holds = facts
+                    .sandboxes_of(uid)
+                    .last()
+                    .map_or_else(Holds::default, |last| dossier::holds(facts, last));
+                leak.cause = LikelyCause { kind, sentence };
+                leak.stuck = Some(stuck);
+            }
+            _ => cause::of_orphan(facts, &mut leak, &mut dossier),
+        }
+        leak.evidence = dossier.close();
+        leak.remedy = remedy::of(&leak);
+        Some(leak)
+    }
+}
+
+/// The pod of a suspect, as far as it is known: of a cgroup only the UID is.
+fn pod_of(facts: &Facts<'_>, key: &LeakKey) -> Option<PodRef> {
+    let nameless =
+        |uid: &PodUid| PodRef { namespace: String::new(), name: String::new(), uid: uid.clone() };
+    match key {
+        LeakKey::Sandbox { id } => Some(facts.of.runtime.sandbox(id)?.info.pod_ref()),
+        LeakKey::Pod { uid } | LeakKey::PodCgroup { pod: uid, .. } => {
+            let object = facts.object(uid).map(|object| PodRef {
+                namespace: object.pod.namespace.clone(),
+                name: object.pod.name.clone(),
+                uid: uid.clone(),
+            });
+            Some(object.unwrap_or_else(|| nameless(uid)))
+        }
+        LeakKey::Shim { .. } | LeakKey::Netns { .. } => None,
+    }
+}
+
+/// What it names is no longer there, whatever else is or is not known.
+fn is_gone(facts: &Facts<'_>, key: &LeakKey) -> bool {
+    match key {
+        LeakKey::Sandbox { id } => {
+            facts.of.runtime.sandbox(id).is_none_or(|sandbox| sandbox.removed.is_some())
+        }
+        LeakKey::Pod { uid } => facts.object(uid).is_none_or(|object| object.gone.is_some()),
+        // Only the next look at the host can tell.
+        LeakKey::Shim { .. } | LeakKey::Netns { .. } | LeakKey::PodCgroup { .. } => false,
+    }
+}
+
+/// The leak as it is now, if that is news. What was known once stays known, though its sources may
+/// have forgotten it.
+fn changed(before: &Leak, mut now: Leak) -> Option<Leak> {
+    let same_matter = (now.class, now.stuck) == (before.class, before.stuck);
+    if now.cause.kind == LeakCause::Unknown || same_matter {
+        now.cause = before.cause.clone();
+        now.remedy = before.remedy.clone();
+    }
+    now.confirmed = before.confirmed;
+    let same = (now.class, &now.holds, &now.cause, now.stuck)
+        == (before.class, &before.holds, &before.cause, before.stuck);
+    if same {
+        return None;
+    }
+    let news: Vec<_> =
+        now.evidence.iter().filter(|one| !before.evidence.contains(one)).cloned().collect();
+    now.evidence = before.evidence.iter().cloned().chain(news).collect();
+    now.evidence.sort_by_key(|one| (one.at.is_none(), one.at));
+    now.evidence.truncate(MAX_EVIDENCE);
+    Some(now)
+}

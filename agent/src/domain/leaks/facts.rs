@@ -1,0 +1,112 @@
+//! All that leaks are judged by, read together.
+
+use super::{keepers::Keepers, statuses::Statuses};
+use crate::domain::{
+    account::Sources,
+    ids::{ContainerId, PodUid, SandboxId},
+    input::{CriState, HostSurvey, PodCgroup},
+    object::Object,
+    process::Processes,
+    runtime::{Container, Sandbox},
+    time::{BootTime, WallTime},
+};
+use std::collections::HashSet;
+
+/// What a pod, a sandbox and the node tell together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts<'a> {
+    /// Kernel, runtime and apiserver.
+    pub of: Sources<'a>,
+    /// Node and daemons.
+    pub keepers: &'a Keepers,
+    /// Verbose statuses.
+    pub statuses: &'a Statuses,
+    /// The last look at the host.
+    pub survey: Option<&'a HostSurvey>,
+    /// This moment.
+    pub now: BootTime,
+}
+
+impl<'a> Facts<'a> {
+    /// The wall clock's reading at a moment.
+    pub(super) fn wall(&self, at: BootTime) -> WallTime {
+        self.of.anchor.wall(at)
+    }
+
+    /// The pod's object, whether it is gone or not.
+    pub(super) fn object(&self, uid: &PodUid) -> Option<&'a Object> {
+        self.of.objects.get(uid)
+    }
+
+    /// The apiserver has an object of this pod, or of its mirror.
+    pub(super) fn exists(&self, uid: &PodUid) -> bool {
+        self.object(uid).is_some_and(|object| object.gone.is_none())
+    }
+
+    /// The apiserver need not know this pod: the kubelet has it from a manifest.
+    pub(super) fn is_static(&self, sandbox: &Sandbox) -> bool {
+        let source = sandbox.info.config_source.as_deref();
+        source.is_some_and(|source| source != "api") || self.is_static_pod(&sandbox.info.pod)
+    }
+
+    /// The same, of a pod of which only the UID is known: the kubelet makes that of a manifest from
+    /// its hash, 32 digits without dashes (pkg/kubelet/config/common.go, `applyDefaults`).
+    pub(super) fn is_static_pod(&self, uid: &PodUid) -> bool {
+        let text = uid.as_str();
+        let is_hash = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        is_hash || self.object(uid).is_some_and(Object::is_mirror)
+    }
+
+    /// The sandboxes of a pod that the runtime lists, the oldest first.
+    pub(super) fn sandboxes_of(&self, uid: &PodUid) -> Vec<&'a Sandbox> {
+        let mut all = self.of.runtime.sandboxes_of(uid);
+        all.retain(|sandbox| sandbox.removed.is_none());
+        all
+    }
+
+    /// The containers of a sandbox that the runtime lists.
+    pub(super) fn containers_of(&self, sandbox: &SandboxId) -> Vec<&'a Container> {
+        let mut all = self.of.runtime.containers_of(sandbox);
+        all.retain(|container| container.removed.is_none());
+        all
+    }
+
+    /// What the kernel told of a container.
+    pub(super) fn processes(&self, container: &ContainerId) -> Option<&'a Processes> {
+        self.of.processes.get(&self.of.identity.cgroup(container)?)
+    }
+
+    /// By the kernel it is alive, or by the runtime where the kernel did not see it.
+    pub(super) fn is_alive(&self, container: &Container) -> bool {
+        match self.processes(&container.info.id) {
+            Some(processes) => !processes.is_over(),
+            None => matches!(container.info.state, CriState::Running),
+        }
+    }
+
+    /// The pod's cgroup, as the last look at the host found it.
+    pub(super) fn pod_cgroup(&self, uid: &PodUid) -> Option<&'a PodCgroup> {
+        self.survey?.pod_cgroups.as_ref()?.iter().find(|group| group.pod == *uid)
+    }
+
+    /// Every id that the runtime lists, of sandboxes and of containers.
+    pub(super) fn listed_ids(&self) -> HashSet<&'a str> {
+        let runtime = self.of.runtime;
+        let sandboxes = runtime.sandboxes().filter(|s| s.removed.is_none());
+        let containers = runtime.containers().filter(|c| c.removed.is_none());
+        sandboxes
+            .map(|sandbox| sandbox.info.id.as_str())
+            .chain(containers.map(|container| container.info.id.as_str()))
+            .collect()
+    }
+
+    /// When the pod was to go, and when its object went: where daemons failed around one of them,
+    /// that may be why something is left of it.
+    pub(super) fn end_of(&self, uid: &PodUid) -> Option<(BootTime, BootTime)> {
+        let object = self.object(uid)?;
+        let gone = object.gone.map(|gone| gone.by);
+        let asked = object.request().map(|request| request.at);
+        let (from, to) = (asked.or(gone)?, gone.or(asked)?);
+        Some((from.min(to), to.max(from)))
+    }
+}
