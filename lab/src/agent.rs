@@ -38,6 +38,8 @@ pub struct Options {
     pub kubeconfig: PathBuf,
     /// `--cgroup-root`; `None`: the agent finds it.
     pub cgroup_root: Option<PathBuf>,
+    /// `--host-root`; `None`: the machine's own.
+    pub host_root: Option<PathBuf>,
     /// Where its log goes.
     pub log: PathBuf,
 }
@@ -67,6 +69,9 @@ impl Agent {
             .arg(&options.kubeconfig);
         if let Some(root) = &options.cgroup_root {
             command.arg("--cgroup-root").arg(root);
+        }
+        if let Some(root) = &options.host_root {
+            command.arg("--host-root").arg(root);
         }
         command
             .stdin(Stdio::null())

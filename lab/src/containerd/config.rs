@@ -1,6 +1,6 @@
 //! The daemon's configuration.
 
-use super::{Hierarchy, Options};
+use super::{Hierarchy, Options, network};
 use anyhow::{Context, Result, ensure};
 use std::{
     fs,
@@ -112,7 +112,13 @@ disabled_plugins = [
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
         BinaryName = {runc:?}
         SystemdCgroup = false
+
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = {plugins:?}
+    conf_dir = {networks:?}
 "#,
         image = crate::image::NAME,
+        plugins = network::plugins(),
+        networks = network::configuration(),
     )
 }

@@ -2,11 +2,11 @@
 //! cgroups. The machine's own containerd, its /run, /var/lib and sysctls are never touched.
 //!
 //! ```ignore
-//! let containerd = Containerd::start(Options::new("/tmp/coroner-lab")).await?;
+//! let containerd = Containerd::start(Options::new("/tmp/coroner-lab", workload)).await?;
 //! image::build(workload, &archive)?;
 //! containerd.import(&archive).await?;                     // sandbox image and workload: image::NAME
 //! let cri = RuntimeServiceClient::new(containerd::connect(&containerd.endpoint()).await?);
-//! // RunPodSandbox: network namespace NODE (there is no CNI), linux.cgroup_parent =
+//! // RunPodSandbox: network namespace NODE, or POD: see `cni_dir`; linux.cgroup_parent =
 //! //   format!("{}/kubepods/besteffort/pod{uid}", containerd.cgroup_parent())
 //! // No cpu, memory or pids limits: the hierarchy may lack those controllers.
 //! containerd.stop().await?;                               // nothing remains
@@ -15,10 +15,16 @@
 //! Everything lives below one work directory, which also names the lab's own top-level cgroup, so
 //! that [`clean_up`] finds what an earlier run left behind: by the processes whose `/run` *is* the
 //! work directory's, and by the cgroup.
+//!
+//! The namespace is kept by a process of its own and outlives the daemon, as a node's does: mounts
+//! that one daemon makes (`/run/netns/cni-…`) are there for the next one. They are not seen below
+//! the work directory, where those are empty files, but below [`Containerd::host_root`].
 
 mod config;
 mod leftovers;
 mod namespace;
+mod network;
+mod process;
 
 pub use leftovers::clean_up;
 
@@ -28,17 +34,14 @@ use k8s_cri::v1::{
     ImageSpec, ImageStatusRequest, VersionRequest, image_service_client::ImageServiceClient,
     runtime_service_client::RuntimeServiceClient,
 };
-use rustix::process::{Pid, Signal};
+use process::{Process, describe};
 use std::{
     fs::{self, File},
-    os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
-    process::{Command, ExitStatus, Stdio},
-    sync::mpsc,
-    thread,
+    process::{Command, Stdio},
     time::Duration,
 };
-use tokio::{net::UnixStream, sync::watch, time};
+use tokio::{net::UnixStream, time};
 use tonic::transport::{Channel, Endpoint, Uri};
 
 /// How long the daemon may take to answer. It takes less than a second on an idle machine.
@@ -68,13 +71,16 @@ pub struct Options {
     pub containerd: PathBuf,
     /// The runtime.
     pub runc: PathBuf,
+    /// The workload's binary, static: the network plugin of the lab.
+    pub workload: PathBuf,
 }
 
 impl Options {
     /// Debian's containerd and runc on cgroup v2.
-    pub fn new(work: impl Into<PathBuf>) -> Options {
+    pub fn new(work: impl Into<PathBuf>, workload: impl Into<PathBuf>) -> Options {
         Options {
             work: work.into(),
+            workload: workload.into(),
             hierarchy: Hierarchy::Unified,
             containerd: "/usr/bin/containerd".into(),
             runc: "/usr/sbin/runc".into(),
@@ -87,7 +93,9 @@ impl Options {
 pub struct Containerd {
     options: Options,
     cgroup_root: PathBuf,
-    daemon: Daemon,
+    /// Keeps the namespace.
+    holder: Process,
+    daemon: Process,
     stopped: bool,
     _lock: File,
 }
@@ -111,6 +119,11 @@ impl Containerd {
                 program.display()
             );
         }
+        ensure!(
+            options.workload.is_file(),
+            "{} is not there: build it (cargo xtask build)",
+            options.workload.display()
+        );
         fs::create_dir_all(&options.work)
             .with_context(|| format!("cannot make {}", options.work.display()))?;
         let options = Options { work: fs::canonicalize(&options.work)?, ..options };
@@ -119,8 +132,11 @@ impl Containerd {
         let hierarchies = namespace::Hierarchies::of_this_machine()?;
         let cgroup_root = hierarchies.root(options.hierarchy)?;
         config::write(&options, &cgroup_root)?;
-        let daemon = Daemon::start(&options, &hierarchies)?;
-        let containerd = Containerd { options, cgroup_root, daemon, stopped: false, _lock: lock };
+        network::write(&options.work, &options.workload)?;
+        let holder = hold_namespace(&options, &hierarchies)?;
+        let daemon = start_daemon(&options, &holder)?;
+        let containerd =
+            Containerd { options, cgroup_root, holder, daemon, stopped: false, _lock: lock };
         containerd.wait_ready().await?;
         Ok(containerd)
     }
@@ -156,6 +172,27 @@ impl Containerd {
         self.daemon.pid.as_raw_nonzero().get().cast_unsigned()
     }
 
+    /// The root directory as the daemon sees it, under a path that lasts as long as the lab: where an
+    /// observer finds the lab's own /run and /var/lib, and the mounts below them. To be used as it
+    /// is: made canonical, it is `/`.
+    pub fn host_root(&self) -> PathBuf {
+        format!("/proc/{}/root", self.holder.pid.as_raw_pid()).into()
+    }
+
+    /// Where the network plugin of sandboxes with a namespace of their own keeps its things:
+    /// `addresses` holds a file for each that is taken, in which the sandbox's id stands.
+    pub fn cni_dir(&self) -> PathBuf {
+        network::directory(&self.options.work)
+    }
+
+    /// Makes the network plugin refuse to take down any sandbox's network, or no more.
+    ///
+    /// # Errors
+    /// The file that tells it so cannot be made or removed.
+    pub fn fail_cni_delete(&self, fails: bool) -> Result<()> {
+        network::fail_delete(&self.options.work, fails).context("cannot tell the network plugin")
+    }
+
     /// Kills the daemon with SIGKILL and waits for its end; containers and shims live on.
     ///
     /// # Errors
@@ -164,14 +201,14 @@ impl Containerd {
         self.daemon.kill().await
     }
 
-    /// Starts the daemon again on the same state, after [`Containerd::kill`] or instead of it.
+    /// Starts the daemon again on the same state and in the same namespace, after
+    /// [`Containerd::kill`] or instead of it.
     ///
     /// # Errors
     /// As [`Containerd::start`].
     pub async fn restart(&mut self) -> Result<()> {
         self.daemon.kill().await?;
-        let hierarchies = namespace::Hierarchies::of_this_machine()?;
-        self.daemon = Daemon::start(&self.options, &hierarchies)?;
+        self.daemon = start_daemon(&self.options, &self.holder)?;
         self.wait_ready().await
     }
 
@@ -264,13 +301,36 @@ impl Containerd {
 impl Drop for Containerd {
     fn drop(&mut self) {
         if !self.stopped {
-            let _ = rustix::process::kill_process(self.daemon.pid, Signal::KILL);
+            let _ = self.daemon.kill_now();
             let work = &self.options.work;
             if let Err(error) = leftovers::remove(work).and_then(|()| leftovers::give_up(work)) {
                 tracing::warn!("the lab's containerd left something behind: {error:#}");
             }
         }
     }
+}
+
+/// Makes the namespace, with a process in it that does nothing else.
+fn hold_namespace(options: &Options, machine: &namespace::Hierarchies) -> Result<Process> {
+    let mut command = Command::new(network::program());
+    command.arg("pause").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let binds = namespace::plan(&options.work, options.hierarchy, machine)?;
+    namespace::make_on_exec(&mut command, binds);
+    Process::start("namespace", command).context("cannot make the lab's mount namespace")
+}
+
+fn start_daemon(options: &Options, holder: &Process) -> Result<Process> {
+    let log = options.work.join("containerd.log");
+    let output = File::options().create(true).append(true).open(&log)?;
+    let mut command = Command::new(&options.containerd);
+    command
+        .arg("--config")
+        .arg(config::path(&options.work))
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output);
+    namespace::join_on_exec(&mut command, namespace::of(holder.pid)?);
+    Process::start("containerd", command).with_context(|| format!("see {}", log.display()))
 }
 
 /// A channel to a CRI endpoint such as `unix:///run/containerd/containerd.sock`.
@@ -290,68 +350,4 @@ pub async fn connect(endpoint: &str) -> Result<Channel> {
         }))
         .await
         .with_context(|| format!("cannot connect to {endpoint}"))
-}
-
-/// The daemon's process.
-#[derive(Debug)]
-struct Daemon {
-    pid: Pid,
-    ended: watch::Receiver<Option<ExitStatus>>,
-}
-
-impl Daemon {
-    /// Starts it from a thread of its own, which then waits for it: the kernel kills a child with
-    /// PR_SET_PDEATHSIG when the *thread* that made it ends, and a runtime's threads come and go.
-    fn start(options: &Options, hierarchies: &namespace::Hierarchies) -> Result<Daemon> {
-        let log = options.work.join("containerd.log");
-        let output = File::options().create(true).append(true).open(&log)?;
-        let mut command = Command::new(&options.containerd);
-        command
-            .arg("--config")
-            .arg(config::path(&options.work))
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output);
-        namespace::enter_on_exec(
-            &mut command,
-            namespace::plan(&options.work, options.hierarchy, hierarchies)?,
-        );
-        let (started, start) = mpsc::sync_channel(1);
-        let (end, ended) = watch::channel(None);
-        thread::Builder::new().name("containerd".into()).spawn(move || {
-            let mut child = match command.spawn() {
-                Ok(child) => child,
-                Err(error) => {
-                    let _ = started.send(Err(error));
-                    return;
-                }
-            };
-            let _ = started.send(Ok(Pid::from_child(&child)));
-            end.send_replace(child.wait().ok());
-        })?;
-        let pid = start.recv()?.with_context(|| {
-            format!("cannot start {}; see {}", options.containerd.display(), log.display())
-        })?;
-        Ok(Daemon { pid, ended })
-    }
-
-    async fn kill(&mut self) -> Result<()> {
-        // Once its end is known the number may belong to somebody else.
-        if self.ended.borrow().is_none() {
-            match rustix::process::kill_process(self.pid, Signal::KILL) {
-                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-                Err(error) => return Err(error).context("cannot kill containerd"),
-            }
-            // An error means that the waiting thread is gone, and with it the process.
-            let _ = self.ended.wait_for(Option::is_some).await;
-        }
-        Ok(())
-    }
-}
-
-fn describe(status: ExitStatus) -> String {
-    match status.signal() {
-        Some(signal) => format!("signal {signal}"),
-        None => format!("status {}", status.code().unwrap_or_default()),
-    }
 }

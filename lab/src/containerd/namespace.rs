@@ -5,12 +5,17 @@ use super::Hierarchy;
 use anyhow::{Context, Result, bail};
 use rustix::{
     mount::{MountFlags, MountPropagationFlags},
-    thread::UnshareFlags,
+    process::{Pid, Signal},
+    thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
 };
 use std::{
     ffi::CString,
-    fs, io,
-    os::unix::{ffi::OsStrExt as _, process::CommandExt as _},
+    fs::{self, File},
+    io,
+    os::{
+        fd::AsFd as _,
+        unix::{ffi::OsStrExt as _, process::CommandExt as _},
+    },
     path::{Path, PathBuf},
     process::Command,
 };
@@ -112,14 +117,14 @@ fn bind(source: &Path, target: &str, read_only: bool) -> Result<Bind> {
     })
 }
 
-/// Makes the command's child a member of a namespace of its own with these mounts, that dies with
-/// the thread which starts it, in a process group that a Ctrl-C does not reach.
-pub(super) fn enter_on_exec(command: &mut Command, binds: Vec<Bind>) {
+/// Makes the command's child the first member of a namespace of its own with these mounts. It dies
+/// with the thread which starts it, and is in a process group that a Ctrl-C does not reach.
+pub(super) fn make_on_exec(command: &mut Command, binds: Vec<Bind>) {
     command.process_group(0);
     // SAFETY: only system calls on values made before the fork.
     unsafe {
         command.pre_exec(move || {
-            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+            die_with_parent()?;
             rustix::thread::unshare_unsafe(UnshareFlags::NEWNS)?;
             propagate(MountPropagationFlags::PRIVATE)?;
             for bind in &binds {
@@ -129,6 +134,28 @@ pub(super) fn enter_on_exec(command: &mut Command, binds: Vec<Bind>) {
             propagate(MountPropagationFlags::SHARED)
         });
     }
+}
+
+/// The namespace of a process.
+pub(super) fn of(process: Pid) -> Result<File> {
+    let path = format!("/proc/{}/ns/mnt", process.as_raw_pid());
+    File::open(&path).with_context(|| format!("cannot open {path}: the lab's namespace is gone"))
+}
+
+/// Makes the command's child a member of that namespace, otherwise as [`make_on_exec`].
+pub(super) fn join_on_exec(command: &mut Command, namespace: File) {
+    command.process_group(0);
+    // SAFETY: only system calls on values made before the fork.
+    unsafe {
+        command.pre_exec(move || {
+            die_with_parent()?;
+            Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))?)
+        });
+    }
+}
+
+fn die_with_parent() -> io::Result<()> {
+    Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
 fn propagate(how: MountPropagationFlags) -> io::Result<()> {

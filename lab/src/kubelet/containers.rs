@@ -9,8 +9,8 @@ use anyhow::Context as _;
 use jiff::Timestamp;
 use k8s_cri::v1::{
     ContainerState, ContainerStatusRequest, ContainerStatusResponse, CreateContainerRequest,
-    PodSandboxConfig, RemoveContainerRequest, RunPodSandboxRequest, StartContainerRequest,
-    StopPodSandboxRequest,
+    PodSandboxConfig, PodSandboxStatusRequest, RemoveContainerRequest, RunPodSandboxRequest,
+    StartContainerRequest, StopPodSandboxRequest,
 };
 use k8s_openapi::api::core::v1::{Container, Pod};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -22,6 +22,8 @@ pub(super) struct Containers {
     pod: PodId,
     cgroup: String,
     sandbox: Option<(String, PodSandboxConfig)>,
+    /// The sandbox's own address.
+    ip: Option<String>,
     lives: BTreeMap<String, Life>,
     probing: mpsc::UnboundedSender<probe::Told>,
 }
@@ -58,7 +60,7 @@ impl Containers {
         cgroup: String,
         probing: mpsc::UnboundedSender<probe::Told>,
     ) -> Self {
-        Self { shared, pod, cgroup, sandbox: None, lives: BTreeMap::new(), probing }
+        Self { shared, pod, cgroup, sandbox: None, ip: None, lives: BTreeMap::new(), probing }
     }
 
     /// Makes the pod's cgroup and its sandbox, the `attempt`th of this UID.
@@ -73,6 +75,9 @@ impl Containers {
             RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
         let made = self.shared.cri.clone().run_pod_sandbox(request).await;
         let id = made.context("RunPodSandbox")?.into_inner().pod_sandbox_id;
+        if translate::own_network(pod) {
+            self.ip = address(&self.shared, &id).await?;
+        }
         self.sandbox = Some((id, config));
         Ok(())
     }
@@ -128,6 +133,11 @@ impl Containers {
         if let (Some(hook), Some(life)) = (hook, self.lives.get(&container.name)) {
             hook::run(&self.shared.cri, &life.id, hook, Duration::MAX).await;
         }
+    }
+
+    /// The address of the pod's own network, if it has one.
+    pub(super) fn ip(&self) -> Option<&str> {
+        self.ip.as_deref()
     }
 
     /// The name of the container that lives under this id.
@@ -233,6 +243,14 @@ impl Containers {
             .with_context(|| format!("the runtime does not tell the pid of {}", container.name))?;
         self.shared.cgroups.limit_memory(&self.cgroup, id, pid, bytes)
     }
+}
+
+async fn address(shared: &Shared, sandbox: &str) -> anyhow::Result<Option<String>> {
+    let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox.into(), ..Default::default() };
+    let answer =
+        shared.cri.clone().pod_sandbox_status(request).await.context("PodSandboxStatus")?;
+    let network = answer.into_inner().status.and_then(|status| status.network);
+    Ok(network.map(|network| network.ip).filter(|ip| !ip.is_empty()))
 }
 
 async fn container_status(

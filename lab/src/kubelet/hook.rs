@@ -14,7 +14,7 @@ use k8s_openapi::{
 };
 use std::time::Duration;
 
-/// Where a pod's own address is: all pods of the lab are on the host's network.
+/// Where a pod with a hook over HTTP listens: it has to be on the host's network.
 const POD_IP: &str = "127.0.0.1";
 
 /// Runs a hook and waits for it `at_most` so long. A hook that fails holds nothing up: the real

@@ -4,7 +4,8 @@
 //! decide and are pure; [`stop`], [`hook`], [`probe`], [`worker`](self) and [`cgroup`] act.
 //!
 //! What it leaves out: images (imported beforehand), volumes other than hostPath, readiness probes
-//! and probes other than exec, networks (all pods use the host's), and plain init containers.
+//! and probes other than exec, networks between pods (of their own they
+//! have an address only), and plain init containers.
 
 pub mod api;
 pub mod cgroup;

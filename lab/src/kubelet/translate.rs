@@ -130,8 +130,9 @@ pub fn sandbox(
         pod.metadata.annotations.clone().unwrap_or_default().into_iter().collect();
     annotations.insert("kubernetes.io/config.seen".into(), seen.into());
     annotations.entry(CONFIG_SOURCE.into()).or_insert_with(|| "api".into());
-    // No hostname: a pod on the host's network has the host's (kuberuntime_sandbox.go).
     PodSandboxConfig {
+        // A pod on the host's network has the host's (kuberuntime_sandbox.go).
+        hostname: if own_network(pod) { id.name.clone() } else { String::new() },
         metadata: Some(PodSandboxMetadata {
             name: id.name.clone(),
             uid: id.uid.clone(),
@@ -269,10 +270,20 @@ fn mounts(pod: &Pod, container: &Container) -> Vec<Mount> {
         .collect()
 }
 
-/// The host's network (the lab has no CNI), and the PID namespace that the pod asks for
-/// (kuberuntime/util, `PidNamespaceForPod`): one for each container if it does not say.
+/// Whether the pod has a network namespace of its own.
+pub fn own_network(pod: &Pod) -> bool {
+    !asks(pod, |spec| spec.host_network)
+}
+
+fn asks(pod: &Pod, of: fn(&PodSpec) -> Option<bool>) -> bool {
+    pod.spec.as_ref().and_then(of) == Some(true)
+}
+
+/// The network and PID namespaces that the pod asks for (kuberuntime/util, `NetworkNamespaceForPod`
+/// and `PidNamespaceForPod`): if it does not say, a network of its own and a PID namespace for each
+/// container.
 fn namespaces(pod: &Pod) -> NamespaceOption {
-    let asks = |of: fn(&PodSpec) -> Option<bool>| pod.spec.as_ref().and_then(of) == Some(true);
+    let asks = |of| asks(pod, of);
     let pid = if asks(|spec| spec.host_pid) {
         NamespaceMode::Node
     } else if asks(|spec| spec.share_process_namespace) {
@@ -280,8 +291,9 @@ fn namespaces(pod: &Pod) -> NamespaceOption {
     } else {
         NamespaceMode::Container
     };
+    let network = if own_network(pod) { NamespaceMode::Pod } else { NamespaceMode::Node };
     NamespaceOption {
-        network: NamespaceMode::Node as i32,
+        network: network as i32,
         pid: pid as i32,
         ipc: NamespaceMode::Pod as i32,
         ..Default::default()
@@ -335,6 +347,20 @@ mod tests {
         assert_eq!(config.annotations["kubernetes.io/config.source"], "api");
         assert_eq!(config.log_directory, format!("/logs/default_a_{}", id.uid));
         assert_eq!(config.linux.unwrap().cgroup_parent, "/kubepods/pod");
+    }
+
+    #[test]
+    fn a_network_is_the_pod_s_own_unless_it_asks_for_the_host_s() {
+        let mut pod = pod();
+        let id = PodId::of(&pod).unwrap();
+        let asked = |pod: &Pod| {
+            let config = sandbox(pod, &id, "/kubepods/pod", Path::new("/logs"), "now", 0);
+            let context = config.linux.unwrap().security_context.unwrap();
+            (context.namespace_options.unwrap().network(), config.hostname)
+        };
+        assert_eq!(asked(&pod), (NamespaceMode::Pod, "a".into()));
+        pod.spec.as_mut().unwrap().host_network = Some(true);
+        assert_eq!(asked(&pod), (NamespaceMode::Node, String::new()));
     }
 
     /// The keys of recordings/k1.33-containerd1.7/prestop-then-handled.

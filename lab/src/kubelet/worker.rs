@@ -351,7 +351,10 @@ impl Worker {
             _ => None,
         };
         let seen = self.containers.seen();
-        let status = status::status(&wanted.pod, &seen, terminal, reason, ip, now);
+        let mut status = status::status(&wanted.pod, &seen, terminal, reason, ip, now);
+        if let (Some(reported), Some(own)) = (&mut status.pod_ip, self.containers.ip()) {
+            *reported = own.into();
+        }
         self.shared.api.replace_status(&self.id, &status);
         self.reported = Some(status);
     }

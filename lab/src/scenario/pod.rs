@@ -31,6 +31,8 @@ pub(super) struct Blueprint {
     pub(super) restart: &'static str,
     pub(super) share_pid: bool,
     pub(super) host_pid: bool,
+    /// A network namespace and an address of its own.
+    pub(super) own_network: bool,
     /// A static pod.
     pub(super) from_manifest: bool,
     pub(super) containers: Vec<Part>,
@@ -154,6 +156,7 @@ impl Blueprint {
             restart: "Always",
             share_pid: false,
             host_pid: false,
+            own_network: false,
             from_manifest: false,
             containers: Vec::new(),
         }
@@ -171,7 +174,7 @@ impl Blueprint {
         let sidecars = built(true);
         pod.spec = Some(PodSpec {
             node_name: Some(site.node.into()),
-            host_network: Some(true),
+            host_network: (!self.own_network).then_some(true),
             host_pid: self.host_pid.then_some(true),
             share_process_namespace: self.share_pid.then_some(true),
             restart_policy: Some(self.restart.into()),

@@ -50,6 +50,7 @@ pub(crate) struct Lab {
     containerd: Mutex<Containerd>,
     cri: String,
     cgroup_root: PathBuf,
+    host_root: PathBuf,
     logs: PathBuf,
     kubeconfig: PathBuf,
 }
@@ -69,7 +70,7 @@ impl Lab {
         }
         tidy(work);
         screen.step("starting a private containerd");
-        let containerd = Containerd::start(containerd::Options::new(work)).await?;
+        let containerd = Containerd::start(containerd::Options::new(work, workload)).await?;
         screen.step("importing the lab's image");
         let archive = work.join(IMAGE);
         image::build(workload, &archive)?;
@@ -98,6 +99,7 @@ impl Lab {
             cgroups,
             cri: containerd.endpoint(),
             cgroup_root: containerd.cgroup_root().into(),
+            host_root: containerd.host_root(),
             containerd: Mutex::new(containerd),
             logs,
             kubeconfig,
@@ -139,6 +141,7 @@ impl Lab {
             cri: self.cri(),
             kubeconfig: self.kubeconfig().into(),
             cgroup_root: Some(self.cgroup_root().into()),
+            host_root: Some(self.host_root.clone()),
             log,
         }
     }

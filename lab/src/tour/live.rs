@@ -19,6 +19,7 @@ pub(super) async fn observe(
         cri: node.cri.clone(),
         kubeconfig: node.kubeconfig.clone(),
         cgroup_root: None,
+        host_root: None,
         log: work.join(AGENT_LOG),
     })
     .await?;

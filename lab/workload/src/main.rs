@@ -6,10 +6,14 @@
 //! signal was taken otherwise), `exit` immediately before it leaves by itself. The times are
 //! CLOCK_BOOTTIME, the clock of the kernel's own records, so that what coroner measures can be
 //! compared with what happened.
+//!
+//! Called as a network plugin, which `CNI_COMMAND` in its environment tells, it is one instead:
+//! see [`cni`].
 
 mod args;
 mod beat;
 mod behave;
+mod cni;
 mod http;
 mod log;
 
@@ -19,6 +23,9 @@ use std::process::ExitCode;
 const USAGE: u8 = 64;
 
 fn main() -> ExitCode {
+    if let Some(command) = std::env::var_os(cni::COMMAND) {
+        return cni::answer(&command);
+    }
     let words: Vec<String> = std::env::args().skip(1).collect();
     match args::parse(&words) {
         Ok(args::Parsed::Help) => {

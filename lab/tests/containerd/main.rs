@@ -2,88 +2,19 @@
 //! Needs root, containerd, runc and the static workload (`cargo xtask test` builds it), and fails
 //! without them.
 
+mod network;
+mod stage;
+
 use coroner_lab::{
-    containerd::{self, Containerd, Options},
+    containerd::{self, Options},
     image,
 };
 use k8s_cri::v1::{
-    ContainerConfig, ContainerMetadata, ContainerState, ContainerStatusRequest,
-    CreateContainerRequest, ImageSpec, LinuxContainerConfig, LinuxContainerSecurityContext,
-    LinuxPodSandboxConfig, LinuxSandboxSecurityContext, ListPodSandboxRequest, NamespaceMode,
-    NamespaceOption, PodSandboxConfig, PodSandboxMetadata, RunPodSandboxRequest,
-    StartContainerRequest, StopContainerRequest, StopPodSandboxRequest,
-    runtime_service_client::RuntimeServiceClient,
+    ContainerState, ContainerStatusRequest, ListPodSandboxRequest, NamespaceMode, PodSandboxConfig,
+    PodSandboxMetadata, StopContainerRequest, StopPodSandboxRequest,
 };
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
-use tonic::transport::Channel;
-
-fn workload() -> PathBuf {
-    let built = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../target/static/x86_64-unknown-linux-gnu/release/workload");
-    std::env::var_os("CORONER_LAB_WORKLOAD").map_or(built, PathBuf::from)
-}
-
-fn namespaces() -> NamespaceOption {
-    NamespaceOption {
-        network: NamespaceMode::Node.into(),
-        pid: NamespaceMode::Container.into(),
-        ..Default::default()
-    }
-}
-
-fn sandbox(parent: &str) -> PodSandboxConfig {
-    PodSandboxConfig {
-        metadata: Some(PodSandboxMetadata {
-            name: "web".into(),
-            namespace: "default".into(),
-            uid: "0b1c".into(),
-            attempt: 0,
-        }),
-        linux: Some(LinuxPodSandboxConfig {
-            cgroup_parent: format!("{parent}/kubepods/besteffort/pod0b1c"),
-            security_context: Some(LinuxSandboxSecurityContext {
-                namespace_options: Some(namespaces()),
-                ..Default::default()
-            }),
-            ..Default::default()
-        }),
-        ..Default::default()
-    }
-}
-
-async fn run(
-    cri: &mut RuntimeServiceClient<Channel>,
-    config: &PodSandboxConfig,
-    command: &[&str],
-) -> (String, String) {
-    let attempt = config.metadata.as_ref().unwrap().attempt;
-    let request = RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
-    let sandbox = cri.run_pod_sandbox(request).await.unwrap().into_inner().pod_sandbox_id;
-    let request = CreateContainerRequest {
-        pod_sandbox_id: sandbox.clone(),
-        config: Some(ContainerConfig {
-            metadata: Some(ContainerMetadata { name: "main".into(), attempt }),
-            image: Some(ImageSpec { image: image::NAME.into(), ..Default::default() }),
-            command: command.iter().map(|&word| word.into()).collect(),
-            linux: Some(LinuxContainerConfig {
-                security_context: Some(LinuxContainerSecurityContext {
-                    namespace_options: Some(namespaces()),
-                    ..Default::default()
-                }),
-                ..Default::default()
-            }),
-            ..Default::default()
-        }),
-        sandbox_config: Some(config.clone()),
-    };
-    let container = cri.create_container(request).await.unwrap().into_inner().container_id;
-    let request = StartContainerRequest { container_id: container.clone() };
-    cri.start_container(request).await.unwrap();
-    (sandbox, container)
-}
+use stage::{client, run, sandbox, start, workload};
+use std::fs;
 
 /// Processes that live in the private namespace or in the lab's cgroup. A zombie, which has no
 /// program any more, is for its parent to reap.
@@ -100,28 +31,18 @@ fn members(run: (u64, u64), cgroup: &str) -> Vec<String> {
     processes.collect()
 }
 
-async fn start(work: &Path) -> Containerd {
-    let containerd = Containerd::start(Options::new(work)).await.unwrap();
-    let archive = work.join("image.tar");
-    image::build(&workload(), &archive).unwrap();
-    containerd.import(&archive).await.unwrap();
-    fs::remove_file(&archive).unwrap();
-    containerd
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_lives_and_dies_and_nothing_remains() {
     use std::os::unix::fs::MetadataExt as _;
     let parent = tempfile::Builder::new().prefix("clab").tempdir_in("/tmp").unwrap();
     let work = parent.path().join("w");
-    let mut containerd = start(&work).await;
+    let mut containerd = start(Options::new(&work, workload())).await;
     let cgroup = containerd.cgroup_parent();
     let run_directory = fs::metadata(work.join("run")).unwrap();
     let run_directory = (run_directory.dev(), run_directory.ino());
-    let mut cri =
-        RuntimeServiceClient::new(containerd::connect(&containerd.endpoint()).await.unwrap());
+    let mut cri = client(&containerd).await;
 
-    let config = sandbox(&cgroup);
+    let config = sandbox(&cgroup, NamespaceMode::Node);
     let command = [image::PROGRAM, "handle", "--for", "100ms", "--exit", "7"];
     let (sandbox_id, container_id) = run(&mut cri, &config, &command).await;
     let directory = containerd
@@ -139,8 +60,7 @@ async fn a_container_lives_and_dies_and_nothing_remains() {
     );
     containerd.restart().await.unwrap();
     assert_ne!(containerd.pid(), before);
-    let mut cri =
-        RuntimeServiceClient::new(containerd::connect(&containerd.endpoint()).await.unwrap());
+    let mut cri = client(&containerd).await;
 
     let request = StopContainerRequest { container_id: container_id.clone(), timeout: 10 };
     cri.stop_container(request).await.unwrap();
@@ -169,7 +89,7 @@ async fn a_container_lives_and_dies_and_nothing_remains() {
 async fn a_work_directory_belongs_to_one_lab_and_is_cleaned_by_the_next() {
     let parent = tempfile::Builder::new().prefix("clab").tempdir_in("/tmp").unwrap();
     let work = parent.path().join("w");
-    let containerd = start(&work).await;
+    let containerd = start(Options::new(&work, workload())).await;
     let said = containerd::clean_up(&work).unwrap_err().to_string();
     assert!(said.starts_with("another lab is running in"), "{said}");
     drop(containerd);

@@ -1,0 +1,83 @@
+//! The pods' network: a plugin (CNI) that gives a sandbox an address and makes no interface, so that
+//! nothing of the machine's own network is touched. The workload's binary is that plugin.
+
+use anyhow::{Context, Result};
+use serde_json::json;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// The plugin's name, and the network's.
+const NAME: &str = "coroner-lab";
+/// The plugin that containerd calls beside it for every sandbox.
+const LOOPBACK: &str = "loopback";
+
+/// Below the work directory's `run`, which is the namespace's /run.
+const DIRECTORY: &str = "cni";
+const PLUGINS: &str = "bin";
+const CONFIGURATION: &str = "net.d";
+const ADDRESSES: &str = "addresses";
+const FAIL_DEL: &str = "fail-del";
+
+/// The directory as the outside sees it.
+pub(super) fn directory(work: &Path) -> PathBuf {
+    work.join("run").join(DIRECTORY)
+}
+
+/// The plugins' directory as containerd sees it.
+pub(super) fn plugins() -> PathBuf {
+    inside(PLUGINS)
+}
+
+/// The configurations' directory as containerd sees it.
+pub(super) fn configuration() -> PathBuf {
+    inside(CONFIGURATION)
+}
+
+/// The workload's binary as the namespace sees it: under this name it is the plugin, and anything
+/// that its command line says where no plugin is called.
+pub(super) fn program() -> PathBuf {
+    inside(PLUGINS).join(NAME)
+}
+
+fn inside(name: &str) -> PathBuf {
+    Path::new("/run").join(DIRECTORY).join(name)
+}
+
+/// The addresses that are taken, a file for each, in which the sandbox's id stands.
+pub(super) fn addresses(work: &Path) -> PathBuf {
+    directory(work).join(ADDRESSES)
+}
+
+/// Puts the plugin and its configuration there.
+pub(super) fn write(work: &Path, workload: &Path) -> Result<()> {
+    let directory = directory(work);
+    for name in [PLUGINS, CONFIGURATION, ADDRESSES] {
+        fs::create_dir_all(directory.join(name))?;
+    }
+    let plugin = directory.join(PLUGINS).join(NAME);
+    fs::copy(workload, &plugin)
+        .with_context(|| format!("cannot copy {} to {}", workload.display(), plugin.display()))?;
+    fs::hard_link(&plugin, plugin.with_file_name(LOOPBACK))?;
+    let network = json!({
+        "cniVersion": "1.0.0",
+        "name": NAME,
+        "plugins": [{ "type": NAME, "addresses": inside(ADDRESSES) }],
+    });
+    let file = directory.join(CONFIGURATION).join("10-coroner-lab.conflist");
+    fs::write(&file, network.to_string())
+        .with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Makes the plugin's DEL fail from now on, or no more.
+pub(super) fn fail_delete(work: &Path, fails: bool) -> io::Result<()> {
+    let file = addresses(work).join(FAIL_DEL);
+    if fails {
+        return fs::write(file, "");
+    }
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

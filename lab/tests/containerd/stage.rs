@@ -1,0 +1,103 @@
+//! A private containerd with the lab's image, and a pod in it, as a kubelet would make it.
+
+use coroner_lab::{
+    containerd::{self, Containerd, Options},
+    image,
+};
+use k8s_cri::v1::{
+    ContainerConfig, ContainerMetadata, CreateContainerRequest, ImageSpec, LinuxContainerConfig,
+    LinuxContainerSecurityContext, LinuxPodSandboxConfig, LinuxSandboxSecurityContext,
+    NamespaceMode, NamespaceOption, PodSandboxConfig, PodSandboxMetadata, RunPodSandboxRequest,
+    StartContainerRequest, runtime_service_client::RuntimeServiceClient,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+use tonic::transport::Channel;
+
+/// The static binary.
+pub(crate) fn workload() -> PathBuf {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../target/static/x86_64-unknown-linux-gnu/release/workload");
+    std::env::var_os("CORONER_LAB_WORKLOAD").map_or(built, PathBuf::from)
+}
+
+fn namespaces(network: NamespaceMode) -> NamespaceOption {
+    NamespaceOption {
+        network: network.into(),
+        pid: NamespaceMode::Container.into(),
+        ..Default::default()
+    }
+}
+
+/// A pod on the host's network, or with one of its own.
+pub(crate) fn sandbox(parent: &str, network: NamespaceMode) -> PodSandboxConfig {
+    PodSandboxConfig {
+        metadata: Some(PodSandboxMetadata {
+            name: "web".into(),
+            namespace: "default".into(),
+            uid: "0b1c".into(),
+            attempt: 0,
+        }),
+        linux: Some(LinuxPodSandboxConfig {
+            cgroup_parent: format!("{parent}/kubepods/besteffort/pod0b1c"),
+            security_context: Some(LinuxSandboxSecurityContext {
+                namespace_options: Some(namespaces(network)),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+/// Runs the pod's sandbox and one container: their ids.
+pub(crate) async fn run(
+    cri: &mut RuntimeServiceClient<Channel>,
+    config: &PodSandboxConfig,
+    command: &[&str],
+) -> (String, String) {
+    let attempt = config.metadata.as_ref().unwrap().attempt;
+    let of_sandbox = config.linux.as_ref().unwrap().security_context.as_ref().unwrap();
+    let namespace_options = of_sandbox.namespace_options.clone();
+    let request = RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
+    let sandbox = cri.run_pod_sandbox(request).await.unwrap().into_inner().pod_sandbox_id;
+    let request = CreateContainerRequest {
+        pod_sandbox_id: sandbox.clone(),
+        config: Some(ContainerConfig {
+            metadata: Some(ContainerMetadata { name: "main".into(), attempt }),
+            image: Some(ImageSpec { image: image::NAME.into(), ..Default::default() }),
+            command: command.iter().map(|&word| word.into()).collect(),
+            linux: Some(LinuxContainerConfig {
+                security_context: Some(LinuxContainerSecurityContext {
+                    namespace_options,
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        sandbox_config: Some(config.clone()),
+    };
+    let container = cri.create_container(request).await.unwrap().into_inner().container_id;
+    let request = StartContainerRequest { container_id: container.clone() };
+    cri.start_container(request).await.unwrap();
+    (sandbox, container)
+}
+
+/// As started, with the lab's image.
+pub(crate) async fn start(options: Options) -> Containerd {
+    let work = options.work.clone();
+    let containerd = Containerd::start(options).await.unwrap();
+    let archive = work.join("image.tar");
+    image::build(&workload(), &archive).unwrap();
+    containerd.import(&archive).await.unwrap();
+    fs::remove_file(&archive).unwrap();
+    containerd
+}
+
+/// A client of its CRI.
+pub(crate) async fn client(containerd: &Containerd) -> RuntimeServiceClient<Channel> {
+    RuntimeServiceClient::new(containerd::connect(&containerd.endpoint()).await.unwrap())
+}

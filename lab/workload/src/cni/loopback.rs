@@ -1,0 +1,36 @@
+//! The loopback interface of a sandbox.
+
+use std::{
+    fs::File,
+    io::{Error, Result},
+    mem,
+    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    path::Path,
+};
+
+/// Goes into the network namespace and sets `lo` up there: netdevice(7).
+pub(super) fn bring_up(namespace: &Path) -> Result<()> {
+    let namespace = File::open(namespace)?;
+    // SAFETY: setns(2) on a descriptor that is open.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })?;
+    // SAFETY: socket(2) takes no pointers.
+    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    check(socket)?;
+    // SAFETY: socket(2) made it, and nobody else has it.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    // SAFETY: all of its fields may be zero.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = from.cast_signed();
+    }
+    // SAFETY: both calls take a pointer to an ifreq; the flags are what the first one fills in.
+    unsafe {
+        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &mut request))?;
+        request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
+        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &request))
+    }
+}
+
+fn check(returned: libc::c_int) -> Result<()> {
+    if returned < 0 { Err(Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,243 @@
+//! The lab's network plugins, of the Container Network Interface
+//! (<https://www.cni.dev/docs/spec/>), versions 0.3.0 to 1.0.0.
+//!
+//! Under the name `loopback`, which containerd calls for every sandbox with a network namespace of
+//! its own, it brings `lo` up there. Under any other name it gives the sandbox an address and says
+//! that an interface has it, but makes none: nothing of the machine's network is touched, and what
+//! there is to be leaked, the namespace and the address, is real.
+
+mod addresses;
+mod loopback;
+
+use addresses::Addresses;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::{
+    env,
+    ffi::OsStr,
+    fmt,
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// The variable that makes this program a plugin: what it is to do.
+pub(crate) const COMMAND: &str = "CNI_COMMAND";
+
+/// The name under which it is the loopback plugin.
+const LOOPBACK: &str = "loopback";
+
+/// What it speaks. containerd 1.6's own configuration of the loopback plugin is of 0.3.1.
+const VERSIONS: [&str; 4] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0"];
+
+/// No configuration is longer.
+const MAX_CONFIGURATION: u64 = 1 << 20;
+
+/// The network's configuration, from stdin.
+#[derive(Deserialize)]
+struct Network {
+    #[serde(rename = "cniVersion")]
+    version: String,
+    /// Where the addresses are kept.
+    addresses: Option<PathBuf>,
+}
+
+/// What is asked, from the environment.
+struct Request {
+    container: String,
+    /// Empty or gone where the sandbox' network is taken down a second time.
+    namespace: PathBuf,
+    interface: String,
+}
+
+/// Why it cannot be done: an error result of the specification.
+#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+struct Failure {
+    code: u32,
+    msg: String,
+}
+
+impl Failure {
+    /// The version is not spoken here.
+    const VERSION: u32 = 1;
+    /// The environment is not a plugin's.
+    const ENVIRONMENT: u32 = 4;
+    /// A file, or the kernel.
+    const IO: u32 = 5;
+    /// The configuration is no JSON, or not that of a network.
+    const DECODE: u32 = 6;
+    /// The configuration lacks something, or it asks for too much.
+    const NETWORK: u32 = 7;
+    /// It may work later.
+    const LATER: u32 = 11;
+
+    fn new(code: u32, msg: impl fmt::Display) -> Self {
+        Self { code, msg: msg.to_string() }
+    }
+
+    fn io(what: impl fmt::Display, error: &io::Error) -> Self {
+        Self::new(Self::IO, format_args!("{what}: {error}"))
+    }
+}
+
+/// Does what `command` says and prints the result, or why there is none.
+pub(crate) fn answer(command: &OsStr) -> ExitCode {
+    let name = env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    let is_loopback = name.file_name() == Some(OsStr::new(LOOPBACK));
+    match act(command, is_loopback) {
+        Ok(Some(result)) => {
+            println!("{result}");
+            ExitCode::SUCCESS
+        }
+        Ok(None) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let version = VERSIONS[VERSIONS.len() - 1];
+            println!(
+                "{}",
+                json!({ "cniVersion": version, "code": failure.code, "msg": failure.msg })
+            );
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn act(command: &OsStr, is_loopback: bool) -> Result<Option<Value>, Failure> {
+    let command = command.to_str().unwrap_or_default();
+    if command == "VERSION" {
+        return Ok(Some(
+            json!({ "cniVersion": VERSIONS[VERSIONS.len() - 1], "supportedVersions": VERSIONS }),
+        ));
+    }
+    if !matches!(command, "ADD" | "DEL" | "CHECK") {
+        return Err(Failure::new(
+            Failure::ENVIRONMENT,
+            format_args!("{COMMAND} is {command:?}: this plugin knows ADD, DEL, CHECK and VERSION"),
+        ));
+    }
+    let network = network(io::stdin())?;
+    let request = Request::of_environment()?;
+    match (command, is_loopback) {
+        ("ADD", true) => {
+            loopback::bring_up(&request.namespace)
+                .map_err(|error| Failure::io("cannot bring lo up", &error))?;
+            Ok(Some(result(
+                &network.version,
+                LOOPBACK_INTERFACE,
+                &request.namespace,
+                "127.0.0.1/8",
+            )))
+        }
+        // The interface goes with its namespace.
+        (_, true) => Ok(None),
+        ("ADD", false) => {
+            let address = network.addresses()?.take(&request.container)?;
+            let address = format!("{address}/{}", addresses::PREFIX);
+            Ok(Some(result(&network.version, &request.interface, &request.namespace, &address)))
+        }
+        ("DEL", false) => network.addresses()?.give_back(&request.container).map(|()| None),
+        (_, false) => network.addresses()?.check(&request.container).map(|()| None),
+    }
+}
+
+const LOOPBACK_INTERFACE: &str = "lo";
+
+fn network(configuration: impl io::Read) -> Result<Network, Failure> {
+    let mut text = String::new();
+    configuration
+        .take(MAX_CONFIGURATION)
+        .read_to_string(&mut text)
+        .map_err(|error| Failure::io("cannot read the configuration", &error))?;
+    let network: Network =
+        serde_json::from_str(&text).map_err(|error| Failure::new(Failure::DECODE, error))?;
+    if VERSIONS.contains(&network.version.as_str()) {
+        return Ok(network);
+    }
+    Err(Failure::new(
+        Failure::VERSION,
+        format_args!("version {:?}: this plugin speaks {}", network.version, VERSIONS.join(", ")),
+    ))
+}
+
+impl Network {
+    fn addresses(&self) -> Result<Addresses<'_>, Failure> {
+        match &self.addresses {
+            Some(directory) => Ok(Addresses::new(directory)),
+            None => Err(Failure::new(
+                Failure::NETWORK,
+                "the configuration has no \"addresses\": the directory that keeps them",
+            )),
+        }
+    }
+}
+
+impl Request {
+    fn of_environment() -> Result<Self, Failure> {
+        let variable = |name: &str| {
+            env::var(name).map_err(|error| {
+                Failure::new(Failure::ENVIRONMENT, format_args!("{name}: {error}"))
+            })
+        };
+        Ok(Self {
+            container: variable("CNI_CONTAINERID")?,
+            namespace: env::var_os("CNI_NETNS").unwrap_or_default().into(),
+            interface: variable("CNI_IFNAME")?,
+        })
+    }
+}
+
+/// A success: one interface in the sandbox, with one address.
+fn result(version: &str, interface: &str, namespace: &Path, address: &str) -> Value {
+    let mut ip = json!({ "address": address, "interface": 0 });
+    if version.starts_with("0.") {
+        // Gone since 1.0.0, compulsory before.
+        ip["version"] = json!("4");
+    }
+    json!({
+        "cniVersion": version,
+        "interfaces": [{ "name": interface, "sandbox": namespace }],
+        "ips": [ip],
+        "dns": {},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_that_is_not_spoken_is_refused_with_those_that_are() {
+        for version in VERSIONS {
+            assert!(network(format!(r#"{{"cniVersion":"{version}"}}"#).as_bytes()).is_ok());
+        }
+        let refused = network(&br#"{"cniVersion":"9.0.0"}"#[..]).err().unwrap();
+        assert_eq!(refused.code, Failure::VERSION);
+        assert!(refused.msg.contains("9.0.0") && refused.msg.contains("1.0.0"), "{}", refused.msg);
+        for bad in ["", "[]", "{}", "{"] {
+            assert_eq!(network(bad.as_bytes()).err().unwrap().code, Failure::DECODE, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_directory_there_are_no_addresses() {
+        let network = network(&br#"{"cniVersion":"1.0.0"}"#[..]).ok().unwrap();
+        assert_eq!(network.addresses().err().unwrap().code, Failure::NETWORK);
+    }
+
+    #[test]
+    fn a_result_is_of_the_network_s_own_version() {
+        let old = result("0.4.0", "eth0", Path::new("/run/netns/cni-1"), "10.244.0.2/16");
+        assert_eq!(old["ips"][0]["version"], "4");
+        let new = result("1.0.0", "eth0", Path::new("/run/netns/cni-1"), "10.244.0.2/16");
+        assert_eq!(new["ips"][0].get("version"), None);
+        assert_eq!(new["interfaces"][0]["sandbox"], "/run/netns/cni-1");
+        assert_eq!(new["ips"][0]["address"], "10.244.0.2/16");
+    }
+
+    #[test]
+    fn what_is_no_command_is_said_so() {
+        let failure = act(OsStr::new("GC"), false).unwrap_err();
+        assert_eq!(failure.code, Failure::ENVIRONMENT);
+        let versions = act(OsStr::new("VERSION"), true).unwrap().unwrap();
+        assert_eq!(versions["supportedVersions"][3], "1.0.0");
+    }
+}
