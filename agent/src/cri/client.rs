@@ -1,8 +1,11 @@
-//! One connection to the runtime: its four reading calls, each with a deadline.
+//! One connection to the runtime: the calls that read, each with a deadline.
 
 use super::{
     Counters,
-    convert::{RawContainer, RawSandbox, RawStatus},
+    calls::Call,
+    convert::{RawContainer, RawSandbox, RawStatus, sandbox_status::RawSandboxStatus},
+    failure::{self, About, Failure, Trouble},
+    messages::{ContainerStatusAnswer, SandboxStatusAnswer},
 };
 use crate::domain::{
     ids::{ContainerId, SandboxId},
@@ -10,12 +13,12 @@ use crate::domain::{
 };
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1::{
-    ContainerFilter, ContainerStatusRequest, ListContainersRequest, ListPodSandboxRequest,
-    PodSandboxFilter, VersionRequest, runtime_service_client::RuntimeServiceClient,
+    ContainerFilter, ContainerStatusRequest, ListContainersRequest, ListContainersResponse,
+    ListPodSandboxRequest, ListPodSandboxResponse, PodSandboxFilter, PodSandboxStatusRequest,
+    VersionRequest, VersionResponse,
 };
 use std::{
     collections::HashMap,
-    error::Error,
     fs, io,
     path::Path,
     sync::{Arc, atomic::Ordering},
@@ -23,9 +26,8 @@ use std::{
 };
 use tokio::{net::UnixStream, time::timeout};
 use tonic::{
-    Code, Request, Response, Status,
+    Request, Status,
     client::Grpc,
-    codegen::http::uri::PathAndQuery,
     transport::{Channel, Endpoint, Uri},
 };
 use tonic_prost::ProstCodec;
@@ -37,23 +39,14 @@ const MAX_MESSAGE: usize = 16 << 20;
 /// Longest wait for the socket to accept.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a call gave no answer.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Failure {
-    /// The connection is of no more use.
-    Broken(String),
-    /// The runtime answered that it could not, or with more than a message may hold; the
-    /// connection is good.
-    Refused(String),
-    /// The thing asked about does not exist (any more).
-    NotFound,
-}
+/// Longest wait for a sandbox' status, which goes through its shim: one that hangs must not keep
+/// the lists waiting.
+const SANDBOX_STATUS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One connection. It never turns into another one behind the caller's back: when it breaks,
 /// every call fails, so that a restart of the runtime cannot go unnoticed.
 pub(super) struct Connection {
-    runtime: RuntimeServiceClient<Channel>,
-    raw: Grpc<Channel>,
+    grpc: Grpc<Channel>,
     limit: Duration,
     counters: Arc<Counters>,
     /// Who is at the other end.
@@ -92,12 +85,9 @@ impl Connection {
         let channel = Endpoint::from_static("http://localhost")
             .connect_with_connector(connector)
             .await
-            .map_err(|error| failed(&chain(&error)))?;
+            .map_err(|error| failed(&failure::chain(&error)))?;
         Ok(Self {
-            runtime: RuntimeServiceClient::new(channel.clone())
-                .max_decoding_message_size(MAX_MESSAGE)
-                .max_encoding_message_size(MAX_MESSAGE),
-            raw: Grpc::new(channel)
+            grpc: Grpc::new(channel)
                 .max_decoding_message_size(MAX_MESSAGE)
                 .max_encoding_message_size(MAX_MESSAGE),
             limit,
@@ -108,9 +98,8 @@ impl Connection {
 
     /// RuntimeName and RuntimeVersion.
     pub(super) async fn version(&mut self) -> Result<String, Failure> {
-        let request = self.request(VersionRequest { version: "v1".into() });
-        let answer = self.runtime.version(request);
-        let answer = within("Version", self.limit, &self.counters, answer).await?;
+        let request = VersionRequest { version: "v1".into() };
+        let answer: VersionResponse = self.call(Call::VERSION, request).await?;
         let version = answer.runtime_version.trim_start_matches('v');
         Ok(format!("{} {version}", answer.runtime_name))
     }
@@ -122,9 +111,8 @@ impl Connection {
     ) -> Result<impl Iterator<Item = RawSandbox> + use<>, Failure> {
         let filter =
             only.map(|id| PodSandboxFilter { id: id.as_str().to_owned(), ..Default::default() });
-        let request = self.request(ListPodSandboxRequest { filter });
-        let answer = self.runtime.list_pod_sandbox(request);
-        let answer = within("ListPodSandbox", self.limit, &self.counters, answer).await?;
+        let request = ListPodSandboxRequest { filter };
+        let answer: ListPodSandboxResponse = self.call(Call::LIST_SANDBOXES, request).await?;
         Ok(answer.items.into_iter().map(RawSandbox::from))
     }
 
@@ -137,9 +125,8 @@ impl Connection {
             pod_sandbox_id: id.as_str().to_owned(),
             ..Default::default()
         });
-        let request = self.request(ListContainersRequest { filter });
-        let answer = self.runtime.list_containers(request);
-        let answer = within("ListContainers", self.limit, &self.counters, answer).await?;
+        let request = ListContainersRequest { filter };
+        let answer: ListContainersResponse = self.call(Call::LIST_CONTAINERS, request).await?;
         Ok(answer.containers.into_iter().map(RawContainer::from))
     }
 
@@ -150,24 +137,11 @@ impl Connection {
         container: &ContainerId,
         verbose: bool,
     ) -> Result<(RawStatus, HashMap<String, String>), Failure> {
-        const CALL: &str = "ContainerStatus";
-        let request = self.request(ContainerStatusRequest {
-            container_id: container.as_str().to_owned(),
-            verbose,
-        });
-        let raw = &mut self.raw;
-        let answer = async {
-            raw.ready()
-                .await
-                .map_err(|error| Status::unavailable(format!("no connection: {error}")))?;
-            let path = PathAndQuery::from_static("/runtime.v1.RuntimeService/ContainerStatus");
-            let codec = ProstCodec::<ContainerStatusRequest, StatusAnswer>::default();
-            raw.unary(request, path, codec).await
-        };
-        let answer = within(CALL, self.limit, &self.counters, answer).await?;
-        let status = answer
-            .status
-            .ok_or_else(|| Failure::Refused(format!("{CALL}: an answer without a status")))?;
+        const CALL: Call = Call::CONTAINER_STATUS;
+        let request =
+            ContainerStatusRequest { container_id: container.as_str().to_owned(), verbose };
+        let answer: ContainerStatusAnswer = self.call(CALL, request).await?;
+        let status = answer.status.ok_or_else(|| no_status(CALL))?;
         Ok((
             RawStatus {
                 id: status.id,
@@ -182,100 +156,75 @@ impl Connection {
         ))
     }
 
-    /// A request that also tells the runtime when the answer will be of no more use.
-    fn request<T>(&self, message: T) -> Request<T> {
+    /// PodSandboxStatus, verbose: it asks the sandbox' shim, and marshals all that the runtime
+    /// knows.
+    pub(super) async fn sandbox_status(
+        &mut self,
+        sandbox: &SandboxId,
+    ) -> Result<RawSandboxStatus, Failure> {
+        const CALL: Call = Call::SANDBOX_STATUS;
+        let request =
+            PodSandboxStatusRequest { pod_sandbox_id: sandbox.as_str().to_owned(), verbose: true };
+        let limit = SANDBOX_STATUS_TIMEOUT.min(self.limit);
+        let mut answer: SandboxStatusAnswer =
+            self.call_within(CALL, About::OneThing, limit, request).await?;
+        let status = answer.status.ok_or_else(|| no_status(CALL))?;
+        let network = status.network.unwrap_or_default();
+        let additional = network.additional_ips.into_iter().map(|more| more.ip);
+        let options = status.linux.and_then(|linux| linux.namespaces?.options);
+        Ok(RawSandboxStatus {
+            ips: std::iter::once(network.ip).chain(additional).collect(),
+            network: options.map(|options| options.network),
+            info: answer.info.remove("info").unwrap_or_default(),
+        })
+    }
+
+    /// A call about the runtime, with the deadline that all have.
+    async fn call<Q, A>(&mut self, call: Call, message: Q) -> Result<A, Failure>
+    where
+        Q: prost::Message + 'static,
+        A: prost::Message + Default + 'static,
+    {
+        self.call_within(call, About::Runtime, self.limit, message).await
+    }
+
+    /// Makes a call, waits for its answer for at most `limit`, and counts it.
+    async fn call_within<Q, A>(
+        &mut self,
+        call: Call,
+        about: About,
+        limit: Duration,
+        message: Q,
+    ) -> Result<A, Failure>
+    where
+        Q: prost::Message + 'static,
+        A: prost::Message + Default + 'static,
+    {
+        self.counters.calls.fetch_add(1, Ordering::Relaxed);
         let mut request = Request::new(message);
-        request.set_timeout(self.limit);
-        request
-    }
-}
-
-/// ContainerStatusResponse, cut down to what is read. Our own because k8s-cri 0.11 is made from a
-/// protocol older than `stop_signal` (field 19), and because the rest need not be decoded.
-#[derive(Clone, PartialEq, prost::Message)]
-struct StatusAnswer {
-    #[prost(message, optional, tag = "1")]
-    status: Option<StatusPart>,
-    #[prost(map = "string, string", tag = "2")]
-    info: HashMap<String, String>,
-}
-
-/// ContainerStatus, cut down.
-#[derive(Clone, PartialEq, prost::Message)]
-struct StatusPart {
-    #[prost(string, tag = "1")]
-    id: String,
-    #[prost(int32, tag = "3")]
-    state: i32,
-    #[prost(int64, tag = "5")]
-    started_at: i64,
-    #[prost(int64, tag = "6")]
-    finished_at: i64,
-    #[prost(int32, tag = "7")]
-    exit_code: i32,
-    #[prost(string, tag = "10")]
-    reason: String,
-    #[prost(int32, tag = "19")]
-    stop_signal: i32,
-}
-
-/// Waits for a call's answer, at most `limit`, and counts it.
-async fn within<T>(
-    call: &str,
-    limit: Duration,
-    counters: &Counters,
-    answer: impl Future<Output = Result<Response<T>, Status>>,
-) -> Result<T, Failure> {
-    counters.calls.fetch_add(1, Ordering::Relaxed);
-    let failure = match timeout(limit, answer).await {
-        Ok(Ok(answer)) => return Ok(answer.into_inner()),
-        Ok(Err(status)) => judge(call, &status),
-        Err(_) => Failure::Broken(format!("{call}: no answer within {limit:?}")),
-    };
-    if failure != Failure::NotFound {
-        counters.errors.fetch_add(1, Ordering::Relaxed);
-    }
-    Err(failure)
-}
-
-/// What a status means for the connection.
-fn judge(call: &str, status: &Status) -> Failure {
-    match status.code() {
-        Code::NotFound => Failure::NotFound,
-        // ResourceExhausted is how Go's gRPC says it of itself, OutOfRange how tonic does.
-        Code::ResourceExhausted | Code::OutOfRange => Failure::Refused(format!(
-            "{call}: the answer does not fit into one message; the CRI's limit is 16 MiB, some \
-             11,000 containers: {}",
-            status.message()
-        )),
-        Code::Unimplemented => Failure::Refused(format!(
-            "{call}: the runtime does not speak version v1 of the CRI (containerd does from 1.6, \
-             CRI-O from 1.23): {}",
-            status.message()
-        )),
-        // Only statuses made on this side have a source: they tell of the transport.
-        code if status.source().is_some()
-            || matches!(code, Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled) =>
-        {
-            Failure::Broken(format!("{call}: {}", chain(status)))
+        // The runtime learns when the answer will be of no more use.
+        request.set_timeout(limit);
+        let grpc = &mut self.grpc;
+        let answer = async {
+            // An error is made here, so that it has a source: it tells of the transport.
+            grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
+            grpc.unary(request, call.path(), ProstCodec::<Q, A>::default()).await
+        };
+        let failure = match timeout(limit, answer).await {
+            Ok(Ok(answer)) => return Ok(answer.into_inner()),
+            Ok(Err(status)) => failure::of_status(call, about, limit, &status),
+            Err(_) => failure::of_silence(call, about, limit),
+        };
+        if failure != Failure::NotFound {
+            self.counters.errors.fetch_add(1, Ordering::Relaxed);
         }
-        code => Failure::Refused(format!("{call}: {code:?}: {}", status.message())),
+        Err(failure)
     }
 }
 
-/// An error and what caused it, on one line, without saying anything twice.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        next = cause.source();
-    }
-    text
+fn no_status(call: Call) -> Failure {
+    let text = format!("{}: an answer without a status", call.name);
+    Failure::Refused(Trouble::without_code(text))
 }
 
 fn refusal(error: &io::Error) -> String {
@@ -317,28 +266,6 @@ mod tests {
         }
         for bad in ["", "10 (x", "10 (x) S 1", "10 (x) S 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 x"] {
             assert_eq!(start_time(bad), None, "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn what_a_status_means() {
-        for (status, broken) in [
-            (Status::unavailable("gone"), true),
-            (Status::deadline_exceeded("late"), true),
-            (Status::cancelled("h2"), true),
-            (Status::from_error(Box::new(io::Error::other("reset"))), true),
-            (Status::unknown("shim"), false),
-            (Status::internal("shim"), false),
-            (Status::permission_denied("no"), false),
-        ] {
-            assert_eq!(matches!(judge("X", &status), Failure::Broken(_)), broken, "{status:?}");
-        }
-        assert_eq!(judge("X", &Status::not_found("c1")), Failure::NotFound);
-        for status in [Status::resource_exhausted("too large"), Status::out_of_range("too large")] {
-            let Failure::Refused(text) = judge("ListContainers", &status) else {
-                panic!("{status:?}");
-            };
-            assert!(text.contains("16 MiB") && text.contains("ListContainers"), "{text}");
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Protobuf → what the core knows. Pure: nonsense comes back as [`Nonsense`], never as a panic.
 
+pub mod sandbox_status;
+
 use crate::domain::{
     ids::{ContainerId, PodUid, SandboxId},
     input::{CriContainer, CriExit, CriSandbox, CriState, Hook},
@@ -38,6 +40,12 @@ pub enum Nonsense {
     /// A time before 1970.
     #[error("its time {0} is negative")]
     Time(i64),
+    /// More text than could be sensible.
+    #[error("its info of {0} bytes is too long to be read")]
+    Long(usize),
+    /// Not the JSON that it should be.
+    #[error("its info is not what containerd or CRI-O write")]
+    Info,
 }
 
 /// A pod sandbox as it stands in the protocol, with nothing judged: the seam between the wire (or

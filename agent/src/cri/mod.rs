@@ -1,11 +1,15 @@
 //! The CRI adapter: reading calls over the runtime's unix socket. The only place that knows tonic.
 //!
-//! **Invariant.** Of the CRI it has Version, ListPodSandbox, ListContainers and ContainerStatus,
-//! and no other call: coroner observes. `tests/cri.rs` reads this folder's source to make sure.
+//! **Invariant.** Of the CRI it has Version, ListPodSandbox, ListContainers, ContainerStatus and
+//! PodSandboxStatus, and no other call: coroner observes. `tests/cri` reads this folder's source
+//! to make sure.
 
+mod calls;
 pub(crate) mod cgroup;
 mod client;
 pub mod convert;
+mod failure;
+mod messages;
 mod poll;
 mod wishes;
 
@@ -79,6 +83,11 @@ pub enum Request {
     LookNow(Option<SandboxId>),
     /// Find the cgroup of this container (verbose status → pid → /proc/PID/cgroup).
     FindCgroup(ContainerId),
+    /// Tell all that the runtime knows of this sandbox (verbose PodSandboxStatus): for suspects
+    /// only. Answered by [`SandboxStatus`](crate::domain::input::CriEvent::SandboxStatus) or
+    /// [`SandboxStatusRefused`](crate::domain::input::CriEvent::SandboxStatusRefused); not
+    /// answered if the sandbox does not exist (the next list tells) or the connection breaks.
+    SandboxStatus(SandboxId),
 }
 
 /// An endpoint that is not a unix socket's.

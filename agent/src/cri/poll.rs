@@ -1,9 +1,12 @@
 //! When to ask the runtime what, and what of the answers is news.
 
+mod single;
+
 use super::{
-    Options, cgroup,
-    client::{Connection, Failure},
-    convert::{self, Nonsense, RawStatus},
+    Options,
+    client::Connection,
+    convert::{self, Nonsense},
+    failure::{Failure, Trouble},
     wishes::Wishes,
 };
 use crate::{
@@ -25,6 +28,7 @@ use tokio::{
     sync::mpsc,
     time::{Instant, sleep, sleep_until},
 };
+use tonic::Code;
 use tracing::{debug, info, warn};
 
 /// From so many sandboxes on, full lists are made a third as often.
@@ -69,6 +73,8 @@ enum Job {
     Status(ContainerId),
     /// A container's cgroup.
     Cgroup(ContainerId),
+    /// A suspect's verbose status.
+    SandboxStatus(SandboxId),
 }
 
 /// What is remembered of a container, as long as it is listed.
@@ -96,6 +102,8 @@ pub(super) struct Poller {
     round: VecDeque<SandboxId>,
     /// The last job was a list.
     listed: bool,
+    /// The last status was a sandbox'.
+    suspected: bool,
     next_full: Instant,
     next_busy: Instant,
     /// A full list that was asked for waits until then.
@@ -122,6 +130,7 @@ impl Poller {
             queue: VecDeque::new(),
             round: VecDeque::new(),
             listed: false,
+            suspected: false,
             next_full: now,
             next_busy: now,
             look_not_before: now,
@@ -138,15 +147,18 @@ impl Poller {
                 Stop::Closed => return,
                 Stop::Outage(failure) => failure,
             };
-            let error = match failure {
-                Failure::Broken(error) => {
+            let trouble = match failure {
+                Failure::Broken(trouble) => {
                     connection = None;
-                    error
+                    trouble
                 }
-                Failure::Refused(error) => error,
-                Failure::NotFound => "the runtime says that a list does not exist".to_owned(),
+                Failure::Refused(trouble) => trouble,
+                Failure::NotFound => Trouble {
+                    text: "the runtime says that a list does not exist".to_owned(),
+                    code: Some(Code::NotFound),
+                },
             };
-            if self.tell_outage(error).await.is_err() {
+            if self.tell_outage(trouble).await.is_err() {
                 return;
             }
             self.pause().await;
@@ -167,6 +179,7 @@ impl Poller {
                 Some(Job::Lists(only)) => self.lists(connection, only).await,
                 Some(Job::Status(container)) => self.status(connection, container).await,
                 Some(Job::Cgroup(container)) => self.cgroup(connection, container).await,
+                Some(Job::SandboxStatus(sandbox)) => self.sandbox_status(connection, sandbox).await,
                 None => {
                     tokio::select! {
                         () = self.wishes.news() => {}
@@ -187,7 +200,7 @@ impl Poller {
             Connection::open(&self.socket, host_root, *timeout, Arc::clone(counters)).await;
         let mut connection = opened.map_err(|error| {
             counters.errors.fetch_add(1, Ordering::Relaxed);
-            Failure::Broken(error)
+            Failure::Broken(Trouble::without_code(error))
         })?;
         let runtime = connection.version().await?;
         info!(%runtime, peer = ?connection.peer, "connected to the container runtime");
@@ -196,13 +209,13 @@ impl Poller {
         Ok(connection)
     }
 
-    /// What to do next: lists that are due and single containers in turn, so that neither many
-    /// containers delay the lists nor lists that take longer than their interval starve them.
+    /// What to do next: lists that are due and single questions in turn, so that neither many
+    /// questions delay the lists nor lists that take longer than their interval starve them.
     fn next_job(&mut self) -> Option<Job> {
         let job = if self.listed {
-            self.next_container().or_else(|| self.next_lists())
+            self.next_single().or_else(|| self.next_lists())
         } else {
-            self.next_lists().or_else(|| self.next_container())
+            self.next_lists().or_else(|| self.next_single())
         };
         self.listed = matches!(job, Some(Job::Lists(_)));
         job
@@ -236,10 +249,22 @@ impl Poller {
         self.round.pop_front().map(|sandbox| Job::Lists(Some(sandbox)))
     }
 
-    fn next_container(&mut self) -> Option<Job> {
+    /// The next single question: cgroups first, for whose answer signals wait; then containers and
+    /// suspects in turn, of either of which there may be thousands.
+    fn next_single(&mut self) -> Option<Job> {
         if let Some(container) = self.wishes.open().find.first() {
             return Some(Job::Cgroup(container.clone()));
         }
+        let job = if self.suspected {
+            self.next_container().or_else(|| self.next_suspect())
+        } else {
+            self.next_suspect().or_else(|| self.next_container())
+        };
+        self.suspected = matches!(job, Some(Job::SandboxStatus(_)));
+        job
+    }
+
+    fn next_container(&mut self) -> Option<Job> {
         while let Some(container) = self.queue.pop_front() {
             if let Some(known) = self.containers.get_mut(&container) {
                 known.queued = false;
@@ -247,6 +272,10 @@ impl Poller {
             }
         }
         None
+    }
+
+    fn next_suspect(&self) -> Option<Job> {
+        self.wishes.open().statuses.first().cloned().map(Job::SandboxStatus)
     }
 
     /// When the clock next has something to do.
@@ -330,82 +359,6 @@ impl Poller {
         }
     }
 
-    /// ContainerStatus, for a container's end and its stop signal.
-    async fn status(
-        &mut self,
-        connection: &mut Connection,
-        container: ContainerId,
-    ) -> Result<(), Stop> {
-        if !self.containers.get(&container).is_some_and(Known::wants_status) {
-            return Ok(()); // it was queued twice
-        }
-        let raw = match connection.status(&container, false).await {
-            Ok((raw, _)) => raw,
-            Err(Failure::NotFound) => {
-                self.containers.remove(&container);
-                return Ok(());
-            }
-            Err(Failure::Refused(error)) => {
-                debug!(%container, error, "a container's status could not be had");
-                return Ok(());
-            }
-            Err(broken) => return Err(broken.into()),
-        };
-        let at = clock::boot_now();
-        let raw = RawStatus { id: container.as_str().to_owned(), ..raw };
-        let end = self.sensible("container status", convert::exit(&raw));
-        let Some(known) = self.containers.get_mut(&container) else { return Ok(()) };
-        let signal = if known.signal_asked { None } else { convert::stop_signal(raw.stop_signal) };
-        known.signal_asked = true;
-        // Nonsense would be the same the next time.
-        known.exit_told |= !matches!(end, Some(None));
-        if let Some(signal) = signal {
-            self.answer(at, CriEvent::StopSignal { container, signal }).await?;
-        }
-        if let Some(Some(exit)) = end {
-            self.answer(at, CriEvent::ContainerExited(exit)).await?;
-        }
-        Ok(())
-    }
-
-    /// A container's cgroup, by the process that its verbose status names.
-    async fn cgroup(
-        &mut self,
-        connection: &mut Connection,
-        container: ContainerId,
-    ) -> Result<(), Stop> {
-        let mut runtime = None;
-        let found = match &self.options.cgroup_root {
-            None => Err("the watched hierarchy is not known".to_owned()),
-            Some(root) => match connection.status(&container, true).await {
-                Ok((_, info)) => {
-                    let info = info.get("info").map(String::as_str).unwrap_or_default();
-                    runtime = convert::runtime_type(info);
-                    match convert::pid(info) {
-                        Some(pid) => cgroup::of_process(&self.options.host_root, root, pid),
-                        None => Err("the runtime names no process".to_owned()),
-                    }
-                }
-                Err(Failure::Refused(error)) => Err(error),
-                Err(Failure::NotFound) => Err("the runtime does not know it".to_owned()),
-                Err(broken) => return Err(broken.into()),
-            },
-        };
-        self.wishes.open().find.remove(&container);
-        let at = clock::boot_now();
-        if let Some(runtime) = runtime {
-            let container = container.clone();
-            self.answer(at, CriEvent::RuntimeType { container, runtime }).await?;
-        }
-        match found {
-            Ok(cgroup) => {
-                self.answer(at, CriEvent::ContainerCgroup { container, cgroup }).await?;
-            }
-            Err(error) => debug!(%container, error, "a container's cgroup could not be found"),
-        }
-        Ok(())
-    }
-
     /// Leaves nonsense out, counted.
     fn sensible<T>(&self, what: &str, converted: Result<T, Nonsense>) -> Option<T> {
         converted
@@ -416,14 +369,16 @@ impl Poller {
             .ok()
     }
 
-    async fn tell_outage(&mut self, error: String) -> Result<(), Closed> {
+    async fn tell_outage(&mut self, trouble: Trouble) -> Result<(), Closed> {
+        let code = trouble.code();
+        let error = trouble.text;
         if self.outage_told {
             debug!(error, "the container runtime is still unreachable");
             return Ok(());
         }
         warn!(error, "the container runtime is unreachable; trying on");
         self.outage_told = true;
-        self.send(CriEvent::Unreachable { error, code: None }).await
+        self.send(CriEvent::Unreachable { error, code }).await
     }
 
     /// Waits before the next attempt; a wish to look ends the wait early.

@@ -27,6 +27,8 @@ pub(super) struct Open {
     pub(super) look_at_all: bool,
     /// Containers whose cgroup is wanted.
     pub(super) find: BTreeSet<ContainerId>,
+    /// Sandboxes whose verbose status is wanted.
+    pub(super) statuses: BTreeSet<SandboxId>,
 }
 
 impl Wishes {
@@ -69,6 +71,9 @@ impl Wishes {
             Request::LookNow(None) => open.look_at_all = true,
             Request::FindCgroup(container) => {
                 open.find.insert(container);
+            }
+            Request::SandboxStatus(sandbox) => {
+                open.statuses.insert(sandbox);
             }
         }
         drop(open);

@@ -1,6 +1,7 @@
-//! A container runtime inside the test: serves four calls of the CRI on a unix socket, remembers
-//! every call made to it, and can be killed as hard as a process.
+//! A container runtime inside the test: serves the reading calls of the CRI on a unix socket,
+//! remembers every call made to it, and can be killed as hard as a process.
 
+use crate::things::StatusAnswer;
 use k8s_cri::v1;
 use std::{
     collections::HashMap,
@@ -30,35 +31,12 @@ pub(crate) enum Call {
         container: String,
         verbose: bool,
     },
-    /// None of the four.
+    SandboxStatus {
+        sandbox: String,
+        verbose: bool,
+    },
+    /// None of these.
     Other(String),
-}
-
-/// ContainerStatusResponse with the field that k8s-cri does not have yet.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct StatusAnswer {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) status: Option<StatusPart>,
-    #[prost(map = "string, string", tag = "2")]
-    pub(crate) info: HashMap<String, String>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct StatusPart {
-    #[prost(string, tag = "1")]
-    pub(crate) id: String,
-    #[prost(enumeration = "v1::ContainerState", tag = "3")]
-    pub(crate) state: i32,
-    #[prost(int64, tag = "5")]
-    pub(crate) started_at: i64,
-    #[prost(int64, tag = "6")]
-    pub(crate) finished_at: i64,
-    #[prost(int32, tag = "7")]
-    pub(crate) exit_code: i32,
-    #[prost(string, tag = "10")]
-    pub(crate) reason: String,
-    #[prost(int32, tag = "19")]
-    pub(crate) stop_signal: i32,
 }
 
 /// What the runtime has, and what was asked of it.
@@ -69,6 +47,8 @@ pub(crate) struct State {
     pub(crate) statuses: HashMap<String, StatusAnswer>,
     /// The next ContainerStatus calls fail with these.
     pub(crate) status_failures: Vec<Status>,
+    /// What PodSandboxStatus says; of others, that they do not exist.
+    pub(crate) sandbox_statuses: HashMap<String, Result<v1::PodSandboxStatusResponse, Status>>,
     pub(crate) calls: Vec<Call>,
 }
 
@@ -78,6 +58,8 @@ pub(crate) struct FakeRuntime {
     state: Arc<Mutex<State>>,
     /// Lists wait as long as somebody holds this for writing.
     pub(crate) lists: Arc<RwLock<()>>,
+    /// A PodSandboxStatus waits as long as somebody holds this for writing.
+    pub(crate) shims: Arc<RwLock<()>>,
 }
 
 /// A running server; dies with [`Serving::kill`].
@@ -167,6 +149,17 @@ impl FakeRuntime {
         let found = state.statuses.get(&container).cloned();
         found.ok_or_else(|| Status::not_found(format!("no container {container}")))
     }
+
+    async fn sandbox_status(
+        &self,
+        request: v1::PodSandboxStatusRequest,
+    ) -> Result<v1::PodSandboxStatusResponse, Status> {
+        let v1::PodSandboxStatusRequest { pod_sandbox_id: sandbox, verbose } = request;
+        self.called(Call::SandboxStatus { sandbox: sandbox.clone(), verbose });
+        let _alive = self.shims.read().await;
+        let found = self.state().sandbox_statuses.get(&sandbox).cloned();
+        found.unwrap_or_else(|| Err(Status::not_found(format!("no sandbox {sandbox}"))))
+    }
 }
 
 impl NamedService for FakeRuntime {
@@ -213,55 +206,14 @@ impl Service<http::Request<Body>> for FakeRuntime {
                     unary!(asked, async |me: &Self, asked| Ok(me.containers(asked).await))
                 }
                 "ContainerStatus" => unary!(asked, async |me: &Self, asked| me.status(asked)),
+                "PodSandboxStatus" => {
+                    unary!(asked, async |me: &Self, asked| me.sandbox_status(asked).await)
+                }
                 _ => {
                     me.called(Call::Other(call));
                     Status::unimplemented("not a call that only reads").into_http()
                 }
             })
         })
-    }
-}
-
-/// A sandbox that makes sense.
-pub(crate) fn sandbox(id: &str) -> v1::PodSandbox {
-    v1::PodSandbox {
-        id: id.into(),
-        metadata: Some(v1::PodSandboxMetadata {
-            name: format!("pod-{id}"),
-            uid: format!("uid-{id}"),
-            namespace: "default".into(),
-            attempt: 0,
-        }),
-        created_at: 1,
-        ..Default::default()
-    }
-}
-
-/// A container that makes sense.
-pub(crate) fn container(id: &str, sandbox: &str, state: v1::ContainerState) -> v1::Container {
-    v1::Container {
-        id: id.into(),
-        pod_sandbox_id: sandbox.into(),
-        metadata: Some(v1::ContainerMetadata { name: format!("name-{id}"), attempt: 0 }),
-        state: state.into(),
-        created_at: 1,
-        ..Default::default()
-    }
-}
-
-/// A container's status.
-pub(crate) fn status(id: &str, state: v1::ContainerState, stop_signal: i32) -> StatusAnswer {
-    let exited = state == v1::ContainerState::ContainerExited;
-    StatusAnswer {
-        status: Some(StatusPart {
-            id: id.into(),
-            state: state.into(),
-            started_at: 5,
-            finished_at: if exited { 9 } else { 0 },
-            exit_code: if exited { 143 } else { 0 },
-            reason: if exited { "Error".into() } else { String::new() },
-            stop_signal,
-        }),
-        info: HashMap::new(),
     }
 }

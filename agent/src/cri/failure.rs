@@ -1,0 +1,205 @@
+//! What it means that a call gave no answer.
+
+use super::calls::Call;
+use std::{error::Error, time::Duration};
+use tonic::{Code, Status, TimeoutExpired};
+
+/// Why a call gave no answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Failure {
+    /// The connection is of no more use.
+    Broken(Trouble),
+    /// The runtime answered that it could not, or with more than a message may hold; the
+    /// connection is good.
+    Refused(Trouble),
+    /// The thing asked about does not exist (any more).
+    NotFound,
+}
+
+/// What went wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Trouble {
+    /// In words, with what to do about it.
+    pub(super) text: String,
+    /// The status' code, where a call got that far.
+    pub(super) code: Option<Code>,
+}
+
+impl Trouble {
+    /// Trouble before any call.
+    pub(super) fn without_code(text: String) -> Self {
+        Self { text, code: None }
+    }
+
+    /// The code as gRPC spells it (`DEADLINE_EXCEEDED`).
+    pub(super) fn code(&self) -> Option<String> {
+        self.code.map(|code| canonical(code).to_owned())
+    }
+}
+
+/// Whom a failing call speaks of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum About {
+    /// The runtime.
+    Runtime,
+    /// One thing in it: behind it is a shim that may hang or be dead by itself, so that whatever
+    /// the runtime answers (`UNAVAILABLE` too), or that it is late, says nothing of the connection.
+    OneThing,
+}
+
+/// What a status means for the connection.
+pub(super) fn of_status(call: Call, about: About, limit: Duration, status: &Status) -> Failure {
+    // The deadline sent with the request is watched by tonic, too.
+    if causes(status).any(|cause| cause.is::<TimeoutExpired>()) {
+        return of_silence(call, about, limit);
+    }
+    let call = call.name;
+    let message = status.message();
+    let code = status.code();
+    // Only statuses made on this side have a source: they tell of the transport.
+    let transport = causes(status).next().is_some();
+    let text = match code {
+        Code::NotFound => return Failure::NotFound,
+        // ResourceExhausted is how Go's gRPC says it of itself, OutOfRange how tonic does.
+        Code::ResourceExhausted | Code::OutOfRange => format!(
+            "{call}: the answer does not fit into one message; the CRI's limit is 16 MiB, some \
+             11,000 containers: {message}"
+        ),
+        Code::Unimplemented => format!(
+            "{call}: the runtime does not speak version v1 of the CRI (containerd does from 1.6, \
+             CRI-O from 1.23): {message}"
+        ),
+        _ if transport => {
+            // As Go's gRPC does: whatever this side's library made of it, nobody was reached.
+            let text = format!("{call}: {}", chain(status));
+            return Failure::Broken(Trouble { text, code: Some(Code::Unavailable) });
+        }
+        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled if about == About::Runtime => {
+            let text = format!("{call}: {}", chain(status));
+            return Failure::Broken(Trouble { text, code: Some(code) });
+        }
+        code => format!("{call}: {code:?}: {message}"),
+    };
+    Failure::Refused(Trouble { text, code: Some(code) })
+}
+
+/// What it means that no answer came in time.
+pub(super) fn of_silence(call: Call, about: About, limit: Duration) -> Failure {
+    let text = format!("{}: no answer within {limit:?}", call.name);
+    let trouble = Trouble { text, code: Some(Code::DeadlineExceeded) };
+    match about {
+        About::Runtime => Failure::Broken(trouble),
+        About::OneThing => Failure::Refused(trouble),
+    }
+}
+
+/// An error and what caused it, on one line, without saying anything twice.
+pub(super) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    for cause in causes(error) {
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+    }
+    text
+}
+
+fn causes<'a>(error: &'a dyn Error) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(error.source(), |cause: &&'a (dyn Error + 'static)| (*cause).source())
+}
+
+/// The names of the gRPC specification (`doc/statuscodes.md`).
+fn canonical(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    const LIMIT: Duration = Duration::from_secs(3);
+
+    fn judged(about: About, status: &Status) -> (bool, String) {
+        match of_status(Call::LIST_CONTAINERS, about, LIMIT, status) {
+            Failure::Broken(trouble) => (true, trouble.code().unwrap()),
+            Failure::Refused(trouble) => (false, trouble.code().unwrap()),
+            Failure::NotFound => panic!("{status:?}"),
+        }
+    }
+
+    #[test]
+    fn what_a_status_means() {
+        let transport = || Status::from_error(Box::new(io::Error::other("reset")));
+        for (status, broken, broken_for_one, code) in [
+            (Status::unavailable("gone"), true, false, "UNAVAILABLE"),
+            (Status::deadline_exceeded("late"), true, false, "DEADLINE_EXCEEDED"),
+            (Status::cancelled("h2"), true, false, "CANCELLED"),
+            (transport(), true, true, "UNAVAILABLE"),
+            (Status::unknown("shim"), false, false, "UNKNOWN"),
+            (Status::internal("shim"), false, false, "INTERNAL"),
+            (Status::permission_denied("no"), false, false, "PERMISSION_DENIED"),
+        ] {
+            assert_eq!(judged(About::Runtime, &status), (broken, code.into()), "{status:?}");
+            assert_eq!(
+                judged(About::OneThing, &status),
+                (broken_for_one, code.into()),
+                "{status:?}"
+            );
+        }
+        for about in [About::Runtime, About::OneThing] {
+            let missing = Status::not_found("c1");
+            assert_eq!(
+                of_status(Call::CONTAINER_STATUS, about, LIMIT, &missing),
+                Failure::NotFound
+            );
+        }
+    }
+
+    #[test]
+    fn an_answer_too_large_is_named() {
+        for status in [Status::resource_exhausted("too large"), Status::out_of_range("too large")] {
+            let failure = of_status(Call::LIST_CONTAINERS, About::Runtime, LIMIT, &status);
+            let Failure::Refused(Trouble { text, .. }) = failure else { panic!("{status:?}") };
+            assert!(text.contains("16 MiB") && text.contains("ListContainers"), "{text}");
+        }
+    }
+
+    #[test]
+    fn silence_about_one_thing_is_no_outage() {
+        let silence = |about| of_silence(Call::SANDBOX_STATUS, about, LIMIT);
+        assert!(matches!(silence(About::Runtime), Failure::Broken(_)));
+        let Failure::Refused(trouble) = silence(About::OneThing) else { panic!("an outage") };
+        assert_eq!(trouble.code().as_deref(), Some("DEADLINE_EXCEEDED"));
+        assert!(trouble.text.contains("3s"), "{}", trouble.text);
+    }
+
+    #[test]
+    fn codes_are_spelled_as_grpc_spells_them() {
+        for number in 0..=16 {
+            let code = Code::from_i32(number);
+            let plain = canonical(code).replace('_', "").to_lowercase();
+            assert_eq!(plain, format!("{code:?}").to_lowercase());
+        }
+    }
+}

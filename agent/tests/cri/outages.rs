@@ -1,0 +1,100 @@
+//! Runtimes that are away, come back, or hang.
+
+use crate::{
+    bench::{Bench, NEVER, STUCK, exited, outage, unreachable},
+    runtime::FakeRuntime,
+    things::{container, sandbox, status},
+};
+use coroner::{
+    cri::{self, Options, Request},
+    domain::input::{CriEvent, Input},
+};
+use k8s_cri::v1::ContainerState;
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::sync::mpsc;
+
+#[tokio::test]
+async fn a_killed_runtime_is_told_once_and_met_again() {
+    let runtime = FakeRuntime::default();
+    {
+        let mut state = runtime.state();
+        state.sandboxes.push(sandbox("s1"));
+        state.containers.push(container("c1", "s1", ContainerState::ContainerExited));
+        state.statuses.insert("c1".into(), status("c1", ContainerState::ContainerExited, 0));
+    }
+    let mut bench = Bench::new(runtime, Duration::from_millis(5));
+    bench.until(exited).await;
+
+    bench.serving.take().expect("it serves").kill();
+    let (error, code) = bench.until(outage).await;
+    assert!(!error.is_empty());
+    assert_eq!(code.as_deref(), Some("UNAVAILABLE"));
+    // Some attempts fail meanwhile.
+    let before = bench.counters.errors.load(Ordering::Relaxed);
+    while bench.counters.errors.load(Ordering::Relaxed) < before + 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    bench.serving = Some(bench.runtime.serve(&bench.socket));
+    let next = bench.event().await;
+    assert!(matches!(next, CriEvent::Connected { .. }), "{next:?}");
+    let next = bench.event().await;
+    assert!(matches!(next, CriEvent::Sandboxes { only: None, .. }), "{next:?}");
+    for _ in 0..3 {
+        bench
+            .until(|event| {
+                assert_eq!(exited(event.clone()), None, "told twice");
+                matches!(event, CriEvent::Containers { .. }).then_some(())
+            })
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn a_restart_between_two_polls_does_not_go_unnoticed() {
+    let mut bench = Bench::new(FakeRuntime::default(), NEVER);
+    bench.full_list().await;
+    bench.serving.take().expect("it serves").kill();
+    bench.serving = Some(bench.runtime.serve(&bench.socket));
+    bench.ask(Request::LookNow(None)).await;
+    bench.until(unreachable).await;
+    let next = bench.event().await;
+    assert!(matches!(next, CriEvent::Connected { .. }), "{next:?}");
+}
+
+#[tokio::test]
+async fn a_runtime_that_hangs_is_an_outage() {
+    let runtime = FakeRuntime::default();
+    let lists = Arc::clone(&runtime.lists);
+    let closed = lists.write().await;
+    let mut bench = Bench::with(runtime, |options| options.timeout = Duration::from_millis(50));
+    let (error, code) = bench.until(outage).await;
+    assert!(error.contains("ListPodSandbox"), "{error}");
+    assert_eq!(code.as_deref(), Some("DEADLINE_EXCEEDED"));
+    drop(closed);
+    bench.full_list().await;
+}
+
+#[tokio::test]
+async fn a_missing_socket_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("nobody.sock");
+    let (to, mut events) = mpsc::channel(4);
+    let (_requests, asked) = mpsc::channel(4);
+    tokio::spawn(cri::run(Options::new(socket.to_str().unwrap()), to, asked));
+    let first = tokio::time::timeout(STUCK, events.recv()).await.unwrap().unwrap();
+    let Input::Cri(CriEvent::Unreachable { error, code: None }) = first.input else {
+        panic!("{first:?}")
+    };
+    assert!(error.contains("nobody.sock") && error.contains("no such socket"), "{error}");
+}
+
+#[tokio::test]
+async fn an_endpoint_of_another_kind_is_refused() {
+    let (to, _events) = mpsc::channel(4);
+    let (_requests, asked) = mpsc::channel(4);
+    let error = cri::run(Options::new("tcp://127.0.0.1:1"), to, asked).await.unwrap_err();
+    assert!(error.to_string().contains("unix socket"), "{error}");
+}

@@ -1,0 +1,185 @@
+//! When the lists are asked for, and what is made of them.
+
+use crate::{
+    bench::{Bench, NEVER, STUCK},
+    runtime::{Call, FakeRuntime},
+    things::{container, sandbox},
+};
+use coroner::{cri::Request, domain::input::CriEvent};
+use k8s_cri::v1::{self, ContainerState};
+use std::{sync::Arc, time::Duration};
+
+#[tokio::test]
+async fn tells_who_answers_before_the_first_answer() {
+    let runtime = FakeRuntime::default();
+    runtime.state().sandboxes.push(sandbox("s1"));
+    runtime.state().containers.push(container("c1", "s1", ContainerState::ContainerRunning));
+    let mut bench = Bench::new(runtime, NEVER);
+
+    let CriEvent::Connected { runtime, process } = bench.event().await else {
+        panic!("not connected first")
+    };
+    assert_eq!(runtime, "containerd 1.7.24");
+    let process = process.expect("the peer is this process");
+    assert_eq!(process.pid, std::process::id());
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    assert!(stat.split(' ').any(|field| field == process.started.to_string()));
+
+    let CriEvent::Sandboxes { only: None, sandboxes, .. } = bench.event().await else {
+        panic!("no sandboxes")
+    };
+    assert_eq!(sandboxes.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["s1"]);
+    let CriEvent::Containers { only: None, containers, .. } = bench.event().await else {
+        panic!("no containers")
+    };
+    assert_eq!(containers.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["c1"]);
+}
+
+#[tokio::test]
+async fn leaves_nonsense_out_and_counts_it() {
+    let runtime = FakeRuntime::default();
+    {
+        let mut state = runtime.state();
+        state.sandboxes = vec![
+            v1::PodSandbox { metadata: None, ..sandbox("no-metadata") },
+            v1::PodSandbox { state: 77, ..sandbox("no-such-state") },
+            v1::PodSandbox { created_at: -1, ..sandbox("before-time") },
+            sandbox(""),
+            sandbox("good"),
+        ];
+        state.containers = vec![
+            container("no-sandbox", "", ContainerState::ContainerRunning),
+            container("good", "good", ContainerState::ContainerRunning),
+        ];
+    }
+    let mut bench = Bench::new(runtime, NEVER);
+    let sandboxes = bench.until(|event| match event {
+        CriEvent::Sandboxes { sandboxes, .. } => Some(sandboxes),
+        _ => None,
+    });
+    assert_eq!(sandboxes.await.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["good"]);
+    let containers = bench.until(|event| match event {
+        CriEvent::Containers { containers, .. } => Some(containers),
+        _ => None,
+    });
+    assert_eq!(containers.await.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["good"]);
+    assert_eq!(bench.skipped(), 5);
+}
+
+#[tokio::test]
+async fn polls_hurried_sandboxes_only_until_relaxed() {
+    let runtime = FakeRuntime::default();
+    runtime.state().sandboxes = vec![sandbox("s1"), sandbox("s2")];
+    runtime.state().containers = vec![
+        container("c1", "s1", ContainerState::ContainerUnknown),
+        container("c2", "s2", ContainerState::ContainerUnknown),
+    ];
+    let mut bench = Bench::new(runtime, NEVER);
+    bench.full_list().await;
+
+    bench.ask(Request::Hurry(vec!["s1".into()])).await;
+    for _ in 0..3 {
+        let CriEvent::Sandboxes { only, sandboxes, .. } =
+            bench.until(|event| matches!(event, CriEvent::Sandboxes { .. }).then_some(event)).await
+        else {
+            unreachable!()
+        };
+        assert_eq!(only, Some("s1".into()));
+        assert_eq!(sandboxes.len(), 1);
+        let CriEvent::Containers { only, containers, .. } = bench
+            .until(|event| matches!(event, CriEvent::Containers { .. }).then_some(event))
+            .await
+        else {
+            unreachable!()
+        };
+        assert_eq!(only, Some("s1".into()));
+        assert_eq!(containers[0].id, "c1".into());
+    }
+
+    bench.ask(Request::Relax(vec!["s1".into()])).await;
+    nothing_but_full_lists(&mut bench).await;
+}
+
+#[tokio::test]
+async fn a_hurried_sandbox_that_is_gone_is_not_polled_any_more() {
+    let runtime = FakeRuntime::default();
+    runtime.state().sandboxes = vec![sandbox("s1"), sandbox("s2")];
+    let mut bench = Bench::new(runtime, NEVER);
+    bench.full_list().await;
+    bench.ask(Request::Hurry(vec!["s1".into()])).await;
+    bench
+        .until(|event| match event {
+            CriEvent::Sandboxes { only, .. } => only,
+            _ => None,
+        })
+        .await;
+    bench.runtime.state().sandboxes.remove(0);
+    nothing_but_full_lists(&mut bench).await;
+}
+
+/// Whatever was under way is over, and nothing comes any more but what is asked for.
+async fn nothing_but_full_lists(bench: &mut Bench) {
+    bench.ask(Request::LookNow(None)).await;
+    bench.full_list().await;
+    bench.ask(Request::LookNow(None)).await;
+    bench
+        .until(|event| match event {
+            CriEvent::Sandboxes { only, .. } | CriEvent::Containers { only, .. }
+                if only.is_some() =>
+            {
+                panic!("still polled: {only:?}")
+            }
+            CriEvent::Containers { .. } => Some(()),
+            _ => None,
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn looks_at_once_when_asked_to() {
+    let runtime = FakeRuntime::default();
+    runtime.state().sandboxes = vec![sandbox("s1")];
+    let mut bench = Bench::new(runtime, NEVER);
+    bench.full_list().await;
+
+    let looked = |event| match event {
+        CriEvent::Containers { only, .. } => Some(only),
+        _ => None,
+    };
+    bench.ask(Request::LookNow(Some("s1".into()))).await;
+    assert_eq!(bench.until(looked).await, Some("s1".into()));
+    bench.ask(Request::LookNow(Some("never-seen".into()))).await;
+    assert_eq!(bench.until(looked).await, None, "an unknown sandbox needs the full list");
+    bench.ask(Request::LookNow(None)).await;
+    assert_eq!(bench.until(looked).await, None);
+}
+
+#[tokio::test]
+async fn a_storm_of_requests_neither_waits_nor_multiplies() {
+    let runtime = FakeRuntime::default();
+    let lists = Arc::clone(&runtime.lists);
+    let closed = lists.write().await;
+    let mut bench = Bench::new(runtime, NEVER);
+    while !bench.runtime.state().calls.contains(&Call::Sandboxes(String::new())) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // The first list hangs in the runtime; requests are taken all the same.
+    for n in 0..1_000 {
+        bench.ask(Request::LookNow(Some(format!("s{n}").as_str().into()))).await;
+    }
+    drop(closed);
+    bench.full_list().await; // the first
+    bench.full_list().await; // the one for all thousand
+    let state = bench.runtime.state();
+    let made = state.calls.iter().filter(|call| matches!(call, Call::Containers(_))).count();
+    // The request that arrives while the second list is under way may cause a third.
+    assert!(made <= 3, "{made} lists for one storm");
+}
+
+#[tokio::test]
+async fn ends_when_nobody_listens() {
+    let bench = Bench::new(FakeRuntime::default(), NEVER);
+    let Bench { events, requests, .. } = bench;
+    drop(events);
+    tokio::time::timeout(STUCK, requests.closed()).await.expect("the adapter still runs");
+}

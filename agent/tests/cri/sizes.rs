@@ -1,0 +1,49 @@
+//! Answers of many megabytes.
+
+use crate::{
+    bench::{Bench, NEVER, outage},
+    runtime::FakeRuntime,
+    things::sandbox,
+};
+use coroner::domain::input::CriEvent;
+use k8s_cri::v1;
+use prost::Message;
+
+fn padded(id: &str, bytes: usize) -> v1::PodSandbox {
+    let mut one = sandbox(id);
+    one.annotations.insert("padding".into(), "x".repeat(bytes));
+    one
+}
+
+#[tokio::test]
+async fn answers_between_4_and_16_mib_arrive() {
+    let runtime = FakeRuntime::default();
+    let items: Vec<_> = (0..10_000).map(|n| padded(&format!("s{n}"), 800)).collect();
+    let size = v1::ListPodSandboxResponse { items: items.clone() }.encoded_len();
+    assert!((4 << 20..16 << 20).contains(&size), "{size} bytes prove nothing");
+    runtime.state().sandboxes = items;
+    let mut bench = Bench::new(runtime, NEVER);
+    let count = bench.until(|event| match event {
+        CriEvent::Sandboxes { sandboxes, .. } => Some(sandboxes.len()),
+        CriEvent::Unreachable { error, .. } => panic!("{error}"),
+        _ => None,
+    });
+    assert_eq!(count.await, 10_000);
+}
+
+#[tokio::test]
+async fn an_answer_above_16_mib_is_named_and_survived() {
+    let runtime = FakeRuntime::default();
+    runtime.state().sandboxes = (0..17).map(|n| padded(&format!("s{n}"), 1 << 20)).collect();
+    let mut bench = Bench::new(runtime, NEVER);
+    let (error, code) = bench.until(outage).await;
+    assert_eq!(code.as_deref(), Some("OUT_OF_RANGE"));
+    assert!(error.contains("ListPodSandbox") && error.contains("16 MiB"), "{error}");
+    bench.runtime.state().sandboxes.truncate(1);
+    let left = bench.until(|event| match event {
+        CriEvent::Connected { .. } => panic!("the connection was good"),
+        CriEvent::Sandboxes { sandboxes, .. } => Some(sandboxes.len()),
+        _ => None,
+    });
+    assert_eq!(left.await, 1);
+}

@@ -1,0 +1,99 @@
+//! What the adapter may ask of a runtime at all.
+
+use crate::{
+    bench::{Bench, exited},
+    runtime::{Call, FakeRuntime},
+    things::{container, sandbox, status},
+};
+use coroner::cri::Request;
+use k8s_cri::v1::ContainerState;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+#[tokio::test]
+async fn makes_no_call_but_those_that_read() {
+    let runtime = FakeRuntime::default();
+    {
+        let mut state = runtime.state();
+        state.sandboxes.push(sandbox("s1"));
+        state.containers.push(container("c1", "s1", ContainerState::ContainerExited));
+        state.statuses.insert("c1".into(), status("c1", ContainerState::ContainerExited, 0));
+    }
+    let mut bench = Bench::new(runtime, Duration::from_millis(1));
+    bench.ask(Request::Hurry(vec!["s1".into()])).await;
+    bench.ask(Request::FindCgroup("c1".into())).await;
+    bench.ask(Request::SandboxStatus("s1".into())).await;
+    bench.until(exited).await;
+    bench.full_list().await;
+    let state = bench.runtime.state();
+    assert!(!state.calls.iter().any(|call| matches!(call, Call::Other(_))), "{:?}", state.calls);
+}
+
+/// The calls that the adapter's source can make, and the source of all of it.
+fn source() -> (Vec<String>, Vec<(PathBuf, String)>) {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cri")];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let text = std::fs::read_to_string(&path).unwrap();
+                files.push((path, text));
+            }
+        }
+    }
+    let calls = files.iter().find(|(path, _)| path.ends_with("cri/calls.rs")).unwrap();
+    let names = calls.1.split("call!(\"").skip(1).map(|rest| rest.split('"').next().unwrap());
+    let names = names.map(str::to_owned).collect();
+    (names, files)
+}
+
+#[test]
+fn all_calls_that_can_be_made_only_read() {
+    let (mut names, files) = source();
+    names.sort();
+    assert_eq!(
+        names,
+        ["ContainerStatus", "ListContainers", "ListPodSandbox", "PodSandboxStatus", "Version"]
+    );
+    for (path, text) in files {
+        assert!(!text.contains("runtime_service_client"), "{}: it can do all", path.display());
+        let paths = text.matches("RuntimeService/").count();
+        let expected = usize::from(path.ends_with("cri/calls.rs"));
+        assert_eq!(paths, expected, "{} has calls of its own", path.display());
+    }
+}
+
+#[test]
+fn the_source_names_no_call_that_changes_anything() {
+    const WRITING: [&str; 15] = [
+        "RunPodSandbox",
+        "StopPodSandbox",
+        "RemovePodSandbox",
+        "CreateContainer",
+        "StartContainer",
+        "StopContainer",
+        "RemoveContainer",
+        "UpdateContainerResources",
+        "ReopenContainerLog",
+        "ExecSync",
+        "Attach",
+        "PortForward",
+        "UpdateRuntimeConfig",
+        "CheckpointContainer",
+        // Reads, but takes the events away from the kubelet on containerd 1.7.
+        "GetContainerEvents",
+    ];
+    let (_, files) = source();
+    assert!(files.len() >= 5, "the adapter's source has moved");
+    for (path, text) in files {
+        for name in WRITING {
+            assert!(!text.contains(name), "{} names {name}", path.display());
+        }
+        assert!(!text.contains(".exec("), "{} calls exec", path.display());
+    }
+}

@@ -1,0 +1,217 @@
+//! Verbose PodSandboxStatus, for suspects only.
+
+use crate::{
+    bench::{Bench, NEVER, outage},
+    runtime::{Call, FakeRuntime},
+    things::{container, sandbox, sandbox_status, status},
+};
+use coroner::{
+    cri::Request,
+    domain::{
+        ids::SandboxId,
+        input::{CriEvent, CriSandboxStatus, SandboxNetwork},
+    },
+};
+use k8s_cri::v1::{ContainerState, NamespaceMode};
+use std::{sync::Arc, time::Duration};
+use tonic::Status;
+
+const INFO: &str = r#"{"pid":0,"netNamespaceClosed":false,"config":{"annotations":{"a":"b"}},
+    "runtimeSpec":{"linux":{"namespaces":[{"type":"network","path":"/var/run/netns/cni-1"}]}}}"#;
+
+/// An answer about a suspect: its status, or the code of the refusal.
+fn told(event: CriEvent) -> Option<Result<CriSandboxStatus, (SandboxId, String)>> {
+    match event {
+        CriEvent::SandboxStatus(status) => Some(Ok(status)),
+        CriEvent::SandboxStatusRefused { sandbox, code } => Some(Err((sandbox, code))),
+        CriEvent::Unreachable { error, .. } => panic!("an outage: {error}"),
+        _ => None,
+    }
+}
+
+fn asked(bench: &Bench) -> Vec<String> {
+    let state = bench.runtime.state();
+    let asked = |call: &Call| match call {
+        Call::SandboxStatus { sandbox, verbose } => {
+            assert!(verbose, "what is wanted stands in the info");
+            Some(sandbox.clone())
+        }
+        _ => None,
+    };
+    state.calls.iter().filter_map(asked).collect()
+}
+
+#[tokio::test]
+async fn is_asked_about_nobody_else_and_once() {
+    let runtime = FakeRuntime::default();
+    {
+        let mut state = runtime.state();
+        state.sandboxes = vec![sandbox("s1"), sandbox("s2")];
+        state.sandbox_statuses.insert("s1".into(), Ok(sandbox_status("s1", INFO)));
+    }
+    let mut bench = Bench::new(runtime, Duration::from_millis(1));
+    bench.full_list().await;
+    bench.ask(Request::SandboxStatus("gone".into())).await;
+    bench.ask(Request::SandboxStatus("s1".into())).await;
+    let status = bench.until(told).await.expect("it was not refused");
+    assert_eq!(status.sandbox, "s1".into());
+    assert_eq!(status.pid, None);
+    assert_eq!(status.ips, ["10.88.0.2", "fd00::2"]);
+    let path = Some("/var/run/netns/cni-1".to_owned());
+    assert_eq!(status.network, SandboxNetwork::Own { path, closed: Some(false) });
+    for _ in 0..5 {
+        bench
+            .until(|event| {
+                assert_eq!(told(event.clone()), None, "told again, or of one that is gone");
+                matches!(event, CriEvent::Containers { .. }).then_some(())
+            })
+            .await;
+    }
+    assert_eq!(asked(&bench), ["gone", "s1"]);
+}
+
+#[tokio::test]
+async fn the_hosts_network_is_told_from_one_left_open() {
+    let mut answer = sandbox_status("s1", r#"{"pid":7,"netNamespaceClosed":false}"#);
+    let options = answer.status.as_mut().and_then(|status| {
+        status.network = None;
+        status.linux.as_mut()?.namespaces.as_mut()?.options.as_mut()
+    });
+    options.expect("it has options").network = NamespaceMode::Node.into();
+    let runtime = FakeRuntime::default();
+    runtime.state().sandbox_statuses.insert("s1".into(), Ok(answer));
+    let mut bench = Bench::new(runtime, NEVER);
+    bench.ask(Request::SandboxStatus("s1".into())).await;
+    let status = bench.until(told).await.expect("it was not refused");
+    assert_eq!((status.pid, status.network), (Some(7), SandboxNetwork::Host));
+    assert!(status.ips.is_empty());
+}
+
+#[tokio::test]
+async fn info_that_cannot_be_read_tells_nothing() {
+    let runtime = FakeRuntime::default();
+    let huge = format!(r#"{{"pid":7,"config":"{}"}}"#, "x".repeat(3 << 20));
+    for (id, info) in [("garbage", "{"), ("huge", huge.as_str())] {
+        let mut answer = sandbox_status(id, info);
+        answer.status.as_mut().expect("it has one").linux = None;
+        runtime.state().sandbox_statuses.insert(id.into(), Ok(answer));
+    }
+    let mut bench = Bench::new(runtime, NEVER);
+    for (number, id) in ["garbage", "huge"].into_iter().enumerate() {
+        bench.ask(Request::SandboxStatus(id.into())).await;
+        let status = bench.until(told).await.expect("it was not refused");
+        assert_eq!((status.pid, status.network), (None, SandboxNetwork::Unknown), "{id}");
+        assert_eq!(bench.skipped(), number as u64 + 1);
+    }
+}
+
+/// `UNAVAILABLE` is what containerd says of a dead shim: the runtime is not away.
+#[tokio::test]
+async fn a_refusal_is_told_with_its_code_and_is_no_outage() {
+    let runtime = FakeRuntime::default();
+    let refusals = [
+        ("s1", Status::internal("the shim is broken"), "INTERNAL"),
+        ("s2", Status::unavailable("ttrpc: closed"), "UNAVAILABLE"),
+        ("s3", Status::unknown("check network namespace closed"), "UNKNOWN"),
+        ("s4", Status::deadline_exceeded("context deadline exceeded"), "DEADLINE_EXCEEDED"),
+    ];
+    for (id, status, _) in &refusals {
+        runtime.state().sandbox_statuses.insert((*id).into(), Err(status.clone()));
+    }
+    let mut bench = Bench::new(runtime, NEVER);
+    for (id, _, code) in refusals {
+        bench.ask(Request::SandboxStatus(id.into())).await;
+        let refused = bench.until(told).await.expect_err("it was refused");
+        assert_eq!(refused, (id.into(), code.into()));
+    }
+}
+
+#[tokio::test]
+async fn a_runtime_that_lacks_the_call_says_nothing_of_the_sandbox() {
+    let runtime = FakeRuntime::default();
+    let missing = Status::unimplemented("unknown method");
+    runtime.state().sandbox_statuses.insert("s1".into(), Err(missing));
+    runtime.state().sandbox_statuses.insert("s2".into(), Ok(sandbox_status("s2", INFO)));
+    let mut bench = Bench::new(runtime, NEVER);
+    bench.ask(Request::SandboxStatus("s1".into())).await;
+    bench.ask(Request::SandboxStatus("s2".into())).await;
+    let status = bench.until(told).await.expect("none was refused");
+    assert_eq!(status.sandbox, "s2".into());
+    assert_eq!(asked(&bench), ["s1", "s2"]);
+}
+
+#[tokio::test]
+async fn a_shim_that_hangs_is_no_outage() {
+    let runtime = FakeRuntime::default();
+    let shims = Arc::clone(&runtime.shims);
+    let _hung = shims.write().await;
+    let mut bench = Bench::with(runtime, |options| options.timeout = Duration::from_millis(300));
+    bench.ask(Request::SandboxStatus("s1".into())).await;
+    let refused = bench.until(told).await.expect_err("nobody answers");
+    assert_eq!(refused, ("s1".into(), "DEADLINE_EXCEEDED".into()));
+    // The connection goes on.
+    bench.ask(Request::LookNow(None)).await;
+    bench
+        .until(|event| {
+            assert!(!matches!(event, CriEvent::Connected { .. }), "it was cut");
+            assert_eq!(outage(event.clone()), None);
+            matches!(event, CriEvent::Containers { only: None, .. }).then_some(())
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_runtime_that_dies_of_the_question_is_not_asked_it_again() {
+    let runtime = FakeRuntime::default();
+    runtime.state().sandboxes.push(sandbox("s1"));
+    let shims = Arc::clone(&runtime.shims);
+    let hung = shims.write().await;
+    let mut bench = Bench::new(runtime, NEVER);
+    bench.full_list().await;
+    bench.ask(Request::SandboxStatus("s1".into())).await;
+    while asked(&bench).is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    bench.serving.take().expect("it serves").kill();
+    bench.until(outage).await;
+    drop(hung);
+    bench.serving = Some(bench.runtime.serve(&bench.socket));
+    for _ in 0..2 {
+        bench.ask(Request::LookNow(None)).await;
+        bench.full_list().await;
+    }
+    assert_eq!(asked(&bench), ["s1"]);
+}
+
+/// With the lists always due, thousands of ended containers and thousands of suspects, all have
+/// their turn.
+#[tokio::test]
+async fn suspects_containers_and_lists_take_turns() {
+    const MANY: usize = 300;
+    let runtime = FakeRuntime::default();
+    for n in 0..MANY {
+        let mut state = runtime.state();
+        let (pod, name) = (format!("s{n}"), format!("c{n}"));
+        state.sandboxes.push(sandbox(&pod));
+        state.containers.push(container(&name, &pod, ContainerState::ContainerExited));
+        state.statuses.insert(name.clone(), status(&name, ContainerState::ContainerExited, 0));
+        state.sandbox_statuses.insert(pod.clone(), Ok(sandbox_status(&pod, INFO)));
+    }
+    let mut bench = Bench::new(runtime, Duration::from_nanos(1));
+    for n in 0..MANY {
+        bench.ask(Request::SandboxStatus(format!("s{n}").as_str().into())).await;
+    }
+    bench.full_list().await;
+    bench.runtime.state().calls.clear();
+    let (mut suspects, mut ends, mut lists) = (0, 0, 0);
+    while suspects + ends < 100 {
+        match bench.event().await {
+            CriEvent::SandboxStatus(_) => suspects += 1,
+            CriEvent::ContainerExited(_) => ends += 1,
+            CriEvent::Containers { .. } => lists += 1,
+            CriEvent::Unreachable { error, .. } => panic!("{error}"),
+            _ => {}
+        }
+    }
+    assert!(suspects >= 45 && ends >= 45 && lists >= 95, "{suspects}, {ends}, {lists}");
+}

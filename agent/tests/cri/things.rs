@@ -1,0 +1,96 @@
+//! What a runtime has: sandboxes, containers and their statuses that make sense.
+
+use k8s_cri::v1;
+use std::collections::HashMap;
+
+/// ContainerStatusResponse with the field that k8s-cri does not have yet.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct StatusAnswer {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) status: Option<StatusPart>,
+    #[prost(map = "string, string", tag = "2")]
+    pub(crate) info: HashMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct StatusPart {
+    #[prost(string, tag = "1")]
+    pub(crate) id: String,
+    #[prost(enumeration = "v1::ContainerState", tag = "3")]
+    pub(crate) state: i32,
+    #[prost(int64, tag = "5")]
+    pub(crate) started_at: i64,
+    #[prost(int64, tag = "6")]
+    pub(crate) finished_at: i64,
+    #[prost(int32, tag = "7")]
+    pub(crate) exit_code: i32,
+    #[prost(string, tag = "10")]
+    pub(crate) reason: String,
+    #[prost(int32, tag = "19")]
+    pub(crate) stop_signal: i32,
+}
+
+/// A sandbox that makes sense.
+pub(crate) fn sandbox(id: &str) -> v1::PodSandbox {
+    v1::PodSandbox {
+        id: id.into(),
+        metadata: Some(v1::PodSandboxMetadata {
+            name: format!("pod-{id}"),
+            uid: format!("uid-{id}"),
+            namespace: "default".into(),
+            attempt: 0,
+        }),
+        created_at: 1,
+        ..Default::default()
+    }
+}
+
+/// A container that makes sense.
+pub(crate) fn container(id: &str, sandbox: &str, state: v1::ContainerState) -> v1::Container {
+    v1::Container {
+        id: id.into(),
+        pod_sandbox_id: sandbox.into(),
+        metadata: Some(v1::ContainerMetadata { name: format!("name-{id}"), attempt: 0 }),
+        state: state.into(),
+        created_at: 1,
+        ..Default::default()
+    }
+}
+
+/// A container's status.
+pub(crate) fn status(id: &str, state: v1::ContainerState, stop_signal: i32) -> StatusAnswer {
+    let exited = state == v1::ContainerState::ContainerExited;
+    StatusAnswer {
+        status: Some(StatusPart {
+            id: id.into(),
+            state: state.into(),
+            started_at: 5,
+            finished_at: if exited { 9 } else { 0 },
+            exit_code: if exited { 143 } else { 0 },
+            reason: if exited { "Error".into() } else { String::new() },
+            stop_signal,
+        }),
+        info: HashMap::new(),
+    }
+}
+
+/// A verbose sandbox status as containerd answers: one in a network of its own.
+pub(crate) fn sandbox_status(id: &str, info: &str) -> v1::PodSandboxStatusResponse {
+    let ip = |text: &str| v1::PodIp { ip: text.into() };
+    v1::PodSandboxStatusResponse {
+        status: Some(v1::PodSandboxStatus {
+            id: id.into(),
+            network: Some(v1::PodSandboxNetworkStatus {
+                ip: "10.88.0.2".into(),
+                additional_ips: vec![ip("fd00::2")],
+            }),
+            linux: Some(v1::LinuxPodSandboxStatus {
+                namespaces: Some(v1::Namespace { options: Some(v1::NamespaceOption::default()) }),
+            }),
+            annotations: HashMap::from([("secret".into(), "never kept".into())]),
+            ..Default::default()
+        }),
+        info: HashMap::from([("info".into(), info.into())]),
+        ..Default::default()
+    }
+}
