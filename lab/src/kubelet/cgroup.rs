@@ -88,6 +88,11 @@ impl Cgroups {
         Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
     }
 
+    /// Moves a process into a pod's own cgroup.
+    pub fn add(&self, pod: &str, pid: u32) -> anyhow::Result<()> {
+        write(&self.root.join(pod.trim_start_matches('/')).join("cgroup.procs"), pid)
+    }
+
     /// Freezes a container: from now on it runs no instruction of its own.
     pub fn freeze(&self, pod: &str, container: &str) -> anyhow::Result<()> {
         write(&self.group(pod, container).join("cgroup.freeze"), 1)

@@ -205,13 +205,12 @@ impl Containers {
         }
     }
 
-    /// StopPodSandbox. Tried again later by the collector where it fails.
-    pub(super) async fn stop_sandbox(&self) {
-        let Some((id, _)) = &self.sandbox else { return };
+    /// StopPodSandbox.
+    pub(super) async fn stop_sandbox(&self) -> anyhow::Result<()> {
+        let Some((id, _)) = &self.sandbox else { return Ok(()) };
         let request = StopPodSandboxRequest { pod_sandbox_id: id.clone() };
-        if let Err(status) = self.shared.cri.clone().stop_pod_sandbox(request).await {
-            tracing::warn!(pod = self.pod.name, error = status.message(), "StopPodSandbox");
-        }
+        self.shared.cri.clone().stop_pod_sandbox(request).await.context("StopPodSandbox")?;
+        Ok(())
     }
 
     /// RemoveContainer for every life.

@@ -1,10 +1,11 @@
-//! The kubelet's main loop: who is told what (kubelet.go, `syncLoop`; pod_workers.go), and the
-//! collector of sandboxes.
+//! The kubelet's main loop: who is told what (kubelet.go, `syncLoop`; pod_workers.go), its
+//! housekeeping and the collector of sandboxes.
 
 use super::{
-    Order, Shared,
+    Cri, Order, Shared,
     api::Change,
     gc,
+    housekeeping::{self, Come, Running},
     translate::{self, PodId},
     worker::{Wanted, Worker},
 };
@@ -39,16 +40,27 @@ struct Manager {
     workers: JoinSet<String>,
     /// The mirrors that the apiserver has, by the UID of the static pod.
     mirrors: BTreeMap<String, PodId>,
+    version: String,
+    /// What the runtime cache shows of pods, by UID, until the housekeeping that follows the end
+    /// of their objects.
+    cached: BTreeMap<String, (Running, Come)>,
+    /// The UIDs of pods whose worker was made anew by the housekeeping and failed: to the
+    /// collector they are terminating, for good.
+    stuck: BTreeSet<String>,
 }
 
 pub(super) async fn run(shared: Arc<Shared>, mut orders: mpsc::UnboundedReceiver<Order>) {
     let mut changes = shared.api.watch(&shared.config.node);
     let mut collect = tokio::time::interval(shared.config.collect);
+    let mut housekeeping = tokio::time::interval(shared.config.housekeeping);
     let mut manager = Manager {
+        version: shared.config.version.clone(),
         shared,
         pods: BTreeMap::new(),
         workers: JoinSet::new(),
         mirrors: BTreeMap::new(),
+        cached: BTreeMap::new(),
+        stuck: BTreeSet::new(),
     };
     loop {
         tokio::select! {
@@ -57,14 +69,15 @@ pub(super) async fn run(shared: Arc<Shared>, mut orders: mpsc::UnboundedReceiver
                 Some(Change::Gone(pod)) => manager.gone(pod),
                 None => return,
             },
-            Some(order) = orders.recv() => manager.obey(order),
+            Some(order) = orders.recv() => manager.obey(order).await,
             Some(ended) = manager.workers.join_next() => match ended {
                 Ok(uid) => manager.ended(&uid),
                 Err(error) => tracing::error!(%error, "a pod's worker failed"),
             },
+            _ = housekeeping.tick() => manager.clean_up_pods().await,
             _ = collect.tick() => {
-                if let Err(error) = collect_sandboxes(&manager.shared, &manager.pods).await {
-                    tracing::warn!(error = format!("{error:#}"), "collecting sandboxes");
+                if let Err(status) = manager.collect_sandboxes().await {
+                    tracing::warn!(error = status.message(), "collecting sandboxes");
                 }
             }
         }
@@ -108,7 +121,7 @@ impl Manager {
         }
     }
 
-    fn obey(&mut self, order: Order) {
+    async fn obey(&mut self, order: Order) {
         match order {
             Order::AddStatic(pod) => {
                 let Some(id) = PodId::of(&pod) else { return };
@@ -131,6 +144,13 @@ impl Manager {
                 Some(known) => known.tell.send_modify(|wanted| wanted.ending = Some(ending)),
                 None => tracing::warn!(uid, "no such pod to end"),
             },
+            Order::Cache(uid, come) => match Running::of(&self.shared.cri, &uid).await {
+                Ok(running) => {
+                    self.cached.insert(uid, (running, come));
+                }
+                Err(status) => tracing::warn!(uid, error = status.message(), "runtime cache"),
+            },
+            Order::Version(version) => self.version = version,
         }
     }
 
@@ -162,44 +182,81 @@ impl Manager {
             self.shared.api.delete_for_good(mirror);
         }
     }
+
+    /// kubelet_pods.go, `HandlePodCleanups`: kills what runs of pods that are gone, or ran when it
+    /// was last looked at.
+    async fn clean_up_pods(&mut self) {
+        let gone: Vec<String> =
+            self.cached.keys().filter(|uid| !self.pods.contains_key(*uid)).cloned().collect();
+        for uid in gone {
+            let Some((cached, come)) = self.cached.remove(&uid) else { continue };
+            let believes = housekeeping::believes_cache(&self.version);
+            come.pass().await;
+            let orphan =
+                if believes { Ok(cached) } else { Running::of(&self.shared.cri, &uid).await };
+            match orphan {
+                Ok(orphan) if orphan.is_nothing() => {}
+                Ok(orphan) => {
+                    if let Err(status) = orphan.kill(&self.shared.cri).await {
+                        let error = status.message();
+                        tracing::warn!(uid, error, "the worker of an orphan is stuck");
+                        self.stuck.insert(uid);
+                    }
+                }
+                // It will be looked at again, and is not running then.
+                Err(status) => tracing::warn!(uid, error = status.message(), "housekeeping"),
+            }
+        }
+    }
+
+    /// pod_workers.go, `ShouldPodContentBeRemoved`.
+    fn is_gone(&self, uid: &str) -> bool {
+        match self.pods.get(uid) {
+            // Evicted: its content goes, though its object stays.
+            Some(known) => known.tell.borrow().ending.is_some_and(|ending| ending.removes_content),
+            // A real collector comes once in a minute, and so after the housekeeping.
+            None => !self.stuck.contains(uid) && !self.cached.contains_key(uid),
+        }
+    }
+
+    /// kuberuntime_gc.go, `evictSandboxes`: stops each once more before it removes it.
+    async fn collect_sandboxes(&self) -> Result<(), tonic::Status> {
+        let mut cri = self.shared.cri.clone();
+        let listed =
+            cri.list_pod_sandbox(ListPodSandboxRequest::default()).await?.into_inner().items;
+        let sandboxes: Vec<gc::Sandbox> = listed
+            .into_iter()
+            .map(|sandbox| gc::Sandbox {
+                pod: sandbox.metadata.map(|metadata| metadata.uid).unwrap_or_default(),
+                ready: sandbox.state == PodSandboxState::SandboxReady as i32,
+                created: sandbox.created_at,
+                id: sandbox.id,
+            })
+            .collect();
+        if sandboxes.iter().all(|sandbox| sandbox.ready) {
+            return Ok(());
+        }
+        let occupied: BTreeSet<String> = cri
+            .list_containers(ListContainersRequest::default())
+            .await?
+            .into_inner()
+            .containers
+            .into_iter()
+            .map(|container| container.pod_sandbox_id)
+            .collect();
+        for id in gc::evictable(&sandboxes, &occupied, |uid| self.is_gone(uid)) {
+            // One that cannot be removed is no reason to leave the others.
+            if let Err(status) = remove_sandbox(&mut cri, id).await {
+                tracing::warn!(sandbox = id, error = status.message(), "removing a sandbox");
+            }
+        }
+        Ok(())
+    }
 }
 
-/// kuberuntime_gc.go, `evictSandboxes`: stops each once more before it removes it.
-async fn collect_sandboxes(
-    shared: &Shared,
-    pods: &BTreeMap<String, Known>,
-) -> Result<(), tonic::Status> {
-    let mut cri = shared.cri.clone();
-    let listed = cri.list_pod_sandbox(ListPodSandboxRequest::default()).await?.into_inner().items;
-    let sandboxes: Vec<gc::Sandbox> = listed
-        .into_iter()
-        .map(|sandbox| gc::Sandbox {
-            pod: sandbox.metadata.map(|metadata| metadata.uid).unwrap_or_default(),
-            ready: sandbox.state == PodSandboxState::SandboxReady as i32,
-            created: sandbox.created_at,
-            id: sandbox.id,
-        })
-        .collect();
-    if sandboxes.iter().all(|sandbox| sandbox.ready) {
-        return Ok(());
-    }
-    let occupied: BTreeSet<String> = cri
-        .list_containers(ListContainersRequest::default())
-        .await?
-        .into_inner()
-        .containers
-        .into_iter()
-        .map(|container| container.pod_sandbox_id)
-        .collect();
-    // Evicted: its content goes, though its object stays.
-    let gone = |pod: &str| {
-        pods.get(pod).is_none_or(|known| {
-            known.tell.borrow().ending.is_some_and(|ending| ending.removes_content)
-        })
-    };
-    for id in gc::evictable(&sandboxes, &occupied, gone) {
-        cri.stop_pod_sandbox(StopPodSandboxRequest { pod_sandbox_id: id.into() }).await?;
-        cri.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id: id.into() }).await?;
-    }
+/// kuberuntime_gc.go, `removeSandbox`.
+async fn remove_sandbox(cri: &mut Cri, id: &str) -> Result<(), tonic::Status> {
+    cri.stop_pod_sandbox(StopPodSandboxRequest { pod_sandbox_id: id.into() }).await?;
+    cri.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id: id.into() }).await?;
     Ok(())
 }

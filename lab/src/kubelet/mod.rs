@@ -1,7 +1,8 @@
 //! A small kubelet: drives the real CRI in the real one's order and with its arithmetic.
 //!
 //! Facts → decision → effect: [`grace`], [`order`], [`restart`], [`translate`], [`status`] and [`gc`]
-//! decide and are pure; [`stop`], [`hook`], [`probe`], [`worker`](self) and [`cgroup`] act.
+//! decide and are pure; [`stop`], [`hook`], [`probe`], [`worker`](self), [`housekeeping`] and
+//! [`cgroup`] act.
 //!
 //! What it leaves out: images (imported beforehand), volumes other than hostPath, readiness probes
 //! and probes other than exec, networks between pods (of their own they
@@ -13,6 +14,7 @@ mod containers;
 pub mod gc;
 pub mod grace;
 pub mod hook;
+pub mod housekeeping;
 mod local;
 mod manager;
 pub mod order;
@@ -26,6 +28,7 @@ mod worker;
 use api::Api;
 use cgroup::Cgroups;
 pub(crate) use containers::main_pid;
+use housekeeping::{Come, Moment};
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use k8s_openapi::api::core::v1::Pod;
 pub use local::Local;
@@ -59,9 +62,17 @@ pub struct Config {
     pub relist: Duration,
     /// How often sandboxes are collected. Real ones: 60 s.
     pub collect: Duration,
+    /// How often it looks for what runs though its pod is gone (`housekeepingPeriod`).
+    pub housekeeping: Duration,
+    /// The version whose bugs it has.
+    pub version: String,
     /// How many pods may start at once.
     pub parallel_starts: usize,
 }
+
+/// The version of the lab's kubelet where nobody says otherwise: of the last minor version that
+/// has the bug of [`housekeeping`].
+pub const VERSION: &str = "v1.26.15";
 
 impl Config {
     /// The lab's own pace: as the real one's, but for the collector, for which nobody wants to
@@ -74,7 +85,9 @@ impl Config {
             apiserver: None,
             reaction: Duration::from_millis(150),
             relist: Duration::from_secs(1),
-            collect: Duration::from_secs(2),
+            collect: Duration::from_secs(1),
+            housekeeping: Duration::from_secs(2),
+            version: VERSION.into(),
             parallel_starts: 4,
         }
     }
@@ -109,6 +122,11 @@ enum Order {
     RemoveStatic(String),
     /// The pod with this UID is to end.
     End(String, Ending),
+    /// The runtime cache is read just now, and shows the pod with this UID until the housekeeping
+    /// that follows the end of its object.
+    Cache(String, Come),
+    /// From now on it is a kubelet of this version.
+    Version(String),
 }
 
 /// A running kubelet. Dropped, it lets go of everything at once and leaves the pods as they are.
@@ -146,6 +164,20 @@ impl Kubelet {
     /// shuts down.
     pub fn end(&self, uid: &str, ending: Ending) {
         self.order(Order::End(uid.into(), ending));
+    }
+
+    /// Has its runtime cache be read just now, as a request for `/runningpods/` or
+    /// `/stats/summary` does, and still show the pod as running when the housekeeping after the
+    /// end of its object looks at it. Gives that moment.
+    pub fn cache(&self, uid: &str) -> Moment {
+        let (come, moment) = Moment::new();
+        self.order(Order::Cache(uid.into(), come));
+        moment
+    }
+
+    /// Becomes a kubelet of another version, with that one's bugs.
+    pub fn set_version(&self, version: &str) {
+        self.order(Order::Version(version.into()));
     }
 
     fn order(&self, order: Order) {

@@ -300,7 +300,9 @@ impl Worker {
             self.containers.observe().await;
             let running = self.containers.running();
             let grace = self.wanted.borrow_and_update().grace();
-            match stop::stop_all(&self.shared.cri, &spec, &running, grace).await {
+            // The sandbox is stopped even where a container could not be (killPodWithSyncResult).
+            let stopped = stop::stop_all(&self.shared.cri, &spec, &running, grace).await;
+            match stopped.and(self.containers.stop_sandbox().await) {
                 Ok(()) => break,
                 Err(error) => {
                     // The kubelet's work queue tries again later as well.
@@ -309,7 +311,6 @@ impl Worker {
                 }
             }
         }
-        self.containers.stop_sandbox().await;
         self.containers.observe().await;
         self.report(true);
     }
