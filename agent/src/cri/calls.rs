@@ -1,19 +1,52 @@
 //! The calls that are made: all of them, and no others can be. They are made by path, without the
 //! generated client, which could do everything.
 
+//!
+//! **Both versions of the protocol are one on the wire.** v1 began as a copy of v1alpha2: it differs
+//! in the name of its package, in calls and in fields that were added (compare
+//! `pkg/apis/runtime/v1alpha2/api.proto` of kubernetes/cri-api v0.25, the last that has it, with
+//! `v1/api.proto` beside it), and no field that is read here has another number or type. containerd
+//! 1.6 itself serves v1alpha2 by unmarshalling the bytes of either as the other
+//! (`pkg/cri/server/instrumented_service.go`, `alphaReqToV1Req`). So the same messages serve for
+//! both, and what v1alpha2 does not send is not set.
+
 use tonic::codegen::http::uri::PathAndQuery;
+
+/// A version of the protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Version {
+    /// containerd from 1.6, CRI-O from 1.23.
+    V1,
+    /// All that is older; containerd and CRI-O spoke it beside v1 for some releases.
+    V1Alpha2,
+}
+
+impl Version {
+    /// As the protocol names it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::V1 => "v1",
+            Self::V1Alpha2 => "v1alpha2",
+        }
+    }
+}
 
 /// A call of the RuntimeService.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     /// As the protocol names it.
     pub(super) name: &'static str,
-    path: &'static str,
+    v1: &'static str,
+    v1alpha2: &'static str,
 }
 
 macro_rules! call {
     ($name:literal) => {
-        Call { name: $name, path: concat!("/runtime.v1.RuntimeService/", $name) }
+        Call {
+            name: $name,
+            v1: concat!("/runtime.v1.RuntimeService/", $name),
+            v1alpha2: concat!("/runtime.v1alpha2.RuntimeService/", $name),
+        }
     };
 }
 
@@ -24,7 +57,10 @@ impl Call {
     pub(super) const CONTAINER_STATUS: Self = call!("ContainerStatus");
     pub(super) const SANDBOX_STATUS: Self = call!("PodSandboxStatus");
 
-    pub(super) fn path(self) -> PathAndQuery {
-        PathAndQuery::from_static(self.path)
+    pub(super) fn path(self, version: Version) -> PathAndQuery {
+        PathAndQuery::from_static(match version {
+            Version::V1 => self.v1,
+            Version::V1Alpha2 => self.v1alpha2,
+        })
     }
 }

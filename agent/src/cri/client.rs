@@ -2,7 +2,7 @@
 
 use super::{
     Counters,
-    calls::Call,
+    calls::{Call, Version},
     convert::{RawContainer, RawSandbox, RawStatus, sandbox_status::RawSandboxStatus},
     failure::{self, About, Failure, Trouble},
     messages::{ContainerStatusAnswer, SandboxStatusAnswer},
@@ -26,7 +26,7 @@ use std::{
 };
 use tokio::{net::UnixStream, time::timeout};
 use tonic::{
-    Request, Status,
+    Code, Request, Status,
     client::Grpc,
     transport::{Channel, Endpoint, Uri},
 };
@@ -49,8 +49,20 @@ pub(super) struct Connection {
     grpc: Grpc<Channel>,
     limit: Duration,
     counters: Arc<Counters>,
+    version: Version,
     /// Who is at the other end.
     pub(super) peer: Option<DaemonProcess>,
+}
+
+/// What a runtime says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Runtime {
+    /// RuntimeName: `containerd`, `cri-o`.
+    pub(super) name: String,
+    /// RuntimeVersion, without the `v` that some write: `1.7.24`.
+    pub(super) version: String,
+    /// The version of the protocol that is spoken with it from now on.
+    pub(super) speaks: Version,
 }
 
 impl Connection {
@@ -92,16 +104,32 @@ impl Connection {
                 .max_encoding_message_size(MAX_MESSAGE),
             limit,
             counters,
+            version: Version::V1,
             peer,
         })
     }
 
-    /// RuntimeName and RuntimeVersion.
-    pub(super) async fn version(&mut self) -> Result<String, Failure> {
-        let request = VersionRequest { version: "v1".into() };
-        let answer: VersionResponse = self.call(Call::VERSION, request).await?;
-        let version = answer.runtime_version.trim_start_matches('v');
-        Ok(format!("{} {version}", answer.runtime_name))
+    /// Version, in the newest version of the protocol that the runtime speaks.
+    pub(super) async fn runtime(&mut self) -> Result<Runtime, Failure> {
+        for speaks in [Version::V1, Version::V1Alpha2] {
+            self.version = speaks;
+            let request = VersionRequest { version: speaks.name().into() };
+            let answer: VersionResponse = match self.call(Call::VERSION, request).await {
+                Ok(answer) => answer,
+                Err(Failure::Lacking(_)) => continue,
+                Err(failure) => return Err(failure),
+            };
+            let version = answer.runtime_version.trim_start_matches('v').to_owned();
+            return Ok(Runtime { name: answer.runtime_name, version, speaks });
+        }
+        self.counters.errors.fetch_add(1, Ordering::Relaxed);
+        Err(Failure::Refused(Trouble {
+            text:
+                "Version: who answers speaks neither version v1 nor v1alpha2 of the CRI; is this \
+                   the socket of a container runtime, and is its CRI plugin not disabled?"
+                    .to_owned(),
+            code: Some(Code::Unimplemented),
+        }))
     }
 
     /// ListPodSandbox: all, or this one.
@@ -204,18 +232,20 @@ impl Connection {
         let mut request = Request::new(message);
         // The runtime learns when the answer will be of no more use.
         request.set_timeout(limit);
+        let path = call.path(self.version);
         let grpc = &mut self.grpc;
         let answer = async {
             // An error is made here, so that it has a source: it tells of the transport.
             grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
-            grpc.unary(request, call.path(), ProstCodec::<Q, A>::default()).await
+            grpc.unary(request, path, ProstCodec::<Q, A>::default()).await
         };
         let failure = match timeout(limit, answer).await {
             Ok(Ok(answer)) => return Ok(answer.into_inner()),
             Ok(Err(status)) => failure::of_status(call, about, limit, &status),
             Err(_) => failure::of_silence(call, about, limit),
         };
-        if failure != Failure::NotFound {
+        // The last two are answers, too.
+        if matches!(failure, Failure::Broken(_) | Failure::Refused(_)) {
             self.counters.errors.fetch_add(1, Ordering::Relaxed);
         }
         Err(failure)

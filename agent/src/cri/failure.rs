@@ -12,6 +12,8 @@ pub(super) enum Failure {
     /// The runtime answered that it could not, or with more than a message may hold; the
     /// connection is good.
     Refused(Trouble),
+    /// The runtime has no such call; the connection is good.
+    Lacking(Trouble),
     /// The thing asked about does not exist (any more).
     NotFound,
 }
@@ -65,10 +67,10 @@ pub(super) fn of_status(call: Call, about: About, limit: Duration, status: &Stat
             "{call}: the answer does not fit into one message; the CRI's limit is 16 MiB, some \
              11,000 containers: {message}"
         ),
-        Code::Unimplemented => format!(
-            "{call}: the runtime does not speak version v1 of the CRI (containerd does from 1.6, \
-             CRI-O from 1.23): {message}"
-        ),
+        Code::Unimplemented => {
+            let text = format!("{call}: the runtime has no such call: {message}");
+            return Failure::Lacking(Trouble { text, code: Some(code) });
+        }
         _ if transport => {
             // As Go's gRPC does: whatever this side's library made of it, nobody was reached.
             let text = format!("{call}: {}", chain(status));
@@ -144,7 +146,7 @@ mod tests {
         match of_status(Call::LIST_CONTAINERS, about, LIMIT, status) {
             Failure::Broken(trouble) => (true, trouble.code().unwrap()),
             Failure::Refused(trouble) => (false, trouble.code().unwrap()),
-            Failure::NotFound => panic!("{status:?}"),
+            Failure::Lacking(_) | Failure::NotFound => panic!("{status:?}"),
         }
     }
 
@@ -168,6 +170,9 @@ mod tests {
             );
         }
         for about in [About::Runtime, About::OneThing] {
+            let lacking = Status::unimplemented("unknown method");
+            let failure = of_status(Call::CONTAINER_STATUS, about, LIMIT, &lacking);
+            assert!(matches!(failure, Failure::Lacking(_)), "{failure:?}");
             let missing = Status::not_found("c1");
             assert_eq!(
                 of_status(Call::CONTAINER_STATUS, about, LIMIT, &missing),

@@ -152,7 +152,7 @@ impl Poller {
                     connection = None;
                     trouble
                 }
-                Failure::Refused(trouble) => trouble,
+                Failure::Refused(trouble) | Failure::Lacking(trouble) => trouble,
                 Failure::NotFound => Trouble {
                     text: "the runtime says that a list does not exist".to_owned(),
                     code: Some(Code::NotFound),
@@ -202,8 +202,10 @@ impl Poller {
             counters.errors.fetch_add(1, Ordering::Relaxed);
             Failure::Broken(Trouble::without_code(error))
         })?;
-        let runtime = connection.version().await?;
-        info!(%runtime, peer = ?connection.peer, "connected to the container runtime");
+        let runtime = connection.runtime().await?;
+        let api = runtime.speaks.name();
+        let runtime = format!("{} {}", runtime.name, runtime.version);
+        info!(runtime, api, peer = ?connection.peer, "connected to the container runtime");
         self.outage_told = false;
         self.send(CriEvent::Connected { runtime, process: connection.peer }).await?;
         Ok(connection)

@@ -9,3 +9,4 @@ mod sizes;
 mod surface;
 mod suspects;
 mod things;
+mod versions;

@@ -39,9 +39,22 @@ pub(crate) enum Call {
     Other(String),
 }
 
+/// Which version of the protocol a runtime speaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Speaks {
+    #[default]
+    V1,
+    V1Alpha2,
+    /// Something that is no runtime.
+    Neither,
+}
+
 /// What the runtime has, and what was asked of it.
 #[derive(Default)]
 pub(crate) struct State {
+    pub(crate) speaks: Speaks,
+    /// RuntimeName and RuntimeVersion.
+    pub(crate) named: Option<(&'static str, &'static str)>,
     pub(crate) sandboxes: Vec<v1::PodSandbox>,
     pub(crate) containers: Vec<v1::Container>,
     pub(crate) statuses: HashMap<String, StatusAnswer>,
@@ -97,10 +110,10 @@ impl FakeRuntime {
             let _entered = runtime.enter();
             UnixListener::bind(socket).expect("the socket")
         };
-        let service = self.clone();
         runtime.spawn(
             Server::builder()
-                .add_service(service)
+                .add_service(V1(self.clone()))
+                .add_service(V1Alpha2(self.clone()))
                 .serve_with_incoming(UnixListenerStream::new(listener)),
         );
         Serving(Some(runtime))
@@ -112,10 +125,11 @@ impl FakeRuntime {
 
     fn version(&self, _: v1::VersionRequest) -> v1::VersionResponse {
         self.called(Call::Version);
+        let (name, version) = self.state().named.unwrap_or(("containerd", "v1.7.24"));
         v1::VersionResponse {
             version: "0.1.0".into(),
-            runtime_name: "containerd".into(),
-            runtime_version: "v1.7.24".into(),
+            runtime_name: name.into(),
+            runtime_version: version.into(),
             runtime_api_version: "v1".into(),
         }
     }
@@ -162,20 +176,51 @@ impl FakeRuntime {
     }
 }
 
-impl NamedService for FakeRuntime {
+/// The two services that a runtime may have.
+#[derive(Clone)]
+struct V1(FakeRuntime);
+
+#[derive(Clone)]
+struct V1Alpha2(FakeRuntime);
+
+impl NamedService for V1 {
     const NAME: &'static str = "runtime.v1.RuntimeService";
 }
 
-impl Service<http::Request<Body>> for FakeRuntime {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Self::Error>;
+impl NamedService for V1Alpha2 {
+    const NAME: &'static str = "runtime.v1alpha2.RuntimeService";
+}
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
+macro_rules! serve_as {
+    ($version:ident) => {
+        impl Service<http::Request<Body>> for $version {
+            type Response = http::Response<Body>;
+            type Error = Infallible;
+            type Future = BoxFuture<Self::Response, Self::Error>;
 
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+            fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+                Poll::Ready(Ok(()))
+            }
+
+            fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+                if self.0.state().speaks == Speaks::$version {
+                    return self.0.serve_call(request);
+                }
+                let answer = Status::unimplemented("unknown service").into_http();
+                Box::pin(std::future::ready(Ok(answer)))
+            }
+        }
+    };
+}
+
+serve_as!(V1);
+serve_as!(V1Alpha2);
+
+impl FakeRuntime {
+    fn serve_call(
+        &self,
+        request: http::Request<Body>,
+    ) -> BoxFuture<http::Response<Body>, Infallible> {
         let me = self.clone();
         let call = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
         Box::pin(async move {

@@ -4,7 +4,7 @@
 //!
 //! | | pause process | network namespace | is it closed |
 //! |---|---|---|---|
-//! | containerd 1.6, 1.7 (`pkg/cri/server/sandbox_status.go`) | `pid` | `runtimeSpec.linux.namespaces` | `netNamespaceClosed` |
+//! | containerd 1.4 to 1.7 (`pkg/cri/server/sandbox_status.go`) | `pid` | `runtimeSpec.linux.namespaces` | `netNamespaceClosed` |
 //! | containerd 2.x (`internal/cri/server/podsandbox/sandbox_status.go`) | `pid` | `sandboxMetadata.Metadata.NetNSPath`, and the runtimeSpec | `netNamespaceClosed` |
 //! | CRI-O (`server/sandbox_status.go`) | `pid`, except without infra container | `runtimeSpec.linux.namespaces` | not told |
 //!
@@ -145,7 +145,7 @@ pub fn sandbox_status(
 mod tests {
     use super::*;
 
-    /// As containerd 1.6 and 1.7 marshal their `SandboxInfo`, in their order.
+    /// As containerd 1.4 to 1.7 marshal their `SandboxInfo`, in their order.
     const CONTAINERD_1: &str = r#"{"pid":4711,"processStatus":"running",
         "netNamespaceClosed":false,"image":"registry.k8s.io/pause:3.6","snapshotKey":"s1",
         "snapshotter":"overlayfs","runtimeHandler":"","runtimeType":"io.containerd.runc.v2",

@@ -36,7 +36,8 @@ impl Poller {
                 self.containers.remove(&container);
                 return Ok(());
             }
-            Err(Failure::Refused(Trouble { text: error, .. })) => {
+            Err(Failure::Refused(trouble) | Failure::Lacking(trouble)) => {
+                let error = trouble.text;
                 debug!(%container, error, "a container's status could not be had");
                 return Ok(());
             }
@@ -77,7 +78,7 @@ impl Poller {
                         None => Err("the runtime names no process".to_owned()),
                     }
                 }
-                Err(Failure::Refused(trouble)) => Err(trouble.text),
+                Err(Failure::Refused(trouble) | Failure::Lacking(trouble)) => Err(trouble.text),
                 Err(Failure::NotFound) => Err("the runtime does not know it".to_owned()),
                 Err(broken) => return Err(broken.into()),
             },
@@ -114,7 +115,8 @@ impl Poller {
                 let status = sandbox_status(sandbox, asked, &raw, info.unwrap_or_default());
                 CriEvent::SandboxStatus(status)
             }
-            Err(Failure::NotFound) => return Ok(()),
+            // A runtime without the call says nothing of the sandbox.
+            Err(Failure::NotFound | Failure::Lacking(_)) => return Ok(()),
             Err(Failure::Refused(trouble)) => {
                 debug!(%sandbox, error = trouble.text, "a sandbox' status could not be had");
                 match trouble.code() {
