@@ -1,6 +1,8 @@
 //! The wiring: adapters in, one event loop, adapters out. One thread: a node's deaths are few,
 //! and what the kernel tells waits in its rings.
 
+mod log;
+
 use crate::{
     clock,
     config::{Config, Sources},
@@ -8,7 +10,9 @@ use crate::{
     domain::{
         engine::{Engine, Settings},
         input::{CriEvent, Input, Received},
-        observation::{ContainerDeath, Holdout, Observation, PodTermination, ProcessesWanted},
+        leak::Leak,
+        observation::{Observation, ProcessesWanted},
+        time::Anchor,
     },
     health::Health,
     history::History,
@@ -17,7 +21,7 @@ use crate::{
     metrics::{Adapter, Metrics, SourceCounters},
     procfs,
     recording::{self, Recorder},
-    report,
+    state::State,
 };
 use anyhow::Context;
 use std::{
@@ -32,7 +36,7 @@ use tokio::{
     task::JoinSet,
     time::{MissedTickBehavior, interval, timeout},
 };
-use tracing::{debug, error, info, warn};
+use tracing::{debug, info, warn};
 
 /// Inputs that may wait for the engine: beyond that the adapters wait, and the kernel's rings
 /// fill (which is counted).
@@ -42,6 +46,8 @@ const BATCH: usize = 256;
 /// Requests that may wait for an adapter; more are dropped and counted: they are hints, and
 /// polling finds the same a little later.
 const REQUESTS: usize = 1024;
+/// Lines about leaks in one second; what is more is counted in one line.
+const LEAK_LINES: usize = 50;
 /// The engine's ticks.
 const TICK: Duration = Duration::from_secs(1);
 /// What the adapters get to detach and end after a SIGTERM.
@@ -69,6 +75,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let shared = Arc::new(Shared {
         health: Mutex::new(Health::new(config.sources.kube.is_some(), clock::boot_now())),
         history: Mutex::new(History::new(config.history)),
+        leaks: Mutex::default(),
         metrics: Metrics::new()
             .and_then(Metrics::with_process)
             .context("the metrics' catalogue")?,
@@ -80,7 +87,17 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     info!(address = %address, version = env!("CARGO_PKG_VERSION"), "listening");
 
     let record = config.record.map(Record::prepare).transpose()?;
-    let settings = Settings { settle: config.settle, ..Settings::new(clock::anchor()) };
+    let boot_id = config.sources.cri.host_root.join("proc/sys/kernel/random/boot_id");
+    let boot_id = std::fs::read_to_string(boot_id).ok();
+    let state = config.leaks.state_dir.as_deref();
+    let state = state.map(|dir| State::open(dir, boot_id)).transpose()?;
+    let recalled = state.as_ref().map(State::recall).transpose()?.unwrap_or_default();
+    let settings = Settings {
+        anchor: clock::anchor(),
+        settle: config.settle,
+        leak_threshold: config.leaks.threshold,
+        uses_api: config.sources.kube.is_some(),
+    };
     let started = tokio::select! {
         started = start_kernel(config.sources.kernel.clone()) => started?,
         () = stop.wait() => return Ok(()),
@@ -88,7 +105,21 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let recorder =
         record.map(|record| record.start(&settings, &started.report(), &shared)).transpose()?;
     let (mut adapters, inputs, outputs) = Adapters::start(started, config.sources, &shared);
-    let mut events = EventLoop { engine: Engine::new(settings), shared, outputs, recorder };
+    let mut events = EventLoop {
+        engine: Engine::new(settings),
+        shared,
+        outputs,
+        recorder,
+        anchor: settings.anchor,
+        leak_series: config.leaks.series,
+        leak_lines: 0,
+        state,
+    };
+    if !recalled.is_empty() {
+        info!(leaks = recalled.len(), "an earlier run had found leaks (--state-dir)");
+        let input = Input::Recalled { leaks: recalled };
+        events.take(Received { at: clock::boot_now(), input });
+    }
     let result = events.turn(inputs, &mut adapters, stop.wait()).await;
 
     let recorder = events.recorder.take();
@@ -170,12 +201,17 @@ impl Record {
             hierarchy: kernel.hierarchy.clone(),
             hooks: kernel.hooks.iter().map(|(hook, how)| ((*hook).into(), how.is_ok())).collect(),
         };
-        let header = recording::Header::new(settings.anchor, settings.settle, node);
+        let header = recording::Header::new(settings, node);
         let counters = Arc::new(recording::Counters::default());
         shared.metrics.watch_recording(counters.clone());
         Recorder::start(self.file, header, self.options.limit, counters)
             .context("no thread can be had for the recording")
     }
+}
+
+/// Says on the log why `run` failed, with every reason down to the first.
+pub fn log_failure(failure: &anyhow::Error) {
+    tracing::error!("{failure:#}");
 }
 
 /// The two signals that end a service.
@@ -283,6 +319,11 @@ struct EventLoop {
     shared: Arc<Shared>,
     outputs: Outputs,
     recorder: Option<Recorder>,
+    anchor: Anchor,
+    leak_series: usize,
+    /// Lines about leaks since the last tick.
+    leak_lines: usize,
+    state: Option<State>,
 }
 
 impl EventLoop {
@@ -321,7 +362,42 @@ impl EventLoop {
 
     fn tick(&mut self) {
         self.take(Received { at: clock::boot_now(), input: Input::Tick });
-        self.shared.metrics.engine(&self.engine.gauges());
+        let gauges = self.engine.gauges();
+        self.shared.metrics.engine(&gauges);
+        let judgement = gauges.leaks.judgement;
+        lock(&self.shared.health).judge(judgement);
+        if lock(&self.shared.leaks).judge(judgement) {
+            log::judgement(judgement);
+        }
+        self.leaks_changed();
+    }
+
+    /// Once a tick at the most, however many there are.
+    fn leaks_changed(&mut self) {
+        let more = std::mem::take(&mut self.leak_lines).saturating_sub(LEAK_LINES);
+        if more > 0 {
+            log::more_leaks(more);
+        }
+        let (list, recollections) = {
+            let mut standing = lock(&self.shared.leaks);
+            if !standing.take_news() {
+                return;
+            }
+            (standing.list(), standing.recollections(&self.anchor))
+        };
+        self.shared.metrics.leaked(&list.leaks, self.leak_series);
+        if let Some(state) = &self.state
+            && let Err(error) = state.keep(recollections)
+        {
+            warn!(%error, "since when leaks are observed could not be kept (--state-dir)");
+        }
+    }
+
+    fn log_leak(&mut self, leak: &Leak, gone: bool) {
+        self.leak_lines += 1;
+        if self.leak_lines <= LEAK_LINES {
+            log::leak(leak, gone);
+        }
     }
 
     fn take(&mut self, received: Received) {
@@ -343,15 +419,15 @@ impl EventLoop {
         }
     }
 
-    fn say(&self, observation: Observation) {
+    fn say(&mut self, observation: Observation) {
         self.shared.metrics.record(&observation);
         match observation {
             Observation::ContainerDied(death) => {
-                log_death(&death);
+                log::death(&death);
                 lock(&self.shared.history).died(*death);
             }
             Observation::PodTerminated(account) => {
-                log_termination(&account);
+                log::termination(&account);
                 lock(&self.shared.history).put(*account, false);
             }
             Observation::PodAmended(account, reason) => {
@@ -368,12 +444,20 @@ impl EventLoop {
                 self.command(kernel::Command::AllowSignal { cgroup, signal });
             }
             Observation::ProcessesWanted(wanted) => self.look(wanted),
-            Observation::Unkillable(holdout) => log_holdout(&holdout),
-            Observation::PodsWanted(_)
-            | Observation::SandboxStatusWanted(_)
-            | Observation::LeakFound(_)
-            | Observation::LeakChanged(_)
-            | Observation::LeakGone(_) => {}
+            Observation::Unkillable(holdout) => log::holdout(&holdout),
+            Observation::SandboxStatusWanted(sandbox) => {
+                self.ask(cri::Request::SandboxStatus(sandbox));
+            }
+            Observation::PodsWanted(_) => {}
+            Observation::LeakFound(leak) => {
+                self.log_leak(&leak, false);
+                lock(&self.shared.leaks).put(leak);
+            }
+            Observation::LeakChanged(leak) => lock(&self.shared.leaks).put(leak),
+            Observation::LeakGone(leak) => {
+                self.log_leak(&leak, true);
+                lock(&self.shared.leaks).gone(&leak.key);
+            }
         }
     }
 
@@ -395,54 +479,4 @@ impl EventLoop {
             self.shared.metrics.request_dropped(Adapter::Kernel);
         }
     }
-}
-
-/// The one line that is needed while it still hangs: its account comes when it has ended.
-fn log_holdout(holdout: &Holdout) {
-    let pod = holdout.pod.as_ref();
-    warn!(
-        target: "coroner::unkillable",
-        namespace = pod.map(|pod| pod.namespace.as_str()),
-        pod = pod.map(|pod| pod.name.as_str()),
-        container = holdout.container.as_ref().map(|id| id.as_str()),
-        over = holdout.over,
-        detail = holdout.detail,
-        "a container that SIGKILL did not end"
-    );
-}
-
-fn log_termination(account: &PodTermination) {
-    let line = report::log_line(account);
-    info!(
-        target: "coroner::termination",
-        namespace = line.namespace,
-        pod = line.pod,
-        uid = line.uid,
-        cause = line.cause,
-        seconds = line.seconds,
-        verdicts = line.verdicts,
-        phases = line.phases,
-        findings = line.findings,
-        truncated = line.truncated,
-        incomplete = line.incomplete,
-        "terminated"
-    );
-}
-
-/// Only for debugging: the pod's line tells its containers' verdicts.
-fn log_death(death: &ContainerDeath) {
-    debug!(
-        target: "coroner::death",
-        container = death.name,
-        id = death.id.as_str(),
-        verdict = %death.verdict,
-        cause = %death.cause,
-        proof = death.proof.sentence,
-        "died"
-    );
-}
-
-/// Says on the log why `run` failed, with every reason down to the first.
-pub fn log_failure(failure: &anyhow::Error) {
-    error!("{failure:#}");
 }

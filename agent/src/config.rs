@@ -2,7 +2,7 @@
 //! that the rules are pure; nothing binds or attaches before they have passed.
 
 use crate::{
-    cli::args::{RunArgs, SourceArgs},
+    cli::args::{LeakArgs, RunArgs, SourceArgs},
     cri, kernel, kube, recording,
 };
 use std::{
@@ -22,6 +22,16 @@ pub const CRI_SOCKETS: [&str; 4] = [
 
 /// More would only be memory: each is some kilobytes.
 const MAX_HISTORY: usize = 100_000;
+/// Shorter, and the kubelet's own clean-up would be called a leak.
+const MIN_THRESHOLD: Duration = Duration::from_secs(1);
+/// Longer, and nobody would ever hear of a leak.
+const MAX_THRESHOLD: Duration = Duration::from_secs(7 * 24 * 3600);
+/// More would burden whoever scrapes all nodes.
+const MAX_SERIES: usize = 10_000;
+/// What /proc keeps of a process' name (`TASK_COMM_LEN` − 1).
+const MAX_COMM: usize = 15;
+/// The kubelet's process: itself, or what k3s and MicroK8s have made it a part of.
+pub const KUBELETS: [&str; 4] = ["kubelet", "k3s-server", "k3s-agent", "kubelite"];
 /// Longer, and a termination would be told long after it mattered.
 const MAX_SETTLE: Duration = Duration::from_secs(600);
 /// Faster would be load on the runtime without better times: the kernel tells the moments.
@@ -40,8 +50,23 @@ pub struct Config {
     pub settle: Duration,
     /// Where the inputs are recorded, if they are.
     pub record: Option<recording::Options>,
+    /// What counts as left behind.
+    pub leaks: Leaks,
     /// The sources.
     pub sources: Sources,
+}
+
+/// What counts as left behind, and what becomes of that.
+#[derive(Clone, Debug)]
+pub struct Leaks {
+    /// How long something must look like a leak before it is one.
+    pub threshold: Duration,
+    /// Leaked sandboxes with a series of their own.
+    pub series: usize,
+    /// Where it is kept since when they are observed.
+    pub state_dir: Option<PathBuf>,
+    /// Names of the kubelet's process.
+    pub kubelet: Vec<String>,
 }
 
 /// The sources of evidence.
@@ -130,6 +155,17 @@ pub enum ConfigError {
     #[error("--debug-bpf needs a debug build: this one's kernel programs carry no diagnostics")]
     DebugBpf,
     /// Out of bounds.
+    #[error("--leak-threshold {0:?}: give from {MIN_THRESHOLD:?} to seven days")]
+    Threshold(Duration),
+    /// Out of bounds.
+    #[error("--leak-series {0}: at most {MAX_SERIES}")]
+    Series(usize),
+    /// Not a process' name.
+    #[error(
+        "--kubelet-process {0:?}: give the name as /proc/PID/comm has it, at most {MAX_COMM} bytes"
+    )]
+    Kubelet(String),
+    /// Out of bounds.
     #[error("--history {0}: at most {MAX_HISTORY} terminations can be kept")]
     History(usize),
     /// Out of bounds.
@@ -165,6 +201,7 @@ impl Config {
         if busy < MIN_POLL || busy > idle {
             return Err(ConfigError::Polls { busy, idle });
         }
+        let leaks = Leaks::validate(&args.leaks)?;
         sources.kernel.debug_bpf = args.debug_bpf;
         sources.cri.busy = busy;
         sources.cri.idle = idle;
@@ -176,8 +213,30 @@ impl Config {
                 .record
                 .clone()
                 .map(|file| recording::Options { file, limit: args.record_limit.into() }),
+            leaks,
             sources,
         })
+    }
+}
+
+impl Leaks {
+    fn validate(args: &LeakArgs) -> Result<Self, ConfigError> {
+        let threshold = args.leak_threshold;
+        if !(MIN_THRESHOLD..=MAX_THRESHOLD).contains(&threshold) {
+            return Err(ConfigError::Threshold(threshold));
+        }
+        if args.leak_series > MAX_SERIES {
+            return Err(ConfigError::Series(args.leak_series));
+        }
+        let kubelet = match &args.kubelet_process {
+            None => KUBELETS.map(str::to_owned).to_vec(),
+            Some(name) if name.is_empty() || name.len() > MAX_COMM => {
+                return Err(ConfigError::Kubelet(name.clone()));
+            }
+            Some(name) => vec![name.clone()],
+        };
+        let state_dir = args.state_dir.clone();
+        Ok(Self { threshold, series: args.leak_series, state_dir, kubelet })
     }
 }
 
@@ -346,6 +405,17 @@ mod tests {
                 "--no-api --ring-bytes 4095MiB",
                 &host(),
                 ConfigError::Ring { given: 4095 << 20, page_size: 4096, nearest: 1 << 30 },
+            ),
+            (
+                "--no-api --leak-threshold 999ms",
+                &host(),
+                ConfigError::Threshold(Duration::from_millis(999)),
+            ),
+            ("--no-api --leak-series 10001", &host(), ConfigError::Series(10_001)),
+            (
+                "--no-api --kubelet-process a-name-of-16-chars",
+                &host(),
+                ConfigError::Kubelet("a-name-of-16-chars".into()),
             ),
             ("--no-api --history 100001", &host(), ConfigError::History(100_001)),
             ("--no-api --settle 601s", &host(), ConfigError::Settle(Duration::from_secs(601))),

@@ -4,6 +4,7 @@
 use crate::{
     domain::{
         input::{ApiEvent, CriEvent, Input, LossKind, Received},
+        leak::Judgement,
         time::BootTime,
     },
     kernel::StartReport,
@@ -23,6 +24,7 @@ pub struct Health {
     cri: Source,
     api: Option<Source>,
     losses: BTreeMap<LossKind, LossState>,
+    judgement: Judgement,
     ticked: BootTime,
 }
 
@@ -54,7 +56,7 @@ pub enum State {
 /// One part of the agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Part {
-    /// `kernel`, `cri`, `api`, `losses`.
+    /// `kernel`, `cri`, `api`, `leaks`, `losses`.
     pub part: &'static str,
     /// How it is.
     pub state: State,
@@ -82,6 +84,7 @@ impl Health {
             cri: Source::Waiting,
             api: with_api.then_some(Source::Waiting),
             losses: BTreeMap::new(),
+            judgement: Judgement::default(),
             ticked: now,
         }
     }
@@ -89,6 +92,11 @@ impl Health {
     /// The kernel side has started.
     pub fn kernel_started(&mut self, report: StartReport) {
         self.kernel = Some(report);
+    }
+
+    /// How the judge of leaks is.
+    pub fn judge(&mut self, judgement: Judgement) {
+        self.judgement = judgement;
     }
 
     /// Learns from an input as it passes.
@@ -152,6 +160,7 @@ impl Health {
             Some(api) => parts.push(source_part("api", api, now)),
             None => parts.push(Part::ok("api", "not used (--no-api)")),
         }
+        parts.push(self.leak_part());
         parts.push(self.loss_part(now));
         Readiness { ready: parts.iter().all(|part| part.state != State::Failing), parts }
     }
@@ -189,6 +198,40 @@ impl Health {
             todo: "run `coroner doctor` on this node: it says what this kernel or its privileges \
                    lack",
         }
+    }
+
+    /// That leaks cannot be judged is unready only where it is the configuration's fault: outages
+    /// have parts of their own.
+    fn leak_part(&self) -> Part {
+        let (state, detail, todo) = match self.judgement {
+            Judgement::Possible => return Part::ok("leaks", "judged"),
+            Judgement::NoApi => return Part::ok("leaks", "not judged (--no-api)"),
+            Judgement::Starting => (State::Degraded, "not judged yet: sources are awaited", ""),
+            Judgement::ApiOutOfSync => {
+                (State::Degraded, "not judged: the watch of this node's pods is out of sync", "")
+            }
+            Judgement::CriUnreachable => {
+                (State::Degraded, "not judged: the container runtime does not answer", "")
+            }
+            Judgement::NodeUnknown => (
+                State::Degraded,
+                "not judged: the Node object, or this machine's boot id, could not be read",
+                "allow the agent to get nodes (RBAC), and mount the host's /proc",
+            ),
+            Judgement::NodeMissing => (
+                State::Failing,
+                "not judged: there is no Node object of this name",
+                "check --node (NODE_NAME): with a wrong name every sandbox would seem left behind",
+            ),
+            Judgement::NodeForeign => (
+                State::Failing,
+                "not judged: the Node object of this name is another machine's, or its kubelet has \
+                 not reported since this machine booted",
+                "check --node (NODE_NAME), and that the kubelet runs: its bootID must be this \
+                 machine's",
+            ),
+        };
+        Part { part: "leaks", state, detail: detail.to_owned(), todo }
     }
 
     fn loss_part(&self, now: BootTime) -> Part {
@@ -377,7 +420,7 @@ mod tests {
         let lost = |kind| Input::Lost(Loss { kind, count: 3 });
         health.note(&at(10, lost(LossKind::DetailRingFull)));
         assert_eq!(failing(&health, 11), [""; 0]);
-        assert_eq!(health.readiness(secs_boot(11)).parts[3].state, State::Degraded);
+        assert_eq!(health.readiness(secs_boot(11)).parts[4].state, State::Degraded);
         health.note(&at(10, lost(LossKind::CgroupMapFull)));
         assert_eq!(failing(&health, 11), ["losses"]);
         assert_eq!(failing(&health, 611), [""; 0], "forgotten after ten minutes");

@@ -8,6 +8,7 @@ use crate::{
     },
     health::Health,
     history::History,
+    leaks::Standing,
     metrics::Metrics,
 };
 use axum::{
@@ -33,6 +34,8 @@ const INDEX: &str = "coroner: how long pods take to die on this node, and how th
 /api/v1/terminations         recent pod terminations, newest first
                              ?namespace=NAMESPACE &pod=NAME &limit=N
 /api/v1/terminations/UID     the last termination of one pod; ?life=N for an earlier life
+/api/v1/leaks                what was left behind, the oldest first, and whether that can be judged
+                             ?namespace=NAMESPACE &pod=NAME &limit=N
 /api/v1/deaths               recent deaths of containers, also in pods that go on, newest first
                              ?namespace=NAMESPACE &pod=NAME &limit=N
 ";
@@ -45,6 +48,8 @@ pub struct Shared {
     pub health: Mutex<Health>,
     /// The last terminations.
     pub history: Mutex<History>,
+    /// The leaks that are certain.
+    pub leaks: Mutex<Standing>,
     /// The metrics.
     pub metrics: Metrics,
 }
@@ -72,6 +77,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/readyz", get(readyz))
         .route("/api/v1/terminations", get(terminations))
         .route("/api/v1/terminations/{uid}", get(termination))
+        .route("/api/v1/leaks", get(leaks))
         .route("/api/v1/deaths", get(deaths))
         .fallback(async || no(StatusCode::NOT_FOUND, "no such page; / lists what there is"))
         .method_not_allowed_fallback(async || no(StatusCode::METHOD_NOT_ALLOWED, "only GET"))
@@ -169,6 +175,16 @@ async fn deaths(
         .cloned()
         .collect();
     Json(found).into_response()
+}
+
+async fn leaks(
+    State(shared): State<Arc<Shared>>,
+    Parameters(query): Parameters<ListQuery>,
+) -> Response {
+    let mut list = lock(&shared.leaks).list();
+    list.leaks.retain(|leak| query.wants(leak.pod.as_ref()));
+    list.leaks.truncate(query.limit.unwrap_or(usize::MAX));
+    Json(list).into_response()
 }
 
 async fn terminations(

@@ -2,7 +2,7 @@
 
 use crate::{
     domain::{
-        engine::{Engine, Settings},
+        engine::Engine,
         input::{ApiEvent, CriEvent, Input, Received},
         observation::{Observation, PodRef, PodTermination},
         time::BootTime,
@@ -36,7 +36,7 @@ pub struct Replay {
 impl Replay {
     /// An engine as the recorded agent had it.
     pub fn new(header: &Header) -> Self {
-        let settings = Settings { settle: header.settle(), ..Settings::new(header.clock) };
+        let settings = header.settings();
         Self {
             engine: Engine::new(settings),
             history: History::new(usize::MAX),

@@ -190,6 +190,7 @@ fn agent(accounts: usize) -> String {
     let shared = Arc::new(Shared {
         health: Mutex::new(Health::new(false, clock::boot_now())),
         history: Mutex::new(history),
+        leaks: Mutex::default(),
         metrics: Metrics::new().unwrap(),
     });
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

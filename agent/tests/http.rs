@@ -47,6 +47,7 @@ fn agent() -> Arc<Shared> {
     Arc::new(Shared {
         health: Mutex::new(Health::new(true, clock::boot_now())),
         history: Mutex::new(history),
+        leaks: Mutex::default(),
         metrics: Metrics::new().unwrap(),
     })
 }

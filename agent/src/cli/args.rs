@@ -129,9 +129,34 @@ pub struct RunArgs {
     /// Log the kernel programs' own diagnostics (debug builds only).
     #[arg(long, env = "CORONER_DEBUG_BPF", value_parser = BoolishValueParser::new())]
     pub debug_bpf: bool,
+    /// When something counts as left behind.
+    #[command(flatten)] // these two last: their headings hold for what follows
+    pub leaks: LeakArgs,
     /// Where the evidence comes from.
-    #[command(flatten)] // last: its heading holds for what follows
+    #[command(flatten)]
     pub sources: SourceArgs,
+}
+
+/// When something counts as left behind, and what becomes of that.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "What was left behind")]
+pub struct LeakArgs {
+    /// How long something must look like a leak before it is one. Counted only while watch,
+    /// runtime and Node object are in sync: an outage pauses it.
+    #[arg(long, env = "CORONER_LEAK_THRESHOLD", value_name = "DURATION", default_value = "5m")]
+    #[arg(value_parser = parse_duration)]
+    pub leak_threshold: Duration,
+    /// Leaked sandboxes that get a metric series with their identity; the others are only counted.
+    #[arg(long, env = "CORONER_LEAK_SERIES", value_name = "N", default_value_t = 50)]
+    pub leak_series: usize,
+    /// Keep here since when leaks are observed, so that a restart of the agent does not begin that
+    /// anew. Made if it is not there.
+    #[arg(long, env = "CORONER_STATE_DIR", value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Name of the kubelet's process, where it has another than any distribution gives it (comm, at
+    /// most 15 bytes) [default: kubelet, k3s-server, k3s-agent, kubelite].
+    #[arg(long, env = "CORONER_KUBELET_PROCESS", value_name = "NAME")]
+    pub kubelet_process: Option<String>,
 }
 
 /// Flags of `coroner doctor`.

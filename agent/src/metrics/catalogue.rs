@@ -173,6 +173,34 @@ catalogue! {
     unkillable: GaugeVec = "coroner_containers_unkillable", "", ["state"],
         "Containers that are alive long after SIGKILL, by the state of what is left of them: \
          uninterruptible hangs in the kernel. The log says where.";
+    leaked_sandboxes: GaugeVec = "coroner_leaked_sandboxes", "", ["class"],
+        "Sandboxes that were left behind on this node, by what of them is wrong.";
+    orphans: GaugeVec = "coroner_orphans", "", ["kind"],
+        "Shims, network namespaces and pods' cgroups that no sandbox and no pod knows.";
+    stuck_terminating: GaugeVec = "coroner_pods_stuck_terminating", "", ["reason"],
+        "Pods whose object is still there long after its deadline, by what they wait for.";
+    leak_causes: GaugeVec = "coroner_leaks", "", ["cause"],
+        "All that was left behind on this node (sandboxes, orphans, stuck pods), by likely cause.";
+    leaked_ips: GaugeVec = "coroner_leaked_sandbox_ips", "", [],
+        "Addresses that leaked sandboxes hold.";
+    leaked_created: GaugeVec = "coroner_leaked_sandbox_created_timestamp_seconds", "seconds",
+        ["namespace", "pod", "uid", "sandbox", "class", "cause"],
+        "When a leaked sandbox was made; exists only while the leak does, for the oldest ones up \
+         to --leak-series.";
+    leaked_unlisted: GaugeVec = "coroner_leaked_sandboxes_without_series", "", [],
+        "Leaked sandboxes beyond --leak-series: counted, but without a series of their own.";
+    leak_suspects: GaugeVec = "coroner_leak_suspects", "", [],
+        "What looks like a leak and has not been confirmed yet: it may only be late.";
+    leaks_found: IntCounterVec = "coroner_leaks_found_total", "", ["class"],
+        "Leaks that became certain.";
+    leaks_gone: IntCounterVec = "coroner_leaks_gone_total", "", ["class"],
+        "Leaks that are gone.";
+    leak_judgement: GaugeVec = "coroner_leak_judgement", "", ["state"],
+        "1 for the state that judging leaks is in: possible, or why it is suspended.";
+    leak_judged: IntCounterVec = "coroner_leak_judged_seconds_total", "seconds", [],
+        "Time in which all sources were in sync, so that leaks could be judged.";
+    leak_contradictions: IntCounterVec = "coroner_leak_contradictions_total", "", [],
+        "Suspects that the apiserver, asked past the watch, has cleared.";
     cri_connected: GaugeVec = "coroner_cri_connected", "", [],
         "1 while the container runtime answers.";
     api_in_sync: GaugeVec = "coroner_api_in_sync", "", [],

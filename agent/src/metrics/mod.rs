@@ -11,13 +11,17 @@ use crate::{
     domain::{
         engine::Gauges,
         input::{Input, LossKind, Received, TaskState},
+        leak::{Judgement, Leak, LeakCause, LeakClass, LeakKey, StuckReason},
+        leaks::LeakGauges,
         observation::{
             Amendment, Cause, ContainerDeath, Contradiction, Finding, FindingKind, MilestoneKind,
-            Observation, PhaseKind, PodTermination,
+            Observation, PhaseKind, PodRef, PodTermination,
         },
     },
     health::Health,
-    kernel, kube, procfs, recording,
+    kernel, kube,
+    leaks::since,
+    procfs, recording,
 };
 use catalogue::Families;
 use prometheus::{Encoder, IntCounter, IntCounterVec, Registry, TextEncoder};
@@ -125,6 +129,10 @@ impl Metrics {
         for reason in [Amendment::SandboxRemoved, Amendment::LateEvidence] {
             of.amendments.with_label_values(&[amendment(reason)]);
         }
+        for class in LeakClass::ALL {
+            of.leaks_found.with_label_values(&[class.as_str()]);
+            of.leaks_gone.with_label_values(&[class.as_str()]);
+        }
         for source in ["kernel", "cri", "api", "proc", "host", "lost", "tick"] {
             of.inputs.with_label_values(&[source]);
         }
@@ -188,6 +196,72 @@ impl Metrics {
             let count = gauges.unkillable.get(state).copied().unwrap_or_default();
             of.unkillable.with_label_values(&[state.as_str()]).set(count as f64);
         }
+        self.leaks(&gauges.leaks);
+    }
+
+    fn leaks(&self, gauges: &LeakGauges) {
+        let of = &self.families;
+        let count = |wanted: &dyn Fn(LeakClass, LeakCause) -> bool| -> f64 {
+            let told = gauges.told.iter().filter(|((class, cause), _)| wanted(*class, *cause));
+            told.map(|(_, count)| *count).sum::<usize>() as f64
+        };
+        for class in LeakClass::ALL {
+            let found = count(&|of, _| of == *class);
+            match class.orphan() {
+                Some(kind) => of.orphans.with_label_values(&[kind]).set(found),
+                None if class.is_sandbox() => {
+                    of.leaked_sandboxes.with_label_values(&[class.as_str()]).set(found);
+                }
+                None => {} // by its reason, below
+            }
+        }
+        for cause in LeakCause::ALL {
+            let found = count(&|_, of| of == *cause);
+            of.leak_causes.with_label_values(&[cause.as_str()]).set(found);
+        }
+        for reason in StuckReason::ALL {
+            let stuck = gauges.stuck.get(reason).copied().unwrap_or_default();
+            of.stuck_terminating.with_label_values(&[reason.as_str()]).set(stuck as f64);
+        }
+        for state in Judgement::ALL {
+            let on = if gauges.judgement == *state { 1.0 } else { 0.0 };
+            of.leak_judgement.with_label_values(&[state.as_str()]).set(on);
+        }
+        of.leaked_ips.with_label_values::<&str>(&[]).set(gauges.ips as f64);
+        of.leak_suspects.with_label_values::<&str>(&[]).set(gauges.suspects as f64);
+        raise(&of.leak_judged.with_label_values::<&str>(&[]), gauges.watched.as_secs());
+        let contradicted = of.leak_contradictions.with_label_values::<&str>(&[]);
+        raise(&contradicted, gauges.contradicted);
+    }
+
+    /// The leaks that are certain have changed: the oldest sandboxes, up to `bound`, get a series.
+    pub fn leaked(&self, leaks: &[Arc<Leak>], bound: usize) {
+        let of = &self.families;
+        of.leaked_created.reset();
+        let sandboxes = leaks.iter().filter_map(|leak| match &leak.key {
+            LeakKey::Sandbox { id } => Some((leak, id)),
+            _ => None,
+        });
+        let mut without = 0;
+        for (place, (leak, id)) in sandboxes.enumerate() {
+            if place >= bound {
+                without += 1;
+                continue;
+            }
+            let name = |of: fn(&PodRef) -> &str| leak.pod.as_ref().map(of).unwrap_or_default();
+            let created = since(leak).0 as f64 / 1e9;
+            of.leaked_created
+                .with_label_values(&[
+                    name(|pod| &pod.namespace),
+                    name(|pod| &pod.name),
+                    name(|pod| pod.uid.as_str()),
+                    id.as_str(),
+                    leak.class.as_str(),
+                    leak.cause.kind.as_str(),
+                ])
+                .set(created);
+        }
+        of.leaked_unlisted.with_label_values::<&str>(&[]).set(without as f64);
     }
 
     /// A request could not be handed over.
@@ -215,9 +289,13 @@ impl Metrics {
             | Observation::Unkillable(_)
             | Observation::PodsWanted(_)
             | Observation::SandboxStatusWanted(_)
-            | Observation::LeakFound(_)
-            | Observation::LeakChanged(_)
-            | Observation::LeakGone(_) => {}
+            | Observation::LeakChanged(_) => {}
+            Observation::LeakFound(leak) => {
+                self.families.leaks_found.with_label_values(&[leak.class.as_str()]).inc();
+            }
+            Observation::LeakGone(leak) => {
+                self.families.leaks_gone.with_label_values(&[leak.class.as_str()]).inc();
+            }
         }
     }
 

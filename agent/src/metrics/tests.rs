@@ -1,6 +1,9 @@
 use super::*;
 use crate::{domain::time::BootTime, kernel::StartReport, report::samples};
 
+/// The one family with an identity.
+const LEAKED: &str = "coroner_leaked_sandbox_created_timestamp_seconds";
+
 fn health() -> Health {
     let mut health = Health::new(true, BootTime(0));
     let hooks = [("cgroup_mkdir", Ok(()))].into();
@@ -34,9 +37,27 @@ fn seen() -> Metrics {
     let amended = samples::with_sandbox_removed(account);
     metrics.record(&Observation::PodAmended(Box::new(amended), Amendment::SandboxRemoved));
     metrics.input(&Received { at: BootTime(1), input: Input::Tick });
+    let leaks = LeakGauges {
+        judgement: Judgement::Possible,
+        watched: Duration::from_secs(77),
+        suspects: 3,
+        told: [
+            ((LeakClass::NotreadyNoPod, LeakCause::PodWorkerStuck), 2),
+            ((LeakClass::OrphanNetns, LeakCause::RuntimeForgot), 1),
+        ]
+        .into(),
+        stuck: [(StuckReason::Finalizer, 4)].into(),
+        ips: 5,
+        contradicted: 6,
+    };
+    let leaked = Arc::new(samples::leaked());
+    metrics.record(&Observation::LeakFound(Arc::clone(&leaked)));
+    metrics.record(&Observation::LeakGone(Arc::clone(&leaked)));
+    metrics.leaked(&[leaked, Arc::new(samples::stuck())], 50);
     let losses = [(LossKind::DetailRingFull, 5)].into();
     let unkillable = [(TaskState::Uninterruptible, 2)].into();
-    let gauges = Gauges { cgroups: 4, terminating: 1, losses, unkillable, ..Gauges::default() };
+    let gauges =
+        Gauges { cgroups: 4, terminating: 1, losses, unkillable, leaks, ..Gauges::default() };
     metrics.engine(&gauges);
     metrics.engine(&gauges); // the same again adds nothing
     metrics.request_dropped(Adapter::Cri);
@@ -63,7 +84,10 @@ fn names_follow_the_rules_of_prometheus() {
         }
         assert!(entry.help.ends_with('.'), "{name}: the help is a sentence");
         for label in entry.labels {
-            assert!(!matches!(*label, "le" | "job" | "instance" | "pod" | "uid"), "{name}");
+            assert!(!matches!(*label, "le" | "job" | "instance"), "{name}");
+            // Identity only in a series that exists no longer than the thing it names.
+            let identity = matches!(*label, "pod" | "uid" | "sandbox");
+            assert!(!identity || name == LEAKED, "{name}");
         }
         if let Kind::Histogram(buckets) = entry.kind {
             assert!(buckets.0.is_sorted_by(|a, b| a < b), "{name}");
@@ -130,4 +154,27 @@ fn namespaces_are_bounded() {
 fn the_process_is_measured_too() {
     let metrics = Metrics::new().unwrap().with_process().unwrap();
     assert!(scrape(&metrics).contains("process_resident_memory_bytes "));
+}
+
+#[test]
+fn series_with_an_identity_are_bounded_and_go_with_the_leak() {
+    let metrics = Metrics::new().unwrap();
+    let leaks: Vec<_> = (0..5)
+        .map(|n| {
+            let mut leak = samples::leaked();
+            leak.key = LeakKey::Sandbox { id: format!("s{n}").as_str().into() };
+            Arc::new(leak)
+        })
+        .collect();
+    let series = |metrics: &Metrics| {
+        scrape(metrics).lines().filter(|line| line.starts_with(&format!("{LEAKED}{{"))).count()
+    };
+    metrics.leaked(&leaks, 3);
+    assert_eq!(series(&metrics), 3);
+    assert!(scrape(&metrics).contains("coroner_leaked_sandboxes_without_series 2\n"));
+    metrics.leaked(&leaks[4..], 3);
+    assert_eq!(series(&metrics), 1);
+    assert!(scrape(&metrics).contains("sandbox=\"s4\""));
+    metrics.leaked(&[], 3);
+    assert_eq!(series(&metrics), 0);
 }

@@ -1,6 +1,7 @@
 //! The lines of a recording.
 
 use crate::domain::{
+    engine::Settings,
     input::Received,
     time::{Anchor, BootTime},
 };
@@ -23,6 +24,12 @@ pub struct Header {
     pub clock: Anchor,
     /// The engine's settle window, ns: a replay needs the same.
     pub settle_ns: u64,
+    /// The threshold of leaks, ns. Recordings of agents that knew no leaks have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leak_threshold_ns: Option<u64>,
+    /// The agent did without the apiserver.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_api: bool,
     /// What is worth knowing of the node when reading a bug report. A replay needs none of it.
     #[serde(default)]
     pub node: Node,
@@ -48,19 +55,29 @@ pub struct Node {
 
 impl Header {
     /// The header of a recording that this version writes.
-    pub fn new(clock: Anchor, settle: Duration, node: Node) -> Self {
+    pub fn new(settings: &Settings, node: Node) -> Self {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Self {
             coroner_recording: VERSION,
             agent: env!("CARGO_PKG_VERSION").to_owned(),
-            clock,
-            settle_ns: u64::try_from(settle.as_nanos()).unwrap_or(u64::MAX),
+            clock: settings.anchor,
+            settle_ns: nanos(settings.settle),
+            leak_threshold_ns: Some(nanos(settings.leak_threshold)),
+            without_api: !settings.uses_api,
             node,
         }
     }
 
-    /// The settle window.
-    pub fn settle(&self) -> Duration {
-        Duration::from_nanos(self.settle_ns)
+    /// The settings that the recording's agent had.
+    pub fn settings(&self) -> Settings {
+        let defaults = Settings::new(self.clock);
+        let threshold = self.leak_threshold_ns.map(Duration::from_nanos);
+        Settings {
+            settle: Duration::from_nanos(self.settle_ns),
+            leak_threshold: threshold.unwrap_or(defaults.leak_threshold),
+            uses_api: !self.without_api,
+            ..defaults
+        }
     }
 }
 

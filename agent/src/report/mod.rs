@@ -3,6 +3,7 @@
 
 mod bars;
 mod explain;
+mod leak;
 mod line;
 #[cfg(test)]
 pub(crate) mod samples;
@@ -11,6 +12,7 @@ mod style;
 mod tests;
 
 pub use explain::explain;
+pub use leak::{age, holds, leak, seconds_between, thing};
 pub use line::{LogLine, log_line};
 pub use style::Style;
 

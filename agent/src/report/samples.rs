@@ -3,11 +3,12 @@
 use crate::domain::{
     ids::{ContainerId, PodUid, Tgid},
     input::{ContainerKind, ExitStatus, Hook, LossKind, Sender},
+    leak::{self, Holds, Leak, LeakCause, LeakClass, LeakKey, LikelyCause, StuckReason},
     observation::{
         Cause, ContainerDeath, Evidence, Finding, FindingKind, Milestone, MilestoneKind, Phase,
         PhaseKind, PodRef, PodTermination, Proof, Source, Verdict,
     },
-    time::BootTime,
+    time::{BootTime, WallTime},
 };
 use std::{path::Path, time::Duration};
 
@@ -240,4 +241,72 @@ pub(crate) fn second_life() -> PodTermination {
     account.phases = phases(&[(PhaseKind::Reap, 1)]);
     account.ended = ms(1);
     account
+}
+
+/// The story of seed 002: stopped, its pod gone, passed by for 92 days.
+pub(crate) fn leaked() -> Leak {
+    let id = "398445f28f116ed45394c18d7697a64dceeef739379d5ac920bbf3fd6cc1bb78";
+    let wall = |seconds: i64| WallTime::from_secs(1_700_000_000 + seconds);
+    let said = |at: Option<i64>, source, sentence: &str| leak::Evidence {
+        at: at.map(wall),
+        source,
+        sentence: sentence.into(),
+    };
+    Leak {
+        class: LeakClass::NotreadyNoPod,
+        key: LeakKey::Sandbox { id: id.into() },
+        pod: Some(pod("web-0")),
+        attempt: Some(0),
+        created: Some(wall(-92 * 86_400)),
+        observed: wall(0),
+        since_start: true,
+        confirmed: wall(300),
+        holds: Holds {
+            netns: Some("/run/netns/cni-7a3f".into()),
+            ips: vec!["10.244.1.17".into()],
+            ..Holds::default()
+        },
+        cause: LikelyCause {
+            kind: LeakCause::PodWorkerStuck,
+            sentence: "kubelet pod worker stuck in terminating (kubernetes#107730): kubelet \
+                       v1.23.1, runtime killed as the object went"
+                .into(),
+        },
+        stuck: None,
+        evidence: vec![
+            said(Some(-4), Source::Api, "its object went"),
+            said(Some(-3), Source::Cri, "its sandbox was no longer ready"),
+            said(Some(299), Source::Api, "the apiserver, asked itself, has no pod of this UID"),
+            said(None, Source::Proc, "the kubelet v1.23.1 (pid 814) has not been restarted since"),
+        ],
+        remedy: vec![
+            "A kubelet that starts anew cleans up all of these at once:".into(),
+            "$ systemctl restart kubelet".into(),
+            "Or by hand, this one only:".into(),
+            format!("$ crictl stopp {id}"),
+            format!("$ crictl rmp {id}"),
+        ],
+    }
+}
+
+/// A pod that a finalizer holds.
+pub(crate) fn stuck() -> Leak {
+    let uid = pod("db-0").uid;
+    Leak {
+        class: LeakClass::StuckTerminating,
+        key: LeakKey::Pod { uid },
+        pod: Some(pod("db-0")),
+        attempt: None,
+        since_start: false,
+        holds: Holds::default(),
+        cause: LikelyCause {
+            kind: LeakCause::Finalizer,
+            sentence: "all is done on this node; the finalizer example.com/hold holds the object"
+                .into(),
+        },
+        stuck: Some(StuckReason::Finalizer),
+        evidence: Vec::new(),
+        remedy: Vec::new(),
+        ..leaked()
+    }
 }

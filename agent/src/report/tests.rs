@@ -103,3 +103,30 @@ fn the_api_body_keeps_its_form() {
     let body = serde_json::to_string_pretty(&with_sandbox_removed(two_containers())).unwrap();
     golden("termination.json", &(body + "\n"));
 }
+
+#[test]
+fn a_leak_in_full() {
+    let now = crate::domain::time::WallTime::from_secs(1_700_000_400);
+    golden("leak.txt", &leak(&leaked(), now, &PLAIN));
+    golden("leak_narrow.txt", &leak(&leaked(), now, &Style { width: 60, ..PLAIN }));
+    golden("leak_stuck.txt", &leak(&stuck(), now, &PLAIN));
+}
+
+#[test]
+fn ages() {
+    let aged = |seconds: i64| {
+        let made = leaked().created.unwrap_or_default();
+        let now = crate::domain::time::WallTime(made.0 + seconds * 1_000_000_000);
+        age(&leaked(), now)
+    };
+    for (seconds, wanted) in [
+        (0, "0s"),
+        (59, "59s"),
+        (60, "1m"),
+        (3_700, "1h 1m"),
+        (90_000, "1d 1h"),
+        (8_000_000, "92d"),
+    ] {
+        assert_eq!(aged(seconds), wanted, "{seconds}");
+    }
+}

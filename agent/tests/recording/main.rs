@@ -51,7 +51,7 @@ fn live(name: &str) -> (Anchor, Vec<Received>) {
 }
 
 fn header(anchor: Anchor) -> Header {
-    Header::new(anchor, SETTLE, Node::default())
+    Header::new(&Settings { settle: SETTLE, ..Settings::new(anchor) }, Node::default())
 }
 
 fn record(anchor: Anchor, inputs: &[Received]) -> Vec<u8> {

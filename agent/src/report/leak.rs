@@ -1,0 +1,117 @@
+//! A leak as text for a person.
+
+use super::{Paint, Style, printable, utc, words, wrap};
+use crate::domain::{
+    leak::{Holds, Leak, LeakCause, LeakKey},
+    time::WallTime,
+};
+use std::fmt::Write;
+
+/// One leak with all that is known of it, and what to do. `now`: for its age.
+pub fn leak(leak: &Leak, now: WallTime, style: &Style) -> String {
+    let mut text = String::new();
+    let of = leak.pod.as_ref().map(|pod| printable(&format!("{}/{}", pod.namespace, pod.name)));
+    let thing = printable(&thing(&leak.key));
+    let name = of.map_or_else(|| thing.clone(), |of| format!("{of}  {thing}"));
+    let class = style.paint(Paint::Bad, &words(leak.class.as_str()));
+    let _ = writeln!(text, "{}  {class}  {}", style.paint(Paint::Strong, &name), age(leak, now));
+    let since = |at: WallTime| utc(at.0, 0).unwrap_or_else(|| "-".to_owned());
+    let created = leak.created.map_or_else(|| "-".to_owned(), since);
+    let observed = match leak.since_start {
+        true => {
+            format!("{} (when the agent started: it may be so for longer)", since(leak.observed))
+        }
+        false => since(leak.observed),
+    };
+    wrap(
+        &mut text,
+        &format!("made {created}, observed as left behind since {observed}"),
+        2,
+        "",
+        style,
+    );
+    let held = holds(&leak.holds);
+    if !held.is_empty() {
+        wrap(&mut text, &format!("holds {held}"), 2, "", style);
+    }
+    if let Some(reason) = leak.stuck {
+        wrap(&mut text, &format!("waits for: {}", words(reason.as_str())), 2, "", style);
+    }
+    let likely = match leak.cause.kind {
+        LeakCause::Unknown => String::new(),
+        kind => format!("{}: ", words(kind.as_str())),
+    };
+    wrap(&mut text, &format!("{likely}{}", leak.cause.sentence), 2, "cause   ", style);
+    for one in &leak.evidence {
+        let at = one.at.and_then(|at| utc(at.0, 3)).unwrap_or_default();
+        let line = format!("{at:<24}  {:<8}  {}", one.source.as_str(), one.sentence);
+        wrap(&mut text, line.trim_start(), if at.is_empty() { 28 } else { 2 }, "", style);
+    }
+    for (n, step) in leak.remedy.iter().enumerate() {
+        let bullet = if n == 0 { "to do   " } else { "        " };
+        // A command is not broken: it is to be copied.
+        match step.starts_with("$ ") {
+            true => {
+                let _ = writeln!(text, "  {bullet}{}", printable(step));
+            }
+            false => wrap(&mut text, step, 2, bullet, style),
+        }
+    }
+    text
+}
+
+/// What it holds, on one line; empty if that is nothing.
+pub fn holds(holds: &Holds) -> String {
+    let mut parts = Vec::new();
+    if let Some(netns) = &holds.netns {
+        parts.push(format!("network namespace {netns}"));
+    }
+    if !holds.ips.is_empty() {
+        parts.push(format!("addresses {}", holds.ips.join(" ")));
+    }
+    if let Some(cgroup) = &holds.cgroup {
+        parts.push(format!("cgroup {cgroup}"));
+    }
+    if !holds.pids.is_empty() {
+        let pids: Vec<_> = holds.pids.iter().map(u32::to_string).collect();
+        parts.push(format!("processes {}", pids.join(" ")));
+    }
+    if !holds.containers.is_empty() {
+        parts.push(format!("containers {}", holds.containers.join(", ")));
+    }
+    printable(&parts.join("; "))
+}
+
+/// What it is, short enough for a column: ids as crictl shortens them.
+pub fn thing(key: &LeakKey) -> String {
+    match key {
+        LeakKey::Sandbox { id } => short(id.as_str()).to_owned(),
+        LeakKey::Shim { pid, id, .. } => format!("{} (pid {pid})", short(id)),
+        LeakKey::Netns { name, .. } => name.clone(),
+        LeakKey::PodCgroup { cgroup, .. } => format!("cgroup {cgroup}"),
+        LeakKey::Pod { uid } => uid.as_str().to_owned(),
+    }
+}
+
+/// The first 13 digits, as crictl shows them.
+fn short(id: &str) -> &str {
+    id.get(..13).unwrap_or(id)
+}
+
+/// Whole seconds from one moment to a later one.
+pub fn seconds_between(from: WallTime, to: WallTime) -> u64 {
+    u64::try_from(to.0.saturating_sub(from.0) / 1_000_000_000).unwrap_or(0)
+}
+
+/// How old it is at a moment, since it was made: `92d`, `4h 10m`, `35s`.
+pub fn age(leak: &Leak, now: WallTime) -> String {
+    let seconds = seconds_between(crate::leaks::since(leak), now);
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m"),
+        (0, _, _) => format!("{hours}h {}m", minutes % 60),
+        (1..=3, _, _) => format!("{days}d {}h", hours % 24),
+        _ => format!("{days}d"),
+    }
+}
