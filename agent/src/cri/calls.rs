@@ -54,6 +54,8 @@ impl Call {
     pub(super) const VERSION: Self = call!("Version");
     pub(super) const LIST_SANDBOXES: Self = call!("ListPodSandbox");
     pub(super) const LIST_CONTAINERS: Self = call!("ListContainers");
+    pub(super) const STREAM_SANDBOXES: Self = call!("StreamPodSandboxes");
+    pub(super) const STREAM_CONTAINERS: Self = call!("StreamContainers");
     pub(super) const CONTAINER_STATUS: Self = call!("ContainerStatus");
     pub(super) const SANDBOX_STATUS: Self = call!("PodSandboxStatus");
 

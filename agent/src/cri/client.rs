@@ -3,9 +3,9 @@
 use super::{
     Counters,
     calls::{Call, Version},
-    convert::{RawContainer, RawSandbox, RawStatus, sandbox_status::RawSandboxStatus},
+    convert::{Nonsense, RawContainer, RawSandbox, RawStatus, sandbox_status::RawSandboxStatus},
     failure::{self, About, Failure, Trouble},
-    messages::{ContainerStatusAnswer, SandboxStatusAnswer},
+    messages::{ContainerStatusAnswer, List, SandboxStatusAnswer},
 };
 use crate::domain::{
     ids::{ContainerId, SandboxId},
@@ -13,10 +13,11 @@ use crate::domain::{
 };
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1::{
-    ContainerFilter, ContainerStatusRequest, ListContainersRequest, ListContainersResponse,
-    ListPodSandboxRequest, ListPodSandboxResponse, PodSandboxFilter, PodSandboxStatusRequest,
-    VersionRequest, VersionResponse,
+    Container, ContainerFilter, ContainerStatusRequest, ListContainersRequest,
+    ListPodSandboxRequest, PodSandbox, PodSandboxFilter, PodSandboxStatusRequest, VersionRequest,
+    VersionResponse,
 };
+use prost::bytes::Bytes;
 use std::{
     collections::HashMap,
     fs, io,
@@ -50,6 +51,8 @@ pub(super) struct Connection {
     limit: Duration,
     counters: Arc<Counters>,
     version: Version,
+    /// The runtime has streaming lists, as far as is known.
+    streams: bool,
     /// Who is at the other end.
     pub(super) peer: Option<DaemonProcess>,
 }
@@ -105,6 +108,7 @@ impl Connection {
             limit,
             counters,
             version: Version::V1,
+            streams: true,
             peer,
         })
     }
@@ -113,6 +117,7 @@ impl Connection {
     pub(super) async fn runtime(&mut self) -> Result<Runtime, Failure> {
         for speaks in [Version::V1, Version::V1Alpha2] {
             self.version = speaks;
+            self.streams = speaks == Version::V1;
             let request = VersionRequest { version: speaks.name().into() };
             let answer: VersionResponse = match self.call(Call::VERSION, request).await {
                 Ok(answer) => answer,
@@ -132,30 +137,79 @@ impl Connection {
         }))
     }
 
-    /// ListPodSandbox: all, or this one.
+    /// ListPodSandbox: all, or this one. `each` is given them one by one; if the call fails, what
+    /// it was given before is not the list.
     pub(super) async fn sandboxes(
         &mut self,
         only: Option<&SandboxId>,
-    ) -> Result<impl Iterator<Item = RawSandbox> + use<>, Failure> {
+        mut each: impl FnMut(Result<RawSandbox, Nonsense>),
+    ) -> Result<(), Failure> {
         let filter =
             only.map(|id| PodSandboxFilter { id: id.as_str().to_owned(), ..Default::default() });
+        let each = |item| each(decode::<PodSandbox>(item).map(RawSandbox::from));
         let request = ListPodSandboxRequest { filter };
-        let answer: ListPodSandboxResponse = self.call(Call::LIST_SANDBOXES, request).await?;
-        Ok(answer.items.into_iter().map(RawSandbox::from))
+        let full = only.is_none();
+        self.list(Call::LIST_SANDBOXES, Call::STREAM_SANDBOXES, full, request, each).await
     }
 
-    /// ListContainers: all, or those of this sandbox.
+    /// ListContainers: all, or those of this sandbox; otherwise as [`Self::sandboxes`].
     pub(super) async fn containers(
         &mut self,
         only: Option<&SandboxId>,
-    ) -> Result<impl Iterator<Item = RawContainer> + use<>, Failure> {
+        mut each: impl FnMut(Result<RawContainer, Nonsense>),
+    ) -> Result<(), Failure> {
         let filter = only.map(|id| ContainerFilter {
             pod_sandbox_id: id.as_str().to_owned(),
             ..Default::default()
         });
+        let each = |item| each(decode::<Container>(item).map(RawContainer::from));
         let request = ListContainersRequest { filter };
-        let answer: ListContainersResponse = self.call(Call::LIST_CONTAINERS, request).await?;
-        Ok(answer.containers.into_iter().map(RawContainer::from))
+        let full = only.is_none();
+        self.list(Call::LIST_CONTAINERS, Call::STREAM_CONTAINERS, full, request, each).await
+    }
+
+    /// A list, streamed if it is a full one and the runtime can: the requests are the same
+    /// (a filter under tag 1), and so are the answers, but for a stream there may be many.
+    async fn list<Q: prost::Message + Clone + 'static>(
+        &mut self,
+        call: Call,
+        stream: Call,
+        full: bool,
+        request: Q,
+        mut each: impl FnMut(Bytes),
+    ) -> Result<(), Failure> {
+        if full && self.streams {
+            match self.stream(stream, request.clone(), &mut each).await {
+                Err(Failure::Lacking(_)) => self.streams = false,
+                done => return done,
+            }
+        }
+        let list: List = self.call(call, request).await?;
+        list.items.into_iter().for_each(each);
+        Ok(())
+    }
+
+    /// A streamed list, which as a whole has as long as any other call.
+    async fn stream<Q: prost::Message + 'static>(
+        &mut self,
+        call: Call,
+        message: Q,
+        mut each: impl FnMut(Bytes),
+    ) -> Result<(), Failure> {
+        let path = call.path(self.version);
+        let limit = self.limit;
+        let grpc = &mut self.grpc;
+        let answer = async {
+            ready(grpc).await?;
+            let codec = ProstCodec::<Q, List>::default();
+            let answer = grpc.server_streaming(with_deadline(message, limit), path, codec).await;
+            let mut lists = answer?.into_inner();
+            while let Some(list) = lists.message().await? {
+                list.items.into_iter().for_each(&mut each);
+            }
+            Ok(())
+        };
+        counted(call, About::Runtime, limit, &self.counters, answer).await
     }
 
     /// ContainerStatus. The answer's `info` is filled only if `verbose`, which costs the runtime
@@ -216,7 +270,7 @@ impl Connection {
         self.call_within(call, About::Runtime, self.limit, message).await
     }
 
-    /// Makes a call, waits for its answer for at most `limit`, and counts it.
+    /// A call that has at most `limit` to answer.
     async fn call_within<Q, A>(
         &mut self,
         call: Call,
@@ -228,28 +282,54 @@ impl Connection {
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
-        self.counters.calls.fetch_add(1, Ordering::Relaxed);
-        let mut request = Request::new(message);
-        // The runtime learns when the answer will be of no more use.
-        request.set_timeout(limit);
         let path = call.path(self.version);
         let grpc = &mut self.grpc;
         let answer = async {
-            // An error is made here, so that it has a source: it tells of the transport.
-            grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
-            grpc.unary(request, path, ProstCodec::<Q, A>::default()).await
+            ready(grpc).await?;
+            let codec = ProstCodec::<Q, A>::default();
+            let answer = grpc.unary(with_deadline(message, limit), path, codec).await;
+            Ok(answer?.into_inner())
         };
-        let failure = match timeout(limit, answer).await {
-            Ok(Ok(answer)) => return Ok(answer.into_inner()),
-            Ok(Err(status)) => failure::of_status(call, about, limit, &status),
-            Err(_) => failure::of_silence(call, about, limit),
-        };
-        // The last two are answers, too.
-        if matches!(failure, Failure::Broken(_) | Failure::Refused(_)) {
-            self.counters.errors.fetch_add(1, Ordering::Relaxed);
-        }
-        Err(failure)
+        counted(call, about, limit, &self.counters, answer).await
     }
+}
+
+/// Waits until the channel can take a call. Its error is made here, so that it has a source: it
+/// tells of the transport.
+async fn ready(grpc: &mut Grpc<Channel>) -> Result<(), Status> {
+    grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))
+}
+
+/// A request that also tells the runtime when the answer will be of no more use.
+fn with_deadline<Q>(message: Q, limit: Duration) -> Request<Q> {
+    let mut request = Request::new(message);
+    request.set_timeout(limit);
+    request
+}
+
+/// Waits for a call's answer for at most `limit`, and counts it.
+async fn counted<A>(
+    call: Call,
+    about: About,
+    limit: Duration,
+    counters: &Counters,
+    answer: impl Future<Output = Result<A, Status>>,
+) -> Result<A, Failure> {
+    counters.calls.fetch_add(1, Ordering::Relaxed);
+    let failure = match timeout(limit, answer).await {
+        Ok(Ok(answer)) => return Ok(answer),
+        Ok(Err(status)) => failure::of_status(call, about, limit, &status),
+        Err(_) => failure::of_silence(call, about, limit),
+    };
+    // The others are answers, too.
+    if matches!(failure, Failure::Broken(_) | Failure::Refused(_)) {
+        counters.errors.fetch_add(1, Ordering::Relaxed);
+    }
+    Err(failure)
+}
+
+fn decode<M: prost::Message + Default>(item: Bytes) -> Result<M, Nonsense> {
+    M::decode(item).map_err(|_| Nonsense::Undecodable)
 }
 
 fn no_status(call: Call) -> Failure {

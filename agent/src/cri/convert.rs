@@ -40,6 +40,9 @@ pub enum Nonsense {
     /// A time before 1970.
     #[error("its time {0} is negative")]
     Time(i64),
+    /// Not a message of the protocol.
+    #[error("it cannot be decoded")]
+    Undecodable,
     /// More text than could be sensible.
     #[error("its info of {0} bytes is too long to be read")]
     Long(usize),

@@ -65,7 +65,8 @@ pub(super) fn of_status(call: Call, about: About, limit: Duration, status: &Stat
         // ResourceExhausted is how Go's gRPC says it of itself, OutOfRange how tonic does.
         Code::ResourceExhausted | Code::OutOfRange => format!(
             "{call}: the answer does not fit into one message; the CRI's limit is 16 MiB, some \
-             11,000 containers: {message}"
+             11,000 containers, except for runtimes with streaming lists (containerd from 2.4, \
+             CRI-O from 1.36): {message}"
         ),
         Code::Unimplemented => {
             let text = format!("{call}: the runtime has no such call: {message}");

@@ -2,7 +2,18 @@
 //! 0.11 is made from a protocol older than some of it. Field numbers: cri-api v0.36, `api.proto`.
 
 use k8s_cri::v1;
+use prost::bytes::Bytes;
 use std::collections::HashMap;
+
+/// ListPodSandboxResponse, ListContainersResponse, and what the streams of both send
+/// (StreamPodSandboxesResponse, StreamContainersResponse; KEP-5825): each is a repeated message
+/// under tag 1. The items stay as they came, slices of one buffer, until each has its turn: decoded
+/// all at once, their maps take several times the 16 MiB that an answer may have.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct List {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub(super) items: Vec<Bytes>,
+}
 
 /// ContainerStatusResponse.
 #[derive(Clone, PartialEq, prost::Message)]

@@ -1,8 +1,8 @@
 //! The CRI adapter: reading calls over the runtime's unix socket. The only place that knows tonic.
 //!
-//! **Invariant.** Of the CRI it has Version, ListPodSandbox, ListContainers, ContainerStatus and
-//! PodSandboxStatus, and no other call: coroner observes. `tests/cri` reads this folder's source
-//! to make sure.
+//! **Invariant.** Of the CRI it has Version, ListPodSandbox and ListContainers (streamed, too),
+//! ContainerStatus and PodSandboxStatus, and no other call: coroner observes. `tests/cri` reads
+//! this folder's source to make sure.
 
 mod calls;
 pub(crate) mod cgroup;

@@ -13,7 +13,7 @@ use crate::{
     clock,
     domain::{
         ids::{ContainerId, SandboxId},
-        input::{CriContainer, CriEvent, CriState, Input, Received},
+        input::{CriContainer, CriEvent, CriSandbox, CriState, Input, Received},
         time::BootTime,
     },
 };
@@ -296,14 +296,16 @@ impl Poller {
     ) -> Result<(), Stop> {
         let began = Instant::now();
         let asked = clock::boot_now();
-        let answer = connection.sandboxes(only.as_ref()).await?;
+        let mut sandboxes = Vec::new();
+        let each = |raw: Result<_, _>| {
+            sandboxes.extend(self.sensible("sandbox", raw.and_then(convert::sandbox)));
+        };
+        connection.sandboxes(only.as_ref(), each).await?;
         let at = clock::boot_now();
-        let mut sandboxes: Vec<_> =
-            answer.filter_map(|raw| self.sensible("sandbox", convert::sandbox(raw))).collect();
         match &only {
             // A filter may be taken as a prefix.
             Some(only) => {
-                sandboxes.retain(|sandbox| sandbox.id == *only);
+                sandboxes.retain(|sandbox: &CriSandbox| sandbox.id == *only);
                 if sandboxes.is_empty() {
                     self.sandboxes.remove(only);
                 } else {
@@ -315,11 +317,15 @@ impl Poller {
         self.answer(at, CriEvent::Sandboxes { asked, only: only.clone(), sandboxes }).await?;
 
         let asked = clock::boot_now();
-        let answer = connection.containers(only.as_ref()).await?;
+        let mut containers = Vec::new();
+        let each = |raw: Result<_, _>| {
+            containers.extend(self.sensible("container", raw.and_then(convert::container)));
+        };
+        connection.containers(only.as_ref(), each).await?;
         let at = clock::boot_now();
-        let mut containers: Vec<_> =
-            answer.filter_map(|raw| self.sensible("container", convert::container(raw))).collect();
-        containers.retain(|container| only.as_ref().is_none_or(|only| container.sandbox == *only));
+        containers.retain(|container: &CriContainer| {
+            only.as_ref().is_none_or(|only| container.sandbox == *only)
+        });
         self.remember(only.as_ref(), &containers);
         let full = only.is_none();
         self.answer(at, CriEvent::Containers { asked, only, containers }).await?;

@@ -6,6 +6,7 @@ mod outages;
 mod polling;
 mod runtime;
 mod sizes;
+mod streams;
 mod surface;
 mod suspects;
 mod things;

@@ -1,7 +1,7 @@
 //! A container runtime inside the test: serves the reading calls of the CRI on a unix socket,
 //! remembers every call made to it, and can be killed as hard as a process.
 
-use crate::things::StatusAnswer;
+use crate::things::{ListAll, StatusAnswer, StreamContainersResponse, StreamPodSandboxesResponse};
 use k8s_cri::v1;
 use std::{
     collections::HashMap,
@@ -27,6 +27,8 @@ pub(crate) enum Call {
     Version,
     Sandboxes(String),
     Containers(String),
+    SandboxStream,
+    ContainerStream,
     Status {
         container: String,
         verbose: bool,
@@ -53,6 +55,10 @@ pub(crate) enum Speaks {
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) speaks: Speaks,
+    /// It has streaming lists, with so many items in each message.
+    pub(crate) streams: Option<usize>,
+    /// Streaming lists break off after their first message.
+    pub(crate) breaks_off: bool,
     /// RuntimeName and RuntimeVersion.
     pub(crate) named: Option<(&'static str, &'static str)>,
     pub(crate) sandboxes: Vec<v1::PodSandbox>,
@@ -153,6 +159,25 @@ impl FakeRuntime {
         v1::ListContainersResponse { containers }
     }
 
+    /// A streamed list of all: its messages.
+    fn stream<I: Clone, M>(
+        &self,
+        call: Call,
+        all: impl Fn(&State) -> &Vec<I>,
+        message: impl Fn(Vec<I>) -> M,
+    ) -> Result<Stream<M>, Status> {
+        self.called(call);
+        let state = self.state();
+        let size = state.streams.ok_or_else(|| Status::unimplemented("unknown method"))?;
+        let mut messages: Vec<_> =
+            all(&state).chunks(size).map(|items| Ok(message(items.to_vec()))).collect();
+        if state.breaks_off {
+            messages.truncate(1);
+            messages.push(Err(Status::internal("the rest is lost")));
+        }
+        Ok(tokio_stream::iter(messages))
+    }
+
     fn status(&self, request: v1::ContainerStatusRequest) -> Result<StatusAnswer, Status> {
         let v1::ContainerStatusRequest { container_id: container, verbose } = request;
         self.called(Call::Status { container: container.clone(), verbose });
@@ -175,6 +200,8 @@ impl FakeRuntime {
         found.unwrap_or_else(|| Err(Status::not_found(format!("no sandbox {sandbox}"))))
     }
 }
+
+type Stream<M> = tokio_stream::Iter<std::vec::IntoIter<Result<M, Status>>>;
 
 /// The two services that a runtime may have.
 #[derive(Clone)]
@@ -242,7 +269,30 @@ impl FakeRuntime {
                         .await
                 };
             }
+            /// One call that is answered by a stream.
+            macro_rules! streaming {
+                ($answer:expr) => {
+                    Grpc::new(ProstCodec::default())
+                        .server_streaming(
+                            tower::service_fn(|_: Request<ListAll>| {
+                                std::future::ready($answer.map(Response::new))
+                            }),
+                            request,
+                        )
+                        .await
+                };
+            }
             Ok(match call.as_str() {
+                "StreamPodSandboxes" => streaming!(me.stream(
+                    Call::SandboxStream,
+                    |state| &state.sandboxes,
+                    |pod_sandboxes| StreamPodSandboxesResponse { pod_sandboxes },
+                )),
+                "StreamContainers" => streaming!(me.stream(
+                    Call::ContainerStream,
+                    |state| &state.containers,
+                    |containers| StreamContainersResponse { containers },
+                )),
                 "Version" => unary!(asked, async |me: &Self, asked| Ok(me.version(asked))),
                 "ListPodSandbox" => {
                     unary!(asked, async |me: &Self, asked| Ok(me.sandboxes(asked).await))

@@ -58,7 +58,15 @@ fn all_calls_that_can_be_made_only_read() {
     names.sort();
     assert_eq!(
         names,
-        ["ContainerStatus", "ListContainers", "ListPodSandbox", "PodSandboxStatus", "Version"]
+        [
+            "ContainerStatus",
+            "ListContainers",
+            "ListPodSandbox",
+            "PodSandboxStatus",
+            "StreamContainers",
+            "StreamPodSandboxes",
+            "Version",
+        ]
     );
     for (path, text) in files {
         assert!(!text.contains("runtime_service_client"), "{}: it can do all", path.display());

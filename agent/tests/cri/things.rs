@@ -30,6 +30,24 @@ pub(crate) struct StatusPart {
     pub(crate) stop_signal: i32,
 }
 
+/// What is sent to stream all sandboxes or containers: a request without a filter.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ListAll {}
+
+/// KEP-5825; k8s-cri does not have it yet.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct StreamPodSandboxesResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) pod_sandboxes: Vec<v1::PodSandbox>,
+}
+
+/// KEP-5825.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct StreamContainersResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) containers: Vec<v1::Container>,
+}
+
 /// A sandbox that makes sense.
 pub(crate) fn sandbox(id: &str) -> v1::PodSandbox {
     v1::PodSandbox {

@@ -1,0 +1,126 @@
+//! Streaming lists (KEP-5825), where the runtime has them.
+
+use crate::{
+    bench::{Bench, NEVER, outage, unreachable},
+    runtime::{Call, FakeRuntime},
+    things::{container, sandbox},
+};
+use coroner::{cri::Request, domain::input::CriEvent};
+use k8s_cri::v1::{ContainerState, PodSandbox};
+use std::{sync::atomic::Ordering, time::Duration};
+
+fn two_of_each(streams: Option<usize>) -> FakeRuntime {
+    let runtime = FakeRuntime::default();
+    {
+        let mut state = runtime.state();
+        state.streams = streams;
+        state.sandboxes = vec![sandbox("s1"), sandbox("s2")];
+        state.containers = vec![
+            container("c1", "s1", ContainerState::ContainerUnknown),
+            container("c2", "s2", ContainerState::ContainerUnknown),
+        ];
+    }
+    runtime
+}
+
+/// How often the lists were asked for in full: as lists, as streams.
+fn full_lists(bench: &Bench) -> (usize, usize) {
+    let state = bench.runtime.state();
+    let count = |wanted: &[Call]| state.calls.iter().filter(|call| wanted.contains(call)).count();
+    let all = String::new;
+    (
+        count(&[Call::Sandboxes(all()), Call::Containers(all())]),
+        count(&[Call::SandboxStream, Call::ContainerStream]),
+    )
+}
+
+#[tokio::test]
+async fn full_lists_are_streamed_and_filtered_ones_are_not() {
+    let mut bench = Bench::new(two_of_each(Some(1)), NEVER);
+    let sandboxes = bench.until(|event| match event {
+        CriEvent::Sandboxes { only: None, sandboxes, .. } => Some(sandboxes),
+        _ => None,
+    });
+    let names: Vec<_> = sandboxes.await.into_iter().map(|one| one.name).collect();
+    assert_eq!(names, ["pod-s1", "pod-s2"]);
+    let containers = bench.until(|event| match event {
+        CriEvent::Containers { only: None, containers, .. } => Some(containers),
+        _ => None,
+    });
+    let names: Vec<_> = containers.await.into_iter().map(|one| one.name).collect();
+    assert_eq!(names, ["name-c1", "name-c2"]);
+    bench.ask(Request::LookNow(Some("s2".into()))).await;
+    let filtered = bench.until(|event| match event {
+        CriEvent::Containers { only, containers, .. } => Some((only, containers.len())),
+        _ => None,
+    });
+    assert_eq!(filtered.await, (Some("s2".into()), 1));
+    assert_eq!(full_lists(&bench), (0, 2));
+}
+
+#[tokio::test]
+async fn a_stream_may_be_longer_than_any_message() {
+    let runtime = FakeRuntime::default();
+    let padded = |n: usize| {
+        let mut one: PodSandbox = sandbox(&format!("s{n}"));
+        one.annotations.insert("padding".into(), "x".repeat(1 << 20));
+        one
+    };
+    runtime.state().sandboxes = (0..20).map(padded).collect();
+    runtime.state().streams = Some(2);
+    let mut bench = Bench::new(runtime, NEVER);
+    let count = bench.until(|event| {
+        assert_eq!(unreachable(event.clone()), None);
+        match event {
+            CriEvent::Sandboxes { sandboxes, .. } => Some(sandboxes.len()),
+            _ => None,
+        }
+    });
+    assert_eq!(count.await, 20);
+}
+
+#[tokio::test]
+async fn a_runtime_without_streams_is_asked_for_one_once_per_connection() {
+    let mut bench = Bench::new(two_of_each(None), NEVER);
+    bench.full_list().await;
+    for _ in 0..3 {
+        bench.ask(Request::LookNow(None)).await;
+        bench.full_list().await;
+    }
+    let (lists, streams) = full_lists(&bench);
+    assert!(lists >= 6, "{lists}");
+    assert_eq!(streams, 1);
+    assert_eq!(bench.counters.errors.load(Ordering::Relaxed), 0, "to lack it is no error");
+
+    // Another runtime may have been installed.
+    bench.serving.take().expect("it serves").kill();
+    bench.ask(Request::LookNow(None)).await;
+    bench.until(outage).await;
+    bench.runtime.state().streams = Some(1);
+    bench.runtime.state().calls.clear();
+    bench.serving = Some(bench.runtime.serve(&bench.socket));
+    bench.full_list().await;
+    assert_eq!(full_lists(&bench), (0, 2));
+}
+
+/// Half a list would say of the other half that it is gone.
+#[tokio::test]
+async fn a_stream_that_breaks_off_is_no_list() {
+    let runtime = two_of_each(Some(1));
+    runtime.state().breaks_off = true;
+    let mut bench = Bench::new(runtime, Duration::from_millis(1));
+    let (error, code) = bench
+        .until(|event| {
+            assert!(!matches!(event, CriEvent::Sandboxes { .. }), "{event:?}");
+            outage(event)
+        })
+        .await;
+    assert!(error.contains("StreamPodSandboxes"), "{error}");
+    assert_eq!(code.as_deref(), Some("INTERNAL"));
+    bench.runtime.state().breaks_off = false;
+    let count = bench.until(|event| match event {
+        CriEvent::Sandboxes { sandboxes, .. } => Some(sandboxes.len()),
+        _ => None,
+    });
+    assert_eq!(count.await, 2);
+}
