@@ -16,6 +16,7 @@ use crate::{
     },
     health::Health,
     history::History,
+    host,
     http::{self, Shared, lock},
     kernel, kube,
     metrics::{Adapter, Metrics, SourceCounters},
@@ -247,6 +248,7 @@ struct Outputs {
     cri: mpsc::Sender<cri::Request>,
     kernel: mpsc::Sender<kernel::Command>,
     proc: mpsc::Sender<ProcessesWanted>,
+    host: mpsc::Sender<host::Request>,
 }
 
 impl Adapters {
@@ -259,6 +261,7 @@ impl Adapters {
         let (cri_requests, from_cri_requests) = mpsc::channel(REQUESTS);
         let (commands, from_commands) = mpsc::channel(REQUESTS);
         let (looks, from_looks) = mpsc::channel(REQUESTS);
+        let (host_requests, from_host_requests) = mpsc::channel(REQUESTS);
         // Cgroups are found in the hierarchy that the programs watch: ids of others mean nothing.
         let cgroup_root = kernel.cgroup_root().to_owned();
         let proc = procfs::Options {
@@ -266,22 +269,30 @@ impl Adapters {
             cgroup_root: cgroup_root.clone(),
             counters: Arc::default(),
         };
+        let host = host::Options {
+            socket: cri::parse_endpoint(&sources.cri.endpoint).ok(),
+            ..host::Options::new(&sources.cri.host_root, &cgroup_root)
+        };
         sources.cri.cgroup_root = Some(cgroup_root);
         shared.metrics.watch(SourceCounters {
             kernel: kernel.counters(),
             cri: sources.cri.counters.clone(),
             api: sources.kube.as_ref().map(|options| options.counters.clone()),
             proc: proc.counters.clone(),
+            host: host.counters.clone(),
         });
         lock(&shared.health).kernel_started(kernel.report());
         let mut adapters = Self { tasks: JoinSet::new() };
         adapters.spawn("kernel", kernel.run(to.clone(), from_commands));
         adapters.spawn("proc", procfs::run(proc, to.clone(), from_looks));
         adapters.spawn("cri", cri::run(sources.cri, to.clone(), from_cri_requests));
+        adapters.spawn("host", host::run(host, to.clone(), from_host_requests));
         if let Some(options) = sources.kube {
             adapters.spawn("api", kube::run(options, to));
         }
-        (adapters, inputs, Outputs { cri: cri_requests, kernel: commands, proc: looks })
+        let outputs =
+            Outputs { cri: cri_requests, kernel: commands, proc: looks, host: host_requests };
+        (adapters, inputs, outputs)
     }
 
     fn spawn(
@@ -410,6 +421,9 @@ impl EventLoop {
         if let Input::Cri(CriEvent::ContainerCgroup { cgroup, .. }) = &received.input {
             self.command(kernel::Command::Watch { cgroup: *cgroup });
         }
+        if let Input::Cri(CriEvent::Connected { process: Some(process), .. }) = &received.input {
+            self.survey(host::Request::Runtime(*process));
+        }
         let received = Received { input: recording::harmless(received.input), ..received };
         if let Some(recorder) = &mut self.recorder {
             recorder.record(&received);
@@ -471,6 +485,12 @@ impl EventLoop {
     fn look(&self, wanted: ProcessesWanted) {
         if self.outputs.proc.try_send(wanted).is_err() {
             self.shared.metrics.request_dropped(Adapter::Proc);
+        }
+    }
+
+    fn survey(&self, request: host::Request) {
+        if self.outputs.host.try_send(request).is_err() {
+            self.shared.metrics.request_dropped(Adapter::Host);
         }
     }
 

@@ -72,7 +72,7 @@ impl Scan<'_> {
             return;
         }
         let is_container = is_container_name(name.len(), name.contains(ROOT))
-            || (above.is_none() && has_processes(path));
+            || (above.is_none() && !pids(path).is_empty());
         let entry = entry(id, is_container, above);
         if entry.depth > super::kernel::MAX_NESTING {
             return;
@@ -131,7 +131,7 @@ pub fn holds_kubepods(root: &Path) -> bool {
 }
 
 /// The topmost directories that bear `kubepods` in their names.
-fn kubepods_below(root: &Path) -> Vec<PathBuf> {
+pub(crate) fn kubepods_below(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![(root.to_owned(), 0)];
     while let Some((path, depth)) = open.pop() {
@@ -188,16 +188,18 @@ pub fn directories(path: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn has_processes(path: &Path) -> bool {
-    fs::read_to_string(path.join("cgroup.procs")).is_ok_and(|procs| !procs.is_empty())
+/// The pids in one cgroup, of either version; 0 is one that this PID namespace has no number for.
+/// Nothing if the cgroup is gone.
+pub(crate) fn pids(path: &Path) -> BTreeSet<u32> {
+    let procs = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    procs.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// The processes of a cgroup. Those of another PID namespace's outside are listed as 0.
+/// The processes of a cgroup that have a number here.
 fn processes(path: &Path, proc: &Path) -> Vec<Task> {
-    let procs = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
-    let pids: BTreeSet<u32> =
-        procs.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect();
-    pids.into_iter()
+    pids(path)
+        .into_iter()
+        .filter(|pid| *pid != 0)
         .filter_map(|pid| {
             let status = fs::read_to_string(proc.join(pid.to_string()).join("status")).ok()?;
             Some(task(pid, &status))

@@ -139,7 +139,7 @@ fn path_in<'a>(memberships: &'a str, hierarchy: &Hierarchy) -> Option<&'a str> {
 }
 
 /// A path as mountinfo writes it: blanks, tabs, newlines and backslashes in octal.
-fn unescape(text: &str) -> PathBuf {
+pub(crate) fn unescape(text: &str) -> PathBuf {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;

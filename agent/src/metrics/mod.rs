@@ -19,7 +19,7 @@ use crate::{
         },
     },
     health::Health,
-    kernel, kube,
+    host, kernel, kube,
     leaks::since,
     procfs, recording,
 };
@@ -60,6 +60,8 @@ pub struct SourceCounters {
     pub api: Option<Arc<kube::Counters>>,
     /// The host's /proc.
     pub proc: Arc<procfs::Counters>,
+    /// The host's file systems.
+    pub host: Arc<host::Counters>,
 }
 
 /// An adapter that the engine asks something of.
@@ -71,6 +73,8 @@ pub enum Adapter {
     Cri,
     /// The host's /proc.
     Proc,
+    /// The host's file systems.
+    Host,
 }
 
 impl Adapter {
@@ -79,6 +83,7 @@ impl Adapter {
             Self::Kernel => "kernel",
             Self::Cri => "cri",
             Self::Proc => "proc",
+            Self::Host => "host",
         }
     }
 }
@@ -136,7 +141,7 @@ impl Metrics {
         for source in ["kernel", "cri", "api", "proc", "host", "lost", "tick"] {
             of.inputs.with_label_values(&[source]);
         }
-        for to in [Adapter::Kernel, Adapter::Cri, Adapter::Proc] {
+        for to in [Adapter::Kernel, Adapter::Cri, Adapter::Proc, Adapter::Host] {
             of.requests_dropped.with_label_values(&[to.as_str()]);
         }
         for histogram in
@@ -392,8 +397,9 @@ impl Metrics {
             self.refresh_kernel(&sources.kernel);
             raise(&of.cri_calls.with_label_values::<&str>(&[]), sources.cri.calls.load(Relaxed));
             self.refresh_source("cri", &sources.cri.errors, &sources.cri.skipped);
-            let errors = of.source_errors.with_label_values(&["proc"]);
-            raise(&errors, sources.proc.errors.load(Relaxed));
+            let errors = |source| of.source_errors.with_label_values(&[source]);
+            raise(&errors("proc"), sources.proc.errors.load(Relaxed));
+            raise(&errors("host"), sources.host.errors.load(Relaxed));
             if let Some(api) = &sources.api {
                 let snapshots = of.api_snapshots.with_label_values::<&str>(&[]);
                 raise(&snapshots, api.snapshots.load(Relaxed));

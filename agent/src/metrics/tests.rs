@@ -23,8 +23,8 @@ fn seen() -> Metrics {
     cri.calls.store(11, Relaxed);
     let api = Arc::new(kube::Counters::default());
     api.errors.store(2, Relaxed);
-    let proc = Arc::default();
-    metrics.watch(SourceCounters { kernel: counters, cri, api: Some(api), proc });
+    let (proc, host) = (Arc::default(), Arc::default());
+    metrics.watch(SourceCounters { kernel: counters, cri, api: Some(api), proc, host });
     let recorded = Arc::new(recording::Counters::default());
     recorded.written.store(5, Relaxed);
     recorded.recording.store(true, Relaxed);

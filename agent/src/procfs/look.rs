@@ -86,8 +86,7 @@ fn members(root: &Path, wanted: ProcessesWanted) -> Option<BTreeSet<u32>> {
     let mut members = BTreeSet::new();
     let mut open: Vec<PathBuf> = cgroupfs::find_cgroup(root, wanted.cgroup).into_iter().collect();
     while let Some(folder) = open.pop() {
-        let procs = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
-        members.extend(procs.lines().filter_map(|line| line.parse::<u32>().ok()));
+        members.extend(cgroupfs::pids(&folder));
         open.extend(cgroupfs::directories(&folder));
     }
     Some(members)
@@ -95,7 +94,7 @@ fn members(root: &Path, wanted: ProcessesWanted) -> Option<BTreeSet<u32>> {
 
 fn process(proc: &Path, pid: u32) -> Option<Found> {
     let mut folder = proc.join(pid.to_string());
-    let Stat { comm, mut state, started } = read_stat(&folder)?;
+    let Stat { comm, mut state, started, .. } = read_stat(&folder)?;
     let mut thread = None;
     if state == TaskState::Zombie
         && let Some((tid, left)) = thread_left(&folder, pid)

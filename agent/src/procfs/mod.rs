@@ -5,11 +5,12 @@
 //! holds), so each look has a thread of its own and is given up after a while.
 
 mod look;
-mod parse;
+pub(crate) mod parse;
 mod sight;
 
 pub use look::{Host, look};
 pub use sight::Sight;
+pub(crate) use sight::is_of_the_host;
 
 use crate::{
     clock,
@@ -17,16 +18,17 @@ use crate::{
         input::{Input, Received},
         observation::ProcessesWanted,
     },
+    patience::{GaveUp, Patience},
 };
 use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
-use tokio::{sync::mpsc, task::spawn_blocking, time::timeout};
+use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 /// A look that takes longer hangs.
@@ -60,26 +62,26 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     let Options { host_root, cgroup_root, counters } = options;
     let host = Arc::new(Host { root: host_root, cgroup_root });
-    let under_way = Arc::new(AtomicUsize::new(0));
+    let patience = Patience::new(PATIENCE, MAX_HANGING);
     while let Some(wanted) = wanted.recv().await {
-        if under_way.load(Relaxed) >= MAX_HANGING {
-            counters.errors.fetch_add(1, Relaxed);
-            debug!(cgroup = wanted.cgroup.0, "not looked at: earlier looks into /proc still hang");
-            continue;
-        }
-        let (host, count) = (Arc::clone(&host), Arc::clone(&under_way));
-        count.fetch_add(1, Relaxed);
-        let looking = spawn_blocking(move || {
-            let report = look(&host, wanted);
-            count.fetch_sub(1, Relaxed);
-            report
-        });
-        let Ok(looked) = timeout(PATIENCE, looking).await else {
-            counters.errors.fetch_add(1, Relaxed);
-            warn!(cgroup = wanted.cgroup.0, "a look into /proc hangs, as what it looks at does");
-            continue;
+        let host = Arc::clone(&host);
+        let report = match patience.call(move || look(&host, wanted)).await {
+            Ok(report) => report,
+            Err(GaveUp::Broke(broken)) => return Err(broken.into()),
+            Err(GaveUp::Hangs) => {
+                counters.errors.fetch_add(1, Relaxed);
+                warn!(
+                    cgroup = wanted.cgroup.0,
+                    "a look into /proc hangs, as what it looks at does"
+                );
+                continue;
+            }
+            Err(GaveUp::Crowded) => {
+                counters.errors.fetch_add(1, Relaxed);
+                debug!(cgroup = wanted.cgroup.0, "not looked at: earlier looks still hang");
+                continue;
+            }
         };
-        let report = looked?;
         let received = Received { at: clock::boot_now(), input: Input::Proc(report) };
         if to.send(received).await.is_err() {
             break;

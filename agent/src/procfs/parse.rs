@@ -4,21 +4,23 @@ use crate::domain::input::TaskState;
 
 /// What is needed of /proc/PID/stat.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Stat {
-    pub(super) comm: String,
-    pub(super) state: TaskState,
+pub(crate) struct Stat {
+    pub(crate) comm: String,
+    pub(crate) state: TaskState,
+    pub(crate) parent: u32,
     /// Since boot, in clock ticks.
-    pub(super) started: u64,
+    pub(crate) started: u64,
 }
 
 /// /proc/PID/stat and /proc/PID/task/TID/stat. The name may hold blanks and parentheses.
-pub(super) fn stat(text: &str) -> Option<Stat> {
+pub(crate) fn stat(text: &str) -> Option<Stat> {
     let (left, right) = text.rsplit_once(')')?;
     let (_, comm) = left.split_once('(')?;
     let mut fields = right.split_ascii_whitespace();
     let state = TaskState::of(fields.next()?.chars().next()?);
-    let started = fields.nth(18)?.parse().ok()?; // field 22; the state was the third
-    Some(Stat { comm: comm.to_owned(), state, started })
+    let parent = fields.next()?.parse().ok()?;
+    let started = fields.nth(17)?.parse().ok()?; // field 22; the parent was the fourth
+    Some(Stat { comm: comm.to_owned(), state, parent, started })
 }
 
 /// /proc/PID/wchan: a function, or 0 if the process runs or must not be looked at.
@@ -62,7 +64,8 @@ mod tests {
     fn stats() {
         let tail = "S 1 10 10 0 -1 4194560 9 0 0 0 1 2 0 0 20 0 12 0 86400 99 1";
         for comm in ["app", "a b", "((", ") ) D 2 3", ""] {
-            let expected = Stat { comm: comm.into(), state: TaskState::Sleeping, started: 86_400 };
+            let state = TaskState::Sleeping;
+            let expected = Stat { comm: comm.into(), state, parent: 1, started: 86_400 };
             assert_eq!(stat(&format!("10 ({comm}) {tail}\n")), Some(expected), "{comm:?}");
         }
         for bad in ["", "10 (x", "10 x) S", "10 (x)", "10 (x) S 1 2 3"] {

@@ -28,7 +28,7 @@ impl Sight {
 }
 
 /// The parent of all kernel threads is number 2 in the first PID namespace, and in no other.
-fn is_of_the_host(host_root: &Path) -> bool {
+pub(crate) fn is_of_the_host(host_root: &Path) -> bool {
     fs::read_to_string(host_root.join("proc/2/comm")).is_ok_and(|comm| comm.trim() == "kthreadd")
 }
 

@@ -1,0 +1,64 @@
+//! A host of our own, for the tests: a folder in whose /proc processes are files.
+
+use super::Host;
+use crate::domain::input::DaemonProcess;
+use std::{fs, os::unix::fs::symlink};
+
+pub(super) struct Fake {
+    pub(super) host: Host,
+    _folder: tempfile::TempDir,
+}
+
+impl Fake {
+    /// One without any process.
+    pub(super) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, cgroup_root) = (folder.path().to_owned(), folder.path().join("cgroup"));
+        fs::create_dir_all(&cgroup_root).unwrap();
+        fs::create_dir_all(root.join("proc")).unwrap();
+        let names = Host::KUBELETS.map(str::to_owned).to_vec();
+        let host =
+            Host { root, cgroup_root, kubelets: names, socket: None, runtime: None, kubelet: None };
+        Self { host, _folder: folder }
+    }
+
+    pub(super) fn file(&self, path: &str, text: impl AsRef<[u8]>) {
+        let path = self.host.root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// What shows that this is the host's /proc.
+    pub(super) fn kthreadd(&self) {
+        self.process(2, "kthreadd", 0, 1);
+        self.file("proc/2/comm", "kthreadd\n");
+    }
+
+    pub(super) fn process(&self, pid: u32, comm: &str, parent: u32, started: u64) -> DaemonProcess {
+        self.task(pid, comm, 'S', parent, started)
+    }
+
+    pub(super) fn task(
+        &self,
+        pid: u32,
+        comm: &str,
+        state: char,
+        parent: u32,
+        started: u64,
+    ) -> DaemonProcess {
+        let zeros = "0 ".repeat(17);
+        let stat = format!("{pid} ({comm}) {state} {parent} {zeros}{started} 0");
+        self.file(&format!("proc/{pid}/stat"), stat);
+        DaemonProcess { pid, started }
+    }
+
+    pub(super) fn ended(&self, pid: u32) {
+        fs::remove_dir_all(self.host.root.join(format!("proc/{pid}"))).unwrap();
+    }
+
+    pub(super) fn namespace(&self, pid: u32, kind: &str, inode: u64) {
+        let folder = self.host.root.join(format!("proc/{pid}/ns"));
+        fs::create_dir_all(&folder).unwrap();
+        symlink(format!("{kind}:[{inode}]"), folder.join(kind)).unwrap();
+    }
+}

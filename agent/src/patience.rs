@@ -1,0 +1,82 @@
+//! Blocking calls that may hang: on a dead file system, or on a lock that somebody holds who does.
+//! Each has a thread of its own and is given up after a while; its thread ends when the call does.
+
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::Semaphore,
+    task::{JoinError, spawn_blocking},
+    time::timeout,
+};
+
+/// How long one waits, and how many may hang.
+#[derive(Clone, Debug)]
+pub(crate) struct Patience {
+    limit: Duration,
+    threads: Arc<Semaphore>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GaveUp {
+    /// It takes longer than one waits.
+    #[error("it hangs")]
+    Hangs,
+    /// It was not begun: earlier ones still hang.
+    #[error("earlier looks still hang")]
+    Crowded,
+    /// It panicked.
+    #[error("it broke off")]
+    Broke(#[source] JoinError),
+}
+
+impl Patience {
+    /// Waits for `limit`; has `most` calls under way at a time, those given up included.
+    pub(crate) fn new(limit: Duration, most: usize) -> Self {
+        Self { limit, threads: Arc::new(Semaphore::new(most)) }
+    }
+
+    /// The call's answer, if it comes in time.
+    pub(crate) async fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, GaveUp> {
+        let threads = Arc::clone(&self.threads);
+        let thread = threads.try_acquire_owned().map_err(|_| GaveUp::Crowded)?;
+        let calling = spawn_blocking(move || {
+            let _thread = thread; // until the call has ended, waited for or not
+            call()
+        });
+        match timeout(self.limit, calling).await {
+            Ok(answer) => answer.map_err(GaveUp::Broke),
+            Err(_) => Err(GaveUp::Hangs),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[tokio::test]
+    async fn what_hangs_is_given_up_and_counts_until_it_ends() {
+        let patience = Patience::new(Duration::from_millis(20), 1);
+        assert_eq!(patience.call(|| 7).await.unwrap(), 7);
+        let (release, held) = mpsc::channel::<()>();
+        let hung = patience.call(move || held.recv()).await;
+        assert!(matches!(hung, Err(GaveUp::Hangs)), "{hung:?}");
+        assert!(matches!(patience.call(|| 7).await, Err(GaveUp::Crowded)));
+        drop(release);
+        while patience.call(|| 7).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_told_and_gives_its_place_back() {
+        let patience = Patience::new(Duration::from_secs(60), 1);
+        let broke = patience.call(|| panic!("on purpose")).await;
+        assert!(matches!(broke, Err(GaveUp::Broke(_))), "{broke:?}");
+        assert_eq!(patience.call(|| 7).await.unwrap(), 7);
+    }
+}
