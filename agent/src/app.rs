@@ -249,6 +249,8 @@ struct Outputs {
     kernel: mpsc::Sender<kernel::Command>,
     proc: mpsc::Sender<ProcessesWanted>,
     host: mpsc::Sender<host::Request>,
+    /// `None`: without the apiserver.
+    api: Option<mpsc::Sender<kube::Request>>,
 }
 
 impl Adapters {
@@ -287,11 +289,13 @@ impl Adapters {
         adapters.spawn("proc", procfs::run(proc, to.clone(), from_looks));
         adapters.spawn("cri", cri::run(sources.cri, to.clone(), from_cri_requests));
         adapters.spawn("host", host::run(host, to.clone(), from_host_requests));
-        if let Some(options) = sources.kube {
-            adapters.spawn("api", kube::run(options, to));
-        }
+        let api = sources.kube.map(|options| {
+            let (api_requests, from_api_requests) = mpsc::channel(REQUESTS);
+            adapters.spawn("api", kube::run(options, to, from_api_requests));
+            api_requests
+        });
         let outputs =
-            Outputs { cri: cri_requests, kernel: commands, proc: looks, host: host_requests };
+            Outputs { cri: cri_requests, kernel: commands, proc: looks, host: host_requests, api };
         (adapters, inputs, outputs)
     }
 
@@ -462,7 +466,7 @@ impl EventLoop {
             Observation::SandboxStatusWanted(sandbox) => {
                 self.ask(cri::Request::SandboxStatus(sandbox));
             }
-            Observation::PodsWanted(_) => {}
+            Observation::PodsWanted(pods) => self.check(kube::Request::Check(pods)),
             Observation::LeakFound(leak) => {
                 self.log_leak(&leak, false);
                 lock(&self.shared.leaks).put(leak);
@@ -491,6 +495,14 @@ impl EventLoop {
     fn survey(&self, request: host::Request) {
         if self.outputs.host.try_send(request).is_err() {
             self.shared.metrics.request_dropped(Adapter::Host);
+        }
+    }
+
+    /// Without an apiserver there is nobody to ask, and no answer.
+    fn check(&self, request: kube::Request) {
+        let api = self.outputs.api.as_ref();
+        if api.is_some_and(|api| api.try_send(request).is_err()) {
+            self.shared.metrics.request_dropped(Adapter::Api);
         }
     }
 

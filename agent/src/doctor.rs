@@ -267,7 +267,8 @@ async fn apiserver(options: kube::Options) -> Check {
     const NAME: &str = "apiserver";
     let node = options.node.clone();
     let (to, inputs) = mpsc::channel(64);
-    let answer = first(kube::run(options, to), inputs, |input| match input {
+    let (_ask, requests) = mpsc::channel(1);
+    let answer = first(kube::run(options, to, requests), inputs, |input| match input {
         Input::Api(ApiEvent::Snapshot { pods }) => Some(Ok(pods.len())),
         Input::Api(ApiEvent::OutOfSync { error }) => Some(Err(error)),
         _ => None,

@@ -1,4 +1,4 @@
-//! The client: which apiserver, as whom, and with which timeouts.
+//! The clients: which apiserver, as whom, and with which timeouts.
 
 use anyhow::{Context, anyhow};
 use kube::{
@@ -6,7 +6,7 @@ use kube::{
     client::{ClientBuilder, DynBody},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{error::Error, path::Path, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 use tower::util::MapResponseLayer;
 
@@ -14,21 +14,37 @@ use tower::util::MapResponseLayer;
 /// word is noticed 5 s after this at the latest, by kube-rs itself.
 pub(super) const WATCH_SECONDS: u32 = 120;
 
-/// Longest silence on a connection. Above that of a quiet watch, for which bookmarks are the only
-/// sign of life.
+/// Longest silence on the watch's connection. Above that of a quiet watch, for which bookmarks are
+/// the only sign of life.
 const READ_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 15);
 
-/// A client that notifies `answered` of every request that succeeded, so that a watch that was
-/// taken up again is known to be before anything happens in it.
+/// A question and its answer take no longer than this.
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// Two clients of one configuration. A connection each, so that a question never waits for the
+/// watch, nor makes a watch that is broken look as if it had been answered.
+pub(super) struct Clients {
+    /// For the watch. It notifies of every request that succeeded, so that a watch that was taken
+    /// up again is known to be before anything happens in it.
+    pub(super) watch: Client,
+    /// For questions.
+    pub(super) ask: Client,
+}
+
+/// Reads the configuration. Nothing is sent yet.
 pub(super) async fn connect(
     kubeconfig: Option<&Path>,
     answered: &Arc<Notify>,
-) -> anyhow::Result<Client> {
+) -> anyhow::Result<Clients> {
+    const UNUSABLE: &str = "the apiserver's address or certificates cannot be used";
     let mut config = config(kubeconfig).await?;
+    // Retries are ours: the core must learn of each failure.
+    config.default_retry = false;
+    let mut asking = config.clone();
+    asking.read_timeout = Some(ANSWER_LIMIT);
+    asking.connect_timeout = Some(ANSWER_LIMIT);
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
-    // Retries are the watch's: the core must learn of each failure.
-    config.default_retry = false;
     let answered = Arc::clone(answered);
     let note = move |response: axum::http::Response<Box<DynBody>>| {
         if response.status().is_success() {
@@ -36,10 +52,12 @@ pub(super) async fn connect(
         }
         response
     };
-    Ok(ClientBuilder::try_from(config)
-        .context("the apiserver's address or certificates cannot be used")?
+    let watch = ClientBuilder::try_from(config)
+        .context(UNUSABLE)?
         .with_layer(&MapResponseLayer::new(note))
-        .build())
+        .build();
+    let ask = ClientBuilder::try_from(asking).context(UNUSABLE)?.build();
+    Ok(Clients { watch, ask })
 }
 
 async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
@@ -58,4 +76,28 @@ async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
             )
         }),
     }
+}
+
+/// An error with its causes and, for what a cluster's administrator can mend, what to do.
+/// `refused`: the HTTP status of the answer, if it was that; `right`: what the agent's role must
+/// allow.
+pub(super) fn describe(error: &dyn Error, refused: Option<u16>, right: &str) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        next = cause.source();
+    }
+    match refused {
+        Some(401) => {
+            text.push_str(" (the credentials are not valid: renew the kubeconfig or token)");
+        }
+        Some(403) => text.push_str(&format!(" (the agent's role must allow {right})")),
+        _ => {}
+    }
+    text
 }

@@ -1,15 +1,15 @@
-//! k8s-openapi's Pod → what the core knows. Pure.
+//! k8s-openapi's Pod and Node → what the core knows. Pure.
 
 use crate::domain::{
     ids::{ContainerId, PodUid},
-    input::{ApiContainer, ApiPod, ApiTerminated, ContainerKind, Hook, binary_name},
+    input::{ApiContainer, ApiNode, ApiPod, ApiTerminated, ContainerKind, Hook, binary_name},
     signal,
     time::WallTime,
 };
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerState, ContainerStateTerminated, ContainerStatus, Lifecycle,
-        LifecycleHandler, Pod, Probe,
+        LifecycleHandler, Node, Pod, Probe,
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
@@ -46,6 +46,23 @@ pub fn pod(pod: &Pod) -> Option<ApiPod> {
             .find(|one| one.type_ == "DisruptionTarget" && one.status == "True")
             .map(|one| one.reason.clone().unwrap_or_default()),
         containers: containers(pod),
+    })
+}
+
+/// A node; `None` if it does not say which boot of which machine it is: no kubelet has reported
+/// for it yet.
+pub fn node(node: &Node) -> Option<ApiNode> {
+    let status = node.status.as_ref()?;
+    let info = status.node_info.as_ref()?;
+    let ready = status.conditions.iter().flatten().find(|one| one.type_ == "Ready");
+    Some(ApiNode {
+        boot_id: filled(Some(&info.boot_id))?,
+        kubelet_version: info.kubelet_version.clone(),
+        ready: ready.and_then(|ready| match ready.status.as_str() {
+            "True" => Some(true),
+            "False" => Some(false),
+            _ => None,
+        }),
     })
 }
 
@@ -265,6 +282,32 @@ mod tests {
             let mut missing = whole.clone();
             missing.as_object_mut().unwrap().remove(key);
             assert_eq!(converted(json!({ "metadata": missing })), None, "no {key}");
+        }
+    }
+
+    #[test]
+    fn nodes() {
+        let converted = |status: Value| {
+            let value = json!({ "metadata": { "name": "n1" }, "status": status });
+            node(&serde_json::from_value(value).expect("a node"))
+        };
+        let info = json!({ "bootID": "b1", "kubeletVersion": "v1.33.4" });
+        for (conditions, ready) in [
+            (json!([{ "type": "DiskPressure", "status": "True" }]), None),
+            (json!([{ "type": "Ready", "status": "Unknown" }]), None),
+            (json!([{ "type": "Ready", "status": "False" }]), Some(false)),
+            (
+                json!([{ "type": "X", "status": "False" }, { "type": "Ready", "status": "True" }]),
+                Some(true),
+            ),
+        ] {
+            let expected =
+                ApiNode { boot_id: "b1".into(), kubelet_version: "v1.33.4".into(), ready };
+            let status = json!({ "nodeInfo": info, "conditions": conditions });
+            assert_eq!(converted(status), Some(expected), "{conditions}");
+        }
+        for status in [json!({}), json!({ "nodeInfo": { "kubeletVersion": "v1.33.4" } })] {
+            assert_eq!(converted(status.clone()), None, "{status}");
         }
     }
 

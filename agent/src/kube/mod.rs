@@ -1,13 +1,15 @@
-//! The apiserver adapter: a watch of this node's pods. The only place that knows kube-rs.
+//! The apiserver adapter: a watch of this node's pods, and questions that a watch cannot answer.
+//! The only place that knows kube-rs.
 //!
-//! **Invariant.** It lists and watches pods, and makes no other request.
+//! **Invariant.** It gets, lists and watches pods and gets its node, and makes no other request.
 
 mod client;
 pub mod convert;
+mod lookup;
 mod pod;
 mod watch;
 
-use crate::domain::input::Received;
+use crate::domain::{input::Received, observation::PodRef};
 use std::{
     path::PathBuf,
     sync::{Arc, atomic::AtomicU64},
@@ -39,21 +41,35 @@ pub struct Counters {
     pub events: AtomicU64,
     /// Full lists that replaced all that was known.
     pub snapshots: AtomicU64,
-    /// Requests that failed, and watches that broke.
+    /// Requests that failed, and watches that broke. That a thing does not exist is an answer.
     pub errors: AtomicU64,
     /// Pods that make no sense (no uid, a field of the wrong type) and were left out.
     pub skipped: AtomicU64,
 }
 
-/// Watches for ever, through every disconnect; ends when `to` is closed. Fails only if the
-/// configuration cannot be used at all.
-pub async fn run(options: Options, to: mpsc::Sender<Received>) -> anyhow::Result<()> {
-    let answered = Arc::default();
-    let client = client::connect(options.kubeconfig.as_deref(), &answered).await?;
+/// What the app may ask of the running adapter. A question is answered beside the watch, which
+/// never waits for it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// Ask the apiserver itself whether these pods exist; answered by one `ApiEvent::Checked`.
+    Check(Vec<PodRef>),
+}
+
+/// Watches for ever, through every disconnect; ends when `to` or `requests` is closed. Fails only
+/// if the configuration cannot be used at all.
+pub async fn run(
+    options: Options,
+    to: mpsc::Sender<Received>,
+    requests: mpsc::Receiver<Request>,
+) -> anyhow::Result<()> {
+    let (answered, recovered) = (Arc::default(), Arc::default());
+    let clients = client::connect(options.kubeconfig.as_deref(), &answered).await?;
     let closed = to.clone();
+    let lookups = lookup::Lookups::new(clients.ask, &options, Arc::clone(&recovered), to.clone());
     tokio::select! {
         () = closed.closed() => {}
-        () = watch::Watch::new(client, &options, answered, to).run() => {}
+        () = watch::Watch::new(clients.watch, &options, answered, recovered, to).run() => {}
+        () = lookups.run(requests) => {}
     }
     Ok(())
 }

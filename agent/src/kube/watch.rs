@@ -1,6 +1,10 @@
 //! The watch: what the apiserver says, through every disconnect.
 
-use super::{Counters, Options, client::WATCH_SECONDS, pod::ReducedPod};
+use super::{
+    Counters, Options,
+    client::{self, WATCH_SECONDS},
+    pod::ReducedPod,
+};
 use crate::{
     clock,
     domain::input::{ApiEvent, ApiPod, Input, Received},
@@ -12,7 +16,6 @@ use kube::{
     runtime::watcher::{self, Event, watcher},
 };
 use std::{
-    error::Error,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -56,6 +59,7 @@ pub(super) struct Watch {
     client: Client,
     node: String,
     answered: Arc<Notify>,
+    recovered: Arc<Notify>,
     counters: Arc<Counters>,
     to: mpsc::Sender<Received>,
     standing: Standing,
@@ -69,16 +73,20 @@ pub(super) struct Watch {
 }
 
 impl Watch {
+    /// `answered` is notified of each request of `client` that succeeded; `recovered` is notified
+    /// here whenever an outage is over.
     pub(super) fn new(
         client: Client,
         options: &Options,
         answered: Arc<Notify>,
+        recovered: Arc<Notify>,
         to: mpsc::Sender<Received>,
     ) -> Self {
         Self {
             client,
             node: options.node.clone(),
             answered,
+            recovered,
             counters: Arc::clone(&options.counters),
             to,
             standing: Standing::Listing,
@@ -159,11 +167,10 @@ impl Watch {
             Event::InitDone => {
                 let pods = std::mem::take(&mut self.list);
                 info!(pods = pods.len(), "listed this node's pods");
-                self.standing = Standing::Current;
-                self.outage_told = false;
-                self.refusals = 0;
                 self.counters.snapshots.fetch_add(1, Ordering::Relaxed);
-                self.send(ApiEvent::Snapshot { pods }).await
+                self.send(ApiEvent::Snapshot { pods }).await?;
+                self.is_current();
+                Ok(())
             }
             Event::Apply(pod) => {
                 self.resumed().await?;
@@ -188,10 +195,17 @@ impl Watch {
             return Ok(());
         }
         info!("the watch of this node's pods goes on where it broke");
+        self.send(ApiEvent::Resumed).await?;
+        self.is_current();
+        Ok(())
+    }
+
+    fn is_current(&mut self) {
         self.standing = Standing::Current;
-        self.outage_told = false;
         self.refusals = 0;
-        self.send(ApiEvent::Resumed).await
+        if std::mem::take(&mut self.outage_told) {
+            self.recovered.notify_one();
+        }
     }
 
     async fn failure(&mut self, error: &watcher::Error) -> Result<(), Closed> {
@@ -273,25 +287,10 @@ fn backoff() -> ExponentialBackoff {
 
 /// An error with its causes and, for what a cluster's administrator can mend, what to do.
 fn describe(error: &watcher::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        next = cause.source();
-    }
-    let code = match error {
+    let refused = match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code,
-        _ => 0,
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => Some(status.code),
+        _ => None,
     };
-    match code {
-        401 => text.push_str(" (the credentials are not valid: renew the kubeconfig or token)"),
-        403 => text.push_str(" (the agent's role must allow list and watch of pods)"),
-        _ => {}
-    }
-    text
+    client::describe(error, refused, "list and watch of pods")
 }

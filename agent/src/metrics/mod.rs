@@ -75,6 +75,8 @@ pub enum Adapter {
     Proc,
     /// The host's file systems.
     Host,
+    /// The apiserver.
+    Api,
 }
 
 impl Adapter {
@@ -84,6 +86,7 @@ impl Adapter {
             Self::Cri => "cri",
             Self::Proc => "proc",
             Self::Host => "host",
+            Self::Api => "api",
         }
     }
 }
@@ -141,7 +144,7 @@ impl Metrics {
         for source in ["kernel", "cri", "api", "proc", "host", "lost", "tick"] {
             of.inputs.with_label_values(&[source]);
         }
-        for to in [Adapter::Kernel, Adapter::Cri, Adapter::Proc, Adapter::Host] {
+        for to in [Adapter::Kernel, Adapter::Cri, Adapter::Proc, Adapter::Host, Adapter::Api] {
             of.requests_dropped.with_label_values(&[to.as_str()]);
         }
         for histogram in

@@ -4,7 +4,7 @@ use crate::domain::input::{ApiEvent, CriEvent, Input};
 
 /// What of an error's text may be kept: its kind, in words that are ours. The text itself may
 /// hold the apiserver's address, a socket's path, a credential plugin's output or a token.
-const KINDS: [(&str, &str); 20] = [
+const KINDS: [(&str, &str); 22] = [
     ("connection refused", "connection refused"),
     ("connection reset", "connection reset"),
     ("connection closed", "connection closed"),
@@ -22,6 +22,8 @@ const KINDS: [(&str, &str); 20] = [
     ("certificate", "certificate"),
     ("unauthorized", "unauthorized"),
     ("forbidden", "forbidden"),
+    ("has no node", "not found"),
+    ("no bootid", "no boot id"),
     ("too old", "resource version too old"),
     ("unimplemented", "unimplemented"),
     ("unavailable", "unavailable"),
@@ -35,7 +37,8 @@ const OTHER: &str = "another error";
 /// so that nothing it says can depend on what a replay has not.
 pub fn harmless(mut input: Input) -> Input {
     if let Input::Cri(CriEvent::Unreachable { error, .. })
-    | Input::Api(ApiEvent::OutOfSync { error }) = &mut input
+    | Input::Api(ApiEvent::OutOfSync { error } | ApiEvent::NodeUnknown { error, .. }) =
+        &mut input
     {
         *error = kind(error).to_owned();
     }
@@ -57,6 +60,9 @@ mod tests {
             ("https://api.corp:6443: Connection refused (os error 111)", "connection refused"),
             ("status: Unavailable, message: \"/run/x.sock\"", "unavailable"),
             ("410 Gone: too old resource version: 5 (9)", "resource version too old"),
+            ("the apiserver has no Node \"db-7.corp\": check --node", "not found"),
+            ("the Node \"db-7.corp\" has no bootID: no kubelet", "no boot id"),
+            ("nodes \"db-7.corp\" is forbidden: User \"me@corp\" cannot get", "forbidden"),
             ("exec plugin printed: token=hunter2", OTHER),
             ("", OTHER),
         ];
@@ -68,6 +74,9 @@ mod tests {
                 };
                 assert_eq!(harmless(outage(&error)), outage(wanted), "{text}");
             }
+            let node = ApiEvent::NodeUnknown { missing: false, error: error.clone() };
+            let same = ApiEvent::NodeUnknown { missing: false, error: wanted.into() };
+            assert_eq!(harmless(Input::Api(node)), Input::Api(same), "{text}");
             let api = harmless(Input::Api(ApiEvent::OutOfSync { error }));
             assert_eq!(api, Input::Api(ApiEvent::OutOfSync { error: wanted.into() }), "{text}");
         }

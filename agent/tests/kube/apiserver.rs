@@ -1,10 +1,10 @@
-//! An apiserver inside the test, for one resource: lists what it is told to, and hands each watch
-//! to the test, line by line.
+//! An apiserver inside the test: lists and gives pods and nodes as it is told to, and hands each
+//! watch to the test, line by line.
 
 use axum::{
     Router,
     body::Body,
-    extract::{Query, State},
+    extract::{Path, Query, State},
     http::StatusCode,
     response::{IntoResponse, Response},
     routing::get,
@@ -29,8 +29,14 @@ pub(crate) struct Script {
     pub(crate) list_failures: VecDeque<u16>,
     /// The next watches fail with these.
     pub(crate) watch_failures: VecDeque<u16>,
-    /// Field selectors of all requests.
+    /// Pods beyond the first so many come with a second page.
+    pub(crate) page: Option<usize>,
+    /// What a GET gives, by path: a status, and a body that is an object or any text.
+    pub(crate) gets: HashMap<String, (u16, Value)>,
+    /// Field selectors of all lists and watches.
     pub(crate) selectors: Vec<String>,
+    /// Every GET of one thing: its path, and its query.
+    pub(crate) got: Vec<(String, String)>,
 }
 
 /// One watch request, open until this is dropped.
@@ -106,7 +112,10 @@ impl FakeApiserver {
         socket.set_nonblocking(true).expect("the socket");
         self.address = socket.local_addr().expect("the address");
         let shared = Shared { script: Arc::clone(&self.script), opened: self.opened.clone() };
-        let app = Router::new().route("/api/v1/pods", get(pods)).with_state(shared);
+        let app = Router::new()
+            .route("/api/v1/pods", get(pods))
+            .route("/api/v1/{*path}", get(one))
+            .with_state(shared);
         runtime.spawn(async move {
             let listener = TcpListener::from_std(socket).expect("the listener");
             axum::serve(listener, app).await
@@ -139,12 +148,21 @@ async fn pods(
         let failures = if watch { &mut script.watch_failures } else { &mut script.list_failures };
         match failures.pop_front() {
             Some(code) => Err(refusal(code)),
-            None => Ok(json!({
-                "kind": "PodList",
-                "apiVersion": "v1",
-                "metadata": { "resourceVersion": script.version.to_string() },
-                "items": script.pods,
-            })),
+            None => {
+                let size = script.page.unwrap_or(script.pods.len()).min(script.pods.len());
+                let (first, second) = script.pods.split_at(size);
+                let is_second = query.contains_key("continue");
+                let more = if is_second || second.is_empty() { "" } else { "more" };
+                Ok(json!({
+                    "kind": "PodList",
+                    "apiVersion": "v1",
+                    "metadata": {
+                        "resourceVersion": script.version.to_string(),
+                        "continue": more,
+                    },
+                    "items": if is_second { second } else { first },
+                }))
+            }
         }
     };
     match answer {
@@ -157,6 +175,34 @@ async fn pods(
             Body::from_stream(ReceiverStream::new(body).map(|line| line)).into_response()
         }
     }
+}
+
+/// A GET of one thing. What the script does not know is not found, in the apiserver's own words.
+async fn one(
+    State(shared): State<Shared>,
+    Path(path): Path<String>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Response {
+    let mut script = shared.script.lock().expect("no test panics while it holds this");
+    let query: Vec<String> =
+        query.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+    script.got.push((path.clone(), query.join("&")));
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let missing = (404, not_found(name));
+    let (code, body) = script.gets.get(&path).unwrap_or(&missing).clone();
+    let status = StatusCode::from_u16(code).expect("a status");
+    match body {
+        Value::String(text) => (status, text).into_response(),
+        object => (status, axum::Json(object)).into_response(),
+    }
+}
+
+/// How the apiserver says that there is no such thing.
+pub(crate) fn not_found(name: &str) -> Value {
+    let mut status = status_object(404);
+    status["reason"] = json!("NotFound");
+    status["details"] = json!({ "name": name, "kind": "things" });
+    status
 }
 
 fn refusal(code: u16) -> Response {

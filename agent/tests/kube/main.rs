@@ -1,11 +1,12 @@
 //! The apiserver adapter against a scripted apiserver over plain HTTP.
 
 mod apiserver;
+mod lookup;
 
 use apiserver::{FakeApiserver, Script, status_object};
 use coroner::{
     domain::input::{ApiEvent, ApiPod, Input, Received},
-    kube::{self, Counters, Options},
+    kube::{self, Counters, Options, Request},
 };
 use serde_json::{Value, json};
 use std::{
@@ -56,14 +57,16 @@ struct Bench {
     server: FakeApiserver,
     events: mpsc::Receiver<Received>,
     counters: Arc<Counters>,
+    ask: mpsc::Sender<Request>,
     _folder: TempDir,
 }
 
 impl Bench {
     fn new(script: Script) -> Self {
         let server = FakeApiserver::start(script);
-        let (events, counters, folder) = watch(&format!("http://{}", server.address));
-        Self { server, events, counters, _folder: folder }
+        let running = watch(&format!("http://{}", server.address));
+        let Running { events, counters, ask, folder } = running;
+        Self { server, events, counters, ask, _folder: folder }
     }
 
     /// One with these pods, listed and with its first watch open.
@@ -96,21 +99,46 @@ impl Bench {
     }
 }
 
-fn watch(server: &str) -> (mpsc::Receiver<Received>, Arc<Counters>, TempDir) {
+/// The adapter, running.
+struct Running {
+    events: mpsc::Receiver<Received>,
+    counters: Arc<Counters>,
+    ask: mpsc::Sender<Request>,
+    folder: TempDir,
+}
+
+fn watch(server: &str) -> Running {
     let folder = tempfile::tempdir().expect("a folder");
     let mut options = Options::new("n1");
     options.kubeconfig = Some(kubeconfig(folder.path(), server));
     let counters = Arc::clone(&options.counters);
     let (to, events) = mpsc::channel(16);
-    tokio::spawn(kube::run(options, to));
-    (events, counters, folder)
+    let (ask, requests) = mpsc::channel(16);
+    tokio::spawn(kube::run(options, to, requests));
+    Running { events, counters, ask, folder }
 }
 
+/// The next event of the watch; the answers to questions come between, whenever they come.
 async fn event(events: &mut mpsc::Receiver<Received>) -> ApiEvent {
-    let received = tokio::time::timeout(STUCK, events.recv()).await.expect("no event came");
-    match received.expect("the adapter ended").input {
-        Input::Api(event) => event,
-        other => panic!("not of the apiserver: {other:?}"),
+    next(events, |event| !is_answer(event)).await
+}
+
+fn is_answer(event: &ApiEvent) -> bool {
+    matches!(event, ApiEvent::Node(_) | ApiEvent::NodeUnknown { .. } | ApiEvent::Checked { .. })
+}
+
+/// The next event that is wanted.
+async fn next(
+    events: &mut mpsc::Receiver<Received>,
+    is_wanted: impl Fn(&ApiEvent) -> bool,
+) -> ApiEvent {
+    loop {
+        let received = tokio::time::timeout(STUCK, events.recv()).await.expect("no event came");
+        match received.expect("the adapter ended").input {
+            Input::Api(event) if is_wanted(&event) => return event,
+            Input::Api(_) => {}
+            other => panic!("not of the apiserver: {other:?}"),
+        }
     }
 }
 
@@ -266,8 +294,8 @@ async fn a_missing_right_is_named() {
 #[tokio::test]
 async fn tls_needs_no_set_up() {
     // Nobody listens there; what counts is that the client, with its TLS, could be made.
-    let (mut events, _counters, _folder) = watch("https://127.0.0.1:1");
-    assert!(matches!(event(&mut events).await, ApiEvent::OutOfSync { .. }));
+    let mut running = watch("https://127.0.0.1:1");
+    assert!(matches!(event(&mut running.events).await, ApiEvent::OutOfSync { .. }));
 }
 
 #[tokio::test]
@@ -277,18 +305,29 @@ async fn an_unusable_kubeconfig_is_named() {
     std::fs::write(&broken, "clusters: 7").unwrap();
     for path in [folder.path().join("missing"), broken] {
         let (to, _events) = mpsc::channel(1);
+        let (_ask, requests) = mpsc::channel(1);
         let options = Options { kubeconfig: Some(path.clone()), ..Options::new("n1") };
-        let error = format!("{:#}", kube::run(options, to).await.unwrap_err());
+        let error = format!("{:#}", kube::run(options, to, requests).await.unwrap_err());
         assert!(error.contains(path.to_str().unwrap()), "{error}");
     }
 }
 
 #[tokio::test]
-async fn ends_when_nobody_listens() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut options = Options::new("n1");
-    options.kubeconfig = Some(kubeconfig(folder.path(), "http://127.0.0.1:1"));
-    let (to, events) = mpsc::channel(1);
-    drop(events);
-    tokio::time::timeout(STUCK, kube::run(options, to)).await.expect("it ends").unwrap();
+async fn ends_when_nobody_listens_or_asks() {
+    for listens in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = Options::new("n1");
+        options.kubeconfig = Some(kubeconfig(folder.path(), "http://127.0.0.1:1"));
+        let (to, events) = mpsc::channel(16);
+        let (ask, requests) = mpsc::channel(1);
+        let _rest: Box<dyn std::any::Any> = if listens {
+            drop(ask);
+            Box::new(events)
+        } else {
+            drop(events);
+            Box::new(ask)
+        };
+        let run = kube::run(options, to, requests);
+        tokio::time::timeout(STUCK, run).await.expect("it ends").unwrap();
+    }
 }

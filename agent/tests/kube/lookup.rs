@@ -1,0 +1,194 @@
+//! Questions beside the watch: does this pod exist, and whose node is this?
+
+use super::{
+    Bench, Script,
+    apiserver::{not_found, status_object},
+    next, pod,
+};
+use coroner::{
+    domain::{
+        ids::PodUid,
+        input::{ApiEvent, ApiNode},
+        observation::PodRef,
+    },
+    kube::Request,
+};
+use serde_json::{Value, json};
+use std::sync::atomic::Ordering;
+
+const NODE: &str = "nodes/n1";
+
+fn node(boot: &str) -> Value {
+    json!({
+        "kind": "Node",
+        "apiVersion": "v1",
+        "metadata": { "name": "n1" },
+        "status": {
+            "nodeInfo": { "bootID": boot, "kubeletVersion": "v1.33.4" },
+            "conditions": [{ "type": "Ready", "status": "True" }],
+        },
+    })
+}
+
+fn reference(name: &str, uid: &str) -> PodRef {
+    PodRef { namespace: "default".into(), name: name.into(), uid: PodUid::new(uid) }
+}
+
+fn path(name: &str) -> String {
+    format!("namespaces/default/pods/{name}")
+}
+
+impl Bench {
+    /// The next answer of the node's kind.
+    async fn node(&mut self) -> ApiEvent {
+        let is_node =
+            |event: &ApiEvent| matches!(event, ApiEvent::Node(_) | ApiEvent::NodeUnknown { .. });
+        next(&mut self.events, is_node).await
+    }
+
+    async fn node_unknown(&mut self) -> (bool, String) {
+        match self.node().await {
+            ApiEvent::NodeUnknown { missing, error } => (missing, error),
+            other => panic!("not unknown but {other:?}"),
+        }
+    }
+
+    /// Asks about pods, and the answers.
+    async fn check(&mut self, pods: &[PodRef]) -> Vec<Option<bool>> {
+        self.ask.send(Request::Check(pods.to_vec())).await.expect("the adapter runs");
+        let is_checked = |event: &ApiEvent| matches!(event, ApiEvent::Checked { .. });
+        let ApiEvent::Checked { pods: checks, .. } = next(&mut self.events, is_checked).await
+        else {
+            unreachable!("only that was waited for");
+        };
+        let uids: Vec<&str> = checks.iter().map(|check| check.uid.as_str()).collect();
+        assert_eq!(uids, pods.iter().map(|pod| pod.uid.as_str()).collect::<Vec<_>>());
+        checks.iter().map(|check| check.exists).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_pod_is_looked_up_by_its_name_and_known_by_its_uid() {
+    let (mut bench, _watch) = Bench::in_sync(&[]).await;
+    let mut mirror = pod("static", 7);
+    mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "hash" });
+    let mut nonsense = pod("nonsense", 7);
+    nonsense["metadata"]["uid"] = json!("");
+    bench.server.script().gets.extend([
+        (path("here"), (200, pod("here", 7))),
+        (path("static"), (200, mirror)),
+        (path("nonsense"), (200, nonsense)),
+        (path("garbage"), (200, json!("}garbage{"))),
+        (path("refused"), (403, status_object(403))),
+        (path("broken"), (500, status_object(500))),
+        (path("proxy"), (404, json!("404 page not found"))),
+        (path("path"), (404, not_found(""))),
+    ]);
+    let table = [
+        ("here", "uid-here", Some(true)),
+        ("here", "uid-of-another-life", Some(false)),
+        ("static", "hash", Some(true)),
+        ("static", "uid-static", Some(true)),
+        ("static", "another-hash", Some(false)),
+        ("gone", "uid-gone", Some(false)),
+        ("nonsense", "uid-nonsense", None),
+        ("garbage", "uid-garbage", None),
+        ("refused", "uid-refused", None),
+        ("broken", "uid-broken", None),
+        // A proxy that does not know the path, and an apiserver that does not know pods.
+        ("proxy", "uid-proxy", None),
+        ("path", "uid-path", None),
+        // Names that would lead elsewhere.
+        ("", "uid-empty", None),
+        ("../../../nodes/n1", "uid-odd", None),
+        ("a?b", "uid-odd", None),
+    ];
+    for part in table.chunks(10) {
+        let pods: Vec<_> = part.iter().map(|(name, uid, _)| reference(name, uid)).collect();
+        let expected: Vec<_> = part.iter().map(|(.., exists)| *exists).collect();
+        assert_eq!(bench.check(&pods).await, expected, "{part:?}");
+    }
+    let script = bench.server.script();
+    // Without a resource version: not from a cache that may lag behind.
+    assert!(script.got.iter().all(|(_, query)| query.is_empty()), "{:?}", script.got);
+    assert!(!script.got.iter().any(|(path, _)| path.contains("..") || path.ends_with("pods/")));
+}
+
+#[tokio::test]
+async fn many_pods_cost_one_list() {
+    let (mut bench, _watch) = Bench::in_sync(&["a"]).await;
+    let mut mirror = pod("static", 7);
+    mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "uid-7" });
+    bench.server.script().pods = vec![pod("1", 7), mirror, pod("3", 7)];
+    bench.server.script().page = Some(2); // the last comes with another page
+    let pods: Vec<_> = (0..11).map(|n| reference(&n.to_string(), &format!("uid-{n}"))).collect();
+    let expected: Vec<_> = (0..11).map(|n| Some([1, 3, 7].contains(&n))).collect();
+    assert_eq!(bench.check(&pods).await, expected);
+    assert!(bench.server.script().got.iter().all(|(path, _)| path == NODE));
+    assert!(bench.server.script().selectors.iter().all(|one| one == "spec.nodeName=n1"));
+
+    let mut nonsense = pod("nonsense", 7);
+    nonsense["metadata"]["uid"] = json!("");
+    bench.server.script().pods.push(nonsense);
+    let expected: Vec<_> = (0..11).map(|n| [1, 3, 7].contains(&n).then_some(true)).collect();
+    assert_eq!(bench.check(&pods).await, expected, "one of them may be what makes no sense");
+
+    bench.server.script().list_failures.push_back(500);
+    assert_eq!(bench.check(&pods).await, vec![None; 11]);
+    assert!(bench.counters.errors.load(Ordering::Relaxed) >= 1);
+}
+
+#[tokio::test]
+async fn a_question_that_fails_is_no_outage_of_the_watch() {
+    let (mut bench, watch) = Bench::in_sync(&["a"]).await;
+    bench.server.script().gets.insert(path("a"), (500, status_object(500)));
+    assert_eq!(bench.check(&[reference("a", "uid-a")]).await, [None]);
+    watch.event("ADDED", pod("b", 11)).await;
+    assert!(matches!(bench.event().await, ApiEvent::Applied(_)));
+}
+
+#[tokio::test]
+async fn the_node_is_told_at_the_start() {
+    let gets = [(NODE.to_owned(), (200, node("boot-1")))].into();
+    let mut bench = Bench::new(Script { gets, version: 10, ..Script::default() });
+    let expected =
+        ApiNode { boot_id: "boot-1".into(), kubelet_version: "v1.33.4".into(), ready: Some(true) };
+    assert_eq!(bench.node().await, ApiEvent::Node(expected));
+}
+
+#[tokio::test]
+async fn why_the_node_is_not_known_is_said() {
+    let without_boot = json!({ "metadata": { "name": "n1" }, "status": {} });
+    for (answer, is_missing, words) in [
+        (None, true, "check --node"),
+        (Some((403, status_object(403))), false, "must allow get of nodes"),
+        (Some((401, status_object(401))), false, "renew the kubeconfig"),
+        (Some((500, status_object(500))), false, "refused with 500"),
+        (Some((404, json!("404 page not found"))), false, "404 page not found"),
+        (Some((200, json!("}garbage{"))), false, "deserializing"),
+        (Some((200, without_boot)), false, "no bootID"),
+    ] {
+        let gets = answer.into_iter().map(|answer| (NODE.to_owned(), answer)).collect();
+        let mut bench = Bench::new(Script { gets, version: 10, ..Script::default() });
+        let (missing, error) = bench.node_unknown().await;
+        assert_eq!(missing, is_missing, "{error}");
+        assert!(error.contains(words), "{words:?} in {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_node_is_asked_for_again_after_an_outage() {
+    let (mut bench, watch) = Bench::in_sync(&["a"]).await;
+    bench.server.kill();
+    drop(watch);
+    bench.out_of_sync().await;
+    bench.server.script().gets.insert(NODE.into(), (200, node("boot-2")));
+    bench.server.serve();
+    let _watch = bench.server.watch().await;
+    assert_eq!(bench.event().await, ApiEvent::Resumed);
+    let is_node = |event: &ApiEvent| matches!(event, ApiEvent::Node(_));
+    let ApiEvent::Node(node) = next(&mut bench.events, is_node).await else {
+        unreachable!("only that was waited for");
+    };
+    assert_eq!(node.boot_id, "boot-2");
+}
