@@ -13,7 +13,7 @@ use coroner::{
     },
     kube::convert as kube,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fs,
@@ -35,11 +35,16 @@ pub(crate) fn load(dir: &Path) -> Recording {
     let anchor: Anchor =
         serde_json::from_str(&fs::read_to_string(dir.join("clock.json")).unwrap()).unwrap();
     let mut inputs = kernel(&lines(&dir.join("kernel.jsonl")));
-    inputs.extend(runtime(&lines(&dir.join("cri.jsonl"))));
+    inputs.extend(runtime(&with_marks(dir)));
     inputs.extend(apiserver(&lines(&dir.join("api.jsonl"))));
     inputs.sort_by_key(|i| i.at);
     let truth = fs::read_to_string(dir.join("truth.json")).unwrap();
     Recording { anchor, inputs, truth: serde_json::from_str(&truth).unwrap() }
+}
+
+/// The recording goes on until then, though nothing more was written.
+pub(crate) fn last_mark(dir: &Path) -> BootTime {
+    lines(&dir.join("marks.jsonl")).last().map_or(BootTime(0), at)
 }
 
 fn lines(path: &Path) -> Vec<Value> {
@@ -182,17 +187,37 @@ fn fact(
     })
 }
 
+/// The runtime's lines, and what the marks say of its life: the recorder wrote down one error for
+/// two outages.
+fn with_marks(dir: &Path) -> Vec<Value> {
+    let mut all = lines(&dir.join("cri.jsonl"));
+    let told = fs::read_to_string(dir.join("marks.jsonl")).unwrap_or_default();
+    for line in told.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let mark = text(&line["mark"]).to_lowercase();
+        let t = line["t"].clone();
+        match (mark.contains("containerd"), mark.contains("sigkill"), mark.contains("up")) {
+            (true, true, _) => all.push(json!({ "t": t, "error": { "code": "UNAVAILABLE" } })),
+            (true, false, true) => all.push(json!({ "t": t, "unchanged": true })),
+            _ => {}
+        }
+    }
+    all.sort_by_key(|line| line["t"].as_u64());
+    all
+}
+
 fn runtime(lines: &[Value]) -> Vec<Received> {
     let mut out = Vec::new();
     let mut before: BTreeMap<&str, CriEvent> = BTreeMap::new();
     let mut last = BootTime(0);
     let mut connected = false;
-    for line in lines {
+    for (place, line) in lines.iter().enumerate() {
         let at = at(line);
         let mut say = |at, event| out.push(Received { at, input: Input::Cri(event) });
         if line["error"].is_object() || line["error"].is_string() {
             if connected {
-                say(at, CriEvent::Unreachable { error: line["error"].to_string(), code: None });
+                let code = line["error"]["code"].as_str().map(str::to_owned);
+                say(at, CriEvent::Unreachable { error: line["error"].to_string(), code });
             }
             connected = false;
             last = at;
@@ -207,6 +232,16 @@ fn runtime(lines: &[Value]) -> Vec<Received> {
         } else {
             say(at, CriEvent::Connected { runtime: "containerd".into(), process: None });
             connected = true;
+            // What had not changed over the outage was not written again.
+            let soon = |line: &&Value| self::at(line) <= at + POLL * 2;
+            let now: Vec<_> = lines[place..].iter().take_while(soon).collect();
+            for (kind, call) in [("sandboxes", "ListPodSandbox"), ("containers", "ListContainers")]
+            {
+                let written = now.iter().any(|line| line.get(call).is_some());
+                if let Some(event) = before.get(kind).filter(|_| !written) {
+                    say(at, asked_at(event.clone(), at));
+                }
+            }
         }
         if let Some(list) = line.get("ListPodSandbox") {
             let sandboxes =

@@ -3,6 +3,7 @@
 mod adversities;
 mod import;
 mod interleavings;
+mod leaks;
 
 use coroner::{
     domain::{

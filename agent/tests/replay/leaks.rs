@@ -1,0 +1,167 @@
+//! What was left behind, on real nodes: the leaks of the truth come out and no others.
+
+use super::{RECORDINGS, dir, import};
+use coroner::domain::{
+    engine::{Engine, Settings},
+    ids::PodUid,
+    input::{ApiEvent, ApiNode, HostEvent, Input, PodCheck, Received},
+    leak::Leak,
+    observation::{Observation, PodRef},
+    time::BootTime,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+/// The recordings of leaks go on for 90 s and more; an innocent sandbox in one stays for 16 s.
+const THRESHOLD: Duration = Duration::from_secs(60);
+const TICK: Duration = Duration::from_secs(1);
+
+/// What was said of leaks: all that were found, and those that were there at the end.
+struct Found {
+    ever: Vec<Arc<Leak>>,
+    last: BTreeMap<String, Arc<Leak>>,
+}
+
+/// The node of a recording: its kubelet's version is in the folder's name.
+fn node(name: &str) -> ApiNode {
+    let kubelet = match name.split('-').next().unwrap() {
+        "k1.23" => "v1.23.1",
+        "k1.25" => "v1.25.10",
+        "k1.33" => "v1.33.13",
+        "k1.36" => "v1.36.2",
+        other => panic!("{other}: which kubelet?"),
+    };
+    ApiNode { boot_id: "b".into(), kubelet_version: kubelet.into(), ready: Some(true) }
+}
+
+/// An apiserver that answers from what the watch had told up to then.
+#[derive(Default)]
+struct Apiserver {
+    pods: BTreeSet<PodUid>,
+}
+
+impl Apiserver {
+    fn learn(&mut self, input: &Input) {
+        let uid = |pod: &coroner::domain::input::ApiPod| PodUid::new(&pod.uid);
+        match input {
+            Input::Api(ApiEvent::Snapshot { pods }) => self.pods = pods.iter().map(uid).collect(),
+            Input::Api(ApiEvent::Applied(pod)) => {
+                self.pods.insert(uid(pod));
+            }
+            Input::Api(ApiEvent::Deleted(pod)) => {
+                self.pods.remove(&uid(pod));
+            }
+            _ => {}
+        }
+    }
+
+    fn answer(&self, asked: BootTime, wanted: &[PodRef]) -> Input {
+        let exists = |pod: &PodRef| Some(self.pods.contains(&pod.uid));
+        let pods = wanted
+            .iter()
+            .map(|pod| PodCheck { uid: pod.uid.clone(), exists: exists(pod) })
+            .collect();
+        Input::Api(ApiEvent::Checked { asked, pods })
+    }
+}
+
+fn run(name: &str) -> Found {
+    let recording = import::load(&dir(name));
+    let first = recording.inputs[0].at;
+    let end = recording.inputs.last().unwrap().at.max(import::last_mark(&dir(name)));
+    let of_node = [
+        Input::Host(HostEvent::Boot { boot_id: Some("b".into()) }),
+        Input::Api(ApiEvent::Node(node(name))),
+    ];
+    let mut waiting: Vec<Received> = of_node
+        .map(|input| Received { at: first, input })
+        .into_iter()
+        .chain(recording.inputs)
+        .collect();
+    waiting.reverse();
+    let settings = Settings { leak_threshold: THRESHOLD, ..Settings::new(recording.anchor) };
+    let mut engine = Engine::new(settings);
+    let mut apiserver = Apiserver::default();
+    let mut found = Found { ever: Vec::new(), last: BTreeMap::new() };
+    let mut tick = first;
+    while tick <= end {
+        tick = tick + TICK;
+        let mut now = Vec::new();
+        while waiting.last().is_some_and(|input| input.at <= tick) {
+            now.extend(waiting.pop());
+        }
+        now.push(Received { at: tick, input: Input::Tick });
+        for input in now {
+            apiserver.learn(&input.input);
+            let at = input.at;
+            for observation in engine.step(input) {
+                match observation {
+                    Observation::PodsWanted(pods) => {
+                        let input = apiserver.answer(at, &pods);
+                        assert!(engine.step(Received { at, input }).is_empty());
+                    }
+                    Observation::LeakFound(leak) => {
+                        found.last.insert(name_of(&leak), Arc::clone(&leak));
+                        found.ever.push(leak);
+                    }
+                    Observation::LeakChanged(leak) => {
+                        found.last.insert(name_of(&leak), leak);
+                    }
+                    Observation::LeakGone(leak) => {
+                        found.last.remove(&name_of(&leak));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    found
+}
+
+fn name_of(leak: &Leak) -> String {
+    leak.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name)).unwrap_or_default()
+}
+
+#[test]
+fn every_recording_has_the_leaks_of_its_truth() {
+    let mut leaks = 0;
+    for name in RECORDINGS {
+        let truth = import::load(&dir(name)).truth;
+        let found = run(name);
+        let shown = format!("{name}: {:#?}", found.ever);
+        let mut expected = 0;
+        for (pod, truth) in truth["pods"].as_object().unwrap() {
+            for wanted in truth["leaks"].as_array().into_iter().flatten() {
+                expected += 1;
+                let leak = found.last.get(pod).unwrap_or_else(|| panic!("{pod} of {shown}"));
+                assert_eq!(wanted["class"], leak.class.as_str(), "{shown}");
+                let cause = wanted["likely_cause"].as_str().unwrap();
+                let said = leak.cause.sentence.replace(" v1.", " 1.");
+                let start = said.get(..cause.len()).unwrap_or(&said);
+                assert_eq!(start, cause, "{shown}");
+            }
+        }
+        assert_eq!(found.ever.len(), expected, "no more than the truth knows: {shown}");
+        leaks += expected;
+    }
+    assert_eq!(leaks, 2);
+}
+
+/// What an operator needs is in the evidence: when the object went, that the runtime was away then,
+/// and what to do.
+#[test]
+fn the_story_of_the_stuck_worker_is_told() {
+    let found = run("k1.23-containerd1.7/leak-notready");
+    let leak = &found.last["default/leak2"];
+    let said: Vec<&str> = leak.evidence.iter().map(|one| one.sentence.as_str()).collect();
+    for wanted in ["its object went", "its sandbox was no longer ready", "the runtime failed"] {
+        assert!(said.iter().any(|one| one.starts_with(wanted)), "{wanted}: {said:#?}");
+    }
+    assert!(leak.remedy.contains(&"$ systemctl restart kubelet".to_owned()), "{leak:#?}");
+    assert!(!leak.since_start);
+    let seen = (leak.confirmed.0 - leak.observed.0) / 1_000_000_000;
+    assert!((60..=66).contains(&seen), "one threshold, less the outage: {seen} s");
+}
