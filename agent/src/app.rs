@@ -88,8 +88,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     info!(address = %address, version = env!("CARGO_PKG_VERSION"), "listening");
 
     let record = config.record.map(Record::prepare).transpose()?;
-    let boot_id = config.sources.cri.host_root.join("proc/sys/kernel/random/boot_id");
-    let boot_id = std::fs::read_to_string(boot_id).ok();
+    let boot_id = host::boot_id(&config.sources.cri.host_root);
     let state = config.leaks.state_dir.as_deref();
     let state = state.map(|dir| State::open(dir, boot_id)).transpose()?;
     let recalled = state.as_ref().map(State::recall).transpose()?.unwrap_or_default();
@@ -105,7 +104,8 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     };
     let recorder =
         record.map(|record| record.start(&settings, &started.report(), &shared)).transpose()?;
-    let (mut adapters, inputs, outputs) = Adapters::start(started, config.sources, &shared);
+    let (mut adapters, inputs, outputs) =
+        Adapters::start(started, config.sources, config.leaks.kubelet, &shared);
     let mut events = EventLoop {
         engine: Engine::new(settings),
         shared,
@@ -257,6 +257,7 @@ impl Adapters {
     fn start(
         kernel: kernel::Kernel,
         mut sources: Sources,
+        kubelet: Vec<String>,
         shared: &Shared,
     ) -> (Self, mpsc::Receiver<Received>, Outputs) {
         let (to, inputs) = mpsc::channel(INPUTS);
@@ -273,6 +274,7 @@ impl Adapters {
         };
         let host = host::Options {
             socket: cri::parse_endpoint(&sources.cri.endpoint).ok(),
+            kubelet,
             ..host::Options::new(&sources.cri.host_root, &cgroup_root)
         };
         sources.cri.cgroup_root = Some(cgroup_root);

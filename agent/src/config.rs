@@ -3,7 +3,7 @@
 
 use crate::{
     cli::args::{LeakArgs, RunArgs, SourceArgs},
-    cri, kernel, kube, recording,
+    cri, host, kernel, kube, recording,
 };
 use std::{
     net::SocketAddr,
@@ -30,8 +30,6 @@ const MAX_THRESHOLD: Duration = Duration::from_secs(7 * 24 * 3600);
 const MAX_SERIES: usize = 10_000;
 /// What /proc keeps of a process' name (`TASK_COMM_LEN` − 1).
 const MAX_COMM: usize = 15;
-/// The kubelet's process: itself, or what k3s and MicroK8s have made it a part of.
-pub const KUBELETS: [&str; 4] = ["kubelet", "k3s-server", "k3s-agent", "kubelite"];
 /// Longer, and a termination would be told long after it mattered.
 const MAX_SETTLE: Duration = Duration::from_secs(600);
 /// Faster would be load on the runtime without better times: the kernel tells the moments.
@@ -229,7 +227,7 @@ impl Leaks {
             return Err(ConfigError::Series(args.leak_series));
         }
         let kubelet = match &args.kubelet_process {
-            None => KUBELETS.map(str::to_owned).to_vec(),
+            None => host::Host::KUBELETS.map(str::to_owned).to_vec(),
             Some(name) if name.is_empty() || name.len() > MAX_COMM => {
                 return Err(ConfigError::Kubelet(name.clone()));
             }

@@ -150,7 +150,9 @@ impl Lookups {
 
     async fn check(&mut self, pods: Vec<PodRef>) -> Result<(), Closed> {
         let asked = clock::boot_now();
-        let answers = if pods.len() > ONE_BY_ONE {
+        // Of a cgroup only the UID is known: no name to get it by.
+        let nameless = pods.iter().any(|pod| pod.name.is_empty());
+        let answers = if pods.len() > ONE_BY_ONE || nameless {
             self.look_for_all(&pods).await
         } else {
             join_all(pods.iter().map(|pod| self.look_for(pod))).await

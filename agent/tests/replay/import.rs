@@ -42,11 +42,6 @@ pub(crate) fn load(dir: &Path) -> Recording {
     Recording { anchor, inputs, truth: serde_json::from_str(&truth).unwrap() }
 }
 
-/// The recording goes on until then, though nothing more was written.
-pub(crate) fn last_mark(dir: &Path) -> BootTime {
-    lines(&dir.join("marks.jsonl")).last().map_or(BootTime(0), at)
-}
-
 fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

@@ -71,7 +71,7 @@ impl Apiserver {
 fn run(name: &str) -> Found {
     let recording = import::load(&dir(name));
     let first = recording.inputs[0].at;
-    let end = recording.inputs.last().unwrap().at.max(import::last_mark(&dir(name)));
+    let end = recording.inputs.last().unwrap().at.max(last_mark(name));
     let of_node = [
         Input::Host(HostEvent::Boot { boot_id: Some("b".into()) }),
         Input::Api(ApiEvent::Node(node(name))),
@@ -119,6 +119,13 @@ fn run(name: &str) -> Found {
         }
     }
     found
+}
+
+/// The recording goes on until then, though nothing more was written.
+fn last_mark(name: &str) -> BootTime {
+    let marks = std::fs::read_to_string(dir(name).join("marks.jsonl")).unwrap();
+    let last: serde_json::Value = serde_json::from_str(marks.lines().last().unwrap()).unwrap();
+    BootTime(last["t"].as_u64().unwrap())
 }
 
 fn name_of(leak: &Leak) -> String {
