@@ -58,6 +58,8 @@ impl Call {
     pub(super) const STREAM_CONTAINERS: Self = call!("StreamContainers");
     pub(super) const CONTAINER_STATUS: Self = call!("ContainerStatus");
     pub(super) const SANDBOX_STATUS: Self = call!("PodSandboxStatus");
+    /// Only where [`super::events::broadcast`] says so.
+    pub(super) const EVENTS: Self = call!("GetContainerEvents");
 
     pub(super) fn path(self, version: Version) -> PathAndQuery {
         PathAndQuery::from_static(match version {

@@ -4,8 +4,10 @@ use super::{
     Counters,
     calls::{Call, Version},
     convert::{Nonsense, RawContainer, RawSandbox, RawStatus, sandbox_status::RawSandboxStatus},
+    events::{self, Event},
     failure::{self, About, Failure, Trouble},
     messages::{ContainerStatusAnswer, List, SandboxStatusAnswer},
+    wishes::Wishes,
 };
 use crate::domain::{
     ids::{ContainerId, SandboxId},
@@ -13,7 +15,7 @@ use crate::domain::{
 };
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1::{
-    Container, ContainerFilter, ContainerStatusRequest, ListContainersRequest,
+    Container, ContainerFilter, ContainerStatusRequest, GetEventsRequest, ListContainersRequest,
     ListPodSandboxRequest, PodSandbox, PodSandboxFilter, PodSandboxStatusRequest, VersionRequest,
     VersionResponse,
 };
@@ -25,7 +27,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
-use tokio::{net::UnixStream, time::timeout};
+use tokio::{net::UnixStream, task::JoinSet, time::timeout};
 use tonic::{
     Code, Request, Status,
     client::Grpc,
@@ -53,6 +55,8 @@ pub(super) struct Connection {
     version: Version,
     /// The runtime has streaming lists, as far as is known.
     streams: bool,
+    /// The task that reads the runtime's events; ends with the connection.
+    events: JoinSet<()>,
     /// Who is at the other end.
     pub(super) peer: Option<DaemonProcess>,
 }
@@ -109,6 +113,7 @@ impl Connection {
             counters,
             version: Version::V1,
             streams: true,
+            events: JoinSet::new(),
             peer,
         })
     }
@@ -259,6 +264,23 @@ impl Connection {
             network: options.map(|options| options.network),
             info: answer.info.remove("info").unwrap_or_default(),
         })
+    }
+
+    /// GetContainerEvents, for as long as the connection lives: without a deadline, as an event may
+    /// come tomorrow.
+    pub(super) fn subscribe(&mut self, wishes: Arc<Wishes>) {
+        self.counters.calls.fetch_add(1, Ordering::Relaxed);
+        let path = Call::EVENTS.path(self.version);
+        let mut grpc = self.grpc.clone();
+        let subscription = async move {
+            ready(&mut grpc).await?;
+            let codec = ProstCodec::<GetEventsRequest, Event>::default();
+            let answer =
+                grpc.server_streaming(Request::new(GetEventsRequest {}), path, codec).await;
+            Ok(answer?.into_inner())
+        };
+        let counters = Arc::clone(&self.counters);
+        self.events.spawn(async move { events::heed(subscription, &wishes, &counters).await });
     }
 
     /// A call about the runtime, with the deadline that all have.

@@ -1,13 +1,14 @@
 //! The CRI adapter: reading calls over the runtime's unix socket. The only place that knows tonic.
 //!
 //! **Invariant.** Of the CRI it has Version, ListPodSandbox and ListContainers (streamed, too),
-//! ContainerStatus and PodSandboxStatus, and no other call: coroner observes. `tests/cri` reads
-//! this folder's source to make sure.
+//! ContainerStatus and PodSandboxStatus, GetContainerEvents where every subscriber gets every
+//! event, and no other call: coroner observes. `tests/cri` reads this folder's source to make sure.
 
 mod calls;
 pub(crate) mod cgroup;
 mod client;
 pub mod convert;
+mod events;
 mod failure;
 mod messages;
 mod poll;
@@ -38,6 +39,9 @@ pub struct Options {
     /// Mount point of the cgroup hierarchy that the programs watch, as this process sees it: v2,
     /// or one controller's of v1. `None`: [`Request::FindCgroup`] cannot be answered.
     pub cgroup_root: Option<PathBuf>,
+    /// Take the runtime's container events as a hint to look, where it sends them to every
+    /// subscriber (containerd from 2.0, CRI-O from 1.28).
+    pub events: bool,
     /// A call that takes longer counts as an outage.
     pub timeout: Duration,
     /// Where the adapter counts what it does.
@@ -53,6 +57,7 @@ impl Options {
             busy: Duration::from_millis(250),
             host_root: PathBuf::from("/"),
             cgroup_root: None,
+            events: true,
             timeout: Duration::from_secs(10),
             counters: Arc::default(),
         }

@@ -6,6 +6,7 @@ use super::{
     Options,
     client::Connection,
     convert::{self, Nonsense},
+    events,
     failure::{Failure, Trouble},
     wishes::Wishes,
 };
@@ -203,6 +204,9 @@ impl Poller {
             Failure::Broken(Trouble::without_code(error))
         })?;
         let runtime = connection.runtime().await?;
+        if self.options.events && events::broadcast(&runtime) {
+            connection.subscribe(Arc::clone(&self.wishes));
+        }
         let api = runtime.speaks.name();
         let runtime = format!("{} {}", runtime.name, runtime.version);
         info!(runtime, api, peer = ?connection.peer, "connected to the container runtime");
@@ -237,8 +241,14 @@ impl Poller {
         }
         if now >= self.next_full || (open.look_at_all && now >= self.look_not_before) {
             open.look_at_all = false;
+            open.hints.clear();
             return Some(Job::Lists(None));
         }
+        // Also of sandboxes that no list has shown yet: they cost no full one.
+        let hints = std::mem::take(&mut open.hints);
+        self.round.extend(
+            hints.into_iter().filter(|sandbox| !self.round.contains(sandbox)).collect::<Vec<_>>(),
+        );
         if !open.hurried.is_empty() && now >= self.next_busy {
             self.next_busy = now + self.options.busy;
             if open.hurried.len() > MANY_HURRIED && self.sandboxes.len() <= MANY_SANDBOXES {
@@ -397,6 +407,7 @@ impl Poller {
         {
             let mut open = self.wishes.open();
             open.look.clear();
+            open.hints.clear();
             open.look_at_all = false;
         }
         self.round.clear();

@@ -23,6 +23,8 @@ pub(super) struct Open {
     pub(super) hurried: BTreeSet<SandboxId>,
     /// To be looked at once.
     pub(super) look: BTreeSet<SandboxId>,
+    /// Hints that something happened in these.
+    pub(super) hints: BTreeSet<SandboxId>,
     /// Everything is to be looked at once.
     pub(super) look_at_all: bool,
     /// Containers whose cgroup is wanted.
@@ -54,6 +56,12 @@ impl Wishes {
             }
             self.news().await;
         }
+    }
+
+    /// Something happened in a sandbox, whether it is known yet or not.
+    pub(super) fn hint(&self, sandbox: SandboxId) {
+        self.open().hints.insert(sandbox);
+        self.news.notify_one();
     }
 
     fn add(&self, request: Request) {

@@ -2,6 +2,7 @@
 
 mod bench;
 mod containers;
+mod events;
 mod outages;
 mod polling;
 mod runtime;

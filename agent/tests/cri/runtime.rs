@@ -2,6 +2,7 @@
 //! remembers every call made to it, and can be killed as hard as a process.
 
 use crate::things::{ListAll, StatusAnswer, StreamContainersResponse, StreamPodSandboxesResponse};
+use futures::stream::{self, BoxStream, StreamExt};
 use k8s_cri::v1;
 use std::{
     collections::HashMap,
@@ -10,8 +11,12 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
     task::{Context, Poll},
 };
-use tokio::{net::UnixListener, runtime::Runtime, sync::RwLock};
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio::{
+    net::UnixListener,
+    runtime::Runtime,
+    sync::{RwLock, broadcast},
+};
+use tokio_stream::wrappers::{BroadcastStream, UnixListenerStream};
 use tonic::{
     Request, Response, Status,
     body::Body,
@@ -27,6 +32,7 @@ pub(crate) enum Call {
     Version,
     Sandboxes(String),
     Containers(String),
+    Events,
     SandboxStream,
     ContainerStream,
     Status {
@@ -51,12 +57,25 @@ pub(crate) enum Speaks {
     Neither,
 }
 
+/// What becomes of a subscription to container events.
+#[derive(Clone, Default)]
+pub(crate) enum Events {
+    /// As in containerd 1.6.
+    #[default]
+    Unimplemented,
+    /// The stream ends at once, as in CRI-O by default.
+    Disabled,
+    /// All that is sent there, from then on; its end breaks the stream off.
+    Sent(broadcast::Sender<v1::ContainerEventResponse>),
+}
+
 /// What the runtime has, and what was asked of it.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) speaks: Speaks,
     /// It has streaming lists, with so many items in each message.
     pub(crate) streams: Option<usize>,
+    pub(crate) events: Events,
     /// Streaming lists break off after their first message.
     pub(crate) breaks_off: bool,
     /// RuntimeName and RuntimeVersion.
@@ -178,6 +197,22 @@ impl FakeRuntime {
         Ok(tokio_stream::iter(messages))
     }
 
+    fn events(
+        &self,
+    ) -> Result<BoxStream<'static, Result<v1::ContainerEventResponse, Status>>, Status> {
+        self.called(Call::Events);
+        match &self.state().events {
+            Events::Unimplemented => Err(Status::unimplemented("unknown method")),
+            Events::Disabled => Ok(stream::empty().boxed()),
+            Events::Sent(events) => {
+                let sent = BroadcastStream::new(events.subscribe());
+                let sent = sent.map(|event| event.map_err(|_| Status::internal("too slow")));
+                let end = stream::once(async { Err(Status::internal("no more events")) });
+                Ok(sent.chain(end).boxed())
+            }
+        }
+    }
+
     fn status(&self, request: v1::ContainerStatusRequest) -> Result<StatusAnswer, Status> {
         let v1::ContainerStatusRequest { container_id: container, verbose } = request;
         self.called(Call::Status { container: container.clone(), verbose });
@@ -271,10 +306,10 @@ impl FakeRuntime {
             }
             /// One call that is answered by a stream.
             macro_rules! streaming {
-                ($answer:expr) => {
+                ($request:ty, $answer:expr) => {
                     Grpc::new(ProstCodec::default())
                         .server_streaming(
-                            tower::service_fn(|_: Request<ListAll>| {
+                            tower::service_fn(|_: Request<$request>| {
                                 std::future::ready($answer.map(Response::new))
                             }),
                             request,
@@ -283,16 +318,23 @@ impl FakeRuntime {
                 };
             }
             Ok(match call.as_str() {
-                "StreamPodSandboxes" => streaming!(me.stream(
-                    Call::SandboxStream,
-                    |state| &state.sandboxes,
-                    |pod_sandboxes| StreamPodSandboxesResponse { pod_sandboxes },
-                )),
-                "StreamContainers" => streaming!(me.stream(
-                    Call::ContainerStream,
-                    |state| &state.containers,
-                    |containers| StreamContainersResponse { containers },
-                )),
+                "StreamPodSandboxes" => streaming!(
+                    ListAll,
+                    me.stream(
+                        Call::SandboxStream,
+                        |state| &state.sandboxes,
+                        |pod_sandboxes| StreamPodSandboxesResponse { pod_sandboxes },
+                    )
+                ),
+                "StreamContainers" => streaming!(
+                    ListAll,
+                    me.stream(
+                        Call::ContainerStream,
+                        |state| &state.containers,
+                        |containers| StreamContainersResponse { containers },
+                    )
+                ),
+                "GetContainerEvents" => streaming!(v1::GetEventsRequest, me.events()),
                 "Version" => unary!(asked, async |me: &Self, asked| Ok(me.version(asked))),
                 "ListPodSandbox" => {
                     unary!(asked, async |me: &Self, asked| Ok(me.sandboxes(asked).await))
