@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 use coroner_lab::{
-    bench, scenario,
+    bench, containerd, scenario,
     tour::{self, Interrupted, Options, RealNode},
 };
 use std::{
@@ -76,6 +76,10 @@ struct Files {
     /// Where the lab keeps its files
     #[arg(long, value_name = "DIR", default_value = "/tmp/coroner-lab")]
     work: PathBuf,
+    /// The container runtime: a version of containerd that `cargo xtask setup` brought (1.6, 1.7,
+    /// 2), or the path of a daemon with its ctr and shim beside it [default: the machine's own]
+    #[arg(long, value_name = "VERSION|PATH")]
+    containerd: Option<String>,
 }
 
 impl Files {
@@ -88,6 +92,17 @@ impl Files {
             // Not the one beside this: that is linked dynamically, and the image has no libraries.
             beside(&format!("../static/{}-unknown-linux-gnu/release/workload", env::consts::ARCH))
         })
+    }
+}
+
+impl Files {
+    /// What the lab is started with.
+    fn lab(&self) -> anyhow::Result<containerd::Options> {
+        let mut options = containerd::Options::new(&self.work, self.workload());
+        if let Some(wanted) = &self.containerd {
+            options.containerd = containerd::find(wanted, &beside("../tools"))?;
+        }
+        Ok(options)
     }
 }
 
@@ -122,7 +137,7 @@ struct TourArgs {
     files: Files,
     /// Watch a real node instead: its container runtime's socket
     #[arg(long, value_name = "ENDPOINT", requires_all = ["kubeconfig", "node"],
-          conflicts_with_all = ["scenarios", "group", "all", "list"])]
+          conflicts_with_all = ["scenarios", "group", "all", "list", "containerd"])]
     cri: Option<String>,
     /// A kubeconfig for the real node's apiserver
     #[arg(long, value_name = "FILE", requires = "cri")]
@@ -155,6 +170,10 @@ fn main() -> ExitCode {
 }
 
 fn accuracy(args: AccuracyArgs) -> ExitCode {
+    let lab = match args.files.lab() {
+        Ok(lab) => lab,
+        Err(error) => return wrong_usage(&error),
+    };
     let program = match env::current_exe() {
         Ok(program) => program,
         Err(error) => {
@@ -167,8 +186,7 @@ fn accuracy(args: AccuracyArgs) -> ExitCode {
         seed: args.seed,
         json: args.json,
         agent: args.files.agent(),
-        workload: args.files.workload(),
-        work: args.files.work,
+        lab,
         program,
     };
     as_root(async { bench::accuracy(&options).await.map(|met| met || args.no_fail) })
@@ -188,6 +206,10 @@ fn tour(args: TourArgs) -> ExitCode {
         print!("{}", tour::list(&scenarios));
         return ExitCode::SUCCESS;
     }
+    let lab = match args.files.lab() {
+        Ok(lab) => lab,
+        Err(error) => return wrong_usage(&error),
+    };
     let real = match (args.cri, args.kubeconfig, args.node) {
         (Some(cri), Some(kubeconfig), Some(node)) => Some(RealNode { cri, kubeconfig, node }),
         _ => None,
@@ -197,11 +219,15 @@ fn tour(args: TourArgs) -> ExitCode {
         json: args.json,
         keep: args.keep,
         agent: args.files.agent(),
-        workload: args.files.workload(),
-        work: args.files.work,
+        lab,
         real,
     };
     as_root(tour::run(&options))
+}
+
+fn wrong_usage(error: &anyhow::Error) -> ExitCode {
+    eprintln!("{error:#}");
+    USAGE.into()
 }
 
 /// Runs it, if this is root; whether all is well becomes the exit code.

@@ -1,6 +1,10 @@
 //! The whole catalogue, played for real: private containerd and runc, the real agent with its
 //! kernel programs, real deaths. Needs root, and what `cargo xtask build` makes.
 
+use coroner_lab::{
+    containerd,
+    scenario::{Scenario, catalogue},
+};
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
@@ -28,8 +32,8 @@ fn tour() -> Command {
     Command::new(env!("CARGO_BIN_EXE_coroner-lab"))
 }
 
-#[test]
-fn every_death_is_told_as_it_was_meant() {
+/// Plays these scenarios and demands that all that can be played here is told as it was meant.
+fn play(arguments: &[&str], scenarios: impl Iterator<Item = &'static str>) {
     assert!(
         rustix::process::geteuid().is_root(),
         "the lab needs root: run this test with sudo, or leave it out (cargo xtask test unit)"
@@ -37,7 +41,9 @@ fn every_death_is_told_as_it_was_meant() {
     let work = tempfile::tempdir().unwrap();
     let workload = format!("static/{}-unknown-linux-gnu/release/workload", std::env::consts::ARCH);
     let output = tour()
-        .args(["tour", "--json", "--all", "--work"])
+        .args(["tour", "--json"])
+        .args(arguments)
+        .arg("--work")
         .arg(work.path().join("lab"))
         .arg("--agent")
         .arg(binary("CORONER_LAB_AGENT", "debug/coroner"))
@@ -46,7 +52,7 @@ fn every_death_is_told_as_it_was_meant() {
         .stderr(Stdio::piped())
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
+    let told = format!("{arguments:?}:\n{}", String::from_utf8_lossy(&output.stderr));
     let objects: Vec<Value> = String::from_utf8(output.stdout)
         .unwrap()
         .lines()
@@ -58,13 +64,49 @@ fn every_death_is_told_as_it_was_meant() {
         assert!(object["timeline"]["phases"].is_array(), "{object:#}");
     }
     let names: BTreeSet<_> = objects.iter().filter_map(|o| o["scenario"].as_str()).collect();
-    let all = coroner_lab::scenario::catalogue();
     // Where no memory can be limited, the tour says so and leaves out what needs it.
     let left_out = |name: &str| told.contains(&format!("leaving out {name}: no memory controller"));
-    let wanted = all.iter().map(|s| s.name).filter(|name| !left_out(name));
-    assert_eq!(names, wanted.collect(), "\n{told}");
+    assert_eq!(names, scenarios.filter(|name| !left_out(name)).collect(), "\n{told}");
     assert!(output.status.success(), "{}\n{told}", output.status);
     assert!(!work.path().join("lab").exists(), "the lab left something behind\n{told}");
+}
+
+#[test]
+fn every_death_is_told_as_it_was_meant() {
+    play(&["--all"], catalogue().iter().map(|scenario| scenario.name));
+}
+
+/// The versions that coroner is tested with: xtask/src/setup/runtimes.rs brings them.
+const VERSIONS: [&str; 3] = ["1.6", "1.7", "2"];
+
+/// What is played on all of them: what is left behind is the runtime's doing, and one of each kind of
+/// the rest.
+fn is_about_the_runtime(scenario: &Scenario) -> bool {
+    let named = ["handles-sigterm", "sigterm-ignored", "oom-killed", "runtime-killed"];
+    scenario.group == "leaks" || named.contains(&scenario.name)
+}
+
+#[test]
+fn other_versions_of_containerd_tell_the_same() {
+    let own = containerd::version(&containerd::Options::new("", "").containerd).unwrap();
+    let scenarios: Vec<&str> =
+        catalogue().iter().filter(|one| is_about_the_runtime(one)).map(|one| one.name).collect();
+    assert!(scenarios.len() >= 4, "{scenarios:?}");
+    // On the machine's own all of it is played.
+    let others = VERSIONS.iter().filter(|other| !own.starts_with(&format!("{other}.")));
+    for other in others {
+        let mut arguments = vec!["--containerd", other];
+        arguments.extend(scenarios.iter().flat_map(|name| ["--scenario", name]));
+        play(&arguments, scenarios.iter().copied());
+    }
+}
+
+#[test]
+fn a_version_that_is_not_there_is_wrong_usage_and_says_which_are() {
+    let output = tour().args(["tour", "--containerd", "0.1"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("containerd 0.1") && told.contains("cargo xtask setup"), "{told}");
 }
 
 #[test]
@@ -80,7 +122,7 @@ fn the_list_needs_no_root_and_names_all() {
     let output = tour().args(["tour", "--list"]).output().unwrap();
     assert!(output.status.success());
     let told = String::from_utf8_lossy(&output.stdout);
-    for scenario in coroner_lab::scenario::catalogue() {
+    for scenario in catalogue() {
         assert!(told.contains(scenario.name), "{} is missing\n{told}", scenario.name);
     }
 }

@@ -43,7 +43,7 @@ pub(crate) enum Command {
         /// Optimised binaries
         #[arg(long)]
         release: bool,
-        /// --scenario NAME, --group GROUP, --list, --json, --keep; --cri ENDPOINT, --kubeconfig FILE, --node NAME
+        /// --scenario NAME, --group GROUP, --list, --json, --keep, --containerd VERSION|PATH; --cri ENDPOINT, --kubeconfig FILE, --node NAME
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "TOUR ARGUMENTS")]
         tour: Vec<OsString>,
     },
@@ -112,7 +112,7 @@ pub(crate) enum Layer {
     Unit,
     /// The kernel programs on this machine's kernel
     Programs,
-    /// The lab: real containerd, small apiserver, catalogue of deaths
+    /// The lab: real containerd (1.6, 1.7, 2.x), small apiserver, catalogue of deaths
     Lab,
     /// The kernel programs on foreign kernels, in QEMU
     Vm,

@@ -41,7 +41,7 @@ fn act(cli: Cli) -> Result<bool> {
     let workspace = Workspace::here();
     match cli.command {
         Command::Setup { install } => {
-            let all = [setup::BUILD, setup::LAB, setup::VM, setup::LINT].concat();
+            let all = [setup::BUILD, setup::LAB, setup::VERSIONS, setup::VM, setup::LINT].concat();
             setup::ensure(&workspace, &all, install.no_install)?;
             Ok(true)
         }

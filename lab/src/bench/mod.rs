@@ -47,10 +47,8 @@ pub struct Options {
     pub json: bool,
     /// The agent's binary.
     pub agent: PathBuf,
-    /// The workload's binary.
-    pub workload: PathBuf,
-    /// Where the lab keeps its files.
-    pub work: PathBuf,
+    /// What the lab is made of, and where it keeps its files.
+    pub lab: containerd::Options,
     /// `coroner-lab` itself, which is also the load.
     pub program: PathBuf,
 }
@@ -61,7 +59,9 @@ pub struct Options {
 /// The lab or the agent does not start, the agent dies, or the run is [`Interrupted`].
 pub async fn accuracy(options: &Options) -> anyhow::Result<bool> {
     let screen = Screen::new(options.json);
-    let options = &Options { work: work_directory(&options.work)?, ..options.clone() };
+    let mut options = options.clone();
+    options.lab.work = work_directory(&options.lab.work)?;
+    let options = &options;
     let mut up = Up::default();
     let result = tokio::select! {
         result = up.measure(options, screen) => result,
@@ -71,8 +71,8 @@ pub async fn accuracy(options: &Options) -> anyhow::Result<bool> {
         }
     };
     let cleared = up.clear(screen).await;
-    lab::tidy(&options.work);
-    let log = options.work.join(AGENT_LOG);
+    lab::tidy(&options.lab.work);
+    let log = options.lab.work.join(AGENT_LOG);
     match &result {
         Err(error) if !error.is::<Interrupted>() && log.exists() => {
             screen.step(&format!("the agent's log is kept: {}", log.display()));
@@ -80,7 +80,7 @@ pub async fn accuracy(options: &Options) -> anyhow::Result<bool> {
         _ => {
             let _ = fs::remove_file(&log);
             // Somebody else's files may be in it; then it stays.
-            let _ = fs::remove_dir(&options.work);
+            let _ = fs::remove_dir(&options.lab.work);
         }
     }
     let outcome = result?;
@@ -109,10 +109,11 @@ struct Up {
 
 impl Up {
     async fn measure(&mut self, options: &Options, screen: Screen) -> anyhow::Result<Outcome> {
-        let lab = &*self.lab.insert(Lab::start(&options.work, &options.workload, screen).await?);
+        let lab = &*self.lab.insert(Lab::start(options.lab.clone(), screen).await?);
         let pages = self.pages.insert(Pages::make(&lab.name().await)?);
         screen.step("starting the agent");
-        let agent = Agent::start(&lab.agent(&options.agent, options.work.join(AGENT_LOG))).await?;
+        let agent =
+            Agent::start(&lab.agent(&options.agent, options.lab.work.join(AGENT_LOG))).await?;
         let agent = self.agent.insert(agent);
         let observer = Observer::start()?;
         if !observer.is_real_time() {

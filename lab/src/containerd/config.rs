@@ -73,6 +73,8 @@ exec '{}' "$@"
     )
 }
 
+/// * Version 2 is what 1.6 and 1.7 know. Later daemons migrate it as they start, and know where each
+///   key has gone: the sandbox image, the snapshotter and the network among them.
 /// * `opt` would make /opt/containerd, AppArmor would load a profile into the machine's kernel.
 /// * The native snapshotter works on every file system, and copying one small binary costs nothing.
 /// * Without CAP_SYS_RESOURCE no score below the daemon's own can be set.

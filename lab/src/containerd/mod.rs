@@ -21,11 +21,13 @@
 //! the work directory, where those are empty files, but below [`Containerd::host_root`].
 
 mod config;
+mod find;
 mod leftovers;
 mod namespace;
 mod network;
 mod process;
 
+pub use find::{find, version};
 pub use leftovers::clean_up;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -76,14 +78,15 @@ pub struct Options {
 }
 
 impl Options {
-    /// Debian's containerd and runc on cgroup v2.
+    /// The machine's containerd and runc on cgroup v2: those on PATH, or where Debian's packages put
+    /// them.
     pub fn new(work: impl Into<PathBuf>, workload: impl Into<PathBuf>) -> Options {
         Options {
             work: work.into(),
             workload: workload.into(),
             hierarchy: Hierarchy::Unified,
-            containerd: "/usr/bin/containerd".into(),
-            runc: "/usr/sbin/runc".into(),
+            containerd: find::program("containerd", "/usr/bin"),
+            runc: find::program("runc", "/usr/sbin"),
         }
     }
 }
@@ -92,6 +95,7 @@ impl Options {
 #[derive(Debug)]
 pub struct Containerd {
     options: Options,
+    version: String,
     cgroup_root: PathBuf,
     /// Keeps the namespace.
     holder: Process,
@@ -124,6 +128,7 @@ impl Containerd {
             "{} is not there: build it (cargo xtask build)",
             options.workload.display()
         );
+        let version = version(&options.containerd)?;
         fs::create_dir_all(&options.work)
             .with_context(|| format!("cannot make {}", options.work.display()))?;
         let options = Options { work: fs::canonicalize(&options.work)?, ..options };
@@ -135,8 +140,15 @@ impl Containerd {
         network::write(&options.work, &options.workload)?;
         let holder = hold_namespace(&options, &hierarchies)?;
         let daemon = start_daemon(&options, &holder)?;
-        let containerd =
-            Containerd { options, cgroup_root, holder, daemon, stopped: false, _lock: lock };
+        let containerd = Containerd {
+            options,
+            version,
+            cgroup_root,
+            holder,
+            daemon,
+            stopped: false,
+            _lock: lock,
+        };
         containerd.wait_ready().await?;
         Ok(containerd)
     }
@@ -160,6 +172,11 @@ impl Containerd {
     /// apart from that of any real node.
     pub fn cgroup_parent(&self) -> String {
         leftovers::cgroup_parent(&self.options.work)
+    }
+
+    /// The daemon's version, such as `1.6.20`.
+    pub fn version(&self) -> &str {
+        &self.version
     }
 
     /// The daemon's log file.
@@ -218,10 +235,21 @@ impl Containerd {
     /// `ctr` fails, or the image does not appear.
     pub async fn import(&self, archive: &Path) -> Result<()> {
         let ctr = self.options.containerd.with_file_name("ctr");
-        let output = tokio::process::Command::new(&ctr)
-            .arg("--address")
-            .arg(self.socket())
-            .args(["--namespace", "k8s.io", "images", "import", "--snapshotter", "native"])
+        let mut command = tokio::process::Command::new(&ctr);
+        command.arg("--address").arg(self.socket()).args([
+            "--namespace",
+            "k8s.io",
+            "images",
+            "import",
+            "--snapshotter",
+            "native",
+        ]);
+        if !self.version.starts_with("1.") {
+            // The daemon's own import, the default since 2.0, unpacks for no other snapshotter than
+            // its default.
+            command.arg("--local");
+        }
+        let output = command
             .arg(archive)
             .output()
             .await
@@ -324,6 +352,7 @@ fn start_daemon(options: &Options, holder: &Process) -> Result<Process> {
     let output = File::options().create(true).append(true).open(&log)?;
     let mut command = Command::new(&options.containerd);
     command
+        .env("PATH", find::path_with(&options.containerd))
         .arg("--config")
         .arg(config::path(&options.work))
         .stdin(Stdio::null())

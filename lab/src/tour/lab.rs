@@ -58,22 +58,22 @@ pub(crate) struct Lab {
 impl Lab {
     /// Removes what an earlier run left, then brings everything up.
     pub(crate) async fn start(
-        work: &Path,
-        workload: &Path,
+        options: containerd::Options,
         screen: Screen,
     ) -> anyhow::Result<Self> {
+        let (work, workload) = (options.work.clone(), options.workload.clone());
         if !workload.is_file() {
             bail!(
                 "{} is not there: build it (cargo xtask build) or name it with --workload",
                 workload.display()
             );
         }
-        tidy(work);
+        tidy(&work);
         screen.step("starting a private containerd");
-        let containerd = Containerd::start(containerd::Options::new(work, workload)).await?;
-        screen.step("importing the lab's image");
+        let containerd = Containerd::start(options).await?;
+        screen.step(&format!("importing the lab's image into containerd {}", containerd.version()));
         let archive = work.join(IMAGE);
-        image::build(workload, &archive)?;
+        image::build(&workload, &archive)?;
         containerd.import(&archive).await?;
 
         screen.step("starting the apiserver and the kubelet");

@@ -11,7 +11,7 @@ pub(super) async fn observe(
     node: &RealNode,
     screen: Screen,
 ) -> anyhow::Result<()> {
-    let work = work_directory(&options.work)?;
+    let work = work_directory(&options.lab.work)?;
     screen.step(&format!("starting the agent on node {}", node.node));
     let mut agent = Agent::start(&agent::Options {
         binary: options.agent.clone(),

@@ -11,6 +11,7 @@ pub use show::{Screen, list};
 
 use crate::{
     agent::Agent,
+    containerd,
     scenario::{Expected, Scenario, judge::Observed},
 };
 use anyhow::Context as _;
@@ -41,10 +42,8 @@ pub struct Options {
     pub keep: bool,
     /// The agent's binary.
     pub agent: PathBuf,
-    /// The workload's binary.
-    pub workload: PathBuf,
-    /// Where the lab keeps its files.
-    pub work: PathBuf,
+    /// What the lab is made of, and where it keeps its files.
+    pub lab: containerd::Options,
     /// A real node instead of the lab.
     pub real: Option<RealNode>,
 }
@@ -89,7 +88,9 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
         live::observe(options, node, screen).await?;
         return Ok(true);
     }
-    let options = &Options { work: work_directory(&options.work)?, ..options.clone() };
+    let mut options = options.clone();
+    options.lab.work = work_directory(&options.lab.work)?;
+    let options = &options;
     let mut stage = Stage::default();
     let result = tokio::select! {
         result = stage.play(options, screen) => result,
@@ -103,8 +104,8 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
         interrupted().await;
     }
     let cleared = stage.clear(screen).await;
-    lab::tidy(&options.work);
-    let log = options.work.join(AGENT_LOG);
+    lab::tidy(&options.lab.work);
+    let log = options.lab.work.join(AGENT_LOG);
     match &result {
         Err(error) if !error.is::<Interrupted>() && log.exists() => {
             screen.step(&format!("the agent's log is kept: {}", log.display()));
@@ -113,7 +114,7 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
         _ => {
             let _ = std::fs::remove_file(&log);
             // Somebody else's files may be in it; then it stays.
-            let _ = std::fs::remove_dir(&options.work);
+            let _ = std::fs::remove_dir(&options.lab.work);
         }
     }
     let agreed = result?;
@@ -166,7 +167,7 @@ struct Stage {
 
 impl Stage {
     async fn play(&mut self, options: &Options, screen: Screen) -> anyhow::Result<bool> {
-        let lab = &*self.lab.insert(Lab::start(&options.work, &options.workload, screen).await?);
+        let lab = &*self.lab.insert(Lab::start(options.lab.clone(), screen).await?);
         let scenarios: Vec<&Scenario> =
             options.scenarios.iter().filter(|one| can_be_played(one, lab, screen)).collect();
         let mut begun: BTreeMap<&str, Playing<'_>> = BTreeMap::new();
@@ -179,7 +180,8 @@ impl Stage {
             }
         }
         screen.step("starting the agent");
-        let agent = Agent::start(&lab.agent(&options.agent, options.work.join(AGENT_LOG))).await?;
+        let agent =
+            Agent::start(&lab.agent(&options.agent, options.lab.work.join(AGENT_LOG))).await?;
         let agent = self.agent.insert(agent);
         screen
             .step(&format!("the agent is ready after {:.2} s", agent.ready_after().as_secs_f64()));

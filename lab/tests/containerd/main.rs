@@ -4,6 +4,7 @@
 
 mod network;
 mod stage;
+mod versions;
 
 use coroner_lab::{
     containerd::{self, Options},

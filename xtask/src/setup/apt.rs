@@ -81,6 +81,15 @@ impl Apt {
         self.unpack_archives(root)
     }
 
+    /// Unpacks one package alone.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be fetched or unpacked.
+    pub(crate) fn unpack_alone(&mut self, title: &str, package: &str, root: &Path) -> Result<()> {
+        self.fetch(title, |apt| Ok(apt.download(package)))?;
+        self.unpack_archives(root)
+    }
+
     /// Unpacks the newest package whose name has this beginning and end, alone.
     ///
     /// # Errors
@@ -96,9 +105,7 @@ impl Apt {
             let Some(name) = names.as_deref().and_then(|text| newest(text, suffix)) else {
                 bail!("no package {prefix}*{suffix} in this suite");
             };
-            let mut command = apt.command("apt-get");
-            command.args(["download", name]).current_dir(apt.home.join("cache/archives"));
-            Ok(command)
+            Ok(apt.download(name))
         })?;
         self.unpack_archives(root)
     }
@@ -126,12 +133,21 @@ impl Apt {
     /// Runs the command; when it fails, once more with fresh lists.
     fn fetch(&mut self, title: &str, command: impl Fn(&Self) -> Result<Command>) -> Result<()> {
         self.make_folders()?;
+        if self.sources.is_some() && !self.home.join("lists/updated").is_file() {
+            self.update()?;
+        }
         let first = command(self).and_then(|mut command| step(title, &mut command));
         if first.is_err() {
             self.update()?;
             step(title, &mut command(self)?)?;
         }
         Ok(())
+    }
+
+    fn download(&self, package: &str) -> Command {
+        let mut command = self.command("apt-get");
+        command.args(["download", package]).current_dir(self.home.join("cache/archives"));
+        command
     }
 
     fn make_folders(&self) -> Result<()> {

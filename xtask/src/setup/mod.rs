@@ -2,6 +2,7 @@
 
 mod apt;
 mod needs;
+mod runtimes;
 
 use std::{
     fs,
@@ -13,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 
 pub(crate) use self::{
     apt::Apt,
-    needs::{BUILD, LAB, LINT, Need, Plan, VM},
+    needs::{BUILD, LAB, LINT, Need, Plan, VERSIONS, VM},
 };
 use crate::{
     host::Arch,
@@ -43,6 +44,9 @@ pub(crate) fn ensure(workspace: &Workspace, needs: &[Need], list_only: bool) -> 
     if !plan.apt.is_empty() {
         install_packages(workspace, &plan.apt)?;
     }
+    for runtime in &plan.suites {
+        runtime.fetch(workspace)?;
+    }
     if plan.cargo.contains(&Need::BpfLinker) {
         install_bpf_linker(workspace)?;
     }
@@ -67,6 +71,10 @@ fn announce(plan: &Plan, list_only: bool) {
             let packages = need.packages().first().map(|group| group.join(", "));
             note(&format!("  {}: {}", need.title(), packages.unwrap_or_default()));
         }
+    }
+    for runtime in &plan.suites {
+        let (version, suite) = (runtime.version, runtime.suite);
+        note(&format!("{verb} from Debian's {suite} (into {folder}):\n  containerd {version}"));
     }
     for need in &plan.cargo {
         note(&format!("{verb} with cargo (into {folder}):\n  {}", need.title()));
@@ -111,7 +119,7 @@ fn install_packages(workspace: &Workspace, needs: &[Need]) -> Result<()> {
 pub(crate) fn debian_keyring(workspace: &Workspace) -> Result<PathBuf> {
     const KEYRING: &str = "usr/share/keyrings/debian-archive-keyring.gpg";
     if !apt::available() {
-        bail!("foreign kernels are Debian's packages: this takes apt-get and dpkg");
+        bail!("foreign kernels and runtimes are Debian's packages: this takes apt-get and dpkg");
     }
     let root = workspace.tools().join("root");
     for keyring in [Path::new("/").join(KEYRING), root.join(KEYRING)] {

@@ -1,5 +1,6 @@
 //! What each command needs, which of it is missing, and who brings it. Pure, save for [`Need::present`].
 
+use super::runtimes::{CONTAINERDS, Runtime};
 use crate::{
     host,
     toolchain::{self, BPF_LINKER, BpfCompiler},
@@ -19,6 +20,8 @@ pub(crate) enum Need {
     Protoc,
     /// The lab's container runtime.
     Containerd,
+    /// A version of it that the lab is tested with.
+    ContainerdOf(&'static Runtime),
     /// The lab's OCI runtime.
     Runc,
     /// The machine for foreign kernels.
@@ -35,6 +38,12 @@ pub(crate) enum Need {
 pub(crate) const BUILD: &[Need] = &[Need::BpfCompiler, Need::BpfLinker, Need::Protoc];
 /// To run the lab, beyond the build.
 pub(crate) const LAB: &[Need] = &[Need::Containerd, Need::Runc];
+/// To test the lab, beyond that.
+pub(crate) const VERSIONS: &[Need] = &[
+    Need::ContainerdOf(&CONTAINERDS[0]),
+    Need::ContainerdOf(&CONTAINERDS[1]),
+    Need::ContainerdOf(&CONTAINERDS[2]),
+];
 /// To boot a foreign kernel, beyond the build.
 pub(crate) const VM: &[Need] = &[Need::Qemu, Need::Busybox];
 /// To lint.
@@ -53,6 +62,7 @@ impl Need {
             Self::BpfLinker => toolchain::bpf_linker(workspace).is_some(),
             Self::Protoc => own("protoc") || std::env::var_os("PROTOC").is_some(),
             Self::Containerd => own("containerd") && own("containerd-shim-runc-v2"),
+            Self::ContainerdOf(runtime) => runtime.present(workspace),
             Self::Runc => own("runc"),
             Self::Qemu => own("qemu-system-x86_64"),
             Self::Busybox => own("busybox"),
@@ -69,6 +79,7 @@ impl Need {
             Self::BpfLinker => format!("bpf-linker {BPF_LINKER}"),
             Self::Protoc => "protoc".to_owned(),
             Self::Containerd => "containerd".to_owned(),
+            Self::ContainerdOf(runtime) => format!("containerd {}", runtime.version),
             Self::Runc => "runc".to_owned(),
             Self::Qemu => "QEMU".to_owned(),
             Self::Busybox => "busybox, static".to_owned(),
@@ -89,7 +100,7 @@ impl Need {
             Self::Runc => &[&["runc"]],
             Self::Qemu => &[&["qemu-system-x86"]],
             Self::Busybox => &[&["busybox-static"]],
-            Self::BpfLinker | Self::Rustfmt | Self::Clippy => &[],
+            Self::ContainerdOf(_) | Self::BpfLinker | Self::Rustfmt | Self::Clippy => &[],
         }
     }
 
@@ -109,7 +120,7 @@ impl Need {
             Self::Runc => &[("usr/sbin/runc", "runc")],
             Self::Qemu => &[("usr/bin/qemu-system-x86_64", "qemu-system-x86_64")],
             Self::Busybox => &[("bin/busybox", "busybox"), ("usr/bin/busybox", "busybox")],
-            Self::BpfLinker | Self::Rustfmt | Self::Clippy => &[],
+            Self::ContainerdOf(_) | Self::BpfLinker | Self::Rustfmt | Self::Clippy => &[],
         }
     }
 
@@ -125,6 +136,10 @@ impl Need {
                 "the package protobuf-compiler (Fedora, SUSE, Alpine: protobuf), or set PROTOC"
             }
             Self::Containerd => "the package containerd (it need not be running)",
+            Self::ContainerdOf(_) => {
+                "a build of it (containerd, ctr, containerd-shim-runc-v2) as \
+                 target/tools/containerd-SUITE/usr/bin/*; SUITE: bookworm, trixie, sid"
+            }
             Self::Runc => "the package runc",
             Self::Qemu => "the package with qemu-system-x86_64 (qemu-system-x86)",
             Self::Busybox => "the package busybox-static",
@@ -139,6 +154,8 @@ impl Need {
 pub(crate) struct Plan {
     /// From the distribution's packages, into the project's own folder.
     pub(crate) apt: Vec<Need>,
+    /// From suites of Debian's, each into a folder of its own.
+    pub(crate) suites: Vec<&'static Runtime>,
     /// From crates.io, into the project's own folder.
     pub(crate) cargo: Vec<Need>,
     /// By the person at the keyboard.
@@ -153,6 +170,7 @@ impl Plan {
             match need {
                 Need::BpfLinker => plan.cargo.push(*need),
                 Need::Rustfmt | Need::Clippy => plan.by_hand.push(*need),
+                Need::ContainerdOf(runtime) if apt => plan.suites.push(runtime),
                 _ if apt => plan.apt.push(*need),
                 _ => plan.by_hand.push(*need),
             }
@@ -177,10 +195,19 @@ mod tests {
             plan,
             Plan {
                 apt: vec![Need::Protoc],
+                suites: vec![],
                 cargo: vec![Need::BpfLinker],
                 by_hand: vec![Need::Clippy],
             }
         );
+    }
+
+    #[test]
+    fn other_versions_are_brought_from_their_suites() {
+        let plan = Plan::of(VERSIONS, true);
+        assert!(plan.apt.is_empty() && plan.by_hand.is_empty());
+        assert_eq!(plan.suites, CONTAINERDS.iter().collect::<Vec<_>>());
+        assert_eq!(Plan::of(VERSIONS, false).by_hand, VERSIONS);
     }
 
     #[test]

@@ -88,9 +88,12 @@ pub(crate) fn run(
 
 fn needs(layers: &[Layer]) -> Vec<Need> {
     let mut needs = setup::BUILD.to_vec();
-    for (layer, more) in
-        [(Layer::Lint, setup::LINT), (Layer::Lab, setup::LAB), (Layer::Vm, setup::VM)]
-    {
+    for (layer, more) in [
+        (Layer::Lint, setup::LINT),
+        (Layer::Lab, setup::LAB),
+        (Layer::Lab, setup::VERSIONS),
+        (Layer::Vm, setup::VM),
+    ] {
         if layers.contains(&layer) {
             needs.extend(more);
         }
