@@ -148,14 +148,21 @@ impl Lookups {
         ApiEvent::NodeUnknown { missing, error }
     }
 
-    async fn check(&mut self, pods: Vec<PodRef>) -> Result<(), Closed> {
+    async fn check(&mut self, mut pods: Vec<PodRef>) -> Result<(), Closed> {
         let asked = clock::boot_now();
-        // Of a cgroup only the UID is known: no name to get it by.
-        let nameless = pods.iter().any(|pod| pod.name.is_empty());
-        let answers = if pods.len() > ONE_BY_ONE || nameless {
+        let answers = if pods.len() > ONE_BY_ONE {
             self.look_for_all(&pods).await
         } else {
-            join_all(pods.iter().map(|pod| self.look_for(pod))).await
+            // Of a cgroup only the UID is known: no name to get the pod by.
+            let (nameless, named): (Vec<_>, Vec<_>) =
+                pods.into_iter().partition(|pod| pod.name.is_empty() && pod.namespace.is_empty());
+            let mut answers = join_all(named.iter().map(|pod| self.look_for(pod))).await;
+            pods = named;
+            if !nameless.is_empty() {
+                answers.extend(self.look_for_all(&nameless).await);
+                pods.extend(nameless);
+            }
+            answers
         };
         let failure = answers.iter().find_map(|answer| answer.as_ref().err()).cloned();
         match failure {

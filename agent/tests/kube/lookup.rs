@@ -138,6 +138,18 @@ async fn many_pods_cost_one_list() {
     assert!(bench.counters.errors.load(Ordering::Relaxed) >= 1);
 }
 
+/// Of an orphaned cgroup the UID is all that is known.
+#[tokio::test]
+async fn a_pod_without_a_name_is_looked_for_in_the_list() {
+    let (mut bench, _watch) = Bench::in_sync(&["a"]).await;
+    bench.server.script().pods = vec![pod("b", 7)];
+    bench.server.script().gets.insert(path("a"), (200, pod("a", 7)));
+    let nameless =
+        |uid: &str| PodRef { namespace: String::new(), name: String::new(), uid: PodUid::new(uid) };
+    let pods = [reference("a", "uid-a"), nameless("uid-b"), nameless("uid-c")];
+    assert_eq!(bench.check(&pods).await, [Some(true), Some(true), Some(false)]);
+}
+
 #[tokio::test]
 async fn a_question_that_fails_is_no_outage_of_the_watch() {
     let (mut bench, watch) = Bench::in_sync(&["a"]).await;

@@ -38,6 +38,8 @@ pub(super) struct Docket {
     threshold: Duration,
     suspects: BTreeMap<LeakKey, Suspect>,
     recalled: HashMap<LeakKey, Recollection>,
+    /// The judges' clock when they were judged last.
+    watched: Duration,
     /// Something was judged before: what comes now began under the agent's eyes.
     opened: bool,
     refused: u64,
@@ -100,6 +102,7 @@ impl Docket {
             threshold,
             suspects: BTreeMap::new(),
             recalled: HashMap::new(),
+            watched: Duration::ZERO,
             opened: false,
             refused: 0,
             contradicted: 0,
@@ -160,9 +163,15 @@ impl Docket {
         said: &mut Vec<Observation>,
     ) {
         let mut found = suspects::all(facts);
+        let elapsed = watched.saturating_sub(self.watched);
+        self.watched = watched;
         self.suspects.retain(|key, suspect| match found.remove(key) {
             Some(class) => {
                 suspect.turn_to(class, watched, facts.now);
+                true
+            }
+            None if suspects::is_unseen(facts, key) => {
+                suspect.from += elapsed; // its time stands still
                 true
             }
             None => {

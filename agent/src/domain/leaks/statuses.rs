@@ -24,44 +24,34 @@ pub(super) struct Statuses {
 #[derive(Clone, Debug)]
 struct Known {
     asked: BootTime,
-    answer: Option<Answer>,
-}
-
-#[derive(Clone, Debug)]
-enum Answer {
-    Told { status: CriSandboxStatus, at: BootTime },
-    Refused { code: String, at: BootTime },
+    told: Option<(CriSandboxStatus, BootTime)>,
+    /// Since it was told last.
+    refused: Option<(String, BootTime)>,
 }
 
 impl Statuses {
     /// Takes an answer. One that nobody asked for is of no use.
     pub(super) fn told(&mut self, at: BootTime, status: CriSandboxStatus) {
         if let Some(known) = self.of.get_mut(&status.sandbox) {
-            known.answer = Some(Answer::Told { status, at });
+            (known.told, known.refused) = (Some((status, at)), None);
         }
     }
 
-    /// The runtime refused to say.
+    /// The runtime refused to say: what it said before still holds.
     pub(super) fn refused(&mut self, at: BootTime, sandbox: &SandboxId, code: String) {
         if let Some(known) = self.of.get_mut(sandbox) {
-            known.answer = Some(Answer::Refused { code, at });
+            known.refused = Some((code, at));
         }
     }
 
     /// What is known of this sandbox.
     pub(super) fn get(&self, sandbox: &SandboxId) -> Option<&CriSandboxStatus> {
-        match &self.of.get(sandbox)?.answer {
-            Some(Answer::Told { status, .. }) => Some(status),
-            _ => None,
-        }
+        self.of.get(sandbox)?.told.as_ref().map(|(status, _)| status)
     }
 
     /// The code with which the runtime refused, and when.
     pub(super) fn refusal(&self, sandbox: &SandboxId) -> Option<(&str, BootTime)> {
-        match &self.of.get(sandbox)?.answer {
-            Some(Answer::Refused { code, at }) => Some((code, *at)),
-            _ => None,
-        }
+        self.of.get(sandbox)?.refused.as_ref().map(|(code, at)| (code.as_str(), *at))
     }
 
     /// Its network namespace is still open: `None` where that is not known, or it has none.
@@ -75,23 +65,25 @@ impl Statuses {
     /// Whether it is time to ask (again).
     pub(super) fn is_due(&self, now: BootTime, sandbox: &SandboxId) -> bool {
         let Some(known) = self.of.get(sandbox) else { return true };
-        match &known.answer {
-            None => now >= known.asked + LOST,
-            Some(Answer::Refused { at, .. }) => now >= *at + OPEN_AGAIN,
-            Some(Answer::Told { status, at }) => match status.network {
-                SandboxNetwork::Own { closed: Some(false), .. } => now >= *at + OPEN_AGAIN,
-                SandboxNetwork::Own { closed: None, .. } => now >= *at + LATER,
-                // Neither ever changes.
-                SandboxNetwork::Own { closed: Some(true), .. } | SandboxNetwork::Host => false,
-                SandboxNetwork::Unknown => now >= *at + LATER,
-            },
+        if let Some((_, at)) = &known.refused {
+            return now >= *at + OPEN_AGAIN;
+        }
+        let Some((status, at)) = &known.told else { return now >= known.asked + LOST };
+        match status.network {
+            SandboxNetwork::Own { closed: Some(false), .. } => now >= *at + OPEN_AGAIN,
+            SandboxNetwork::Own { closed: None, .. } | SandboxNetwork::Unknown => {
+                now >= *at + LATER
+            }
+            // Neither ever changes.
+            SandboxNetwork::Own { closed: Some(true), .. } | SandboxNetwork::Host => false,
         }
     }
 
     /// It is asked for now.
     pub(super) fn ask(&mut self, now: BootTime, sandbox: &SandboxId) {
-        let known = Known { asked: now, answer: None };
-        self.of.entry(sandbox.clone()).and_modify(|known| known.asked = now).or_insert(known);
+        let known = Known { asked: now, told: None, refused: None };
+        let before = self.of.entry(sandbox.clone()).or_insert(known);
+        before.asked = now;
     }
 
     /// Forgets sandboxes that are gone.

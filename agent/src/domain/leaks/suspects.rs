@@ -92,6 +92,21 @@ fn orphans(facts: &Facts<'_>, found: &mut BTreeMap<LeakKey, LeakClass>) {
     }
 }
 
+/// This could not be looked at, so that its absence says nothing.
+pub(super) fn is_unseen(facts: &Facts<'_>, key: &LeakKey) -> bool {
+    let survey = facts.survey;
+    match key {
+        LeakKey::Shim { .. } => survey.is_none_or(|survey| survey.shims.is_none()),
+        LeakKey::Netns { name, .. } => {
+            let is_unused = || unused_namespaces(facts).any(|(found, _)| found.name == *name);
+            survey.is_none_or(|survey| survey.netns.is_none())
+                || (!claims_are_known(facts) && is_unused())
+        }
+        LeakKey::PodCgroup { .. } => survey.is_none_or(|survey| survey.pod_cgroups.is_none()),
+        LeakKey::Sandbox { .. } | LeakKey::Pod { .. } => false,
+    }
+}
+
 /// Namespaces that no process is in. An empty file at such a place is none.
 pub(super) fn unused_namespaces<'a>(
     facts: &Facts<'a>,
