@@ -19,6 +19,8 @@ use std::{
 
 /// The magic number of nsfs: `include/uapi/linux/magic.h`, `NSFS_MAGIC`.
 const NSFS: u64 = 0x6e73_6673;
+/// The first process.
+const INIT: u32 = 1;
 /// Where runtimes keep them (containerd `pkg/netns`, CRI-O `namespaces_dir`).
 const FOLDERS: [&str; 2] = ["run/netns", "var/run/netns"];
 
@@ -74,10 +76,11 @@ fn kept(host: &Host) -> Result<Bounded<NetNamespace>, Blind> {
     Ok(found)
 }
 
-/// How many processes are in each network namespace. One that may not be asked could be in any.
+/// How many processes are in each network namespace. One that may not be asked could be in any,
+/// except for the first: it is in the host's, and hardened kernels let nobody ask it.
 fn processes(table: &Table) -> Result<BTreeMap<u64, u32>, Blind> {
     let mut counts = BTreeMap::new();
-    for (pid, _) in table.living() {
+    for (pid, _) in table.living().filter(|(pid, _)| *pid != INIT) {
         match table.namespace(pid, "net") {
             Ok(inode) => *counts.entry(inode).or_default() += 1,
             Err(NoNamespace::Denied) => return Err(Blind::NamespacesDenied),

@@ -3,6 +3,7 @@
 //! `--test-threads=1`.
 
 mod actors;
+mod leftovers;
 mod lingering;
 mod stage;
 

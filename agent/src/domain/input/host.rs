@@ -48,7 +48,8 @@ pub enum DaemonState {
         /// Its process.
         process: DaemonProcess,
     },
-    /// Its process ended (its pidfd says so), at this moment or a little earlier.
+    /// Its process ended: at this moment where a pidfd said so, otherwise since the last survey.
+    /// Said again with every survey until another runs; the first tells when.
     Ended {
         /// The process that it was.
         process: DaemonProcess,
@@ -109,7 +110,7 @@ pub struct NetNamespace {
     /// The namespace's inode. `None`: nothing is mounted there any more, an empty file is left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inode: Option<u64>,
-    /// How many processes of the host are in it.
+    /// How many processes of the host are in it, by their main threads.
     pub processes: u32,
 }
 
