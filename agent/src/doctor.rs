@@ -7,7 +7,7 @@ use crate::{
     config::{ConfigError, Host, Sources},
     cri,
     domain::input::{ApiEvent, CriEvent, Input, Received},
-    kernel, kube,
+    host, kernel, kube,
     procfs::Sight,
     report::Style,
 };
@@ -113,12 +113,16 @@ fn diagnose(
     };
     let mut checks = kernel_side(&sources.kernel);
     checks.push(processes(Sight::probe(&sources.cri.host_root)));
+    let boot_id = host::boot_id(&sources.cri.host_root);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     checks.push(runtime.block_on(container_runtime(sources.cri)));
-    checks.push(match sources.kube {
-        Some(options) => runtime.block_on(apiserver(options)),
-        None => Check::skipped("apiserver", "not used (--no-api)"),
-    });
+    match sources.kube {
+        Some(options) => {
+            checks.push(runtime.block_on(apiserver(options.clone())));
+            checks.push(runtime.block_on(node(options, boot_id)));
+        }
+        None => checks.push(Check::skipped("apiserver", "not used (--no-api)")),
+    }
     runtime.shutdown_timeout(Duration::from_millis(100));
     Ok(Diagnosis::of(checks))
 }
@@ -207,9 +211,9 @@ fn processes(sight: Sight) -> Check {
         ),
         Sight { wait_channels: false, .. } => Check::degraded(
             NAME,
-            "states only: where in the kernel a process hangs that SIGKILL does not end cannot be \
-             seen",
-            "run as root, or add SYS_PTRACE (wait channels) to the container's capabilities",
+            "states only: neither where in the kernel a process hangs that SIGKILL does not end \
+             can be seen, nor who is in a network namespace that a pod left behind",
+            "run as root, or add SYS_PTRACE to the container's capabilities",
         ),
         Sight { stacks: false, .. } => {
             Check::ok(NAME, "states and wait channels; stacks would need CAP_SYS_ADMIN")
@@ -286,6 +290,45 @@ async fn apiserver(options: kube::Options) -> Check {
     }
 }
 
+/// Asks whose node it is.
+async fn node(options: kube::Options, boot_id: Option<String>) -> Check {
+    let name = options.node.clone();
+    let (to, inputs) = mpsc::channel(64);
+    let (_ask, requests) = mpsc::channel(1);
+    let answer = first(kube::run(options, to, requests), inputs, |input| match input {
+        Input::Api(event @ (ApiEvent::Node(_) | ApiEvent::NodeUnknown { .. })) => Some(Ok(event)),
+        _ => None,
+    });
+    whose_node(&name, answer.await, boot_id.as_deref())
+}
+
+/// Whether the Node object is this machine's: without that no leak is told.
+fn whose_node(name: &str, answer: Result<ApiEvent, String>, boot_id: Option<&str>) -> Check {
+    const NAME: &str = "node";
+    const RIGHT: &str = "the agent's role must allow get of nodes: without it no leak is told";
+    match (answer, boot_id) {
+        (Ok(ApiEvent::Node(_)), None) => Check::degraded(
+            NAME,
+            "the boot's id cannot be read: no leak will be told",
+            "mount the host's root and name it with --host-root",
+        ),
+        (Ok(ApiEvent::Node(node)), Some(boot_id)) if node.boot_id == boot_id => {
+            Check::ok(NAME, format!("{name} is this machine, its kubelet {}", node.kubelet_version))
+        }
+        (Ok(ApiEvent::Node(_)), Some(_)) => Check::failed(
+            NAME,
+            format!("{name} is another machine, or this one before it was booted"),
+            "check --node (NODE_NAME); just after a boot, wait for the kubelet",
+        ),
+        // Its text says what to do.
+        (Ok(ApiEvent::NodeUnknown { missing: true, error }), _) => Check::failed(NAME, error, ""),
+        (Ok(ApiEvent::NodeUnknown { error, .. }) | Err(error), _) => {
+            Check::degraded(NAME, error, RIGHT)
+        }
+        (Ok(_), _) => Check::degraded(NAME, "the apiserver gave no Node", RIGHT),
+    }
+}
+
 /// The first word of a source that counts.
 async fn first<T>(
     source: impl Future<Output = anyhow::Result<()>>,
@@ -356,6 +399,25 @@ mod tests {
         let checks = judge(facts);
         let failed = checks.iter().filter(|check| check.outcome == Outcome::Failed);
         failed.map(|check| check.name).collect()
+    }
+
+    #[test]
+    fn whose_node_it_is() {
+        use crate::domain::input::ApiNode;
+        let node =
+            |boot: &str| Ok(ApiEvent::Node(ApiNode { boot_id: boot.into(), ..ApiNode::default() }));
+        let unknown = |missing| Ok(ApiEvent::NodeUnknown { missing, error: "check --node".into() });
+        for (answer, boot, expected) in [
+            (node("b1"), Some("b1"), Outcome::Ok),
+            (node("b1"), Some("b2"), Outcome::Failed),
+            (node("b1"), None, Outcome::Degraded),
+            (unknown(true), Some("b1"), Outcome::Failed),
+            (unknown(false), Some("b1"), Outcome::Degraded),
+            (Err("no answer".into()), Some("b1"), Outcome::Degraded),
+        ] {
+            let check = whose_node("n1", answer.clone(), boot);
+            assert_eq!(check.outcome, expected, "{answer:?} {boot:?}: {}", check.found);
+        }
     }
 
     #[test]
