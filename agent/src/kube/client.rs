@@ -40,11 +40,12 @@ pub(super) async fn connect(
     let mut config = config(kubeconfig).await?;
     // Retries are ours: the core must learn of each failure.
     config.default_retry = false;
+    // A connection that was silent for long is not to time out right after the next request.
+    config.reset_reader_on_write = true;
     let mut asking = config.clone();
     asking.read_timeout = Some(ANSWER_LIMIT);
     asking.connect_timeout = Some(ANSWER_LIMIT);
     config.read_timeout = Some(READ_TIMEOUT);
-    config.reset_reader_on_write = true;
     let answered = Arc::clone(answered);
     let note = move |response: axum::http::Response<Box<DynBody>>| {
         if response.status().is_success() {
