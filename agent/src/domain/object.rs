@@ -57,6 +57,8 @@ pub struct Object {
     pub found_deleting: bool,
     /// It is gone.
     pub gone: Option<Between>,
+    /// It is told of again since it was gone, which only a restored backup can bring about.
+    back: bool,
     /// Whether an attempt of a container was ever seen started, in order of first sight: the
     /// kubelet sets `started` to false as soon as a container is stopped (prober_manager.go).
     started: Vec<(ContainerId, bool)>,
@@ -98,6 +100,7 @@ impl Objects {
                 let listed: BTreeSet<PodUid> = pods.iter().map(runtime_uid).collect();
                 let after = self.last_in_sync;
                 for (uid, object) in &mut self.pods {
+                    object.back &= listed.contains(uid);
                     if object.gone.is_none() && !listed.contains(uid) {
                         object.gone = Some(Between { after, by: at });
                         touched.insert(uid.clone());
@@ -114,13 +117,13 @@ impl Objects {
             }
             ApiEvent::Deleted(pod) => {
                 self.synced(at);
-                let uid = self.apply(at, pod, Told::Watched { not_before });
-                if let Some(uid) = &uid
-                    && let Some(object) = self.pods.get_mut(uid)
-                {
+                let uid = runtime_uid(&pod);
+                let applied = self.apply(at, pod, Told::Watched { not_before });
+                if let Some(object) = self.pods.get_mut(&uid) {
                     object.gone.get_or_insert(Between { after: at, by: at });
+                    object.back = false;
                 }
-                touched.extend(uid);
+                touched.extend(applied);
             }
             ApiEvent::OutOfSync { .. } => {
                 if self.in_sync {
@@ -163,6 +166,7 @@ impl Objects {
             if known.gone.is_some() {
                 // Only a static pod's object comes back: its mirror was deleted, or its manifest
                 // returned. The history of deletions is the old object's.
+                known.back = true;
                 pod.mirror_of.as_ref()?;
                 known.gone = None;
                 known.requested = None;
@@ -304,6 +308,7 @@ impl Object {
             last_delete: None,
             found_deleting: false,
             gone: None,
+            back: false,
             started: Vec::new(),
         };
         object.learn_started();
@@ -332,6 +337,11 @@ impl Object {
     /// The watch told of its end, so that what was last told of it was true to the end.
     pub fn was_seen_going(&self) -> bool {
         self.gone.is_some_and(|gone| gone.after == gone.by)
+    }
+
+    /// The apiserver has it now, as far as it told.
+    pub fn exists(&self) -> bool {
+        self.gone.is_none() || self.back
     }
 
     /// It is the apiserver's image of a static pod: its deletion stops nothing.

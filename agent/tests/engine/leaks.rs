@@ -355,7 +355,7 @@ fn a_shim_of_nothing() {
     let mut node = surveyed(HostSurvey { shims: Some(all), ..HostSurvey::default() });
     node.seconds(THRESHOLD + 2 * MARGIN);
     let orphan = LeakKey::Shim { pid: 3, started: 77, id: "gone".into() };
-    assert_eq!(node.found, [orphan.clone()]);
+    assert_eq!(node.found, std::slice::from_ref(&orphan));
     assert_eq!(node.leaks[&orphan].class, LeakClass::OrphanShim);
     node.survey.shims = None;
     node.seconds(LONG);
@@ -407,7 +407,7 @@ fn a_cgroup_of_no_pod() {
     let mut node = surveyed(HostSurvey { pod_cgroups: Some(all), ..HostSurvey::default() });
     node.seconds(THRESHOLD + 2 * MARGIN);
     let wanted = LeakKey::PodCgroup { pod: orphan.into(), cgroup: CgroupId(9) };
-    assert_eq!(node.found, [wanted.clone()]);
+    assert_eq!(node.found, std::slice::from_ref(&wanted));
     let leak = &node.leaks[&wanted];
     assert_eq!(leak.cause.kind, LeakCause::ProcessesRemain);
     assert_eq!(leak.holds.pids, [4000, 4001]);

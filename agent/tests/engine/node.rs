@@ -124,6 +124,27 @@ impl Node {
         self
     }
 
+    /// All of it goes, whatever it was.
+    pub(crate) fn stop_and_collect(&mut self, n: u64) {
+        if self.sandboxes.contains_key(&ids(n).1) {
+            self.stop(n).collect(n);
+        }
+    }
+
+    /// The agent starts anew and knows nothing; the node goes on.
+    pub(crate) fn restart(&mut self) {
+        let fresh = Self::new();
+        self.engine = fresh.engine;
+        (self.api_told, self.cri_told) = (None, None);
+        self.leaks.clear();
+        self.say(Input::Host(HostEvent::Boot { boot_id: Some("b".into()) }));
+    }
+
+    /// The kubelet as it was from the beginning.
+    pub(crate) fn first_kubelet(&self) -> DaemonState {
+        Self::new().kubelet
+    }
+
     pub(crate) fn sandbox(&mut self, n: u64) -> &mut CriSandbox {
         self.sandboxes.get_mut(&ids(n).1).expect("it is there")
     }

@@ -40,7 +40,7 @@ impl<'a> Facts<'a> {
 
     /// The apiserver has an object of this pod, or of its mirror.
     pub(super) fn exists(&self, uid: &PodUid) -> bool {
-        self.object(uid).is_some_and(|object| object.gone.is_none())
+        self.object(uid).is_some_and(Object::exists)
     }
 
     /// The apiserver need not know this pod: the kubelet has it from a manifest.
