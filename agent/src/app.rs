@@ -18,7 +18,7 @@ use crate::{
     history::History,
     host,
     http::{self, Shared, lock},
-    kernel, kube,
+    kernel, kube, memory,
     metrics::{Adapter, Metrics, SourceCounters},
     procfs,
     recording::{self, Recorder},
@@ -141,7 +141,8 @@ async fn observe(config: Config) -> anyhow::Result<()> {
 
 async fn start_kernel(options: kernel::Options) -> anyhow::Result<kernel::Kernel> {
     let started = tokio::task::spawn_blocking(move || kernel::start(&options)).await;
-    give_back_memory();
+    // It has read the kernel's BTF (5 MiB) and the object of the programs.
+    memory::give_back();
     let kernel = started
         .context("the start of the kernel side broke off")?
         .context("the kernel side cannot start; `coroner doctor` says what this node lacks")?;
@@ -157,16 +158,6 @@ async fn start_kernel(options: kernel::Options) -> anyhow::Result<kernel::Kernel
     let attached = report.hooks.values().filter(|how| how.is_ok()).count();
     info!(hooks = attached, hierarchy = report.hierarchy, "the kernel programs are attached");
     Ok(kernel)
-}
-
-/// The start reads the kernel's BTF (5 MiB) and the object of the programs; what they needed
-/// would stay in the allocator's pools for the rest of a long life.
-fn give_back_memory() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim(3) is MT-safe and has no preconditions.
-    unsafe {
-        libc::malloc_trim(0);
-    }
 }
 
 /// A recording whose file is there: before anything is attached, so that a wrong path is refused

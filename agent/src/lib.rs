@@ -16,6 +16,7 @@ pub mod http;
 pub mod kernel;
 pub mod kube;
 pub mod leaks;
+mod memory;
 pub mod metrics;
 mod patience;
 pub mod procfs;

@@ -17,6 +17,7 @@ use crate::{
         input::{CriContainer, CriEvent, CriSandbox, CriState, Input, Received},
         time::BootTime,
     },
+    memory,
 };
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use std::{
@@ -34,6 +35,8 @@ use tracing::{debug, info, warn};
 
 /// From so many sandboxes on, full lists are made a third as often.
 const MANY_SANDBOXES: usize = 1_000;
+/// So long after a full list of many the core has taken it in, and what both took is given back.
+const DIGESTION: Duration = Duration::from_secs(1);
 /// With more hurried sandboxes than this, one full list costs less than a filtered one for each.
 const MANY_HURRIED: usize = 16;
 /// Full lists that were asked for take at most one part in so many of the time: a storm of
@@ -109,6 +112,8 @@ pub(super) struct Poller {
     next_busy: Instant,
     /// A full list that was asked for waits until then.
     look_not_before: Instant,
+    /// When to give back the memory that a long list took.
+    give_back: Option<Instant>,
     outage_told: bool,
     backoff: ExponentialBackoff,
 }
@@ -135,6 +140,7 @@ impl Poller {
             next_full: now,
             next_busy: now,
             look_not_before: now,
+            give_back: None,
             outage_told: false,
             backoff: backoff(),
         }
@@ -176,6 +182,9 @@ impl Poller {
             },
         };
         loop {
+            if self.give_back.take_if(|due| Instant::now() >= *due).is_some() {
+                memory::give_back();
+            }
             let done = match self.next_job() {
                 Some(Job::Lists(only)) => self.lists(connection, only).await,
                 Some(Job::Status(container)) => self.status(connection, container).await,
@@ -295,7 +304,7 @@ impl Poller {
         let open = self.wishes.open();
         let busy = (!open.hurried.is_empty()).then_some(self.next_busy);
         let look = open.look_at_all.then_some(self.look_not_before);
-        [busy, look].into_iter().flatten().fold(self.next_full, Instant::min)
+        [busy, look, self.give_back].into_iter().flatten().fold(self.next_full, Instant::min)
     }
 
     /// ListPodSandbox and ListContainers.
@@ -347,6 +356,7 @@ impl Poller {
             let many = self.sandboxes.len() > MANY_SANDBOXES;
             self.next_full = now + self.options.idle * if many { 3 } else { 1 };
             self.look_not_before = now + (now - began) * (LOOK_SHARE - 1);
+            self.give_back = many.then(|| now + DIGESTION);
         }
         self.backoff = backoff();
         Ok(())

@@ -6,6 +6,7 @@ mod events;
 mod outages;
 mod polling;
 mod runtime;
+mod scale;
 mod sizes;
 mod streams;
 mod surface;

@@ -112,3 +112,50 @@ pub(crate) fn sandbox_status(id: &str, info: &str) -> v1::PodSandboxStatusRespon
         ..Default::default()
     }
 }
+
+/// A sandbox that was left behind, with what a real one carries: 1.2 KB (KEP-5825).
+pub(crate) fn leaked_sandbox(n: usize) -> v1::PodSandbox {
+    let mut one = sandbox(&format!("{n:064x}"));
+    let metadata = one.metadata.as_mut().expect("it has one");
+    metadata.uid = format!("00000000-0000-4000-8000-{n:012x}");
+    metadata.name = format!("checkout-6c9f7d9b8c-{n:05}");
+    one.state = v1::PodSandboxState::SandboxNotready.into();
+    one.created_at = 1_700_000_000_000_000_000 + n as i64;
+    let labels = [
+        ("app.kubernetes.io/name", "checkout"),
+        ("app.kubernetes.io/part-of", "shop"),
+        ("io.kubernetes.pod.namespace", "default"),
+        ("io.kubernetes.pod.name", &*metadata.name),
+        ("io.kubernetes.pod.uid", &*metadata.uid),
+        ("pod-template-hash", "6c9f7d9b8c"),
+    ];
+    one.labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    one.annotations = HashMap::from([
+        ("kubernetes.io/config.seen".into(), "2026-11-21T10:04:56.000000000Z".into()),
+        ("kubernetes.io/config.source".into(), "api".into()),
+        ("prometheus.io/scrape".into(), "true".into()),
+        ("checksum/config".into(), "c0ffee".repeat(70)),
+    ]);
+    one
+}
+
+/// The container of that sandbox, exited.
+pub(crate) fn leaked_container(n: usize) -> v1::Container {
+    let (id, pod) = (format!("c{n:063x}"), format!("{n:064x}"));
+    let mut one = container(&id, &pod, v1::ContainerState::ContainerExited);
+    one.image_ref = format!("registry.example/checkout@sha256:{n:064x}");
+    one.labels = HashMap::from([
+        ("io.kubernetes.container.name".into(), "checkout".into()),
+        ("io.kubernetes.pod.uid".into(), format!("00000000-0000-4000-8000-{n:012x}")),
+    ]);
+    one.annotations = HashMap::from([
+        ("io.kubernetes.container.hash".into(), "deadbeef".into()),
+        ("io.kubernetes.container.restartCount".into(), "0".into()),
+        ("io.kubernetes.pod.terminationGracePeriod".into(), "30".into()),
+        (
+            "io.kubernetes.container.preStopHandler".into(),
+            r#"{"exec":{"command":["/bin/drain","--wait"]}}"#.into(),
+        ),
+    ]);
+    one
+}
