@@ -10,7 +10,7 @@ use k8s_cri::v1::{
     ContainerState, ContainerStatusRequest, ListPodSandboxRequest, NamespaceMode,
     RemovePodSandboxRequest, StopContainerRequest, StopPodSandboxRequest, VersionRequest,
 };
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, process::Command};
 
 /// Where `cargo xtask setup` puts them.
 fn tools() -> PathBuf {
@@ -35,11 +35,9 @@ async fn a_pod_comes_and_goes(version: &str) {
     let config = sandbox(&containerd.cgroup_parent(), NamespaceMode::Pod);
     let command = [image::PROGRAM, "handle", "--for", "100ms", "--exit", "7"];
     let (sandbox_id, container_id) = run(&mut cri, &config, &command).await;
-    let shim = shim_of(&sandbox_id);
-    assert!(
-        shim.starts_with(containerd::find(version, &tools()).unwrap().parent().unwrap()),
-        "{shim:?}"
-    );
+    let shim = Command::new(shim_of(&sandbox_id)).arg("-v").output().unwrap();
+    let shim = String::from_utf8_lossy(&shim.stdout).into_owned();
+    assert!(shim.contains(&format!("Version:  {version}.")), "its shim is another's: {shim}");
     let request = StopContainerRequest { container_id: container_id.clone(), timeout: 10 };
     cri.stop_container(request).await.unwrap();
     let request = ContainerStatusRequest { container_id, verbose: false };
@@ -57,7 +55,7 @@ async fn a_pod_comes_and_goes(version: &str) {
     assert!(!work.exists(), "{} is still there", work.display());
 }
 
-/// The program of the shim that keeps a sandbox: of the same version as the daemon.
+/// The program of the shim that keeps a sandbox.
 fn shim_of(sandbox: &str) -> PathBuf {
     let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| {
         let path = entry.ok()?.path();
