@@ -9,7 +9,7 @@ use crate::{
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 /// The mounts of the namespace in which the kubelet mounts volumes.
@@ -86,11 +86,6 @@ fn volume(mount_point: &str) -> Option<PodVolume> {
         }
         _ => None,
     })
-}
-
-/// Whether this is a directory of its own: `/var/run` is mostly a symlink to `/run`.
-pub(super) fn is_own_directory(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
 
 #[cfg(test)]

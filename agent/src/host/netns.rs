@@ -5,8 +5,7 @@
 //! would cost ten times as much.
 
 use super::{
-    Blind, Bounded, Host,
-    mounts::{self, is_own_directory},
+    Blind, Bounded, Host, mounts,
     table::{NoNamespace, Table},
 };
 use crate::domain::input::NetNamespace;
@@ -88,6 +87,11 @@ fn processes(table: &Table) -> Result<BTreeMap<u64, u32>, Blind> {
         }
     }
     Ok(counts)
+}
+
+/// Whether this is a directory of its own: `/var/run` is mostly a symlink to `/run`.
+fn is_own_directory(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
 
 /// The inode of the namespace that is mounted on a file, if one is.
