@@ -8,6 +8,7 @@ mod termination;
 use super::{
     identity::Identity,
     ids::{CgroupId, ContainerId, PodUid, SandboxId},
+    keepers::Keepers,
     object::{Object, Objects, Request},
     observation::{Milestone, MilestoneKind, Source},
     process::Processes,
@@ -34,6 +35,8 @@ pub struct Sources<'a> {
     pub runtime: &'a Runtime,
     /// What the apiserver told.
     pub objects: &'a Objects,
+    /// Who should have cleaned up.
+    pub keepers: &'a Keepers,
     /// Boot clock ↔ wall clock.
     pub anchor: Anchor,
 }

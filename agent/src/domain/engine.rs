@@ -12,6 +12,7 @@ use super::{
     input::{
         CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, ProcReport, Received, TaskState,
     },
+    keepers::Keepers,
     leaks::{LeakGauges, Leaks},
     object::Objects,
     observation::{Amendment, Holdout, MilestoneKind, Observation, PodTermination},
@@ -171,6 +172,7 @@ pub struct Engine {
     /// Stop signals and cgroups that were asked for already.
     asked: BTreeSet<ContainerId>,
     holdouts: Holdouts,
+    keepers: Keepers,
     leaks: Leaks,
     losses: BTreeMap<LossKind, u64>,
     ticks: u64,
@@ -190,6 +192,7 @@ impl Engine {
             active: BTreeSet::new(),
             asked: BTreeSet::new(),
             holdouts: Holdouts::default(),
+            keepers: Keepers::default(),
             leaks: Leaks::new(settings.leak_threshold, settings.uses_api),
             losses: BTreeMap::new(),
             ticks: 0,
@@ -212,6 +215,7 @@ impl Engine {
                 self.active.extend(self.runtime.learn(received.at, event));
             }
             Input::Api(event) => {
+                self.keepers.learn_node(&event);
                 self.leaks.learn_api(&event);
                 let touched = self.objects.learn(received.at, event);
                 // Deleted before the runtime was ever asked about it: it lives but seconds.
@@ -225,17 +229,26 @@ impl Engine {
                 self.active.extend(touched);
             }
             Input::Proc(report) => self.looked(report, &mut said),
-            Input::Host(event) => self.leaks.learn_host(received.at, event),
+            Input::Host(event) => {
+                self.keepers.learn_host(received.at, &event);
+                self.leaks.learn_host(event);
+            }
             Input::Recalled { leaks } => self.leaks.recall(leaks),
             Input::Lost(loss) => self.lost(received.at, &loss),
             Input::Tick => self.tick(received.at, &mut said),
         }
         if of_the_sources {
-            let Self { leaks, identity, processes, runtime, objects, settings, .. } = self;
-            let anchor = settings.anchor;
-            leaks.turn(received.at, &Sources { identity, processes, runtime, objects, anchor });
+            let (leaks, sources) = self.judge_and_sources();
+            leaks.turn(received.at, &sources);
         }
         said
+    }
+
+    /// The judge of leaks, and what it judges by.
+    fn judge_and_sources(&mut self) -> (&mut Leaks, Sources<'_>) {
+        let Self { leaks, identity, processes, runtime, objects, keepers, settings, .. } = self;
+        let anchor = settings.anchor;
+        (leaks, Sources { identity, processes, runtime, objects, keepers, anchor })
     }
 
     /// Sizes and losses.
@@ -386,9 +399,8 @@ impl Engine {
         for (cgroup, detail) in due.over {
             said.push(self.holdout(cgroup, detail, true));
         }
-        let Self { leaks, identity, processes, runtime, objects, settings, .. } = self;
-        let anchor = settings.anchor;
-        leaks.judge(now, Sources { identity, processes, runtime, objects, anchor }, said);
+        let (leaks, sources) = self.judge_and_sources();
+        leaks.judge(now, sources, said);
         if self.ticks.is_multiple_of(10) {
             self.forget(now, said);
         }
@@ -564,6 +576,7 @@ impl Engine {
             processes: &self.processes,
             runtime: &self.runtime,
             objects: &self.objects,
+            keepers: &self.keepers,
             anchor: self.settings.anchor,
         };
         Account::new(sources, uid, earlier, cgroup_removed)

@@ -9,7 +9,6 @@ mod clock;
 mod docket;
 mod dossier;
 mod facts;
-mod keepers;
 mod remedy;
 mod statuses;
 mod stuck;
@@ -28,7 +27,6 @@ use super::{
 use clock::Clock;
 use docket::Docket;
 use facts::Facts;
-use keepers::Keepers;
 use statuses::Statuses;
 use std::{sync::Arc, time::Duration};
 
@@ -42,7 +40,6 @@ const AT_LEAST: Duration = Duration::from_secs(10);
 pub struct Leaks {
     uses_api: bool,
     clock: Clock,
-    keepers: Keepers,
     statuses: Statuses,
     survey: Option<HostSurvey>,
     docket: Docket,
@@ -58,7 +55,6 @@ impl Leaks {
         Self {
             uses_api,
             clock: Clock::default(),
-            keepers: Keepers::default(),
             statuses: Statuses::default(),
             survey: None,
             docket: Docket::new(threshold),
@@ -73,17 +69,15 @@ impl Leaks {
     }
 
     /// Takes what the host tells.
-    pub fn learn_host(&mut self, at: BootTime, event: HostEvent) {
-        self.keepers.learn_host(at, &event);
+    pub fn learn_host(&mut self, event: HostEvent) {
         if let HostEvent::Survey(survey) = event {
             self.survey = Some(survey);
         }
         self.stale = true;
     }
 
-    /// Takes what of the apiserver's words concerns the node, or answers a question.
+    /// Takes what of the apiserver's words answers a question.
     pub fn learn_api(&mut self, event: &ApiEvent) {
-        self.keepers.learn_node(event);
         if let ApiEvent::Checked { asked, pods } = event {
             self.docket.checked(*asked, pods);
         }
@@ -122,7 +116,7 @@ impl Leaks {
             return Judgement::CriUnreachable;
         }
         match of.runtime.is_current() {
-            true => self.keepers.judgement(),
+            true => of.keepers.judgement(),
             false => Judgement::Starting,
         }
     }
@@ -130,13 +124,7 @@ impl Leaks {
     /// Judges, on a tick.
     pub fn judge(&mut self, now: BootTime, of: Sources<'_>, said: &mut Vec<Observation>) {
         self.turn(now, &of);
-        let facts = Facts {
-            of,
-            keepers: &self.keepers,
-            statuses: &self.statuses,
-            survey: self.survey.as_ref(),
-            now,
-        };
+        let facts = Facts { of, statuses: &self.statuses, survey: self.survey.as_ref(), now };
         if self.clock.judgement() != Judgement::Possible {
             self.docket.let_go(&facts, said);
             return;

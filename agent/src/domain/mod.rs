@@ -13,6 +13,7 @@ pub mod identity;
 pub mod ids;
 pub mod input;
 pub mod isolation;
+pub mod keepers;
 mod labels;
 pub mod leak;
 pub mod leaks;

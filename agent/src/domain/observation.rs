@@ -209,6 +209,8 @@ pub enum FindingKind {
     OutlivedObject,
     /// The runtime went away and came back during the termination.
     RuntimeRestarted,
+    /// The kubelet ended, or began anew, during the termination.
+    KubeletRestarted,
     /// preStop was still running when the stop signal came.
     PrestopCutOff,
     /// Alive long after SIGKILL: what of it, in which state, and where in the kernel.
@@ -532,7 +534,8 @@ labels! {
     FindingKind {
         ChildrenNotSignalled = "children_not_signalled", DeadlineMissed = "deadline_missed",
         Contradiction = "contradiction", OutlivedObject = "outlived_object",
-        RuntimeRestarted = "runtime_restarted", PrestopCutOff = "prestop_cut_off",
+        RuntimeRestarted = "runtime_restarted", KubeletRestarted = "kubelet_restarted",
+        PrestopCutOff = "prestop_cut_off",
         Unkillable = "unkillable", Frozen = "frozen", UnsupportedRuntime = "unsupported_runtime",
     }
     Source {

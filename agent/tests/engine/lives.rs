@@ -6,8 +6,9 @@ use super::world::{
 };
 use coroner::domain::{
     input::{
-        ApiContainer, ApiEvent, ContainerKind, CriContainer, CriEvent, CriExit, CriState,
-        Disposition, ExitStatus, Input, KernelFact, Loss, LossKind,
+        ApiContainer, ApiEvent, ContainerKind, CriContainer, CriEvent, CriExit, CriState, Daemon,
+        DaemonProcess, DaemonState, Disposition, ExitStatus, HostEvent, Input, KernelFact, Loss,
+        LossKind,
     },
     observation::{Amendment, Cause, FindingKind, MilestoneKind, Observation, PhaseKind, Verdict},
     time::BootTime,
@@ -256,6 +257,33 @@ fn a_runtime_that_went_away_is_a_finding() {
     world.ticks(10);
     let kinds: Vec<_> = world.ended[0].findings.iter().map(|f| f.kind).collect();
     assert_eq!(kinds, [FindingKind::RuntimeRestarted]);
+}
+
+/// Its process ended, and another one began before the pod was gone.
+#[test]
+fn a_kubelet_that_was_restarted_is_a_finding() {
+    let process = |pid, started| DaemonProcess { pid, started };
+    let kubelet = |world: &mut World, state| {
+        let event = HostEvent::Daemon { daemon: Daemon::Kubelet, state };
+        world.say(Input::Host(event));
+    };
+    let mut world = running(1);
+    let old = process(10, 50);
+    kubelet(&mut world, DaemonState::Running { process: old });
+    delete(&mut world, 1);
+    world.later(300).term(1, true);
+    kubelet(&mut world, DaemonState::Ended { process: old });
+    world.later(700).exits(1, CODE_0);
+    let began = (world.now + 200) / 10;
+    world.later(1000);
+    kubelet(&mut world, DaemonState::Running { process: process(11, began) });
+    finish(&mut world, 1, 0);
+    world.ticks(10);
+    let said: Vec<_> =
+        world.ended[0].findings.iter().map(|f| (f.kind, f.detail.as_str())).collect();
+    let detail = "The kubelet ended 300 ms after the beginning and began anew 1.2 s after the \
+                  beginning.";
+    assert_eq!(said, [(FindingKind::KubeletRestarted, detail)]);
 }
 
 /// Nonsense from any source changes nothing and is no panic.

@@ -114,7 +114,28 @@ impl<'a> Account<'a> {
         told.terminated.iter().find(of_this)
     }
 
-    pub(super) fn restarts(&self, from: BootTime, to: BootTime) -> Option<Finding> {
+    /// The runtime, or the kubelet, did not run all the while.
+    pub(super) fn restarts(&self, from: BootTime, to: BootTime) -> Vec<Finding> {
+        let runtime = self.runtime_restarted(from, to);
+        runtime.into_iter().chain(self.kubelet_restarted(from, to)).collect()
+    }
+
+    fn kubelet_restarted(&self, from: BootTime, to: BootTime) -> Option<Finding> {
+        let since = |at: BootTime| secs(at.since(from));
+        let kubelet = &self.of.keepers.kubelet;
+        let ended = kubelet.changes(from, to).find_map(|run| {
+            let ended = run.ended.filter(|ended| from <= *ended && *ended <= to)?;
+            Some(format!("ended {} after the beginning", since(ended)))
+        });
+        let began = kubelet.changes(from, to).map(|run| run.began());
+        let began = began.filter(|began| from <= *began && *began <= to).last();
+        let began = began.map(|at| format!("began anew {} after the beginning", since(at)));
+        let parts: Vec<String> = ended.into_iter().chain(began).collect();
+        let detail = format!("The kubelet {}.", parts.join(" and "));
+        (!parts.is_empty()).then(|| Finding::new(FindingKind::KubeletRestarted, detail))
+    }
+
+    fn runtime_restarted(&self, from: BootTime, to: BootTime) -> Option<Finding> {
         let outage = self
             .of
             .runtime

@@ -38,7 +38,7 @@ fn judge(
     sandbox: &Sandbox,
     failed: bool,
 ) -> (LeakCause, String) {
-    let keepers = facts.keepers;
+    let keepers = facts.of.keepers;
     let uid = &sandbox.info.pod;
     let version = keepers.kubelet_version();
     let written = version.map(|(_, text)| format!("kubelet {text}"));
@@ -47,7 +47,7 @@ fn judge(
     let gone = facts.end_of(uid).map(|(_, to)| to);
     // Unknown where neither its process nor the end of the pod was seen.
     let ran_through = gone.and_then(|gone| keepers.kubelet.ran_through(gone));
-    if keepers.kubelet.is_down() {
+    if keepers.kubelet_is_down() {
         let sentence = "the kubelet does not run: nobody cleans up";
         return (LeakCause::KubeletDown, sentence.to_owned());
     }
@@ -142,7 +142,7 @@ fn unknown() -> (LeakCause, String) {
 
 /// The same of what the host keeps and nobody knows, with what it holds.
 pub(super) fn of_orphan(facts: &Facts<'_>, leak: &mut Leak, dossier: &mut Dossier<'_>) {
-    let runtime = &facts.keepers.runtime;
+    let runtime = &facts.of.keepers.runtime;
     if let Some(ended) = runtime.last_end() {
         dossier.add(Some(ended), Source::Proc, "the runtime's process before this one ended");
     }
@@ -184,7 +184,7 @@ pub(super) fn of_orphan(facts: &Facts<'_>, leak: &mut Leak, dossier: &mut Dossie
                 let sentence = format!("{} tasks in it and below", group.tasks);
                 dossier.add(None, Source::Proc, sentence);
             }
-            if facts.keepers.kubelet.is_down() {
+            if facts.of.keepers.kubelet_is_down() {
                 (LeakCause::KubeletDown, "the kubelet does not run: nobody cleans up")
             } else if group.is_some_and(|group| group.tasks > 0) {
                 let sentence = "processes in it keep the kubelet from removing it";

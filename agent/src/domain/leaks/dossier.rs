@@ -1,10 +1,11 @@
 //! The evidence for one leak, gathered: sentences with their source and, where there is one, their
 //! moment.
 
-use super::{facts::Facts, keepers::Runs};
+use super::facts::Facts;
 use crate::domain::{
     ids::{PodUid, SandboxId},
     input::{CriState, SandboxNetwork},
+    keepers::Runs,
     leak::{Evidence, Holds},
     observation::Source,
     runtime::{Outage, Sandbox},
@@ -12,6 +13,8 @@ use crate::domain::{
 };
 use std::time::Duration;
 
+/// How long after a pod's end the failure of a daemon may have to do with it.
+const AROUND: Duration = Duration::from_secs(120);
 /// Bound on the sentences of one leak, and on what is listed in one.
 const MAX_SENTENCES: usize = 24;
 const MAX_LISTED: usize = 8;
@@ -136,7 +139,7 @@ impl<'a> Dossier<'a> {
     /// The runtime failed around that time, says whether it did.
     pub(super) fn outages_around(&mut self, end: Option<(BootTime, BootTime)>) -> bool {
         let Some((from, to)) = end else { return false };
-        let (from, to) = (from - Duration::from_secs(10), to + super::keepers::AROUND);
+        let (from, to) = (from - Duration::from_secs(10), to + AROUND);
         let outages: Vec<&Outage> = self.facts.of.runtime.outages(from, to).collect();
         for outage in &outages {
             let back = match (outage.to, outage.restarted) {
@@ -155,15 +158,15 @@ impl<'a> Dossier<'a> {
             let sentence = format!("the runtime failed{code}: {} {back}", outage.error);
             self.add(Some(outage.from), Source::Cri, sentence);
         }
-        let restarted = self.changes("the runtime", &self.facts.keepers.runtime, from, to);
+        let restarted = self.changes("the runtime", &self.facts.of.keepers.runtime, from, to);
         !outages.is_empty() || restarted
     }
 
     /// The kubelet ended or began around that time.
     pub(super) fn kubelet_around(&mut self, end: Option<(BootTime, BootTime)>) -> bool {
         let Some((from, to)) = end else { return false };
-        let (from, to) = (from - Duration::from_secs(10), to + super::keepers::AROUND);
-        self.changes("the kubelet", &self.facts.keepers.kubelet, from, to)
+        let (from, to) = (from - Duration::from_secs(10), to + AROUND);
+        self.changes("the kubelet", &self.facts.of.keepers.kubelet, from, to)
     }
 
     fn changes(&mut self, what: &str, runs: &Runs, from: BootTime, to: BootTime) -> bool {
@@ -184,10 +187,10 @@ impl<'a> Dossier<'a> {
 
     /// The kubelet: its version, and since when it runs.
     pub(super) fn kubelet(&mut self, since: Option<BootTime>) {
-        let keepers = self.facts.keepers;
+        let keepers = self.facts.of.keepers;
         let version = keepers.kubelet_version().map(|(_, text)| format!(" {text}"));
         let version = version.unwrap_or_default();
-        if keepers.kubelet.is_down() {
+        if keepers.kubelet_is_down() {
             let sentence = format!("the kubelet{version} does not run");
             self.add(keepers.kubelet.last_end(), Source::Proc, sentence);
             return;

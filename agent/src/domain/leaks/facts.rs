@@ -1,6 +1,6 @@
 //! All that leaks are judged by, read together.
 
-use super::{keepers::Keepers, statuses::Statuses};
+use super::statuses::Statuses;
 use crate::domain::{
     account::Sources,
     ids::{ContainerId, PodUid, SandboxId},
@@ -17,8 +17,6 @@ use std::collections::HashSet;
 pub(super) struct Facts<'a> {
     /// Kernel, runtime and apiserver.
     pub of: Sources<'a>,
-    /// Node and daemons.
-    pub keepers: &'a Keepers,
     /// Verbose statuses.
     pub statuses: &'a Statuses,
     /// The last look at the host.

@@ -40,7 +40,7 @@ pub(super) fn reason(
         (StuckReason::Unknown, LeakCause::Unknown, sentence.to_owned())
     };
     let Some(object) = facts.object(uid) else { return unknown() };
-    if facts.keepers.kubelet.is_down() {
+    if facts.of.keepers.kubelet_is_down() {
         let sentence = "the kubelet does not run, and nobody else ends a pod".to_owned();
         return (StuckReason::KubeletGone, LeakCause::KubeletDown, sentence);
     }

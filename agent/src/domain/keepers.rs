@@ -1,11 +1,10 @@
 //! Those who should have cleaned up: this node as the apiserver knows it, and its daemons.
 
-use crate::domain::{
+use super::{
     input::{ApiEvent, ApiNode, Daemon, DaemonProcess, DaemonState, HostEvent},
     leak::Judgement,
     time::BootTime,
 };
-use std::time::Duration;
 
 /// Start times in /proc are counted in these: `USER_HZ` is 100 on every architecture that
 /// Kubernetes runs on.
@@ -15,7 +14,7 @@ const MAX_RUNS: usize = 32;
 
 /// One process of a daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Run {
+pub struct Run {
     /// The process.
     pub process: DaemonProcess,
     /// When its end was known.
@@ -24,14 +23,14 @@ pub(super) struct Run {
 
 impl Run {
     /// When it began.
-    pub(super) fn began(&self) -> BootTime {
+    pub fn began(&self) -> BootTime {
         BootTime(self.process.started.saturating_mul(CLOCK_TICK_NS))
     }
 }
 
 /// A daemon, over its restarts.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Runs {
+pub struct Runs {
     runs: Vec<Run>,
     /// As last told.
     state: Option<DaemonState>,
@@ -68,13 +67,14 @@ impl Runs {
         self.state = Some(state);
     }
 
-    /// It is known not to run at this moment.
-    pub(super) fn is_down(&self) -> bool {
-        matches!(self.state, Some(DaemonState::Absent | DaemonState::Ended { .. }))
+    /// It ran, and does not run at this moment.
+    fn has_ended(&self) -> bool {
+        let silent = matches!(self.state, Some(DaemonState::Absent | DaemonState::Ended { .. }));
+        silent && !self.runs.is_empty()
     }
 
     /// The process that runs at this moment.
-    pub(super) fn running(&self) -> Option<Run> {
+    pub fn running(&self) -> Option<Run> {
         match self.state {
             Some(DaemonState::Running { .. }) => self.runs.last().copied(),
             _ => None,
@@ -82,17 +82,17 @@ impl Runs {
     }
 
     /// The last end that is known of it.
-    pub(super) fn last_end(&self) -> Option<BootTime> {
+    pub fn last_end(&self) -> Option<BootTime> {
         self.runs.iter().rev().find_map(|run| run.ended)
     }
 
     /// Whether the same process has run since then. `None`: not known.
-    pub(super) fn ran_through(&self, since: BootTime) -> Option<bool> {
+    pub fn ran_through(&self, since: BootTime) -> Option<bool> {
         self.running().map(|run| run.began() <= since)
     }
 
     /// Runs that began or ended in this time.
-    pub(super) fn changes(&self, from: BootTime, to: BootTime) -> impl Iterator<Item = &Run> {
+    pub fn changes(&self, from: BootTime, to: BootTime) -> impl Iterator<Item = &Run> {
         let within = move |at: BootTime| from <= at && at <= to;
         self.runs.iter().filter(move |run| within(run.began()) || run.ended.is_some_and(within))
     }
@@ -100,7 +100,7 @@ impl Runs {
 
 /// The node and its daemons.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Keepers {
+pub struct Keepers {
     own_boot: Option<String>,
     node: Option<Result<ApiNode, bool>>,
     /// The runtime.
@@ -111,7 +111,7 @@ pub(super) struct Keepers {
 
 impl Keepers {
     /// Takes what the host tells of its boot and its daemons.
-    pub(super) fn learn_host(&mut self, at: BootTime, event: &HostEvent) {
+    pub fn learn_host(&mut self, at: BootTime, event: &HostEvent) {
         match event {
             HostEvent::Boot { boot_id } => self.own_boot.clone_from(boot_id),
             HostEvent::Daemon { daemon: Daemon::Runtime, state } => {
@@ -125,7 +125,7 @@ impl Keepers {
     }
 
     /// Takes what the apiserver tells of the node.
-    pub(super) fn learn_node(&mut self, event: &ApiEvent) {
+    pub fn learn_node(&mut self, event: &ApiEvent) {
         match event {
             ApiEvent::Node(node) => self.node = Some(Ok(node.clone())),
             // A call that failed does not unsay what is known; that there is no such node does.
@@ -136,7 +136,7 @@ impl Keepers {
     }
 
     /// Whether the Node object is this machine's, as it booted last.
-    pub(super) fn judgement(&self) -> Judgement {
+    pub fn judgement(&self) -> Judgement {
         match (&self.node, &self.own_boot) {
             (None, _) => Judgement::Starting,
             (Some(Err(true)), _) => Judgement::NodeMissing,
@@ -151,8 +151,19 @@ impl Keepers {
         }
     }
 
+    /// The kubelet is known not to run at this moment. That no process has the name of one is not
+    /// enough: it may have another name. But then its node would be ready.
+    pub fn kubelet_is_down(&self) -> bool {
+        let ready = match &self.node {
+            Some(Ok(node)) => node.ready == Some(true),
+            _ => true,
+        };
+        let absent = matches!(self.kubelet.state, Some(DaemonState::Absent));
+        self.kubelet.has_ended() || (absent && !ready)
+    }
+
     /// The kubelet's version, as `(1, 23)`, and as it is written.
-    pub(super) fn kubelet_version(&self) -> Option<((u32, u32), &str)> {
+    pub fn kubelet_version(&self) -> Option<((u32, u32), &str)> {
         let Some(Ok(node)) = &self.node else { return None };
         let text = node.kubelet_version.as_str();
         let mut numbers = text.trim_start_matches('v').split(['.', '-', '+']).map(str::parse);
@@ -162,9 +173,6 @@ impl Keepers {
         }
     }
 }
-
-/// How long around a moment a restart of a daemon may have to do with it.
-pub(super) const AROUND: Duration = Duration::from_secs(120);
 
 #[cfg(test)]
 mod tests {
@@ -188,10 +196,10 @@ mod tests {
         assert_eq!(keepers.kubelet.ran_through(secs(20)), Some(true), "began at 10 s");
         assert_eq!(keepers.kubelet.ran_through(secs(5)), Some(false));
         kubelet(60, DaemonState::Ended { process: process(1, 1_000) }, &mut keepers);
-        assert!(keepers.kubelet.is_down());
+        assert!(keepers.kubelet_is_down());
         assert_eq!(keepers.kubelet.last_end(), Some(secs(60)));
         kubelet(62, DaemonState::Running { process: process(2, 6_200) }, &mut keepers);
-        assert!(!keepers.kubelet.is_down());
+        assert!(!keepers.kubelet_is_down());
         assert_eq!(keepers.kubelet.ran_through(secs(20)), Some(false));
         assert_eq!(keepers.kubelet.changes(secs(55), secs(70)).count(), 2);
         for n in 0..100 {
@@ -199,6 +207,18 @@ mod tests {
             kubelet(70 + n, state, &mut keepers);
         }
         assert_eq!(keepers.kubelet.runs.len(), MAX_RUNS);
+    }
+
+    #[test]
+    fn a_kubelet_of_another_name_is_not_down() {
+        let node = |ready| ApiEvent::Node(ApiNode { ready, ..ApiNode::default() });
+        let mut keepers = Keepers::default();
+        kubelet(50, DaemonState::Absent, &mut keepers);
+        assert!(!keepers.kubelet_is_down(), "nothing is known of the node");
+        keepers.learn_node(&node(Some(true)));
+        assert!(!keepers.kubelet_is_down(), "somebody reports that the node is ready");
+        keepers.learn_node(&node(None));
+        assert!(keepers.kubelet_is_down());
     }
 
     #[test]
