@@ -203,6 +203,7 @@ impl Config {
         sources.kernel.debug_bpf = args.debug_bpf;
         sources.cri.busy = busy;
         sources.cri.idle = idle;
+        sources.cri.events = args.cri_events;
         Ok(Self {
             listen: args.listen,
             history: args.history,

@@ -254,8 +254,6 @@ fn programs(options: &kernel::Options) -> Check {
 async fn container_runtime(options: cri::Options) -> Check {
     const NAME: &str = "CRI";
     let endpoint = options.endpoint.clone();
-    // A visit this short has no use for them.
-    let options = cri::Options { events: false, ..options };
     let (to, inputs) = mpsc::channel(64);
     let (_requests, from_requests) = mpsc::channel(1);
     let answer = first(cri::run(options, to, from_requests), inputs, |input| match input {

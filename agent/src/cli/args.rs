@@ -117,6 +117,11 @@ pub struct RunArgs {
     #[arg(long, env = "CORONER_CRI_BUSY", value_name = "DURATION", default_value = "250ms")]
     #[arg(value_parser = parse_duration)]
     pub cri_busy: Duration,
+    /// Take the runtime's container events as a hint to look, where it sends them to everybody
+    /// (containerd from 2.0, CRI-O from 1.28). Little is won, for the kernel tells the same; and a
+    /// containerd whose subscriber stands still waits for it.
+    #[arg(long, env = "CORONER_CRI_EVENTS", value_parser = BoolishValueParser::new())]
+    pub cri_events: bool,
     /// Record all that is learned into this file, for `coroner replay` and bug reports. It holds
     /// no environment variables, command lines, labels or annotations (docs/recording.md). A file
     /// of that name is kept as FILE.old.

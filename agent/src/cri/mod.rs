@@ -40,7 +40,8 @@ pub struct Options {
     /// or one controller's of v1. `None`: [`Request::FindCgroup`] cannot be answered.
     pub cgroup_root: Option<PathBuf>,
     /// Take the runtime's container events as a hint to look, where it sends them to every
-    /// subscriber (containerd from 2.0, CRI-O from 1.28).
+    /// subscriber (containerd from 2.0, CRI-O from 1.28). Off by default: a containerd whose
+    /// subscriber stands still waits for it.
     pub events: bool,
     /// A call that takes longer counts as an outage.
     pub timeout: Duration,
@@ -57,7 +58,7 @@ impl Options {
             busy: Duration::from_millis(250),
             host_root: PathBuf::from("/"),
             cgroup_root: None,
-            events: true,
+            events: false,
             timeout: Duration::from_secs(10),
             counters: Arc::default(),
         }

@@ -39,6 +39,7 @@ impl Bench {
         let socket = folder.path().join("cri.sock");
         let serving = runtime.serve(&socket);
         let mut options = Options::new(format!("unix://{}", socket.display()));
+        options.events = true;
         options.busy = Duration::from_millis(1);
         options.idle = NEVER;
         change(&mut options);
