@@ -1,11 +1,15 @@
-//! How much memory the agent takes on a node full of leaked sandboxes: serves a runtime with that
-//! many NotReady sandboxes and exited containers, starts the real agent on it, and prints what the
-//! kernel says of its memory. Needs root, as the agent does.
+//! How much memory and CPU the agent takes on a node full of leaked sandboxes: serves a runtime with
+//! that many NotReady sandboxes and exited containers, and an apiserver that knows none of their
+//! pods, starts the real agent on them, and prints what the kernel says of it until all leaks are
+//! told and longer. Needs root, as the agent does.
 //!
 //! ```text
 //! cargo build -p coroner && cargo run -p coroner --example many_sandboxes [NUMBER [lists|streams]]
 //! ```
 
+#[allow(dead_code, reason = "the tests use the rest")]
+#[path = "../tests/kube/apiserver.rs"]
+mod apiserver;
 #[allow(dead_code, reason = "the tests use the rest")]
 #[path = "../tests/cri/runtime.rs"]
 mod runtime;
@@ -13,11 +17,15 @@ mod runtime;
 #[path = "../tests/cri/things.rs"]
 mod things;
 
+use apiserver::{FakeApiserver, Script};
 use k8s_cri::v1::{ContainerState, ListContainersResponse, ListPodSandboxResponse};
 use prost::Message;
 use runtime::{Call, FakeRuntime};
+use serde_json::json;
 use std::{
     env, fs,
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
     process::{Child, Command},
     thread::sleep,
     time::Duration,
@@ -26,6 +34,9 @@ use things::{leaked_container, leaked_sandbox, status};
 
 /// As many as a message of 16 MiB holds (KEP-5825).
 const NUMBER: usize = 14_000;
+
+/// How long it is watched.
+const SECONDS: u64 = 120;
 
 /// What the agent is held to, MiB.
 const GOAL: u64 = 96;
@@ -49,6 +60,24 @@ impl Agent {
             Some(rest.split_ascii_whitespace().next()?.parse::<u64>().ok()? >> 10)
         };
         Some((field("VmHWM:")?, field("VmRSS:")?))
+    }
+
+    /// CPU time that it has used, seconds: utime and stime of /proc/PID/stat, in clock ticks.
+    fn cpu(&self) -> Option<f64> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).ok()?;
+        let (_, rest) = stat.rsplit_once(')')?;
+        let mut fields = rest.split_ascii_whitespace().skip(11).map(str::parse::<f64>);
+        Some((fields.next()?.ok()? + fields.next()?.ok()?) / 100.0)
+    }
+
+    /// Leaks that it has told, by its metrics.
+    fn told(&self, address: SocketAddr) -> Option<u64> {
+        let mut socket = TcpStream::connect(address).ok()?;
+        socket.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").ok()?;
+        let mut text = String::new();
+        socket.read_to_string(&mut text).ok()?;
+        let values = text.lines().filter(|line| line.starts_with("coroner_leaked_sandboxes{"));
+        values.map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
     }
 }
 
@@ -83,9 +112,30 @@ fn main() {
 
     let here = env::current_exe().expect("this program has a path");
     let binary = here.parent().and_then(|it| it.parent()).expect("a folder").join("coroner");
+    let apiserver = FakeApiserver::start(Script { version: 10, ..Script::default() });
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot");
+    let node = json!({
+        "kind": "Node", "apiVersion": "v1", "metadata": { "name": "n1" },
+        "status": { "nodeInfo": { "bootID": boot.trim(), "kubeletVersion": "v1.23.1" } },
+    });
+    apiserver.script().gets.insert("nodes/n1".into(), (200, node));
+    let kubeconfig = folder.path().join("kubeconfig");
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "x",
+        "clusters": [{ "name": "c", "cluster": { "server": format!("http://{}", apiserver.address) } }],
+        "users": [{ "name": "u", "user": {} }],
+        "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
+    });
+    fs::write(&kubeconfig, config.to_string()).expect("a kubeconfig");
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
+    let address = free.expect("a free port");
     let agent = Command::new(binary)
-        .args(["run", "--no-api", "--listen", "127.0.0.1:0", "--cri"])
+        .args(["run", "--node", "n1", "--leak-threshold", "10s"])
+        .args(["--listen", &address.to_string(), "--kubeconfig"])
+        .arg(&kubeconfig)
+        .arg("--cri")
         .arg(&socket)
+        .env("CORONER_LOG_LEVEL", "error")
         .spawn()
         .expect("cargo build -p coroner makes the agent");
     let agent = Agent(agent);
@@ -97,17 +147,23 @@ fn main() {
         };
         state.calls.iter().filter(list).count()
     };
-    for second in 1..=75 {
+    let mut before = 0.0;
+    for second in 1..=SECONDS {
         sleep(Duration::from_secs(1));
         let Some((peak, now)) = agent.memory() else { panic!("the agent ended") };
         if second % 5 == 0 {
             let state = runtime.state();
             let statuses =
                 state.calls.iter().filter(|call| matches!(call, Call::Status { .. })).count();
+            let cpu = agent.cpu().unwrap_or_default();
             println!(
-                "{second:3} s: peak {peak} MiB, now {now} MiB; {} full lists, {statuses} statuses",
+                "{second:3} s: peak {peak} MiB, now {now} MiB; {:.1} % of a CPU; {} leaks told; {} \
+                 full lists, {statuses} statuses",
+                (cpu - before) / 5.0 * 100.0,
+                agent.told(address).unwrap_or_default(),
                 full(&state)
             );
+            before = cpu;
         }
     }
     let (peak, _) = agent.memory().expect("the agent runs");

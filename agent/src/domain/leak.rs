@@ -130,7 +130,8 @@ pub struct Leak {
     /// Of a pod that is stuck: what it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stuck: Option<StuckReason>,
-    /// What is known, in order of time where there is one.
+    /// What is known, in order of time where there is one. On a node with more than 1,000 leaks the
+    /// later ones have none, and no remedy.
     pub evidence: Vec<Evidence>,
     /// What to do, in order. Lines that begin with `$ ` are commands for the node's shell.
     pub remedy: Vec<String>,

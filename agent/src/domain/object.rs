@@ -55,6 +55,8 @@ pub struct Object {
     pub last_delete: Option<BootTime>,
     /// It was already being deleted when the agent first saw it.
     pub found_deleting: bool,
+    /// Since when its status says that nothing of it runs, where the watch showed that change.
+    pub reported: Option<BootTime>,
     /// It is gone.
     pub gone: Option<Between>,
     /// It is told of again since it was gone, which only a restored backup can bring about.
@@ -190,6 +192,11 @@ impl Objects {
             if to_zero && known.last_delete.is_none() && !pod.finalizers.is_empty() {
                 known.last_delete = Some(at);
             }
+            match (pod.is_over(), told) {
+                (true, Told::Watched { .. }) if !known.pod.is_over() => known.reported = Some(at),
+                (true, _) => {}
+                (false, _) => known.reported = None,
+            }
             known.pod = pod;
             known.learn_started();
         } else {
@@ -307,6 +314,7 @@ impl Object {
             changed: Vec::new(),
             last_delete: None,
             found_deleting: false,
+            reported: None,
             gone: None,
             back: false,
             started: Vec::new(),

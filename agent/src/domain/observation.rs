@@ -304,6 +304,8 @@ pub enum MilestoneKind {
     ContainerExited,
     /// The sandbox is stopped (not ready).
     SandboxStopped,
+    /// The kubelet has reported to the apiserver that nothing of the pod runs any more.
+    StatusReported,
     /// A later delete request shortened the grace.
     GraceShortened,
     /// The kubelet has done its part and deleted the object for good; finalizers hold it.
@@ -556,7 +558,8 @@ labels! {
         PreStopBegan = "pre_stop_began", PreStopEnded = "pre_stop_ended", TermSent = "term_sent",
         TermHandled = "term_handled", KillSent = "kill_sent", Exited = "exited", Empty = "empty",
         ContainerExited = "container_exited", SandboxStopped = "sandbox_stopped",
-        GraceShortened = "grace_shortened", LastDelete = "last_delete",
+        StatusReported = "status_reported", GraceShortened = "grace_shortened",
+        LastDelete = "last_delete",
         ObjectGone = "object_gone", SandboxRemoved = "sandbox_removed",
         CgroupRemoved = "cgroup_removed",
     }

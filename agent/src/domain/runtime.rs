@@ -208,7 +208,11 @@ impl Runtime {
                     }
                     (known.removed, known.missing) = (None, None);
                     known.seen_ready |= info.ready;
-                    known.info = info;
+                    // Nearly always the same: kept, so that each list does not leave the memory
+                    // of the last one in shreds.
+                    if known.info != info {
+                        known.info = info;
+                    }
                     known.last_asked = asked;
                 }
                 None if room => {
@@ -275,7 +279,9 @@ impl Runtime {
                     }
                     (known.removed, known.missing) = (None, None);
                     known.seen_alive |= alive;
-                    known.info = info;
+                    if known.info != info {
+                        known.info = info; // as for the sandboxes
+                    }
                     known.last_asked = asked;
                 }
                 None if room => {

@@ -123,8 +123,8 @@ fn is_of_a_container(kind: MilestoneKind) -> bool {
     match kind {
         StopBegan | PreStopBegan | PreStopEnded | TermSent | TermHandled | KillSent | Exited
         | Empty | ContainerExited => true,
-        DeleteRequested | SandboxStopped | GraceShortened | LastDelete | ObjectGone
-        | SandboxRemoved | CgroupRemoved => false,
+        DeleteRequested | SandboxStopped | StatusReported | GraceShortened | LastDelete
+        | ObjectGone | SandboxRemoved | CgroupRemoved => false,
     }
 }
 
@@ -182,6 +182,7 @@ impl Step<'_> {
             SandboxStopped => "the sandbox was stopped".into(),
             GraceShortened => "a later request shortened the grace".into(),
             LastDelete => "the kubelet was done; finalizers held the object".into(),
+            StatusReported => "the kubelet reported that nothing of it runs any more".into(),
             ObjectGone => "the pod's object was gone from the apiserver".into(),
             SandboxRemoved => "the runtime had removed the sandbox".into(),
             CgroupRemoved => "the pod's cgroup was gone".into(),

@@ -103,6 +103,7 @@ fn inputs() -> Vec<Input> {
         Input::Api(ApiEvent::Deleted(pod)),
         Input::Api(ApiEvent::OutOfSync { error: error() }),
         Input::Cri(CriEvent::Unreachable { error: error(), code: None }),
+        Input::Api(ApiEvent::NodeUnknown { missing: false, error: error() }),
         Input::Cri(CriEvent::Sandboxes {
             asked,
             only: only.clone(),

@@ -179,6 +179,9 @@ fn prestop_then_handled() {
     assert!((hook.as_secs_f64() - 3.0).abs() < 0.05, "{hook:?}");
     assert_eq!(finding(end, FindingKind::PrestopCutOff), None);
     assert_eq!(death.grace_seconds, Some(15));
+    let of_pod = |kind| end.milestone(kind).unwrap().at;
+    let reported = of_pod(MilestoneKind::StatusReported);
+    assert!(at(MilestoneKind::Empty) < reported && reported < of_pod(MilestoneKind::ObjectGone));
 }
 
 #[test]
@@ -292,9 +295,30 @@ fn sidecar_order() {
     sidecar_waited(&said.terminations["j"][0]);
 }
 
+/// The eight steps of a static pod's removal, as far as the three sources show them: the kubelet's
+/// own (its decision, its pod worker, PLEG) are in none, and these mirrors went before their status
+/// was brought up to date.
+fn eight_steps(said: &Said) {
+    let end = &said.terminations["st-rsnode"][0];
+    let order = [
+        MilestoneKind::StopBegan,
+        MilestoneKind::Exited,
+        MilestoneKind::Empty,
+        MilestoneKind::ContainerExited,
+        MilestoneKind::SandboxStopped,
+        MilestoneKind::CgroupRemoved,
+        MilestoneKind::ObjectGone,
+        MilestoneKind::SandboxRemoved,
+    ];
+    let at = |kind| end.milestone(kind).map(|m| m.at);
+    let shown = order.map(at);
+    assert!(shown.iter().all(Option::is_some) && shown.is_sorted(), "{shown:?}");
+    assert_eq!(at(MilestoneKind::DeleteRequested), None, "nobody asked the apiserver");
+}
+
 #[test]
 fn static_and_mirror() {
-    replays_to_its_truth("k1.33-containerd1.7/static-and-mirror");
+    eight_steps(&replays_to_its_truth("k1.33-containerd1.7/static-and-mirror"));
 }
 
 #[test]
@@ -310,7 +334,7 @@ fn sidecar_order_by_a_newer_kubelet() {
 
 #[test]
 fn static_and_mirror_by_a_newer_kubelet() {
-    replays_to_its_truth("k1.36-containerd2.1/static-and-mirror");
+    eight_steps(&replays_to_its_truth("k1.36-containerd2.1/static-and-mirror"));
 }
 
 /// Inputs are a recording format: what is written reads back as it was.

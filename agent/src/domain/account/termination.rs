@@ -151,9 +151,13 @@ impl<'a> Account<'a> {
             pod_milestones.extend(change.map(|c| between(kind, c, Source::Cri)));
         }
         pod_milestones.extend(gone.map(|g| between(MilestoneKind::ObjectGone, g, Source::Api)));
-        let object = self.object().filter(|_| request.is_some());
         let told =
             |kind, at| Milestone { kind, at, uncertainty: Duration::ZERO, source: Source::Api };
+        // Once the object is gone no later status can come.
+        let reported = self.object().filter(|_| gone.is_some()).and_then(|o| o.reported);
+        let reported = reported.filter(|at| *at >= began);
+        pod_milestones.extend(reported.map(|at| told(MilestoneKind::StatusReported, at)));
+        let object = self.object().filter(|_| request.is_some());
         if let Some(at) = object.and_then(|o| o.last_delete) {
             pod_milestones.push(told(MilestoneKind::LastDelete, at));
         }

@@ -21,6 +21,9 @@ use std::{
 const MAX_SUSPECTS: usize = 65_536;
 /// Leaks told in one tick: a node that is full of them is told of over some seconds.
 const MAX_TOLD: usize = 500;
+/// Leaks that are told in full, with their evidence and what to do: beyond that a node has a matter
+/// of another kind, and what is known of each would only be memory.
+const MAX_IN_FULL: usize = 1_000;
 /// Pods looked up past the watch in one tick.
 const MAX_CHECKS: usize = 500;
 /// An answer older than this confirms nothing any more.
@@ -205,6 +208,8 @@ impl Docket {
     fn confirm(&mut self, facts: &Facts<'_>, watched: Duration, said: &mut Vec<Observation>) {
         let mut wanted: BTreeMap<PodUid, PodRef> = BTreeMap::new();
         let mut room = MAX_TOLD;
+        let mut in_full = MAX_IN_FULL
+            .saturating_sub(self.told().filter(|leak| !leak.evidence.is_empty()).count());
         for (key, suspect) in &mut self.suspects {
             if suspect.told.is_some() {
                 said.extend(suspect.look_again(facts, key).map(Observation::LeakChanged));
@@ -240,9 +245,13 @@ impl Docket {
             };
             if answer
                 && room > 0
-                && let Some(leak) = suspect.describe(facts, key)
+                && let Some(mut leak) = suspect.describe(facts, key)
             {
                 room -= 1;
+                if in_full == 0 {
+                    (leak.evidence, leak.remedy) = (Vec::new(), Vec::new());
+                }
+                in_full = in_full.saturating_sub(1);
                 let leak = Arc::new(leak);
                 said.push(Observation::LeakFound(Arc::clone(&leak)));
                 suspect.told = Some(Told { leak, looked: facts.now });
@@ -423,6 +432,11 @@ fn changed(before: &Leak, mut now: Leak) -> Option<Leak> {
         == (before.class, &before.holds, &before.cause, before.stuck);
     if same {
         return None;
+    }
+    if before.evidence.is_empty() {
+        // One of too many: told in short.
+        (now.evidence, now.remedy) = (Vec::new(), Vec::new());
+        return Some(now);
     }
     let news: Vec<_> =
         now.evidence.iter().filter(|one| !before.evidence.contains(one)).cloned().collect();
