@@ -111,6 +111,15 @@ struct Pod {
 }
 
 impl Pod {
+    /// Nothing is known that another look would not show.
+    fn is_blank(&self) -> bool {
+        self.past.is_empty()
+            && self.told.is_empty()
+            && self.hurried.is_empty()
+            && self.cgroup_removed.is_none()
+            && self.finished.is_none()
+    }
+
     /// Has the adapter look often at these sandboxes, and no longer at others of this pod.
     fn hurry(&mut self, wanted: BTreeSet<SandboxId>, said: &mut Vec<Observation>) {
         let relaxed: Vec<_> = self.hurried.difference(&wanted).cloned().collect();
@@ -432,7 +441,7 @@ impl Engine {
     fn look(&mut self, now: BootTime, uid: &PodUid, said: &mut Vec<Observation>) -> bool {
         let mut pod = self.pods.remove(uid).unwrap_or_else(|| self.unknown_pod(uid));
         let under_way = self.look_at(now, uid, &mut pod, said);
-        let known = !self.runtime.sandboxes_of(uid).is_empty();
+        let known = !pod.is_blank() && !self.runtime.sandboxes_of(uid).is_empty();
         if known || under_way || pod.finished.is_some() {
             self.pods.insert(uid.clone(), pod);
         } else {

@@ -91,8 +91,9 @@ pub struct Outage {
 pub struct Runtime {
     sandboxes: HashMap<SandboxId, Sandbox>,
     containers: HashMap<ContainerId, Container>,
-    by_pod: HashMap<PodUid, BTreeSet<SandboxId>>,
-    by_sandbox: HashMap<SandboxId, BTreeSet<ContainerId>>,
+    // Nearly always one of each.
+    by_pod: HashMap<PodUid, Vec<SandboxId>>,
+    by_sandbox: HashMap<SandboxId, Vec<ContainerId>>,
     outages: Vec<Outage>,
     process: Option<DaemonProcess>,
     connected: bool,
@@ -127,7 +128,7 @@ impl Runtime {
             }
             CriEvent::ContainerExited(exit) => {
                 if let Some(known) = self.containers.get_mut(&exit.container) {
-                    known.exit = Some(exit);
+                    known.exit = Some(CriExit { container: known.info.id.clone(), ..exit });
                     touched.extend(pod_of(&self.sandboxes, known));
                 }
             }
@@ -217,7 +218,7 @@ impl Runtime {
                 }
                 None if room => {
                     touched.insert(info.pod.clone());
-                    self.by_pod.entry(info.pod.clone()).or_default().insert(info.id.clone());
+                    self.by_pod.entry(info.pod.clone()).or_default().push(info.id.clone());
                     let known = Sandbox {
                         seen_ready: info.ready,
                         stopped: (!info.ready).then_some(Between { after: since, by: at }),
@@ -285,11 +286,9 @@ impl Runtime {
                     known.last_asked = asked;
                 }
                 None if room => {
+                    let info = self.sharing(info);
                     let exited = info.state == CriState::Exited;
-                    self.by_sandbox
-                        .entry(info.sandbox.clone())
-                        .or_default()
-                        .insert(info.id.clone());
+                    self.by_sandbox.entry(info.sandbox.clone()).or_default().push(info.id.clone());
                     let known = Container {
                         seen_alive: alive,
                         first_seen: at,
@@ -327,6 +326,17 @@ impl Runtime {
                 touched.extend(pod_of(&self.sandboxes, known));
             }
         }
+    }
+
+    /// The container with the ids that its sandbox has, instead of copies of them.
+    fn sharing(&self, mut info: CriContainer) -> CriContainer {
+        if let Some((id, sandbox)) = self.sandboxes.get_key_value(&info.sandbox) {
+            info.sandbox = id.clone();
+            if info.pod.as_ref() == Some(&sandbox.info.pod) {
+                info.pod = Some(sandbox.info.pod.clone());
+            }
+        }
+        info
     }
 
     /// It has answered at least once.
@@ -409,7 +419,7 @@ impl Runtime {
         if let Some(sandbox) = self.sandboxes.remove(id)
             && let Some(of_pod) = self.by_pod.get_mut(&sandbox.info.pod)
         {
-            of_pod.remove(id);
+            of_pod.retain(|other| other != id);
             if of_pod.is_empty() {
                 self.by_pod.remove(&sandbox.info.pod);
             }
@@ -427,7 +437,7 @@ impl Runtime {
         if let Some(known) = self.containers.remove(id)
             && let Some(siblings) = self.by_sandbox.get_mut(&known.info.sandbox)
         {
-            siblings.remove(id);
+            siblings.retain(|other| other != id);
             if siblings.is_empty() {
                 self.by_sandbox.remove(&known.info.sandbox);
             }

@@ -249,7 +249,7 @@ impl Docket {
             {
                 room -= 1;
                 if in_full == 0 {
-                    (leak.evidence, leak.remedy) = (Vec::new(), Vec::new());
+                    leak = in_short(leak);
                 }
                 in_full = in_full.saturating_sub(1);
                 let leak = Arc::new(leak);
@@ -407,6 +407,12 @@ fn pod_of(facts: &Facts<'_>, key: &LeakKey) -> Option<PodRef> {
     }
 }
 
+/// One of too many.
+fn in_short(leak: Leak) -> Leak {
+    let cause = LikelyCause { sentence: String::new(), ..leak.cause };
+    Leak { cause, evidence: Vec::new(), remedy: Vec::new(), ..leak }
+}
+
 /// What it names is no longer there, whatever else is or is not known.
 fn is_gone(facts: &Facts<'_>, key: &LeakKey) -> bool {
     match key {
@@ -428,15 +434,13 @@ fn changed(before: &Leak, mut now: Leak) -> Option<Leak> {
         now.remedy = before.remedy.clone();
     }
     now.confirmed = before.confirmed;
+    if before.evidence.is_empty() {
+        now = in_short(now);
+    }
     let same = (now.class, &now.holds, &now.cause, now.stuck)
         == (before.class, &before.holds, &before.cause, before.stuck);
     if same {
         return None;
-    }
-    if before.evidence.is_empty() {
-        // One of too many: told in short.
-        (now.evidence, now.remedy) = (Vec::new(), Vec::new());
-        return Some(now);
     }
     let news: Vec<_> =
         now.evidence.iter().filter(|one| !before.evidence.contains(one)).cloned().collect();
