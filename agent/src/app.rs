@@ -18,7 +18,9 @@ use crate::{
     history::History,
     host,
     http::{self, Shared, lock},
-    kernel, kube, memory,
+    kernel, kube,
+    leaks::Standing,
+    memory,
     metrics::{Adapter, Metrics, SourceCounters},
     procfs,
     recording::{self, Recorder},
@@ -76,7 +78,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let shared = Arc::new(Shared {
         health: Mutex::new(Health::new(config.sources.kube.is_some(), clock::boot_now())),
         history: Mutex::new(History::new(config.history)),
-        leaks: Mutex::default(),
+        leaks: Mutex::new(Standing::new(config.leaks.threshold)),
         metrics: Metrics::new()
             .and_then(Metrics::with_process)
             .context("the metrics' catalogue")?,
@@ -374,7 +376,7 @@ impl EventLoop {
         self.shared.metrics.engine(&gauges);
         let judgement = gauges.leaks.judgement;
         lock(&self.shared.health).judge(judgement);
-        if lock(&self.shared.leaks).judge(judgement) {
+        if lock(&self.shared.leaks).judge(&gauges.leaks) {
             log::judgement(judgement);
         }
         self.leaks_changed();

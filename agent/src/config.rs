@@ -2,7 +2,7 @@
 //! that the rules are pure; nothing binds or attaches before they have passed.
 
 use crate::{
-    cli::args::{LeakArgs, RunArgs, SourceArgs},
+    cli::args::{JudgeArgs, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs},
     cri, host, kernel, kube, recording,
 };
 use std::{
@@ -78,6 +78,21 @@ pub struct Sources {
     pub kube: Option<kube::Options>,
 }
 
+/// What `coroner leaks` goes by where it looks itself.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// How long something must look like a leak before it is one.
+    pub threshold: Duration,
+    /// Names of the kubelet's process.
+    pub kubelet: Vec<String>,
+    /// Mount point of the cgroup hierarchy; `None`: found by itself.
+    pub cgroup_root: Option<PathBuf>,
+    /// The container runtime.
+    pub cri: cri::Options,
+    /// The apiserver.
+    pub kube: kube::Options,
+}
+
 /// What the rules need to know of the host.
 #[derive(Clone, Debug)]
 pub struct Host {
@@ -112,6 +127,12 @@ pub enum ConfigError {
              spec.nodeName), or --no-api to do without the apiserver"
     )]
     NoNode,
+    /// The same, where nothing can be done without the apiserver.
+    #[error(
+        "the node's name is not known: give --node NAME (see `kubectl get nodes`); only the \
+             apiserver can tell which of this node's pods exist"
+    )]
+    NoNodeToLookAt,
     /// Not a name that a Node object can have.
     #[error(
         "--node {0:?} is not a node's name: lower-case letters, digits, '-' and '.', at most \
@@ -220,32 +241,44 @@ impl Config {
 
 impl Leaks {
     fn validate(args: &LeakArgs) -> Result<Self, ConfigError> {
-        let threshold = args.leak_threshold;
-        if !(MIN_THRESHOLD..=MAX_THRESHOLD).contains(&threshold) {
-            return Err(ConfigError::Threshold(threshold));
-        }
+        let (threshold, kubelet) = judge(&args.judge)?;
         if args.leak_series > MAX_SERIES {
             return Err(ConfigError::Series(args.leak_series));
         }
-        let kubelet = match &args.kubelet_process {
-            None => host::Host::KUBELETS.map(str::to_owned).to_vec(),
-            Some(name) if name.is_empty() || name.len() > MAX_COMM => {
-                return Err(ConfigError::Kubelet(name.clone()));
-            }
-            Some(name) => vec![name.clone()],
-        };
         let state_dir = args.state_dir.clone();
         Ok(Self { threshold, series: args.leak_series, state_dir, kubelet })
+    }
+}
+
+/// The threshold, and the names of the kubelet's process.
+fn judge(args: &JudgeArgs) -> Result<(Duration, Vec<String>), ConfigError> {
+    let threshold = args.leak_threshold;
+    if !(MIN_THRESHOLD..=MAX_THRESHOLD).contains(&threshold) {
+        return Err(ConfigError::Threshold(threshold));
+    }
+    let kubelet = match &args.kubelet_process {
+        None => host::Host::KUBELETS.map(str::to_owned).to_vec(),
+        Some(name) if name.is_empty() || name.len() > MAX_COMM => {
+            return Err(ConfigError::Kubelet(name.clone()));
+        }
+        Some(name) => vec![name.clone()],
+    };
+    Ok((threshold, kubelet))
+}
+
+impl Look {
+    /// The rules of `coroner leaks` without an agent.
+    pub fn validate(args: &LeaksArgs, host: &Host) -> Result<Self, ConfigError> {
+        let (threshold, kubelet) = judge(&args.judge)?;
+        let kube = apiserver(&args.node, host)?.ok_or(ConfigError::NoNodeToLookAt)?;
+        let cri = runtime(&args.node, host)?;
+        Ok(Self { threshold, kubelet, cgroup_root: args.node.cgroup_root.clone(), cri, kube })
     }
 }
 
 impl Sources {
     /// The rules that `run` and `doctor` share.
     pub fn validate(args: &SourceArgs, host: &Host) -> Result<Self, ConfigError> {
-        absolute("host-root", &args.host_root)?;
-        if let Some(root) = &args.cgroup_root {
-            absolute("cgroup-root", root)?;
-        }
         let ring = args.ring_bytes;
         if !ring.is_power_of_two() || ring < host.page_size || ring > MAX_RING {
             let nearest = ring.clamp(host.page_size, MAX_RING).next_power_of_two();
@@ -253,17 +286,24 @@ impl Sources {
         }
         Ok(Self {
             kernel: kernel::Options {
-                cgroup_root: args.cgroup_root.clone(),
+                cgroup_root: args.node.cgroup_root.clone(),
                 ring_bytes: ring,
                 debug_bpf: false,
             },
-            cri: cri::Options {
-                host_root: args.host_root.clone(),
-                ..cri::Options::new(endpoint(args.cri.as_deref(), host)?)
-            },
+            cri: runtime(&args.node, host)?,
             kube: api(args, host)?,
         })
     }
+}
+
+/// The container runtime, and the host's file systems.
+fn runtime(args: &NodeArgs, host: &Host) -> Result<cri::Options, ConfigError> {
+    absolute("host-root", &args.host_root)?;
+    if let Some(root) = &args.cgroup_root {
+        absolute("cgroup-root", root)?;
+    }
+    let endpoint = endpoint(args.cri.as_deref(), host)?;
+    Ok(cri::Options { host_root: args.host_root.clone(), ..cri::Options::new(endpoint) })
 }
 
 fn absolute(flag: &'static str, path: &Path) -> Result<(), ConfigError> {
@@ -283,12 +323,17 @@ fn endpoint(given: Option<&str>, host: &Host) -> Result<String, ConfigError> {
 
 fn api(args: &SourceArgs, host: &Host) -> Result<Option<kube::Options>, ConfigError> {
     if args.no_api {
-        if args.kubeconfig.is_some() {
+        if args.node.kubeconfig.is_some() {
             return Err(ConfigError::ApiAndNot);
         }
         return Ok(None);
     }
-    let node = args.node.as_ref().or(host.node_name.as_ref()).ok_or(ConfigError::NoNode)?;
+    apiserver(&args.node, host)?.ok_or(ConfigError::NoNode).map(Some)
+}
+
+/// `None`: nobody says which node this is.
+fn apiserver(args: &NodeArgs, host: &Host) -> Result<Option<kube::Options>, ConfigError> {
+    let Some(node) = args.node.as_ref().or(host.node_name.as_ref()) else { return Ok(None) };
     if !is_node_name(node) {
         return Err(ConfigError::BadNode(node.clone()));
     }

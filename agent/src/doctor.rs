@@ -82,7 +82,7 @@ impl Check {
 /// Looks at everything and prints it. The exit status says whether `run` would work.
 pub fn main(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let sources = Sources::validate(&args.sources, &Host::probe());
-    let diagnosis = diagnose(sources, args.sources.cgroup_root.as_deref())?;
+    let diagnosis = diagnose(sources, args.sources.node.cgroup_root.as_deref())?;
     let mut stdout = io::stdout().lock();
     match args.output {
         DoctorOutput::Json => {

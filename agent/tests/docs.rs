@@ -1,23 +1,47 @@
-//! The reference of what is said of a death names every label there is.
+//! The references of what is said of a death and of a leak name every label there is.
 
-use coroner::domain::observation::{
-    Cause, Contradiction, FindingKind, MilestoneKind, PhaseKind, Verdict,
+use coroner::domain::{
+    leak::{Judgement, LeakCause, LeakClass, StuckReason},
+    observation::{Cause, Contradiction, FindingKind, MilestoneKind, PhaseKind, Verdict},
 };
 use std::{fs, path::Path};
 
+/// Each label is named in this file.
+fn names_all(file: &str, labels: &[Vec<&str>]) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(file);
+    let text = fs::read_to_string(path).unwrap();
+    for label in labels.concat() {
+        assert!(text.contains(&format!("`{label}`")), "{label} is not in docs/{file}");
+    }
+}
+
 #[test]
 fn deaths_md_names_every_label() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/deaths.md");
-    let text = fs::read_to_string(path).unwrap();
     let labels = [
-        Cause::ALL.iter().map(|l| l.as_str()).collect::<Vec<_>>(),
+        Cause::ALL.iter().map(|l| l.as_str()).collect(),
         Contradiction::ALL.iter().map(|l| l.as_str()).collect(),
         FindingKind::ALL.iter().map(|l| l.as_str()).collect(),
         MilestoneKind::ALL.iter().map(|l| l.as_str()).collect(),
         PhaseKind::ALL.iter().map(|l| l.as_str()).collect(),
         Verdict::ALL.iter().map(|l| l.as_str()).collect(),
     ];
-    for label in labels.concat() {
-        assert!(text.contains(&format!("`{label}`")), "{label} is not in docs/deaths.md");
-    }
+    names_all("deaths.md", &labels);
+}
+
+/// At the beginning of a row: the tables are complete.
+#[test]
+fn leaks_md_has_a_row_for_every_label() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/leaks.md");
+    let text = fs::read_to_string(path).unwrap();
+    let rows = |labels: Vec<&str>| {
+        for label in labels {
+            let mut rows = text.lines().filter(|line| line.starts_with(&format!("| `{label}` |")));
+            assert!(rows.next().is_some(), "{label} has no row in docs/leaks.md");
+        }
+    };
+    let causes: Vec<_> = LeakCause::ALL.iter().map(|l| l.as_str()).collect();
+    names_all("leaks.md", &[causes]);
+    rows(LeakClass::ALL.iter().map(|l| l.as_str()).collect());
+    rows(StuckReason::ALL.iter().map(|l| l.as_str()).collect());
+    rows(Judgement::ALL.iter().map(|l| l.as_str()).collect());
 }

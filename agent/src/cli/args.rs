@@ -35,6 +35,9 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// List the recent pod terminations that a running agent has seen, newest first.
     Terminations(TerminationsArgs),
+    /// Tell what pods have left behind on this node, and why: from a running agent, or by looking
+    /// at runtime, apiserver and host itself, without eBPF.
+    Leaks(LeaksArgs),
     /// Tell one pod's end step by step: what was asked, what each container did and what proves
     /// it, and where the time went.
     Explain(ExplainArgs),
@@ -65,20 +68,16 @@ pub enum LogFormat {
     Json,
 }
 
-/// Where the evidence comes from.
+/// This node: its name, its runtime, its file systems.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Sources of evidence")]
-pub struct SourceArgs {
+pub struct NodeArgs {
     /// Name of this node, as the apiserver knows it. Where it is not given, NODE_NAME is taken.
     #[arg(long, env = "CORONER_NODE", value_name = "NAME")]
     pub node: Option<String>,
     /// Kubeconfig for the apiserver [default: $KUBECONFIG, ~/.kube/config, or the service account].
     #[arg(long, env = "CORONER_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Do without the apiserver, to try it out: then neither delete requests nor the objects' ends
-    /// are known.
-    #[arg(long, env = "CORONER_NO_API", value_parser = BoolishValueParser::new())]
-    pub no_api: bool,
     /// Socket of the container runtime (a path, or unix:///path) [default: the first there is of
     /// containerd's, CRI-O's, cri-dockerd's and k3s'].
     #[arg(long, env = "CORONER_CRI", value_name = "ENDPOINT")]
@@ -89,6 +88,19 @@ pub struct SourceArgs {
     /// Where the host's root file system is mounted.
     #[arg(long, env = "CORONER_HOST_ROOT", value_name = "DIR", default_value = "/")]
     pub host_root: PathBuf,
+}
+
+/// Where the evidence comes from.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Sources of evidence")]
+pub struct SourceArgs {
+    /// This node.
+    #[command(flatten)]
+    pub node: NodeArgs,
+    /// Do without the apiserver, to try it out: then neither delete requests nor the objects' ends
+    /// are known.
+    #[arg(long, env = "CORONER_NO_API", value_parser = BoolishValueParser::new())]
+    pub no_api: bool,
     /// Size of each of the two ring buffers: bytes, KiB or MiB; a power of two, at least a page.
     #[arg(long, env = "CORONER_RING_BYTES", value_name = "SIZE", default_value = "1MiB")]
     #[arg(value_parser = parse_size)]
@@ -142,15 +154,28 @@ pub struct RunArgs {
     pub sources: SourceArgs,
 }
 
-/// When something counts as left behind, and what becomes of that.
+/// When something counts as left behind.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "What was left behind")]
-pub struct LeakArgs {
+pub struct JudgeArgs {
     /// How long something must look like a leak before it is one. Counted only while watch,
     /// runtime and Node object are in sync: an outage pauses it.
     #[arg(long, env = "CORONER_LEAK_THRESHOLD", value_name = "DURATION", default_value = "5m")]
     #[arg(value_parser = parse_duration)]
     pub leak_threshold: Duration,
+    /// Name of the kubelet's process, where it has another than any distribution gives it (comm, at
+    /// most 15 bytes) [default: kubelet, k3s-server, k3s-agent, kubelite].
+    #[arg(long, env = "CORONER_KUBELET_PROCESS", value_name = "NAME")]
+    pub kubelet_process: Option<String>,
+}
+
+/// When something counts as left behind, and what becomes of that.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "What was left behind")]
+pub struct LeakArgs {
+    /// When something counts as left behind.
+    #[command(flatten)]
+    pub judge: JudgeArgs,
     /// Leaked sandboxes that get a metric series with their identity; the others are only counted.
     #[arg(long, env = "CORONER_LEAK_SERIES", value_name = "N", default_value_t = 50)]
     pub leak_series: usize,
@@ -158,10 +183,6 @@ pub struct LeakArgs {
     /// anew. Made if it is not there.
     #[arg(long, env = "CORONER_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Name of the kubelet's process, where it has another than any distribution gives it (comm, at
-    /// most 15 bytes) [default: kubelet, k3s-server, k3s-agent, kubelite].
-    #[arg(long, env = "CORONER_KUBELET_PROCESS", value_name = "NAME")]
-    pub kubelet_process: Option<String>,
 }
 
 /// Flags of `coroner doctor`.
@@ -202,6 +223,60 @@ pub struct TerminationsArgs {
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "table")]
     pub output: ListOutput,
 }
+
+/// Flags of `coroner leaks`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = LEAKS_HELP)]
+pub struct LeaksArgs {
+    /// Ask the agent at this URL, and nobody else [default: http://127.0.0.1:9470, and look
+    /// standalone if no agent answers there].
+    #[arg(long, env = "CORONER_URL", value_name = "URL", value_parser = parse_url)]
+    pub url: Option<http::Uri>,
+    /// Ask no agent, whatever --url says: look at runtime, apiserver and host, without eBPF.
+    #[arg(long, env = "CORONER_STANDALONE", value_parser = BoolishValueParser::new())]
+    pub standalone: bool,
+    /// Only what pods of this namespace left behind.
+    #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Form of the list.
+    #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "table")]
+    pub output: ListOutput,
+    /// The same as -o json.
+    #[arg(long, env = "CORONER_JSON", value_parser = BoolishValueParser::new())]
+    pub json: bool,
+    /// Below the table, all that is known of each: evidence, likely cause, what to do.
+    #[arg(short, long, env = "CORONER_VERBOSE", value_parser = BoolishValueParser::new())]
+    pub verbose: bool,
+    /// Wait until it is certain: something must look like a leak for --leak-threshold.
+    #[arg(long, env = "CORONER_WAIT", value_parser = BoolishValueParser::new())]
+    #[arg(conflicts_with = "watch")]
+    pub wait: bool,
+    /// Go on until Ctrl-C, and print the list again whenever it changes.
+    #[arg(short, long, env = "CORONER_WATCH", value_parser = BoolishValueParser::new())]
+    pub watch: bool,
+    /// End with status 3 if something was left behind for certain. Implies --wait.
+    #[arg(long, env = "CORONER_EXIT_CODE", value_parser = BoolishValueParser::new())]
+    #[arg(conflicts_with = "watch")]
+    pub exit_code: bool,
+    /// When something is certain, standalone.
+    #[command(flatten)]
+    pub judge: JudgeArgs,
+    /// Where to look, standalone.
+    #[command(flatten)]
+    pub node: NodeArgs,
+}
+
+const LEAKS_HELP: &str = "\
+Examples:
+  coroner leaks                         what the agent on this node is certain of; without an agent,
+                                        one look at what seems to be left behind
+  coroner leaks --node n1 --wait -v     standalone: what is certain after 5 minutes, with evidence
+  coroner leaks --watch                 the list, again whenever it changes
+  coroner leaks --exit-code >/dev/null  for scripts
+
+Exit status: 0 it could be judged; 1 it could not (the message says what to do); with --exit-code
+3 if something was left behind for certain (suspects do not count); 64 wrong usage.
+docs/leaks.md tells what each class means, and how it is known.";
 
 /// Flags of `coroner explain`.
 #[derive(Args, Clone, Debug)]
@@ -265,7 +340,7 @@ pub enum ListOutput {
     Table,
     /// A table with more columns.
     Wide,
-    /// A JSON array, as the agent gave it.
+    /// JSON, as the agent gives it.
     Json,
 }
 

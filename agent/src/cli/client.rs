@@ -21,12 +21,15 @@ pub(super) struct NoAgent(Uri);
 /// The body of a good answer; anything else is an error.
 pub(super) fn get(uri: Uri) -> anyhow::Result<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        match tokio::time::timeout(PATIENCE, answer(uri.clone())).await {
-            Ok(answer) => answer,
-            Err(_) => bail!("{uri} did not answer within {} s", PATIENCE.as_secs()),
-        }
-    })
+    runtime.block_on(fetch(uri))
+}
+
+/// The same, for whoever has an event loop already.
+pub(super) async fn fetch(uri: Uri) -> anyhow::Result<String> {
+    match tokio::time::timeout(PATIENCE, answer(uri.clone())).await {
+        Ok(answer) => answer,
+        Err(_) => bail!("{uri} did not answer within {} s", PATIENCE.as_secs()),
+    }
 }
 
 async fn answer(uri: Uri) -> anyhow::Result<String> {
@@ -54,4 +57,16 @@ pub(super) fn at(agent: &Uri, path: &str) -> anyhow::Result<Uri> {
     let mut parts = agent.clone().into_parts();
     parts.path_and_query = Some(path.parse()?);
     Ok(Uri::from_parts(parts)?)
+}
+
+/// Percent-encodes all that a query may not hold as it is.
+pub(super) fn encode(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => {
+                (byte as char).to_string()
+            }
+            _ => format!("%{byte:02X}"),
+        })
+        .collect()
 }

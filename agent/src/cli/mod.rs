@@ -2,7 +2,9 @@
 
 pub mod args;
 mod client;
+mod columns;
 mod explain;
+mod leaks;
 mod replay;
 mod select;
 mod terminations;
@@ -44,6 +46,7 @@ pub fn main() -> ExitCode {
             Err(error) => print_failure(&error),
         },
         Command::Terminations(args) => answered(terminations::main(&args)),
+        Command::Leaks(args) => leaks::main(&args).unwrap_or_else(|error| print_failure(&error)),
         Command::Explain(args) => answered(explain::main(&args)),
         Command::Replay(args) => answered(replay::main(&args)),
     }

@@ -3,12 +3,12 @@
 use super::{
     args::{ListOutput, TerminationsArgs},
     client,
+    columns::columns,
 };
 use crate::{
     domain::observation::{MilestoneKind, PodTermination},
     report::{ended_at, seconds},
 };
-use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use http::Uri;
 use std::{
     borrow::Borrow,
@@ -33,7 +33,7 @@ pub(super) fn main(args: &TerminationsArgs) -> anyhow::Result<()> {
 fn uri(args: &TerminationsArgs) -> anyhow::Result<Uri> {
     let mut query = Vec::new();
     if let Some(namespace) = &args.namespace {
-        query.push(format!("namespace={}", encode(namespace)));
+        query.push(format!("namespace={}", client::encode(namespace)));
     }
     if let Some(limit) = args.limit {
         query.push(format!("limit={limit}"));
@@ -41,34 +41,13 @@ fn uri(args: &TerminationsArgs) -> anyhow::Result<Uri> {
     client::at(&args.url, &format!("/api/v1/terminations?{}", query.join("&")))
 }
 
-/// Percent-encodes all that a query may not hold as it is.
-fn encode(text: &str) -> String {
-    text.bytes()
-        .map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => {
-                (byte as char).to_string()
-            }
-            _ => format!("%{byte:02X}"),
-        })
-        .collect()
-}
-
 /// One row an account; `wide` has more columns.
 pub(super) fn table(all: &[impl Borrow<PodTermination>], wide: bool) -> String {
-    let mut table = Table::new();
-    table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     let mut header = vec!["NAMESPACE", "POD", "CAUSE", "GRACE", "TOOK", "ENDED", "VERDICTS"];
     if wide {
         header.extend(["LONGEST PHASE", "SANDBOX REMOVED", "FINDINGS", "NOTES", "UID"]);
     }
-    table.set_header(header);
-    for account in all {
-        table.add_row(row(account.borrow(), wide));
-    }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    columns(header, all.iter().map(|account| row(account.borrow(), wide)))
 }
 
 fn row(account: &PodTermination, wide: bool) -> Vec<String> {

@@ -13,6 +13,7 @@ use super::{
         CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, ProcReport, Received, TaskState,
     },
     keepers::Keepers,
+    leak::Leak,
     leaks::{LeakGauges, Leaks},
     object::Objects,
     observation::{Amendment, Holdout, MilestoneKind, Observation, PodTermination},
@@ -251,6 +252,15 @@ impl Engine {
             leaks.turn(received.at, &sources);
         }
         said
+    }
+
+    /// What has looked like a leak for so long and is not certain (yet): for a person who watches,
+    /// never for an alarm.
+    pub fn suspected_leaks(&self, now: BootTime, at_least: Duration) -> Vec<Leak> {
+        let Self { leaks, identity, processes, runtime, objects, keepers, settings, .. } = self;
+        let anchor = settings.anchor;
+        let sources = Sources { identity, processes, runtime, objects, keepers, anchor };
+        leaks.suspected(now, sources, at_least)
     }
 
     /// The judge of leaks, and what it judges by.

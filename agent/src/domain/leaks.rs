@@ -173,6 +173,13 @@ impl Leaks {
         self.docket.told()
     }
 
+    /// What has looked like a leak for so long and is not certain (yet).
+    pub fn suspected(&self, now: BootTime, of: Sources<'_>, at_least: Duration) -> Vec<Leak> {
+        let Self { statuses, survey, .. } = self;
+        let facts = Facts { of, statuses, survey: survey.as_ref(), now };
+        self.docket.suspected(&facts, self.clock.watched(), at_least)
+    }
+
     /// Numbers for the metrics.
     pub fn gauges(&self) -> LeakGauges {
         let mut gauges = self.docket.gauges();

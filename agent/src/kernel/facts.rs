@@ -130,7 +130,7 @@ pub fn probe(options: &Options) -> Facts {
         release,
         btf: probe_btf(),
         capabilities: capabilities(&status),
-        hierarchy: probe_hierarchy(options.cgroup_root.as_deref()),
+        hierarchy: hierarchy(options.cgroup_root.as_deref()),
         programs_embedded: super::load::OBJECT.is_some(),
     }
 }
@@ -173,7 +173,11 @@ struct Mount {
     options: Vec<String>,
 }
 
-fn probe_hierarchy(named: Option<&Path>) -> Result<Hierarchy, HierarchyError> {
+/// The cgroup hierarchy that holds the containers: the one that is `named`, or found by itself.
+///
+/// # Errors
+/// None is mounted, or what is named is none.
+pub fn hierarchy(named: Option<&Path>) -> Result<Hierarchy, HierarchyError> {
     let read = |path: &str| {
         std::fs::read_to_string(path)
             .map_err(|error| HierarchyError::Io { path: path.into(), error })

@@ -14,7 +14,7 @@ mod selftest;
 pub mod tiny;
 
 pub use error::StartError;
-pub use facts::{Facts, Hierarchy, HierarchyError, probe};
+pub use facts::{Facts, Hierarchy, HierarchyError, hierarchy, probe};
 pub use layout::MAX_NESTING;
 
 use crate::{

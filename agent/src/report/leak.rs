@@ -105,7 +105,11 @@ pub fn seconds_between(from: WallTime, to: WallTime) -> u64 {
 
 /// How old it is at a moment, since it was made: `92d`, `4h 10m`, `35s`.
 pub fn age(leak: &Leak, now: WallTime) -> String {
-    let seconds = seconds_between(crate::leaks::since(leak), now);
+    span(seconds_between(crate::leaks::since(leak), now))
+}
+
+/// A time that has passed, as short as a column wants it: `92d`, `4h 10m`, `35s`.
+pub fn span(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds}s"),

@@ -12,7 +12,7 @@ mod style;
 mod tests;
 
 pub use explain::explain;
-pub use leak::{age, holds, leak, seconds_between, thing};
+pub use leak::{age, holds, leak, seconds_between, span, thing};
 pub use line::{LogLine, log_line};
 pub use style::Style;
 
@@ -230,7 +230,7 @@ pub(crate) fn ended_at(account: &PodTermination) -> Option<String> {
 }
 
 /// A wall clock's time in UTC, with so many digits of the second.
-fn utc(wall_ns: i64, digits: u8) -> Option<String> {
+pub(crate) fn utc(wall_ns: i64, digits: u8) -> Option<String> {
     let at = jiff::Timestamp::from_nanosecond(i128::from(wall_ns)).ok()?;
     let format = match digits {
         0 => "%Y-%m-%dT%H:%M:%SZ",
@@ -239,7 +239,7 @@ fn utc(wall_ns: i64, digits: u8) -> Option<String> {
     Some(at.strftime(format).to_string())
 }
 
-fn words(label: &str) -> String {
+pub(crate) fn words(label: &str) -> String {
     match label {
         "pre_stop" => "preStop".to_owned(),
         other => other.replace('_', " "),

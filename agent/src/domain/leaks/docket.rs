@@ -142,6 +142,22 @@ impl Docket {
         self.suspects.keys()
     }
 
+    /// Those that have looked like a leak for so long, and are not certain (yet): all that
+    /// is known of each.
+    pub(super) fn suspected(
+        &self,
+        facts: &Facts<'_>,
+        watched: Duration,
+        at_least: Duration,
+    ) -> Vec<Leak> {
+        self.suspects
+            .iter()
+            .filter(|(_, suspect)| suspect.told.is_none())
+            .filter(|(_, suspect)| watched.saturating_sub(suspect.from) >= at_least)
+            .filter_map(|(key, suspect)| suspect.describe(facts, key))
+            .collect()
+    }
+
     /// Those that are certain.
     pub(super) fn told(&self) -> impl Iterator<Item = &Arc<Leak>> {
         self.suspects.values().filter_map(|suspect| Some(&suspect.told.as_ref()?.leak))

@@ -1,0 +1,107 @@
+//! A running agent's answer.
+
+use super::{Aim, Answer, Out, Progress, Stop};
+use crate::{
+    cli::{client, remark},
+    domain::leak::Judgement,
+    leaks::LeakList,
+    report::{span, words},
+};
+use anyhow::{Context, bail};
+use http::Uri;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// It changes but once a second.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Prints what the agent says; returns how much is certain. Fails if nothing can be said.
+pub(super) async fn answer(
+    url: &Uri,
+    namespace: Option<&str>,
+    aim: Aim,
+    out: &mut Out,
+) -> anyhow::Result<usize> {
+    let mut list = ask(url, namespace).await?;
+    if aim == Aim::Watch {
+        return watch(url, namespace, list, out).await.map(|()| 0);
+    }
+    let mut progress = Progress::new();
+    while aim == Aim::Wait && is_early(&list) {
+        let judge = &list.judge;
+        let (watched, threshold) = (span(judge.watched_seconds), span(judge.threshold_seconds));
+        progress.show(&format!("the agent has judged for {watched} of {threshold}"));
+        sleep(PAUSE).await;
+        list = ask(url, namespace).await?;
+    }
+    progress.wipe();
+    let judgement = list.judge.judgement;
+    if judgement != Judgement::Possible {
+        let why = words(judgement.as_str());
+        if list.leaks.is_empty() {
+            bail!(
+                "the agent cannot judge whether anything was left behind: {why}; {} says what is \
+                 missing and what to do",
+                client::at(url, "/readyz")?
+            );
+        }
+        remark(&format!(
+            "the agent cannot judge at this moment ({why}): this is what was certain before, and \
+             {} says what is missing",
+            client::at(url, "/readyz")?
+        ));
+    }
+    let certain = list.leaks.len();
+    let answer = Answer::new(list, Vec::new(), false, namespace);
+    out.put(&answer)?;
+    let judge = &answer.list.judge;
+    if certain > 0 && judge.suspects > 0 && aim != Aim::Watch {
+        let (n, threshold) = (judge.suspects, span(judge.threshold_seconds));
+        remark(&format!("{n} more on this node look like a leak, but not yet for {threshold}"));
+    }
+    Ok(certain)
+}
+
+/// It has not watched for long enough to know.
+fn is_early(list: &LeakList) -> bool {
+    list.judge.judgement == Judgement::Possible && !list.judge.has_seen_enough()
+}
+
+async fn ask(url: &Uri, namespace: Option<&str>) -> anyhow::Result<LeakList> {
+    let query = namespace.map(|name| format!("?namespace={}", client::encode(name)));
+    let path = format!("/api/v1/leaks{}", query.unwrap_or_default());
+    let body = client::fetch(client::at(url, &path)?).await?;
+    serde_json::from_str(&body).context(
+        "the agent's answer is not understood: is it of another version? --standalone does \
+         without it",
+    )
+}
+
+/// Until a signal. An agent that does not answer may be restarting.
+async fn watch(
+    url: &Uri,
+    namespace: Option<&str>,
+    first: LeakList,
+    out: &mut Out,
+) -> anyhow::Result<()> {
+    let mut stop = Stop::listen()?;
+    let mut list = Some(first);
+    let mut silent = false;
+    loop {
+        if let Some(list) = list.take() {
+            out.put(&Answer::new(list, Vec::new(), false, namespace))?;
+        }
+        tokio::select! {
+            () = stop.wait() => return Ok(()),
+            () = sleep(PAUSE) => {}
+        }
+        match ask(url, namespace).await {
+            Ok(answer) => (list, silent) = (Some(answer), false),
+            Err(error) if !silent => {
+                remark(&format!("{error:#}; asking again every second"));
+                silent = true;
+            }
+            Err(_) => {}
+        }
+    }
+}

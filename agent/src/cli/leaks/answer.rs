@@ -1,0 +1,251 @@
+//! What was found, and how it is said.
+
+use crate::{
+    cli::columns::columns,
+    clock,
+    domain::{
+        leak::{Judgement, Leak, LeakClass, LeakKey},
+        time::WallTime,
+    },
+    leaks::LeakList,
+    report::{self, Style, age, holds, printable, seconds_between, span, thing},
+};
+use serde::Serialize;
+use std::{fmt::Write, io, sync::Arc};
+
+/// The form of an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Form {
+    Table { wide: bool, verbose: bool },
+    Json,
+}
+
+/// What was found.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(super) struct Answer {
+    /// What is certain, as the agent's API gives it.
+    #[serde(flatten)]
+    pub(super) list: LeakList,
+    /// No agent was asked.
+    pub(super) standalone: bool,
+    /// What looks like a leak and is not certain. An agent does not name these.
+    pub(super) suspected: Vec<Arc<Leak>>,
+    /// The namespace that was asked for.
+    #[serde(skip)]
+    pub(super) namespace: Option<String>,
+    /// This moment.
+    #[serde(skip)]
+    pub(super) now: WallTime,
+}
+
+/// What an answer says, without what changes with every second.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Gist {
+    judgement: Judgement,
+    certain: Vec<Arc<Leak>>,
+    suspected: Vec<(LeakKey, LeakClass)>,
+    /// Of an empty list.
+    verdict: Option<bool>,
+}
+
+impl Answer {
+    /// Only what concerns this namespace.
+    pub(super) fn new(
+        mut list: LeakList,
+        mut suspected: Vec<Arc<Leak>>,
+        standalone: bool,
+        namespace: Option<&str>,
+    ) -> Self {
+        if let Some(wanted) = namespace {
+            let is_in =
+                |leak: &Arc<Leak>| leak.pod.as_ref().is_some_and(|pod| pod.namespace == wanted);
+            list.leaks.retain(is_in);
+            suspected.retain(is_in);
+        }
+        let now = clock::anchor().wall(clock::boot_now());
+        Self { list, standalone, suspected, namespace: namespace.map(str::to_owned), now }
+    }
+
+    pub(super) fn gist(&self) -> Gist {
+        let judge = &self.list.judge;
+        let is_empty = self.list.leaks.is_empty() && self.suspected.is_empty();
+        Gist {
+            judgement: judge.judgement,
+            certain: self.list.leaks.clone(),
+            suspected: self.suspected.iter().map(|leak| (leak.key.clone(), leak.class)).collect(),
+            verdict: is_empty.then(|| judge.has_seen_enough() && judge.suspects == 0),
+        }
+    }
+
+    /// The moment, as a headline.
+    pub(super) fn moment(&self) -> String {
+        report::utc(self.now.0, 0).unwrap_or_default()
+    }
+
+    pub(super) fn text(&self, form: Form) -> io::Result<String> {
+        match form {
+            Form::Json => Ok(serde_json::to_string(self)? + "\n"),
+            Form::Table { wide, verbose } => Ok(self.plain(wide, verbose, &Style::for_stdout())),
+        }
+    }
+
+    fn plain(&self, wide: bool, verbose: bool, style: &Style) -> String {
+        let all = || self.list.leaks.iter().chain(&self.suspected);
+        if all().next().is_none() {
+            return self.nothing() + "\n";
+        }
+        let mut header = vec!["CLASS", "NAMESPACE", "POD", "WHAT", "AGE", "OBSERVED", "CAUSE"];
+        if self.standalone {
+            header.insert(0, "STATE");
+        }
+        if wide {
+            header.extend(["UID", "ATTEMPT", "HOLDS", "STUCK", "WHY"]);
+        }
+        let certain = self.list.leaks.iter().map(|leak| self.row(leak, "certain", wide));
+        let suspected = self.suspected.iter().map(|leak| self.row(leak, "suspected", wide));
+        let mut text = columns(header, certain.chain(suspected));
+        if verbose {
+            for leak in all() {
+                let _ = write!(text, "\n{}", report::leak(leak, self.now, style));
+            }
+        }
+        text
+    }
+
+    fn row(&self, leak: &Leak, state: &str, wide: bool) -> Vec<String> {
+        let pod = leak.pod.as_ref();
+        let or_none = |text: &str| match text {
+            "" => "-".to_owned(),
+            text => printable(text),
+        };
+        let mut row = vec![
+            leak.class.to_string(),
+            or_none(pod.map_or("", |pod| &pod.namespace)),
+            or_none(pod.map_or("", |pod| &pod.name)),
+            printable(&thing(&leak.key)),
+            age(leak, self.now),
+            span(seconds_between(leak.observed, self.now)),
+            leak.cause.kind.to_string(),
+        ];
+        if self.standalone {
+            row.insert(0, state.to_owned());
+        }
+        if wide {
+            row.extend([
+                or_none(pod.map_or("", |pod| pod.uid.as_str())),
+                or_none(&leak.attempt.map(|attempt| attempt.to_string()).unwrap_or_default()),
+                or_none(&holds(&leak.holds)),
+                or_none(leak.stuck.map_or("", |reason| reason.as_str())),
+                or_none(&leak.cause.sentence),
+            ]);
+        }
+        row
+    }
+
+    /// What an empty list means.
+    fn nothing(&self) -> String {
+        let judge = &self.list.judge;
+        let of = match &self.namespace {
+            Some(namespace) => format!(" in namespace {}", printable(namespace)),
+            None => String::new(),
+        };
+        if judge.judgement != Judgement::Possible {
+            return format!(
+                "at this moment it cannot be judged whether anything was left behind{of}: {}",
+                report::words(judge.judgement.as_str())
+            );
+        }
+        let (watched, threshold) = (span(judge.watched_seconds), span(judge.threshold_seconds));
+        match (judge.suspects, judge.has_seen_enough(), self.standalone) {
+            (0, true, _) => {
+                format!("nothing was left behind{of} (all sources in sync, judged for {watched})")
+            }
+            (0, false, true) => {
+                format!("nothing was left behind{of} (all sources in sync, one look of {watched})")
+            }
+            (0, false, false) => format!(
+                "nothing{of} is certain yet: the agent could judge for {watched} only, and it \
+                 takes {threshold}; so far nothing looks like a leak"
+            ),
+            (n, _, _) => format!(
+                "nothing{of} is certain: on this node {n} thing(s) look like a leak, but not yet \
+                 for {threshold}"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        domain::leak::LeakCause,
+        leaks::Judge,
+        report::samples::{golden, leaked, stuck},
+    };
+
+    fn judge(judgement: Judgement, watched_seconds: u64, suspects: usize) -> Judge {
+        Judge { judgement, watched_seconds, threshold_seconds: 300, suspects }
+    }
+
+    /// Of one certain leak, and one that is suspected.
+    fn answer(standalone: bool) -> Answer {
+        let mut orphan = leaked();
+        orphan.pod = None;
+        orphan.cause.kind = LeakCause::Unknown;
+        orphan.cause.sentence = "a\nbreak".into();
+        let now = WallTime(leaked().observed.0 + 400_000_000_000);
+        orphan.observed = WallTime(now.0 - 4_000_000_000);
+        let leaks = vec![Arc::new(leaked()), Arc::new(stuck())];
+        let list = LeakList { judge: judge(Judgement::Possible, 400, 1), leaks };
+        let suspected = if standalone { vec![Arc::new(orphan)] } else { Vec::new() };
+        Answer { list, standalone, suspected, namespace: None, now }
+    }
+
+    #[test]
+    fn tables() {
+        let style = Style::default();
+        golden("leaks.txt", &answer(false).plain(false, false, &style));
+        golden("leaks_standalone.txt", &answer(true).plain(false, false, &style));
+        golden("leaks_wide.txt", &answer(true).plain(true, false, &style));
+        let verbose = answer(true).plain(false, true, &style);
+        assert_eq!(verbose.matches("cause   ").count(), 3, "{verbose}");
+    }
+
+    #[test]
+    fn an_empty_list_says_what_it_means() {
+        let says = |judge: Judge, standalone: bool| {
+            let list = LeakList { judge, leaks: Vec::new() };
+            let now = WallTime(0);
+            let all = Answer { list, standalone, suspected: Vec::new(), namespace: None, now };
+            all.plain(false, true, &Style::default())
+        };
+        let possible = |watched, suspects| judge(Judgement::Possible, watched, suspects);
+        for (judge, standalone, wanted) in [
+            (possible(7200, 0), false, "nothing was left behind (all sources in sync, judged for"),
+            (possible(4, 0), true, "nothing was left behind (all sources in sync, one look of 4s)"),
+            (possible(4, 0), false, "nothing is certain yet: the agent could judge for 4s only"),
+            (possible(7200, 2), false, "nothing is certain: on this node 2 thing(s) look like"),
+            (judge(Judgement::NodeForeign, 0, 0), true, "at this moment it cannot be judged"),
+        ] {
+            let text = says(judge, standalone);
+            assert!(text.starts_with(wanted), "{text}");
+        }
+        for judgement in Judgement::ALL.iter().filter(|one| **one != Judgement::Possible) {
+            let text = says(judge(*judgement, 7200, 0), false);
+            assert!(!text.contains("nothing"), "{judgement}: {text}");
+        }
+    }
+
+    #[test]
+    fn news_is_what_differs_by_more_than_its_age() {
+        let old = answer(true);
+        let mut later = answer(true);
+        later.now = WallTime(later.now.0 + 60_000_000_000);
+        later.list.judge.watched_seconds += 60;
+        assert_eq!(old.gist(), later.gist());
+        let certain = later.suspected.remove(0);
+        later.list.leaks.push(certain);
+        assert_ne!(old.gist(), later.gist());
+    }
+}

@@ -1,0 +1,176 @@
+//! `coroner leaks`: what was left behind on this node, as a running agent knows it, or by looking
+//! at runtime, apiserver and host itself.
+
+mod agent;
+mod answer;
+mod onlooker;
+mod standalone;
+
+use super::{
+    args::{LeaksArgs, ListOutput},
+    client::NoAgent,
+    remark, usage,
+};
+use crate::config::{Host, Look};
+use answer::{Answer, Form};
+use http::Uri;
+use std::{
+    io::{self, IsTerminal, Write},
+    process::ExitCode,
+};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Something was left behind for certain (--exit-code).
+const EXIT_LEAKS: u8 = 3;
+
+/// What is wanted of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Aim {
+    /// An answer now.
+    Look,
+    /// A certain one.
+    Wait,
+    /// One whenever it changes.
+    Watch,
+}
+
+pub(super) fn main(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(answer(args));
+    // A look at the host that hangs (a dead mount) must not keep the process alive.
+    runtime.shutdown_background();
+    result
+}
+
+async fn answer(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
+    let aim = match (args.watch, args.wait || args.exit_code) {
+        (true, _) => Aim::Watch,
+        (false, true) => Aim::Wait,
+        (false, false) => Aim::Look,
+    };
+    let mut out = Out::new(args);
+    if !args.standalone {
+        let url = args.url.clone().unwrap_or_else(default_url);
+        match agent::answer(&url, args.namespace.as_deref(), aim, &mut out).await {
+            Err(error) if error.is::<NoAgent>() && args.url.is_none() => remark(&format!(
+                "no agent answers at {url}: looking at runtime, apiserver and host instead"
+            )),
+            asked => return asked.map(|certain| status(args, certain)),
+        }
+    }
+    match Look::validate(args, &Host::probe()) {
+        Err(error) => Ok(usage(&error.to_string())),
+        Ok(look) => {
+            let certain = standalone::answer(look, args.namespace.as_deref(), aim, &mut out).await;
+            certain.map(|certain| status(args, certain))
+        }
+    }
+}
+
+fn default_url() -> Uri {
+    Uri::from_static("http://127.0.0.1:9470")
+}
+
+/// `certain`: how many things were left behind for certain.
+fn status(args: &LeaksArgs, certain: usize) -> ExitCode {
+    match args.exit_code && certain > 0 {
+        true => ExitCode::from(EXIT_LEAKS),
+        false => ExitCode::SUCCESS,
+    }
+}
+
+/// Where answers go: stdout, in the form that was asked for.
+struct Out {
+    form: Form,
+    /// Several answers follow each other: on a screen, each in the other's place.
+    screen: bool,
+    watch: bool,
+    /// What the last answer said.
+    said: Option<answer::Gist>,
+}
+
+impl Out {
+    fn new(args: &LeaksArgs) -> Self {
+        let output = if args.json { ListOutput::Json } else { args.output };
+        let form = match output {
+            ListOutput::Json => Form::Json,
+            output => Form::Table { wide: output == ListOutput::Wide, verbose: args.verbose },
+        };
+        let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        let screen = args.watch && form != Form::Json && io::stdout().is_terminal() && !dumb;
+        Self { form, screen, watch: args.watch, said: None }
+    }
+
+    /// Prints an answer; while watching, only one that says something new.
+    fn put(&mut self, answer: &Answer) -> anyhow::Result<()> {
+        let gist = answer.gist();
+        if self.watch && self.said.as_ref() == Some(&gist) {
+            return Ok(());
+        }
+        let first = self.said.replace(gist).is_none();
+        let text = answer.text(self.form)?;
+        let mut stdout = io::stdout().lock();
+        if self.screen {
+            stdout.write_all(b"\x1b[H\x1b[2J")?;
+        } else if self.watch && !first && self.form != Form::Json {
+            stdout.write_all(b"\n")?;
+        }
+        if self.watch && self.form != Form::Json {
+            writeln!(stdout, "{}", answer.moment())?;
+        }
+        stdout.write_all(text.as_bytes())?;
+        stdout.flush()?;
+        Ok(())
+    }
+}
+
+/// How far it is, on stderr, where that is a terminal. Wiped away in the end.
+struct Progress {
+    shown: bool,
+    wanted: bool,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self { shown: false, wanted: io::stderr().is_terminal() }
+    }
+
+    fn show(&mut self, text: &str) {
+        if self.wanted {
+            let _ = write!(io::stderr(), "\r\x1b[K{text}");
+            self.shown = true;
+        }
+    }
+
+    fn wipe(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.wipe();
+    }
+}
+
+/// The two signals that end a watch.
+struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    fn listen() -> io::Result<Self> {
+        let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
+        Ok(Self { terminate: signal(terminate)?, interrupt: signal(interrupt)? })
+    }
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The agent's adapters and engine without the kernel side.
+
+use crate::{
+    clock,
+    config::Look,
+    cri,
+    domain::{
+        engine::{Engine, Settings},
+        input::{ApiEvent, CriEvent, HostEvent, HostSurvey, Input, Received},
+        leak::{Judgement, Leak},
+        leaks::LeakGauges,
+        observation::Observation,
+        time::BootTime,
+    },
+    health::{Health, State},
+    host, kernel, kube,
+    leaks::{LeakList, Standing},
+};
+use std::{fmt::Write, future::Future, sync::Arc, time::Duration};
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{Interval, MissedTickBehavior, interval},
+};
+
+/// Inputs that may wait for the engine; beyond that the adapters do.
+const INPUTS: usize = 8192;
+/// Requests that may wait for an adapter. One that is dropped is made again.
+const REQUESTS: usize = 1024;
+/// The engine's ticks.
+const TICK: Duration = Duration::from_secs(1);
+/// So long after the last sandbox was asked about, all have been.
+const QUIET: Duration = Duration::from_secs(3);
+/// The parts of the host that could not be looked at by then will not be.
+const SURVEYED: Duration = Duration::from_secs(5);
+
+/// Looks at runtime, apiserver and host for as long as it lives.
+pub(super) struct Onlooker {
+    engine: Engine,
+    standing: Standing,
+    health: Health,
+    /// Why the Node object could not be had.
+    node_error: Option<String>,
+    node: String,
+    survey: Option<HostSurvey>,
+    /// When the host was first looked at.
+    surveyed: Option<BootTime>,
+    /// When a sandbox was last asked about.
+    asked: BootTime,
+    /// No cgroup hierarchy, and why.
+    pub(super) no_cgroups: Option<String>,
+    inputs: mpsc::Receiver<Received>,
+    cri: mpsc::Sender<cri::Request>,
+    host: mpsc::Sender<host::Request>,
+    api: mpsc::Sender<kube::Request>,
+    adapters: JoinSet<(&'static str, anyhow::Result<()>)>,
+    ticks: Interval,
+}
+
+impl Onlooker {
+    /// Starts the adapters. `threshold` and `idle` (time between lists of the runtime) may be
+    /// others than the agent's.
+    pub(super) fn start(mut look: Look, threshold: Duration, idle: Duration) -> Self {
+        let (to, inputs) = mpsc::channel(INPUTS);
+        let (cri_requests, from_cri) = mpsc::channel(REQUESTS);
+        let (host_requests, from_host) = mpsc::channel(REQUESTS);
+        let (api_requests, from_api) = mpsc::channel(REQUESTS);
+        let settings = Settings { leak_threshold: threshold, ..Settings::new(clock::anchor()) };
+        let hierarchy = kernel::hierarchy(look.cgroup_root.as_deref());
+        let no_cgroups = hierarchy.as_ref().err().map(ToString::to_string);
+        let cgroup_root = match hierarchy {
+            Ok(hierarchy) => hierarchy.root().to_owned(),
+            // No pod's cgroup is in there: none is said to be left.
+            Err(_) => look.cri.host_root.join("sys/fs/cgroup"),
+        };
+        look.cri.idle = idle;
+        let host = host::Options {
+            socket: cri::parse_endpoint(&look.cri.endpoint).ok(),
+            kubelet: look.kubelet,
+            ..host::Options::new(&look.cri.host_root, &cgroup_root)
+        };
+        let node = look.kube.node.clone();
+        let now = clock::boot_now();
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut adapters = JoinSet::new();
+        spawn(&mut adapters, "cri", cri::run(look.cri, to.clone(), from_cri));
+        spawn(&mut adapters, "host", host::run(host, to.clone(), from_host));
+        spawn(&mut adapters, "api", kube::run(look.kube, to, from_api));
+        Self {
+            engine: Engine::new(settings),
+            standing: Standing::new(threshold),
+            health: Health::new(true, now),
+            node_error: None,
+            node,
+            survey: None,
+            surveyed: None,
+            asked: now,
+            no_cgroups,
+            inputs,
+            cri: cri_requests,
+            host: host_requests,
+            api: api_requests,
+            adapters,
+            ticks,
+        }
+    }
+
+    /// Takes what comes until the next tick, and that. An error: an adapter cannot go on.
+    pub(super) async fn turn(&mut self) -> anyhow::Result<()> {
+        loop {
+            tokio::select! {
+                biased;
+                ended = self.adapters.join_next() => return Err(why(ended)),
+                _ = self.ticks.tick() => break,
+                Some(received) = self.inputs.recv() => self.take(received),
+            }
+        }
+        let at = clock::boot_now();
+        self.take(Received { at, input: Input::Tick });
+        let gauges = self.gauges();
+        self.health.judge(gauges.judgement);
+        self.standing.judge(&gauges);
+        Ok(())
+    }
+
+    fn take(&mut self, received: Received) {
+        self.health.note(&received);
+        let at = received.at;
+        match &received.input {
+            Input::Cri(CriEvent::Connected { process: Some(process), .. }) => {
+                let _ = self.host.try_send(host::Request::Runtime(*process));
+            }
+            Input::Api(ApiEvent::NodeUnknown { error, .. }) => {
+                self.node_error = Some(error.clone());
+            }
+            Input::Api(ApiEvent::Node(_)) => self.node_error = None,
+            Input::Host(HostEvent::Survey(survey)) => {
+                self.surveyed.get_or_insert(at);
+                self.survey = Some(survey.clone());
+            }
+            _ => {}
+        }
+        for observation in self.engine.step(received) {
+            self.heed(at, observation);
+        }
+    }
+
+    /// What is dropped here for want of room is asked for again; deaths are not the question.
+    fn heed(&mut self, at: BootTime, observation: Observation) {
+        let ask = |request| drop(self.cri.try_send(request));
+        match observation {
+            Observation::SandboxStatusWanted(sandbox) => {
+                self.asked = at;
+                ask(cri::Request::SandboxStatus(sandbox));
+            }
+            Observation::PodTerminating { sandboxes } => ask(cri::Request::Hurry(sandboxes)),
+            Observation::PodSettled { sandboxes } => ask(cri::Request::Relax(sandboxes)),
+            Observation::LookNow { sandbox } => ask(cri::Request::LookNow(sandbox)),
+            Observation::PodsWanted(pods) => drop(self.api.try_send(kube::Request::Check(pods))),
+            Observation::LeakFound(leak) | Observation::LeakChanged(leak) => {
+                self.standing.put(leak);
+            }
+            Observation::LeakGone(leak) => self.standing.gone(&leak.key),
+            _ => {}
+        }
+    }
+
+    pub(super) fn gauges(&self) -> LeakGauges {
+        self.engine.gauges().leaks
+    }
+
+    /// What has looked like a leak for the engine's threshold.
+    pub(super) fn list(&self) -> LeakList {
+        self.standing.list()
+    }
+
+    /// What has looked like a leak for so long, the oldest first.
+    pub(super) fn suspected(&self, at_least: Duration) -> Vec<Arc<Leak>> {
+        let mut all = self.engine.suspected_leaks(clock::boot_now(), at_least);
+        all.sort_by_key(crate::leaks::since);
+        all.into_iter().map(Arc::new).collect()
+    }
+
+    /// The host was looked at, and every sandbox asked about that has to be.
+    pub(super) fn has_looked_around(&self) -> bool {
+        let now = clock::boot_now();
+        let whole = self.survey.as_ref().is_some_and(|survey| unseen(survey).is_empty());
+        let surveyed = whole || self.surveyed.is_some_and(|first| now.since(first) >= SURVEYED);
+        surveyed && now.since(self.asked) >= QUIET
+    }
+
+    /// Parts of the host that could not be looked at.
+    pub(super) fn unseen(&self) -> Vec<&'static str> {
+        self.survey.as_ref().map_or_else(|| vec!["anything on the host"], unseen)
+    }
+
+    /// Why nothing can be judged, and what to do.
+    pub(super) fn obstacle(&self) -> String {
+        let mut text = "it cannot be judged what was left behind".to_owned();
+        for part in self.health.readiness(clock::boot_now()).parts {
+            if part.state == State::Ok || !matches!(part.part, "cri" | "api" | "leaks") {
+                continue;
+            }
+            let _ = write!(text, "\n  {:<6} {}", part.part, part.detail);
+            if part.part == "leaks" {
+                let _ = write!(text, " (--node {})", self.node);
+            }
+            if !part.todo.is_empty() {
+                let _ = write!(text, "\n         → {}", part.todo);
+            }
+        }
+        if let Some(error) = &self.node_error {
+            let _ = write!(text, "\n  node   {error}");
+        }
+        text
+    }
+
+    /// Waiting will not help: the apiserver has answered, and the answer is no.
+    pub(super) fn is_hopeless(&self) -> bool {
+        matches!(self.gauges().judgement, Judgement::NodeMissing | Judgement::NodeForeign)
+    }
+}
+
+fn spawn(
+    adapters: &mut JoinSet<(&'static str, anyhow::Result<()>)>,
+    name: &'static str,
+    task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+) {
+    adapters.spawn(async move { (name, task.await) });
+}
+
+type Ended = Option<Result<(&'static str, anyhow::Result<()>), tokio::task::JoinError>>;
+
+fn why(ended: Ended) -> anyhow::Error {
+    match ended {
+        Some(Ok((name, Err(error)))) => error.context(format!("the {name} adapter failed")),
+        Some(Ok((name, Ok(())))) => anyhow::anyhow!("the {name} adapter ended by itself"),
+        Some(Err(broken)) => anyhow::Error::new(broken).context("an adapter broke off"),
+        None => anyhow::anyhow!("no adapter is left"),
+    }
+}
+
+fn unseen(survey: &HostSurvey) -> Vec<&'static str> {
+    [
+        ("shims", survey.shims.is_none()),
+        ("network namespaces", survey.netns.is_none()),
+        ("pod cgroups", survey.pod_cgroups.is_none()),
+        ("volumes", survey.volumes.is_none()),
+    ]
+    .into_iter()
+    .filter_map(|(what, unseen)| unseen.then_some(what))
+    .collect()
+}

@@ -1,0 +1,434 @@
+//! `coroner leaks` as a person meets it: asking an agent, and looking itself at a runtime and an
+//! apiserver inside the test.
+
+#[allow(dead_code, reason = "shared with the tests of the apiserver's adapter")]
+#[path = "kube/apiserver.rs"]
+mod apiserver;
+#[allow(dead_code, reason = "shared with the tests of the runtime's adapter")]
+#[path = "cri/runtime.rs"]
+mod runtime;
+#[allow(dead_code, reason = "shared with the tests of the runtime's adapter")]
+#[path = "cri/things.rs"]
+mod things;
+
+use apiserver::{FakeApiserver, Script};
+use coroner::{
+    clock,
+    domain::{
+        leak::{Judgement, Leak},
+        leaks::LeakGauges,
+    },
+    health::Health,
+    history::History,
+    http::{Shared, serve},
+    leaks::Standing,
+    metrics::Metrics,
+};
+use k8s_cri::v1;
+use runtime::{FakeRuntime, Serving};
+use serde_json::{Value, json};
+use std::{
+    io::{BufRead, BufReader},
+    net::TcpListener,
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tempfile::TempDir;
+
+fn coroner(args: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
+    command.args(args.split_whitespace()).env_clear().stdin(Stdio::null());
+    command
+}
+
+fn run(command: &mut Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().expect("not killed"), text(stdout), text(stderr))
+}
+
+const BOOT: &str = "8c1b2f9e-0000-4000-8000-000000000001";
+
+/// A node: its runtime, its apiserver, and as much of its file system as tells the boot.
+struct Node {
+    runtime: FakeRuntime,
+    apiserver: FakeApiserver,
+    _serving: Serving,
+    folder: TempDir,
+}
+
+impl Node {
+    /// With a stopped sandbox s1 and a running one s2; the apiserver says it is `boot`.
+    fn new(boot: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let proc = folder.path().join("proc/sys/kernel/random");
+        std::fs::create_dir_all(&proc).unwrap();
+        std::fs::write(proc.join("boot_id"), format!("{BOOT}\n")).unwrap();
+        let node = json!({
+            "kind": "Node",
+            "apiVersion": "v1",
+            "metadata": { "name": "n1" },
+            "status": { "nodeInfo": { "bootID": boot, "kubeletVersion": "v1.23.17" } },
+        });
+        let mut script = Script { version: 7, pods: vec![pod("s2")], ..Script::default() };
+        script.gets.insert("nodes/n1".to_owned(), (200, node));
+        let apiserver = FakeApiserver::start(script);
+        let runtime = FakeRuntime::default();
+        let stopped = v1::PodSandbox {
+            state: v1::PodSandboxState::SandboxNotready.into(),
+            ..things::sandbox("s1")
+        };
+        runtime.state().sandboxes = vec![stopped, things::sandbox("s2")];
+        let serving = runtime.serve(&folder.path().join("cri.sock"));
+        let me = Self { runtime, apiserver, _serving: serving, folder };
+        me.write_kubeconfig(&format!("http://{}", me.apiserver.address));
+        me
+    }
+
+    fn write_kubeconfig(&self, server: &str) {
+        let text = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{ "name": "c", "cluster": { "server": server } }],
+            "users": [{ "name": "u", "user": {} }],
+            "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
+            "current-context": "x",
+        });
+        std::fs::write(self.path("kubeconfig"), text.to_string()).unwrap();
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Only one namespace: what other tests leave of cgroups on this machine has none.
+    fn leaks(&self, flags: &str) -> Command {
+        coroner(&format!(
+            "leaks --standalone --node n1 --cri {} --kubeconfig {} --host-root {} -n default {flags}",
+            self.path("cri.sock").display(),
+            self.path("kubeconfig").display(),
+            self.folder.path().display(),
+        ))
+    }
+}
+
+fn pod(of: &str) -> Value {
+    json!({
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {
+            "name": format!("pod-{of}"),
+            "namespace": "default",
+            "uid": format!("uid-{of}"),
+            "resourceVersion": "5",
+        },
+        "spec": { "containers": [{ "name": "main" }] },
+    })
+}
+
+#[test]
+fn one_look_suspects() {
+    let node = Node::new(BOOT);
+    let (code, out, err) = run(&mut node.leaks(""));
+    assert_eq!(code, 0, "{err}");
+    let lines: Vec<_> = out.lines().collect();
+    assert_eq!(lines.len(), 2, "{out}");
+    assert!(lines[0].starts_with("STATE      CLASS"), "{out}");
+    for wanted in ["suspected", "notready_no_pod", "pod-s1", "pod_worker_stuck"] {
+        assert!(lines[1].contains(wanted), "{wanted}: {out}");
+    }
+    assert!(err.contains("--wait to be certain"), "{err}");
+    assert!(err.contains("could not look at: shims"), "{err}");
+}
+
+#[test]
+fn who_waits_is_certain() {
+    let node = Node::new(BOOT);
+    let certain = || node.leaks("--wait --leak-threshold 2s -v");
+    let (code, out, err) = run(&mut certain());
+    assert_eq!(code, 0, "{err}");
+    for wanted in ["certain  notready_no_pod", "has no pod of this UID", "$ crictl rmp s1"] {
+        assert!(out.contains(wanted), "{wanted}: {out}");
+    }
+    assert!(!err.contains("--wait"), "{err}");
+    let asked = &node.apiserver.script().got;
+    assert!(asked.iter().any(|(path, _)| path.ends_with("pods/pod-s1")), "{asked:?}");
+}
+
+#[test]
+fn scripts_get_a_status_and_json() {
+    let node = Node::new(BOOT);
+    let (code, out, err) = run(&mut node.leaks("--exit-code --leak-threshold 2s --json"));
+    assert_eq!(code, 3, "{err}");
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(answer["judgement"], "possible");
+    assert_eq!(answer["standalone"], true);
+    assert_eq!(answer["suspected"], json!([]));
+    assert_eq!(answer["threshold_seconds"], 2);
+    let leaks: Vec<Leak> = serde_json::from_value(answer["leaks"].clone()).unwrap();
+    assert_eq!(leaks.len(), 1, "{out}");
+    assert_eq!(leaks[0].pod.as_ref().unwrap().name, "pod-s1");
+}
+
+#[test]
+fn suspects_alone_do_not_count() {
+    let node = Node::new(BOOT);
+    let (code, out, _) = run(&mut node.leaks("-o json"));
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &answer["leaks"]), (0, &json!([])));
+    assert_eq!(answer["suspected"][0]["class"], "notready_no_pod");
+    assert_eq!(answer["suspects"], 1);
+    assert_eq!(answer["threshold_seconds"], 300);
+}
+
+#[test]
+fn where_every_pod_exists_nothing_was_left_behind() {
+    let node = Node::new(BOOT);
+    node.apiserver.script().pods.push(pod("s1"));
+    let (code, out, err) = run(&mut node.leaks("--exit-code --leak-threshold 2s"));
+    assert_eq!(code, 0, "{err}");
+    assert!(out.starts_with("nothing was left behind in namespace default (all sources"), "{out}");
+}
+
+#[test]
+fn the_apiserver_has_the_last_word() {
+    let node = Node::new(BOOT);
+    let path = "namespaces/default/pods/pod-s1".to_owned();
+    node.apiserver.script().gets.insert(path, (200, pod("s1")));
+    let (code, out, err) = run(&mut node.leaks("-o json"));
+    assert_eq!(code, 0, "{err}");
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(answer["leaks"], json!([]), "the watch does not show it, but it exists: {out}");
+}
+
+#[test]
+fn another_machines_node_is_an_error() {
+    let node = Node::new("8c1b2f9e-0000-4000-8000-00000000000f");
+    let (code, out, err) = run(&mut node.leaks(""));
+    assert_eq!((code, &*out), (1, ""), "{err}");
+    for wanted in ["cannot be judged", "another machine's", "--node n1", "check --node"] {
+        assert!(err.contains(wanted), "{wanted}: {err}");
+    }
+    node.apiserver.script().gets.clear();
+    let (code, out, err) = run(&mut node.leaks("--exit-code"));
+    assert_eq!((code, &*out), (1, ""), "{err}");
+    assert!(err.contains("no Node object of this name"), "{err}");
+}
+
+#[test]
+fn without_a_source_nothing_is_said() {
+    let node = Node::new(BOOT);
+    let forbidden = (403, apiserver::status_object(403));
+    node.apiserver.script().gets.insert("nodes/n1".to_owned(), forbidden);
+    let (code, out, err) = run(&mut node.leaks(""));
+    assert_eq!((code, &*out), (1, ""), "{err}");
+    for wanted in ["RBAC", "refused with 403"] {
+        assert!(err.contains(wanted), "{wanted}: {err}");
+    }
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    node.write_kubeconfig(&format!("http://{free}"));
+    let (code, out, err) = run(node.leaks("").arg("--cri").arg("/nowhere.sock"));
+    assert_eq!((code, &*out), (64, ""), "--cri is given twice: {err}");
+    let (code, out, err) = run(&mut node.leaks(""));
+    assert_eq!((code, &*out), (1, ""), "{err}");
+    assert!(err.contains("apiserver can be reached"), "{err}");
+}
+
+#[test]
+fn a_runtime_that_is_not_there_is_an_error() {
+    let node = Node::new(BOOT);
+    std::fs::remove_file(node.path("cri.sock")).unwrap();
+    let (code, out, err) = run(&mut node.leaks(""));
+    assert_eq!((code, &*out), (1, ""), "{err}");
+    for wanted in ["cri.sock", "start the container runtime"] {
+        assert!(err.contains(wanted), "{wanted}: {err}");
+    }
+}
+
+/// A watch, and its lines as they come.
+struct Watch {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Watch {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    fn answer(&mut self) -> Value {
+        serde_json::from_str(&self.lines.next().expect("it goes on").unwrap()).unwrap()
+    }
+
+    fn interrupt(mut self) -> i32 {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        self.child.wait().unwrap().code().expect("it ends by itself")
+    }
+}
+
+#[test]
+fn a_watch_tells_suspected_from_certain_until_interrupted() {
+    let node = Node::new(BOOT);
+    let mut watch = Watch::start(node.leaks("--watch --json --leak-threshold 8s"));
+    let first = watch.answer();
+    assert_eq!(
+        (&first["leaks"], &first["suspected"][0]["class"]),
+        (&json!([]), &json!("notready_no_pod"))
+    );
+    let second = watch.answer();
+    assert_eq!(
+        (&second["leaks"][0]["class"], &second["suspected"]),
+        (&json!("notready_no_pod"), &json!([]))
+    );
+    node.runtime.state().sandboxes.remove(0);
+    assert_eq!(watch.answer()["leaks"], json!([]), "cleaned up by hand");
+    assert_eq!(watch.interrupt(), 0);
+}
+
+/// An agent that serves these leaks until the test ends; its URL.
+fn agent(leaks: Vec<Leak>, judgement: Judgement, watched: u64) -> (String, Arc<Shared>) {
+    let mut standing = Standing::new(Duration::from_secs(300));
+    leaks.into_iter().for_each(|leak| standing.put(Arc::new(leak)));
+    standing.judge(&gauges(judgement, watched));
+    let shared = Arc::new(Shared {
+        health: Mutex::new(Health::new(true, clock::boot_now())),
+        history: Mutex::new(History::new(1)),
+        leaks: Mutex::new(standing),
+        metrics: Metrics::new().unwrap(),
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let served = Arc::clone(&shared);
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            serve(listener, served, std::future::pending()).await
+        })
+    });
+    (url, shared)
+}
+
+fn gauges(judgement: Judgement, watched: u64) -> LeakGauges {
+    LeakGauges { judgement, watched: Duration::from_secs(watched), ..LeakGauges::default() }
+}
+
+fn leak(namespace: &str) -> Leak {
+    let second = 1_000_000_000_i64;
+    serde_json::from_value(json!({
+        "class": "notready_no_pod",
+        "key": { "thing": "sandbox", "id": "0123456789abcdef" },
+        "pod": { "namespace": namespace, "name": "web-0", "uid": "u1" },
+        "attempt": 2,
+        "created": 1_700_000_000 * second,
+        "observed": 1_700_000_100 * second,
+        "confirmed": 1_700_000_400 * second,
+        "holds": { "netns": "/run/netns/cni-1", "ips": ["10.0.0.9"] },
+        "cause": { "kind": "pod_worker_stuck", "sentence": "stuck\u{1b}[2J" },
+        "evidence": [{ "source": "cri", "sentence": "the sandbox is not ready" }],
+        "remedy": ["$ crictl rmp 0123456789abcdef"],
+    }))
+    .unwrap()
+}
+
+#[test]
+fn a_running_agent_is_asked() {
+    let (url, _) = agent(vec![leak("shop"), leak("shop")], Judgement::Possible, 1000);
+    let (code, out, err) = run(&mut coroner(&format!("leaks --url {url}")));
+    assert_eq!((code, &*err), (0, ""));
+    let lines: Vec<_> = out.lines().collect();
+    assert_eq!(lines.len(), 2, "{out}");
+    assert!(lines[0].starts_with("CLASS"), "{out}");
+    assert!(lines[1].starts_with("notready_no_pod  shop       web-0  0123456789abc"), "{out}");
+    let (_, out, _) = run(coroner("leaks -o wide").env("CORONER_URL", &url));
+    for wanted in ["network namespace /run/netns/cni-1; addresses 10.0.0.9", "u1", "ATTEMPT"] {
+        assert!(out.contains(wanted), "{wanted}: {out}");
+    }
+    assert!(!out.contains('\u{1b}'), "a terminal must not obey it: {out}");
+    let (_, out, _) = run(&mut coroner(&format!("leaks --url {url} -v")));
+    assert!(out.contains("the sandbox is not ready") && out.contains("$ crictl rmp"), "{out}");
+    let (_, out, _) = run(&mut coroner(&format!("leaks --url {url} --json")));
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&answer["standalone"], &answer["watched_seconds"]), (&json!(false), &json!(1000)));
+    let (code, _, _) = run(&mut coroner(&format!("leaks --url {url} --exit-code")));
+    assert_eq!(code, 3);
+    let other = format!("leaks --url {url} --exit-code -n other");
+    let (code, out, _) = run(&mut coroner(&other));
+    assert_eq!(code, 0);
+    assert!(out.starts_with("nothing was left behind in namespace other"), "{out}");
+}
+
+#[test]
+fn an_agent_that_cannot_judge_never_says_that_there_is_nothing() {
+    let (url, _) = agent(Vec::new(), Judgement::NodeForeign, 0);
+    for flags in ["", "--json", "--exit-code"] {
+        let (code, out, err) = run(&mut coroner(&format!("leaks --url {url} {flags}")));
+        assert_eq!((code, &*out), (1, ""), "{flags}");
+        assert!(err.contains("node foreign") && err.contains("/readyz"), "{err}");
+    }
+    let (url, _) = agent(vec![leak("shop")], Judgement::ApiOutOfSync, 1000);
+    let (code, out, err) = run(&mut coroner(&format!("leaks --url {url} --exit-code")));
+    assert_eq!(code, 3, "what was certain is");
+    assert!(out.contains("web-0") && err.contains("certain before"), "{out}{err}");
+}
+
+#[test]
+fn an_agent_that_has_just_started_has_not_seen_enough() {
+    let (url, shared) = agent(Vec::new(), Judgement::Possible, 12);
+    let (code, out, _) = run(&mut coroner(&format!("leaks --url {url}")));
+    assert_eq!(code, 0);
+    assert!(out.contains("nothing is certain yet") && out.contains("12s"), "{out}");
+    let waiting =
+        coroner(&format!("leaks --url {url} --exit-code")).stdout(Stdio::piped()).spawn().unwrap();
+    {
+        let mut standing = shared.leaks.lock().unwrap();
+        standing.put(Arc::new(leak("shop")));
+        standing.judge(&gauges(Judgement::Possible, 300));
+    }
+    assert_eq!(waiting.wait_with_output().unwrap().status.code(), Some(3));
+}
+
+#[test]
+fn a_watched_agent_is_told_of_again_when_it_changes() {
+    let (url, shared) = agent(Vec::new(), Judgement::Possible, 1000);
+    let mut watch = Watch::start(coroner(&format!("leaks --url {url} --watch --json")));
+    assert_eq!(watch.answer()["leaks"], json!([]));
+    shared.leaks.lock().unwrap().put(Arc::new(leak("shop")));
+    assert_eq!(watch.answer()["leaks"][0]["pod"]["name"], "web-0");
+    assert_eq!(watch.interrupt(), 0);
+}
+
+#[test]
+fn an_agent_that_was_named_must_answer() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (code, out, err) = run(&mut coroner(&format!("leaks --node n1 --url http://{free}")));
+    assert_eq!((code, &*out), (1, ""));
+    assert!(err.contains("no agent answers"), "{err}");
+}
+
+#[test]
+fn wrong_usage_says_what_is_wrong() {
+    let cases = [
+        ("leaks --standalone --cri /x", "give --node NAME"),
+        ("leaks --watch --wait", "cannot be used with"),
+        ("leaks --watch --exit-code", "cannot be used with"),
+        ("leaks --url ftp://x", "give http://HOST:PORT"),
+        ("leaks --standalone --node n --cri /x --leak-threshold 1ms", "--leak-threshold 1ms"),
+        ("leaks --standalone --node n --cri /x --kubelet-process a-name-of-16-chars", "at most 15"),
+        ("leaks -o yaml", "[possible values: table, wide, json]"),
+    ];
+    for (args, message) in cases {
+        let (code, out, err) = run(&mut coroner(args));
+        assert_eq!((code, &*out), (64, ""), "{args}: {err}");
+        assert!(err.contains(message), "{args}: {err}");
+    }
+    let (code, out, _) = run(&mut coroner("leaks --help"));
+    assert_eq!(code, 0);
+    assert!(out.contains("Examples:") && out.contains("3 if something"), "{out}");
+}
