@@ -5,7 +5,7 @@ mod log;
 
 use crate::{
     clock,
-    config::{Config, Sources},
+    config::{Config, Leaks, Sources},
     cri,
     domain::{
         engine::{Engine, Settings},
@@ -107,7 +107,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let recorder =
         record.map(|record| record.start(&settings, &started.report(), &shared)).transpose()?;
     let (mut adapters, inputs, outputs) =
-        Adapters::start(started, config.sources, config.leaks.kubelet, &shared);
+        Adapters::start(started, config.sources, &config.leaks, &shared);
     let mut events = EventLoop {
         engine: Engine::new(settings),
         shared,
@@ -250,7 +250,7 @@ impl Adapters {
     fn start(
         kernel: kernel::Kernel,
         mut sources: Sources,
-        kubelet: Vec<String>,
+        leaks: &Leaks,
         shared: &Shared,
     ) -> (Self, mpsc::Receiver<Received>, Outputs) {
         let (to, inputs) = mpsc::channel(INPUTS);
@@ -265,10 +265,13 @@ impl Adapters {
             cgroup_root: cgroup_root.clone(),
             counters: Arc::default(),
         };
+        let defaults = host::Options::new(&sources.cri.host_root, &cgroup_root);
         let host = host::Options {
+            kubelet: leaks.kubelet.clone(),
             socket: cri::parse_endpoint(&sources.cri.endpoint).ok(),
-            kubelet,
-            ..host::Options::new(&sources.cri.host_root, &cgroup_root)
+            // So that no suspect becomes a leak by what a survey saw before it was one.
+            every: defaults.every.min(leaks.threshold / 4),
+            ..defaults
         };
         sources.cri.cgroup_root = Some(cgroup_root);
         shared.metrics.watch(SourceCounters {
