@@ -2,7 +2,10 @@
 
 use anyhow::{Context as _, anyhow, bail};
 use axum::http::Uri;
-use coroner::domain::observation::{ContainerDeath, PodTermination};
+use coroner::{
+    domain::observation::{ContainerDeath, PodTermination},
+    leaks::LeakList,
+};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -38,8 +41,16 @@ pub struct Options {
     pub kubeconfig: PathBuf,
     /// `--cgroup-root`; `None`: the agent finds it.
     pub cgroup_root: Option<PathBuf>,
+    /// `--cri-idle`; `None`: its default.
+    pub cri_idle: Option<Duration>,
+    /// `--leak-threshold`; `None`: its default.
+    pub leak_threshold: Option<Duration>,
+    /// `--state-dir`; `None`: it keeps none.
+    pub state_dir: Option<PathBuf>,
     /// `--host-root`; `None`: the machine's own.
     pub host_root: Option<PathBuf>,
+    /// `--kubelet-process`; `None`: its default.
+    pub kubelet_process: Option<String>,
     /// Where its log goes.
     pub log: PathBuf,
 }
@@ -70,8 +81,21 @@ impl Agent {
         if let Some(root) = &options.cgroup_root {
             command.arg("--cgroup-root").arg(root);
         }
+        for (flag, duration) in
+            [("--cri-idle", options.cri_idle), ("--leak-threshold", options.leak_threshold)]
+        {
+            if let Some(duration) = duration {
+                command.arg(flag).arg(format!("{}ms", duration.as_millis()));
+            }
+        }
+        if let Some(directory) = &options.state_dir {
+            command.arg("--state-dir").arg(directory);
+        }
         if let Some(root) = &options.host_root {
             command.arg("--host-root").arg(root);
+        }
+        if let Some(name) = &options.kubelet_process {
+            command.args(["--kubelet-process", name]);
         }
         command
             .stdin(Stdio::null())
@@ -188,6 +212,12 @@ impl Http {
     pub async fn deaths(&self) -> anyhow::Result<Vec<ContainerDeath>> {
         let body = self.get("/api/v1/deaths").await?;
         serde_json::from_slice(&body).context("the agent's deaths cannot be read")
+    }
+
+    /// What is left behind now, and whether that can be judged.
+    pub async fn leaks(&self) -> anyhow::Result<LeakList> {
+        let body = self.get("/api/v1/leaks").await?;
+        serde_json::from_slice(&body).context("the agent's leaks cannot be read")
     }
 
     async fn get(&self, path: &str) -> anyhow::Result<axum::body::Bytes> {

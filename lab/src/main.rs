@@ -117,8 +117,8 @@ struct TourArgs {
     /// Play only this scenario (may be repeated)
     #[arg(long = "scenario", value_name = "NAME")]
     scenarios: Vec<String>,
-    /// Play the scenarios of this group: deaths (what is played where nothing is said), causes or
-    /// faults
+    /// Play the scenarios of this group: deaths, causes, faults or leaks [default: deaths, and the
+    /// first of the leaks]
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
     /// Play all scenarios
@@ -193,14 +193,17 @@ fn accuracy(args: AccuracyArgs) -> ExitCode {
 }
 
 fn tour(args: TourArgs) -> ExitCode {
-    let everything = args.all || args.list || !args.scenarios.is_empty();
-    let group = args.group.as_deref().or((!everything).then_some(scenario::TOUR));
-    let scenarios = match scenario::choose(&args.scenarios, group) {
-        Ok(scenarios) => scenarios,
-        Err(unknown) => {
-            eprint!("{unknown}");
-            return USAGE.into();
+    let chosen = args.all || args.list || args.group.is_some() || !args.scenarios.is_empty();
+    let scenarios = if chosen {
+        match scenario::choose(&args.scenarios, args.group.as_deref()) {
+            Ok(scenarios) => scenarios,
+            Err(unknown) => {
+                eprint!("{unknown}");
+                return USAGE.into();
+            }
         }
+    } else {
+        scenario::tour()
     };
     if args.list {
         print!("{}", tour::list(&scenarios));

@@ -210,6 +210,11 @@ impl Containerd {
         network::fail_delete(&self.options.work, fails).context("cannot tell the network plugin")
     }
 
+    /// Whether the daemon runs.
+    pub fn runs(&self) -> bool {
+        self.daemon.ended.borrow().is_none()
+    }
+
     /// Kills the daemon with SIGKILL and waits for its end; containers and shims live on.
     ///
     /// # Errors

@@ -125,6 +125,8 @@ enum Order {
     /// The runtime cache is read just now, and shows the pod with this UID until the housekeeping
     /// that follows the end of its object.
     Cache(String, Come),
+    /// The containers of the pod with this UID cannot be removed.
+    KeepContainers(String),
     /// From now on it is a kubelet of this version.
     Version(String),
 }
@@ -173,6 +175,12 @@ impl Kubelet {
         let (come, moment) = Moment::new();
         self.order(Order::Cache(uid.into(), come));
         moment
+    }
+
+    /// Has it fail to remove the pod's containers, as where the runtime does not do it: in the
+    /// collector's eyes they keep the sandbox.
+    pub fn keep_containers(&self, uid: &str) {
+        self.order(Order::KeepContainers(uid.into()));
     }
 
     /// Becomes a kubelet of another version, with that one's bugs.

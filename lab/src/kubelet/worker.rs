@@ -44,12 +44,14 @@ pub(super) struct Wanted {
     pub(super) gone: bool,
     /// It is to end without being deleted.
     pub(super) ending: Option<Ending>,
+    /// Its containers cannot be removed.
+    pub(super) keeps_containers: bool,
 }
 
 impl Wanted {
     /// It runs until further notice.
     pub(super) fn new(pod: Pod) -> Self {
-        Self { pod, gone: false, ending: None }
+        Self { pod, gone: false, ending: None, keeps_containers: false }
     }
 
     /// The grace in force, seconds, if the pod is to be stopped.
@@ -319,7 +321,9 @@ impl Worker {
     /// hears of the end only then.
     async fn clean_up(&mut self) {
         self.shared.next_relist().await;
-        self.containers.remove_all().await;
+        if !self.wanted.borrow().keeps_containers {
+            self.containers.remove_all().await;
+        }
         if let Err(error) = self.shared.cgroups.remove(&self.cgroup).await {
             tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "pod cgroup");
         }

@@ -1,6 +1,7 @@
 //! What is done to a scenario's pod, and to the node under it.
 
 use crate::{controlplane::Disruption, kubelet::Ending};
+use coroner::domain::leak::{Judgement, LeakClass};
 use std::time::Duration;
 
 /// One thing that is done, and when.
@@ -21,6 +22,13 @@ pub enum When {
     Handled(&'static str),
     /// When another life of the container has run for so long.
     Anew(&'static str, Duration),
+    /// In the midst of the kubelet's housekeeping after the pod's object went; see
+    /// [`Act::ReadRuntimeCache`].
+    Housekeeping,
+    /// When the agent has told that something of the scenario was left behind.
+    Leaked(LeakClass),
+    /// When the agent says that of the judgement of leaks.
+    Judged(Judgement),
 }
 
 /// What is done.
@@ -68,4 +76,56 @@ pub enum Act {
     StopApiserver,
     /// It answers again.
     StartApiserver,
+    /// Nothing: time passes.
+    Wait,
+    /// Something asks the kubelet for its running pods: its cache shows the pod for two seconds
+    /// more, and so still when its housekeeping looks at it.
+    ReadRuntimeCache,
+    /// From now on the kubelet does not get the pod's containers removed.
+    KeepContainers,
+    /// Another version of the kubelet runs, with its own bugs.
+    RunKubelet(&'static str),
+    /// What no bug of the lab's kubelet leaves behind is left by hand.
+    Leave(Remnant),
+    /// Somebody removes the pod's sandboxes (`crictl rmp -f`).
+    RemoveSandboxes,
+    /// Somebody takes the pod's finalizers away (`kubectl patch`).
+    RemoveFinalizers,
+    /// Somebody moves the container's processes into a v1 freezer: SIGKILL waits too.
+    FreezeForGood {
+        /// The container.
+        container: &'static str,
+    },
+    /// They go on.
+    Thaw,
+    /// The network plugin cannot take any pod's network down any more.
+    BreakNetwork,
+    /// It can again.
+    MendNetwork,
+    /// The agent is stopped and started anew.
+    RestartAgent(AgentFlags),
+}
+
+/// What is left by hand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Remnant {
+    /// A sandbox with a running container, of a pod that no apiserver has ever had: through the
+    /// CRI.
+    RunningSandbox,
+    /// Another sandbox of the scenario's pod, which the kubelet does not know: through the CRI.
+    SecondSandbox,
+    /// The cgroup of a pod that is none.
+    PodCgroup {
+        /// With a process in it.
+        busy: bool,
+    },
+}
+
+/// What of the agent's flags a scenario is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AgentFlags {
+    /// `--state-dir`.
+    pub keeps_state: bool,
+    /// `--node`, where it is not this one's name.
+    pub node: Option<&'static str>,
 }

@@ -21,7 +21,7 @@ const INTO_THE_NEXT_LIFE: Duration = Duration::from_millis(1300);
 const SETTLED: Duration = Duration::from_secs(6);
 
 /// eviction_manager.go, `evictPod`: a hard threshold grants 1 s.
-const EVICTED: Ending = Ending {
+pub(super) const EVICTED: Ending = Ending {
     grace: 1,
     reason: "Evicted",
     message: "The node was low on resource: memory. ",

@@ -1,8 +1,11 @@
 //! What the catalogue covers of all that the agent can say. Something new that it can say fails
 //! these tests until a scenario shows it, or the reason why none can is written down here.
 
-use super::{Scenario, catalogue};
-use coroner::domain::observation::{Cause, FindingKind, Verdict};
+use super::{Scenario, When, catalogue};
+use coroner::domain::{
+    leak::{Judgement, LeakCause, LeakClass, StuckReason},
+    observation::{Cause, FindingKind, Verdict},
+};
 use std::{collections::BTreeSet, fmt::Debug};
 
 /// What no machine can be made to show by itself, and why.
@@ -17,14 +20,41 @@ const FINDINGS: Excluded<FindingKind> = &[
          recording k1.33-containerd1.7/containerd-killed shows what is told where it does not",
     ),
     (
-        FindingKind::Unkillable,
-        "a process that SIGKILL does not end needs a device or a file system that hangs: the v1 \
-         freezer would do, but is not there on a machine that has cgroup v2 alone",
+        FindingKind::KubeletRestarted,
+        "the lab's kubelet lives in the lab's own process: the engine's tests",
     ),
     (
         FindingKind::UnsupportedRuntime,
         "needs Kata or gVisor as a second runtime, and Kata a machine that can run guests",
     ),
+];
+
+const LEAK_CLASSES: Excluded<LeakClass> = &[
+    (
+        LeakClass::NotreadySuperseded,
+        "the lab's collector removes it within a second, as the real one does within a minute",
+    ),
+    (LeakClass::OrphanShim, "needs a runtime that has forgotten a sandbox: the engine's tests"),
+    (LeakClass::OrphanNetns, "needs a runtime that has forgotten a sandbox: the engine's tests"),
+];
+const LEAK_CAUSES: Excluded<LeakCause> = &[
+    (LeakCause::RuntimeRestarted, "concluded of kubelets without the bugs only: a replay shows it"),
+    (LeakCause::VolumeBusy, "the lab's pods have no volumes but the host's paths"),
+    (LeakCause::RuntimeForgot, "needs a runtime that has forgotten a sandbox"),
+    (LeakCause::KubeletDown, "the lab's kubelet lives in the lab's own process"),
+    (LeakCause::RuntimeFailing, "needs a runtime that cannot kill"),
+];
+const STUCK_REASONS: Excluded<StuckReason> = &[
+    (StuckReason::KubeletGone, "the lab's kubelet lives in the lab's own process"),
+    (StuckReason::RuntimeFailing, "needs a runtime that cannot kill"),
+    (StuckReason::VolumeMounted, "the lab's pods have no volumes but the host's paths"),
+    (StuckReason::CgroupBusy, "a process that outlives its container, in the pod's cgroup"),
+    (StuckReason::Unknown, "nothing is arranged so that nobody can tell"),
+];
+const JUDGEMENTS: Excluded<Judgement> = &[
+    (Judgement::Starting, "waited for before anything is played"),
+    (Judgement::NoApi, "the lab has an apiserver"),
+    (Judgement::NodeUnknown, "an apiserver that refuses one request alone: the adapter's tests"),
 ];
 
 fn check<T: Copy + Ord + Debug>(
@@ -62,4 +92,28 @@ fn every_cause_is_shown() {
 #[test]
 fn every_finding_is_shown() {
     check(FindingKind::ALL, FINDINGS, |scenario| scenario.expected.findings.clone());
+}
+
+#[test]
+fn everything_that_can_be_left_behind_is() {
+    check(LeakClass::ALL, LEAK_CLASSES, |scenario| {
+        scenario.expected.leaks.iter().map(|leak| leak.class).collect()
+    });
+    check(LeakCause::ALL, LEAK_CAUSES, |scenario| {
+        scenario.expected.leaks.iter().map(|leak| leak.cause).collect()
+    });
+    check(StuckReason::ALL, STUCK_REASONS, |scenario| {
+        scenario.expected.leaks.iter().filter_map(|leak| leak.stuck).collect()
+    });
+}
+
+#[test]
+fn every_judgement_is_waited_for() {
+    check(Judgement::ALL, JUDGEMENTS, |scenario| {
+        let judgement = |when| match when {
+            When::Judged(judgement) => Some(judgement),
+            _ => None,
+        };
+        scenario.steps.iter().filter_map(|step| judgement(step.when)).collect()
+    });
 }

@@ -1,7 +1,7 @@
 //! A scenario while it is written down.
 
 use super::{
-    Act, Death, Earlier, Expected, Scenario, Span, Step, When,
+    Act, Death, Earlier, Expected, ExpectedLeak, Scenario, Span, Step, When,
     pod::{Blueprint, Part},
 };
 use coroner::domain::{
@@ -34,7 +34,9 @@ pub(super) fn runs_on(name: &'static str, grace: i64) -> Draft {
             phases: Vec::new(),
             truncated: false,
             calls: None,
+            leaks: Vec::new(),
         },
+        watched: false,
         blueprint: Blueprint::new(grace),
     })
 }
@@ -83,6 +85,12 @@ impl Draft {
         self
     }
 
+    /// It has a network namespace and an address.
+    pub(super) fn on_own_network(mut self) -> Self {
+        self.0.blueprint.own_network = true;
+        self
+    }
+
     pub(super) fn made_by_manifest(mut self) -> Self {
         self.0.blueprint.from_manifest = true;
         self
@@ -103,11 +111,15 @@ impl Draft {
         self
     }
 
-    /// Its pod is older than the agent.
-    pub(super) fn before_agent(mut self) -> Self {
-        let start = Step { when: When::After(Duration::ZERO), act: Act::StartAgent };
-        self.0.steps.insert(0, start);
+    /// Done before all else.
+    pub(super) fn before(mut self, act: Act) -> Self {
+        self.0.steps.insert(0, Step { when: When::After(Duration::ZERO), act });
         self
+    }
+
+    /// Its pod is older than the agent.
+    pub(super) fn before_agent(self) -> Self {
+        self.before(Act::StartAgent)
     }
 
     pub(super) fn caused_by(mut self, cause: Cause) -> Self {
@@ -164,6 +176,28 @@ impl Draft {
 
     pub(super) fn calls(mut self, at_least: usize) -> Self {
         self.0.expected.calls = Some(at_least);
+        self
+    }
+
+    /// Nobody may tell of its end.
+    pub(super) fn never_ends(mut self) -> Self {
+        self.0.expected.lives = 0;
+        self
+    }
+
+    pub(super) fn leaks(mut self, leak: ExpectedLeak) -> Self {
+        self.0.expected.leaks.push(leak);
+        self
+    }
+
+    /// What is left of it is watched for longer than the threshold, and then cleaned up.
+    pub(super) fn watched(mut self) -> Self {
+        self.0.watched = true;
+        self
+    }
+
+    pub(super) fn held_by_finalizer(mut self, name: &'static str) -> Self {
+        self.0.blueprint.finalizer = Some(name);
         self
     }
 

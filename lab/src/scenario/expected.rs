@@ -2,10 +2,11 @@
 
 use coroner::domain::{
     input::ExitStatus,
+    leak::{LeakCause, LeakClass, StuckReason},
     observation::{Cause, FindingKind, PhaseKind, Verdict},
 };
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What must come out.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -17,7 +18,8 @@ pub struct Expected {
     /// Deaths before the pod's own end, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub earlier: Vec<Earlier>,
-    /// How many lives the pod's UID has; each of them must agree with all of this.
+    /// How many lives the pod's UID has; each of them must agree with all of this. None: the
+    /// agent may tell of no end.
     pub lives: u32,
     /// Findings, of the pod or of a container, that must be there.
     pub findings: Vec<FindingKind>,
@@ -32,6 +34,45 @@ pub struct Expected {
     /// handled and before the end, by the workload's own record.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calls: Option<usize>,
+    /// What must be told as left behind, in any order, and nothing else.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub leaks: Vec<ExpectedLeak>,
+}
+
+/// Something of the scenario that the agent must tell as left behind.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ExpectedLeak {
+    /// What.
+    pub class: LeakClass,
+    /// Why.
+    pub cause: LeakCause,
+    /// All that it holds of the node.
+    pub holds: BTreeSet<Holding>,
+    /// Of a pod that is stuck: what it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stuck: Option<StuckReason>,
+    /// It names the scenario's pod.
+    pub names_pod: bool,
+    /// The agent found it so when it started.
+    pub since_start: bool,
+    /// The agent was restarted and observes it no shorter than before.
+    pub remembered: bool,
+}
+
+/// A kind of thing that something holds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holding {
+    /// A network namespace.
+    Netns,
+    /// Addresses.
+    Ips,
+    /// A cgroup.
+    Cgroup,
+    /// Processes.
+    Pids,
+    /// Containers that the runtime lists.
+    Containers,
 }
 
 /// How one container dies.

@@ -10,10 +10,12 @@ mod draft;
 mod expected;
 mod faults;
 pub mod judge;
+mod leaks;
+pub mod left;
 mod pod;
 
-pub use act::{Act, Step, When};
-pub use expected::{Death, Earlier, Expected, Span};
+pub use act::{Act, AgentFlags, Remnant, Step, When};
+pub use expected::{Death, Earlier, Expected, ExpectedLeak, Holding, Span};
 pub use pod::Site;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -22,15 +24,20 @@ use std::time::Duration;
 /// Where scenarios live in the lab's apiserver.
 pub const NAMESPACE: &str = "lab";
 
+/// A node that is not this machine.
+pub const OTHER_NODE: &str = "lab-other-node";
+
 /// The group that is played where none is asked for.
-pub const TOUR: &str = "deaths";
+const TOUR: &str = "deaths";
+/// What is played after it.
+const FINALE: &str = "pod-worker-stuck";
 
 /// One scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Kebab-case, named after what it shows. The pod's name too.
     pub name: &'static str,
-    /// What it belongs to: `deaths`, `causes` or `faults`.
+    /// What it belongs to: `deaths`, `causes`, `faults` or `leaks`.
     pub group: &'static str,
     /// What it shows, in one sentence.
     pub shows: &'static str,
@@ -38,6 +45,9 @@ pub struct Scenario {
     pub steps: Vec<Step>,
     /// What it does concerns all pods of the node: nothing else is played at the same time.
     pub alone: bool,
+    /// It is about what is left behind: that is watched for longer than the agent's threshold, and
+    /// then cleaned up.
+    pub watched: bool,
     /// What must come out.
     pub expected: Expected,
     blueprint: pod::Blueprint,
@@ -54,6 +64,11 @@ impl Scenario {
         self.blueprint.from_manifest
     }
 
+    /// It has a pod: those that are about other things have none.
+    pub fn has_pod(&self) -> bool {
+        !self.blueprint.containers.is_empty()
+    }
+
     /// The pod's grace.
     pub fn grace(&self) -> Duration {
         Duration::from_secs(u64::try_from(self.blueprint.grace).unwrap_or(0))
@@ -62,6 +77,11 @@ impl Scenario {
     /// It needs a controller that limits memory.
     pub fn needs_memory_limit(&self) -> bool {
         self.blueprint.containers.iter().any(|container| container.memory.is_some())
+    }
+
+    /// It needs a v1 freezer.
+    pub fn needs_freezer(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.act, Act::FreezeForGood { .. }))
     }
 
     /// What is done before the agent starts, if it is to start that late, and what is done then.
@@ -78,6 +98,14 @@ pub fn catalogue() -> Vec<Scenario> {
     let mut all = deaths::scenarios();
     all.extend(causes::scenarios());
     all.extend(faults::scenarios());
+    all.extend(leaks::scenarios());
+    all
+}
+
+/// What is played where nothing is asked for: all deaths, and what one of them leaves behind.
+pub fn tour() -> Vec<Scenario> {
+    let mut all = catalogue();
+    all.retain(|scenario| scenario.group == TOUR || scenario.name == FINALE);
     all
 }
 
@@ -158,7 +186,11 @@ mod tests {
                 .map(|c| c.name.as_str())
                 .collect();
             let expected: BTreeSet<_> = scenario.expected.containers.keys().copied().collect();
-            assert_eq!(of_pod, expected, "{}", scenario.name);
+            if scenario.expected.lives == 0 {
+                assert!(expected.is_empty() && scenario.watched, "{}", scenario.name);
+            } else {
+                assert_eq!(of_pod, expected, "{}", scenario.name);
+            }
             for earlier in &scenario.expected.earlier {
                 assert!(of_pod.contains(earlier.container), "{}: {earlier:?}", scenario.name);
             }
@@ -184,7 +216,37 @@ mod tests {
             let count = |act| scenario.steps.iter().filter(|step| step.act == act).count();
             let faults = count(Act::KillRuntime) + count(Act::StopApiserver);
             let mended = count(Act::StartRuntime) + count(Act::StartApiserver);
-            assert_eq!((faults > 0, faults), (scenario.alone, mended), "{}", scenario.name);
+            assert_eq!(faults, mended, "{}", scenario.name);
+            // Mended by whoever plays them.
+            let of_all = |act| matches!(act, Act::RestartAgent(_) | Act::RunKubelet(_));
+            let others = scenario.steps.iter().any(|step| of_all(step.act));
+            assert_eq!(faults > 0 || others, scenario.alone, "{}", scenario.name);
+        }
+    }
+
+    /// The network plugin fails for all that use it.
+    #[test]
+    fn what_breaks_the_network_is_the_only_one_that_uses_it() {
+        let at_once: Vec<_> = catalogue().into_iter().filter(|s| !s.alone).collect();
+        let uses = at_once.iter().filter(|s| s.blueprint.own_network).map(|s| s.name);
+        let breaks = at_once.iter().filter(|scenario| {
+            let count = |act| scenario.steps.iter().filter(|step| step.act == act).count();
+            assert_eq!(count(Act::BreakNetwork), count(Act::MendNetwork), "{}", scenario.name);
+            count(Act::BreakNetwork) > 0
+        });
+        assert_eq!(uses.collect::<Vec<_>>(), breaks.map(|s| s.name).collect::<Vec<_>>());
+    }
+
+    /// A leak that is waited for is one that is expected, or the comparison would fail later.
+    #[test]
+    fn steps_wait_for_leaks_that_are_expected() {
+        for scenario in catalogue() {
+            for step in &scenario.steps {
+                let When::Leaked(class) = step.when else { continue };
+                let expected = scenario.expected.leaks.iter().any(|leak| leak.class == class);
+                assert!(expected, "{}: {class}", scenario.name);
+            }
+            assert!(scenario.watched || scenario.expected.leaks.is_empty(), "{}", scenario.name);
         }
     }
 
@@ -193,6 +255,9 @@ mod tests {
         assert_eq!(choose(&[], None).unwrap().len(), catalogue().len());
         let deaths = choose(&[], Some(TOUR)).unwrap();
         assert!(!deaths.is_empty() && deaths.iter().all(|scenario| scenario.group == TOUR));
+        let last = tour().pop().unwrap();
+        assert_eq!((tour().len(), last.name), (deaths.len() + 1, FINALE));
+        assert!(!last.expected.leaks.is_empty());
         let two = ["crash".to_owned(), "sigwait".to_owned()];
         let chosen: Vec<_> = choose(&two, None).unwrap().iter().map(|s| s.name).collect();
         assert_eq!(chosen, ["crash", "sigwait"]);

@@ -35,6 +35,8 @@ pub(super) struct Blueprint {
     pub(super) own_network: bool,
     /// A static pod.
     pub(super) from_manifest: bool,
+    /// metadata.finalizers.
+    pub(super) finalizer: Option<&'static str>,
     pub(super) containers: Vec<Part>,
 }
 
@@ -158,6 +160,7 @@ impl Blueprint {
             host_pid: false,
             own_network: false,
             from_manifest: false,
+            finalizer: None,
             containers: Vec::new(),
         }
     }
@@ -167,6 +170,7 @@ impl Blueprint {
         pod.metadata.name = Some(name.into());
         pod.metadata.namespace = Some(NAMESPACE.into());
         pod.metadata.labels = Some(BTreeMap::from([("coroner/scenario".into(), name.into())]));
+        pod.metadata.finalizers = self.finalizer.map(|name| vec![name.to_owned()]);
         let built = |sidecars: bool| -> Vec<Container> {
             let parts = self.containers.iter().filter(|part| part.sidecar == sidecars);
             parts.map(|part| part.build(site)).collect()

@@ -1,6 +1,9 @@
 //! The one-node cluster: containerd, apiserver and kubelet, brought up and taken down together.
 
-use super::Screen;
+use super::{
+    Screen,
+    remnants::{Hand, Made},
+};
 use crate::{
     agent,
     apiserver::{self, Apiserver, DeleteOptions, Fault, Kind},
@@ -11,8 +14,10 @@ use crate::{
         self, Kubelet, Local,
         api::{Api as _, Change},
         cgroup::Cgroups,
-        translate,
+        housekeeping::Moment,
+        translate::{self, PodId},
     },
+    scenario::{OTHER_NODE, Remnant},
 };
 use anyhow::{Context as _, bail};
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
@@ -30,12 +35,14 @@ use tokio::sync::{Mutex, mpsc};
 const IMAGE: &str = "image.tar";
 const KUBECONFIG: &str = "kubeconfig";
 const LOGS: &str = "pods";
+const STATE: &str = "state";
 
 /// Removes the lab's own files, of this run or of one that was killed.
 pub(crate) fn tidy(work: &Path) {
     let _ = std::fs::remove_file(work.join(IMAGE));
     let _ = std::fs::remove_file(work.join(KUBECONFIG));
     let _ = std::fs::remove_dir_all(work.join(LOGS));
+    let _ = std::fs::remove_dir_all(work.join(STATE));
 }
 
 /// The node's name.
@@ -48,6 +55,9 @@ pub(crate) struct Lab {
     apiserver: Apiserver,
     cgroups: Cgroups,
     containerd: Mutex<Containerd>,
+    hand: Hand,
+    /// The name of the kubelet's process, which is this one.
+    process: String,
     cri: String,
     cgroup_root: PathBuf,
     host_root: PathBuf,
@@ -81,7 +91,11 @@ impl Lab {
         let apiserver = Apiserver::start(apiserver::Options::default()).await?;
         let kubeconfig = work.join(KUBECONFIG);
         apiserver.write_kubeconfig(&kubeconfig)?;
-        apiserver.store().create_node(&node())?;
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+            .context("cannot read this machine's boot ID")?;
+        apiserver.store().create_node(&node(NODE, boot_id.trim()))?;
+        let other_boot = uuid::Uuid::new_v4().to_string();
+        apiserver.store().create_node(&node(OTHER_NODE, &other_boot))?;
         let cri = RuntimeServiceClient::new(containerd::connect(&containerd.endpoint()).await?);
         let cgroups = Cgroups::probe(containerd.cgroup_root(), &containerd.cgroup_parent());
         let kubelet = Kubelet::start(
@@ -89,14 +103,18 @@ impl Lab {
                 apiserver: Some(apiserver.address()),
                 ..kubelet::Config::new(NODE, logs.clone())
             },
-            cri,
+            cri.clone(),
             Arc::new(Local::new(apiserver.store(), apiserver.fault())),
             cgroups.clone(),
         );
+        let process = own_name(&containerd.cgroup_parent())?;
+        let hand = Hand { cri, cgroups: cgroups.clone(), logs: logs.clone(), work };
         Ok(Self {
             kubelet,
             apiserver,
             cgroups,
+            hand,
+            process,
             cri: containerd.endpoint(),
             cgroup_root: containerd.cgroup_root().into(),
             host_root: containerd.host_root(),
@@ -133,6 +151,11 @@ impl Lab {
         self.cri.clone()
     }
 
+    /// Where an agent can keep its state.
+    pub(crate) fn state(&self) -> PathBuf {
+        self.hand.work.join(STATE)
+    }
+
     /// How the agent is started on its node.
     pub(crate) fn agent(&self, binary: &Path, log: PathBuf) -> agent::Options {
         agent::Options {
@@ -141,7 +164,11 @@ impl Lab {
             cri: self.cri(),
             kubeconfig: self.kubeconfig().into(),
             cgroup_root: Some(self.cgroup_root().into()),
+            cri_idle: None,
+            leak_threshold: None,
+            state_dir: None,
             host_root: Some(self.host_root.clone()),
+            kubelet_process: Some(self.process.clone()),
             log,
         }
     }
@@ -211,6 +238,12 @@ impl Lab {
         self.containerd.lock().await.restart().await
     }
 
+    /// Starts it again if it does not run.
+    pub(crate) async fn mend_runtime(&self) -> anyhow::Result<()> {
+        let mut containerd = self.containerd.lock().await;
+        if containerd.runs() { Ok(()) } else { containerd.restart().await }
+    }
+
     /// Sends a signal to the first process of a pod's container, as anybody on the node may.
     pub(crate) fn kill(&self, pod: &Pod, container: &str, signal: i32) -> anyhow::Result<()> {
         let (group, id) = self.group(pod, container)?;
@@ -232,6 +265,63 @@ impl Lab {
         let group = self.cgroups.pod(translate::qos_class(pod), uid);
         let (id, _) = container_of(pod, container).context("the container has no id yet")?;
         Ok((group, id))
+    }
+
+    /// Has the kubelet's cache be read; gives the moment at which its housekeeping believes it.
+    pub(crate) fn read_runtime_cache(&self, uid: &str) -> Moment {
+        self.kubelet.cache(uid)
+    }
+
+    /// Another version of the kubelet runs, and its Node object says so.
+    pub(crate) fn run_kubelet(&self, version: &str) -> anyhow::Result<()> {
+        self.kubelet.set_version(version);
+        self.apiserver.store().update(Kind::Node, "", NODE, |node| {
+            node["status"]["nodeInfo"]["kubeletVersion"] = version.into();
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// What is left behind by hand, and what undoes it where that is not the pod's sandboxes.
+    pub(crate) async fn leave(
+        &self,
+        remnant: Remnant,
+        pod: &PodId,
+    ) -> anyhow::Result<Option<Made>> {
+        let hand = &self.hand;
+        match remnant {
+            Remnant::RunningSandbox => hand.running_sandbox(pod).await.map(|_| None),
+            Remnant::SecondSandbox => {
+                let object = self.pod(&pod.namespace, &pod.name).context("the pod is gone")?;
+                hand.second_sandbox(pod, &object).await.map(|_| None)
+            }
+            Remnant::PodCgroup { busy } => hand.pod_cgroup(&pod.uid, busy).map(Some),
+        }
+    }
+
+    /// For what is done by hand.
+    pub(crate) fn hand(&self) -> &Hand {
+        &self.hand
+    }
+
+    /// Whether the network plugin can take down what it made.
+    pub(crate) async fn set_network(&self, works: bool) -> anyhow::Result<()> {
+        self.containerd.lock().await.fail_cni_delete(!works)
+    }
+
+    /// Holds a container's main process in a v1 freezer.
+    pub(crate) async fn freeze_for_good(&self, pod: &Pod, container: &str) -> anyhow::Result<Made> {
+        let (group, id) = self.group(pod, container)?;
+        self.hand.freeze_for_good(&self.cgroups.processes(&group, &id)?).await
+    }
+
+    /// `kubectl patch`: nobody holds the object any more.
+    pub(crate) fn remove_finalizers(&self, namespace: &str, name: &str) -> anyhow::Result<()> {
+        self.apiserver.store().update(Kind::Pod, namespace, name, |pod| {
+            pod["metadata"]["finalizers"] = Default::default();
+            Ok(())
+        })?;
+        Ok(())
     }
 
     /// The object, if it exists.
@@ -259,6 +349,15 @@ impl Lab {
     }
 }
 
+/// Gives this process a name of its own, by which the agent knows the kubelet in it: other labs may
+/// run on the machine.
+fn own_name(cgroup: &str) -> anyhow::Result<String> {
+    let digits = cgroup.rsplit('-').next().unwrap_or_default();
+    let name = format!("lab-{digits}");
+    std::fs::write("/proc/self/comm", &name).context("cannot name this process")?;
+    Ok(name)
+}
+
 /// A container of a pod, as its status tells: its id, and whether it runs.
 pub(crate) fn container_of(pod: &Pod, name: &str) -> Option<(String, bool)> {
     let status = pod.status.as_ref()?;
@@ -269,18 +368,18 @@ pub(crate) fn container_of(pod: &Pod, name: &str) -> Option<(String, bool)> {
     Some((id.into(), one.state.as_ref().is_some_and(|state| state.running.is_some())))
 }
 
-/// The node's object: Ready, and with this machine's boot ID, by which an observer knows that it
+/// A node's object: Ready, and with its machine's boot ID, by which an observer knows whether that
 /// is the machine it runs on.
-fn node() -> Node {
+fn node(name: &str, boot_id: &str) -> Node {
     let read = |file: &str| {
         std::fs::read_to_string(file).map(|text| text.trim().to_owned()).unwrap_or_default()
     };
     let mut node = Node::default();
-    node.metadata.name = Some(NODE.into());
+    node.metadata.name = Some(name.into());
     node.status = Some(NodeStatus {
         addresses: Some(vec![
             NodeAddress { type_: "InternalIP".into(), address: "127.0.0.1".into() },
-            NodeAddress { type_: "Hostname".into(), address: NODE.into() },
+            NodeAddress { type_: "Hostname".into(), address: name.into() },
         ]),
         conditions: Some(vec![NodeCondition {
             type_: "Ready".into(),
@@ -289,8 +388,9 @@ fn node() -> Node {
             ..Default::default()
         }]),
         node_info: Some(NodeSystemInfo {
-            boot_id: read("/proc/sys/kernel/random/boot_id"),
+            boot_id: boot_id.into(),
             kernel_version: read("/proc/sys/kernel/osrelease"),
+            kubelet_version: kubelet::VERSION.into(),
             operating_system: "linux".into(),
             ..Default::default()
         }),

@@ -1,6 +1,10 @@
 //! `--cri/--kubeconfig/--node`: no lab, the agent on a real node.
 
-use super::{AGENT_LOG, Options, RealNode, Screen, interrupted, play, work_directory};
+use super::{
+    AGENT_LOG, Options, RealNode, Screen, interrupted,
+    watcher::{self, Told},
+    work_directory,
+};
 use crate::agent::{self, Agent};
 use std::{collections::HashSet, time::Duration};
 use tokio::sync::watch;
@@ -19,7 +23,11 @@ pub(super) async fn observe(
         cri: node.cri.clone(),
         kubeconfig: node.kubeconfig.clone(),
         cgroup_root: None,
+        cri_idle: None,
+        leak_threshold: None,
+        state_dir: None,
         host_root: None,
+        kubelet_process: None,
         log: work.join(AGENT_LOG),
     })
     .await?;
@@ -28,8 +36,9 @@ pub(super) async fn observe(
         agent.ready_after().as_secs_f64(),
         agent.url()
     ));
-    let (tell, mut accounts) = watch::channel(Default::default());
-    let polling = tokio::spawn(play::poll(agent.http(), tell));
+    let (tell, mut accounts) = watch::channel(Told::default());
+    let (_asked, whom) = watch::channel(Some(agent.http()));
+    let polling = tokio::spawn(watcher::poll(whom, tell));
     let mut told = HashSet::new();
     let result = loop {
         tokio::select! {

@@ -3,19 +3,24 @@
 
 mod clock;
 pub(crate) mod lab;
+mod leaks;
 mod live;
 mod play;
+mod remnants;
 mod show;
+mod watcher;
 
 pub use show::{Screen, list};
 
 use crate::{
-    agent::Agent,
-    containerd,
-    scenario::{Expected, Scenario, judge::Observed},
+    containerd, kubelet,
+    scenario::{Expected, Scenario, judge::Observed, left},
 };
 use anyhow::Context as _;
-use coroner::domain::observation::{MilestoneKind, PodTermination};
+use coroner::domain::{
+    leak::Leak,
+    observation::{MilestoneKind, PodTermination},
+};
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use lab::Lab;
 use play::Playing;
@@ -25,11 +30,8 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::watch,
-    task::JoinHandle,
-};
+use tokio::signal::unix::{SignalKind, signal};
+use watcher::Watcher;
 
 /// What the tour is asked to do.
 #[derive(Clone, Debug)]
@@ -79,6 +81,11 @@ pub struct Outcome {
     pub disagreements: Vec<String>,
     /// The agent's whole account.
     pub timeline: Option<PodTermination>,
+    /// It is about what is left behind.
+    #[serde(skip)]
+    pub watched: bool,
+    /// What of it the agent told as left behind.
+    pub leaks: Vec<Leak>,
 }
 
 /// Plays the tour. True: everything agreed. Whatever happens, nothing is left behind.
@@ -100,7 +107,7 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
         }
     };
     if options.keep && result.is_ok() {
-        screen.print(&stage.whereabouts());
+        screen.print(&stage.whereabouts().await);
         interrupted().await;
     }
     let cleared = stage.clear(screen).await;
@@ -161,8 +168,7 @@ pub(crate) async fn interrupted() {
 #[derive(Default)]
 struct Stage {
     lab: Option<Lab>,
-    agent: Option<Agent>,
-    polling: Option<JoinHandle<()>>,
+    watcher: Option<Watcher>,
 }
 
 impl Stage {
@@ -175,18 +181,16 @@ impl Stage {
             if let Some(steps) = scenario.around_agent().0 {
                 screen.step(&format!("starting {} before the agent", scenario.name));
                 let mut playing = Playing::begin(scenario, lab).await?;
-                playing.act(steps).await?;
+                playing.act(steps, None).await?;
                 begun.insert(scenario.name, playing);
             }
         }
         screen.step("starting the agent");
-        let agent =
-            Agent::start(&lab.agent(&options.agent, options.lab.work.join(AGENT_LOG))).await?;
-        let agent = self.agent.insert(agent);
-        screen
-            .step(&format!("the agent is ready after {:.2} s", agent.ready_after().as_secs_f64()));
-        let (tell, accounts) = watch::channel(Default::default());
-        self.polling = Some(tokio::spawn(play::poll(agent.http(), tell)));
+        let log = options.lab.work.join(AGENT_LOG);
+        let watcher = Watcher::start(lab, options.agent.clone(), log).await?;
+        let watcher = &*self.watcher.insert(watcher);
+        let ready = watcher.of_agent(|agent| agent.ready_after()).await?;
+        screen.step(&format!("the agent is ready after {:.2} s", ready.as_secs_f64()));
 
         // What breaks the node would break the others: one at a time, when these have ended.
         let (alone, at_once): (Vec<&Scenario>, Vec<&Scenario>) =
@@ -199,19 +203,8 @@ impl Stage {
             let mut playing: FuturesUnordered<_> = round
                 .into_iter()
                 .map(|scenario| {
-                    let (begun, mut accounts) =
-                        (begun.get(scenario.name).cloned(), accounts.clone());
-                    async move {
-                        let account = async {
-                            let mut playing = match begun {
-                                Some(playing) => playing,
-                                None => Playing::begin(scenario, lab).await?,
-                            };
-                            playing.act(scenario.around_agent().1).await?;
-                            playing.account(&mut accounts).await
-                        };
-                        play::outcome(scenario, lab, account.await)
-                    }
+                    let begun = begun.remove(scenario.name);
+                    play::from_begin_to_end(scenario, lab, watcher, begun)
                 })
                 .collect();
             loop {
@@ -222,24 +215,33 @@ impl Stage {
                         screen.object(&outcome);
                         outcomes.insert(outcome.scenario, outcome);
                     }
-                    _ = look.tick() => agent.check()?,
+                    _ = look.tick() => watcher.check()?,
                 }
             }
+            lab.run_kubelet(kubelet::VERSION)?;
+            watcher.run_plainly().await?;
         }
         let in_order: Vec<Outcome> =
             options.scenarios.iter().filter_map(|s| outcomes.remove(s.name)).collect();
         screen.table(&in_order);
-        screen.print(&facts(lab, agent, &in_order));
-        agent.check()?;
-        let agreed = in_order.iter().all(|outcome| outcome.ok);
-        Ok(agreed)
+        screen.print(&watcher.of_agent(|agent| facts(lab, agent, &in_order)).await?);
+        watcher.check()?;
+        let strays = strays(watcher, &in_order);
+        for leak in &strays {
+            let what = left::which(&leak.key);
+            screen.print(&format!("✘ {} of {what}, of no scenario\n", leak.class));
+            screen.print(&screen.leak(leak));
+        }
+        Ok(strays.is_empty() && in_order.iter().all(|outcome| outcome.ok))
     }
 
     /// Where what is up can be reached.
-    fn whereabouts(&self) -> String {
+    async fn whereabouts(&self) -> String {
         let mut text = String::from("\nleft up until Ctrl-C:\n");
-        if let Some(agent) = &self.agent {
-            text.push_str(&format!("  agent       {}\n", agent.url()));
+        if let Some(watcher) = &self.watcher
+            && let Ok(url) = watcher.of_agent(|agent| agent.url()).await
+        {
+            text.push_str(&format!("  agent       {url}\n"));
         }
         if let Some(lab) = &self.lab {
             text.push_str(&format!(
@@ -254,11 +256,8 @@ impl Stage {
 
     /// Takes down what is up, the agent first: it need not tell of the lab's own end.
     async fn clear(self, screen: Screen) -> anyhow::Result<()> {
-        if let Some(polling) = self.polling {
-            polling.abort();
-        }
-        if let Some(agent) = self.agent {
-            agent.stop().await;
+        if let Some(watcher) = self.watcher {
+            watcher.stop().await;
         }
         if let Some(lab) = self.lab {
             screen.step("taking the lab down");
@@ -269,21 +268,32 @@ impl Stage {
     }
 }
 
+/// What was told as left behind, and is of no scenario.
+fn strays(watcher: &Watcher, outcomes: &[Outcome]) -> Vec<Leak> {
+    let told = watcher.accounts();
+    let told = told.borrow();
+    let known = |leak: &&Leak| {
+        outcomes.iter().any(|outcome| outcome.leaks.iter().any(|own| own.key == leak.key))
+    };
+    told.ever.values().filter(|leak| !known(leak)).cloned().collect()
+}
+
 /// Says why, if not.
 fn can_be_played(scenario: &Scenario, lab: &Lab, screen: Screen) -> bool {
-    let can = !scenario.needs_memory_limit() || lab.can_limit_memory();
-    if !can {
-        screen.step(&format!(
-            "leaving out {}: no memory controller here, neither on cgroup2 nor on v1, so that no \
-             container can be limited",
-            scenario.name
-        ));
-    }
-    can
+    let missing = if scenario.needs_memory_limit() && !lab.can_limit_memory() {
+        "no memory controller here, neither on cgroup2 nor on v1, so that no container can be \
+         limited"
+    } else if scenario.needs_freezer() && !remnants::can_freeze() {
+        "no v1 freezer here, and that of cgroup2 lets a killed process go"
+    } else {
+        return true;
+    };
+    screen.step(&format!("leaving out {}: {missing}", scenario.name));
+    false
 }
 
 /// Figures beside the scenarios: printed, never asserted.
-fn facts(lab: &Lab, agent: &Agent, outcomes: &[Outcome]) -> String {
+fn facts(lab: &Lab, agent: &crate::agent::Agent, outcomes: &[Outcome]) -> String {
     let mut text = String::from("\n");
     if let Some((now, peak)) = agent.memory() {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);

@@ -3,14 +3,22 @@
 use super::{
     Outcome, clock,
     lab::{Lab, container_of},
+    leaks::Left,
+    remnants::Made,
+    watcher::{Accounts, Watcher},
 };
 use crate::{
-    agent::{self, Http},
+    agent,
     apiserver::Fault,
-    kubelet::{START_FAILED, translate::PodId},
+    kubelet::{
+        START_FAILED,
+        housekeeping::{Held, Moment},
+        translate::PodId,
+    },
     scenario::{
         Act, Expected, NAMESPACE, Scenario, Site, Step, When,
         judge::{self, Observed},
+        left::Things,
     },
 };
 use anyhow::{Context as _, bail};
@@ -21,70 +29,66 @@ use std::{
     path::Path,
     time::Duration,
 };
-use tokio::sync::watch;
 
 /// From the pod's creation to Running, or to what a step waits for; a postStart hook may take its
 /// time.
 const TO_HAPPEN: Duration = Duration::from_secs(45);
 /// From the act to the agent's account, beyond the grace: kubelet, runtime, settle window.
 const TO_SETTLE: Duration = Duration::from_secs(40);
-const POLL: Duration = Duration::from_millis(300);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What the agent has told, by pod UID, as it comes.
-pub(super) type Accounts = watch::Receiver<Told>;
-
-/// What the agent has told.
-#[derive(PartialEq, Default)]
-pub(super) struct Told {
-    /// Of each pod the lives that have ended, newest first.
-    pub(super) pods: HashMap<String, Vec<PodTermination>>,
-    /// Of each pod the deaths of its containers, newest first.
-    deaths: HashMap<String, Vec<ContainerDeath>>,
-}
-
-impl Told {
-    fn of(terminations: Vec<PodTermination>, deaths: Vec<ContainerDeath>) -> Self {
-        let mut told = Self::default();
-        for account in terminations {
-            told.pods.entry(account.pod.uid.as_str().to_owned()).or_default().push(account);
-        }
-        for death in deaths {
-            if let Some(pod) = &death.pod {
-                told.deaths.entry(pod.uid.as_str().to_owned()).or_default().push(death);
+/// Plays a scenario and compares what came out of it with what was expected.
+pub(super) async fn from_begin_to_end(
+    scenario: &Scenario,
+    lab: &Lab,
+    watcher: &Watcher,
+    begun: Option<Playing<'_>>,
+) -> Outcome {
+    let mut accounts = watcher.accounts();
+    let mut left = Left::default();
+    let account = async {
+        let mut playing = match begun {
+            Some(playing) => playing,
+            None => Playing::begin(scenario, lab).await?,
+        };
+        let played = async {
+            playing.act(scenario.around_agent().1, Some(watcher)).await?;
+            if scenario.expected.lives == 0 {
+                left = playing.watch(&mut accounts).await;
+                return playing.account(&mut accounts).await;
             }
+            let account = playing.account(&mut accounts).await?;
+            if scenario.watched {
+                left = playing.watch(&mut accounts).await;
+            }
+            anyhow::Ok(account)
         }
-        told
-    }
+        .await;
+        if scenario.watched {
+            let cleared = playing.clear(&mut accounts).await;
+            left.note_end(&playing.things, &accounts.borrow(), cleared);
+        }
+        played
+    };
+    let account = account.await;
+    outcome(scenario, lab, account, left)
 }
 
-/// Polls the agent for ever. A failed poll is tried again: an agent that died is noticed elsewhere.
-pub(super) async fn poll(agent: Http, to: watch::Sender<Told>) {
-    loop {
-        // The deaths after the terminations: then none of these is missing.
-        if let (Ok(all), Ok(deaths)) = (agent.terminations().await, agent.deaths().await) {
-            let newest = Told::of(all, deaths);
-            to.send_if_modified(|known| {
-                let changed = *known != newest;
-                if changed {
-                    *known = newest;
-                }
-                changed
-            });
-        }
-        tokio::time::sleep(POLL).await;
-    }
-}
-
-/// A scenario's pod while it is played.
-#[derive(Clone)]
+/// A scenario while it is played.
 pub(super) struct Playing<'a> {
-    scenario: &'a Scenario,
-    lab: &'a Lab,
-    /// As the runtime knows it.
-    pod: PodId,
+    pub(super) scenario: &'a Scenario,
+    pub(super) lab: &'a Lab,
+    /// As the runtime knows it; of a scenario without one, a pod that is none.
+    pub(super) pod: PodId,
+    /// What it may leave behind.
+    pub(super) things: Things,
+    /// What was left by hand, beside sandboxes.
+    pub(super) made: Vec<Made>,
     /// The container ids that were seen, by name: another one is another life.
     lives: HashMap<&'static str, String>,
+    /// The kubelet's housekeeping to come, and its holding still.
+    housekeeping: Option<Moment>,
+    held: Option<Held>,
 }
 
 /// All that the agent said about a pod.
@@ -96,23 +100,54 @@ pub(super) struct Account {
 }
 
 impl<'a> Playing<'a> {
-    /// Makes the scenario's pod and waits until it runs (or has run).
+    /// Makes the scenario's pod, if it has one, and waits until it runs (or has run).
     pub(super) async fn begin(scenario: &'a Scenario, lab: &'a Lab) -> anyhow::Result<Self> {
-        let site = Site { node: lab.node(), port: agent::free_address()?.port() };
-        let pod = scenario.pod(site);
-        let pod =
-            if scenario.is_static() { lab.kubelet().add_static(&pod) } else { lab.create(pod)? };
-        let pod = PodId::of(&pod).context("the apiserver gave the pod no UID")?;
-        let mut playing = Self { scenario, lab, pod, lives: HashMap::new() };
-        playing
-            .happens("the pod runs", |of| of.object().map_or(Ok(false), |pod| has_started(&pod)))
-            .await?;
-        playing.note_lives();
+        let pod = if scenario.has_pod() {
+            let site = Site { node: lab.node(), port: agent::free_address()?.port() };
+            let pod = scenario.pod(site);
+            let pod = if scenario.is_static() {
+                lab.kubelet().add_static(&pod)
+            } else {
+                lab.create(pod)?
+            };
+            PodId::of(&pod).context("the apiserver gave the pod no UID")?
+        } else {
+            PodId {
+                namespace: NAMESPACE.into(),
+                name: scenario.name.into(),
+                uid: uuid::Uuid::new_v4().to_string(),
+            }
+        };
+        let mut things = Things::default();
+        things.insert(&pod.uid);
+        let mut playing = Self {
+            scenario,
+            lab,
+            pod,
+            things,
+            made: Vec::new(),
+            lives: HashMap::new(),
+            housekeeping: None,
+            held: None,
+        };
+        if scenario.has_pod() {
+            playing
+                .happens("the pod runs", |of| {
+                    of.object().map_or(Ok(false), |pod| has_started(&pod))
+                })
+                .await?;
+            playing.note_lives();
+        }
         Ok(playing)
     }
 
-    /// Does what is to be done, each step in its time.
-    pub(super) async fn act(&mut self, steps: &[Step]) -> anyhow::Result<()> {
+    /// Does what is to be done, each step in its time. Without `watcher` the agent has not yet
+    /// been started.
+    pub(super) async fn act(
+        &mut self,
+        steps: &[Step],
+        watcher: Option<&Watcher>,
+    ) -> anyhow::Result<()> {
         for step in steps {
             match step.when {
                 When::After(time) => tokio::time::sleep(time).await,
@@ -129,19 +164,37 @@ impl<'a> Playing<'a> {
                     self.note_lives();
                     tokio::time::sleep(time).await;
                 }
+                When::Housekeeping => {
+                    let moment = self.housekeeping.take().context("its cache was not read")?;
+                    let comes = tokio::time::timeout(TO_HAPPEN, moment.comes()).await;
+                    self.held = comes.ok().flatten();
+                    self.held.as_ref().context("the kubelet does no housekeeping")?;
+                }
+                When::Leaked(class) => {
+                    let accounts = watcher.map(Watcher::accounts);
+                    self.leaked(class, accounts.context("the agent has not started")?).await?;
+                }
+                When::Judged(judgement) => {
+                    let mut accounts =
+                        watcher.map(Watcher::accounts).context("the agent has not started")?;
+                    let judged = accounts.wait_for(|told| told.judgement == judgement);
+                    let judged = tokio::time::timeout(TO_HAPPEN, judged).await.is_ok();
+                    anyhow::ensure!(judged, "the agent does not say that judgement is {judgement}");
+                }
             }
-            self.perform(step.act).await.with_context(|| format!("{:?}", step.act))?;
+            self.perform(step.act, watcher).await.with_context(|| format!("{:?}", step.act))?;
+            // What was held by the act is let go.
+            self.held = None;
         }
         Ok(())
     }
 
     /// Waits for the agent's account of the pod's end.
-    pub(super) async fn account(self, accounts: &mut Accounts) -> anyhow::Result<Account> {
+    async fn account(&self, accounts: &mut Accounts) -> anyhow::Result<Account> {
         let patience = self.scenario.grace() + TO_SETTLE;
         let uid = &self.pod.uid;
         let lives = self.scenario.expected.lives as usize;
-        let settled =
-            accounts.wait_for(|told| told.pods.get(uid).is_some_and(|of| of.len() >= lives));
+        let settled = accounts.wait_for(|told| told.pods.get(uid).map_or(0, Vec::len) >= lives);
         let told = match tokio::time::timeout(patience, settled).await {
             Ok(Ok(told)) => told,
             Ok(Err(_)) => bail!("nobody asks the agent any more"),
@@ -156,12 +209,14 @@ impl<'a> Playing<'a> {
         Ok(Account { lives, earlier })
     }
 
-    async fn perform(&self, act: Act) -> anyhow::Result<()> {
-        let (lab, name) = (self.lab, self.pod.name.as_str());
-        let object = || self.object().context("the pod's object is gone");
+    async fn perform(&mut self, act: Act, watcher: Option<&Watcher>) -> anyhow::Result<()> {
+        let (lab, name) = (self.lab, self.pod.name.clone());
+        let name = name.as_str();
+        let namesake = lab.pod(NAMESPACE, name);
+        let object = || namesake.clone().context("the pod's object is gone");
         match act {
             // Done by whoever plays this.
-            Act::StartAgent => Ok(()),
+            Act::StartAgent | Act::Wait => Ok(()),
             Act::Delete { grace } => lab.delete(NAMESPACE, name, grace),
             Act::Disrupt(disruption) => lab.disrupt(NAMESPACE, name, disruption),
             Act::End(ending) => {
@@ -192,11 +247,44 @@ impl<'a> Playing<'a> {
                 lab.set_apiserver(Fault::None);
                 Ok(())
             }
+            Act::ReadRuntimeCache => {
+                self.housekeeping = Some(lab.read_runtime_cache(&self.pod.uid));
+                Ok(())
+            }
+            Act::KeepContainers => {
+                lab.kubelet().keep_containers(&self.pod.uid);
+                Ok(())
+            }
+            Act::RunKubelet(version) => lab.run_kubelet(version),
+            Act::Leave(remnant) => {
+                self.made.extend(lab.leave(remnant, &self.pod).await?);
+                Ok(())
+            }
+            Act::RemoveSandboxes => lab.hand().remove_sandboxes(&self.pod.uid).await,
+            Act::RemoveFinalizers => lab.remove_finalizers(NAMESPACE, name),
+            Act::FreezeForGood { container } => {
+                self.made.push(lab.freeze_for_good(&object()?, container).await?);
+                Ok(())
+            }
+            Act::Thaw => self.undo().await,
+            Act::BreakNetwork => lab.set_network(false).await,
+            Act::MendNetwork => lab.set_network(true).await,
+            Act::RestartAgent(flags) => {
+                watcher.context("the agent has not started")?.run(flags).await
+            }
         }
     }
 
+    /// Takes away what was left by hand beside sandboxes.
+    pub(super) async fn undo(&mut self) -> anyhow::Result<()> {
+        for made in self.made.drain(..) {
+            self.lab.hand().undo(made).await?;
+        }
+        Ok(())
+    }
+
     /// The object, if it exists; of a static pod its mirror.
-    fn object(&self) -> Option<Pod> {
+    pub(super) fn object(&self) -> Option<Pod> {
         self.lab.pod(NAMESPACE, &self.pod.name)
     }
 
@@ -214,7 +302,7 @@ impl<'a> Playing<'a> {
         now.is_some_and(|(id, runs)| runs && self.lives.get(container) != Some(&id))
     }
 
-    async fn happens(
+    pub(super) async fn happens(
         &self,
         what: &str,
         mut holds: impl FnMut(&Self) -> anyhow::Result<bool>,
@@ -241,12 +329,24 @@ fn has_started(pod: &Pod) -> anyhow::Result<bool> {
 }
 
 /// Compares an account with what was expected.
-pub(super) fn outcome(scenario: &Scenario, lab: &Lab, account: anyhow::Result<Account>) -> Outcome {
+fn outcome(
+    scenario: &Scenario,
+    lab: &Lab,
+    account: anyhow::Result<Account>,
+    left: Left,
+) -> Outcome {
     let expected = &scenario.expected;
-    let (timeline, observed, disagreements) = match account {
+    let (timeline, observed, mut disagreements) = match account {
         Ok(mut account) => {
             let mut points = Vec::new();
             let mut observed = None;
+            if expected.lives == 0 {
+                // What was left by hand ends when it is cleaned up.
+                if scenario.has_pod() && !account.lives.is_empty() {
+                    points.push("an end of the pod was told that nobody expected".into());
+                }
+                account.lives.clear();
+            }
             for life in &account.lives {
                 let seen = Observed::of(life, &account.earlier);
                 points.extend(judge::disagreements(expected, &seen));
@@ -257,6 +357,7 @@ pub(super) fn outcome(scenario: &Scenario, lab: &Lab, account: anyhow::Result<Ac
         }
         Err(error) => (None, None, vec![format!("{error:#}")]),
     };
+    disagreements.extend(left.points);
     Outcome {
         scenario: scenario.name,
         group: scenario.group,
@@ -266,6 +367,8 @@ pub(super) fn outcome(scenario: &Scenario, lab: &Lab, account: anyhow::Result<Ac
         ok: disagreements.is_empty(),
         disagreements,
         timeline,
+        watched: scenario.watched,
+        leaks: left.leaks,
     }
 }
 

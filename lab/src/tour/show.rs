@@ -4,7 +4,11 @@ use super::Outcome;
 use crate::scenario::{Scenario, judge};
 use comfy_table::{ContentArrangement, Table, presets::UTF8_HORIZONTAL_ONLY};
 use coroner::{
-    domain::observation::PodTermination,
+    domain::{
+        leak::{Leak, LeakCause, LeakClass},
+        observation::PodTermination,
+        time::WallTime,
+    },
     report::{self, Style},
 };
 use std::{
@@ -64,12 +68,22 @@ impl Screen {
         report::termination(timeline, &style)
     }
 
+    /// Something that was left behind, as `coroner` itself shows it.
+    pub fn leak(&self, leak: &Leak) -> String {
+        let style = if self.json { Style::default() } else { Style::for_stdout() };
+        let now = i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
+        report::leak(leak, WallTime(now), &style)
+    }
+
     /// A scenario's waterfall, its verdict and what disagrees.
     pub fn outcome(&self, outcome: &Outcome) {
         let mark = if outcome.ok { "✔" } else { "✘" };
         let mut text = format!("\n{mark} {} — {}\n", outcome.scenario, outcome.shows);
         if let Some(timeline) = &outcome.timeline {
             text.push_str(&self.waterfall(timeline));
+        }
+        for leak in &outcome.leaks {
+            text.push_str(&self.leak(leak));
         }
         for point in &outcome.disagreements {
             text.push_str(&format!("  ✘ {point}\n"));
@@ -117,31 +131,41 @@ pub fn list(scenarios: &[Scenario]) -> String {
 }
 
 fn expected(outcome: &Outcome) -> String {
-    let deaths = outcome
-        .expected
+    let expected = &outcome.expected;
+    let cause = (expected.lives > 0).then(|| expected.cause.to_string());
+    let deaths = expected
         .containers
         .iter()
         .map(|(name, death)| format!("{name}: {}, {}", death.verdict, judge::exit(death.exit)));
-    let findings = outcome.expected.findings.iter().map(|finding| format!("+ {finding}"));
-    std::iter::once(outcome.expected.cause.to_string())
-        .chain(deaths)
-        .chain(findings)
-        .collect::<Vec<_>>()
-        .join("\n")
+    let findings = expected.findings.iter().map(|finding| format!("+ {finding}"));
+    let leaks = expected.leaks.iter().map(|leak| left(leak.class, leak.cause));
+    let nothing = (outcome.watched && expected.leaks.is_empty()).then(|| NOTHING_LEFT.to_owned());
+    let lines = cause.into_iter().chain(deaths).chain(findings).chain(leaks).chain(nothing);
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn observed(outcome: &Outcome) -> String {
-    let Some(observed) = &outcome.observed else {
+    if outcome.observed.is_none() && !outcome.ok && outcome.leaks.is_empty() {
         return outcome.disagreements.join("\n");
-    };
-    let deaths = observed.containers.iter().map(|(name, death)| {
-        let exit = death.exit.map_or_else(|| "no exit seen".into(), judge::exit);
-        format!("{name}: {}, {exit}", death.verdict)
-    });
-    let findings = observed.findings.iter().map(|finding| format!("+ {finding}"));
-    std::iter::once(observed.cause.to_string())
-        .chain(deaths)
-        .chain(findings)
-        .collect::<Vec<_>>()
-        .join("\n")
+    }
+    let mut lines = Vec::new();
+    if let Some(observed) = &outcome.observed {
+        lines.push(observed.cause.to_string());
+        lines.extend(observed.containers.iter().map(|(name, death)| {
+            let exit = death.exit.map_or_else(|| "no exit seen".into(), judge::exit);
+            format!("{name}: {}, {exit}", death.verdict)
+        }));
+        lines.extend(observed.findings.iter().map(|finding| format!("+ {finding}")));
+    }
+    lines.extend(outcome.leaks.iter().map(|leak| left(leak.class, leak.cause.kind)));
+    if outcome.watched && outcome.leaks.is_empty() {
+        lines.push(NOTHING_LEFT.into());
+    }
+    lines.join("\n")
+}
+
+const NOTHING_LEFT: &str = "nothing left behind";
+
+fn left(class: LeakClass, cause: LeakCause) -> String {
+    format!("left behind: {class}, {cause}")
 }

@@ -1,0 +1,277 @@
+//! The group `leaks`: what is left behind, and what only looks like it.
+//!
+//! Where no bug of the lab's kubelet leaves something behind, it is left by hand, as
+//! [`super::Remnant`] says.
+
+use super::{
+    Act, AgentFlags, ExpectedLeak, Holding, Remnant, Scenario, Span, When,
+    causes::EVICTED,
+    draft::{Draft, SOON, code, ends_by_itself, runs_on, signal},
+    pod::Part,
+};
+use coroner::domain::{
+    leak::{Judgement, LeakCause, LeakClass, StuckReason},
+    observation::{
+        Cause,
+        FindingKind::{
+            Contradiction, DeadlineMissed, Frozen, OutlivedObject, RuntimeRestarted, Unkillable,
+        },
+        PhaseKind::Shutdown,
+        Verdict,
+    },
+    process::SIGKILL,
+};
+use std::time::Duration;
+
+/// For longer than the agent's threshold.
+const LONG: Duration = Duration::from_secs(7);
+
+/// A kubelet whose housekeeping asks the runtime itself.
+const MENDED_KUBELET: &str = "v1.27.16";
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    let mut all = by_the_kubelet();
+    all.extend(by_hand());
+    all.extend(stuck());
+    all.extend(innocent());
+    all.extend(beyond_judgement());
+    all.extend(over_restarts());
+    all.into_iter().map(|draft| draft.watched().finish("leaks")).collect()
+}
+
+fn leak<const N: usize>(class: LeakClass, cause: LeakCause, holds: [Holding; N]) -> ExpectedLeak {
+    ExpectedLeak {
+        class,
+        cause,
+        holds: holds.into(),
+        stuck: None,
+        names_pod: true,
+        since_start: false,
+        remembered: false,
+    }
+}
+
+/// Seed 002: the runtime is killed in the midst of the housekeeping after the pod's end.
+fn by_the_kubelet() -> Vec<Draft> {
+    let story = |name| {
+        runs_on(name, 5)
+            .on_own_network()
+            .runs(Part::new("app", "handle --for 500ms"))
+            .after(SOON, Act::ReadRuntimeCache)
+            .after(Duration::ZERO, Act::Delete { grace: None })
+            .when(When::Housekeeping, Act::KillRuntime)
+            .after(SOON, Act::StartRuntime)
+            .dies("app", Verdict::Graceful, code(0))
+            .spends(Span::about(Shutdown, 0.5))
+            .allows(RuntimeRestarted)
+    };
+    vec![
+        story("pod-worker-stuck")
+            .shows("containerd is killed while the kubelet kills a pod that is gone once more: its worker hangs, and the sandbox stays for good.")
+            .alone()
+            .leaks(leak(LeakClass::NotreadyNoPod, LeakCause::PodWorkerStuck, [])),
+        story("pod-worker-mended")
+            .shows("The same with a kubelet that asks the runtime itself: the collector removes the sandbox.")
+            .before(Act::RunKubelet(MENDED_KUBELET))
+            .alone(),
+    ]
+}
+
+/// A scenario without a pod.
+fn nobody(name: &'static str) -> Draft {
+    runs_on(name, 30).never_ends()
+}
+
+/// Something that does not tell of whom it is.
+fn orphan<const N: usize>(class: LeakClass, cause: LeakCause, holds: [Holding; N]) -> ExpectedLeak {
+    ExpectedLeak { names_pod: false, ..leak(class, cause, holds) }
+}
+
+fn by_hand() -> Vec<Draft> {
+    vec![
+        nobody("ready-orphan")
+            .shows("A sandbox and its container run, and no apiserver knows their pod.")
+            .after(Duration::ZERO, Act::Leave(Remnant::RunningSandbox))
+            .leaks(running_sandbox()),
+        nobody("duplicate-ready")
+            .shows("A second sandbox of a running pod: the first is not the one the kubelet looks at.")
+            .runs(Part::new("app", "handle --for 500ms"))
+            .after(SOON, Act::Leave(Remnant::SecondSandbox))
+            .leaks(leak(
+                LeakClass::DuplicateReady,
+                LeakCause::SandboxReplaced,
+                [Holding::Cgroup, Holding::Pids, Holding::Containers],
+            )),
+        runs_on("containers-block-gc", 5)
+            .shows("Its container is not removed, and so the collector does not remove its sandbox.")
+            .runs(Part::new("app", "handle --for 500ms"))
+            .after(SOON, Act::KeepContainers)
+            .after(Duration::ZERO, Act::Delete { grace: None })
+            .dies("app", Verdict::Graceful, code(0))
+            .leaks(leak(
+                LeakClass::NotreadyWithContainers,
+                LeakCause::PodWorkerStuck,
+                [Holding::Containers],
+            )),
+        ends_by_itself("netns-kept-open")
+            .shows("The network plugin fails while a job's sandbox is stopped: its namespace and address stay.")
+            .on_own_network()
+            .runs(Part::new("app", "job --for 8s"))
+            .after(Duration::ZERO, Act::BreakNetwork)
+            .when(When::Leaked(LeakClass::NetnsOpen), Act::MendNetwork)
+            .dies("app", Verdict::Completed, code(0))
+            .leaks(leak(
+                LeakClass::NetnsOpen,
+                LeakCause::CniDeleteFailing,
+                [Holding::Netns, Holding::Ips, Holding::Cgroup, Holding::Containers],
+            )),
+        nobody("orphan-pod-cgroup")
+            .shows("The empty cgroup of a pod that is not there.")
+            .after(Duration::ZERO, Act::Leave(Remnant::PodCgroup { busy: false }))
+            .leaks(orphan(LeakClass::OrphanPodCgroup, LeakCause::Unknown, [Holding::Cgroup])),
+        nobody("orphan-pod-cgroup-with-process")
+            .shows("The cgroup of a pod that is not there, and a process that keeps it.")
+            .after(Duration::ZERO, Act::Leave(Remnant::PodCgroup { busy: true }))
+            .leaks(orphan(LeakClass::OrphanPodCgroup, LeakCause::ProcessesRemain, [Holding::Cgroup, Holding::Pids])),
+        nobody("cleaned-up-by-hand")
+            .shows("Somebody removes a leaked sandbox: it is not told any more.")
+            .after(Duration::ZERO, Act::Leave(Remnant::RunningSandbox))
+            .when(When::Leaked(LeakClass::ReadyNoPod), Act::RemoveSandboxes)
+            .leaks(running_sandbox()),
+    ]
+}
+
+/// What [`Remnant::RunningSandbox`] is told as: it looks like what a kubelet of this version leaves
+/// when the runtime cannot kill (kubernetes#113145).
+fn running_sandbox() -> ExpectedLeak {
+    leak(
+        LeakClass::ReadyNoPod,
+        LeakCause::PodWorkerGaveUp,
+        [Holding::Cgroup, Holding::Pids, Holding::Containers],
+    )
+}
+
+/// Pods whose object waits in vain.
+fn stuck() -> Vec<Draft> {
+    let stuck = |cause, reason, holds: &[Holding]| ExpectedLeak {
+        stuck: Some(reason),
+        holds: holds.iter().copied().collect(),
+        ..leak(LeakClass::StuckTerminating, cause, [])
+    };
+    vec![
+        runs_on("stuck-by-finalizer", 2)
+            .shows("All is done on the node, and a finalizer holds the object.")
+            .runs(Part::new("app", "handle --for 500ms"))
+            .held_by_finalizer("lab.example/hold")
+            .after(SOON, Act::Delete { grace: None })
+            .when(When::Leaked(LeakClass::StuckTerminating), Act::RemoveFinalizers)
+            .dies("app", Verdict::Graceful, code(0))
+            .leaks(stuck(LeakCause::Finalizer, StuckReason::Finalizer, &[])),
+        runs_on("stuck-by-process", 2)
+            .shows("A v1 freezer holds its process, which not even SIGKILL ends.")
+            .runs(Part::new("app", "handle --for 500ms"))
+            .after(SOON, Act::FreezeForGood { container: "app" })
+            .after(Duration::ZERO, Act::Delete { grace: None })
+            .when(When::Leaked(LeakClass::StuckTerminating), Act::Thaw)
+            .dies("app", Verdict::Blocked, signal(SIGKILL))
+            .finds(Frozen)
+            .finds(Unkillable)
+            .finds(DeadlineMissed)
+            .leaks(stuck(
+                LeakCause::ProcessesRemain,
+                StuckReason::Process,
+                &[Holding::Cgroup, Holding::Pids, Holding::Containers],
+            )),
+    ]
+}
+
+/// What is not left behind.
+fn innocent() -> Vec<Draft> {
+    let from_manifest =
+        |name| runs_on(name, 5).made_by_manifest().runs(Part::new("app", "handle --for 500ms"));
+    vec![
+        from_manifest("static-pod-removed")
+            .shows("A manifest is taken away: an end, and nothing is left.")
+            .after(SOON, Act::RemoveManifest)
+            .caused_by(Cause::StaticRemoved)
+            .dies("app", Verdict::Graceful, code(0)),
+        from_manifest("mirror-pod-deleted")
+            .shows("A mirror pod is deleted: no end, and the static pod is no orphan.")
+            .after(SOON, Act::Delete { grace: None })
+            .never_ends(),
+        ends_by_itself("job-finished")
+            .shows("The sandbox of a job that is done stays as long as the job's object: rightly.")
+            .runs(Part::new("app", "job --for 1s"))
+            .dies("app", Verdict::Completed, code(0)),
+        runs_on("evicted", 5)
+            .shows("The content of an evicted pod goes before its object.")
+            .runs(Part::new("app", "handle --for 500ms"))
+            .after(SOON, Act::End(EVICTED))
+            .caused_by(Cause::NodePressureEviction)
+            .dies("app", Verdict::Graceful, code(0)),
+    ]
+}
+
+/// While a source is away, nothing is judged.
+fn beyond_judgement() -> Vec<Draft> {
+    let elsewhere = |name, node, judgement| {
+        nobody(name)
+            .after(Duration::ZERO, Act::Leave(Remnant::RunningSandbox))
+            .after(
+                Duration::ZERO,
+                Act::RestartAgent(AgentFlags { node: Some(node), ..AgentFlags::default() }),
+            )
+            .when(When::Judged(judgement), Act::Wait)
+            .alone()
+    };
+    vec![
+        nobody("apiserver-away-for-long")
+            .shows("The apiserver answers nobody for longer than the threshold: what comes and goes meanwhile is not judged.")
+            .after(Duration::ZERO, Act::StopApiserver)
+            .when(When::Judged(Judgement::ApiOutOfSync), Act::Leave(Remnant::RunningSandbox))
+            .after(LONG, Act::RemoveSandboxes)
+            .after(Duration::ZERO, Act::StartApiserver)
+            .when(When::Judged(Judgement::Possible), Act::Wait)
+            .alone(),
+        runs_on("runtime-away-for-long", 5)
+            .shows("A pod's object goes while containerd is away for longer than the threshold: that time does not count.")
+            .runs(Part::new("app", "handle --for 500ms"))
+            .after(SOON, Act::KillRuntime)
+            .after(Duration::ZERO, Act::Delete { grace: Some(0) })
+            .when(When::Judged(Judgement::CriUnreachable), Act::Wait)
+            .after(LONG, Act::StartRuntime)
+            .alone()
+            .caused_by(Cause::ForceDelete)
+            .dies("app", Verdict::Graceful, code(0))
+            .finds(OutlivedObject)
+            .allows(RuntimeRestarted)
+            .allows(Contradiction)
+            .allows(DeadlineMissed),
+        elsewhere("mistyped-node", "lab-nods", Judgement::NodeMissing)
+            .shows("The agent is told a node's name that no node has: it says so, and takes nothing for left behind."),
+        elsewhere("foreign-node", super::OTHER_NODE, Judgement::NodeForeign)
+            .shows("The agent is told another machine's name: it says so, and takes nothing for left behind."),
+    ]
+}
+
+fn over_restarts() -> Vec<Draft> {
+    let restarted = |name, flags: AgentFlags| {
+        nobody(name)
+            .after(Duration::ZERO, Act::RestartAgent(flags))
+            .after(Duration::ZERO, Act::Leave(Remnant::RunningSandbox))
+            .when(When::Leaked(LeakClass::ReadyNoPod), Act::RestartAgent(flags))
+            .when(When::Leaked(LeakClass::ReadyNoPod), Act::Wait)
+            .alone()
+    };
+    vec![
+        restarted("agent-restarted", AgentFlags::default())
+            .shows("The agent is restarted and finds what is left again: made when it was, observed since its start.")
+            .leaks(ExpectedLeak { since_start: true, ..running_sandbox() }),
+        restarted(
+            "agent-remembers",
+            AgentFlags { keeps_state: true, ..AgentFlags::default() },
+        )
+        .shows("The agent is restarted, has kept its state, and knows since when it is left.")
+        .leaks(ExpectedLeak { remembered: true, ..running_sandbox() }),
+    ]
+}

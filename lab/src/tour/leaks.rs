@@ -1,0 +1,128 @@
+//! What a scenario leaves behind: watched for longer than the agent's threshold, compared with what
+//! was expected, and cleaned up.
+
+use super::{
+    play::Playing,
+    watcher::{Accounts, THRESHOLD, Told},
+};
+use crate::{
+    apiserver::Fault,
+    scenario::{
+        Act, NAMESPACE,
+        left::{self, Seen, Things},
+    },
+};
+use anyhow::{Context as _, bail};
+use coroner::domain::leak::{Leak, LeakClass, LeakKey};
+use std::time::Duration;
+
+/// From the threshold's end to the agent's telling: it asks the runtime about a few sandboxes at a
+/// time, and there may be dozens of others that have just stopped.
+const TO_TELL: Duration = Duration::from_secs(60);
+/// How much longer than the threshold nothing may be told.
+const QUIET: Duration = Duration::from_secs(3);
+/// From the end of what was left behind to the agent's telling.
+const TO_TELL_END: Duration = Duration::from_secs(15);
+
+/// What of a scenario the agent told as left behind.
+#[derive(Default)]
+pub(super) struct Left {
+    pub(super) leaks: Vec<Leak>,
+    /// Where that disagrees with what was expected.
+    pub(super) points: Vec<String>,
+}
+
+impl Left {
+    /// The scenario was cleaned up, or could not be.
+    pub(super) fn note_end(&mut self, things: &Things, told: &Told, cleared: anyhow::Result<()>) {
+        for leak in told.ever.values().filter(|leak| things.own(leak)) {
+            if self.leaks.iter().all(|known| known.key != leak.key) {
+                let (class, which) = (leak.class, left::which(&leak.key));
+                self.points.push(format!("{class} of {which} was told while it was cleaned up"));
+                self.leaks.push(leak.clone());
+            }
+        }
+        if let Err(error) = cleared {
+            self.points.push(format!("it was not cleaned up: {error:#}"));
+        }
+    }
+}
+
+impl Playing<'_> {
+    /// Waits until the agent tells of something of the scenario's.
+    pub(super) async fn leaked(
+        &self,
+        class: LeakClass,
+        mut accounts: Accounts,
+    ) -> anyhow::Result<()> {
+        let own = |leak: &Leak| leak.class == class && self.things.own(leak);
+        let told = accounts.wait_for(|told| told.leaks.values().any(own));
+        if tokio::time::timeout(THRESHOLD + TO_TELL, told).await.is_err() {
+            bail!("the agent told of no {class} within {:?}", THRESHOLD + TO_TELL);
+        }
+        Ok(())
+    }
+
+    /// Waits for what is expected, or until nothing has come, and compares.
+    pub(super) async fn watch(&self, accounts: &mut Accounts) -> Left {
+        let expected = &self.scenario.expected.leaks;
+        if expected.is_empty() {
+            tokio::time::sleep(THRESHOLD + QUIET).await;
+        } else {
+            let all = accounts.wait_for(|told| {
+                let classes = told.ever.values().filter(|leak| self.things.own(leak));
+                let classes: Vec<LeakClass> = classes.map(|leak| leak.class).collect();
+                expected.iter().all(|leak| classes.contains(&leak.class))
+            });
+            // What has not come by then is told as a disagreement.
+            let _ = tokio::time::timeout(THRESHOLD + TO_TELL, all).await;
+        }
+        let created = self.lab.hand().created(&self.pod.uid).await;
+        let told = accounts.borrow();
+        let seen: Vec<Seen> = told
+            .ever
+            .values()
+            .filter(|leak| self.things.own(leak))
+            .map(|leak| Seen {
+                leak: leak.clone(),
+                observed_before: told.before.get(&leak.key).map(|before| before.observed),
+                created: match &leak.key {
+                    LeakKey::Sandbox { id } => created.get(id.as_str()).copied(),
+                    _ => None,
+                },
+            })
+            .collect();
+        let points = left::disagreements(expected, &seen);
+        Left { leaks: seen.into_iter().map(|seen| seen.leak).collect(), points }
+    }
+
+    /// Removes all that is left of the scenario, and waits until the agent says so too.
+    pub(super) async fn clear(&mut self, accounts: &mut Accounts) -> anyhow::Result<()> {
+        // A scenario that failed half-way may not have mended what it broke.
+        if self.scenario.alone {
+            self.lab.set_apiserver(Fault::None);
+            self.lab.mend_runtime().await?;
+        }
+        // Others that are played at the same time may not have done with a broken one.
+        if self.scenario.steps.iter().any(|step| step.act == Act::BreakNetwork) {
+            self.lab.set_network(true).await?;
+        }
+        self.undo().await?;
+        if self.scenario.is_static() {
+            self.lab.kubelet().remove_static(&self.pod.uid);
+        } else if self.object().is_some() {
+            self.lab.remove_finalizers(NAMESPACE, &self.pod.name)?;
+            // It may have gone with them.
+            let _ = self.lab.delete(NAMESPACE, &self.pod.name, Some(1));
+        }
+        self.happens("the object is gone", |of| Ok(of.object().is_none())).await?;
+        self.lab.hand().remove_sandboxes(&self.pod.uid).await?;
+        let gone = accounts.wait_for(|told| !told.leaks.values().any(|leak| self.things.own(leak)));
+        tokio::time::timeout(TO_TELL_END, gone)
+            .await
+            .ok()
+            .with_context(|| format!("the agent still tells of it after {TO_TELL_END:?}"))?
+            .context("nobody asks the agent any more")?;
+        Ok(())
+    }
+}

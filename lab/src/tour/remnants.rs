@@ -1,0 +1,248 @@
+//! What is left behind by hand, where no bug of the lab's kubelet does it: through the CRI, or on
+//! the host as the runtime and the kubelet would have. And how all of it is cleaned up again.
+
+use crate::{
+    image,
+    kubelet::{
+        Cri,
+        cgroup::Cgroups,
+        translate::{self, PodId},
+    },
+};
+use anyhow::{Context as _, bail};
+use coroner::domain::time::WallTime;
+use k8s_cri::v1::{
+    ContainerFilter, CreateContainerRequest, ListContainersRequest, ListPodSandboxRequest,
+    PodSandbox, PodSandboxConfig, PodSandboxFilter, RemoveContainerRequest,
+    RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest, StopPodSandboxRequest,
+};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+use tokio::process::{Child, Command};
+
+/// Where the v1 freezer is mounted on a hybrid machine.
+const FREEZER: &str = "/sys/fs/cgroup/freezer";
+/// How long what was killed or frozen may take to be so.
+const DONE_WITHIN: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Makes and removes what is left behind.
+#[derive(Clone, Debug)]
+pub(crate) struct Hand {
+    pub(crate) cri: Cri,
+    pub(crate) cgroups: Cgroups,
+    pub(crate) logs: PathBuf,
+    /// Absolute, and of this lab alone.
+    pub(crate) work: PathBuf,
+}
+
+/// A thing that was made and is no sandbox's: what undoes it.
+#[derive(Debug)]
+pub(crate) enum Made {
+    /// A pod's cgroup, and a process in it.
+    Cgroup(String, Option<Child>),
+    /// A v1 freezer.
+    Freezer(PathBuf),
+}
+
+impl Hand {
+    /// RunPodSandbox, and a container in it that runs, for a pod which no apiserver knows.
+    pub(crate) async fn running_sandbox(&self, pod: &PodId) -> anyhow::Result<String> {
+        let object = stranger(pod);
+        let (sandbox, config) = self.run_sandbox(pod, &object, 0).await?;
+        let container = Container {
+            name: "app".into(),
+            image: Some(image::NAME.into()),
+            command: Some([image::PROGRAM, "handle", "--for", "100ms"].map(Into::into).into()),
+            ..Default::default()
+        };
+        fs::create_dir_all(pod.log_directory(&self.logs).join("app"))
+            .context("cannot make log directory")?;
+        let request = CreateContainerRequest {
+            pod_sandbox_id: sandbox.clone(),
+            config: Some(translate::container(&object, pod, &container, 0, None)),
+            sandbox_config: Some(config),
+        };
+        let mut cri = self.cri.clone();
+        let made = cri.create_container(request).await.context("CreateContainer")?;
+        let request = StartContainerRequest { container_id: made.into_inner().container_id };
+        cri.start_container(request).await.context("StartContainer")?;
+        Ok(sandbox)
+    }
+
+    /// RunPodSandbox once more for a pod that has one.
+    pub(crate) async fn second_sandbox(&self, pod: &PodId, object: &Pod) -> anyhow::Result<String> {
+        Ok(self.run_sandbox(pod, object, 1).await?.0)
+    }
+
+    async fn run_sandbox(
+        &self,
+        pod: &PodId,
+        object: &Pod,
+        attempt: u32,
+    ) -> anyhow::Result<(String, PodSandboxConfig)> {
+        let cgroup = self.cgroup(&pod.uid);
+        self.cgroups.create(&cgroup)?;
+        fs::create_dir_all(pod.log_directory(&self.logs)).context("cannot make log directory")?;
+        let seen = jiff::Timestamp::now().to_string();
+        let config = translate::sandbox(object, pod, &cgroup, &self.logs, &seen, attempt);
+        let request =
+            RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
+        let made = self.cri.clone().run_pod_sandbox(request).await.context("RunPodSandbox")?;
+        Ok((made.into_inner().pod_sandbox_id, config))
+    }
+
+    fn cgroup(&self, uid: &str) -> String {
+        self.cgroups.pod("besteffort", uid)
+    }
+
+    /// A pod's sandboxes, the oldest first.
+    pub(crate) async fn sandboxes(&self, uid: &str) -> anyhow::Result<Vec<PodSandbox>> {
+        let filter = PodSandboxFilter { label_selector: of_pod(uid), ..Default::default() };
+        let request = ListPodSandboxRequest { filter: Some(filter) };
+        let listed = self.cri.clone().list_pod_sandbox(request).await.context("ListPodSandbox")?;
+        let mut all = listed.into_inner().items;
+        all.sort_by_key(|sandbox| sandbox.created_at);
+        Ok(all)
+    }
+
+    /// When each of a pod's sandboxes was made, by the runtime's word.
+    pub(crate) async fn created(&self, uid: &str) -> HashMap<String, WallTime> {
+        let all = self.sandboxes(uid).await.unwrap_or_default();
+        all.into_iter().map(|sandbox| (sandbox.id, WallTime(sandbox.created_at))).collect()
+    }
+
+    /// Removes a pod's sandboxes with all that is in them (`crictl rmp -f`), and its cgroup.
+    pub(crate) async fn remove_sandboxes(&self, uid: &str) -> anyhow::Result<()> {
+        let mut cri = self.cri.clone();
+        for sandbox in self.sandboxes(uid).await? {
+            let id = sandbox.id;
+            let request = StopPodSandboxRequest { pod_sandbox_id: id.clone() };
+            gone_is_fine(cri.stop_pod_sandbox(request).await).context("StopPodSandbox")?;
+            let request = RemovePodSandboxRequest { pod_sandbox_id: id };
+            gone_is_fine(cri.remove_pod_sandbox(request).await).context("RemovePodSandbox")?;
+        }
+        let filter = ContainerFilter { label_selector: of_pod(uid), ..Default::default() };
+        let request = ListContainersRequest { filter: Some(filter) };
+        let left = cri.list_containers(request).await.context("ListContainers")?.into_inner();
+        for container in left.containers {
+            let request = RemoveContainerRequest { container_id: container.id };
+            gone_is_fine(cri.remove_container(request).await).context("RemoveContainer")?;
+        }
+        self.cgroups.remove(&self.cgroup(uid)).await
+    }
+
+    /// Makes the cgroup of a pod that is none.
+    pub(crate) fn pod_cgroup(&self, uid: &str, busy: bool) -> anyhow::Result<Made> {
+        let cgroup = self.cgroup(uid);
+        self.cgroups.create(&cgroup)?;
+        let process = busy.then(|| self.process_in(&cgroup)).transpose()?;
+        Ok(Made::Cgroup(cgroup, process))
+    }
+
+    fn process_in(&self, cgroup: &str) -> anyhow::Result<Child> {
+        let child = Command::new("sleep")
+            .arg("infinity")
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .context("cannot run sleep")?;
+        self.cgroups.add(cgroup, child.id().context("it ended at once")?)?;
+        Ok(child)
+    }
+
+    /// Moves a container's processes into a v1 freezer and freezes them: unlike that of cgroup v2
+    /// it holds a killed process too.
+    pub(crate) async fn freeze_for_good(&self, processes: &[i32]) -> anyhow::Result<Made> {
+        let lab = self.work.file_name().unwrap_or_default().to_string_lossy();
+        let group = Path::new(FREEZER).join(format!("coroner-{lab}-{}", std::process::id()));
+        fs::create_dir_all(&group)
+            .with_context(|| format!("cannot make cgroup {}", group.display()))?;
+        let made = Made::Freezer(group.clone());
+        for pid in processes {
+            fs::write(group.join("cgroup.procs"), pid.to_string())
+                .with_context(|| format!("cannot move process {pid} to {}", group.display()))?;
+        }
+        fs::write(group.join("freezer.state"), "FROZEN")?;
+        until("they are frozen", || {
+            Ok(fs::read_to_string(group.join("freezer.state"))?.trim() == "FROZEN")
+        })
+        .await?;
+        Ok(made)
+    }
+
+    /// Takes away what was made; what is gone already is fine.
+    pub(crate) async fn undo(&self, made: Made) -> anyhow::Result<()> {
+        match made {
+            Made::Cgroup(cgroup, process) => {
+                if let Some(mut process) = process {
+                    process.kill().await?;
+                }
+                self.cgroups.remove(&cgroup).await
+            }
+            Made::Freezer(group) => {
+                if !group.exists() {
+                    return Ok(());
+                }
+                fs::write(group.join("freezer.state"), "THAWED")?;
+                let procs = group.join("cgroup.procs");
+                until("what was frozen has ended", || {
+                    let left = fs::read_to_string(&procs)?;
+                    for pid in left.lines() {
+                        let _ = fs::write(Path::new(FREEZER).join("cgroup.procs"), pid);
+                    }
+                    Ok(left.is_empty())
+                })
+                .await?;
+                fs::remove_dir(&group)
+                    .with_context(|| format!("cannot remove cgroup {}", group.display()))
+            }
+        }
+    }
+}
+
+/// Whether a process can be frozen for good here.
+pub(crate) fn can_freeze() -> bool {
+    Path::new(FREEZER).join("cgroup.procs").exists()
+}
+
+/// The object of a pod that nobody has made.
+fn stranger(pod: &PodId) -> Pod {
+    let mut object = Pod::default();
+    object.metadata.name = Some(pod.name.clone());
+    object.metadata.namespace = Some(pod.namespace.clone());
+    object.metadata.uid = Some(pod.uid.clone());
+    object.spec = Some(PodSpec { host_network: Some(true), ..Default::default() });
+    object
+}
+
+/// The kubelet may remove the same thing at the same time.
+fn gone_is_fine<T>(answer: Result<T, tonic::Status>) -> Result<(), tonic::Status> {
+    match answer {
+        Err(status) if status.code() != tonic::Code::NotFound => Err(status),
+        _ => Ok(()),
+    }
+}
+
+fn of_pod(uid: &str) -> HashMap<String, String> {
+    HashMap::from([("io.kubernetes.pod.uid".to_owned(), uid.to_owned())])
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    let waiting = async {
+        while !holds()? {
+            tokio::time::sleep(LOOK).await;
+        }
+        anyhow::Ok(())
+    };
+    match tokio::time::timeout(DONE_WITHIN, waiting).await {
+        Ok(done) => done,
+        Err(_) => bail!("waited {DONE_WITHIN:?} in vain: {what}"),
+    }
+}

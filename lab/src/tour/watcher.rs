@@ -1,0 +1,212 @@
+//! The agent that watches the lab, over its restarts, and all that it has told.
+
+use super::lab::Lab;
+use crate::{
+    agent::{self, Agent, Http},
+    scenario::AgentFlags,
+};
+use anyhow::Context as _;
+use coroner::{
+    domain::{
+        leak::{Judgement, Leak, LeakKey},
+        observation::{ContainerDeath, PodTermination},
+    },
+    leaks::LeakList,
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    time::Duration,
+};
+use tokio::{
+    sync::{Mutex, watch},
+    task::JoinHandle,
+};
+
+/// How long something must have been left behind before the agent tells of it: some rounds of the
+/// lab's collector, which comes once a second.
+pub(super) const THRESHOLD: Duration = Duration::from_secs(4);
+
+/// How long it may take until the agent has heard of all its sources.
+const TO_JUDGE: Duration = Duration::from_secs(20);
+
+/// How often the agent is asked.
+const POLL: Duration = Duration::from_millis(300);
+
+/// What the agent has told, as it comes.
+pub(super) type Accounts = watch::Receiver<Told>;
+
+/// What the agent has told.
+#[derive(PartialEq, Default)]
+pub(super) struct Told {
+    /// Of each pod the lives that have ended, newest first.
+    pub(super) pods: HashMap<String, Vec<PodTermination>>,
+    /// Of each pod the deaths of its containers, newest first.
+    pub(super) deaths: HashMap<String, Vec<ContainerDeath>>,
+    /// What it says of the judgement of leaks.
+    pub(super) judgement: Judgement,
+    /// What is left behind now.
+    pub(super) leaks: BTreeMap<LeakKey, Leak>,
+    /// All that was ever told as left behind, as it was last told.
+    pub(super) ever: BTreeMap<LeakKey, Leak>,
+    /// What was left behind when the agent was last stopped, as it was told then.
+    pub(super) before: BTreeMap<LeakKey, Leak>,
+}
+
+impl Told {
+    /// What it has told now, in the light of what it had told before.
+    fn next(
+        &self,
+        terminations: Vec<PodTermination>,
+        deaths: Vec<ContainerDeath>,
+        leaks: LeakList,
+    ) -> Self {
+        let now: BTreeMap<LeakKey, Leak> =
+            leaks.leaks.into_iter().map(|leak| (leak.key.clone(), Leak::clone(&leak))).collect();
+        let mut ever = self.ever.clone();
+        ever.extend(now.clone());
+        let mut told = Self {
+            judgement: leaks.judge.judgement,
+            leaks: now,
+            ever,
+            before: self.before.clone(),
+            ..Default::default()
+        };
+        for account in terminations {
+            told.pods.entry(account.pod.uid.as_str().to_owned()).or_default().push(account);
+        }
+        for death in deaths {
+            if let Some(pod) = &death.pod {
+                told.deaths.entry(pod.uid.as_str().to_owned()).or_default().push(death);
+            }
+        }
+        told
+    }
+
+    /// Another agent begins.
+    fn begin_anew(&mut self) {
+        self.before = std::mem::take(&mut self.leaks);
+        self.judgement = Judgement::default();
+    }
+}
+
+/// The agent, and what it tells.
+pub(super) struct Watcher {
+    options: agent::Options,
+    /// Where an agent that is to keep its state does so.
+    state: PathBuf,
+    running: Mutex<Option<(AgentFlags, Agent)>>,
+    asked: watch::Sender<Option<Http>>,
+    told: watch::Sender<Told>,
+    polling: JoinHandle<()>,
+}
+
+impl Watcher {
+    /// Starts the agent for the lab's node, and asks it from then on.
+    pub(super) async fn start(lab: &Lab, binary: PathBuf, log: PathBuf) -> anyhow::Result<Self> {
+        let options = agent::Options {
+            // What it knows must be newer than what it takes to conclude something from it.
+            cri_idle: Some(THRESHOLD / 4),
+            leak_threshold: Some(THRESHOLD),
+            ..lab.agent(&binary, log)
+        };
+        let (asked, whom) = watch::channel(None);
+        let (told, _) = watch::channel(Told::default());
+        let polling = tokio::spawn(poll(whom, told.clone()));
+        let running = Mutex::default();
+        let state = lab.state();
+        let watcher = Self { options, state, running, asked, told, polling };
+        watcher.run(AgentFlags::default()).await?;
+        Ok(watcher)
+    }
+
+    /// What it tells, as it comes.
+    pub(super) fn accounts(&self) -> Accounts {
+        self.told.subscribe()
+    }
+
+    /// Stops the agent and starts it with these flags.
+    pub(super) async fn run(&self, flags: AgentFlags) -> anyhow::Result<()> {
+        let mut running = self.running.lock().await;
+        self.asked.send_replace(None);
+        if let Some((_, agent)) = running.take() {
+            agent.stop().await;
+        }
+        let mut options = self.options.clone();
+        if let Some(node) = flags.node {
+            options.node = node.into();
+        }
+        options.state_dir = flags.keeps_state.then(|| self.state.clone());
+        let agent = Agent::start(&options).await?;
+        self.told.send_modify(Told::begin_anew);
+        self.asked.send_replace(Some(agent.http()));
+        *running = Some((flags, agent));
+        if flags.node.is_none() {
+            self.judges().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until it has looked at everything once: what comes from then on, it sees come.
+    async fn judges(&self) -> anyhow::Result<()> {
+        let mut accounts = self.accounts();
+        let judges = accounts.wait_for(|told| told.judgement == Judgement::Possible);
+        tokio::time::timeout(TO_JUDGE, judges)
+            .await
+            .with_context(|| format!("the agent does not judge leaks within {TO_JUDGE:?}"))?
+            .context("nobody asks the agent any more")?;
+        Ok(())
+    }
+
+    /// Has it run as where nobody says otherwise.
+    pub(super) async fn run_plainly(&self) -> anyhow::Result<()> {
+        let plain = AgentFlags::default();
+        let running = self.running.lock().await.as_ref().map(|(flags, _)| *flags);
+        if running == Some(plain) { Ok(()) } else { self.run(plain).await }
+    }
+
+    /// Whether it still runs; the error carries the end of its log.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        // Whoever restarts it just now may be polled by the task that asks: it must not wait.
+        let Ok(mut running) = self.running.try_lock() else { return Ok(()) };
+        running.as_mut().map_or(Ok(()), |(_, agent)| agent.check())
+    }
+
+    /// Something of the running agent.
+    pub(super) async fn of_agent<T>(&self, what: impl FnOnce(&Agent) -> T) -> anyhow::Result<T> {
+        let running = self.running.lock().await;
+        running.as_ref().map(|(_, agent)| what(agent)).context("the agent does not run")
+    }
+
+    /// Stops it.
+    pub(super) async fn stop(self) {
+        self.polling.abort();
+        if let Some((_, agent)) = self.running.into_inner() {
+            agent.stop().await;
+        }
+    }
+}
+
+/// Polls the agent for ever. A failed poll is tried again: an agent that died is noticed elsewhere.
+pub(super) async fn poll(mut whom: watch::Receiver<Option<Http>>, to: watch::Sender<Told>) {
+    loop {
+        let http = whom.borrow_and_update().clone();
+        if let Some(agent) = http
+            // The deaths after the terminations: then none of these is missing.
+            && let (Ok(all), Ok(deaths), Ok(leaks)) =
+                (agent.terminations().await, agent.deaths().await, agent.leaks().await)
+            // Not of an agent that was stopped meanwhile.
+            && whom.has_changed().is_ok_and(|changed| !changed)
+        {
+            to.send_if_modified(|known| {
+                let newest = known.next(all, deaths, leaks);
+                let changed = *known != newest;
+                if changed {
+                    *known = newest;
+                }
+                changed
+            });
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
