@@ -152,14 +152,12 @@ impl Keepers {
     }
 
     /// The kubelet is known not to run at this moment. That no process has the name of one is not
-    /// enough: it may have another name. But then its node would be ready.
+    /// enough: it may have another name. But then it would report its node's condition.
     pub fn kubelet_is_down(&self) -> bool {
-        let ready = match &self.node {
-            Some(Ok(node)) => node.ready == Some(true),
-            _ => true,
-        };
+        // False would be the kubelet's own word.
+        let silent = matches!(&self.node, Some(Ok(node)) if node.ready.is_none());
         let absent = matches!(self.kubelet.state, Some(DaemonState::Absent));
-        self.kubelet.has_ended() || (absent && !ready)
+        self.kubelet.has_ended() || (absent && silent)
     }
 
     /// The kubelet's version, as `(1, 23)`, and as it is written.
@@ -217,6 +215,8 @@ mod tests {
         assert!(!keepers.kubelet_is_down(), "nothing is known of the node");
         keepers.learn_node(&node(Some(true)));
         assert!(!keepers.kubelet_is_down(), "somebody reports that the node is ready");
+        keepers.learn_node(&node(Some(false)));
+        assert!(!keepers.kubelet_is_down(), "somebody reports that it is not");
         keepers.learn_node(&node(None));
         assert!(keepers.kubelet_is_down());
     }

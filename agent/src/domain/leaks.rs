@@ -5,6 +5,7 @@
 //! past the watch, has not contradicted. Everything else is silence: unknown is not false.
 
 mod cause;
+mod census;
 mod clock;
 mod docket;
 mod dossier;
@@ -18,7 +19,7 @@ pub use docket::LeakGauges;
 
 use super::{
     account::Sources,
-    ids::SandboxId,
+    ids::{PodUid, SandboxId},
     input::{ApiEvent, CriEvent, HostEvent, HostSurvey},
     leak::{Judgement, Leak, LeakKey, Recollection},
     observation::Observation,
@@ -28,7 +29,7 @@ use clock::Clock;
 use docket::Docket;
 use facts::Facts;
 use statuses::Statuses;
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 /// Verbose statuses asked for in one tick.
 const MAX_STATUSES: usize = 5;
@@ -42,6 +43,8 @@ pub struct Leaks {
     clock: Clock,
     statuses: Statuses,
     survey: Option<HostSurvey>,
+    /// Where in it a pod's cgroup is.
+    cgroups: HashMap<PodUid, usize>,
     docket: Docket,
     /// When they were judged last.
     judged: Option<BootTime>,
@@ -57,6 +60,7 @@ impl Leaks {
             clock: Clock::default(),
             statuses: Statuses::default(),
             survey: None,
+            cgroups: HashMap::new(),
             docket: Docket::new(threshold),
             judged: None,
             stale: true,
@@ -71,6 +75,8 @@ impl Leaks {
     /// Takes what the host tells.
     pub fn learn_host(&mut self, event: HostEvent) {
         if let HostEvent::Survey(survey) = event {
+            let groups = survey.pod_cgroups.iter().flatten().enumerate();
+            self.cgroups = groups.map(|(place, group)| (group.pod.clone(), place)).collect();
             self.survey = Some(survey);
         }
         self.stale = true;
@@ -124,7 +130,13 @@ impl Leaks {
     /// Judges, on a tick.
     pub fn judge(&mut self, now: BootTime, of: Sources<'_>, said: &mut Vec<Observation>) {
         self.turn(now, &of);
-        let facts = Facts { of, statuses: &self.statuses, survey: self.survey.as_ref(), now };
+        let facts = Facts {
+            of,
+            statuses: &self.statuses,
+            survey: self.survey.as_ref(),
+            cgroups: &self.cgroups,
+            now,
+        };
         if self.clock.judgement() != Judgement::Possible {
             self.docket.let_go(&facts, said);
             return;
@@ -147,25 +159,15 @@ impl Leaks {
     /// Sandboxes that are suspected, that may hold their network though they are stopped, or that
     /// may claim a namespace which nobody seems to use.
     fn statuses_wanted(&self, facts: &Facts<'_>) -> Vec<SandboxId> {
-        let listed = || facts.of.runtime.sandboxes().filter(|s| s.removed.is_none());
-        let stopped = listed().filter(|sandbox| !sandbox.info.ready);
+        let stopped = facts.listed().filter(|sandbox| !sandbox.info.ready);
         let suspected = self.docket.keys().filter_map(|key| match key {
             LeakKey::Sandbox { id } => facts.of.runtime.sandbox(id),
             _ => None,
         });
         let orphaned = suspects::unused_namespaces(facts).next().is_some();
         let unheard = suspects::unheard(facts).filter(|_| orphaned);
-        let mut wanted: Vec<SandboxId> = Vec::new();
-        for sandbox in suspected.chain(stopped).chain(unheard) {
-            let id = &sandbox.info.id;
-            if self.statuses.is_due(facts.now, id) && !wanted.contains(id) {
-                wanted.push(id.clone());
-                if wanted.len() == MAX_STATUSES {
-                    break;
-                }
-            }
-        }
-        wanted
+        let wanted = suspected.chain(stopped).chain(unheard);
+        self.statuses.due(facts.now, wanted, MAX_STATUSES)
     }
 
     /// All that is certain, by what it is.
@@ -175,8 +177,8 @@ impl Leaks {
 
     /// What has looked like a leak for so long and is not certain (yet).
     pub fn suspected(&self, now: BootTime, of: Sources<'_>, at_least: Duration) -> Vec<Leak> {
-        let Self { statuses, survey, .. } = self;
-        let facts = Facts { of, statuses, survey: survey.as_ref(), now };
+        let Self { statuses, survey, cgroups, .. } = self;
+        let facts = Facts { of, statuses, survey: survey.as_ref(), cgroups, now };
         self.docket.suspected(&facts, self.clock.watched(), at_least)
     }
 

@@ -241,9 +241,9 @@ impl Objects {
         self.pods.remove(uid);
     }
 
-    /// Pods whose object is there and is to go.
-    pub fn terminating(&self) -> impl Iterator<Item = (&PodUid, &Object)> {
-        self.pods.iter().filter(|(_, object)| object.gone.is_none() && object.request().is_some())
+    /// Pods whose object is there.
+    pub fn present(&self) -> impl Iterator<Item = (&PodUid, &Object)> {
+        self.pods.iter().filter(|(_, object)| object.exists())
     }
 
     /// Pods whose object is gone, and since when.

@@ -5,6 +5,7 @@ mod causes;
 mod contradictions;
 mod isolation;
 mod lateness;
+mod leak_doubts;
 mod leak_histories;
 mod leaks;
 mod lingering;

@@ -1,6 +1,9 @@
 //! Why a sandbox was left behind, as far as the evidence goes. docs/leaks.md tells the rules.
 
-use super::{dossier::Dossier, facts::Facts};
+use super::{
+    dossier::{Dossier, Failure},
+    facts::Facts,
+};
 use crate::domain::{
     input::CriState,
     leak::{Leak, LeakCause, LeakClass, LeakKey, LikelyCause},
@@ -24,11 +27,11 @@ pub(super) fn of_sandbox(
     let end = facts.end_of(uid);
     dossier.object(uid);
     dossier.sandbox(sandbox);
-    let failed = dossier.outages_around(end);
+    let failure = dossier.outages_around(end);
     dossier.kubelet_around(end);
     let gone = end.map(|(_, to)| to).or(sandbox.stopped.map(|stopped| stopped.by));
     dossier.kubelet(gone);
-    let (kind, sentence) = judge(facts, class, sandbox, failed);
+    let (kind, sentence) = judge(facts, class, sandbox, failure);
     LikelyCause { kind, sentence }
 }
 
@@ -36,7 +39,7 @@ fn judge(
     facts: &Facts<'_>,
     class: LeakClass,
     sandbox: &Sandbox,
-    failed: bool,
+    failure: Failure,
 ) -> (LeakCause, String) {
     let keepers = facts.of.keepers;
     let uid = &sandbox.info.pod;
@@ -51,7 +54,7 @@ fn judge(
         let sentence = "the kubelet does not run: nobody cleans up";
         return (LeakCause::KubeletDown, sentence.to_owned());
     }
-    let open = facts.statuses.is_open(&sandbox.info.id) == Some(true);
+    let open = facts.statuses.is_open(sandbox) == Some(true);
     let alive = facts
         .containers_of(&sandbox.info.id)
         .into_iter()
@@ -79,28 +82,24 @@ fn judge(
                 );
                 (LeakCause::PodWorkerGaveUp, sentence)
             }
-            _ if failed => {
-                let sentence = "the runtime failed while the pod was to be torn down";
-                (LeakCause::RuntimeRestarted, sentence.to_owned())
-            }
-            _ => unknown(),
+            _ => of_runtime(failure, "while the pod was to be torn down").unwrap_or_else(unknown),
         },
-        _ if open && !failed => {
+        _ if open && failure == Failure::None => {
             let sentence = "the sandbox is stopped but keeps its network namespace: the network \
                             plugin's delete fails";
             (LeakCause::CniDeleteFailing, sentence.to_owned())
         }
         LeakClass::NetnsOpen => {
-            let sentence = "the runtime failed before it had given the network back";
-            (LeakCause::RuntimeRestarted, sentence.to_owned())
+            of_runtime(failure, "before it had given the network back").unwrap_or_else(unknown)
         }
         LeakClass::NotreadyNoPod | LeakClass::NotreadyWithContainers => {
             match (affected, ran_through) {
                 (Some(true), Some(true) | None) => {
-                    let when = match (failed, gone.is_some()) {
-                        (true, _) => ", runtime killed as the object went",
-                        (false, true) => "",
-                        (false, false) => ", and the agent did not see how it came about",
+                    let when = match (failure, gone.is_some()) {
+                        (Failure::Away, _) => ", runtime killed as the object went",
+                        (Failure::Failed, _) => ", runtime failing as the object went",
+                        (Failure::None, true) => "",
+                        (Failure::None, false) => ", and the agent did not see how it came about",
                     };
                     let sentence = format!(
                         "kubelet pod worker stuck in terminating (kubernetes#107730): \
@@ -108,17 +107,26 @@ fn judge(
                     );
                     (LeakCause::PodWorkerStuck, sentence)
                 }
-                _ if failed => {
-                    let sentence = format!(
-                        "the runtime failed in the middle of the teardown, and {kubelet} did not \
-                         come back to it"
+                _ if failure != Failure::None => {
+                    let when = format!(
+                        "in the middle of the teardown, and {kubelet} did not come back to it"
                     );
-                    (LeakCause::RuntimeRestarted, sentence)
+                    of_runtime(failure, &when).unwrap_or_else(unknown)
                 }
                 _ => unfinished(facts, sandbox),
             }
         }
         _ => unknown(),
+    }
+}
+
+fn of_runtime(failure: Failure, when: &str) -> Option<(LeakCause, String)> {
+    match failure {
+        Failure::None => None,
+        Failure::Failed => Some((LeakCause::RuntimeFailing, format!("the runtime failed {when}"))),
+        Failure::Away => {
+            Some((LeakCause::RuntimeRestarted, format!("the runtime was away {when}")))
+        }
     }
 }
 

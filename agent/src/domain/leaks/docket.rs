@@ -1,11 +1,13 @@
 //! The register of suspects, from the first suspicion to the certain leak and its end.
 
-use super::{cause, dossier, dossier::Dossier, facts::Facts, remedy, stuck, suspects};
+use super::{
+    cause, census::Census, dossier, dossier::Dossier, facts::Facts, remedy, stuck, suspects,
+};
 use crate::domain::{
     ids::PodUid,
     input::PodCheck,
     leak::{
-        Holds, Judgement, Leak, LeakCause, LeakClass, LeakKey, LikelyCause, Recollection,
+        Evidence, Holds, Judgement, Leak, LeakCause, LeakClass, LeakKey, LikelyCause, Recollection,
         StuckReason,
     },
     observation::{Observation, PodRef, Source},
@@ -32,6 +34,10 @@ const CHECK_HOLDS: Duration = Duration::from_secs(60);
 const CHECK_LOST: Duration = Duration::from_secs(30);
 /// Bound on the evidence that a leak gathers while it lasts.
 const MAX_EVIDENCE: usize = 32;
+/// What an earlier run had found is found again by then, or is no longer so.
+const RECALL_HOLDS: Duration = Duration::from_secs(120);
+/// A network plugin may take so long to set up a pod's network (the kubelet's default is 4 min).
+const SETUP: Duration = Duration::from_secs(900);
 /// What is known of a certain leak is looked at again after this: what it holds may change.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
@@ -54,6 +60,8 @@ struct Suspect {
     class: LeakClass,
     observed: BootTime,
     since_start: bool,
+    /// When this run saw it so first.
+    first: BootTime,
     /// The judges' clock when it began to be one.
     from: Duration,
     check: Check,
@@ -181,15 +189,16 @@ impl Docket {
         watched: Duration,
         said: &mut Vec<Observation>,
     ) {
-        let mut found = suspects::all(facts);
+        let census = Census::of(facts);
+        let mut found = suspects::all(facts, &census);
         let elapsed = watched.saturating_sub(self.watched);
         self.watched = watched;
         self.suspects.retain(|key, suspect| match found.remove(key) {
             Some(class) => {
-                suspect.turn_to(class, watched, facts.now);
+                said.extend(suspect.turn_to(class, watched, facts.now).map(Observation::LeakGone));
                 true
             }
-            None if suspects::is_unseen(facts, key) => {
+            None if suspects::is_unseen(facts, &census, key) => {
                 suspect.from += elapsed; // its time stands still
                 true
             }
@@ -210,6 +219,7 @@ impl Docket {
                 class,
                 observed: recalled.as_ref().map_or(facts.now, |known| known.observed),
                 since_start: recalled.as_ref().map_or(!self.opened, |known| known.since_start),
+                first: facts.now,
                 from: watched,
                 check: Check::None,
                 asked_about: None,
@@ -218,20 +228,37 @@ impl Docket {
             self.suspects.insert(key, suspect);
         }
         self.opened = true;
-        self.confirm(facts, watched, said);
+        if watched >= RECALL_HOLDS {
+            self.recalled.clear();
+        }
+        self.confirm(facts, &census, watched, said);
     }
 
-    fn confirm(&mut self, facts: &Facts<'_>, watched: Duration, said: &mut Vec<Observation>) {
+    fn confirm(
+        &mut self,
+        facts: &Facts<'_>,
+        census: &Census<'_>,
+        watched: Duration,
+        said: &mut Vec<Observation>,
+    ) {
         let mut wanted: BTreeMap<PodUid, PodRef> = BTreeMap::new();
         let mut room = MAX_TOLD;
-        let mut in_full = MAX_IN_FULL
-            .saturating_sub(self.told().filter(|leak| !leak.evidence.is_empty()).count());
+        let mut in_full = Shelves::of(self.told());
+        let surveyed = facts.survey.map(|survey| survey.asked);
         for (key, suspect) in &mut self.suspects {
             if suspect.told.is_some() {
-                said.extend(suspect.look_again(facts, key).map(Observation::LeakChanged));
+                let news = suspect.look_again(facts, key, &mut in_full);
+                said.extend(news.map(Observation::LeakChanged));
                 continue;
             }
-            if watched.saturating_sub(suspect.from) < self.threshold {
+            let threshold = match suspect.class {
+                LeakClass::OrphanNetns if census.creates => self.threshold.max(SETUP),
+                _ => self.threshold,
+            };
+            // Of the host a look is needed that is younger than the suspicion.
+            let seen_since = suspect.class.orphan().is_none()
+                || surveyed.is_some_and(|asked| asked > suspect.first);
+            if watched.saturating_sub(suspect.from) < threshold || !seen_since {
                 continue;
             }
             let needed = suspect.needs(key);
@@ -264,10 +291,9 @@ impl Docket {
                 && let Some(mut leak) = suspect.describe(facts, key)
             {
                 room -= 1;
-                if in_full == 0 {
+                if !in_full.take(leak.class) {
                     leak = in_short(leak);
                 }
-                in_full = in_full.saturating_sub(1);
                 let leak = Arc::new(leak);
                 said.push(Observation::LeakFound(Arc::clone(&leak)));
                 suspect.told = Some(Told { leak, looked: facts.now });
@@ -303,24 +329,23 @@ impl Docket {
 }
 
 impl Suspect {
-    /// It looks like this now. Another kind of suspicion begins anew; without a pod it is one,
-    /// whatever of it is left.
-    fn turn_to(&mut self, class: LeakClass, watched: Duration, now: BootTime) {
-        if class == self.class {
-            return;
-        }
+    /// It looks like this now. Another kind of suspicion begins anew, and what was told of the old
+    /// one is over; without a pod it is one, whatever of it is left.
+    fn turn_to(&mut self, class: LeakClass, watched: Duration, now: BootTime) -> Option<Arc<Leak>> {
         let kind = |class: LeakClass| match class {
-            LeakClass::NotreadyNoPod | LeakClass::NotreadyWithContainers => {
-                LeakClass::NotreadyNoPod
-            }
-            LeakClass::ReadyNoPod => LeakClass::NotreadyNoPod,
+            LeakClass::NotreadyNoPod
+            | LeakClass::NotreadyWithContainers
+            | LeakClass::ReadyNoPod => LeakClass::NotreadyNoPod,
             other => other,
         };
-        if kind(class) != kind(self.class) && self.told.is_none() {
-            (self.from, self.check) = (watched, Check::None);
-            (self.observed, self.since_start) = (now, false);
-        }
+        let is_another = kind(class) != kind(self.class);
         self.class = class;
+        if !is_another {
+            return None;
+        }
+        (self.from, self.check) = (watched, Check::None);
+        (self.observed, self.first, self.since_start) = (now, now, false);
+        self.told.take().map(|told| told.leak)
     }
 
     /// What the apiserver must have said of its pod; `None`: it need not be asked, for the watch
@@ -340,12 +365,21 @@ impl Suspect {
     }
 
     /// A leak that was told: what is new about it.
-    fn look_again(&mut self, facts: &Facts<'_>, key: &LeakKey) -> Option<Arc<Leak>> {
+    fn look_again(
+        &mut self,
+        facts: &Facts<'_>,
+        key: &LeakKey,
+        in_full: &mut Shelves,
+    ) -> Option<Arc<Leak>> {
         let told = self.told.as_ref()?;
         if facts.now < told.looked + LOOK_AGAIN && told.leak.class == self.class {
             return None;
         }
-        let news = self.describe(facts, key).and_then(|leak| changed(&told.leak, leak));
+        let mut now = self.describe(facts, key)?;
+        if told.leak.evidence.is_empty() && !in_full.take(self.class) {
+            now = in_short(now);
+        }
+        let news = changed(&told.leak, now);
         let told = self.told.as_mut()?;
         told.looked = facts.now;
         told.leak = Arc::new(news?);
@@ -441,27 +475,66 @@ fn is_gone(facts: &Facts<'_>, key: &LeakKey) -> bool {
     }
 }
 
+/// Room for leaks that are told in full: sandboxes do not take it from orphans and pods.
+#[derive(Debug)]
+struct Shelves {
+    sandboxes: usize,
+    orphans: usize,
+    pods: usize,
+}
+
+impl Shelves {
+    /// What is left of it.
+    fn of<'a>(told: impl Iterator<Item = &'a Arc<Leak>>) -> Self {
+        let (sandboxes, orphans, pods) = (MAX_IN_FULL, MAX_IN_FULL, MAX_IN_FULL);
+        let mut room = Self { sandboxes, orphans, pods };
+        for leak in told.filter(|leak| !leak.evidence.is_empty()) {
+            room.take(leak.class);
+        }
+        room
+    }
+
+    /// Takes room for one, if there is some.
+    fn take(&mut self, class: LeakClass) -> bool {
+        let room = match class {
+            class if class.is_sandbox() => &mut self.sandboxes,
+            LeakClass::StuckTerminating => &mut self.pods,
+            _ => &mut self.orphans,
+        };
+        let some = *room > 0;
+        *room = room.saturating_sub(1);
+        some
+    }
+}
+
 /// The leak as it is now, if that is news. What was known once stays known, though its sources may
-/// have forgotten it.
+/// have forgotten it; other processes in it are no news.
 fn changed(before: &Leak, mut now: Leak) -> Option<Leak> {
+    let known = before.cause.kind;
     let same_matter = (now.class, now.stuck) == (before.class, before.stuck);
-    if now.cause.kind == LeakCause::Unknown || same_matter {
+    // Whether the kubelet runs is known at any time; of all else the sources may forget.
+    let forgotten = now.cause.kind == LeakCause::Unknown && known != LeakCause::KubeletDown;
+    if same_matter && (forgotten || now.cause.kind == known) {
         now.cause = before.cause.clone();
-        now.remedy = before.remedy.clone();
     }
     now.confirmed = before.confirmed;
-    if before.evidence.is_empty() {
-        now = in_short(now);
-    }
-    let same = (now.class, &now.holds, &now.cause, now.stuck)
-        == (before.class, &before.holds, &before.cause, before.stuck);
-    if same {
+    let was_in_short = before.evidence.is_empty();
+    let holds = |leak: &Leak| Holds { pids: Vec::new(), ..leak.holds.clone() };
+    let is_same = (now.class, &now.cause, now.stuck) == (before.class, &before.cause, before.stuck)
+        && holds(&now) == holds(before)
+        && was_in_short == now.evidence.is_empty();
+    if is_same {
         return None;
     }
-    let news: Vec<_> =
-        now.evidence.iter().filter(|one| !before.evidence.contains(one)).cloned().collect();
-    now.evidence = before.evidence.iter().cloned().chain(news).collect();
+    if now.evidence.is_empty() {
+        return Some(now);
+    }
+    now.remedy = remedy::of(&now);
+    let known = |one: &Evidence| {
+        before.evidence.iter().any(|old| (old.source, &old.sentence) == (one.source, &one.sentence))
+    };
+    let news: Vec<_> = now.evidence.iter().filter(|one| !known(one)).cloned().collect();
+    now.evidence = before.evidence.iter().cloned().chain(news).take(MAX_EVIDENCE).collect();
     now.evidence.sort_by_key(|one| (one.at.is_none(), one.at));
-    now.evidence.truncate(MAX_EVIDENCE);
     Some(now)
 }

@@ -3,7 +3,7 @@
 
 use super::facts::Facts;
 use crate::domain::{
-    ids::{PodUid, SandboxId},
+    ids::PodUid,
     input::{CriState, SandboxNetwork},
     keepers::Runs,
     leak::{Evidence, Holds},
@@ -18,6 +18,17 @@ const AROUND: Duration = Duration::from_secs(120);
 /// Bound on the sentences of one leak, and on what is listed in one.
 const MAX_SENTENCES: usize = 24;
 const MAX_LISTED: usize = 8;
+
+/// What the runtime did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Failure {
+    /// Nothing that is known of.
+    None,
+    /// Calls failed; its process was the same before and after.
+    Failed,
+    /// It was away: another process answered afterwards, or whether it is the same is not known.
+    Away,
+}
 
 /// What is known of one leak.
 #[derive(Debug)]
@@ -55,7 +66,11 @@ impl<'a> Dossier<'a> {
     /// What the apiserver told of the pod.
     pub(super) fn object(&mut self, uid: &PodUid) {
         let Some(object) = self.facts.object(uid) else {
-            self.add(None, Source::Api, "the watch never showed this pod: it went before");
+            self.add(
+                None,
+                Source::Api,
+                "nothing is known of this pod (any more): its object was not seen to go",
+            );
             return;
         };
         if let Some(request) = object.request() {
@@ -112,16 +127,16 @@ impl<'a> Dossier<'a> {
                 }
             }
         }
-        self.status(&sandbox.info.id);
+        self.status(sandbox);
     }
 
     /// What the verbose status tells.
-    pub(super) fn status(&mut self, id: &SandboxId) {
-        if let Some((code, at)) = self.facts.statuses.refusal(id) {
+    pub(super) fn status(&mut self, sandbox: &Sandbox) {
+        if let Some((code, at)) = self.facts.statuses.refusal(&sandbox.info.id) {
             let sentence = format!("the runtime would not tell of its sandbox: {code}");
             self.add(Some(at), Source::Cri, sentence);
         }
-        let Some(status) = self.facts.statuses.get(id) else { return };
+        let Some(status) = self.facts.statuses.current(sandbox) else { return };
         let sentence = match &status.network {
             SandboxNetwork::Own { closed: Some(false), path } => format!(
                 "its network namespace is still open{}",
@@ -136,9 +151,9 @@ impl<'a> Dossier<'a> {
         self.add(Some(status.asked), Source::Cri, sentence);
     }
 
-    /// The runtime failed around that time, says whether it did.
-    pub(super) fn outages_around(&mut self, end: Option<(BootTime, BootTime)>) -> bool {
-        let Some((from, to)) = end else { return false };
+    /// What the runtime did around that time.
+    pub(super) fn outages_around(&mut self, end: Option<(BootTime, BootTime)>) -> Failure {
+        let Some((from, to)) = end else { return Failure::None };
         let (from, to) = (from - Duration::from_secs(10), to + AROUND);
         let outages: Vec<&Outage> = self.facts.of.runtime.outages(from, to).collect();
         for outage in &outages {
@@ -159,7 +174,11 @@ impl<'a> Dossier<'a> {
             self.add(Some(outage.from), Source::Cri, sentence);
         }
         let restarted = self.changes("the runtime", &self.facts.of.keepers.runtime, from, to);
-        !outages.is_empty() || restarted
+        match (outages.is_empty(), restarted) {
+            (true, false) => Failure::None,
+            (false, false) if outages.iter().all(|o| o.restarted == Some(false)) => Failure::Failed,
+            _ => Failure::Away,
+        }
     }
 
     /// The kubelet ended or began around that time.
@@ -220,7 +239,7 @@ impl<'a> Dossier<'a> {
 /// What a sandbox still holds.
 pub(super) fn holds(facts: &Facts<'_>, sandbox: &Sandbox) -> Holds {
     let id = &sandbox.info.id;
-    let status = facts.statuses.get(id);
+    let status = facts.statuses.current(sandbox);
     let netns = status.and_then(|status| match &status.network {
         SandboxNetwork::Own { closed: Some(true), .. } => None,
         SandboxNetwork::Own { path, closed } => {

@@ -5,12 +5,13 @@ use crate::domain::{
     account::Sources,
     ids::{ContainerId, PodUid, SandboxId},
     input::{CriState, HostSurvey, PodCgroup},
+    isolation::Isolation,
     object::Object,
     process::Processes,
     runtime::{Container, Sandbox},
     time::{BootTime, WallTime},
 };
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// What a pod, a sandbox and the node tell together.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,8 @@ pub(super) struct Facts<'a> {
     pub statuses: &'a Statuses,
     /// The last look at the host.
     pub survey: Option<&'a HostSurvey>,
+    /// Where in it a pod's cgroup is.
+    pub cgroups: &'a HashMap<PodUid, usize>,
     /// This moment.
     pub now: BootTime,
 }
@@ -55,6 +58,11 @@ impl<'a> Facts<'a> {
         is_hash || self.object(uid).is_some_and(Object::is_mirror)
     }
 
+    /// All sandboxes that the runtime lists, in no order.
+    pub(super) fn listed(&self) -> impl Iterator<Item = &'a Sandbox> + use<'a> {
+        self.of.runtime.sandboxes().filter(|sandbox| sandbox.removed.is_none())
+    }
+
     /// The sandboxes of a pod that the runtime lists, the oldest first.
     pub(super) fn sandboxes_of(&self, uid: &PodUid) -> Vec<&'a Sandbox> {
         let mut all = self.of.runtime.sandboxes_of(uid);
@@ -74,17 +82,31 @@ impl<'a> Facts<'a> {
         self.of.processes.get(&self.of.identity.cgroup(container)?)
     }
 
-    /// By the kernel it is alive, or by the runtime where the kernel did not see it.
+    /// By the kernel it is alive; by the runtime where the kernel does not see it, or may have lost
+    /// sight of its end.
     pub(super) fn is_alive(&self, container: &Container) -> bool {
-        match self.processes(&container.info.id) {
-            Some(processes) => !processes.is_over(),
-            None => matches!(container.info.state, CriState::Running),
+        let by_runtime = container.info.state == CriState::Running;
+        let Some(processes) = self.processes(&container.info.id) else { return by_runtime };
+        if processes.is_over() {
+            return false;
         }
+        let sandbox = self.of.runtime.sandbox(&container.info.sandbox);
+        let by_handler = sandbox.and_then(|s| Isolation::by_handler(&s.info.handler));
+        let by_type = container.runtime_type.as_deref().and_then(Isolation::by_runtime_type);
+        let unseen = by_handler.or(by_type).is_some() || !processes.losses.spare(BootTime(0));
+        // Or the host itself shows that nothing is left.
+        let empty = || {
+            let pod = sandbox.map(|sandbox| &sandbox.info.pod);
+            pod.and_then(|uid| self.pod_cgroup(uid)).is_some_and(|group| group.tasks == 0)
+        };
+        let doubted = container.info.state == CriState::Exited && (unseen || empty());
+        !doubted && (!unseen || by_runtime)
     }
 
     /// The pod's cgroup, as the last look at the host found it.
     pub(super) fn pod_cgroup(&self, uid: &PodUid) -> Option<&'a PodCgroup> {
-        self.survey?.pod_cgroups.as_ref()?.iter().find(|group| group.pod == *uid)
+        let place = self.cgroups.get(uid)?;
+        self.survey?.pod_cgroups.as_ref()?.get(*place)
     }
 
     /// Every id that the runtime lists, of sandboxes and of containers.

@@ -4,6 +4,7 @@
 use crate::domain::{
     ids::SandboxId,
     input::{CriSandboxStatus, SandboxNetwork},
+    runtime::Sandbox,
     time::BootTime,
 };
 use std::{collections::HashMap, time::Duration};
@@ -29,19 +30,23 @@ struct Known {
     refused: Option<(String, BootTime)>,
 }
 
+impl Known {
+    fn asked(asked: BootTime) -> Self {
+        Self { asked, told: None, refused: None }
+    }
+}
+
 impl Statuses {
-    /// Takes an answer. One that nobody asked for is of no use.
+    /// Takes an answer, whether this run has asked for it or the one whose inputs are replayed.
     pub(super) fn told(&mut self, at: BootTime, status: CriSandboxStatus) {
-        if let Some(known) = self.of.get_mut(&status.sandbox) {
-            (known.told, known.refused) = (Some((status, at)), None);
-        }
+        let known = self.of.entry(status.sandbox.clone()).or_insert(Known::asked(status.asked));
+        (known.told, known.refused) = (Some((status, at)), None);
     }
 
     /// The runtime refused to say: what it said before still holds.
     pub(super) fn refused(&mut self, at: BootTime, sandbox: &SandboxId, code: String) {
-        if let Some(known) = self.of.get_mut(sandbox) {
-            known.refused = Some((code, at));
-        }
+        let known = self.of.entry(sandbox.clone()).or_insert(Known::asked(at));
+        known.refused = Some((code, at));
     }
 
     /// What is known of this sandbox.
@@ -54,21 +59,33 @@ impl Statuses {
         self.of.get(sandbox)?.refused.as_ref().map(|(code, at)| (code.as_str(), *at))
     }
 
-    /// Its network namespace is still open: `None` where that is not known, or it has none.
-    pub(super) fn is_open(&self, sandbox: &SandboxId) -> Option<bool> {
-        match &self.get(sandbox)?.network {
+    /// Its network namespace is still open: `None` where that is not known, or it has none. What
+    /// was told before it stopped says nothing of what it keeps.
+    pub(super) fn is_open(&self, sandbox: &Sandbox) -> Option<bool> {
+        let status = self.current(sandbox)?;
+        match &status.network {
             SandboxNetwork::Own { closed, .. } => closed.map(|closed| !closed),
             SandboxNetwork::Host | SandboxNetwork::Unknown => None,
         }
     }
 
+    /// What was told of a sandbox in the state that it is in now.
+    pub(super) fn current(&self, sandbox: &Sandbox) -> Option<&CriSandboxStatus> {
+        let stopped = sandbox.stopped.filter(|_| !sandbox.info.ready);
+        self.get(&sandbox.info.id)
+            .filter(|status| stopped.is_none_or(|stopped| status.asked >= stopped.by))
+    }
+
     /// Whether it is time to ask (again).
-    pub(super) fn is_due(&self, now: BootTime, sandbox: &SandboxId) -> bool {
-        let Some(known) = self.of.get(sandbox) else { return true };
+    fn is_due(&self, now: BootTime, sandbox: &Sandbox) -> bool {
+        let Some(known) = self.of.get(&sandbox.info.id) else { return true };
         if let Some((_, at)) = &known.refused {
             return now >= *at + OPEN_AGAIN;
         }
         let Some((status, at)) = &known.told else { return now >= known.asked + LOST };
+        if self.current(sandbox).is_none() {
+            return now >= known.asked + LOST;
+        }
         match status.network {
             SandboxNetwork::Own { closed: Some(false), .. } => now >= *at + OPEN_AGAIN,
             SandboxNetwork::Own { closed: None, .. } | SandboxNetwork::Unknown => {
@@ -79,11 +96,26 @@ impl Statuses {
         }
     }
 
+    /// Those of whom to ask now: first who was never asked, then who was asked longest ago, so that
+    /// none waits for ever however many they are.
+    pub(super) fn due<'a>(
+        &self,
+        now: BootTime,
+        wanted: impl Iterator<Item = &'a Sandbox>,
+        at_most: usize,
+    ) -> Vec<SandboxId> {
+        let mut due: Vec<(Option<BootTime>, &SandboxId)> = wanted
+            .filter(|sandbox| self.is_due(now, sandbox))
+            .map(|s| (self.of.get(&s.info.id).map(|known| known.asked), &s.info.id))
+            .collect();
+        due.sort_unstable();
+        due.dedup();
+        due.into_iter().take(at_most).map(|(_, id)| id.clone()).collect()
+    }
+
     /// It is asked for now.
     pub(super) fn ask(&mut self, now: BootTime, sandbox: &SandboxId) {
-        let known = Known { asked: now, told: None, refused: None };
-        let before = self.of.entry(sandbox.clone()).or_insert(known);
-        before.asked = now;
+        self.of.entry(sandbox.clone()).or_insert(Known::asked(now)).asked = now;
     }
 
     /// Forgets sandboxes that are gone.

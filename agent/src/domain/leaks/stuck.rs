@@ -1,6 +1,9 @@
 //! Pods whose object does not go: for how long, and what they wait for.
 
-use super::{dossier::Dossier, facts::Facts};
+use super::{
+    dossier::{Dossier, Failure},
+    facts::Facts,
+};
 use crate::domain::{
     ids::PodUid,
     leak::{LeakCause, StuckReason},
@@ -18,6 +21,16 @@ const SLACK: Duration = Duration::from_secs(10);
 /// Its deadline has passed, and its object is still there.
 pub(super) fn is_late(facts: &Facts<'_>, uid: &PodUid) -> bool {
     deadline(facts, uid).is_some_and(|deadline| facts.now > deadline + SLACK)
+}
+
+/// Its object went before the grace that was granted first was over: kubelet and runtime may give
+/// all of it, though a later request shortened it or had the object go at once.
+pub(super) fn in_grace(facts: &Facts<'_>, uid: &PodUid) -> bool {
+    let first = facts.object(uid).and_then(Object::request);
+    first.is_some_and(|first| {
+        let grace = Duration::from_secs(first.grace_seconds.max(0).unsigned_abs());
+        facts.now < first.at + grace + SLACK
+    })
 }
 
 /// The moment at which its processes were to be gone.
@@ -85,7 +98,7 @@ fn containers(facts: &Facts<'_>, uid: &PodUid, dossier: &mut Dossier<'_>) -> Fou
                 format!("{name} is alive, and nobody has sent it a signal"),
             ),
         }
-        let failing = dossier.outages_around(facts.end_of(uid));
+        let failing = dossier.outages_around(facts.end_of(uid)) != Failure::None;
         let sentence = match failing {
             true => format!("the runtime failed while {name} was to be stopped"),
             false => format!("{name} is alive and nobody has killed it"),
@@ -102,9 +115,8 @@ fn containers(facts: &Facts<'_>, uid: &PodUid, dossier: &mut Dossier<'_>) -> Fou
 
 fn sandboxes(facts: &Facts<'_>, uid: &PodUid, dossier: &mut Dossier<'_>) -> Found {
     for sandbox in facts.sandboxes_of(uid) {
-        let id = &sandbox.info.id;
-        if facts.statuses.is_open(id) == Some(true) && !sandbox.info.ready {
-            dossier.status(id);
+        if facts.statuses.is_open(sandbox) == Some(true) && !sandbox.info.ready {
+            dossier.status(sandbox);
             let sentence = "its sandbox is stopped but keeps its network namespace: the network \
                             plugin's delete fails, and the kubelet tries again and again";
             let reason = StuckReason::RuntimeFailing;
