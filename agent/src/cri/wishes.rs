@@ -4,7 +4,8 @@
 use super::Request;
 use crate::domain::ids::{ContainerId, SandboxId};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet, VecDeque},
+    hash::Hash,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::{Notify, mpsc};
@@ -28,9 +29,48 @@ pub(super) struct Open {
     /// Everything is to be looked at once.
     pub(super) look_at_all: bool,
     /// Containers whose cgroup is wanted.
-    pub(super) find: BTreeSet<ContainerId>,
+    pub(super) find: Line<ContainerId>,
     /// Sandboxes whose verbose status is wanted.
-    pub(super) statuses: BTreeSet<SandboxId>,
+    pub(super) statuses: Line<SandboxId>,
+}
+
+/// Those who wait for an answer, first come, first served, each at one place: the few that are
+/// asked about again and again cannot keep the others waiting for ever.
+#[derive(Debug)]
+pub(super) struct Line<T> {
+    order: VecDeque<T>,
+    waiting: HashSet<T>,
+}
+
+impl<T> Default for Line<T> {
+    fn default() -> Self {
+        Self { order: VecDeque::new(), waiting: HashSet::new() }
+    }
+}
+
+impl<T: Clone + Eq + Hash> Line<T> {
+    /// Joins the end, or keeps the place that it has.
+    pub(super) fn join(&mut self, one: T) {
+        if self.waiting.insert(one.clone()) {
+            self.order.push_back(one);
+        }
+    }
+
+    /// Whose turn it is. It stays in the line until it [leaves](Self::leave).
+    pub(super) fn first(&self) -> Option<&T> {
+        self.order.front()
+    }
+
+    /// It was answered.
+    pub(super) fn leave(&mut self, one: &T) {
+        if self.waiting.remove(one) {
+            // The first, unless somebody answers out of turn.
+            match self.order.front() == Some(one) {
+                true => drop(self.order.pop_front()),
+                false => self.order.retain(|other| other != one),
+            }
+        }
+    }
 }
 
 impl Wishes {
@@ -77,12 +117,8 @@ impl Wishes {
                 open.look.insert(sandbox);
             }
             Request::LookNow(None) => open.look_at_all = true,
-            Request::FindCgroup(container) => {
-                open.find.insert(container);
-            }
-            Request::SandboxStatus(sandbox) => {
-                open.statuses.insert(sandbox);
-            }
+            Request::FindCgroup(container) => open.find.join(container),
+            Request::SandboxStatus(sandbox) => open.statuses.join(sandbox),
         }
         drop(open);
         self.news.notify_one();
@@ -95,4 +131,39 @@ pub(super) async fn listen(mut requests: mpsc::Receiver<Request>, wishes: &Wishe
         wishes.add(request);
     }
     std::future::pending().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_serves_in_the_order_of_coming_and_each_at_one_place() {
+        let mut line = Line::default();
+        for one in ["c", "a", "b", "a", "c"] {
+            line.join(one);
+        }
+        let mut served = Vec::new();
+        while let Some(one) = line.first().copied() {
+            served.push(one);
+            line.leave(&one);
+            if served.len() < 3 {
+                line.join("a"); // the one that is asked about again and again
+            }
+        }
+        assert_eq!(served, ["c", "a", "b", "a"]);
+    }
+
+    #[test]
+    fn who_leaves_out_of_turn_can_come_again() {
+        let mut line = Line::default();
+        for one in [1, 2, 3] {
+            line.join(one);
+        }
+        line.leave(&2);
+        line.leave(&2);
+        line.join(2);
+        line.leave(&1);
+        assert_eq!(line.order, [3, 2]);
+    }
 }

@@ -70,6 +70,28 @@ async fn is_asked_about_nobody_else_and_once() {
     assert_eq!(asked(&bench), ["gone", "s1"]);
 }
 
+/// A shim that hangs is asked about again and again: it must not push in before the others.
+#[tokio::test]
+async fn the_first_to_come_is_served_first() {
+    let runtime = FakeRuntime::default();
+    for id in ["a", "b", "c"] {
+        let hung = Status::deadline_exceeded("context deadline exceeded");
+        runtime.state().sandbox_statuses.insert(id.into(), Err(hung));
+    }
+    let shims = Arc::clone(&runtime.shims);
+    let hung = shims.write().await;
+    let mut bench = Bench::new(runtime, NEVER);
+    for id in ["b", "c", "a", "b", "c"] {
+        bench.ask(Request::SandboxStatus(id.into())).await;
+    }
+    drop(hung);
+    let mut served = Vec::new();
+    while served.len() < 3 {
+        served.push(bench.until(told).await.expect_err("it was refused").0);
+    }
+    assert_eq!(served, ["b".into(), "c".into(), "a".into()]);
+}
+
 #[tokio::test]
 async fn the_hosts_network_is_told_from_one_left_open() {
     let mut answer = sandbox_status("s1", r#"{"pid":7,"netNamespaceClosed":false}"#);

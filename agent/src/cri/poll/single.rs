@@ -80,10 +80,16 @@ impl Poller {
                 }
                 Err(Failure::Refused(trouble) | Failure::Lacking(trouble)) => Err(trouble.text),
                 Err(Failure::NotFound) => Err("the runtime does not know it".to_owned()),
-                Err(broken) => return Err(broken.into()),
+                Err(broken) => {
+                    // Still wanted, but after the others: it may break the next connection too.
+                    let mut open = self.wishes.open();
+                    open.find.leave(&container);
+                    open.find.join(container);
+                    return Err(broken.into());
+                }
             },
         };
-        self.wishes.open().find.remove(&container);
+        self.wishes.open().find.leave(&container);
         let at = clock::boot_now();
         if let Some(runtime) = runtime {
             let container = container.clone();
@@ -108,7 +114,7 @@ impl Poller {
         let answer = connection.sandbox_status(&sandbox).await;
         let at = clock::boot_now();
         // Also if the connection broke: the runtime may not survive this very question.
-        self.wishes.open().statuses.remove(&sandbox);
+        self.wishes.open().statuses.leave(&sandbox);
         let event = match answer {
             Ok(raw) => {
                 let info = self.sensible("sandbox status", Info::parse(&raw.info));
