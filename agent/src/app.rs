@@ -409,7 +409,7 @@ impl EventLoop {
     fn log_leak(&mut self, leak: &Leak, gone: bool) {
         self.leak_lines += 1;
         if self.leak_lines <= LEAK_LINES {
-            log::leak(leak, gone);
+            log::leak(leak, gone, self.anchor.wall(clock::boot_now()));
         }
     }
 

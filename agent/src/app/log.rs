@@ -4,6 +4,7 @@ use crate::{
     domain::{
         leak::{Judgement, Leak},
         observation::{ContainerDeath, Holdout, PodTermination},
+        time::WallTime,
     },
     report,
 };
@@ -54,11 +55,11 @@ pub(super) fn death(death: &ContainerDeath) {
     );
 }
 
-/// A leak that is certain, or gone: the one line of each.
-pub(super) fn leak(leak: &Leak, gone: bool) {
+/// A leak that is certain, or gone, as of `now`: the one line of each.
+pub(super) fn leak(leak: &Leak, gone: bool, now: WallTime) {
     let pod = leak.pod.as_ref();
     let thing = report::thing(&leak.key);
-    let age = report::seconds_between(crate::leaks::since(leak), leak.confirmed);
+    let age = report::seconds_between(crate::leaks::since(leak), now);
     macro_rules! line {
         ($level:ident, $words:literal) => {
             $level!(
