@@ -26,7 +26,7 @@ use crate::{
 use catalogue::Families;
 use prometheus::{Encoder, IntCounter, IntCounterVec, Registry, TextEncoder};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -45,6 +45,8 @@ pub struct Metrics {
     registry: Registry,
     families: Families,
     namespaces: Mutex<BTreeSet<String>>,
+    /// As what each leak that stands was counted last.
+    classes: Mutex<HashMap<LeakKey, LeakClass>>,
     sources: OnceLock<SourceCounters>,
     recording: OnceLock<Arc<recording::Counters>>,
 }
@@ -101,6 +103,7 @@ impl Metrics {
             registry,
             families,
             namespaces: Mutex::default(),
+            classes: Mutex::default(),
             sources: OnceLock::new(),
             recording: OnceLock::new(),
         };
@@ -296,14 +299,30 @@ impl Metrics {
             | Observation::ProcessesWanted(_)
             | Observation::Unkillable(_)
             | Observation::PodsWanted(_)
-            | Observation::SandboxStatusWanted(_)
-            | Observation::LeakChanged(_) => {}
-            Observation::LeakFound(leak) => {
-                self.families.leaks_found.with_label_values(&[leak.class.as_str()]).inc();
+            | Observation::SandboxStatusWanted(_) => {}
+            Observation::LeakFound(leak) | Observation::LeakChanged(leak) => {
+                self.leak(leak, Some(leak.class));
             }
-            Observation::LeakGone(leak) => {
-                self.families.leaks_gone.with_label_values(&[leak.class.as_str()]).inc();
-            }
+            Observation::LeakGone(leak) => self.leak(leak, None),
+        }
+    }
+
+    /// Counts what a leak is from now on; `None`: gone. Another class counts as gone of the one
+    /// and found of the other: found minus gone is what stands, of each class.
+    fn leak(&self, leak: &Leak, class: Option<LeakClass>) {
+        let mut classes = self.classes.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match class {
+            Some(class) => classes.insert(leak.key.clone(), class),
+            None => classes.remove(&leak.key),
+        };
+        if before == class {
+            return;
+        }
+        if let Some(before) = before {
+            self.families.leaks_gone.with_label_values(&[before.as_str()]).inc();
+        }
+        if let Some(class) = class {
+            self.families.leaks_found.with_label_values(&[class.as_str()]).inc();
         }
     }
 

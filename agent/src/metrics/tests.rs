@@ -178,3 +178,24 @@ fn series_with_an_identity_are_bounded_and_go_with_the_leak() {
     metrics.leaked(&[], 3);
     assert_eq!(series(&metrics), 0);
 }
+
+#[test]
+fn found_minus_gone_is_what_stands_of_each_class() {
+    let metrics = Metrics::new().unwrap();
+    let counted = |class: LeakClass| {
+        let of = &metrics.families;
+        [&of.leaks_found, &of.leaks_gone].map(|of| of.with_label_values(&[class.as_str()]).get())
+    };
+    let leak = samples::leaked();
+    let stands = |class| Arc::new(Leak { class, ..leak.clone() });
+    metrics.record(&Observation::LeakFound(stands(LeakClass::ReadyNoPod)));
+    metrics.record(&Observation::LeakChanged(stands(LeakClass::ReadyNoPod)));
+    assert_eq!(counted(LeakClass::ReadyNoPod), [1, 0]);
+    metrics.record(&Observation::LeakChanged(stands(LeakClass::NotreadyNoPod)));
+    assert_eq!(counted(LeakClass::ReadyNoPod), [1, 1]);
+    assert_eq!(counted(LeakClass::NotreadyNoPod), [1, 0]);
+    metrics.record(&Observation::LeakGone(stands(LeakClass::NotreadyNoPod)));
+    assert_eq!(counted(LeakClass::ReadyNoPod), [1, 1]);
+    assert_eq!(counted(LeakClass::NotreadyNoPod), [1, 1]);
+    assert!(metrics.classes.lock().unwrap().is_empty(), "nothing is kept of what is gone");
+}
