@@ -273,6 +273,7 @@ impl Adapters {
             every: defaults.every.min(leaks.threshold / 4),
             ..defaults
         };
+        let own_boot_id = host::boot_id(&sources.cri.host_root);
         sources.cri.cgroup_root = Some(cgroup_root);
         shared.metrics.watch(SourceCounters {
             kernel: kernel.counters(),
@@ -287,7 +288,8 @@ impl Adapters {
         adapters.spawn("proc", procfs::run(proc, to.clone(), from_looks));
         adapters.spawn("cri", cri::run(sources.cri, to.clone(), from_cri_requests));
         adapters.spawn("host", host::run(host, to.clone(), from_host_requests));
-        let api = sources.kube.map(|options| {
+        let api = sources.kube.map(|mut options| {
+            options.own_boot_id = own_boot_id;
             let (api_requests, from_api_requests) = mpsc::channel(REQUESTS);
             adapters.spawn("api", kube::run(options, to, from_api_requests));
             api_requests

@@ -33,10 +33,12 @@ use tracing::{debug, info, warn};
 const ONE_BY_ONE: usize = 10;
 /// Pods in one page of that list.
 const PAGE: u32 = 500;
+/// Of the pods that such a list lacks, so many are looked up by name all the same.
+const SAMPLED: usize = 5;
 /// The node is asked for again after so long,
 const NODE_EVERY: Duration = Duration::from_secs(300);
-/// or while it could not be had.
-const NODE_MISSING_EVERY: Duration = Duration::from_secs(60);
+/// or while it could not be had or tells another boot than this machine's.
+const NODE_DOUBTED_EVERY: Duration = Duration::from_secs(60);
 
 /// The channel to the core is closed.
 struct Closed;
@@ -52,6 +54,7 @@ enum Unanswered {
 pub(super) struct Lookups {
     client: Client,
     node: String,
+    own_boot_id: Option<String>,
     recovered: Arc<Notify>,
     counters: Arc<Counters>,
     to: mpsc::Sender<Received>,
@@ -72,6 +75,7 @@ impl Lookups {
         Self {
             client,
             node: options.node.clone(),
+            own_boot_id: options.own_boot_id.clone(),
             recovered,
             counters: Arc::clone(&options.counters),
             to,
@@ -96,9 +100,7 @@ impl Lookups {
                 }
                 () = sleep_until(next_node) => {
                     let node = self.get_node().await;
-                    let had = matches!(node, ApiEvent::Node(_));
-                    let pause = if had { NODE_EVERY } else { NODE_MISSING_EVERY };
-                    next_node = Instant::now() + pause;
+                    next_node = Instant::now() + pause(&node, self.own_boot_id.as_deref());
                     self.send(node).await
                 }
             };
@@ -151,7 +153,7 @@ impl Lookups {
     async fn check(&mut self, mut pods: Vec<PodRef>) -> Result<(), Closed> {
         let asked = clock::boot_now();
         let answers = if pods.len() > ONE_BY_ONE {
-            self.look_for_all(&pods).await
+            self.look_for_all(&pods, &[]).await
         } else {
             // Of a cgroup only the UID is known: no name to get the pod by.
             let (nameless, named): (Vec<_>, Vec<_>) =
@@ -159,7 +161,14 @@ impl Lookups {
             let mut answers = join_all(named.iter().map(|pod| self.look_for(pod))).await;
             pods = named;
             if !nameless.is_empty() {
-                answers.extend(self.look_for_all(&nameless).await);
+                let existing: Vec<&PodUid> = pods
+                    .iter()
+                    .zip(&answers)
+                    .filter(|(_, answer)| matches!(answer, Ok(true)))
+                    .map(|(pod, _)| &pod.uid)
+                    .collect();
+                let more = self.look_for_all(&nameless, &existing).await;
+                answers.extend(more);
                 pods.extend(nameless);
             }
             answers
@@ -197,21 +206,58 @@ impl Lookups {
     }
 
     /// The same for many: they are bound to this node, so that a list of its pods has them all.
-    async fn look_for_all(&self, pods: &[PodRef]) -> Vec<Result<bool, String>> {
-        match self.list().await {
-            Ok((known, complete)) => pods
-                .iter()
-                .map(|pod| match known.contains(&pod.uid) {
-                    true => Ok(true),
-                    false if complete => Ok(false),
-                    false => Err("the apiserver's list holds something that is no pod".into()),
-                })
-                .collect(),
+    ///
+    /// Unless the name is another node's, which the Node object need not show: all nodes of a kind
+    /// cluster are on one machine and tell the same boot. Then pods exist that the list lacks. So
+    /// some of those are looked up by name, and `existing` are known to; one that the list should
+    /// have had, and the list proves nothing.
+    async fn look_for_all(
+        &self,
+        pods: &[PodRef],
+        existing: &[&PodUid],
+    ) -> Vec<Result<bool, String>> {
+        let (known, complete) = match self.list().await {
+            Ok(list) => list,
             Err(error) => {
                 let error = self.failed(&error);
-                vec![Err(error); pods.len()]
+                return vec![Err(error); pods.len()];
+            }
+        };
+        let mut answers: Vec<_> = pods
+            .iter()
+            .map(|pod| match known.contains(&pod.uid) {
+                true => Ok(true),
+                false if complete => Ok(false),
+                false => Err("the apiserver's list holds something that is no pod".to_owned()),
+            })
+            .collect();
+        let missing: Vec<usize> =
+            (0..pods.len()).filter(|at| matches!(answers[*at], Ok(false))).collect();
+        let named: Vec<usize> =
+            missing.iter().copied().filter(|at| !pods[*at].name.is_empty()).collect();
+        let sample: Vec<usize> = spread(&named, SAMPLED).collect();
+        let looked_up = join_all(sample.iter().map(|at| self.look_for(&pods[*at]))).await;
+        let lacks_one = existing.iter().any(|uid| !known.contains(*uid))
+            || looked_up.iter().any(|answer| matches!(answer, Ok(true)));
+        let unconfirmed = !sample.is_empty() && looked_up.iter().all(Result::is_err);
+        if lacks_one || unconfirmed {
+            let doubt = self.failed(&if lacks_one {
+                format!(
+                    "a pod of this machine exists, but is not among those of the node {:?}: check \
+                     --node, or NODE_NAME in the environment, for another node's name",
+                    self.node
+                )
+            } else {
+                "the apiserver's list lacks pods, and none of them can be asked for by name".into()
+            });
+            for at in missing {
+                answers[at] = Err(doubt.clone());
             }
         }
+        for (at, answer) in sample.into_iter().zip(looked_up) {
+            answers[at] = answer;
+        }
+        answers
     }
 
     /// The UIDs of this node's pods, as the runtime knows them, and whether these are all.
@@ -253,6 +299,22 @@ impl Lookups {
     }
 }
 
+/// So many of them, from all over.
+fn spread(all: &[usize], count: usize) -> impl Iterator<Item = usize> {
+    let count = count.min(all.len());
+    (0..count).map(move |n| all[n * all.len() / count])
+}
+
+/// Until the node is asked for again.
+fn pause(answer: &ApiEvent, own_boot_id: Option<&str>) -> Duration {
+    match answer {
+        ApiEvent::Node(node) if own_boot_id.is_none_or(|own| own == node.boot_id.trim()) => {
+            NODE_EVERY
+        }
+        _ => NODE_DOUBTED_EVERY,
+    }
+}
+
 /// The object is the pod that the runtime knows by this UID, or the mirror of it.
 fn is(object: &ApiPod, uid: &PodUid) -> bool {
     object.uid == uid.as_str() || object.mirror_of.as_ref() == Some(uid)
@@ -287,4 +349,34 @@ async fn asked<T>(
         kube::Error::Api(status) => Unanswered::Failed(describe(&error, Some(status.code), right)),
         _ => Unanswered::Failed(describe(&error, None, right)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_of_another_boot_is_asked_for_again_soon() {
+        let node = |boot_id: &str| {
+            let (boot_id, kubelet_version) = (boot_id.into(), "v1.33.4".into());
+            ApiEvent::Node(ApiNode { boot_id, kubelet_version, ready: None })
+        };
+        let unknown = ApiEvent::NodeUnknown { missing: false, error: String::new() };
+        for (answer, own, expected) in [
+            (node("b1"), Some("b1"), NODE_EVERY),
+            (node("b0"), Some("b1"), NODE_DOUBTED_EVERY),
+            (node("b0"), None, NODE_EVERY),
+            (unknown, Some("b1"), NODE_DOUBTED_EVERY),
+        ] {
+            assert_eq!(pause(&answer, own), expected, "{answer:?}, {own:?}");
+        }
+    }
+
+    #[test]
+    fn a_sample_is_from_all_over() {
+        let all: Vec<usize> = (100..114).collect();
+        assert_eq!(spread(&all, 5).collect::<Vec<_>>(), [100, 102, 105, 108, 111]);
+        assert_eq!(spread(&all[..2], 5).collect::<Vec<_>>(), [100, 101]);
+        assert_eq!(spread(&[], 5).count(), 0);
+    }
 }

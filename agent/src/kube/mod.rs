@@ -23,6 +23,9 @@ pub struct Options {
     pub kubeconfig: Option<PathBuf>,
     /// This node's name.
     pub node: String,
+    /// The boot that this machine is in, if known. While the Node object tells another, it is asked
+    /// for more often: the kubelet of a node that has just booted is about to report.
+    pub own_boot_id: Option<String>,
     /// Where the adapter counts what it does.
     pub counters: Arc<Counters>,
 }
@@ -30,7 +33,7 @@ pub struct Options {
 impl Options {
     /// The pods of this node, by whatever configuration is found.
     pub fn new(node: impl Into<String>) -> Self {
-        Self { kubeconfig: None, node: node.into(), counters: Arc::default() }
+        Self { kubeconfig: None, node: node.into(), own_boot_id: None, counters: Arc::default() }
     }
 }
 

@@ -124,7 +124,8 @@ async fn many_pods_cost_one_list() {
     let pods: Vec<_> = (0..11).map(|n| reference(&n.to_string(), &format!("uid-{n}"))).collect();
     let expected: Vec<_> = (0..11).map(|n| Some([1, 3, 7].contains(&n))).collect();
     assert_eq!(bench.check(&pods).await, expected);
-    assert!(bench.server.script().got.iter().all(|(path, _)| path == NODE));
+    let by_name = bench.server.script().got.iter().filter(|(path, _)| path != NODE).count();
+    assert_eq!(by_name, 5, "some of those that the list lacks");
     assert!(bench.server.script().selectors.iter().all(|one| one == "spec.nodeName=n1"));
 
     let mut nonsense = pod("nonsense", 7);
@@ -138,11 +139,51 @@ async fn many_pods_cost_one_list() {
     assert!(bench.counters.errors.load(Ordering::Relaxed) >= 1);
 }
 
+/// With a sibling node's name, on a machine of several nodes, the list is another node's.
+#[tokio::test]
+async fn a_list_that_lacks_a_pod_which_exists_proves_nothing() {
+    let (mut bench, _watch) = Bench::in_sync(&["a"]).await;
+    bench.server.script().pods = vec![pod("1", 7)];
+    bench.server.script().gets.insert(path("2"), (200, pod("2", 7)));
+    let pods: Vec<_> = (0..11).map(|n| reference(&n.to_string(), &format!("uid-{n}"))).collect();
+    // Of the ten that it lacks every other is asked for: 0, 3, 5, 7, 9. None of them exists.
+    let expected: Vec<_> = (0..11).map(|n| Some(n == 1)).collect();
+    assert_eq!(bench.check(&pods).await, expected);
+    bench.server.script().gets.insert(path("5"), (200, pod("5", 7)));
+    let expected: Vec<_> = (0..11)
+        .map(|n| match n {
+            1 | 5 => Some(true),
+            0 | 3 | 7 | 9 => Some(false), // by the apiserver's own word
+            _ => None,
+        })
+        .collect();
+    assert_eq!(bench.check(&pods).await, expected);
+    // The same name, another pod: no contradiction.
+    bench.server.script().gets.insert(path("5"), (200, pod("another", 7)));
+    let expected: Vec<_> = (0..11).map(|n| Some(n == 1)).collect();
+    assert_eq!(bench.check(&pods).await, expected);
+    let refused = (0..11).map(|n| (path(&n.to_string()), (403, status_object(403))));
+    bench.server.script().gets.extend(refused);
+    let expected: Vec<_> = (0..11).map(|n| (n == 1).then_some(true)).collect();
+    assert_eq!(bench.check(&pods).await, expected, "nothing confirms the list");
+}
+
+#[tokio::test]
+async fn what_one_lookup_finds_the_list_must_have_for_the_nameless() {
+    let (mut bench, _watch) = Bench::in_sync(&["a"]).await;
+    bench.server.script().pods = vec![pod("b", 7)];
+    bench.server.script().gets.insert(path("a"), (200, pod("a", 7)));
+    let nameless =
+        |uid: &str| PodRef { namespace: String::new(), name: String::new(), uid: PodUid::new(uid) };
+    let pods = [reference("a", "uid-a"), nameless("uid-b"), nameless("uid-c")];
+    assert_eq!(bench.check(&pods).await, [Some(true), Some(true), None]);
+}
+
 /// Of an orphaned cgroup the UID is all that is known.
 #[tokio::test]
 async fn a_pod_without_a_name_is_looked_for_in_the_list() {
     let (mut bench, _watch) = Bench::in_sync(&["a"]).await;
-    bench.server.script().pods = vec![pod("b", 7)];
+    bench.server.script().pods = vec![pod("a", 7), pod("b", 7)];
     bench.server.script().gets.insert(path("a"), (200, pod("a", 7)));
     let nameless =
         |uid: &str| PodRef { namespace: String::new(), name: String::new(), uid: PodUid::new(uid) };

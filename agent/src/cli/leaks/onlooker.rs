@@ -79,6 +79,7 @@ impl Onlooker {
             kubelet: look.kubelet,
             ..host::Options::new(&look.cri.host_root, &cgroup_root)
         };
+        look.kube.own_boot_id = host::boot_id(&look.cri.host_root);
         let node = look.kube.node.clone();
         let now = clock::boot_now();
         let mut ticks = interval(TICK);
