@@ -9,10 +9,16 @@ use crate::domain::{
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+/// What an earlier run had found and this one has not (yet) may come for so much longer than the
+/// threshold: the apiserver may be slow to confirm, and of many leaks some are told later.
+const GRACE: Duration = Duration::from_secs(600);
+
 /// The certain leaks, by what they are.
 #[derive(Debug, Default)]
 pub struct Standing {
     leaks: BTreeMap<LeakKey, Arc<Leak>>,
+    /// What an earlier run had found, as long as it may still be found again.
+    recalled: BTreeMap<LeakKey, Recollection>,
     judge: Judge,
     /// Changed since [`Standing::take_news`] was last called.
     news: bool,
@@ -51,8 +57,14 @@ impl Standing {
         Self { judge: Judge { threshold_seconds, ..Judge::default() }, ..Self::default() }
     }
 
+    /// Takes what an earlier run had found, for the next one.
+    pub fn recall(&mut self, leaks: Vec<Recollection>) {
+        self.recalled = leaks.into_iter().map(|leak| (leak.key.clone(), leak)).collect();
+    }
+
     /// A leak is certain, or what is known of it has changed.
     pub fn put(&mut self, leak: Arc<Leak>) {
+        self.recalled.remove(&leak.key);
         self.leaks.insert(leak.key.clone(), leak);
         self.news = true;
     }
@@ -60,6 +72,7 @@ impl Standing {
     /// A leak is gone.
     pub fn gone(&mut self, key: &LeakKey) {
         self.leaks.remove(key);
+        self.recalled.remove(key);
         self.news = true;
     }
 
@@ -69,6 +82,11 @@ impl Standing {
         self.judge.judgement = gauges.judgement;
         self.judge.watched_seconds = gauges.watched.as_secs();
         self.judge.suspects = gauges.suspects;
+        let until = Duration::from_secs(self.judge.threshold_seconds) + GRACE;
+        if gauges.watched > until && !self.recalled.is_empty() {
+            self.recalled.clear();
+            self.news = true;
+        }
         before != gauges.judgement
     }
 
@@ -84,14 +102,17 @@ impl Standing {
         LeakList { judge: self.judge, leaks }
     }
 
-    /// What a later run should know of them.
+    /// What a later run should know of them, and of those that may still be found again, by key.
     pub fn recollections(&self, anchor: &Anchor) -> Vec<Recollection> {
         let recollect = |leak: &Arc<Leak>| Recollection {
             key: leak.key.clone(),
             observed: anchor.boot(leak.observed),
             since_start: leak.since_start,
         };
-        self.leaks.values().map(recollect).collect()
+        let recalled = self.recalled.values().cloned();
+        let mut all: Vec<_> = self.leaks.values().map(recollect).chain(recalled).collect();
+        all.sort_by(|a, b| a.key.cmp(&b.key));
+        all
     }
 }
 
@@ -105,4 +126,55 @@ impl Judge {
 /// Since when at most.
 pub fn since(leak: &Leak) -> WallTime {
     leak.created.unwrap_or(leak.observed).min(leak.observed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{domain::time::BootTime, report::samples};
+
+    const THRESHOLD: Duration = Duration::from_secs(300);
+    const ANCHOR: Anchor = Anchor { boot_ns: 0, wall_ns: 0 };
+
+    fn recalled(id: &str) -> Recollection {
+        let key = LeakKey::Sandbox { id: id.into() };
+        Recollection { key, observed: BootTime(7), since_start: true }
+    }
+
+    fn told(id: &str) -> Arc<Leak> {
+        let key = LeakKey::Sandbox { id: id.into() };
+        Arc::new(Leak { key, observed: WallTime(7), since_start: true, ..samples::leaked() })
+    }
+
+    fn watched(seconds: u64) -> LeakGauges {
+        LeakGauges { watched: Duration::from_secs(seconds), ..LeakGauges::default() }
+    }
+
+    #[test]
+    fn what_is_not_found_again_yet_is_kept_for_the_next_run() {
+        let mut standing = Standing::new(THRESHOLD);
+        standing.recall(["a", "b", "c"].map(recalled).into());
+        let all = ["a", "b", "c"].map(recalled);
+        assert_eq!(standing.recollections(&ANCHOR), all);
+        standing.put(told("b"));
+        assert_eq!(standing.recollections(&ANCHOR), all, "the same, whether told again or not");
+        standing.gone(&recalled("b").key);
+        assert_eq!(standing.recollections(&ANCHOR), ["a", "c"].map(recalled));
+    }
+
+    #[test]
+    fn what_was_not_found_again_in_time_is_forgotten() {
+        let mut standing = Standing::new(THRESHOLD);
+        standing.recall(["a", "b"].map(recalled).into());
+        standing.put(told("b"));
+        standing.take_news();
+        standing.judge(&watched(900));
+        assert!(!standing.take_news());
+        assert_eq!(standing.recollections(&ANCHOR).len(), 2);
+        standing.judge(&watched(901));
+        assert!(standing.take_news(), "the file is to be written");
+        assert_eq!(standing.recollections(&ANCHOR), [recalled("b")]);
+        standing.judge(&watched(902));
+        assert!(!standing.take_news());
+    }
 }
