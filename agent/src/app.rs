@@ -10,7 +10,7 @@ use crate::{
     domain::{
         engine::{Engine, Settings},
         input::{CriEvent, Input, Received},
-        leak::Leak,
+        leak::{Leak, Recollection},
         observation::{Observation, ProcessesWanted},
         time::Anchor,
     },
@@ -22,13 +22,15 @@ use crate::{
     leaks::Standing,
     memory,
     metrics::{Adapter, Metrics, SourceCounters},
+    patience::Patience,
     procfs,
     recording::{self, Recorder},
-    state::State,
+    state::{Keeper, State},
 };
 use anyhow::Context;
 use std::{
     future::Future,
+    path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -55,6 +57,9 @@ const LEAK_LINES: usize = 50;
 const TICK: Duration = Duration::from_secs(1);
 /// What the adapters get to detach and end after a SIGTERM.
 const FAREWELL: Duration = Duration::from_millis(500);
+
+/// How long the state directory may take to answer at the start.
+const STATE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs until SIGTERM or SIGINT. An error is what ended it, with what to do.
 pub fn run(config: Config) -> anyhow::Result<()> {
@@ -91,9 +96,10 @@ async fn observe(config: Config) -> anyhow::Result<()> {
 
     let record = config.record.map(Record::prepare).transpose()?;
     let boot_id = host::boot_id(&config.sources.cri.host_root);
-    let state = config.leaks.state_dir.as_deref();
-    let state = state.map(|dir| State::open(dir, boot_id)).transpose()?;
-    let recalled = state.as_ref().map(State::recall).transpose()?.unwrap_or_default();
+    let (keeper, recalled) = match config.leaks.state_dir.clone() {
+        Some(dir) => open_state(dir, boot_id).await.map(|(keeper, known)| (Some(keeper), known))?,
+        None => (None, Vec::new()),
+    };
     let settings = Settings {
         anchor: clock::anchor(),
         settle: config.settle,
@@ -116,20 +122,24 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         anchor: settings.anchor,
         leak_series: config.leaks.series,
         leak_lines: 0,
-        state,
+        keeper,
     };
     if !recalled.is_empty() {
         info!(leaks = recalled.len(), "an earlier run had found leaks (--state-dir)");
+        lock(&events.shared.leaks).recall(recalled.clone());
         let input = Input::Recalled { leaks: recalled };
         events.take(Received { at: clock::boot_now(), input });
     }
     let result = events.turn(inputs, &mut adapters, stop.wait()).await;
 
-    let recorder = events.recorder.take();
+    let (recorder, keeper) = (events.recorder.take(), events.keeper.take());
     drop(events); // closes the adapters' requests
     adapters.end().await;
     if let Some(recorder) = recorder {
         recorder.end(FAREWELL);
+    }
+    if let Some(keeper) = keeper {
+        keeper.end(FAREWELL);
     }
     let _ = hang_up.send(()); // an error: the server has ended already
     if timeout(FAREWELL, server).await.is_err() {
@@ -139,6 +149,19 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         info!("detached, goodbye");
     }
     result
+}
+
+/// A directory that hangs is refused like one that cannot be written to.
+async fn open_state(
+    dir: PathBuf,
+    boot_id: Option<String>,
+) -> anyhow::Result<(Keeper, Vec<Recollection>)> {
+    let hangs = format!("cannot keep state in {}: choose another --state-dir", dir.display());
+    let opened = Patience::new(STATE_PATIENCE, 1).call(move || State::open(&dir, boot_id)).await;
+    let (state, known) = opened.context(hangs)??;
+    let keeper = Keeper::start(known.clone(), move |leaks| state.keep(leaks))
+        .context("no thread can be had for the state")?;
+    Ok((keeper, known))
 }
 
 async fn start_kernel(options: kernel::Options) -> anyhow::Result<kernel::Kernel> {
@@ -338,7 +361,7 @@ struct EventLoop {
     leak_series: usize,
     /// Lines about leaks since the last tick.
     leak_lines: usize,
-    state: Option<State>,
+    keeper: Option<Keeper>,
 }
 
 impl EventLoop {
@@ -401,10 +424,8 @@ impl EventLoop {
             (standing.list(), standing.recollections(&self.anchor))
         };
         self.shared.metrics.leaked(&list.leaks, self.leak_series);
-        if let Some(state) = &self.state
-            && let Err(error) = state.keep(recollections)
-        {
-            warn!(%error, "since when leaks are observed could not be kept (--state-dir)");
+        if let Some(keeper) = &mut self.keeper {
+            keeper.keep(recollections);
         }
     }
 

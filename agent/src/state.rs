@@ -1,22 +1,32 @@
 //! What outlives the agent: since when the leaks were observed, in one small file of the state
 //! directory. Of another boot it is of no use: its sandboxes are not the same.
 
+mod keeper;
+
+pub use keeper::Keeper;
+
 use crate::domain::leak::Recollection;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::{self, Write},
     path::{Path, PathBuf},
 };
+use tracing::warn;
 
 const FILE: &str = "leaks.json";
+/// Written first, then renamed.
+const NEW: &str = "leaks.new";
+/// A file that could not be read.
+const BAD: &str = "leaks.json.bad";
 /// Version of the file's format; of another one nothing is taken.
 const VERSION: u32 = 1;
 
 /// The state directory.
 #[derive(Clone, Debug)]
 pub struct State {
-    file: PathBuf,
+    dir: PathBuf,
     boot_id: String,
 }
 
@@ -28,8 +38,9 @@ struct Kept {
 }
 
 impl State {
-    /// Makes the directory if it is not there. The error says what to do.
-    pub fn open(dir: &Path, boot_id: Option<String>) -> anyhow::Result<Self> {
+    /// Makes the directory if it is not there. The error says what to do. Also what the last run
+    /// on this boot had kept.
+    pub fn open(dir: &Path, boot_id: Option<String>) -> anyhow::Result<(Self, Vec<Recollection>)> {
         let told = || {
             format!(
                 "cannot keep state in {}: give a directory that can be written to with \
@@ -38,36 +49,50 @@ impl State {
             )
         };
         fs::create_dir_all(dir).with_context(told)?;
-        let state = Self { file: dir.join(FILE), boot_id: boot_id.unwrap_or_default() };
+        let state = Self { dir: dir.to_owned(), boot_id: boot_id.unwrap_or_default() };
+        let kept = state.recall().with_context(told)?;
         // A directory that cannot be written to is refused now, not at the first leak.
-        let kept = state.recall()?;
-        state.keep(kept).with_context(told)?;
-        Ok(state)
+        state.keep(kept.clone()).with_context(told)?;
+        Ok((state, kept))
     }
 
-    /// What the last run on this boot had kept. An unreadable file is an error that says so: it is
-    /// not for us to throw away what somebody may have put there.
-    pub fn recall(&self) -> anyhow::Result<Vec<Recollection>> {
-        let text = match fs::read(&self.file) {
-            Ok(text) => text,
+    /// What the last run on this boot had kept. A file that cannot be read, as a power cut may
+    /// leave it, is set aside: it is not for us to throw away what somebody may have put there.
+    fn recall(&self) -> io::Result<Vec<Recollection>> {
+        let file = self.dir.join(FILE);
+        let kept = match fs::read(&file) {
+            Ok(text) => serde_json::from_slice::<Kept>(&text).map_err(io::Error::from),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot read {}", self.file.display()));
-            }
+            Err(error) => Err(error),
         };
-        let kept: Kept = serde_json::from_slice(&text).with_context(|| {
-            format!("{} is not coroner's state: remove it", self.file.display())
-        })?;
-        let of_this_boot = !self.boot_id.is_empty() && kept.boot_id == self.boot_id;
-        Ok(if kept.coroner_state == VERSION && of_this_boot { kept.leaks } else { Vec::new() })
+        match kept {
+            Ok(kept) => {
+                let of_this_boot = !self.boot_id.is_empty() && kept.boot_id == self.boot_id;
+                let known = kept.coroner_state == VERSION && of_this_boot;
+                Ok(if known { kept.leaks } else { Vec::new() })
+            }
+            Err(error) => {
+                let aside = self.dir.join(BAD);
+                warn!(
+                    %error, file = %file.display(), aside = %aside.display(),
+                    "this is not coroner's state; it is set aside, and the ages of leaks that were \
+                     observed earlier begin anew"
+                );
+                fs::rename(&file, &aside)?;
+                Ok(Vec::new())
+            }
+        }
     }
 
-    /// Replaces the file, whole or not at all.
+    /// Replaces the file, whole or not at all, also if the power is cut.
     pub fn keep(&self, leaks: Vec<Recollection>) -> io::Result<()> {
         let kept = Kept { coroner_state: VERSION, boot_id: self.boot_id.clone(), leaks };
-        let new = self.file.with_extension("new");
-        fs::write(&new, serde_json::to_vec(&kept)?)?;
-        fs::rename(&new, &self.file)
+        let new = self.dir.join(NEW);
+        let mut file = File::create(&new)?;
+        file.write_all(&serde_json::to_vec(&kept)?)?;
+        file.sync_all()?;
+        fs::rename(&new, self.dir.join(FILE))?;
+        File::open(&self.dir)?.sync_all()
     }
 }
 
@@ -81,7 +106,7 @@ mod tests {
         Recollection { key, observed: BootTime(7), since_start: true }
     }
 
-    fn open(dir: &Path, boot: &str) -> State {
+    fn open(dir: &Path, boot: &str) -> (State, Vec<Recollection>) {
         State::open(dir, Some(boot.into())).unwrap()
     }
 
@@ -89,28 +114,38 @@ mod tests {
     fn it_is_kept_for_this_boot_only() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("made");
-        let state = open(&dir, "b1");
-        assert_eq!(state.recall().unwrap(), []);
+        let (state, kept) = open(&dir, "b1");
+        assert_eq!(kept, []);
         state.keep(vec![leak("s1"), leak("s2")]).unwrap();
-        assert_eq!(open(&dir, "b1").recall().unwrap(), [leak("s1"), leak("s2")]);
-        assert_eq!(open(&dir, "b2").recall().unwrap(), []);
-        assert_eq!(open(&dir, "b1").recall().unwrap(), [], "the other boot's run has cleared it");
+        assert_eq!(open(&dir, "b1").1, [leak("s1"), leak("s2")]);
+        assert_eq!(open(&dir, "b2").1, []);
+        assert_eq!(open(&dir, "b1").1, [], "the other boot's run has cleared it");
     }
 
     #[test]
     fn without_a_boot_id_nothing_is_believed() {
         let dir = tempfile::tempdir().unwrap();
-        let state = State::open(dir.path(), None).unwrap();
+        let (state, _) = State::open(dir.path(), None).unwrap();
         state.keep(vec![leak("s1")]).unwrap();
-        assert_eq!(state.recall().unwrap(), []);
+        assert_eq!(State::open(dir.path(), None).unwrap().1, []);
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused_with_what_to_do() {
+    fn what_cannot_be_read_is_set_aside_and_the_agent_goes_on() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join(FILE), "not json").unwrap();
-        let error = format!("{:#}", State::open(dir.path(), Some("b".into())).unwrap_err());
-        assert!(error.contains("remove it"), "{error}");
+        for text in ["", "not json"] {
+            fs::write(dir.path().join(FILE), text).unwrap();
+            let (state, kept) = open(dir.path(), "b");
+            assert_eq!(kept, []);
+            assert_eq!(fs::read_to_string(dir.path().join(BAD)).unwrap(), text);
+            state.keep(vec![leak("s1")]).unwrap();
+            assert_eq!(open(dir.path(), "b").1, [leak("s1")]);
+        }
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_written_to_is_refused_with_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
         let error = format!("{:#}", State::open(&file, Some("b".into())).unwrap_err());

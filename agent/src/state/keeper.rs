@@ -1,0 +1,196 @@
+//! Keeps what should outlive the agent, on a thread of its own: a disk that is slow or hangs
+//! never holds up the event loop.
+
+use crate::domain::leak::Recollection;
+use std::{
+    io,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError, sync_channel},
+    },
+    thread,
+    time::Duration,
+};
+use tracing::{debug, warn};
+
+/// What could not be written is tried again after this long.
+const RETRY: Duration = Duration::from_secs(30);
+
+/// The event loop's end.
+#[derive(Debug)]
+pub struct Keeper {
+    desk: Arc<Desk>,
+    /// What was handed over last.
+    last: Vec<Recollection>,
+    ended: Receiver<()>,
+}
+
+/// Where the one finds what the other has laid down.
+#[derive(Debug, Default)]
+struct Desk {
+    sheet: Mutex<Sheet>,
+    news: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Sheet {
+    /// To be written. A newer one takes the place of one that was not begun.
+    next: Option<Vec<Recollection>>,
+    closed: bool,
+}
+
+impl Desk {
+    fn sheet(&self) -> MutexGuard<'_, Sheet> {
+        // Every change to it is complete in itself.
+        self.sheet.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next to be written, once there is one; `None`: there will be no more.
+    fn wait(&self) -> Option<Vec<Recollection>> {
+        let idle = |sheet: &mut Sheet| sheet.next.is_none() && !sheet.closed;
+        let sheet = self.news.wait_while(self.sheet(), idle);
+        sheet.unwrap_or_else(PoisonError::into_inner).next.take()
+    }
+
+    /// Lays back what could not be written, unless there is a newer one, and pauses. False: no
+    /// further attempt is worth it.
+    fn lay_back(&self, failed: Vec<Recollection>) -> bool {
+        let mut sheet = self.sheet();
+        if sheet.closed && sheet.next.is_none() {
+            return false;
+        }
+        sheet.next.get_or_insert(failed);
+        drop(self.news.wait_timeout_while(sheet, RETRY, |sheet| !sheet.closed));
+        true
+    }
+}
+
+impl Keeper {
+    /// Begins. `kept`: what is written already. Fails only if no thread can be had.
+    pub fn start(
+        kept: Vec<Recollection>,
+        write: impl FnMut(Vec<Recollection>) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Self> {
+        let desk = Arc::new(Desk::default());
+        let (tell_end, ended) = sync_channel(1);
+        let shared = Arc::clone(&desk);
+        thread::Builder::new().name("state".into()).spawn(move || {
+            work(&shared, write);
+            let _ = tell_end.send(()); // nobody waits for it any more
+        })?;
+        Ok(Self { desk, last: kept, ended })
+    }
+
+    /// Has this written, if it is another than the last. Never waits.
+    pub fn keep(&mut self, leaks: Vec<Recollection>) {
+        if leaks != self.last {
+            self.last.clone_from(&leaks);
+            self.desk.sheet().next = Some(leaks);
+            self.desk.news.notify_one();
+        }
+    }
+
+    /// Has the last one written; waits for the disk no longer than this. False: it is too slow.
+    pub fn end(self, patience: Duration) -> bool {
+        self.desk.sheet().closed = true;
+        self.desk.news.notify_one();
+        let in_time = self.ended.recv_timeout(patience) != Err(RecvTimeoutError::Timeout);
+        if !in_time {
+            warn!("the disk is too slow: since when leaks are observed may not be kept");
+        }
+        in_time
+    }
+}
+
+fn work(desk: &Desk, mut write: impl FnMut(Vec<Recollection>) -> io::Result<()>) {
+    let mut failing = false;
+    while let Some(leaks) = desk.wait() {
+        let Err(error) = write(leaks.clone()) else {
+            failing = false;
+            continue;
+        };
+        if failing {
+            debug!(%error, "since when leaks are observed still cannot be kept");
+        } else {
+            warn!(%error, "since when leaks are observed cannot be kept (--state-dir); trying on");
+        }
+        failing = true;
+        if !desk.lay_back(leaks) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{leak::LeakKey, time::BootTime};
+    use std::sync::mpsc::{channel, sync_channel};
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn leaks(observed: u64) -> Vec<Recollection> {
+        let key = LeakKey::Sandbox { id: "s".into() };
+        vec![Recollection { key, observed: BootTime(observed), since_start: false }]
+    }
+
+    #[test]
+    fn only_changes_are_written_and_of_those_that_wait_the_newest() {
+        let (begun, has_begun) = channel();
+        let (release, released) = sync_channel::<()>(0);
+        let mut keeper = Keeper::start(leaks(0), move |leaks| {
+            begun.send(leaks).unwrap();
+            released.recv().map_err(io::Error::other)
+        })
+        .unwrap();
+        keeper.keep(leaks(0));
+        keeper.keep(leaks(1));
+        keeper.keep(leaks(1));
+        assert_eq!(has_begun.recv().unwrap(), leaks(1));
+        // It hangs, and nobody waits for it.
+        keeper.keep(leaks(2));
+        keeper.keep(leaks(3));
+        release.send(()).unwrap();
+        assert_eq!(has_begun.recv().unwrap(), leaks(3));
+        release.send(()).unwrap();
+        assert!(keeper.end(LONG));
+        assert!(has_begun.recv().is_err(), "nothing else was written");
+    }
+
+    #[test]
+    fn the_last_one_is_written_at_the_end() {
+        let (wrote, written) = channel();
+        let write = move |leaks| wrote.send(leaks).map_err(io::Error::other);
+        let mut keeper = Keeper::start(Vec::new(), write).unwrap();
+        keeper.keep(leaks(1));
+        assert!(keeper.end(LONG));
+        assert_eq!(written.iter().last(), Some(leaks(1)));
+    }
+
+    #[test]
+    fn the_end_waits_for_no_disk_that_hangs() {
+        let (release, released) = sync_channel::<()>(0);
+        let write = move |_| released.recv().map_err(io::Error::other);
+        let mut keeper = Keeper::start(Vec::new(), write).unwrap();
+        keeper.keep(leaks(1));
+        assert!(!keeper.end(Duration::from_millis(20)));
+        drop(release);
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_tried_again() {
+        let (tried, tries) = channel();
+        let mut attempts = 0;
+        let mut keeper = Keeper::start(Vec::new(), move |leaks| {
+            tried.send(leaks).unwrap();
+            attempts += 1;
+            if attempts == 1 { Err(io::Error::other("full")) } else { Ok(()) }
+        })
+        .unwrap();
+        keeper.keep(leaks(1));
+        assert_eq!(tries.recv().unwrap(), leaks(1));
+        keeper.keep(leaks(2));
+        assert!(keeper.end(LONG), "the pause between the attempts ends with the agent");
+        assert_eq!(tries.iter().collect::<Vec<_>>(), [leaks(2)]);
+    }
+}
