@@ -164,7 +164,8 @@ impl Looked {
 pub fn survey(host: &Host) -> HostSurvey {
     let mut looked = Looked::begin();
     if let Some(table) = looked.seen(Part::Processes, Table::read(host)) {
-        looked.survey.shims = looked.list(Part::Shims, shims::shims(host, &table));
+        let shims = shims::shims(&table, shims::ours(host, &table));
+        looked.survey.shims = looked.list(Part::Shims, shims);
         let namespaces = netns::namespaces(host, &table);
         looked.survey.netns = looked.list(Part::NetworkNamespaces, namespaces);
     }

@@ -240,7 +240,7 @@ async fn look(mut host: Host, patience: Patience) -> Seen {
     if let Some((table, _)) = &processes {
         let (one, other) = (Arc::clone(table), Arc::clone(table));
         let (shims, netns) = tokio::join!(
-            in_time(&patience, &host, move |host| shims::shims(host, &one)),
+            in_time(&patience, &host, move |host| shims::shims(&one, shims::ours(host, &one))),
             in_time(&patience, &host, move |host| netns::namespaces(host, &other)),
         );
         looked.survey.shims = looked.list(Part::Shims, shims);

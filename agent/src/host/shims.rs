@@ -12,6 +12,12 @@
 //!   are known: by path, or, where the agent sees the socket elsewhere, by inode;
 //! - and one of the latter two is known to hold.
 //!
+//! Of containerd's the CRI plugin made only those whose bundle says so: `ctr -n k8s.io run` and
+//! `nerdctl -n k8s.io run` use the same namespace, and the CRI never lists what they start. A shim's
+//! working directory is its bundle, wherever the runtime's state is kept. Where the runtime has
+//! removed it, the shim is left over by definition; an id as the CRI plugin makes them is the only
+//! word then, for `nerdctl` makes the same. What else cannot be read is left out.
+//!
 //! containerd's shims of before 1.4 (`containerd-shim -workdir …`) do not say whom they serve and
 //! are left out.
 
@@ -24,27 +30,55 @@ use std::{
     fs::File,
     io::{self, Read},
     os::unix::ffi::OsStrExt,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// containerd's namespace of the CRI plugin: `pkg/cri/constants`, `K8sContainerdNamespace`.
 const NAMESPACE: &[u8] = b"k8s.io";
 /// What begins the name that CRI-O gives a container: the kubelet's `k8s_NAME_POD_NAMESPACE_…`.
 const CONTAINER_NAME: &[u8] = b"k8s_";
+/// The annotation that the CRI plugin gives each sandbox and container: containerd's
+/// `pkg/cri/annotations`, `ContainerType`.
+const CRI_MADE: &[u8] = b"\"io.kubernetes.cri.container-type\"";
+/// The longest `config.json` that is looked at: one has some ten kilobytes.
+const MAX_CONFIG: u64 = 2 << 20;
 /// The longest command line that is looked at: a shim's is some hundred bytes.
 const MAX_COMMAND: u64 = 64 << 10;
 
-/// This runtime's shims.
-pub(super) fn shims(host: &Host, table: &Table) -> Result<Bounded<Shim>, Blind> {
+/// The shims that the CRI should know of.
+pub(super) fn shims(table: &Table, ours: Result<Vec<Own>, Blind>) -> Result<Bounded<Shim>, Blind> {
     let children = table.children();
+    let mut found = Bounded::default();
+    for Own { kind, shim, bundle } in ours? {
+        let children = children.get(&shim.process.pid).copied().unwrap_or_default();
+        if kind == Kind::Conmon || is_made_for_cri(&bundle, &shim.id)? {
+            found.push(Shim { children, ..shim });
+        }
+    }
+    Ok(found)
+}
+
+/// A shim of this runtime, for whatever.
+#[derive(Clone, Debug)]
+pub(super) struct Own {
+    kind: Kind,
+    /// Its children are not counted yet.
+    shim: Shim,
+    /// Its working directory, as a link in /proc.
+    bundle: PathBuf,
+}
+
+/// This runtime's shims.
+pub(super) fn ours(host: &Host, table: &Table) -> Result<Vec<Own>, Blind> {
     let mount_namespace = |pid| table.namespace(pid, "mnt").ok();
     let runtimes = host.runtime.filter(|r| table.has(*r)).and_then(|r| mount_namespace(r.pid));
     let mut sockets = BTreeMap::new();
-    let mut found = Bounded::default();
+    let mut found = Vec::new();
     for (pid, process) in table.living() {
         let Some(kind) = Kind::of(&process.comm) else { continue };
+        let proc = host.root.join(format!("proc/{pid}"));
         // Gone, or gone and its number used again: the next look will not find it.
-        let Ok(command) = command(&host.root.join(format!("proc/{pid}/cmdline"))) else { continue };
+        let Ok(command) = read_at_most(&proc.join("cmdline"), MAX_COMMAND) else { continue };
         let Some(served) = kind.served(&command) else { continue };
         let in_namespace = runtimes.zip(mount_namespace(pid)).map(|(ours, its)| ours == its);
         let at_socket = served.address.and_then(|address| {
@@ -54,15 +88,45 @@ pub(super) fn shims(host: &Host, table: &Table) -> Result<Bounded<Shim>, Blind> 
             (Some(false), _) | (_, Some(false)) => {}
             (None, None) if host.runtime.is_none() => return Err(Blind::NoRuntime),
             (None, None) => return Err(Blind::NamespacesDenied),
-            (Some(true), _) | (_, Some(true)) => found.push(Shim {
-                process: DaemonProcess { pid, started: process.started },
-                comm: process.comm.clone(),
-                id: String::from_utf8_lossy(served.id).into_owned(),
-                children: children.get(&pid).copied().unwrap_or_default(),
+            (Some(true), _) | (_, Some(true)) => found.push(Own {
+                kind,
+                shim: Shim {
+                    process: DaemonProcess { pid, started: process.started },
+                    comm: process.comm.clone(),
+                    id: String::from_utf8_lossy(served.id).into_owned(),
+                    children: 0,
+                },
+                bundle: proc.join("cwd"),
             }),
         }
     }
     Ok(found)
+}
+
+/// Whether the CRI plugin made the container of this bundle, or, where nothing is left of it, may
+/// have.
+fn is_made_for_cri(bundle: &Path, id: &str) -> Result<bool, Blind> {
+    match read_at_most(&bundle.join("config.json"), MAX_CONFIG) {
+        Ok(config) => Ok(config.windows(CRI_MADE.len()).any(|word| word == CRI_MADE)),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(Blind::NamespacesDenied)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(is_cri_id(id) && is_removed(bundle))
+        }
+        Err(_) => Ok(false),
+    }
+}
+
+/// The directory that a link in /proc leads to has no name any more. (`fs/d_path.c`, `d_path`)
+fn is_removed(link: &Path) -> bool {
+    std::fs::read_link(link)
+        .is_ok_and(|target| target.as_os_str().as_bytes().ends_with(b" (deleted)"))
+}
+
+/// containerd's `internal/cri/util`, `GenerateID`.
+fn is_cri_id(id: &str) -> bool {
+    id.len() == 64 && id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// The two that there are.
@@ -125,10 +189,10 @@ fn value<'a>(words: &[&'a [u8]], name: &[u8]) -> Option<&'a [u8]> {
     })
 }
 
-fn command(path: &Path) -> io::Result<Vec<u8>> {
-    let mut command = Vec::new();
-    File::open(path)?.take(MAX_COMMAND).read_to_end(&mut command)?;
-    Ok(command)
+fn read_at_most(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(path)?.take(bytes).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// Whether the socket of this path on the host is the one that the CRI is spoken on. `None`: the
@@ -157,6 +221,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     const ID: &str = "0123456789abcdef";
+    const CRI: &str = r#"{"annotations":{"io.kubernetes.cri.container-type":"sandbox"}}"#;
 
     fn words(text: &str) -> Vec<u8> {
         text.replace(' ', "\0").replace("{id}", ID).into_bytes()
@@ -225,15 +290,20 @@ mod tests {
             fake.process(pid, comm, 1, u64::from(pid));
             fake.namespace(pid, "mnt", namespace);
             fake.file(&format!("proc/{pid}/cmdline"), String::from_utf8(words(&command)).unwrap());
+            fake.file(&format!("proc/{pid}/cwd/config.json"), CRI);
         }
         fake.host.runtime = Some(DaemonProcess { pid: 10, started: 10 });
         fake.host.socket = Some("/run/ours.sock".into());
         fake
     }
 
+    fn found(host: &Host) -> Result<Bounded<Shim>, Blind> {
+        let table = Table::read(host).unwrap();
+        shims(&table, ours(host, &table))
+    }
+
     fn pids(host: &Host) -> Vec<u32> {
-        let found = shims(host, &Table::read(host).unwrap()).unwrap();
-        found.list.iter().map(|shim| shim.process.pid).collect()
+        found(host).unwrap().list.iter().map(|shim| shim.process.pid).collect()
     }
 
     #[test]
@@ -243,8 +313,36 @@ mod tests {
         fake.host.socket = None;
         assert_eq!(pids(&fake.host), [11, 13, 14], "which of two sockets is not known");
         let blind = Host { runtime: None, ..fake.host.clone() };
-        let table = Table::read(&blind).unwrap();
-        assert!(matches!(shims(&blind, &table), Err(Blind::NoRuntime)));
+        assert!(matches!(found(&blind), Err(Blind::NoRuntime)));
+    }
+
+    /// `ctr -n k8s.io run`, and bundles of which nothing is left.
+    #[test]
+    fn what_the_cri_plugin_did_not_make_is_left_out() {
+        let fake = Fake::new();
+        let id = ID.repeat(4);
+        let bundle = |name: &str| fake.host.root.join(name);
+        let padding = " ".repeat(usize::try_from(MAX_CONFIG).unwrap());
+        for (name, config, expected) in [
+            ("cri", CRI.to_owned(), true),
+            ("ctr", r#"{"annotations":{"nerdctl/name":"io.kubernetes.cri"}}"#.into(), false),
+            ("empty", String::new(), false),
+            ("endless", padding + CRI, false),
+        ] {
+            fake.file(&format!("{name}/config.json"), config);
+            assert_eq!(is_made_for_cri(&bundle(name), &id).unwrap(), expected, "{name}");
+        }
+        std::fs::create_dir(bundle("bare")).unwrap();
+        std::os::unix::fs::symlink(bundle("bare"), bundle("cwd")).unwrap();
+        assert!(!is_made_for_cri(&bundle("cwd"), &id).unwrap(), "it is there, without a config");
+        // As the kernel writes it.
+        let gone = format!("{} (deleted)", bundle("gone").display());
+        std::os::unix::fs::symlink(gone, bundle("gone-cwd")).unwrap();
+        assert!(is_made_for_cri(&bundle("gone-cwd"), &id).unwrap());
+        for other in ["web", &id[1..], &id.to_uppercase(), ""] {
+            assert!(!is_made_for_cri(&bundle("gone-cwd"), other).unwrap(), "{other:?}");
+        }
+        assert!(!is_made_for_cri(&bundle("no-process"), &id).unwrap());
     }
 
     #[test]
@@ -254,7 +352,7 @@ mod tests {
         fake.process(21, "app", 11, 210);
         fake.task(22, "dead", 'Z', 11, 220);
         fake.process(23, "child", 21, 230);
-        let found = shims(&fake.host, &Table::read(&fake.host).unwrap()).unwrap();
+        let found = found(&fake.host).unwrap();
         let expected = Shim {
             process: DaemonProcess { pid: 11, started: 11 },
             comm: "containerd-shim".into(),
