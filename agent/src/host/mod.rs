@@ -78,6 +78,12 @@ enum Blind {
     /// Nothing tells our shims from others.
     #[error("the runtime's process is not known: its shims cannot be told from another's")]
     NoRuntime,
+    /// No living pod tells our kubelet's cgroups from another's.
+    #[error(
+        "of {0} trees of pods' cgroups none is known to be this kubelet's: that shows as soon as \
+         one of its pods runs and the agent sees the host's processes (hostPID: true)"
+    )]
+    NobodysPods(usize),
     /// No process tells.
     #[error("no process tells what is mounted on the host")]
     NoMounts,
@@ -164,12 +170,12 @@ impl Looked {
 pub fn survey(host: &Host) -> HostSurvey {
     let mut looked = Looked::begin();
     if let Some(table) = looked.seen(Part::Processes, Table::read(host)) {
-        let shims = shims::shims(&table, shims::ours(host, &table));
-        looked.survey.shims = looked.list(Part::Shims, shims);
+        looked.survey.shims =
+            looked.list(Part::Shims, shims::shims(&table, shims::ours(host, &table)));
         let namespaces = netns::namespaces(host, &table);
         looked.survey.netns = looked.list(Part::NetworkNamespaces, namespaces);
+        looked.survey.pod_cgroups = looked.list(Part::PodCgroups, pods::cgroups(host, &table));
     }
-    looked.survey.pod_cgroups = looked.list(Part::PodCgroups, pods::cgroups(host));
     looked.survey.volumes = looked.list(Part::Volumes, mounts::volumes(host));
     for (part, why) in &looked.troubles {
         warn!(?part, %why, "a part of the host cannot be looked at");
@@ -217,7 +223,7 @@ mod tests {
         fake.file("proc/1/mountinfo", "22 1 8:1 / / rw - ext4 /dev/vda1 rw\n");
         let blind = survey(&fake.host);
         assert_eq!((blind.shims, blind.netns), (None, None), "not the host's /proc");
-        assert_eq!((blind.pod_cgroups, blind.volumes), (Some(vec![]), Some(vec![])));
+        assert_eq!((blind.pod_cgroups, blind.volumes), (None, Some(vec![])));
         assert_eq!(kubelet(&fake.host), DaemonState::Unknown);
         fake.kthreadd();
         fake.host.cgroup_root = "/nonexistent".into();

@@ -63,7 +63,7 @@ pub(super) fn shims(table: &Table, ours: Result<Vec<Own>, Blind>) -> Result<Boun
 pub(super) struct Own {
     kind: Kind,
     /// Its children are not counted yet.
-    shim: Shim,
+    pub(super) shim: Shim,
     /// Its working directory, as a link in /proc.
     bundle: PathBuf,
 }
@@ -101,6 +101,11 @@ pub(super) fn ours(host: &Host, table: &Table) -> Result<Vec<Own>, Blind> {
         }
     }
     Ok(found)
+}
+
+/// A process of this name serves containers, whosesoever.
+pub(super) fn is_a_shim(comm: &str) -> bool {
+    Kind::of(comm).is_some()
 }
 
 /// Whether the CRI plugin made the container of this bundle, or, where nothing is left of it, may

@@ -72,6 +72,10 @@ impl Table {
         self.processes.iter().map(|(pid, process)| (*pid, process))
     }
 
+    pub(super) fn get(&self, pid: u32) -> Option<&Process> {
+        self.processes.get(&pid)
+    }
+
     /// It is there and has not ended.
     pub(super) fn has(&self, daemon: DaemonProcess) -> bool {
         self.processes

@@ -81,7 +81,7 @@ pub struct HostSurvey {
     /// Network namespaces that a runtime made (`/run/netns/cni-…`, or a bare UUID for CRI-O).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<Vec<NetNamespace>>,
-    /// Pods' cgroups.
+    /// Cgroups of this kubelet's pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_cgroups: Option<Vec<PodCgroup>>,
     /// Mounts below pods' directories of the kubelet.
