@@ -473,6 +473,13 @@ impl Runtime {
     }
 }
 
+impl Sandbox {
+    /// The last answer did not have it: it may be gone.
+    pub fn is_missing(&self) -> bool {
+        self.missing.is_some()
+    }
+}
+
 impl Container {
     /// When the runtime was last asked for a list that showed it.
     pub fn last_listed(&self) -> BootTime {

@@ -82,10 +82,11 @@ fn left_behind(node: &Node) -> BTreeSet<LeakKey> {
 
 fn happens(node: &mut Node, event: Event) {
     match event {
-        Event::Run(n) if !node.sandboxes.contains_key(&ids(n).1) => {
+        // No runtime gives the same id twice.
+        Event::Run(n) if node.is_new(n) => {
             node.run(n);
         }
-        Event::RunStatic(n) if !node.sandboxes.contains_key(&ids(n).1) => {
+        Event::RunStatic(n) if node.is_new(n) => {
             node.sandboxes.insert(ids(n).1, of_file(sandbox(n, true)));
         }
         Event::Stop(n) if node.sandboxes.contains_key(&ids(n).1) => {

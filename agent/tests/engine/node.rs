@@ -34,6 +34,7 @@ pub(crate) struct Node {
     pub(crate) sandboxes: BTreeMap<SandboxId, CriSandbox>,
     pub(crate) containers: Vec<CriContainer>,
     pub(crate) networks: BTreeMap<SandboxId, SandboxNetwork>,
+    collected: BTreeSet<u64>,
     pub(crate) survey: HostSurvey,
     pub(crate) kubelet: DaemonState,
     pub(crate) boot_id: &'static str,
@@ -69,6 +70,7 @@ impl Node {
             sandboxes: BTreeMap::new(),
             containers: Vec::new(),
             networks: BTreeMap::new(),
+            collected: BTreeSet::new(),
             survey: HostSurvey::default(),
             kubelet: DaemonState::Running { process },
             boot_id: "b",
@@ -124,10 +126,16 @@ impl Node {
         self
     }
 
+    /// It has never had a sandbox.
+    pub(crate) fn is_new(&self, n: u64) -> bool {
+        !self.sandboxes.contains_key(&ids(n).1) && !self.collected.contains(&n)
+    }
+
     /// All of it goes, whatever it was.
     pub(crate) fn stop_and_collect(&mut self, n: u64) {
         if self.sandboxes.contains_key(&ids(n).1) {
             self.stop(n).collect(n);
+            self.collected.insert(n);
         }
     }
 

@@ -11,6 +11,7 @@ use crate::domain::{
         StuckReason,
     },
     observation::{Observation, PodRef, Source},
+    runtime::Sandbox,
     time::BootTime,
 };
 use std::{
@@ -258,7 +259,8 @@ impl Docket {
             // Of the host a look is needed that is younger than the suspicion.
             let seen_since = suspect.class.orphan().is_none()
                 || surveyed.is_some_and(|asked| asked > suspect.first);
-            if watched.saturating_sub(suspect.from) < threshold || !seen_since {
+            let in_doubt = !seen_since || is_missing(facts, key);
+            if watched.saturating_sub(suspect.from) < threshold || in_doubt {
                 continue;
             }
             let needed = suspect.needs(key);
@@ -461,6 +463,12 @@ fn pod_of(facts: &Facts<'_>, key: &LeakKey) -> Option<PodRef> {
 fn in_short(leak: Leak) -> Leak {
     let cause = LikelyCause { sentence: String::new(), ..leak.cause };
     Leak { cause, evidence: Vec::new(), remedy: Vec::new(), ..leak }
+}
+
+/// It may just have gone.
+fn is_missing(facts: &Facts<'_>, key: &LeakKey) -> bool {
+    let LeakKey::Sandbox { id } = key else { return false };
+    facts.of.runtime.sandbox(id).is_some_and(Sandbox::is_missing)
 }
 
 /// What it names is no longer there, whatever else is or is not known.
