@@ -2,6 +2,8 @@
 //! and what the kernel tells waits in its rings.
 
 mod log;
+mod outputs;
+mod record;
 
 use crate::{
     clock,
@@ -11,7 +13,7 @@ use crate::{
         engine::{Engine, Settings},
         input::{CriEvent, Input, Received},
         leak::{Leak, Recollection},
-        observation::{Observation, ProcessesWanted},
+        observation::Observation,
         time::Anchor,
     },
     health::Health,
@@ -21,13 +23,15 @@ use crate::{
     kernel, kube,
     leaks::Standing,
     memory,
-    metrics::{Adapter, Metrics, SourceCounters},
+    metrics::{Metrics, SourceCounters},
     patience::Patience,
     procfs,
     recording::{self, Recorder},
     state::{Keeper, State},
 };
 use anyhow::Context;
+use outputs::Outputs;
+use record::Record;
 use std::{
     future::Future,
     path::PathBuf,
@@ -185,47 +189,6 @@ async fn start_kernel(options: kernel::Options) -> anyhow::Result<kernel::Kernel
     Ok(kernel)
 }
 
-/// A recording whose file is there: before anything is attached, so that a wrong path is refused
-/// in time.
-struct Record {
-    options: recording::Options,
-    file: std::fs::File,
-}
-
-impl Record {
-    fn prepare(options: recording::Options) -> anyhow::Result<Self> {
-        let path = options.file.display();
-        let file = recording::create(&options.file).with_context(|| {
-            format!(
-                "cannot record into {path}: make its directory, or choose another file with \
-                 --record"
-            )
-        })?;
-        info!(file = %path, limit = options.limit, "recording");
-        Ok(Self { options, file })
-    }
-
-    fn start(
-        self,
-        settings: &Settings,
-        kernel: &kernel::StartReport,
-        shared: &Shared,
-    ) -> anyhow::Result<Recorder> {
-        let host = rustix::system::uname();
-        let node = recording::Node {
-            kernel: host.release().to_string_lossy().into_owned(),
-            machine: host.machine().to_string_lossy().into_owned(),
-            hierarchy: kernel.hierarchy.clone(),
-            hooks: kernel.hooks.iter().map(|(hook, how)| ((*hook).into(), how.is_ok())).collect(),
-        };
-        let header = recording::Header::new(settings, node);
-        let counters = Arc::new(recording::Counters::default());
-        shared.metrics.watch_recording(counters.clone());
-        Recorder::start(self.file, header, self.options.limit, counters)
-            .context("no thread can be had for the recording")
-    }
-}
-
 /// Says on the log why `run` failed, with every reason down to the first.
 pub fn log_failure(failure: &anyhow::Error) {
     tracing::error!("{failure:#}");
@@ -259,22 +222,12 @@ struct Adapters {
     tasks: JoinSet<(&'static str, anyhow::Result<()>)>,
 }
 
-/// The ways to ask the adapters.
-struct Outputs {
-    cri: mpsc::Sender<cri::Request>,
-    kernel: mpsc::Sender<kernel::Command>,
-    proc: mpsc::Sender<ProcessesWanted>,
-    host: mpsc::Sender<host::Request>,
-    /// `None`: without the apiserver.
-    api: Option<mpsc::Sender<kube::Request>>,
-}
-
 impl Adapters {
     fn start(
         kernel: kernel::Kernel,
         mut sources: Sources,
         leaks: &Leaks,
-        shared: &Shared,
+        shared: &Arc<Shared>,
     ) -> (Self, mpsc::Receiver<Received>, Outputs) {
         let (to, inputs) = mpsc::channel(INPUTS);
         let (cri_requests, from_cri_requests) = mpsc::channel(REQUESTS);
@@ -317,8 +270,14 @@ impl Adapters {
             adapters.spawn("api", kube::run(options, to, from_api_requests));
             api_requests
         });
-        let outputs =
-            Outputs { cri: cri_requests, kernel: commands, proc: looks, host: host_requests, api };
+        let outputs = Outputs {
+            cri: cri_requests,
+            kernel: commands,
+            proc: looks,
+            host: host_requests,
+            api,
+            shared: Arc::clone(shared),
+        };
         (adapters, inputs, outputs)
     }
 
@@ -444,10 +403,10 @@ impl EventLoop {
             warn!(kind = %loss.kind, count = loss.count, "evidence was lost");
         }
         if let Input::Cri(CriEvent::ContainerCgroup { cgroup, .. }) = &received.input {
-            self.command(kernel::Command::Watch { cgroup: *cgroup });
+            self.outputs.kernel(kernel::Command::Watch { cgroup: *cgroup });
         }
         if let Input::Cri(CriEvent::Connected { process: Some(process), .. }) = &received.input {
-            self.survey(host::Request::Runtime(*process));
+            self.outputs.host(host::Request::Runtime(*process));
         }
         let received = Received { input: recording::harmless(received.input), ..received };
         if let Some(recorder) = &mut self.recorder {
@@ -473,21 +432,25 @@ impl EventLoop {
                 debug!(pod = account.pod.name, ?reason, "amended");
                 lock(&self.shared.history).put(*account, true);
             }
-            Observation::PodTerminating { sandboxes } => self.ask(cri::Request::Hurry(sandboxes)),
-            Observation::PodSettled { sandboxes } => self.ask(cri::Request::Relax(sandboxes)),
-            Observation::LookNow { sandbox } => self.ask(cri::Request::LookNow(sandbox)),
+            Observation::PodTerminating { sandboxes } => {
+                self.outputs.cri(cri::Request::Hurry(sandboxes))
+            }
+            Observation::PodSettled { sandboxes } => {
+                self.outputs.cri(cri::Request::Relax(sandboxes))
+            }
+            Observation::LookNow { sandbox } => self.outputs.cri(cri::Request::LookNow(sandbox)),
             Observation::CgroupWanted { container } => {
-                self.ask(cri::Request::FindCgroup(container));
+                self.outputs.cri(cri::Request::FindCgroup(container));
             }
             Observation::StopSignalLearned { cgroup, signal } => {
-                self.command(kernel::Command::AllowSignal { cgroup, signal });
+                self.outputs.kernel(kernel::Command::AllowSignal { cgroup, signal });
             }
-            Observation::ProcessesWanted(wanted) => self.look(wanted),
+            Observation::ProcessesWanted(wanted) => self.outputs.proc(wanted),
             Observation::Unkillable(holdout) => log::holdout(&holdout),
             Observation::SandboxStatusWanted(sandbox) => {
-                self.ask(cri::Request::SandboxStatus(sandbox));
+                self.outputs.cri(cri::Request::SandboxStatus(sandbox));
             }
-            Observation::PodsWanted(pods) => self.check(kube::Request::Check(pods)),
+            Observation::PodsWanted(pods) => self.outputs.api(kube::Request::Check(pods)),
             Observation::LeakFound(leak) => {
                 self.log_leak(&leak, false);
                 lock(&self.shared.leaks).put(leak);
@@ -497,39 +460,6 @@ impl EventLoop {
                 self.log_leak(&leak, true);
                 lock(&self.shared.leaks).gone(&leak.key);
             }
-        }
-    }
-
-    /// Never waits: the adapter may be waiting for this loop.
-    fn ask(&self, request: cri::Request) {
-        if self.outputs.cri.try_send(request).is_err() {
-            self.shared.metrics.request_dropped(Adapter::Cri);
-        }
-    }
-
-    fn look(&self, wanted: ProcessesWanted) {
-        if self.outputs.proc.try_send(wanted).is_err() {
-            self.shared.metrics.request_dropped(Adapter::Proc);
-        }
-    }
-
-    fn survey(&self, request: host::Request) {
-        if self.outputs.host.try_send(request).is_err() {
-            self.shared.metrics.request_dropped(Adapter::Host);
-        }
-    }
-
-    /// Without an apiserver there is nobody to ask, and no answer.
-    fn check(&self, request: kube::Request) {
-        let api = self.outputs.api.as_ref();
-        if api.is_some_and(|api| api.try_send(request).is_err()) {
-            self.shared.metrics.request_dropped(Adapter::Api);
-        }
-    }
-
-    fn command(&self, command: kernel::Command) {
-        if self.outputs.kernel.try_send(command).is_err() {
-            self.shared.metrics.request_dropped(Adapter::Kernel);
         }
     }
 }

@@ -1,0 +1,52 @@
+//! The recording, from the flag to the thread that writes.
+
+use crate::{
+    domain::engine::Settings,
+    http::Shared,
+    kernel,
+    recording::{self, Recorder},
+};
+use anyhow::Context;
+use std::sync::Arc;
+use tracing::info;
+
+/// A recording whose file is there: before anything is attached, so that a wrong path is refused
+/// in time.
+pub(super) struct Record {
+    options: recording::Options,
+    file: std::fs::File,
+}
+
+impl Record {
+    pub(super) fn prepare(options: recording::Options) -> anyhow::Result<Self> {
+        let path = options.file.display();
+        let file = recording::create(&options.file).with_context(|| {
+            format!(
+                "cannot record into {path}: make its directory, or choose another file with \
+                 --record"
+            )
+        })?;
+        info!(file = %path, limit = options.limit, "recording");
+        Ok(Self { options, file })
+    }
+
+    pub(super) fn start(
+        self,
+        settings: &Settings,
+        kernel: &kernel::StartReport,
+        shared: &Shared,
+    ) -> anyhow::Result<Recorder> {
+        let host = rustix::system::uname();
+        let node = recording::Node {
+            kernel: host.release().to_string_lossy().into_owned(),
+            machine: host.machine().to_string_lossy().into_owned(),
+            hierarchy: kernel.hierarchy.clone(),
+            hooks: kernel.hooks.iter().map(|(hook, how)| ((*hook).into(), how.is_ok())).collect(),
+        };
+        let header = recording::Header::new(settings, node);
+        let counters = Arc::new(recording::Counters::default());
+        shared.metrics.watch_recording(counters.clone());
+        Recorder::start(self.file, header, self.options.limit, counters)
+            .context("no thread can be had for the recording")
+    }
+}
