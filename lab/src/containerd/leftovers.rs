@@ -67,23 +67,8 @@ pub(super) fn remove(work: &Path) -> Result<()> {
         .all()
         .map(|root| root.join(parent.trim_start_matches('/')))
         .collect();
-    let deadline = Instant::now() + GONE_WITHIN;
-    loop {
-        // The daemon and the shims first: they would report and restart what dies below them.
-        let mut alive = kill_members(work)?;
-        for cgroup in &cgroups {
-            alive += kill_cgroup(cgroup)?;
-        }
-        let left: Vec<&PathBuf> =
-            cgroups.iter().filter(|cgroup| remove_cgroup(cgroup).is_err()).collect();
-        if alive == 0 && left.is_empty() {
-            break;
-        }
-        if Instant::now() > deadline {
-            bail!("{alive} processes and the cgroups {left:?} of the lab do not go away");
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
+    // The daemon and the shims first: they would report and restart what dies below them.
+    end(|| kill_members(work), &cgroups)?;
     for name in ["run", "lib", "containerd.toml", "containerd.log"] {
         let path = work.join(name);
         let removed =
@@ -91,6 +76,32 @@ pub(super) fn remove(work: &Path) -> Result<()> {
         absent_is_fine(removed).with_context(|| format!("cannot remove {}", path.display()))?;
     }
     Ok(())
+}
+
+/// Kills all that is in a cgroup or below it, and removes it.
+pub(super) fn end_cgroup(cgroup: &Path) -> Result<()> {
+    end(|| Ok(0), &[cgroup.to_path_buf()])
+}
+
+/// Kills the processes that are outside of all cgroups, then those in them, until none is left, and
+/// removes the cgroups.
+fn end(outside: impl Fn() -> Result<usize>, cgroups: &[PathBuf]) -> Result<()> {
+    let deadline = Instant::now() + GONE_WITHIN;
+    loop {
+        let mut alive = outside()?;
+        for cgroup in cgroups {
+            alive += kill_cgroup(cgroup)?;
+        }
+        let left: Vec<&PathBuf> =
+            cgroups.iter().filter(|cgroup| remove_cgroup(cgroup).is_err()).collect();
+        if alive == 0 && left.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!("{alive} processes and the cgroups {left:?} of the lab do not go away");
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Removes the lock and, if nothing else is in it, the work directory. The caller holds the lock.
@@ -109,12 +120,17 @@ fn kill_members(work: &Path) -> Result<usize> {
         stat(format!("/proc/{pid}/root/run"))
             .is_ok_and(|seen| (seen.st_dev, seen.st_ino) == (run.st_dev, run.st_ino))
     };
+    kill_all(is_member)
+}
+
+/// Kills all processes of which that is true; how many there were.
+pub(super) fn kill_all(is_meant: impl Fn(i32) -> bool) -> Result<usize> {
     let mut killed = 0;
     for entry in fs::read_dir("/proc").context("cannot read /proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        if is_member(pid) && kill(pid, || is_member(pid))? {
+        if is_meant(pid) && kill(pid, || is_meant(pid))? {
             killed += 1;
         }
     }

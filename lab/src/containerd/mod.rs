@@ -22,12 +22,14 @@
 
 mod config;
 mod find;
+mod forgotten;
 mod leftovers;
 mod namespace;
 mod network;
 mod process;
 
 pub use find::{find, version};
+pub use forgotten::{KeptNetwork, Orphans};
 pub use leftovers::clean_up;
 
 use anyhow::{Context, Result, bail, ensure};

@@ -87,6 +87,9 @@ pub enum Act {
     RunKubelet(&'static str),
     /// What no bug of the lab's kubelet leaves behind is left by hand.
     Leave(Remnant),
+    /// While the runtime is dead, the bundles of the pod's sandboxes and containers are lost: their
+    /// shims live on, and the next runtime does not find them.
+    LoseBundles,
     /// Somebody removes the pod's sandboxes (`crictl rmp -f`).
     RemoveSandboxes,
     /// Somebody takes the pod's finalizers away (`kubectl patch`).
@@ -119,6 +122,8 @@ pub enum Remnant {
         /// With a process in it.
         busy: bool,
     },
+    /// A network namespace of no sandbox, with no process in it.
+    Netns,
 }
 
 /// What of the agent's flags a scenario is about.

@@ -29,18 +29,13 @@ const FINDINGS: Excluded<FindingKind> = &[
     ),
 ];
 
-const LEAK_CLASSES: Excluded<LeakClass> = &[
-    (
-        LeakClass::NotreadySuperseded,
-        "the lab's collector removes it within a second, as the real one does within a minute",
-    ),
-    (LeakClass::OrphanShim, "needs a runtime that has forgotten a sandbox: the engine's tests"),
-    (LeakClass::OrphanNetns, "needs a runtime that has forgotten a sandbox: the engine's tests"),
-];
+const LEAK_CLASSES: Excluded<LeakClass> = &[(
+    LeakClass::NotreadySuperseded,
+    "the lab's collector removes it within a second, as the real one does within a minute",
+)];
 const LEAK_CAUSES: Excluded<LeakCause> = &[
     (LeakCause::RuntimeRestarted, "concluded of kubelets without the bugs only: a replay shows it"),
     (LeakCause::VolumeBusy, "the lab's pods have no volumes but the host's paths"),
-    (LeakCause::RuntimeForgot, "needs a runtime that has forgotten a sandbox"),
     (LeakCause::KubeletDown, "the lab's kubelet lives in the lab's own process"),
     (LeakCause::RuntimeFailing, "needs a runtime that cannot kill"),
 ];

@@ -133,6 +133,20 @@ fn by_hand() -> Vec<Draft> {
             .shows("The cgroup of a pod that is not there, and a process that keeps it.")
             .after(Duration::ZERO, Act::Leave(Remnant::PodCgroup { busy: true }))
             .leaks(orphan(LeakClass::OrphanPodCgroup, LeakCause::ProcessesRemain, [Holding::Cgroup, Holding::Pids])),
+        nobody("orphan-shim")
+            .shows("The runtime is killed and loses a sandbox's bundle: its shim, and all under it, run on, and nobody knows of them.")
+            .after(Duration::ZERO, Act::Leave(Remnant::RunningSandbox))
+            .after(Duration::ZERO, Act::KillRuntime)
+            .after(Duration::ZERO, Act::LoseBundles)
+            .after(Duration::ZERO, Act::StartRuntime)
+            .after(Duration::ZERO, Act::RemoveSandboxes)
+            .alone()
+            .leaks(orphan(LeakClass::OrphanShim, LeakCause::RuntimeForgot, [Holding::Pids]))
+            .leaks(orphan(LeakClass::OrphanPodCgroup, LeakCause::ProcessesRemain, [Holding::Cgroup, Holding::Pids])),
+        nobody("orphan-netns")
+            .shows("A network namespace that no sandbox claims, with nobody in it.")
+            .after(Duration::ZERO, Act::Leave(Remnant::Netns))
+            .leaks(orphan(LeakClass::OrphanNetns, LeakCause::RuntimeForgot, [Holding::Netns])),
         nobody("cleaned-up-by-hand")
             .shows("Somebody removes a leaked sandbox: it is not told any more.")
             .after(Duration::ZERO, Act::Leave(Remnant::RunningSandbox))

@@ -296,7 +296,16 @@ impl Lab {
                 hand.second_sandbox(pod, &object).await.map(|_| None)
             }
             Remnant::PodCgroup { busy } => hand.pod_cgroup(&pod.uid, busy).map(Some),
+            Remnant::Netns => {
+                let name = format!("cni-{}", uuid::Uuid::new_v4());
+                Ok(Some(Made::Netns(self.containerd.lock().await.keep_network(name)?)))
+            }
         }
+    }
+
+    /// The bundles of a pod's containers are lost; what undoes it ends what ran in them.
+    pub(crate) async fn lose_bundles(&self, pod: &PodId) -> anyhow::Result<Made> {
+        Ok(Made::Orphans(self.containerd.lock().await.lose_bundles(&pod.uid)?))
     }
 
     /// For what is done by hand.

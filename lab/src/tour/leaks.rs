@@ -117,6 +117,7 @@ impl Playing<'_> {
         }
         self.happens("the object is gone", |of| Ok(of.object().is_none())).await?;
         self.lab.hand().remove_sandboxes(&self.pod.uid).await?;
+        self.lab.hand().remove_cgroup(&self.pod.uid).await?;
         let gone = accounts.wait_for(|told| !told.leaks.values().any(|leak| self.things.own(leak)));
         tokio::time::timeout(TO_TELL_END, gone)
             .await

@@ -257,10 +257,22 @@ impl<'a> Playing<'a> {
             }
             Act::RunKubelet(version) => lab.run_kubelet(version),
             Act::Leave(remnant) => {
-                self.made.extend(lab.leave(remnant, &self.pod).await?);
+                if let Some(made) = lab.leave(remnant, &self.pod).await? {
+                    self.note_made(made);
+                }
                 Ok(())
             }
-            Act::RemoveSandboxes => lab.hand().remove_sandboxes(&self.pod.uid).await,
+            Act::LoseBundles => {
+                self.note_made(lab.lose_bundles(&self.pod).await?);
+                Ok(())
+            }
+            Act::RemoveSandboxes => {
+                lab.hand().remove_sandboxes(&self.pod.uid).await?;
+                if self.made.iter().any(|made| matches!(made, Made::Orphans(_))) {
+                    return Ok(()); // they are still in it
+                }
+                lab.hand().remove_cgroup(&self.pod.uid).await
+            }
             Act::RemoveFinalizers => lab.remove_finalizers(NAMESPACE, name),
             Act::FreezeForGood { container } => {
                 self.made.push(lab.freeze_for_good(&object()?, container).await?);
@@ -273,6 +285,11 @@ impl<'a> Playing<'a> {
                 watcher.context("the agent has not started")?.run(flags).await
             }
         }
+    }
+
+    fn note_made(&mut self, made: Made) {
+        made.names().into_iter().for_each(|name| self.things.insert(name));
+        self.made.push(made);
     }
 
     /// Takes away what was left by hand beside sandboxes.

@@ -2,6 +2,7 @@
 //! the host as the runtime and the kubelet would have. And how all of it is cleaned up again.
 
 use crate::{
+    containerd::{KeptNetwork, Orphans},
     image,
     kubelet::{
         Cri,
@@ -49,6 +50,21 @@ pub(crate) enum Made {
     Cgroup(String, Option<Child>),
     /// A v1 freezer.
     Freezer(PathBuf),
+    /// Shims that the runtime has lost, and what runs under them.
+    Orphans(Orphans),
+    /// A network namespace.
+    Netns(KeptNetwork),
+}
+
+impl Made {
+    /// The names by which it may be told as left behind, beside its pod's.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        match self {
+            Self::Cgroup(..) | Self::Freezer(_) => Vec::new(),
+            Self::Orphans(orphans) => orphans.ids().collect(),
+            Self::Netns(network) => vec![network.name()],
+        }
+    }
 }
 
 impl Hand {
@@ -118,7 +134,7 @@ impl Hand {
         all.into_iter().map(|sandbox| (sandbox.id, WallTime(sandbox.created_at))).collect()
     }
 
-    /// Removes a pod's sandboxes with all that is in them (`crictl rmp -f`), and its cgroup.
+    /// Removes a pod's sandboxes with all that is in them (`crictl rmp -f`).
     pub(crate) async fn remove_sandboxes(&self, uid: &str) -> anyhow::Result<()> {
         let mut cri = self.cri.clone();
         for sandbox in self.sandboxes(uid).await? {
@@ -135,6 +151,11 @@ impl Hand {
             let request = RemoveContainerRequest { container_id: container.id };
             gone_is_fine(cri.remove_container(request).await).context("RemoveContainer")?;
         }
+        Ok(())
+    }
+
+    /// Removes a pod's cgroup; nothing may be in it any more.
+    pub(crate) async fn remove_cgroup(&self, uid: &str) -> anyhow::Result<()> {
         self.cgroups.remove(&self.cgroup(uid)).await
     }
 
@@ -186,6 +207,10 @@ impl Hand {
                 }
                 self.cgroups.remove(&cgroup).await
             }
+            Made::Orphans(orphans) => {
+                tokio::task::spawn_blocking(move || orphans.end()).await.context("it panicked")?
+            }
+            Made::Netns(network) => network.remove(),
             Made::Freezer(group) => {
                 if !group.exists() {
                     return Ok(());
