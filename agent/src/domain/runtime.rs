@@ -113,10 +113,7 @@ impl Runtime {
             CriEvent::Connected { process, .. } => self.connect(at, process),
             CriEvent::Unreachable { error, code } => {
                 if self.connected || self.outages.is_empty() {
-                    if self.outages.len() >= MAX_OUTAGES {
-                        self.outages.remove(0);
-                    }
-                    self.outages.push(Outage { from: at, to: None, error, code, restarted: None });
+                    self.note(Outage { from: at, to: None, error, code, restarted: None });
                 }
                 self.connected = false;
             }
@@ -151,6 +148,13 @@ impl Runtime {
         touched
     }
 
+    fn note(&mut self, outage: Outage) {
+        if self.outages.len() >= MAX_OUTAGES {
+            self.outages.remove(0);
+        }
+        self.outages.push(outage);
+    }
+
     /// An answer without a new connection: a call had failed, the runtime was there all along.
     fn answered(&mut self, at: BootTime) {
         if let Some(outage) = self.outages.last_mut().filter(|o| o.to.is_none()) {
@@ -171,7 +175,7 @@ impl Runtime {
                 outage.restarted = restarted;
             }
             // Restarted so fast that no call failed.
-            _ if restarted == Some(true) => self.outages.push(Outage {
+            _ if restarted == Some(true) => self.note(Outage {
                 from: at,
                 to: Some(at),
                 error: "another process answers at the socket".into(),
