@@ -6,6 +6,7 @@ mod outputs;
 mod record;
 
 use crate::{
+    adapters::Adapters,
     clock,
     config::{Config, Leaks, Sources},
     cri,
@@ -42,7 +43,6 @@ use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, oneshot},
-    task::JoinSet,
     time::{MissedTickBehavior, interval, timeout},
 };
 use tracing::{debug, info, warn};
@@ -101,7 +101,9 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let record = config.record.map(Record::prepare).transpose()?;
     let boot_id = host::boot_id(&config.sources.cri.host_root);
     let (keeper, recalled) = match config.leaks.state_dir.clone() {
-        Some(dir) => open_state(dir, boot_id).await.map(|(keeper, known)| (Some(keeper), known))?,
+        Some(dir) => {
+            open_state(dir, boot_id.clone()).await.map(|(keeper, known)| (Some(keeper), known))?
+        }
         None => (None, Vec::new()),
     };
     let settings = Settings {
@@ -117,7 +119,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let recorder =
         record.map(|record| record.start(&settings, &started.report(), &shared)).transpose()?;
     let (mut adapters, inputs, outputs) =
-        Adapters::start(started, config.sources, &config.leaks, &shared);
+        start_adapters(started, config.sources, &config.leaks, boot_id, &shared);
     let mut events = EventLoop {
         engine: Engine::new(settings),
         shared,
@@ -138,7 +140,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
 
     let (recorder, keeper) = (events.recorder.take(), events.keeper.take());
     drop(events); // closes the adapters' requests
-    adapters.end().await;
+    adapters.end(FAREWELL).await;
     if let Some(recorder) = recorder {
         recorder.end(FAREWELL);
     }
@@ -217,97 +219,63 @@ impl Stop {
     }
 }
 
-/// The adapters' tasks. None ends by itself while its channel is open.
-struct Adapters {
-    tasks: JoinSet<(&'static str, anyhow::Result<()>)>,
-}
-
-impl Adapters {
-    fn start(
-        kernel: kernel::Kernel,
-        mut sources: Sources,
-        leaks: &Leaks,
-        shared: &Arc<Shared>,
-    ) -> (Self, mpsc::Receiver<Received>, Outputs) {
-        let (to, inputs) = mpsc::channel(INPUTS);
-        let (cri_requests, from_cri_requests) = mpsc::channel(REQUESTS);
-        let (commands, from_commands) = mpsc::channel(REQUESTS);
-        let (looks, from_looks) = mpsc::channel(REQUESTS);
-        let (host_requests, from_host_requests) = mpsc::channel(REQUESTS);
-        // Cgroups are found in the hierarchy that the programs watch: ids of others mean nothing.
-        let cgroup_root = kernel.cgroup_root().to_owned();
-        let proc = procfs::Options {
-            host_root: sources.cri.host_root.clone(),
-            cgroup_root: cgroup_root.clone(),
-            counters: Arc::default(),
-        };
-        let defaults = host::Options::new(&sources.cri.host_root, &cgroup_root);
-        let host = host::Options {
-            kubelet: leaks.kubelet.clone(),
-            socket: cri::parse_endpoint(&sources.cri.endpoint).ok(),
-            // So that no suspect becomes a leak by what a survey saw before it was one.
-            every: defaults.every.min(leaks.threshold / 4),
-            ..defaults
-        };
-        let own_boot_id = host::boot_id(&sources.cri.host_root);
-        sources.cri.cgroup_root = Some(cgroup_root);
-        shared.metrics.watch(SourceCounters {
-            kernel: kernel.counters(),
-            cri: sources.cri.counters.clone(),
-            api: sources.kube.as_ref().map(|options| options.counters.clone()),
-            proc: proc.counters.clone(),
-            host: host.counters.clone(),
-        });
-        lock(&shared.health).kernel_started(kernel.report());
-        let mut adapters = Self { tasks: JoinSet::new() };
-        adapters.spawn("kernel", kernel.run(to.clone(), from_commands));
-        adapters.spawn("proc", procfs::run(proc, to.clone(), from_looks));
-        adapters.spawn("cri", cri::run(sources.cri, to.clone(), from_cri_requests));
-        adapters.spawn("host", host::run(host, to.clone(), from_host_requests));
-        let api = sources.kube.map(|mut options| {
-            options.own_boot_id = own_boot_id;
-            let (api_requests, from_api_requests) = mpsc::channel(REQUESTS);
-            adapters.spawn("api", kube::run(options, to, from_api_requests));
-            api_requests
-        });
-        let outputs = Outputs {
-            cri: cri_requests,
-            kernel: commands,
-            proc: looks,
-            host: host_requests,
-            api,
-            shared: Arc::clone(shared),
-        };
-        (adapters, inputs, outputs)
-    }
-
-    fn spawn(
-        &mut self,
-        name: &'static str,
-        task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
-    ) {
-        self.tasks.spawn(async move { (name, task.await) });
-    }
-
-    /// The first one that ends, as the error that it is.
-    async fn failure(&mut self) -> anyhow::Error {
-        match self.tasks.join_next().await {
-            Some(Ok((name, Err(error)))) => error.context(format!("the {name} adapter failed")),
-            Some(Ok((name, Ok(())))) => anyhow::anyhow!("the {name} adapter ended by itself"),
-            Some(Err(broken)) => anyhow::Error::new(broken).context("an adapter broke off"),
-            None => anyhow::anyhow!("no adapter is left"),
-        }
-    }
-
-    /// Their channel is closed: they end by themselves, or are cut off. Either way the kernel
-    /// side is dropped, which detaches its programs.
-    async fn end(mut self) {
-        let ending = async { while self.tasks.join_next().await.is_some() {} };
-        if timeout(FAREWELL, ending).await.is_err() {
-            debug!("cutting off the adapters that did not end in time");
-        }
-        self.tasks.shutdown().await;
-    }
+/// Starts them, and tells how to ask them.
+fn start_adapters(
+    kernel: kernel::Kernel,
+    mut sources: Sources,
+    leaks: &Leaks,
+    boot_id: Option<String>,
+    shared: &Arc<Shared>,
+) -> (Adapters, mpsc::Receiver<Received>, Outputs) {
+    let (to, inputs) = mpsc::channel(INPUTS);
+    let (cri_requests, from_cri_requests) = mpsc::channel(REQUESTS);
+    let (commands, from_commands) = mpsc::channel(REQUESTS);
+    let (looks, from_looks) = mpsc::channel(REQUESTS);
+    let (host_requests, from_host_requests) = mpsc::channel(REQUESTS);
+    // Cgroups are found in the hierarchy that the programs watch: ids of others mean nothing.
+    let cgroup_root = kernel.cgroup_root().to_owned();
+    let proc = procfs::Options {
+        host_root: sources.cri.host_root.clone(),
+        cgroup_root: cgroup_root.clone(),
+        counters: Arc::default(),
+    };
+    let defaults = host::Options::new(&sources.cri.host_root, &cgroup_root);
+    let host = host::Options {
+        kubelet: leaks.kubelet.clone(),
+        socket: cri::parse_endpoint(&sources.cri.endpoint).ok(),
+        // So that no suspect becomes a leak by what a survey saw before it was one.
+        every: defaults.every.min(leaks.threshold / 4),
+        ..defaults
+    };
+    sources.cri.cgroup_root = Some(cgroup_root);
+    shared.metrics.watch(SourceCounters {
+        kernel: kernel.counters(),
+        cri: sources.cri.counters.clone(),
+        api: sources.kube.as_ref().map(|options| options.counters.clone()),
+        proc: proc.counters.clone(),
+        host: host.counters.clone(),
+    });
+    lock(&shared.health).kernel_started(kernel.report());
+    let mut adapters = Adapters::default();
+    adapters.spawn("kernel", kernel.run(to.clone(), from_commands));
+    adapters.spawn("proc", procfs::run(proc, to.clone(), from_looks));
+    adapters.spawn("cri", cri::run(sources.cri, to.clone(), from_cri_requests));
+    adapters.spawn("host", host::run(host, to.clone(), from_host_requests));
+    let api = sources.kube.map(|mut options| {
+        options.own_boot_id = boot_id;
+        let (api_requests, from_api_requests) = mpsc::channel(REQUESTS);
+        adapters.spawn("api", kube::run(options, to, from_api_requests));
+        api_requests
+    });
+    let outputs = Outputs {
+        cri: cri_requests,
+        kernel: commands,
+        proc: looks,
+        host: host_requests,
+        api,
+        shared: Arc::clone(shared),
+    };
+    (adapters, inputs, outputs)
 }
 
 /// The one place where inputs meet the engine.

@@ -1,6 +1,7 @@
 //! The agent's adapters and engine without the kernel side.
 
 use crate::{
+    adapters::Adapters,
     clock,
     config::Look,
     cri,
@@ -16,10 +17,9 @@ use crate::{
     host, kernel, kube,
     leaks::{LeakList, Standing},
 };
-use std::{fmt::Write, future::Future, sync::Arc, time::Duration};
+use std::{fmt::Write, sync::Arc, time::Duration};
 use tokio::{
     sync::mpsc,
-    task::JoinSet,
     time::{Interval, MissedTickBehavior, interval},
 };
 
@@ -53,7 +53,7 @@ pub(super) struct Onlooker {
     cri: mpsc::Sender<cri::Request>,
     host: mpsc::Sender<host::Request>,
     api: mpsc::Sender<kube::Request>,
-    adapters: JoinSet<(&'static str, anyhow::Result<()>)>,
+    adapters: Adapters,
     ticks: Interval,
 }
 
@@ -84,10 +84,10 @@ impl Onlooker {
         let now = clock::boot_now();
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut adapters = JoinSet::new();
-        spawn(&mut adapters, "cri", cri::run(look.cri, to.clone(), from_cri));
-        spawn(&mut adapters, "host", host::run(host, to.clone(), from_host));
-        spawn(&mut adapters, "api", kube::run(look.kube, to, from_api));
+        let mut adapters = Adapters::default();
+        adapters.spawn("cri", cri::run(look.cri, to.clone(), from_cri));
+        adapters.spawn("host", host::run(host, to.clone(), from_host));
+        adapters.spawn("api", kube::run(look.kube, to, from_api));
         Self {
             engine: Engine::new(settings),
             standing: Standing::new(threshold),
@@ -112,7 +112,7 @@ impl Onlooker {
         loop {
             tokio::select! {
                 biased;
-                ended = self.adapters.join_next() => return Err(why(ended)),
+                error = self.adapters.failure() => return Err(error),
                 _ = self.ticks.tick() => break,
                 Some(received) = self.inputs.recv() => self.take(received),
             }
@@ -220,25 +220,6 @@ impl Onlooker {
     /// Waiting will not help: the apiserver has answered, and the answer is no.
     pub(super) fn is_hopeless(&self) -> bool {
         matches!(self.gauges().judgement, Judgement::NodeMissing | Judgement::NodeForeign)
-    }
-}
-
-fn spawn(
-    adapters: &mut JoinSet<(&'static str, anyhow::Result<()>)>,
-    name: &'static str,
-    task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
-) {
-    adapters.spawn(async move { (name, task.await) });
-}
-
-type Ended = Option<Result<(&'static str, anyhow::Result<()>), tokio::task::JoinError>>;
-
-fn why(ended: Ended) -> anyhow::Error {
-    match ended {
-        Some(Ok((name, Err(error)))) => error.context(format!("the {name} adapter failed")),
-        Some(Ok((name, Ok(())))) => anyhow::anyhow!("the {name} adapter ended by itself"),
-        Some(Err(broken)) => anyhow::Error::new(broken).context("an adapter broke off"),
-        None => anyhow::anyhow!("no adapter is left"),
     }
 }
 
