@@ -114,13 +114,16 @@ pub(crate) enum Layer {
     Programs,
     /// The lab: real containerd (1.6, 1.7, 2.x), small apiserver, catalogue of deaths
     Lab,
+    /// What is deployed: alert rules, manifests, dashboards, and the agent as its pod
+    Deploy,
     /// The kernel programs on foreign kernels, in QEMU
     Vm,
 }
 
 impl Layer {
     /// All, in the order in which they run.
-    pub(crate) const ALL: [Self; 5] = [Self::Lint, Self::Unit, Self::Programs, Self::Lab, Self::Vm];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Lint, Self::Unit, Self::Programs, Self::Lab, Self::Deploy, Self::Vm];
 
     /// Its name on the command line.
     pub(crate) fn name(self) -> &'static str {
@@ -129,6 +132,7 @@ impl Layer {
             Self::Unit => "unit",
             Self::Programs => "programs",
             Self::Lab => "lab",
+            Self::Deploy => "deploy",
             Self::Vm => "vm",
         }
     }

@@ -41,8 +41,7 @@ fn act(cli: Cli) -> Result<bool> {
     let workspace = Workspace::here();
     match cli.command {
         Command::Setup { install } => {
-            let all = [setup::BUILD, setup::LAB, setup::VERSIONS, setup::VM, setup::LINT].concat();
-            setup::ensure(&workspace, &all, install.no_install)?;
+            setup::ensure(&workspace, &setup::all(), install.no_install)?;
             Ok(true)
         }
         Command::Build { release, install } => {

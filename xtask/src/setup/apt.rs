@@ -62,6 +62,7 @@ impl Apt {
         let mirror = mirror.unwrap_or("http://deb.debian.org/debian"); // Debian's public name
         let keyring = keyring.display();
         fs::write(&sources, format!("deb [signed-by={keyring}] {mirror} {suite} main\n"))?;
+        fs::write(home.join("status"), "")?;
         Ok(Self { home, own_lists: true, sources: Some(sources) })
     }
 
@@ -195,6 +196,8 @@ impl Apt {
         if let Some(sources) = &self.sources {
             option("Dir::Etc::SourceList", sources.into());
             option("Dir::Etc::SourceParts", "/dev/null".into());
+            // What the machine has installed would count as a candidate, and can be no download.
+            option("Dir::State::Status", self.home.join("status").into());
         }
         command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
         command

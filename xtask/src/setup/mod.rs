@@ -2,7 +2,7 @@
 
 mod apt;
 mod needs;
-mod runtimes;
+mod releases;
 
 use std::{
     fs,
@@ -14,7 +14,8 @@ use anyhow::{Context as _, Result, bail};
 
 pub(crate) use self::{
     apt::Apt,
-    needs::{BUILD, LAB, LINT, Need, Plan, VERSIONS, VM},
+    needs::{BUILD, DEPLOY, LAB, LINT, Need, Plan, VERSIONS, VM},
+    releases::{KUBECTL, PROMETHEUS, PROMTOOL},
 };
 use crate::{
     host::Arch,
@@ -44,8 +45,8 @@ pub(crate) fn ensure(workspace: &Workspace, needs: &[Need], list_only: bool) -> 
     if !plan.apt.is_empty() {
         install_packages(workspace, &plan.apt)?;
     }
-    for runtime in &plan.suites {
-        runtime.fetch(workspace)?;
+    for release in &plan.suites {
+        release.fetch(workspace)?;
     }
     if plan.cargo.contains(&Need::BpfLinker) {
         install_bpf_linker(workspace)?;
@@ -62,6 +63,11 @@ pub(crate) fn ensure(workspace: &Workspace, needs: &[Need], list_only: bool) -> 
     Ok(())
 }
 
+/// What building, running and testing need.
+pub(crate) fn all() -> Vec<Need> {
+    [BUILD, LAB, VERSIONS, DEPLOY, VM, LINT].concat()
+}
+
 fn announce(plan: &Plan, list_only: bool) {
     let folder = "target/tools, nothing else on this machine is touched";
     let verb = if list_only { "would install" } else { "installing" };
@@ -72,9 +78,8 @@ fn announce(plan: &Plan, list_only: bool) {
             note(&format!("  {}: {}", need.title(), packages.unwrap_or_default()));
         }
     }
-    for runtime in &plan.suites {
-        let (version, suite) = (runtime.version, runtime.suite);
-        note(&format!("{verb} from Debian's {suite} (into {folder}):\n  containerd {version}"));
+    for release in &plan.suites {
+        note(&format!("{verb} from Debian's {} (into {folder}):\n  {release}", release.suite));
     }
     for need in &plan.cargo {
         note(&format!("{verb} with cargo (into {folder}):\n  {}", need.title()));
@@ -119,7 +124,7 @@ fn install_packages(workspace: &Workspace, needs: &[Need]) -> Result<()> {
 pub(crate) fn debian_keyring(workspace: &Workspace) -> Result<PathBuf> {
     const KEYRING: &str = "usr/share/keyrings/debian-archive-keyring.gpg";
     if !apt::available() {
-        bail!("foreign kernels and runtimes are Debian's packages: this takes apt-get and dpkg");
+        bail!("foreign kernels and versions are Debian's packages: this takes apt-get and dpkg");
     }
     let root = workspace.tools().join("root");
     for keyring in [Path::new("/").join(KEYRING), root.join(KEYRING)] {

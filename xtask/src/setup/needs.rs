@@ -1,6 +1,6 @@
 //! What each command needs, which of it is missing, and who brings it. Pure, save for [`Need::present`].
 
-use super::runtimes::{CONTAINERDS, Runtime};
+use super::releases::{CONTAINERDS, KUBECTL, PROMETHEUS, PROMTOOL, Release};
 use crate::{
     host,
     toolchain::{self, BPF_LINKER, BpfCompiler},
@@ -20,8 +20,8 @@ pub(crate) enum Need {
     Protoc,
     /// The lab's container runtime.
     Containerd,
-    /// A version of it that the lab is tested with.
-    ContainerdOf(&'static Runtime),
+    /// A program in a version of its own: one that the lab is tested with, or that tests what is deployed.
+    Release(&'static Release),
     /// The lab's OCI runtime.
     Runc,
     /// The machine for foreign kernels.
@@ -40,10 +40,13 @@ pub(crate) const BUILD: &[Need] = &[Need::BpfCompiler, Need::BpfLinker, Need::Pr
 pub(crate) const LAB: &[Need] = &[Need::Containerd, Need::Runc];
 /// To test the lab, beyond that.
 pub(crate) const VERSIONS: &[Need] = &[
-    Need::ContainerdOf(&CONTAINERDS[0]),
-    Need::ContainerdOf(&CONTAINERDS[1]),
-    Need::ContainerdOf(&CONTAINERDS[2]),
+    Need::Release(&CONTAINERDS[0]),
+    Need::Release(&CONTAINERDS[1]),
+    Need::Release(&CONTAINERDS[2]),
 ];
+/// To test what is deployed, beyond the lab.
+pub(crate) const DEPLOY: &[Need] =
+    &[Need::Release(&PROMTOOL), Need::Release(&PROMETHEUS), Need::Release(&KUBECTL)];
 /// To boot a foreign kernel, beyond the build.
 pub(crate) const VM: &[Need] = &[Need::Qemu, Need::Busybox];
 /// To lint.
@@ -62,7 +65,7 @@ impl Need {
             Self::BpfLinker => toolchain::bpf_linker(workspace).is_some(),
             Self::Protoc => own("protoc") || std::env::var_os("PROTOC").is_some(),
             Self::Containerd => own("containerd") && own("containerd-shim-runc-v2"),
-            Self::ContainerdOf(runtime) => runtime.present(workspace),
+            Self::Release(release) => release.find(workspace).is_some(),
             Self::Runc => own("runc"),
             Self::Qemu => own("qemu-system-x86_64"),
             Self::Busybox => own("busybox"),
@@ -79,7 +82,7 @@ impl Need {
             Self::BpfLinker => format!("bpf-linker {BPF_LINKER}"),
             Self::Protoc => "protoc".to_owned(),
             Self::Containerd => "containerd".to_owned(),
-            Self::ContainerdOf(runtime) => format!("containerd {}", runtime.version),
+            Self::Release(release) => release.to_string(),
             Self::Runc => "runc".to_owned(),
             Self::Qemu => "QEMU".to_owned(),
             Self::Busybox => "busybox, static".to_owned(),
@@ -100,7 +103,7 @@ impl Need {
             Self::Runc => &[&["runc"]],
             Self::Qemu => &[&["qemu-system-x86"]],
             Self::Busybox => &[&["busybox-static"]],
-            Self::ContainerdOf(_) | Self::BpfLinker | Self::Rustfmt | Self::Clippy => &[],
+            Self::Release(_) | Self::BpfLinker | Self::Rustfmt | Self::Clippy => &[],
         }
     }
 
@@ -120,13 +123,14 @@ impl Need {
             Self::Runc => &[("usr/sbin/runc", "runc")],
             Self::Qemu => &[("usr/bin/qemu-system-x86_64", "qemu-system-x86_64")],
             Self::Busybox => &[("bin/busybox", "busybox"), ("usr/bin/busybox", "busybox")],
-            Self::ContainerdOf(_) | Self::BpfLinker | Self::Rustfmt | Self::Clippy => &[],
+            Self::Release(_) | Self::BpfLinker | Self::Rustfmt | Self::Clippy => &[],
         }
     }
 
     /// How a person gets it where xtask cannot.
-    pub(crate) fn advice(self) -> &'static str {
-        match self {
+    pub(crate) fn advice(self) -> String {
+        let advice = match self {
+            Self::Release(release) => return release.advice(),
             Self::BpfCompiler => {
                 "rustup toolchain install nightly --profile minimal --component rust-src"
             }
@@ -136,16 +140,13 @@ impl Need {
                 "the package protobuf-compiler (Fedora, SUSE, Alpine: protobuf), or set PROTOC"
             }
             Self::Containerd => "the package containerd (it need not be running)",
-            Self::ContainerdOf(_) => {
-                "a build of it (containerd, ctr, containerd-shim-runc-v2) as \
-                 target/tools/containerd-SUITE/usr/bin/*; SUITE: bookworm, trixie, sid"
-            }
             Self::Runc => "the package runc",
             Self::Qemu => "the package with qemu-system-x86_64 (qemu-system-x86)",
             Self::Busybox => "the package busybox-static",
             Self::Rustfmt => "rustup component add rustfmt",
             Self::Clippy => "rustup component add clippy",
-        }
+        };
+        advice.to_owned()
     }
 }
 
@@ -155,7 +156,7 @@ pub(crate) struct Plan {
     /// From the distribution's packages, into the project's own folder.
     pub(crate) apt: Vec<Need>,
     /// From suites of Debian's, each into a folder of its own.
-    pub(crate) suites: Vec<&'static Runtime>,
+    pub(crate) suites: Vec<&'static Release>,
     /// From crates.io, into the project's own folder.
     pub(crate) cargo: Vec<Need>,
     /// By the person at the keyboard.
@@ -170,7 +171,7 @@ impl Plan {
             match need {
                 Need::BpfLinker => plan.cargo.push(*need),
                 Need::Rustfmt | Need::Clippy => plan.by_hand.push(*need),
-                Need::ContainerdOf(runtime) if apt => plan.suites.push(runtime),
+                Need::Release(release) if apt => plan.suites.push(release),
                 _ if apt => plan.apt.push(*need),
                 _ => plan.by_hand.push(*need),
             }
@@ -204,10 +205,13 @@ mod tests {
 
     #[test]
     fn other_versions_are_brought_from_their_suites() {
-        let plan = Plan::of(VERSIONS, true);
-        assert!(plan.apt.is_empty() && plan.by_hand.is_empty());
-        assert_eq!(plan.suites, CONTAINERDS.iter().collect::<Vec<_>>());
-        assert_eq!(Plan::of(VERSIONS, false).by_hand, VERSIONS);
+        for needs in [VERSIONS, DEPLOY] {
+            let plan = Plan::of(needs, true);
+            assert!(plan.apt.is_empty() && plan.by_hand.is_empty());
+            let suites: Vec<_> = plan.suites.into_iter().map(Need::Release).collect();
+            assert_eq!(suites, needs);
+            assert_eq!(Plan::of(needs, false).by_hand, needs);
+        }
     }
 
     #[test]

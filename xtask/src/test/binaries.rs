@@ -9,10 +9,13 @@ use super::Tally;
 use crate::{
     cli::Layer,
     progress::{capture, step},
-    root,
+    root, setup,
     toolchain::cargo,
     workspace::Workspace,
 };
+
+/// The lab's integration tests of what is deployed: alert rules, manifests, dashboards, the agent's pod.
+const DEPLOYED: [&str; 4] = ["rules", "manifests", "dashboards", "daemonset"];
 
 /// One compiled test binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +38,8 @@ pub(crate) struct TestBinary {
 /// When something does not compile.
 pub(crate) fn compile(workspace: &Workspace, layers: &[Layer]) -> Result<Vec<TestBinary>> {
     // Who works on the kernel programs need not wait for the lab.
-    let narrow = !layers.contains(&Layer::Unit) && !layers.contains(&Layer::Lab);
+    let narrow =
+        ![Layer::Unit, Layer::Lab, Layer::Deploy].iter().any(|layer| layers.contains(layer));
     let scope: &[&str] =
         if narrow { &["--package=coroner", "--test=programs"] } else { &["--workspace"] };
     let output = step(
@@ -75,11 +79,12 @@ fn package_name(id: &str) -> Option<String> {
 }
 
 impl TestBinary {
-    /// The layer that runs it. Integration tests of the lab start containers, and `programs` loads kernel
-    /// programs: these have layers of their own, as root.
+    /// The layer that runs it. Integration tests of the lab start containers or try what is deployed, and
+    /// `programs` loads kernel programs: these have layers of their own, as root.
     pub(crate) fn layer(&self) -> Layer {
         match (self.package.as_str(), self.name.as_str()) {
             ("coroner", "programs") if self.integration => Layer::Programs,
+            ("coroner-lab", name) if self.integration && DEPLOYED.contains(&name) => Layer::Deploy,
             ("coroner-lab", _) if self.integration => Layer::Lab,
             _ => Layer::Unit,
         }
@@ -104,6 +109,16 @@ impl TestBinary {
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .env("CORONER_LAB_AGENT", workspace.target("debug/coroner"))
             .env("CORONER_LAB_WORKLOAD", crate::build::workload_path(workspace)?);
+        if self.layer() == Layer::Deploy {
+            for (variable, release) in [
+                ("CORONER_PROMTOOL", &setup::PROMTOOL),
+                ("CORONER_PROMETHEUS", &setup::PROMETHEUS),
+                ("CORONER_KUBECTL", &setup::KUBECTL),
+            ] {
+                // A test says by itself what to do where its tool is missing.
+                command.envs(release.find(workspace).map(|program| (variable, program)));
+            }
+        }
         let title = format!("{}: {}", self.package, self.name);
         let output = capture(&title, &mut command)
             .with_context(|| format!("cannot run {}", self.executable.display()))?;
@@ -152,6 +167,7 @@ mod tests {
         assert_eq!(layer("coroner", "replay", "test"), Some(Layer::Unit));
         assert_eq!(layer("coroner", "programs", "test"), Some(Layer::Programs));
         assert_eq!(layer("coroner-lab", "catalogue", "test"), Some(Layer::Lab));
+        assert_eq!(layer("coroner-lab", "rules", "test"), Some(Layer::Deploy));
         assert_eq!(layer("coroner-lab", "coroner_lab", "lib"), Some(Layer::Unit));
     }
 

@@ -92,6 +92,8 @@ fn needs(layers: &[Layer]) -> Vec<Need> {
         (Layer::Lint, setup::LINT),
         (Layer::Lab, setup::LAB),
         (Layer::Lab, setup::VERSIONS),
+        (Layer::Deploy, setup::LAB),
+        (Layer::Deploy, setup::DEPLOY),
         (Layer::Vm, setup::VM),
     ] {
         if layers.contains(&layer) {
@@ -204,5 +206,7 @@ mod tests {
     fn a_layer_brings_only_its_own_needs() {
         assert!(!needs(&[Layer::Unit]).contains(&Need::Qemu));
         assert!(needs(&[Layer::Vm]).contains(&Need::Qemu));
+        assert!(!needs(&[Layer::Lab]).contains(&Need::Release(&setup::KUBECTL)));
+        assert!(needs(&[Layer::Deploy]).contains(&Need::Release(&setup::KUBECTL)));
     }
 }
