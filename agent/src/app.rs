@@ -4,6 +4,7 @@
 mod log;
 mod outputs;
 mod record;
+mod start;
 
 use crate::{
     adapters::Adapters,
@@ -23,7 +24,6 @@ use crate::{
     http::{self, Shared, lock},
     kernel, kube,
     leaks::Standing,
-    memory,
     metrics::{Metrics, SourceCounters},
     patience::Patience,
     procfs,
@@ -99,6 +99,8 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     info!(address = %address, version = env!("CARGO_PKG_VERSION"), "listening");
 
     let record = config.record.map(Record::prepare).transpose()?;
+    let start = start::Start { options: &config.sources.kernel, stay: config.stay_unready };
+    let Some(started) = start.kernel(&shared, &mut stop).await? else { return Ok(()) };
     let boot_id = host::boot_id(&config.sources.cri.host_root);
     let (keeper, recalled) = match config.leaks.state_dir.clone() {
         Some(dir) => {
@@ -111,10 +113,6 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         settle: config.settle,
         leak_threshold: config.leaks.threshold,
         uses_api: config.sources.kube.is_some(),
-    };
-    let started = tokio::select! {
-        started = start_kernel(config.sources.kernel.clone()) => started?,
-        () = stop.wait() => return Ok(()),
     };
     let recorder =
         record.map(|record| record.start(&settings, &started.report(), &shared)).transpose()?;
@@ -168,27 +166,6 @@ async fn open_state(
     let keeper = Keeper::start(known.clone(), move |leaks| state.keep(leaks))
         .context("no thread can be had for the state")?;
     Ok((keeper, known))
-}
-
-async fn start_kernel(options: kernel::Options) -> anyhow::Result<kernel::Kernel> {
-    let started = tokio::task::spawn_blocking(move || kernel::start(&options)).await;
-    // It has read the kernel's BTF (5 MiB) and the object of the programs.
-    memory::give_back();
-    let kernel = started
-        .context("the start of the kernel side broke off")?
-        .context("the kernel side cannot start; `coroner doctor` says what this node lacks")?;
-    let report = kernel.report();
-    for (hook, how) in &report.hooks {
-        if let Err(why) = how {
-            warn!(hook, why, "a hook is not attached");
-        }
-    }
-    if let Some(why) = &report.unproven {
-        warn!(why, "the hooks are attached, but could not be proven by the self-test");
-    }
-    let attached = report.hooks.values().filter(|how| how.is_ok()).count();
-    info!(hooks = attached, hierarchy = report.hierarchy, "the kernel programs are attached");
-    Ok(kernel)
 }
 
 /// Says on the log why `run` failed, with every reason down to the first.

@@ -46,6 +46,8 @@ pub struct Config {
     pub history: usize,
     /// The engine's settle window.
     pub settle: Duration,
+    /// Stay where the kernel side cannot start.
+    pub stay_unready: bool,
     /// Where the inputs are recorded, if they are.
     pub record: Option<recording::Options>,
     /// What counts as left behind.
@@ -229,6 +231,7 @@ impl Config {
             listen: args.listen,
             history: args.history,
             settle: args.settle,
+            stay_unready: args.stay_unready,
             record: args
                 .record
                 .clone()

@@ -8,6 +8,7 @@ use crate::{
         time::BootTime,
     },
     kernel::StartReport,
+    privileges::Lack,
 };
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt, time::Duration};
@@ -20,12 +21,20 @@ const LOSS_MEMORY: Duration = Duration::from_secs(600);
 /// What the agent knows of its own state.
 #[derive(Debug)]
 pub struct Health {
-    kernel: Option<StartReport>,
+    lacks: Vec<Lack>,
+    kernel: KernelSide,
     cri: Source,
     api: Option<Source>,
     losses: BTreeMap<LossKind, LossState>,
     judgement: Judgement,
     ticked: BootTime,
+}
+
+#[derive(Debug)]
+enum KernelSide {
+    Starting,
+    Failed(String),
+    Started(StartReport),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,7 +65,7 @@ pub enum State {
 /// One part of the agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Part {
-    /// `kernel`, `cri`, `api`, `leaks`, `losses`.
+    /// `privileges`, `kernel`, `cri`, `api`, `leaks`, `losses`.
     pub part: &'static str,
     /// How it is.
     pub state: State,
@@ -80,7 +89,8 @@ impl Health {
     /// Before anything was heard. `with_api`: the apiserver is one of the sources.
     pub fn new(with_api: bool, now: BootTime) -> Self {
         Self {
-            kernel: None,
+            lacks: Vec::new(),
+            kernel: KernelSide::Starting,
             cri: Source::Waiting,
             api: with_api.then_some(Source::Waiting),
             losses: BTreeMap::new(),
@@ -89,9 +99,19 @@ impl Health {
         }
     }
 
+    /// Capabilities that are missing.
+    pub fn lacking(&mut self, lacks: Vec<Lack>) {
+        self.lacks = lacks;
+    }
+
     /// The kernel side has started.
     pub fn kernel_started(&mut self, report: StartReport) {
-        self.kernel = Some(report);
+        self.kernel = KernelSide::Started(report);
+    }
+
+    /// The kernel side cannot start, and why.
+    pub fn kernel_failed(&mut self, why: String) {
+        self.kernel = KernelSide::Failed(why);
     }
 
     /// How the judge of leaks is.
@@ -144,7 +164,11 @@ impl Health {
 
     /// Each hook by name: attached or not.
     pub fn hooks(&self) -> impl Iterator<Item = (&'static str, bool)> {
-        self.kernel.iter().flat_map(|k| k.hooks.iter().map(|(name, how)| (*name, how.is_ok())))
+        let report = match &self.kernel {
+            KernelSide::Started(report) => Some(report),
+            KernelSide::Starting | KernelSide::Failed(_) => None,
+        };
+        report.into_iter().flat_map(|k| k.hooks.iter().map(|(name, how)| (*name, how.is_ok())))
     }
 
     /// The event loop is alive; else the time since its last tick.
@@ -155,7 +179,8 @@ impl Health {
 
     /// Whether every source of evidence works.
     pub fn readiness(&self, now: BootTime) -> Readiness {
-        let mut parts = vec![self.kernel_part(), source_part("cri", &self.cri, now)];
+        let mut parts =
+            vec![self.privileges_part(), self.kernel_part(), source_part("cri", &self.cri, now)];
         match &self.api {
             Some(api) => parts.push(source_part("api", api, now)),
             None => parts.push(Part::ok("api", "not used (--no-api)")),
@@ -165,14 +190,42 @@ impl Health {
         Readiness { ready: parts.iter().all(|part| part.state != State::Failing), parts }
     }
 
+    fn privileges_part(&self) -> Part {
+        if self.lacks.is_empty() {
+            return Part::ok("privileges", "all that is needed");
+        }
+        let essential = self.lacks.iter().any(|lack| lack.essential);
+        let lacks = self.lacks.iter();
+        Part {
+            part: "privileges",
+            state: if essential { State::Failing } else { State::Degraded },
+            detail: lacks
+                .map(|lack| format!("{} is missing: {}", lack.capability, lack.purpose))
+                .collect::<Vec<_>>()
+                .join("; "),
+            todo: "give the container's securityContext the capabilities that deploy/base has",
+        }
+    }
+
     fn kernel_part(&self) -> Part {
-        let Some(report) = &self.kernel else {
-            return Part {
-                part: "kernel",
-                state: State::Failing,
-                detail: "the programs are being loaded".into(),
-                todo: "wait: it takes under a second",
-            };
+        let report = match &self.kernel {
+            KernelSide::Started(report) => report,
+            KernelSide::Starting => {
+                return Part {
+                    part: "kernel",
+                    state: State::Failing,
+                    detail: "the programs are being loaded".into(),
+                    todo: "wait: it takes under a second",
+                };
+            }
+            KernelSide::Failed(why) => {
+                return Part {
+                    part: "kernel",
+                    state: State::Failing,
+                    detail: why.clone(),
+                    todo: "it is tried again every 30 s; `coroner doctor` says what this node lacks",
+                };
+            }
         };
         let refused: Vec<String> = report
             .hooks
@@ -321,9 +374,9 @@ impl fmt::Display for Readiness {
                 State::Degraded => "degraded",
                 State::Failing => "FAILING",
             };
-            writeln!(f, "{:<8} {mark:<8} {}", part.part, part.detail)?;
+            writeln!(f, "{:<10} {mark:<8} {}", part.part, part.detail)?;
             if !part.todo.is_empty() {
-                writeln!(f, "{:17} → {}", "", part.todo)?;
+                writeln!(f, "{:19} → {}", "", part.todo)?;
             }
         }
         Ok(())
@@ -404,12 +457,31 @@ mod tests {
     }
 
     #[test]
+    fn a_missing_capability_is_named() {
+        let mut health = well();
+        let lack = |capability, essential| Lack { capability, purpose: "it matters", essential };
+        health.lacking(vec![lack("CAP_SYS_PTRACE", false)]);
+        assert_eq!(failing(&health, 2), [""; 0], "it works without");
+        assert!(health.readiness(secs_boot(2)).to_string().contains("CAP_SYS_PTRACE is missing"));
+        health.lacking(vec![lack("CAP_SYS_PTRACE", false), lack("CAP_BPF", true)]);
+        assert_eq!(failing(&health, 2), ["privileges"]);
+    }
+
+    #[test]
+    fn a_kernel_side_that_cannot_start_says_why() {
+        let mut health = well();
+        health.kernel_failed("no BTF".into());
+        assert_eq!((failing(&health, 2), health.hooks().count()), (vec!["kernel"], 0));
+        assert!(health.readiness(secs_boot(2)).to_string().contains("no BTF"));
+    }
+
+    #[test]
     fn what_is_not_proven_still_works() {
         let mut health = well();
         let unproven = Some("read-only file system".to_owned());
         health.kernel_started(StartReport { unproven, ..StartReport::default() });
         assert_eq!(failing(&health, 2), [""; 0]);
-        let part = &health.readiness(secs_boot(2)).parts[0];
+        let part = &health.readiness(secs_boot(2)).parts[1];
         assert_eq!(part.state, State::Degraded);
         assert!(part.detail.contains("read-only file system"), "{}", part.detail);
     }
@@ -420,7 +492,7 @@ mod tests {
         let lost = |kind| Input::Lost(Loss { kind, count: 3 });
         health.note(&at(10, lost(LossKind::DetailRingFull)));
         assert_eq!(failing(&health, 11), [""; 0]);
-        assert_eq!(health.readiness(secs_boot(11)).parts[4].state, State::Degraded);
+        assert_eq!(health.readiness(secs_boot(11)).parts[5].state, State::Degraded);
         health.note(&at(10, lost(LossKind::CgroupMapFull)));
         assert_eq!(failing(&health, 11), ["losses"]);
         assert_eq!(failing(&health, 611), [""; 0], "forgotten after ten minutes");

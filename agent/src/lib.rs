@@ -20,6 +20,7 @@ pub mod leaks;
 mod memory;
 pub mod metrics;
 mod patience;
+pub mod privileges;
 pub mod procfs;
 pub mod recording;
 pub mod replay;

@@ -9,9 +9,12 @@ use coroner::{
     kernel,
     metrics::Metrics,
 };
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use std::{
+    fs,
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
+    os::unix::process::CommandExt,
     process::{Command, Output, Stdio},
     sync::{Arc, Mutex},
 };
@@ -258,7 +261,7 @@ fn doctor_always_answers_and_its_status_agrees() {
 #[test]
 fn run_observes_until_sigterm_or_says_what_is_missing() {
     let facts = kernel::probe(&kernel::Options::default());
-    let able = facts.may_load() && facts.programs_embedded;
+    let able = facts.privileges.may_load() && facts.programs_embedded;
     let args = "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --log-format json";
     let mut child = coroner(args).stderr(Stdio::piped()).spawn().unwrap();
     let mut address = None;
@@ -280,14 +283,85 @@ fn run_observes_until_sigterm_or_says_what_is_missing() {
         return;
     }
 
-    let mut stream = TcpStream::connect(address.expect("an address is logged")).unwrap();
-    stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.contains("503") && answer.contains("cri      FAILING"), "{answer}");
+    let answer = get(&address.expect("an address is logged"), "/readyz");
+    assert!(answer.contains("503") && answer.contains("cri        FAILING"), "{answer}");
 
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    // Whatever threads there are by now.
+    let tasks: Vec<_> = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().collect();
+    assert!(!tasks.is_empty());
+    for task in tasks {
+        let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        assert!(!permitted(&status).contains(CapabilitySet::PERFMON), "{status}");
+    }
+
+    terminate(&child);
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(log.map_while(Result::ok).any(|line| line.contains("detached")));
+}
+
+fn permitted(status: &str) -> CapabilitySet {
+    let hex = status.lines().find_map(|line| line.strip_prefix("CapPrm:")).unwrap();
+    CapabilitySet::from_bits_retain(u64::from_str_radix(hex.trim(), 16).unwrap())
+}
+
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn terminate(child: &std::process::Child) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+}
+
+/// As in a DaemonSet: of the capabilities that it should have, one is missing. Without root all are.
+#[test]
+fn a_capability_that_is_taken_away_is_named_by_readyz() {
+    for (name, missing) in [
+        ("CAP_BPF", CapabilitySet::BPF),
+        ("CAP_PERFMON", CapabilitySet::PERFMON),
+        ("CAP_SYS_PTRACE", CapabilitySet::SYS_PTRACE),
+    ] {
+        let args = "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --log-format json \
+                    --stay-unready";
+        let mut command = coroner(args);
+        // SAFETY: two system calls, no memory is touched: fit for a child between fork and exec.
+        unsafe {
+            command.pre_exec(move || {
+                if rustix::process::geteuid().is_root() {
+                    remove_capability_from_bounding_set(CapabilitySet::SYS_ADMIN)?;
+                    remove_capability_from_bounding_set(missing)?;
+                }
+                Ok(())
+            });
+        }
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let events = log.map(|line| serde_json::from_str::<serde_json::Value>(&line).unwrap());
+        let (mut address, mut said) = (String::new(), String::new());
+        for event in events {
+            if let Some(found) = event["address"].as_str() {
+                address = found.to_owned();
+            }
+            said = event["message"].to_string();
+            if ["trying again", "laid down"].iter().any(|end| said.contains(end)) {
+                break;
+            }
+        }
+        let answer = get(&address, "/readyz");
+        assert!(
+            answer.contains("503") && answer.contains(&format!("{name} is missing")),
+            "{answer}"
+        );
+        assert_eq!(
+            said.contains("laid down"),
+            answer.contains("kernel     ok"),
+            "{said}\n{answer}"
+        );
+        terminate(&child);
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{said}");
+    }
 }

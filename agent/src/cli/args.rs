@@ -143,6 +143,10 @@ pub struct RunArgs {
     #[arg(long, env = "CORONER_RECORD_LIMIT", value_name = "SIZE", default_value = "256MiB")]
     #[arg(value_parser = parse_size)]
     pub record_limit: u32,
+    /// Where the kernel side cannot start, do not exit: stay, unready, say why on /readyz, and try
+    /// again every 30 s. For a DaemonSet, whose pods would only be restarted again and again.
+    #[arg(long, env = "CORONER_STAY_UNREADY", value_parser = BoolishValueParser::new())]
+    pub stay_unready: bool,
     /// Log the kernel programs' own diagnostics (debug builds only).
     #[arg(long, env = "CORONER_DEBUG_BPF", value_parser = BoolishValueParser::new())]
     pub debug_bpf: bool,

@@ -5,8 +5,11 @@ use super::{
     Options, btf,
     plan::{self, Tracepoint},
 };
-use crate::cgroupfs;
-use rustix::fs::{major, minor};
+use crate::{cgroupfs, privileges::Privileges};
+use rustix::{
+    fs::{major, minor},
+    process::{Resource, getrlimit},
+};
 use std::{
     collections::BTreeMap,
     fmt, io,
@@ -20,21 +23,33 @@ pub struct Facts {
     pub release: String,
     /// The kernel's BTF, or why it could not be had.
     pub btf: Result<BtfFacts, String>,
-    /// Effective capabilities that matter here, and whether this process has them. Needed are
-    /// CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN instead of both.
-    pub capabilities: BTreeMap<&'static str, bool>,
+    /// What this process may do.
+    pub privileges: Privileges,
+    /// RLIMIT_MEMLOCK is too small for the maps on this kernel, unless CAP_SYS_RESOURCE lifts it.
+    pub memlock_is_short: bool,
     /// The hierarchy to watch, or why none could be chosen.
     pub hierarchy: Result<Hierarchy, HierarchyError>,
     /// The kernel programs are built into this binary.
     pub programs_embedded: bool,
 }
 
-impl Facts {
-    /// This process may load and attach the programs.
-    pub fn may_load(&self) -> bool {
-        let has = |name| self.capabilities.get(name).copied().unwrap_or(false);
-        has("CAP_SYS_ADMIN") || (has("CAP_BPF") && has("CAP_PERFMON"))
-    }
+/// Locked memory that the maps take beside the rings, generously: CONTAINERS has 16,384 entries.
+const MAPS: u64 = 8 << 20;
+
+/// Before Linux 5.11 gave them to the memory cgroup (kernel commit 97306be45fbe), maps counted as
+/// locked memory; whether RLIMIT_MEMLOCK, unless it is lifted, is too small for them.
+pub(super) fn memlock_is_short(ring_bytes: u32) -> bool {
+    // A ring's pages are mapped twice, and counted once.
+    let needed = MAPS + 2 * u64::from(ring_bytes);
+    version(&release()) < (5, 11)
+        && getrlimit(Resource::Memlock).maximum.is_some_and(|limit| limit < needed)
+}
+
+/// Major and minor number of a kernel's release; distributions put much behind them. Zero: not to
+/// be read.
+pub fn version(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(['.', '-', '+']).map_while(|part| part.parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// The kernel's BTF and what is read from it at once.
@@ -124,15 +139,18 @@ pub enum HierarchyError {
 
 /// Looks at the host. Loads nothing, changes nothing.
 pub fn probe(options: &Options) -> Facts {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     Facts {
-        release,
+        release: release(),
+        memlock_is_short: memlock_is_short(options.ring_bytes),
         btf: probe_btf(),
-        capabilities: capabilities(&status),
+        privileges: Privileges::held(),
         hierarchy: hierarchy(options.cgroup_root.as_deref()),
         programs_embedded: super::load::OBJECT.is_some(),
     }
+}
+
+fn release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
 fn probe_btf() -> Result<BtfFacts, String> {
@@ -147,19 +165,6 @@ fn probe_btf() -> Result<BtfFacts, String> {
         .map(|btf| plan::tracepoints(&btf))
         .map_err(|error| format!("{} cannot be used: {error}", btf::VMLINUX))?;
     Ok(BtfFacts { bytes, tracepoints })
-}
-
-/// Capabilities that matter, by their bit in CapEff (`include/uapi/linux/capability.h`).
-const CAPABILITIES: [(&str, u32); 4] =
-    [("CAP_SYS_ADMIN", 21), ("CAP_SYS_RESOURCE", 24), ("CAP_PERFMON", 38), ("CAP_BPF", 39)];
-
-fn capabilities(status: &str) -> BTreeMap<&'static str, bool> {
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .unwrap_or(0);
-    CAPABILITIES.iter().map(|(name, bit)| (*name, effective >> bit & 1 != 0)).collect()
 }
 
 /// A cgroup mount of /proc/self/mountinfo.
@@ -337,22 +342,15 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_are_read_by_their_bits() {
-        let may = |hex: &str| {
-            let facts = Facts {
-                release: String::new(),
-                btf: Err(String::new()),
-                capabilities: capabilities(&format!("Name:\tx\nCapEff:\t{hex}\n")),
-                hierarchy: Err(HierarchyError::None),
-                programs_embedded: false,
-            };
-            facts.may_load()
-        };
-        assert!(may("000001ffffffffff"));
-        assert!(may("000000c000000000"), "CAP_BPF and CAP_PERFMON");
-        assert!(may("0000000000200000"), "CAP_SYS_ADMIN");
-        assert!(!may("0000008000000000"), "CAP_BPF alone");
-        assert!(!may("0000000000000000"));
-        assert!(!may("nonsense"));
+    fn distributions_put_much_behind_the_version() {
+        for (text, wanted) in [
+            ("5.8+", (5, 8)),
+            ("5.10.0-33-cloud-amd64", (5, 10)),
+            ("6.18.5", (6, 18)),
+            ("7.2-rc1", (7, 2)),
+            ("", (0, 0)),
+        ] {
+            assert_eq!(version(text), wanted, "{text}");
+        }
     }
 }

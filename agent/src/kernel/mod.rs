@@ -24,6 +24,7 @@ use crate::{
         ids::CgroupId,
         input::{Input, KernelEvent, KernelFact, Received},
     },
+    privileges::{self, Lack, Privileges},
 };
 use load::Watching;
 use plan::Planned;
@@ -156,6 +157,11 @@ pub enum Command {
     },
 }
 
+/// The capabilities that [`start`], and what follows it, need and this thread lacks.
+pub fn privileges_lacking(options: &Options) -> Vec<Lack> {
+    Privileges::held().lacking(facts::memlock_is_short(options.ring_bytes))
+}
+
 /// Probes the host, resolves the layout, loads, attaches, proves it by the self-test and scans the
 /// hierarchy. Blocking work of well under a second.
 pub fn start(options: &Options) -> Result<Kernel, StartError> {
@@ -165,6 +171,9 @@ pub fn start(options: &Options) -> Result<Kernel, StartError> {
     let facts = probe(options);
     if !facts.programs_embedded {
         return Err(StartError::NoObject);
+    }
+    if facts.memlock_is_short {
+        privileges::lift_memlock();
     }
     let btf_facts = facts.btf.map_err(StartError::NoBtf)?;
     let hierarchy = facts.hierarchy?;
@@ -207,6 +216,11 @@ impl Kernel {
     /// How the start went.
     pub fn report(&self) -> StartReport {
         self.report.clone()
+    }
+
+    /// The calling thread can use the programs' maps with the capabilities that it has.
+    pub fn answers(&self) -> bool {
+        self.watching.answers()
     }
 
     /// Where the watched hierarchy is mounted.

@@ -1,6 +1,7 @@
 //! How much of the host's processes this process may see.
 
-use rustix::thread::{CapabilitySet, capabilities};
+use crate::privileges::Privileges;
+use rustix::thread::CapabilitySet;
 use std::{fs, path::Path};
 
 /// How much of the host's processes this process may see.
@@ -17,12 +18,11 @@ pub struct Sight {
 impl Sight {
     /// Looks at this process' rights, and at the /proc below `host_root`.
     pub fn probe(host_root: &Path) -> Self {
-        // None that could be asked for is none that is had.
-        let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+        let held = Privileges::held();
         Self {
             host: is_of_the_host(host_root),
-            wait_channels: effective.contains(CapabilitySet::SYS_PTRACE),
-            stacks: effective.contains(CapabilitySet::SYS_ADMIN),
+            wait_channels: held.has(CapabilitySet::SYS_PTRACE),
+            stacks: held.has(CapabilitySet::SYS_ADMIN),
         }
     }
 }

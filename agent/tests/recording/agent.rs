@@ -14,7 +14,7 @@ use std::{
 /// An agent that records; `None` where it cannot run.
 fn agent(file: &Path) -> Option<Child> {
     let facts = kernel::probe(&kernel::Options::default());
-    if !facts.may_load() || !facts.programs_embedded {
+    if !facts.privileges.may_load() || !facts.programs_embedded {
         eprintln!("skipped: the kernel programs cannot be loaded here");
         return None;
     }

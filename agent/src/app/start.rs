@@ -1,0 +1,106 @@
+//! The start of the kernel side: with the privileges that it takes, and what is laid down after it.
+
+use super::{Stop, TICK};
+use crate::{
+    clock,
+    domain::input::{Input, Received},
+    http::{Shared, lock},
+    kernel::{self, Kernel, StartError},
+    memory,
+    privileges::{self, Privileges},
+};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{error, info, warn};
+
+/// Time between two attempts, where the agent stays (`--stay-unready`).
+const RETRY: Duration = Duration::from_secs(30);
+
+/// How the kernel side is started.
+pub(super) struct Start<'a> {
+    pub(super) options: &'a kernel::Options,
+    /// Stay, unready, where it cannot be started.
+    pub(super) stay: bool,
+}
+
+impl Start<'_> {
+    /// Starts it, and lays down the privileges that only this takes; `None`: stopped before it
+    /// could be.
+    ///
+    /// It blocks the event loop, which has nothing else to do yet: on a thread of its own it would
+    /// leave this one, and all that come after, with privileges that nobody needs any more.
+    pub(super) async fn kernel(
+        &self,
+        shared: &Shared,
+        stop: &mut Stop,
+    ) -> anyhow::Result<Option<Kernel>> {
+        loop {
+            // Each time: a limit may have been lifted meanwhile.
+            let lacks = kernel::privileges_lacking(self.options);
+            lock(&shared.health).lacking(lacks);
+            let failure = match kernel::start(self.options) {
+                Ok(kernel) => {
+                    // It has read the kernel's BTF (5 MiB) and the object of the programs.
+                    memory::give_back();
+                    say(&kernel);
+                    lay_down(&kernel);
+                    return Ok(Some(kernel));
+                }
+                Err(failure) => failure,
+            };
+            memory::give_back();
+            if !self.stay {
+                return Err(explain(failure));
+            }
+            lock(&shared.health).kernel_failed(failure.to_string());
+            let failure = explain(failure);
+            error!("{failure:#}; trying again in {} s", RETRY.as_secs());
+            if !wait(shared, stop).await {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+fn explain(failure: StartError) -> anyhow::Error {
+    anyhow::Error::new(failure)
+        .context("the kernel side cannot start; `coroner doctor` says what this node lacks")
+}
+
+/// Until it is time to try again. False: stopped.
+async fn wait(shared: &Shared, stop: &mut Stop) -> bool {
+    let until = Instant::now() + RETRY;
+    loop {
+        lock(&shared.health).note(&Received { at: clock::boot_now(), input: Input::Tick });
+        tokio::select! {
+            () = sleep_until(until) => return true,
+            () = sleep(TICK) => {}
+            () = stop.wait() => return false,
+        }
+    }
+}
+
+fn say(kernel: &Kernel) {
+    let report = kernel.report();
+    for (hook, how) in &report.hooks {
+        if let Err(why) = how {
+            warn!(hook, why, "a hook is not attached");
+        }
+    }
+    if let Some(why) = &report.unproven {
+        warn!(why, "the hooks are attached, but could not be proven by the self-test");
+    }
+    let attached = report.hooks.values().filter(|how| how.is_ok()).count();
+    info!(hooks = attached, hierarchy = report.hierarchy, "the kernel programs are attached");
+}
+
+fn lay_down(kernel: &Kernel) {
+    let names = |held: Privileges| held.names().collect::<Vec<_>>().join(",");
+    match privileges::lay_down(|| kernel.answers()) {
+        Ok(kept) => info!(kept = names(kept), "privileges are laid down"),
+        // It works all the same, with more than it needs.
+        Err(error) => {
+            warn!(%error, kept = names(Privileges::held()), "privileges cannot be laid down");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What this process may do: what it needs of that, what it lacks, and what it lays down once the
+//! programs run.
+
+use rustix::{
+    io,
+    process::{Resource, Rlimit, setrlimit},
+    thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs},
+};
+use serde::Serialize;
+
+/// What is kept, of that which is held, when the programs run: what the agent goes on to use.
+///
+/// * `SYS_PTRACE`: `/proc/PID/ns/*`, `/proc/PID/wchan` and `/proc/PID/root`
+///   (`ptrace_may_access`, kernel `kernel/ptrace.c`).
+/// * `SYS_ADMIN`: `/proc/PID/stack` (`proc_pid_stack`, `fs/proc/base.c`). The DaemonSet never has it.
+/// * The two of `DAC`: files of other users, where the agent's own user is not root's.
+const KEPT: CapabilitySet = CapabilitySet::SYS_PTRACE
+    .union(CapabilitySet::SYS_ADMIN)
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::DAC_READ_SEARCH);
+
+/// Every capability that the agent has a use for, by name.
+const NAMES: [(&str, CapabilitySet); 7] = [
+    ("CAP_BPF", CapabilitySet::BPF),
+    ("CAP_PERFMON", CapabilitySet::PERFMON),
+    ("CAP_SYS_PTRACE", CapabilitySet::SYS_PTRACE),
+    ("CAP_SYS_RESOURCE", CapabilitySet::SYS_RESOURCE),
+    ("CAP_SYS_ADMIN", CapabilitySet::SYS_ADMIN),
+    ("CAP_DAC_OVERRIDE", CapabilitySet::DAC_OVERRIDE),
+    ("CAP_DAC_READ_SEARCH", CapabilitySet::DAC_READ_SEARCH),
+];
+
+/// The capabilities that a thread holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Privileges(CapabilitySet);
+
+/// A capability that is needed and not held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Lack {
+    /// Its name, such as `CAP_BPF`.
+    pub capability: &'static str,
+    /// What cannot be done without it.
+    pub purpose: &'static str,
+    /// Nothing works without it; otherwise the agent only tells less.
+    pub essential: bool,
+}
+
+impl Privileges {
+    /// Those in effect for the calling thread. What cannot be asked for is not held.
+    pub fn held() -> Self {
+        Self(capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective))
+    }
+
+    /// These, and no others.
+    pub const fn of(set: CapabilitySet) -> Self {
+        Self(set)
+    }
+
+    /// Whether all of these are held.
+    pub fn has(self, set: CapabilitySet) -> bool {
+        self.0.contains(set)
+    }
+
+    /// Programs can be loaded and attached: CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN instead of
+    /// both (`bpf_capable`, `perfmon_capable`: kernel `include/linux/capability.h`).
+    pub fn may_load(self) -> bool {
+        self.has(CapabilitySet::SYS_ADMIN) || self.has(CapabilitySet::BPF | CapabilitySet::PERFMON)
+    }
+
+    /// What is missing. `memlock`: RLIMIT_MEMLOCK would have to be lifted for the maps (before Linux
+    /// 5.11).
+    pub fn lacking(self, memlock: bool) -> Vec<Lack> {
+        let admin = self.has(CapabilitySet::SYS_ADMIN);
+        let needs = [
+            (true, "CAP_BPF", admin, "the kernel programs cannot be loaded"),
+            (true, "CAP_PERFMON", admin, "the kernel programs cannot read what they report"),
+            (
+                memlock,
+                "CAP_SYS_RESOURCE",
+                false,
+                "before Linux 5.11 RLIMIT_MEMLOCK must be lifted for the programs' maps",
+            ),
+            (
+                true,
+                "CAP_SYS_PTRACE",
+                false,
+                "neither the host's files below /proc/1/root, nor network namespaces, nor where a \
+                 process hangs can be seen",
+            ),
+        ];
+        needs
+            .into_iter()
+            .filter(|(needed, capability, implied, _)| {
+                *needed && !implied && !self.names().any(|held| held == *capability)
+            })
+            .map(|(_, capability, _, purpose)| Lack {
+                capability,
+                purpose,
+                essential: capability != "CAP_SYS_PTRACE",
+            })
+            .collect()
+    }
+
+    /// Names of those that are held, of those that the agent has a use for.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        NAMES.into_iter().filter(move |(_, set)| self.has(*set)).map(|(name, _)| name)
+    }
+}
+
+/// Lets the maps be as big as they are, where the kernel counts them as locked memory. Without
+/// CAP_SYS_RESOURCE the limit stays; whether it suffices shows when the maps are made.
+pub fn lift_memlock() {
+    let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
+}
+
+/// Lays down what is not needed once the programs run, for good, and returns what is kept.
+///
+/// `works` says whether the programs' maps can still be used: before Linux 5.19 a kernel with
+/// `kernel.unprivileged_bpf_disabled` refuses every bpf(2) call, also on a map that is open, without
+/// CAP_BPF (`__sys_bpf`, `kernel/bpf/syscall.c`). There it is kept.
+///
+/// # Errors
+/// When the kernel refuses to take something away; then all is as it was.
+///
+/// A thread's capabilities are its own, and those it starts inherit them: call this before the
+/// first of them is started.
+pub fn lay_down(works: impl FnOnce() -> bool) -> io::Result<Privileges> {
+    let before = capabilities(None)?;
+    let kept = before.permitted & KEPT;
+    let without = before.effective - CapabilitySet::BPF;
+    // With CAP_SYS_ADMIN everything works; it is no proof.
+    let trial = without - CapabilitySet::SYS_ADMIN;
+    set_capabilities(None, CapabilitySets { effective: trial, ..before })?;
+    let kept = if works() { kept } else { kept | (before.permitted & CapabilitySet::BPF) };
+    let after =
+        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    if let Err(error) = set_capabilities(None, after) {
+        set_capabilities(None, before)?;
+        return Err(error);
+    }
+    set_no_new_privs(true)?;
+    Ok(Privileges(kept))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAEMONSET: CapabilitySet =
+        CapabilitySet::BPF.union(CapabilitySet::PERFMON).union(CapabilitySet::SYS_PTRACE);
+
+    fn lacking(held: CapabilitySet, memlock: bool) -> Vec<&'static str> {
+        Privileges::of(held).lacking(memlock).iter().map(|lack| lack.capability).collect()
+    }
+
+    #[test]
+    fn each_capability_that_is_missing_is_named() {
+        assert_eq!(lacking(DAEMONSET, false), [""; 0]);
+        for (name, one) in [
+            ("CAP_BPF", CapabilitySet::BPF),
+            ("CAP_PERFMON", CapabilitySet::PERFMON),
+            ("CAP_SYS_PTRACE", CapabilitySet::SYS_PTRACE),
+        ] {
+            assert_eq!(lacking(DAEMONSET - one, false), [name]);
+        }
+        assert_eq!(lacking(DAEMONSET, true), ["CAP_SYS_RESOURCE"]);
+        assert_eq!(lacking(DAEMONSET | CapabilitySet::SYS_RESOURCE, true), [""; 0]);
+    }
+
+    #[test]
+    fn sys_admin_stands_for_the_two_that_load() {
+        let admin = CapabilitySet::SYS_ADMIN;
+        assert!(Privileges::of(admin).may_load() && Privileges::of(DAEMONSET).may_load());
+        assert_eq!(lacking(admin, false), ["CAP_SYS_PTRACE"]);
+        for one in [CapabilitySet::BPF, CapabilitySet::PERFMON] {
+            assert!(!Privileges::of(one).may_load());
+        }
+    }
+
+    #[test]
+    fn what_loads_is_essential_and_what_only_looks_is_not() {
+        let lacks = Privileges::of(CapabilitySet::empty()).lacking(true);
+        let others = lacks.iter().filter(|lack| !lack.essential).map(|lack| lack.capability);
+        assert_eq!((lacks.len(), others.collect()), (4, vec!["CAP_SYS_PTRACE"]));
+    }
+
+    /// On a thread of its own: what is laid down does not come back.
+    #[test]
+    fn what_is_laid_down_is_gone_for_good() {
+        let held = Privileges::held();
+        std::thread::spawn(move || {
+            let kept = lay_down(|| true).unwrap();
+            assert_eq!(kept, Privileges(held.0 & KEPT));
+            assert_eq!(Privileges::held(), kept);
+            let all = capabilities(None).unwrap();
+            assert_eq!(all.permitted, kept.0);
+            let back = CapabilitySets { effective: all.effective | CapabilitySet::BPF, ..all };
+            assert!(set_capabilities(None, back).is_err());
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn what_the_maps_need_is_kept() {
+        let held = Privileges::held();
+        std::thread::spawn(move || {
+            let kept = lay_down(|| {
+                assert!(!Privileges::held().has(CapabilitySet::BPF));
+                false
+            });
+            let wanted = held.0 & (KEPT | CapabilitySet::BPF);
+            assert_eq!(kept.unwrap(), Privileges(wanted));
+        })
+        .join()
+        .unwrap();
+    }
+}
