@@ -1,4 +1,10 @@
-//! The references of what is said of a death and of a leak name every label there is.
+//! The docs are true: what the agent can say is described, what they name exists, every link leads
+//! somewhere.
+
+mod licence;
+mod links;
+mod names;
+mod pages;
 
 use coroner::domain::{
     leak::{Judgement, LeakCause, LeakClass, StuckReason},
