@@ -56,6 +56,11 @@ pub(crate) enum Command {
         #[command(flatten)]
         kernels: Kernels,
     },
+    /// Write the generated files anew: docs/metrics.md from the metrics' catalogue, and what is made of the alert rules
+    Docs {
+        #[command(flatten)]
+        install: Install,
+    },
     /// Measure, with optimised binaries; exits with 1 if a goal is missed
     #[command(subcommand)]
     Bench(Bench),

@@ -3,6 +3,7 @@
 mod bench;
 mod build;
 mod cli;
+mod docs;
 mod host;
 mod progress;
 mod root;
@@ -61,6 +62,11 @@ fn act(cli: Cli) -> Result<bool> {
         Command::Test { install, layers, kernels } => {
             let kernels = vm::choose(&kernels.kernels)?;
             test::run(&workspace, &layers, &kernels, install.no_install)
+        }
+        Command::Docs { install } => {
+            setup::ensure(&workspace, setup::BUILD, install.no_install)?;
+            docs::write(&workspace)?;
+            Ok(true)
         }
         Command::Bench(Bench::Accuracy(parameters)) => {
             match bench::accuracy(&workspace, &parameters)? {}

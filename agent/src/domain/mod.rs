@@ -14,7 +14,7 @@ pub mod ids;
 pub mod input;
 pub mod isolation;
 pub mod keepers;
-mod labels;
+pub(crate) mod labels;
 pub mod leak;
 pub mod leaks;
 pub mod lingering;

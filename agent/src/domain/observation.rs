@@ -221,6 +221,13 @@ pub enum FindingKind {
     UnsupportedRuntime,
 }
 
+impl FindingKind {
+    /// It is about a pod as a whole; otherwise about one of its containers.
+    pub const fn is_of_the_pod(self) -> bool {
+        matches!(self, Self::OutlivedObject | Self::RuntimeRestarted | Self::KubeletRestarted)
+    }
+}
+
 /// A finding with its particulars.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Finding {

@@ -44,7 +44,20 @@ fn read<T: Record>(bytes: &[u8]) -> Option<T> {
     (bytes.len() == size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// Reads one record. The second value names its kind, for the metrics.
+/// Every kind that [`decode`] names.
+pub const KINDS: [&str; 9] = [
+    "cgroup_mkdir",
+    "cgroup_rmdir",
+    "cgroup_empty",
+    "cgroup_frozen",
+    "signal_generate",
+    "signal_deliver",
+    "exec",
+    "exit",
+    "oom_victim",
+];
+
+/// Reads one record. The second value names its kind, for the metrics: one of [`KINDS`].
 pub fn decode(bytes: &[u8]) -> Result<(KernelEvent, &'static str), Undecodable> {
     let header: Option<Header> = bytes.get(..size_of::<Header>()).and_then(read);
     let wrong = Undecodable { kind: header.map_or(0, |header| header.kind), len: bytes.len() };

@@ -1,5 +1,6 @@
 //! The catalogue: one table from which the metrics are registered, tested and documented.
 
+use super::labels::{self as of, Values};
 use prometheus::{
     CounterVec, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry,
     core::Collector,
@@ -23,7 +24,7 @@ pub struct Buckets(pub &'static [f64]);
 impl Eq for Buckets {}
 
 /// One line of the table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// Its name, with the base unit as suffix.
     pub name: &'static str,
@@ -35,6 +36,23 @@ pub struct Entry {
     pub help: &'static str,
     /// Its labels.
     pub labels: &'static [&'static str],
+    /// What values they can have, in the same order.
+    pub values: &'static [Values],
+    /// Whether one can rely on it.
+    pub stability: Stability,
+    /// What it is good for, as PromQL.
+    pub example: &'static str,
+    /// The subject that it belongs to.
+    pub group: &'static str,
+}
+
+/// Whether one can rely on a metric: on its name, type, labels and meaning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stability {
+    /// It changes only with a new major version, and is deprecated for a minor one before.
+    Stable,
+    /// It may change with every minor version: it tells of coroner's own inside.
+    Internal,
 }
 
 /// Whole terminations and stops: fine below a second, with edges on both sides of the grace that
@@ -45,37 +63,40 @@ static DURATIONS: Buckets = Buckets(&[
 ]);
 
 /// The kubelet's garbage collection goes its round each minute.
-static REMOVALS: Buckets = Buckets(&[
-    0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 29.0, 32.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0, 1200.0,
-    3600.0,
-]);
+static REMOVALS: Buckets =
+    Buckets(&[1.0, 5.0, 10.0, 20.0, 32.0, 60.0, 90.0, 120.0, 300.0, 600.0, 3600.0]);
 
 /// 1 is the whole grace: what is above overran it.
 static RATIOS: Buckets = Buckets(&[0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 2.0, 5.0]);
 
 macro_rules! catalogue {
-    ($($field:ident: $type:ident $(($buckets:ident))? = $name:literal, $unit:literal,
-       [$($label:literal),*], $help:literal;)*) => {
+    ($($group:literal { $($field:ident: $type:ident $(($buckets:ident))? = $name:literal,
+       $unit:literal, [$($label:literal: $values:ident),*], $stability:ident, $help:literal,
+       $example:literal;)* })*) => {
         /// Every metric of the agent itself. Those of its process (`process_…`) come from the
         /// prometheus crate.
-        pub static CATALOGUE: [Entry; <[&str]>::len(&[$($name),*])] = [$(Entry {
+        pub static CATALOGUE: [Entry; <[&str]>::len(&[$($($name,)*)*])] = [$($(Entry {
             name: $name,
             kind: catalogue!(@kind $type $($buckets)?),
             unit: $unit,
             help: $help,
             labels: &[$($label),*],
-        }),*];
+            values: &[$(of::$values),*],
+            stability: Stability::$stability,
+            example: $example,
+            group: $group,
+        },)*)*];
 
         /// The metrics, registered.
         #[derive(Debug)]
         pub(super) struct Families {
-            $(#[doc = $help] pub(super) $field: $type,)*
+            $($(#[doc = $help] pub(super) $field: $type,)*)*
         }
 
         impl Families {
             pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
-                let [$($field),*] = &CATALOGUE;
-                Ok(Self { $($field: register(registry, catalogue!(@new $field, $type)?)?,)* })
+                let [$($($field,)*)*] = &CATALOGUE;
+                Ok(Self { $($($field: register(registry, catalogue!(@new $field, $type)?)?,)*)* })
             }
         }
     };
@@ -99,6 +120,12 @@ fn register<C: Collector + Clone + 'static>(
 }
 
 impl Entry {
+    /// What values this label can have; `None`: it is not one of its labels.
+    pub fn values(&self, label: &str) -> Option<Values> {
+        let place = self.labels.iter().position(|known| *known == label)?;
+        self.values.get(place).copied()
+    }
+
     fn histogram_opts(&self) -> HistogramOpts {
         let opts = HistogramOpts::new(self.name, self.help);
         match self.kind {
@@ -109,112 +136,226 @@ impl Entry {
 }
 
 catalogue! {
-    pod_terminations: IntCounterVec = "coroner_pod_terminations_total", "", ["cause"],
-        "Pod lives that ended on this node, by what ended them.";
-    container_deaths: IntCounterVec = "coroner_container_deaths_total", "", ["namespace", "verdict"],
-        "Container lives that ended, by namespace (the first 100 seen, then other) and verdict.";
-    container_findings: IntCounterVec = "coroner_container_findings_total", "", ["finding"],
-        "Findings on containers that died.";
-    pod_findings: IntCounterVec = "coroner_pod_findings_total", "", ["finding"],
-        "Findings on pods that terminated, besides those on their containers.";
-    contradictions: IntCounterVec = "coroner_contradictions_total", "", ["kind"],
-        "Container lives of which runtime or apiserver say what the kernel contradicts.";
-    termination_duration: HistogramVec(DURATIONS) = "coroner_pod_termination_duration_seconds",
-        "seconds", [],
-        "From the request to delete a pod to the end of its processes, sandbox and object. \
-         Terminations whose beginning was not seen are left out.";
-    stop_duration: HistogramVec(DURATIONS) = "coroner_container_stop_duration_seconds", "seconds",
-        [],
-        "From the first act of stopping a container (preStop or the stop signal) to the exit of \
-         its last process.";
-    removal_duration: HistogramVec(REMOVALS) = "coroner_sandbox_removal_duration_seconds",
-        "seconds", [],
-        "From a sandbox's stop to its removal by the kubelet's garbage collection.";
-    grace_ratio: HistogramVec(RATIOS) = "coroner_container_stop_grace_ratio", "ratio", [],
-        "Share of its grace period that a stopped container used; above 1 it overran.";
-    phase_seconds: CounterVec = "coroner_pod_termination_phase_seconds_total", "seconds", ["phase"],
-        "Seconds that terminating pods spent in each phase.";
-    truncated: IntCounterVec = "coroner_pod_terminations_truncated_total", "", [],
-        "Pod terminations whose beginning was not seen: the agent started later.";
-    incomplete: IntCounterVec = "coroner_pod_terminations_incomplete_total", "", [],
-        "Pod terminations whose account may lack evidence that was lost.";
-    amendments: IntCounterVec = "coroner_amendments_total", "", ["reason"],
-        "Accounts changed after they were given: the sandbox went (expected), or late evidence.";
-    inputs: IntCounterVec = "coroner_inputs_total", "", ["source"],
-        "Inputs that the engine was given, by source.";
-    kernel_records: IntCounterVec = "coroner_kernel_records_total", "", ["kind"],
-        "Records that the kernel programs sent, by kind.";
-    evidence_lost: IntCounterVec = "coroner_evidence_lost_total", "", ["kind"],
-        "Evidence that was lost, by how.";
-    requests_dropped: IntCounterVec = "coroner_requests_dropped_total", "", ["to"],
-        "Requests of the engine that an adapter was too busy to take.";
-    cgroups_too_deep: IntCounterVec = "coroner_cgroups_too_deep_total", "", [],
-        "Cgroups that are not followed: too many levels below their container.";
-    cri_calls: IntCounterVec = "coroner_cri_calls_total", "", [],
-        "Calls made to the container runtime; all of them only read.";
-    api_snapshots: IntCounterVec = "coroner_api_snapshots_total", "", [],
-        "Full lists of this node's pods taken from the apiserver.";
-    source_errors: IntCounterVec = "coroner_source_errors_total", "", ["source"],
-        "Calls and watches of a source that failed.";
-    source_skipped: IntCounterVec = "coroner_source_skipped_total", "", ["source"],
-        "Things that a source said and that make no sense; they were left out.";
-    recording: GaugeVec = "coroner_recording", "", [],
-        "1 while the inputs are recorded (--record).";
-    recording_inputs: IntCounterVec = "coroner_recording_inputs_total", "", ["outcome"],
-        "Inputs that were recorded, or dropped because the disk was too slow.";
-    recording_bytes: GaugeVec = "coroner_recording_size_bytes", "bytes", [],
-        "Size of the recording.";
-    recording_errors: IntCounterVec = "coroner_recording_errors_total", "", [],
-        "Failures to write the recording; the first one ends it.";
-    engine_entries: GaugeVec = "coroner_engine_entries", "", ["kind"],
-        "Entries in the engine's memory, by kind; bounded.";
-    terminating: GaugeVec = "coroner_pods_terminating", "", [],
-        "Pods whose end is under way on this node.";
-    unkillable: GaugeVec = "coroner_containers_unkillable", "", ["state"],
-        "Containers that are alive long after SIGKILL, by the state of what is left of them: \
-         uninterruptible hangs in the kernel. The log says where.";
-    leaked_sandboxes: GaugeVec = "coroner_leaked_sandboxes", "", ["class"],
-        "Sandboxes that were left behind on this node, by what of them is wrong.";
-    orphans: GaugeVec = "coroner_orphans", "", ["kind"],
-        "Shims, network namespaces and pods' cgroups that no sandbox and no pod knows.";
-    stuck_terminating: GaugeVec = "coroner_pods_stuck_terminating", "", ["reason"],
-        "Pods whose object is still there long after its deadline, by what they wait for.";
-    leak_causes: GaugeVec = "coroner_leaks", "", ["cause"],
-        "All that was left behind on this node (sandboxes, orphans, stuck pods), by likely cause.";
-    leaked_ips: GaugeVec = "coroner_leaked_sandbox_ips", "", [],
-        "Addresses that leaked sandboxes hold.";
-    leaked_created: GaugeVec = "coroner_leaked_sandbox_created_timestamp_seconds", "seconds",
-        ["namespace", "pod", "uid", "sandbox", "class", "cause"],
-        "When a leaked sandbox was made; exists only while the leak does, for the oldest ones up \
-         to --leak-series.";
-    leaked_unlisted: GaugeVec = "coroner_leaked_sandboxes_without_series", "", [],
-        "Leaked sandboxes beyond --leak-series: counted, but without a series of their own.";
-    leak_suspects: GaugeVec = "coroner_leak_suspects", "", [],
-        "What looks like a leak and has not been confirmed yet: it may only be late.";
-    leaks_found: IntCounterVec = "coroner_leaks_found_total", "", ["class"],
-        "Leaks that became certain.";
-    leaks_gone: IntCounterVec = "coroner_leaks_gone_total", "", ["class"],
-        "Leaks that are gone.";
-    leak_judgement: GaugeVec = "coroner_leak_judgement", "", ["state"],
-        "1 for the state that judging leaks is in: possible, or why it is suspended.";
-    leak_judged: IntCounterVec = "coroner_leak_judged_seconds_total", "seconds", [],
-        "Time in which all sources were in sync, so that leaks could be judged.";
-    leak_contradictions: IntCounterVec = "coroner_leak_contradictions_total", "", [],
-        "Suspects that the apiserver, asked past the watch, has cleared.";
-    cri_connected: GaugeVec = "coroner_cri_connected", "", [],
-        "1 while the container runtime answers.";
-    api_in_sync: GaugeVec = "coroner_api_in_sync", "", [],
-        "1 while the watch of this node's pods is in sync with the apiserver.";
-    ready: GaugeVec = "coroner_ready", "", [],
-        "1 while every source of evidence works (/readyz).";
-    hook_attached: GaugeVec = "coroner_hook_attached", "", ["hook"],
-        "1 for each kernel hook that is attached and passed its self-test.";
-    ring_used: GaugeVec = "coroner_ring_used_bytes", "bytes", ["ring"],
-        "Bytes that waited in a ring buffer when it was last drained.";
-    ring_size: GaugeVec = "coroner_ring_size_bytes", "bytes", ["ring"],
-        "Size of a ring buffer.";
-    watched_cgroups: GaugeVec = "coroner_watched_cgroups", "", [],
-        "Cgroups that the kernel programs watch.";
-    build_info: GaugeVec = "coroner_build_info", "", ["version"],
-        "1, with the agent's version as label.";
+    "Terminations of pods" {
+        pod_terminations: IntCounterVec =
+            "coroner_pod_terminations_total", "", ["cause": CAUSES], Stable,
+            "Pod lives that ended on this node, by what ended them.",
+            "sum by (cause) (rate(coroner_pod_terminations_total[1h]))";
+        termination_duration: HistogramVec(DURATIONS) =
+            "coroner_pod_termination_duration_seconds", "seconds", [], Stable,
+            "From the request to delete a pod to the end of its processes, sandbox and object. \
+             Terminations whose beginning was not seen are left out.",
+            "histogram_quantile(0.99, sum by (le) \
+             (rate(coroner_pod_termination_duration_seconds_bucket[1h])))";
+        phase_seconds: CounterVec =
+            "coroner_pod_termination_phase_seconds_total", "seconds", ["phase": PHASES], Stable,
+            "Seconds that terminating pods spent in each phase.",
+            "topk(3, sum by (phase) (rate(coroner_pod_termination_phase_seconds_total[1h])))";
+        terminating: GaugeVec =
+            "coroner_pods_terminating", "", [], Stable,
+            "Pods whose end is under way on this node.",
+            "sum by (node) (coroner_pods_terminating)";
+        removal_duration: HistogramVec(REMOVALS) =
+            "coroner_sandbox_removal_duration_seconds", "seconds", [], Stable,
+            "From a sandbox's stop to its removal by the kubelet's garbage collection.",
+            "histogram_quantile(0.9, sum by (le) \
+             (rate(coroner_sandbox_removal_duration_seconds_bucket[1h])))";
+        pod_findings: IntCounterVec =
+            "coroner_pod_findings_total", "", ["finding": POD_FINDINGS], Stable,
+            "Findings on pods that terminated, besides those on their containers.",
+            "sum by (finding) (increase(coroner_pod_findings_total[1d])) > 0";
+        truncated: IntCounterVec =
+            "coroner_pod_terminations_truncated_total", "", [], Internal,
+            "Pod terminations whose beginning was not seen: the agent started later.",
+            "sum(increase(coroner_pod_terminations_truncated_total[1d]))";
+        incomplete: IntCounterVec =
+            "coroner_pod_terminations_incomplete_total", "", [], Internal,
+            "Pod terminations whose account may lack evidence that was lost.",
+            "sum(increase(coroner_pod_terminations_incomplete_total[1d]))";
+        amendments: IntCounterVec =
+            "coroner_amendments_total", "", ["reason": AMENDMENTS], Internal,
+            "Accounts changed after they were given: the sandbox went (expected), or late \
+             evidence.",
+            "sum by (reason) (rate(coroner_amendments_total[1h]))";
+    }
+    "Deaths of containers" {
+        container_deaths: IntCounterVec =
+            "coroner_container_deaths_total", "", ["namespace": NAMESPACE, "verdict": VERDICTS], Stable,
+            "Container lives that ended, by namespace (the first 100 seen, then other) and \
+             verdict.",
+            "sum by (namespace) \
+             (increase(coroner_container_deaths_total{verdict=\"ignored\"}[1d])) > 0";
+        stop_duration: HistogramVec(DURATIONS) =
+            "coroner_container_stop_duration_seconds", "seconds", [], Stable,
+            "From the first act of stopping a container (preStop or the stop signal) to the \
+             exit of its last process.",
+            "histogram_quantile(0.99, sum by (le) \
+             (rate(coroner_container_stop_duration_seconds_bucket[1h])))";
+        grace_ratio: HistogramVec(RATIOS) =
+            "coroner_container_stop_grace_ratio", "ratio", [], Stable,
+            "Share of its grace period that a stopped container used; above 1 it overran.",
+            "1 - sum(rate(coroner_container_stop_grace_ratio_bucket{le=\"1.0\"}[1h])) / \
+             sum(rate(coroner_container_stop_grace_ratio_count[1h]))";
+        container_findings: IntCounterVec =
+            "coroner_container_findings_total", "", ["finding": CONTAINER_FINDINGS], Stable,
+            "Findings on containers that died.",
+            "sum by (finding) (increase(coroner_container_findings_total[1d])) > 0";
+        contradictions: IntCounterVec =
+            "coroner_contradictions_total", "", ["kind": CONTRADICTIONS], Stable,
+            "Container lives of which runtime or apiserver say what the kernel contradicts.",
+            "sum by (kind) (increase(coroner_contradictions_total[1d])) > 0";
+        unkillable: GaugeVec =
+            "coroner_containers_unkillable", "", ["state": UNKILLABLE], Stable,
+            "Containers that are alive long after SIGKILL, by the state of what is left of \
+             them: uninterruptible hangs in the kernel. The log says where.",
+            "sum by (node, state) (coroner_containers_unkillable) > 0";
+    }
+    "What was left behind" {
+        leaked_sandboxes: GaugeVec =
+            "coroner_leaked_sandboxes", "", ["class": SANDBOX_CLASSES], Stable,
+            "Sandboxes that were left behind on this node, by what of them is wrong.",
+            "sum by (node, class) (coroner_leaked_sandboxes) > 0";
+        leaked_created: GaugeVec =
+            "coroner_leaked_sandbox_created_timestamp_seconds", "seconds", ["namespace": OF_POD, "pod": OF_POD, "uid": OF_POD, "sandbox": SANDBOX, "class": SANDBOX_CLASSES, "cause": LEAK_CAUSES], Stable,
+            "When a leaked sandbox was made; exists only while the leak does, for the oldest \
+             ones up to --leak-series.",
+            "topk(10, time() - coroner_leaked_sandbox_created_timestamp_seconds)";
+        leaked_unlisted: GaugeVec =
+            "coroner_leaked_sandboxes_without_series", "", [], Stable,
+            "Leaked sandboxes beyond --leak-series: counted, but without a series of their own.",
+            "sum by (node) (coroner_leaked_sandboxes_without_series) > 0";
+        leaked_ips: GaugeVec =
+            "coroner_leaked_sandbox_ips", "", [], Stable,
+            "Addresses that leaked sandboxes hold.",
+            "topk(10, sum by (node) (coroner_leaked_sandbox_ips))";
+        orphans: GaugeVec =
+            "coroner_orphans", "", ["kind": ORPHANS], Stable,
+            "Shims, network namespaces and pods' cgroups that no sandbox and no pod knows.",
+            "sum by (node, kind) (coroner_orphans) > 0";
+        stuck_terminating: GaugeVec =
+            "coroner_pods_stuck_terminating", "", ["reason": REASONS], Stable,
+            "Pods whose object is still there long after its deadline, by what they wait for.",
+            "sum by (reason) (coroner_pods_stuck_terminating) > 0";
+        leak_causes: GaugeVec =
+            "coroner_leaks", "", ["cause": LEAK_CAUSES], Stable,
+            "All that was left behind on this node (sandboxes, orphans, stuck pods), by likely \
+             cause.",
+            "sum by (cause) (coroner_leaks) > 0";
+        leaks_found: IntCounterVec =
+            "coroner_leaks_found_total", "", ["class": CLASSES], Stable,
+            "Leaks that became certain.",
+            "sum by (class) (increase(coroner_leaks_found_total[1d])) > 0";
+        leaks_gone: IntCounterVec =
+            "coroner_leaks_gone_total", "", ["class": CLASSES], Stable,
+            "Leaks that are gone.",
+            "sum by (class) (increase(coroner_leaks_gone_total[1d])) > 0";
+        leak_judgement: GaugeVec =
+            "coroner_leak_judgement", "", ["state": JUDGEMENTS], Stable,
+            "1 for the state that judging leaks is in: possible, or why it is suspended.",
+            "count by (state) (coroner_leak_judgement == 1)";
+        leak_judged: IntCounterVec =
+            "coroner_leak_judged_seconds_total", "seconds", [], Stable,
+            "Time in which all sources were in sync, so that leaks could be judged.",
+            "rate(coroner_leak_judged_seconds_total[1h])";
+        leak_suspects: GaugeVec =
+            "coroner_leak_suspects", "", [], Internal,
+            "What looks like a leak and has not been confirmed yet: it may only be late.",
+            "sum by (node) (coroner_leak_suspects)";
+        leak_contradictions: IntCounterVec =
+            "coroner_leak_contradictions_total", "", [], Internal,
+            "Suspects that the apiserver, asked past the watch, has cleared.",
+            "sum(increase(coroner_leak_contradictions_total[1d]))";
+    }
+    "Sources of evidence" {
+        ready: GaugeVec =
+            "coroner_ready", "", [], Stable,
+            "1 while every source of evidence works (/readyz).",
+            "coroner_ready == 0";
+        cri_connected: GaugeVec =
+            "coroner_cri_connected", "", [], Stable,
+            "1 while the container runtime answers.",
+            "coroner_cri_connected == 0";
+        api_in_sync: GaugeVec =
+            "coroner_api_in_sync", "", [], Stable,
+            "1 while the watch of this node's pods is in sync with the apiserver.",
+            "coroner_api_in_sync == 0";
+        hook_attached: GaugeVec =
+            "coroner_hook_attached", "", ["hook": HOOKS], Stable,
+            "1 for each kernel hook that is attached and passed its self-test.",
+            "coroner_hook_attached == 0";
+        evidence_lost: IntCounterVec =
+            "coroner_evidence_lost_total", "", ["kind": LOSSES], Stable,
+            "Evidence that was lost, by how.",
+            "sum by (node, kind) (increase(coroner_evidence_lost_total[1h])) > 0";
+        source_errors: IntCounterVec =
+            "coroner_source_errors_total", "", ["source": SOURCES], Internal,
+            "Calls and watches of a source that failed.",
+            "sum by (node, source) (rate(coroner_source_errors_total[15m]))";
+        source_skipped: IntCounterVec =
+            "coroner_source_skipped_total", "", ["source": SPEAKERS], Internal,
+            "Things that a source said and that make no sense; they were left out.",
+            "sum by (source) (increase(coroner_source_skipped_total[1d])) > 0";
+        cri_calls: IntCounterVec =
+            "coroner_cri_calls_total", "", [], Internal,
+            "Calls made to the container runtime; all of them only read.",
+            "sum by (node) (rate(coroner_cri_calls_total[5m]))";
+        api_snapshots: IntCounterVec =
+            "coroner_api_snapshots_total", "", [], Internal,
+            "Full lists of this node's pods taken from the apiserver.",
+            "sum by (node) (increase(coroner_api_snapshots_total[1h]))";
+    }
+    "The agent itself" {
+        build_info: GaugeVec =
+            "coroner_build_info", "", ["version": VERSION], Stable,
+            "1, with the agent's version as label.",
+            "count by (version) (coroner_build_info)";
+        inputs: IntCounterVec =
+            "coroner_inputs_total", "", ["source": INPUTS], Internal,
+            "Inputs that the engine was given, by source.",
+            "sum by (source) (rate(coroner_inputs_total[5m]))";
+        kernel_records: IntCounterVec =
+            "coroner_kernel_records_total", "", ["kind": RECORDS], Internal,
+            "Records that the kernel programs sent, by kind.",
+            "sum by (kind) (rate(coroner_kernel_records_total[5m]))";
+        watched_cgroups: GaugeVec =
+            "coroner_watched_cgroups", "", [], Internal,
+            "Cgroups that the kernel programs watch.",
+            "max by (node) (coroner_watched_cgroups)";
+        cgroups_too_deep: IntCounterVec =
+            "coroner_cgroups_too_deep_total", "", [], Internal,
+            "Cgroups that are not followed: too many levels below their container.",
+            "sum by (node) (increase(coroner_cgroups_too_deep_total[1d])) > 0";
+        ring_used: GaugeVec =
+            "coroner_ring_used_bytes", "bytes", ["ring": RINGS], Internal,
+            "Bytes that waited in a ring buffer when it was last drained.",
+            "max by (node, ring) (coroner_ring_used_bytes / coroner_ring_size_bytes)";
+        ring_size: GaugeVec =
+            "coroner_ring_size_bytes", "bytes", ["ring": RINGS], Internal,
+            "Size of a ring buffer.",
+            "max by (node, ring) (coroner_ring_used_bytes / coroner_ring_size_bytes)";
+        engine_entries: GaugeVec =
+            "coroner_engine_entries", "", ["kind": ENTRIES], Internal,
+            "Entries in the engine's memory, by kind; bounded.",
+            "max by (kind) (coroner_engine_entries)";
+        requests_dropped: IntCounterVec =
+            "coroner_requests_dropped_total", "", ["to": ADAPTERS], Internal,
+            "Requests of the engine that an adapter was too busy to take.",
+            "sum by (node, to) (increase(coroner_requests_dropped_total[1h])) > 0";
+        recording: GaugeVec =
+            "coroner_recording", "", [], Internal,
+            "1 while the inputs are recorded (--record).",
+            "coroner_recording == 1";
+        recording_inputs: IntCounterVec =
+            "coroner_recording_inputs_total", "", ["outcome": OUTCOMES], Internal,
+            "Inputs that were recorded, or dropped because the disk was too slow.",
+            "sum by (outcome) (rate(coroner_recording_inputs_total[5m]))";
+        recording_bytes: GaugeVec =
+            "coroner_recording_size_bytes", "bytes", [], Internal,
+            "Size of the recording.",
+            "max by (node) (coroner_recording_size_bytes)";
+        recording_errors: IntCounterVec =
+            "coroner_recording_errors_total", "", [], Internal,
+            "Failures to write the recording; the first one ends it.",
+            "sum by (node) (increase(coroner_recording_errors_total[1h])) > 0";
+    }
 }

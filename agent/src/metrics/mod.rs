@@ -3,14 +3,17 @@
 //! **Architecture invariant.** Every label is a closed set or bounded; pod identity never is one.
 
 mod catalogue;
+mod labels;
 
-pub use catalogue::{Buckets, CATALOGUE, Entry, Kind};
+pub use catalogue::{Buckets, CATALOGUE, Entry, Kind, Stability};
+pub use labels::Values;
 
 use crate::{
     clock, cri,
     domain::{
         engine::Gauges,
         input::{Input, LossKind, Received, TaskState},
+        labels::labels,
         leak::{Judgement, Leak, LeakCause, LeakClass, LeakKey, StuckReason},
         leaks::LeakGauges,
         observation::{
@@ -81,15 +84,9 @@ pub enum Adapter {
     Api,
 }
 
-impl Adapter {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Kernel => "kernel",
-            Self::Cri => "cri",
-            Self::Proc => "proc",
-            Self::Host => "host",
-            Self::Api => "api",
-        }
+labels! {
+    Adapter {
+        Kernel = "kernel", Cri = "cri", Proc = "proc", Host = "host", Api = "api",
     }
 }
 
@@ -124,8 +121,9 @@ impl Metrics {
             of.pod_terminations.with_label_values(&[cause.as_str()]);
         }
         for finding in FindingKind::ALL {
-            of.container_findings.with_label_values(&[finding.as_str()]);
-            of.pod_findings.with_label_values(&[finding.as_str()]);
+            let of =
+                if finding.is_of_the_pod() { &of.pod_findings } else { &of.container_findings };
+            of.with_label_values(&[finding.as_str()]);
         }
         for kind in Contradiction::ALL {
             of.contradictions.with_label_values(&[kind.as_str()]);
@@ -147,7 +145,7 @@ impl Metrics {
         for source in ["kernel", "cri", "api", "proc", "host", "lost", "tick"] {
             of.inputs.with_label_values(&[source]);
         }
-        for to in [Adapter::Kernel, Adapter::Cri, Adapter::Proc, Adapter::Host, Adapter::Api] {
+        for to in Adapter::ALL {
             of.requests_dropped.with_label_values(&[to.as_str()]);
         }
         for histogram in
@@ -494,5 +492,7 @@ fn raise(counter: &IntCounter, to: u64) {
     counter.inc_by(to.saturating_sub(counter.get()));
 }
 
+#[cfg(test)]
+mod reference;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,31 @@
+//! `cargo xtask docs`: writes the generated files anew.
+//!
+//! The tests that say whether they are stale are what knows how they are made; told to, they write them.
+
+use anyhow::Result;
+
+use crate::{build, progress::step, toolchain::cargo, workspace::Workspace};
+
+/// The tests that hold generated files to what they are made of: arguments of `cargo test`.
+const TESTS: &[&[&str]] =
+    &[&["--package=coroner", "--lib", "docs_metrics_md_is_what_the_catalogue_says"]];
+
+/// Writes all of them.
+///
+/// # Errors
+/// When something does not compile, or a file cannot be written.
+pub(crate) fn write(workspace: &Workspace) -> Result<()> {
+    build::kernel_programs(workspace)?;
+    for test in TESTS {
+        step(
+            &format!("writing what {} holds", test.last().unwrap_or(&"a test")),
+            cargo("test")
+                .current_dir(workspace.root())
+                .env("PATH", workspace.path())
+                .env("UPDATE_GOLDEN", "1")
+                .arg("--locked")
+                .args(*test),
+        )?;
+    }
+    Ok(())
+}
