@@ -170,6 +170,16 @@ pub fn find_cgroup(root: &Path, cgroup: CgroupId) -> Option<PathBuf> {
     find(root, &mut |path| inode(path) == Some(cgroup.0))
 }
 
+/// The cgroup of this process. A cgroup namespace does not hide it: looked for is the directory that
+/// lists our pid.
+pub fn own_cgroup(root: &Path) -> Option<PathBuf> {
+    let own = std::process::id();
+    if pids(root).contains(&own) {
+        return Some(root.to_owned());
+    }
+    find(root, &mut |path| pids(path).contains(&own))
+}
+
 /// A cgroup's id is its directory's inode number.
 pub fn inode(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().map(|metadata| metadata.ino())

@@ -87,8 +87,10 @@ fn say(kernel: &Kernel) {
             warn!(hook, why, "a hook is not attached");
         }
     }
-    if let Some(why) = &report.unproven {
-        warn!(why, "the hooks are attached, but could not be proven by the self-test");
+    match &report.unproven {
+        Some(unproven) if unproven.is_harmless() => info!("{unproven}"),
+        Some(unproven) => warn!("{unproven}"),
+        None => {}
     }
     let attached = report.hooks.values().filter(|how| how.is_ok()).count();
     info!(hooks = attached, hierarchy = report.hierarchy, "the kernel programs are attached");

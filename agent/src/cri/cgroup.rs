@@ -1,6 +1,6 @@
 //! From a process to the cgroup it is in, in the one hierarchy that the programs watch.
 
-use crate::domain::ids::CgroupId;
+use crate::{cgroupfs, domain::ids::CgroupId};
 use std::{
     ffi::OsString,
     fs,
@@ -23,7 +23,7 @@ pub(super) fn of_process(
     let memberships = read(&host_root.join(format!("proc/{pid}/cgroup")))?;
     let path = path_in(&memberships, &mount.hierarchy)
         .ok_or_else(|| format!("process {pid} is in no cgroup of {:?}", mount.hierarchy))?;
-    let directory = mount.directory(path).ok_or_else(|| {
+    let directory = mount.directory(path, || mount.own()).ok_or_else(|| {
         format!("the cgroup {path} of process {pid} lies outside of {}", mount.at.display())
     })?;
     let inode = fs::metadata(&directory)
@@ -51,14 +51,40 @@ struct Mount {
 }
 
 impl Mount {
-    /// Where a cgroup's directory is seen. `None`: outside of what is mounted. A path with `..`
-    /// comes from a cgroup namespace that does not hold the process: where it leads to, this
-    /// process cannot know.
-    fn directory(&self, cgroup: &str) -> Option<PathBuf> {
-        let inside = Path::new(cgroup).strip_prefix(&self.root).ok()?;
-        let plain = inside.components().all(|part| matches!(part, Component::Normal(_)));
-        plain.then(|| self.at.join(inside))
+    /// Where a cgroup's directory is seen. `None`: outside of what is mounted.
+    ///
+    /// In a cgroup namespace, which a container has of its own on cgroup v2, all paths are relative
+    /// to the namespace's root: the host's hierarchy is mounted from `/../../..`, and another
+    /// container is `/../../other`. `own` is where this process is, and its path as it sees it.
+    fn directory(
+        &self,
+        cgroup: &str,
+        own: impl FnOnce() -> Option<(PathBuf, String)>,
+    ) -> Option<PathBuf> {
+        if !self.root.components().any(|part| part == Component::ParentDir) {
+            let inside = Path::new(cgroup).strip_prefix(&self.root).ok()?;
+            return inside.components().all(is_normal).then(|| self.at.join(inside));
+        }
+        let (seen_at, own_path) = own()?;
+        let down = own_path.split('/').filter(|part| !part.is_empty()).count();
+        let up =
+            Path::new(cgroup).components().filter(|part| *part == Component::ParentDir).count();
+        let common = seen_at.ancestors().nth(down + up)?;
+        let below: PathBuf =
+            Path::new(cgroup).components().filter(|part| is_normal(*part)).collect();
+        common.starts_with(&self.at).then(|| common.join(below))
     }
+
+    /// Where this process is in it, and the path of that as this process sees it.
+    fn own(&self) -> Option<(PathBuf, String)> {
+        let memberships = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let path = path_in(&memberships, &self.hierarchy)?.to_owned();
+        Some((cgroupfs::own_cgroup(&self.at)?, path))
+    }
+}
+
+fn is_normal(part: Component<'_>) -> bool {
+    matches!(part, Component::Normal(_))
 }
 
 /// The mount of a cgroup file system that holds `path`: the longest mount point, and of several
@@ -111,7 +137,8 @@ pub(crate) fn freezers(host_root: &Path, pid: u32) -> Vec<Freezer> {
 fn freezers_in(mountinfo: &str, memberships: &str) -> Vec<Freezer> {
     mounts(mountinfo)
         .filter_map(|mount| {
-            let folder = mount.directory(path_in(memberships, &mount.hierarchy)?)?;
+            let folder =
+                mount.directory(path_in(memberships, &mount.hierarchy)?, || mount.own())?;
             match &mount.hierarchy {
                 Hierarchy::Unified => Some(Freezer::V2(folder)),
                 Hierarchy::Controllers(all) => {
@@ -178,7 +205,7 @@ garbage
 
     fn found(root: &str) -> Option<PathBuf> {
         let mount = mount_of(MOUNTS, Path::new(root))?;
-        mount.directory(path_in(MEMBERSHIPS, &mount.hierarchy)?)
+        mount.directory(path_in(MEMBERSHIPS, &mount.hierarchy)?, || None)
     }
 
     #[test]
@@ -214,9 +241,31 @@ garbage
     fn paths_from_another_namespace_lead_nowhere() {
         let mount = mount_of(MOUNTS, Path::new("/sys/fs/cgroup/unified")).unwrap();
         for path in ["/../../kubepods/pod1", "/kubepods/../x", "relative"] {
-            assert_eq!(mount.directory(path), None, "{path}");
+            assert_eq!(mount.directory(path, || None), None, "{path}");
         }
         assert_eq!(path_in("0::/gone (deleted)\n", &Hierarchy::Unified), None);
+    }
+
+    #[test]
+    fn a_namespace_of_our_own_hides_nobody() {
+        const OURS: &str = "40 1 0:26 /../../.. /host ro - cgroup2 cgroup2 rw\n";
+        let mount = mount_of(OURS, Path::new("/host")).unwrap();
+        let own = |path: &str| Some((PathBuf::from("/host/kubepods/pod1/ours"), path.to_owned()));
+        for (path, expected) in [
+            ("/", Some("/host/kubepods/pod1/ours")),
+            ("/init", Some("/host/kubepods/pod1/ours/init")),
+            ("/../beside", Some("/host/kubepods/pod1/beside")),
+            ("/../../pod2/theirs", Some("/host/kubepods/pod2/theirs")),
+            ("/../../../init.scope", Some("/host/init.scope")),
+            ("/../../../..", None),
+        ] {
+            let found = mount.directory(path, || own("/"));
+            assert_eq!(found, expected.map(PathBuf::from), "{path}");
+        }
+        let nested = || Some((PathBuf::from("/host/kubepods/pod1/ours/init"), "/init".to_owned()));
+        let found = mount.directory("/../beside", nested);
+        assert_eq!(found, Some("/host/kubepods/pod1/beside".into()));
+        assert_eq!(mount.directory("/../beside", || None), None, "who does not find itself");
     }
 
     #[test]

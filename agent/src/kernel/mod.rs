@@ -95,9 +95,31 @@ pub struct StartReport {
     /// Each hook by name and, if it was refused or is missing, why. Hooks that the hierarchy
     /// cannot have (freezing on v1) are left out.
     pub hooks: BTreeMap<&'static str, Result<(), String>>,
-    /// Why the self-test could not be done (a read-only cgroup file system): the hooks are
-    /// attached but not proven.
-    pub unproven: Option<String>,
+    /// What the self-test could not prove.
+    pub unproven: Option<Unproven>,
+}
+
+/// Hooks that are attached, and that the self-test could not prove.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unproven {
+    /// Which.
+    pub hooks: Vec<&'static str>,
+    /// Why, such as a cgroup file system that is read-only.
+    pub why: String,
+}
+
+impl Unproven {
+    /// What is told of signals and processes is proven: all that depends on where the members of the
+    /// kernel's structures are. Only that cgroups come and go is not.
+    pub fn is_harmless(&self) -> bool {
+        self.hooks.iter().all(|hook| hook.starts_with("cgroup_"))
+    }
+}
+
+impl fmt::Display for Unproven {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} not proven by the self-test: {}", self.hooks.join(", "), self.why)
+    }
 }
 
 /// Counters of the kernel side, shared with the metrics.
@@ -187,8 +209,7 @@ pub fn start(options: &Options) -> Result<Kernel, StartError> {
     let (mut watching, mut rings) = load::load(options, &layout, &mut plan)?;
     let counters = Arc::new(Counters::default());
     counters.ring_bytes.store(u64::from(options.ring_bytes), Ordering::Relaxed);
-    let unproven =
-        selftest::prove(&hierarchy, &mut watching, &mut rings, &mut plan, &counters).err();
+    let unproven = selftest::prove(&hierarchy, &mut watching, &mut rings, &mut plan, &counters);
 
     let mut kernel = Kernel {
         report: report(&hierarchy, plan, unproven),
@@ -204,7 +225,7 @@ pub fn start(options: &Options) -> Result<Kernel, StartError> {
     Ok(kernel)
 }
 
-fn report(hierarchy: &Hierarchy, plan: Vec<Planned>, unproven: Option<String>) -> StartReport {
+fn report(hierarchy: &Hierarchy, plan: Vec<Planned>, unproven: Option<Unproven>) -> StartReport {
     StartReport {
         hierarchy: hierarchy.to_string(),
         hooks: plan.into_iter().map(|planned| (planned.hook.name, planned.verdict)).collect(),

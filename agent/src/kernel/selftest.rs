@@ -2,12 +2,14 @@
 //! records that they should. A wrong offset would yield silent garbage; here it is loud.
 //!
 //! What a test of a second can do without harm is proven: making, freezing, emptying and removing
-//! a cgroup, an exec, exits, a handled signal. The OOM killer is not provoked.
+//! a cgroup, an exec, exits, a handled signal. The OOM killer is not provoked. Where no cgroup can be
+//! made (the DaemonSet sees the host's read-only) the processes stay in the agent's own: then signals
+//! and processes are proven, and that cgroups come and go is not.
 
 mod actors;
 
 use super::{
-    Counters, Hierarchy,
+    Counters, Hierarchy, Unproven,
     load::Watching,
     plan::Planned,
     ring::{self, Rings},
@@ -39,25 +41,46 @@ const HANDLED: u8 = 37;
 const EXECED: u8 = 38;
 
 /// Proves the attached hooks; one that does not give the record it should is detached and its plan
-/// says why. An error says why the test could not be done.
+/// says why. Returns what could not be tested.
 pub(super) fn prove(
     hierarchy: &Hierarchy,
     watching: &mut Watching,
     rings: &mut Rings,
     plan: &mut [Planned],
     counters: &Counters,
-) -> Result<(), String> {
+) -> Option<Unproven> {
+    let unproven = |plan: &[Planned], why: String, what: fn(&str) -> bool| {
+        let attached = plan.iter().filter(|planned| planned.verdict.is_ok());
+        let hooks = attached.map(|planned| planned.hook.name).filter(|hook| what(hook)).collect();
+        Unproven { hooks, why }
+    };
     remove_leftovers(hierarchy.root());
     let mut seen = Vec::new();
-    let stage = Stage::build(hierarchy.root()).map_err(|error| {
-        format!("no cgroup can be made in {}: {error}", hierarchy.root().display())
-    })?;
+    let (stage, cannot_make) = match Stage::build(hierarchy.root()) {
+        Ok(stage) => (stage, None),
+        Err(error) => {
+            let root = hierarchy.root().display();
+            let why = format!("no cgroup can be made in {root}: {error}");
+            match Stage::own(hierarchy.root()) {
+                Some(stage) => (stage, Some(why)),
+                None => return Some(unproven(plan, why, |_| true)),
+            }
+        }
+    };
     rings.ignored.insert(stage.base);
     watching.insert(stage.base, Container::default());
     let play = stage.play(hierarchy, |id| rings.ignored.insert(id));
     watching.remove(stage.base);
+    let is_own = stage.is_own;
+    let base = stage.base;
     drop(stage);
-    let expected = play.map_err(|error| format!("the self-test's actors failed: {error}"))?;
+    let expected = match play {
+        Ok(expected) => expected,
+        Err(error) => {
+            let why = format!("the self-test's actors failed: {error}");
+            return Some(unproven(plan, why, |_| true));
+        }
+    };
 
     let mut others = Vec::new();
     let until = Instant::now() + PATIENCE;
@@ -74,6 +97,9 @@ pub(super) fn prove(
         std::thread::sleep(PAUSE);
     }
     rings.keep(others);
+    if is_own {
+        rings.ignored.remove(&base);
+    }
 
     for planned in plan.iter_mut().filter(|planned| planned.verdict.is_ok()) {
         if let Err(what) = judge(planned.hook.name, &expected, &seen) {
@@ -82,14 +108,15 @@ pub(super) fn prove(
                 Err(format!("refused by the self-test: {what}: {}", planned.hook.loss));
         }
     }
-    Ok(())
+    cannot_make.map(|why| unproven(plan, why, |hook| hook.starts_with("cgroup_")))
 }
 
 /// What must have been seen.
 struct Expected {
     base: CgroupId,
     leaf: CgroupId,
-    name: String,
+    /// Name of the leaf; `None`: it was not made, but is the agent's own cgroup.
+    name: Option<String>,
     frozen: bool,
     /// The actor that handles a signal, by its pid in our namespace.
     handler: u32,
@@ -108,12 +135,16 @@ fn judge(hook: &str, expected: &Expected, seen: &[KernelFact]) -> Result<(), Str
     };
     let any = |wanted: &dyn Fn(&KernelFact) -> bool| seen.iter().any(wanted);
     let leaf = expected.leaf;
+    let Some(name) = expected.name.clone().or((!hook.starts_with("cgroup_")).then(String::new))
+    else {
+        return Ok(()); // nothing was done that it could tell
+    };
     let (proven, what) = match hook {
         "cgroup_mkdir" => {
             let made = KernelFact::CgroupCreated {
                 cgroup: leaf,
                 parent: Some(expected.base),
-                name: expected.name.clone(),
+                name,
                 scanned: false,
             };
             (seen.contains(&made), "no record of a new cgroup, its parent and its name")
@@ -176,10 +207,11 @@ fn judge(hook: &str, expected: &Expected, seen: &[KernelFact]) -> Result<(), Str
     if proven { Ok(()) } else { Err(format!("{what} (saw {} records)", seen.len())) }
 }
 
-/// The cgroups of the test. They go when it goes.
+/// The cgroups of the test. They go when it goes, unless they are the agent's own.
 struct Stage {
     path: PathBuf,
     base: CgroupId,
+    is_own: bool,
 }
 
 impl Stage {
@@ -187,7 +219,14 @@ impl Stage {
         let path = root.join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir(&path)?;
         let base = cgroupfs::inode(&path).map(CgroupId).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Self { path, base })
+        Ok(Self { path, base, is_own: false })
+    }
+
+    /// The cgroup that the agent is in.
+    fn own(root: &Path) -> Option<Self> {
+        let path = cgroupfs::own_cgroup(root)?;
+        let base = cgroupfs::inode(&path).map(CgroupId)?;
+        Some(Self { path, base, is_own: true })
     }
 
     fn play(
@@ -195,12 +234,41 @@ impl Stage {
         hierarchy: &Hierarchy,
         mut announce: impl FnMut(CgroupId) -> bool,
     ) -> io::Result<Expected> {
+        let made = if self.is_own { None } else { Some(self.make_leaf(hierarchy, &mut announce)?) };
+        let procs = made.as_ref().map(|leaf| leaf.path.join("cgroup.procs"));
+        let procs = procs.as_deref();
+        let mut handler = Actor::handler(HANDLED, procs)?;
+        handler.terminate()?;
+        handler.wait()?;
+        let mut execer = Actor::execer(EXECED, procs)?;
+        let execed = execer.wait()? == i32::from(EXECED) << 8;
+
+        if let Some(leaf) = &made {
+            remove_patiently(&leaf.path)?;
+        }
+        Ok(Expected {
+            base: self.base,
+            leaf: made.as_ref().map_or(self.base, |leaf| leaf.id),
+            frozen: made.as_ref().is_some_and(|leaf| leaf.frozen),
+            name: made.map(|leaf| leaf.name),
+            handler: handler.pid(),
+            // Hosts may forbid to exec files without a name (vm.memfd_noexec): then it proves
+            // nothing.
+            execer: execed.then(|| execer.pid()),
+        })
+    }
+
+    fn make_leaf(
+        &self,
+        hierarchy: &Hierarchy,
+        announce: &mut impl FnMut(CgroupId) -> bool,
+    ) -> io::Result<Leaf> {
         // A container's name: 64 digits.
         let name = format!("{:064x}", std::process::id());
         let path = self.path.join(&name);
         fs::create_dir(&path)?;
-        let leaf = cgroupfs::inode(&path).map(CgroupId).ok_or(io::ErrorKind::NotFound)?;
-        announce(leaf);
+        let id = cgroupfs::inode(&path).map(CgroupId).ok_or(io::ErrorKind::NotFound)?;
+        announce(id);
 
         // An empty cgroup freezes at once.
         let freezer = path.join("cgroup.freeze");
@@ -209,30 +277,23 @@ impl Stage {
             fs::write(&freezer, "1")?;
             fs::write(&freezer, "0")?;
         }
-
-        let procs = path.join("cgroup.procs");
-        let mut handler = Actor::handler(HANDLED, &procs)?;
-        handler.terminate()?;
-        handler.wait()?;
-        let mut execer = Actor::execer(EXECED, &procs)?;
-        let execed = execer.wait()? == i32::from(EXECED) << 8;
-
-        remove_patiently(&path)?;
-        Ok(Expected {
-            base: self.base,
-            leaf,
-            name,
-            frozen,
-            handler: handler.pid(),
-            // Hosts may forbid to exec files without a name (vm.memfd_noexec): then it proves
-            // nothing.
-            execer: execed.then(|| execer.pid()),
-        })
+        Ok(Leaf { path, name, id, frozen })
     }
+}
+
+/// The cgroup that the actors are in, if one could be made.
+struct Leaf {
+    path: PathBuf,
+    name: String,
+    id: CgroupId,
+    frozen: bool,
 }
 
 impl Drop for Stage {
     fn drop(&mut self) {
+        if self.is_own {
+            return;
+        }
         remove_tree(&self.path, remove_patiently);
     }
 }

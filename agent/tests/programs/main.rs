@@ -5,6 +5,7 @@
 mod actors;
 mod leftovers;
 mod lingering;
+mod readonly;
 mod stage;
 
 use actors::{Actor, Role, Then};

@@ -30,7 +30,7 @@ extern "C" fn leave(_signal: c_int) {
 impl Actor {
     /// One that installs a handler for SIGTERM, which exits with `code`. It is installed when this
     /// returns.
-    pub(super) fn handler(code: u8, procs: &Path) -> io::Result<Self> {
+    pub(super) fn handler(code: u8, procs: Option<&Path>) -> io::Result<Self> {
         let (ready, is_ready) = rustix::pipe::pipe()?;
         let ready_fd = is_ready.as_raw_fd();
         let actor = Self::fork(procs, |go| {
@@ -58,7 +58,7 @@ impl Actor {
     }
 
     /// One that execs a program that exits with `code`.
-    pub(super) fn execer(code: u8, procs: &Path) -> io::Result<Self> {
+    pub(super) fn execer(code: u8, procs: Option<&Path>) -> io::Result<Self> {
         let program = Executable::new(code)?;
         let path = program.path().as_ptr();
         let argv = [c"coroner-tiny".as_ptr(), std::ptr::null()];
@@ -72,8 +72,9 @@ impl Actor {
         })
     }
 
-    /// Forks a child that waits for the end of a pipe, moves it into the cgroup, gives the word.
-    fn fork(procs: &Path, play: impl FnOnce(c_int)) -> io::Result<Self> {
+    /// Forks a child that waits for the end of a pipe, moves it into the cgroup (`None`: it stays in
+    /// ours), gives the word.
+    fn fork(procs: Option<&Path>, play: impl FnOnce(c_int)) -> io::Result<Self> {
         let (go, stay) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let (go_fd, stay_fd) = (go.as_raw_fd(), stay.as_raw_fd());
         // SAFETY: the child runs `play`, which keeps to what is safe after a fork, and never
@@ -90,7 +91,9 @@ impl Actor {
             pid => pid,
         };
         let actor = Self { pid, reaped: false };
-        fs::write(procs, pid.to_string())?;
+        if let Some(procs) = procs {
+            fs::write(procs, pid.to_string())?;
+        }
         drop(stay);
         Ok(actor)
     }
