@@ -1,0 +1,135 @@
+//! Forgetting: what is accounted for and gone, so that memory does not grow with time.
+
+use super::{
+    Engine,
+    life::{PATIENCE, TAIL},
+};
+use crate::domain::{
+    ids::{CgroupId, ContainerId, PodUid, SandboxId},
+    input::LossKind,
+    observation::Observation,
+    time::BootTime,
+};
+use std::{collections::BTreeSet, time::Duration};
+
+/// A container that the runtime never explained is given up.
+const UNRESOLVED: Duration = Duration::from_secs(60);
+/// A pod that the runtime has forgotten, and that is not accounted for, keeps its evidence so long.
+const STUCK: Duration = Duration::from_secs(24 * 3600);
+
+impl Engine {
+    /// Its object is to go and is still there: a finalizer may hold it for as long as it likes.
+    fn is_held(&self, uid: &PodUid) -> bool {
+        self.objects.get(uid).is_some_and(|o| o.request().is_some() && o.gone.is_none())
+    }
+
+    /// Forgets what is accounted for and gone, so that memory does not grow with time.
+    pub(super) fn forget(&mut self, now: BootTime, said: &mut Vec<Observation>) {
+        for (sandbox, uid, by) in self.runtime.removed_sandboxes() {
+            let settled = now >= by + self.settings.settle;
+            let busy = self.active.contains(&uid);
+            if settled && !busy || now >= by + STUCK && !self.is_held(&uid) {
+                let mut gone = self.runtime.forget(&sandbox);
+                gone.push(ContainerId::new(sandbox.as_str()));
+                if let Some(pod) = self.pods.get_mut(&uid) {
+                    pod.past.remove(&sandbox);
+                    pod.told.retain(|id| !gone.contains(id));
+                }
+                for id in gone {
+                    self.forget_container(&id);
+                }
+                if self.runtime.sandboxes_of(&uid).is_empty()
+                    && !busy
+                    && let Some(mut pod) = self.pods.remove(&uid)
+                {
+                    pod.hurry(BTreeSet::new(), said);
+                }
+            }
+        }
+        // Containers removed while their sandbox goes on: kept while their pod may still need them.
+        for (id, by) in self.runtime.removed_containers() {
+            let uid = self.runtime.pod_of(&id);
+            let told = uid
+                .as_ref()
+                .and_then(|uid| self.pods.get(uid))
+                .is_some_and(|pod| pod.told.contains(&id) && pod.finished.is_none());
+            let over = now >= by + self.settings.settle;
+            let requested = uid
+                .as_ref()
+                .and_then(|u| self.objects.get(u))
+                .is_some_and(|o| o.request().is_some());
+            let stuck = now >= by + STUCK && !uid.as_ref().is_some_and(|uid| self.is_held(uid));
+            if over && ((told && !requested) || stuck) {
+                self.runtime.forget_container(&id);
+                self.forget_container(&id);
+                if let Some(pod) = uid.and_then(|uid| self.pods.get_mut(&uid)) {
+                    pod.told.remove(&id);
+                }
+            }
+        }
+        for (uid, by) in self.objects.gone() {
+            let busy = self.active.contains(&uid) || self.pods.contains_key(&uid);
+            if now >= by + PATIENCE && !busy && self.runtime.sandboxes_of(&uid).is_empty() {
+                self.objects.forget(&uid);
+            }
+        }
+        self.close_tails(now);
+        self.forget_unresolved(now);
+    }
+
+    /// The sandbox of a completed Job stays as long as the object does; its evidence need not.
+    fn close_tails(&mut self, now: BootTime) {
+        let mut over = Vec::new();
+        for pod in self.pods.values_mut() {
+            if pod.finished.as_ref().is_some_and(|f| now > f.at + TAIL) {
+                pod.finished = None;
+                over.extend(pod.past.iter().cloned());
+            }
+        }
+        for sandbox in over {
+            let containers = self.runtime.containers_of(&sandbox);
+            let ids: Vec<_> = containers.into_iter().map(|c| c.info.id.clone()).collect();
+            for id in ids {
+                self.forget_container(&id);
+            }
+        }
+    }
+
+    /// Cgroups that ended and that the runtime never explained.
+    fn forget_unresolved(&mut self, now: BootTime) {
+        let given_up: Vec<CgroupId> = self
+            .processes
+            .iter()
+            .filter(|(owner, p)| {
+                // A record that came after its cgroup was forgotten, or whose mkdir was lost, has
+                // no end to wait for.
+                let orphan = self.identity.container(**owner).is_none();
+                let end = p.removed.or(p.ended()).or(orphan.then_some(p.last_heard));
+                end.is_some_and(|at| now >= at + UNRESOLVED)
+            })
+            .map(|(owner, _)| *owner)
+            .filter(|owner| {
+                self.identity.container(*owner).is_none_or(|id| {
+                    self.runtime.container(id).is_none()
+                        && self.runtime.sandbox(&SandboxId::new(id.as_str())).is_none()
+                })
+            })
+            .collect();
+        for owner in given_up {
+            // Only a container that could have been explained counts: the runtime was there.
+            if self.runtime.is_connected() && self.identity.container(owner).is_some() {
+                self.count_loss(LossKind::NeverResolved, 1);
+            }
+            self.processes.remove(&owner);
+            self.identity.remove(owner);
+        }
+    }
+
+    fn forget_container(&mut self, id: &ContainerId) {
+        self.asked.remove(id);
+        if let Some(cgroup) = self.identity.cgroup(id) {
+            self.processes.remove(&cgroup);
+            self.identity.remove(cgroup);
+        }
+    }
+}
