@@ -13,7 +13,8 @@ use super::{
     identity::Identity,
     ids::{CgroupId, ContainerId, PodUid},
     input::{
-        CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, ProcReport, Received, TaskState,
+        ContainerKind, CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, ProcReport,
+        Received, TaskState,
     },
     keepers::Keepers,
     leak::Leak,
@@ -357,12 +358,14 @@ impl Engine {
 
     fn holdout(&self, cgroup: CgroupId, detail: String, over: bool) -> Observation {
         let container = self.identity.container(cgroup).cloned();
-        let sandbox = container
-            .as_ref()
-            .and_then(|id| self.runtime.container(id))
-            .and_then(|known| self.runtime.sandbox(&known.info.sandbox));
+        let known = container.as_ref().and_then(|id| self.runtime.container(id));
+        let name = known.map(|known| known.info.name.clone()).unwrap_or_default();
+        let sandbox = known.and_then(|known| self.runtime.sandbox(&known.info.sandbox));
         let pod = sandbox.map(|s| s.info.pod_ref());
-        Observation::Unkillable(Box::new(Holdout { container, pod, detail, over }))
+        let object = pod.as_ref().and_then(|pod| self.objects.get(&pod.uid));
+        let spec = object.and_then(|object| object.pod.containers.get(&name));
+        let kind = spec.map_or(ContainerKind::Main, |spec| spec.kind);
+        Observation::Unkillable(Box::new(Holdout { container, name, kind, pod, detail, over }))
     }
 
     /// What the adapters must find out.

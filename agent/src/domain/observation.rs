@@ -85,6 +85,10 @@ pub struct ProcessesWanted {
 pub struct Holdout {
     /// The container, where known.
     pub container: Option<ContainerId>,
+    /// Its name in the pod; empty while the runtime has not told.
+    pub name: String,
+    /// Its kind.
+    pub kind: ContainerKind,
     /// Its pod, where known.
     pub pod: Option<PodRef>,
     /// What is left of it and where it hangs, as one sentence for a person.
