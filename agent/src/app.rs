@@ -31,7 +31,7 @@ use crate::{
     state::{Keeper, State},
 };
 use anyhow::Context;
-use outputs::Outputs;
+use outputs::{Events, Outputs};
 use record::Record;
 use std::{
     future::Future,
@@ -116,8 +116,9 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     };
     let recorder =
         record.map(|record| record.start(&settings, &started.report(), &shared)).transpose()?;
-    let (mut adapters, inputs, outputs) =
+    let (mut adapters, inputs, mut outputs) =
         start_adapters(started, config.sources, &config.leaks, boot_id, &shared);
+    outputs.events = config.events.map(|options| start_events(options, &mut adapters, &shared));
     let mut events = EventLoop {
         engine: Engine::new(settings),
         shared,
@@ -250,9 +251,22 @@ fn start_adapters(
         proc: looks,
         host: host_requests,
         api,
+        events: None,
         shared: Arc::clone(shared),
     };
     (adapters, inputs, outputs)
+}
+
+fn start_events(
+    options: kube::events::Options,
+    adapters: &mut Adapters,
+    shared: &Shared,
+) -> Events {
+    let counters = Arc::clone(&options.counters);
+    shared.metrics.watch_events(Arc::clone(&counters));
+    let (notes, from_notes) = mpsc::channel(REQUESTS);
+    adapters.spawn("events", kube::events::run(options, from_notes));
+    Events { notes, counters }
 }
 
 /// The one place where inputs meet the engine.
@@ -364,6 +378,7 @@ impl EventLoop {
 
     fn say(&mut self, observation: Observation) {
         self.shared.metrics.record(&observation);
+        self.outputs.tell(&observation);
         match observation {
             Observation::ContainerDied(death) => {
                 log::death(&death);

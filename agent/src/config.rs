@@ -52,6 +52,8 @@ pub struct Config {
     pub record: Option<recording::Options>,
     /// What counts as left behind.
     pub leaks: Leaks,
+    /// How Events are made, if they are.
+    pub events: Option<kube::events::Options>,
     /// The sources.
     pub sources: Sources,
 }
@@ -151,6 +153,11 @@ pub enum ConfigError {
     /// Contradiction.
     #[error("--no-api and --kubeconfig contradict each other: leave one of them out")]
     ApiAndNot,
+    /// Contradiction.
+    #[error(
+        "--events and --no-api contradict each other: Events are the apiserver's; leave one of them out"
+    )]
+    EventsWithoutApi,
     /// A path that is not absolute.
     #[error("--{flag} {path:?} is not absolute: begin it with /")]
     Relative {
@@ -223,6 +230,11 @@ impl Config {
             return Err(ConfigError::Polls { busy, idle });
         }
         let leaks = Leaks::validate(&args.leaks)?;
+        let events = match (args.events, &sources.kube) {
+            (true, Some(api)) => Some(kube::events::Options::new(api)),
+            (true, None) => return Err(ConfigError::EventsWithoutApi),
+            (false, _) => None,
+        };
         sources.kernel.debug_bpf = args.debug_bpf;
         sources.cri.busy = busy;
         sources.cri.idle = idle;
@@ -237,6 +249,7 @@ impl Config {
                 .clone()
                 .map(|file| recording::Options { file, limit: args.record_limit.into() }),
             leaks,
+            events,
             sources,
         })
     }
@@ -387,6 +400,7 @@ mod tests {
         assert_eq!(config.sources.cri.idle, Duration::from_secs(10));
         assert_eq!(config.sources.kernel.ring_bytes, 1 << 20);
         assert_eq!(config.sources.kube.unwrap().node, "n1");
+        assert!(config.events.is_none());
         assert_eq!((config.history, config.settle), (256, Duration::from_secs(5)));
     }
 
@@ -417,6 +431,7 @@ mod tests {
             ("--node a..b", &host(), ConfigError::BadNode("a..b".into())),
             ("--no-api --kubeconfig /k", &host(), ConfigError::ApiAndNot),
             ("--no-api", &bare, ConfigError::NoCri),
+            ("--no-api --events", &host(), ConfigError::EventsWithoutApi),
             (
                 "--no-api --cri tcp://h:1",
                 &bare,

@@ -2,9 +2,18 @@
 //! cannot be handed over is dropped and counted.
 
 use crate::{
-    cri, domain::observation::ProcessesWanted, host, http::Shared, kernel, kube, metrics::Adapter,
+    cri,
+    domain::observation::{Observation, ProcessesWanted},
+    host,
+    http::Shared,
+    kernel,
+    kube::{
+        self,
+        events::{Counters, Note, note},
+    },
+    metrics::Adapter,
 };
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 use tokio::sync::mpsc::Sender;
 
 /// The ways to ask the adapters.
@@ -15,7 +24,15 @@ pub(super) struct Outputs {
     pub(super) host: Sender<host::Request>,
     /// `None`: without the apiserver there is nobody to ask, and no answer.
     pub(super) api: Option<Sender<kube::Request>>,
+    /// `None`: no Events are made.
+    pub(super) events: Option<Events>,
     pub(super) shared: Arc<Shared>,
+}
+
+/// The way to Events.
+pub(super) struct Events {
+    pub(super) notes: Sender<Note>,
+    pub(super) counters: Arc<Counters>,
 }
 
 impl Outputs {
@@ -43,6 +60,16 @@ impl Outputs {
     pub(super) fn api(&self, request: kube::Request) {
         if let Some(api) = &self.api {
             self.hand(api, request, Adapter::Api);
+        }
+    }
+
+    /// What of it is worth an Event becomes one, where they are made.
+    pub(super) fn tell(&self, observation: &Observation) {
+        let Some(events) = &self.events else { return };
+        if let Some(note) = note(observation)
+            && events.notes.try_send(note).is_err()
+        {
+            events.counters.dropped.fetch_add(1, Relaxed);
         }
     }
 

@@ -21,6 +21,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 15);
 /// A question and its answer take no longer than this.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
+const UNUSABLE: &str = "the apiserver's address or certificates cannot be used";
+
 /// Two clients of one configuration. A connection each, so that a question never waits for the
 /// watch, nor makes a watch that is broken look as if it had been answered.
 pub(super) struct Clients {
@@ -36,15 +38,8 @@ pub(super) async fn connect(
     kubeconfig: Option<&Path>,
     answered: &Arc<Notify>,
 ) -> anyhow::Result<Clients> {
-    const UNUSABLE: &str = "the apiserver's address or certificates cannot be used";
     let mut config = config(kubeconfig).await?;
-    // Retries are ours: the core must learn of each failure.
-    config.default_retry = false;
-    // A connection that was silent for long is not to time out right after the next request.
-    config.reset_reader_on_write = true;
-    let mut asking = config.clone();
-    asking.read_timeout = Some(ANSWER_LIMIT);
-    asking.connect_timeout = Some(ANSWER_LIMIT);
+    let ask = impatient(config.clone())?;
     config.read_timeout = Some(READ_TIMEOUT);
     let answered = Arc::clone(answered);
     let note = move |response: axum::http::Response<Box<DynBody>>| {
@@ -57,11 +52,30 @@ pub(super) async fn connect(
         .context(UNUSABLE)?
         .with_layer(&MapResponseLayer::new(note))
         .build();
-    let ask = ClientBuilder::try_from(asking).context(UNUSABLE)?.build();
     Ok(Clients { watch, ask })
 }
 
+/// A client for requests that are answered at once. Nothing is sent yet.
+pub(super) async fn asking(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
+    impatient(config(kubeconfig).await?)
+}
+
+fn impatient(mut config: Config) -> anyhow::Result<Client> {
+    config.read_timeout = Some(ANSWER_LIMIT);
+    config.connect_timeout = Some(ANSWER_LIMIT);
+    Ok(ClientBuilder::try_from(config).context(UNUSABLE)?.build())
+}
+
 async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
+    let mut config = read_config(kubeconfig).await?;
+    // Retries are ours: the core must learn of each failure.
+    config.default_retry = false;
+    // A connection that was silent for long is not to time out right after the next request.
+    config.reset_reader_on_write = true;
+    Ok(config)
+}
+
+async fn read_config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
     match kubeconfig {
         Some(path) => {
             let file = Kubeconfig::read_from(path)

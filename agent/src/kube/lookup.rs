@@ -321,7 +321,7 @@ fn is(object: &ApiPod, uid: &PodUid) -> bool {
 }
 
 /// What may stand in a path as a namespace or a pod's name (RFC 1123).
-fn is_name(text: &str) -> bool {
+pub(super) fn is_name(text: &str) -> bool {
     let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
     (1..=253).contains(&text.len()) && text.bytes().all(fits) && !text.starts_with('.')
 }

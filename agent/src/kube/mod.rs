@@ -1,10 +1,12 @@
 //! The apiserver adapter: a watch of this node's pods, and questions that a watch cannot answer.
 //! The only place that knows kube-rs.
 //!
-//! **Invariant.** It gets, lists and watches pods and gets its node, and makes no other request.
+//! **Invariant.** It gets, lists and watches pods and gets its node; only where it is asked to make
+//! Events ([`events`]) it creates and patches those. It makes no other request.
 
 mod client;
 pub mod convert;
+pub mod events;
 mod lookup;
 mod pod;
 mod watch;

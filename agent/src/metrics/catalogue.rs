@@ -357,5 +357,10 @@ catalogue! {
             "coroner_recording_errors_total", "", [], Internal,
             "Failures to write the recording; the first one ends it.",
             "sum by (node) (increase(coroner_recording_errors_total[1h])) > 0";
+        events: IntCounterVec =
+            "coroner_events_total", "", ["outcome": EVENT_OUTCOMES], Internal,
+            "Events that were to be made of pods and this node (--events), by what became of \
+             them.",
+            "sum by (node, outcome) (increase(coroner_events_total{outcome!=\"sent\"}[1h])) > 0";
     }
 }

@@ -7,7 +7,7 @@ use crate::{
         leak::{Judgement, LeakCause, LeakClass, StuckReason},
         observation::{Cause, Contradiction, FindingKind, PhaseKind, Verdict},
     },
-    kernel,
+    kernel, kube,
 };
 
 /// What values a label can have.
@@ -87,6 +87,9 @@ pub(super) const SPEAKERS: Values = Values::Closed(|| vec!["cri", "api"]);
 pub(super) const RECORDS: Values = Values::Closed(|| kernel::decode::KINDS.to_vec());
 
 pub(super) const OUTCOMES: Values = Values::Closed(|| vec!["written", "dropped"]);
+
+pub(super) const EVENT_OUTCOMES: Values =
+    Values::Closed(|| kube::events::Counters::default().all().map(|(outcome, _)| outcome).to_vec());
 
 pub(super) const ENTRIES: Values =
     Values::Closed(|| vec!["cgroups", "containers", "sandboxes", "objects"]);

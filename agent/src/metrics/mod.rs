@@ -52,6 +52,7 @@ pub struct Metrics {
     classes: Mutex<HashMap<LeakKey, LeakClass>>,
     sources: OnceLock<SourceCounters>,
     recording: OnceLock<Arc<recording::Counters>>,
+    events: OnceLock<Arc<kube::events::Counters>>,
 }
 
 /// What the adapters count, shared with them.
@@ -103,6 +104,7 @@ impl Metrics {
             classes: Mutex::default(),
             sources: OnceLock::new(),
             recording: OnceLock::new(),
+            events: OnceLock::new(),
         };
         metrics.initialise();
         Ok(metrics)
@@ -168,6 +170,11 @@ impl Metrics {
     /// The inputs are recorded: its counters are read at each scrape.
     pub fn watch_recording(&self, counters: Arc<recording::Counters>) {
         let _ = self.recording.set(counters); // as above
+    }
+
+    /// Events are made: their counters are read at each scrape.
+    pub fn watch_events(&self, counters: Arc<kube::events::Counters>) {
+        let _ = self.events.set(counters); // as above
     }
 
     /// An input passes.
@@ -412,6 +419,11 @@ impl Metrics {
         }
         if let Some(recording) = self.recording.get() {
             self.refresh_recording(recording);
+        }
+        if let Some(events) = self.events.get() {
+            for (outcome, count) in events.all() {
+                raise(&of.events.with_label_values(&[outcome]), count.load(Relaxed));
+            }
         }
         if let Some(sources) = self.sources.get() {
             self.refresh_kernel(&sources.kernel);

@@ -33,6 +33,9 @@ fn seen() -> Metrics {
     recorded.written.store(5, Relaxed);
     recorded.recording.store(true, Relaxed);
     metrics.watch_recording(recorded);
+    let events = Arc::new(kube::events::Counters::default());
+    events.sent.store(8, Relaxed);
+    metrics.watch_events(events);
     let account = samples::two_containers();
     for death in &account.containers {
         metrics.record(&Observation::ContainerDied(Box::new(death.clone())));

@@ -5,9 +5,9 @@ use axum::{
     Router,
     body::Body,
     extract::{Path, Query, State},
-    http::StatusCode,
+    http::{Method, StatusCode, Uri},
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{any, get},
 };
 use serde_json::{Value, json};
 use std::{
@@ -37,6 +37,12 @@ pub(crate) struct Script {
     pub(crate) selectors: Vec<String>,
     /// Every GET of one thing: its path, and its query.
     pub(crate) got: Vec<(String, String)>,
+    /// The next Events are refused with these `Status` objects.
+    pub(crate) event_failures: VecDeque<Value>,
+    /// Events get no answer before this is false.
+    pub(crate) holds_events: bool,
+    /// Every Event that was sent: method, path and body.
+    pub(crate) events: Vec<(String, String, Value)>,
 }
 
 /// One watch request, open until this is dropped.
@@ -115,6 +121,7 @@ impl FakeApiserver {
         let app = Router::new()
             .route("/api/v1/pods", get(pods))
             .route("/api/v1/{*path}", get(one))
+            .fallback(any(event))
             .with_state(shared);
         runtime.spawn(async move {
             let listener = TcpListener::from_std(socket).expect("the listener");
@@ -194,6 +201,27 @@ async fn one(
     match body {
         Value::String(text) => (status, text).into_response(),
         object => (status, axum::Json(object)).into_response(),
+    }
+}
+
+/// Anything that is neither a list nor a GET: what makes an Event.
+async fn event(State(shared): State<Shared>, method: Method, uri: Uri, body: String) -> Response {
+    let body: Value = serde_json::from_str(&body).unwrap_or_default();
+    let refused = {
+        let mut script = shared.script.lock().expect("no test panics while it holds this");
+        script.events.push((method.to_string(), uri.path().to_owned(), body.clone()));
+        script.event_failures.pop_front()
+    };
+    while shared.script.lock().expect("no test panics while it holds this").holds_events {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    match refused {
+        Some(status) => {
+            let code = status["code"].as_u64().and_then(|code| u16::try_from(code).ok());
+            let code = code.and_then(|code| StatusCode::from_u16(code).ok()).expect("a status");
+            (code, axum::Json(status)).into_response()
+        }
+        None => axum::Json(body).into_response(),
     }
 }
 

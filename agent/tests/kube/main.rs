@@ -1,6 +1,7 @@
 //! The apiserver adapter against a scripted apiserver over plain HTTP.
 
 mod apiserver;
+mod events;
 mod lookup;
 
 use apiserver::{FakeApiserver, Script, status_object};

@@ -1,0 +1,329 @@
+//! Events on pods and the node, sent to a scripted apiserver.
+
+use crate::{
+    STUCK,
+    apiserver::{FakeApiserver, Script, not_found, status_object},
+    kubeconfig,
+};
+use coroner::{
+    domain::observation::PodRef,
+    kube::events::{self, About, Counters, Note, Options, Pace, Rate, Reason},
+};
+use serde_json::{Value, json};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+use tempfile::TempDir;
+use tokio::{sync::mpsc, task::JoinHandle};
+
+/// The adapter, running, and an apiserver for it.
+struct Bench {
+    server: FakeApiserver,
+    notes: mpsc::Sender<Note>,
+    counters: Arc<Counters>,
+    running: JoinHandle<anyhow::Result<()>>,
+    _folder: TempDir,
+}
+
+/// As fast as a test wants it, and without limits.
+fn pace() -> Pace {
+    let plenty = Rate { burst: 1000, every: Duration::from_secs(1) };
+    let soon = Duration::from_millis(10);
+    Pace { pods: plenty, node: plenty, min_pause: soon, max_pause: soon, ..Pace::default() }
+}
+
+impl Bench {
+    fn new(script: Script, pace: Pace) -> Self {
+        let server = FakeApiserver::start(script);
+        let folder = tempfile::tempdir().expect("a folder");
+        let url = format!("http://{}", server.address);
+        let api = coroner::kube::Options {
+            kubeconfig: Some(kubeconfig(folder.path(), &url)),
+            ..coroner::kube::Options::new("n1")
+        };
+        let options = Options { pace, ..Options::new(&api) };
+        let counters = Arc::clone(&options.counters);
+        let (notes, from_notes) = mpsc::channel(2048);
+        let running = tokio::spawn(events::run(options, from_notes));
+        Self { server, notes, counters, running, _folder: folder }
+    }
+
+    fn tell(&self, note: Note) {
+        self.notes.try_send(note).expect("there is room");
+    }
+
+    /// Until the counters are so, in the order of [`Counters::all`].
+    async fn counted(&self, wanted: [u64; 5]) {
+        let now = || self.counters.all().map(|(_, count)| count.load(Relaxed));
+        let waiting = async {
+            while now() != wanted {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let waited = tokio::time::timeout(STUCK, waiting).await;
+        assert!(waited.is_ok(), "{:?}, not {wanted:?}", now());
+    }
+
+    fn sent(&self) -> Vec<(String, String, Value)> {
+        self.server.script().events.clone()
+    }
+
+    async fn requests(&self, wanted: usize) {
+        let waiting = async {
+            while self.sent().len() < wanted {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let waited = tokio::time::timeout(STUCK, waiting).await;
+        assert!(waited.is_ok(), "{:#?}, not {wanted}", self.sent());
+    }
+
+    /// The channel closes: the adapter ends, and not as an error.
+    async fn end(self) -> Vec<(String, String, Value)> {
+        drop(self.notes);
+        let ended = tokio::time::timeout(STUCK, self.running).await.expect("it ends");
+        ended.expect("no panic").expect("no error");
+        self.server.script().events.clone()
+    }
+}
+
+fn pod(name: &str) -> PodRef {
+    PodRef {
+        namespace: "shop".into(),
+        name: name.into(),
+        uid: format!("uid-{name}").as_str().into(),
+    }
+}
+
+fn on_pod(name: &str) -> Note {
+    Note {
+        about: About::Pod { pod: pod(name), field: Some("spec.containers{app}".into()) },
+        reason: Reason::SigtermIgnored,
+        message: "SIGTERM was thrown away.".into(),
+    }
+}
+
+fn on_node(leaked: &str) -> Note {
+    Note {
+        about: About::Node { related: Some(pod(leaked)) },
+        reason: Reason::SandboxLeaked,
+        message: format!("Sandbox of {leaked}."),
+    }
+}
+
+#[tokio::test]
+async fn an_event_is_what_the_apiserver_demands() {
+    let bench = Bench::new(Script::default(), pace());
+    bench.tell(on_pod("web"));
+    bench.tell(on_node("gone"));
+    bench.counted([2, 0, 0, 0, 0]).await;
+    let sent = bench.end().await;
+    let (method, path, event) = &sent[0];
+    assert_eq!(
+        (method.as_str(), path.as_str()),
+        ("POST", "/apis/events.k8s.io/v1/namespaces/shop/events")
+    );
+    assert_eq!(
+        event["regarding"],
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "web",
+            "uid": "uid-web", "fieldPath": "spec.containers{app}",
+        })
+    );
+    for (field, wanted) in [
+        ("type", "Warning"),
+        ("reason", "SigtermIgnored"),
+        ("action", "Stopping"),
+        ("note", "SIGTERM was thrown away."),
+        ("reportingController", "coroner"),
+        ("reportingInstance", "n1"),
+    ] {
+        assert_eq!(event[field], wanted, "{field}");
+    }
+    assert!(event["eventTime"].is_string() && event["series"].is_null(), "{event}");
+    // The node's UID is its name, as in the kubelet's Events, and it has no namespace.
+    let (_, path, event) = &sent[1];
+    assert_eq!(path, "/apis/events.k8s.io/v1/namespaces/default/events");
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1" });
+    assert_eq!(event["regarding"], node);
+    assert_eq!(event["related"]["name"], "gone");
+}
+
+#[tokio::test]
+async fn the_same_again_is_counted_in_the_event_that_is_there() {
+    let bench = Bench::new(Script::default(), pace());
+    for _ in 0..3 {
+        bench.tell(on_pod("web"));
+    }
+    bench.tell(on_pod("other"));
+    bench.counted([4, 0, 0, 0, 0]).await;
+    let sent = bench.end().await;
+    let methods: Vec<&str> = sent.iter().map(|(method, ..)| method.as_str()).collect();
+    assert_eq!(methods, ["POST", "PATCH", "PATCH", "POST"]);
+    let name = sent[0].2["metadata"]["name"].as_str().unwrap();
+    assert_eq!(sent[1].1, format!("/apis/events.k8s.io/v1/namespaces/shop/events/{name}"));
+    assert_eq!(sent[1].2["series"]["count"], 2);
+    assert_eq!(sent[2].2["series"]["count"], 3);
+    // The apiserver lets nothing but the series change.
+    for field in ["eventTime", "note", "regarding", "reportingInstance"] {
+        assert_eq!(sent[2].2[field], sent[0].2[field], "{field}");
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_was_deleted_is_made_anew() {
+    let bench = Bench::new(Script::default(), pace());
+    bench.tell(on_pod("web"));
+    bench.counted([1, 0, 0, 0, 0]).await;
+    let mut lost = not_found("web.17");
+    lost["details"] = json!({ "name": "web.17", "group": "events.k8s.io", "kind": "events" });
+    bench.server.script().event_failures.push_back(lost);
+    bench.tell(on_pod("web"));
+    bench.counted([2, 0, 0, 0, 0]).await;
+    let methods: Vec<String> = bench.end().await.into_iter().map(|(method, ..)| method).collect();
+    assert_eq!(methods, ["POST", "PATCH", "POST"]);
+}
+
+#[tokio::test]
+async fn thousands_of_leaks_are_a_burst_and_a_summary() {
+    let rare = Rate { burst: 5, every: Duration::from_secs(3600) };
+    let soon = Duration::from_millis(200);
+    let pace = Pace { pods: rare, node: rare, suppressed_after: soon, ..pace() };
+    let bench = Bench::new(Script::default(), pace);
+    for n in 0..2000 {
+        bench.tell(on_node(&format!("p{n}")));
+    }
+    bench.counted([6, 0, 0, 1995, 0]).await;
+    // They do not take the pods' share.
+    bench.tell(on_pod("web"));
+    bench.counted([7, 0, 0, 1995, 0]).await;
+    let sent = bench.end().await;
+    let reasons: Vec<&str> =
+        sent.iter().map(|(_, _, event)| event["reason"].as_str().unwrap()).collect();
+    assert_eq!(reasons[..5], ["SandboxLeaked"; 5]);
+    assert_eq!(reasons[5..], ["EventsSuppressed", "SigtermIgnored"]);
+    let told = sent[5].2["note"].as_str().unwrap();
+    assert!(told.contains("1995 more") && told.contains("1995 SandboxLeaked"), "{told}");
+}
+
+#[tokio::test]
+async fn a_missing_right_is_counted_and_tried_with_the_next_one() {
+    let refused = [status_object(403), status_object(403)];
+    let script = Script { event_failures: refused.into(), ..Script::default() };
+    let bench = Bench::new(script, pace());
+    bench.tell(on_pod("a"));
+    bench.tell(on_pod("b"));
+    bench.counted([0, 2, 0, 0, 0]).await;
+    // Somebody has applied the overlay.
+    bench.tell(on_pod("c"));
+    bench.counted([1, 2, 0, 0, 0]).await;
+    assert_eq!(bench.end().await.len(), 3, "a refusal is not asked for again");
+}
+
+#[tokio::test]
+async fn a_namespace_that_goes_takes_no_events() {
+    let mut terminating = status_object(403);
+    terminating["details"] = json!({
+        "name": "web.17", "group": "events.k8s.io", "kind": "events",
+        "causes": [{ "reason": "NamespaceTerminating", "field": "metadata.namespace" }],
+    });
+    let mut gone = not_found("shop");
+    gone["details"] = json!({ "name": "shop", "kind": "namespaces" });
+    let script = Script { event_failures: [terminating, gone].into(), ..Script::default() };
+    let bench = Bench::new(script, pace());
+    bench.tell(on_pod("a"));
+    bench.tell(on_pod("b"));
+    bench.counted([0, 2, 0, 0, 0]).await;
+    assert_eq!(bench.end().await.len(), 2);
+}
+
+#[tokio::test]
+async fn what_cannot_be_a_name_is_not_sent() {
+    let bench = Bench::new(Script::default(), pace());
+    let mut note = on_pod("web");
+    note.about = About::Pod { pod: PodRef { namespace: "../x".into(), ..pod("web") }, field: None };
+    bench.tell(note);
+    bench.counted([0, 1, 0, 0, 0]).await;
+    assert!(bench.end().await.is_empty());
+}
+
+#[tokio::test]
+async fn an_apiserver_that_is_busy_or_away_is_asked_again() {
+    let failures = [status_object(429), status_object(500), status_object(503)];
+    let script = Script { event_failures: failures.into(), ..Script::default() };
+    let mut bench = Bench::new(script, pace());
+    bench.tell(on_pod("a"));
+    bench.counted([1, 0, 0, 0, 0]).await;
+    assert_eq!(bench.sent().len(), 4);
+    bench.server.kill();
+    bench.tell(on_pod("b"));
+    bench.tell(on_pod("c"));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    bench.counted([1, 0, 0, 0, 0]).await;
+    bench.server.serve();
+    bench.counted([3, 0, 0, 0, 0]).await;
+    let sent = bench.end().await;
+    let names: Vec<&str> = sent[3..]
+        .iter()
+        .map(|(_, _, event)| event["regarding"]["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["a", "b", "c"], "in order, and each once");
+}
+
+#[tokio::test]
+async fn what_waited_too_long_is_given_up() {
+    let pace = Pace { patience: Duration::ZERO, ..pace() };
+    let mut bench = Bench::new(Script::default(), pace);
+    bench.server.kill();
+    bench.tell(on_pod("a"));
+    bench.counted([0, 0, 1, 0, 0]).await;
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn a_queue_that_is_full_drops_and_never_blocks() {
+    let script = Script { holds_events: true, ..Script::default() };
+    let bench = Bench::new(script, pace());
+    bench.tell(on_pod("first"));
+    bench.requests(1).await;
+    for n in 0..100 {
+        bench.tell(on_pod(&format!("p{n}")));
+    }
+    bench.counted([0, 0, 0, 0, 36]).await;
+    bench.server.script().holds_events = false;
+    bench.counted([65, 0, 0, 0, 36]).await;
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn a_shutdown_sends_what_waits_once() {
+    let script = Script { holds_events: true, ..Script::default() };
+    let bench = Bench::new(script, pace());
+    for name in ["a", "b", "c"] {
+        bench.tell(on_pod(name));
+    }
+    bench.requests(1).await;
+    let counters = Arc::clone(&bench.counters);
+    {
+        let mut script = bench.server.script();
+        // The second one is refused for now: nobody is there to try it again.
+        script.event_failures.push_back(status_object(503));
+        script.holds_events = false;
+    }
+    let sent = bench.end().await;
+    assert_eq!(sent.len(), 3, "{sent:#?}");
+    let counts = counters.all().map(|(_, count)| count.load(Relaxed));
+    assert_eq!(counts, [2, 0, 1, 0, 0]);
+}
+
+#[tokio::test]
+async fn an_unusable_kubeconfig_is_named() {
+    let api = coroner::kube::Options {
+        kubeconfig: Some("/nowhere/kubeconfig".into()),
+        ..coroner::kube::Options::new("n1")
+    };
+    let (_notes, from_notes) = mpsc::channel(1);
+    let error = events::run(Options::new(&api), from_notes).await.unwrap_err();
+    assert!(format!("{error:#}").contains("/nowhere/kubeconfig"), "{error:#}");
+}
