@@ -1,7 +1,7 @@
 //! Builds everything, in the order in which it is embedded: kernel programs, workload, agent and lab.
 
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -97,12 +97,13 @@ pub(crate) fn bpf_cargo(workspace: &Workspace, subcommand: &str) -> Result<Comma
     let Some(linker) = bpf_linker(workspace) else {
         bail!("no bpf-linker: `cargo xtask setup` brings it");
     };
-    let flags = [
+    let mut flags = vec![
         format!("-Clinker={}", linker.display()),
         "-Clink-arg=--btf".to_owned(),
         "-Cdebuginfo=2".to_owned(), // BTF is made from it
         format!("--cfg=bpf_target_arch=\"{}\"", Arch::host()?.rust),
     ];
+    flags.extend(mapped_paths(workspace));
     let mut command = compiler.cargo(subcommand);
     command
         .current_dir(workspace.root())
@@ -127,24 +128,50 @@ pub(crate) fn bpf_cargo(workspace: &Workspace, subcommand: &str) -> Result<Comma
 /// # Errors
 /// When it does not compile.
 pub(crate) fn workload(workspace: &Workspace) -> Result<PathBuf> {
-    let arch = Arch::host()?;
+    let mut command = static_binary(workspace, "coroner-workload", "release")?;
+    step("building the static workload", &mut command)?;
+    workload_path(workspace)
+}
+
+/// Builds the agent as its container image holds it: static, optimised, without symbols. The kernel
+/// programs must have been built, for it embeds them.
+///
+/// # Errors
+/// When it does not compile.
+pub(crate) fn agent_for_image(workspace: &Workspace) -> Result<PathBuf> {
+    let mut command = static_binary(workspace, "coroner", "image")?;
+    command.args(["--bin", "coroner"]).env("PATH", workspace.path());
+    step("building the static agent", &mut command)?;
+    let triple = Arch::host()?.triple;
+    Ok(workspace.target(&format!("static/{triple}/image/coroner")))
+}
+
+/// A cargo command that builds `package` as static binaries in which nothing tells where this
+/// checkout is, nor whose it is.
+fn static_binary(workspace: &Workspace, package: &str, profile: &str) -> Result<Command> {
+    let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
+    flags.extend(mapped_paths(workspace));
     let mut command = cargo("build");
     command
         .current_dir(workspace.root())
-        .env(format!("CARGO_TARGET_{}_RUSTFLAGS", arch.cargo_env), "-Ctarget-feature=+crt-static")
-        .env_remove("RUSTFLAGS") // it would win over the line above
-        .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .args([
-            "--locked",
-            "--package=coroner-workload",
-            "--release",
-            "--target",
-            arch.triple,
-            "--target-dir",
-        ])
+        // Encoded, so that a path may hold spaces. It wins over RUSTFLAGS and is for the target alone.
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
+        .args(["--locked", "--package", package, "--profile", profile])
+        .args(["--target", Arch::host()?.triple, "--target-dir"])
         .arg(workspace.target("static"));
-    step("building the static workload", &mut command)?;
-    workload_path(workspace)
+    Ok(command)
+}
+
+/// Flags that give the checkout and cargo's folder the same names everywhere: panics and debug
+/// information name source files by them.
+fn mapped_paths(workspace: &Workspace) -> impl Iterator<Item = String> {
+    let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let cargo_home =
+        cargo_home.or_else(|| env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")));
+    [(Some(workspace.root().to_owned()), "/coroner"), (cargo_home, "/cargo")]
+        .into_iter()
+        .filter_map(|(from, to)| Some((from?, to)))
+        .map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()))
 }
 
 /// Where the static workload is, once built.

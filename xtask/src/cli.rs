@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -33,6 +33,15 @@ pub(crate) enum Command {
         /// Optimised binaries
         #[arg(long)]
         release: bool,
+        #[command(flatten)]
+        install: Install,
+    },
+    /// Build the agent's container image, one static binary on nothing, without a Docker daemon
+    #[command(after_help = IMAGE_HELP)]
+    Image {
+        /// Where the archive goes [default: target/image/coroner.tar]
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
         #[command(flatten)]
         install: Install,
     },
@@ -72,6 +81,15 @@ pub(crate) enum Command {
         kernels: Kernels,
     },
 }
+
+const IMAGE_HELP: &str = "\
+The archive is an OCI layout and what `docker save` writes, both at once:
+  ctr --namespace k8s.io images import target/image/coroner.tar   on a node with containerd
+  k3s ctr images import target/image/coroner.tar                  on a node of k3s
+  docker load --input target/image/coroner.tar                    also podman load
+  skopeo copy oci-archive:target/image/coroner.tar docker://REGISTRY/coroner:v0.1.0
+Equal sources and compilers give an equal digest. SOURCE_DATE_EPOCH is its time, or else that of the
+last commit. deploy/Containerfile makes the same with docker build, podman build or buildah.";
 
 /// What to measure.
 #[derive(Debug, Subcommand)]

@@ -5,6 +5,7 @@ mod build;
 mod cli;
 mod docs;
 mod host;
+mod image;
 mod progress;
 mod root;
 mod run;
@@ -51,6 +52,14 @@ fn act(cli: Cli) -> Result<bool> {
             for binary in [built.agent, built.lab, built.workload] {
                 note(&format!("  {}", binary.display()));
             }
+            Ok(true)
+        }
+        Command::Image { output, install } => {
+            setup::ensure(&workspace, setup::BUILD, install.no_install)?;
+            let file = output.unwrap_or_else(|| image::default_file(&workspace));
+            let made = image::make(&workspace, &file)?;
+            let mib = made.size as f64 / f64::from(1 << 20);
+            println!("{}  {mib:.1} MiB\n{}@{}", made.file.display(), made.name, made.digest);
             Ok(true)
         }
         Command::Run { mut install, mut release, tour } => {

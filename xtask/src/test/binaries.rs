@@ -8,14 +8,16 @@ use serde_json::Value;
 use super::Tally;
 use crate::{
     cli::Layer,
+    image,
     progress::{capture, step},
     root, setup,
     toolchain::cargo,
     workspace::Workspace,
 };
 
-/// The lab's integration tests of what is deployed: alert rules, manifests, dashboards, the agent's pod.
-const DEPLOYED: [&str; 4] = ["rules", "manifests", "dashboards", "daemonset"];
+/// The lab's integration tests of what is deployed: alert rules, manifests, dashboards, the agent's
+/// image and its pod.
+const DEPLOYED: [&str; 5] = ["rules", "manifests", "dashboards", "image", "daemonset"];
 
 /// One compiled test binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,6 +112,7 @@ impl TestBinary {
             .env("CORONER_LAB_AGENT", workspace.target("debug/coroner"))
             .env("CORONER_LAB_WORKLOAD", crate::build::workload_path(workspace)?);
         if self.layer() == Layer::Deploy {
+            command.env("CORONER_IMAGE", image::default_file(workspace));
             for (variable, release) in [
                 ("CORONER_PROMTOOL", &setup::PROMTOOL),
                 ("CORONER_PROMETHEUS", &setup::PROMETHEUS),

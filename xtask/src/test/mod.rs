@@ -15,6 +15,7 @@ pub(crate) use self::{
 use crate::{
     build,
     cli::Layer,
+    image,
     progress::{capture, elapsed, note},
     setup::{self, Need},
     toolchain::cargo,
@@ -110,6 +111,9 @@ fn run_layer(
     kernels: &[&'static Kernel],
 ) -> Result<Tally> {
     let mut tally = Tally::default();
+    if layer == Layer::Deploy {
+        image::make(workspace, &image::default_file(workspace))?;
+    }
     if layer == Layer::Vm {
         for kernel in kernels {
             tally.add(report(vm::run(workspace, kernel, programs(tests)?)?));

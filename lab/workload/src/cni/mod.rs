@@ -7,9 +7,9 @@
 //! there is to be leaked, the namespace and the address, is real.
 
 mod addresses;
-mod loopback;
 
 use addresses::Addresses;
+use coroner_workload::loopback;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::{
@@ -118,7 +118,7 @@ fn act(command: &OsStr, is_loopback: bool) -> Result<Option<Value>, Failure> {
     let request = Request::of_environment()?;
     match (command, is_loopback) {
         ("ADD", true) => {
-            loopback::bring_up(&request.namespace)
+            loopback::enter_and_bring_up(&request.namespace)
                 .map_err(|error| Failure::io("cannot bring lo up", &error))?;
             Ok(Some(result(
                 &network.version,

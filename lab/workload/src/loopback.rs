@@ -1,4 +1,4 @@
-//! The loopback interface of a sandbox.
+//! The loopback interface of a network namespace, which is down when that is new.
 
 use std::{
     fs::File,
@@ -8,11 +8,30 @@ use std::{
     path::Path,
 };
 
-/// Goes into the network namespace and sets `lo` up there: netdevice(7).
-pub(super) fn bring_up(namespace: &Path) -> Result<()> {
+/// Moves the calling thread into the network namespace and sets `lo` up there.
+///
+/// # Errors
+/// There is no such namespace, or the caller may not do that.
+pub fn enter_and_bring_up(namespace: &Path) -> Result<()> {
     let namespace = File::open(namespace)?;
     // SAFETY: setns(2) on a descriptor that is open.
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })?;
+    bring_up()
+}
+
+/// Moves the calling thread into a new network namespace and sets `lo` up there. Threads and
+/// processes that it starts from now on are in it too.
+///
+/// # Errors
+/// The caller may not do that.
+pub fn make_and_bring_up() -> Result<()> {
+    // SAFETY: unshare(2) takes no pointers, and only this thread changes its namespace.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
+    bring_up()
+}
+
+/// Sets `lo` up: netdevice(7).
+fn bring_up() -> Result<()> {
     // SAFETY: socket(2) takes no pointers.
     let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     check(socket)?;

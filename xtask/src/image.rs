@@ -1,0 +1,259 @@
+//! `cargo xtask image`: the agent's container image, made here, without a daemon.
+//!
+//! One static binary on nothing. Equal sources and compilers give an equal digest, wherever the
+//! checkout is: its path is mapped away ([`crate::build::static_binary`]), and the only time in the
+//! image is `SOURCE_DATE_EPOCH`, or else that of the last commit.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+use coroner_image::{Command as Start, Compression, Image, Layer, archive};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::{
+    build,
+    progress::step,
+    toolchain::{cargo, output},
+    workspace::Workspace,
+};
+
+/// Where the image would be pulled from.
+const REPOSITORY: &str = "ghcr.io/coroner-dev/coroner";
+/// Where the agent serves: `DEFAULT_PORT` of agent/src/cli/args.rs.
+const PORT: u16 = 9470;
+/// What it does where the container says nothing else.
+const COMMAND: &str = "run";
+/// The program's name inside the image.
+const PROGRAM: &str = "coroner";
+/// The static program beside the archive, below `target/`.
+const PROGRAM_FILE: &str = "image/coroner";
+
+/// An image archive that was made.
+#[derive(Debug)]
+pub(crate) struct Made {
+    /// The archive.
+    pub(crate) file: PathBuf,
+    /// The image's name.
+    pub(crate) name: String,
+    /// `sha256:…` of its manifest.
+    pub(crate) digest: String,
+    /// Size of the archive, bytes.
+    pub(crate) size: usize,
+}
+
+/// Where the archive is, unless a person says otherwise.
+pub(crate) fn default_file(workspace: &Workspace) -> PathBuf {
+    workspace.target("image/coroner.tar")
+}
+
+/// Builds the kernel programs, the static agent, and of these the archive `file`.
+///
+/// # Errors
+/// When something does not compile, or the archive cannot be written.
+pub(crate) fn make(workspace: &Workspace, file: &Path) -> Result<Made> {
+    build::kernel_programs(workspace)?;
+    let built = build::agent_for_image(workspace)?;
+    let binary = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
+    // Where deploy/Containerfile looks for it, which knows no architecture's name.
+    let copy = workspace.target(PROGRAM_FILE);
+    make_folder_of(&copy)?;
+    fs::copy(&built, &copy).with_context(|| format!("cannot write {}", copy.display()))?;
+    let about = Package::of_agent(workspace)?;
+    let source = Source::of(workspace)?;
+    let name = format!("{REPOSITORY}:v{}", about.version);
+    let layer = Layer::of_program(PROGRAM, &binary, source.time, Compression::Gzip)?;
+    let image = Image {
+        names: vec![name.clone()],
+        layer: &layer,
+        command: Start {
+            entrypoint: vec![format!("/{PROGRAM}")],
+            cmd: vec![COMMAND.to_owned()],
+            stop_signal: None,
+            ports: vec![PORT],
+        },
+        labels: labels(&about, &source),
+        created: source.time,
+    };
+    let archive = archive(&[image], source.time)?;
+    make_folder_of(file)?;
+    fs::write(file, &archive.bytes).with_context(|| format!("cannot write {}", file.display()))?;
+    let digest = archive.digests.into_iter().next().context("an archive without an image")?;
+    Ok(Made { file: file.to_owned(), name, digest, size: archive.bytes.len() })
+}
+
+fn make_folder_of(file: &Path) -> Result<()> {
+    let Some(folder) = file.parent() else { return Ok(()) };
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
+}
+
+/// OCI's pre-defined annotation keys, opencontainers/image-spec `annotations.md`.
+fn labels(about: &Package, source: &Source) -> BTreeMap<String, String> {
+    let pairs = [
+        ("title", Some(PROGRAM.to_owned())),
+        ("description", Some(about.description.clone())),
+        ("version", Some(about.version.clone())),
+        ("source", Some(about.repository.clone())),
+        ("licenses", Some(about.license.clone())),
+        ("created", Some(source.time.to_string())),
+        ("revision", source.revision.clone()),
+    ];
+    let key = |name| format!("org.opencontainers.image.{name}");
+    pairs.into_iter().filter_map(|(name, value)| Some((key(name), value?))).collect()
+}
+
+/// What the agent's manifest says of it.
+#[derive(Debug)]
+struct Package {
+    version: String,
+    description: String,
+    license: String,
+    repository: String,
+}
+
+impl Package {
+    fn of_agent(workspace: &Workspace) -> Result<Self> {
+        let mut command = cargo("metadata");
+        command.current_dir(workspace.root()).args([
+            "--locked",
+            "--no-deps",
+            "--format-version=1",
+            "--quiet",
+        ]);
+        // Its one line of JSON is what `step` would keep from a person, not from us.
+        let text = step("reading the manifests", &mut command)?.stdout;
+        let metadata: Value = serde_json::from_str(&text).context("cargo metadata is no JSON")?;
+        Self::read(&metadata)
+    }
+
+    fn read(metadata: &Value) -> Result<Self> {
+        let all = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let Some(package) = all.iter().find(|package| package["name"] == PROGRAM) else {
+            bail!("no package {PROGRAM} in this workspace");
+        };
+        let field = |name: &str| match package[name].as_str() {
+            Some(text) => Ok(text.to_owned()),
+            None => bail!("agent/Cargo.toml does not give `{name}`, which the image is to carry"),
+        };
+        Ok(Self {
+            version: field("version")?,
+            description: field("description")?,
+            license: field("license")?,
+            repository: field("repository")?,
+        })
+    }
+}
+
+/// Which sources these are.
+#[derive(Debug, PartialEq, Eq)]
+struct Source {
+    /// When they were changed last, as far as is known.
+    time: Timestamp,
+    /// The commit; `…-dirty` where files differ from it.
+    revision: Option<String>,
+}
+
+impl Source {
+    fn of(workspace: &Workspace) -> Result<Self> {
+        let git = |arguments: &[&str]| {
+            let mut git = Command::new("git");
+            git.current_dir(workspace.root()).args(arguments);
+            output(&mut git).map(|text| text.trim().to_owned())
+        };
+        let epoch = env::var("SOURCE_DATE_EPOCH").ok();
+        let committed = git(&["log", "-1", "--format=%ct"]);
+        let revision = git(&["rev-parse", "HEAD"]);
+        let dirty = git(&["status", "--porcelain"]).is_some_and(|files| !files.is_empty());
+        Self::from(epoch.as_deref(), committed.as_deref(), revision, dirty)
+    }
+
+    /// `epoch`, `committed`: seconds since 1970. Without any of them the sources are as old as that.
+    fn from(
+        epoch: Option<&str>,
+        committed: Option<&str>,
+        revision: Option<String>,
+        dirty: bool,
+    ) -> Result<Self> {
+        let seconds = match (epoch, committed) {
+            (Some(text), _) => text.parse().ok().with_context(|| {
+                format!("SOURCE_DATE_EPOCH={text:?}: give seconds since 1970, or leave it out")
+            })?,
+            (None, Some(text)) => text.parse().context("git tells no commit time")?,
+            (None, None) => 0,
+        };
+        let revision = revision.map(|commit| if dirty { commit + "-dirty" } else { commit });
+        Ok(Self { time: Timestamp::from_second(seconds)?, revision })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_is_what_one_says_or_the_commits() {
+        let time = |epoch, committed| {
+            Source::from(epoch, committed, None, false).map(|source| source.time.to_string())
+        };
+        assert_eq!(time(Some("0"), Some("86400")).ok().as_deref(), Some("1970-01-01T00:00:00Z"));
+        assert_eq!(time(None, Some("86400")).ok().as_deref(), Some("1970-01-02T00:00:00Z"));
+        assert_eq!(time(None, None).ok().as_deref(), Some("1970-01-01T00:00:00Z"));
+        let error = time(Some("yesterday"), None).expect_err("is not a number").to_string();
+        assert!(error.contains("seconds since 1970"), "{error}");
+    }
+
+    #[test]
+    fn changed_files_are_not_that_commit() {
+        let revision = |dirty| {
+            let source = Source::from(None, Some("1"), Some("c0ffee".to_owned()), dirty);
+            source.expect("is read").revision
+        };
+        assert_eq!(revision(false).as_deref(), Some("c0ffee"));
+        assert_eq!(revision(true).as_deref(), Some("c0ffee-dirty"));
+    }
+
+    #[test]
+    fn the_labels_are_the_manifests_own_words() {
+        let about = Package::of_agent(&Workspace::here()).expect("reads the manifests");
+        let source = Source { time: Timestamp::UNIX_EPOCH, revision: None };
+        let labels = labels(&about, &source);
+        let said = |name: &str| labels.get(&format!("org.opencontainers.image.{name}"));
+        assert_eq!(said("version").map(String::as_str), Some(env!("CARGO_PKG_VERSION")));
+        assert!(said("source").is_some_and(|url| url.starts_with("https://")));
+        assert!(said("description").is_some_and(|text| text.contains("pods")));
+        assert_eq!(said("revision"), None, "what is not known is not told");
+        assert_eq!(said("created").map(String::as_str), Some("1970-01-01T00:00:00Z"));
+    }
+
+    /// It cannot be built here: no base image can be had. What can go stale in it is compared.
+    #[test]
+    fn the_containerfile_makes_the_same_image() {
+        let workspace = Workspace::here();
+        let text = fs::read_to_string(workspace.root().join("deploy/Containerfile"));
+        let text = text.expect("is there").replace("\\\n", " ");
+        let said = |keyword: &str| {
+            let lines = text.lines().filter_map(|line| line.strip_prefix(keyword));
+            lines.map(str::trim).collect::<Vec<_>>()
+        };
+        assert_eq!(said("ENTRYPOINT"), [format!("[\"/{PROGRAM}\"]")]);
+        assert_eq!(said("CMD"), [format!("[\"{COMMAND}\"]")]);
+        assert_eq!(said("EXPOSE"), [PORT.to_string()]);
+        let copied = format!("--from=build /src/target/{PROGRAM_FILE} /{PROGRAM}");
+        assert!(said("COPY").contains(&copied.as_str()), "{text}");
+        let about = Package::of_agent(&workspace).expect("reads the manifests");
+        let labels = labels(&about, &Source { time: Timestamp::UNIX_EPOCH, revision: None });
+        let pairs = said("LABEL").join(" ");
+        for pair in pairs.split_whitespace() {
+            let (key, value) = pair.split_once('=').expect("KEY=VALUE");
+            assert_eq!(labels.get(key).map(|value| format!("\"{value}\"")).as_deref(), Some(value));
+        }
+        assert!(pairs.contains("image.version"), "{text}");
+        let name = format!("{REPOSITORY}:v{}", about.version);
+        assert!(text.contains(&name), "{name} is what its comment builds");
+    }
+}
