@@ -88,8 +88,8 @@ fn every_flag_exists() {
 fn every_variable_exists() {
     let (_, known) = known(&Cli::command());
     // Those of the tests and builds are no flags.
-    let tools: BTreeSet<_> =
-        own_code().iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    let tools = rust_files(&["xtask", "lab", "agent/build.rs"]);
+    let tools: Vec<_> = tools.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
     for page in pages::all() {
         for line in page.code() {
             let of_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
@@ -103,9 +103,9 @@ fn every_variable_exists() {
     }
 }
 
-/// The Rust files of the packages beside the agent's own.
-fn own_code() -> Vec<PathBuf> {
-    let mut open: Vec<_> = ["xtask", "lab", "agent/build.rs"].map(|p| pages::root().join(p)).into();
+/// The Rust files below these folders.
+fn rust_files(below: &[&str]) -> Vec<PathBuf> {
+    let mut open: Vec<_> = below.iter().map(|path| pages::root().join(path)).collect();
     let mut files = Vec::new();
     while let Some(path) = open.pop() {
         if path.is_dir() {
@@ -158,8 +158,8 @@ fn every_command_exists() {
         for line in page.code() {
             let all: Vec<_> = line.split_whitespace().collect();
             for (before, word) in all.iter().zip(all.iter().skip(1)).filter(|(_, w)| is_name(w)) {
-                let of_coroner = ["coroner", "/coroner"].contains(before) && all[0] != "#";
-                if of_coroner && (all[0] == *before || line.contains(" -- /coroner")) {
+                // As the first word, or by its path in the image; not the namespace of that name.
+                if *before == "/coroner" || (*before == "coroner" && all[0] == "coroner") {
                     assert!(own.contains(word), "{}: no command {word}: `{line}`", page.name());
                 }
                 if *before == "xtask" {
@@ -170,8 +170,37 @@ fn every_command_exists() {
     }
 }
 
+/// A message that is quoted, `…` for what changes, stands in the source.
+#[test]
+fn every_message_is_one_that_the_agent_has() {
+    let source: String = rust_files(&["agent/src"])
+        .iter()
+        .map(|file| unbroken(&fs::read_to_string(file).unwrap()))
+        .collect();
+    let (mut wrong, mut checked) = (Vec::new(), 0);
+    for page in pages::all() {
+        for quote in &page.quotes {
+            let mut parts = quote.split('…').map(str::trim).filter(|part| part.len() > 2);
+            checked += 1;
+            if !parts.all(|part| source.contains(part)) {
+                wrong.push(format!("{}: {quote}", page.name()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "no such messages:\n{}", wrong.join("\n"));
+    assert!(checked > 20, "{checked} messages");
+}
+
+/// Strings that go on in the next line, in one.
+fn unbroken(source: &str) -> String {
+    let mut lines = source.split("\\\n");
+    let first = lines.next().unwrap_or_default().to_owned();
+    lines.fold(first, |text, line| text + line.trim_start())
+}
+
 #[test]
 fn the_checks_can_fail() {
+    assert_eq!(unbroken("\"a b \\\n      c\""), "\"a b c\"");
     assert_eq!(Vec::from_iter(flags("coroner run --no-api --x=1 a--b ---")), ["no-api", "x"]);
     for (line, ours) in [
         ("--state-dir DIR", true),

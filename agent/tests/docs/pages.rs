@@ -18,7 +18,12 @@ pub(crate) struct Page {
     pub(crate) spans: Vec<String>,
     /// Blocks of code that are drawn by nobody, line by line.
     pub(crate) lines: Vec<String>,
+    /// What is said to be said: code in the first column of a table that begins with `it says`.
+    pub(crate) quotes: Vec<String>,
 }
+
+/// The header of the column that quotes the agent.
+const IT_SAYS: &str = "it says";
 
 /// The workspace's root.
 pub(crate) fn root() -> PathBuf {
@@ -61,7 +66,9 @@ impl Page {
             links: Vec::new(),
             spans: Vec::new(),
             lines: Vec::new(),
+            quotes: Vec::new(),
         };
+        let (mut quoting, mut column) = (false, usize::MAX);
         let mut heading: Option<String> = None;
         let mut code = false;
         let mut seen = BTreeMap::new();
@@ -83,14 +90,22 @@ impl Page {
                     code = !matches!(kind, CodeBlockKind::Fenced(info) if drawn(&info));
                 }
                 Event::End(TagEnd::CodeBlock) => code = false,
+                Event::Start(Tag::Table(_)) => quoting = false,
+                Event::Start(Tag::TableHead | Tag::TableRow) => column = 0,
+                Event::End(TagEnd::TableCell) => column += 1,
+                Event::End(TagEnd::Table) => column = usize::MAX,
                 Event::Text(text) if code => page.lines.extend(text.lines().map(str::to_owned)),
                 Event::Code(span) => {
                     if let Some(heading) = &mut heading {
                         heading.push_str(&span);
                     }
+                    if quoting && column == 0 {
+                        page.quotes.push(span.to_string());
+                    }
                     page.spans.push(span.into_string());
                 }
                 Event::Text(text) => {
+                    quoting |= column == 0 && &*text == IT_SAYS;
                     if let Some(heading) = &mut heading {
                         heading.push_str(&text);
                     }
@@ -122,9 +137,11 @@ fn slug(heading: &str) -> String {
 fn anchors_are_made_as_github_does() {
     let page = Page::parse(
         Path::new("x.md"),
-        "# What's `run --json`?\n## Two\n## Two\n[a](b.md#c)\n```\n--x\n```\n```mermaid\nA --y\n```\n",
+        "# What's `run --json`?\n## Two\n## Two\n[a](b.md#c)\n```\n--x\n```\n```mermaid\nA --y\n```\n\n\
+         |it says|do|\n|-|-|\n|`no`|`this`|\n\n|it|do|\n|-|-|\n|`yes`|`that`|\n",
     );
     assert_eq!(Vec::from_iter(&page.anchors), ["two", "two-1", "whats-run---json"]);
     assert_eq!(page.links, ["b.md#c"]);
-    assert_eq!(Vec::from_iter(page.code()), ["run --json", "--x"]);
+    assert_eq!(Vec::from_iter(page.code()), ["run --json", "no", "this", "yes", "that", "--x"]);
+    assert_eq!(page.quotes, ["no"]);
 }
