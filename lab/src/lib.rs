@@ -9,5 +9,7 @@ pub mod containerd;
 pub mod controlplane;
 pub mod image;
 pub mod kubelet;
+pub mod promql;
 pub mod scenario;
+pub mod tools;
 pub mod tour;
