@@ -1,0 +1,35 @@
+//! Every metric, label and value in the rules and in their tests is one of the catalogue's.
+
+use crate::files;
+use anyhow::{Result, ensure};
+use coroner_lab::promql::Vocabulary;
+
+#[test]
+fn the_rules_ask_for_what_the_agent_has() -> Result<()> {
+    let rules = files::rules(&files::rule_paths()?)?;
+    let vocabulary = Vocabulary::new(files::recorded(&rules));
+    for rule in rules.iter().chain(&files::rules(&files::example_paths()?)?) {
+        let complaints = vocabulary.complaints(&rule.expr);
+        ensure!(complaints.is_empty(), "{}\n{}", rule.expr, complaints.join("\n"));
+    }
+    Ok(())
+}
+
+/// A test with a series that no agent has proves nothing.
+#[test]
+fn the_unit_tests_are_of_series_that_the_agent_has() -> Result<()> {
+    let vocabulary = Vocabulary::default();
+    for case in files::tests()?.iter().flat_map(|file| &file.tests) {
+        for series in &case.input_series {
+            // The edges are written out here, as Prometheus 2 or 3 has them.
+            let complaints: Vec<_> = vocabulary
+                .complaints(&series.series)
+                .into_iter()
+                .filter(|complaint| !complaint.contains("in Prometheus 2"))
+                .collect();
+            let (name, series) = (&case.name, &series.series);
+            ensure!(complaints.is_empty(), "{name}: {series}\n{}", complaints.join("\n"));
+        }
+    }
+    Ok(())
+}
