@@ -4,6 +4,8 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::vm::{self, Cgroup, Guest};
+
 /// Brings what is needed, builds, runs and tests coroner.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
@@ -121,9 +123,23 @@ pub(crate) struct Accuracy {
 /// Which foreign kernels.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Kernels {
-    /// Foreign kernels to boot, by version; all of the table by default
+    /// Foreign kernels to boot: 5.10, 6.1, 6.12 or 7 (Debian's bullseye, bookworm, trixie, sid); all by default
     #[arg(long = "kernel", value_name = "VERSION", value_delimiter = ',')]
     pub(crate) kernels: Vec<String>,
+    /// What each of them has for cgroups: a guest for v2 and one for v1 by default
+    #[arg(long = "cgroup", value_name = "VERSION", value_delimiter = ',')]
+    pub(crate) cgroups: Vec<Cgroup>,
+}
+
+impl Kernels {
+    /// The machines to boot.
+    ///
+    /// # Errors
+    /// On a kernel that is not in the table.
+    pub(crate) fn guests(&self) -> anyhow::Result<Vec<Guest>> {
+        let cgroups = if self.cgroups.is_empty() { &Cgroup::ALL[..] } else { &self.cgroups };
+        Ok(vm::matrix(&vm::choose(&self.kernels)?, cgroups))
+    }
 }
 
 /// A layer of the tests, from the cheapest.
@@ -139,7 +155,7 @@ pub(crate) enum Layer {
     Lab,
     /// What is deployed: alert rules, manifests, dashboards, and the agent as its pod
     Deploy,
-    /// The kernel programs on foreign kernels, in QEMU
+    /// The kernel programs on foreign kernels (5.10, 6.1, 6.12, 7) with cgroup v2 and v1, in QEMU
     Vm,
 }
 
@@ -201,6 +217,29 @@ mod tests {
         let (ours, theirs) = split_own_flags(["--json", "--no-install"].map(OsString::from).into());
         assert_eq!(ours, ["--no-install"]);
         assert_eq!(theirs, ["--json"]);
+    }
+
+    #[test]
+    fn the_help_names_the_kernels_of_the_table() {
+        let command = <Cli as clap::CommandFactory>::command();
+        let vm = command.find_subcommand("vm").expect("is there");
+        let flag = vm.get_arguments().find(|flag| flag.get_id() == "kernels").expect("is there");
+        let help = flag.get_help().expect("is there").to_string();
+        for kernel in vm::choose(&[]).expect("all") {
+            assert!(help.split([' ', ',']).any(|word| word == kernel.version), "{help}");
+        }
+    }
+
+    #[test]
+    fn guests_are_chosen_by_kernel_and_cgroups() {
+        let guests = |line: &[&str]| {
+            let cli = Cli::try_parse_from(["xtask", "vm"].iter().chain(line)).expect("parses");
+            let Command::Vm { kernels, .. } = cli.command else { panic!("not vm: {cli:?}") };
+            kernels.guests().expect("known").len()
+        };
+        assert_eq!(guests(&[]), 8);
+        assert_eq!(guests(&["--kernel", "5.10,7"]), 4);
+        assert_eq!(guests(&["--cgroup", "v1", "--kernel", "6.12"]), 1);
     }
 
     #[test]

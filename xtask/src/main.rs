@@ -69,8 +69,7 @@ fn act(cli: Cli) -> Result<bool> {
             match run::tour(&workspace, profile(release), install.no_install, &tour)? {}
         }
         Command::Test { install, layers, kernels } => {
-            let kernels = vm::choose(&kernels.kernels)?;
-            test::run(&workspace, &layers, &kernels, install.no_install)
+            test::run(&workspace, &layers, &kernels.guests()?, install.no_install)
         }
         Command::Docs { install } => {
             setup::ensure(&workspace, setup::BUILD, install.no_install)?;
@@ -81,8 +80,7 @@ fn act(cli: Cli) -> Result<bool> {
             match bench::accuracy(&workspace, &parameters)? {}
         }
         Command::Vm { install, kernels } => {
-            let kernels = vm::choose(&kernels.kernels)?;
-            test::run(&workspace, &[cli::Layer::Vm], &kernels, install.no_install)
+            test::run(&workspace, &[cli::Layer::Vm], &kernels.guests()?, install.no_install)
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{
     io::{BufRead as _, BufReader, IsTerminal as _, Read, Write as _},
     process::{Command, ExitStatus, Stdio},
     sync::{
-        Mutex, PoisonError,
+        LazyLock, Mutex, PoisonError,
         mpsc::{self, RecvTimeoutError},
     },
     thread,
@@ -15,7 +15,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 /// How often a step that is still running says so where there is no terminal.
 const HEARTBEAT: Duration = Duration::from_secs(20);
@@ -23,6 +23,9 @@ const HEARTBEAT: Duration = Duration::from_secs(20);
 const WORTH_SAYING: Duration = Duration::from_millis(1500);
 /// How much of a failed command's output is shown.
 const TAIL_LINES: usize = 60;
+
+/// The live lines of all steps that run at once; on stderr.
+static LIVE: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 /// What a command that succeeded wrote.
 #[derive(Debug)]
@@ -150,7 +153,7 @@ fn drive(title: &str, command: &mut Command) -> Result<Ran> {
 /// Says one line on stderr.
 pub(crate) fn note(text: &str) {
     // Nobody to tell when stderr is gone.
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = LIVE.suspend(|| writeln!(std::io::stderr(), "{text}"));
 }
 
 /// cargo's and rustc's output without the chatter of a successful build.
@@ -196,7 +199,7 @@ impl Line {
     pub(crate) fn begin(title: &str) -> Self {
         let live = std::io::stderr().is_terminal() && env::var_os("CI").is_none();
         let bar = live.then(|| {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            let bar = LIVE.add(ProgressBar::no_length());
             if let Ok(style) =
                 ProgressStyle::with_template("{spinner} {prefix} [{elapsed}] {wide_msg}")
             {
@@ -233,12 +236,23 @@ impl Line {
         self.end('✘', true);
     }
 
+    /// Ends the step, with what it came to.
+    pub(crate) fn conclude(&self, well: bool, what: &str) {
+        self.clear();
+        let mark = if well { '✔' } else { '✘' };
+        note(&format!("{mark} {}: {what} ({})", self.title, elapsed(self.begun.elapsed())));
+    }
+
     fn end(&self, mark: char, say: bool) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
+        self.clear();
         if say {
             note(&format!("{mark} {} ({})", self.title, elapsed(self.begun.elapsed())));
+        }
+    }
+
+    fn clear(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
         }
     }
 }

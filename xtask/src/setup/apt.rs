@@ -102,13 +102,19 @@ impl Apt {
         root: &Path,
     ) -> Result<()> {
         self.fetch(title, |apt| {
-            let names = output(apt.command("apt-cache").args(["pkgnames", prefix]));
-            let Some(name) = names.as_deref().and_then(|text| newest(text, suffix)) else {
+            let Some(name) = apt.newest(prefix, suffix) else {
                 bail!("no package {prefix}*{suffix} in this suite");
             };
-            Ok(apt.download(name))
+            Ok(apt.download(&name))
         })?;
         self.unpack_archives(root)
+    }
+
+    /// The name with this beginning and end, and a number after its beginning, that has the highest
+    /// numbers.
+    pub(crate) fn newest(&self, prefix: &str, suffix: &str) -> Option<String> {
+        let names = output(self.command("apt-cache").args(["pkgnames", prefix]))?;
+        newest(&names, (prefix, suffix)).map(str::to_owned)
     }
 
     /// Whether the sources have all of `packages`.
@@ -217,12 +223,16 @@ fn has_candidate(policy: &str) -> bool {
         .any(|version| version.trim() != "(none)")
 }
 
-/// The name with the highest numbers of those that end in `suffix`.
-fn newest<'a>(names: &'a str, suffix: &str) -> Option<&'a str> {
+/// The name with the highest numbers of those that begin with `prefix` and a number, and end in `suffix`.
+fn newest<'a>(names: &'a str, (prefix, suffix): (&str, &str)) -> Option<&'a str> {
     names
         .lines()
         .map(str::trim)
         .filter(|name| name.ends_with(suffix))
+        .filter(|name| {
+            let rest = name.strip_prefix(prefix);
+            rest.is_some_and(|rest| rest.starts_with(|letter: char| letter.is_ascii_digit()))
+        })
         .max_by_key(|name| numbers(name))
 }
 
@@ -246,9 +256,11 @@ mod tests {
     #[test]
     fn the_newest_kernel_is_chosen_by_number_not_by_letter() {
         let names = "linux-image-6.1.0-9-cloud-amd64\nlinux-image-6.1.0-48-cloud-amd64\n\
-                     linux-image-6.1.0-50-amd64\nlinux-image-6.1.0-49-cloud-amd64-unsigned\n";
-        assert_eq!(newest(names, "-cloud-amd64"), Some("linux-image-6.1.0-48-cloud-amd64"));
-        assert_eq!(newest("other\n", "-cloud-amd64"), None);
+                     linux-image-6.1.0-50-amd64\nlinux-image-6.1.0-49-cloud-amd64-unsigned\n\
+                     linux-image-unsigned-6.1.0-51-cloud-amd64\n";
+        let of = |names| newest(names, ("linux-image-", "-cloud-amd64"));
+        assert_eq!(of(names), Some("linux-image-6.1.0-48-cloud-amd64"));
+        assert_eq!(of("other\n"), None);
     }
 
     #[test]

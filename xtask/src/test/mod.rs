@@ -19,7 +19,7 @@ use crate::{
     progress::{capture, elapsed, note},
     setup::{self, Need},
     toolchain::cargo,
-    vm::{self, Kernel},
+    vm::{self, Guest},
     workspace::Workspace,
 };
 
@@ -46,7 +46,7 @@ impl Outcome {
 pub(crate) fn run(
     workspace: &Workspace,
     layers: &[Layer],
-    kernels: &[&'static Kernel],
+    guests: &[Guest],
     list_only: bool,
 ) -> Result<bool> {
     let mut layers = if layers.is_empty() { Layer::ALL.to_vec() } else { layers.to_vec() };
@@ -63,11 +63,11 @@ pub(crate) fn run(
         let result = match layer {
             Layer::Lint => lint::all(workspace).map(|()| Tally::default()),
             _ => match &tests {
-                Some(tests) => run_layer(workspace, layer, tests, kernels),
+                Some(tests) => run_layer(workspace, layer, tests, guests),
                 None => {
                     build::workload(workspace)?;
                     let tests = tests.insert(compile(workspace, &layers)?);
-                    run_layer(workspace, layer, tests, kernels)
+                    run_layer(workspace, layer, tests, guests)
                 }
             },
         };
@@ -108,18 +108,15 @@ fn run_layer(
     workspace: &Workspace,
     layer: Layer,
     tests: &[TestBinary],
-    kernels: &[&'static Kernel],
+    guests: &[Guest],
 ) -> Result<Tally> {
-    let mut tally = Tally::default();
     if layer == Layer::Deploy {
         image::make(workspace, &image::default_file(workspace))?;
     }
     if layer == Layer::Vm {
-        for kernel in kernels {
-            tally.add(report(vm::run(workspace, kernel, programs(tests)?)?));
-        }
-        return Ok(tally);
+        return vm::run(workspace, guests, programs(tests)?);
     }
+    let mut tally = Tally::default();
     for test in tests.iter().filter(|test| test.layer() == layer) {
         tally.add(report(test.run(workspace)?));
     }

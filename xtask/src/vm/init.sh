@@ -7,9 +7,21 @@ mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 mount -t tmpfs tmpfs /tmp
 mount -t tmpfs tmpfs /run
-mount -t cgroup2 cgroup2 /sys/fs/cgroup
+# A NAME=VALUE that the kernel does not know is in its first process's environment.
+if [ "$CORONER_CGROUP" = v1 ]; then
+    # As systemd has it with systemd.unified_cgroup_hierarchy=no; what a kernel lacks is not there.
+    mount -t tmpfs cgroup /sys/fs/cgroup
+    for controller in cpuset cpu,cpuacct blkio memory devices freezer pids; do
+        point=/sys/fs/cgroup/$controller
+        mkdir "$point"
+        mount -t cgroup -o "$controller" cgroup "$point" 2>/dev/null || rmdir "$point"
+    done
+else
+    mount -t cgroup2 cgroup2 /sys/fs/cgroup
+fi
+export CORONER_TEST_AGENT=/coroner
 ifconfig lo 127.0.0.1 up
-echo "guest: Linux $(uname -r)"
+echo "guest: Linux $(uname -r), cgroup $CORONER_CGROUP"
 /test --test-threads=1 --nocapture </dev/null 2>&1
 status=$?
 echo

@@ -1,6 +1,8 @@
-//! The guest's whole file system: busybox, one test binary with its libraries, and a first process.
+//! The guest's whole file system: busybox, one test binary and the agent with their libraries, and a
+//! first process. The same for all guests: the kernel's command line tells them apart.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -13,19 +15,26 @@ use crate::{host, progress::step, toolchain::output, workspace::Workspace};
 
 const INIT: &str = include_str!("init.sh");
 
-/// Packs `test` and all it needs into an initramfs at `to`; `scratch` is a folder to work in.
+/// Packs `test`, the agent, and all that they need into an initramfs at `to`; `scratch` is a folder to
+/// work in.
 ///
 /// # Errors
 /// When a file cannot be read, or `ldd` cannot say which libraries it needs.
 pub(super) fn pack(workspace: &Workspace, test: &Path, scratch: &Path, to: &Path) -> Result<()> {
+    // Built with the test, which starts it.
+    let agent = workspace.target("debug/coroner");
     let mut archive = Archive::default();
     for folder in ["dev", "proc", "sys", "tmp", "run", "root"] {
         archive.folder(folder);
     }
     archive.program("init", INIT.as_bytes());
     archive.program("bin/busybox", &read(&busybox(workspace)?)?);
-    archive.program("test", &read(&stripped(test, scratch)?)?);
-    for library in libraries(test)? {
+    let mut needed = BTreeSet::new();
+    for (name, program) in [("test", test), ("coroner", &agent)] {
+        archive.program(name, &read(&stripped(program, &scratch.join(name))?)?);
+        needed.extend(libraries(program)?);
+    }
+    for library in needed {
         let path = library.display().to_string();
         archive.program(path.trim_start_matches('/'), &read(&library)?);
     }
@@ -43,15 +52,14 @@ fn busybox(workspace: &Workspace) -> Result<PathBuf> {
 }
 
 /// A copy without debug information, a tenth of the size: emulation unpacks it byte by byte.
-fn stripped(test: &Path, scratch: &Path) -> Result<PathBuf> {
+fn stripped(program: &Path, copy: &Path) -> Result<PathBuf> {
     if host::find_program("strip").is_none() {
-        return Ok(test.to_path_buf());
+        return Ok(program.to_path_buf());
     }
-    let copy = scratch.join("test");
     let mut strip = Command::new("strip");
-    strip.arg("--strip-debug").arg("-o").arg(&copy).arg(test);
-    step("stripping the test binary", &mut strip)?;
-    Ok(copy)
+    strip.arg("--strip-debug").arg("-o").arg(copy).arg(program);
+    step(&format!("stripping {}", program.display()), &mut strip)?;
+    Ok(copy.to_path_buf())
 }
 
 /// The shared libraries that `program` is loaded with, the loader included.

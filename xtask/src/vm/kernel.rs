@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Error, Result, anyhow, bail};
 
 use crate::{
     host::Arch,
@@ -16,17 +16,23 @@ use crate::{
 /// A kernel to boot.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Kernel {
-    /// What it is called on the command line.
+    /// What it is called on the command line: how its version begins. A suite that is still in the
+    /// making moves on within it.
     pub(crate) version: &'static str,
     /// The Debian suite that has it.
     suite: &'static str,
-    /// How the package's name begins; it ends in the architecture's cloud flavour.
-    package: &'static str,
+    /// What stands before the version in the name of the package that holds the image; after it comes the
+    /// architecture's cloud flavour.
+    stem: &'static str,
 }
 
 /// All kernels that the programs are tested on, beside the machine's own.
-pub(crate) const KERNELS: &[Kernel] =
-    &[Kernel { version: "6.1", suite: "bookworm", package: "linux-image-6.1." }];
+pub(crate) const KERNELS: &[Kernel] = &[
+    Kernel { version: "5.10", suite: "bullseye", stem: "linux-image-" },
+    Kernel { version: "6.1", suite: "bookworm", stem: "linux-image-" },
+    Kernel { version: "6.12", suite: "trixie", stem: "linux-image-" },
+    Kernel { version: "7", suite: "sid", stem: "linux-binary-" },
+];
 
 /// The kernels of these versions; all, if none is named.
 ///
@@ -48,6 +54,22 @@ pub(crate) fn choose(versions: &[String]) -> Result<Vec<&'static Kernel>> {
 }
 
 impl Kernel {
+    /// How the package's name begins.
+    fn package(&self) -> String {
+        format!("{}{}.", self.stem, self.version)
+    }
+
+    /// The suite has no such kernel, but `newest`.
+    fn moved_on(&self, newest: &str) -> Error {
+        anyhow!(
+            "Debian's {} has no Linux {} any more; its newest is {}: change the table KERNELS in \
+             xtask/src/vm/kernel.rs, and the fixtures in agent/tests/fixtures/btf with it",
+            self.suite,
+            self.version,
+            newest.trim_start_matches(self.stem)
+        )
+    }
+
     /// The folder where all that concerns this kernel is kept.
     pub(super) fn folder(&self, workspace: &Workspace) -> PathBuf {
         workspace.target("vm").join(self.version)
@@ -67,17 +89,34 @@ impl Kernel {
         let mut apt = Apt::of_suite(home, self.suite, &keyring)?;
         let suffix = format!("-cloud-{}", Arch::host()?.debian);
         let title = format!("fetching Linux {}", self.version);
-        apt.unpack_newest(&title, (self.package, &suffix), &root)?;
+        let package = self.package();
+        apt.unpack_newest(&title, (&package, &suffix), &root).map_err(|error| {
+            match apt.newest(self.stem, &suffix) {
+                Some(name) if !name.starts_with(&package) => self.moved_on(&name),
+                _ => error,
+            }
+        })?;
         match image_in(&root) {
             Some(image) => Ok(image),
-            None => bail!("the package of Linux {} holds no boot/vmlinuz", self.version),
+            None => bail!("the package of Linux {} holds no vmlinuz", self.version),
         }
     }
 }
 
+/// The image of an unpacked package: `boot/vmlinuz-VERSION`, since Linux 7 of Debian
+/// `usr/lib/modules/VERSION/vmlinuz`.
 fn image_in(root: &Path) -> Option<PathBuf> {
-    fs::read_dir(root.join("boot")).ok()?.filter_map(|file| Some(file.ok()?.path())).find(|file| {
+    let in_folder = |folder: &str| {
+        let entries = fs::read_dir(root.join(folder)).into_iter().flatten();
+        entries.filter_map(|entry| Some(entry.ok()?.path()))
+    };
+    let is_image = |file: &PathBuf| {
         file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"))
+    };
+    in_folder("boot").find(is_image).or_else(|| {
+        in_folder("usr/lib/modules")
+            .map(|folder| folder.join("vmlinuz"))
+            .find(|file| file.is_file())
     })
 }
 
@@ -90,6 +129,34 @@ mod tests {
         assert_eq!(choose(&[]).expect("all").len(), KERNELS.len());
         assert_eq!(choose(&["6.1".into()]).expect("known")[0].suite, "bookworm");
         let error = choose(&["2.4".into()]).expect_err("unknown");
-        assert!(error.to_string().contains("6.1"), "{error}");
+        assert!(error.to_string().contains("5.10, 6.1, 6.12, 7"), "{error}");
+    }
+
+    #[test]
+    fn a_version_is_not_the_beginning_of_a_longer_one() {
+        let kernel = choose(&["6.1".into()]).expect("known")[0];
+        assert!("linux-image-6.1.0-50-cloud-amd64".starts_with(&kernel.package()));
+        assert!(!"linux-image-6.12.107+deb13-cloud-amd64".starts_with(&kernel.package()));
+    }
+
+    #[test]
+    fn the_image_is_found_where_old_and_new_packages_have_it() {
+        for place in ["boot/vmlinuz-6.1.0-50", "usr/lib/modules/7.2.13/vmlinuz"] {
+            let root = tempfile::tempdir().expect("a folder");
+            assert_eq!(image_in(root.path()), None);
+            let file = root.path().join(place);
+            fs::create_dir_all(file.parent().expect("has one")).expect("made");
+            fs::write(root.path().join("other"), "").expect("written");
+            fs::write(&file, "").expect("written");
+            assert_eq!(image_in(root.path()), Some(file));
+        }
+    }
+
+    #[test]
+    fn a_suite_that_has_gone_on_says_where_to() {
+        let kernel = Kernel { version: "7", suite: "sid", stem: "linux-binary-" };
+        let error = kernel.moved_on("linux-binary-8.1.2+deb15-cloud-amd64").to_string();
+        assert!(error.contains("sid has no Linux 7 any more"), "{error}");
+        assert!(error.contains("8.1.2+deb15-cloud-amd64: change the table"), "{error}");
     }
 }

@@ -1,41 +1,141 @@
-//! The kernel programs on foreign kernels: a test binary, alone in a guest with a kernel of Debian's.
+//! The kernel programs on foreign kernels: a test binary, alone in a guest with a kernel of Debian's
+//! and one version of cgroups.
 
+mod cgroup;
 mod initramfs;
 mod kernel;
 mod newc;
 mod qemu;
 
-use std::{env, fs};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    thread,
+};
 
 use anyhow::{Result, bail};
 
-pub(crate) use self::kernel::{Kernel, choose};
+pub(crate) use self::{
+    cgroup::Cgroup,
+    kernel::{Kernel, choose},
+};
 use crate::{
-    test::{Run, TestBinary},
+    progress::{Line, note},
+    test::{Run, Tally, TestBinary, report},
     workspace::Workspace,
 };
 
-/// Runs `test` on `kernel`.
+/// A machine to boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Guest {
+    pub(crate) kernel: &'static Kernel,
+    pub(crate) cgroup: Cgroup,
+}
+
+/// Each of `kernels` with each of `cgroups`.
+pub(crate) fn matrix(kernels: &[&'static Kernel], cgroups: &[Cgroup]) -> Vec<Guest> {
+    kernels
+        .iter()
+        .flat_map(|kernel| cgroups.iter().map(|cgroup| Guest { kernel, cgroup: *cgroup }))
+        .collect()
+}
+
+/// Runs `test` in each of `guests`, as many at once as this machine has CPUs for; a guest that cannot
+/// be booted is a failed test, and keeps no other from running.
 ///
 /// # Errors
-/// When the guest cannot be made, or does not report how the test ended.
-pub(crate) fn run(workspace: &Workspace, kernel: &Kernel, test: &TestBinary) -> Result<Run> {
+/// When there can be no guest at all.
+pub(crate) fn run(workspace: &Workspace, guests: &[Guest], test: &TestBinary) -> Result<Tally> {
     if env::consts::ARCH != "x86_64" {
         bail!("foreign kernels are set up for x86_64 only, this is {}", env::consts::ARCH);
     }
-    let image = kernel.image(workspace)?;
-    let folder = kernel.folder(workspace);
+    let folder = workspace.target("vm");
     fs::create_dir_all(&folder)?;
     let archive = folder.join("initramfs.cpio");
     initramfs::pack(workspace, &test.executable, &folder, &archive)?;
-    let ended = qemu::boot(
-        workspace,
-        &qemu::Guest {
-            title: &format!("{} on Linux {}", test.name, kernel.version),
-            kernel: &image,
-            initramfs: &archive,
-            log: folder.join("serial.log"),
-        },
-    )?;
-    Ok(Run::of(ended.status == 0, ended.text))
+
+    // Most of the time one of a guest's two CPUs is busy, so there is one guest for each of ours.
+    let at_once = thread::available_parallelism().map_or(1, usize::from).min(guests.len());
+    let waiting = Mutex::new(guests.iter());
+    let tally = Mutex::new(Tally::default());
+    // Two guests may have the same kernel: it is fetched once.
+    let fetching = Mutex::new(());
+    thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                while let Some(guest) = next(&waiting) {
+                    let image = {
+                        let _alone = fetching.lock().unwrap_or_else(PoisonError::into_inner);
+                        guest.kernel.image(workspace)
+                    };
+                    let run = boot(workspace, *guest, image, &archive, &test.name);
+                    tally.lock().unwrap_or_else(PoisonError::into_inner).add(run);
+                }
+            });
+        }
+    });
+    Ok(tally.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn next<T>(waiting: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner).next()
+}
+
+/// One guest from its kernel to its line on stderr.
+fn boot(
+    workspace: &Workspace,
+    guest: Guest,
+    image: Result<PathBuf>,
+    archive: &Path,
+    test: &str,
+) -> Tally {
+    let Guest { kernel, cgroup } = guest;
+    let title = format!("{test} on Linux {}, cgroup {}", kernel.version, cgroup.name());
+    let ended = image.and_then(|image| {
+        let log = kernel.folder(workspace).join(format!("serial-{}.log", cgroup.name()));
+        let line = Line::begin(&title);
+        let ended = qemu::boot(
+            workspace,
+            &line,
+            &qemu::Machine {
+                kernel: &image,
+                initramfs: archive,
+                arguments: cgroup.argument(),
+                log,
+            },
+        );
+        let run = ended.map(|ended| Run::of(ended.status == 0, ended.text));
+        let said = match &run {
+            Ok(run) => format!("{} passed, {} failed", run.tally.passed, run.tally.failed),
+            Err(_) => "it did not come to its end".to_owned(),
+        };
+        line.conclude(run.as_ref().is_ok_and(|run| run.tally.failed == 0), &said);
+        run
+    });
+    match ended {
+        // A guest whose first process finds no test says nothing of any.
+        Ok(run) if run.tally == Tally::default() => {
+            note(&format!("{title}: no test ran: it proves nothing"));
+            Tally { passed: 0, failed: 1 }
+        }
+        Ok(run) => report(run),
+        Err(error) => {
+            note(&format!("{title}: {error:#}"));
+            Tally { passed: 0, failed: 1 }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_is_booted_with_every_version_of_cgroups() {
+        let kernels = choose(&["6.1".into(), "5.10".into()]).expect("both are in the table");
+        let guests = matrix(&kernels, &[Cgroup::V2, Cgroup::V1]);
+        let names: Vec<_> = guests.iter().map(|g| (g.kernel.version, g.cgroup.name())).collect();
+        assert_eq!(names, [("6.1", "v2"), ("6.1", "v1"), ("5.10", "v2"), ("5.10", "v1")]);
+    }
 }
