@@ -115,14 +115,16 @@ fn mask(signals: &[u32]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::plan, *};
     use std::path::PathBuf;
 
     /// BTF of real kernels, cut down by `examples/trim-btf.rs`.
     const V5_10: &[u8] = include_bytes!("../../tests/fixtures/btf/5.10.btf");
     const V6_1: &[u8] = include_bytes!("../../tests/fixtures/btf/6.1.btf");
-    const V7_2: &[u8] = include_bytes!("../../tests/fixtures/btf/7.2.btf");
+    const V6_12: &[u8] = include_bytes!("../../tests/fixtures/btf/6.12.btf");
     const V6_18: &[u8] = include_bytes!("../../tests/fixtures/btf/6.18.btf");
+    const V7_2: &[u8] = include_bytes!("../../tests/fixtures/btf/7.2.btf");
+    const ALL: [&[u8]; 5] = [V5_10, V6_1, V6_12, V6_18, V7_2];
 
     fn v2() -> Hierarchy {
         Hierarchy::V2 { root: PathBuf::from("/sys/fs/cgroup") }
@@ -138,27 +140,35 @@ mod tests {
 
     #[test]
     fn offsets_are_those_that_bpftool_tells() {
-        let kernels = [V5_10, V6_1, V6_18, V7_2].map(|bytes| layout(bytes, &v2()));
-        let check = |what: &str, of: fn(&Layout) -> u32, expected: [u32; 4]| {
-            assert_eq!([0, 1, 2, 3].map(|n| of(&kernels[n])), expected, "{what}");
+        let kernels = ALL.map(|bytes| layout(bytes, &v2()));
+        let check = |what: &str, of: fn(&Layout) -> u32, expected: [u32; 5]| {
+            assert_eq!(kernels.each_ref().map(of), expected, "{what}");
         };
-        check("task_struct.cgroups", |l| l.task_cgroups, [3328, 3600, 2376, 4000]);
-        check("task_struct.pending.signal", |l| l.task_pending, [2888, 3128, 1904, 3504]);
-        check("task_struct.comm", |l| l.task_comm, [2736, 2976, 1752, 3344]);
-        check("task_struct.start_boottime", |l| l.task_start_boottime, [2544, 2784, 1560, 3160]);
-        check("signal_struct.pids[1]", |l| l.signal_pids_tgid, [360, 368, 368, 384]);
-        check("signal_struct.shared_pending.signal", |l| l.signal_shared_pending, [80, 80, 80, 80]);
-        check("signal_struct.flags", |l| l.signal_flags, [116, 116, 116, 116]);
-        check("sighand_struct.action", |l| l.sighand_action, [32, 32, 32, 32]);
-        check("pid.numbers", |l| l.pid_numbers, [96, 96, 144, 128]);
-        check("css_set.dfl_cgrp", |l| l.css_set_dfl_cgrp, [120, 128, 112, 128]);
-        check("cgroup_subsys_state.parent", |l| l.css_parent, [192, 192, 184, 184]);
-        check("cgroup.kn", |l| l.cgroup_kn, [248, 248, 256, 296]);
-        check("cgroup.root", |l| l.cgroup_root, [480, 656, 696, 808]);
-        check("kernfs_node.id", |l| l.kn_id, [104, 104, 96, 96]);
-        check("kernfs_node.name", |l| l.kn_name, [16, 16, 16, 16]);
-        check("kernel_siginfo.si_code", |l| l.siginfo_code, [8, 8, 8, 8]);
-        check("sizes", |l| l.sigaction_size + l.upid_size, [48, 48, 48, 48]);
+        check("task_struct.cgroups", |l| l.task_cgroups, [3328, 3600, 3584, 2376, 4000]);
+        check("task_struct.pending.signal", |l| l.task_pending, [2888, 3128, 3128, 1904, 3504]);
+        check("task_struct.comm", |l| l.task_comm, [2736, 2976, 2976, 1752, 3344]);
+        check(
+            "task_struct.start_boottime",
+            |l| l.task_start_boottime,
+            [2544, 2784, 2784, 1560, 3160],
+        );
+        check("signal_struct.pids[1]", |l| l.signal_pids_tgid, [360, 368, 360, 368, 384]);
+        check(
+            "signal_struct.shared_pending.signal",
+            |l| l.signal_shared_pending,
+            [80, 80, 80, 80, 80],
+        );
+        check("signal_struct.flags", |l| l.signal_flags, [116, 116, 116, 116, 116]);
+        check("sighand_struct.action", |l| l.sighand_action, [32, 32, 32, 32, 32]);
+        check("pid.numbers", |l| l.pid_numbers, [96, 96, 112, 144, 128]);
+        check("css_set.dfl_cgrp", |l| l.css_set_dfl_cgrp, [120, 128, 128, 112, 128]);
+        check("cgroup_subsys_state.parent", |l| l.css_parent, [192, 192, 192, 184, 184]);
+        check("cgroup.kn", |l| l.cgroup_kn, [248, 248, 256, 256, 296]);
+        check("cgroup.root", |l| l.cgroup_root, [480, 656, 720, 696, 808]);
+        check("kernfs_node.id", |l| l.kn_id, [104, 104, 96, 96, 96]);
+        check("kernfs_node.name", |l| l.kn_name, [16, 16, 16, 16, 16]);
+        check("kernel_siginfo.si_code", |l| l.siginfo_code, [8, 8, 8, 8, 8]);
+        check("sizes", |l| l.sigaction_size + l.upid_size, [48, 48, 48, 48, 48]);
     }
 
     #[test]
@@ -169,8 +179,22 @@ mod tests {
         };
         assert_eq!(variant(V5_10), (0, 0));
         assert_eq!(variant(V6_1), (0, 1), "a stable kernel took the new mark_victim over");
+        assert_eq!(variant(V6_12), (0, 1));
         assert_eq!(variant(V6_18), (1, 1));
         assert_eq!(variant(V7_2), (1, 1));
+    }
+
+    #[test]
+    fn every_kernel_has_every_hook_on_both_hierarchies() {
+        for bytes in ALL {
+            let tracepoints = plan::tracepoints(&Btf::parse(bytes).unwrap());
+            for (hierarchy, hooks) in [(v2(), 9), (v1("pids"), 8)] {
+                let plan = plan::plan(&tracepoints, hierarchy.is_unified());
+                assert_eq!(plan.len(), hooks);
+                assert!(plan.iter().all(|planned| planned.verdict.is_ok()), "{plan:#?}");
+                layout(bytes, &hierarchy);
+            }
+        }
     }
 
     #[test]
@@ -179,6 +203,8 @@ mod tests {
         assert_eq!((unified.unified, unified.hierarchy_id, unified.css_set_subsys), (1, 0, 0));
         let pids = layout(V6_18, &v1("pids"));
         assert_eq!((pids.unified, pids.hierarchy_id, pids.css_set_subsys), (0, 8, 88));
+        let pids_of = |bytes| layout(bytes, &v1("pids")).css_set_subsys;
+        assert_eq!(ALL.map(pids_of), [88; 5]);
         assert_eq!(layout(V6_18, &v1("blkio")).css_set_subsys, 24, "io by its other name");
     }
 
