@@ -485,7 +485,8 @@ impl Processes {
             .map(|s| s.at)
     }
 
-    /// The moment after which nothing of it runs any more, as far as the kernel told.
+    /// The moment after which nothing of it runs any more, as far as the kernel told. A cgroup that is
+    /// gone is as good as empty: since Linux 7 its removal may come first, and is then all that is told.
     pub fn ended(&self) -> Option<BootTime> {
         match (self.empty, self.removed, self.exit()) {
             (Some(empty), _, exit) if exit.is_none_or(|(at, _)| at <= empty) => Some(empty),

@@ -5,9 +5,14 @@ use coroner::kernel::tiny::Executable;
 use std::{
     ffi::{c_char, c_int, c_void},
     fs, io,
+    os::fd::AsRawFd,
     path::Path,
     ptr,
+    sync::atomic::{AtomicU32, Ordering},
 };
+
+/// `include/uapi/linux/sched.h`; libc's own constant overflows its type.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// A child, and its own children if it is the init of a PID namespace. Killed and reaped when
 /// dropped.
@@ -52,6 +57,10 @@ pub(crate) enum Then {
     Exec(*const c_char),
     /// Start a thread, leave with 0 as its leader, and let the thread end the process with 7.
     LeaderFirst,
+    /// Start a thread that execs a file.
+    ThreadExec(*const c_char),
+    /// Start a thread, and leave with 7 at the same moment as it.
+    Together,
 }
 
 extern "C" fn leave(_: c_int) {
@@ -77,6 +86,11 @@ impl Actor {
     /// Starts a child in a cgroup; returns when it has its handlers and is about to do its last
     /// thing.
     pub(crate) fn start(cgroup: &Path, role: Role) -> Self {
+        Self::start_in(&[cgroup], role)
+    }
+
+    /// Starts a child in a cgroup of each of several hierarchies.
+    pub(crate) fn start_in(cgroups: &[&Path], role: Role) -> Self {
         let mut go = [0; 2];
         let mut ready = [0; 2];
         assert_eq!(unsafe { libc::pipe2(go.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
@@ -99,7 +113,10 @@ impl Actor {
             libc::close(go[0]);
             libc::close(ready[1]);
         }
-        let moved = fs::write(cgroup.join("cgroup.procs"), actor.pid.to_string());
+        let moved: io::Result<Vec<()>> = cgroups
+            .iter()
+            .map(|cgroup| fs::write(cgroup.join("cgroup.procs"), actor.pid.to_string()))
+            .collect();
         unsafe { libc::close(go[1]) };
         moved.unwrap();
         let mut byte = 0u8;
@@ -108,6 +125,27 @@ impl Actor {
             libc::close(ready[0]);
         }
         actor
+    }
+
+    /// Starts a child that does nothing but leave with a code; on cgroup2 it is in its cgroup from its
+    /// very beginning.
+    pub(crate) fn born_in(cgroup: &Path, code: u8) -> Self {
+        if !cgroup.join("cgroup.controllers").exists() {
+            let then = Then::Exit(c_int::from(code));
+            return Self::start(cgroup, Role { then, ..Role::default() });
+        }
+        let folder = fs::File::open(cgroup).unwrap();
+        let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+        arguments.flags = CLONE_INTO_CGROUP;
+        arguments.exit_signal = libc::SIGCHLD as u64;
+        arguments.cgroup = folder.as_raw_fd() as u64;
+        let size = size_of::<libc::clone_args>();
+        let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size) };
+        assert!(pid >= 0, "clone3: {}", io::Error::last_os_error());
+        if pid == 0 {
+            unsafe { libc::_exit(c_int::from(code)) };
+        }
+        Self { pid: pid as u32, reaped: false }
     }
 
     /// Starts the smallest program in a cgroup.
@@ -119,6 +157,40 @@ impl Actor {
     pub(crate) fn kill(&self, signal: c_int) {
         let sent = unsafe { libc::kill(self.pid as libc::pid_t, signal) };
         assert_eq!(sent, 0, "kill: {}", io::Error::last_os_error());
+    }
+
+    /// Sends a signal through a pidfd, as container runtimes do.
+    pub(crate) fn kill_by_pidfd(&self, signal: c_int) {
+        let none = ptr::null::<libc::siginfo_t>();
+        let sent = unsafe {
+            let pidfd = libc::syscall(libc::SYS_pidfd_open, self.pid, 0);
+            assert!(pidfd >= 0, "pidfd_open: {}", io::Error::last_os_error());
+            let sent = libc::syscall(libc::SYS_pidfd_send_signal, pidfd, signal, none, 0);
+            libc::close(pidfd as c_int);
+            sent
+        };
+        assert_eq!(sent, 0, "pidfd_send_signal: {}", io::Error::last_os_error());
+    }
+
+    /// Sends a signal with a value.
+    pub(crate) fn queue(&self, signal: c_int) {
+        let value = libc::sigval { sival_ptr: ptr::null_mut() };
+        let sent = unsafe { libc::sigqueue(self.pid as libc::pid_t, signal, value) };
+        assert_eq!(sent, 0, "sigqueue: {}", io::Error::last_os_error());
+    }
+
+    /// Sends a signal to the leading thread alone.
+    pub(crate) fn kill_thread(&self, signal: c_int) {
+        let sent = unsafe { libc::syscall(libc::SYS_tgkill, self.pid, self.pid, signal) };
+        assert_eq!(sent, 0, "tgkill: {}", io::Error::last_os_error());
+    }
+
+    /// Waits until it has ended, and leaves it a zombie.
+    pub(crate) fn wait_unreaped(&self) {
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let options = libc::WEXITED | libc::WNOWAIT;
+        let ended = unsafe { libc::waitid(libc::P_PID, self.pid, &raw mut info, options) };
+        assert_eq!(ended, 0, "waitid: {}", io::Error::last_os_error());
     }
 
     /// Waits for its end.
@@ -143,6 +215,10 @@ impl Drop for Actor {
         }
     }
 }
+
+/// What makes a thread.
+const THREAD: c_int =
+    libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_FS | libc::CLONE_FILES;
 
 /// A stack for a thread, mapped before the fork.
 struct Stack(*mut c_void);
@@ -245,14 +321,32 @@ unsafe fn play(role: Role, go: c_int, ready: c_int, stack: &Stack) {
                         libc::syscall(libc::SYS_exit_group, 7) as c_int
                     }
                 }
-                let flags = libc::CLONE_VM
-                    | libc::CLONE_THREAD
-                    | libc::CLONE_SIGHAND
-                    | libc::CLONE_FS
-                    | libc::CLONE_FILES;
                 libc::syscall(libc::SYS_set_tid_address, &raw mut LEADER);
-                libc::clone(thread, stack.top(), flags, ptr::null_mut());
+                libc::clone(thread, stack.top(), THREAD, ptr::null_mut());
                 libc::syscall(libc::SYS_exit, 0);
+            }
+            Then::ThreadExec(path) => {
+                extern "C" fn thread(path: *mut c_void) -> c_int {
+                    let argv = [c"tiny".as_ptr(), ptr::null()];
+                    let envp = [ptr::null()];
+                    unsafe { libc::execve(path.cast_const().cast(), argv.as_ptr(), envp.as_ptr()) }
+                }
+                libc::clone(thread, stack.top(), THREAD, path.cast_mut().cast());
+                loop {
+                    libc::pause();
+                }
+            }
+            Then::Together => {
+                static ARRIVED: AtomicU32 = AtomicU32::new(0);
+                extern "C" fn thread(_: *mut c_void) -> c_int {
+                    ARRIVED.fetch_add(1, Ordering::SeqCst);
+                    while ARRIVED.load(Ordering::SeqCst) < 2 {
+                        std::hint::spin_loop();
+                    }
+                    unsafe { libc::syscall(libc::SYS_exit, 7) as c_int }
+                }
+                libc::clone(thread, stack.top(), THREAD, ptr::null_mut());
+                thread(ptr::null_mut());
             }
         }
     }

@@ -3,10 +3,15 @@
 //! `--test-threads=1`.
 
 mod actors;
+mod agent;
+mod freezing;
 mod leftovers;
 mod lingering;
+mod oom;
 mod readonly;
+mod senders;
 mod stage;
+mod threads;
 
 use actors::{Actor, Role, Then};
 use coroner::{
@@ -21,7 +26,6 @@ use coroner::{
 };
 use libc::{SIGHUP, SIGKILL, SIGTERM, SIGUSR1};
 use stage::{Cgroup, ID, POD, Pod, Session, on_each_hierarchy};
-use std::{fs, path::Path};
 
 /// The one signal of this number sent to a process.
 fn sent(session: &Session, pod: &Pod, actor: &Actor, signal: i32) -> SignalGenerated {
@@ -91,6 +95,44 @@ fn cgroups_come_with_their_parents_and_go() {
         session.settle();
         for (id, made) in ids.into_iter().zip(expected) {
             assert_eq!(session.about(id), [made, KernelFact::CgroupRemoved { cgroup: id }]);
+        }
+        assert!(session.lost.is_empty(), "{:?}", session.lost);
+    });
+}
+
+#[test]
+fn the_shortest_life_is_told_whole_and_in_order() {
+    const LIVES: u8 = 10;
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let pod = Pod::make(hierarchy);
+        let mut lives = Vec::new();
+        for code in 1..=LIVES {
+            // Nobody waits for anything between these: a record that came too late would be missed.
+            let container = pod.pod.child(&format!("{code:064x}"));
+            let process = Actor::born_in(&container.path, code);
+            let (id, pid) = (container.id, process.pid);
+            process.wait();
+            container.remove();
+            lives.push((id, pid, code));
+        }
+        session.settle();
+        for (id, pid, code) in lives {
+            let told = session.about(id);
+            let [
+                KernelFact::CgroupCreated { .. },
+                KernelFact::Exit { task, status, .. },
+                empty @ ..,
+                KernelFact::CgroupRemoved { .. },
+            ] = &told[..]
+            else {
+                panic!("{told:#?}");
+            };
+            assert_eq!((task.tgid, *status), (Tgid(pid), ExitStatus::Code(code)));
+            // Linux 7 lets a cgroup go whose last task is dead and not yet switched away from; it is
+            // empty after that, when it is no longer watched. The core takes its going for the end.
+            let late = empty.is_empty() && stage::release() >= (7, 0);
+            assert!(late || empty == [KernelFact::CgroupEmpty { cgroup: id }], "{told:#?}");
         }
         assert!(session.lost.is_empty(), "{:?}", session.lost);
     });
@@ -213,24 +255,6 @@ fn the_default_action_ends_a_process() {
 }
 
 #[test]
-fn a_process_ends_with_its_last_thread() {
-    on_each_hierarchy(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let pod = Pod::make(hierarchy);
-        let role = Role { then: Then::LeaderFirst, ..Role::default() };
-        let process = Actor::start(&pod.container.path, role);
-        let pid = process.pid;
-        process.wait();
-        session.settle();
-        let ends = ends(&session, pid);
-        assert_eq!(ends.len(), 1, "{ends:#?}");
-        let (task, status) = &ends[0];
-        assert_eq!(*status, ExitStatus::Code(7));
-        assert_ne!(task.tid, pid, "the leader was long gone");
-    });
-}
-
-#[test]
 fn the_end_of_an_init_kills_its_namespace_visibly() {
     on_each_hierarchy(|hierarchy| {
         let mut session = Session::start(hierarchy);
@@ -337,7 +361,7 @@ fn what_happens_outside_is_not_told() {
         let mut session = Session::start(hierarchy);
         let outside = Cgroup::top(hierarchy, "outside");
         let mut pids = Vec::new();
-        for n in 0..1000 {
+        for n in 0..200 {
             let then = if n % 10 == 0 { Then::Pause } else { Then::Exit(1) };
             let process = Actor::start(&outside.path, Role { then, ..Role::default() });
             pids.push(Tgid(process.pid));
@@ -483,64 +507,4 @@ fn a_container_elsewhere_is_watched_on_demand() {
         let empty = KernelFact::CgroupEmpty { cgroup: elsewhere.id };
         session.until("its emptiness", |fact| *fact == empty);
     });
-}
-
-#[test]
-fn the_oom_killers_choice_is_told() {
-    let Some(_machine) = stage::machine() else { return };
-    const LIMIT: &str = "16777216";
-    let (hierarchy, limit) = match stage::mounted("cgroup", "memory") {
-        Some(v1) => (v1, "memory.limit_in_bytes"),
-        None => match stage::mounted("cgroup2", "") {
-            Some(v2) if controls_memory(&v2) => (v2, "memory.max"),
-            _ => {
-                panic!("no hierarchy with a memory controller: it is in every kernel to be tested")
-            }
-        },
-    };
-    let mut session = Session::start(&hierarchy);
-    let pod = Pod::make(&hierarchy);
-    if limit == "memory.max" {
-        for above in [&hierarchy, &pod.root.path, &pod.pod.path] {
-            fs::write(above.join("cgroup.subtree_control"), "+memory").unwrap();
-        }
-    }
-    fs::write(pod.container.path.join(limit), LIMIT).unwrap();
-    let role = Role { eat: 256 << 20, ..Role::default() };
-    let process = Actor::start(&pod.container.path, role);
-    let pid = process.pid;
-    process.wait();
-    session.settle();
-    let victim = |fact: &KernelFact| match fact {
-        KernelFact::OomVictim { cgroup, pid: victim } => {
-            // Linux before the spring of 2024 gives the pid only.
-            assert!(cgroup.is_none_or(|id| id == pod.container.id));
-            *victim == pid
-        }
-        _ => false,
-    };
-    session.until("the OOM killer's choice", victim);
-    let status = ends(&session, pid)[0].1;
-    assert_eq!(status, ExitStatus::Signal { signal: 9, core: false });
-}
-
-fn controls_memory(hierarchy: &Path) -> bool {
-    fs::read_to_string(hierarchy.join("cgroup.controllers"))
-        .is_ok_and(|all| all.split_whitespace().any(|name| name == "memory"))
-}
-
-#[test]
-fn freezing_is_told() {
-    let Some(_machine) = stage::machine() else { return };
-    // cgroup v1 tells nobody.
-    let (Some(hierarchy), _) = stage::hierarchies() else { return };
-    let mut session = Session::start(&hierarchy);
-    let pod = Pod::make(&hierarchy);
-    let _process = Actor::start(&pod.container.path, Role::default());
-    for frozen in [true, false] {
-        fs::write(pod.container.path.join("cgroup.freeze"), if frozen { "1" } else { "0" })
-            .unwrap();
-        let told = KernelFact::CgroupFrozen { cgroup: pod.container.id, frozen };
-        session.until("freezing", |fact| *fact == told);
-    }
 }

@@ -5,7 +5,7 @@ use coroner::{
         ids::CgroupId,
         input::{Input, KernelEvent, KernelFact, LossKind, Received},
     },
-    kernel::{self, Command, Kernel, Options},
+    kernel::{self, Command, Kernel, Options, btf::Parameter},
 };
 use std::{
     collections::BTreeMap,
@@ -52,9 +52,15 @@ pub(crate) fn machine() -> Option<MutexGuard<'static, ()>> {
 }
 
 /// Mount points of cgroup2 and of a v1 hierarchy with a controller, mounted for the test if need be.
+/// A guest that is to have one of them only says so by CORONER_CGROUP, and must have that one.
 pub(crate) fn hierarchies() -> (Option<PathBuf>, Option<PathBuf>) {
-    let v2 = mounted("cgroup2", "");
-    (v2, v1(c"pids"))
+    let v2 = || mounted("cgroup2", "");
+    match std::env::var("CORONER_CGROUP").as_deref() {
+        Ok("v2") => (Some(v2().expect("a guest with cgroup2")), None),
+        Ok("v1") => (None, Some(mounted("cgroup", "pids").expect("a guest with cgroup v1"))),
+        Ok(other) => panic!("CORONER_CGROUP={other} is neither v1 nor v2"),
+        Err(_) => (v2(), v1(c"pids")),
+    }
 }
 
 /// Mount point of the v1 freezer, mounted for the test if need be.
@@ -73,6 +79,34 @@ fn v1(controller: &CStr) -> Option<PathBuf> {
             .ok()?;
         Some(point)
     })
+}
+
+/// Mount point of cgroup2, mounted for the test if need be.
+pub(crate) fn v2() -> Option<PathBuf> {
+    mounted("cgroup2", "").or_else(|| {
+        let point = std::env::temp_dir().join("coroner-test-v2");
+        fs::create_dir_all(&point).ok()?;
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("cgroup2", &point, "cgroup2", flags, None)
+            .inspect_err(|error| eprintln!("no cgroup2: {error}"))
+            .ok()?;
+        Some(point)
+    })
+}
+
+/// Major and minor of the kernel's version: for what no BTF tells, as in which year a signal to the
+/// dying was first said to be ignored.
+pub(crate) fn release() -> (u32, u32) {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
+/// What the kernel's BTF says of a tracepoint.
+pub(crate) fn tracepoint(name: &str) -> Vec<Parameter> {
+    let btf = kernel::probe(&Options::default()).btf.unwrap();
+    let of = btf.tracepoints.into_iter().find(|(tracepoint, _)| *tracepoint == name);
+    of.and_then(|(_, with)| with).unwrap_or_else(|| panic!("no tracepoint {name}"))
 }
 
 /// Where a hierarchy is mounted, by type and controller.

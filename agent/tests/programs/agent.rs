@@ -1,0 +1,158 @@
+//! The binary itself on this kernel: what `doctor` and `run` say of it, as it is and with something
+//! taken away.
+
+use crate::stage;
+use serde_json::Value;
+use std::{
+    ffi::CStr,
+    io,
+    os::unix::process::CommandExt,
+    process::{Command, Output, Stdio},
+    ptr,
+};
+
+/// `include/uapi/linux/capability.h`.
+const CAP_SYS_RESOURCE: u32 = 24;
+const CAP_PERFMON: u32 = 38;
+const CAP_BPF: u32 = 39;
+
+/// With nothing of the surrounding environment; there is no runtime, and no apiserver is asked.
+fn agent(command: &str) -> Command {
+    let binary = std::env::var_os("CORONER_TEST_AGENT")
+        .unwrap_or_else(|| env!("CARGO_BIN_EXE_coroner").into());
+    let mut agent = Command::new(binary);
+    agent.arg(command).args(["--no-api", "--cri", "/nowhere/cri.sock"]);
+    agent.env_clear().stdin(Stdio::null());
+    agent
+}
+
+/// One of the checks of `doctor`: how it came out, and what was found.
+fn check(diagnosis: &Value, name: &str) -> (String, String) {
+    let checks = diagnosis["checks"].as_array().expect("checks");
+    let check = checks.iter().find(|check| check["name"] == name);
+    let check = check.unwrap_or_else(|| panic!("no check {name} in {diagnosis:#}"));
+    let text = |key: &str| check[key].as_str().expect("text").to_owned();
+    (text("outcome"), text("found"))
+}
+
+fn doctor(prepare: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> (Option<i32>, Value) {
+    let mut doctor = agent("doctor");
+    doctor.args(["-o", "json"]);
+    // SAFETY: the closures of this file make plain system calls.
+    unsafe { doctor.pre_exec(prepare) };
+    let Output { status, stdout, stderr } = doctor.output().unwrap();
+    let diagnosis = serde_json::from_slice(&stdout).unwrap_or_else(|error| {
+        panic!("{error}: {} {}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr))
+    });
+    (status.code(), diagnosis)
+}
+
+/// How many there are of the hierarchy that the agent chooses by itself: cgroup2 where that is all there
+/// is, which alone tells of freezing.
+fn all_attached() -> &'static str {
+    match stage::hierarchies().0 {
+        Some(root) if root.as_os_str() == "/sys/fs/cgroup" => "9 hooks attached",
+        _ => "8 hooks attached",
+    }
+}
+
+/// Not all are proven where the root of the hierarchy is nobody's to write into without a capability.
+fn is_attached((outcome, found): (String, String)) -> bool {
+    outcome == "ok" && found.starts_with(all_attached())
+}
+
+#[test]
+fn doctor_finds_this_machines_cgroups_and_proves_every_hook() {
+    let Some(_machine) = stage::machine() else { return };
+    let (_, diagnosis) = doctor(|| Ok(()));
+    for name in ["kernel", "BTF", "capabilities", "cgroups", "programs"] {
+        assert_eq!(check(&diagnosis, name).0, "ok", "{diagnosis:#}");
+    }
+    let proven = format!("{} and proven", all_attached());
+    assert_eq!(check(&diagnosis, "self-test"), ("ok".into(), proven), "{diagnosis:#}");
+    let cgroups = check(&diagnosis, "cgroups").1;
+    match std::env::var("CORONER_CGROUP").as_deref() {
+        Ok("v2") => assert_eq!(cgroups, "v2 at /sys/fs/cgroup"),
+        Ok("v1") => assert_eq!(cgroups, "v1 pids at /sys/fs/cgroup/pids"),
+        _ => {}
+    }
+}
+
+/// The calling process, in a mount namespace of its own, sees no BTF.
+fn hide_btf() -> io::Result<()> {
+    let mount = |what: Option<&CStr>, at: &CStr, kind: Option<&CStr>, flags| {
+        let pointer = |text: Option<&CStr>| text.map_or(ptr::null(), CStr::as_ptr);
+        // SAFETY: strings that outlive the call, or null where mount(2) takes null.
+        let done =
+            unsafe { libc::mount(pointer(what), at.as_ptr(), pointer(kind), flags, ptr::null()) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    // SAFETY: a plain system call.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    mount(None, c"/", None, libc::MS_REC | libc::MS_PRIVATE)?;
+    mount(Some(c"none"), c"/sys/kernel/btf", Some(c"tmpfs"), 0)
+}
+
+#[test]
+fn without_btf_the_agent_says_what_is_missing() {
+    const MISSING: &str = "/sys/kernel/btf/vmlinux does not exist";
+    let Some(_machine) = stage::machine() else { return };
+    let (code, diagnosis) = doctor(hide_btf);
+    assert_eq!(code, Some(1));
+    let (outcome, found) = check(&diagnosis, "BTF");
+    assert_eq!(outcome, "failed");
+    assert!(found.contains(MISSING) && found.contains("CONFIG_DEBUG_INFO_BTF"), "{found}");
+    assert_eq!(check(&diagnosis, "self-test").0, "skipped");
+    assert_eq!(check(&diagnosis, "cgroups").0, "ok", "all else is still looked at");
+
+    let mut run = agent("run");
+    run.args(["--listen", "127.0.0.1:0"]);
+    // SAFETY: plain system calls.
+    unsafe { run.pre_exec(hide_btf) };
+    let Output { status, stderr, .. } = run.output().unwrap();
+    let said = String::from_utf8_lossy(&stderr);
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains(MISSING) && said.contains("use a kernel that has it"), "{said}");
+}
+
+/// What the next program of this process may do, as root: these capabilities and no others, and
+/// next to no locked memory, as in a container.
+fn confine(kept: &[u32]) -> io::Result<()> {
+    for capability in (0..64).filter(|capability| !kept.contains(capability)) {
+        // SAFETY: a plain system call; it refuses numbers that this kernel does not know.
+        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability), 0, 0, 0) };
+    }
+    let limit = libc::rlimit { rlim_cur: 64 << 10, rlim_max: 64 << 10 };
+    // SAFETY: a plain system call.
+    match unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[test]
+fn two_capabilities_suffice_and_before_5_11_a_third() {
+    let Some(_machine) = stage::machine() else { return };
+    let (_, diagnosis) = doctor(|| confine(&[CAP_BPF, CAP_PERFMON]));
+    if stage::release() >= (5, 11) {
+        assert!(is_attached(check(&diagnosis, "self-test")), "{diagnosis:#}");
+        return;
+    }
+    let (outcome, found) = check(&diagnosis, "capabilities");
+    assert_eq!(outcome, "failed", "{diagnosis:#}");
+    assert!(found.contains("missing CAP_SYS_RESOURCE: before Linux 5.11"), "{found}");
+    let (_, diagnosis) = doctor(|| confine(&[CAP_BPF, CAP_PERFMON, CAP_SYS_RESOURCE]));
+    assert!(is_attached(check(&diagnosis, "self-test")), "{diagnosis:#}");
+}
+
+#[test]
+fn without_perfmon_it_is_said_that_it_is_missing() {
+    let Some(_machine) = stage::machine() else { return };
+    let (code, diagnosis) = doctor(|| confine(&[CAP_BPF]));
+    assert_eq!(code, Some(1));
+    let (outcome, found) = check(&diagnosis, "capabilities");
+    assert_eq!(outcome, "failed");
+    assert!(found.contains("CAP_PERFMON"), "{found}");
+}

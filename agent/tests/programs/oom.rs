@@ -1,0 +1,132 @@
+//! The OOM killer, provoked by a limit.
+
+use crate::{
+    actors::{Actor, Role},
+    ends, sent,
+    stage::{self, Cgroup, Pod, Session, on_each_hierarchy},
+};
+use coroner::{
+    domain::{
+        ids::Tgid,
+        input::{ExitStatus, KernelFact},
+    },
+    kernel::btf::Parameter,
+};
+use libc::SIGKILL;
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+const LIMIT: &str = "16777216";
+const APPETITE: usize = 256 << 20;
+const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core: false };
+/// `SI_KERNEL`.
+const BY_THE_KERNEL: i32 = 0x80;
+
+/// The cgroup that limits a container's memory, where that is not its own.
+fn limit(hierarchy: &Path, pod: &Pod) -> Option<Cgroup> {
+    if controls_memory(hierarchy) {
+        for above in [hierarchy, &pod.root.path, &pod.pod.path] {
+            fs::write(above.join("cgroup.subtree_control"), "+memory").unwrap();
+        }
+        fs::write(pod.container.path.join("memory.max"), LIMIT).unwrap();
+        return None;
+    }
+    if let Some(v1) = stage::mounted("cgroup", "memory") {
+        let apart = Cgroup::top(&v1, "limit");
+        fs::write(apart.path.join("memory.limit_in_bytes"), LIMIT).unwrap();
+        return Some(apart);
+    }
+    // A kernel without the memory controller of v1, beside whose other controllers systemd has this.
+    let v2: PathBuf = stage::v2()
+        .filter(|v2| controls_memory(v2))
+        .expect("no hierarchy with a memory controller: it is in every kernel to be tested");
+    fs::write(v2.join("cgroup.subtree_control"), "+memory").unwrap();
+    let apart = Cgroup::top(&v2, "limit");
+    fs::write(apart.path.join("memory.max"), LIMIT).unwrap();
+    Some(apart)
+}
+
+fn controls_memory(hierarchy: &Path) -> bool {
+    fs::read_to_string(hierarchy.join("cgroup.controllers"))
+        .is_ok_and(|all| all.split_whitespace().any(|name| name == "memory"))
+}
+
+/// The processes that the OOM killer is said to have chosen; where each was found, in all that was
+/// heard, and whose cgroup was told.
+fn victims(session: &Session, pod: &Pod) -> Vec<(usize, u32)> {
+    // Linux before the spring of 2024 gives the pid only.
+    let by_task = stage::tracepoint("mark_victim").first() == Some(&Parameter::Pointer);
+    let expected = by_task.then_some(pod.container.id);
+    let heard = session.heard().iter().enumerate();
+    heard
+        .filter_map(|(at, event)| match event.fact {
+            KernelFact::OomVictim { cgroup, pid } => {
+                assert_eq!(cgroup, expected);
+                Some((at, pid))
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn the_oom_killers_choice_is_told_after_its_sigkill() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let pod = Pod::make(hierarchy);
+        let apart = limit(hierarchy, &pod);
+        let cgroups: Vec<&Path> = [Some(&pod.container), apart.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(|c| &*c.path)
+            .collect();
+        let process = Actor::start_in(&cgroups, Role { eat: APPETITE, ..Role::default() });
+        process.wait_unreaped();
+        let pid = process.pid;
+        let chosen =
+            |fact: &KernelFact| matches!(fact, KernelFact::OomVictim { pid: p, .. } if *p == pid);
+        session.until("the OOM killer's choice", chosen);
+        session.settle();
+
+        let kill = sent(&session, &pod, &process, SIGKILL);
+        assert_eq!((kill.code, kill.group), (BY_THE_KERNEL, true));
+        assert_eq!(kill.sender.tgid, Tgid(pid), "in the name of the one that asked for memory");
+        let victims = victims(&session, &pod);
+        assert_eq!(victims.len(), 1, "{victims:?}");
+        let killed_at = session.heard().iter().position(|event| {
+            matches!(&event.fact, KernelFact::SignalGenerated(sent)
+                if sent.target.tgid == Tgid(pid) && i32::from(sent.signal) == SIGKILL)
+        });
+        assert!(killed_at < Some(victims[0].0), "the signal comes first");
+        assert_eq!(ends(&session, pid)[0].1, KILLED);
+        drop(process); // before its cgroups
+    });
+}
+
+#[test]
+fn with_memory_oom_group_everybody_is_chosen() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let pod = Pod::make(hierarchy);
+        if !controls_memory(hierarchy) {
+            return; // v1, or a hybrid machine's: only cgroup2 with the controller has the switch
+        }
+        assert!(limit(hierarchy, &pod).is_none());
+        fs::write(pod.container.path.join("memory.oom.group"), "1").unwrap();
+        let bystander = Actor::start(&pod.container.path, Role::default());
+        let eater = Actor::start(&pod.container.path, Role { eat: APPETITE, ..Role::default() });
+        let pids = BTreeSet::from([bystander.pid, eater.pid]);
+        bystander.wait();
+        eater.wait();
+        session.settle();
+        let chosen: BTreeSet<u32> =
+            victims(&session, &pod).into_iter().map(|(_, pid)| pid).collect();
+        assert_eq!(chosen, pids);
+        for pid in pids {
+            assert_eq!(ends(&session, pid)[0].1, KILLED);
+        }
+    });
+}

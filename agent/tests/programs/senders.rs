@@ -1,0 +1,95 @@
+//! The ways to send a signal, and to whom it no longer matters.
+
+use crate::{
+    actors::{Actor, Role},
+    ends, is_end, sent,
+    stage::{self, Pod, Session, on_each_hierarchy},
+};
+use coroner::domain::{
+    ids::Tgid,
+    input::{ExitStatus, KernelFact, SignalResult},
+};
+use libc::{SIGHUP, SIGINT, SIGKILL, SIGTERM};
+use std::fs;
+
+/// `SI_QUEUE` and `SI_TKILL` of `include/uapi/asm-generic/siginfo.h`.
+const SI_QUEUE: i32 = -1;
+const SI_TKILL: i32 = -6;
+
+#[test]
+fn the_way_a_signal_was_sent_is_told() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let pod = Pod::make(hierarchy);
+        let role = Role { swallow: &[SIGTERM, SIGHUP, SIGINT], ..Role::default() };
+        let process = Actor::start(&pod.container.path, role);
+        process.kill_by_pidfd(SIGTERM);
+        process.queue(SIGHUP);
+        process.kill_thread(SIGINT);
+        session.settle();
+        for (signal, code, group) in
+            [(SIGTERM, 0, true), (SIGHUP, SI_QUEUE, true), (SIGINT, SI_TKILL, false)]
+        {
+            let told = sent(&session, &pod, &process, signal);
+            assert_eq!((told.code, told.group), (code, group), "signal {signal}");
+            assert_eq!(told.sender.tgid, Tgid(std::process::id()));
+        }
+    });
+}
+
+#[test]
+fn killing_a_cgroup_is_a_signal_to_each_process_in_it() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let pod = Pod::make(hierarchy);
+        let switch = pod.container.path.join("cgroup.kill");
+        if !switch.exists() {
+            let is_v1 = !hierarchy.join("cgroup.controllers").exists();
+            assert!(is_v1 || stage::release() < (5, 14), "cgroup2 has it from 5.14 on");
+            return;
+        }
+        let nested = pod.container.child("nested");
+        let outer = Actor::start(&pod.container.path, Role { init: true, ..Role::default() });
+        let inner = Actor::start(&nested.path, Role::default());
+        fs::write(switch, "1").unwrap();
+        let pids = [outer.pid, inner.pid];
+        for pid in pids {
+            session.until("an end", |fact| is_end(fact, pid));
+        }
+        session.settle();
+        for (pid, cgroup) in pids.into_iter().zip([pod.container.id, nested.id]) {
+            let kills: Vec<_> = session
+                .about(cgroup)
+                .into_iter()
+                .filter_map(|fact| match fact {
+                    KernelFact::SignalGenerated(sent) if sent.target.tgid == Tgid(pid) => {
+                        Some((sent.signal, sent.code, sent.group, sent.sender.tgid))
+                    }
+                    _ => None,
+                })
+                .collect();
+            assert_eq!(kills, [(9, 0, false, Tgid(std::process::id()))]);
+            let killed = ExitStatus::Signal { signal: 9, core: false };
+            assert_eq!(ends(&session, pid)[0].1, killed);
+        }
+    });
+}
+
+#[test]
+fn a_signal_to_the_dying_says_so() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let pod = Pod::make(hierarchy);
+        let role = Role { handle: &[SIGTERM], ..Role::default() };
+        let process = Actor::start(&pod.container.path, role);
+        process.kill(SIGKILL);
+        process.wait_unreaped();
+        process.kill(SIGTERM);
+        session.settle();
+        let late = sent(&session, &pod, &process, SIGTERM);
+        assert!(late.state.unwrap().group_exit, "{late:?}");
+        // Neither is evidence of anything: what tells is that it was dying.
+        let newer = stage::release() >= (6, 1);
+        assert_eq!(late.result == SignalResult::Ignored, newer, "{late:?}");
+    });
+}
