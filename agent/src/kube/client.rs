@@ -1,12 +1,13 @@
 //! The clients: which apiserver, as whom, and with which timeouts.
 
-use anyhow::{Context, anyhow};
+use super::tell::with_causes;
+use anyhow::anyhow;
 use kube::{
     Client, Config,
     client::{ClientBuilder, DynBody},
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
-use std::{error::Error, path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 use tower::util::MapResponseLayer;
 
@@ -20,8 +21,6 @@ const READ_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 15);
 
 /// A question and its answer take no longer than this.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-
-const UNUSABLE: &str = "the apiserver's address or certificates cannot be used";
 
 /// Two clients of one configuration. A connection each, so that a question never waits for the
 /// watch, nor makes a watch that is broken look as if it had been answered.
@@ -49,7 +48,7 @@ pub(super) async fn connect(
         response
     };
     let watch = ClientBuilder::try_from(config)
-        .context(UNUSABLE)?
+        .map_err(unusable)?
         .with_layer(&MapResponseLayer::new(note))
         .build();
     Ok(Clients { watch, ask })
@@ -63,7 +62,7 @@ pub(super) async fn asking(kubeconfig: Option<&Path>) -> anyhow::Result<Client> 
 fn impatient(mut config: Config) -> anyhow::Result<Client> {
     config.read_timeout = Some(ANSWER_LIMIT);
     config.connect_timeout = Some(ANSWER_LIMIT);
-    Ok(ClientBuilder::try_from(config).context(UNUSABLE)?.build())
+    Ok(ClientBuilder::try_from(config).map_err(unusable)?.build())
 }
 
 async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
@@ -76,43 +75,30 @@ async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
 }
 
 async fn read_config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
-    match kubeconfig {
-        Some(path) => {
-            let file = Kubeconfig::read_from(path)
-                .with_context(|| format!("the kubeconfig {} cannot be used", path.display()))?;
-            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-                .await
-                .with_context(|| format!("the kubeconfig {} cannot be used", path.display()))
-        }
-        None => Config::infer().await.map_err(|error| {
-            anyhow!(
-                "no way to the apiserver: give a kubeconfig (--kubeconfig, or KUBECONFIG in the \
-                 environment), or run in a pod with a service account: {error}"
-            )
-        }),
-    }
+    let Some(path) = kubeconfig else { return infer().await };
+    let unusable = |error: KubeconfigError| {
+        anyhow!("the kubeconfig {} cannot be used: {}", path.display(), with_causes(&error))
+    };
+    let file = Kubeconfig::read_from(path).map_err(unusable)?;
+    Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(unusable)
 }
 
-/// An error with its causes and, for what a cluster's administrator can mend, what to do.
-/// `refused`: the HTTP status of the answer, if it was that; `right`: what the agent's role must
-/// allow.
-pub(super) fn describe(error: &dyn Error, refused: Option<u16>, right: &str) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        next = cause.source();
-    }
-    match refused {
-        Some(401) => {
-            text.push_str(" (the credentials are not valid: renew the kubeconfig or token)");
-        }
-        Some(403) => text.push_str(&format!(" (the agent's role must allow {right})")),
-        _ => {}
-    }
-    text
+/// As `Config::infer`, whose error cannot be taken apart: a person's own kubeconfig, or else the
+/// service account.
+async fn infer() -> anyhow::Result<Config> {
+    let own = match Config::from_kubeconfig(&KubeConfigOptions::default()).await {
+        Ok(config) => return Ok(config),
+        Err(error) => with_causes(&error),
+    };
+    Config::incluster().map_err(|error| {
+        anyhow!(
+            "no way to the apiserver: give a kubeconfig (--kubeconfig, or KUBECONFIG in the \
+             environment; {own}), or run in a pod with a service account ({})",
+            with_causes(&error)
+        )
+    })
+}
+
+fn unusable(error: kube::Error) -> anyhow::Error {
+    anyhow!("the apiserver's address or certificates cannot be used: {}", with_causes(&error))
 }

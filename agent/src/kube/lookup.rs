@@ -1,10 +1,7 @@
 //! What the watch cannot tell: whether a pod exists that it has not shown, and whose node this is.
 
 use super::{
-    Counters, Options, Request,
-    client::{ANSWER_LIMIT, describe},
-    convert,
-    pod::ReducedPod,
+    Counters, Options, Request, client::ANSWER_LIMIT, convert, pod::ReducedPod, tell::describe,
 };
 use crate::{
     clock,

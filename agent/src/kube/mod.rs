@@ -9,6 +9,7 @@ pub mod convert;
 pub mod events;
 mod lookup;
 mod pod;
+mod tell;
 mod watch;
 
 use crate::domain::{input::Received, observation::PodRef};

@@ -1,10 +1,6 @@
 //! The watch: what the apiserver says, through every disconnect.
 
-use super::{
-    Counters, Options,
-    client::{self, WATCH_SECONDS},
-    pod::ReducedPod,
-};
+use super::{Counters, Options, client::WATCH_SECONDS, pod::ReducedPod, tell};
 use crate::{
     clock,
     domain::input::{ApiEvent, ApiPod, Input, Received},
@@ -292,5 +288,5 @@ fn describe(error: &watcher::Error) -> String {
         | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => Some(status.code),
         _ => None,
     };
-    client::describe(error, refused, "list and watch of pods")
+    tell::describe(error, refused, "list and watch of pods")
 }

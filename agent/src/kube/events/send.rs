@@ -3,10 +3,7 @@
 use super::note::{About, Note};
 use crate::{
     domain::observation::PodRef,
-    kube::{
-        client::{ANSWER_LIMIT, describe},
-        lookup::is_name,
-    },
+    kube::{client::ANSWER_LIMIT, lookup::is_name, tell::describe},
 };
 use futures::Future;
 use k8s_openapi::api::core::v1::ObjectReference;
