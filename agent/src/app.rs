@@ -29,6 +29,7 @@ use crate::{
     procfs,
     recording::{self, Recorder},
     state::{Keeper, State},
+    tls,
 };
 use anyhow::Context;
 use outputs::{Events, Outputs};
@@ -79,6 +80,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
 
 async fn observe(config: Config) -> anyhow::Result<()> {
     let mut stop = Stop::listen()?;
+    let certificate = config.tls.map(tls::Certificate::open).transpose()?;
     // The port first: it fails for the most ordinary reason, and nothing is attached yet.
     let listener = TcpListener::bind(config.listen).await.with_context(|| {
         format!("cannot listen on {}: choose another address with --listen", config.listen)
@@ -93,10 +95,19 @@ async fn observe(config: Config) -> anyhow::Result<()> {
             .context("the metrics' catalogue")?,
     });
     let (hang_up, hung_up) = oneshot::channel::<()>();
-    let server = tokio::spawn(http::serve(listener, shared.clone(), async {
+    let stopped = async {
         let _ = hung_up.await; // an error is the sender's end: the same
-    }));
-    info!(address = %address, version = env!("CARGO_PKG_VERSION"), "listening");
+    };
+    let (https, identity) = (certificate.is_some(), config.identity);
+    let server = match certificate {
+        None => tokio::spawn(http::serve(listener, shared.clone(), identity, stopped)),
+        Some(certificate) => {
+            let listener = tls::Listener::new(listener, Arc::clone(&certificate))?;
+            tokio::spawn(certificate.follow());
+            tokio::spawn(http::serve(listener, shared.clone(), identity, stopped))
+        }
+    };
+    info!(address = %address, https, version = env!("CARGO_PKG_VERSION"), "listening");
 
     let record = config.record.map(Record::prepare).transpose()?;
     let start = start::Start { options: &config.sources.kernel, stay: config.stay_unready };

@@ -3,7 +3,9 @@
 
 use crate::{
     cli::args::{JudgeArgs, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs},
-    cri, host, kernel, kube, recording,
+    cri, host,
+    http::Identity,
+    kernel, kube, recording, tls,
 };
 use std::{
     net::SocketAddr,
@@ -42,6 +44,10 @@ const MAX_RING: u32 = 1 << 30;
 pub struct Config {
     /// Address of the HTTP server.
     pub listen: SocketAddr,
+    /// Certificate and key of the HTTP server; `None`: no TLS.
+    pub tls: Option<tls::Files>,
+    /// Whether the HTTP server names pods.
+    pub identity: Identity,
     /// Terminations kept for the HTTP API.
     pub history: usize,
     /// The engine's settle window.
@@ -158,6 +164,14 @@ pub enum ConfigError {
         "--events and --no-api contradict each other: Events are the apiserver's; leave one of them out"
     )]
     EventsWithoutApi,
+    /// A certificate without a key, or the other way round.
+    #[error("--{given} without --{missing}: HTTPS takes both")]
+    HalfTls {
+        /// The flag that was given.
+        given: &'static str,
+        /// The flag that was not.
+        missing: &'static str,
+    },
     /// A path that is not absolute.
     #[error("--{flag} {path:?} is not absolute: begin it with /")]
     Relative {
@@ -229,18 +243,24 @@ impl Config {
         if busy < MIN_POLL || busy > idle {
             return Err(ConfigError::Polls { busy, idle });
         }
-        let leaks = Leaks::validate(&args.leaks)?;
         let events = match (args.events, &sources.kube) {
             (true, Some(api)) => Some(kube::events::Options::new(api)),
             (true, None) => return Err(ConfigError::EventsWithoutApi),
             (false, _) => None,
         };
+        let identity = if args.hide_identity { Identity::Hidden } else { Identity::Shown };
+        let mut leaks = Leaks::validate(&args.leaks)?;
+        if identity == Identity::Hidden {
+            leaks.series = 0;
+        }
         sources.kernel.debug_bpf = args.debug_bpf;
         sources.cri.busy = busy;
         sources.cri.idle = idle;
         sources.cri.events = args.cri_events;
         Ok(Self {
             listen: args.listen,
+            tls: tls_files(args)?,
+            identity,
             history: args.history,
             settle: args.settle,
             stay_unready: args.stay_unready,
@@ -252,6 +272,15 @@ impl Config {
             events,
             sources,
         })
+    }
+}
+
+fn tls_files(args: &RunArgs) -> Result<Option<tls::Files>, ConfigError> {
+    match (args.tls_cert.clone(), args.tls_key.clone()) {
+        (None, None) => Ok(None),
+        (Some(cert), Some(key)) => Ok(Some(tls::Files { cert, key })),
+        (Some(_), None) => Err(ConfigError::HalfTls { given: "tls-cert", missing: "tls-key" }),
+        (None, Some(_)) => Err(ConfigError::HalfTls { given: "tls-key", missing: "tls-cert" }),
     }
 }
 
@@ -473,6 +502,16 @@ mod tests {
                 &host(),
                 ConfigError::Threshold(Duration::from_millis(999)),
             ),
+            (
+                "--no-api --tls-cert /c",
+                &host(),
+                ConfigError::HalfTls { given: "tls-cert", missing: "tls-key" },
+            ),
+            (
+                "--no-api --tls-key /k",
+                &host(),
+                ConfigError::HalfTls { given: "tls-key", missing: "tls-cert" },
+            ),
             ("--no-api --leak-series 10001", &host(), ConfigError::Series(10_001)),
             (
                 "--no-api --kubelet-process a-name-of-16-chars",
@@ -495,6 +534,14 @@ mod tests {
         for (flags, host, wanted) in cases {
             assert_eq!(validate(flags, host).unwrap_err(), wanted, "{flags}");
         }
+    }
+
+    #[test]
+    fn who_names_no_pod_gives_no_leak_a_series() {
+        let config = validate("--no-api --leak-series 7 --hide-identity", &host()).unwrap();
+        assert_eq!((config.identity, config.leaks.series), (Identity::Hidden, 0));
+        let config = validate("--no-api --leak-series 7", &host()).unwrap();
+        assert_eq!((config.identity, config.leaks.series), (Identity::Shown, 7));
     }
 
     #[test]

@@ -17,14 +17,27 @@ use axum::{
     http::{StatusCode, header::CONTENT_TYPE, request::Parts},
     response::{IntoResponse, Response},
     routing::get,
+    serve::Listener,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use std::{
+    fmt::Debug,
     future::Future,
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-use tokio::net::TcpListener;
+
+/// Whether pods are named.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Identity {
+    /// They are.
+    Shown,
+    /// The pages that would are refused (--hide-identity).
+    Hidden,
+}
+
+const HIDDEN: &str = "this agent names no pod over HTTP (--hide-identity): its log does, and on the \
+                      node `coroner leaks --standalone` looks for itself";
 
 const INDEX: &str = "coroner: how long pods take to die on this node, and how their containers died
 
@@ -60,25 +73,31 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Serves until `stop` is done.
-pub async fn serve(
-    listener: TcpListener,
+pub async fn serve<L: Listener<Addr: Debug>>(
+    listener: L,
     shared: Arc<Shared>,
+    identity: Identity,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    axum::serve(listener, router(shared)).with_graceful_shutdown(stop).await
+    axum::serve(listener, router(shared, identity)).with_graceful_shutdown(stop).await
 }
 
 /// The routes.
-pub fn router(shared: Arc<Shared>) -> Router {
+pub fn router(shared: Arc<Shared>, identity: Identity) -> Router {
+    let pods = match identity {
+        Identity::Shown => Router::new()
+            .route("/terminations", get(terminations))
+            .route("/terminations/{uid}", get(termination))
+            .route("/leaks", get(leaks))
+            .route("/deaths", get(deaths)),
+        Identity::Hidden => Router::new().route("/{*page}", get(hidden)),
+    };
     Router::new()
-        .route("/", get(|| async { INDEX }))
+        .route("/", get(async move || index(identity)))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
-        .route("/api/v1/terminations", get(terminations))
-        .route("/api/v1/terminations/{uid}", get(termination))
-        .route("/api/v1/leaks", get(leaks))
-        .route("/api/v1/deaths", get(deaths))
+        .nest("/api/v1", pods)
         .fallback(async || no(StatusCode::NOT_FOUND, "no such page; / lists what there is"))
         .method_not_allowed_fallback(async || no(StatusCode::METHOD_NOT_ALLOWED, "only GET"))
         .with_state(shared)
@@ -86,6 +105,17 @@ pub fn router(shared: Arc<Shared>) -> Router {
 
 fn no(status: StatusCode, why: impl Into<String>) -> Response {
     (status, why.into() + "\n").into_response()
+}
+
+fn index(identity: Identity) -> String {
+    match identity {
+        Identity::Shown => INDEX.to_owned(),
+        Identity::Hidden => format!("{INDEX}\n/api/v1/* is refused: {HIDDEN}\n"),
+    }
+}
+
+async fn hidden() -> Response {
+    no(StatusCode::FORBIDDEN, HIDDEN)
 }
 
 /// The query, refused in plain words.

@@ -26,3 +26,4 @@ pub mod recording;
 pub mod replay;
 pub mod report;
 pub mod state;
+pub mod tls;

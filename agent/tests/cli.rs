@@ -5,7 +5,7 @@ use coroner::{
     domain::observation::PodTermination,
     health::Health,
     history::History,
-    http::{Shared, serve},
+    http::{Identity, Shared, serve},
     kernel,
     metrics::Metrics,
 };
@@ -44,6 +44,7 @@ fn wrong_usage_is_64_and_says_what_is_wrong() {
         ("run --no-api --cri /x --ring-bytes 5000", "8192 would do"),
         ("run --no-api --log-level =,=", "--log-level"),
         ("terminations --url ftp://x", "give http://HOST:PORT"),
+        ("run --no-api --cri /x --tls-cert /c", "--tls-cert without --tls-key"),
         ("terminations -o yaml", "[possible values: table, wide, json]"),
         ("doctor -o yaml", "[possible values: text, json]"),
         ("replay", "<FILE>"),
@@ -181,6 +182,10 @@ fn what_cannot_be_replayed_says_why() {
 
 /// Serves `accounts` accounts until the test ends; the URL.
 fn agent(accounts: usize) -> String {
+    agent_with(accounts, Identity::Shown)
+}
+
+fn agent_with(accounts: usize, identity: Identity) -> String {
     let account: PodTermination =
         serde_json::from_str(include_str!("golden/termination.json")).unwrap();
     let mut history = History::new(accounts);
@@ -203,7 +208,7 @@ fn agent(accounts: usize) -> String {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            serve(listener, shared, std::future::pending()).await
+            serve(listener, shared, identity, std::future::pending()).await
         })
     });
     url
@@ -224,6 +229,55 @@ fn terminations_of_a_running_agent() {
     assert_eq!(accounts.len(), 1);
     let (_, out, _) = run(coroner("terminations -o wide").env("CORONER_URL", &url));
     assert!(out.contains("children_not_signalled"), "{out}");
+}
+
+#[test]
+fn an_agent_that_names_no_pod_says_so() {
+    let url = agent_with(1, Identity::Hidden);
+    for command in ["terminations", "explain web-0", "explain", "leaks"] {
+        let (code, out, err) = run(&mut coroner(&format!("{command} --url {url}")));
+        assert_eq!((code, &*out), (1, ""), "{command}: {err}");
+        assert!(err.contains("403") && err.contains("--hide-identity"), "{command}: {err}");
+        assert!(!err.contains("web-0"), "{command}: {err}");
+    }
+}
+
+/// A parser that shows the line it stumbles over would show what stands in it.
+#[test]
+fn a_kubeconfig_s_secrets_are_not_told() {
+    const SECRET: &str = "hunter2";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("kubeconfig");
+    let kubeconfig = |user: &str| {
+        format!(
+            r#"{{"apiVersion": "v1", "kind": "Config",
+            "clusters": [{{"name": "c", "cluster": {{"server": "https://127.0.0.1:1"}}}}],
+            "users": [{{"name": "u", "user": {user}}}],
+            "contexts": [{{"name": "x", "context": {{"cluster": "c", "user": "u"}}}}],
+            "current-context": "x"}}"#
+        )
+    };
+    let broken = [
+        format!("users:\n- name: u\n  user:\n    token: {SECRET}\n   oops: {SECRET}\n"),
+        format!("token {SECRET}"),
+        kubeconfig(&format!(r#"{{"token": ["{SECRET}"]}}"#)),
+        kubeconfig(&format!(r#"{{"client-certificate-data": "{SECRET}!"}}"#)),
+        kubeconfig(&format!(
+            r#"{{"client-certificate-data": "aHVudGVyMg==", "client-key-data": "{SECRET}!"}}"#
+        )),
+        kubeconfig(&format!(r#"{{"token": "{SECRET}\\n{SECRET}"}}"#)),
+        kubeconfig(&format!(r#"{{"token": "{SECRET}"}}"#)),
+    ];
+    for content in broken {
+        fs::write(&file, &content).unwrap();
+        let args = format!("doctor --node n --cri /nowhere.sock --kubeconfig {}", file.display());
+        let (code, out, err) = run(&mut coroner(&args));
+        assert_eq!(code, 1);
+        assert!(out.contains("✘ apiserver"), "{out}{err}");
+        for secret in [SECRET, "aHVudGVyMg"] {
+            assert!(!out.contains(secret) && !err.contains(secret), "{content}: {out}{err}");
+        }
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use coroner::{
     },
     health::Health,
     history::History,
-    http::{Shared, lock, router},
+    http::{Identity, Shared, lock, router},
     kernel::StartReport,
     metrics::Metrics,
 };
@@ -53,8 +53,17 @@ fn agent() -> Arc<Shared> {
 }
 
 async fn ask(shared: &Arc<Shared>, method: Method, uri: &str) -> (StatusCode, String) {
+    ask_with(shared, Identity::Shown, method, uri).await
+}
+
+async fn ask_with(
+    shared: &Arc<Shared>,
+    identity: Identity,
+    method: Method,
+    uri: &str,
+) -> (StatusCode, String) {
     let request = Request::builder().method(method).uri(uri).body(Body::empty()).unwrap();
-    let answer = router(shared.clone()).oneshot(request).await.unwrap();
+    let answer = router(shared.clone(), identity).oneshot(request).await.unwrap();
     let status = answer.status();
     let body = answer.into_body().collect().await.unwrap().to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())
@@ -168,7 +177,9 @@ async fn ready_only_when_every_source_works() {
     let (_, body) = get(&agent, "/readyz?format=json").await;
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert_eq!(body["ready"], true);
-    assert_eq!(body["parts"][1]["detail"], "containerd 1.7");
+    let parts = body["parts"].as_array().unwrap();
+    let cri = parts.iter().find(|part| part["part"] == "cri").unwrap();
+    assert_eq!(cri["detail"], "containerd 1.7");
 }
 
 #[tokio::test]
@@ -188,4 +199,27 @@ async fn a_scrape_is_prometheus_text() {
     let (status, body) = get(&agent, "/metrics").await;
     assert_eq!(status, StatusCode::OK);
     assert!(body.contains("# TYPE coroner_pod_terminations_total counter"), "{body}");
+}
+
+#[tokio::test]
+async fn pods_can_be_left_unnamed() {
+    let agent = agent();
+    let ask = async |uri: &str| ask_with(&agent, Identity::Hidden, Method::GET, uri).await;
+    for page in ["terminations", "terminations/uid-a?life=1", "leaks", "deaths?limit=1", "other"] {
+        let (status, said) = ask(&format!("/api/v1/{page}")).await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{page}: {said}");
+        assert!(said.contains("--hide-identity") && !said.contains("uid-a"), "{page}: {said}");
+    }
+    let (status, said) = ask("/").await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(said.contains("/api/v1/* is refused"), "{said}");
+    let (_, said) = get(&agent, "/").await;
+    assert!(!said.contains("refused"), "{said}");
+    for page in ["/metrics", "/healthz", "/readyz"] {
+        let shown = get(&agent, page).await;
+        let hidden = ask(page).await;
+        assert_eq!(hidden.0, shown.0, "{page} is the same");
+    }
+    let (status, _) = ask_with(&agent, Identity::Hidden, Method::POST, "/api/v1/leaks").await;
+    assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
 }

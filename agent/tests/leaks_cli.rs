@@ -20,7 +20,7 @@ use coroner::{
     },
     health::Health,
     history::History,
-    http::{Shared, serve},
+    http::{Identity, Shared, serve},
     leaks::Standing,
     metrics::Metrics,
 };
@@ -309,7 +309,7 @@ fn agent(leaks: Vec<Leak>, judgement: Judgement, watched: u64) -> (String, Arc<S
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            serve(listener, served, std::future::pending()).await
+            serve(listener, served, Identity::Shown, std::future::pending()).await
         })
     });
     (url, shared)

@@ -114,6 +114,17 @@ pub struct RunArgs {
     #[arg(long, env = "CORONER_LISTEN", value_name = "ADDRESS:PORT")]
     #[arg(default_value = "0.0.0.0:9470", value_parser = parse_listen)]
     pub listen: SocketAddr,
+    /// Serve HTTPS with this certificate (PEM: the server's own, then those of its issuers). It is
+    /// taken anew when the file changes; one that cannot be used leaves the old one in place.
+    #[arg(long, env = "CORONER_TLS_CERT", value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM, not encrypted).
+    #[arg(long, env = "CORONER_TLS_KEY", value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// Name no pod over HTTP: /api/v1/* is refused, and leaked sandboxes get no series of their own
+    /// (as with --leak-series 0). The log names them all the same.
+    #[arg(long, env = "CORONER_HIDE_IDENTITY", value_parser = BoolishValueParser::new())]
+    pub hide_identity: bool,
     /// Pod terminations kept for the HTTP API.
     #[arg(long, env = "CORONER_HISTORY", value_name = "N", default_value_t = 256)]
     pub history: usize,
@@ -222,6 +233,10 @@ pub struct TerminationsArgs {
     #[arg(long, env = "CORONER_URL", value_name = "URL", default_value = "http://127.0.0.1:9470")]
     #[arg(value_parser = parse_url)]
     pub url: http::Uri,
+    /// The agent speaks TLS: PEM file of the certificate authority that has signed its certificate
+    /// [default: those that this machine trusts].
+    #[arg(long, env = "CORONER_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
     /// Only pods of this namespace.
     #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
     pub namespace: Option<String>,
@@ -241,6 +256,10 @@ pub struct LeaksArgs {
     /// standalone if no agent answers there].
     #[arg(long, env = "CORONER_URL", value_name = "URL", value_parser = parse_url)]
     pub url: Option<http::Uri>,
+    /// The agent speaks TLS: PEM file of the certificate authority that has signed its certificate
+    /// [default: those that this machine trusts].
+    #[arg(long, env = "CORONER_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
     /// Ask no agent, whatever --url says: look at runtime, apiserver and host, without eBPF.
     #[arg(long, env = "CORONER_STANDALONE", value_parser = BoolishValueParser::new())]
     pub standalone: bool,
@@ -311,6 +330,10 @@ pub struct ExplainArgs {
     #[arg(long, env = "CORONER_URL", value_name = "URL", default_value = "http://127.0.0.1:9470")]
     #[arg(value_parser = parse_url)]
     pub url: http::Uri,
+    /// The agent speaks TLS: PEM file of the certificate authority that has signed its certificate
+    /// [default: those that this machine trusts].
+    #[arg(long, env = "CORONER_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
 }
 
 /// Flags of `coroner replay`.
@@ -385,13 +408,13 @@ fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// `http://HOST:PORT`: the agent speaks no TLS, and its paths are our own.
+/// `http://HOST:PORT` or `https://HOST:PORT`: the paths are our own.
 fn parse_url(text: &str) -> Result<http::Uri, String> {
     text.parse::<http::Uri>()
         .ok()
-        .filter(|uri| uri.scheme_str() == Some("http") && uri.authority().is_some())
+        .filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some())
         .filter(|uri| uri.path() == "/" && uri.query().is_none())
-        .ok_or_else(|| format!("give http://HOST:PORT, such as http://127.0.0.1:{DEFAULT_PORT}"))
+        .ok_or_else(|| format!("give http://HOST:PORT or https://HOST:PORT, such as http://127.0.0.1:{DEFAULT_PORT}"))
 }
 
 #[cfg(test)]
@@ -446,10 +469,10 @@ mod tests {
 
     #[test]
     fn urls() {
-        for text in ["http://h:1", "http://h:1/", "http://[::1]:9470"] {
+        for text in ["http://h:1", "http://h:1/", "http://[::1]:9470", "https://h"] {
             assert!(parse_url(text).is_ok(), "{text}");
         }
-        for text in ["", "h:1", "https://h", "http://", "http://a b", "http://h/path", "/x"] {
+        for text in ["", "h:1", "ftp://h", "http://", "http://a b", "http://h/path", "/x"] {
             assert!(parse_url(text).is_err(), "{text}");
         }
     }

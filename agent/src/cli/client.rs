@@ -1,12 +1,21 @@
-//! Asks a running agent over HTTP.
+//! Asks a running agent over HTTP, with TLS or without.
 
 use crate::domain::observation::PodTermination;
 use anyhow::{Context, bail};
 use axum::body::Body;
 use http::{Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
-use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-use std::time::Duration;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use std::{error::Error, path::Path, sync::Arc, time::Duration};
+use tokio_rustls::rustls::{
+    self, CertificateError, ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, pem::PemObject},
+};
 
 /// More than --history can ever hold.
 const MAX_BODY: usize = 256 << 20;
@@ -18,45 +27,149 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[error("no agent answers at {0}: is `coroner run` running, and --url its address?")]
 pub(super) struct NoAgent(Uri);
 
-/// The body of a good answer; anything else is an error.
-pub(super) fn get(uri: Uri) -> anyhow::Result<String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(fetch(uri))
+/// A running agent.
+pub(super) struct Agent {
+    url: Uri,
+    client: Client<HttpsConnector<HttpConnector>, Body>,
 }
 
-/// The same, for whoever has an event loop already.
-pub(super) async fn fetch(uri: Uri) -> anyhow::Result<String> {
-    match tokio::time::timeout(PATIENCE, answer(uri.clone())).await {
-        Ok(answer) => answer,
-        Err(_) => bail!("{uri} did not answer within {} s", PATIENCE.as_secs()),
+impl Agent {
+    /// The agent at `url`. By https it must show a certificate of `ca`, or without one of those that
+    /// this machine trusts. Nothing is sent yet.
+    pub(super) fn new(url: &Uri, ca: Option<&Path>) -> anyhow::Result<Self> {
+        let roots = match ca {
+            Some(file) => roots_of(file)?,
+            // By plain HTTP nobody is asked for a certificate.
+            None if url.scheme_str() != Some("https") => RootCertStore::empty(),
+            None => roots_of_machine()?,
+        };
+        let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .context("TLS cannot be set up")?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .build();
+        Ok(Self {
+            url: url.clone(),
+            client: Client::builder(TokioExecutor::new()).build(connector),
+        })
+    }
+
+    /// The agent's URL with another path.
+    pub(super) fn at(&self, path: &str) -> anyhow::Result<Uri> {
+        let mut parts = self.url.clone().into_parts();
+        parts.path_and_query = Some(path.parse()?);
+        Ok(Uri::from_parts(parts)?)
+    }
+
+    /// The body of a good answer; anything else is an error.
+    pub(super) fn get(&self, path: &str) -> anyhow::Result<String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(self.fetch(path))
+    }
+
+    /// The same, for whoever has an event loop already.
+    pub(super) async fn fetch(&self, path: &str) -> anyhow::Result<String> {
+        let uri = self.at(path)?;
+        match tokio::time::timeout(PATIENCE, self.answer(uri.clone())).await {
+            Ok(answer) => answer,
+            Err(_) => bail!("{uri} did not answer within {} s", PATIENCE.as_secs()),
+        }
+    }
+
+    async fn answer(&self, uri: Uri) -> anyhow::Result<String> {
+        let request = Request::get(uri.clone()).body(Body::empty())?;
+        let answer = match self.client.request(request).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                return Err(match refusal(&error, &uri) {
+                    Some(refusal) => anyhow::Error::msg(refusal),
+                    None => anyhow::Error::new(error).context(NoAgent(uri)),
+                });
+            }
+        };
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_BODY).collect().await;
+        let body = body.map_err(|error| anyhow::anyhow!("{uri}: {error}"))?.to_bytes();
+        let text = String::from_utf8_lossy(&body).into_owned();
+        if status != StatusCode::OK {
+            bail!("{uri} answers {status}: {}", text.trim());
+        }
+        Ok(text)
     }
 }
 
-async fn answer(uri: Uri) -> anyhow::Result<String> {
-    let client = Client::builder(TokioExecutor::new()).build_http();
-    let request = Request::get(uri.clone()).body(Body::empty())?;
-    let answer = client.request(request).await.with_context(|| NoAgent(uri.clone()))?;
-    let status = answer.status();
-    let body = Limited::new(answer.into_body(), MAX_BODY).collect().await;
-    let body = body.map_err(|error| anyhow::anyhow!("{uri}: {error}"))?.to_bytes();
-    let text = String::from_utf8_lossy(&body).into_owned();
-    if status != StatusCode::OK {
-        bail!("{uri} answers {status}: {}", text.trim());
+/// The certificates in `file`, which the agent's own must be signed by, or be.
+fn roots_of(file: &Path) -> anyhow::Result<RootCertStore> {
+    let shown = file.display();
+    let pem = std::fs::read(file).with_context(|| format!("--ca {shown}: cannot be read"))?;
+    let mut roots = RootCertStore::empty();
+    // What the parser says would show lines of a file of another kind.
+    let certificates = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
+    let (taken, _) = roots.add_parsable_certificates(certificates.unwrap_or_default());
+    if taken == 0 {
+        bail!(
+            "--ca {shown}: holds no certificate: give a PEM file with the certificate authority's"
+        );
     }
-    Ok(text)
+    Ok(roots)
+}
+
+fn roots_of_machine() -> anyhow::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    let (taken, _) = roots.add_parsable_certificates(found.certs);
+    if taken == 0 {
+        bail!("this machine trusts no certificate authority: name the agent's with --ca FILE");
+    }
+    Ok(roots)
+}
+
+/// Somebody listens, but there is no way to speak with each other: why, and what to do.
+fn refusal(error: &(dyn Error + 'static), uri: &Uri) -> Option<String> {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        if let Some(tls) = in_io(cause).or_else(|| cause.downcast_ref::<rustls::Error>()) {
+            return Some(tls_refusal(tls, uri));
+        }
+        if let Some(http) = cause.downcast_ref::<hyper::Error>()
+            && http.is_parse()
+        {
+            return Some(format!("{uri} does not answer with HTTP: is it https://?"));
+        }
+        next = cause.source();
+    }
+    None
+}
+
+/// Errors of TLS come in those of I/O, whose `source` passes over what is in them.
+fn in_io<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    let inner = error.downcast_ref::<std::io::Error>()?.get_ref()?;
+    inner.downcast_ref().or_else(|| in_io(inner))
+}
+
+fn tls_refusal(error: &rustls::Error, uri: &Uri) -> String {
+    let todo = match error {
+        rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => "name the certificate authority that has signed it with --ca FILE",
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => "ask by a name that stands in it",
+        rustls::Error::InvalidCertificate(_) => "the agent needs another one (--tls-cert)",
+        _ => return format!("{uri} does not speak TLS with us ({error}): is it http://?"),
+    };
+    format!("the certificate of {uri} is not trusted ({error}): {todo}")
 }
 
 /// The accounts in the body of `/api/v1/terminations`, newest first.
 pub(super) fn accounts(body: &str) -> anyhow::Result<Vec<PodTermination>> {
     serde_json::from_str(body)
         .context("the agent's answer is not understood: is it of another version?")
-}
-
-/// The agent's URL with another path.
-pub(super) fn at(agent: &Uri, path: &str) -> anyhow::Result<Uri> {
-    let mut parts = agent.clone().into_parts();
-    parts.path_and_query = Some(path.parse()?);
-    Ok(Uri::from_parts(parts)?)
 }
 
 /// Percent-encodes all that a query may not hold as it is.

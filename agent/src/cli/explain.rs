@@ -41,7 +41,8 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
 
 /// Whoever just wants to see something is shown the sample where there is no agent.
 fn from_agent(args: &ExplainArgs, wanted: &Wanted) -> anyhow::Result<Arc<PodTermination>> {
-    let body = match client::get(client::at(&args.url, "/api/v1/terminations")?) {
+    let agent = client::Agent::new(&args.url, args.ca.as_deref())?;
+    let body = match agent.get("/api/v1/terminations") {
         Err(error) if error.is::<NoAgent>() && args.pod.is_none() => {
             remark(&format!("{error}"));
             remark("this is the recording that comes with coroner (--sample):");

@@ -9,14 +9,14 @@ use crate::{
     domain::observation::{MilestoneKind, PodTermination},
     report::{ended_at, seconds},
 };
-use http::Uri;
 use std::{
     borrow::Borrow,
     io::{self, Write},
 };
 
 pub(super) fn main(args: &TerminationsArgs) -> anyhow::Result<()> {
-    let body = client::get(uri(args)?)?;
+    let agent = client::Agent::new(&args.url, args.ca.as_deref())?;
+    let body = agent.get(&path(args))?;
     let text = match args.output {
         ListOutput::Json => body,
         form => table(&client::accounts(&body)?, form == ListOutput::Wide),
@@ -30,7 +30,7 @@ pub(super) fn main(args: &TerminationsArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn uri(args: &TerminationsArgs) -> anyhow::Result<Uri> {
+fn path(args: &TerminationsArgs) -> String {
     let mut query = Vec::new();
     if let Some(namespace) = &args.namespace {
         query.push(format!("namespace={}", client::encode(namespace)));
@@ -38,7 +38,7 @@ fn uri(args: &TerminationsArgs) -> anyhow::Result<Uri> {
     if let Some(limit) = args.limit {
         query.push(format!("limit={limit}"));
     }
-    client::at(&args.url, &format!("/api/v1/terminations?{}", query.join("&")))
+    format!("/api/v1/terminations?{}", query.join("&"))
 }
 
 /// One row an account; `wide` has more columns.
@@ -98,12 +98,14 @@ mod tests {
         for url in ["http://h:1", "http://h:1/"] {
             let args = TerminationsArgs {
                 url: url.parse().unwrap(),
+                ca: None,
                 namespace: Some("a&b".into()),
                 limit: Some(3),
                 output: ListOutput::Table,
             };
+            let agent = client::Agent::new(&args.url, None).unwrap();
             let wanted = "http://h:1/api/v1/terminations?namespace=a%26b&limit=3";
-            assert_eq!(uri(&args).unwrap().to_string(), wanted);
+            assert_eq!(agent.at(&path(&args)).unwrap().to_string(), wanted);
         }
     }
 

@@ -2,13 +2,15 @@
 
 use super::{Aim, Answer, Out, Progress, Stop};
 use crate::{
-    cli::{client, remark},
+    cli::{
+        client::{self, Agent},
+        remark,
+    },
     domain::leak::Judgement,
     leaks::LeakList,
     report::{span, words},
 };
 use anyhow::{Context, bail};
-use http::Uri;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -17,14 +19,14 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Prints what the agent says; returns how much is certain. Fails if nothing can be said.
 pub(super) async fn answer(
-    url: &Uri,
+    agent: &Agent,
     namespace: Option<&str>,
     aim: Aim,
     out: &mut Out,
 ) -> anyhow::Result<usize> {
-    let mut list = ask(url, namespace).await?;
+    let mut list = ask(agent, namespace).await?;
     if aim == Aim::Watch {
-        return watch(url, namespace, list, out).await.map(|()| 0);
+        return watch(agent, namespace, list, out).await.map(|()| 0);
     }
     let mut progress = Progress::new();
     while aim == Aim::Wait && is_early(&list) {
@@ -32,7 +34,7 @@ pub(super) async fn answer(
         let (watched, threshold) = (span(judge.watched_seconds), span(judge.threshold_seconds));
         progress.show(&format!("the agent has judged for {watched} of {threshold}"));
         sleep(PAUSE).await;
-        list = ask(url, namespace).await?;
+        list = ask(agent, namespace).await?;
     }
     progress.wipe();
     let judgement = list.judge.judgement;
@@ -42,13 +44,13 @@ pub(super) async fn answer(
             bail!(
                 "the agent cannot judge whether anything was left behind: {why}; {} says what is \
                  missing and what to do",
-                client::at(url, "/readyz")?
+                agent.at("/readyz")?
             );
         }
         remark(&format!(
             "the agent cannot judge at this moment ({why}): this is what was certain before, and \
              {} says what is missing",
-            client::at(url, "/readyz")?
+            agent.at("/readyz")?
         ));
     }
     let certain = list.leaks.len();
@@ -67,10 +69,10 @@ fn is_early(list: &LeakList) -> bool {
     list.judge.judgement == Judgement::Possible && !list.judge.has_seen_enough()
 }
 
-async fn ask(url: &Uri, namespace: Option<&str>) -> anyhow::Result<LeakList> {
+async fn ask(agent: &Agent, namespace: Option<&str>) -> anyhow::Result<LeakList> {
     let query = namespace.map(|name| format!("?namespace={}", client::encode(name)));
     let path = format!("/api/v1/leaks{}", query.unwrap_or_default());
-    let body = client::fetch(client::at(url, &path)?).await?;
+    let body = agent.fetch(&path).await?;
     serde_json::from_str(&body).context(
         "the agent's answer is not understood: is it of another version? --standalone does \
          without it",
@@ -79,7 +81,7 @@ async fn ask(url: &Uri, namespace: Option<&str>) -> anyhow::Result<LeakList> {
 
 /// Until a signal. An agent that does not answer may be restarting.
 async fn watch(
-    url: &Uri,
+    agent: &Agent,
     namespace: Option<&str>,
     first: LeakList,
     out: &mut Out,
@@ -95,7 +97,7 @@ async fn watch(
             () = stop.wait() => return Ok(()),
             () = sleep(PAUSE) => {}
         }
-        match ask(url, namespace).await {
+        match ask(agent, namespace).await {
             Ok(answer) => (list, silent) = (Some(answer), false),
             Err(error) if !silent => {
                 remark(&format!("{error:#}; asking again every second"));

@@ -8,7 +8,7 @@ mod standalone;
 
 use super::{
     args::{LeaksArgs, ListOutput},
-    client::NoAgent,
+    client::{Agent, NoAgent},
     remark, usage,
 };
 use crate::config::{Host, Look};
@@ -51,7 +51,8 @@ async fn answer(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
     let mut out = Out::new(args);
     if !args.standalone {
         let url = args.url.clone().unwrap_or_else(default_url);
-        match agent::answer(&url, args.namespace.as_deref(), aim, &mut out).await {
+        let agent = Agent::new(&url, args.ca.as_deref())?;
+        match agent::answer(&agent, args.namespace.as_deref(), aim, &mut out).await {
             Err(error) if error.is::<NoAgent>() && args.url.is_none() => remark(&format!(
                 "no agent answers at {url}: looking at runtime, apiserver and host instead"
             )),

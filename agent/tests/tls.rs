@@ -1,0 +1,261 @@
+//! HTTPS, by the binary and by its library: who is trusted, what follows a change of the files, and
+//! that nobody is told what stands in them.
+
+use coroner::{
+    clock,
+    health::Health,
+    history::History,
+    http::{Identity, Shared, serve},
+    metrics::Metrics,
+    tls::{Certificate, Files, Listener},
+};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    sync::{Arc, Mutex},
+};
+use tempfile::TempDir;
+
+fn coroner(args: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
+    command.args(args.split_whitespace()).env_clear().stdin(Stdio::null());
+    command
+}
+
+fn run(args: &str) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = coroner(args).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().expect("not killed"), text(stdout), text(stderr))
+}
+
+/// A certificate authority in a folder of its own, and what it has signed there.
+struct Authority {
+    folder: TempDir,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("ca.crt"), params.self_signed(&key).unwrap().pem()).unwrap();
+        Self { folder, issuer: Issuer::new(params, key) }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn ca(&self) -> String {
+        self.file("ca.crt").display().to_string()
+    }
+
+    /// Writes `tls.crt` and `tls.key`, as cert-manager does, for `name`.
+    fn sign(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Files {
+        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+        change(&mut params);
+        let key = KeyPair::generate().unwrap();
+        let files = Files { cert: self.file("tls.crt"), key: self.file("tls.key") };
+        fs::write(&files.cert, params.signed_by(&key, &self.issuer).unwrap().pem()).unwrap();
+        fs::write(&files.key, key.serialize_pem()).unwrap();
+        files
+    }
+}
+
+/// Serves an agent that has seen nothing yet until the test ends; its port.
+fn agent(certificate: Option<Arc<Certificate>>) -> u16 {
+    let shared = Arc::new(Shared {
+        health: Mutex::new(Health::new(false, clock::boot_now())),
+        history: Mutex::new(History::new(1)),
+        leaks: Mutex::default(),
+        metrics: Metrics::new().unwrap(),
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            let forever = std::future::pending();
+            match certificate {
+                None => serve(listener, shared, Identity::Shown, forever).await,
+                Some(certificate) => {
+                    let listener = Listener::new(listener, certificate).unwrap();
+                    serve(listener, shared, Identity::Shown, forever).await
+                }
+            }
+        })
+    });
+    port
+}
+
+/// Asks for the terminations: whether there was an answer, and else the error.
+fn ask(url: &str, ca: &str) -> Result<(), String> {
+    let (code, out, err) = run(&format!("terminations --url {url} {ca}"));
+    if code == 0 {
+        assert!(out.contains("NAMESPACE"), "{out}");
+        return Ok(());
+    }
+    assert_eq!((code, &*out), (1, ""), "{err}");
+    Err(err)
+}
+
+#[test]
+fn an_agent_is_trusted_by_its_authority_and_its_name() {
+    let ours = Authority::new();
+    let port = agent(Some(Certificate::open(ours.sign("localhost", |_| {})).unwrap()));
+    let ca = format!("--ca {}", ours.ca());
+    ask(&format!("https://localhost:{port}"), &ca).unwrap();
+
+    let theirs = Authority::new();
+    let other = format!("--ca {}", theirs.ca());
+    let not_a_ca = format!("--ca {}", ours.file("tls.key").display());
+    for (host, ca, wanted) in [
+        ("https://localhost", "", "--ca FILE"),
+        ("https://localhost", &*other, "with --ca FILE"),
+        ("https://127.0.0.1", &*ca, "ask by a name that stands in it"),
+        ("http://localhost", "", "is it https://?"),
+        ("https://localhost", &*not_a_ca, "holds no certificate"),
+        ("https://localhost", "--ca /no/such/file", "cannot be read"),
+    ] {
+        let said = ask(&format!("{host}:{port}"), ca).expect_err(host);
+        assert!(said.contains(wanted), "{host} {ca}: {said}");
+        assert!(!said.contains("PRIVATE KEY"), "{said}");
+    }
+
+    let port = agent(None);
+    let said = ask(&format!("https://localhost:{port}"), &ca).unwrap_err();
+    assert!(said.contains("is it http://?"), "{said}");
+    ask(&format!("http://localhost:{port}"), "").unwrap();
+}
+
+#[test]
+fn an_agent_with_an_old_certificate_is_told_to_need_another() {
+    let authority = Authority::new();
+    let files = authority.sign("localhost", |params| params.not_after = date_time_ymd(2020, 1, 1));
+    let port = agent(Some(Certificate::open(files).unwrap()));
+    let ca = format!("--ca {}", authority.ca());
+    let said = ask(&format!("https://localhost:{port}"), &ca).unwrap_err();
+    assert!(said.contains("expired") && said.contains("--tls-cert"), "{said}");
+}
+
+#[test]
+fn another_agent_is_not_looked_for_where_one_is_not_trusted() {
+    let authority = Authority::new();
+    let port = agent(Some(Certificate::open(authority.sign("localhost", |_| {})).unwrap()));
+    let other = Authority::new();
+    for command in ["explain", "leaks"] {
+        let (code, out, err) =
+            run(&format!("{command} --url https://localhost:{port} --ca {}", other.ca()));
+        assert_eq!((code, &*out), (1, ""), "{command}: {err}");
+        assert!(err.contains("is not trusted"), "{command}: {err}");
+    }
+}
+
+#[test]
+fn files_that_change_are_taken_and_broken_ones_are_not() {
+    let (old, new) = (Authority::new(), Authority::new());
+    let files = old.sign("localhost", |_| {});
+    let certificate = Certificate::open(files.clone()).unwrap();
+    let url = format!("https://localhost:{}", agent(Some(Arc::clone(&certificate))));
+    let (by_old, by_new) = (format!("--ca {}", old.ca()), format!("--ca {}", new.ca()));
+    ask(&url, &by_old).unwrap();
+    assert!(!certificate.refresh().unwrap(), "nothing has changed");
+
+    let fresh = new.sign("localhost", |_| {});
+    fs::copy(&fresh.cert, &files.cert).unwrap();
+    let said = certificate.refresh().unwrap_err().to_string();
+    assert!(said.contains("is not the key of the first certificate"), "{said}");
+    fs::remove_file(&files.key).unwrap();
+    assert!(certificate.refresh().unwrap_err().to_string().contains("cannot be read"));
+    ask(&url, &by_old).unwrap();
+
+    fs::copy(&fresh.key, &files.key).unwrap();
+    assert!(certificate.refresh().unwrap(), "now they are a pair");
+    ask(&url, &by_new).unwrap();
+    ask(&url, &by_old).unwrap_err();
+    assert!(!certificate.refresh().unwrap(), "and it is told once");
+}
+
+/// Something secret, in a file that was given by mistake.
+const SECRET: &str = "hunter2";
+
+#[test]
+fn files_that_cannot_be_used_are_refused_and_not_shown() {
+    let authority = Authority::new();
+    let files = authority.sign("localhost", |_| {});
+    let write = |name: &str, content: &str| {
+        let file = authority.file(name);
+        fs::write(&file, content).unwrap();
+        file
+    };
+    let secret = write("secret", &format!("token: {SECRET}\n"));
+    let section = write("section", &format!("-----BEGIN {SECRET}\n{SECRET}\n"));
+    let no_base64 = format!("-----BEGIN CERTIFICATE-----\n{SECRET}!\n-----END CERTIFICATE-----\n");
+    let no_certificate = write("no_certificate", &no_base64);
+    let no_key = write("no_key", &no_base64.replace("CERTIFICATE", "PRIVATE KEY"));
+    let der = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let no_der = write("no_der", der);
+    let odd_key = write("odd_key", &der.replace("CERTIFICATE", "PRIVATE KEY"));
+    let nothing = PathBuf::from("/no/such/file");
+    let (cert, key) = (&files.cert, &files.key);
+    let cases: [(&Path, &Path, &str); 11] = [
+        (&nothing, key, "--tls-cert /no/such/file: cannot be read"),
+        (cert, &nothing, "--tls-key /no/such/file: cannot be read"),
+        (&secret, key, "holds no certificate"),
+        (&section, key, "holds no certificate"),
+        (&no_certificate, key, "holds no certificate"),
+        (&no_der, key, "holds no certificate"),
+        (key, cert, "holds no certificate"),
+        (cert, &secret, "holds no private key"),
+        (cert, &section, "holds no private key"),
+        (cert, &no_key, "holds no private key"),
+        (cert, &odd_key, "such a key cannot be used"),
+    ];
+    for (cert, key, wanted) in cases {
+        let files = Files { cert: cert.to_owned(), key: key.to_owned() };
+        let error = Certificate::open(files).unwrap_err();
+        let (shown, debug) = (error.to_string(), format!("{error:?}"));
+        assert!(shown.contains(wanted), "{shown}");
+        assert!(!shown.contains(SECRET) && !debug.contains(SECRET), "{shown} {debug}");
+    }
+    let args = format!(
+        "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --tls-cert {} --tls-key {}",
+        secret.display(),
+        key.display()
+    );
+    let (code, _, err) = run(&args);
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains("holds no certificate") && !err.contains(SECRET), "{err}");
+}
+
+#[test]
+fn run_serves_https() {
+    let authority = Authority::new();
+    let files = authority.sign("localhost", |_| {});
+    let args = format!(
+        "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --log-format json --stay-unready \
+         --tls-cert {} --tls-key {}",
+        files.cert.display(),
+        files.key.display()
+    );
+    let mut child = coroner(&args).stderr(Stdio::piped()).spawn().unwrap();
+    let log = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let address = log
+        .map(|line| serde_json::from_str::<serde_json::Value>(&line).expect("every line is JSON"))
+        .find_map(|event| Some((event["address"].as_str()?.to_owned(), event["https"].clone())));
+    let (address, https) = address.expect("the address is logged");
+    assert_eq!(https, true);
+    let port = address.rsplit(':').next().unwrap();
+    let answer = ask(&format!("https://localhost:{port}"), &format!("--ca {}", authority.ca()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    answer.unwrap();
+}
