@@ -3,7 +3,7 @@
 
 use rustix::{
     io,
-    process::{Resource, Rlimit, setrlimit},
+    process::{Resource, Rlimit, getrlimit, setrlimit},
     thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs},
 };
 use serde::Serialize;
@@ -108,9 +108,14 @@ impl Privileges {
 }
 
 /// Lets the maps be as big as they are, where the kernel counts them as locked memory. Without
-/// CAP_SYS_RESOURCE the limit stays; whether it suffices shows when the maps are made.
+/// CAP_SYS_RESOURCE only as far as the hard limit; whether it suffices shows when they are made.
 pub fn lift_memlock() {
-    let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
+    let endless = Rlimit { current: None, maximum: None };
+    if setrlimit(Resource::Memlock, endless).is_err() {
+        let maximum = getrlimit(Resource::Memlock).maximum;
+        // The lower limit stays: as above.
+        let _ = setrlimit(Resource::Memlock, Rlimit { current: maximum, maximum });
+    }
 }
 
 /// Lays down what is not needed once the programs run, for good, and returns what is kept.
@@ -126,12 +131,12 @@ pub fn lift_memlock() {
 /// first of them is started.
 pub fn lay_down(works: impl FnOnce() -> bool) -> io::Result<Privileges> {
     let before = capabilities(None)?;
-    let kept = before.permitted & KEPT;
+    let kept = before.permitted & before.effective & KEPT;
     let without = before.effective - CapabilitySet::BPF;
     // With CAP_SYS_ADMIN everything works; it is no proof.
     let trial = without - CapabilitySet::SYS_ADMIN;
     set_capabilities(None, CapabilitySets { effective: trial, ..before })?;
-    let kept = if works() { kept } else { kept | (before.permitted & CapabilitySet::BPF) };
+    let kept = if works() { kept } else { kept | (before.effective & CapabilitySet::BPF) };
     let after =
         CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     if let Err(error) = set_capabilities(None, after) {
@@ -181,7 +186,8 @@ mod tests {
     fn what_loads_is_essential_and_what_only_looks_is_not() {
         let lacks = Privileges::of(CapabilitySet::empty()).lacking(true);
         let others = lacks.iter().filter(|lack| !lack.essential).map(|lack| lack.capability);
-        assert_eq!((lacks.len(), others.collect()), (4, vec!["CAP_SYS_PTRACE"]));
+        let others: Vec<_> = others.collect();
+        assert_eq!((lacks.len(), &*others), (4, &["CAP_SYS_RESOURCE", "CAP_SYS_PTRACE"][..]));
     }
 
     /// On a thread of its own: what is laid down does not come back.

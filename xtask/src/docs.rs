@@ -7,8 +7,10 @@ use anyhow::Result;
 use crate::{build, progress::step, toolchain::cargo, workspace::Workspace};
 
 /// The tests that hold generated files to what they are made of: arguments of `cargo test`.
-const TESTS: &[&[&str]] =
-    &[&["--package=coroner", "--lib", "docs_metrics_md_is_what_the_catalogue_says"]];
+const TESTS: &[&[&str]] = &[
+    &["--package=coroner", "--lib", "docs_metrics_md_is_what_the_catalogue_says"],
+    &["--package=coroner-lab", "--test=rules", "generated"],
+];
 
 /// Writes all of them.
 ///

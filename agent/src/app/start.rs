@@ -40,6 +40,8 @@ impl Start<'_> {
             lock(&shared.health).lacking(lacks);
             let failure = match kernel::start(self.options) {
                 Ok(kernel) => {
+                    // The programs' maps were made: so much memory could be locked.
+                    lock(&shared.health).lacking(kernel::privileges_lacking_once_started());
                     // It has read the kernel's BTF (5 MiB) and the object of the programs.
                     memory::give_back();
                     say(&kernel);
@@ -98,7 +100,7 @@ fn say(kernel: &Kernel) {
 
 fn lay_down(kernel: &Kernel) {
     let names = |held: Privileges| held.names().collect::<Vec<_>>().join(",");
-    match privileges::lay_down(|| kernel.answers()) {
+    match privileges::lay_down(|| kernel::frees_open_maps() && kernel.answers()) {
         Ok(kept) => info!(kept = names(kept), "privileges are laid down"),
         // It works all the same, with more than it needs.
         Err(error) => {

@@ -2,10 +2,12 @@
 
 use crate::{cgroupfs, domain::ids::CgroupId};
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     fs,
     os::unix::{ffi::OsStringExt, fs::MetadataExt},
     path::{Component, Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 
 /// The cgroup of a process in the hierarchy mounted at `cgroup_root`. The error says what failed.
@@ -66,7 +68,11 @@ impl Mount {
             return inside.components().all(is_normal).then(|| self.at.join(inside));
         }
         let (seen_at, own_path) = own()?;
-        let down = own_path.split('/').filter(|part| !part.is_empty()).count();
+        let own_path = Path::new(&own_path);
+        if own_path.components().any(|part| part == Component::ParentDir) {
+            return None; // outside of its own namespace's root: from there nothing can be found
+        }
+        let down = own_path.components().filter(|part| is_normal(*part)).count();
         let up =
             Path::new(cgroup).components().filter(|part| *part == Component::ParentDir).count();
         let common = seen_at.ancestors().nth(down + up)?;
@@ -79,8 +85,21 @@ impl Mount {
     fn own(&self) -> Option<(PathBuf, String)> {
         let memberships = fs::read_to_string("/proc/self/cgroup").ok()?;
         let path = path_in(&memberships, &self.hierarchy)?.to_owned();
-        Some((cgroupfs::own_cgroup(&self.at)?, path))
+        Some((own_cgroup(&self.at)?, path))
     }
+}
+
+/// [`cgroupfs::own_cgroup`], looked for once: nobody moves the agent.
+fn own_cgroup(root: &Path) -> Option<PathBuf> {
+    static FOUND: Mutex<BTreeMap<PathBuf, PathBuf>> = Mutex::new(BTreeMap::new());
+    // Whole between any two statements.
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(own) = found.get(root) {
+        return Some(own.clone());
+    }
+    let own = cgroupfs::own_cgroup(root)?;
+    found.insert(root.to_owned(), own.clone());
+    Some(own)
 }
 
 fn is_normal(part: Component<'_>) -> bool {
@@ -266,6 +285,7 @@ garbage
         let found = mount.directory("/../beside", nested);
         assert_eq!(found, Some("/host/kubepods/pod1/beside".into()));
         assert_eq!(mount.directory("/../beside", || None), None, "who does not find itself");
+        assert_eq!(mount.directory("/../beside", || own("/../out")), None, "who is outside");
     }
 
     #[test]

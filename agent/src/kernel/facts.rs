@@ -149,7 +149,7 @@ pub fn probe(options: &Options) -> Facts {
     }
 }
 
-fn release() -> String {
+pub(super) fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 

@@ -109,8 +109,8 @@ pub struct Unproven {
 }
 
 impl Unproven {
-    /// What is told of signals and processes is proven: all that depends on where the members of the
-    /// kernel's structures are. Only that cgroups come and go is not.
+    /// What is told of signals and processes is proven, and with it where most members of the kernel's
+    /// structures are. Only what tells that cgroups come and go is not.
     pub fn is_harmless(&self) -> bool {
         self.hooks.iter().all(|hook| hook.starts_with("cgroup_"))
     }
@@ -184,6 +184,17 @@ pub fn privileges_lacking(options: &Options) -> Vec<Lack> {
     Privileges::held().lacking(facts::memlock_is_short(options.ring_bytes))
 }
 
+/// The same, of what is still needed when [`start`] has succeeded.
+pub fn privileges_lacking_once_started() -> Vec<Lack> {
+    Privileges::held().lacking(false)
+}
+
+/// bpf(2) lets anybody use a map that is open, whatever `kernel.unprivileged_bpf_disabled` says now
+/// or later: since Linux 5.19 (kernel commit c8644cd0efe7).
+pub fn frees_open_maps() -> bool {
+    facts::version(&facts::release()) >= (5, 19)
+}
+
 /// Probes the host, resolves the layout, loads, attaches, proves it by the self-test and scans the
 /// hierarchy. Blocking work of well under a second.
 pub fn start(options: &Options) -> Result<Kernel, StartError> {
@@ -194,9 +205,7 @@ pub fn start(options: &Options) -> Result<Kernel, StartError> {
     if !facts.programs_embedded {
         return Err(StartError::NoObject);
     }
-    if facts.memlock_is_short {
-        privileges::lift_memlock();
-    }
+    privileges::lift_memlock();
     let btf_facts = facts.btf.map_err(StartError::NoBtf)?;
     let hierarchy = facts.hierarchy?;
     let layout = {

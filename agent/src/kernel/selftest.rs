@@ -49,39 +49,41 @@ pub(super) fn prove(
     plan: &mut [Planned],
     counters: &Counters,
 ) -> Option<Unproven> {
-    let unproven = |plan: &[Planned], why: String, what: fn(&str) -> bool| {
-        let attached = plan.iter().filter(|planned| planned.verdict.is_ok());
-        let hooks = attached.map(|planned| planned.hook.name).filter(|hook| what(hook)).collect();
-        Unproven { hooks, why }
-    };
     remove_leftovers(hierarchy.root());
-    let mut seen = Vec::new();
-    let (stage, cannot_make) = match Stage::build(hierarchy.root()) {
-        Ok(stage) => (stage, None),
-        Err(error) => {
-            let root = hierarchy.root().display();
-            let why = format!("no cgroup can be made in {root}: {error}");
-            match Stage::own(hierarchy.root()) {
-                Some(stage) => (stage, Some(why)),
-                None => return Some(unproven(plan, why, |_| true)),
+    let mut act = |stage: Stage, rings: &mut Rings| {
+        rings.ignored.insert(stage.base);
+        watching.insert(stage.base, Container::default());
+        let play = stage.play(hierarchy, |id| rings.ignored.insert(id));
+        watching.remove(stage.base);
+        if play.is_err() {
+            rings.ignored.remove(&stage.base);
+        }
+        play.map_err(|error| format!("the self-test's actors failed: {error}"))
+    };
+    let root = hierarchy.root();
+    let made = Stage::build(root)
+        .map_err(|error| format!("no cgroup can be made in {}: {error}", root.display()))
+        .and_then(|stage| act(stage, rings));
+    // Where none can be made, or nobody be moved into it (a delegated hierarchy), our own will do.
+    let (expected, mut doubts) = match made {
+        Ok(expected) => (expected, Vec::new()),
+        Err(why) => {
+            let own = Stage::own(root).ok_or("and this process is in none that is seen".to_owned());
+            match own.and_then(|stage| act(stage, rings)) {
+                Ok(expected) => (expected, vec![why]),
+                Err(own) => {
+                    let hooks = plan.iter().filter(|planned| planned.verdict.is_ok());
+                    let hooks = hooks.map(|planned| planned.hook.name).collect();
+                    return Some(Unproven { hooks, why: format!("{why}; {own}") });
+                }
             }
         }
     };
-    rings.ignored.insert(stage.base);
-    watching.insert(stage.base, Container::default());
-    let play = stage.play(hierarchy, |id| rings.ignored.insert(id));
-    watching.remove(stage.base);
-    let is_own = stage.is_own;
-    let base = stage.base;
-    drop(stage);
-    let expected = match play {
-        Ok(expected) => expected,
-        Err(error) => {
-            let why = format!("the self-test's actors failed: {error}");
-            return Some(unproven(plan, why, |_| true));
-        }
-    };
+    if expected.execer.is_none() {
+        doubts.push("this host lets no file without a name be executed".to_owned());
+    }
 
+    let mut seen = Vec::new();
     let mut others = Vec::new();
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
@@ -97,8 +99,8 @@ pub(super) fn prove(
         std::thread::sleep(PAUSE);
     }
     rings.keep(others);
-    if is_own {
-        rings.ignored.remove(&base);
+    if expected.name.is_none() {
+        rings.ignored.remove(&expected.base);
     }
 
     for planned in plan.iter_mut().filter(|planned| planned.verdict.is_ok()) {
@@ -108,7 +110,12 @@ pub(super) fn prove(
                 Err(format!("refused by the self-test: {what}: {}", planned.hook.loss));
         }
     }
-    cannot_make.map(|why| unproven(plan, why, |hook| hook.starts_with("cgroup_")))
+    let hooks: Vec<_> = plan
+        .iter()
+        .filter(|planned| planned.verdict.is_ok() && !expected.tests(planned.hook.name))
+        .map(|planned| planned.hook.name)
+        .collect();
+    (!hooks.is_empty()).then(|| Unproven { hooks, why: doubts.join("; ") })
 }
 
 /// What must have been seen.
@@ -124,6 +131,18 @@ struct Expected {
     execer: Option<u32>,
 }
 
+impl Expected {
+    /// Something was done that this hook must tell.
+    fn tests(&self, hook: &str) -> bool {
+        match hook {
+            "cgroup_notify_frozen" => self.frozen,
+            "sched_process_exec" => self.execer.is_some(),
+            "mark_victim" => true, // nobody provokes the OOM killer: it is never tested
+            hook => self.name.is_some() || !hook.starts_with("cgroup_"),
+        }
+    }
+}
+
 /// Whether what was seen proves a hook.
 fn judge(hook: &str, expected: &Expected, seen: &[KernelFact]) -> Result<(), String> {
     let is = |task: &Task, pid: u32| task.ns_pid == Some(pid) && task.started.is_some();
@@ -135,16 +154,15 @@ fn judge(hook: &str, expected: &Expected, seen: &[KernelFact]) -> Result<(), Str
     };
     let any = |wanted: &dyn Fn(&KernelFact) -> bool| seen.iter().any(wanted);
     let leaf = expected.leaf;
-    let Some(name) = expected.name.clone().or((!hook.starts_with("cgroup_")).then(String::new))
-    else {
-        return Ok(()); // nothing was done that it could tell
-    };
+    if !expected.tests(hook) {
+        return Ok(());
+    }
     let (proven, what) = match hook {
         "cgroup_mkdir" => {
             let made = KernelFact::CgroupCreated {
                 cgroup: leaf,
                 parent: Some(expected.base),
-                name,
+                name: expected.name.clone().unwrap_or_default(),
                 scanned: false,
             };
             (seen.contains(&made), "no record of a new cgroup, its parent and its name")
@@ -157,14 +175,14 @@ fn judge(hook: &str, expected: &Expected, seen: &[KernelFact]) -> Result<(), Str
             seen.contains(&KernelFact::CgroupEmpty { cgroup: leaf }),
             "no record of an emptied cgroup",
         ),
-        "cgroup_notify_frozen" if expected.frozen => (
+        "cgroup_notify_frozen" => (
             [true, false].iter().all(|frozen| {
                 seen.contains(&KernelFact::CgroupFrozen { cgroup: leaf, frozen: *frozen })
             }),
             "no record of a frozen and thawed cgroup",
         ),
         "sched_process_exec" => (
-            expected.execer.is_none_or(|pid| {
+            expected.execer.is_some_and(|pid| {
                 any(&|fact| {
                     matches!(fact, KernelFact::Exec { task, parent, .. }
                         if is(task, pid) && parent.in_container == Some(false))
@@ -240,8 +258,11 @@ impl Stage {
         let mut handler = Actor::handler(HANDLED, procs)?;
         handler.terminate()?;
         handler.wait()?;
-        let mut execer = Actor::execer(EXECED, procs)?;
-        let execed = execer.wait()? == i32::from(EXECED) << 8;
+        // Hosts may forbid to exec files without a name (vm.memfd_noexec).
+        let execer = Actor::execer(EXECED, procs).and_then(|mut execer| {
+            let status = execer.wait()?;
+            Ok((status == i32::from(EXECED) << 8).then(|| execer.pid()))
+        });
 
         if let Some(leaf) = &made {
             remove_patiently(&leaf.path)?;
@@ -252,9 +273,7 @@ impl Stage {
             frozen: made.as_ref().is_some_and(|leaf| leaf.frozen),
             name: made.map(|leaf| leaf.name),
             handler: handler.pid(),
-            // Hosts may forbid to exec files without a name (vm.memfd_noexec): then it proves
-            // nothing.
-            execer: execed.then(|| execer.pid()),
+            execer: execer.unwrap_or_default(),
         })
     }
 

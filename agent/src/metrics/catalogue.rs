@@ -194,7 +194,7 @@ catalogue! {
         grace_ratio: HistogramVec(RATIOS) =
             "coroner_container_stop_grace_ratio", "ratio", [], Stable,
             "Share of its grace period that a stopped container used; above 1 it overran.",
-            "1 - sum(rate(coroner_container_stop_grace_ratio_bucket{le=\"1.0\"}[1h])) / \
+            "1 - sum(rate(coroner_container_stop_grace_ratio_bucket{le=~\"1(\\\\.0)?\"}[1h])) / \
              sum(rate(coroner_container_stop_grace_ratio_count[1h]))";
         container_findings: IntCounterVec =
             "coroner_container_findings_total", "", ["finding": CONTAINER_FINDINGS], Stable,
@@ -281,7 +281,7 @@ catalogue! {
             "coroner_api_in_sync == 0";
         hook_attached: GaugeVec =
             "coroner_hook_attached", "", ["hook": HOOKS], Stable,
-            "1 for each kernel hook that is attached and passed its self-test.",
+            "1 for each kernel hook that is attached and was not refused by the self-test, 0 for the others.",
             "coroner_hook_attached == 0";
         evidence_lost: IntCounterVec =
             "coroner_evidence_lost_total", "", ["kind": LOSSES], Stable,

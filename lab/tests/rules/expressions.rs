@@ -2,6 +2,7 @@
 
 use crate::files;
 use anyhow::{Result, ensure};
+use coroner::metrics::CATALOGUE;
 use coroner_lab::promql::Vocabulary;
 
 #[test]
@@ -11,6 +12,17 @@ fn the_rules_ask_for_what_the_agent_has() -> Result<()> {
     for rule in rules.iter().chain(&files::rules(&files::example_paths()?)?) {
         let complaints = vocabulary.complaints(&rule.expr);
         ensure!(complaints.is_empty(), "{}\n{}", rule.expr, complaints.join("\n"));
+    }
+    Ok(())
+}
+
+/// Those of docs/metrics.md, which people will copy.
+#[test]
+fn the_examples_of_the_catalogue_ask_for_what_the_agent_has() -> Result<()> {
+    for entry in &CATALOGUE {
+        let complaints = Vocabulary::default().complaints(entry.example);
+        ensure!(complaints.is_empty(), "{}\n{}", entry.example, complaints.join("\n"));
+        ensure!(entry.example.contains(entry.name), "{}: {}", entry.name, entry.example);
     }
     Ok(())
 }

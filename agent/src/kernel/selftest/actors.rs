@@ -82,8 +82,12 @@ impl Actor {
         let pid = match unsafe { libc::fork() } {
             -1 => return Err(io::Error::last_os_error()),
             0 => {
-                // SAFETY: as above; otherwise the child itself would keep the pipe open.
-                unsafe { libc::close(stay_fd) };
+                // SAFETY: as above. Otherwise the child itself would keep the pipe open, and it would
+                // outlive an agent that is killed in the middle of the test.
+                unsafe {
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                    libc::close(stay_fd);
+                }
                 play(go_fd);
                 // SAFETY: as above.
                 unsafe { libc::_exit(126) }
