@@ -1,6 +1,9 @@
 //! What clients ask before they ask for anything: versions and resources.
 
-use super::store::Kind;
+use super::{
+    events::{API_VERSION, GROUP},
+    store::Kind,
+};
 use serde_json::{Value, json};
 
 /// The answer for a path that is not about objects.
@@ -9,7 +12,16 @@ pub(super) fn answer(path: &str) -> Option<Value> {
         "/api" => Some(json!({
             "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [],
         })),
-        "/apis" => Some(json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [] })),
+        "/apis" => Some(json!({
+            "kind": "APIGroupList", "apiVersion": "v1", "groups": [group()],
+        })),
+        "/apis/events.k8s.io" => Some(group()),
+        "/apis/events.k8s.io/v1" => Some(json!({
+            "kind": "APIResourceList",
+            "apiVersion": "v1",
+            "groupVersion": API_VERSION,
+            "resources": resources(Kind::Event).collect::<Vec<_>>(),
+        })),
         "/api/v1" => Some(json!({
             "kind": "APIResourceList",
             "groupVersion": "v1",
@@ -23,6 +35,14 @@ pub(super) fn answer(path: &str) -> Option<Value> {
         "/healthz" | "/livez" | "/readyz" => Some(json!("ok")),
         _ => None,
     }
+}
+
+fn group() -> Value {
+    let version = json!({ "groupVersion": API_VERSION, "version": "v1" });
+    json!({
+        "kind": "APIGroup", "apiVersion": "v1", "name": GROUP,
+        "versions": [version], "preferredVersion": version,
+    })
 }
 
 fn resources(kind: Kind) -> impl Iterator<Item = Value> {

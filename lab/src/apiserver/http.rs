@@ -1,7 +1,7 @@
 //! Requests to answers.
 
 use super::{
-    Fault, discovery,
+    Fault, discovery, events,
     failure::Failure,
     request::{Query, Target, is_true},
     store::{Kind, Store},
@@ -84,6 +84,9 @@ fn as_table(headers: &HeaderMap, query: &Query) -> Option<Include> {
 }
 
 fn watch(shared: Shared, target: &Target, query: &Query, headers: &HeaderMap) -> Answer {
+    if target.newer {
+        return Err(Failure::method("WATCH")); // who watches Events asks core/v1
+    }
     if is_true(query.send_initial_events.as_deref()) {
         // As a real one without the WatchList feature.
         return Err(Failure::invalid(
@@ -111,14 +114,21 @@ fn list(store: &Store, target: &Target, query: &Query, headers: &HeaderMap) -> A
     let selector = query.selector(target)?;
     let (version, objects) = store.list(target.kind);
     let version = version.to_string();
-    let mine: Vec<&Value> =
-        objects.iter().map(AsRef::as_ref).filter(|object| selector.matches(object)).collect();
+    let mine: Vec<&Value> = objects
+        .iter()
+        .map(AsRef::as_ref)
+        // Each API's selectors have its own names.
+        .filter(|object| match target.newer {
+            true => selector.matches(&target.shown(object)),
+            false => selector.matches(object),
+        })
+        .collect();
     Ok(Json(match as_table(headers, query) {
         Some(include) => table::of(target.kind, &mine, &version, include, Timestamp::now()),
         None => json!({
-            "kind": format!("{}List", target.kind.name()), "apiVersion": "v1",
+            "kind": format!("{}List", target.kind.name()), "apiVersion": target.api_version(),
             "metadata": { "resourceVersion": version },
-            "items": mine,
+            "items": mine.into_iter().map(|object| target.shown(object)).collect::<Vec<_>>(),
         }),
     })
     .into_response())
@@ -131,7 +141,7 @@ fn get(store: &Store, target: &Target, name: &str, query: &Query, headers: &Head
             let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
             table::of(target.kind, &[&object], version, include, Timestamp::now())
         }
-        None => Value::clone(&object),
+        None => target.shown(&object),
     })
     .into_response())
 }
@@ -141,17 +151,21 @@ fn create(store: &Store, target: &Target, headers: &HeaderMap, body: &[u8]) -> A
     let Some(namespace) = &target.namespace else {
         return Err(Failure::method("POST"));
     };
-    let made = store.create(target.kind, namespace, parse(body)?)?;
-    Ok((StatusCode::CREATED, Json(made)).into_response())
+    let mut object = parse(body)?;
+    if target.newer {
+        object = events::to_core(object);
+        events::check_new(namespace, &object)?;
+    }
+    let made = store.create(target.kind, namespace, object)?;
+    Ok((StatusCode::CREATED, Json(target.shown(&made))).into_response())
 }
 
 fn replace(store: &Store, target: &Target, name: &str, headers: &HeaderMap, body: &[u8]) -> Answer {
     content_type(headers, &["application/json"])?;
     let new = parse(body)?;
-    let made = store.update(target.kind, namespace(target), name, |object| {
-        change(object, new, target.status)
-    })?;
-    Ok(Json(made).into_response())
+    let made =
+        store.update(target.kind, namespace(target), name, |object| take(target, object, new))?;
+    Ok(Json(target.shown(&made)).into_response())
 }
 
 fn patch(store: &Store, target: &Target, name: &str, headers: &HeaderMap, body: &[u8]) -> Answer {
@@ -162,11 +176,11 @@ fn patch(store: &Store, target: &Target, name: &str, headers: &HeaderMap, body: 
     )?;
     let patch = parse(body)?;
     let made = store.update(target.kind, namespace(target), name, |object| {
-        let mut new = object.clone();
+        let mut new = target.shown(object);
         merge(&mut new, &patch);
-        change(object, new, target.status)
+        take(target, object, new)
     })?;
-    Ok(Json(made).into_response())
+    Ok(Json(target.shown(&made)).into_response())
 }
 
 fn delete(store: &Store, target: &Target, name: &str, query: &Query, body: &[u8]) -> Answer {
@@ -185,6 +199,15 @@ fn delete(store: &Store, target: &Target, name: &str, query: &Query, body: &[u8]
         left
     })
     .into_response())
+}
+
+/// Takes over what came in the form of the request's API.
+fn take(target: &Target, object: &mut Value, mut new: Value) -> Result<(), Failure> {
+    if target.newer {
+        new = events::to_core(new);
+        events::check_change(object, &new)?;
+    }
+    change(object, new, target.status)
 }
 
 /// Takes over what a client may change: everything but the status, or the status alone, and never

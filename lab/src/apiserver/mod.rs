@@ -1,4 +1,5 @@
-//! A small Kubernetes apiserver: namespaces, nodes, pods and events, with get, list, watch, create,
+//! A small Kubernetes apiserver: namespaces, nodes, pods and events (those by both of their APIs,
+//! core/v1 and events.k8s.io/v1), with get, list, watch, create,
 //! update, patch and delete, the real one's resource versions and its deletion arithmetic. Good
 //! enough for kube-rs and for kubectl (get, get -w, describe, delete). Plain HTTP on loopback, no
 //! authentication, everything in memory.
@@ -24,6 +25,7 @@
 
 mod deletion;
 mod discovery;
+mod events;
 mod failure;
 mod http;
 mod request;

@@ -1,6 +1,7 @@
 //! What a request asks for: the path and the query, as values.
 
 use super::{
+    events,
     failure::Failure,
     selector::Selector,
     store::{DeleteOptions, Kind},
@@ -8,7 +9,7 @@ use super::{
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A path below /api/v1.
+/// A path below /api/v1, or below /apis/events.k8s.io/v1.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Target {
     pub(super) kind: Kind,
@@ -17,12 +18,18 @@ pub(super) struct Target {
     pub(super) name: Option<String>,
     /// `/status`, the only one there is.
     pub(super) status: bool,
+    /// An Event as events.k8s.io/v1 has it.
+    pub(super) newer: bool,
 }
 
 impl Target {
     /// `None` for a path that leads nowhere.
     pub(super) fn parse(path: &str) -> Option<Target> {
-        let parts: Vec<&str> = path.strip_prefix("/api/v1/")?.split('/').collect();
+        let (path, newer) = match path.strip_prefix("/api/v1/") {
+            Some(path) => (path, false),
+            None => (path.strip_prefix("/apis/events.k8s.io/v1/")?, true),
+        };
+        let parts: Vec<&str> = path.split('/').collect();
         let (namespace, rest) = match parts.as_slice() {
             ["namespaces", namespace, rest @ ..]
                 if rest.first().is_some_and(|part| *part != "status") =>
@@ -38,13 +45,28 @@ impl Target {
             _ => return None,
         };
         let kind = Kind::ALL.into_iter().find(|kind| kind.resource() == *resource)?;
+        if newer && (kind != Kind::Event || status) {
+            return None;
+        }
         match (kind.is_namespaced(), &namespace) {
             // A name needs its namespace, and what has none is not found in one.
             (true, None) if name.is_some() => None,
             (false, Some(_)) => None,
-            (true, _) => Some(Target { kind, namespace, name, status }),
-            (false, None) => Some(Target { kind, namespace: Some(String::new()), name, status }),
+            (true, _) => Some(Target { kind, namespace, name, status, newer }),
+            (false, None) => {
+                Some(Target { kind, namespace: Some(String::new()), name, status, newer })
+            }
         }
+    }
+
+    /// `apiVersion` of what is asked for.
+    pub(super) fn api_version(&self) -> &'static str {
+        if self.newer { events::API_VERSION } else { "v1" }
+    }
+
+    /// A stored object as it was asked for.
+    pub(super) fn shown(&self, object: &Value) -> Value {
+        if self.newer { events::from_core(object.clone()) } else { object.clone() }
     }
 }
 
@@ -113,7 +135,7 @@ mod tests {
     fn paths() {
         let at = |kind, namespace: Option<&str>, name: Option<&str>, status| {
             let (namespace, name) = (namespace.map(String::from), name.map(String::from));
-            Some(Target { kind, namespace, name, status })
+            Some(Target { kind, namespace, name, status, newer: false })
         };
         for (path, target) in [
             ("/api/v1/pods", at(Kind::Pod, None, None, false)),
@@ -131,6 +153,10 @@ mod tests {
         ] {
             assert_eq!(Target::parse(path), target, "{path}");
         }
+        let newer = "/apis/events.k8s.io/v1/namespaces/a/events/e";
+        let event = at(Kind::Event, Some("a"), Some("e"), false);
+        assert_eq!(Target::parse(newer), event.map(|target| Target { newer: true, ..target }));
+        assert_eq!(Target::parse("/apis/events.k8s.io/v1/namespaces/a/pods"), None);
     }
 
     #[test]

@@ -88,7 +88,7 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Value {
             let about = &object["involvedObject"];
             let about = format!("{}/{}", text(&about["kind"]).to_lowercase(), text(&about["name"]));
             let (class, reason) = (text(&object["type"]), text(&object["reason"]));
-            json!([age, class, reason, about, text(&object["message"])])
+            json!([last_seen(object, now), class, reason, about, text(&object["message"])])
         }
         Kind::Node => {
             let ready = condition(object, "Ready") == Some("True");
@@ -96,6 +96,18 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Value {
         }
         Kind::Namespace => json!([name, text(&object["status"]["phase"]), age]),
     }
+}
+
+/// printEvent's: the series', of old clients the last time, or when it was made.
+fn last_seen(event: &Value, now: Timestamp) -> String {
+    let times = [
+        &event["series"]["lastObservedTime"],
+        &event["lastTimestamp"],
+        &event["firstTimestamp"],
+        &event["eventTime"],
+        &event["metadata"]["creationTimestamp"],
+    ];
+    age(times.into_iter().find(|time| time.is_string()).unwrap_or(&Value::Null), now)
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -205,6 +217,22 @@ mod tests {
             [{ "ready": true, "restartCount": 2 }, { "ready": false, "restartCount": 1 }] });
         assert_eq!(containers(&pod(statuses)), ("1/2".into(), 3));
         assert_eq!(containers(&Value::Null), ("0/0".into(), 0));
+    }
+
+    #[test]
+    fn an_event_was_seen_when_its_series_was() {
+        let now = "2026-11-21T00:10:00Z".parse().unwrap();
+        let at = |minute| json!(format!("2026-11-21T00:0{minute}:00.000000Z"));
+        let mut event = json!({ "metadata": { "creationTimestamp": at(1) } });
+        let mut seen = vec![last_seen(&event, now)];
+        event["eventTime"] = at(2);
+        seen.push(last_seen(&event, now));
+        event["lastTimestamp"] = at(3);
+        seen.push(last_seen(&event, now));
+        event["series"] = json!({ "count": 2, "lastObservedTime": at(4) });
+        seen.push(last_seen(&event, now));
+        assert_eq!(seen, ["9m", "8m", "7m", "6m"]);
+        assert_eq!(last_seen(&Value::Null, now), "<unknown>");
     }
 
     #[test]

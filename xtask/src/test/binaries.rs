@@ -16,8 +16,8 @@ use crate::{
 };
 
 /// The lab's integration tests of what is deployed: alert rules, manifests, dashboards, the agent's
-/// image and its pod.
-const DEPLOYED: [&str; 5] = ["rules", "manifests", "dashboards", "image", "daemonset"];
+/// image and its pod, its Events.
+const DEPLOYED: [&str; 6] = ["rules", "manifests", "dashboards", "image", "daemonset", "events"];
 
 /// One compiled test binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
