@@ -51,6 +51,8 @@ pub struct Options {
     pub host_root: Option<PathBuf>,
     /// `--kubelet-process`; `None`: its default.
     pub kubelet_process: Option<String>,
+    /// `--events`.
+    pub events: bool,
     /// Where its log goes.
     pub log: PathBuf,
 }
@@ -96,6 +98,9 @@ impl Agent {
         }
         if let Some(name) = &options.kubelet_process {
             command.args(["--kubelet-process", name]);
+        }
+        if options.events {
+            command.arg("--events");
         }
         command
             .stdin(Stdio::null())

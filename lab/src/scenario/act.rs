@@ -1,7 +1,10 @@
 //! What is done to a scenario's pod, and to the node under it.
 
 use crate::{controlplane::Disruption, kubelet::Ending};
-use coroner::domain::leak::{Judgement, LeakClass};
+use coroner::{
+    domain::leak::{Judgement, LeakClass},
+    kube::events::Reason,
+};
 use std::time::Duration;
 
 /// One thing that is done, and when.
@@ -27,6 +30,9 @@ pub enum When {
     Housekeeping,
     /// When the agent has told that something of the scenario was left behind.
     Leaked(LeakClass),
+    /// When the apiserver has an Event of the agent for this reason, on the scenario's pod or on the
+    /// node because of it.
+    Told(Reason),
     /// When the agent says that of the judgement of leaks.
     Judged(Judgement),
 }
@@ -131,6 +137,8 @@ pub enum Remnant {
 pub struct AgentFlags {
     /// `--state-dir`.
     pub keeps_state: bool,
+    /// `--events`.
+    pub makes_events: bool,
     /// `--node`, where it is not this one's name.
     pub node: Option<&'static str>,
 }

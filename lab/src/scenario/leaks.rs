@@ -78,7 +78,7 @@ fn by_the_kubelet() -> Vec<Draft> {
 }
 
 /// A scenario without a pod.
-fn nobody(name: &'static str) -> Draft {
+pub(super) fn nobody(name: &'static str) -> Draft {
     runs_on(name, 30).never_ends()
 }
 
@@ -157,7 +157,7 @@ fn by_hand() -> Vec<Draft> {
 
 /// What [`Remnant::RunningSandbox`] is told as: it looks like what a kubelet of this version leaves
 /// when the runtime cannot kill (kubernetes#113145).
-fn running_sandbox() -> ExpectedLeak {
+pub(super) fn running_sandbox() -> ExpectedLeak {
     leak(
         LeakClass::ReadyNoPod,
         LeakCause::PodWorkerGaveUp,

@@ -7,6 +7,7 @@ mod causes;
 mod coverage;
 mod deaths;
 mod draft;
+mod events;
 mod expected;
 mod faults;
 pub mod judge;
@@ -37,7 +38,7 @@ const FINALE: &str = "pod-worker-stuck";
 pub struct Scenario {
     /// Kebab-case, named after what it shows. The pod's name too.
     pub name: &'static str,
-    /// What it belongs to: `deaths`, `causes`, `faults` or `leaks`.
+    /// What it belongs to: `deaths`, `causes`, `faults`, `leaks` or `events`.
     pub group: &'static str,
     /// What it shows, in one sentence.
     pub shows: &'static str,
@@ -99,6 +100,7 @@ pub fn catalogue() -> Vec<Scenario> {
     all.extend(causes::scenarios());
     all.extend(faults::scenarios());
     all.extend(leaks::scenarios());
+    all.extend(events::scenarios());
     all
 }
 

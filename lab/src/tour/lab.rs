@@ -169,6 +169,7 @@ impl Lab {
             state_dir: None,
             host_root: Some(self.host_root.clone()),
             kubelet_process: Some(self.process.clone()),
+            events: false,
             log,
         }
     }
@@ -183,6 +184,15 @@ impl Lab {
 
     pub(crate) fn url(&self) -> String {
         self.apiserver.url()
+    }
+
+    /// Whether the apiserver has an Event for this reason on this pod, or on a node because of it.
+    pub(crate) fn has_event(&self, pod: &str, reason: &str) -> bool {
+        let (_, events) = self.apiserver.store().list(Kind::Event);
+        events.iter().any(|event| {
+            let about = [&event["involvedObject"], &event["related"]];
+            event["reason"] == reason && about.iter().any(|object| object["uid"] == pod)
+        })
     }
 
     /// `kubectl create`.

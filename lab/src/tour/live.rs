@@ -28,6 +28,7 @@ pub(super) async fn observe(
         state_dir: None,
         host_root: None,
         kubelet_process: None,
+        events: false,
         log: work.join(AGENT_LOG),
     })
     .await?;

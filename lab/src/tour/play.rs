@@ -174,6 +174,12 @@ impl<'a> Playing<'a> {
                     let accounts = watcher.map(Watcher::accounts);
                     self.leaked(class, accounts.context("the agent has not started")?).await?;
                 }
+                When::Told(reason) => {
+                    self.happens("the apiserver has the Event", |of| {
+                        Ok(of.lab.has_event(&of.pod.uid, reason.as_str()))
+                    })
+                    .await?;
+                }
                 When::Judged(judgement) => {
                     let mut accounts =
                         watcher.map(Watcher::accounts).context("the agent has not started")?;

@@ -136,6 +136,7 @@ impl Watcher {
         if let Some(node) = flags.node {
             options.node = node.into();
         }
+        options.events = flags.makes_events;
         options.state_dir = flags.keeps_state.then(|| self.state.clone());
         let agent = Agent::start(&options).await?;
         self.told.send_modify(Told::begin_anew);

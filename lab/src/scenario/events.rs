@@ -1,0 +1,44 @@
+//! The group `events`: what an owner of pods is told where he looks. An agent of its own for each: the
+//! rate is a node's, and others would take its share.
+
+use super::{
+    Act, AgentFlags, Remnant, Scenario, When,
+    draft::{SOON, runs_on, signal},
+    leaks::{nobody, running_sandbox},
+    pod::Part,
+};
+use crate::image;
+use coroner::{
+    domain::{
+        observation::{Cause, Verdict},
+        process::SIGKILL,
+    },
+    kube::events::Reason,
+};
+use std::time::Duration;
+
+const WITH_EVENTS: Act =
+    Act::RestartAgent(AgentFlags { keeps_state: false, makes_events: true, node: None });
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    let all = [
+        runs_on("sigterm-ignored-in-restart", 2)
+            .shows("It ignores SIGTERM as its image is changed: the pod lives on, and an Event on it says so.")
+            .runs(Part::new("app", "ignore"))
+            .after(Duration::ZERO, WITH_EVENTS)
+            .after(SOON, Act::ChangeImage { container: "app", image: image::NEXT })
+            .when(When::Told(Reason::SigtermIgnored), Act::Delete { grace: None })
+            .alone()
+            .died_before("app", Cause::Restart, Verdict::Ignored, signal(SIGKILL))
+            .dies("app", Verdict::Ignored, signal(SIGKILL)),
+        nobody("leak-told-on-node")
+            .shows("A sandbox runs whose pod no apiserver knows: an Event on the Node says so.")
+            .after(Duration::ZERO, WITH_EVENTS)
+            .after(Duration::ZERO, Act::Leave(Remnant::RunningSandbox))
+            .when(When::Told(Reason::SandboxLeaked), Act::Wait)
+            .alone()
+            .watched()
+            .leaks(running_sandbox()),
+    ];
+    all.into_iter().map(|draft| draft.finish("events")).collect()
+}
