@@ -41,3 +41,14 @@ fn follow(page: &Page, link: &str) -> Result<(), String> {
     }
     Err("there is no such heading".into())
 }
+
+/// What is documented can be found: each page is reached from the README.
+#[test]
+fn every_page_of_docs_is_linked_from_the_readme() {
+    let readme = Page::read(&pages::root().join("README.md"));
+    for page in pages::all() {
+        let name = page.name();
+        let linked = readme.links.iter().any(|link| *link == name);
+        assert!(linked || !name.starts_with("docs/"), "README.md does not link {name}");
+    }
+}
