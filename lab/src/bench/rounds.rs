@@ -167,7 +167,7 @@ impl Stage<'_> {
                 }
             };
             let status = witness::status(&self.cri, &container).await?;
-            let pid = main_pid(&status).and_then(Pid::from_raw);
+            let pid = main_pid(&status.info).and_then(Pid::from_raw);
             let pid = pid.context("the runtime does not tell its pid")?;
             let process = Arc::new(pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")?);
             // A heart that beats now proves that the number was not somebody else's meanwhile.

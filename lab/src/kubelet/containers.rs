@@ -4,6 +4,7 @@ use super::{
     Shared, cgroup, hook, probe,
     status::{Ended, Observed, Seen},
     translate::{self, PodId},
+    volumes,
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -13,7 +14,11 @@ use k8s_cri::v1::{
     StartContainerRequest, StopPodSandboxRequest,
 };
 use k8s_openapi::api::core::v1::{Container, Pod};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{sync::mpsc, task::JoinHandle};
 
 /// The sandbox and the containers of one pod.
@@ -69,6 +74,7 @@ impl Containers {
         let logs = &self.shared.config.log_root;
         std::fs::create_dir_all(self.pod.log_directory(logs))
             .context("cannot make log directory")?;
+        volumes::make(pod, &self.pod, logs).context("cannot make the pod's volumes")?;
         let seen = Timestamp::now().to_string();
         let config = translate::sandbox(pod, &self.pod, &self.cgroup, logs, &seen, attempt);
         let request =
@@ -93,7 +99,7 @@ impl Containers {
         let services = self.shared.config.apiserver;
         let request = CreateContainerRequest {
             pod_sandbox_id: sandbox,
-            config: Some(translate::container(pod, &self.pod, container, attempt, services)),
+            config: Some(translate::container(pod, &self.pod, container, attempt, logs, services)),
             sandbox_config: Some(config),
         };
         let mut cri = self.shared.cri.clone();
@@ -238,7 +244,7 @@ impl Containers {
         let Some(limit) = limits.and_then(|limits| limits.get("memory")) else { return Ok(()) };
         let bytes = cgroup::bytes(&limit.0)
             .with_context(|| format!("cannot read the memory limit {:?}", limit.0))?;
-        let pid = main_pid(&container_status(&self.shared, id, true).await?)
+        let pid = main_pid(&container_status(&self.shared, id, true).await?.info)
             .with_context(|| format!("the runtime does not tell the pid of {}", container.name))?;
         self.shared.cgroups.limit_memory(&self.cgroup, id, pid, bytes)
     }
@@ -272,8 +278,9 @@ async fn observed(shared: &Shared, id: &str) -> anyhow::Result<Observed> {
     Ok(Observed { id: status.id, image_id: status.image_ref, started_ns: status.started_at, ended })
 }
 
-/// containerd's verbose status: JSON under `info`, with the pid of the container's init.
-pub(crate) fn main_pid(response: &ContainerStatusResponse) -> Option<i32> {
-    let info: serde_json::Value = serde_json::from_str(response.info.get("info")?).ok()?;
+/// containerd's verbose status of a container or a sandbox: JSON under `info`, with the pid of its
+/// init.
+pub(crate) fn main_pid(info: &HashMap<String, String>) -> Option<i32> {
+    let info: serde_json::Value = serde_json::from_str(info.get("info")?).ok()?;
     i32::try_from(info.get("pid")?.as_i64()?).ok().filter(|pid| *pid > 0)
 }

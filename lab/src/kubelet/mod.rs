@@ -4,9 +4,9 @@
 //! decide and are pure; [`stop`], [`hook`], [`probe`], [`worker`](self), [`housekeeping`] and
 //! [`cgroup`] act.
 //!
-//! What it leaves out: images (imported beforehand), volumes other than hostPath, readiness probes
-//! and probes other than exec, networks between pods (of their own they
-//! have an address only), and plain init containers.
+//! What it leaves out: images (imported beforehand), volumes other than hostPath and emptyDir,
+//! readiness probes and probes other than exec, networks between pods (of their own they have an
+//! address only), and plain init containers.
 
 pub mod api;
 pub mod cgroup;
@@ -20,9 +20,11 @@ mod manager;
 pub mod order;
 pub mod probe;
 pub mod restart;
+pub mod security;
 pub mod status;
 pub mod stop;
 pub mod translate;
+mod volumes;
 mod worker;
 
 use api::Api;

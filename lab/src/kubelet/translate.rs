@@ -1,12 +1,13 @@
 //! A pod's spec → what the runtime is asked for, with the kubelet's own labels and annotations
 //! (kuberuntime/labels.go). Pure.
 
+use super::{security, volumes};
 use k8s_cri::v1::{
     ContainerConfig, ContainerMetadata, ImageSpec, KeyValue, LinuxContainerConfig,
-    LinuxContainerSecurityContext, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount,
-    NamespaceMode, NamespaceOption, PodSandboxConfig, PodSandboxMetadata,
+    LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption,
+    PodSandboxConfig, PodSandboxMetadata,
 };
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, PodSpec};
 use sha2::{Digest as _, Sha256};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -163,6 +164,7 @@ pub fn container(
     id: &PodId,
     container: &Container,
     attempt: u32,
+    log_root: &Path,
     services: Option<SocketAddr>,
 ) -> ContainerConfig {
     let mut labels = id.labels();
@@ -180,25 +182,37 @@ pub fn container(
             .env
             .iter()
             .flatten()
-            .map(|var| KeyValue {
-                key: var.name.clone(),
-                value: var.value.clone().unwrap_or_default(),
-            })
+            .map(|var| KeyValue { key: var.name.clone(), value: value_of(var, pod, id) })
             .chain(services.into_iter().flat_map(service_environment))
             .collect(),
         labels,
         annotations: container_annotations(pod, container, attempt),
-        mounts: mounts(pod, container),
+        mounts: volumes::mounts(pod, id, container, log_root),
         log_path: format!("{}/{attempt}.log", container.name),
         linux: Some(LinuxContainerConfig {
-            security_context: Some(LinuxContainerSecurityContext {
-                namespace_options: Some(namespaces(pod)),
-                ..Default::default()
-            }),
+            security_context: Some(security::context(
+                pod.spec.as_ref(),
+                container,
+                namespaces(pod),
+            )),
             ..Default::default()
         }),
         ..Default::default()
     }
+}
+
+/// A variable's own value, or that of the pod's field which it names: of those of the downward API
+/// (kubelet_pods.go, `podFieldSelectorRuntimeValue`) the ones that name something.
+fn value_of(var: &EnvVar, pod: &Pod, id: &PodId) -> String {
+    let field = var.value_from.as_ref().and_then(|from| from.field_ref.as_ref());
+    let named = match field.map(|field| field.field_path.as_str()) {
+        Some("spec.nodeName") => pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
+        Some("metadata.name") => Some(id.name.clone()),
+        Some("metadata.namespace") => Some(id.namespace.clone()),
+        Some("metadata.uid") => Some(id.uid.clone()),
+        _ => None,
+    };
+    named.or_else(|| var.value.clone()).unwrap_or_default()
 }
 
 fn service_environment(apiserver: SocketAddr) -> [KeyValue; 2] {
@@ -249,27 +263,6 @@ fn hash(container: &Container) -> String {
     Sha256::digest(json).iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The container's volume mounts, as far as they are of hostPath volumes: the lab has no others.
-fn mounts(pod: &Pod, container: &Container) -> Vec<Mount> {
-    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    let host_paths: HashMap<&str, &str> = volumes
-        .filter_map(|volume| Some((volume.name.as_str(), volume.host_path.as_ref()?.path.as_str())))
-        .collect();
-    container
-        .volume_mounts
-        .iter()
-        .flatten()
-        .filter_map(|mount| {
-            Some(Mount {
-                container_path: mount.mount_path.clone(),
-                host_path: (*host_paths.get(mount.name.as_str())?).into(),
-                readonly: mount.read_only == Some(true),
-                ..Default::default()
-            })
-        })
-        .collect()
-}
-
 /// Whether the pod has a network namespace of its own.
 pub fn own_network(pod: &Pod) -> bool {
     !asks(pod, |spec| spec.host_network)
@@ -305,8 +298,8 @@ mod tests {
     use super::*;
     use k8s_openapi::{
         api::core::v1::{
-            ExecAction, HostPathVolumeSource, Lifecycle, LifecycleHandler, ResourceRequirements,
-            Volume, VolumeMount,
+            EnvVarSource, ExecAction, Lifecycle, LifecycleHandler, ObjectFieldSelector,
+            ResourceRequirements,
         },
         apimachinery::pkg::api::resource::Quantity,
     };
@@ -368,7 +361,14 @@ mod tests {
     fn the_container_is_annotated_like_the_real_ones() {
         let pod = pod();
         let id = PodId::of(&pod).unwrap();
-        let config = container(&pod, &id, &pod.spec.as_ref().unwrap().containers[0], 0, None);
+        let config = container(
+            &pod,
+            &id,
+            &pod.spec.as_ref().unwrap().containers[0],
+            0,
+            Path::new("/l"),
+            None,
+        );
         let mut keys: Vec<_> = config.annotations.keys().map(String::as_str).collect();
         keys.sort_unstable();
         assert_eq!(
@@ -389,31 +389,6 @@ mod tests {
         assert_eq!(config.annotations["io.kubernetes.container.hash"].len(), 8);
         assert_eq!(config.labels["io.kubernetes.container.name"], "c");
         assert!(config.linux.unwrap().resources.is_none(), "no limits are sent to runc");
-    }
-
-    #[test]
-    fn only_host_paths_are_mounted() {
-        let volume = |name: &str, path: Option<&str>| Volume {
-            name: name.into(),
-            host_path: path
-                .map(|path| HostPathVolumeSource { path: path.into(), ..Default::default() }),
-            ..Default::default()
-        };
-        let mount = |name: &str| VolumeMount {
-            name: name.into(),
-            mount_path: format!("/{name}"),
-            read_only: Some(name == "b"),
-            ..Default::default()
-        };
-        let mut pod = pod();
-        let spec = pod.spec.as_mut().unwrap();
-        let on_host = [volume("a", Some("/x")), volume("b", Some("/y")), volume("c", None)];
-        spec.volumes = Some(on_host.to_vec());
-        spec.containers[0].volume_mounts = Some(["b", "c", "d"].map(mount).to_vec());
-        let mounts = mounts(&pod, &pod.spec.as_ref().unwrap().containers[0]);
-        assert_eq!(mounts.len(), 1, "{mounts:?}");
-        assert_eq!((mounts[0].host_path.as_str(), mounts[0].container_path.as_str()), ("/y", "/b"));
-        assert!(mounts[0].readonly);
     }
 
     #[test]
@@ -447,7 +422,7 @@ mod tests {
         let id = PodId::of(&pod).unwrap();
         let address = "127.0.0.1:6443".parse().unwrap();
         let of_spec = &pod.spec.as_ref().unwrap().containers[0];
-        let config = container(&pod, &id, of_spec, 2, Some(address));
+        let config = container(&pod, &id, of_spec, 2, Path::new("/l"), Some(address));
         assert_eq!(config.metadata.unwrap().attempt, 2);
         assert_eq!(config.log_path, "c/2.log");
         assert_eq!(config.annotations["io.kubernetes.container.restartCount"], "2");
@@ -457,6 +432,21 @@ mod tests {
             environment,
             ["KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=6443"]
         );
+    }
+
+    #[test]
+    fn a_variable_may_name_a_field_of_the_pod() {
+        let mut pod = pod();
+        pod.spec.as_mut().unwrap().node_name = Some("n1".into());
+        let id = PodId::of(&pod).unwrap();
+        let of = |field: &str| {
+            let selector = ObjectFieldSelector { field_path: field.into(), ..Default::default() };
+            let from = EnvVarSource { field_ref: Some(selector), ..Default::default() };
+            let var = EnvVar { value_from: Some(from), ..Default::default() };
+            value_of(&var, &pod, &id)
+        };
+        assert_eq!((of("spec.nodeName"), of("metadata.uid")), ("n1".into(), id.uid.clone()));
+        assert_eq!(of("status.hostIP"), "", "the lab's pods have none");
     }
 
     /// As in recordings/k1.33-containerd1.7/static-and-mirror.
