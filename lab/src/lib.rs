@@ -9,6 +9,7 @@ pub mod containerd;
 pub mod controlplane;
 pub mod image;
 pub mod kubelet;
+pub mod manifest;
 pub mod promql;
 pub mod scenario;
 pub mod tools;

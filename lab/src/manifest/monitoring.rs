@@ -1,0 +1,110 @@
+//! What of the Prometheus Operator's kinds is used here, and nothing else
+//! (<https://prometheus-operator.dev/docs/api-reference/api/>).
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Which pods are scraped, and how.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PodMonitor {
+    api_version: String,
+    kind: String,
+    /// The object's name.
+    pub metadata: ObjectMeta,
+    /// The rest.
+    pub spec: PodMonitorSpec,
+}
+
+/// Which pods are scraped, and how.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PodMonitorSpec {
+    /// The pods, of the object's own namespace.
+    pub selector: LabelSelector,
+    /// Where they are scraped.
+    pub pod_metrics_endpoints: Vec<PodMetricsEndpoint>,
+}
+
+/// Where a pod is scraped.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PodMetricsEndpoint {
+    /// Name of a container's port.
+    pub port: String,
+    /// A metric's own labels are kept where the target has labels of the same names.
+    pub honor_labels: bool,
+    /// What becomes of the target's labels.
+    #[serde(default)]
+    pub relabelings: Vec<Relabeling>,
+}
+
+/// A relabelling: by default, the target label becomes what the source labels hold.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Relabeling {
+    /// What is joined.
+    pub source_labels: Vec<String>,
+    /// What it becomes.
+    pub target_label: String,
+}
+
+/// Groups of rules.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PrometheusRule {
+    api_version: String,
+    kind: String,
+    /// The object's name.
+    pub metadata: ObjectMeta,
+    /// The rest.
+    pub spec: PrometheusRuleSpec,
+}
+
+/// Groups of rules.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrometheusRuleSpec {
+    /// The groups.
+    pub groups: Vec<RuleGroup>,
+}
+
+/// Rules that are evaluated one after the other.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleGroup {
+    /// Its name.
+    pub name: String,
+    /// How often; Prometheus' own interval by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<String>,
+    /// Its rules.
+    pub rules: Vec<Rule>,
+}
+
+/// A rule that alerts or records.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Name of the alert.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alert: Option<String>,
+    /// Name of the series that is recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record: Option<String>,
+    /// The query.
+    pub expr: String,
+    /// How long it must hold before the alert fires.
+    #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
+    pub held_for: Option<String>,
+    /// How long the alert goes on when it holds no more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_firing_for: Option<String>,
+    /// Added to the alert, or to the series.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// What the alert says.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+}
