@@ -1,7 +1,7 @@
 //! The real `coroner run` as a child, and its HTTP API.
 
 use anyhow::{Context as _, anyhow, bail};
-use axum::http::Uri;
+use axum::http::{StatusCode, Uri};
 use coroner::{
     domain::observation::{ContainerDeath, PodTermination},
     leaks::LeakList,
@@ -203,7 +203,8 @@ pub struct Http {
 }
 
 impl Http {
-    fn new(address: SocketAddr) -> Self {
+    /// Of the agent that answers at this address.
+    pub fn new(address: SocketAddr) -> Self {
         Self { address, client: Client::builder(TokioExecutor::new()).build_http() }
     }
 
@@ -225,15 +226,17 @@ impl Http {
         serde_json::from_slice(&body).context("the agent's leaks cannot be read")
     }
 
-    async fn get(&self, path: &str) -> anyhow::Result<axum::body::Bytes> {
+    /// Any page: whether all is well with it, and what it says.
+    pub async fn page(&self, path: &str) -> anyhow::Result<(StatusCode, axum::body::Bytes)> {
         let uri: Uri = format!("http://{}{path}", self.address).parse()?;
         let answer = self.client.get(uri).await?;
         let status = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_ANSWER)
-            .collect()
-            .await
-            .map_err(|error| anyhow!("{path}: {error}"))?
-            .to_bytes();
+        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+        Ok((status, body.map_err(|error| anyhow!("{path}: {error}"))?.to_bytes()))
+    }
+
+    async fn get(&self, path: &str) -> anyhow::Result<axum::body::Bytes> {
+        let (status, body) = self.page(path).await?;
         if !status.is_success() {
             bail!("{path}: {status}: {}", String::from_utf8_lossy(&body).trim());
         }

@@ -239,8 +239,16 @@ impl Containerd {
     /// Imports an archive made by [`crate::image::build`] and waits until the CRI knows the image.
     ///
     /// # Errors
-    /// `ctr` fails, or the image does not appear.
+    /// As [`Containerd::import_as`].
     pub async fn import(&self, archive: &Path) -> Result<()> {
+        self.import_as(archive, &crate::image::NAMES).await
+    }
+
+    /// Imports an archive and waits until the CRI knows the images of these names.
+    ///
+    /// # Errors
+    /// `ctr` fails, or an image does not appear.
+    pub async fn import_as(&self, archive: &Path, names: &[&str]) -> Result<()> {
         let ctr = self.options.containerd.with_file_name("ctr");
         let mut command = tokio::process::Command::new(&ctr);
         command.arg("--address").arg(self.socket()).args([
@@ -271,7 +279,7 @@ impl Containerd {
         let known = async {
             loop {
                 let mut known = true;
-                for name in crate::image::NAMES {
+                for &name in names {
                     let image = ImageSpec { image: name.into(), ..Default::default() };
                     let request = ImageStatusRequest { image: Some(image), verbose: false };
                     let answer = images.image_status(request).await;
@@ -283,9 +291,9 @@ impl Containerd {
                 time::sleep(Duration::from_millis(20)).await;
             }
         };
-        time::timeout(IMAGE_WITHIN, known).await.with_context(|| {
-            format!("the CRI does not learn of {}", crate::image::NAMES.join(", "))
-        })
+        time::timeout(IMAGE_WITHIN, known)
+            .await
+            .with_context(|| format!("the CRI does not learn of {}", names.join(", ")))
     }
 
     /// Kills the daemon, the shims and all containers, and removes cgroups and directories.

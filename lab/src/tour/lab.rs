@@ -17,6 +17,7 @@ use crate::{
         housekeeping::Moment,
         translate::{self, PodId},
     },
+    network::Network,
     scenario::{OTHER_NODE, Remnant},
 };
 use anyhow::{Context as _, bail};
@@ -26,6 +27,7 @@ use k8s_openapi::api::core::v1::{
 };
 use rustix::process::{Pid, Signal};
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -193,6 +195,34 @@ impl Lab {
             let about = [&event["involvedObject"], &event["related"]];
             event["reason"] == reason && about.iter().any(|object| object["uid"] == pod)
         })
+    }
+
+    /// Where the apiserver listens.
+    pub(crate) fn apiserver(&self) -> SocketAddr {
+        self.apiserver.address()
+    }
+
+    /// The node's file system, under a path that lasts as long as the lab.
+    pub(crate) fn host_root(&self) -> &Path {
+        &self.host_root
+    }
+
+    /// Brings another image onto the node.
+    pub(crate) async fn import(&self, archive: &Path, name: &str) -> anyhow::Result<()> {
+        self.containerd.lock().await.import_as(archive, &[name]).await
+    }
+
+    /// The network of a pod; `None`: it has no sandbox yet.
+    pub(crate) async fn network(&self, uid: &str) -> anyhow::Result<Option<Network>> {
+        Network::of_pod(self.hand.cri.clone(), uid).await
+    }
+
+    /// The first process of a pod's container.
+    pub(crate) fn main_pid(&self, id: &PodId, container: &str) -> anyhow::Result<i32> {
+        let pod = self.pod(&id.namespace, &id.name).context("the pod is gone")?;
+        let (group, id) = self.group(&pod, container)?;
+        let first = self.cgroups.processes(&group, &id)?.first().copied();
+        first.context("the container has no process")
     }
 
     /// `kubectl create`.

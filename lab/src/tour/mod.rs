@@ -5,10 +5,10 @@ mod clock;
 pub(crate) mod lab;
 mod leaks;
 mod live;
-mod play;
+pub(crate) mod play;
 mod remnants;
 mod show;
-mod watcher;
+pub(crate) mod watcher;
 
 pub use show::{Screen, list};
 

@@ -38,7 +38,7 @@ const TO_SETTLE: Duration = Duration::from_secs(40);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Plays a scenario and compares what came out of it with what was expected.
-pub(super) async fn from_begin_to_end(
+pub(crate) async fn from_begin_to_end(
     scenario: &Scenario,
     lab: &Lab,
     watcher: &Watcher,
@@ -75,7 +75,7 @@ pub(super) async fn from_begin_to_end(
 }
 
 /// A scenario while it is played.
-pub(super) struct Playing<'a> {
+pub(crate) struct Playing<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) lab: &'a Lab,
     /// As the runtime knows it; of a scenario without one, a pod that is none.

@@ -90,11 +90,17 @@ impl Told {
     }
 }
 
-/// The agent, and what it tells.
-pub(super) struct Watcher {
+/// How our own agent is started.
+struct Own {
     options: agent::Options,
     /// Where an agent that is to keep its state does so.
     state: PathBuf,
+}
+
+/// The agent, and what it tells.
+pub(crate) struct Watcher {
+    /// `None`: it is somebody else's, who started it.
+    own: Option<Own>,
     running: Mutex<Option<(AgentFlags, Agent)>>,
     asked: watch::Sender<Option<Http>>,
     told: watch::Sender<Told>,
@@ -110,14 +116,21 @@ impl Watcher {
             leak_threshold: Some(THRESHOLD),
             ..lab.agent(&binary, log)
         };
-        let (asked, whom) = watch::channel(None);
-        let (told, _) = watch::channel(Told::default());
-        let polling = tokio::spawn(poll(whom, told.clone()));
-        let running = Mutex::default();
-        let state = lab.state();
-        let watcher = Self { options, state, running, asked, told, polling };
+        let watcher = Self::asking(None, Some(Own { options, state: lab.state() }));
         watcher.run(AgentFlags::default()).await?;
         Ok(watcher)
+    }
+
+    /// Asks an agent that somebody else has started.
+    pub(crate) fn onlooker(agent: Http) -> Self {
+        Self::asking(Some(agent), None)
+    }
+
+    fn asking(agent: Option<Http>, own: Option<Own>) -> Self {
+        let (asked, whom) = watch::channel(agent);
+        let (told, _) = watch::channel(Told::default());
+        let polling = tokio::spawn(poll(whom, told.clone()));
+        Self { own, running: Mutex::default(), asked, told, polling }
     }
 
     /// What it tells, as it comes.
@@ -127,17 +140,18 @@ impl Watcher {
 
     /// Stops the agent and starts it with these flags.
     pub(super) async fn run(&self, flags: AgentFlags) -> anyhow::Result<()> {
+        let own = self.own.as_ref().context("this agent is not ours to restart")?;
         let mut running = self.running.lock().await;
         self.asked.send_replace(None);
         if let Some((_, agent)) = running.take() {
             agent.stop().await;
         }
-        let mut options = self.options.clone();
+        let mut options = own.options.clone();
         if let Some(node) = flags.node {
             options.node = node.into();
         }
         options.events = flags.makes_events;
-        options.state_dir = flags.keeps_state.then(|| self.state.clone());
+        options.state_dir = flags.keeps_state.then(|| own.state.clone());
         let agent = Agent::start(&options).await?;
         self.told.send_modify(Told::begin_anew);
         self.asked.send_replace(Some(agent.http()));
@@ -180,7 +194,7 @@ impl Watcher {
     }
 
     /// Stops it.
-    pub(super) async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.polling.abort();
         if let Some((_, agent)) = self.running.into_inner() {
             agent.stop().await;

@@ -1,0 +1,249 @@
+//! coroner as it is deployed: its image, run by the lab's kubelet in the lab's containerd as the pod
+//! that its DaemonSet asks for, with exactly the capabilities, mounts, user, namespaces and arguments
+//! of the manifest. What a cluster would add is added (see [`pod`]); of the manifest one word is
+//! another: the lab's node is a mount namespace on somebody else's machine, whose first process is
+//! not the node's.
+
+mod pod;
+
+use crate::{
+    agent::Http,
+    containerd,
+    kubelet::{security::SECCOMP_PROFILES, translate::PodId},
+    network::Forward,
+    scenario::Scenario,
+    tour::{
+        Outcome, Screen,
+        lab::{self, Lab},
+        play,
+        watcher::Watcher,
+        work_directory,
+    },
+};
+use anyhow::{Context as _, Result, bail, ensure};
+use axum::http::StatusCode;
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// How long anything may take that a node does for a pod before something must be wrong.
+const PATIENCE: Duration = Duration::from_secs(45);
+const LOOK: Duration = Duration::from_millis(50);
+/// In the work directory: what pods are told of the apiserver.
+const CREDENTIALS: &str = "credentials";
+
+/// A node on which the image is.
+pub struct Node {
+    lab: Lab,
+    work: PathBuf,
+}
+
+/// A pod of the DaemonSet whose agent answers.
+pub struct Deployed<'a> {
+    node: &'a Node,
+    id: PodId,
+    probes: pod::Probes,
+    http: Http,
+    // Connections end with these.
+    _in: Forward,
+    _out: Forward,
+}
+
+/// What a probe of the kubelet's would see.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer {
+    /// The probe succeeds.
+    pub ok: bool,
+    /// What was said.
+    pub text: String,
+}
+
+impl Node {
+    /// Brings the lab up and imports the archive of the image of this name.
+    ///
+    /// # Errors
+    /// As [`containerd::Containerd::start`]; or the archive holds no such image.
+    pub async fn start(options: containerd::Options, archive: &Path, image: &str) -> Result<Self> {
+        ensure!(
+            archive.is_file(),
+            "{} is not there: build the image (cargo xtask image)",
+            archive.display()
+        );
+        let work = work_directory(&options.work)?;
+        let options = containerd::Options { work: work.clone(), ..options };
+        let lab = Lab::start(options, Screen::new(true)).await?;
+        let node = Self { lab, work };
+        let credentials = pod::write_credentials(node.lab.kubeconfig(), &node.credentials());
+        match node.lab.import(archive, image).await.and(credentials) {
+            Ok(()) => Ok(node),
+            Err(error) => {
+                node.stop().await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts a seccomp profile where the node's kubelet takes those of the type Localhost from.
+    ///
+    /// # Errors
+    /// It cannot be copied.
+    pub fn install_seccomp_profile(&self, file: &Path, name: &str) -> Result<()> {
+        let profiles = self.lab.host_root().join(SECCOMP_PROFILES.trim_start_matches('/'));
+        std::fs::create_dir_all(&profiles)
+            .and_then(|()| std::fs::copy(file, profiles.join(name)))
+            .with_context(|| format!("cannot copy {} onto the node", file.display()))?;
+        Ok(())
+    }
+
+    fn credentials(&self) -> PathBuf {
+        self.work.join(CREDENTIALS)
+    }
+
+    /// Runs the DaemonSet's pod, until its agent answers.
+    ///
+    /// # Errors
+    /// The pod does not start, or nobody answers at its liveness probe; the error carries what the
+    /// container has logged.
+    pub async fn run(&self, set: &DaemonSet) -> Result<Deployed<'_>> {
+        let probes = pod::probes(set)?;
+        let made = self.lab.create(pod::of(set, &self.lab, &self.credentials())?)?;
+        let id = PodId::of(&made).context("the apiserver gave the pod no UID")?;
+        let network = self.wait(&id, "a sandbox", || self.lab.network(&id.uid)).await?;
+        let out = Forward::out_of_pod(&network, self.lab.apiserver())?;
+        let into = Forward::into_pod(network, probes.port).await?;
+        let http = Http::new(into.address);
+        let deployed = Deployed { node: self, id, probes, http, _in: into, _out: out };
+        let answers = || async {
+            Ok(deployed.probe(&deployed.probes.liveness).await.ok().filter(|answer| answer.ok))
+        };
+        self.wait(&deployed.id, "an answer of the liveness probe", answers).await?;
+        Ok(deployed)
+    }
+
+    /// Waits until there is one, as long as the pod can still come to it.
+    async fn wait<T, F: Future<Output = Result<Option<T>>>>(
+        &self,
+        id: &PodId,
+        what: &str,
+        look: impl Fn() -> F,
+    ) -> Result<T> {
+        let waiting = async {
+            loop {
+                if let Some(found) = look().await? {
+                    return anyhow::Ok(found);
+                }
+                let object = self.lab.pod(&id.namespace, &id.name).context("the pod is gone")?;
+                if let Some(why) = failure(&object) {
+                    bail!("the pod has failed: {why}");
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let waited = tokio::time::timeout(PATIENCE, waiting).await;
+        waited.unwrap_or_else(|_| bail!("waited {PATIENCE:?} in vain for {what}")).with_context(
+            || {
+                let log = id.log_file(self.lab.logs(), pod::CONTAINER);
+                format!("the log of {}:\n{}", id.name, crate::agent::tail(&log, 15))
+            },
+        )
+    }
+
+    /// Takes everything down; what remains is an error.
+    ///
+    /// # Errors
+    /// As [`containerd::Containerd::stop`].
+    pub async fn stop(self) -> Result<()> {
+        let stopped = self.lab.stop().await;
+        let _ = std::fs::remove_file(self.work.join(CREDENTIALS));
+        lab::tidy(&self.work);
+        // Somebody else's files may be in it; then it stays.
+        let _ = std::fs::remove_dir(&self.work);
+        stopped
+    }
+}
+
+/// Why a pod will not come to anything.
+fn failure(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let over = matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
+    let ended = status.container_statuses.iter().flatten().find_map(|container| {
+        let of = |state: Option<&k8s_openapi::api::core::v1::ContainerState>| {
+            state?.terminated.as_ref().map(|end| format!("it ended with {}", end.exit_code))
+        };
+        of(container.state.as_ref()).or_else(|| of(container.last_state.as_ref()))
+    });
+    ended.or_else(|| over.then(|| status.message.clone().unwrap_or_default()))
+}
+
+impl Deployed<'_> {
+    /// What the readiness probe sees.
+    ///
+    /// # Errors
+    /// Nobody answers.
+    pub async fn readiness(&self) -> Result<Answer> {
+        self.probe(&self.probes.readiness).await
+    }
+
+    /// Waits until the readiness probe succeeds.
+    ///
+    /// # Errors
+    /// It does not; the error carries what it said last.
+    pub async fn ready(&self) -> Result<Answer> {
+        let ready = || async { Ok(self.readiness().await.ok().filter(|answer| answer.ok)) };
+        match self.node.wait(&self.id, "readiness", ready).await {
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                let said = self.readiness().await.map(|answer| answer.text);
+                Err(error.context(format!("the readiness probe says {said:?}")))
+            }
+        }
+    }
+
+    /// The metrics, as Prometheus gets them.
+    ///
+    /// # Errors
+    /// Nobody answers.
+    pub async fn metrics(&self) -> Result<String> {
+        self.probe("/metrics").await.map(|answer| answer.text)
+    }
+
+    async fn probe(&self, path: &str) -> Result<Answer> {
+        let (status, body) = self.http.page(path).await?;
+        let text = String::from_utf8_lossy(&body).into_owned();
+        // As the kubelet's prober: anything below 400.
+        Ok(Answer { ok: status < StatusCode::BAD_REQUEST, text })
+    }
+
+    /// The first process of its container, as the host numbers it.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn pid(&self) -> Result<i32> {
+        self.node.lab.main_pid(&self.id, pod::CONTAINER)
+    }
+
+    /// Plays a scenario on the node and compares what this agent says of it with what is expected.
+    pub async fn plays(&self, scenario: &Scenario) -> Outcome {
+        let watcher = Watcher::onlooker(self.http.clone());
+        let outcome = play::from_begin_to_end(scenario, &self.node.lab, &watcher, None).await;
+        watcher.stop().await;
+        outcome
+    }
+
+    /// Deletes the pod, and waits until its object is gone.
+    ///
+    /// # Errors
+    /// It stays.
+    pub async fn end(self) -> Result<()> {
+        let (lab, id) = (&self.node.lab, &self.id);
+        lab.delete(&id.namespace, &id.name, None)?;
+        let gone = async {
+            while lab.pod(&id.namespace, &id.name).is_some() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, gone).await.context("the agent's pod does not end")
+    }
+}
