@@ -12,8 +12,8 @@ use coroner::{
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use std::{
     fs,
-    io::{BufRead, BufReader},
-    net::TcpListener,
+    io::{BufRead, BufReader, Write},
+    net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::{Arc, Mutex},
@@ -144,6 +144,18 @@ fn an_agent_with_an_old_certificate_is_told_to_need_another() {
     let ca = format!("--ca {}", authority.ca());
     let said = ask(&format!("https://localhost:{port}"), &ca).unwrap_err();
     assert!(said.contains("expired") && said.contains("--tls-cert"), "{said}");
+}
+
+#[test]
+fn who_connects_and_says_nothing_keeps_nobody_waiting() {
+    let authority = Authority::new();
+    let port = agent(Some(Certificate::open(authority.sign("localhost", |_| {})).unwrap()));
+    let silent: Vec<TcpStream> =
+        (0..8).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
+    let mut nonsense = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    nonsense.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    ask(&format!("https://localhost:{port}"), &format!("--ca {}", authority.ca())).unwrap();
+    drop(silent);
 }
 
 #[test]

@@ -104,6 +104,8 @@ pub(crate) fn bpf_cargo(workspace: &Workspace, subcommand: &str) -> Result<Comma
         format!("--cfg=bpf_target_arch=\"{}\"", Arch::host()?.rust),
     ];
     flags.extend(mapped_paths(workspace));
+    // The nightly compiles its own `core`, from there.
+    flags.extend(home("RUSTUP_HOME", ".rustup").map(|from| mapped(&from, "/rustup")));
     let mut command = compiler.cargo(subcommand);
     command
         .current_dir(workspace.root())
@@ -165,13 +167,19 @@ fn static_binary(workspace: &Workspace, package: &str, profile: &str) -> Result<
 /// Flags that give the checkout and cargo's folder the same names everywhere: panics and debug
 /// information name source files by them.
 fn mapped_paths(workspace: &Workspace) -> impl Iterator<Item = String> {
-    let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
-    let cargo_home =
-        cargo_home.or_else(|| env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")));
-    [(Some(workspace.root().to_owned()), "/coroner"), (cargo_home, "/cargo")]
+    [(Some(workspace.root().to_owned()), "/coroner"), (home("CARGO_HOME", ".cargo"), "/cargo")]
         .into_iter()
-        .filter_map(|(from, to)| Some((from?, to)))
-        .map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()))
+        .filter_map(|(from, to)| Some(mapped(&from?, to)))
+}
+
+fn mapped(from: &Path, to: &str) -> String {
+    format!("--remap-path-prefix={}={to}", from.display())
+}
+
+/// The folder that `variable` names, or else `below` the user's own.
+fn home(variable: &str, below: &str) -> Option<PathBuf> {
+    let own = || env::var_os("HOME").map(|home| PathBuf::from(home).join(below));
+    env::var_os(variable).map(PathBuf::from).or_else(own)
 }
 
 /// Where the static workload is, once built.
@@ -195,6 +203,15 @@ fn replace_if_changed(from: &Path, to: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_tells_where_the_checkout_is() {
+        let workspace = Workspace::here();
+        let flags: Vec<String> = mapped_paths(&workspace).collect();
+        let wanted = format!("--remap-path-prefix={}=/coroner", workspace.root().display());
+        assert!(flags.contains(&wanted), "{flags:?}");
+        assert!(flags.iter().any(|flag| flag.ends_with("=/cargo")), "{flags:?}");
+    }
 
     #[test]
     fn an_unchanged_object_keeps_its_time() {
