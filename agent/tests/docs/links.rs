@@ -48,7 +48,7 @@ fn every_page_of_docs_is_linked_from_the_readme() {
     let readme = Page::read(&pages::root().join("README.md"));
     for page in pages::all() {
         let name = page.name();
-        let linked = readme.links.iter().any(|link| *link == name);
+        let linked = readme.links.contains(&name);
         assert!(linked || !name.starts_with("docs/"), "README.md does not link {name}");
     }
 }
