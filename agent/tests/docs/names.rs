@@ -84,6 +84,20 @@ fn every_flag_exists() {
     assert!(checked > 20, "{checked} flags");
 }
 
+/// And the other way round: whoever installs the agent finds each flag that it takes.
+#[test]
+fn install_md_has_every_flag_of_run() {
+    let command = Cli::command();
+    let run = command.find_subcommand("run").unwrap();
+    let page = Page::read(&pages::root().join("docs/install.md"));
+    let told: BTreeSet<&str> = page.code().flat_map(flags).collect();
+    for argument in run.get_arguments().chain(command.get_arguments()) {
+        let Some(flag) = argument.get_long() else { continue };
+        let by_itself = ["help", "version"].contains(&flag);
+        assert!(by_itself || told.contains(flag), "--{flag} is not in docs/install.md");
+    }
+}
+
 #[test]
 fn every_variable_exists() {
     let (_, known) = known(&Cli::command());
