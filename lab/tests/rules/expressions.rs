@@ -1,9 +1,14 @@
 //! Every metric, label and value in the rules and in their tests is one of the catalogue's.
 
 use crate::files;
-use anyhow::{Result, ensure};
+use anyhow::{Error, Result, ensure};
 use coroner::metrics::CATALOGUE;
 use coroner_lab::promql::Vocabulary;
+use promql_parser::{
+    parser::{self, AggregateExpr, Expr, LabelModifier},
+    util::{ExprVisitor, walk_expr},
+};
+use std::convert::Infallible;
 
 #[test]
 fn the_rules_ask_for_what_the_agent_has() -> Result<()> {
@@ -44,4 +49,52 @@ fn the_unit_tests_are_of_series_that_the_agent_has() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The agent's pod changes with each rollout: what is by it ends and begins anew.
+#[test]
+fn no_rule_is_by_what_a_rollout_changes() -> Result<()> {
+    for rule in files::rules(&files::rule_paths()?)? {
+        let expression = &rule.expr;
+        let parsed = parser::parse(expression).map_err(Error::msg)?;
+        let mut groupings = Groupings::default();
+        let Ok(_) = walk_expr(&mut groupings, &parsed);
+        ensure!(!groupings.open, "{expression}: say by which labels, without() keeps the rest");
+        for label in ["pod", "instance", "container", "job", "uid"] {
+            let found = groupings.labels.iter().any(|by| by == label);
+            ensure!(!found, "{expression}: {label} changes with each rollout");
+        }
+        let selects_itself = matches!(parsed, Expr::VectorSelector(_));
+        ensure!(!selects_itself, "{expression}: aggregate it");
+    }
+    Ok(())
+}
+
+/// By which labels an expression aggregates.
+#[derive(Default)]
+struct Groupings {
+    labels: Vec<String>,
+    /// Somewhere by all but some.
+    open: bool,
+}
+
+impl ExprVisitor for Groupings {
+    type Error = Infallible;
+
+    fn pre_visit(&mut self, expression: &Expr) -> Result<bool, Infallible> {
+        match expression {
+            Expr::Aggregate(AggregateExpr {
+                modifier: Some(LabelModifier::Include(by)), ..
+            }) => {
+                self.labels.extend(by.labels.iter().cloned());
+            }
+            Expr::Aggregate(AggregateExpr {
+                modifier: Some(LabelModifier::Exclude(_)), ..
+            }) => {
+                self.open = true;
+            }
+            _ => {}
+        }
+        Ok(true)
+    }
 }
