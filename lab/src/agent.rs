@@ -33,6 +33,8 @@ const MAX_ANSWER: usize = 64 << 20;
 pub struct Options {
     /// The binary.
     pub binary: PathBuf,
+    /// `--listen`; `None`: a port that is free.
+    pub listen: Option<SocketAddr>,
     /// `--node`.
     pub node: String,
     /// `--cri`.
@@ -69,7 +71,7 @@ pub struct Agent {
 impl Agent {
     /// Starts it and waits until /readyz says so. The error carries the end of its log.
     pub async fn start(options: &Options) -> anyhow::Result<Self> {
-        let address = free_address()?;
+        let address = options.listen.map_or_else(free_address, Ok)?;
         let log = File::create(&options.log)
             .with_context(|| format!("cannot write {}", options.log.display()))?;
         let mut command = Command::new(&options.binary);
@@ -259,14 +261,14 @@ pub fn tail(file: &Path, lines: usize) -> String {
 
 /// A port that is free now. Somebody may take it before the one whom it is for does, who then says
 /// so.
-pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
+pub fn free_address() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
     Ok(listener.local_addr()?)
 }
 
 /// Has the kernel kill the child when this process dies, however that comes about: nothing of a
 /// tour is left behind by a SIGKILL.
-pub(crate) fn die_with_parent(command: &mut Command) {
+pub fn die_with_parent(command: &mut Command) {
     // SAFETY: prctl is async-signal-safe and touches no memory.
     unsafe {
         command.pre_exec(|| {

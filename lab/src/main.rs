@@ -7,6 +7,7 @@ use coroner_lab::{
 };
 use std::{
     env,
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -133,6 +134,10 @@ struct TourArgs {
     /// Leave the lab and the agent up until Ctrl-C, and say where they are
     #[arg(long, conflicts_with = "cri")]
     keep: bool,
+    /// Where the agent listens, for a Prometheus that is to scrape it [default: a free port of
+    /// 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
     #[command(flatten)]
     files: Files,
     /// Watch a real node instead: its container runtime's socket
@@ -222,6 +227,7 @@ fn tour(args: TourArgs) -> ExitCode {
         json: args.json,
         keep: args.keep,
         agent: args.files.agent(),
+        listen: args.listen,
         lab,
         real,
     };

@@ -162,6 +162,7 @@ impl Lab {
     pub(crate) fn agent(&self, binary: &Path, log: PathBuf) -> agent::Options {
         agent::Options {
             binary: binary.into(),
+            listen: None,
             node: self.node().into(),
             cri: self.cri(),
             kubeconfig: self.kubeconfig().into(),

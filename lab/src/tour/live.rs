@@ -19,6 +19,7 @@ pub(super) async fn observe(
     screen.step(&format!("starting the agent on node {}", node.node));
     let mut agent = Agent::start(&agent::Options {
         binary: options.agent.clone(),
+        listen: options.listen,
         node: node.node.clone(),
         cri: node.cri.clone(),
         kubeconfig: node.kubeconfig.clone(),

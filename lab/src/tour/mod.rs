@@ -27,6 +27,7 @@ use play::Playing;
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -44,6 +45,8 @@ pub struct Options {
     pub keep: bool,
     /// The agent's binary.
     pub agent: PathBuf,
+    /// Where the agent listens; `None`: a port that is free.
+    pub listen: Option<SocketAddr>,
     /// What the lab is made of, and where it keeps its files.
     pub lab: containerd::Options,
     /// A real node instead of the lab.
@@ -187,7 +190,7 @@ impl Stage {
         }
         screen.step("starting the agent");
         let log = options.lab.work.join(AGENT_LOG);
-        let watcher = Watcher::start(lab, options.agent.clone(), log).await?;
+        let watcher = Watcher::start(lab, options.agent.clone(), options.listen, log).await?;
         let watcher = &*self.watcher.insert(watcher);
         let ready = watcher.of_agent(|agent| agent.ready_after()).await?;
         screen.step(&format!("the agent is ready after {:.2} s", ready.as_secs_f64()));

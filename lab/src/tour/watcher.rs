@@ -15,6 +15,7 @@ use coroner::{
 };
 use std::{
     collections::{BTreeMap, HashMap},
+    net::SocketAddr,
     path::PathBuf,
     time::Duration,
 };
@@ -109,8 +110,14 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     /// Starts the agent for the lab's node, and asks it from then on.
-    pub(super) async fn start(lab: &Lab, binary: PathBuf, log: PathBuf) -> anyhow::Result<Self> {
+    pub(super) async fn start(
+        lab: &Lab,
+        binary: PathBuf,
+        listen: Option<SocketAddr>,
+        log: PathBuf,
+    ) -> anyhow::Result<Self> {
         let options = agent::Options {
+            listen,
             // What it knows must be newer than what it takes to conclude something from it.
             cri_idle: Some(THRESHOLD / 4),
             leak_threshold: Some(THRESHOLD),
