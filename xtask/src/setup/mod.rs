@@ -2,6 +2,7 @@
 
 mod apt;
 mod needs;
+mod python;
 mod releases;
 
 use std::{
@@ -15,6 +16,7 @@ use anyhow::{Context as _, Result, bail};
 pub(crate) use self::{
     apt::Apt,
     needs::{BUILD, DEPLOY, LAB, LINT, Need, Plan, VERSIONS, VM},
+    python::python,
     releases::{KUBECTL, PROMETHEUS, PROMTOOL},
 };
 use crate::{
@@ -51,6 +53,9 @@ pub(crate) fn ensure(workspace: &Workspace, needs: &[Need], list_only: bool) -> 
     if plan.cargo.contains(&Need::BpfLinker) {
         install_bpf_linker(workspace)?;
     }
+    if !plan.python.is_empty() {
+        python::install(workspace)?;
+    }
     for need in missing {
         if !need.present(workspace) {
             bail!(
@@ -83,6 +88,9 @@ fn announce(plan: &Plan, list_only: bool) {
     }
     for need in &plan.cargo {
         note(&format!("{verb} with cargo (into {folder}):\n  {}", need.title()));
+    }
+    for need in &plan.python {
+        note(&format!("{verb} from PyPI (into {folder}):\n  {}", need.title()));
     }
     if !plan.by_hand.is_empty() {
         note("missing, and not mine to install:");

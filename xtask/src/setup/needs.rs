@@ -1,6 +1,9 @@
 //! What each command needs, which of it is missing, and who brings it. Pure, save for [`Need::present`].
 
-use super::releases::{CONTAINERDS, KUBECTL, PROMETHEUS, PROMTOOL, Release};
+use super::{
+    python,
+    releases::{CONTAINERDS, KUBECTL, PROMETHEUS, PROMTOOL, Release},
+};
 use crate::{
     host,
     toolchain::{self, BPF_LINKER, BpfCompiler},
@@ -28,6 +31,8 @@ pub(crate) enum Need {
     Qemu,
     /// The user space of that machine.
     Busybox,
+    /// Grafana's own schemas, of which dashboards must be.
+    GrafanaSchemas,
     /// `cargo fmt`.
     Rustfmt,
     /// `cargo clippy`.
@@ -45,8 +50,12 @@ pub(crate) const VERSIONS: &[Need] = &[
     Need::Release(&CONTAINERDS[2]),
 ];
 /// To test what is deployed, beyond the lab.
-pub(crate) const DEPLOY: &[Need] =
-    &[Need::Release(&PROMTOOL), Need::Release(&PROMETHEUS), Need::Release(&KUBECTL)];
+pub(crate) const DEPLOY: &[Need] = &[
+    Need::Release(&PROMTOOL),
+    Need::Release(&PROMETHEUS),
+    Need::Release(&KUBECTL),
+    Need::GrafanaSchemas,
+];
 /// To boot a foreign kernel, beyond the build.
 pub(crate) const VM: &[Need] = &[Need::Qemu, Need::Busybox];
 /// To lint.
@@ -69,6 +78,7 @@ impl Need {
             Self::Runc => own("runc"),
             Self::Qemu => own("qemu-system-x86_64"),
             Self::Busybox => own("busybox"),
+            Self::GrafanaSchemas => python::present(workspace),
             Self::Rustfmt => host::find_program("cargo-fmt").is_some(),
             Self::Clippy => host::find_program("cargo-clippy").is_some(),
         }
@@ -86,6 +96,7 @@ impl Need {
             Self::Runc => "runc".to_owned(),
             Self::Qemu => "QEMU".to_owned(),
             Self::Busybox => "busybox, static".to_owned(),
+            Self::GrafanaSchemas => "grafana-foundation-sdk".to_owned(),
             Self::Rustfmt => "rustfmt".to_owned(),
             Self::Clippy => "clippy".to_owned(),
         }
@@ -103,7 +114,11 @@ impl Need {
             Self::Runc => &[&["runc"]],
             Self::Qemu => &[&["qemu-system-x86"]],
             Self::Busybox => &[&["busybox-static"]],
-            Self::Release(_) | Self::BpfLinker | Self::Rustfmt | Self::Clippy => &[],
+            Self::Release(_)
+            | Self::BpfLinker
+            | Self::GrafanaSchemas
+            | Self::Rustfmt
+            | Self::Clippy => &[],
         }
     }
 
@@ -123,7 +138,11 @@ impl Need {
             Self::Runc => &[("usr/sbin/runc", "runc")],
             Self::Qemu => &[("usr/bin/qemu-system-x86_64", "qemu-system-x86_64")],
             Self::Busybox => &[("bin/busybox", "busybox"), ("usr/bin/busybox", "busybox")],
-            Self::Release(_) | Self::BpfLinker | Self::Rustfmt | Self::Clippy => &[],
+            Self::Release(_)
+            | Self::BpfLinker
+            | Self::GrafanaSchemas
+            | Self::Rustfmt
+            | Self::Clippy => &[],
         }
     }
 
@@ -143,6 +162,10 @@ impl Need {
             Self::Runc => "the package runc",
             Self::Qemu => "the package with qemu-system-x86_64 (qemu-system-x86)",
             Self::Busybox => "the package busybox-static",
+            Self::GrafanaSchemas => {
+                "python3 -m venv target/tools/python && target/tools/python/bin/pip install \
+                 --requirement dashboards/requirements.txt"
+            }
             Self::Rustfmt => "rustup component add rustfmt",
             Self::Clippy => "rustup component add clippy",
         };
@@ -159,6 +182,8 @@ pub(crate) struct Plan {
     pub(crate) suites: Vec<&'static Release>,
     /// From crates.io, into the project's own folder.
     pub(crate) cargo: Vec<Need>,
+    /// From PyPI, into the project's own folder.
+    pub(crate) python: Vec<Need>,
     /// By the person at the keyboard.
     pub(crate) by_hand: Vec<Need>,
 }
@@ -170,6 +195,7 @@ impl Plan {
         for need in missing {
             match need {
                 Need::BpfLinker => plan.cargo.push(*need),
+                Need::GrafanaSchemas => plan.python.push(*need),
                 Need::Rustfmt | Need::Clippy => plan.by_hand.push(*need),
                 Need::Release(release) if apt => plan.suites.push(release),
                 _ if apt => plan.apt.push(*need),
@@ -191,13 +217,15 @@ mod tests {
 
     #[test]
     fn a_debian_brings_all_but_rustup_s_components() {
-        let plan = Plan::of(&[Need::Protoc, Need::BpfLinker, Need::Clippy], true);
+        let needs = [Need::Protoc, Need::BpfLinker, Need::GrafanaSchemas, Need::Clippy];
+        let plan = Plan::of(&needs, true);
         assert_eq!(
             plan,
             Plan {
                 apt: vec![Need::Protoc],
                 suites: vec![],
                 cargo: vec![Need::BpfLinker],
+                python: vec![Need::GrafanaSchemas],
                 by_hand: vec![Need::Clippy],
             }
         );
@@ -208,9 +236,11 @@ mod tests {
         for needs in [VERSIONS, DEPLOY] {
             let plan = Plan::of(needs, true);
             assert!(plan.apt.is_empty() && plan.by_hand.is_empty());
+            let of_suites = |need: &&Need| matches!(need, Need::Release(_));
+            let expected: Vec<Need> = needs.iter().filter(of_suites).copied().collect();
             let suites: Vec<_> = plan.suites.into_iter().map(Need::Release).collect();
-            assert_eq!(suites, needs);
-            assert_eq!(Plan::of(needs, false).by_hand, needs);
+            assert_eq!(suites, expected);
+            assert_eq!(Plan::of(needs, false).by_hand, expected);
         }
     }
 

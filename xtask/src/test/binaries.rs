@@ -121,6 +121,7 @@ impl TestBinary {
                 // A test says by itself what to do where its tool is missing.
                 command.envs(release.find(workspace).map(|program| (variable, program)));
             }
+            command.env("CORONER_PYTHON", setup::python(workspace));
         }
         let title = format!("{}: {}", self.package, self.name);
         let output = capture(&title, &mut command)
