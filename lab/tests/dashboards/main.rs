@@ -1,0 +1,10 @@
+//! The Grafana dashboards: Grafana's own schemas know every field of them, they name only metrics
+//! that there are, and every query of every panel gives what it should, asked of a real Prometheus
+//! that has scraped the real agent. Needs root, and what `cargo xtask setup` and `cargo xtask build`
+//! bring.
+
+mod model;
+mod prometheus;
+mod quiet;
+mod run;
+mod structure;

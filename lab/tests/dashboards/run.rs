@@ -1,0 +1,271 @@
+//! Every query of every panel, asked of a real Prometheus that has scraped the real agent while real
+//! pods died in the lab.
+
+use crate::{
+    model::{Dashboard, Substitution, dashboards, label_values},
+    prometheus::{JOB, Prometheus, SCRAPE, Series, now},
+    quiet::{NEEDS, QUIET},
+};
+use anyhow::Context as _;
+use coroner_lab::agent::free_address;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+/// Few and quick, and together they contain every event that a panel shows.
+const SCENARIOS: [&str; 14] = [
+    // Verdicts, findings and causes.
+    "handles-sigterm",
+    "sigterm-ignored",
+    "prestop-exhausts-grace",
+    "slower-than-grace",
+    "shared-pid-namespace",
+    "children-not-signalled",
+    "crash",
+    "job-completes",
+    "force-delete",
+    // What is left behind: a sandbox, addresses, an orphan, pods that are stuck.
+    "ready-orphan",
+    "netns-kept-open",
+    "orphan-pod-cgroup",
+    "stuck-by-finalizer",
+    "stuck-by-process",
+];
+/// A source that fails: the runtime is killed, judging is suspended, the agent is not ready.
+const FAILING: &str = "pod-worker-stuck";
+
+fn prometheus() -> PathBuf {
+    let tools = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/tools");
+    let ours = || tools.join("prometheus-sid/usr/bin/prometheus");
+    let program = std::env::var_os("CORONER_PROMETHEUS").map_or_else(ours, PathBuf::from);
+    assert!(
+        program.is_file(),
+        "{} is not there: `cargo xtask setup` brings Prometheus, or name one in CORONER_PROMETHEUS",
+        program.display()
+    );
+    program
+}
+
+/// Where `cargo xtask build` puts the binary, unless the environment names another.
+fn binary(variable: &str, path: &str) -> PathBuf {
+    let target = PathBuf::from(env!("CARGO_BIN_EXE_coroner-lab"))
+        .parent()
+        .and_then(Path::parent)
+        .map_or_else(PathBuf::new, PathBuf::from);
+    let binary = std::env::var_os(variable).map_or_else(|| target.join(path), PathBuf::from);
+    assert!(
+        binary.is_file(),
+        "{} is not there: run `cargo xtask build`, or name it with {variable}",
+        binary.display()
+    );
+    binary
+}
+
+/// Plays the scenarios with the agent listening there; gives what was said on the way.
+async fn play(agent: SocketAddr, work: &Path) -> anyhow::Result<String> {
+    let workload = format!("static/{}-unknown-linux-gnu/release/workload", std::env::consts::ARCH);
+    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_coroner-lab"))
+        .args(["tour", "--json", "--listen", &agent.to_string()])
+        .args(SCENARIOS.iter().chain([&FAILING]).flat_map(|name| ["--scenario", name]))
+        .arg("--work")
+        .arg(work.join("lab"))
+        .arg("--agent")
+        .arg(binary("CORONER_LAB_AGENT", "debug/coroner"))
+        .arg("--workload")
+        .arg(binary("CORONER_LAB_WORKLOAD", &workload))
+        // Its environment is the agent's: that it records shows, too.
+        .env("CORONER_RECORD", work.join("recording"))
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    anyhow::ensure!(output.status.success(), "the tour went wrong: {}\n{said}", output.status);
+    Ok(said)
+}
+
+/// What has become of a query.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Told {
+    /// No point that is a number.
+    Nothing,
+    /// Zero all the time.
+    Zero,
+    /// Something has happened.
+    Something,
+}
+
+impl Told {
+    fn of(series: &[Series]) -> Self {
+        let mut numbers = series.iter().flat_map(Series::values).filter(|value| value.is_finite());
+        let first = numbers.next();
+        if first.into_iter().chain(numbers).any(|value| value != 0.0) {
+            Self::Something
+        } else {
+            first.map_or(Self::Nothing, |_| Self::Zero)
+        }
+    }
+}
+
+/// A run of the lab, and the Prometheus that has seen it.
+struct Run {
+    prometheus: Prometheus,
+    time: (f64, f64),
+    said: String,
+}
+
+impl Run {
+    async fn of(work: &Path) -> anyhow::Result<Self> {
+        let agent = free_address()?;
+        let prometheus = Prometheus::start(&prometheus(), work, agent).await?;
+        // What does not answer, as the agent does not yet, is seen too.
+        prometheus.has_scraped().await?;
+        let begin = now();
+        let said = play(agent, work).await?;
+        Ok(Self { prometheus, time: (begin, now()), said })
+    }
+
+    /// As Grafana would show the whole run, point by point.
+    fn substitution(&self) -> Substitution {
+        let range = (self.time.1 - self.time.0).ceil() as u64;
+        Substitution::new(range, 1, SCRAPE)
+            .with("$node", ".*")
+            .with("$namespace", ".*")
+            .with("$job", JOB)
+    }
+
+    async fn ask(&self, query: &str) -> anyhow::Result<Vec<Series>> {
+        self.prometheus.series(query, self.time).await.with_context(|| query.to_owned())
+    }
+
+    /// Whether the machine could not play this scenario.
+    fn left_out(&self, scenario: &str) -> bool {
+        self.said.contains(&format!("leaving out {scenario}: no v1 freezer"))
+    }
+
+    /// The greatest value of each series, by one of its labels.
+    async fn greatest(&self, query: &str, label: &str) -> anyhow::Result<BTreeMap<String, f64>> {
+        let series = self.ask(query).await?;
+        let greatest = |one: &Series| one.values().fold(f64::NEG_INFINITY, f64::max);
+        Ok(series
+            .iter()
+            .map(|one| (one.labels.get(label).cloned().unwrap_or_default(), greatest(one)))
+            .collect())
+    }
+}
+
+#[tokio::test]
+async fn every_query_tells_of_its_event_in_a_run_that_contains_it() -> anyhow::Result<()> {
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "the lab needs root: run this test with sudo, or leave it out (cargo xtask test unit)"
+    );
+    let work = tempfile::tempdir()?;
+    let run = Run::of(work.path()).await?;
+    let dashboards = dashboards();
+    let mut wrong = Vec::new();
+    wrong.extend(queries(&run, &dashboards).await?);
+    wrong.extend(variables(&run, &dashboards).await?);
+    wrong.extend(labels(&run).await?);
+    wrong.extend(first_deaths(&run, &dashboards).await?);
+    assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), run.said);
+    Ok(())
+}
+
+/// Every query gives data; those that are listed as quiet give zero, and no others.
+async fn queries(run: &Run, dashboards: &[Dashboard]) -> anyhow::Result<Vec<String>> {
+    let quiet: BTreeMap<&str, &str> = QUIET
+        .iter()
+        .copied()
+        .chain(NEEDS.iter().copied().filter(|(_, scenario)| run.left_out(scenario)))
+        .collect();
+    let mut wrong = Vec::new();
+    let mut asked = BTreeSet::new();
+    for query in dashboards.iter().flat_map(Dashboard::queries) {
+        let name = query.name();
+        let series = run.ask(&run.substitution().apply(query.expression())).await?;
+        let (told, reason) = (Told::of(&series), quiet.get(name.as_str()));
+        match (told, reason) {
+            (Told::Something, None) | (Told::Zero, Some(_)) => {}
+            (Told::Something, Some(reason)) => {
+                wrong.push(format!(
+                    "{name}: tells something; it is listed as quiet, for it {reason}"
+                ));
+            }
+            (Told::Zero, None) => wrong.push(format!("{name}: nothing has happened")),
+            (Told::Nothing, _) => {
+                wrong.push(format!("{name}: no data ({} series)", series.len()));
+            }
+        }
+        asked.insert(name);
+    }
+    let known = QUIET.iter().chain(NEEDS).map(|(name, _)| name);
+    wrong.extend(
+        known.filter(|name| !asked.contains(**name)).map(|name| format!("{name}: no such query")),
+    );
+    Ok(wrong)
+}
+
+/// Every variable has the values that there are, and is told from what the target is called.
+async fn variables(run: &Run, dashboards: &[Dashboard]) -> anyhow::Result<Vec<String>> {
+    let expected = BTreeMap::from([("node", "n1"), ("namespace", "lab"), ("job", JOB)]);
+    let mut wrong = Vec::new();
+    for dashboard in dashboards {
+        for (name, variable) in dashboard.variables() {
+            let Some((metric, label)) = label_values(variable) else { continue };
+            let values = run.prometheus.label_values(metric, label).await?;
+            if values.iter().map(String::as_str).ne(expected.get(name).copied()) {
+                wrong.push(format!("{}: ${name} has the values {values:?}", dashboard.name));
+            }
+        }
+    }
+    Ok(wrong)
+}
+
+/// Where target and metric have a label of the same name, the metric's is kept; the node is always
+/// the target's.
+async fn labels(run: &Run) -> anyhow::Result<Vec<String>> {
+    let expected = [
+        ("coroner_container_deaths_total", "namespace", "lab"),
+        ("coroner_container_deaths_total", "pod", "coroner-abc"),
+        ("coroner_leaked_sandbox_created_timestamp_seconds", "namespace", "lab"),
+        (
+            "coroner_leaked_sandbox_created_timestamp_seconds{cause=\"cni_delete_failing\"}",
+            "pod",
+            "netns-kept-open",
+        ),
+        ("coroner_pods_terminating", "namespace", "coroner"),
+        ("coroner_pods_terminating", "pod", "coroner-abc"),
+    ];
+    let mut wrong = Vec::new();
+    for (metric, label, value) in expected {
+        let series = run.ask(metric).await?;
+        let as_expected = |one: &Series| {
+            let of = |label| one.labels.get(label).map(String::as_str);
+            of(label) == Some(value) && of("node") == Some("n1")
+        };
+        if series.is_empty() || !series.iter().all(as_expected) {
+            wrong.push(format!("{metric}: {label} is not {value}: {series:#?}"));
+        }
+    }
+    Ok(wrong)
+}
+
+/// A counter that is born with its first death has no increase: the panels count that death, too.
+async fn first_deaths(run: &Run, dashboards: &[Dashboard]) -> anyhow::Result<Vec<String>> {
+    const PANEL: &str = "terminations / Verdicts in this time range / A";
+    let truth = "sum by (verdict) (coroner_container_deaths_total)";
+    let query = dashboards
+        .iter()
+        .flat_map(Dashboard::queries)
+        .find(|query| query.name() == PANEL)
+        .with_context(|| format!("no {PANEL}"))?;
+    let shown = run.greatest(&run.substitution().apply(query.expression()), "verdict").await?;
+    let truth = run.greatest(truth, "verdict").await?;
+    let graceful = truth.get("graceful").is_some_and(|count| *count > 1.0);
+    let same = shown == truth && graceful && truth.values().any(|count| *count == 1.0);
+    Ok(if same { Vec::new() } else { vec![format!("{PANEL}: {shown:?}, but it is {truth:?}")] })
+}
