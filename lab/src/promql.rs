@@ -16,10 +16,11 @@ pub const TARGET_LABELS: [&str; 7] =
     ["namespace", "pod", "node", "job", "container", "instance", "cluster"];
 
 /// Of Prometheus' own making, or of the agent's process (the prometheus crate's).
-const FOREIGN: [&str; 10] = [
+const FOREIGN: [&str; 11] = [
     "up",
     "ALERTS",
     "scrape_duration_seconds",
+    "scrape_samples_scraped",
     "process_cpu_seconds_total",
     "process_max_fds",
     "process_open_fds",

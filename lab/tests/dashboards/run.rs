@@ -7,7 +7,7 @@ use crate::{
     quiet::{NEEDS, QUIET},
 };
 use anyhow::Context as _;
-use coroner_lab::agent::free_address;
+use coroner_lab::{agent::free_address, tools::Tool};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
@@ -36,18 +36,6 @@ const SCENARIOS: [&str; 14] = [
 ];
 /// A source that fails: the runtime is killed, judging is suspended, the agent is not ready.
 const FAILING: &str = "pod-worker-stuck";
-
-fn prometheus() -> PathBuf {
-    let tools = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/tools");
-    let ours = || tools.join("prometheus-sid/usr/bin/prometheus");
-    let program = std::env::var_os("CORONER_PROMETHEUS").map_or_else(ours, PathBuf::from);
-    assert!(
-        program.is_file(),
-        "{} is not there: `cargo xtask setup` brings Prometheus, or name one in CORONER_PROMETHEUS",
-        program.display()
-    );
-    program
-}
 
 /// Where `cargo xtask build` puts the binary, unless the environment names another.
 fn binary(variable: &str, path: &str) -> PathBuf {
@@ -120,7 +108,7 @@ struct Run {
 impl Run {
     async fn of(work: &Path) -> anyhow::Result<Self> {
         let agent = free_address()?;
-        let prometheus = Prometheus::start(&prometheus(), work, agent).await?;
+        let prometheus = Prometheus::start(&Tool::Prometheus.find()?, work, agent).await?;
         // What does not answer, as the agent does not yet, is seen too.
         prometheus.has_scraped().await?;
         let begin = now();
