@@ -3,6 +3,7 @@
 //! that has scraped the real agent. Needs root, and what `cargo xtask setup` and `cargo xtask build`
 //! bring.
 
+mod configmaps;
 mod expressions;
 mod model;
 mod prometheus;
