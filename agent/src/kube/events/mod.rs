@@ -141,9 +141,9 @@ struct Waiting {
     since: Instant,
 }
 
-/// The last failure that was logged.
+/// The last failure that was logged. Not its words: those of a refusal name namespace and object.
 struct Trouble {
-    what: String,
+    refused: bool,
     logged: Instant,
 }
 
@@ -280,10 +280,10 @@ impl Publisher {
                     info!("Events can be sent again");
                 }
             }
-            Outcome::Refused(why) => self.complain(why),
+            Outcome::Refused(why) => self.complain(true, why),
             Outcome::Pointless(why) => debug!(why, reason = %note.reason, "an Event is pointless"),
             Outcome::Away(why) => {
-                self.complain(why);
+                self.complain(false, why);
                 let pause = self.backoff.next().unwrap_or(self.pace.max_pause);
                 self.not_before = Some(Instant::now() + pause);
                 self.queue.push_front(Waiting { note, since });
@@ -303,13 +303,14 @@ impl Publisher {
     }
 
     /// Logs what is new, and from time to time what lasts.
-    fn complain(&mut self, what: &str) {
+    fn complain(&mut self, refused: bool, what: &str) {
         let now = Instant::now();
-        let again =
-            |t: &Trouble| t.what != what || now.duration_since(t.logged) >= self.pace.log_every;
+        let again = |t: &Trouble| {
+            t.refused != refused || now.duration_since(t.logged) >= self.pace.log_every
+        };
         if self.trouble.as_ref().is_none_or(again) {
             warn!(error = what, "Events cannot be sent (--events)");
-            self.trouble = Some(Trouble { what: what.to_owned(), logged: now });
+            self.trouble = Some(Trouble { refused, logged: now });
         } else {
             debug!(error = what, "Events still cannot be sent");
         }

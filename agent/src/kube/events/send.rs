@@ -111,8 +111,13 @@ impl Sender {
 }
 
 fn recorder(client: Client, node: &str) -> Recorder {
-    let instance = node.get(..MAX_INSTANCE).unwrap_or(node).to_owned();
-    Recorder::new(client, Reporter { controller: CONTROLLER.into(), instance: Some(instance) })
+    let instance = Some(instance(node).to_owned());
+    Recorder::new(client, Reporter { controller: CONTROLLER.into(), instance })
+}
+
+/// A node's name is ASCII, but may be longer than is taken.
+fn instance(node: &str) -> &str {
+    node.get(..MAX_INSTANCE).unwrap_or(node)
 }
 
 /// `None`: what the runtime says cannot be a pod's name, and must not become part of a path.
@@ -129,19 +134,19 @@ fn pod_reference(pod: &PodRef, field: Option<String>) -> Option<ObjectReference>
 }
 
 fn outcome(result: kube::Result<()>) -> Outcome {
-    let error = match result {
-        Ok(()) => return Outcome::Sent,
-        Err(error) => error,
-    };
-    match &error {
-        kube::Error::Api(status) if status.code == 429 || status.code >= 500 => {
-            Outcome::Away(describe(&error, None, RIGHT))
-        }
-        kube::Error::Api(status) if is_about_the_namespace(status) => {
-            Outcome::Pointless(status.message.clone())
-        }
-        kube::Error::Api(status) => Outcome::Refused(describe(&error, Some(status.code), RIGHT)),
-        _ => Outcome::Away(describe(&error, None, RIGHT)),
+    match result {
+        Ok(()) => Outcome::Sent,
+        Err(kube::Error::Api(status)) => refusal(&status),
+        Err(error) => Outcome::Away(describe(&error, None, RIGHT)),
+    }
+}
+
+fn refusal(status: &Status) -> Outcome {
+    let why = describe(status, Some(status.code), RIGHT);
+    match status.code {
+        429 | 500.. => Outcome::Away(why),
+        _ if is_about_the_namespace(status) => Outcome::Pointless(why),
+        _ => Outcome::Refused(why),
     }
 }
 
@@ -156,4 +161,55 @@ fn is_about_the_namespace(status: &Status) -> bool {
         of.causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
             || status.code == 404 && of.kind == "namespaces"
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(code: u16, details: &str) -> Status {
+        let text = format!(
+            r#"{{"code": {code}, "message": "so says the apiserver", "details": {details}}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn only_what_may_pass_is_tried_again() {
+        let terminating = r#"{"kind": "events", "causes": [{"reason": "NamespaceTerminating"}]}"#;
+        for (code, details, wanted) in [
+            (401, "{}", "refused"),
+            (403, "{}", "refused"),
+            (403, terminating, "pointless"),
+            (404, r#"{"kind": "namespaces"}"#, "pointless"),
+            (404, "{}", "refused"), // an apiserver without this API
+            (422, "{}", "refused"),
+            (429, "{}", "away"),
+            (500, "{}", "away"),
+            (503, "{}", "away"),
+        ] {
+            let (got, why) = match refusal(&status(code, details)) {
+                Outcome::Sent => ("sent", String::new()),
+                Outcome::Refused(why) => ("refused", why),
+                Outcome::Pointless(why) => ("pointless", why),
+                Outcome::Away(why) => ("away", why),
+            };
+            assert_eq!(got, wanted, "{code} {details}");
+            assert!(why.contains("so says the apiserver"), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_missing_right_is_named_with_what_gives_it() {
+        let Outcome::Refused(why) = refusal(&status(403, "{}")) else { panic!("not refused") };
+        assert!(why.contains("create and patch of events"), "{why}");
+        assert!(why.contains("deploy/overlays/events"), "{why}");
+    }
+
+    #[test]
+    fn a_node_s_name_may_be_longer_than_an_instance() {
+        let name = "n".repeat(253);
+        assert_eq!(instance(&name).len(), MAX_INSTANCE);
+        assert_eq!(instance("n1"), "n1");
+    }
 }
