@@ -26,7 +26,7 @@ use crate::{
     leaks::Standing,
     metrics::{Metrics, SourceCounters},
     patience::Patience,
-    procfs,
+    procfs::{self, Sight},
     recording::{self, Recorder},
     state::{Keeper, State},
     tls,
@@ -36,6 +36,8 @@ use outputs::{Events, Outputs};
 use record::Record;
 use std::{
     future::Future,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
@@ -78,11 +80,27 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     result
 }
 
+/// Every address, of IPv6 and IPv4 both; on a host without IPv6 of IPv4 alone.
+async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    match TcpListener::bind(address).await {
+        Err(error)
+            if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+                && matches!(
+                    error.raw_os_error(),
+                    Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)
+                ) =>
+        {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        result => result,
+    }
+}
+
 async fn observe(config: Config) -> anyhow::Result<()> {
     let mut stop = Stop::listen()?;
     let certificate = config.tls.map(tls::Certificate::open).transpose()?;
     // The port first: it fails for the most ordinary reason, and nothing is attached yet.
-    let listener = TcpListener::bind(config.listen).await.with_context(|| {
+    let listener = bind(config.listen).await.with_context(|| {
         format!("cannot listen on {}: choose another address with --listen", config.listen)
     })?;
     let address = listener.local_addr().context("the listening socket has no address")?;
@@ -112,7 +130,9 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let record = config.record.map(Record::prepare).transpose()?;
     let start = start::Start { options: &config.sources.kernel, stay: config.stay_unready };
     let Some(started) = start.kernel(&shared, &mut stop).await? else { return Ok(()) };
-    let boot_id = host::boot_id(&config.sources.cri.host_root);
+    let host_root = &config.sources.cri.host_root;
+    lock(&shared.health).sees(Sight::probe(host_root));
+    let boot_id = host::boot_id(host_root);
     let (keeper, recalled) = match config.leaks.state_dir.clone() {
         Some(dir) => {
             open_state(dir, boot_id.clone()).await.map(|(keeper, known)| (Some(keeper), known))?

@@ -8,7 +8,7 @@ use crate::{
     cri,
     domain::input::{ApiEvent, CriEvent, Input, Received},
     host, kernel, kube,
-    procfs::Sight,
+    procfs::{DENIED, Sight},
     report::Style,
 };
 use serde::Serialize;
@@ -218,6 +218,11 @@ fn processes(sight: Sight) -> Check {
              can be seen, nor who is in a network namespace that a pod left behind",
             "run as root, or add SYS_PTRACE to the container's capabilities",
         ),
+        Sight { namespaces: false, .. } => Check::degraded(
+            NAME,
+            DENIED,
+            "run the container with appArmorProfile: Unconfined (SELinux: type spc_t), as deploy/ does",
+        ),
         Sight { stacks: false, .. } => {
             Check::ok(NAME, "states and wait channels; stacks would need CAP_SYS_ADMIN")
         }
@@ -235,11 +240,7 @@ fn programs(options: &kernel::Options) -> Check {
         }
     };
     let report = kernel.report();
-    let refused: Vec<String> = report
-        .hooks
-        .iter()
-        .filter_map(|(hook, how)| Some(format!("{hook}: {}", how.as_ref().err()?)))
-        .collect();
+    let refused = report.refusals();
     let hooks = report.hooks.len();
     if let (true, Some(unproven)) = (refused.is_empty(), &report.unproven) {
         let found = format!("{hooks} hooks attached; {unproven}");
@@ -253,7 +254,7 @@ fn programs(options: &kernel::Options) -> Check {
     }
     Check::failed(
         NAME,
-        refused.join("; "),
+        refused,
         "these hooks are missing on this kernel: please report it with the output of `uname -a`",
     )
 }
@@ -449,11 +450,12 @@ mod tests {
 
     #[test]
     fn what_cannot_be_seen_is_named_and_is_no_failure() {
-        let all = Sight { host: true, wait_channels: true, stacks: true };
+        let all = Sight { host: true, namespaces: true, wait_channels: true, stacks: true };
         for (sight, outcome, word) in [
             (all, Outcome::Ok, "stacks"),
             (Sight { stacks: false, ..all }, Outcome::Ok, "CAP_SYS_ADMIN"),
             (Sight { wait_channels: false, ..all }, Outcome::Degraded, "states only"),
+            (Sight { namespaces: false, ..all }, Outcome::Degraded, "security module"),
             (Sight { host: false, ..all }, Outcome::Degraded, "not the host's /proc"),
         ] {
             let check = processes(sight);

@@ -7,8 +7,9 @@ use crate::{
         leak::Judgement,
         time::BootTime,
     },
-    kernel::StartReport,
+    kernel::{StartReport, plan::HOOKS},
     privileges::Lack,
+    procfs::{DENIED, Sight},
 };
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt, time::Duration};
@@ -23,6 +24,7 @@ const LOSS_MEMORY: Duration = Duration::from_secs(600);
 pub struct Health {
     lacks: Vec<Lack>,
     kernel: KernelSide,
+    sight: Option<Sight>,
     cri: Source,
     api: Option<Source>,
     losses: BTreeMap<LossKind, LossState>,
@@ -65,7 +67,7 @@ pub enum State {
 /// One part of the agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Part {
-    /// `privileges`, `kernel`, `cri`, `api`, `leaks`, `losses`.
+    /// `privileges`, `kernel`, `host`, `cri`, `api`, `leaks`, `losses`.
     pub part: &'static str,
     /// How it is.
     pub state: State,
@@ -91,6 +93,7 @@ impl Health {
         Self {
             lacks: Vec::new(),
             kernel: KernelSide::Starting,
+            sight: None,
             cri: Source::Waiting,
             api: with_api.then_some(Source::Waiting),
             losses: BTreeMap::new(),
@@ -112,6 +115,11 @@ impl Health {
     /// The kernel side cannot start, and why.
     pub fn kernel_failed(&mut self, why: String) {
         self.kernel = KernelSide::Failed(why);
+    }
+
+    /// How much of the host can be seen.
+    pub fn sees(&mut self, sight: Sight) {
+        self.sight = Some(sight);
     }
 
     /// How the judge of leaks is.
@@ -152,23 +160,30 @@ impl Health {
         }
     }
 
-    /// The runtime answers.
-    pub fn cri_connected(&self) -> bool {
-        matches!(self.cri, Source::Up(_))
+    /// The runtime answers. `None`: it is not asked before the kernel side is up.
+    pub fn cri_connected(&self) -> Option<bool> {
+        self.asks().then_some(matches!(self.cri, Source::Up(_)))
     }
 
-    /// The watch of the apiserver is in sync. `None`: the agent does without.
+    /// The watch of the apiserver is in sync. `None`: the agent does without, or does not ask before
+    /// the kernel side is up.
     pub fn api_in_sync(&self) -> Option<bool> {
-        self.api.as_ref().map(|api| matches!(api, Source::Up(_)))
+        self.api.as_ref().filter(|_| self.asks()).map(|api| matches!(api, Source::Up(_)))
     }
 
-    /// Each hook by name: attached or not.
-    pub fn hooks(&self) -> impl Iterator<Item = (&'static str, bool)> {
-        let report = match &self.kernel {
-            KernelSide::Started(report) => Some(report),
-            KernelSide::Starting | KernelSide::Failed(_) => None,
-        };
-        report.into_iter().flat_map(|k| k.hooks.iter().map(|(name, how)| (*name, how.is_ok())))
+    fn asks(&self) -> bool {
+        matches!(self.kernel, KernelSide::Started(_))
+    }
+
+    /// Each hook by name: attached or not. None, where the kernel side cannot start.
+    pub fn hooks(&self) -> Vec<(&'static str, bool)> {
+        match &self.kernel {
+            KernelSide::Started(report) => {
+                report.hooks.iter().map(|(name, how)| (*name, how.is_ok())).collect()
+            }
+            KernelSide::Failed(_) => HOOKS.iter().map(|hook| (hook.name, false)).collect(),
+            KernelSide::Starting => Vec::new(),
+        }
     }
 
     /// The event loop is alive; else the time since its last tick.
@@ -179,11 +194,13 @@ impl Health {
 
     /// Whether every source of evidence works.
     pub fn readiness(&self, now: BootTime) -> Readiness {
-        let mut parts =
-            vec![self.privileges_part(), self.kernel_part(), source_part("cri", &self.cri, now)];
-        match &self.api {
-            Some(api) => parts.push(source_part("api", api, now)),
-            None => parts.push(Part::ok("api", "not used (--no-api)")),
+        let mut parts = vec![self.privileges_part(), self.kernel_part(), self.host_part()];
+        if self.asks() {
+            parts.push(source_part("cri", &self.cri, now));
+            match &self.api {
+                Some(api) => parts.push(source_part("api", api, now)),
+                None => parts.push(Part::ok("api", "not used (--no-api)")),
+            }
         }
         parts.push(self.leak_part());
         parts.push(self.loss_part(now));
@@ -207,6 +224,25 @@ impl Health {
         }
     }
 
+    /// Without the host's processes terminations are still measured, and nothing false is said.
+    fn host_part(&self) -> Part {
+        let (detail, todo) = match self.sight {
+            None => return Part::ok("host", "not looked at yet"),
+            Some(Sight { host: false, .. }) => (
+                "these are not the host's processes: neither what hangs nor what was left behind can \
+                 be seen",
+                "give the pod hostPID: true, and check --host-root",
+            ),
+            // Without the capability: the part `privileges` says so.
+            Some(Sight { namespaces: false, wait_channels: true, .. }) => (
+                DENIED,
+                "let the container run unconfined by AppArmor and SELinux, as deploy/ does",
+            ),
+            Some(_) => return Part::ok("host", "its processes can be seen"),
+        };
+        Part { part: "host", state: State::Degraded, detail: detail.to_owned(), todo }
+    }
+
     fn kernel_part(&self) -> Part {
         let report = match &self.kernel {
             KernelSide::Started(report) => report,
@@ -227,11 +263,7 @@ impl Health {
                 };
             }
         };
-        let refused: Vec<String> = report
-            .hooks
-            .iter()
-            .filter_map(|(hook, how)| Some(format!("{hook}: {}", how.as_ref().err()?)))
-            .collect();
+        let refused = report.refusals();
         let attached = format!("{} hooks on {}", report.hooks.len(), report.hierarchy);
         if let (true, Some(unproven)) = (refused.is_empty(), &report.unproven) {
             if unproven.is_harmless() {
@@ -251,7 +283,7 @@ impl Health {
         Part {
             part: "kernel",
             state: State::Failing,
-            detail: format!("hooks refused: {}", refused.join("; ")),
+            detail: format!("hooks refused: {}", refused),
             todo: "run `coroner doctor` on this node: it says what this kernel or its privileges \
                    lack",
         }
@@ -424,8 +456,13 @@ mod tests {
 
     #[test]
     fn nothing_is_ready_before_it_answered() {
-        assert_eq!(failing(&Health::new(true, secs_boot(0)), 1), ["kernel", "cri", "api"]);
-        assert_eq!(failing(&Health::new(false, secs_boot(0)), 1), ["kernel", "cri"]);
+        let mut health = Health::new(true, secs_boot(0));
+        assert_eq!(failing(&health, 1), ["kernel"], "the others are not asked before it is up");
+        health.kernel_started(StartReport::default());
+        assert_eq!(failing(&health, 1), ["cri", "api"]);
+        let mut health = Health::new(false, secs_boot(0));
+        health.kernel_started(StartReport::default());
+        assert_eq!(failing(&health, 1), ["cri"]);
         assert_eq!(failing(&well(), 1), [""; 0]);
     }
 
@@ -472,10 +509,28 @@ mod tests {
     }
 
     #[test]
+    fn what_of_the_host_is_hidden_is_told() {
+        let mut health = well();
+        let all = Sight { host: true, namespaces: true, wait_channels: true, stacks: false };
+        for (sight, state, word) in [
+            (all, State::Ok, "can be seen"),
+            (Sight { host: false, ..all }, State::Degraded, "not the host's"),
+            (Sight { namespaces: false, ..all }, State::Degraded, "security module"),
+        ] {
+            health.sees(sight);
+            let part = &health.readiness(secs_boot(2)).parts[2];
+            assert_eq!((part.part, part.state), ("host", state), "{sight:?}");
+            assert!(part.detail.contains(word), "{}", part.detail);
+        }
+    }
+
+    #[test]
     fn a_kernel_side_that_cannot_start_says_why() {
         let mut health = well();
         health.kernel_failed("no BTF".into());
-        assert_eq!((failing(&health, 2), health.hooks().count()), (vec!["kernel"], 0));
+        assert_eq!(failing(&health, 2), ["kernel"]);
+        assert!(health.hooks().iter().all(|(_, attached)| !attached));
+        assert_eq!(health.hooks().len(), HOOKS.len());
         assert!(health.readiness(secs_boot(2)).to_string().contains("no BTF"));
     }
 
@@ -499,7 +554,7 @@ mod tests {
         let lost = |kind| Input::Lost(Loss { kind, count: 3 });
         health.note(&at(10, lost(LossKind::DetailRingFull)));
         assert_eq!(failing(&health, 11), [""; 0]);
-        assert_eq!(health.readiness(secs_boot(11)).parts[5].state, State::Degraded);
+        assert_eq!(health.readiness(secs_boot(11)).parts[6].state, State::Degraded);
         health.note(&at(10, lost(LossKind::CgroupMapFull)));
         assert_eq!(failing(&health, 11), ["losses"]);
         assert_eq!(failing(&health, 611), [""; 0], "forgotten after ten minutes");

@@ -96,7 +96,7 @@ impl Privileges {
             .map(|(_, capability, _, purpose)| Lack {
                 capability,
                 purpose,
-                essential: capability != "CAP_SYS_PTRACE",
+                essential: matches!(capability, "CAP_BPF" | "CAP_PERFMON"),
             })
             .collect()
     }

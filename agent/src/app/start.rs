@@ -16,6 +16,9 @@ use tracing::{error, info, warn};
 /// Time between two attempts, where the agent stays (`--stay-unready`).
 const RETRY: Duration = Duration::from_secs(30);
 
+/// After so many it is taken as it is, with hooks that the self-test refused.
+const ATTEMPTS: u32 = 3;
+
 /// How the kernel side is started.
 pub(super) struct Start<'a> {
     pub(super) options: &'a kernel::Options,
@@ -34,11 +37,17 @@ impl Start<'_> {
         shared: &Shared,
         stop: &mut Stop,
     ) -> anyhow::Result<Option<Kernel>> {
+        let mut attempts = 0;
         loop {
+            attempts += 1;
             // Each time: a limit may have been lifted meanwhile.
             let lacks = kernel::privileges_lacking(self.options);
             lock(&shared.health).lacking(lacks);
             let failure = match kernel::start(self.options) {
+                // A node that is overloaded just now may have been too slow for the self-test.
+                Ok(kernel) if self.stay && attempts < ATTEMPTS && kernel.report().is_refused() => {
+                    StartError::Refused(kernel.report().refusals())
+                }
                 Ok(kernel) => {
                     // The programs' maps were made: so much memory could be locked.
                     lock(&shared.health).lacking(kernel::privileges_lacking_once_started());

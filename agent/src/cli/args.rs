@@ -110,9 +110,10 @@ pub struct SourceArgs {
 /// Flags of `coroner run`.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
-    /// Address of the HTTP server: metrics, health, API. Port 0 takes a free one and logs it.
+    /// Address of the HTTP server: metrics, health, API. Port 0 takes a free one and logs it; `[::]`
+    /// is every address, also of IPv4.
     #[arg(long, env = "CORONER_LISTEN", value_name = "ADDRESS:PORT")]
-    #[arg(default_value = "0.0.0.0:9470", value_parser = parse_listen)]
+    #[arg(default_value = "[::]:9470", value_parser = parse_listen)]
     pub listen: SocketAddr,
     /// Serve HTTPS with this certificate (PEM: the server's own, then those of its issuers). It is
     /// taken anew when the file changes; one that cannot be used leaves the old one in place.
@@ -398,9 +399,9 @@ fn parse_size(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "give bytes, KiB or MiB, such as 65536, 64KiB or 1MiB".to_owned())
 }
 
-/// `0.0.0.0:9470`, `[::]:9470`; `:9470` is every IPv4 address.
+/// `0.0.0.0:9470`, `[::]:9470`; `:9470` is every address.
 fn parse_listen(text: &str) -> Result<SocketAddr, String> {
-    let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
+    let full = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
     full.parse().map_err(|_| {
         format!(
             "give an address and a port, such as 127.0.0.1:{DEFAULT_PORT} or [::]:{DEFAULT_PORT}"
@@ -479,7 +480,7 @@ mod tests {
 
     #[test]
     fn addresses() {
-        for (text, address) in [(":80", "0.0.0.0:80"), ("[::1]:0", "[::1]:0")] {
+        for (text, address) in [(":80", "[::]:80"), ("[::1]:0", "[::1]:0")] {
             assert_eq!(parse_listen(text), Ok(address.parse().unwrap()), "{text}");
         }
         for text in ["", "80", "localhost:80", "1.2.3.4", "1.2.3.4:65536"] {

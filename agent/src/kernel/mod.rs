@@ -99,6 +99,19 @@ pub struct StartReport {
     pub unproven: Option<Unproven>,
 }
 
+impl StartReport {
+    /// The self-test, or the kernel, has refused a hook.
+    pub fn is_refused(&self) -> bool {
+        self.hooks.values().any(Result::is_err)
+    }
+
+    /// Which hooks were refused, and why.
+    pub fn refusals(&self) -> String {
+        let refused = self.hooks.iter().filter_map(|(hook, how)| Some((hook, how.as_ref().err()?)));
+        refused.map(|(hook, why)| format!("{hook}: {why}")).collect::<Vec<_>>().join("; ")
+    }
+}
+
 /// Hooks that are attached, and that the self-test could not prove.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unproven {

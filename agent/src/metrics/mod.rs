@@ -4,6 +4,7 @@
 
 mod catalogue;
 mod labels;
+mod newborn;
 
 pub use catalogue::{Buckets, CATALOGUE, Entry, Kind, Stability};
 pub use labels::Values;
@@ -27,6 +28,7 @@ use crate::{
     procfs, recording,
 };
 use catalogue::Families;
+use newborn::Newborn;
 use prometheus::{Encoder, IntCounter, IntCounterVec, Registry, TextEncoder};
 use std::{
     collections::{BTreeSet, HashMap},
@@ -48,6 +50,7 @@ pub struct Metrics {
     registry: Registry,
     families: Families,
     namespaces: Mutex<BTreeSet<String>>,
+    newborn: Newborn,
     /// As what each leak that stands was counted last.
     classes: Mutex<HashMap<LeakKey, LeakClass>>,
     sources: OnceLock<SourceCounters>,
@@ -101,6 +104,7 @@ impl Metrics {
             registry,
             families,
             namespaces: Mutex::default(),
+            newborn: Newborn::default(),
             classes: Mutex::default(),
             sources: OnceLock::new(),
             recording: OnceLock::new(),
@@ -337,7 +341,7 @@ impl Metrics {
             Some(pod) => self.bounded(&pod.namespace),
             None => OTHER.to_owned(),
         };
-        of.container_deaths.with_label_values(&[&*namespace, death.verdict.as_str()]).inc();
+        self.newborn.count(&of.container_deaths, &namespace, death.verdict);
         count(&of.container_findings, &death.findings);
         for kind in death.findings.iter().filter_map(|f| f.contradiction) {
             of.contradictions.with_label_values(&[kind.as_str()]).inc();
@@ -402,18 +406,22 @@ impl Metrics {
         self.refresh(health);
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        self.newborn.grow(&self.families.container_deaths);
         String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))
     }
 
     fn refresh(&self, health: &Health) {
         let of = &self.families;
         let flag = |on: bool| if on { 1.0 } else { 0.0 };
-        of.cri_connected.with_label_values::<&str>(&[]).set(flag(health.cri_connected()));
+        if let Some(connected) = health.cri_connected() {
+            of.cri_connected.with_label_values::<&str>(&[]).set(flag(connected));
+        }
         if let Some(in_sync) = health.api_in_sync() {
             of.api_in_sync.with_label_values::<&str>(&[]).set(flag(in_sync));
         }
         let ready = health.readiness(clock::boot_now()).ready;
         of.ready.with_label_values::<&str>(&[]).set(flag(ready));
+        of.hook_attached.reset(); // those of a kernel side that failed may not all be its successor's
         for (hook, attached) in health.hooks() {
             of.hook_attached.with_label_values(&[hook]).set(flag(attached));
         }

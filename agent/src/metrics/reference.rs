@@ -8,8 +8,9 @@ const HEAD: &str = "\
 # The metrics
 
 What `/metrics` gives, in the Prometheus text format. Times are seconds, sizes bytes. Counters begin
-at zero when the agent starts; those with closed label sets exist from the start, so that a rate
-over their first increase is right.
+at zero when the agent starts. Those of which all labels are closed sets exist as soon as what they
+count can happen; the others (`coroner_container_deaths_total`) are shown at zero once before they
+count, one scrape late: so `increase()` sees the first event too.
 
 Labels that name a workload (`namespace`, `pod`) are coroner's own: scrape with `honorLabels: true`
 (deploy/monitoring does), or Prometheus renames them to `exported_…`. `node` is a label of the
@@ -29,13 +30,13 @@ From the `prometheus` crate, as any Prometheus client has them: `process_cpu_sec
 
 ## Cardinality
 
-A node with 250 pods in 30 namespaces, each of which died in another way (no node is like that), has
-at most 500 series with the agent's defaults; a test proves it
-(`agent/src/metrics/tests.rs`). What bounds them:
+A node with 250 pods in 30 namespaces that leaks nothing, and whose pods each died in another way (no
+node is like that), has at most 500 series with the agent's defaults; a test proves it
+(`agent/src/metrics/tests.rs`). What bounds them on any node, however long the agent runs:
 
 | label | bound |
 |---|---|
-| `namespace` of `coroner_container_deaths_total` | the first 100, then `other` |
+| `namespace` of `coroner_container_deaths_total` | the first 100, then `other`; each with the verdicts that its containers had |
 | identity of `coroner_leaked_sandbox_created_timestamp_seconds` | `--leak-series` (50), and only while the leak exists; 0 with `--hide-identity` |
 | all others | closed sets, listed above |
 ";

@@ -71,8 +71,41 @@ fn seen() -> Metrics {
     metrics
 }
 
+/// The second scrape: the first shows new series at zero.
 fn scrape(metrics: &Metrics) -> String {
+    metrics.scrape(&health()).unwrap();
     metrics.scrape(&health()).unwrap()
+}
+
+#[test]
+fn a_new_series_is_shown_at_zero_first() {
+    let metrics = Metrics::new().unwrap();
+    let death = Box::new(samples::graceful().containers.remove(0));
+    let died = || metrics.record(&Observation::ContainerDied(death.clone()));
+    let shown = || {
+        let text = metrics.scrape(&health()).unwrap();
+        let line = text.lines().find(|line| line.starts_with("coroner_container_deaths_total{"));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+    };
+    assert_eq!(shown(), None);
+    died();
+    died();
+    assert_eq!((shown(), shown(), shown()), (Some(0), Some(2), Some(2)));
+    died();
+    assert_eq!(shown(), Some(3));
+}
+
+#[test]
+fn sources_that_are_not_asked_are_not_reported_as_silent() {
+    let metrics = Metrics::new().unwrap();
+    let mut health = Health::new(true, BootTime(0));
+    health.kernel_failed("no BTF".into());
+    let text = metrics.scrape(&health).unwrap();
+    for name in ["coroner_cri_connected ", "coroner_api_in_sync "] {
+        assert!(!text.lines().any(|line| line.starts_with(name)), "{text}");
+    }
+    assert!(text.contains("coroner_hook_attached{hook=\"cgroup_mkdir\"} 0\n"), "{text}");
+    assert!(text.contains("coroner_ready 0\n"), "{text}");
 }
 
 #[test]

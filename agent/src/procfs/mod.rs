@@ -9,8 +9,8 @@ pub(crate) mod parse;
 mod sight;
 
 pub use look::{Host, look};
-pub use sight::Sight;
 pub(crate) use sight::is_of_the_host;
+pub use sight::{DENIED, Sight};
 
 use crate::{
     clock,

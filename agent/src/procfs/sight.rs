@@ -4,11 +4,18 @@ use crate::privileges::Privileges;
 use rustix::thread::CapabilitySet;
 use std::{fs, path::Path};
 
+/// What is wrong where [`Sight::namespaces`] is false.
+pub const DENIED: &str = "a security module, or a missing CAP_SYS_PTRACE, hides the host's processes: \
+                          what was left behind, and where a process hangs, cannot be seen";
+
 /// How much of the host's processes this process may see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sight {
     /// This is the /proc of the host's PID namespace: numbers mean the same as to the kernel.
     pub host: bool,
+    /// Which namespaces the host's first process is in: neither CAP_SYS_PTRACE is missing, nor does
+    /// a security module (AppArmor, SELinux) deny what it gives.
+    pub namespaces: bool,
     /// CAP_SYS_PTRACE: /proc/PID/wchan of processes that are privileged or another user's.
     pub wait_channels: bool,
     /// CAP_SYS_ADMIN: /proc/PID/stack.
@@ -21,6 +28,7 @@ impl Sight {
         let held = Privileges::held();
         Self {
             host: is_of_the_host(host_root),
+            namespaces: fs::read_link(host_root.join("proc/1/ns/net")).is_ok(),
             wait_channels: held.has(CapabilitySet::SYS_PTRACE),
             stacks: held.has(CapabilitySet::SYS_ADMIN),
         }
