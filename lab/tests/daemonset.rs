@@ -76,13 +76,14 @@ async fn the_pod_measures_with_no_more_than_the_manifest_gives_it() -> Result<()
     let (directory, mut set) = (directory()?, daemon_set("base")?);
     let node = node(directory.path(), &mut set, |_| Ok(())).await?;
     let tried = async {
+        let older = node.run(&set).await?;
         let deployed = node.run(&set).await?;
         deployed.ready().await?;
         is_confined(&deployed, capabilities(&mut set)?)?;
+        lets_go(&deployed, older).await?;
         measures(&deployed).await?;
         let answer = deployed.readiness().await?;
         ensure!(answer.ok && !answer.text.contains("FAILING"), "after that: {}", answer.text);
-        keeps_nothing_mounted(deployed.pid()?)?;
         deployed.end().await?;
 
         each_capability_is_missed(&node, &mut set).await?;
@@ -107,14 +108,14 @@ fn is_confined(deployed: &Deployed<'_>, capabilities: &[String]) -> Result<()> {
     }
     ensure!(status(pid, "NSpid")? == pid.to_string(), "it is in the host's PID namespace");
     let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
-    for at in ["/", "/run/containerd", "/sys/fs/cgroup"] {
-        // proc_pid_mountinfo(5): the mount point is the fifth field, its options the sixth.
-        let mut of = mounts.lines().filter_map(|line| {
-            let mut fields = line.split(' ').skip(4);
-            (fields.next() == Some(at)).then(|| fields.next().unwrap_or_default())
-        });
-        let options = of.next_back().with_context(|| format!("{at} is not mounted"))?;
+    for (at, follows) in [("/", false), ("/run/containerd", true), ("/sys/fs/cgroup", true)] {
+        // proc_pid_mountinfo(5): the mount point is the fifth field, its options the sixth; then
+        // what it is a slave of.
+        let mut of = mounts.lines().filter(|line| line.split(' ').nth(4) == Some(at));
+        let line = of.next_back().with_context(|| format!("{at} is not mounted"))?;
+        let options = line.split(' ').nth(5).unwrap_or_default();
         ensure!(options.split(',').any(|option| option == "ro"), "{at} is mounted {options}");
+        ensure!(!follows || line.contains(" master:"), "{at} does not follow the host's: {line}");
     }
     Ok(())
 }
@@ -131,18 +132,27 @@ async fn measures(deployed: &Deployed<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The file systems of containers that have come and gone are below the runtime's directory: what
-/// is gone on the host is gone here too, or their disk would be in use for as long as this pod lives.
-fn keeps_nothing_mounted(pid: i32) -> Result<()> {
-    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
-    let below = mounts
-        .lines()
-        .filter_map(|line| line.split(' ').nth(4))
-        .filter(|at| at.starts_with("/run/containerd/") && at.ends_with("/rootfs"));
-    // Its own and its sandbox' (which are mounted here twice).
-    let left: BTreeSet<_> = below.collect();
-    ensure!(left.len() <= 2, "still mounted in the agent's pod: {left:?}");
+/// The file systems of containers are mounted below the runtime's directory. What was there when the
+/// pod started is here too; it must go when the host's goes, or the disk of every container of that
+/// time would be in use for as long as this pod lives. (Where nothing is propagated, the kernel does
+/// that when the directory is removed: `detach_mounts`, fs/namespace.c.)
+async fn lets_go(deployed: &Deployed<'_>, older: Deployed<'_>) -> Result<()> {
+    let pid = deployed.pid()?;
+    let before = root_file_systems(pid)?;
+    ensure!(before.len() >= 4, "the older pod's file systems are not seen: {before:?}");
+    older.end().await?;
+    let after = root_file_systems(pid)?;
+    // Its own and its sandbox'.
+    ensure!(after.len() == 2, "still mounted in the agent's pod: {after:?}");
     Ok(())
+}
+
+/// Where a process sees containers' root file systems; its own is seen twice.
+fn root_file_systems(pid: i32) -> Result<BTreeSet<String>> {
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    let below = points.filter(|at| at.starts_with("/run/containerd/") && at.ends_with("/rootfs"));
+    Ok(below.map(str::to_owned).collect())
 }
 
 /// Each is needed: without it /readyz names it.

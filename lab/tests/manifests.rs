@@ -287,7 +287,7 @@ fn the_socket_s_directory_and_the_cgroups_are_mounted_read_only_and_nothing_else
             };
             assert_eq!(mount.mount_path, path, "{variant}");
             assert_eq!(mount.read_only, Some(true), "{variant}: {path}");
-            // Otherwise it would keep mounted what the host has unmounted.
+            // What the host unmounts is to be gone here at once.
             assert_eq!(mount.mount_propagation.as_deref(), Some("HostToContainer"), "{variant}");
         }
         if let Some(root) = &run.sources.node.cgroup_root {
