@@ -5,6 +5,7 @@
 mod catalogue;
 mod labels;
 mod newborn;
+mod process;
 
 pub use catalogue::{Buckets, CATALOGUE, Entry, Kind, Stability};
 pub use labels::Values;
@@ -116,8 +117,7 @@ impl Metrics {
 
     /// Adds this process' own memory, CPU and file descriptors.
     pub fn with_process(self) -> prometheus::Result<Self> {
-        let process = prometheus::process_collector::ProcessCollector::for_self();
-        self.registry.register(Box::new(process))?;
+        self.registry.register(Box::new(process::Process::this()))?;
         Ok(self)
     }
 

@@ -14,14 +14,6 @@ pub(crate) const QUIET: &[(&str, &str)] = &[
     ),
     ("agent / Hooks missing / A", "takes a kernel that lacks a tracepoint"),
     ("agent / Missing hooks, by node / A", "takes a kernel that lacks a tracepoint"),
-    (
-        "agent / Busiest agent / A",
-        "takes seconds of CPU time: the prometheus crate tells whole ones",
-    ),
-    (
-        "agent / CPU, by node / A",
-        "takes seconds of CPU time: the prometheus crate tells whole ones",
-    ),
     ("agent / Evidence lost / A", "takes more records than the rings hold"),
     ("agent / Evidence lost, by kind / A", "takes more records than the rings hold"),
     ("agent / Full lists of pods / A", "the only one is taken before the first scrape"),
