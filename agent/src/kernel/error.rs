@@ -32,7 +32,7 @@ pub enum StartError {
     Hierarchy(#[from] HierarchyError),
     /// The kernel says no.
     #[error(
-        "the kernel does not let this process load programs ({0}): run it as root, or with CAP_BPF and CAP_PERFMON (before Linux 5.11 also CAP_SYS_RESOURCE), outside of any user namespace, and with a seccomp profile that allows bpf(2) (that of containerd before 1.7 does not)"
+        "the kernel does not let this process load programs ({0}): run it as root, or with CAP_BPF and CAP_PERFMON (before Linux 5.11 also CAP_SYS_RESOURCE), outside of any user namespace, and with a seccomp profile that allows bpf(2) to CAP_BPF (deploy/seccomp has one)"
     )]
     NotPermitted(String),
     /// The self-test has refused hooks.

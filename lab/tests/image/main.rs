@@ -12,7 +12,7 @@ use unpacked::Image;
 #[test]
 fn an_apiserver_given_by_name_is_found_from_an_empty_root() {
     let image = Image::read();
-    Network::new(|network| {
+    Network::within(|network| {
         // As a kubelet writes it for a pod (dnsPolicy ClusterFirst).
         let resolver = "nameserver 127.0.0.1\nsearch ns.svc.cluster.test svc.cluster.test\n\
                         options ndots:5\n";

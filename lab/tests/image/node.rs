@@ -41,8 +41,8 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Calls `body` within it.
-    pub(crate) fn new(body: impl FnOnce(&Network) + Send) {
+    /// Makes one, and calls `body` within it.
+    pub(crate) fn within(body: impl FnOnce(&Network) + Send) {
         let inside = || {
             loopback::make_and_bring_up().expect("root, and a kernel with network namespaces");
             let asked = dns::serve(NAME);
