@@ -251,7 +251,9 @@ async fn first_deaths(run: &Run, dashboards: &[Dashboard]) -> anyhow::Result<Vec
         .flat_map(Dashboard::queries)
         .find(|query| query.name() == PANEL)
         .with_context(|| format!("no {PANEL}"))?;
-    let shown = run.greatest(&run.substitution().apply(query.expression()), "verdict").await?;
+    // Once the agent is gone, so is its counter, and what is left of it is extrapolated.
+    let shown = run.substitution().apply(query.expression());
+    let shown = run.greatest(&format!("({shown}) and on (verdict) ({truth})"), "verdict").await?;
     let truth = run.greatest(truth, "verdict").await?;
     let graceful = truth.get("graceful").is_some_and(|count| *count > 1.0);
     let same = shown == truth && graceful && truth.values().any(|count| *count == 1.0);
