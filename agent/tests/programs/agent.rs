@@ -5,10 +5,12 @@ use crate::stage;
 use serde_json::Value;
 use std::{
     ffi::CStr,
-    io,
+    io::{self, BufRead, BufReader, Read, Write},
+    net::TcpStream,
     os::unix::process::CommandExt,
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
     ptr,
+    sync::mpsc,
 };
 
 /// `include/uapi/linux/capability.h`.
@@ -78,6 +80,9 @@ fn doctor_finds_this_machines_cgroups_and_proves_every_hook() {
     }
 }
 
+/// What is said where there is no BTF.
+const MISSING: &str = "/sys/kernel/btf/vmlinux does not exist";
+
 /// The calling process, in a mount namespace of its own, sees no BTF.
 fn hide_btf() -> io::Result<()> {
     let mount = |what: Option<&CStr>, at: &CStr, kind: Option<&CStr>, flags| {
@@ -97,7 +102,6 @@ fn hide_btf() -> io::Result<()> {
 
 #[test]
 fn without_btf_the_agent_says_what_is_missing() {
-    const MISSING: &str = "/sys/kernel/btf/vmlinux does not exist";
     let Some(_machine) = stage::machine() else { return };
     let (code, diagnosis) = doctor(hide_btf);
     assert_eq!(code, Some(1));
@@ -115,6 +119,98 @@ fn without_btf_the_agent_says_what_is_missing() {
     let said = String::from_utf8_lossy(&stderr);
     assert_eq!(status.code(), Some(1), "{said}");
     assert!(said.contains(MISSING) && said.contains("use a kernel that has it"), "{said}");
+}
+
+/// An agent that runs on, and has said something.
+struct Running {
+    process: Child,
+    address: String,
+    log: mpsc::Receiver<String>,
+}
+
+impl Running {
+    fn start(run: &mut Command) -> Self {
+        let run = run.args(["--listen", "127.0.0.1:0", "--log-format", "json"]);
+        let mut process = run.stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = BufReader::new(process.stderr.take().unwrap());
+        let (to, log) = mpsc::channel();
+        std::thread::spawn(move || {
+            stderr.lines().map_while(Result::ok).try_for_each(|line| to.send(line))
+        });
+        let mut running = Self { process, address: String::new(), log };
+        let listening = running.until("listening");
+        running.address = listening["address"].as_str().expect("an address").into();
+        running
+    }
+
+    /// The first line of the log with this message.
+    fn until(&mut self, message: &str) -> Value {
+        let mut said = Vec::new();
+        while let Ok(line) = self.log.recv_timeout(stage::PATIENCE) {
+            let line: Value = serde_json::from_str(&line).unwrap();
+            if line["message"].as_str().is_some_and(|text| text.contains(message)) {
+                return line;
+            }
+            said.push(line);
+        }
+        panic!("it never said {message}; it said {said:#?}");
+    }
+
+    /// The state and detail of one part of what /readyz answers, and its status line.
+    fn ready(&self, part: &str) -> (String, String, String) {
+        let mut server = TcpStream::connect(&self.address).unwrap();
+        write!(server, "GET /readyz?format=json HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        server.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a body");
+        let body: Value =
+            serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {body}"));
+        let parts = body["parts"].as_array().expect("parts");
+        let part = parts.iter().find(|known| known["part"] == part).expect("that part");
+        let text = |key: &str| part[key].as_str().expect("text").to_owned();
+        (text("state"), text("detail"), head.lines().next().unwrap_or_default().to_owned())
+    }
+
+    /// Its exit status after SIGTERM.
+    fn stop(mut self) -> Option<i32> {
+        // SAFETY: a child that is not reaped: the pid is its.
+        unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
+        self.process.wait().unwrap().code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Gone already, unless the test failed.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn without_btf_an_agent_that_stays_is_unready_and_says_why() {
+    let Some(_machine) = stage::machine() else { return };
+    let mut run = agent("run");
+    // SAFETY: plain system calls.
+    unsafe { run.arg("--stay-unready").pre_exec(hide_btf) };
+    let mut running = Running::start(&mut run);
+    running.until("the kernel side cannot start");
+    let (state, detail, status) = running.ready("kernel");
+    assert_eq!(state, "failing");
+    assert!(detail.contains(MISSING), "{detail}");
+    assert!(status.contains("503"), "{status}");
+    assert_eq!(running.stop(), Some(0));
+}
+
+#[test]
+fn the_agent_goes_on_with_the_privileges_that_it_keeps() {
+    let Some(_machine) = stage::machine() else { return };
+    let mut running = Running::start(&mut agent("run"));
+    let kept = running.until("privileges are laid down");
+    eprintln!("kept: {}", kept["kept"]);
+    let (state, detail, _) = running.ready("kernel");
+    assert_eq!(state, "ok", "{detail}");
+    assert_eq!(running.stop(), Some(0));
 }
 
 /// What the next program of this process may do, as root: these capabilities and no others, and

@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 
 /// A record that has not come by then does not come: patience for machines in an emulator, not a
 /// bound that anything is measured against.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One test at a time: they share the machine's processes and cgroups.
 static MACHINE: Mutex<()> = Mutex::new(());
