@@ -117,19 +117,20 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         let _ = hung_up.await; // an error is the sender's end: the same
     };
     let (https, identity) = (certificate.is_some(), config.identity);
-    let server = match certificate {
-        None => tokio::spawn(http::serve(listener, shared.clone(), identity, stopped)),
-        Some(certificate) => {
-            let listener = tls::Listener::new(listener, Arc::clone(&certificate))?;
-            tokio::spawn(certificate.follow());
-            tokio::spawn(http::serve(listener, shared.clone(), identity, stopped))
-        }
+    let listener = match &certificate {
+        None => listener.into(),
+        Some(certificate) => Arc::clone(certificate).behind(listener)?,
     };
+    let server = tokio::spawn(http::serve(listener, shared.clone(), identity, stopped));
     info!(address = %address, https, version = env!("CARGO_PKG_VERSION"), "listening");
 
     let record = config.record.map(Record::prepare).transpose()?;
     let start = start::Start { options: &config.sources.kernel, stay: config.stay_unready };
     let Some(started) = start.kernel(&shared, &mut stop).await? else { return Ok(()) };
+    // Not before: it starts threads, which would keep what is laid down by now.
+    if let Some(certificate) = certificate {
+        tokio::spawn(certificate.follow());
+    }
     let host_root = &config.sources.cri.host_root;
     lock(&shared.health).sees(Sight::probe(host_root));
     let boot_id = host::boot_id(host_root);

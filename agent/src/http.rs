@@ -1,6 +1,7 @@
 //! The HTTP server: metrics, health, and the last terminations. It only reads.
 
 use crate::{
+    accept::Listener,
     clock,
     domain::{
         ids::PodUid,
@@ -17,13 +18,10 @@ use axum::{
     http::{StatusCode, header::CONTENT_TYPE, request::Parts},
     response::{IntoResponse, Response},
     routing::get,
-    serve::Listener,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use std::{
-    fmt::Debug,
     future::Future,
-    io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -73,13 +71,13 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Serves until `stop` is done.
-pub async fn serve<L: Listener<Addr: Debug>>(
-    listener: L,
+pub async fn serve(
+    listener: impl Into<Listener>,
     shared: Arc<Shared>,
     identity: Identity,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
-    axum::serve(listener, router(shared, identity)).with_graceful_shutdown(stop).await
+    stop: impl Future<Output = ()>,
+) {
+    listener.into().serve(router(shared, identity), stop).await;
 }
 
 /// The routes.

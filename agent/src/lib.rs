@@ -1,6 +1,7 @@
 //! coroner as a library: adapters around a pure core. The binary is a thin shell over [`cli`];
 //! the lab uses the types of [`domain`] and the text of [`report`].
 
+mod accept;
 mod adapters;
 pub mod app;
 pub mod cgroupfs;

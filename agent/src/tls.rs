@@ -4,17 +4,17 @@
 //! What a file holds is told nowhere, neither in an error nor in a log: a file of another kind, given
 //! by mistake, may hold a secret.
 
+use crate::accept::Listener;
 use std::{
     fs::File,
     hash::{BuildHasher, RandomState},
     io::{self, Read},
-    net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, RwLock},
     time::Duration,
 };
-use tls_listener::{Error, TlsListener};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::{
     self, ServerConfig,
     crypto::{CryptoProvider, ring},
@@ -22,13 +22,10 @@ use tokio_rustls::rustls::{
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 /// How often the files are looked at. A kubelet brings a changed Secret within a minute or so.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// After a failure to accept a connection, which is most likely one for want of file descriptors.
-const BREATH: Duration = Duration::from_secs(1);
 /// No chain of certificates is longer, bytes.
 const MAX_FILE: u64 = 1 << 20;
 
@@ -222,45 +219,19 @@ fn read(flag: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
     Ok(content)
 }
 
-/// A listening socket behind which TLS is spoken.
-pub struct Listener(TlsListener<TcpListener, TlsAcceptor>);
-
-impl Listener {
-    /// Connections to `listener` are answered with `certificate`, TLS 1.2 or 1.3.
+impl Certificate {
+    /// Connections to `listener` are answered with this, TLS 1.2 or 1.3.
     ///
     /// # Errors
     /// The cryptographic library refuses its own defaults.
-    pub fn new(listener: TcpListener, certificate: Arc<Certificate>) -> Result<Self, TlsError> {
-        let mut config = ServerConfig::builder_with_provider(Arc::clone(&certificate.provider))
+    pub fn behind(self: Arc<Self>, listener: TcpListener) -> Result<Listener, TlsError> {
+        let mut config = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_safe_default_protocol_versions()
             .map_err(TlsError::Setup)?
             .with_no_client_auth()
-            .with_cert_resolver(certificate);
+            .with_cert_resolver(self);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self(TlsListener::new(TlsAcceptor::from(Arc::new(config)), listener)))
-    }
-}
-
-impl axum::serve::Listener for Listener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        loop {
-            match self.0.accept().await {
-                Ok(connection) => return connection,
-                Err(Error::ListenerError(error)) => {
-                    warn!(%error, "a connection cannot be accepted");
-                    tokio::time::sleep(BREATH).await;
-                }
-                // Whoever can reach the port can bring this about: nothing for the log.
-                Err(error) => debug!(%error, "a TLS handshake failed"),
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.0.local_addr()
+        Ok(Listener::with_tls(listener, TlsAcceptor::from(Arc::new(config))))
     }
 }
 

@@ -7,7 +7,7 @@ use coroner::{
     history::History,
     http::{Identity, Shared, serve},
     metrics::Metrics,
-    tls::{Certificate, Files, Listener},
+    tls::{Certificate, Files},
 };
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use std::{
@@ -87,7 +87,7 @@ fn agent(certificate: Option<Arc<Certificate>>) -> u16 {
             match certificate {
                 None => serve(listener, shared, Identity::Shown, forever).await,
                 Some(certificate) => {
-                    let listener = Listener::new(listener, certificate).unwrap();
+                    let listener = certificate.behind(listener).unwrap();
                     serve(listener, shared, Identity::Shown, forever).await
                 }
             }
