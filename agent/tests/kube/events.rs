@@ -106,7 +106,10 @@ fn on_pod(name: &str) -> Note {
 
 fn on_node(leaked: &str) -> Note {
     Note {
-        about: About::Node { related: Some(pod(leaked)) },
+        about: About::Node {
+            related: Some(pod(leaked)),
+            field: Some(format!("notready_no_pod{{{leaked}}}")),
+        },
         reason: Reason::SandboxLeaked,
         message: format!("Sandbox of {leaked}."),
     }
@@ -145,7 +148,10 @@ async fn an_event_is_what_the_apiserver_demands() {
     // The node's UID is its name, as in the kubelet's Events, and it has no namespace.
     let (_, path, event) = &sent[1];
     assert_eq!(path, "/apis/events.k8s.io/v1/namespaces/default/events");
-    let node = json!({ "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1" });
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1",
+        "fieldPath": "notready_no_pod{gone}",
+    });
     assert_eq!(event["regarding"], node);
     assert_eq!(event["related"]["name"], "gone");
 }

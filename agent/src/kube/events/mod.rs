@@ -160,6 +160,8 @@ struct Publisher {
     not_before: Option<Instant>,
     backoff: ExponentialBackoff,
     left_out: BTreeMap<Reason, u64>,
+    /// Whom SIGKILL does not end, and when that was told.
+    unkillable: Vec<(About, Instant)>,
     /// When of what was left out is told, if anything was.
     summary: Option<Instant>,
     last_summary: Option<Instant>,
@@ -181,6 +183,7 @@ impl Publisher {
             sending: None,
             not_before: None,
             left_out: BTreeMap::new(),
+            unkillable: Vec::new(),
             summary: None,
             last_summary: None,
             trouble: None,
@@ -222,8 +225,19 @@ impl Publisher {
         }
     }
 
-    /// Takes a note, if the rate allows it.
+    /// Takes a note, if the rate allows it. What of a container hangs, and where, may change each
+    /// second: that would be all that the node's rate allows.
     fn admit(&mut self, note: Note, now: Instant) {
+        if note.reason == Reason::Unkillable {
+            self.unkillable.retain(|(_, at)| now.duration_since(*at) < self.pace.suppressed_every);
+            if self.unkillable.iter().any(|(about, _)| *about == note.about) {
+                self.counters.suppressed.fetch_add(1, Relaxed);
+                return;
+            }
+            if self.unkillable.len() < QUEUE {
+                self.unkillable.push((note.about.clone(), now));
+            }
+        }
         let bucket = match note.about {
             About::Pod { .. } => &mut self.pods,
             About::Node { .. } => &mut self.node,
@@ -286,7 +300,8 @@ impl Publisher {
                 self.complain(false, why);
                 let pause = self.backoff.next().unwrap_or(self.pace.max_pause);
                 self.not_before = Some(Instant::now() + pause);
-                self.queue.push_front(Waiting { note, since });
+                // Behind the others: what is in the way may concern this one alone.
+                self.queue.push_back(Waiting { note, since });
                 return; // not concluded
             }
         }

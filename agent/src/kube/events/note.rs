@@ -97,6 +97,8 @@ pub enum About {
     Node {
         /// The pod that it has to do with.
         related: Option<PodRef>,
+        /// What of the node: without it, two that have no pod would be counted as one Event.
+        field: Option<String>,
     },
 }
 
@@ -137,7 +139,8 @@ pub(super) fn suppressed(left_out: &BTreeMap<Reason, u64>) -> Note {
         left_out.values().sum::<u64>(),
         counts.join(", "),
     );
-    Note::new(About::Node { related: None }, Reason::EventsSuppressed, &message)
+    let about = About::Node { related: None, field: None };
+    Note::new(about, Reason::EventsSuppressed, &message)
 }
 
 fn of_death(death: &ContainerDeath) -> Option<Note> {
@@ -169,14 +172,18 @@ fn of_death(death: &ContainerDeath) -> Option<Note> {
              the node was out of memory, request what it needs."
                 .to_owned(),
         ),
-        (_, Some(late)) => (
+        // It left by itself after all: nobody has proof of a SIGKILL.
+        (
+            Verdict::Graceful | Verdict::TerminatedByDefault | Verdict::Completed | Verdict::Failed,
+            Some(late),
+        ) => (
             Reason::GraceOverrun,
             format!(
                 "{} Nobody killed it in time: the logs of kubelet and runtime say why.",
                 late.detail
             ),
         ),
-        (_, None) => return None,
+        _ => return None,
     };
     let message = format!("{} {what_to_do}", death.proof.sentence);
     let about = of_container(death.pod.as_ref()?, death.kind, &death.name);
@@ -206,8 +213,8 @@ fn of_holdout(holdout: &Holdout) -> Option<Note> {
     }
     let about = of_container(holdout.pod.as_ref()?, holdout.kind, &holdout.name);
     let message = format!(
-        "{} More signals change nothing: it ends when what it waits for in the kernel does (often \
-         a dead NFS server or block device), or with the node.",
+        "{} More signals change nothing. If this lasts, it waits for something in the kernel (often \
+         a dead NFS server or block device), and ends when that does, or with the node.",
         holdout.detail
     );
     Some(Note::new(about, Reason::Unkillable, &message))
@@ -243,7 +250,8 @@ fn of_leak(leak: &Leak) -> Option<Note> {
         let class = report::words(leak.class.as_str());
         let thing = report::thing(&leak.key);
         let age = report::age(leak, leak.confirmed);
-        let about = About::Node { related: named.cloned() };
+        let field = Some(format!("{}{{{thing}}}", leak.class));
+        let about = About::Node { related: named.cloned(), field };
         (about, format!("{what}{thing}{of} was left behind ({class}), {age} old"))
     };
     let mut message = format!("{what}: {}.", leak.cause.sentence.trim_end_matches('.'));

@@ -63,9 +63,9 @@ impl Sender {
     async fn try_to(&self, note: &Note) -> Outcome {
         let (regarding, related) = match &note.about {
             About::Pod { pod, field } => (pod_reference(pod, field.clone()), None),
-            About::Node { related } => {
+            About::Node { related, field } => {
                 let related = related.as_ref().and_then(|pod| pod_reference(pod, None));
-                (Some(self.node_reference()), related)
+                (Some(self.node_reference(field.clone())), related)
             }
         };
         let Some(regarding) = regarding else {
@@ -99,12 +99,13 @@ impl Sender {
 
     /// The kubelet's Events on a node have its name as UID (pkg/kubelet/kubelet.go, `nodeRef`);
     /// `kubectl describe node` looks for that one, in the namespace `default`.
-    fn node_reference(&self) -> ObjectReference {
+    fn node_reference(&self, field: Option<String>) -> ObjectReference {
         ObjectReference {
             api_version: Some("v1".into()),
             kind: Some("Node".into()),
             name: Some(self.node.clone()),
             uid: Some(self.node.clone()),
+            field_path: field,
             ..Default::default()
         }
     }
@@ -137,6 +138,10 @@ fn outcome(result: kube::Result<()>) -> Outcome {
     match result {
         Ok(()) => Outcome::Sent,
         Err(kube::Error::Api(status)) => refusal(&status),
+        // Our own doing: the same again would fail the same way.
+        Err(error @ (kube::Error::SerdeError(_) | kube::Error::BuildRequest(_))) => {
+            Outcome::Refused(describe(&error, None, RIGHT))
+        }
         Err(error) => Outcome::Away(describe(&error, None, RIGHT)),
     }
 }

@@ -96,6 +96,9 @@ fn a_missed_deadline_is_told_where_the_verdict_is_harmless() {
     assert_eq!(note.reason, Reason::GraceOverrun);
     assert!(note.message.contains("It ended 9 s after its deadline."), "{}", note.message);
     assert_eq!(died(late(Verdict::Ignored)).unwrap().reason, Reason::SigtermIgnored);
+    for verdict in [Verdict::ForceKilled, Verdict::Unknown, Verdict::Crashed] {
+        assert_eq!(died(late(verdict)), None, "{verdict}: not known, or not true");
+    }
 }
 
 #[test]
@@ -133,7 +136,10 @@ fn every_class_of_leak_has_its_reason_and_object() {
         let pod = leak.pod.clone().unwrap();
         let about = match reason {
             Reason::StuckTerminating => About::Pod { pod, field: None },
-            _ => About::Node { related: Some(pod) },
+            _ => {
+                let field = Some(format!("{class}{{398445f28f116}}"));
+                About::Node { related: Some(pod), field }
+            }
         };
         assert_eq!(note.about, about, "{class}");
         assert!(note.message.contains(&leak.cause.sentence), "{class}: {}", note.message);
@@ -161,7 +167,11 @@ fn of_a_cgroup_only_the_uid_is_known() {
     let pod = leak.pod.as_mut().unwrap();
     (pod.name, pod.namespace) = (String::new(), String::new());
     let told = |leak: &Leak| note(&Observation::LeakFound(Arc::new(leak.clone())));
-    assert_eq!(told(&leak).unwrap().about, About::Node { related: None });
+    let about = |leak| told(leak).unwrap().about;
+    assert!(matches!(about(&leak), About::Node { related: None, .. }));
+    let mut other = leak.clone();
+    other.key = LeakKey::Sandbox { id: "another".into() };
+    assert_ne!(about(&leak), about(&other), "two of them are two Events");
     leak.class = LeakClass::StuckTerminating;
     assert_eq!(told(&leak), None);
 }
@@ -187,7 +197,7 @@ fn no_message_is_longer_than_the_apiserver_takes_or_harms_a_terminal() {
 fn what_was_left_out_is_counted_by_reason() {
     let left_out = [(Reason::SigtermIgnored, 7), (Reason::SandboxLeaked, 13_990)].into();
     let note = suppressed(&left_out);
-    assert_eq!(note.about, About::Node { related: None });
+    assert_eq!(note.about, About::Node { related: None, field: None });
     assert!(
         note.message.starts_with(
             "13997 more Events of coroner were left out so as not to flood the apiserver: 7 \
