@@ -19,8 +19,8 @@ fn alerts() -> Result<Vec<(String, Rule)>> {
 fn every_alert_says_how_bad_it_is_and_what_it_means() -> Result<()> {
     for (name, rule) in alerts()? {
         let severity = rule.labels.get("severity").map(String::as_str);
-        let known = ["page", "warning", "info"].map(Some).contains(&severity);
-        ensure!(known, "{name}: severity is page, warning or info, not {severity:?}");
+        let known = ["critical", "warning", "info"].map(Some).contains(&severity);
+        ensure!(known, "{name}: severity is critical, warning or info, not {severity:?}");
         ensure!(rule.hold.is_some(), "{name}: without `for`, one scrape is enough");
         for annotation in ["summary", "description"] {
             let text = rule.annotations.get(annotation).map(String::as_str).unwrap_or_default();
