@@ -90,12 +90,21 @@ impl Kernel {
         let suffix = format!("-cloud-{}", Arch::host()?.debian);
         let title = format!("fetching Linux {}", self.version);
         let package = self.package();
-        apt.unpack_newest(&title, (&package, &suffix), &root).map_err(|error| {
+        // Under another name until it is whole: what is interrupted here must not be booted later.
+        let partial = self.folder(workspace).join("root.partial");
+        if partial.exists() {
+            fs::remove_dir_all(&partial)?;
+        }
+        apt.unpack_newest(&title, (&package, &suffix), &partial).map_err(|error| {
             match apt.newest(self.stem, &suffix) {
                 Some(name) if !name.starts_with(&package) => self.moved_on(&name),
                 _ => error,
             }
         })?;
+        if root.exists() {
+            fs::remove_dir_all(&root)?;
+        }
+        fs::rename(&partial, &root)?;
         match image_in(&root) {
             Some(image) => Ok(image),
             None => bail!("the package of Linux {} holds no vmlinuz", self.version),
