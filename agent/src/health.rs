@@ -34,6 +34,8 @@ pub struct Health {
 
 #[derive(Debug)]
 enum KernelSide {
+    /// It is done without.
+    Unused,
     Starting,
     Failed(String),
     Started(StartReport),
@@ -100,6 +102,11 @@ impl Health {
             judgement: Judgement::default(),
             ticked: now,
         }
+    }
+
+    /// The same where the kernel side is done without, and no privilege is needed for it.
+    pub fn without_kernel(now: BootTime) -> Self {
+        Self { kernel: KernelSide::Unused, ..Self::new(true, now) }
     }
 
     /// Capabilities that are missing.
@@ -172,7 +179,7 @@ impl Health {
     }
 
     fn asks(&self) -> bool {
-        matches!(self.kernel, KernelSide::Started(_))
+        matches!(self.kernel, KernelSide::Started(_) | KernelSide::Unused)
     }
 
     /// Each hook by name: attached or not. None, where the kernel side cannot start.
@@ -182,7 +189,7 @@ impl Health {
                 report.hooks.iter().map(|(name, how)| (*name, how.is_ok())).collect()
             }
             KernelSide::Failed(_) => HOOKS.iter().map(|hook| (hook.name, false)).collect(),
-            KernelSide::Starting => Vec::new(),
+            KernelSide::Starting | KernelSide::Unused => Vec::new(),
         }
     }
 
@@ -246,6 +253,7 @@ impl Health {
     fn kernel_part(&self) -> Part {
         let report = match &self.kernel {
             KernelSide::Started(report) => report,
+            KernelSide::Unused => return Part::ok("kernel", "not used"),
             KernelSide::Starting => {
                 return Part {
                     part: "kernel",
@@ -463,6 +471,7 @@ mod tests {
         let mut health = Health::new(false, secs_boot(0));
         health.kernel_started(StartReport::default());
         assert_eq!(failing(&health, 1), ["cri"]);
+        assert_eq!(failing(&Health::without_kernel(secs_boot(0)), 1), ["cri", "api"]);
         assert_eq!(failing(&well(), 1), [""; 0]);
     }
 

@@ -91,7 +91,7 @@ impl Onlooker {
         Self {
             engine: Engine::new(settings),
             standing: Standing::new(threshold),
-            health: Health::new(true, now),
+            health: Health::without_kernel(now),
             node_error: None,
             node,
             survey: None,
