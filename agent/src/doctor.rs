@@ -195,7 +195,7 @@ fn capabilities(facts: &kernel::Facts) -> Check {
         .collect::<Vec<_>>()
         .join("; ");
     let todo = "run as root, or give the container's securityContext all the capabilities that \
-                deploy/base has";
+                deploy/base has (CAP_SYS_RESOURCE: deploy/overlays/kernel-5.10)";
     if lacks.iter().any(|lack| lack.essential) {
         return Check::failed(NAME, found, todo);
     }

@@ -227,7 +227,8 @@ impl Health {
                 .map(|lack| format!("{} is missing: {}", lack.capability, lack.purpose))
                 .collect::<Vec<_>>()
                 .join("; "),
-            todo: "give the container's securityContext the capabilities that deploy/base has",
+            todo: "give the container's securityContext the capabilities that deploy/base has \
+                   (CAP_SYS_RESOURCE: deploy/overlays/kernel-5.10)",
         }
     }
 
