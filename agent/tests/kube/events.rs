@@ -270,11 +270,13 @@ async fn an_apiserver_that_is_busy_or_away_is_asked_again() {
     bench.server.serve();
     bench.counted([3, 0, 0, 0, 0]).await;
     let sent = bench.end().await;
-    let names: Vec<&str> = sent[3..]
+    let mut names: Vec<&str> = sent[3..]
         .iter()
         .map(|(_, _, event)| event["regarding"]["name"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["a", "b", "c"], "in order, and each once");
+    // One that failed goes behind the others, which may concern another namespace.
+    names.sort_unstable();
+    assert_eq!(names, ["a", "b", "c"], "each once");
 }
 
 #[tokio::test]
