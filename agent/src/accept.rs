@@ -40,15 +40,7 @@ impl Listener {
     pub(crate) fn with_tls(listener: TcpListener, tls: TlsAcceptor) -> Self {
         Self { listener, tls: Some(tls) }
     }
-}
 
-impl From<TcpListener> for Listener {
-    fn from(listener: TcpListener) -> Self {
-        Self { listener, tls: None }
-    }
-}
-
-impl Listener {
     /// Serves until `stop` is done, then ends what is under way.
     pub(crate) async fn serve(self, router: Router, stop: impl Future<Output = ()>) {
         let places = Arc::new(Semaphore::new(CONNECTIONS));
@@ -73,7 +65,7 @@ impl Listener {
                 }
             };
             let (router, tls, watcher) = (router.clone(), self.tls.clone(), graceful.watcher());
-            let connection = async move {
+            let answer = async move {
                 let service = TowerToHyperService::new(router);
                 match tls {
                     None => watcher.watch(connection(socket, service)).await,
@@ -84,7 +76,7 @@ impl Listener {
                 }
             };
             tokio::spawn(async move {
-                match timeout(CONNECTION, connection).await {
+                match timeout(CONNECTION, answer).await {
                     Ok(Ok(())) => {}
                     // Whoever can reach the port can bring this about: nothing for the log.
                     Ok(Err(error)) => debug!(%error, "a connection broke off"),
@@ -95,6 +87,12 @@ impl Listener {
         }
         drop(self.listener);
         graceful.shutdown().await;
+    }
+}
+
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Self {
+        Self { listener, tls: None }
     }
 }
 

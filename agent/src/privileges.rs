@@ -70,34 +70,43 @@ impl Privileges {
     /// What is missing. `memlock`: RLIMIT_MEMLOCK would have to be lifted for the maps (before Linux
     /// 5.11).
     pub fn lacking(self, memlock: bool) -> Vec<Lack> {
-        let admin = self.has(CapabilitySet::SYS_ADMIN);
+        let loads = !self.has(CapabilitySet::SYS_ADMIN); // it stands for the two that load
+        let lack = |capability, essential, purpose| Lack { capability, purpose, essential };
         let needs = [
-            (true, "CAP_BPF", admin, "the kernel programs cannot be loaded"),
-            (true, "CAP_PERFMON", admin, "the kernel programs cannot read what they report"),
             (
-                memlock,
-                "CAP_SYS_RESOURCE",
-                false,
-                "before Linux 5.11 RLIMIT_MEMLOCK must be lifted for the programs' maps",
+                CapabilitySet::BPF,
+                loads,
+                lack("CAP_BPF", true, "the kernel programs cannot be loaded"),
             ),
             (
+                CapabilitySet::PERFMON,
+                loads,
+                lack("CAP_PERFMON", true, "the kernel programs cannot read what they report"),
+            ),
+            (
+                CapabilitySet::SYS_RESOURCE,
+                memlock,
+                lack(
+                    "CAP_SYS_RESOURCE",
+                    false,
+                    "before Linux 5.11 RLIMIT_MEMLOCK must be lifted for the programs' maps",
+                ),
+            ),
+            (
+                CapabilitySet::SYS_PTRACE,
                 true,
-                "CAP_SYS_PTRACE",
-                false,
-                "neither the host's files below /proc/1/root, nor network namespaces, nor where a \
-                 process hangs can be seen",
+                lack(
+                    "CAP_SYS_PTRACE",
+                    false,
+                    "neither the host's files below /proc/1/root, nor network namespaces, nor where \
+                     a process hangs can be seen",
+                ),
             ),
         ];
         needs
             .into_iter()
-            .filter(|(needed, capability, implied, _)| {
-                *needed && !implied && !self.names().any(|held| held == *capability)
-            })
-            .map(|(_, capability, _, purpose)| Lack {
-                capability,
-                purpose,
-                essential: matches!(capability, "CAP_BPF" | "CAP_PERFMON"),
-            })
+            .filter(|(capability, needed, _)| *needed && !self.has(*capability))
+            .map(|(_, _, lack)| lack)
             .collect()
     }
 

@@ -121,6 +121,20 @@ impl Certificate {
         Ok(true)
     }
 
+    /// Connections to `listener` are answered with this, TLS 1.2 or 1.3.
+    ///
+    /// # Errors
+    /// The cryptographic library refuses its own defaults.
+    pub fn behind(self: Arc<Self>, listener: TcpListener) -> Result<Listener, TlsError> {
+        let mut config = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_safe_default_protocol_versions()
+            .map_err(TlsError::Setup)?
+            .with_no_client_auth()
+            .with_cert_resolver(self);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Listener::with_tls(listener, TlsAcceptor::from(Arc::new(config))))
+    }
+
     /// Looks at the files for ever, and says on the log what became of a change.
     pub async fn follow(self: Arc<Self>) {
         let mut trouble = Trouble::default();
@@ -217,22 +231,6 @@ fn read(flag: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
         .and_then(|file| file.take(MAX_FILE).read_to_end(&mut content))
         .map_err(|error| TlsError::Unreadable { flag, path: path.to_owned(), error })?;
     Ok(content)
-}
-
-impl Certificate {
-    /// Connections to `listener` are answered with this, TLS 1.2 or 1.3.
-    ///
-    /// # Errors
-    /// The cryptographic library refuses its own defaults.
-    pub fn behind(self: Arc<Self>, listener: TcpListener) -> Result<Listener, TlsError> {
-        let mut config = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
-            .with_safe_default_protocol_versions()
-            .map_err(TlsError::Setup)?
-            .with_no_client_auth()
-            .with_cert_resolver(self);
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Listener::with_tls(listener, TlsAcceptor::from(Arc::new(config))))
-    }
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ impl Start<'_> {
                 }
                 Ok(kernel) => {
                     // The programs' maps were made: so much memory could be locked.
-                    lock(&shared.health).lacking(kernel::privileges_lacking_once_started());
+                    lock(&shared.health).lacking(Privileges::held().lacking(false));
                     // It has read the kernel's BTF (5 MiB) and the object of the programs.
                     memory::give_back();
                     say(&kernel);

@@ -197,11 +197,6 @@ pub fn privileges_lacking(options: &Options) -> Vec<Lack> {
     Privileges::held().lacking(facts::memlock_is_short(options.ring_bytes))
 }
 
-/// The same, of what is still needed when [`start`] has succeeded.
-pub fn privileges_lacking_once_started() -> Vec<Lack> {
-    Privileges::held().lacking(false)
-}
-
 /// bpf(2) lets anybody use a map that is open, whatever `kernel.unprivileged_bpf_disabled` says now
 /// or later: since Linux 5.19 (kernel commit c8644cd0efe7).
 pub fn frees_open_maps() -> bool {

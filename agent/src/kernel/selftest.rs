@@ -72,8 +72,7 @@ pub(super) fn prove(
             match own.and_then(|stage| act(stage, rings)) {
                 Ok(expected) => (expected, vec![why]),
                 Err(own) => {
-                    let hooks = plan.iter().filter(|planned| planned.verdict.is_ok());
-                    let hooks = hooks.map(|planned| planned.hook.name).collect();
+                    let hooks = attached(plan).collect();
                     return Some(Unproven { hooks, why: format!("{why}; {own}") });
                 }
             }
@@ -110,12 +109,12 @@ pub(super) fn prove(
                 Err(format!("refused by the self-test: {what}: {}", planned.hook.loss));
         }
     }
-    let hooks: Vec<_> = plan
-        .iter()
-        .filter(|planned| planned.verdict.is_ok() && !expected.tests(planned.hook.name))
-        .map(|planned| planned.hook.name)
-        .collect();
+    let hooks: Vec<_> = attached(plan).filter(|hook| !expected.tests(hook)).collect();
     (!hooks.is_empty()).then(|| Unproven { hooks, why: doubts.join("; ") })
+}
+
+fn attached(plan: &[Planned]) -> impl Iterator<Item = &'static str> {
+    plan.iter().filter(|planned| planned.verdict.is_ok()).map(|planned| planned.hook.name)
 }
 
 /// What must have been seen.
