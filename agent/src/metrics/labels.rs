@@ -19,6 +19,16 @@ pub enum Values {
     Open(&'static str),
 }
 
+impl Values {
+    /// All there are; none of a set that is open.
+    pub fn closed(self) -> Vec<&'static str> {
+        match self {
+            Self::Closed(values) => values(),
+            Self::Open(_) => Vec::new(),
+        }
+    }
+}
+
 macro_rules! closed {
     ($($(#[$doc:meta])* $name:ident = $kind:ty;)*) => { $(
         $(#[$doc])*

@@ -14,13 +14,12 @@ use crate::{
     clock, cri,
     domain::{
         engine::Gauges,
-        input::{Input, LossKind, Received, TaskState},
+        input::{Input, Received, TaskState},
         labels::labels,
         leak::{Judgement, Leak, LeakCause, LeakClass, LeakKey, StuckReason},
         leaks::LeakGauges,
         observation::{
-            Amendment, Cause, ContainerDeath, Contradiction, Finding, FindingKind, MilestoneKind,
-            Observation, PhaseKind, PodRef, PodTermination,
+            Amendment, ContainerDeath, Finding, MilestoneKind, Observation, PodRef, PodTermination,
         },
     },
     health::Health,
@@ -123,36 +122,24 @@ impl Metrics {
 
     fn initialise(&self) {
         let of = &self.families;
-        for cause in Cause::ALL {
-            of.pod_terminations.with_label_values(&[cause.as_str()]);
+        for (counter, values) in [
+            (&of.pod_terminations, labels::CAUSES),
+            (&of.container_findings, labels::CONTAINER_FINDINGS),
+            (&of.pod_findings, labels::POD_FINDINGS),
+            (&of.contradictions, labels::CONTRADICTIONS),
+            (&of.evidence_lost, labels::LOSSES),
+            (&of.amendments, labels::AMENDMENTS),
+            (&of.leaks_found, labels::CLASSES),
+            (&of.leaks_gone, labels::CLASSES),
+            (&of.inputs, labels::INPUTS),
+            (&of.requests_dropped, labels::ADAPTERS),
+        ] {
+            for value in values.closed() {
+                counter.with_label_values(&[value]);
+            }
         }
-        for finding in FindingKind::ALL {
-            let of =
-                if finding.is_of_the_pod() { &of.pod_findings } else { &of.container_findings };
-            of.with_label_values(&[finding.as_str()]);
-        }
-        for kind in Contradiction::ALL {
-            of.contradictions.with_label_values(&[kind.as_str()]);
-        }
-        for phase in PhaseKind::ALL {
-            of.phase_seconds.with_label_values(&[phase.as_str()]);
-        }
-        // What a recording lacks shows only in its replay.
-        for kind in LossKind::ALL.iter().filter(|kind| **kind != LossKind::Unrecorded) {
-            of.evidence_lost.with_label_values(&[kind.as_str()]);
-        }
-        for reason in [Amendment::SandboxRemoved, Amendment::LateEvidence] {
-            of.amendments.with_label_values(&[amendment(reason)]);
-        }
-        for class in LeakClass::ALL {
-            of.leaks_found.with_label_values(&[class.as_str()]);
-            of.leaks_gone.with_label_values(&[class.as_str()]);
-        }
-        for source in ["kernel", "cri", "api", "proc", "host", "lost", "tick"] {
-            of.inputs.with_label_values(&[source]);
-        }
-        for to in Adapter::ALL {
-            of.requests_dropped.with_label_values(&[to.as_str()]);
+        for phase in labels::PHASES.closed() {
+            of.phase_seconds.with_label_values(&[phase]);
         }
         for histogram in
             [&of.termination_duration, &of.stop_duration, &of.removal_duration, &of.grace_ratio]

@@ -24,7 +24,7 @@ bound: see [Cardinality](#cardinality).
 const TAIL: &str = "\
 ## The process
 
-From the `prometheus` crate, as any Prometheus client has them: `process_cpu_seconds_total`,
+As any Prometheus client has them, the CPU time to the nanosecond: `process_cpu_seconds_total`,
 `process_max_fds`, `process_open_fds`, `process_resident_memory_bytes`,
 `process_start_time_seconds`, `process_threads`, `process_virtual_memory_bytes`.
 

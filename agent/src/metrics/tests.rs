@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    domain::{observation::Verdict, time::BootTime},
+    domain::{input::LossKind, observation::Verdict, time::BootTime},
     kernel::StartReport,
     report::samples,
 };
