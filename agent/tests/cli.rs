@@ -1,5 +1,8 @@
 //! The binary as a person meets it: exit statuses and messages.
 
+mod binary;
+
+use binary::{coroner, run};
 use coroner::{
     clock,
     domain::observation::PodTermination,
@@ -15,22 +18,9 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
     os::unix::process::CommandExt,
-    process::{Command, Output, Stdio},
+    process::Stdio,
     sync::{Arc, Mutex},
 };
-
-/// The binary with nothing of the surrounding environment that it would listen to.
-fn coroner(args: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
-    command.args(args.split_whitespace()).env_clear().stdin(Stdio::null());
-    command
-}
-
-fn run(command: &mut Command) -> (i32, String, String) {
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code().expect("not killed"), text(stdout), text(stderr))
-}
 
 #[test]
 fn wrong_usage_is_64_and_says_what_is_wrong() {

@@ -11,7 +11,10 @@ mod runtime;
 #[path = "cri/things.rs"]
 mod things;
 
+mod binary;
+
 use apiserver::{FakeApiserver, Script};
+use binary::{coroner, run};
 use coroner::{
     clock,
     domain::{
@@ -31,23 +34,11 @@ use std::{
     io::{BufRead, BufReader},
     net::TcpListener,
     path::PathBuf,
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
     time::Duration,
 };
 use tempfile::TempDir;
-
-fn coroner(args: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
-    command.args(args.split_whitespace()).env_clear().stdin(Stdio::null());
-    command
-}
-
-fn run(command: &mut Command) -> (i32, String, String) {
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code().expect("not killed"), text(stdout), text(stderr))
-}
 
 const BOOT: &str = "8c1b2f9e-0000-4000-8000-000000000001";
 

@@ -1,6 +1,9 @@
 //! HTTPS, by the binary and by its library: who is trusted, what follows a change of the files, and
 //! that nobody is told what stands in them.
 
+mod binary;
+
+use binary::{coroner, run};
 use coroner::{
     clock,
     health::Health,
@@ -15,22 +18,10 @@ use std::{
     io::{BufRead, BufReader, Write},
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::Stdio,
     sync::{Arc, Mutex},
 };
 use tempfile::TempDir;
-
-fn coroner(args: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
-    command.args(args.split_whitespace()).env_clear().stdin(Stdio::null());
-    command
-}
-
-fn run(args: &str) -> (i32, String, String) {
-    let Output { status, stdout, stderr } = coroner(args).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code().expect("not killed"), text(stdout), text(stderr))
-}
 
 /// A certificate authority in a folder of its own, and what it has signed there.
 struct Authority {
@@ -98,7 +89,7 @@ fn agent(certificate: Option<Arc<Certificate>>) -> u16 {
 
 /// Asks for the terminations: whether there was an answer, and else the error.
 fn ask(url: &str, ca: &str) -> Result<(), String> {
-    let (code, out, err) = run(&format!("terminations --url {url} {ca}"));
+    let (code, out, err) = run(&mut coroner(&format!("terminations --url {url} {ca}")));
     if code == 0 {
         assert!(out.contains("NAMESPACE"), "{out}");
         return Ok(());
@@ -164,8 +155,10 @@ fn another_agent_is_not_looked_for_where_one_is_not_trusted() {
     let port = agent(Some(Certificate::open(authority.sign("localhost", |_| {})).unwrap()));
     let other = Authority::new();
     for command in ["explain", "leaks"] {
-        let (code, out, err) =
-            run(&format!("{command} --url https://localhost:{port} --ca {}", other.ca()));
+        let (code, out, err) = run(&mut coroner(&format!(
+            "{command} --url https://localhost:{port} --ca {}",
+            other.ca()
+        )));
         assert_eq!((code, &*out), (1, ""), "{command}: {err}");
         assert!(err.contains("is not trusted"), "{command}: {err}");
     }
@@ -243,7 +236,7 @@ fn files_that_cannot_be_used_are_refused_and_not_shown() {
         secret.display(),
         key.display()
     );
-    let (code, _, err) = run(&args);
+    let (code, _, err) = run(&mut coroner(&args));
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("holds no certificate") && !err.contains(SECRET), "{err}");
 }
