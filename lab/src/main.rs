@@ -48,21 +48,28 @@ enum Bench {
 #[derive(Args)]
 struct AccuracyArgs {
     /// How many deaths, half of them under CPU load
-    #[arg(long, value_name = "N", default_value_t = bench::DEATHS)]
+    #[arg(long, value_name = "N", default_value_t = bench::accuracy::DEATHS)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     deaths: u32,
     /// Of the order of the ways to die, and of the moments
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Write one JSON object per figure to stdout (bench, figure, value, unit, goal, ok), and
-    /// everything else to stderr
+    #[command(flatten)]
+    outcome: Outcome,
+    #[command(flatten)]
+    files: Files,
+}
+
+/// What every benchmark's figures lead to.
+#[derive(Args)]
+struct Outcome {
+    /// Write one JSON object per figure to stdout (bench, figure, value, unit, goal, bound, ok,
+    /// beside), and everything else to stderr
     #[arg(long)]
     json: bool,
     /// Exit with 0 even if a goal is missed
     #[arg(long)]
     no_fail: bool,
-    #[command(flatten)]
-    files: Files,
 }
 
 /// What the lab is made of, and where it is.
@@ -186,15 +193,15 @@ fn accuracy(args: AccuracyArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let options = bench::Options {
+    let options = bench::accuracy::Options {
         deaths: usize::try_from(args.deaths).unwrap_or(usize::MAX),
         seed: args.seed,
-        json: args.json,
+        json: args.outcome.json,
         agent: args.files.agent(),
         lab,
         program,
     };
-    as_root(async { bench::accuracy(&options).await.map(|met| met || args.no_fail) })
+    as_root(async { bench::accuracy::run(&options).await.map(|met| met || args.outcome.no_fail) })
 }
 
 fn tour(args: TourArgs) -> ExitCode {

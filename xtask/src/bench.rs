@@ -1,40 +1,52 @@
 //! The benchmarks: build what is shipped and hand over to what measures it.
 
-use std::os::unix::process::CommandExt as _;
+use std::ffi::OsString;
 
 use anyhow::{Context as _, Result};
 
 use crate::{
-    build::{self, Profile},
-    cli::Accuracy,
+    build::{self, Binaries, Profile},
+    cli::Subject,
     root, setup,
     workspace::Workspace,
 };
 
-/// Becomes the lab's accuracy benchmark: its output is all there is on stdout, its exit code is ours.
+/// Runs the benchmarks of `subjects`, each in the lab with `arguments`: their output is all there is
+/// on stdout. Whether no goal was missed.
 ///
 /// # Errors
 /// When something is missing, does not build, or the lab cannot be started.
-pub(crate) fn accuracy(
+pub(crate) fn run(
     workspace: &Workspace,
-    parameters: &Accuracy,
-) -> Result<std::convert::Infallible> {
-    let needs = [setup::BUILD, setup::LAB].concat();
-    setup::ensure(workspace, &needs, parameters.install.no_install)?;
+    subjects: &[Subject],
+    arguments: &[OsString],
+    list_only: bool,
+) -> Result<bool> {
+    let more = subjects.iter().flat_map(|subject| subject.needs());
+    let needs = [setup::BUILD, setup::LAB].concat().into_iter().chain(more.copied());
+    setup::ensure(workspace, &needs.collect::<Vec<_>>(), list_only)?;
     let binaries = build::all(workspace, Profile::Release)?;
+    let mut met = true;
+    for subject in subjects {
+        met &= measure(workspace, &binaries, *subject, arguments)?;
+    }
+    Ok(met)
+}
+
+fn measure(
+    workspace: &Workspace,
+    binaries: &Binaries,
+    subject: Subject,
+    arguments: &[OsString],
+) -> Result<bool> {
     let mut lab = root::command(workspace, &binaries.lab)?;
-    lab.args(["bench", "accuracy"])
+    lab.args(["bench", subject.name()])
         .arg("--agent")
         .arg(&binaries.agent)
         .arg("--workload")
         .arg(&binaries.workload)
-        .args(["--deaths", &parameters.deaths.to_string()])
-        .args(["--seed", &parameters.seed.to_string()]);
-    if parameters.json {
-        lab.arg("--json");
-    }
-    if parameters.no_fail {
-        lab.arg("--no-fail");
-    }
-    Err(lab.exec()).with_context(|| format!("cannot start {}", binaries.lab.display()))
+        .args(arguments);
+    let status =
+        lab.status().with_context(|| format!("cannot start {}", binaries.lab.display()))?;
+    Ok(status.success())
 }

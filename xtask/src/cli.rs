@@ -4,7 +4,10 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::vm::{self, Cgroup, Guest};
+use crate::{
+    setup::Need,
+    vm::{self, Cgroup, Guest},
+};
 
 /// Brings what is needed, builds, runs and tests coroner.
 #[derive(Debug, Parser)]
@@ -72,9 +75,22 @@ pub(crate) enum Command {
         #[command(flatten)]
         install: Install,
     },
-    /// Measure, with optimised binaries; exits with 1 if a goal is missed
-    #[command(subcommand)]
-    Bench(Bench),
+    /// Measure, with optimised binaries, beside what else could do it; exits with 1 if a goal is missed
+    Bench {
+        #[command(flatten)]
+        install: Install,
+        /// What to measure [default: all of it, one after the other]
+        subject: Option<Subject>,
+        /// Write one JSON object per figure to stdout (bench, figure, value, unit, goal, bound, ok, beside), and everything else to stderr
+        #[arg(long)]
+        json: bool,
+        /// Exit with 0 even if a goal is missed
+        #[arg(long)]
+        no_fail: bool,
+        /// The subject's own: `cargo xtask bench SUBJECT -- --help` lists them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+        arguments: Vec<OsString>,
+    },
     /// Run the tests of the kernel programs on foreign kernels, in QEMU
     Vm {
         #[command(flatten)]
@@ -94,30 +110,26 @@ Equal sources and compilers give an equal digest. SOURCE_DATE_EPOCH is its time,
 last commit. deploy/Containerfile makes the same with docker build, podman build or buildah.";
 
 /// What to measure.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Bench {
-    /// How far from the truth are the agent's times of deaths and signals, and how far are the
-    /// runtime's, a relist's and the apiserver's? See docs/accuracy.md; takes about five minutes
-    Accuracy(Accuracy),
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Subject {
+    /// How far from the truth are the times of deaths and signals? docs/accuracy.md; five minutes
+    Accuracy,
 }
 
-/// The accuracy benchmark's parameters.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct Accuracy {
-    /// How many deaths, half of them under CPU load
-    #[arg(long, value_name = "N", default_value_t = 300)]
-    pub(crate) deaths: usize,
-    /// Of the order of the ways to die, and of the moments
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) seed: u64,
-    /// Write one JSON object per figure to stdout (bench, figure, value, unit, goal, ok), and everything else to stderr
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Exit with 0 even if a goal is missed
-    #[arg(long)]
-    pub(crate) no_fail: bool,
-    #[command(flatten)]
-    pub(crate) install: Install,
+impl Subject {
+    /// Its name, here and in the lab.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Accuracy => "accuracy",
+        }
+    }
+
+    /// What it takes beyond the lab: the alternatives, mostly.
+    pub(crate) fn needs(self) -> &'static [Need] {
+        match self {
+            Self::Accuracy => &[],
+        }
+    }
 }
 
 /// Which foreign kernels.
@@ -201,15 +213,30 @@ mod tests {
     }
 
     #[test]
-    fn a_benchmark_is_named_and_has_its_own_flags() {
+    fn a_benchmark_is_named_and_its_flags_pass_through() {
         let line = ["xtask", "bench", "accuracy", "--deaths", "24", "--json", "--no-install"];
         let cli = Cli::try_parse_from(line).expect("parses");
-        let Command::Bench(Bench::Accuracy(accuracy)) = cli.command else {
+        let Command::Bench { subject, arguments, .. } = cli.command else {
             panic!("not bench: {cli:?}");
         };
-        assert_eq!((accuracy.deaths, accuracy.seed, accuracy.json), (24, 0, true));
-        assert!(accuracy.install.no_install && !accuracy.no_fail);
-        assert!(Cli::try_parse_from(["xtask", "bench"]).is_err());
+        assert_eq!(subject, Some(Subject::Accuracy));
+        assert_eq!(arguments, ["--deaths", "24", "--json", "--no-install"]);
+    }
+
+    #[test]
+    fn without_a_subject_all_are_measured_with_the_common_flags() {
+        for (line, objects) in
+            [(vec!["xtask", "bench"], false), (vec!["xtask", "bench", "--json"], true)]
+        {
+            let cli = Cli::try_parse_from(line).expect("parses");
+            let Command::Bench { subject: None, json, arguments, .. } = cli.command else {
+                panic!("not all: {cli:?}");
+            };
+            assert!(json == objects && arguments.is_empty());
+        }
+        for subject in Subject::value_variants() {
+            assert_eq!(Subject::from_str(subject.name(), false), Ok(*subject));
+        }
     }
 
     #[test]

@@ -18,11 +18,11 @@ mod workspace;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Parser as _;
+use clap::{Parser as _, ValueEnum as _};
 
 use crate::{
     build::Profile,
-    cli::{Bench, Cli, Command},
+    cli::{Cli, Command, Subject},
     progress::note,
     workspace::Workspace,
 };
@@ -76,8 +76,13 @@ fn act(cli: Cli) -> Result<bool> {
             docs::write(&workspace)?;
             Ok(true)
         }
-        Command::Bench(Bench::Accuracy(parameters)) => {
-            match bench::accuracy(&workspace, &parameters)? {}
+        Command::Bench { mut install, subject, json, no_fail, arguments } => {
+            let (ours, mut arguments) = cli::split_own_flags(arguments);
+            arguments.extend(json.then(|| "--json".into()));
+            arguments.extend(no_fail.then(|| "--no-fail".into()));
+            install.no_install |= ours.iter().any(|flag| flag == "--no-install");
+            let subjects = subject.as_ref().map_or(Subject::value_variants(), std::slice::from_ref);
+            bench::run(&workspace, subjects, &arguments, install.no_install)
         }
         Command::Vm { install, kernels } => {
             test::run(&workspace, &[cli::Layer::Vm], &kernels.guests()?, install.no_install)

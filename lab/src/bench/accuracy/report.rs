@@ -1,12 +1,12 @@
 //! Deaths → figures → what a person sees. Pure.
 
 use super::{
+    super::figure::{self, Figure},
     death::{Claim, Death, Load},
-    figure::Figure,
     interval::Spread,
     way::Way,
 };
-use comfy_table::{CellAlignment, Table, TableComponent, presets::UTF8_HORIZONTAL_ONLY};
+use comfy_table::CellAlignment;
 
 /// The benchmark's name.
 const BENCH: &str = "accuracy";
@@ -27,51 +27,48 @@ pub(super) fn figures(deaths: &[Death], failed: usize) -> Vec<Figure> {
     let mut figures = Vec::new();
     for row in rows(deaths) {
         let name = |what: &str| format!("{}.{}.{what}", row.load.name(), row.claim.name());
-        let goal = row.claim.goal();
-        figures.push(Figure::new(BENCH, name("samples"), row.error.samples as f64, "deaths", None));
-        figures.push(Figure::new(BENCH, name("error_p50"), ms(row.error.p50), "ms", None));
-        figures.push(Figure::new(BENCH, name("error_p99"), ms(row.error.p99), "ms", goal));
-        figures.push(Figure::new(BENCH, name("error_max"), ms(row.error.max), "ms", None));
-        figures.push(Figure::new(BENCH, name("at_most_p50"), ms(row.at_most.p50), "ms", None));
-        figures.push(Figure::new(BENCH, name("at_most_p99"), ms(row.at_most.p99), "ms", None));
+        figures.push(Figure::of(BENCH, name("samples"), row.error.samples as f64, "deaths"));
+        figures.push(Figure::of(BENCH, name("error_p50"), ms(row.error.p50), "ms"));
+        let p99 = Figure::of(BENCH, name("error_p99"), ms(row.error.p99), "ms");
+        figures.push(match row.claim.goal() {
+            Some(goal) => p99.at_most(goal),
+            None => p99,
+        });
+        figures.push(Figure::of(BENCH, name("error_max"), ms(row.error.max), "ms"));
+        figures.push(Figure::of(BENCH, name("at_most_p50"), ms(row.at_most.p50), "ms"));
+        figures.push(Figure::of(BENCH, name("at_most_p99"), ms(row.at_most.p99), "ms"));
     }
     for (load, what, spread) in truths(deaths) {
         let name = |part: &str| format!("{}.{}_{part}", load.name(), what.name());
-        figures.push(Figure::new(BENCH, name("p50"), ms(spread.p50), "ms", None));
-        figures.push(Figure::new(BENCH, name("p99"), ms(spread.p99), "ms", None));
-        figures.push(Figure::new(BENCH, name("max"), ms(spread.max), "ms", None));
+        figures.push(Figure::of(BENCH, name("p50"), ms(spread.p50), "ms"));
+        figures.push(Figure::of(BENCH, name("p99"), ms(spread.p99), "ms"));
+        figures.push(Figure::of(BENCH, name("max"), ms(spread.max), "ms"));
     }
-    let count = |name: &str, value: usize, goal| {
-        Figure::new(BENCH, format!("deaths.{name}"), value as f64, "deaths", goal)
+    let count = |name: &str, value: usize| {
+        Figure::of(BENCH, format!("deaths.{name}"), value as f64, "deaths")
     };
-    figures.push(count("measured", deaths.len(), None));
-    figures.push(count("failed", failed, Some(0.0)));
-    figures.push(count("without_empty", deaths.iter().filter(silent).count(), Some(0.0)));
-    figures.push(count("wrong_verdict", deaths.iter().filter(wrong).count(), Some(0.0)));
+    figures.push(count("measured", deaths.len()));
+    figures.push(count("failed", failed).at_most(0.0));
+    figures.push(count("without_empty", deaths.iter().filter(silent).count()).at_most(0.0));
+    figures.push(count("wrong_verdict", deaths.iter().filter(wrong).count()).at_most(0.0));
     figures
 }
 
 /// What a person sees.
 pub(super) fn table(deaths: &[Death], figures: &[Figure]) -> String {
     let rows = rows(deaths);
-    let mut table = Table::new();
-    table
-        .load_preset(UTF8_HORIZONTAL_ONLY)
-        .remove_style(TableComponent::HorizontalLines)
-        .remove_style(TableComponent::LeftBorderIntersections)
-        .remove_style(TableComponent::MiddleIntersections)
-        .remove_style(TableComponent::RightBorderIntersections)
-        .set_header([
-            "ms from the truth",
-            "",
-            "deaths",
-            "p50",
-            "p99",
-            "max",
-            "at most p50",
-            "p99",
-            "× Empty",
-        ]);
+    let mut table = figure::plain_table();
+    table.set_header([
+        "ms from the truth",
+        "",
+        "deaths",
+        "p50",
+        "p99",
+        "max",
+        "at most p50",
+        "p99",
+        "× Empty",
+    ]);
     for column in table.column_iter_mut().skip(2) {
         column.set_cell_alignment(CellAlignment::Right);
     }
@@ -120,12 +117,12 @@ pub(super) fn table(deaths: &[Death], figures: &[Figure]) -> String {
         ));
     }
     for figure in figures {
-        if let (Some(goal), Some(ok)) = (figure.goal, figure.ok) {
+        if let (Some(goal), Some(ok)) = (figure.goal_in_words(), figure.ok) {
             let mark = if ok { "✔" } else { "✘" };
             text.push_str(&format!(
-                "{mark} {:<36} {:>9} {} (goal: at most {goal})\n",
+                "{mark} {:<36} {:>9} {} (goal: {goal})\n",
                 figure.figure,
-                trimmed(figure.value),
+                figure::shown(figure.value),
                 figure.unit
             ));
         }
@@ -255,13 +252,9 @@ fn shown(ns: u64) -> String {
     }
 }
 
-fn trimmed(value: f64) -> String {
-    if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.3}") }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{super::death::tests::sample, super::figure, super::way::Way, *};
+    use super::{super::death::tests::sample, super::way::Way, *};
 
     fn value(figures: &[Figure], name: &str) -> f64 {
         match figures.iter().find(|figure| figure.figure == name) {
