@@ -161,6 +161,11 @@ impl Agent {
         self.http.clone()
     }
 
+    /// Its process, as long as it was not waited for.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     /// Its resident memory now and at its highest, bytes.
     pub fn memory(&self) -> Option<(u64, u64)> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()?)).ok()?;

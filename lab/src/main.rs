@@ -10,6 +10,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
 /// `EX_USAGE` of sysexits.h.
@@ -36,6 +37,13 @@ enum Command {
     /// Use up a CPU until killed: the load of a benchmark
     #[command(name = bench::load::COMMAND, hide = true)]
     Spin,
+    /// List all that a runtime has, once a second until killed: what stands beside the agent in a
+    /// benchmark
+    #[command(name = bench::node::relist::COMMAND, hide = true)]
+    Relist {
+        /// The runtime's socket
+        endpoint: String,
+    },
 }
 
 #[derive(Subcommand)]
@@ -43,6 +51,9 @@ enum Bench {
     /// How far from the truth are the agent's times of deaths and signals, and how far are the
     /// runtime's, a relist's and the apiserver's? Exits with 1 if a goal is missed
     Accuracy(AccuracyArgs),
+    /// What does the agent cost a full node: memory, CPU when nothing happens and when pods die,
+    /// series, scrapes? Exits with 1 if a goal is missed
+    Node(NodeArgs),
 }
 
 #[derive(Args)]
@@ -54,6 +65,22 @@ struct AccuracyArgs {
     /// Of the order of the ways to die, and of the moments
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+    #[command(flatten)]
+    outcome: Outcome,
+    #[command(flatten)]
+    files: Files,
+}
+
+#[derive(Args)]
+struct NodeArgs {
+    /// How many pods the node has, of two containers each
+    #[arg(long, value_name = "N", default_value_t = bench::node::PODS)]
+    #[arg(value_parser = clap::value_parser!(u32).range(10..=2_000))]
+    pods: u32,
+    /// How long the idle node is watched, and again while pods die, seconds
+    #[arg(long, value_name = "N", default_value_t = bench::node::SECONDS)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    seconds: u64,
     #[command(flatten)]
     outcome: Outcome,
     #[command(flatten)]
@@ -177,6 +204,8 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Tour(args) => tour(args),
         Command::Bench(Bench::Accuracy(args)) => accuracy(args),
+        Command::Bench(Bench::Node(args)) => node(args),
+        Command::Relist { endpoint } => relist(&endpoint),
         Command::Spin => bench::load::spin(),
     }
 }
@@ -202,6 +231,40 @@ fn accuracy(args: AccuracyArgs) -> ExitCode {
         program,
     };
     as_root(async { bench::accuracy::run(&options).await.map(|met| met || args.outcome.no_fail) })
+}
+
+fn node(args: NodeArgs) -> ExitCode {
+    let program = match env::current_exe() {
+        Ok(program) => program,
+        Err(error) => {
+            eprintln!("cannot tell where this program is: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let options = bench::node::Options {
+        pods: usize::try_from(args.pods).unwrap_or(usize::MAX),
+        window: Duration::from_secs(args.seconds),
+        json: args.outcome.json,
+        agent: args.files.agent(),
+        workload: args.files.workload(),
+        work: args.files.work,
+        program,
+    };
+    as_root(async { bench::node::run(&options).await.map(|met| met || args.outcome.no_fail) })
+}
+
+fn relist(endpoint: &str) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let ended = runtime
+        .map_err(anyhow::Error::from)
+        .and_then(|runtime| runtime.block_on(bench::node::relist::relist(endpoint)));
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn tour(args: TourArgs) -> ExitCode {

@@ -114,6 +114,8 @@ last commit. deploy/Containerfile makes the same with docker build, podman build
 pub(crate) enum Subject {
     /// How far from the truth are the times of deaths and signals? docs/accuracy.md; five minutes
     Accuracy,
+    /// What does the agent cost a full node: memory, CPU, series, scrapes? docs/performance.md; four minutes
+    Node,
 }
 
 impl Subject {
@@ -121,13 +123,14 @@ impl Subject {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Accuracy => "accuracy",
+            Self::Node => "node",
         }
     }
 
     /// What it takes beyond the lab: the alternatives, mostly.
     pub(crate) fn needs(self) -> &'static [Need] {
         match self {
-            Self::Accuracy => &[],
+            Self::Accuracy | Self::Node => &[],
         }
     }
 }

@@ -4,6 +4,7 @@
 pub mod accuracy;
 mod figure;
 pub mod load;
+pub mod node;
 pub mod programs;
 
 pub use figure::{Beside, Bound, Figure};

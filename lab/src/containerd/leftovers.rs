@@ -37,7 +37,7 @@ pub fn clean_up(work: &Path) -> Result<()> {
 }
 
 /// Claims the work directory for this process' life.
-pub(super) fn lock(work: &Path) -> Result<File> {
+pub(crate) fn lock(work: &Path) -> Result<File> {
     let path = work.join("lock");
     let file = File::options()
         .create(true)
@@ -54,7 +54,7 @@ pub(super) fn lock(work: &Path) -> Result<File> {
 }
 
 /// The lab's top-level cgroup, from the work directory's path, so that it is found again.
-pub(super) fn cgroup_parent(work: &Path) -> String {
+pub(crate) fn cgroup_parent(work: &Path) -> String {
     let digest = Sha256::digest(work.as_os_str().as_encoded_bytes());
     let short: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
     format!("/coroner-lab-{short}")
@@ -79,7 +79,7 @@ pub(super) fn remove(work: &Path) -> Result<()> {
 }
 
 /// Kills all that is in a cgroup or below it, and removes it.
-pub(super) fn end_cgroup(cgroup: &Path) -> Result<()> {
+pub(crate) fn end_cgroup(cgroup: &Path) -> Result<()> {
     end(|| Ok(0), &[cgroup.to_path_buf()])
 }
 
@@ -105,7 +105,7 @@ fn end(outside: impl Fn() -> Result<usize>, cgroups: &[PathBuf]) -> Result<()> {
 }
 
 /// Removes the lock and, if nothing else is in it, the work directory. The caller holds the lock.
-pub(super) fn give_up(work: &Path) -> Result<()> {
+pub(crate) fn give_up(work: &Path) -> Result<()> {
     absent_is_fine(fs::remove_file(work.join("lock"))).context("cannot remove the lock")?;
     // What else is there is not ours; then the directory stays.
     let _ = fs::remove_dir(work);

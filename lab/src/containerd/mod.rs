@@ -31,6 +31,7 @@ mod process;
 pub use find::{find, version};
 pub use forgotten::{KeptNetwork, Orphans};
 pub use leftovers::clean_up;
+pub(crate) use leftovers::{cgroup_parent, end_cgroup, give_up, lock};
 
 use anyhow::{Context, Result, bail, ensure};
 use hyper_util::rt::TokioIo;
@@ -61,6 +62,14 @@ pub enum Hierarchy {
     Unified,
     /// cgroup v1, as the machine has it mounted.
     Legacy,
+}
+
+/// Where cgroup v2 is mounted on this machine.
+///
+/// # Errors
+/// Nowhere.
+pub(crate) fn unified_hierarchy() -> Result<PathBuf> {
+    namespace::Hierarchies::of_this_machine()?.root(Hierarchy::Unified)
 }
 
 /// How to start it.

@@ -401,7 +401,7 @@ impl Lab {
 
 /// Gives this process a name of its own, by which the agent knows the kubelet in it: other labs may
 /// run on the machine.
-fn own_name(cgroup: &str) -> anyhow::Result<String> {
+pub(crate) fn own_name(cgroup: &str) -> anyhow::Result<String> {
     let digits = cgroup.rsplit('-').next().unwrap_or_default();
     let name = format!("lab-{digits}");
     std::fs::write("/proc/self/comm", &name).context("cannot name this process")?;
@@ -420,7 +420,7 @@ pub(crate) fn container_of(pod: &Pod, name: &str) -> Option<(String, bool)> {
 
 /// A node's object: Ready, and with its machine's boot ID, by which an observer knows whether that
 /// is the machine it runs on.
-fn node(name: &str, boot_id: &str) -> Node {
+pub(crate) fn node(name: &str, boot_id: &str) -> Node {
     let read = |file: &str| {
         std::fs::read_to_string(file).map(|text| text.trim().to_owned()).unwrap_or_default()
     };
