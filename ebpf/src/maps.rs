@@ -11,6 +11,9 @@ pub const DECIDING: &str = "DECIDING";
 pub const DETAIL: &str = "DETAIL";
 /// Size of each ring unless the agent says otherwise.
 pub const RING_BYTES: u32 = 1 << 20;
+/// The reader is woken at most once in this time, ns; whoever is woken comes again after twice as
+/// long, for what was written meanwhile.
+pub const WAKE_PAUSE: u64 = 1_000_000;
 /// Per-CPU array of counters: see the `LOST_*` indices.
 pub const LOST: &str = "LOST";
 /// Array of one mask: chatter (bit n−1 is signal n) that some container has for its stop signal.

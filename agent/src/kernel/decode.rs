@@ -44,7 +44,7 @@ fn read<T: Record>(bytes: &[u8]) -> Option<T> {
     (bytes.len() == size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// Every kind that [`decode`] names.
+/// Every kind that [`decode`] names, in the order of their numbers.
 pub const KINDS: [&str; 9] = [
     "cgroup_mkdir",
     "cgroup_rmdir",
@@ -59,56 +59,53 @@ pub const KINDS: [&str; 9] = [
 
 /// Reads one record. The second value names its kind, for the metrics: one of [`KINDS`].
 pub fn decode(bytes: &[u8]) -> Result<(KernelEvent, &'static str), Undecodable> {
+    read_record(bytes).map(|(event, kind)| (event, KINDS[kind]))
+}
+
+/// The same, with the kind's place among [`KINDS`].
+pub(super) fn read_record(bytes: &[u8]) -> Result<(KernelEvent, usize), Undecodable> {
     let header: Option<Header> = bytes.get(..size_of::<Header>()).and_then(read);
     let wrong = Undecodable { kind: header.map_or(0, |header| header.kind), len: bytes.len() };
     let header = header.ok_or(wrong)?;
     let cgroup = CgroupId(header.cgroup);
-    let (fact, kind) = match header.kind {
-        record::MKDIR => (read(bytes).map(mkdir), "cgroup_mkdir"),
+    let fact = match header.kind {
+        record::MKDIR => read(bytes).map(mkdir),
         record::RMDIR => {
             let moment = read::<record::Moment>(bytes);
-            (moment.map(|_| KernelFact::CgroupRemoved { cgroup }), "cgroup_rmdir")
+            moment.map(|_| KernelFact::CgroupRemoved { cgroup })
         }
         record::EMPTY => {
             let moment = read::<record::Moment>(bytes);
-            (moment.map(|_| KernelFact::CgroupEmpty { cgroup }), "cgroup_empty")
+            moment.map(|_| KernelFact::CgroupEmpty { cgroup })
         }
         record::FROZEN => {
             let frozen = |moment: record::Moment| moment.value != 0;
-            let fact = read(bytes)
-                .map(|moment| KernelFact::CgroupFrozen { cgroup, frozen: frozen(moment) });
-            (fact, "cgroup_frozen")
+            read(bytes).map(|moment| KernelFact::CgroupFrozen { cgroup, frozen: frozen(moment) })
         }
-        record::GENERATE => (read(bytes).map(generate), "signal_generate"),
+        record::GENERATE => read(bytes).map(generate),
         record::DELIVER => {
-            let fact = read(bytes).map(|deliver: record::Deliver| KernelFact::SignalDelivered {
+            read(bytes).map(|deliver: record::Deliver| KernelFact::SignalDelivered {
                 cgroup,
                 task: task(&deliver.task),
                 signal: deliver.signal as u8,
                 disposition: disposition(deliver.handler),
-            });
-            (fact, "signal_deliver")
+            })
         }
-        record::EXEC => {
-            let fact = read(bytes).map(|exec: record::Exec| KernelFact::Exec {
-                cgroup,
-                task: task(&exec.task),
-                parent: peer(&exec.parent),
-            });
-            (fact, "exec")
-        }
-        record::EXIT => (read(bytes).map(exit), "exit"),
-        record::VICTIM => {
-            let fact = read(bytes).map(|victim: record::Victim| KernelFact::OomVictim {
-                cgroup: (header.cgroup != 0).then_some(cgroup),
-                pid: victim.pid as u32,
-            });
-            (fact, "oom_victim")
-        }
-        _ => (None, ""),
+        record::EXEC => read(bytes).map(|exec: record::Exec| KernelFact::Exec {
+            cgroup,
+            task: task(&exec.task),
+            parent: peer(&exec.parent),
+        }),
+        record::EXIT => read(bytes).map(exit),
+        record::VICTIM => read(bytes).map(|victim: record::Victim| KernelFact::OomVictim {
+            cgroup: (header.cgroup != 0).then_some(cgroup),
+            pid: victim.pid as u32,
+        }),
+        _ => None,
     };
     let event = KernelEvent { time: BootTime(header.time), fact: fact.ok_or(wrong)? };
-    Ok((event, kind))
+    // There is one: the kinds that were read above are numbered from 1.
+    Ok((event, header.kind as usize - 1))
 }
 
 fn mkdir(record: record::Mkdir) -> KernelFact {
@@ -336,6 +333,19 @@ mod tests {
         let parent =
             Sender { tgid: Tgid(0), comm: String::new(), cgroup: None, in_container: None };
         assert_eq!(fact(&exec), KernelFact::Exec { cgroup, task: task(&init()), parent });
+    }
+
+    #[test]
+    fn kinds_are_named_in_the_order_of_their_numbers() {
+        let kind = |number: u32| {
+            let bytes = bytes(&Moment { header: header(number), value: 0 });
+            decode(&bytes).unwrap().1
+        };
+        assert_eq!(kind(record::RMDIR), "cgroup_rmdir");
+        assert_eq!(kind(record::FROZEN), "cgroup_frozen");
+        let victim = bytes(&Victim { header: header(record::VICTIM), pid: 8 });
+        assert_eq!(decode(&victim).unwrap().1, "oom_victim");
+        assert_eq!(KINDS.len(), record::VICTIM as usize, "no kind without a name");
     }
 
     #[test]

@@ -35,7 +35,7 @@ use std::{
     fmt,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -48,8 +48,11 @@ use tokio::{
 
 /// Records that wake nobody lie in the rings for no longer than this.
 const DRAIN: Duration = Duration::from_millis(100);
-/// Records that were held back for the sake of order are looked for again after this.
-const SETTLE: Duration = Duration::from_millis(1);
+/// Records that were held back for the sake of order are looked for again after this, and so is what
+/// came while the programs were not to wake again.
+const SETTLE: Duration = Duration::from_nanos(2 * coroner_ebpf::maps::WAKE_PAUSE);
+/// Events that are handed on at once.
+const BATCH: usize = 256;
 /// The smallest ring: a page, of the largest page size in use.
 const MIN_RING: u32 = 4096;
 
@@ -138,8 +141,8 @@ impl fmt::Display for Unproven {
 /// Counters of the kernel side, shared with the metrics.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Records by kind.
-    pub records: Mutex<BTreeMap<&'static str, u64>>,
+    /// Records by kind, in the order of [`decode::KINDS`].
+    pub records: [AtomicU64; decode::KINDS.len()],
     /// Bytes waiting in the deciding ring at the last drain, and its size.
     pub deciding_used: AtomicU64,
     /// Bytes waiting in the detail ring at the last drain.
@@ -153,12 +156,10 @@ pub struct Counters {
 }
 
 impl Counters {
-    fn count_records(&self, kinds: &[&'static str]) {
-        // A count is never half written: a poisoned lock is as good as any.
-        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        for kind in kinds {
-            *records.entry(kind).or_default() += 1;
-        }
+    /// Records of each kind that there were.
+    pub fn records(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = self.records.iter().map(|count| count.load(Ordering::Relaxed));
+        decode::KINDS.into_iter().zip(counts).filter(|(_, count)| *count > 0)
     }
 
     fn count_containers(&self, fact: &KernelFact) {
@@ -278,20 +279,31 @@ impl Kernel {
         to: mpsc::Sender<Received>,
         mut commands: mpsc::Receiver<Command>,
     ) -> anyhow::Result<()> {
-        // SAFETY: an owned descriptor, which `AsyncFd` keeps open for as long as it is registered.
-        let waker =
-            unsafe { AsyncFd::register_with_interest(self.rings.waker()?, Interest::READABLE)? };
+        let [deciding, detail] = self.rings.wakers()?;
+        // SAFETY: owned descriptors, which `AsyncFd` keeps open for as long as they are registered.
+        let (deciding, detail) = unsafe {
+            (
+                AsyncFd::register_with_interest(deciding, Interest::READABLE)?,
+                AsyncFd::register_with_interest(detail, Interest::READABLE)?,
+            )
+        };
         let mut timer = tokio::time::interval(DRAIN);
         timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let scanned = std::mem::take(&mut self.scanned);
         let mut open = self.send(scanned, &to).await;
-        let mut commanded = true;
+        let (mut commanded, mut woken) = (true, false);
         while open {
+            let again = woken || self.rings.is_holding();
+            woken = false;
             tokio::select! {
                 () = to.closed() => break,
-                ready = waker.readable() => ready?.clear_ready(),
+                ready = deciding.readable() => {
+                    ready?.clear_ready();
+                    woken = true;
+                }
+                ready = detail.readable() => ready?.clear_ready(),
                 _ = timer.tick() => {}
-                () = tokio::time::sleep(SETTLE), if self.rings.is_holding() => {}
+                () = tokio::time::sleep(SETTLE), if again => {}
                 command = commands.recv(), if commanded => match command {
                     Some(command) => {
                         let events = self.obey(&command);
@@ -313,11 +325,14 @@ impl Kernel {
 
     /// False: nobody listens any more.
     async fn send(&self, events: Vec<KernelEvent>, to: &mpsc::Sender<Received>) -> bool {
-        for event in events {
-            self.counters.count_containers(&event.fact);
-            let received = Received { at: clock::boot_now(), input: Input::Kernel(event) };
-            if to.send(received).await.is_err() {
-                return false;
+        let mut events = events.into_iter();
+        while events.len() > 0 {
+            let batch = events.len().min(BATCH).min(to.max_capacity());
+            let Ok(permits) = to.reserve_many(batch).await else { return false };
+            let at = clock::boot_now();
+            for (permit, event) in permits.zip(&mut events) {
+                self.counters.count_containers(&event.fact);
+                permit.send(Received { at, input: Input::Kernel(event) });
             }
         }
         true

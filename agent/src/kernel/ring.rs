@@ -1,6 +1,9 @@
 //! The reader's side of the rings: drains them in the order of time, and counts what was lost.
 
-use super::{Counters, decode::decode};
+use super::{
+    Counters,
+    decode::{KINDS, read_record},
+};
 use crate::{
     clock,
     domain::{
@@ -51,9 +54,10 @@ impl Rings {
         }
     }
 
-    /// What becomes readable when the kernel wakes the reader.
-    pub(super) fn waker(&self) -> io::Result<OwnedFd> {
-        self.deciding.as_fd().try_clone_to_owned()
+    /// What becomes readable when the kernel wakes the reader: the deciding ring, the detail ring.
+    pub(super) fn wakers(&self) -> io::Result<[OwnedFd; 2]> {
+        let waker = |ring: &RingBuf<MapData>| ring.as_fd().try_clone_to_owned();
+        Ok([waker(&self.deciding)?, waker(&self.detail)?])
     }
 
     /// Something is held back: drain again soon.
@@ -73,14 +77,14 @@ impl Rings {
     pub(super) fn drain_all(&mut self, counters: &Counters) -> Vec<KernelEvent> {
         let began = clock::boot_now();
         let mut events = std::mem::take(&mut self.held);
-        let (mut kinds, mut wrong) = (Vec::new(), 0u64);
+        let (mut kinds, mut wrong) = ([0u64; KINDS.len()], 0u64);
         let mut read = |ring: &mut RingBuf<MapData>| {
             let mut bytes = 0u64;
             while let Some(item) = ring.next() {
                 bytes += (item.len() as u64 + 8).next_multiple_of(8);
-                match decode(&item) {
+                match read_record(&item) {
                     Ok((event, kind)) => {
-                        kinds.push(kind);
+                        kinds[kind] += 1;
                         events.push(event);
                     }
                     Err(error) => {
@@ -94,7 +98,11 @@ impl Rings {
         counters.deciding_used.store(read(&mut self.deciding), Ordering::Relaxed);
         counters.detail_used.store(read(&mut self.detail), Ordering::Relaxed);
         self.undecodable += wrong;
-        counters.count_records(&kinds);
+        for (counter, count) in counters.records.iter().zip(kinds) {
+            if count > 0 {
+                counter.fetch_add(count, Ordering::Relaxed);
+            }
+        }
 
         events.sort_by_key(|event| event.time);
         let settled = events.partition_point(|event| event.time <= began);

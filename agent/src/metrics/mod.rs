@@ -456,9 +456,8 @@ impl Metrics {
 
     fn refresh_kernel(&self, counters: &kernel::Counters) {
         let of = &self.families;
-        for (kind, count) in counters.records.lock().unwrap_or_else(PoisonError::into_inner).iter()
-        {
-            raise(&of.kernel_records.with_label_values(&[*kind]), *count);
+        for (kind, count) in counters.records() {
+            raise(&of.kernel_records.with_label_values(&[kind]), count);
         }
         let too_deep = of.cgroups_too_deep.with_label_values::<&str>(&[]);
         raise(&too_deep, counters.too_deep.load(Relaxed));

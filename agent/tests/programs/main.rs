@@ -12,6 +12,7 @@ mod readonly;
 mod senders;
 mod stage;
 mod threads;
+mod waking;
 
 use actors::{Actor, Role, Then};
 use coroner::{

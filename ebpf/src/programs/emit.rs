@@ -1,13 +1,13 @@
 //! Records into the rings, losses into the counters.
 
 use aya_ebpf::{
-    bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
+    bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP, BPF_RB_RING_SIZE},
     helpers::generated::bpf_ktime_get_boot_ns,
     macros::map,
     maps::{PerCpuArray, RingBuf},
 };
 use coroner_ebpf::{
-    maps::{LOST_COUNT, LOST_DECIDING, LOST_DETAIL, RING_BYTES},
+    maps::{LOST_COUNT, LOST_DECIDING, LOST_DETAIL, RING_BYTES, WAKE_PAUSE},
     record::Header,
 };
 
@@ -20,10 +20,19 @@ static DETAIL: RingBuf = RingBuf::with_byte_size(RING_BYTES, 0);
 #[map]
 pub(super) static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(LOST_COUNT, 0);
 
+/// When the reader was woken last for a record that ends something, ns since boot. All CPUs write
+/// it, without a lock: what a race can bring is one wake-up too many.
+static mut WOKEN: u64 = 0;
+
+/// Past each quarter of a ring, so many bytes of records wake the reader, not just the one that
+/// crosses it: another CPU may have reserved room between a record's reservation and its look.
+const MARGIN: u64 = 1024;
+
 /// Which ring a record goes into, and whether the reader is to look at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum To {
-    /// It ends something: deciding ring, reader woken. By force: the kernel's own rule wakes only
+    /// It ends something: deciding ring, reader woken, unless it was within the last
+    /// [`WAKE_PAUSE`]: it comes again by itself after that. By force: the kernel's own rule wakes only
     /// a reader that has caught up, and records before this one may lie unread on purpose.
     DecidingNow,
     /// Deciding ring; the reader comes by.
@@ -53,11 +62,36 @@ pub(super) fn emit<T: 'static>(to: To, fill: impl FnOnce() -> T) {
     match ring.reserve::<T>(0) {
         Some(mut record) => {
             record.write(fill());
-            let wake = if to == To::DecidingNow { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
+            let wakes = (to == To::DecidingNow && is_time_to_wake()) || is_filling(ring);
+            let wake = if wakes { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
             record.submit(u64::from(wake));
         }
         None => count(&LOST, lost),
     }
+}
+
+/// A wake-up is an interrupt that this CPU sends itself, a few microseconds each.
+#[inline(always)]
+fn is_time_to_wake() -> bool {
+    let now = now();
+    // SAFETY: one aligned word of .bss, which any CPU may write at any time.
+    let woken = unsafe { core::ptr::read_volatile(&raw const WOKEN) };
+    let wakes = now.wrapping_sub(woken) > WAKE_PAUSE;
+    if wakes {
+        // SAFETY: as above.
+        unsafe { core::ptr::write_volatile(&raw mut WOKEN, now) };
+    }
+    wakes
+}
+
+/// The records that wait fill one more quarter of the ring: a reader that is woken now has time for
+/// them before there is no room.
+#[inline(always)]
+fn is_filling(ring: &RingBuf) -> bool {
+    let quarter = ring.query(u64::from(BPF_RB_RING_SIZE)) / 4;
+    let waiting = ring.query(u64::from(BPF_RB_AVAIL_DATA));
+    // A ring's size is a power of two.
+    waiting >= quarter && waiting & quarter.wrapping_sub(1) < MARGIN
 }
 
 #[inline(always)]

@@ -1,0 +1,82 @@
+//! When the reader is woken. Nobody reads here: what would wake a reader is what wakes an epoll.
+
+use crate::{
+    actors::{Actor, Role},
+    stage::{self, Pod, Session, on_each_hierarchy},
+};
+use aya::maps::loaded_maps;
+use coroner::{domain::input::KernelFact, kernel::Options};
+use coroner_ebpf::{maps::DETAIL, record};
+use libc::SIGHUP;
+use rustix::event::{
+    Timespec,
+    epoll::{self, CreateFlags, EventData, EventFlags},
+};
+use std::{
+    fs,
+    mem::MaybeUninit,
+    os::fd::{BorrowedFd, OwnedFd},
+};
+
+/// Of each ring.
+const RING: u32 = 1 << 16;
+/// Of a signal, in a ring: the kernel puts eight bytes before each record.
+const RECORD: u32 = size_of::<record::Generate>() as u32 + 8;
+/// No wake-up takes so long.
+const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+
+/// The descriptor that this process has of a map of this name and size.
+fn descriptor(name: &str, size: u32) -> BorrowedFd<'static> {
+    let maps: Vec<u32> = loaded_maps()
+        .flatten()
+        .filter(|map| map.name_as_str() == Some(name) && map.max_entries() == size)
+        .map(|map| map.id())
+        .collect();
+    let own = fs::read_dir("/proc/self/fdinfo").unwrap().flatten().find(|entry| {
+        let text = fs::read_to_string(entry.path()).unwrap_or_default();
+        let id = text.lines().find_map(|line| line.strip_prefix("map_id:"));
+        id.is_some_and(|id| maps.contains(&id.trim().parse().unwrap()))
+    });
+    let own = own.unwrap().file_name().to_str().unwrap().parse().unwrap();
+    // SAFETY: the kernel side has it open, and outlives what is done with it here.
+    unsafe { BorrowedFd::borrow_raw(own) }
+}
+
+/// Woken since the last look: edges, for a ring in which something lies is always readable.
+fn is_woken(epoll: &OwnedFd, timeout: Timespec) -> bool {
+    let mut events = [MaybeUninit::uninit(); 1];
+    !epoll::wait(epoll, &mut events, Some(&timeout)).unwrap().0.is_empty()
+}
+
+#[test]
+fn a_burst_of_what_wakes_nobody_wakes_at_a_quarter_of_its_ring() {
+    const FEW: u32 = RING / 8 / RECORD;
+    const MORE: u32 = RING / 4 / RECORD;
+    on_each_hierarchy(|hierarchy| {
+        let kernel = stage::start(&Options { ring_bytes: RING, ..stage::options(hierarchy) });
+        let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
+        let edges = EventFlags::IN | EventFlags::ET;
+        epoll::add(&epoll, descriptor(DETAIL, RING), EventData::new_u64(0), edges).unwrap();
+        is_woken(&epoll, Timespec::default()); // by what was there
+
+        let (calm, noisy) = (Pod::make(hierarchy), Pod::make(hierarchy));
+        let raise = |pod: &Pod, raise| {
+            let role = Role { ignore: &[SIGHUP], raise, ..Role::default() };
+            Actor::start(&pod.container.path, role)
+        };
+        let _few = raise(&calm, FEW);
+        assert!(!is_woken(&epoll, Timespec::default()), "by {FEW} records");
+        let _more = raise(&noisy, MORE);
+        assert!(is_woken(&epoll, PATIENCE), "by {FEW} and {MORE} records");
+
+        let mut session = Session::run(hierarchy, kernel);
+        session.settle();
+        for (pod, raised) in [(&calm, FEW), (&noisy, MORE)] {
+            let about = session.about(pod.container.id);
+            let told =
+                about.iter().filter(|fact| matches!(fact, KernelFact::SignalGenerated(_))).count();
+            assert_eq!(told as u32, raised);
+        }
+        assert!(session.lost.is_empty(), "{:?}", session.lost);
+    });
+}
