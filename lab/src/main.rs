@@ -44,6 +44,9 @@ enum Command {
         /// The runtime's socket
         endpoint: String,
     },
+    /// Make events to order: the load of a benchmark
+    #[command(name = bench::kernel::actor::COMMAND, hide = true)]
+    Events,
 }
 
 #[derive(Subcommand)]
@@ -54,6 +57,9 @@ enum Bench {
     /// What does the agent cost a full node: memory, CPU when nothing happens and when pods die,
     /// series, scrapes? Exits with 1 if a goal is missed
     Node(NodeArgs),
+    /// What do the kernel programs cost whom they run in? Nanoseconds for each event, beside an
+    /// empty program. Exits with 1 if a goal is missed
+    Kernel(KernelArgs),
 }
 
 #[derive(Args)]
@@ -81,6 +87,18 @@ struct NodeArgs {
     #[arg(long, value_name = "N", default_value_t = bench::node::SECONDS)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
+    #[command(flatten)]
+    outcome: Outcome,
+    #[command(flatten)]
+    files: Files,
+}
+
+#[derive(Args)]
+struct KernelArgs {
+    /// How many rounds, of whose figures the median counts
+    #[arg(long, value_name = "N", default_value_t = bench::kernel::ROUNDS)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
     #[command(flatten)]
     outcome: Outcome,
     #[command(flatten)]
@@ -206,7 +224,9 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Accuracy(args)) => accuracy(args),
         Command::Bench(Bench::Node(args)) => node(args),
         Command::Relist { endpoint } => relist(&endpoint),
+        Command::Bench(Bench::Kernel(args)) => kernel(args),
         Command::Spin => bench::load::spin(),
+        Command::Events => events(),
     }
 }
 
@@ -215,12 +235,9 @@ fn accuracy(args: AccuracyArgs) -> ExitCode {
         Ok(lab) => lab,
         Err(error) => return wrong_usage(&error),
     };
-    let program = match env::current_exe() {
+    let program = match this_program() {
         Ok(program) => program,
-        Err(error) => {
-            eprintln!("cannot tell where this program is: {error}");
-            return ExitCode::FAILURE;
-        }
+        Err(code) => return code,
     };
     let options = bench::accuracy::Options {
         deaths: usize::try_from(args.deaths).unwrap_or(usize::MAX),
@@ -234,12 +251,9 @@ fn accuracy(args: AccuracyArgs) -> ExitCode {
 }
 
 fn node(args: NodeArgs) -> ExitCode {
-    let program = match env::current_exe() {
+    let program = match this_program() {
         Ok(program) => program,
-        Err(error) => {
-            eprintln!("cannot tell where this program is: {error}");
-            return ExitCode::FAILURE;
-        }
+        Err(code) => return code,
     };
     let options = bench::node::Options {
         pods: usize::try_from(args.pods).unwrap_or(usize::MAX),
@@ -265,6 +279,39 @@ fn relist(endpoint: &str) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn kernel(args: KernelArgs) -> ExitCode {
+    let program = match this_program() {
+        Ok(program) => program,
+        Err(code) => return code,
+    };
+    let options = bench::kernel::Options {
+        rounds: args.rounds,
+        json: args.outcome.json,
+        agent: args.files.agent(),
+        work: args.files.work.clone(),
+        program,
+    };
+    as_root(async { bench::kernel::run(&options).await.map(|met| met || args.outcome.no_fail) })
+}
+
+fn events() -> ExitCode {
+    match bench::kernel::actor::play() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Where this program is.
+fn this_program() -> Result<PathBuf, ExitCode> {
+    env::current_exe().map_err(|error| {
+        eprintln!("cannot tell where this program is: {error}");
+        ExitCode::FAILURE
+    })
 }
 
 fn tour(args: TourArgs) -> ExitCode {

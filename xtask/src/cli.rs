@@ -116,6 +116,8 @@ pub(crate) enum Subject {
     Accuracy,
     /// What does the agent cost a full node: memory, CPU, series, scrapes? docs/performance.md; four minutes
     Node,
+    /// What do the kernel programs cost whom they run in? docs/performance.md; half a minute
+    Kernel,
 }
 
 impl Subject {
@@ -124,13 +126,14 @@ impl Subject {
         match self {
             Self::Accuracy => "accuracy",
             Self::Node => "node",
+            Self::Kernel => "kernel",
         }
     }
 
     /// What it takes beyond the lab: the alternatives, mostly.
     pub(crate) fn needs(self) -> &'static [Need] {
         match self {
-            Self::Accuracy | Self::Node => &[],
+            Self::Accuracy | Self::Node | Self::Kernel => &[],
         }
     }
 }

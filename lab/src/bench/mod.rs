@@ -3,6 +3,7 @@
 
 pub mod accuracy;
 mod figure;
+pub mod kernel;
 pub mod load;
 pub mod node;
 pub mod programs;
