@@ -50,6 +50,11 @@ const ENUM64: u32 = 19;
 /// How deep a chain of modifiers or of anonymous members may be: none is, unless by malice.
 const MAX_DEPTH: u32 = 32;
 
+/// How many members are looked at for one that is wanted; the kernel's largest struct has some
+/// hundred. Without this bound two anonymous members that hold the struct itself keep a search busy
+/// for 2^32 steps.
+const MAX_MEMBERS: u32 = 1 << 16;
+
 /// Parsed BTF: an index into the bytes.
 #[derive(Debug)]
 pub struct Btf<'a> {
@@ -182,7 +187,8 @@ impl<'a> Btf<'a> {
                 Some((name, index)) => (name, Some(index.strip_suffix(']')?.parse::<u32>().ok()?)),
                 None => (step, None),
             };
-            let mut member = self.member(self.strip(place.of)?, name, 0)?;
+            let mut left = MAX_MEMBERS;
+            let mut member = self.member(self.strip(place.of)?, name, 0, &mut left)?;
             if let Some(index) = index {
                 let array = self.get(self.strip(member.of)?).filter(|ty| ty.kind == ARRAY)?;
                 let of = Words(self.types).word(array.rest).ok()?;
@@ -194,10 +200,11 @@ impl<'a> Btf<'a> {
     }
 
     /// A member of a struct or union, looked for in anonymous members too.
-    fn member(&self, id: u32, name: &str, depth: u32) -> Option<Place> {
+    fn member(&self, id: u32, name: &str, depth: u32, left: &mut u32) -> Option<Place> {
         let ty = self.get(id).filter(|ty| matches!(ty.kind, STRUCT | UNION))?;
         (depth < MAX_DEPTH).then_some(())?;
         (0..ty.vlen as usize).find_map(|n| {
+            *left = left.checked_sub(1)?;
             let at = ty.rest + 12 * n;
             let words = Words(self.types);
             let (own, of, bits) =
@@ -205,11 +212,12 @@ impl<'a> Btf<'a> {
             // With the kind flag the upper byte is the bit field's size.
             let bits = if ty.flag { bits & 0x00ff_ffff } else { bits };
             let place = match self.string(own) {
-                b"" => self.member(self.strip(of)?, name, depth + 1)?,
+                b"" => self.member(self.strip(of)?, name, depth + 1, left)?,
                 own if own == name.as_bytes() => Place { offset: 0, of },
                 _ => return None,
             };
-            (bits % 8 == 0).then_some(Place { offset: bits / 8 + place.offset, of: place.of })
+            let offset = (bits / 8).checked_add(place.offset)?;
+            (bits % 8 == 0).then_some(Place { offset, of: place.of })
         })
     }
 
@@ -361,6 +369,26 @@ mod tests {
         let btf = Btf::parse(&bytes).unwrap();
         assert_eq!(btf.offset("s", "a"), None);
         assert_eq!(btf.offset("u", "a.b"), None);
+    }
+
+    /// Would take 2^32 steps, or (the offsets) more than 32 bits.
+    #[test]
+    fn a_type_that_holds_itself_twice_ends_the_search() {
+        let s: &[u32] = &[1, info(STRUCT, 2), 4, 0, 1, u32::MAX - 7, 0, 1, u32::MAX - 7];
+        let bytes = btf(&[s], STRINGS);
+        let btf = Btf::parse(&bytes).unwrap();
+        assert_eq!(btf.offset("s", "a"), None);
+        let far = |of| [0, of, u32::MAX - 7];
+        let types: Vec<Vec<u32>> = (1..=20)
+            .map(|id| {
+                let name = u32::from(id == 1);
+                let member = if id < 20 { far(id + 1) } else { [3, 1, u32::MAX - 7] };
+                [[name, info(STRUCT, 1), 4], member].concat()
+            })
+            .collect();
+        let types: Vec<&[u32]> = types.iter().map(Vec::as_slice).collect();
+        let bytes = self::btf(&types, STRINGS);
+        assert_eq!(Btf::parse(&bytes).unwrap().offset("s", "a"), None);
     }
 
     #[test]
