@@ -11,6 +11,7 @@ use crate::{
     history::History,
     leaks::Standing,
     metrics::Metrics,
+    report::printable,
 };
 use axum::{
     Json, Router,
@@ -101,8 +102,9 @@ pub fn router(shared: Arc<Shared>, identity: Identity) -> Router {
         .with_state(shared)
 }
 
-fn no(status: StatusCode, why: impl Into<String>) -> Response {
-    (status, why.into() + "\n").into_response()
+/// Part of it may be what was asked for: nothing of that gets at the asker's terminal.
+fn no(status: StatusCode, why: impl AsRef<str>) -> Response {
+    (status, printable(why.as_ref()) + "\n").into_response()
 }
 
 fn index(identity: Identity) -> String {

@@ -80,6 +80,18 @@ async fn listed(shared: &Arc<Shared>, query: &str) -> Vec<String> {
     accounts.iter().map(|account| format!("{}.{}", account.pod.name, account.life)).collect()
 }
 
+/// What is repeated of a request moves no cursor. (Found by the fuzz target `http`.)
+#[tokio::test]
+async fn a_refusal_is_plain_text_whatever_was_asked_for() {
+    let agent = agent();
+    for uri in ["/api/v1/terminations/%1b%5b2J?life=9", "/api/v1/deaths?%1b%5b2J=1"] {
+        let (status, body) = get(&agent, uri).await;
+        assert!(status.is_client_error(), "{uri}: {status}");
+        let text = body.strip_suffix('\n').expect("a line");
+        assert!(!text.contains(char::is_control), "{uri}: {text:?}");
+    }
+}
+
 #[tokio::test]
 async fn lists_deaths_the_newest_first_and_filters() {
     let agent = agent();
