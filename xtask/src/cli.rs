@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -91,6 +91,23 @@ pub(crate) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<OsString>,
     },
+    /// Feed what reads from outside with bytes that nobody thought of (cargo-fuzz, libFuzzer); exits with 1 if something breaks
+    #[command(after_help = FUZZ_HELP)]
+    Fuzz {
+        #[command(flatten)]
+        install: Install,
+        /// The targets, as their files in fuzz/fuzz_targets are called [default: all]
+        targets: Vec<String>,
+        /// How long each of them: 90s, 5m, 1h
+        #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = duration)]
+        time: Duration,
+        /// Only replay this input, which broke the target before
+        #[arg(long, value_name = "FILE", conflicts_with = "keep")]
+        input: Option<PathBuf>,
+        /// Afterwards put into fuzz/corpus what reaches most, minimised
+        #[arg(long)]
+        keep: bool,
+    },
     /// Run the tests of the kernel programs on foreign kernels, in QEMU
     Vm {
         #[command(flatten)]
@@ -108,6 +125,17 @@ The archive is an OCI layout and what `docker save` writes, both at once:
   skopeo copy oci-archive:target/image/coroner.tar docker://REGISTRY/coroner:v0.1.0
 Equal sources and compilers give an equal digest. SOURCE_DATE_EPOCH is its time, or else that of the
 last commit. deploy/Containerfile makes the same with docker build, podman build or buildah.";
+
+const FUZZ_HELP: &str = "\
+As many targets run at once as there are cores. Inputs that were found go to target/fuzz/corpus, those
+that broke something to target/fuzz/crashes. CONTRIBUTING.md says what becomes of them.";
+
+/// A time as a person writes it.
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = text.parse::<jiff::SignedDuration>().map_err(|error| error.to_string())?;
+    let duration = Duration::try_from(parsed).map_err(|error| error.to_string())?;
+    if duration < Duration::from_secs(1) { Err("at least 1s".to_owned()) } else { Ok(duration) }
+}
 
 /// What to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -173,14 +201,16 @@ pub(crate) enum Layer {
     Lab,
     /// What is deployed: alert rules, manifests, dashboards, and the agent as its pod
     Deploy,
+    /// What reads from outside, given bytes that nobody thought of: a minute for each fuzz target
+    Fuzz,
     /// The kernel programs on foreign kernels (5.10, 6.1, 6.12, 7) with cgroup v2 and v1, in QEMU
     Vm,
 }
 
 impl Layer {
     /// All, in the order in which they run.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Lint, Self::Unit, Self::Programs, Self::Lab, Self::Deploy, Self::Vm];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Lint, Self::Unit, Self::Programs, Self::Lab, Self::Deploy, Self::Fuzz, Self::Vm];
 
     /// Its name on the command line.
     pub(crate) fn name(self) -> &'static str {
@@ -190,6 +220,7 @@ impl Layer {
             Self::Programs => "programs",
             Self::Lab => "lab",
             Self::Deploy => "deploy",
+            Self::Fuzz => "fuzz",
             Self::Vm => "vm",
         }
     }
@@ -242,6 +273,20 @@ mod tests {
         }
         for subject in Subject::value_variants() {
             assert_eq!(Subject::from_str(subject.name(), false), Ok(*subject));
+        }
+    }
+
+    #[test]
+    fn a_fuzz_target_runs_for_as_long_as_is_said() {
+        let time = |line: &[&str]| {
+            let cli = Cli::try_parse_from(["xtask", "fuzz"].iter().chain(line)).ok()?;
+            let Command::Fuzz { targets, time, .. } = cli.command else { panic!("not fuzz") };
+            Some((targets, time.as_secs()))
+        };
+        assert_eq!(time(&[]), Some((vec![], 60)));
+        assert_eq!(time(&["btf", "--for", "5m"]), Some((vec!["btf".to_owned()], 300)));
+        for bad in ["", "5", "0s", "-1m", "soon"] {
+            assert_eq!(time(&["--for", bad]), None, "{bad:?}");
         }
     }
 

@@ -4,6 +4,7 @@ mod bench;
 mod build;
 mod cli;
 mod docs;
+mod fuzz;
 mod host;
 mod image;
 mod progress;
@@ -83,6 +84,10 @@ fn act(cli: Cli) -> Result<bool> {
             install.no_install |= ours.iter().any(|flag| flag == "--no-install");
             let subjects = subject.as_ref().map_or(Subject::value_variants(), std::slice::from_ref);
             bench::run(&workspace, subjects, &arguments, install.no_install)
+        }
+        Command::Fuzz { install, targets, time, input, keep } => {
+            let order = fuzz::Order { targets, time, input, keep };
+            Ok(fuzz::run(&workspace, &order, install.no_install)?.failed == 0)
         }
         Command::Vm { install, kernels } => {
             test::run(&workspace, &[cli::Layer::Vm], &kernels.guests()?, install.no_install)

@@ -13,6 +13,9 @@ pub(crate) const BPF_TARGET: &str = "bpfel-unknown-none";
 /// The bpf-linker that fits the LLVM of these compilers; newer ones want a newer rustc.
 pub(crate) const BPF_LINKER: &str = "0.10.4";
 
+/// The cargo-fuzz that is known to work with a stable compiler.
+pub(crate) const CARGO_FUZZ: &str = "0.13.2";
+
 /// A compiler that has, or can build, `core` for BPF.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BpfCompiler {
@@ -99,6 +102,15 @@ pub(crate) fn bpf_linker(workspace: &Workspace) -> Option<PathBuf> {
     [Some(own), host::find_program("bpf-linker")].into_iter().flatten().find(|linker| {
         output(Command::new(linker).arg("--version"))
             .is_some_and(|text| version(&text) == Some(BPF_LINKER))
+    })
+}
+
+/// A cargo-fuzz of the pinned version: the project's own, or one on `PATH`.
+pub(crate) fn cargo_fuzz(workspace: &Workspace) -> Option<PathBuf> {
+    let own = workspace.tools().join("bin/cargo-fuzz");
+    [Some(own), host::find_program("cargo-fuzz")].into_iter().flatten().find(|program| {
+        output(Command::new(program).args(["fuzz", "--version"]))
+            .is_some_and(|text| version(&text) == Some(CARGO_FUZZ))
     })
 }
 

@@ -153,7 +153,7 @@ pub(crate) fn freezers(host_root: &Path, pid: u32) -> Vec<Freezer> {
     freezers_in(&mountinfo, &memberships)
 }
 
-fn freezers_in(mountinfo: &str, memberships: &str) -> Vec<Freezer> {
+pub(super) fn freezers_in(mountinfo: &str, memberships: &str) -> Vec<Freezer> {
     mounts(mountinfo)
         .filter_map(|mount| {
             let folder =

@@ -229,18 +229,7 @@ impl Connection {
             ContainerStatusRequest { container_id: container.as_str().to_owned(), verbose };
         let answer: ContainerStatusAnswer = self.call(CALL, request).await?;
         let status = answer.status.ok_or_else(|| no_status(CALL))?;
-        Ok((
-            RawStatus {
-                id: status.id,
-                state: status.state,
-                started_at: status.started_at,
-                finished_at: status.finished_at,
-                exit_code: status.exit_code,
-                reason: status.reason,
-                stop_signal: status.stop_signal,
-            },
-            answer.info,
-        ))
+        Ok((status.into(), answer.info))
     }
 
     /// PodSandboxStatus, verbose: it asks the sandbox' shim, and marshals all that the runtime
@@ -253,17 +242,9 @@ impl Connection {
         let request =
             PodSandboxStatusRequest { pod_sandbox_id: sandbox.as_str().to_owned(), verbose: true };
         let limit = SANDBOX_STATUS_TIMEOUT.min(self.limit);
-        let mut answer: SandboxStatusAnswer =
+        let answer: SandboxStatusAnswer =
             self.call_within(CALL, About::OneThing, limit, request).await?;
-        let status = answer.status.ok_or_else(|| no_status(CALL))?;
-        let network = status.network.unwrap_or_default();
-        let additional = network.additional_ips.into_iter().map(|more| more.ip);
-        let options = status.linux.and_then(|linux| linux.namespaces?.options);
-        Ok(RawSandboxStatus {
-            ips: std::iter::once(network.ip).chain(additional).collect(),
-            network: options.map(|options| options.network),
-            info: answer.info.remove("info").unwrap_or_default(),
-        })
+        answer.raw().ok_or_else(|| no_status(CALL))
     }
 
     /// GetContainerEvents, for as long as the connection lives: without a deadline, as an event may
@@ -350,7 +331,7 @@ async fn counted<A>(
     Err(failure)
 }
 
-fn decode<M: prost::Message + Default>(item: Bytes) -> Result<M, Nonsense> {
+pub(super) fn decode<M: prost::Message + Default>(item: Bytes) -> Result<M, Nonsense> {
     M::decode(item).map_err(|_| Nonsense::Undecodable)
 }
 

@@ -1,6 +1,7 @@
 //! Answers of the protocol, cut down to what is read: the rest need not be decoded, and k8s-cri
 //! 0.11 is made from a protocol older than some of it. Field numbers: cri-api v0.36, `api.proto`.
 
+use super::convert::{RawStatus, sandbox_status::RawSandboxStatus};
 use k8s_cri::v1;
 use prost::bytes::Bytes;
 use std::collections::HashMap;
@@ -44,6 +45,20 @@ pub(super) struct ContainerStatusPart {
     pub(super) stop_signal: i32,
 }
 
+impl From<ContainerStatusPart> for RawStatus {
+    fn from(from: ContainerStatusPart) -> Self {
+        Self {
+            id: from.id,
+            state: from.state,
+            started_at: from.started_at,
+            finished_at: from.finished_at,
+            exit_code: from.exit_code,
+            reason: from.reason,
+            stop_signal: from.stop_signal,
+        }
+    }
+}
+
 /// PodSandboxStatusResponse.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct SandboxStatusAnswer {
@@ -60,4 +75,19 @@ pub(super) struct SandboxStatusPart {
     pub(super) network: Option<v1::PodSandboxNetworkStatus>,
     #[prost(message, optional, tag = "6")]
     pub(super) linux: Option<v1::LinuxPodSandboxStatus>,
+}
+
+impl SandboxStatusAnswer {
+    /// What is read of it; `None` if it has no status.
+    pub(super) fn raw(mut self) -> Option<RawSandboxStatus> {
+        let status = self.status?;
+        let network = status.network.unwrap_or_default();
+        let additional = network.additional_ips.into_iter().map(|more| more.ip);
+        let options = status.linux.and_then(|linux| linux.namespaces?.options);
+        Some(RawSandboxStatus {
+            ips: std::iter::once(network.ip).chain(additional).collect(),
+            network: options.map(|options| options.network),
+            info: self.info.remove("info").unwrap_or_default(),
+        })
+    }
 }

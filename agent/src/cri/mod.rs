@@ -10,6 +10,8 @@ mod client;
 pub mod convert;
 mod events;
 mod failure;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod messages;
 mod poll;
 mod wishes;

@@ -8,6 +8,8 @@
 mod daemons;
 #[cfg(test)]
 mod fake;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod kubelet;
 mod mounts;
 mod netns;

@@ -40,7 +40,7 @@ pub(super) fn volumes(host: &Host) -> Result<Bounded<PodVolume>, Blind> {
     Ok(volumes_in(&read(host)?))
 }
 
-fn volumes_in(mountinfo: &str) -> Bounded<PodVolume> {
+pub(super) fn volumes_in(mountinfo: &str) -> Bounded<PodVolume> {
     let mut found = Bounded::default();
     let mut known = BTreeSet::new();
     for (_, at) in mounts(mountinfo).filter(|(_, at)| at.contains("/pods/")) {
@@ -59,7 +59,7 @@ pub(super) fn net_namespaces(host: &Host) -> Result<BTreeMap<PathBuf, u64>, Blin
     Ok(net_namespaces_in(&read(host)?))
 }
 
-fn net_namespaces_in(mountinfo: &str) -> BTreeMap<PathBuf, u64> {
+pub(super) fn net_namespaces_in(mountinfo: &str) -> BTreeMap<PathBuf, u64> {
     mounts(mountinfo)
         .filter(|(root, _)| root.starts_with("net:["))
         .filter_map(|(root, at)| Some((unescape(at), namespace_inode(root)?)))

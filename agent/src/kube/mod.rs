@@ -7,6 +7,8 @@
 mod client;
 pub mod convert;
 pub mod events;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod lookup;
 mod pod;
 mod tell;

@@ -15,14 +15,14 @@ use anyhow::{Context as _, Result, bail};
 
 pub(crate) use self::{
     apt::Apt,
-    needs::{BUILD, DEPLOY, LAB, LINT, Need, Plan, VERSIONS, VM},
+    needs::{BUILD, DEPLOY, FUZZ, LAB, LINT, Need, Plan, VERSIONS, VM},
     python::python,
     releases::{KUBECTL, PROMETHEUS, PROMTOOL},
 };
 use crate::{
     host::Arch,
     progress::{note, step},
-    toolchain::{BPF_LINKER, cargo},
+    toolchain::{BPF_LINKER, CARGO_FUZZ, cargo},
     workspace::Workspace,
 };
 
@@ -50,8 +50,12 @@ pub(crate) fn ensure(workspace: &Workspace, needs: &[Need], list_only: bool) -> 
     for release in &plan.suites {
         release.fetch(workspace)?;
     }
-    if plan.cargo.contains(&Need::BpfLinker) {
-        install_bpf_linker(workspace)?;
+    for (need, program, version) in
+        [(Need::BpfLinker, "bpf-linker", BPF_LINKER), (Need::CargoFuzz, "cargo-fuzz", CARGO_FUZZ)]
+    {
+        if plan.cargo.contains(&need) {
+            install_with_cargo(workspace, program, version)?;
+        }
     }
     if !plan.python.is_empty() {
         python::install(workspace)?;
@@ -70,7 +74,7 @@ pub(crate) fn ensure(workspace: &Workspace, needs: &[Need], list_only: bool) -> 
 
 /// What building, running and testing need.
 pub(crate) fn all() -> Vec<Need> {
-    [BUILD, LAB, VERSIONS, DEPLOY, VM, LINT].concat()
+    [BUILD, LAB, VERSIONS, DEPLOY, FUZZ, VM, LINT].concat()
 }
 
 fn announce(plan: &Plan, list_only: bool) {
@@ -207,11 +211,11 @@ fn wrapper(libraries: &[PathBuf], program: &Path, name: &str) -> String {
     )
 }
 
-fn install_bpf_linker(workspace: &Workspace) -> Result<()> {
+fn install_with_cargo(workspace: &Workspace, program: &str, version: &str) -> Result<()> {
     step(
-        "installing bpf-linker",
+        &format!("installing {program}"),
         cargo("install")
-            .args(["bpf-linker", "--version", BPF_LINKER, "--locked", "--force", "--root"])
+            .args([program, "--version", version, "--locked", "--force", "--root"])
             .arg(workspace.tools())
             .env("PATH", workspace.path()) // or cargo asks for the folder to be on it
             // Flags meant for this workspace are not meant for it.

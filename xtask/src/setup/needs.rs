@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     host,
-    toolchain::{self, BPF_LINKER, BpfCompiler},
+    toolchain::{self, BPF_LINKER, BpfCompiler, CARGO_FUZZ},
     workspace::Workspace,
 };
 
@@ -33,6 +33,8 @@ pub(crate) enum Need {
     Busybox,
     /// Grafana's own schemas, of which dashboards must be.
     GrafanaSchemas,
+    /// What builds the fuzz targets.
+    CargoFuzz,
     /// `cargo fmt`.
     Rustfmt,
     /// `cargo clippy`.
@@ -58,6 +60,8 @@ pub(crate) const DEPLOY: &[Need] = &[
 ];
 /// To boot a foreign kernel, beyond the build.
 pub(crate) const VM: &[Need] = &[Need::Qemu, Need::Busybox];
+/// To fuzz, beyond the build.
+pub(crate) const FUZZ: &[Need] = &[Need::CargoFuzz];
 /// To lint.
 pub(crate) const LINT: &[Need] = &[Need::Rustfmt, Need::Clippy, Need::BpfClippy];
 
@@ -79,6 +83,7 @@ impl Need {
             Self::Qemu => own("qemu-system-x86_64"),
             Self::Busybox => own("busybox"),
             Self::GrafanaSchemas => python::present(workspace),
+            Self::CargoFuzz => toolchain::cargo_fuzz(workspace).is_some(),
             Self::Rustfmt => host::find_program("cargo-fmt").is_some(),
             Self::Clippy => host::find_program("cargo-clippy").is_some(),
         }
@@ -97,6 +102,7 @@ impl Need {
             Self::Qemu => "QEMU".to_owned(),
             Self::Busybox => "busybox, static".to_owned(),
             Self::GrafanaSchemas => "grafana-foundation-sdk".to_owned(),
+            Self::CargoFuzz => format!("cargo-fuzz {CARGO_FUZZ}"),
             Self::Rustfmt => "rustfmt".to_owned(),
             Self::Clippy => "clippy".to_owned(),
         }
@@ -117,6 +123,7 @@ impl Need {
             Self::Release(_)
             | Self::BpfLinker
             | Self::GrafanaSchemas
+            | Self::CargoFuzz
             | Self::Rustfmt
             | Self::Clippy => &[],
         }
@@ -141,6 +148,7 @@ impl Need {
             Self::Release(_)
             | Self::BpfLinker
             | Self::GrafanaSchemas
+            | Self::CargoFuzz
             | Self::Rustfmt
             | Self::Clippy => &[],
         }
@@ -166,6 +174,7 @@ impl Need {
                 "python3 -m venv target/tools/python && target/tools/python/bin/pip install \
                  --requirement dashboards/requirements.txt"
             }
+            Self::CargoFuzz => "cargo install cargo-fuzz --version 0.13.2 --locked",
             Self::Rustfmt => "rustup component add rustfmt",
             Self::Clippy => "rustup component add clippy",
         };
@@ -194,7 +203,7 @@ impl Plan {
         let mut plan = Self::default();
         for need in missing {
             match need {
-                Need::BpfLinker => plan.cargo.push(*need),
+                Need::BpfLinker | Need::CargoFuzz => plan.cargo.push(*need),
                 Need::GrafanaSchemas => plan.python.push(*need),
                 Need::Rustfmt | Need::Clippy => plan.by_hand.push(*need),
                 Need::Release(release) if apt => plan.suites.push(release),

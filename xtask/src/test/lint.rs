@@ -17,6 +17,10 @@ use crate::{
 /// At the first that complains.
 pub(super) fn all(workspace: &Workspace) -> Result<()> {
     step("rustfmt", cargo("fmt").current_dir(workspace.root()).args(["--all", "--check"]))?;
+    step(
+        "rustfmt, fuzz targets",
+        cargo("fmt").current_dir(workspace.root().join("fuzz")).arg("--check"),
+    )?;
     step("clippy, kernel programs", &mut programs(workspace)?)?;
     step(
         "clippy",

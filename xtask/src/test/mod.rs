@@ -18,7 +18,7 @@ pub(crate) use self::{
 use crate::{
     build,
     cli::Layer,
-    image,
+    fuzz, image,
     progress::{capture, elapsed, note},
     setup::{self, Need},
     toolchain::cargo,
@@ -65,6 +65,8 @@ pub(crate) fn run(
         let begun = Instant::now();
         let result = if layer == Layer::Lint {
             lint::all(workspace).map(|()| Tally::default())
+        } else if layer == Layer::Fuzz {
+            fuzz::run(workspace, &fuzz::Order::in_tests(), list_only)
         } else {
             let tests: &Vec<TestBinary> = match &mut tests {
                 Some(tests) => tests,
@@ -115,6 +117,7 @@ fn needs(layers: &[Layer]) -> Vec<Need> {
         (Layer::Lab, setup::VERSIONS),
         (Layer::Deploy, setup::LAB),
         (Layer::Deploy, setup::DEPLOY),
+        (Layer::Fuzz, setup::FUZZ),
         (Layer::Vm, setup::VM),
     ] {
         if layers.contains(&layer) {

@@ -1,0 +1,67 @@
+//! Records of the ring buffers: any bytes → facts → what the engine makes of them.
+#![no_main]
+
+use coroner::{
+    domain::{
+        ids::CgroupId,
+        input::{Input, KernelFact},
+    },
+    kernel::decode::{KINDS, decode},
+};
+use coroner_ebpf::record;
+use coroner_fuzz::{Coroner, pieces};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut coroner = Coroner::new();
+    for record in pieces::<1>(bytes) {
+        match decode(record) {
+            Ok((event, kind)) => {
+                assert!(KINDS.contains(&kind), "{kind}");
+                let word = |at: usize| u64::from_le_bytes(*record[at..].first_chunk().unwrap());
+                assert_eq!(event.time.0, word(8));
+                longest(&event.fact);
+                if let Some(cgroup) = cgroup(&event.fact) {
+                    assert_eq!(cgroup, CgroupId(word(16)));
+                }
+                coroner.feed(Input::Kernel(event));
+            }
+            Err(refused) => {
+                assert_eq!(refused.len, record.len());
+                assert!(refused.to_string().len() < 80);
+            }
+        }
+    }
+    coroner.pass(130);
+    assert!(coroner.gauges().cgroups <= bytes.len() / size_of::<record::Header>());
+});
+
+/// A replaced byte takes three.
+fn longest(fact: &KernelFact) {
+    let (comm, name) = (3 * record::COMM_LEN, 3 * record::NAME_LEN);
+    match fact {
+        KernelFact::CgroupCreated { name: text, .. } => assert!(text.len() <= name),
+        KernelFact::SignalGenerated(signal) => {
+            assert!(signal.target.comm.len() <= comm && signal.sender.comm.len() <= comm);
+        }
+        KernelFact::Exec { task, parent, .. } => {
+            assert!(task.comm.len() <= comm && parent.comm.len() <= comm);
+        }
+        _ => {}
+    }
+}
+
+fn cgroup(fact: &KernelFact) -> Option<CgroupId> {
+    match fact {
+        KernelFact::CgroupCreated { cgroup, .. }
+        | KernelFact::CgroupRemoved { cgroup }
+        | KernelFact::CgroupEmpty { cgroup }
+        | KernelFact::CgroupFrozen { cgroup, .. }
+        | KernelFact::SignalDelivered { cgroup, .. }
+        | KernelFact::Exec { cgroup, .. }
+        | KernelFact::Exit { cgroup, .. }
+        | KernelFact::Running { cgroup, .. } => Some(*cgroup),
+        KernelFact::SignalGenerated(signal) => Some(signal.cgroup),
+        KernelFact::OomVictim { cgroup, .. } => *cgroup,
+    }
+}

@@ -1,0 +1,276 @@
+//! The fuzz targets (`fuzz/`): cargo-fuzz builds them with the project's own compiler, and as many
+//! as there are cores run at once. What they find goes to `target/fuzz`; what the repository has of
+//! inputs (`fuzz/corpus`) is only read, save by `--keep`.
+
+mod outcome;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Mutex,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use self::outcome::{Outcome, table};
+use crate::{
+    build,
+    host::Arch,
+    progress::{capture, note, step},
+    setup,
+    test::Tally,
+    toolchain,
+    workspace::Workspace,
+};
+
+/// How long each target runs as a layer of the tests.
+const IN_TESTS: Duration = Duration::from_secs(60);
+/// An input that takes longer than this does not end, as far as anybody can tell. (Seconds; a
+/// loaded machine stretches the usual milliseconds a good deal.)
+const ENDLESS: u32 = 30;
+/// An input that takes more memory than this takes too much, MiB.
+const MEMORY: u32 = 1024;
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Order {
+    /// The targets; all, if none is named.
+    pub(crate) targets: Vec<String>,
+    /// How long each of them.
+    pub(crate) time: Duration,
+    /// Only replay this input.
+    pub(crate) input: Option<PathBuf>,
+    /// Afterwards take what reached something new into the repository, no more than is needed.
+    pub(crate) keep: bool,
+}
+
+impl Order {
+    /// What the tests ask for.
+    pub(crate) fn in_tests() -> Self {
+        Self { targets: Vec::new(), time: IN_TESTS, input: None, keep: false }
+    }
+}
+
+/// Builds and runs the targets, prints what they came to; how many went well.
+///
+/// # Errors
+/// When something is missing, does not build, or a target has no such name.
+pub(crate) fn run(workspace: &Workspace, order: &Order, list_only: bool) -> Result<Tally> {
+    setup::ensure(workspace, &[setup::BUILD, setup::FUZZ].concat(), list_only)?;
+    let targets = choose(&all(workspace)?, &order.targets)?;
+    build::kernel_programs(workspace)?;
+    build(workspace)?;
+    if let Some(input) = &order.input {
+        let [target] = &targets[..] else { bail!("name the one target that --input is for") };
+        return replay(workspace, target, input);
+    }
+    let outcomes = run_all(workspace, &targets, order.time)?;
+    outcomes.iter().filter_map(Outcome::trouble).for_each(note);
+    println!("{}", table(&outcomes));
+    if order.keep {
+        targets.iter().try_for_each(|target| keep(workspace, target))?;
+    }
+    let failed = outcomes.iter().filter(|outcome| outcome.trouble().is_some()).count() as u64;
+    Ok(Tally { passed: outcomes.len() as u64 - failed, failed })
+}
+
+/// The targets that there are, by their files.
+fn all(workspace: &Workspace) -> Result<Vec<String>> {
+    let folder = workspace.root().join("fuzz/fuzz_targets");
+    let entries = fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|is| is == "rs") {
+            names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn choose(all: &[String], wanted: &[String]) -> Result<Vec<String>> {
+    if let Some(unknown) = wanted.iter().find(|name| !all.contains(name)) {
+        bail!("there is no fuzz target {unknown}; there are: {}", all.join(", "));
+    }
+    Ok(if wanted.is_empty() { all.to_vec() } else { wanted.to_vec() })
+}
+
+fn target_dir(workspace: &Workspace) -> PathBuf {
+    workspace.target("fuzz")
+}
+
+/// Without a sanitizer: what is fuzzed has next to no unsafe code, and so a stable compiler will do
+/// (coverage needs no unstable flag), dependencies are built once, and inputs run twice as fast.
+fn build(workspace: &Workspace) -> Result<()> {
+    step(
+        "building the fuzz targets",
+        Command::new(toolchain::cargo_fuzz(workspace).context("cargo-fuzz is not there")?)
+            .current_dir(workspace.root())
+            .env("PATH", workspace.path())
+            .env_remove("RUSTFLAGS")
+            .args(["fuzz", "build", "--sanitizer", "none", "--target-dir"])
+            .arg(target_dir(workspace)),
+    )
+    .map(|_| ())
+}
+
+fn run_all(workspace: &Workspace, targets: &[String], time: Duration) -> Result<Vec<Outcome>> {
+    let queue = Mutex::new(targets.iter());
+    let outcomes = Mutex::new(Vec::new());
+    let lanes = thread::available_parallelism().map_or(1, usize::from).min(targets.len());
+    thread::scope(|scope| {
+        let lane = || -> Result<()> {
+            loop {
+                let next = lock(&queue).next();
+                let Some(target) = next else { return Ok(()) };
+                let outcome = fuzz(workspace, target, time)?;
+                lock(&outcomes).push(outcome);
+            }
+        };
+        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
+        lanes.into_iter().try_for_each(|lane| match lane.join() {
+            Ok(done) => done,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    })?;
+    let mut outcomes = outcomes.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    outcomes.sort_by(|one, other| one.target.cmp(&other.target));
+    Ok(outcomes)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn fuzz(workspace: &Workspace, target: &str, time: Duration) -> Result<Outcome> {
+    let found = target_dir(workspace).join("corpus").join(target);
+    let crashes = target_dir(workspace).join("crashes").join(target);
+    for folder in [&found, &crashes] {
+        fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    }
+    let mut command = binary(workspace, target)?;
+    command
+        .arg(format!("-max_total_time={}", time.as_secs()))
+        .arg(format!("-artifact_prefix={}/", crashes.display()))
+        .arg("-print_final_stats=1")
+        .arg(&found);
+    let seeds = corpus(workspace, target);
+    if seeds.is_dir() {
+        command.arg(seeds);
+    }
+    let ran = capture(&format!("fuzzing {target}"), &mut command)?;
+    Outcome::of(target, time, ran.success, &ran.text)
+}
+
+/// The target's program, with the bounds that every run of it has.
+fn binary(workspace: &Workspace, target: &str) -> Result<Command> {
+    let built = target_dir(workspace).join(Arch::host()?.triple).join("release");
+    let mut command = Command::new(built.join(target));
+    command
+        .current_dir(workspace.root())
+        .arg(format!("-timeout={ENDLESS}"))
+        .arg(format!("-rss_limit_mb={MEMORY}"));
+    let words = workspace.root().join("fuzz/dictionaries").join(format!("{target}.dict"));
+    if words.is_file() {
+        command.arg(format!("-dict={}", words.display()));
+    }
+    Ok(command)
+}
+
+fn corpus(workspace: &Workspace, target: &str) -> PathBuf {
+    workspace.root().join("fuzz/corpus").join(target)
+}
+
+fn replay(workspace: &Workspace, target: &str, input: &Path) -> Result<Tally> {
+    let input = input.canonicalize().with_context(|| format!("read {}", input.display()))?;
+    let ran = capture(&format!("replaying {target}"), binary(workspace, target)?.arg(&input))?;
+    note(ran.text.trim_end());
+    Ok(if ran.success { Tally { passed: 1, failed: 0 } } else { Tally { passed: 0, failed: 1 } })
+}
+
+/// Puts in place of the repository's inputs the fewest and smallest of those and of the found ones
+/// that reach as much (libFuzzer's merge, which is what `cargo fuzz cmin` calls).
+fn keep(workspace: &Workspace, target: &str) -> Result<()> {
+    let corpus = corpus(workspace, target);
+    let fresh = target_dir(workspace).join("kept").join(target);
+    if fresh.exists() {
+        fs::remove_dir_all(&fresh).with_context(|| format!("remove {}", fresh.display()))?;
+    }
+    fs::create_dir_all(&fresh).with_context(|| format!("make {}", fresh.display()))?;
+    fs::create_dir_all(&corpus).with_context(|| format!("make {}", corpus.display()))?;
+    step(
+        &format!("minimising the inputs of {target}"),
+        binary(workspace, target)?
+            .args(["-merge=1", "-set_cover_merge=0"])
+            .arg(&fresh)
+            .arg(&corpus)
+            .arg(target_dir(workspace).join("corpus").join(target)),
+    )?;
+    fs::remove_dir_all(&corpus)
+        .and_then(|()| fs::create_dir(&corpus))
+        .with_context(|| format!("empty {}", corpus.display()))?;
+    for entry in fs::read_dir(&fresh)? {
+        let entry = entry?;
+        let to = corpus.join(entry.file_name());
+        fs::copy(entry.path(), &to).with_context(|| format!("write {}", to.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn all_targets_unless_some_are_named() {
+        let all = names(&["api", "btf"]);
+        assert_eq!(choose(&all, &[]).expect("all"), all);
+        assert_eq!(choose(&all, &names(&["btf"])).expect("one"), ["btf"]);
+        let error = choose(&all, &names(&["bft"])).expect_err("no such target").to_string();
+        assert!(error.contains("api, btf"), "{error}");
+    }
+
+    #[test]
+    fn every_file_is_a_target_of_the_manifest() {
+        let workspace = Workspace::here();
+        let manifest = fs::read_to_string(workspace.root().join("fuzz/Cargo.toml")).expect("there");
+        let all = all(&workspace).expect("targets");
+        assert!(!all.is_empty());
+        for target in &all {
+            assert!(manifest.contains(&format!("\nname = \"{target}\"\n")), "{target}");
+        }
+        assert_eq!(manifest.matches("[[bin]]").count(), all.len());
+    }
+
+    /// Otherwise other code is fuzzed than is shipped.
+    #[test]
+    fn the_targets_are_built_with_the_dependencies_of_the_workspace() {
+        let root = Workspace::here();
+        let packages = |file: &str| -> Vec<(String, String)> {
+            let text = fs::read_to_string(root.root().join(file)).expect("a lock file");
+            let value = |block: &str, key: &str| {
+                let line = block.lines().find_map(|line| line.strip_prefix(key));
+                line.map(|value| value.trim_matches('"').to_owned()).unwrap_or_default()
+            };
+            let blocks = text.split("[[package]]").skip(1);
+            blocks.map(|block| (value(block, "name = "), value(block, "version = "))).collect()
+        };
+        let shipped = packages("Cargo.lock");
+        for (name, version) in packages("fuzz/Cargo.lock") {
+            let others: Vec<_> = shipped.iter().filter(|(other, _)| *other == name).collect();
+            assert!(
+                others.is_empty() || others.iter().any(|(_, other)| *other == version),
+                "fuzz/Cargo.lock has {name} {version}, Cargo.lock {others:?}; to mend it: \
+                 cp Cargo.lock fuzz/ && cargo metadata --manifest-path fuzz/Cargo.toml >/dev/null"
+            );
+        }
+    }
+}
