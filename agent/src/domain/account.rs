@@ -13,12 +13,10 @@ use super::{
     observation::{Milestone, MilestoneKind, Source},
     process::Processes,
     runtime::{Between, Container, Runtime, Sandbox},
+    table::Table,
     time::{Anchor, BootTime},
 };
-use std::{
-    collections::{BTreeSet, HashMap},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 /// What kubelet and runtime add to the grace: containers that ended further apart did not end
 /// together.
@@ -30,7 +28,7 @@ pub struct Sources<'a> {
     /// cgroup ↔ container.
     pub identity: &'a Identity,
     /// What the kernel told, by the container's own cgroup.
-    pub processes: &'a HashMap<CgroupId, Processes>,
+    pub processes: &'a Table<CgroupId, Processes>,
     /// What the runtime told.
     pub runtime: &'a Runtime,
     /// What the apiserver told.
@@ -77,8 +75,8 @@ impl<'a> Account<'a> {
         earlier: &BTreeSet<SandboxId>,
         cgroup_removed: Option<BootTime>,
     ) -> Self {
-        let mut sandboxes = of.runtime.sandboxes_of(uid);
-        sandboxes.retain(|s| !earlier.contains(&s.info.id));
+        let sandboxes = of.runtime.sandboxes_of(uid);
+        let sandboxes = sandboxes.filter(|s| !earlier.contains(&s.info.id)).collect();
         let mut account = Self { of, uid, sandboxes, superseded: false, cgroup_removed };
         account.leave_out_the_next_life();
         account
@@ -96,7 +94,6 @@ impl<'a> Account<'a> {
                     .of
                     .runtime
                     .containers_of(&sandbox.info.id)
-                    .iter()
                     .all(|c| self.ended(&c.info.id).is_some())
         };
         let first = self.sandboxes.iter().position(|s| self.is_own(s) && torn_down(s));
@@ -180,6 +177,11 @@ impl<'a> Account<'a> {
     /// The runtime has told all it will about this container's end.
     pub fn is_explained(&self, id: &ContainerId) -> bool {
         self.of.runtime.container(id).is_none_or(|c| c.exit.is_some() || c.removed.is_some())
+    }
+
+    /// The runtime calls all of this life's containers exited.
+    pub fn are_exited(&self) -> bool {
+        self.containers().all(|container| container.exited.is_some())
     }
 
     fn are_explained(&self, members: &Members) -> bool {

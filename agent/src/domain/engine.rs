@@ -13,8 +13,8 @@ use super::{
     identity::Identity,
     ids::{CgroupId, ContainerId, PodUid},
     input::{
-        ContainerKind, CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, ProcReport,
-        Received, TaskState,
+        ContainerKind, CriEvent, HostEvent, Input, KernelEvent, KernelFact, Loss, LossKind,
+        ProcReport, Received, TaskState,
     },
     keepers::Keepers,
     leak::Leak,
@@ -23,11 +23,12 @@ use super::{
     observation::{Holdout, Observation},
     process::Processes,
     runtime::Runtime,
+    table::Table,
     time::{Anchor, BootTime},
 };
 use life::{Lives, Pod};
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, hash_map::Entry},
     time::Duration,
 };
 
@@ -91,20 +92,28 @@ pub struct Gauges {
 pub struct Engine {
     settings: Settings,
     identity: Identity,
-    processes: HashMap<CgroupId, Processes>,
+    processes: Table<CgroupId, Processes>,
     runtime: Runtime,
     objects: Objects,
-    pods: HashMap<PodUid, Pod>,
+    pods: Table<PodUid, Pod>,
     static_lives: Lives,
     /// Pods with something under way: looked at on every tick.
     active: BTreeSet<PodUid>,
+    /// Pods of which something was heard since the last tick: looked at on the next.
+    heard: BTreeSet<PodUid>,
+    /// Counts what any account may tell and no pod is named with: restarts, losses, forgetting.
+    epoch: u64,
     /// Stop signals and cgroups that were asked for already.
     asked: BTreeSet<ContainerId>,
+    /// Containers of which the next tick may have to ask for one of them.
+    to_ask: BTreeSet<ContainerId>,
     holdouts: Holdouts,
     keepers: Keepers,
     leaks: Leaks,
     losses: BTreeMap<LossKind, u64>,
     ticks: u64,
+    /// What one event of the apiserver touched: kept for its memory.
+    touched: Vec<PodUid>,
 }
 
 impl Engine {
@@ -113,18 +122,22 @@ impl Engine {
         Self {
             settings,
             identity: Identity::default(),
-            processes: HashMap::new(),
+            processes: Table::default(),
             runtime: Runtime::default(),
             objects: Objects::new(settings.anchor),
-            pods: HashMap::new(),
+            pods: Table::default(),
             static_lives: Lives::default(),
             active: BTreeSet::new(),
+            heard: BTreeSet::new(),
+            epoch: 0,
             asked: BTreeSet::new(),
+            to_ask: BTreeSet::new(),
             holdouts: Holdouts::default(),
             keepers: Keepers::default(),
             leaks: Leaks::new(settings.leak_threshold, settings.uses_api),
             losses: BTreeMap::new(),
             ticks: 0,
+            touched: Vec::new(),
         }
     }
 
@@ -138,27 +151,26 @@ impl Engine {
             Input::Cri(event) => {
                 if let CriEvent::ContainerCgroup { container, cgroup } = &event {
                     self.identity.linked(container.clone(), *cgroup);
-                    self.active.extend(self.runtime.pod_of(container));
+                    self.heard.extend(self.runtime.pod_of(container).cloned());
+                }
+                let connects = matches!(event, CriEvent::Connected { .. });
+                if connects || !self.runtime.is_connected() {
+                    self.epoch += 1;
                 }
                 self.leaks.learn_cri(received.at, &event);
-                self.active.extend(self.runtime.learn(received.at, event));
+                self.runtime.learn(received.at, event, &mut self.heard);
             }
             Input::Api(event) => {
                 self.keepers.learn_node(&event);
                 self.leaks.learn_api(&event);
-                let touched = self.objects.learn(received.at, event);
-                // Deleted before the runtime was ever asked about it: it lives but seconds.
-                let unknown = |uid: &PodUid| {
-                    let requested = self.objects.get(uid).is_some_and(|o| o.requested.is_some());
-                    requested && self.runtime.sandboxes_of(uid).is_empty()
-                };
-                if touched.iter().any(unknown) {
-                    said.push(Observation::LookNow { sandbox: None });
-                }
-                self.active.extend(touched);
+                self.objects.learn(received.at, event, &mut self.touched);
+                self.told_of_pods(&mut said);
             }
             Input::Proc(report) => self.looked(report, &mut said),
             Input::Host(event) => {
+                if matches!(event, HostEvent::Daemon { .. }) {
+                    self.epoch += 1;
+                }
                 self.keepers.learn_host(received.at, &event);
                 self.leaks.learn_host(event);
             }
@@ -171,6 +183,25 @@ impl Engine {
             leaks.turn(received.at, &sources);
         }
         said
+    }
+
+    /// The apiserver has told of these pods.
+    fn told_of_pods(&mut self, said: &mut Vec<Observation>) {
+        // Deleted before the runtime was ever asked about it: it lives but seconds.
+        let unknown = |uid: &PodUid| {
+            let requested = self.objects.get(uid).is_some_and(|o| o.requested.is_some());
+            requested && !self.runtime.has_sandbox(uid)
+        };
+        if self.touched.iter().any(unknown) {
+            said.push(Observation::LookNow { sandbox: None });
+        }
+        for uid in self.touched.drain(..) {
+            for sandbox in self.runtime.sandboxes_of(&uid) {
+                let containers = self.runtime.containers_of(&sandbox.info.id);
+                self.to_ask.extend(containers.map(|c| c.info.id.clone()));
+            }
+            self.heard.insert(uid);
+        }
     }
 
     /// What has looked like a leak for so long and is not certain (yet): for a person who watches,
@@ -211,6 +242,7 @@ impl Engine {
 
     /// A loss may have touched everything that lives now, or did a moment ago.
     fn lost(&mut self, at: BootTime, loss: &Loss) {
+        self.epoch += 1;
         self.count_loss(loss.kind, loss.count);
         let recent = |p: &Processes| !p.is_over() || p.last_heard + LOSS_LAG >= at;
         for processes in self.processes.values_mut().filter(|p| recent(p)) {
@@ -237,6 +269,7 @@ impl Engine {
             KernelFact::OomVictim { cgroup: None, pid } => {
                 // 5.10 names the victim by pid only: the SIGKILL just before it tells whose.
                 let pid = *pid;
+                self.epoch += 1;
                 if let Some(owner) = self.owner_of_victim(pid)
                     && let Some(processes) = self.processes.get_mut(&owner)
                 {
@@ -251,7 +284,6 @@ impl Engine {
             self.above_containers(time, cgroup, &fact, said);
             return;
         }
-        let container = self.identity.container(owner).cloned();
         let about_cgroup = matches!(
             fact,
             KernelFact::CgroupCreated { .. }
@@ -271,26 +303,29 @@ impl Engine {
         if matches!(fact, KernelFact::SignalGenerated(_) | KernelFact::Exit { .. }) {
             self.holdouts.note(owner);
         }
-        if !self.processes.contains_key(&owner) {
-            if self.processes.len() >= MAX_CONTAINERS {
-                self.count_loss(LossKind::EngineFull, 1);
-                return;
-            }
-            self.processes.insert(owner, Processes::default());
-        }
+        let room = self.processes.len() < MAX_CONTAINERS;
         let identity = &self.identity;
-        if let Some(processes) = self.processes.get_mut(&owner) {
-            processes.learn(time, fact, |sender| identity.owner(sender) == owner);
-        }
+        let processes = match self.processes.entry(owner) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) if room => place.insert(Processes::default()),
+            Entry::Vacant(_) => return self.count_loss(LossKind::EngineFull, 1),
+        };
+        processes.learn(time, fact, |sender| identity.owner(sender) == owner);
+        let container = identity.container(owner);
+        let of_sandbox = |id: &ContainerId| {
+            // A sandbox's own container bears its id.
+            Some(&self.runtime.sandbox_called(id.as_str())?.info.pod)
+        };
         let pod = container
-            .as_ref()
-            .and_then(|c| self.runtime.pod_of(c))
-            .or_else(|| self.identity.pod(owner).cloned());
-        self.active.extend(pod);
+            .and_then(|id| self.runtime.pod_of(id))
+            .or(identity.pod(owner))
+            .or_else(|| container.and_then(of_sandbox));
+        if let Some(pod) = pod.filter(|pod| !self.heard.contains(*pod)) {
+            self.heard.insert(pod.clone());
+        }
         if ends {
-            let sandbox = container
-                .as_ref()
-                .and_then(|c| self.runtime.container(c).map(|known| known.info.sandbox.clone()));
+            let known = container.and_then(|id| self.runtime.container(id));
+            let sandbox = known.map(|known| known.info.sandbox.clone());
             said.push(Observation::LookNow { sandbox });
         }
     }
@@ -304,11 +339,11 @@ impl Engine {
     ) {
         if let KernelFact::CgroupRemoved { .. } = fact {
             if let Some(uid) = self.identity.pod_level(cgroup).cloned() {
-                if !self.runtime.sandboxes_of(&uid).is_empty() {
+                if self.runtime.has_sandbox(&uid) {
                     let fresh = self.unknown_pod(&uid);
                     self.pods.entry(uid.clone()).or_insert(fresh).cgroup_removed = Some(time);
                 }
-                self.active.insert(uid);
+                self.heard.insert(uid);
                 said.push(Observation::LookNow { sandbox: None });
             }
             self.identity.remove(cgroup);
@@ -326,11 +361,23 @@ impl Engine {
             self.runtime.take_refused() + self.objects.take_refused() + self.leaks.take_refused();
         let forgotten = self.identity.take_forgotten();
         self.count_loss(LossKind::EngineFull, refused + forgotten);
-        for uid in std::mem::take(&mut self.active) {
-            if self.look(now, &uid, said) {
-                self.active.insert(uid);
-            }
+        if forgotten > 0 {
+            // Any of them may be without its cgroup now.
+            self.to_ask.extend(self.runtime.containers().map(|c| c.info.id.clone()));
         }
+        let mut changed = BTreeSet::new();
+        changed.extend(self.runtime.take_changed());
+        changed.extend(self.objects.take_changed());
+        let (leaks, sources) = self.judge_and_sources();
+        leaks.reconsider(now, sources, &changed);
+        let heard = std::mem::take(&mut self.heard);
+        let mut active = std::mem::take(&mut self.active);
+        active.extend(heard.iter().cloned());
+        active.retain(|uid| {
+            let is_news = heard.contains(uid) || changed.contains(uid);
+            self.look(now, uid, is_news, said)
+        });
+        self.active = active;
         self.ask(now, said);
         let due = self.holdouts.due(now, &self.processes);
         said.extend(due.wanted.into_iter().map(Observation::ProcessesWanted));
@@ -353,7 +400,7 @@ impl Engine {
             said.push(self.holdout(cgroup, detail, false));
         }
         let pod = self.identity.container(cgroup).and_then(|c| self.runtime.pod_of(c));
-        self.active.extend(pod);
+        self.heard.extend(pod.cloned());
     }
 
     fn holdout(&self, cgroup: CgroupId, detail: String, over: bool) -> Observation {
@@ -368,28 +415,31 @@ impl Engine {
         Observation::Unkillable(Box::new(Holdout { container, name, kind, pod, detail, over }))
     }
 
-    /// What the adapters must find out.
+    /// What the adapters must find out, of the containers of which something is new.
     fn ask(&mut self, now: BootTime, said: &mut Vec<Observation>) {
-        for container in self.runtime.containers() {
-            let id = &container.info.id;
-            if container.exited.is_some() || self.asked.contains(id) {
+        self.to_ask.extend(self.runtime.take_news());
+        for id in std::mem::take(&mut self.to_ask) {
+            let Some(container) = self.runtime.container(&id) else { continue };
+            if container.exited.is_some() || self.asked.contains(&id) {
                 continue;
             }
-            let Some(cgroup) = self.identity.cgroup(id) else {
+            let Some(cgroup) = self.identity.cgroup(&id) else {
                 if now >= container.first_seen + CGROUP_DUE {
                     self.asked.insert(id.clone());
-                    said.push(Observation::CgroupWanted { container: id.clone() });
+                    said.push(Observation::CgroupWanted { container: id });
+                } else {
+                    self.to_ask.insert(id);
                 }
                 continue;
             };
             let by_spec = self
                 .runtime
-                .pod_of(id)
-                .and_then(|uid| self.objects.get(&uid))
+                .pod_of(&id)
+                .and_then(|uid| self.objects.get(uid))
                 .and_then(|o| o.pod.containers.get(&container.info.name))
                 .and_then(|c| c.stop_signal);
             if let Some(signal) = container.stop_signal.or(by_spec) {
-                self.asked.insert(id.clone());
+                self.asked.insert(id);
                 if !COMMON_STOP_SIGNALS.contains(&signal) {
                     said.push(Observation::StopSignalLearned { cgroup, signal });
                 }

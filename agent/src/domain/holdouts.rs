@@ -7,13 +7,11 @@ use super::{
     lingering::{AFTER, survivor},
     observation::ProcessesWanted,
     process::Processes,
+    table::Table,
     time::BootTime,
     verdict::secs,
 };
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 /// A container that only leaves a stop signal unanswered is no longer looked at after this.
 const UNANSWERED: Duration = Duration::from_secs(3600);
@@ -56,7 +54,7 @@ impl Holdouts {
     }
 
     /// Who is to be looked at now. Lets go of those that ended, or were never told to.
-    pub fn due(&mut self, now: BootTime, of: &HashMap<CgroupId, Processes>) -> Due {
+    pub fn due(&mut self, now: BootTime, of: &Table<CgroupId, Processes>) -> Due {
         let mut due = Due::default();
         self.late.retain(|cgroup, late| {
             let processes = of.get(cgroup).filter(|p| !p.is_over());

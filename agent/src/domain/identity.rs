@@ -4,8 +4,9 @@
 use super::{
     cgroup_path::{Level, classify, parse},
     ids::{CgroupId, ContainerId, PodUid},
+    table::Table,
 };
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 /// As many as the programs' map holds, four times over.
 const MAX_CGROUPS: usize = 65_536;
@@ -30,8 +31,8 @@ struct Cgroup {
 /// The tree of watched cgroups.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
-    cgroups: HashMap<CgroupId, Cgroup>,
-    containers: HashMap<ContainerId, CgroupId>,
+    cgroups: Table<CgroupId, Cgroup>,
+    containers: Table<ContainerId, CgroupId>,
     /// In order of appearance, to forget the oldest first.
     order: VecDeque<CgroupId>,
     forgotten: u64,

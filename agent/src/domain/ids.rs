@@ -1,7 +1,7 @@
 //! Identities, as newtypes: none can be mistaken for another.
 
 use serde::{Deserialize, Serialize};
-use std::{fmt, sync::Arc};
+use std::{borrow::Borrow, fmt, sync::Arc};
 
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -31,6 +31,13 @@ macro_rules! text_id {
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "{}({})", stringify!($name), &self.0)
+            }
+        }
+
+        // Equal, ordered and hashed as its text.
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
             }
         }
 

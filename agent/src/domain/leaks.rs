@@ -12,6 +12,7 @@ mod dossier;
 mod facts;
 mod remedy;
 mod statuses;
+mod strays;
 mod stuck;
 mod suspects;
 
@@ -23,13 +24,15 @@ use super::{
     input::{ApiEvent, CriEvent, HostEvent, HostSurvey},
     leak::{Judgement, Leak, LeakKey, Recollection},
     observation::Observation,
+    table::Table,
     time::BootTime,
 };
 use clock::Clock;
 use docket::Docket;
 use facts::Facts;
 use statuses::Statuses;
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use strays::Strays;
 
 /// Verbose statuses asked for in one tick.
 const MAX_STATUSES: usize = 5;
@@ -44,8 +47,11 @@ pub struct Leaks {
     statuses: Statuses,
     survey: Option<HostSurvey>,
     /// Where in it a pod's cgroup is.
-    cgroups: HashMap<PodUid, usize>,
+    cgroups: Table<PodUid, usize>,
     docket: Docket,
+    /// Pods with a sandbox that may look like a leak: all others are not looked at.
+    odd: BTreeSet<PodUid>,
+    strays: Strays,
     /// When they were judged last.
     judged: Option<BootTime>,
     /// Something has changed since.
@@ -60,8 +66,10 @@ impl Leaks {
             clock: Clock::default(),
             statuses: Statuses::default(),
             survey: None,
-            cgroups: HashMap::new(),
+            cgroups: Table::default(),
             docket: Docket::new(threshold),
+            odd: BTreeSet::new(),
+            strays: Strays::default(),
             judged: None,
             stale: true,
         }
@@ -78,6 +86,7 @@ impl Leaks {
             let groups = survey.pod_cgroups.iter().flatten().enumerate();
             self.cgroups = groups.map(|(place, group)| (group.pod.clone(), place)).collect();
             self.survey = Some(survey);
+            self.strays = Strays::default();
         }
         self.stale = true;
     }
@@ -127,6 +136,21 @@ impl Leaks {
         }
     }
 
+    /// Looks anew at pods of which the runtime or the apiserver has told something else than
+    /// before.
+    pub fn reconsider(&mut self, now: BootTime, of: Sources<'_>, changed: &BTreeSet<PodUid>) {
+        let Self { statuses, survey, cgroups, odd, strays, .. } = self;
+        let (survey, none) = (survey.as_ref(), BTreeSet::new());
+        let facts = Facts { of, statuses, survey, cgroups, odd: &none, strays, now };
+        for uid in changed {
+            if suspects::is_plain(&facts, uid) {
+                odd.remove(uid);
+            } else if !odd.contains(uid) {
+                odd.insert(uid.clone());
+            }
+        }
+    }
+
     /// Judges, on a tick.
     pub fn judge(&mut self, now: BootTime, of: Sources<'_>, said: &mut Vec<Observation>) {
         self.turn(now, &of);
@@ -135,6 +159,8 @@ impl Leaks {
             statuses: &self.statuses,
             survey: self.survey.as_ref(),
             cgroups: &self.cgroups,
+            odd: &self.odd,
+            strays: &self.strays,
             now,
         };
         if self.clock.judgement() != Judgement::Possible {
@@ -145,6 +171,9 @@ impl Leaks {
         if !self.stale && !due && !self.docket.is_waiting() {
             return;
         }
+        let mut strays = self.strays.clone();
+        strays.look(&facts);
+        let facts = Facts { strays: &strays, ..facts };
         self.docket.judge(&facts, self.clock.watched(), said);
         let wanted = self.statuses_wanted(&facts);
         for id in wanted {
@@ -154,18 +183,19 @@ impl Leaks {
         let listed = |id: &SandboxId| of.runtime.sandbox(id).is_some_and(|s| s.removed.is_none());
         self.statuses.retain(listed);
         (self.judged, self.stale) = (Some(now), false);
+        self.strays = strays;
     }
 
     /// Sandboxes that are suspected, that may hold their network though they are stopped, or that
     /// may claim a namespace which nobody seems to use.
     fn statuses_wanted(&self, facts: &Facts<'_>) -> Vec<SandboxId> {
-        let stopped = facts.listed().filter(|sandbox| !sandbox.info.ready);
+        let stopped = facts.odd().filter(|sandbox| !sandbox.info.ready);
         let suspected = self.docket.keys().filter_map(|key| match key {
             LeakKey::Sandbox { id } => facts.of.runtime.sandbox(id),
             _ => None,
         });
         let orphaned = suspects::unused_namespaces(facts).next().is_some();
-        let unheard = suspects::unheard(facts).filter(|_| orphaned);
+        let unheard = orphaned.then(|| suspects::unheard(facts)).into_iter().flatten();
         let wanted = suspected.chain(stopped).chain(unheard);
         self.statuses.due(facts.now, wanted, MAX_STATUSES)
     }
@@ -177,8 +207,8 @@ impl Leaks {
 
     /// What has looked like a leak for so long and is not certain (yet).
     pub fn suspected(&self, now: BootTime, of: Sources<'_>, at_least: Duration) -> Vec<Leak> {
-        let Self { statuses, survey, cgroups, .. } = self;
-        let facts = Facts { of, statuses, survey: survey.as_ref(), cgroups, now };
+        let Self { statuses, survey, cgroups, odd, strays, .. } = self;
+        let facts = Facts { of, statuses, survey: survey.as_ref(), cgroups, odd, strays, now };
         self.docket.suspected(&facts, self.clock.watched(), at_least)
     }
 

@@ -26,5 +26,6 @@ pub mod pre_stop;
 pub mod process;
 pub mod runtime;
 pub mod signal;
+pub mod table;
 pub mod time;
 pub mod verdict;

@@ -5,12 +5,10 @@ use super::{
     ids::{ContainerId, PodUid},
     input::{ApiEvent, ApiPod},
     runtime::Between,
+    table::Table,
     time::{Anchor, BootTime, WallTime},
 };
-use std::{
-    collections::{BTreeSet, HashMap},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 /// Bound on remembered pods: beyond it the longest gone are forgotten, then new ones refused.
 const MAX_KNOWN: usize = 16_384;
@@ -70,12 +68,16 @@ pub struct Object {
 #[derive(Clone, Debug)]
 pub struct Objects {
     anchor: Anchor,
-    pods: HashMap<PodUid, Object>,
+    pods: Table<PodUid, Object>,
     in_sync: bool,
     ever_in_sync: bool,
     last_in_sync: BootTime,
     /// The last event before the watch last broke, and when it was in sync again.
     outage: Option<(BootTime, Option<BootTime>)>,
+    /// Pods whose object is another than before, or no longer remembered.
+    changed: Vec<PodUid>,
+    /// How many events there were that may have ended a pod.
+    ends: u64,
     refused: u64,
 }
 
@@ -84,28 +86,34 @@ impl Objects {
     pub fn new(anchor: Anchor) -> Self {
         Self {
             anchor,
-            pods: HashMap::new(),
+            pods: Table::default(),
             in_sync: false,
             ever_in_sync: false,
             last_in_sync: BootTime(0),
             outage: None,
+            changed: Vec::new(),
+            ends: 0,
             refused: 0,
         }
     }
 
-    /// Takes an event. Returns the pods that it touches.
-    pub fn learn(&mut self, at: BootTime, event: ApiEvent) -> BTreeSet<PodUid> {
-        let mut touched = BTreeSet::new();
+    /// Takes an event, and adds the pods that it touches.
+    pub fn learn(&mut self, at: BootTime, event: ApiEvent, touched: &mut Vec<PodUid>) {
         let not_before = self.not_before(at);
         match event {
             ApiEvent::Snapshot { pods } => {
-                let listed: BTreeSet<PodUid> = pods.iter().map(runtime_uid).collect();
+                let listed: BTreeSet<&str> = pods.iter().map(runtime_uid).collect();
                 let after = self.last_in_sync;
                 for (uid, object) in &mut self.pods {
-                    object.back &= listed.contains(uid);
-                    if object.gone.is_none() && !listed.contains(uid) {
+                    let is_listed = listed.contains(uid.as_str());
+                    if !is_listed {
+                        self.ends += 1;
+                        self.changed.push(uid.clone());
+                    }
+                    object.back &= is_listed;
+                    if object.gone.is_none() && !is_listed {
                         object.gone = Some(Between { after, by: at });
-                        touched.insert(uid.clone());
+                        touched.push(uid.clone());
                     }
                 }
                 for pod in pods {
@@ -118,8 +126,9 @@ impl Objects {
                 touched.extend(self.apply(at, pod, Told::Watched { not_before }));
             }
             ApiEvent::Deleted(pod) => {
+                self.ends += 1;
                 self.synced(at);
-                let uid = runtime_uid(&pod);
+                let uid = PodUid::new(runtime_uid(&pod));
                 let applied = self.apply(at, pod, Told::Watched { not_before });
                 if let Some(object) = self.pods.get_mut(&uid) {
                     object.gone.get_or_insert(Between { after: at, by: at });
@@ -138,7 +147,6 @@ impl Objects {
             // Of the node, and of what a look past the watch showed: the judge of leaks asks.
             ApiEvent::Node(_) | ApiEvent::NodeUnknown { .. } | ApiEvent::Checked { .. } => {}
         }
-        touched
     }
 
     /// What a watch event tells happened after this.
@@ -162,8 +170,10 @@ impl Objects {
     }
 
     fn apply(&mut self, at: BootTime, pod: ApiPod, told: Told) -> Option<PodUid> {
-        let uid = runtime_uid(&pod);
+        let known = self.pods.get_key_value(runtime_uid(&pod)).map(|(uid, _)| uid.clone());
+        let uid = known.unwrap_or_else(|| PodUid::new(runtime_uid(&pod)));
         let request = request(&pod, at, told, &self.anchor);
+        self.changed.push(uid.clone());
         if let Some(known) = self.pods.get_mut(&uid) {
             if known.gone.is_some() {
                 // Only a static pod's object comes back: its mirror was deleted, or its manifest
@@ -197,6 +207,9 @@ impl Objects {
                 (true, _) => {}
                 (false, _) => known.reported = None,
             }
+            if known.pod.mirror_of != pod.mirror_of {
+                self.ends += 1;
+            }
             known.pod = pod;
             known.learn_started();
         } else {
@@ -218,7 +231,7 @@ impl Objects {
             .filter_map(|(uid, object)| Some((object.gone?.by, uid)))
             .min()
             .map(|(_, uid)| uid.clone());
-        oldest.is_some_and(|uid| self.pods.remove(&uid).is_some())
+        oldest.is_some_and(|uid| self.forget(&uid))
     }
 
     /// A pod by the UID that the runtime knows.
@@ -236,9 +249,21 @@ impl Objects {
         self.ever_in_sync
     }
 
-    /// Forgets a pod.
-    pub fn forget(&mut self, uid: &PodUid) {
-        self.pods.remove(uid);
+    /// Forgets a pod. True: it was known.
+    pub fn forget(&mut self, uid: &PodUid) -> bool {
+        self.ends += 1;
+        self.changed.push(uid.clone());
+        self.pods.remove(uid).is_some()
+    }
+
+    /// Counts what may have ended a pod: while that is the same, those that were there are there.
+    pub fn ends(&self) -> u64 {
+        self.ends
+    }
+
+    /// Pods whose object is another than before, or no longer remembered, since the last call.
+    pub fn take_changed(&mut self) -> Vec<PodUid> {
+        std::mem::take(&mut self.changed)
     }
 
     /// Pods whose object is there.
@@ -268,8 +293,8 @@ impl Objects {
 }
 
 /// The UID by which the runtime knows the pod.
-fn runtime_uid(pod: &ApiPod) -> PodUid {
-    pod.mirror_of.clone().unwrap_or_else(|| PodUid::new(&pod.uid))
+fn runtime_uid(pod: &ApiPod) -> &str {
+    pod.mirror_of.as_ref().map_or(&pod.uid, PodUid::as_str)
 }
 
 /// How the state of a pod came.

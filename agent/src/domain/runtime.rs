@@ -4,12 +4,10 @@
 use super::{
     ids::{ContainerId, PodUid, SandboxId},
     input::{CriContainer, CriEvent, CriExit, CriSandbox, CriState, DaemonProcess},
+    table::Table,
     time::BootTime,
 };
-use std::{
-    collections::{BTreeSet, HashMap},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 /// Bound on what is remembered of either kind: beyond it new ones are refused and counted.
 const MAX_KNOWN: usize = 65_536;
@@ -45,6 +43,8 @@ pub struct Sandbox {
     /// Alive when last listed, and missing once.
     missing: Option<Between>,
     last_asked: BootTime,
+    /// The last list that had it.
+    listed: u64,
 }
 
 /// A container and its life as the runtime tells it.
@@ -69,6 +69,8 @@ pub struct Container {
     /// Alive when last listed, and missing once.
     missing: Option<Between>,
     last_asked: BootTime,
+    /// The last list that had it.
+    listed: u64,
 }
 
 /// A time without answers.
@@ -89,23 +91,30 @@ pub struct Outage {
 /// All that the runtime told.
 #[derive(Clone, Debug, Default)]
 pub struct Runtime {
-    sandboxes: HashMap<SandboxId, Sandbox>,
-    containers: HashMap<ContainerId, Container>,
-    // Nearly always one of each.
-    by_pod: HashMap<PodUid, Vec<SandboxId>>,
-    by_sandbox: HashMap<SandboxId, Vec<ContainerId>>,
+    sandboxes: Table<SandboxId, Sandbox>,
+    containers: Table<ContainerId, Container>,
+    // Nearly always one of each; the oldest first.
+    by_pod: Table<PodUid, Vec<SandboxId>>,
+    by_sandbox: Table<SandboxId, Vec<ContainerId>>,
     outages: Vec<Outage>,
     process: Option<DaemonProcess>,
     connected: bool,
     /// When the last full list of either kind was asked for: what is not in it is younger.
     full: (Option<BootTime>, Option<BootTime>),
+    /// How many lists there were.
+    lists: u64,
+    /// Containers of which something is new that the adapters may have to find out about.
+    news: Vec<ContainerId>,
+    /// Pods of which it tells something else than before.
+    changed: Vec<PodUid>,
+    /// How often it ceased to tell of something.
+    losses: u64,
     refused: u64,
 }
 
 impl Runtime {
-    /// Takes an answer. Returns the pods that it touches.
-    pub fn learn(&mut self, at: BootTime, event: CriEvent) -> BTreeSet<PodUid> {
-        let mut touched = BTreeSet::new();
+    /// Takes an answer, and adds the pods that it touches.
+    pub fn learn(&mut self, at: BootTime, event: CriEvent, touched: &mut BTreeSet<PodUid>) {
         if !matches!(event, CriEvent::Connected { .. } | CriEvent::Unreachable { .. }) {
             self.answered(at);
         }
@@ -118,34 +127,34 @@ impl Runtime {
                 self.connected = false;
             }
             CriEvent::Sandboxes { asked, only, sandboxes } => {
-                self.list_sandboxes(at, asked, only, sandboxes, &mut touched);
+                self.list_sandboxes(at, asked, only, sandboxes, touched);
             }
             CriEvent::Containers { asked, only, containers } => {
-                self.list_containers(at, asked, only, containers, &mut touched);
+                self.list_containers(at, asked, only, containers, touched);
             }
             CriEvent::ContainerExited(exit) => {
                 if let Some(known) = self.containers.get_mut(&exit.container) {
                     known.exit = Some(CriExit { container: known.info.id.clone(), ..exit });
-                    touched.extend(pod_of(&self.sandboxes, known));
+                    touched.extend(pod_of(&self.sandboxes, known).cloned());
                 }
             }
             CriEvent::StopSignal { container, signal } => {
                 if let Some(known) = self.containers.get_mut(&container) {
                     known.stop_signal = Some(signal);
-                    touched.extend(pod_of(&self.sandboxes, known));
+                    self.news.push(container);
+                    touched.extend(pod_of(&self.sandboxes, known).cloned());
                 }
             }
             CriEvent::RuntimeType { container, runtime } => {
                 if let Some(known) = self.containers.get_mut(&container) {
                     known.runtime_type = Some(runtime);
-                    touched.extend(pod_of(&self.sandboxes, known));
+                    touched.extend(pod_of(&self.sandboxes, known).cloned());
                 }
             }
             CriEvent::ContainerCgroup { .. }
             | CriEvent::SandboxStatus(_)
             | CriEvent::SandboxStatusRefused { .. } => {}
         }
-        touched
     }
 
     fn note(&mut self, outage: Outage) {
@@ -202,7 +211,8 @@ impl Runtime {
         if only.is_none() {
             self.full.0 = Some(asked);
         }
-        let ids: BTreeSet<SandboxId> = listed.iter().map(|s| s.id.clone()).collect();
+        self.lists += 1;
+        let list = self.lists;
         for info in listed {
             let room = self.sandboxes.len() < MAX_KNOWN;
             match self.sandboxes.get_mut(&info.id) {
@@ -211,52 +221,57 @@ impl Runtime {
                         known.stopped = Some(Between { after: known.last_asked, by: at });
                         touched.insert(info.pod.clone());
                     }
+                    if known.removed.is_some() {
+                        self.changed.push(info.pod.clone());
+                    }
                     (known.removed, known.missing) = (None, None);
                     known.seen_ready |= info.ready;
+                    (known.last_asked, known.listed) = (asked, list);
                     // Nearly always the same: kept, so that each list does not leave the memory
                     // of the last one in shreds.
                     if known.info != info {
-                        known.info = info;
+                        let before = std::mem::replace(&mut known.info, info);
+                        let (id, pod) = (before.id.clone(), known.info.pod.clone());
+                        if before.pod != pod {
+                            self.disown(&before.pod, &id);
+                            self.by_pod.entry(pod.clone()).or_default().push(id);
+                        }
+                        self.sort(&pod);
+                        self.changed.extend([before.pod, pod]);
                     }
-                    known.last_asked = asked;
                 }
                 None if room => {
                     touched.insert(info.pod.clone());
-                    self.by_pod.entry(info.pod.clone()).or_default().push(info.id.clone());
+                    let (pod, id) = (info.pod.clone(), info.id.clone());
+                    self.by_pod.entry(pod.clone()).or_default().push(id.clone());
+                    self.news.extend(self.by_sandbox.get(&id).into_iter().flatten().cloned());
                     let known = Sandbox {
                         seen_ready: info.ready,
                         stopped: (!info.ready).then_some(Between { after: since, by: at }),
                         removed: None,
                         missing: None,
                         last_asked: asked,
+                        listed: list,
                         info,
                     };
-                    self.sandboxes.insert(known.info.id.clone(), known);
+                    self.sandboxes.insert(id, known);
+                    self.sort(&pod);
+                    self.changed.push(pod);
                 }
                 None => self.refused += 1,
             }
         }
-        let in_question: Vec<SandboxId> = match only {
-            Some(id) => vec![id],
-            None => self.sandboxes.keys().cloned().collect(),
-        };
-        for id in in_question {
-            if ids.contains(&id) {
-                continue;
-            }
-            if let Some(known) = self.sandboxes.get_mut(&id)
-                && known.removed.is_none()
-            {
-                let gone = Between { after: known.last_asked, by: at };
-                let Some(gone) = missed(&mut known.missing, known.info.ready, gone) else {
-                    continue;
-                };
-                known.removed = Some(gone);
-                if known.stopped.is_none() && known.info.ready {
-                    known.stopped = Some(gone);
-                }
+        let Self { sandboxes, changed, losses, .. } = self;
+        let mut not_listed = |known: &mut Sandbox| {
+            if known.listed != list && known.miss(at) {
+                *losses += 1;
                 touched.insert(known.info.pod.clone());
+                changed.push(known.info.pod.clone());
             }
+        };
+        match only {
+            Some(id) => sandboxes.get_mut(&id).into_iter().for_each(&mut not_listed),
+            None => sandboxes.values_mut().for_each(not_listed),
         }
     }
 
@@ -272,7 +287,8 @@ impl Runtime {
         if only.is_none() {
             self.full.1 = Some(asked);
         }
-        let ids: BTreeSet<ContainerId> = listed.iter().map(|c| c.id.clone()).collect();
+        self.lists += 1;
+        let list = self.lists;
         for info in listed {
             let alive = matches!(info.state, CriState::Created | CriState::Running);
             let room = self.containers.len() < MAX_KNOWN;
@@ -280,19 +296,29 @@ impl Runtime {
                 Some(known) => {
                     if info.state == CriState::Exited && known.exited.is_none() {
                         known.exited = Some(Between { after: known.last_asked, by: at });
-                        touched.extend(pod_of(&self.sandboxes, known));
+                        touched.extend(pod_of(&self.sandboxes, known).cloned());
+                    }
+                    if known.removed.is_some() {
+                        self.changed.extend(pod_of(&self.sandboxes, known).cloned());
                     }
                     (known.removed, known.missing) = (None, None);
                     known.seen_alive |= alive;
+                    (known.last_asked, known.listed) = (asked, list);
+                    // As for the sandboxes.
                     if known.info != info {
-                        known.info = info; // as for the sandboxes
+                        self.news.push(info.id.clone());
+                        known.info = info;
+                        self.changed.extend(pod_of(&self.sandboxes, known).cloned());
+                        let sandbox = known.info.sandbox.clone();
+                        self.sort_containers(&sandbox);
                     }
-                    known.last_asked = asked;
                 }
                 None if room => {
                     let info = self.sharing(info);
                     let exited = info.state == CriState::Exited;
-                    self.by_sandbox.entry(info.sandbox.clone()).or_default().push(info.id.clone());
+                    let (sandbox, id) = (info.sandbox.clone(), info.id.clone());
+                    self.by_sandbox.entry(sandbox.clone()).or_default().push(id.clone());
+                    self.news.push(id.clone());
                     let known = Container {
                         seen_alive: alive,
                         first_seen: at,
@@ -303,32 +329,55 @@ impl Runtime {
                         runtime_type: None,
                         missing: None,
                         last_asked: asked,
+                        listed: list,
                         info,
                     };
-                    touched.extend(pod_of(&self.sandboxes, &known));
-                    self.containers.insert(known.info.id.clone(), known);
+                    touched.extend(pod_of(&self.sandboxes, &known).cloned());
+                    self.containers.insert(id, known);
+                    self.sort_containers(&sandbox);
                 }
                 None => self.refused += 1,
             }
         }
-        let in_question: Vec<ContainerId> = match only {
-            Some(id) => self.by_sandbox.get(&id).into_iter().flatten().cloned().collect(),
-            None => self.containers.keys().cloned().collect(),
+        let Self { sandboxes, containers, by_sandbox, losses, .. } = self;
+        let mut not_listed = |known: &mut Container| {
+            if known.listed != list && known.miss(at) {
+                *losses += 1;
+                touched.extend(pod_of(sandboxes, known).cloned());
+            }
         };
-        for id in in_question {
-            if ids.contains(&id) {
-                continue;
+        match only {
+            Some(id) => {
+                for id in by_sandbox.get(&id).into_iter().flatten() {
+                    containers.get_mut(id).into_iter().for_each(&mut not_listed);
+                }
             }
-            if let Some(known) = self.containers.get_mut(&id)
-                && known.removed.is_none()
-            {
-                let gone = Between { after: known.last_asked, by: at };
-                let alive = matches!(known.info.state, CriState::Created | CriState::Running);
-                let Some(gone) = missed(&mut known.missing, alive, gone) else { continue };
-                known.removed = Some(gone);
-                known.exited.get_or_insert(gone);
-                touched.extend(pod_of(&self.sandboxes, known));
+            None => containers.values_mut().for_each(not_listed),
+        }
+    }
+
+    /// A sandbox is no longer one of this pod's.
+    fn disown(&mut self, pod: &PodUid, id: &SandboxId) {
+        self.losses += 1;
+        if let Some(of_pod) = self.by_pod.get_mut(pod) {
+            of_pod.retain(|other| other != id);
+            if of_pod.is_empty() {
+                self.by_pod.remove(pod);
             }
+        }
+    }
+
+    fn sort(&mut self, pod: &PodUid) {
+        let place = |id: &SandboxId| Some((self.sandboxes.get(id)?.info.created, id.clone()));
+        if let Some(of_pod) = self.by_pod.get_mut(pod).filter(|of_pod| of_pod.len() > 1) {
+            of_pod.sort_by_cached_key(place);
+        }
+    }
+
+    fn sort_containers(&mut self, sandbox: &SandboxId) {
+        let place = |id: &ContainerId| Some((self.containers.get(id)?.info.created, id.clone()));
+        if let Some(siblings) = self.by_sandbox.get_mut(sandbox).filter(|all| all.len() > 1) {
+            siblings.sort_by_cached_key(place);
         }
     }
 
@@ -370,6 +419,16 @@ impl Runtime {
         self.containers.get(id)
     }
 
+    /// A sandbox by the text of its id.
+    pub fn sandbox_called(&self, id: &str) -> Option<&Sandbox> {
+        self.sandboxes.get(id)
+    }
+
+    /// A container by the text of its id.
+    pub fn container_called(&self, id: &str) -> Option<&Container> {
+        self.containers.get(id)
+    }
+
     /// All sandboxes.
     pub fn sandboxes(&self) -> impl Iterator<Item = &Sandbox> {
         self.sandboxes.values()
@@ -381,33 +440,27 @@ impl Runtime {
     }
 
     /// A pod's sandboxes, the oldest first.
-    pub fn sandboxes_of(&self, pod: &PodUid) -> Vec<&Sandbox> {
-        let mut found: Vec<&Sandbox> = self
-            .by_pod
-            .get(pod)
-            .into_iter()
-            .flatten()
-            .filter_map(|id| self.sandboxes.get(id))
-            .collect();
-        found.sort_by(|a, b| (a.info.created, &a.info.id).cmp(&(b.info.created, &b.info.id)));
-        found
+    pub fn sandboxes_of(&self, pod: &PodUid) -> impl DoubleEndedIterator<Item = &Sandbox> {
+        self.by_pod.get(pod).into_iter().flatten().filter_map(|id| self.sandboxes.get(id))
+    }
+
+    /// How many sandboxes of this pod it knows.
+    pub fn count(&self, pod: &PodUid) -> usize {
+        self.by_pod.get(pod).map_or(0, Vec::len)
+    }
+
+    /// It knows a sandbox of this pod.
+    pub fn has_sandbox(&self, pod: &PodUid) -> bool {
+        self.by_pod.contains_key(pod)
     }
 
     /// A sandbox's containers, the oldest first.
-    pub fn containers_of(&self, sandbox: &SandboxId) -> Vec<&Container> {
-        let mut found: Vec<&Container> = self
-            .by_sandbox
-            .get(sandbox)
-            .into_iter()
-            .flatten()
-            .filter_map(|id| self.containers.get(id))
-            .collect();
-        found.sort_by(|a, b| (a.info.created, &a.info.id).cmp(&(b.info.created, &b.info.id)));
-        found
+    pub fn containers_of(&self, sandbox: &SandboxId) -> impl Iterator<Item = &Container> + Clone {
+        self.by_sandbox.get(sandbox).into_iter().flatten().filter_map(|id| self.containers.get(id))
     }
 
     /// The pod of a container.
-    pub fn pod_of(&self, container: &ContainerId) -> Option<PodUid> {
+    pub fn pod_of(&self, container: &ContainerId) -> Option<&PodUid> {
         pod_of(&self.sandboxes, self.containers.get(container)?)
     }
 
@@ -420,13 +473,9 @@ impl Runtime {
 
     /// Forgets a sandbox that the runtime has removed, and its containers.
     pub fn forget(&mut self, id: &SandboxId) -> Vec<ContainerId> {
-        if let Some(sandbox) = self.sandboxes.remove(id)
-            && let Some(of_pod) = self.by_pod.get_mut(&sandbox.info.pod)
-        {
-            of_pod.retain(|other| other != id);
-            if of_pod.is_empty() {
-                self.by_pod.remove(&sandbox.info.pod);
-            }
+        if let Some(sandbox) = self.sandboxes.remove(id) {
+            self.disown(&sandbox.info.pod, id);
+            self.changed.push(sandbox.info.pod);
         }
         let containers: Vec<ContainerId> =
             self.by_sandbox.remove(id).into_iter().flatten().collect();
@@ -438,6 +487,7 @@ impl Runtime {
 
     /// Forgets a container that is gone and accounted for.
     pub fn forget_container(&mut self, id: &ContainerId) {
+        self.losses += 1;
         if let Some(known) = self.containers.remove(id)
             && let Some(siblings) = self.by_sandbox.get_mut(&known.info.sandbox)
         {
@@ -461,6 +511,21 @@ impl Runtime {
         self.containers.values().filter_map(|c| Some((c.info.id.clone(), c.removed?.by))).collect()
     }
 
+    /// Counts whatever it has ceased to tell of: while that is the same, what was known is known.
+    pub fn losses(&self) -> u64 {
+        self.losses
+    }
+
+    /// Pods of which something else is told than before, since the last call.
+    pub fn take_changed(&mut self) -> Vec<PodUid> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Containers that are new, or of which something is, since the last call.
+    pub fn take_news(&mut self) -> Vec<ContainerId> {
+        std::mem::take(&mut self.news)
+    }
+
     /// How many sandboxes and containers were refused for want of room, since the last call.
     pub fn take_refused(&mut self) -> u64 {
         std::mem::take(&mut self.refused)
@@ -482,12 +547,37 @@ impl Sandbox {
     pub fn is_missing(&self) -> bool {
         self.missing.is_some()
     }
+
+    /// An answer did not have it. True: it is gone, and was not before.
+    fn miss(&mut self, by: BootTime) -> bool {
+        if self.removed.is_some() {
+            return false;
+        }
+        let gone = Between { after: self.last_asked, by };
+        self.removed = missed(&mut self.missing, self.info.ready, gone);
+        if self.stopped.is_none() && self.info.ready {
+            self.stopped = self.removed;
+        }
+        self.removed.is_some()
+    }
 }
 
 impl Container {
     /// When the runtime was last asked for a list that showed it.
     pub fn last_listed(&self) -> BootTime {
         self.last_asked
+    }
+
+    /// An answer did not have it. True: it is gone, and was not before.
+    fn miss(&mut self, by: BootTime) -> bool {
+        if self.removed.is_some() {
+            return false;
+        }
+        let gone = Between { after: self.last_asked, by };
+        let alive = matches!(self.info.state, CriState::Created | CriState::Running);
+        self.removed = missed(&mut self.missing, alive, gone);
+        self.exited = self.exited.or(self.removed);
+        self.removed.is_some()
     }
 }
 
@@ -504,9 +594,10 @@ fn missed(missing: &mut Option<Between>, alive: bool, now: Between) -> Option<Be
     }
 }
 
-fn pod_of(sandboxes: &HashMap<SandboxId, Sandbox>, container: &Container) -> Option<PodUid> {
-    sandboxes
-        .get(&container.info.sandbox)
-        .map(|s| s.info.pod.clone())
-        .or_else(|| container.info.pod.clone())
+fn pod_of<'a>(
+    sandboxes: &'a Table<SandboxId, Sandbox>,
+    container: &'a Container,
+) -> Option<&'a PodUid> {
+    let sandbox = sandboxes.get(&container.info.sandbox);
+    sandbox.map(|s| &s.info.pod).or(container.info.pod.as_ref())
 }

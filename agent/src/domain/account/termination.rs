@@ -104,7 +104,7 @@ impl<'a> Account<'a> {
     }
 
     pub(super) fn pod_ref(&self) -> PodRef {
-        if let Some(sandbox) = self.of.runtime.sandboxes_of(self.uid).first() {
+        if let Some(sandbox) = self.of.runtime.sandboxes_of(self.uid).next() {
             return sandbox.info.pod_ref();
         }
         let (namespace, name) = self

@@ -38,7 +38,7 @@ impl Engine {
                 for id in gone {
                     self.forget_container(&id);
                 }
-                if self.runtime.sandboxes_of(&uid).is_empty()
+                if !self.runtime.has_sandbox(&uid)
                     && !busy
                     && let Some(mut pod) = self.pods.remove(&uid)
                 {
@@ -48,7 +48,7 @@ impl Engine {
         }
         // Containers removed while their sandbox goes on: kept while their pod may still need them.
         for (id, by) in self.runtime.removed_containers() {
-            let uid = self.runtime.pod_of(&id);
+            let uid = self.runtime.pod_of(&id).cloned();
             let told = uid
                 .as_ref()
                 .and_then(|uid| self.pods.get(uid))
@@ -69,7 +69,7 @@ impl Engine {
         }
         for (uid, by) in self.objects.gone() {
             let busy = self.active.contains(&uid) || self.pods.contains_key(&uid);
-            if now >= by + PATIENCE && !busy && self.runtime.sandboxes_of(&uid).is_empty() {
+            if now >= by + PATIENCE && !busy && !self.runtime.has_sandbox(&uid) {
                 self.objects.forget(&uid);
             }
         }
@@ -88,7 +88,7 @@ impl Engine {
         }
         for sandbox in over {
             let containers = self.runtime.containers_of(&sandbox);
-            let ids: Vec<_> = containers.into_iter().map(|c| c.info.id.clone()).collect();
+            let ids: Vec<_> = containers.map(|c| c.info.id.clone()).collect();
             for id in ids {
                 self.forget_container(&id);
             }
@@ -120,13 +120,17 @@ impl Engine {
             if self.runtime.is_connected() && self.identity.container(owner).is_some() {
                 self.count_loss(LossKind::NeverResolved, 1);
             }
+            self.epoch += 1;
             self.processes.remove(&owner);
             self.identity.remove(owner);
         }
     }
 
     fn forget_container(&mut self, id: &ContainerId) {
-        self.asked.remove(id);
+        self.epoch += 1;
+        if self.asked.remove(id) {
+            self.to_ask.insert(id.clone());
+        }
         if let Some(cgroup) = self.identity.cgroup(id) {
             self.processes.remove(&cgroup);
             self.identity.remove(cgroup);

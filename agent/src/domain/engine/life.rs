@@ -6,10 +6,11 @@ use crate::domain::{
     account::{Account, Sources},
     ids::{ContainerId, PodUid, SandboxId},
     observation::{Amendment, MilestoneKind, Observation, PodTermination},
+    table::Table,
     time::BootTime,
 };
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -70,12 +71,15 @@ pub(super) struct Finished {
     sandboxes: BTreeSet<SandboxId>,
     members: BTreeSet<ContainerId>,
     account: PodTermination,
+    /// The engine's epoch when it was built last, if nothing but news of the pod can change it
+    /// within one.
+    built: Option<u64>,
 }
 
 /// How many lives the static pods of this node have had: theirs is the only UID that comes back.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    of: HashMap<PodUid, u32>,
+    of: Table<PodUid, u32>,
     order: VecDeque<PodUid>,
 }
 
@@ -102,11 +106,12 @@ impl Engine {
         &mut self,
         now: BootTime,
         uid: &PodUid,
+        is_news: bool,
         said: &mut Vec<Observation>,
     ) -> bool {
         let mut pod = self.pods.remove(uid).unwrap_or_else(|| self.unknown_pod(uid));
-        let under_way = self.look_at(now, uid, &mut pod, said);
-        let known = !pod.is_blank() && !self.runtime.sandboxes_of(uid).is_empty();
+        let under_way = self.look_at(now, uid, &mut pod, is_news, said);
+        let known = !pod.is_blank() && self.runtime.has_sandbox(uid);
         if known || under_way || pod.finished.is_some() {
             self.pods.insert(uid.clone(), pod);
         } else {
@@ -124,6 +129,7 @@ impl Engine {
         now: BootTime,
         uid: &PodUid,
         pod: &mut Pod,
+        is_news: bool,
         said: &mut Vec<Observation>,
     ) -> bool {
         let settle = self.settings.settle;
@@ -131,7 +137,7 @@ impl Engine {
         if accounts.is_empty() {
             pod.terminating = false;
             pod.hurry(BTreeSet::new(), said);
-            return self.amend(now, uid, pod, said);
+            return self.amend(now, uid, pod, is_news, said);
         }
         let members = accounts.members();
         if members.alive > 0 && pod.finished.is_some() {
@@ -168,7 +174,8 @@ impl Engine {
             }
             pod.terminating = false;
             pod.past.extend(sandboxes.iter().cloned());
-            pod.finished = Some(Finished { at: now, sandboxes, members: members.all, account });
+            let members = members.all;
+            pod.finished = Some(Finished { at: now, sandboxes, members, account, built: None });
             return true;
         }
         // Deaths in a pod that goes on, or takes long to go.
@@ -201,15 +208,21 @@ impl Engine {
         now: BootTime,
         uid: &PodUid,
         pod: &mut Pod,
+        is_news: bool,
         said: &mut Vec<Observation>,
     ) -> bool {
         let Some(finished) = &mut pod.finished else { return false };
         if now > finished.at + TAIL {
             return false;
         }
+        if !is_news && finished.built == Some(self.epoch) {
+            return finished.account.milestone(MilestoneKind::SandboxRemoved).is_none();
+        }
         let earlier = pod.past.difference(&finished.sandboxes).cloned().collect();
         let accounts = self.account(uid, &earlier, pod.cgroup_removed);
         let account = accounts.build(&finished.members, finished.account.life);
+        // Of a container that the runtime does not call exited, each list may say something new.
+        finished.built = accounts.are_exited().then_some(self.epoch);
         if account == finished.account {
             return finished.account.milestone(MilestoneKind::SandboxRemoved).is_none();
         }

@@ -1,9 +1,15 @@
 //! What one judgement needs to know of all sandboxes at once: who is the newest of its pod, and who
-//! claims which network namespace.
+//! claims which network namespace. Of most judgements only the first is asked, and of few sandboxes:
+//! all else is counted when it is asked for.
 
 use super::{facts::Facts, suspects::unused_namespaces};
-use crate::domain::{ids::PodUid, input::SandboxNetwork, runtime::Sandbox, time::WallTime};
-use std::collections::{HashMap, HashSet};
+use crate::domain::{
+    input::SandboxNetwork,
+    runtime::Sandbox,
+    table::{Table, TableSet},
+    time::WallTime,
+};
+use std::cell::OnceCell;
 
 /// Where a sandbox stands among those of its pod: the greatest is the newest.
 type Place<'a> = (WallTime, u32, &'a str);
@@ -12,88 +18,111 @@ fn place(sandbox: &Sandbox) -> Place<'_> {
     (sandbox.info.created, sandbox.info.attempt, sandbox.info.id.as_str())
 }
 
-/// All sandboxes that the runtime lists, counted.
+/// All sandboxes that the runtime lists.
 #[derive(Debug)]
 pub(super) struct Census<'a> {
-    newest: HashMap<&'a PodUid, Place<'a>>,
-    newest_ready: HashMap<&'a PodUid, Place<'a>>,
+    facts: Facts<'a>,
     /// Static pods that run, by namespace and name: with another manifest they have another UID.
-    static_ready: HashMap<(&'a str, &'a str), Place<'a>>,
+    static_ready: OnceCell<Table<(&'a str, &'a str), Place<'a>>>,
     /// Network namespaces that no process is in.
-    unused: HashSet<&'a str>,
-    claimed: HashSet<&'a str>,
-    /// Every sandbox has said which namespace is its own.
-    pub(super) claims_are_known: bool,
-    /// A pod waits for its sandbox: a namespace may be under way for it.
-    pub(super) creates: bool,
+    unused: TableSet<&'a str>,
+    claims: OnceCell<Claims<'a>>,
+    creates: OnceCell<bool>,
+}
+
+/// Which network namespaces sandboxes say are theirs.
+#[derive(Debug)]
+struct Claims<'a> {
+    claimed: TableSet<&'a str>,
+    /// Every sandbox has said.
+    are_known: bool,
 }
 
 impl<'a> Census<'a> {
     pub(super) fn of(facts: &Facts<'a>) -> Self {
-        let mut census = Self {
-            newest: HashMap::new(),
-            newest_ready: HashMap::new(),
-            static_ready: HashMap::new(),
-            unused: unused_namespaces(facts)
-                .map(|(namespace, _)| namespace.name.as_str())
-                .collect(),
-            claimed: HashSet::new(),
-            claims_are_known: true,
-            creates: false,
-        };
-        let later = |known: &mut Place<'a>, place| *known = (*known).max(place);
-        for sandbox in facts.listed() {
-            let (pod, place) = (&sandbox.info.pod, place(sandbox));
-            census.newest.entry(pod).and_modify(|known| later(known, place)).or_insert(place);
-            if sandbox.info.ready {
-                let ready = census.newest_ready.entry(pod);
-                ready.and_modify(|known| later(known, place)).or_insert(place);
-                if facts.is_static(sandbox) {
-                    let name = (&*sandbox.info.namespace, &*sandbox.info.name);
-                    let ready = census.static_ready.entry(name);
-                    ready.and_modify(|known| later(known, place)).or_insert(place);
-                }
-            }
-            census.hear(facts, sandbox);
-        }
-        census.creates = facts.of.objects.present().any(|(uid, object)| {
-            let waits = object.request().is_none() && !object.pod.is_over();
-            waits && !census.newest_ready.contains_key(uid)
-        });
-        census
-    }
-
-    fn hear(&mut self, facts: &Facts<'a>, sandbox: &Sandbox) {
-        match facts.statuses.get(&sandbox.info.id).map(|status| &status.network) {
-            Some(SandboxNetwork::Own { path: Some(path), .. }) => {
-                self.claimed.extend(path.rsplit('/').next());
-            }
-            Some(SandboxNetwork::Host | SandboxNetwork::Own { closed: Some(true), .. }) => {}
-            Some(SandboxNetwork::Own { .. } | SandboxNetwork::Unknown) | None => {
-                self.claims_are_known = false;
-            }
+        let unused = unused_namespaces(facts).map(|(namespace, _)| namespace.name.as_str());
+        Self {
+            facts: *facts,
+            static_ready: OnceCell::new(),
+            unused: unused.collect(),
+            claims: OnceCell::new(),
+            creates: OnceCell::new(),
         }
     }
 
     /// A later one of its pod is there; `ready`: and runs.
     pub(super) fn has_newer(&self, sandbox: &Sandbox, ready: bool) -> bool {
-        let of = if ready { &self.newest_ready } else { &self.newest };
-        of.get(&sandbox.info.pod).is_some_and(|newest| *newest > place(sandbox))
+        let runtime = self.facts.of.runtime;
+        let pod = &sandbox.info.pod;
+        runtime.count(pod) > 1
+            && runtime
+                .sandboxes_of(pod)
+                .filter(|other| other.removed.is_none() && (other.info.ready || !ready))
+                .any(|other| place(other) > place(sandbox))
     }
 
     /// The static pod of this name runs by a later manifest.
     pub(super) fn has_newer_manifest(&self, sandbox: &Sandbox) -> bool {
-        let name = (&*sandbox.info.namespace, &*sandbox.info.name);
-        self.static_ready.get(&name).is_some_and(|newest| *newest > place(sandbox))
+        let ready = self.static_ready.get_or_init(|| {
+            let facts = &self.facts;
+            let mut newest: Table<_, Place<'a>> = Table::default();
+            for one in facts.listed().filter(|one| one.info.ready && facts.is_static(one)) {
+                let known = newest.entry(name(one)).or_insert(place(one));
+                *known = (*known).max(place(one));
+            }
+            newest
+        });
+        ready.get(&name(sandbox)).is_some_and(|newest| *newest > place(sandbox))
+    }
+
+    /// A pod waits for its sandbox: a namespace may be under way for it.
+    pub(super) fn creates(&self) -> bool {
+        *self.creates.get_or_init(|| {
+            let runtime = self.facts.of.runtime;
+            self.facts.of.objects.present().any(|(uid, object)| {
+                let waits = object.request().is_none() && !object.pod.is_over();
+                let runs = |s: &Sandbox| s.removed.is_none() && s.info.ready;
+                waits && !runtime.sandboxes_of(uid).any(runs)
+            })
+        })
+    }
+
+    /// Every sandbox has said which namespace is its own.
+    pub(super) fn claims_are_known(&self) -> bool {
+        self.claims().are_known
     }
 
     /// No process is in it, and nobody claims it.
     pub(super) fn is_unclaimed(&self, name: &str) -> bool {
-        self.unused.contains(name) && !self.claimed.contains(name)
+        self.unused.contains(name) && !self.claims().claimed.contains(name)
     }
 
     /// Somebody who has not been heard may claim it.
     pub(super) fn may_be_claimed(&self, name: &str) -> bool {
-        !self.claims_are_known && self.unused.contains(name)
+        self.unused.contains(name) && !self.claims_are_known()
     }
+
+    fn claims(&self) -> &Claims<'a> {
+        self.claims.get_or_init(|| {
+            let mut claims = Claims { claimed: TableSet::default(), are_known: true };
+            for sandbox in self.facts.listed() {
+                let status = self.facts.statuses.get(&sandbox.info.id);
+                match status.map(|status| &status.network) {
+                    Some(SandboxNetwork::Own { path: Some(path), .. }) => {
+                        claims.claimed.extend(path.rsplit('/').next());
+                    }
+                    Some(SandboxNetwork::Host | SandboxNetwork::Own { closed: Some(true), .. }) => {
+                    }
+                    Some(SandboxNetwork::Own { .. } | SandboxNetwork::Unknown) | None => {
+                        claims.are_known = false;
+                    }
+                }
+            }
+            claims
+        })
+    }
+}
+
+fn name(sandbox: &Sandbox) -> (&str, &str) {
+    (&sandbox.info.namespace, &sandbox.info.name)
 }

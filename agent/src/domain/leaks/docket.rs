@@ -12,13 +12,10 @@ use crate::domain::{
     },
     observation::{Observation, PodRef, Source},
     runtime::Sandbox,
+    table::Table,
     time::BootTime,
 };
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Bound on suspects, as on sandboxes that are remembered.
 const MAX_SUSPECTS: usize = 65_536;
@@ -47,7 +44,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(30);
 pub(super) struct Docket {
     threshold: Duration,
     suspects: BTreeMap<LeakKey, Suspect>,
-    recalled: HashMap<LeakKey, Recollection>,
+    recalled: Table<LeakKey, Recollection>,
     /// The judges' clock when they were judged last.
     watched: Duration,
     /// Something was judged before: what comes now began under the agent's eyes.
@@ -113,7 +110,7 @@ impl Docket {
         Self {
             threshold,
             suspects: BTreeMap::new(),
-            recalled: HashMap::new(),
+            recalled: Table::default(),
             watched: Duration::ZERO,
             opened: false,
             refused: 0,
@@ -129,7 +126,7 @@ impl Docket {
 
     /// Takes the apiserver's answers.
     pub(super) fn checked(&mut self, asked: BootTime, pods: &[PodCheck]) {
-        let answers: HashMap<&PodUid, bool> =
+        let answers: Table<&PodUid, bool> =
             pods.iter().filter_map(|check| Some((&check.uid, check.exists?))).collect();
         for suspect in self.suspects.values_mut() {
             let Check::Asked(at) = suspect.check else { continue };
@@ -253,7 +250,7 @@ impl Docket {
                 continue;
             }
             let threshold = match suspect.class {
-                LeakClass::OrphanNetns if census.creates => self.threshold.max(SETUP),
+                LeakClass::OrphanNetns if census.creates() => self.threshold.max(SETUP),
                 _ => self.threshold,
             };
             // Of the host a look is needed that is younger than the suspicion.

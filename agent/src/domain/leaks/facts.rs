@@ -1,6 +1,6 @@
 //! All that leaks are judged by, read together.
 
-use super::statuses::Statuses;
+use super::{statuses::Statuses, strays::Strays};
 use crate::domain::{
     account::Sources,
     ids::{ContainerId, PodUid, SandboxId},
@@ -9,9 +9,10 @@ use crate::domain::{
     object::Object,
     process::Processes,
     runtime::{Container, Sandbox},
+    table::Table,
     time::{BootTime, WallTime},
 };
-use std::collections::{HashMap, HashSet};
+use std::collections::BTreeSet;
 
 /// What a pod, a sandbox and the node tell together.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +24,11 @@ pub(super) struct Facts<'a> {
     /// The last look at the host.
     pub survey: Option<&'a HostSurvey>,
     /// Where in it a pod's cgroup is.
-    pub cgroups: &'a HashMap<PodUid, usize>,
+    pub cgroups: &'a Table<PodUid, usize>,
+    /// Pods with a sandbox that may look like a leak.
+    pub odd: &'a BTreeSet<PodUid>,
+    /// What of the last look at the host nobody knows.
+    pub strays: &'a Strays,
     /// This moment.
     pub now: BootTime,
 }
@@ -63,18 +68,23 @@ impl<'a> Facts<'a> {
         self.of.runtime.sandboxes().filter(|sandbox| sandbox.removed.is_none())
     }
 
+    /// Those of them that may look like a leak.
+    pub(super) fn odd(&self) -> impl Iterator<Item = &'a Sandbox> + use<'a> {
+        let runtime = self.of.runtime;
+        let all = self.odd.iter().flat_map(move |uid| runtime.sandboxes_of(uid));
+        all.filter(|sandbox| sandbox.removed.is_none())
+    }
+
     /// The sandboxes of a pod that the runtime lists, the oldest first.
     pub(super) fn sandboxes_of(&self, uid: &PodUid) -> Vec<&'a Sandbox> {
-        let mut all = self.of.runtime.sandboxes_of(uid);
-        all.retain(|sandbox| sandbox.removed.is_none());
-        all
+        let all = self.of.runtime.sandboxes_of(uid);
+        all.filter(|sandbox| sandbox.removed.is_none()).collect()
     }
 
     /// The containers of a sandbox that the runtime lists.
     pub(super) fn containers_of(&self, sandbox: &SandboxId) -> Vec<&'a Container> {
-        let mut all = self.of.runtime.containers_of(sandbox);
-        all.retain(|container| container.removed.is_none());
-        all
+        let all = self.of.runtime.containers_of(sandbox);
+        all.filter(|container| container.removed.is_none()).collect()
     }
 
     /// What the kernel told of a container.
@@ -109,15 +119,21 @@ impl<'a> Facts<'a> {
         self.survey?.pod_cgroups.as_ref()?.get(*place)
     }
 
-    /// Every id that the runtime lists, of sandboxes and of containers.
-    pub(super) fn listed_ids(&self) -> HashSet<&'a str> {
+    /// The runtime lists a sandbox or a container of this id.
+    pub(super) fn lists(&self, id: &str) -> bool {
         let runtime = self.of.runtime;
-        let sandboxes = runtime.sandboxes().filter(|s| s.removed.is_none());
-        let containers = runtime.containers().filter(|c| c.removed.is_none());
-        sandboxes
-            .map(|sandbox| sandbox.info.id.as_str())
-            .chain(containers.map(|container| container.info.id.as_str()))
-            .collect()
+        let sandbox = || runtime.sandbox_called(id).is_some_and(|s| s.removed.is_none());
+        sandbox() || runtime.container_called(id).is_some_and(|c| c.removed.is_none())
+    }
+
+    /// The runtime lists a sandbox of this pod.
+    pub(super) fn has_sandbox(&self, uid: &PodUid) -> bool {
+        self.of.runtime.sandboxes_of(uid).any(|sandbox| sandbox.removed.is_none())
+    }
+
+    /// The containers of a sandbox that the runtime lists are none.
+    pub(super) fn is_empty(&self, sandbox: &SandboxId) -> bool {
+        self.of.runtime.containers_of(sandbox).all(|container| container.removed.is_some())
     }
 
     /// When the pod was to go, and when its object went: where daemons failed around one of them,

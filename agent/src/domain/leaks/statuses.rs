@@ -5,9 +5,10 @@ use crate::domain::{
     ids::SandboxId,
     input::{CriSandboxStatus, SandboxNetwork},
     runtime::Sandbox,
+    table::Table,
     time::BootTime,
 };
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 /// An open namespace may be closed since.
 const OPEN_AGAIN: Duration = Duration::from_secs(60);
@@ -19,7 +20,7 @@ const LOST: Duration = Duration::from_secs(30);
 /// All of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Statuses {
-    of: HashMap<SandboxId, Known>,
+    of: Table<SandboxId, Known>,
 }
 
 #[derive(Clone, Debug)]

@@ -2,6 +2,7 @@
 
 use super::{census::Census, facts::Facts, stuck};
 use crate::domain::{
+    ids::PodUid,
     input::{NetNamespace, SandboxNetwork},
     leak::{LeakClass, LeakKey},
     runtime::Sandbox,
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 /// Everything that looks like one.
 pub(super) fn all(facts: &Facts<'_>, census: &Census<'_>) -> BTreeMap<LeakKey, LeakClass> {
     let mut found = BTreeMap::new();
-    for sandbox in facts.listed() {
+    for sandbox in facts.odd() {
         if let Some(class) = sandbox_class(facts, census, sandbox) {
             found.insert(LeakKey::Sandbox { id: sandbox.info.id.clone() }, class);
         }
@@ -23,6 +24,15 @@ pub(super) fn all(facts: &Facts<'_>, census: &Census<'_>) -> BTreeMap<LeakKey, L
     }
     orphans(facts, census, &mut found);
     found
+}
+
+/// A pod of which nothing can look like a leak, however long it stays so: it is there, and has one
+/// sandbox, which runs.
+pub(super) fn is_plain(facts: &Facts<'_>, uid: &PodUid) -> bool {
+    let mut listed = facts.of.runtime.sandboxes_of(uid).filter(|s| s.removed.is_none());
+    let Some(first) = listed.next() else { return true };
+    let has_pod = facts.exists(uid) || facts.is_static(first);
+    listed.next().is_none() && first.info.ready && has_pod
 }
 
 /// What this sandbox looks like.
@@ -38,7 +48,7 @@ fn sandbox_class(facts: &Facts<'_>, census: &Census<'_>, sandbox: &Sandbox) -> O
             (false, true) => None,
         };
     }
-    let is_empty = facts.containers_of(&sandbox.info.id).is_empty();
+    let is_empty = facts.is_empty(&sandbox.info.id);
     if !has_pod {
         return Some(match is_empty {
             true => LeakClass::NotreadyNoPod,
@@ -54,33 +64,23 @@ fn sandbox_class(facts: &Facts<'_>, census: &Census<'_>, sandbox: &Sandbox) -> O
 
 /// What the host keeps of pods and sandboxes that nobody knows.
 fn orphans(facts: &Facts<'_>, census: &Census<'_>, found: &mut BTreeMap<LeakKey, LeakClass>) {
-    let Some(survey) = facts.survey else { return };
-    let listed = facts.listed_ids();
-    for shim in survey.shims.iter().flatten() {
-        if !listed.contains(shim.id.as_str()) {
-            let key = LeakKey::Shim {
-                pid: shim.process.pid,
-                started: shim.process.started,
-                id: shim.id.clone(),
-            };
-            found.insert(key, LeakClass::OrphanShim);
+    for shim in facts.strays.shims(facts) {
+        let key = LeakKey::Shim {
+            pid: shim.process.pid,
+            started: shim.process.started,
+            id: shim.id.clone(),
+        };
+        found.insert(key, LeakClass::OrphanShim);
+    }
+    for (namespace, inode) in unused_namespaces(facts) {
+        if census.claims_are_known() && census.is_unclaimed(&namespace.name) {
+            let key = LeakKey::Netns { name: namespace.name.clone(), inode };
+            found.insert(key, LeakClass::OrphanNetns);
         }
     }
-    if census.claims_are_known {
-        for (namespace, inode) in unused_namespaces(facts) {
-            if census.is_unclaimed(&namespace.name) {
-                let key = LeakKey::Netns { name: namespace.name.clone(), inode };
-                found.insert(key, LeakClass::OrphanNetns);
-            }
-        }
-    }
-    for group in survey.pod_cgroups.iter().flatten() {
-        let uid = &group.pod;
-        let has_sandbox = !facts.sandboxes_of(uid).is_empty();
-        if !has_sandbox && !facts.exists(uid) && !facts.is_static_pod(uid) {
-            let key = LeakKey::PodCgroup { pod: uid.clone(), cgroup: group.cgroup };
-            found.insert(key, LeakClass::OrphanPodCgroup);
-        }
+    for group in facts.strays.groups(facts) {
+        let key = LeakKey::PodCgroup { pod: group.pod.clone(), cgroup: group.cgroup };
+        found.insert(key, LeakClass::OrphanPodCgroup);
     }
 }
 
