@@ -1,5 +1,6 @@
 //! When to ask the runtime what, and what of the answers is news.
 
+mod share;
 mod single;
 
 use super::{
@@ -13,7 +14,7 @@ use super::{
 use crate::{
     clock,
     domain::{
-        ids::{ContainerId, SandboxId},
+        ids::{ContainerId, PodUid, SandboxId},
         input::{CriContainer, CriEvent, CriSandbox, CriState, Input, Received},
         time::BootTime,
     },
@@ -98,7 +99,8 @@ pub(super) struct Poller {
     options: Options,
     to: mpsc::Sender<Received>,
     wishes: Arc<Wishes>,
-    sandboxes: HashSet<SandboxId>,
+    /// Those listed last, and their pods.
+    sandboxes: HashMap<SandboxId, PodUid>,
     containers: HashMap<ContainerId, Known>,
     /// Containers whose status is wanted; those that exited first.
     queue: VecDeque<ContainerId>,
@@ -131,7 +133,7 @@ impl Poller {
             options,
             to,
             wishes,
-            sandboxes: HashSet::new(),
+            sandboxes: HashMap::new(),
             containers: HashMap::new(),
             queue: VecDeque::new(),
             round: VecDeque::new(),
@@ -242,7 +244,7 @@ impl Poller {
         let wishes = Arc::clone(&self.wishes);
         let mut open = wishes.open();
         for sandbox in std::mem::take(&mut open.look) {
-            if !self.sandboxes.contains(&sandbox) {
+            if !self.sandboxes.contains_key(&sandbox) {
                 open.look_at_all = true;
             } else if !self.round.contains(&sandbox) {
                 self.round.push_front(sandbox);
@@ -317,7 +319,8 @@ impl Poller {
         let asked = clock::boot_now();
         let mut sandboxes = Vec::new();
         let each = |raw: Result<_, _>| {
-            sandboxes.extend(self.sensible("sandbox", raw.and_then(convert::sandbox)));
+            let sandbox = self.sensible("sandbox", raw.and_then(convert::sandbox));
+            sandboxes.extend(sandbox.map(|sandbox| self.sharing_sandbox(sandbox)));
         };
         connection.sandboxes(only.as_ref(), each).await?;
         let at = clock::boot_now();
@@ -325,20 +328,23 @@ impl Poller {
             // A filter may be taken as a prefix.
             Some(only) => {
                 sandboxes.retain(|sandbox: &CriSandbox| sandbox.id == *only);
-                if sandboxes.is_empty() {
-                    self.sandboxes.remove(only);
-                } else {
-                    self.sandboxes.insert(only.clone());
+                match sandboxes.first() {
+                    None => _ = self.sandboxes.remove(only),
+                    Some(one) => _ = self.sandboxes.insert(one.id.clone(), one.pod.clone()),
                 }
             }
-            None => self.sandboxes = sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect(),
+            None => {
+                self.sandboxes =
+                    sandboxes.iter().map(|one| (one.id.clone(), one.pod.clone())).collect();
+            }
         }
         self.answer(at, CriEvent::Sandboxes { asked, only: only.clone(), sandboxes }).await?;
 
         let asked = clock::boot_now();
         let mut containers = Vec::new();
         let each = |raw: Result<_, _>| {
-            containers.extend(self.sensible("container", raw.and_then(convert::container)));
+            let container = self.sensible("container", raw.and_then(convert::container));
+            containers.extend(container.map(|container| self.sharing_container(container)));
         };
         connection.containers(only.as_ref(), each).await?;
         let at = clock::boot_now();
@@ -351,7 +357,7 @@ impl Poller {
 
         if full {
             // Gone for good: whoever hurried them may never get to relax them.
-            self.wishes.open().hurried.retain(|sandbox| self.sandboxes.contains(sandbox));
+            self.wishes.open().hurried.retain(|sandbox| self.sandboxes.contains_key(sandbox));
             let now = Instant::now();
             let many = self.sandboxes.len() > MANY_SANDBOXES;
             self.next_full = now + self.options.idle * if many { 3 } else { 1 };
