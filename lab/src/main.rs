@@ -18,6 +18,9 @@ const USAGE: u8 = 64;
 /// As a shell reports a process that SIGINT ended.
 const INTERRUPTED: u8 = 130;
 
+#[global_allocator]
+static ALLOCATOR: bench::heap::Counting = bench::heap::Counting;
+
 /// A one-node cluster on this machine, in which containers die for real.
 #[derive(Parser)]
 #[command(name = "coroner-lab", version, max_term_width = 100)]
@@ -60,6 +63,22 @@ enum Bench {
     /// What do the kernel programs cost whom they run in? Nanoseconds for each event, beside an
     /// empty program. Exits with 1 if a goal is missed
     Kernel(KernelArgs),
+    /// How many inputs a second does the engine take on one core, and does its memory grow with
+    /// what it has seen? Exits with 1 if a goal is missed
+    Engine(EngineArgs),
+}
+
+#[derive(Args)]
+struct EngineArgs {
+    /// Terminations after which its memory is compared with that after 10,000
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(10_000..))]
+    terminations: u64,
+    #[command(flatten)]
+    outcome: Outcome,
+    /// It needs none of them: they are those of every benchmark.
+    #[command(flatten)]
+    _files: Files,
 }
 
 #[derive(Args)]
@@ -225,6 +244,7 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Node(args)) => node(args),
         Command::Relist { endpoint } => relist(&endpoint),
         Command::Bench(Bench::Kernel(args)) => kernel(args),
+        Command::Bench(Bench::Engine(args)) => engine(&args),
         Command::Spin => bench::load::spin(),
         Command::Events => events(),
     }
@@ -314,6 +334,12 @@ fn this_program() -> Result<PathBuf, ExitCode> {
     })
 }
 
+fn engine(args: &EngineArgs) -> ExitCode {
+    let EngineArgs { terminations, ref outcome, .. } = *args;
+    let options = bench::engine::Options { terminations, json: outcome.json };
+    exit_code(bench::engine::run(&options).map(|met| met || outcome.no_fail))
+}
+
 fn tour(args: TourArgs) -> ExitCode {
     let chosen = args.all || args.list || args.group.is_some() || !args.scenarios.is_empty();
     let scenarios = if chosen {
@@ -372,7 +398,11 @@ fn as_root(what: impl Future<Output = anyhow::Result<bool>>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(what) {
+    exit_code(runtime.block_on(what))
+}
+
+fn exit_code(outcome: anyhow::Result<bool>) -> ExitCode {
+    match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) if error.is::<Interrupted>() => INTERRUPTED.into(),

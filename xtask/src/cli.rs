@@ -146,6 +146,8 @@ pub(crate) enum Subject {
     Node,
     /// What do the kernel programs cost whom they run in? docs/performance.md; half a minute
     Kernel,
+    /// How many inputs a second does the pure core take, and does its memory grow? docs/performance.md; three minutes
+    Engine,
 }
 
 impl Subject {
@@ -155,13 +157,14 @@ impl Subject {
             Self::Accuracy => "accuracy",
             Self::Node => "node",
             Self::Kernel => "kernel",
+            Self::Engine => "engine",
         }
     }
 
     /// What it takes beyond the lab: the alternatives, mostly.
     pub(crate) fn needs(self) -> &'static [Need] {
         match self {
-            Self::Accuracy | Self::Node | Self::Kernel => &[],
+            Self::Accuracy | Self::Node | Self::Kernel | Self::Engine => &[],
         }
     }
 }

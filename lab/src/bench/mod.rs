@@ -2,7 +2,9 @@
 //! same run, and ends in [`Figure`]s.
 
 pub mod accuracy;
+pub mod engine;
 mod figure;
+pub mod heap;
 pub mod kernel;
 pub mod load;
 pub mod node;

@@ -1,0 +1,104 @@
+//! Numbers → figures.
+
+use super::{load::Kind, measure::Held};
+use crate::bench::Figure;
+use std::collections::BTreeMap;
+
+const BENCH: &str = "engine";
+/// The goals of `cargo xtask bench engine`.
+const INPUTS_PER_SECOND: f64 = 2_000_000.0;
+const GROWTH: f64 = 1.05;
+
+/// All that was measured.
+#[derive(Debug)]
+pub(super) struct Measured {
+    /// CPU seconds per input, of each round.
+    pub(super) speed: Vec<f64>,
+    /// The same without the pods that stay: what was recorded, and nothing else.
+    pub(super) alone: Vec<f64>,
+    /// The same of reading the inputs from JSON.
+    pub(super) reading: Vec<f64>,
+    /// Seconds per input of each kind.
+    pub(super) by_kind: BTreeMap<Kind, f64>,
+    /// Inputs of each kind in a round.
+    pub(super) mix: BTreeMap<Kind, u64>,
+    /// Allocations per input.
+    pub(super) allocations: f64,
+    /// After few terminations and after many.
+    pub(super) held: [Held; 2],
+}
+
+/// The figures.
+pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
+    let per_second = |times: &[f64]| 1.0 / median(times.to_vec());
+    let figure = |name: String, value, unit| Figure::of(BENCH, name, value, unit);
+    let reading = "only parsing the same as JSON";
+    let mut figures = vec![
+        figure("inputs".into(), per_second(&measured.speed), "1/s")
+            .at_least(INPUTS_PER_SECOND)
+            .beside(reading, per_second(&measured.reading)),
+        figure("inputs.recording_alone".into(), per_second(&measured.alone), "1/s"),
+    ];
+    let all: u64 = measured.mix.values().sum();
+    for (kind, time) in &measured.by_kind {
+        let inputs = measured.mix.get(kind).copied().unwrap_or_default();
+        let share = inputs as f64 / all as f64 * 100.0;
+        figures.push(figure(format!("{}.share", kind.name()), share, "% of inputs"));
+        figures.push(figure(format!("{}.time", kind.name()), time * 1e9, "ns"));
+    }
+    figures.push(figure("allocations".into(), measured.allocations, "per input"));
+    let [few, many] = measured.held;
+    let ratio = |value: fn(&Held) -> u64| value(&many) as f64 / value(&few) as f64;
+    let kib = |bytes: u64| bytes as f64 / 1024.0;
+    let after = |held: &Held| format!("after {} terminations", held.terminations);
+    figures.push(figure("heap".into(), kib(many.heap), "KiB").beside(after(&few), kib(few.heap)));
+    figures.push(figure("heap.growth".into(), ratio(|held| held.heap), "×").at_most(GROWTH));
+    figures.push(
+        figure("rss".into(), kib(many.resident), "KiB").beside(after(&few), kib(few.resident)),
+    );
+    figures
+}
+
+/// The middle one; 0 of none.
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured() -> Measured {
+        let held = |terminations, heap| Held { terminations, heap, resident: 2 * heap };
+        Measured {
+            speed: vec![4e-7, 3e-7, 9e-3],
+            alone: vec![1e-7],
+            reading: vec![4e-6],
+            by_kind: BTreeMap::from([(Kind::Kernel, 2e-7), (Kind::Tick, 5e-6)]),
+            mix: BTreeMap::from([(Kind::Kernel, 99), (Kind::Tick, 1)]),
+            allocations: 0.5,
+            held: [held(10_000, 1 << 20), held(1_000_000, (1 << 20) + (1 << 16))],
+        }
+    }
+
+    #[test]
+    fn the_median_leaves_out_what_was_disturbed() {
+        assert_eq!(median(vec![3.0, 1.0, 100.0]), 3.0);
+        assert_eq!(median(Vec::new()), 0.0);
+    }
+
+    #[test]
+    fn goals_are_judged_by_rate_and_by_growth() {
+        let figures = figures(&measured());
+        let of = |name: &str| figures.iter().find(|f| f.figure == name).expect(name);
+        let inputs = of("inputs");
+        assert!((inputs.value - 2_500_000.0).abs() < 1.0);
+        assert_eq!(inputs.ok, Some(true));
+        let ratio = inputs.beside.as_ref().and_then(|beside| beside.ratio).expect("beside");
+        assert!((ratio - 10.0).abs() < 1e-6);
+        assert_eq!(of("kernel_record.share").value, 99.0);
+        assert!((of("tick.time").value - 5_000.0).abs() < 1e-6);
+        assert_eq!(of("heap.growth").ok, Some(false), "a sixteenth more");
+    }
+}
