@@ -40,6 +40,9 @@ enum Command {
     /// Use up a CPU until killed: the load of a benchmark
     #[command(name = bench::load::COMMAND, hide = true)]
     Spin,
+    /// Send signals and fork as stdin says: the load of a benchmark
+    #[command(name = bench::storm::load::COMMAND, hide = true)]
+    StormLoad,
     /// List all that a runtime has, once a second until killed: what stands beside the agent in a
     /// benchmark
     #[command(name = bench::node::relist::COMMAND, hide = true)]
@@ -57,6 +60,9 @@ enum Bench {
     /// How far from the truth are the agent's times of deaths and signals, and how far are the
     /// runtime's, a relist's and the apiserver's? Exits with 1 if a goal is missed
     Accuracy(AccuracyArgs),
+    /// What do coroner, sigsnoop and exitsnoop, and bpftrace cost in a storm of signals and exits, and
+    /// what do they lose? Exits with 1 if a goal is missed
+    Storm(StormArgs),
     /// What does the agent cost a full node: memory, CPU when nothing happens and when pods die,
     /// series, scrapes? Exits with 1 if a goal is missed
     Node(NodeArgs),
@@ -90,6 +96,18 @@ struct AccuracyArgs {
     /// Of the order of the ways to die, and of the moments
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+    #[command(flatten)]
+    outcome: Outcome,
+    #[command(flatten)]
+    files: Files,
+}
+
+#[derive(Args)]
+struct StormArgs {
+    /// How long each of the four runs of the load takes, seconds
+    #[arg(long, value_name = "N", default_value_t = bench::storm::SECONDS)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    seconds: u64,
     #[command(flatten)]
     outcome: Outcome,
     #[command(flatten)]
@@ -241,12 +259,14 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Tour(args) => tour(args),
         Command::Bench(Bench::Accuracy(args)) => accuracy(args),
+        Command::Bench(Bench::Storm(args)) => storm(args),
         Command::Bench(Bench::Node(args)) => node(args),
         Command::Relist { endpoint } => relist(&endpoint),
         Command::Bench(Bench::Kernel(args)) => kernel(args),
         Command::Bench(Bench::Engine(args)) => engine(&args),
         Command::Spin => bench::load::spin(),
         Command::Events => events(),
+        Command::StormLoad => bench::storm::load::serve(),
     }
 }
 
@@ -268,6 +288,25 @@ fn accuracy(args: AccuracyArgs) -> ExitCode {
         program,
     };
     as_root(async { bench::accuracy::run(&options).await.map(|met| met || args.outcome.no_fail) })
+}
+
+fn storm(args: StormArgs) -> ExitCode {
+    let lab = match args.files.lab() {
+        Ok(lab) => lab,
+        Err(error) => return wrong_usage(&error),
+    };
+    let program = match this_program() {
+        Ok(program) => program,
+        Err(code) => return code,
+    };
+    let options = bench::storm::Options {
+        lasting: Duration::from_secs(args.seconds),
+        json: args.outcome.json,
+        agent: args.files.agent(),
+        lab,
+        program,
+    };
+    as_root(async { bench::storm::run(&options).await.map(|met| met || args.outcome.no_fail) })
 }
 
 fn node(args: NodeArgs) -> ExitCode {

@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::{
-    setup::Need,
+    setup::{self, Need},
     vm::{self, Cgroup, Guest},
 };
 
@@ -142,6 +142,9 @@ fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) enum Subject {
     /// How far from the truth are the times of deaths and signals? docs/accuracy.md; five minutes
     Accuracy,
+    /// What do a storm of signals and exits cost and lose, with coroner, sigsnoop and exitsnoop, and
+    /// bpftrace? docs/performance.md; three minutes
+    Storm,
     /// What does the agent cost a full node: memory, CPU, series, scrapes? docs/performance.md; four minutes
     Node,
     /// What do the kernel programs cost whom they run in? docs/performance.md; half a minute
@@ -155,6 +158,7 @@ impl Subject {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Accuracy => "accuracy",
+            Self::Storm => "storm",
             Self::Node => "node",
             Self::Kernel => "kernel",
             Self::Engine => "engine",
@@ -165,6 +169,7 @@ impl Subject {
     pub(crate) fn needs(self) -> &'static [Need] {
         match self {
             Self::Accuracy | Self::Node | Self::Kernel | Self::Engine => &[],
+            Self::Storm => setup::STORM,
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod kernel;
 pub mod load;
 pub mod node;
 pub mod programs;
+pub mod storm;
 
 pub use figure::{Beside, Bound, Figure};
 

@@ -9,6 +9,7 @@ use crate::{
     toolchain::{self, BPF_LINKER, BpfCompiler, CARGO_FUZZ},
     workspace::Workspace,
 };
+use std::path::Path;
 
 /// Something that must be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,10 @@ pub(crate) enum Need {
     Rustfmt,
     /// `cargo clippy`.
     Clippy,
+    /// What coroner is measured beside: traces by scripts.
+    Bpftrace,
+    /// What coroner is measured beside: sigsnoop and exitsnoop.
+    LibbpfTools,
 }
 
 /// To build everything.
@@ -62,6 +67,8 @@ pub(crate) const DEPLOY: &[Need] = &[
 pub(crate) const VM: &[Need] = &[Need::Qemu, Need::Busybox];
 /// To fuzz, beyond the build.
 pub(crate) const FUZZ: &[Need] = &[Need::CargoFuzz];
+/// To measure what a storm of events costs, beyond the lab.
+pub(crate) const STORM: &[Need] = &[Need::Bpftrace, Need::LibbpfTools];
 /// To lint.
 pub(crate) const LINT: &[Need] = &[Need::Rustfmt, Need::Clippy, Need::BpfClippy];
 
@@ -71,6 +78,8 @@ impl Need {
         let own = |program: &str| {
             host::is_executable(&workspace.tools().join("bin").join(program))
                 || host::find_program(program).is_some()
+                // Where Debian has some of them, and not everybody looks.
+                || host::is_executable(&Path::new("/usr/sbin").join(program))
         };
         match self {
             Self::BpfCompiler => BpfCompiler::find(workspace).is_some(),
@@ -86,6 +95,8 @@ impl Need {
             Self::CargoFuzz => toolchain::cargo_fuzz(workspace).is_some(),
             Self::Rustfmt => host::find_program("cargo-fmt").is_some(),
             Self::Clippy => host::find_program("cargo-clippy").is_some(),
+            Self::Bpftrace => own("bpftrace"),
+            Self::LibbpfTools => own("sigsnoop") && own("exitsnoop"),
         }
     }
 
@@ -105,6 +116,8 @@ impl Need {
             Self::CargoFuzz => format!("cargo-fuzz {CARGO_FUZZ}"),
             Self::Rustfmt => "rustfmt".to_owned(),
             Self::Clippy => "clippy".to_owned(),
+            Self::Bpftrace => "bpftrace".to_owned(),
+            Self::LibbpfTools => "sigsnoop and exitsnoop".to_owned(),
         }
     }
 
@@ -120,6 +133,8 @@ impl Need {
             Self::Runc => &[&["runc"]],
             Self::Qemu => &[&["qemu-system-x86"]],
             Self::Busybox => &[&["busybox-static"]],
+            Self::Bpftrace => &[&["bpftrace"]],
+            Self::LibbpfTools => &[&["libbpf-tools"]],
             Self::Release(_)
             | Self::BpfLinker
             | Self::GrafanaSchemas
@@ -145,6 +160,10 @@ impl Need {
             Self::Runc => &[("usr/sbin/runc", "runc")],
             Self::Qemu => &[("usr/bin/qemu-system-x86_64", "qemu-system-x86_64")],
             Self::Busybox => &[("bin/busybox", "busybox"), ("usr/bin/busybox", "busybox")],
+            Self::Bpftrace => &[("usr/bin/bpftrace", "bpftrace")],
+            Self::LibbpfTools => {
+                &[("usr/sbin/sigsnoop", "sigsnoop"), ("usr/sbin/exitsnoop", "exitsnoop")]
+            }
             Self::Release(_)
             | Self::BpfLinker
             | Self::GrafanaSchemas
@@ -170,6 +189,11 @@ impl Need {
             Self::Runc => "the package runc",
             Self::Qemu => "the package with qemu-system-x86_64 (qemu-system-x86)",
             Self::Busybox => "the package busybox-static",
+            Self::Bpftrace => "the package bpftrace",
+            Self::LibbpfTools => {
+                "the package libbpf-tools, or libbpf-tools of \
+                 https://github.com/iovisor/bcc: the programs sigsnoop and exitsnoop on PATH"
+            }
             Self::GrafanaSchemas => {
                 "python3 -m venv target/tools/python && target/tools/python/bin/pip install \
                  --requirement dashboards/requirements.txt"
@@ -267,7 +291,7 @@ mod tests {
 
     #[test]
     fn whatever_apt_brings_has_packages_and_programs() {
-        for need in [BUILD, LAB, VM, LINT].concat() {
+        for need in [BUILD, LAB, VM, LINT, STORM].concat() {
             if Plan::of(&[need], true).apt == [need] {
                 assert!(!need.packages().is_empty() && !need.programs().is_empty());
             }
