@@ -5,6 +5,7 @@
 //! no implicit padding; enums never cross the ring, only their numbers do.
 #![no_std]
 
+pub mod filter;
 pub mod maps;
 pub mod record;
 
@@ -12,20 +13,30 @@ pub mod record;
 /// asked of the programs. Every member is read by itself, volatile, so that the verifier knows it
 /// and prunes the branches that it rules out. 0 for an offset that this kernel does not have,
 /// unless said otherwise.
+///
+/// What every run of a program reads comes first, in one line of the processor's cache.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// Bit n−1: signal n is chatter and dropped before anything is looked up, unless
-    /// [`maps::UNMUTED`] has its bit.
+    /// [`Told::unmuted`] has its bit.
     pub chatter_mask: u64,
     /// Bit n−1: signal n is reported for every container (KILL, TERM, INT, QUIT, HUP, ABRT, SEGV…).
     pub signal_mask: u64,
-    /// Id of the hierarchy that is watched: 0 is cgroup v2; v1: first field of /proc/self/cgroup.
-    pub hierarchy_id: u32,
     /// 1: cgroup v2 (follow `css_set.dfl_cgrp`), 0: v1 (follow `css_set.subsys[n]`).
     pub unified: u32,
+    /// 1: `sched_process_exit` has its second argument, `group_dead`.
+    pub exit_has_group_dead: u32,
     /// `task_struct.cgroups`.
     pub task_cgroups: u32,
+    /// `css_set.dfl_cgrp`.
+    pub css_set_dfl_cgrp: u32,
+    /// `cgroup.kn`.
+    pub cgroup_kn: u32,
+    /// `kernfs_node.id`.
+    pub kn_id: u32,
+    /// Id of the hierarchy that is watched: 0 is cgroup v2; v1: first field of /proc/self/cgroup.
+    pub hierarchy_id: u32,
     /// `task_struct.tgid`.
     pub task_tgid: u32,
     /// `task_struct.pid`.
@@ -72,8 +83,6 @@ pub struct Layout {
     pub upid_size: u32,
     /// `upid.nr` (0 on all known kernels: a real offset).
     pub upid_nr: u32,
-    /// `css_set.dfl_cgrp`.
-    pub css_set_dfl_cgrp: u32,
     /// `css_set.subsys[n]` of the watched v1 controller.
     pub css_set_subsys: u32,
     /// `cgroup_subsys_state.cgroup` (0 on all known kernels: a real offset).
@@ -82,22 +91,16 @@ pub struct Layout {
     pub css_parent: u32,
     /// `cgroup.self` (0 on all known kernels: a real offset).
     pub cgroup_self: u32,
-    /// `cgroup.kn`.
-    pub cgroup_kn: u32,
     /// `cgroup.root`.
     pub cgroup_root: u32,
     /// `cgroup.level`.
     pub cgroup_level: u32,
     /// `cgroup_root.hierarchy_id`.
     pub root_hierarchy_id: u32,
-    /// `kernfs_node.id`.
-    pub kn_id: u32,
     /// `kernfs_node.name`.
     pub kn_name: u32,
     /// `kernel_siginfo.si_code`.
     pub siginfo_code: u32,
-    /// 1: `sched_process_exit` has its second argument, `group_dead`.
-    pub exit_has_group_dead: u32,
     /// 1: `mark_victim`'s first argument is a task, 0: a pid.
     pub mark_victim_is_task: u32,
     /// Levels below a container's cgroup, or below the root that made a cgroup known, that are
@@ -110,6 +113,18 @@ pub struct Layout {
     /// Eight bytes that mark a cgroup to be left out: `-conmon-`, CRI-O's monitor, which is the
     /// parent of a container's init and thus must count as outside.
     pub skip_needle: u64,
+}
+
+/// What user space tells the programs besides the watched cgroups: the section (and map)
+/// [`maps::TOLD`]. It alone writes here, and only ever sets bits: whoever reads in the middle of that
+/// sees each bit as it was or as it will be.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Chatter (bit n−1 is signal n) that some container has for its stop signal.
+    pub unmuted: u64,
+    /// The bits of [`filter`], see [`filter::mark`].
+    pub marks: [u64; filter::WORDS],
 }
 
 /// What a watched cgroup is. Value of [`maps::CONTAINERS`]; the key is the cgroup's id (`u64`).
@@ -139,6 +154,10 @@ pub struct Container {
 /// of its other processes are reported too.
 pub const CONTAINER_DYING: u32 = 1;
 
+/// [`Container::flags`]: the kernel side has put this entry into the map, and counted it
+/// ([`filter`]).
+pub const CONTAINER_COUNTED: u32 = 2;
+
 /// Length of a budget's window: 2^30 ns, a little over a second.
 pub const WINDOW_SHIFT: u32 = 30;
 
@@ -164,6 +183,7 @@ pub const fn signal_bit(signal: u32) -> u64 {
 
 // Every value crosses as bytes: no size may change by accident, none may end in padding.
 const _: () = assert!(size_of::<Layout>() == 200 && align_of::<Layout>() == 8);
+const _: () = assert!(size_of::<Told>() == 8 + filter::SLOTS / 8);
 const _: () = assert!(size_of::<Container>() == 40 && align_of::<Container>() == 8);
 
 #[cfg(test)]

@@ -16,8 +16,9 @@ pub const RING_BYTES: u32 = 1 << 20;
 pub const WAKE_PAUSE: u64 = 1_000_000;
 /// Per-CPU array of counters: see the `LOST_*` indices.
 pub const LOST: &str = "LOST";
-/// Array of one mask: chatter (bit n−1 is signal n) that some container has for its stop signal.
-pub const UNMUTED: &str = "UNMUTED";
+/// Array of one [`Told`](crate::Told): a section of the object, which the programs read without asking
+/// a helper.
+pub const TOLD: &str = ".data.told";
 
 /// A record for [`DECIDING`] found no room.
 pub const LOST_DECIDING: u32 = 0;

@@ -2,11 +2,12 @@
 //! agent's core.
 //!
 //! The order in each is by cost: what the arguments and `LAYOUT` rule out first, then one lookup
-//! of the cgroup, and only for what will be reported the reads that fill a record. Nothing is
+//! of the cgroup (behind a filter that spares it to most), and only for what will be reported the reads that fill a record. Nothing is
 //! reserved in a ring for what will be dropped.
 
 mod cgroup;
 mod emit;
+mod filter;
 mod oom;
 mod process;
 mod read;

@@ -10,7 +10,7 @@ use aya::{
     maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
     programs::{ProgramError, RawTracePoint},
 };
-use coroner_ebpf::{Container, Layout, maps, signal_bit};
+use coroner_ebpf::{Container, Layout, Told, filter, maps, signal_bit};
 use std::io;
 
 /// `bpf(2)`: the key must not be there yet.
@@ -41,11 +41,13 @@ pub(super) struct Value<T>(pub(super) T);
 unsafe impl aya::Pod for Value<Layout> {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Value<Container> {}
+// SAFETY: as above.
+unsafe impl aya::Pod for Value<Told> {}
 
 /// The programs, for as long as this lives, and what they are told.
 pub(super) struct Watching {
     containers: HashMap<MapData, u64, Value<Container>>,
-    unmuted: Array<MapData, u64>,
+    told: Array<MapData, Value<Told>>,
     programs: Ebpf,
     diagnostics: Option<Diagnostics>,
 }
@@ -91,7 +93,7 @@ pub(super) fn load(
     );
     let watching = Watching {
         containers: HashMap::try_from(take(&mut ebpf, maps::CONTAINERS)?)?,
-        unmuted: Array::try_from(take(&mut ebpf, maps::UNMUTED)?)?,
+        told: Array::try_from(take(&mut ebpf, maps::TOLD)?)?,
         programs: ebpf,
         diagnostics,
     };
@@ -101,6 +103,14 @@ pub(super) fn load(
 impl Watching {
     /// Makes a cgroup watched, unless it is.
     pub(super) fn insert(&mut self, cgroup: CgroupId, entry: Container) -> Inserted {
+        // A mark stays for ever: none for what needs none.
+        if self.containers.get(&cgroup.0, 0).is_ok() {
+            return Inserted::Known;
+        }
+        if self.mark(cgroup).is_err() {
+            // It could be inserted, and would not be found.
+            return Inserted::Full;
+        }
         match self.containers.insert(cgroup.0, Value(entry), BPF_NOEXIST) {
             Ok(()) => Inserted::New,
             Err(MapError::SyscallError(error))
@@ -112,9 +122,26 @@ impl Watching {
         }
     }
 
+    /// Lets the programs look this cgroup up, which must come before it can be found.
+    fn mark(&mut self, cgroup: CgroupId) -> Result<(), MapError> {
+        let (word, bit) = filter::mark(filter::slot(cgroup.0));
+        self.tell(|told| &mut told.marks[word], bit)
+    }
+
+    /// Sets a bit of what the programs are told. Nobody else writes there.
+    fn tell(&mut self, word: impl FnOnce(&mut Told) -> &mut u64, bit: u64) -> Result<(), MapError> {
+        let Value(mut told) = self.told.get(&0, 0)?;
+        let word = word(&mut told);
+        if *word & bit == 0 {
+            *word |= bit;
+            self.told.set(0, Value(told), 0)?;
+        }
+        Ok(())
+    }
+
     /// bpf(2) still lets this thread use a map that it has open.
     pub(super) fn answers(&self) -> bool {
-        self.unmuted.get(&0, 0).is_ok()
+        self.told.get(&0, 0).is_ok()
     }
 
     /// Stops watching a cgroup.
@@ -141,8 +168,7 @@ impl Watching {
         // container that began to die in this very moment and whose next signal marks it again.
         entry.signal_mask |= bit;
         self.containers.insert(cgroup.0, Value(entry), BPF_EXIST)?;
-        let unmuted = self.unmuted.get(&0, 0)?;
-        self.unmuted.set(0, unmuted | bit, 0)?;
+        self.tell(|told| &mut told.unmuted, bit)?;
         Ok(true)
     }
 

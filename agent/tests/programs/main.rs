@@ -4,6 +4,7 @@
 
 mod actors;
 mod agent;
+mod filter;
 mod freezing;
 mod leftovers;
 mod lingering;

@@ -3,6 +3,7 @@
 use super::{
     debug_log,
     emit::{LOST, To, count, emit, header, now},
+    filter,
     read::{Address, cgroup_id, layout},
     watch::{CONTAINERS, Watched},
 };
@@ -11,7 +12,7 @@ use aya_ebpf::{
     programs::RawTracePointContext,
 };
 use coroner_ebpf::{
-    Container, is_container_name,
+    CONTAINER_COUNTED, Container, is_container_name,
     maps::{LOST_MAP_FULL, LOST_NESTING},
     record::{EMPTY, FROZEN, MKDIR, Mkdir, Moment, NAME_LEN, RMDIR},
 };
@@ -59,14 +60,18 @@ pub fn cgroup_mkdir(ctx: RawTracePointContext) -> i32 {
             } else {
                 0
             };
-            Container { owner, depth, ..Container::default() }
+            Container { owner, depth, flags: CONTAINER_COUNTED, ..Container::default() }
         }
-        None if is_root => {
-            Container { owner: if is_container { id } else { 0 }, ..Container::default() }
-        }
+        None if is_root => Container {
+            owner: if is_container { id } else { 0 },
+            flags: CONTAINER_COUNTED,
+            ..Container::default()
+        },
         None => return 0,
     };
+    filter::raise(id);
     if CONTAINERS.insert(id, entry, 0).is_err() {
+        filter::lower(id);
         // Not told either: its end could not be. The agent hears of it from the runtime.
         count(&LOST, LOST_MAP_FULL);
         return 0;
@@ -107,11 +112,16 @@ fn search(name: &[u8; NAME_LEN]) -> (bool, bool) {
 #[raw_tracepoint]
 pub fn cgroup_rmdir(ctx: RawTracePointContext) -> i32 {
     let cgroup = Address(ctx.arg(0));
+    let id = cgroup_id(cgroup);
+    let Some(watched) = Watched::find(id) else { return 0 };
     if !is_watched_hierarchy(cgroup) {
         return 0;
     }
-    let id = cgroup_id(cgroup);
+    let counted = watched.is_counted();
     if CONTAINERS.remove(id).is_ok() {
+        if counted {
+            filter::lower(id);
+        }
         moment(To::DecidingNow, RMDIR, id, 0);
     }
     0
@@ -138,11 +148,9 @@ pub fn cgroup_notify_frozen(ctx: RawTracePointContext) -> i32 {
 
 #[inline(always)]
 fn notified(cgroup: Address, to: To, kind: u32, value: u64) {
-    if !is_watched_hierarchy(cgroup) {
-        return;
-    }
     let id = cgroup_id(cgroup);
-    if Watched::find(id).is_some() {
+    // What costs least first: nearly all are of nobody's interest.
+    if Watched::find(id).is_some() && is_watched_hierarchy(cgroup) {
         moment(to, kind, id, value);
     }
 }

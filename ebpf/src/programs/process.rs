@@ -3,6 +3,7 @@
 use super::{
     debug_log,
     emit::{To, emit, header, now},
+    filter,
     read::{Address, current_cgroup, identify, layout},
     watch::{Watched, parent},
 };
@@ -15,11 +16,19 @@ use coroner_ebpf::record::{EXEC, EXIT, Exec, Exit};
 #[raw_tracepoint]
 pub fn sched_process_exec(ctx: RawTracePointContext) -> i32 {
     let cgroup = current_cgroup();
-    let Some(watched) = Watched::find(cgroup) else { return 0 };
+    if filter::may_hold(cgroup) {
+        executed(ctx, cgroup);
+    }
+    0
+}
+
+#[inline(never)]
+fn executed(ctx: RawTracePointContext, cgroup: u64) {
+    let Some(watched) = Watched::look_up(cgroup) else { return };
     let task = Address(ctx.arg(0));
     let parent = parent(task);
     if parent.in_container != 0 {
-        return 0;
+        return;
     }
     let owner = watched.owner(cgroup);
     let time = now();
@@ -34,36 +43,42 @@ pub fn sched_process_exec(ctx: RawTracePointContext) -> i32 {
     } else if owner.spend(time) {
         To::Detail
     } else {
-        return 0;
+        return;
     };
     debug_log!(&ctx, "exec of {} in cgroup {}", task.tgid, cgroup);
     emit(to, || Exec { header: header(EXEC, time, cgroup), task, parent, main: u64::from(main) });
-    0
 }
 
 /// `sched_process_exit(struct task_struct *p[, bool group_dead])`: for each thread; the last one of
 /// its group counts.
 #[raw_tracepoint]
 pub fn sched_process_exit(ctx: RawTracePointContext) -> i32 {
+    if layout!(exit_has_group_dead) != 0 && ctx.arg::<u8>(1) == 0 {
+        return 0;
+    }
+    let cgroup = current_cgroup();
+    if filter::may_hold(cgroup) {
+        exited(ctx, cgroup);
+    }
+    0
+}
+
+#[inline(never)]
+fn exited(ctx: RawTracePointContext, cgroup: u64) {
+    let Some(watched) = Watched::look_up(cgroup) else { return };
     let task = Address(ctx.arg(0));
-    if layout!(exit_has_group_dead) != 0 {
-        if ctx.arg::<u8>(1) == 0 {
-            return 0;
-        }
-    } else {
+    if layout!(exit_has_group_dead) == 0 {
         // Two threads that exit together may both see 0 here: the reader counts a process once.
         let signal = task.pointer(layout!(task_signal));
         if signal.read::<u32>(layout!(signal_live)) != 0 {
-            return 0;
+            return;
         }
     }
-    let cgroup = current_cgroup();
-    let Some(watched) = Watched::find(cgroup) else { return 0 };
     let owner = watched.owner(cgroup);
     let parent = parent(task);
     let injected = parent.in_container == 0;
     if !injected && !owner.is_dying() && owner.main() != task.read(layout!(task_tgid)) {
-        return 0;
+        return;
     }
 
     let signal = task.pointer(layout!(task_signal));
@@ -77,7 +92,7 @@ pub fn sched_process_exit(ctx: RawTracePointContext) -> i32 {
     } else if owner.spend(time) {
         To::Detail
     } else {
-        return 0;
+        return;
     };
     let leader = task.pointer(layout!(task_group_leader));
     debug_log!(&ctx, "exit of {} in cgroup {}", who.tgid, cgroup);
@@ -89,5 +104,4 @@ pub fn sched_process_exit(ctx: RawTracePointContext) -> i32 {
         leader_exit_code: leader.read(layout!(task_exit_code)),
         main: u64::from(main),
     });
-    0
 }

@@ -3,6 +3,7 @@
 use super::{
     debug_log,
     emit::{To, emit, header, now},
+    filter,
     read::{Address, cgroup_of, current, current_cgroup, identify, layout},
     watch::{Watched, is_chatter, peer},
 };
@@ -28,14 +29,23 @@ pub fn signal_generate(ctx: RawTracePointContext) -> i32 {
     if is_chatter(signal) {
         return 0;
     }
-    let task = Address(ctx.arg(2));
-    let cgroup = cgroup_of(task);
-    let Some(watched) = Watched::find(cgroup) else { return 0 };
+    let cgroup = cgroup_of(Address(ctx.arg(2)));
+    if filter::may_hold(cgroup) {
+        generated(ctx, cgroup);
+    }
+    0
+}
+
+#[inline(never)]
+fn generated(ctx: RawTracePointContext, cgroup: u64) {
+    let Some(watched) = Watched::look_up(cgroup) else { return };
     let owner = watched.owner(cgroup);
+    let signal: u32 = ctx.arg(0);
     if !owner.wants(signal) {
-        return 0;
+        return;
     }
 
+    let task = Address(ctx.arg(2));
     let from = current();
     let (sender, sender_owner) = peer(from, current_cgroup());
     let inside = sender_owner != 0 && sender_owner == owner.owner_id();
@@ -43,7 +53,7 @@ pub fn signal_generate(ctx: RawTracePointContext) -> i32 {
     let to = if inside {
         // Its own affair, and what the kernel does in the name of a dying init: any number of it.
         if !owner.spend(time) {
-            return 0;
+            return;
         }
         To::Detail
     } else if signal == SIGKILL || signal == SIGTERM || owner.stopped_by(signal) {
@@ -51,7 +61,7 @@ pub fn signal_generate(ctx: RawTracePointContext) -> i32 {
         To::DecidingNow
     } else {
         if !owner.spend(time) {
-            return 0;
+            return;
         }
         To::Detail
     };
@@ -84,7 +94,6 @@ pub fn signal_generate(ctx: RawTracePointContext) -> i32 {
             .read(layout!(sigaction_handler)),
         state_known: (sighand.0 != 0 && shared.0 != 0) as u64,
     });
-    0
 }
 
 /// `signal_deliver(int sig, struct kernel_siginfo *info, struct k_sigaction *ka)`: in
@@ -97,14 +106,23 @@ pub fn signal_deliver(ctx: RawTracePointContext) -> i32 {
         return 0;
     }
     let cgroup = current_cgroup();
-    let Some(watched) = Watched::find(cgroup) else { return 0 };
+    if filter::may_hold(cgroup) {
+        delivered(ctx, cgroup);
+    }
+    0
+}
+
+#[inline(never)]
+fn delivered(ctx: RawTracePointContext, cgroup: u64) {
+    let Some(watched) = Watched::look_up(cgroup) else { return };
     let owner = watched.owner(cgroup);
+    let signal: u32 = ctx.arg(0);
     if !owner.wants(signal) {
-        return 0;
+        return;
     }
     let time = now();
     if !owner.spend(time) {
-        return 0;
+        return;
     }
     let task = current();
     let action = Address(ctx.arg(2));
@@ -114,5 +132,4 @@ pub fn signal_deliver(ctx: RawTracePointContext) -> i32 {
         handler: action.read(layout!(sigaction_handler)),
         signal: u64::from(signal),
     });
-    0
 }

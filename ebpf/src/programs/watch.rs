@@ -2,14 +2,12 @@
 
 use super::{
     emit::{LOST, count},
+    filter,
     read::{Address, cgroup_of, layout},
 };
-use aya_ebpf::{
-    macros::map,
-    maps::{Array, HashMap},
-};
+use aya_ebpf::{macros::map, maps::HashMap};
 use coroner_ebpf::{
-    CONTAINER_DYING, Container, WINDOW_SHIFT,
+    CONTAINER_COUNTED, CONTAINER_DYING, Container, WINDOW_SHIFT,
     maps::{CONTAINERS_MAX, LOST_BUDGET},
     record::{COMM_LEN, Peer},
     signal_bit,
@@ -18,9 +16,6 @@ use coroner_ebpf::{
 #[map]
 pub(super) static CONTAINERS: HashMap<u64, Container> =
     HashMap::with_max_entries(CONTAINERS_MAX, 0);
-
-#[map]
-static UNMUTED: Array<u64> = Array::with_max_entries(1, 0);
 
 /// A watched cgroup: a value of `CONTAINERS`, shared with all CPUs. Its words are read and written
 /// one by one and without locks: what a race can lose is a count, never an entry.
@@ -44,9 +39,15 @@ macro_rules! set {
 }
 
 impl Watched {
-    /// The one lookup.
+    /// The one lookup, and for what is not watched hardly ever one.
     #[inline(always)]
     pub(super) fn find(cgroup: u64) -> Option<Self> {
+        if filter::may_hold(cgroup) { Self::look_up(cgroup) } else { None }
+    }
+
+    /// The lookup, for a cgroup that has passed the filter.
+    #[inline(always)]
+    pub(super) fn look_up(cgroup: u64) -> Option<Self> {
         CONTAINERS.get_ptr_mut(cgroup).map(Self)
     }
 
@@ -54,7 +55,7 @@ impl Watched {
     #[inline(always)]
     pub(super) fn owner(self, cgroup: u64) -> Self {
         let owner = get!(self, owner);
-        if owner == 0 || owner == cgroup { self } else { Self::find(owner).unwrap_or(self) }
+        if owner == 0 || owner == cgroup { self } else { Self::look_up(owner).unwrap_or(self) }
     }
 
     /// Id of the container that this cgroup belongs to; 0 above containers.
@@ -89,6 +90,12 @@ impl Watched {
         set!(self, flags, get!(self, flags) | CONTAINER_DYING);
     }
 
+    /// The kernel side has made this entry.
+    #[inline(always)]
+    pub(super) fn is_counted(self) -> bool {
+        get!(self, flags) & CONTAINER_COUNTED != 0
+    }
+
     /// The main process' thread group, 0 while none is known.
     #[inline(always)]
     pub(super) fn main(self) -> u32 {
@@ -121,11 +128,10 @@ impl Watched {
 }
 
 /// Chatter is dropped before anything is looked up. The exception, a container whose stop signal
-/// is chatter, costs one more read and only for chatter.
+/// is chatter, costs one more read.
 #[inline(always)]
 pub(super) fn is_chatter(signal: u32) -> bool {
-    layout!(chatter_mask) & signal_bit(signal) != 0
-        && UNMUTED.get(0).is_none_or(|unmuted| unmuted & signal_bit(signal) == 0)
+    layout!(chatter_mask) & signal_bit(signal) != 0 && filter::unmuted() & signal_bit(signal) == 0
 }
 
 /// Who a process outside or inside is, as sender or as parent. `task` is any task of it.

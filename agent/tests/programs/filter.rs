@@ -1,0 +1,144 @@
+//! The filter before the map of watched cgroups: whatever shares a slot with a container, nothing
+//! that happens in a container goes unseen, and nothing outside is told.
+
+use crate::{
+    actors::Actor,
+    ends,
+    stage::{Cgroup, POD, Pod, Session, on_each_hierarchy},
+};
+use coroner::{
+    domain::{
+        ids::{CgroupId, Tgid},
+        input::{ExitStatus, KernelFact},
+    },
+    kernel::Command,
+};
+use coroner_ebpf::filter::{SLOTS, slot};
+use std::collections::BTreeMap;
+
+/// So many containers, that not many more cgroups must be made until one shares a slot with one.
+const CONTAINERS: u32 = 300;
+
+/// More than enough for that: each has a chance of `CONTAINERS` in [`SLOTS`].
+const TRIES: u32 = 60 * (SLOTS as u32 / CONTAINERS);
+
+fn containers(pod: &Cgroup) -> BTreeMap<usize, Cgroup> {
+    (0..CONTAINERS)
+        .map(|number| pod.child(&format!("{number:064x}")))
+        .map(|cgroup| (slot(cgroup.id.0), cgroup))
+        .collect()
+}
+
+/// A new cgroup of a name, in a slot that one of these has.
+fn sharing(parent: &Cgroup, name: &str, with: &BTreeMap<usize, Cgroup>) -> Cgroup {
+    (0..TRIES)
+        .map(|_| parent.child(name))
+        .find(|cgroup| with.contains_key(&slot(cgroup.id.0)))
+        .expect("a cgroup that shares a slot")
+}
+
+/// Something that the programs tell of, if they know this cgroup: a process from outside comes and
+/// goes.
+fn visit(cgroup: &Cgroup, code: u8) -> u32 {
+    let process = Actor::exec(&cgroup.path, code);
+    let pid = process.pid;
+    process.wait();
+    pid
+}
+
+fn is_seen(session: &Session, cgroup: CgroupId, pid: u32, code: u8) -> bool {
+    let executed = session
+        .about(cgroup)
+        .iter()
+        .any(|fact| matches!(fact, KernelFact::Exec { task, .. } if task.tgid == Tgid(pid)));
+    let ended = ends(session, pid).iter().any(|(_, status)| *status == ExitStatus::Code(code));
+    assert_eq!(executed, ended, "half of a life is told");
+    ended
+}
+
+#[test]
+fn containers_that_share_a_slot_are_seen_until_each_is_gone() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let root = Cgroup::top(hierarchy, "kubepods");
+        let pod = root.child(POD);
+        let mut containers = containers(&pod);
+        for name in ["d", "e", "f"] {
+            let late = sharing(&pod, &name.repeat(64), &containers);
+            let early = containers.remove(&slot(late.id.0)).unwrap();
+            let (first, second) = (visit(&early, 1), visit(&late, 2));
+            let (early_id, late_id) = (early.id, late.id);
+            early.remove();
+            let third = visit(&late, 3);
+            late.remove();
+            session.settle();
+            assert!(is_seen(&session, early_id, first, 1));
+            assert!(is_seen(&session, late_id, second, 2));
+            assert!(is_seen(&session, late_id, third, 3), "the other one's removal took it along");
+            for id in [early_id, late_id] {
+                let told = session.about(id);
+                let removed = KernelFact::CgroupRemoved { cgroup: id };
+                assert_eq!(told.last(), Some(&removed), "{told:#?}");
+            }
+        }
+        drop((containers, pod, root));
+    });
+}
+
+#[test]
+fn who_shares_a_slot_with_a_container_is_none() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let Pod { container, pod, root } = Pod::make(hierarchy);
+        let containers = containers(&pod);
+        let top = Cgroup::top(hierarchy, "ordinary");
+        let outside = sharing(&top, "service", &containers);
+        let (theirs, ours) = (visit(&outside, 5), visit(&container, 6));
+        session.settle();
+        assert!(!is_seen(&session, outside.id, theirs, 5));
+        assert_eq!(session.about(outside.id), []);
+        assert!(is_seen(&session, container.id, ours, 6));
+        drop((containers, container, outside, top, pod, root));
+    });
+}
+
+#[test]
+fn containers_that_were_there_before_are_seen_whoever_shares_their_slots() {
+    on_each_hierarchy(|hierarchy| {
+        let Pod { container, pod, root } = Pod::make(hierarchy);
+        let before = containers(&pod);
+        let mut session = Session::start(hierarchy);
+        // The kernel counts this one, and the agent has marked the other.
+        let new = sharing(&pod, &"f".repeat(64), &before);
+        let old = &before[&slot(new.id.0)];
+        let first = visit(&new, 7);
+        let new_id = new.id;
+        new.remove();
+        let second = visit(old, 8);
+        session.settle();
+        assert!(is_seen(&session, new_id, first, 7));
+        assert!(is_seen(&session, old.id, second, 8), "the new one's removal took it along");
+        drop((before, container, pod, root));
+    });
+}
+
+#[test]
+fn a_cgroup_that_the_agent_is_asked_to_watch_is_seen_from_then_on() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let odd = Cgroup::top(hierarchy, "odd");
+        let before = visit(&odd, 9);
+        session.command(Command::Watch { cgroup: odd.id });
+        let id = odd.id;
+        session.until("the cgroup to be watched", |fact| {
+            matches!(fact, KernelFact::CgroupCreated { cgroup, scanned: true, .. } if *cgroup == id)
+        });
+        let after = visit(&odd, 10);
+        odd.remove();
+        session.settle();
+        assert!(!is_seen(&session, id, before, 9));
+        assert!(is_seen(&session, id, after, 10));
+        let removed = KernelFact::CgroupRemoved { cgroup: id };
+        assert_eq!(session.about(id).last(), Some(&removed));
+    });
+}

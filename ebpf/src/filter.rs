@@ -1,0 +1,84 @@
+//! What is asked before [`maps::CONTAINERS`](crate::maps::CONTAINERS): whether a cgroup may be in it
+//! at all. Nearly all that happens on a node happens outside of containers or in a few of them, and
+//! a lookup in a hash map costs more than all else that a program does about the others.
+//!
+//! Two tables, each indexed by a cgroup's [`slot`], each with one writer:
+//!
+//! * the kernel's counters: how many cgroups of this slot `cgroup_mkdir` has put into the map. Raised
+//!   before the entry is made, lowered after it is taken out;
+//! * user space' bits, [`Told::marks`](crate::Told::marks): some cgroup of this slot was put into the
+//!   map by the agent. Set before the entry is made, and never cleared.
+//!
+//! **A cgroup that is in the map is never said not to be.** Its slot's counter is not 0, or its bit
+//! is set, for as long as the entry is there:
+//!
+//! * Raising and lowering are plain reads and writes, and none is lost: the tracepoints `cgroup_mkdir`
+//!   and `cgroup_rmdir` are called with `cgroup_mutex` held (`cgroup_mkdir`, `cgroup_rmdir` in
+//!   kernel/cgroup/cgroup.c, of all hierarchies of both versions), so there is one writer at a time,
+//!   and each sees what the one before it wrote.
+//! * Only what was raised is lowered: the entry says so
+//!   ([`CONTAINER_COUNTED`](crate::CONTAINER_COUNTED)), and all who rewrite an entry keep its flags.
+//!   An entry has one maker: a directory can be found by user space only after `cgroup_mkdir` has
+//!   run for it (`kernfs_activate` comes later), and the agent inserts only what is not there. An
+//!   insertion that the map refuses is lowered again, within the same lock. An entry of the kernel's
+//!   that user space takes out leaves its count behind, which costs lookups.
+//! * A counter that has reached its highest value stays there: it no longer knows how many there are.
+//! * Who asks about a cgroup got its id from a task that is in it (or from a hook that was called for
+//!   it). A task gets into a cgroup under `cgroup_mutex` as well, after that of `cgroup_mkdir` was
+//!   released, and `task->cgroups` is published after that: who sees the task there sees the counter
+//!   raised, as it sees the entry. Reading pointer → cgroup → id → counter is a chain of dependent
+//!   loads, which no machine reorders.
+//! * User space' bit and entry are two calls of bpf(2). Who sees the entry only for a moment later
+//!   misses no more than who came a moment earlier: these cgroups were there before the agent knew.
+//!
+//! That a cgroup may be in the map says nothing: others share its slot. Then the map is asked.
+
+/// How many slots there are: with the cgroups of a full node (500) three in a hundred others are
+/// looked up for nothing. No more, so that the counters lie in one piece of memory (a map of more
+/// than 32 KiB is put together from pages, each of which the processor has to translate by itself).
+pub const SLOTS: usize = 1 << SLOT_BITS;
+const SLOT_BITS: u32 = 14;
+/// Words of [`Told::marks`](crate::Told::marks).
+pub const WORDS: usize = SLOTS / 64;
+
+/// A cgroup's slot. Ids are counted up, by as much as a cgroup has files: equal steps, which a
+/// product alone would keep.
+#[inline(always)]
+pub const fn slot(cgroup: u64) -> usize {
+    ((cgroup ^ (cgroup >> 8)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SLOT_BITS))
+        as usize
+}
+
+/// Which word of [`Told::marks`](crate::Told::marks) has a slot's bit, and the bit.
+#[inline(always)]
+pub const fn mark(slot: usize) -> (usize, u64) {
+    (slot / 64, 1 << (slot % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_has_a_bit_of_its_own() {
+        assert_eq!(mark(0), (0, 1));
+        assert_eq!(mark(63), (0, 1 << 63));
+        assert_eq!(mark(64), (1, 1));
+        assert_eq!(mark(SLOTS - 1), (WORDS - 1, 1 << 63));
+    }
+
+    #[test]
+    fn the_cgroups_of_a_full_node_are_spread_over_the_slots() {
+        // A pod and its containers, on a node with 250 pods; a cgroup has that many files, or more.
+        for files in 20..80 {
+            for generation in [0u64, 1 << 32] {
+                let mut taken = [false; SLOTS];
+                for number in 0..1000 {
+                    taken[slot(generation + 5000 + number * files)] = true;
+                }
+                let taken = taken.iter().filter(|taken| **taken).count();
+                assert!(taken > 920, "{taken} slots for 1000 cgroups with {files} files each");
+            }
+        }
+    }
+}
