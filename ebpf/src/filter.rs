@@ -22,12 +22,19 @@
 //!   run for it (`kernfs_activate` comes later), and the agent inserts only what is not there. An
 //!   insertion that the map refuses is lowered again, within the same lock. An entry of the kernel's
 //!   that user space takes out leaves its count behind, which costs lookups.
+//!   Even if an entry of the agent's were lowered (the flags that `cgroup_rmdir` reads are of a
+//!   value that user space may replace meanwhile), its slot is marked for ever: there the counter no
+//!   longer matters. In a slot that is not marked all entries ever were the kernel's.
 //! * A counter that has reached its highest value stays there: it no longer knows how many there are.
 //! * Who asks about a cgroup got its id from a task that is in it (or from a hook that was called for
 //!   it). A task gets into a cgroup under `cgroup_mutex` as well, after that of `cgroup_mkdir` was
 //!   released, and `task->cgroups` is published after that: who sees the task there sees the counter
 //!   raised, as it sees the entry. Reading pointer → cgroup → id → counter is a chain of dependent
 //!   loads, which no machine reorders.
+//! * Ids of different hierarchies of v1 collide. What is counted is of the watched one, and so is what
+//!   is lowered: that is compared before an entry is taken out.
+//! * User space takes out only what it has put in (the self-test's cgroup), and its bit stays. Whoever
+//!   has an entry at hand looks up the container that it belongs to without asking here.
 //! * User space' bit and entry are two calls of bpf(2). Who sees the entry only for a moment later
 //!   misses no more than who came a moment earlier: these cgroups were there before the agent knew.
 //!
