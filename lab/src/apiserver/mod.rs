@@ -33,11 +33,14 @@ mod selector;
 mod store;
 mod stream;
 mod table;
+mod traffic;
 
 pub use failure::Failure;
 pub use store::{Change, ChangeType, DeleteOptions, Kind, Store};
+pub use traffic::Traffic;
 
 use anyhow::{Context, Result};
+use axum::middleware;
 use serde_json::json;
 use std::{
     fs,
@@ -82,6 +85,7 @@ pub struct Apiserver {
     address: SocketAddr,
     store: Store,
     fault: watch::Sender<Fault>,
+    traffic: traffic::Counter,
     server: JoinHandle<()>,
 }
 
@@ -104,12 +108,15 @@ impl Apiserver {
             fault: fault.subscribe(),
             bookmark_every: options.bookmark_every,
         });
+        let traffic = traffic::Counter::default();
+        let count = middleware::from_fn_with_state(traffic.clone(), traffic::count);
+        let router = router.layer(count);
         let server = tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, router).await {
                 tracing::warn!("the lab's apiserver ended: {error}");
             }
         });
-        Ok(Apiserver { address, store, fault, server })
+        Ok(Apiserver { address, store, fault, traffic, server })
     }
 
     /// Such as `http://127.0.0.1:41213`.
@@ -141,6 +148,11 @@ impl Apiserver {
     /// Its objects.
     pub fn store(&self) -> Store {
         self.store.clone()
+    }
+
+    /// What was asked of it over HTTP, and answered, since the start.
+    pub fn traffic(&self) -> Traffic {
+        self.traffic.read()
     }
 
     /// How it fails, now and later.

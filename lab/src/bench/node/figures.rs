@@ -1,6 +1,6 @@
 //! What was measured → figures. Pure.
 
-use crate::bench::Figure;
+use crate::{apiserver::Traffic, bench::Figure};
 use std::time::Duration;
 
 const BENCH: &str = "node";
@@ -45,6 +45,17 @@ pub(super) struct Window {
     pub(super) relist: Usage,
     /// The agent's calls of the CRI.
     pub(super) calls: u64,
+    /// The agent's requests to the apiserver.
+    pub(super) api: Traffic,
+}
+
+/// What the agent was told until everything was known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Start {
+    /// By the apiserver.
+    pub(super) api: Traffic,
+    /// Bytes of the runtime's two full lists.
+    pub(super) lists: usize,
 }
 
 /// The agent's page of metrics.
@@ -59,6 +70,7 @@ pub(super) struct Page {
 /// All that one run measures.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Measured {
+    pub(super) start: Start,
     /// After the start, when everything was known.
     pub(super) settled: Weight,
     /// At the end, after the terminations.
@@ -76,7 +88,7 @@ pub(super) struct Measured {
 /// The figures, those of which something is asked first.
 pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
     let mib = |name: &str, bytes: u64| Figure::of(BENCH, name, bytes as f64 / MIB, "MiB");
-    let Measured { settled, churned, relist, idle, churn, page, .. } = measured;
+    let Measured { start, settled, churned, relist, idle, churn, page, .. } = measured;
     let beside = |figure: Figure| figure.beside(RELIST, relist.resident as f64 / MIB);
     let mut figures = vec![
         beside(mib("rss.settled", settled.resident)).at_most(24.0),
@@ -89,6 +101,7 @@ pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
             figures.push(Figure::of(BENCH, name, took.as_secs_f64() * 1e3, "ms").at_most(5.0));
         }
     }
+    let each = |bytes: u64| bytes as f64 / 1024.0 / measured.terminated.max(1) as f64;
     let missed = measured.terminated.abs_diff(measured.counted);
     figures.extend([
         Figure::of(BENCH, "churn.miscounted", missed as f64, "terminations").at_most(0.0),
@@ -98,6 +111,11 @@ pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
         Figure::of(BENCH, "idle.cri_calls", rate(idle.calls, idle.long), "1/s"),
         Figure::of(BENCH, "idle.switches", rate(idle.agent.switches, idle.long), "1/s"),
         Figure::of(BENCH, "scrape.size", page.bytes as f64 / 1024.0, "KiB"),
+        Figure::of(BENCH, "start.api_requests", start.api.requests as f64, ""),
+        Figure::of(BENCH, "start.api_size", start.api.bytes as f64 / 1024.0, "KiB"),
+        Figure::of(BENCH, "idle.api_size", rate(idle.api.bytes, idle.long), "B/s"),
+        Figure::of(BENCH, "churn.api_size", each(churn.api.bytes), "KiB per termination"),
+        Figure::of(BENCH, "lists.cri_size", start.lists as f64 / 1024.0, "KiB"),
         mib("rss.settled_anonymous", settled.anonymous),
         mib("rss.after_churn_anonymous", churned.anonymous),
         mib("rss.peak_start", settled.peak),
@@ -175,9 +193,11 @@ mod tests {
             agent: Usage { cpu: Duration::from_millis(ms), switches: 40 },
             relist: Usage { cpu: Duration::from_millis(100), switches: 9 },
             calls: 20,
+            api: Traffic { requests: 1, bytes: 50 << 10 },
         };
         let weight = Weight { resident: 20 << 20, anonymous: 8 << 20, peak: 30 << 20 };
         let measured = Measured {
+            start: Start { api: Traffic { requests: 3, bytes: 1 << 20 }, lists: 2048 },
             settled: weight,
             churned: weight,
             relist: Weight { resident: 10 << 20, ..weight },
@@ -192,6 +212,8 @@ mod tests {
             figures.iter().find(|figure| figure.figure == name).expect("is there").clone()
         };
         assert_eq!((find("rss.settled").value, find("rss.settled").ok), (20.0, Some(true)));
+        assert_eq!((find("start.api_requests").value, find("start.api_size").value), (3.0, 1024.0));
+        assert_eq!((find("churn.api_size").value, find("lists.cri_size").value), (1.0, 2.0));
         let idle = find("idle.cpu");
         assert!((idle.value - 0.1).abs() < 1e-9 && idle.ok == Some(true), "{idle:?}");
         assert_eq!(idle.beside.and_then(|beside| beside.ratio), Some(0.1));

@@ -16,14 +16,14 @@ mod runtime;
 use super::publish;
 use crate::{
     agent::{self, Agent, Http},
-    apiserver::{self, Apiserver, Kind},
+    apiserver::{self, Apiserver, Kind, Traffic},
     containerd,
     tour::{AGENT_LOG, Interrupted, Screen, interrupted, lab, work_directory},
 };
 use anyhow::Context as _;
 use census::{NODE, Plan};
 use cost::Watched;
-use figures::{Measured, Page, Usage, Window};
+use figures::{Measured, Page, Start, Usage, Window};
 use ground::Ground;
 use pods::{Node, Running};
 use relist::Relister;
@@ -144,7 +144,7 @@ struct Up {
     node: Arc<Node>,
     planned: usize,
     _serving: Serving,
-    _apiserver: Apiserver,
+    apiserver: Apiserver,
 }
 
 impl Up {
@@ -196,7 +196,7 @@ impl Up {
         .await?;
         screen.step(&format!("it was ready after {} ms", agent.ready_after().as_millis()));
         let planned = options.pods;
-        Ok(Self { agent, relister, pods, node, planned, _serving: serving, _apiserver: apiserver })
+        Ok(Self { agent, relister, pods, node, planned, _serving: serving, apiserver })
     }
 
     async fn measure(mut self, options: &Options, screen: Screen) -> anyhow::Result<Measured> {
@@ -204,19 +204,27 @@ impl Up {
         let http = self.agent.http();
         tokio::time::sleep(SETTLE).await;
         let settled = process.weight()?;
+        let start = Start { api: self.apiserver.traffic(), lists: self.node.runtime.lists() };
         let seconds = options.window.as_secs();
 
         screen.step(&format!("watching the idle node for {seconds} s"));
         let meter = Meter::start(&process, &self.relister, &http).await?;
+        let traffic = self.apiserver.traffic();
         tokio::time::sleep(options.window).await;
-        let idle = meter.read(&process, &self.relister, &http).await?;
+        let idle = Window {
+            api: self.apiserver.traffic().since(traffic),
+            ..meter.read(&process, &self.relister, &http).await?
+        };
 
         screen.step(&format!("terminating {RATE} pods a second for {seconds} s"));
         let before = terminations(&http).await?;
         let meter = Meter::start(&process, &self.relister, &http).await?;
+        let traffic = self.apiserver.traffic();
         let (terminated, dying) = self.churn(options.window).await?;
         let churn = meter.read(&process, &self.relister, &http).await?;
         all(dying).await?;
+        // Until the last of them was gone.
+        let churn = Window { api: self.apiserver.traffic().since(traffic), ..churn };
         let counted = self.accounted(&http, before, terminated).await?;
         tokio::time::sleep(SETTLE).await;
 
@@ -224,6 +232,7 @@ impl Up {
         let page = scrape(&http).await?;
         self.agent.check()?;
         let measured = Measured {
+            start,
             settled,
             churned: process.weight()?,
             relist: self.relister.weight()?,
@@ -304,6 +313,7 @@ impl Meter {
             long,
             agent: agent.since(self.agent),
             relist: relist.since(self.relist),
+            api: Traffic::default(),
             calls: calls(http).await?.saturating_sub(self.calls),
         })
     }

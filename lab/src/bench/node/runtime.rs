@@ -21,7 +21,7 @@ use tonic::{
     server::{Grpc, NamedService},
     transport::Server,
 };
-use tonic_prost::ProstCodec;
+use tonic_prost::{ProstCodec, prost::Message as _};
 
 /// The runtime's state; cloning gives another handle on the same.
 #[derive(Clone, Debug, Default)]
@@ -163,6 +163,13 @@ impl Runtime {
     /// RemovePodSandbox.
     pub(super) fn remove_sandbox(&self, sandbox: &str) {
         self.lock().sandboxes.remove(sandbox);
+    }
+
+    /// Bytes of the two full lists.
+    pub(super) fn lists(&self) -> usize {
+        let sandboxes = self.list_sandboxes(Default::default()).map(|list| list.encoded_len());
+        let containers = self.list_containers(Default::default()).map(|list| list.encoded_len());
+        sandboxes.unwrap_or_default() + containers.unwrap_or_default()
     }
 
     fn version(&self, _: v1::VersionRequest) -> Result<v1::VersionResponse, Status> {
