@@ -108,6 +108,14 @@ pub(crate) enum Command {
         #[arg(long)]
         keep: bool,
     },
+    /// Compute what a fleet of agents asks of apiserver and Prometheus: docs/scale.md, from docs/scale.json
+    Scale {
+        #[command(flatten)]
+        install: Install,
+        /// Measure one node first (`cargo xtask bench node`, four minutes) and keep its figures
+        #[arg(long)]
+        measure: bool,
+    },
     /// Run the tests of the kernel programs on foreign kernels, in QEMU
     Vm {
         #[command(flatten)]

@@ -10,6 +10,7 @@ mod image;
 mod progress;
 mod root;
 mod run;
+mod scale;
 mod setup;
 mod test;
 mod toolchain;
@@ -88,6 +89,10 @@ fn act(cli: Cli) -> Result<bool> {
         Command::Fuzz { install, targets, time, input, keep } => {
             let order = fuzz::Order { targets, time, input, keep };
             Ok(fuzz::run(&workspace, &order, install.no_install)?.failed == 0)
+        }
+        Command::Scale { install, measure } => {
+            scale::run(&workspace, measure, install.no_install)?;
+            Ok(true)
         }
         Command::Vm { install, kernels } => {
             test::run(&workspace, &[cli::Layer::Vm], &kernels.guests()?, install.no_install)

@@ -33,7 +33,7 @@ const PAGE: u32 = 500;
 /// Of the pods that such a list lacks, so many are looked up by name all the same.
 const SAMPLED: usize = 5;
 /// The node is asked for again after so long,
-const NODE_EVERY: Duration = Duration::from_secs(300);
+pub(super) const NODE_EVERY: Duration = Duration::from_secs(300);
 /// or while it could not be had or tells another boot than this machine's.
 const NODE_DOUBTED_EVERY: Duration = Duration::from_secs(60);
 

@@ -25,6 +25,11 @@ use tracing::{debug, info, warn};
 const MIN_PAUSE: Duration = Duration::from_millis(200);
 /// The longest pause, before jitter.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// The first list, and whatever follows a failure, comes up to so much later than it could: agents
+/// that start, or lose their apiserver, in the same moment do not all ask in the same moment. What
+/// that is worth in a fleet is computed in docs/scale.md. Less than what the settle window allows a
+/// source to be late.
+const SPREAD: Duration = Duration::from_secs(2);
 /// A failure so long after the last one begins with short pauses again. Not sooner: a watch that
 /// breaks as soon as it stands must not be taken up five times a second.
 const CALM: Duration = Duration::from_secs(30);
@@ -59,6 +64,8 @@ pub(super) struct Watch {
     counters: Arc<Counters>,
     to: mpsc::Sender<Received>,
     standing: Standing,
+    /// Nothing was ever listed.
+    fresh: bool,
     /// The core was told of this outage.
     outage_told: bool,
     /// The list that is being received.
@@ -86,6 +93,7 @@ impl Watch {
             counters: Arc::clone(&options.counters),
             to,
             standing: Standing::Listing,
+            fresh: true,
             outage_told: false,
             list: Vec::new(),
             refusals: 0,
@@ -96,6 +104,7 @@ impl Watch {
 
     /// Watches until the channel closes.
     pub(super) async fn run(mut self) {
+        sleep(spread()).await;
         let mut stream = self.stream();
         // While a broken watch is on probation: when it ends.
         let mut probation = None;
@@ -142,9 +151,20 @@ impl Watch {
     }
 
     fn stream(&self) -> Stream {
-        let config = watcher::Config::default()
+        // Of different lengths, so that agents which began together do not go on renewing their
+        // watches together.
+        let seconds = WATCH_SECONDS - fastrand::u32(..WATCH_SECONDS / 4);
+        let mut config = watcher::Config::default()
             .fields(&format!("spec.nodeName={}", self.node))
-            .timeout(WATCH_SECONDS);
+            .timeout(seconds);
+        // In pages etcd is asked for all pods of the cluster; whole, an apiserver from 1.31 on takes
+        // them from its cache, where they are kept by node. A node's pods are few enough.
+        config.page_size = None;
+        if self.fresh {
+            // Any apiserver's cache will do, however old: there is nothing that could go backwards,
+            // and the watch tells what it lacks.
+            config = config.any_semantic();
+        }
         watcher(Api::<ReducedPod>::all(self.client.clone()), config).boxed()
     }
 
@@ -164,6 +184,7 @@ impl Watch {
                 let pods = std::mem::take(&mut self.list);
                 info!(pods = pods.len(), "listed this node's pods");
                 self.counters.snapshots.fetch_add(1, Ordering::Relaxed);
+                self.fresh = false;
                 self.send(ApiEvent::Snapshot { pods }).await?;
                 self.is_current();
                 Ok(())
@@ -247,7 +268,7 @@ impl Watch {
             self.backoff = backoff();
         }
         self.last_failure = Some(now);
-        sleep(self.backoff.next().unwrap_or(MAX_PAUSE)).await;
+        sleep(self.backoff.next().unwrap_or(MAX_PAUSE) + spread()).await;
     }
 
     /// Leaves pods out that make no sense, counted.
@@ -272,6 +293,11 @@ async fn until(moment: Option<Instant>) {
     }
 }
 
+/// Any time up to [`SPREAD`].
+fn spread() -> Duration {
+    SPREAD.mul_f64(fastrand::f64())
+}
+
 fn backoff() -> ExponentialBackoff {
     ExponentialBuilder::default()
         .with_min_delay(MIN_PAUSE)
@@ -289,4 +315,41 @@ fn describe(error: &watcher::Error) -> String {
         _ => None,
     };
     tell::describe(error, refused, "list and watch of pods")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cri, kube::events::Pace, kube::lookup::NODE_EVERY};
+
+    /// What `cargo xtask scale` computes with.
+    #[test]
+    fn docs_scale_json_has_what_the_agent_does() {
+        let file: serde_json::Value =
+            serde_json::from_str(include_str!("../../../docs/scale.json")).unwrap();
+        let seconds = |time: Duration| time.as_secs_f64();
+        for (name, value) in [
+            ("min_pause_seconds", seconds(MIN_PAUSE)),
+            ("max_pause_seconds", seconds(MAX_PAUSE)),
+            ("spread_seconds", seconds(SPREAD)),
+            ("watch_least_seconds", f64::from(WATCH_SECONDS - WATCH_SECONDS / 4)),
+            ("watch_most_seconds", f64::from(WATCH_SECONDS)),
+            ("node_every_seconds", seconds(NODE_EVERY)),
+            ("event_every_seconds", seconds(Pace::default().pods.every)),
+            ("lists_every_seconds", seconds(cri::Options::new("").idle)),
+        ] {
+            assert_eq!(file["agent"][name].as_f64(), Some(value), "{name}");
+        }
+    }
+
+    #[test]
+    fn nobody_waits_longer_than_the_spread() {
+        let waits: Vec<Duration> = (0..1_000).map(|_| spread()).collect();
+        assert!(waits.iter().all(|wait| *wait < SPREAD));
+        let (least, most) = (waits.iter().min(), waits.iter().max());
+        assert!(
+            least < Some(&(SPREAD / 4)) && most > Some(&(SPREAD * 3 / 4)),
+            "{least:?} {most:?}"
+        );
+    }
 }
