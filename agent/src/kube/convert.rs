@@ -11,7 +11,7 @@ use k8s_openapi::{
         Container, ContainerState, ContainerStateTerminated, ContainerStatus, Lifecycle,
         LifecycleHandler, Node, Pod, Probe,
     },
-    apimachinery::pkg::apis::meta::v1::Time,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
 use std::collections::BTreeMap;
 
@@ -30,8 +30,7 @@ pub fn pod(pod: &Pod) -> Option<ApiPod> {
         uid,
         namespace,
         name,
-        mirror_of: filled(metadata.annotations.as_ref().and_then(|all| all.get(MIRROR)))
-            .map(PodUid::new),
+        mirror_of: mirror_of(metadata),
         deletion_timestamp: metadata.deletion_timestamp.as_ref().map(wall),
         deletion_grace_seconds: metadata.deletion_grace_period_seconds,
         finalizers: metadata.finalizers.clone().unwrap_or_default(),
@@ -47,6 +46,16 @@ pub fn pod(pod: &Pod) -> Option<ApiPod> {
             .map(|one| one.reason.clone().unwrap_or_default()),
         containers: containers(pod),
     })
+}
+
+/// The UID of the static pod whose mirror this is. The node owns a mirror, which the kubelet and
+/// admission (NodeRestriction) see to (pkg/kubelet/pod/mirror_client.go): the annotation alone is
+/// anybody's, who could make it the UID of another's pod.
+fn mirror_of(metadata: &ObjectMeta) -> Option<PodUid> {
+    let owners = metadata.owner_references.as_deref().unwrap_or_default();
+    let uid = metadata.annotations.as_ref().and_then(|all| all.get(MIRROR));
+    let is_node = |owner: &OwnerReference| owner.kind == "Node" && owner.api_version == "v1";
+    owners.iter().any(is_node).then(|| filled(uid).map(PodUid::new)).flatten()
 }
 
 /// A node; `None` if it does not say which boot of which machine it is: no kubelet has reported
@@ -194,6 +203,8 @@ mod tests {
             "metadata": {
                 "name": "web-0", "namespace": "shop", "uid": "u1",
                 "annotations": { "kubernetes.io/config.mirror": "5d41402abc4b2a76b9719d911017c592" },
+                "ownerReferences": [
+                    { "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n" }],
                 "deletionTimestamp": "1970-01-01T00:01:40Z",
                 "deletionGracePeriodSeconds": 30,
                 "finalizers": ["example.com/hold"],
@@ -282,6 +293,21 @@ mod tests {
             let mut missing = whole.clone();
             missing.as_object_mut().unwrap().remove(key);
             assert_eq!(converted(json!({ "metadata": missing })), None, "no {key}");
+        }
+    }
+
+    #[test]
+    fn nobody_but_the_node_has_mirrors() {
+        for owners in [
+            json!(null),
+            json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r" }]),
+            json!([{ "apiVersion": "example.com/v1", "kind": "Node", "name": "n1", "uid": "n" }]),
+        ] {
+            let pod = converted(json!({ "metadata": {
+                "name": "web-0", "namespace": "shop", "uid": "u1",
+                "annotations": { "kubernetes.io/config.mirror": "u2" }, "ownerReferences": owners,
+            } }));
+            assert_eq!(pod.unwrap().mirror_of, None, "{owners}");
         }
     }
 

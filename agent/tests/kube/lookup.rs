@@ -72,6 +72,8 @@ async fn a_pod_is_looked_up_by_its_name_and_known_by_its_uid() {
     let (mut bench, _watch) = Bench::in_sync(&[]).await;
     let mut mirror = pod("static", 7);
     mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "hash" });
+    mirror["metadata"]["ownerReferences"] =
+        json!([{ "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n" }]);
     let mut nonsense = pod("nonsense", 7);
     nonsense["metadata"]["uid"] = json!("");
     bench.server.script().gets.extend([
@@ -119,6 +121,8 @@ async fn many_pods_cost_one_list() {
     let (mut bench, _watch) = Bench::in_sync(&["a"]).await;
     let mut mirror = pod("static", 7);
     mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "uid-7" });
+    mirror["metadata"]["ownerReferences"] =
+        json!([{ "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n" }]);
     bench.server.script().pods = vec![pod("1", 7), mirror, pod("3", 7)];
     bench.server.script().page = Some(2); // the last comes with another page
     let pods: Vec<_> = (0..11).map(|n| reference(&n.to_string(), &format!("uid-{n}"))).collect();

@@ -45,7 +45,7 @@ fn pod() -> Value {
             "labels": { "app": canary("label"), (canary("key")): "" },
             "annotations": { "note": canary("annotation"), "kubernetes.io/config.mirror": "m1" },
             "managedFields": [{ "manager": canary("manager") }],
-            "ownerReferences": [{ "apiVersion": "v1", "kind": "Job", "name": canary("owner"),
+            "ownerReferences": [{ "apiVersion": "v1", "kind": "Node", "name": canary("owner"),
                                   "uid": canary("owner-uid") }],
         },
         "spec": {

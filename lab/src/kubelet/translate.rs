@@ -7,7 +7,10 @@ use k8s_cri::v1::{
     LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption,
     PodSandboxConfig, PodSandboxMetadata,
 };
-use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, PodSpec};
+use k8s_openapi::{
+    api::core::v1::{Container, EnvVar, Pod, PodSpec},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
 use sha2::{Digest as _, Sha256};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -107,6 +110,15 @@ pub fn mirror(pod: &Pod) -> Pod {
     let mut mirror = pod.clone();
     let hash = mirror.metadata.uid.take().unwrap_or_default();
     mirror.metadata.annotations.get_or_insert_default().insert(CONFIG_MIRROR.into(), hash);
+    let node = mirror.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+    mirror.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: "v1".into(),
+        kind: "Node".into(),
+        uid: node.clone(),
+        name: node,
+        controller: Some(true),
+        block_owner_deletion: None,
+    }]);
     mirror
 }
 
