@@ -151,6 +151,10 @@ impl Engine {
             Input::Cri(event) => {
                 if let CriEvent::ContainerCgroup { container, cgroup } = &event {
                     self.identity.linked(container.clone(), *cgroup);
+                    // Its stop signal, if it has one of its own, could not be said without it.
+                    if self.identity.cgroup(container).is_some() && self.asked.remove(container) {
+                        self.to_ask.insert(container.clone());
+                    }
                     self.heard.extend(self.runtime.pod_of(container).cloned());
                 }
                 let connects = matches!(event, CriEvent::Connected { .. });

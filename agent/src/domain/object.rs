@@ -106,7 +106,7 @@ impl Objects {
                 let after = self.last_in_sync;
                 for (uid, object) in &mut self.pods {
                     let is_listed = listed.contains(uid.as_str());
-                    if !is_listed {
+                    if !is_listed && (object.gone.is_none() || object.back) {
                         self.ends += 1;
                         self.changed.push(uid.clone());
                     }

@@ -244,6 +244,23 @@ fn a_container_without_a_known_cgroup_is_looked_for_and_joined() {
     assert_eq!(world.ended[0].containers[0].verdict, Verdict::Graceful);
 }
 
+/// One that is only found that way has its stop signal let through as well.
+#[test]
+fn a_container_that_was_looked_for_has_its_uncommon_stop_signal_let_through() {
+    let mut world = World::in_sync();
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.cri(CriEvent::StopSignal { container: ids(1).2, signal: 37 });
+    world.ticks(5);
+    let learned = |world: &World| {
+        let is = |o: &&Observation| matches!(o, Observation::StopSignalLearned { signal: 37, .. });
+        world.other.iter().filter(is).count()
+    };
+    assert_eq!(learned(&world), 0, "for which cgroup?");
+    world.cri(CriEvent::ContainerCgroup { container: ids(1).2, cgroup: Cgroups::of(1).own });
+    world.ticks(5);
+    assert_eq!(learned(&world), 1);
+}
+
 /// A preemptive restart of the runtime during the termination is named.
 #[test]
 fn a_runtime_that_went_away_is_a_finding() {
