@@ -52,9 +52,12 @@ impl Coroner {
         self.now
     }
 
-    /// Gives it an input as if it had just come, a millisecond after the last one.
+    /// Gives it an input that was made of bytes, as if it had just come, a millisecond after the
+    /// last one. It must be one that can be recorded.
     pub fn feed(&mut self, input: Input) -> Vec<Observation> {
-        self.take(Received { at: self.now + Duration::from_millis(1), input })
+        let received = Received { at: self.now + Duration::from_millis(1), input };
+        recordable(&received);
+        self.take(received)
     }
 
     /// Lets so many seconds pass.
@@ -66,7 +69,6 @@ impl Coroner {
 
     /// Gives it an input, and checks what it says.
     pub fn take(&mut self, received: Received) -> Vec<Observation> {
-        recordable(&received);
         self.now = received.at;
         let said = self.engine.step(received);
         said.iter().for_each(|one| self.check(one));
