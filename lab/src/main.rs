@@ -37,6 +37,13 @@ enum Command {
     /// Measure
     #[command(subcommand)]
     Bench(Bench),
+    /// Have the engine take inputs of one kind: what valgrind looks at
+    #[command(name = bench::instructions::engine::COMMAND, hide = true)]
+    Steps {
+        /// Of this kind
+        #[arg(value_parser = kind)]
+        kind: bench::engine::load::Kind,
+    },
     /// Use up a CPU until killed: the load of a benchmark
     #[command(name = bench::load::COMMAND, hide = true)]
     Spin,
@@ -53,6 +60,11 @@ enum Command {
     /// Make events to order: the load of a benchmark
     #[command(name = bench::kernel::actor::COMMAND, hide = true)]
     Events,
+}
+
+fn kind(name: &str) -> Result<bench::engine::load::Kind, String> {
+    let mut all = bench::engine::load::Kind::ALL.into_iter();
+    all.find(|kind| kind.name() == name).ok_or_else(|| "there is no such kind".to_owned())
 }
 
 #[derive(Subcommand)]
@@ -72,6 +84,20 @@ enum Bench {
     /// How many inputs a second does the engine take on one core, and does its memory grow with
     /// what it has seen? Exits with 1 if a goal is missed
     Engine(EngineArgs),
+    /// What does it cost in instructions, beside the counts that are kept in the repository? Exits
+    /// with 1 if it costs more
+    Instructions(InstructionsArgs),
+}
+
+#[derive(Args)]
+struct InstructionsArgs {
+    /// Keep the counts as they are now: write them to lab/src/bench/instructions/kept.json
+    #[arg(long)]
+    keep: bool,
+    #[command(flatten)]
+    outcome: Outcome,
+    #[command(flatten)]
+    files: Files,
 }
 
 #[derive(Args)]
@@ -264,6 +290,10 @@ fn main() -> ExitCode {
         Command::Relist { endpoint } => relist(&endpoint),
         Command::Bench(Bench::Kernel(args)) => kernel(args),
         Command::Bench(Bench::Engine(args)) => engine(&args),
+        Command::Bench(Bench::Instructions(args)) => instructions(args),
+        Command::Steps { kind } => {
+            exit_code(bench::instructions::engine::steps(kind).map(|()| true))
+        }
         Command::Spin => bench::load::spin(),
         Command::Events => events(),
         Command::StormLoad => bench::storm::load::serve(),
@@ -370,6 +400,24 @@ fn this_program() -> Result<PathBuf, ExitCode> {
     env::current_exe().map_err(|error| {
         eprintln!("cannot tell where this program is: {error}");
         ExitCode::FAILURE
+    })
+}
+
+fn instructions(args: InstructionsArgs) -> ExitCode {
+    let program = match this_program() {
+        Ok(program) => program,
+        Err(code) => return code,
+    };
+    let options = bench::instructions::Options {
+        keep: args.keep,
+        json: args.outcome.json,
+        agent: args.files.agent(),
+        object: beside("../bpf/coroner-bpf.o"),
+        work: args.files.work,
+        program,
+    };
+    as_root(async {
+        bench::instructions::run(&options).await.map(|met| met || args.outcome.no_fail)
     })
 }
 

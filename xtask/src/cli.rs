@@ -159,6 +159,8 @@ pub(crate) enum Subject {
     Kernel,
     /// How many inputs a second does the pure core take, and does its memory grow? docs/performance.md; three minutes
     Engine,
+    /// What does it cost in instructions, beside the counts that are kept? docs/performance.md; two minutes
+    Instructions,
 }
 
 impl Subject {
@@ -170,6 +172,7 @@ impl Subject {
             Self::Node => "node",
             Self::Kernel => "kernel",
             Self::Engine => "engine",
+            Self::Instructions => "instructions",
         }
     }
 
@@ -178,6 +181,7 @@ impl Subject {
         match self {
             Self::Accuracy | Self::Node | Self::Kernel | Self::Engine => &[],
             Self::Storm => setup::STORM,
+            Self::Instructions => setup::INSTRUCTIONS,
         }
     }
 }

@@ -5,6 +5,7 @@ pub mod accuracy;
 pub mod engine;
 mod figure;
 pub mod heap;
+pub mod instructions;
 pub mod kernel;
 pub mod load;
 pub mod node;

@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, bail};
 
 pub(crate) use self::{
     apt::Apt,
-    needs::{BUILD, DEPLOY, FUZZ, LAB, LINT, Need, Plan, STORM, VERSIONS, VM},
+    needs::{BUILD, DEPLOY, FUZZ, INSTRUCTIONS, LAB, LINT, Need, Plan, STORM, VERSIONS, VM},
     python::python,
     releases::{KUBECTL, PROMETHEUS, PROMTOOL},
 };

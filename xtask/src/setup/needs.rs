@@ -32,6 +32,8 @@ pub(crate) enum Need {
     Qemu,
     /// The user space of that machine.
     Busybox,
+    /// What counts the engine's instructions.
+    Valgrind,
     /// Grafana's own schemas, of which dashboards must be.
     GrafanaSchemas,
     /// What builds the fuzz targets.
@@ -69,6 +71,8 @@ pub(crate) const VM: &[Need] = &[Need::Qemu, Need::Busybox];
 pub(crate) const FUZZ: &[Need] = &[Need::CargoFuzz];
 /// To measure what a storm of events costs, beyond the lab.
 pub(crate) const STORM: &[Need] = &[Need::Bpftrace, Need::LibbpfTools];
+/// To count instructions, beyond the lab.
+pub(crate) const INSTRUCTIONS: &[Need] = &[Need::Valgrind];
 /// To lint.
 pub(crate) const LINT: &[Need] = &[Need::Rustfmt, Need::Clippy, Need::BpfClippy];
 
@@ -91,6 +95,7 @@ impl Need {
             Self::Runc => own("runc"),
             Self::Qemu => own("qemu-system-x86_64"),
             Self::Busybox => own("busybox"),
+            Self::Valgrind => own("valgrind"),
             Self::GrafanaSchemas => python::present(workspace),
             Self::CargoFuzz => toolchain::cargo_fuzz(workspace).is_some(),
             Self::Rustfmt => host::find_program("cargo-fmt").is_some(),
@@ -112,6 +117,7 @@ impl Need {
             Self::Runc => "runc".to_owned(),
             Self::Qemu => "QEMU".to_owned(),
             Self::Busybox => "busybox, static".to_owned(),
+            Self::Valgrind => "valgrind".to_owned(),
             Self::GrafanaSchemas => "grafana-foundation-sdk".to_owned(),
             Self::CargoFuzz => format!("cargo-fuzz {CARGO_FUZZ}"),
             Self::Rustfmt => "rustfmt".to_owned(),
@@ -135,6 +141,7 @@ impl Need {
             Self::Busybox => &[&["busybox-static"]],
             Self::Bpftrace => &[&["bpftrace"]],
             Self::LibbpfTools => &[&["libbpf-tools"]],
+            Self::Valgrind => &[&["valgrind"]],
             Self::Release(_)
             | Self::BpfLinker
             | Self::GrafanaSchemas
@@ -164,6 +171,7 @@ impl Need {
             Self::LibbpfTools => {
                 &[("usr/sbin/sigsnoop", "sigsnoop"), ("usr/sbin/exitsnoop", "exitsnoop")]
             }
+            Self::Valgrind => &[("usr/bin/valgrind", "valgrind")],
             Self::Release(_)
             | Self::BpfLinker
             | Self::GrafanaSchemas
@@ -194,6 +202,7 @@ impl Need {
                 "the package libbpf-tools, or libbpf-tools of \
                  https://github.com/iovisor/bcc: the programs sigsnoop and exitsnoop on PATH"
             }
+            Self::Valgrind => "the package valgrind",
             Self::GrafanaSchemas => {
                 "python3 -m venv target/tools/python && target/tools/python/bin/pip install \
                  --requirement dashboards/requirements.txt"

@@ -188,13 +188,14 @@ fn look(first: &Ours, agent: &Agent, last: &Ours) -> anyhow::Result<BTreeMap<Str
 }
 
 /// The agent's process. Dropped, it is killed.
-struct Agent {
+pub(super) struct Agent {
     child: Child,
     http: Http,
 }
 
 impl Agent {
-    async fn start(binary: &Path, root: &Path, log: &Path) -> anyhow::Result<Self> {
+    /// Starts one without a runtime and an apiserver, whose programs are attached and proven.
+    pub(super) async fn start(binary: &Path, root: &Path, log: &Path) -> anyhow::Result<Self> {
         let address = free_address()?;
         let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         let mut command = Command::new(binary);
@@ -231,7 +232,7 @@ impl Agent {
         }
     }
 
-    fn pid(&self) -> anyhow::Result<u32> {
+    pub(super) fn pid(&self) -> anyhow::Result<u32> {
         self.child.id().context("the agent has died")
     }
 
@@ -252,7 +253,7 @@ impl Agent {
 }
 
 /// Where cgroup2 is mounted.
-fn cgroup2() -> anyhow::Result<PathBuf> {
+pub(super) fn cgroup2() -> anyhow::Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").context("/proc/self/mounts")?;
     let point = mounts.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(1);

@@ -1,0 +1,68 @@
+//! The kernel programs as the compiler made them.
+
+use anyhow::Context as _;
+use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SymbolKind};
+use std::{collections::BTreeMap, fs, path::Path};
+
+/// Bytes of a BPF instruction (`struct bpf_insn`).
+const INSTRUCTION: u64 = 8;
+/// The section of raw tracepoint programs.
+const PROGRAMS: &str = "raw_tp";
+
+/// What an object holds.
+#[derive(Debug)]
+pub(super) struct Object {
+    /// Instructions of each program.
+    pub(super) instructions: BTreeMap<String, u64>,
+    /// Who made it, as its debugging information says.
+    pub(super) compiler: String,
+}
+
+/// Reads an object.
+///
+/// # Errors
+/// It cannot be read, or holds no programs.
+pub(super) fn read(file: &Path) -> anyhow::Result<Object> {
+    let bytes = fs::read(file)
+        .with_context(|| format!("cannot read {}: `cargo xtask build` makes it", file.display()))?;
+    parse(&bytes).with_context(|| file.display().to_string())
+}
+
+fn parse(bytes: &[u8]) -> anyhow::Result<Object> {
+    let elf = object::File::parse(bytes)?;
+    let section = elf.section_by_name(PROGRAMS).context("it holds no programs")?.index();
+    let instructions = elf
+        .symbols()
+        .filter(|symbol| symbol.section_index() == Some(section))
+        .filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0)
+        .filter_map(|symbol| Some((symbol.name().ok()?.to_owned(), symbol.size() / INSTRUCTION)))
+        .collect();
+    let strings = elf.section_by_name(".debug_str").and_then(|section| section.data().ok());
+    let compiler = strings.and_then(producer).unwrap_or("an unknown compiler").to_owned();
+    Ok(Object { instructions, compiler })
+}
+
+/// The compiler's name among the strings of the debugging information.
+fn producer(strings: &[u8]) -> Option<&str> {
+    strings
+        .split(|byte| *byte == 0)
+        .filter_map(|text| std::str::from_utf8(text).ok())
+        .find(|text| text.contains("rustc version"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_compiler_is_among_the_strings() {
+        let strings = b"core\0clang LLVM (rustc version 1.95.0)\0u8\0";
+        assert_eq!(producer(strings), Some("clang LLVM (rustc version 1.95.0)"));
+        assert_eq!(producer(b"\0core\0"), None);
+    }
+
+    #[test]
+    fn what_is_no_object_is_an_error() {
+        assert!(parse(b"#!/bin/sh\n").is_err());
+    }
+}
