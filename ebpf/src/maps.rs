@@ -11,9 +11,12 @@ pub const DECIDING: &str = "DECIDING";
 pub const DETAIL: &str = "DETAIL";
 /// Size of each ring unless the agent says otherwise.
 pub const RING_BYTES: u32 = 1 << 20;
-/// The reader is woken at most once in this time, ns; whoever is woken comes again after twice as
-/// long, for what was written meanwhile.
+/// What ends something wakes the reader, but not again within this time, ns: whoever is woken comes
+/// again after twice as long, for what was written meanwhile.
 pub const WAKE_PAUSE: u64 = 1_000_000;
+/// A signal from outside wakes the reader if nothing has within this time, ns: there may be any
+/// number of them, and the rings are read every 100 ms in any case.
+pub const SIGNAL_WAKE_PAUSE: u64 = 10_000_000;
 /// Per-CPU array of counters: see the `LOST_*` indices.
 pub const LOST: &str = "LOST";
 /// Array of one [`Told`](crate::Told): a section of the object, which the programs read without asking

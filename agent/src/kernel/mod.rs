@@ -46,7 +46,8 @@ use tokio::{
     time::MissedTickBehavior,
 };
 
-/// Records that wake nobody lie in the rings for no longer than this.
+/// Records that wake nobody lie in the rings for no longer than this, and losses are told as often: a
+/// system call for each counter.
 const DRAIN: Duration = Duration::from_millis(100);
 /// Records that were held back for the sake of order are looked for again after this, and so is what
 /// came while the programs were not to wake again.
@@ -294,6 +295,7 @@ impl Kernel {
         let (mut commanded, mut woken) = (true, false);
         while open {
             let again = woken || self.rings.is_holding();
+            let mut ticked = false;
             woken = false;
             tokio::select! {
                 () = to.closed() => break,
@@ -302,7 +304,7 @@ impl Kernel {
                     woken = true;
                 }
                 ready = detail.readable() => ready?.clear_ready(),
-                _ = timer.tick() => {}
+                _ = timer.tick() => ticked = true,
                 () = tokio::time::sleep(SETTLE), if again => {}
                 command = commands.recv(), if commanded => match command {
                     Some(command) => {
@@ -315,7 +317,8 @@ impl Kernel {
             self.watching.flush_diagnostics();
             let events = self.rings.drain(&self.counters);
             open = open && self.send(events, &to).await;
-            for loss in self.rings.losses(&self.counters) {
+            let losses = if ticked { self.rings.losses(&self.counters) } else { Vec::new() };
+            for loss in losses {
                 let lost = Received { at: clock::boot_now(), input: Input::Lost(loss) };
                 open = open && to.send(lost).await.is_ok();
             }

@@ -7,7 +7,7 @@ use aya_ebpf::{
     maps::{PerCpuArray, RingBuf},
 };
 use coroner_ebpf::{
-    maps::{LOST_COUNT, LOST_DECIDING, LOST_DETAIL, RING_BYTES, WAKE_PAUSE},
+    maps::{LOST_COUNT, LOST_DECIDING, LOST_DETAIL, RING_BYTES, SIGNAL_WAKE_PAUSE, WAKE_PAUSE},
     record::Header,
 };
 
@@ -35,6 +35,9 @@ pub(super) enum To {
     /// [`WAKE_PAUSE`]: it comes again by itself after that. By force: the kernel's own rule wakes only
     /// a reader that has caught up, and records before this one may lie unread on purpose.
     DecidingNow,
+    /// It may end something, and any number of them may come: the same with a longer pause,
+    /// [`SIGNAL_WAKE_PAUSE`].
+    DecidingSoon,
     /// Deciding ring; the reader comes by.
     Deciding,
     /// Detail ring; the reader comes by.
@@ -56,13 +59,17 @@ pub(super) fn header(kind: u32, time: u64, cgroup: u64) -> Header {
 #[inline(always)]
 pub(super) fn emit<T: 'static>(to: To, fill: impl FnOnce() -> T) {
     let (ring, lost) = match to {
-        To::DecidingNow | To::Deciding => (&DECIDING, LOST_DECIDING),
+        To::DecidingNow | To::DecidingSoon | To::Deciding => (&DECIDING, LOST_DECIDING),
         To::Detail => (&DETAIL, LOST_DETAIL),
     };
     match ring.reserve::<T>(0) {
         Some(mut record) => {
             record.write(fill());
-            let wakes = (to == To::DecidingNow && is_time_to_wake()) || is_filling(ring);
+            let wakes = match to {
+                To::DecidingNow => is_time_to_wake(WAKE_PAUSE),
+                To::DecidingSoon => is_time_to_wake(SIGNAL_WAKE_PAUSE),
+                To::Deciding | To::Detail => false,
+            } || is_filling(ring);
             let wake = if wakes { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
             record.submit(u64::from(wake));
         }
@@ -72,11 +79,11 @@ pub(super) fn emit<T: 'static>(to: To, fill: impl FnOnce() -> T) {
 
 /// A wake-up is an interrupt that this CPU sends itself, a few microseconds each.
 #[inline(always)]
-fn is_time_to_wake() -> bool {
+fn is_time_to_wake(pause: u64) -> bool {
     let now = now();
     // SAFETY: one aligned word of .bss, which any CPU may write at any time.
     let woken = unsafe { core::ptr::read_volatile(&raw const WOKEN) };
-    let wakes = now.wrapping_sub(woken) > WAKE_PAUSE;
+    let wakes = now.wrapping_sub(woken) > pause;
     if wakes {
         // SAFETY: as above.
         unsafe { core::ptr::write_volatile(&raw mut WOKEN, now) };

@@ -58,7 +58,7 @@ fn generated(ctx: RawTracePointContext, cgroup: u64) {
         To::Detail
     } else if signal == SIGKILL || signal == SIGTERM || owner.stopped_by(signal) {
         owner.set_dying();
-        To::DecidingNow
+        To::DecidingSoon
     } else {
         if !owner.spend(time) {
             return;
