@@ -24,6 +24,7 @@ use crate::{
     http::{self, Shared, lock},
     kernel, kube,
     leaks::Standing,
+    memory,
     metrics::{Metrics, SourceCounters},
     patience::Patience,
     procfs::{self, Sight},
@@ -46,7 +47,7 @@ use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, oneshot},
-    time::{MissedTickBehavior, interval, timeout},
+    time::{Instant, MissedTickBehavior, interval, interval_at, timeout},
 };
 use tracing::{debug, info, warn};
 
@@ -62,6 +63,9 @@ const REQUESTS: usize = 1024;
 const LEAK_LINES: usize = 50;
 /// The engine's ticks.
 const TICK: Duration = Duration::from_secs(1);
+/// So long after it began to turn, the event loop has come to know all that there is; and as often
+/// it gives back what the last deaths took. That is a fraction of a millisecond.
+const REST: Duration = Duration::from_secs(15);
 /// What the adapters get to detach and end after a SIGTERM.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -70,6 +74,7 @@ const STATE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs until SIGTERM or SIGINT. An error is what ended it, with what to do.
 pub fn run(config: Config) -> anyhow::Result<()> {
+    memory::be_frugal();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -325,6 +330,8 @@ impl EventLoop {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut batch = Vec::with_capacity(BATCH);
+        let (mut rests, mut starting) = (interval_at(Instant::now() + REST, REST), true);
+        rests.set_missed_tick_behavior(MissedTickBehavior::Skip);
         tokio::pin!(stop);
         let result = loop {
             tokio::select! {
@@ -332,6 +339,10 @@ impl EventLoop {
                 () = &mut stop => break Ok(()),
                 error = adapters.failure() => break Err(error),
                 _ = ticks.tick() => self.tick(),
+                _ = rests.tick() => match std::mem::take(&mut starting) {
+                    true => memory::forget_the_start(),
+                    false => memory::give_back(),
+                },
                 _ = inputs.recv_many(&mut batch, BATCH) => {
                     for received in batch.drain(..) {
                         self.take(received);

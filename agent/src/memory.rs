@@ -1,4 +1,26 @@
-//! What was needed for a moment, given back.
+//! Little memory, for a long time: how the allocator keeps it, and what was needed for a moment,
+//! given back.
+
+/// Sets the allocator up for a process that lives long, on one thread but for calls that may hang.
+/// Has to come before the other threads.
+///
+/// What glibc does by itself is made for speed: an arena for each thread, none of which ever gives
+/// back what lies below its last piece in use; and once a piece as large as a list of the runtime
+/// has come and gone, such pieces are taken from there too. That kept more free memory than was in
+/// use.
+pub(crate) fn be_frugal() {
+    #[cfg(target_env = "gnu")]
+    {
+        /// glibc's own initial value, which it raises unless somebody sets it.
+        const LARGE: libc::c_int = 128 << 10;
+        // SAFETY: mallopt(3) has no preconditions while there is one thread.
+        unsafe {
+            libc::mallopt(libc::M_ARENA_MAX, 1);
+            libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, LARGE);
+        }
+    }
+}
 
 /// What a passing need took (the kernel's BTF at the start, a list of thousands of sandboxes) would
 /// stay in the allocator's pools for the rest of a long life. Takes some milliseconds.
@@ -7,5 +29,82 @@ pub(crate) fn give_back() {
     // SAFETY: malloc_trim(3) is MT-safe and has no preconditions.
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+/// Lets go of the program's own pages too, those that nothing can have written to: the kernel maps
+/// 64 KiB around each that is touched, and most of them served the start (command line, BTF,
+/// kubeconfig). Those in use come back by themselves, from the page cache.
+pub(crate) fn forget_the_start() {
+    give_back();
+    // SAFETY: the callback takes what dl_iterate_phdr(3) gives it, and nothing else.
+    unsafe { libc::dl_iterate_phdr(Some(let_go), std::ptr::null_mut()) };
+}
+
+/// Of the first object, which is the program itself: its segments that are only read or executed.
+unsafe extern "C" fn let_go(
+    object: *mut libc::dl_phdr_info,
+    _: libc::size_t,
+    _: *mut libc::c_void,
+) -> libc::c_int {
+    // SAFETY: valid for the length of this call, dl_iterate_phdr(3).
+    let object = unsafe { &*object };
+    if !object.dlpi_phdr.is_null() {
+        // SAFETY: so many headers stand there, for as long as the object is loaded.
+        let headers =
+            unsafe { std::slice::from_raw_parts(object.dlpi_phdr, usize::from(object.dlpi_phnum)) };
+        let page = rustix::param::page_size();
+        for header in headers {
+            if header.p_type != libc::PT_LOAD || header.p_flags & libc::PF_W != 0 {
+                continue;
+            }
+            let Some((start, length)) = whole_pages(
+                object.dlpi_addr as usize,
+                header.p_vaddr as usize,
+                header.p_filesz as usize,
+                page,
+            ) else {
+                continue;
+            };
+            // SAFETY: a private mapping of a file that was never writable: what it shows after
+            // this is what it showed before. A refusal changes nothing.
+            unsafe {
+                libc::madvise(
+                    std::ptr::with_exposed_provenance_mut(start),
+                    length,
+                    libc::MADV_DONTNEED,
+                )
+            };
+        }
+    }
+    1 // what follows are libraries, which are small
+}
+
+/// The pages that lie wholly in a segment: their address and length in bytes.
+fn whole_pages(base: usize, address: usize, size: usize, page: usize) -> Option<(usize, usize)> {
+    let start = base.checked_add(address)?;
+    let end = start.checked_add(size)?;
+    let (start, end) = (start.checked_next_multiple_of(page)?, end - end % page);
+    (start < end).then(|| (start, end - start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_pages() {
+        assert_eq!(whole_pages(0x1000, 0x10, 0x3000, 0x1000), Some((0x2000, 0x2000)));
+        assert_eq!(whole_pages(0x1000, 0, 0x2000, 0x1000), Some((0x1000, 0x2000)));
+        assert_eq!(whole_pages(0x1000, 0x10, 0x1000, 0x1000), None);
+        assert_eq!(whole_pages(usize::MAX, 1, 1, 0x1000), None);
+    }
+
+    #[test]
+    fn what_is_let_go_of_comes_back() {
+        static TEXT: &str = "in a segment that is only read";
+        forget_the_start();
+        assert_eq!(TEXT.len(), 30);
+        assert_eq!(whole_pages(0, 0, 1, 4096), None, "and code runs");
     }
 }

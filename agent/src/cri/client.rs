@@ -142,16 +142,15 @@ impl Connection {
         }))
     }
 
-    /// ListPodSandbox: all, or this one. `each` is given them one by one; if the call fails, what
-    /// it was given before is not the list.
+    /// ListPodSandbox: all, or this one. `each` is given them one by one, as they came; if the call
+    /// fails, what it was given before is not the list.
     pub(super) async fn sandboxes(
         &mut self,
         only: Option<&SandboxId>,
-        mut each: impl FnMut(Result<RawSandbox, Nonsense>),
+        each: impl FnMut(Bytes),
     ) -> Result<(), Failure> {
         let filter =
             only.map(|id| PodSandboxFilter { id: id.as_str().to_owned(), ..Default::default() });
-        let each = |item| each(decode::<PodSandbox>(item).map(RawSandbox::from));
         let request = ListPodSandboxRequest { filter };
         let full = only.is_none();
         self.list(Call::LIST_SANDBOXES, Call::STREAM_SANDBOXES, full, request, each).await
@@ -161,13 +160,12 @@ impl Connection {
     pub(super) async fn containers(
         &mut self,
         only: Option<&SandboxId>,
-        mut each: impl FnMut(Result<RawContainer, Nonsense>),
+        each: impl FnMut(Bytes),
     ) -> Result<(), Failure> {
         let filter = only.map(|id| ContainerFilter {
             pod_sandbox_id: id.as_str().to_owned(),
             ..Default::default()
         });
-        let each = |item| each(decode::<Container>(item).map(RawContainer::from));
         let request = ListContainersRequest { filter };
         let full = only.is_none();
         self.list(Call::LIST_CONTAINERS, Call::STREAM_CONTAINERS, full, request, each).await
@@ -329,6 +327,16 @@ async fn counted<A>(
         counters.errors.fetch_add(1, Ordering::Relaxed);
     }
     Err(failure)
+}
+
+/// An item of [`Connection::sandboxes`].
+pub(super) fn sandbox(item: Bytes) -> Result<RawSandbox, Nonsense> {
+    decode::<PodSandbox>(item).map(RawSandbox::from)
+}
+
+/// An item of [`Connection::containers`].
+pub(super) fn container(item: Bytes) -> Result<RawContainer, Nonsense> {
+    decode::<Container>(item).map(RawContainer::from)
 }
 
 pub(super) fn decode<M: prost::Message + Default>(item: Bytes) -> Result<M, Nonsense> {

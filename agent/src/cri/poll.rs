@@ -1,11 +1,12 @@
 //! When to ask the runtime what, and what of the answers is news.
 
+mod seen;
 mod share;
 mod single;
 
 use super::{
     Options,
-    client::Connection,
+    client::{self, Connection},
     convert::{self, Nonsense},
     events,
     failure::{Failure, Trouble},
@@ -21,6 +22,7 @@ use crate::{
     memory,
 };
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use seen::Seen;
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     path::PathBuf,
@@ -36,6 +38,8 @@ use tracing::{debug, info, warn};
 
 /// From so many sandboxes on, full lists are made a third as often.
 const MANY_SANDBOXES: usize = 1_000;
+/// Of more containers than this it is not remembered what the last list said.
+const MANY_CONTAINERS: usize = 4 * MANY_SANDBOXES;
 /// So long after a full list of many the core has taken it in, and what both took is given back.
 const DIGESTION: Duration = Duration::from_secs(1);
 /// With more hurried sandboxes than this, one full list costs less than a filtered one for each.
@@ -102,6 +106,8 @@ pub(super) struct Poller {
     /// Those listed last, and their pods.
     sandboxes: HashMap<SandboxId, PodUid>,
     containers: HashMap<ContainerId, Known>,
+    /// What the lists held.
+    seen: (Seen<CriSandbox>, Seen<CriContainer>),
     /// Containers whose status is wanted; those that exited first.
     queue: VecDeque<ContainerId>,
     /// Sandboxes to be listed, one after the other, in this busy round.
@@ -135,6 +141,7 @@ impl Poller {
             wishes,
             sandboxes: HashMap::new(),
             containers: HashMap::new(),
+            seen: Default::default(),
             queue: VecDeque::new(),
             round: VecDeque::new(),
             listed: false,
@@ -317,12 +324,18 @@ impl Poller {
     ) -> Result<(), Stop> {
         let began = Instant::now();
         let asked = clock::boot_now();
-        let mut sandboxes = Vec::new();
-        let each = |raw: Result<_, _>| {
-            let sandbox = self.sensible("sandbox", raw.and_then(convert::sandbox));
-            sandboxes.extend(sandbox.map(|sandbox| self.sharing_sandbox(sandbox)));
+        let full = only.is_none();
+        let (mut sandboxes, mut seen) = (Vec::new(), std::mem::take(&mut self.seen.0));
+        seen.begin(full);
+        let each = |item| {
+            let read = seen.item(item, |item| {
+                convert::sandbox(client::sandbox(item)?).map(|one| self.sharing_sandbox(one))
+            });
+            sandboxes.extend(self.sensible("sandbox", read));
         };
         connection.sandboxes(only.as_ref(), each).await?;
+        seen.end(MANY_SANDBOXES);
+        self.seen.0 = seen;
         let at = clock::boot_now();
         match &only {
             // A filter may be taken as a prefix.
@@ -341,18 +354,22 @@ impl Poller {
         self.answer(at, CriEvent::Sandboxes { asked, only: only.clone(), sandboxes }).await?;
 
         let asked = clock::boot_now();
-        let mut containers = Vec::new();
-        let each = |raw: Result<_, _>| {
-            let container = self.sensible("container", raw.and_then(convert::container));
-            containers.extend(container.map(|container| self.sharing_container(container)));
+        let (mut containers, mut seen) = (Vec::new(), std::mem::take(&mut self.seen.1));
+        seen.begin(full);
+        let each = |item| {
+            let read = seen.item(item, |item| {
+                convert::container(client::container(item)?).map(|one| self.sharing_container(one))
+            });
+            containers.extend(self.sensible("container", read));
         };
         connection.containers(only.as_ref(), each).await?;
+        seen.end(MANY_CONTAINERS);
+        self.seen.1 = seen;
         let at = clock::boot_now();
         containers.retain(|container: &CriContainer| {
             only.as_ref().is_none_or(|only| container.sandbox == *only)
         });
         self.remember(only.as_ref(), &containers);
-        let full = only.is_none();
         self.answer(at, CriEvent::Containers { asked, only, containers }).await?;
 
         if full {

@@ -51,14 +51,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults: a kubelet of any known name, a survey every 30 s.
+    /// The defaults: a kubelet of any known name, a survey every minute.
     pub fn new(host_root: impl Into<PathBuf>, cgroup_root: impl Into<PathBuf>) -> Self {
         Self {
             host_root: host_root.into(),
             cgroup_root: cgroup_root.into(),
             kubelet: Host::KUBELETS.map(str::to_owned).to_vec(),
             socket: None,
-            every: Duration::from_secs(30),
+            every: Duration::from_secs(60),
             counters: Arc::default(),
         }
     }
