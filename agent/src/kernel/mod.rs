@@ -1,6 +1,7 @@
 //! The kernel adapter: facts of the host → layout → plan → load → ring. The only place that knows
 //! aya.
 
+mod again;
 pub mod btf;
 mod debug;
 pub mod decode;
@@ -26,6 +27,7 @@ use crate::{
     },
     privileges::{self, Lack, Privileges},
 };
+use again::Again;
 use load::Watching;
 use plan::Planned;
 use ring::Rings;
@@ -43,15 +45,12 @@ use std::{
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::mpsc,
-    time::MissedTickBehavior,
+    time::{Instant, MissedTickBehavior, sleep_until},
 };
 
 /// Records that wake nobody lie in the rings for no longer than this, and losses are told as often: a
 /// system call for each counter.
 const DRAIN: Duration = Duration::from_millis(100);
-/// Records that were held back for the sake of order are looked for again after this, and so is what
-/// came while the programs were not to wake again.
-const SETTLE: Duration = Duration::from_nanos(2 * coroner_ebpf::maps::WAKE_PAUSE);
 /// Events that are handed on at once.
 const BATCH: usize = 256;
 /// The smallest ring: a page, of the largest page size in use.
@@ -292,20 +291,15 @@ impl Kernel {
         timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let scanned = std::mem::take(&mut self.scanned);
         let mut open = self.send(scanned, &to).await;
-        let (mut commanded, mut woken) = (true, false);
+        let (mut commanded, mut again) = (true, Again::default());
         while open {
-            let again = woken || self.rings.is_holding();
             let mut ticked = false;
-            woken = false;
             tokio::select! {
                 () = to.closed() => break,
-                ready = deciding.readable() => {
-                    ready?.clear_ready();
-                    woken = true;
-                }
+                ready = deciding.readable() => ready?.clear_ready(),
                 ready = detail.readable() => ready?.clear_ready(),
                 _ = timer.tick() => ticked = true,
-                () = tokio::time::sleep(SETTLE), if again => {}
+                () = sleep_until(again.at().unwrap_or_else(Instant::now)), if again.at().is_some() => {}
                 command = commands.recv(), if commanded => match command {
                     Some(command) => {
                         let events = self.obey(&command);
@@ -316,6 +310,7 @@ impl Kernel {
             }
             self.watching.flush_diagnostics();
             let events = self.rings.drain(&self.counters);
+            again.drained(Instant::now(), self.rings.has_decided() || self.rings.is_holding());
             open = open && self.send(events, &to).await;
             let losses = if ticked { self.rings.losses(&self.counters) } else { Vec::new() };
             for loss in losses {

@@ -28,6 +28,7 @@ pub(super) struct Rings {
     /// Read, but younger than the moment at which reading began: the other ring may still hold
     /// something older.
     held: Vec<KernelEvent>,
+    decided: bool,
     seen_lost: [u64; maps::LOST_COUNT as usize],
     undecodable: u64,
     /// Insertions by the agent that the map refused.
@@ -47,6 +48,7 @@ impl Rings {
             detail,
             lost,
             held: Vec::new(),
+            decided: false,
             seen_lost: [0; maps::LOST_COUNT as usize],
             undecodable: 0,
             refused: 0,
@@ -58,6 +60,11 @@ impl Rings {
     pub(super) fn wakers(&self) -> io::Result<[OwnedFd; 2]> {
         let waker = |ring: &RingBuf<MapData>| ring.as_fd().try_clone_to_owned();
         Ok([waker(&self.deciding)?, waker(&self.detail)?])
+    }
+
+    /// The last drain found something in the deciding ring.
+    pub(super) fn has_decided(&self) -> bool {
+        self.decided
     }
 
     /// Something is held back: drain again soon.
@@ -95,7 +102,9 @@ impl Rings {
             }
             bytes
         };
-        counters.deciding_used.store(read(&mut self.deciding), Ordering::Relaxed);
+        let deciding = read(&mut self.deciding);
+        self.decided = deciding > 0;
+        counters.deciding_used.store(deciding, Ordering::Relaxed);
         counters.detail_used.store(read(&mut self.detail), Ordering::Relaxed);
         self.undecodable += wrong;
         for (counter, count) in counters.records.iter().zip(kinds) {
