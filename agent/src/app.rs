@@ -66,6 +66,11 @@ const TICK: Duration = Duration::from_secs(1);
 /// So long after it began to turn, the event loop has come to know all that there is; and as often
 /// it gives back what the last deaths took. That is a fraction of a millisecond.
 const REST: Duration = Duration::from_secs(15);
+/// The wall clock may run away by so much before its moments are told anew: NTP slews it by 0.5 ms
+/// a second at most.
+const CLOCK_STRAYS: Duration = Duration::from_millis(100);
+/// Nobody slews it by so much between two ticks.
+const CLOCK_WAS_SET: Duration = Duration::from_secs(1);
 /// What the adapters get to detach and end after a SIGTERM.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -359,7 +364,24 @@ impl EventLoop {
         result
     }
 
+    /// All moments are those of the boot clock; what the wall clock reads at one is found by the
+    /// anchor, which is of no use any more when somebody sets the clock.
+    fn read_clock(&mut self) {
+        let anchor = clock::anchor();
+        let strays = self.anchor.strays(&anchor);
+        if strays < CLOCK_STRAYS {
+            return;
+        }
+        if strays >= CLOCK_WAS_SET {
+            info!(by = ?strays, "the wall clock was set; moments are told by the new one");
+        }
+        lock(&self.shared.leaks).clock_was_set(&self.anchor, &anchor);
+        self.anchor = anchor;
+        self.take(Received { at: clock::boot_now(), input: Input::Clock(anchor) });
+    }
+
     fn tick(&mut self) {
+        self.read_clock();
         self.take(Received { at: clock::boot_now(), input: Input::Tick });
         let gauges = self.engine.gauges();
         self.shared.metrics.engine(&gauges);

@@ -139,6 +139,7 @@ impl Health {
         let at = received.at;
         match &received.input {
             Input::Kernel(_) | Input::Proc(_) | Input::Host(_) | Input::Recalled { .. } => {}
+            Input::Clock(_) => {}
             Input::Cri(CriEvent::Connected { runtime, .. }) => {
                 self.cri = Source::Up(runtime.clone())
             }

@@ -76,6 +76,16 @@ impl Standing {
         self.news = true;
     }
 
+    /// The wall clock was set: what was told by the old anchor is told by the new one.
+    pub fn clock_was_set(&mut self, old: &Anchor, new: &Anchor) {
+        for leak in self.leaks.values_mut() {
+            let leak = Arc::make_mut(leak);
+            leak.observed = new.wall(old.boot(leak.observed));
+            leak.confirmed = new.wall(old.boot(leak.confirmed));
+            self.news = true;
+        }
+    }
+
     /// How the judge is; true if its judgement is another than before.
     pub fn judge(&mut self, gauges: &LeakGauges) -> bool {
         let before = self.judge.judgement;
@@ -160,6 +170,19 @@ mod tests {
         assert_eq!(standing.recollections(&ANCHOR), all, "the same, whether told again or not");
         standing.gone(&recalled("b").key);
         assert_eq!(standing.recollections(&ANCHOR), ["a", "c"].map(recalled));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_moves_no_moment() {
+        let mut standing = Standing::new(THRESHOLD);
+        standing.put(told("a"));
+        standing.take_news();
+        let three_hours_on = Anchor { boot_ns: 100, wall_ns: 3 * 3_600_000_000_000 + 100 };
+        standing.clock_was_set(&ANCHOR, &three_hours_on);
+        assert!(standing.take_news(), "the list is to be shown anew");
+        let list = standing.list();
+        assert_eq!(list.leaks[0].observed, WallTime(3 * 3_600_000_000_000 + 7));
+        assert_eq!(standing.recollections(&three_hours_on), [recalled("a")]);
     }
 
     #[test]

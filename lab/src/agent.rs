@@ -71,6 +71,11 @@ pub struct Agent {
 impl Agent {
     /// Starts it and waits until /readyz says so. The error carries the end of its log.
     pub async fn start(options: &Options) -> anyhow::Result<Self> {
+        Self::start_with(options, &[]).await
+    }
+
+    /// The same with more flags, as they are.
+    pub async fn start_with(options: &Options, flags: &[String]) -> anyhow::Result<Self> {
         let address = options.listen.map_or_else(free_address, Ok)?;
         let log = File::create(&options.log)
             .with_context(|| format!("cannot write {}", options.log.display()))?;
@@ -104,6 +109,7 @@ impl Agent {
         if options.events {
             command.arg("--events");
         }
+        command.args(flags);
         command
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -164,6 +170,11 @@ impl Agent {
     /// Its process, as long as it was not waited for.
     pub fn pid(&self) -> Option<u32> {
         self.child.id()
+    }
+
+    /// SIGKILL, and waits for its end.
+    pub async fn kill(mut self) {
+        let _ = self.child.kill().await;
     }
 
     /// Its resident memory now and at its highest, bytes.

@@ -5,6 +5,7 @@
 pub mod agent;
 pub mod apiserver;
 pub mod bench;
+pub mod chaos;
 pub mod containerd;
 pub mod controlplane;
 pub mod daemonset;

@@ -116,6 +116,22 @@ pub(crate) enum Command {
         #[arg(long)]
         measure: bool,
     },
+    /// Break what the agent stands on while pods come and go, and judge what it says (docs/chaos.md)
+    Chaos {
+        #[command(flatten)]
+        install: Install,
+        /// --fault NAME, --rounds N, --for DURATION, --seed N, --list, --json
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "CHAOS ARGUMENTS")]
+        arguments: Vec<OsString>,
+    },
+    /// Random faults for hours with one agent: what it takes of the machine is flat, or this fails (docs/chaos.md)
+    Soak {
+        #[command(flatten)]
+        install: Install,
+        /// --for DURATION (2h), --seed N, --json
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "SOAK ARGUMENTS")]
+        arguments: Vec<OsString>,
+    },
     /// Run the tests of the kernel programs on foreign kernels, in QEMU
     Vm {
         #[command(flatten)]
@@ -267,6 +283,22 @@ mod tests {
         };
         assert!(install.no_install);
         assert_eq!(tour, ["--scenario", "x", "--json"]);
+    }
+
+    #[test]
+    fn the_flags_of_chaos_and_soak_pass_through() {
+        let line = ["xtask", "chaos", "--fault", "none", "--no-install", "--for", "10m"];
+        let Command::Chaos { arguments, .. } = Cli::try_parse_from(line).expect("parses").command
+        else {
+            panic!("not chaos");
+        };
+        assert_eq!(arguments, ["--fault", "none", "--no-install", "--for", "10m"]);
+        let line = ["xtask", "soak", "--for", "2h"];
+        let Command::Soak { arguments, .. } = Cli::try_parse_from(line).expect("parses").command
+        else {
+            panic!("not soak");
+        };
+        assert_eq!(arguments, ["--for", "2h"]);
     }
 
     #[test]

@@ -17,14 +17,14 @@ mod toolchain;
 mod vm;
 mod workspace;
 
-use std::process::ExitCode;
+use std::{ffi::OsString, process::ExitCode};
 
 use anyhow::Result;
 use clap::{Parser as _, ValueEnum as _};
 
 use crate::{
     build::Profile,
-    cli::{Cli, Command, Subject},
+    cli::{Cli, Command, Install, Subject},
     progress::note,
     workspace::Workspace,
 };
@@ -68,7 +68,13 @@ fn act(cli: Cli) -> Result<bool> {
             let (ours, tour) = cli::split_own_flags(tour);
             install.no_install |= ours.iter().any(|flag| flag == "--no-install");
             release |= ours.iter().any(|flag| flag == "--release");
-            match run::tour(&workspace, profile(release), install.no_install, &tour)? {}
+            match run::lab(&workspace, "tour", profile(release), install.no_install, &tour)? {}
+        }
+        Command::Chaos { install, arguments } => {
+            become_the_lab(&workspace, "chaos", install, arguments)
+        }
+        Command::Soak { install, arguments } => {
+            become_the_lab(&workspace, "soak", install, arguments)
         }
         Command::Test { install, layers, kernels } => {
             test::run(&workspace, &layers, &kernels.guests()?, install.no_install)
@@ -98,6 +104,18 @@ fn act(cli: Cli) -> Result<bool> {
             test::run(&workspace, &[cli::Layer::Vm], &kernels.guests()?, install.no_install)
         }
     }
+}
+
+/// What is judged is what is shipped: optimised binaries.
+fn become_the_lab(
+    workspace: &Workspace,
+    command: &str,
+    mut install: Install,
+    arguments: Vec<OsString>,
+) -> Result<bool> {
+    let (ours, arguments) = cli::split_own_flags(arguments);
+    install.no_install |= ours.iter().any(|flag| flag == "--no-install");
+    match run::lab(workspace, command, Profile::Release, install.no_install, &arguments)? {}
 }
 
 fn profile(release: bool) -> Profile {

@@ -1,4 +1,4 @@
-//! The tour: builds what is needed and hands over to the lab.
+//! The tour, chaos and the soak: builds what is needed and hands over to the lab.
 
 use std::{ffi::OsString, os::unix::process::CommandExt as _};
 
@@ -14,8 +14,9 @@ use crate::{
 ///
 /// # Errors
 /// When something is missing, does not build, or the lab cannot be started.
-pub(crate) fn tour(
+pub(crate) fn lab(
     workspace: &Workspace,
+    command: &str,
     profile: Profile,
     list_only: bool,
     arguments: &[OsString],
@@ -23,7 +24,7 @@ pub(crate) fn tour(
     setup::ensure(workspace, &[setup::BUILD, setup::LAB].concat(), list_only)?;
     let binaries = build::all(workspace, profile)?;
     let mut lab = root::command(workspace, &binaries.lab)?;
-    lab.arg("tour")
+    lab.arg(command)
         .arg("--agent")
         .arg(&binaries.agent)
         .arg("--workload")

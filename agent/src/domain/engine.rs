@@ -28,7 +28,7 @@ use super::{
 };
 use life::{Lives, Pod};
 use std::{
-    collections::{BTreeMap, BTreeSet, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet, VecDeque, hash_map::Entry},
     time::Duration,
 };
 
@@ -111,6 +111,8 @@ pub struct Engine {
     keepers: Keepers,
     leaks: Leaks,
     losses: BTreeMap<LossKind, u64>,
+    /// Cgroups that were removed before anybody was seen in them, the oldest first.
+    barren: VecDeque<CgroupId>,
     ticks: u64,
     /// What one event of the apiserver touched: kept for its memory.
     touched: Vec<PodUid>,
@@ -136,6 +138,7 @@ impl Engine {
             keepers: Keepers::default(),
             leaks: Leaks::new(settings.leak_threshold, settings.uses_api),
             losses: BTreeMap::new(),
+            barren: VecDeque::new(),
             ticks: 0,
             touched: Vec::new(),
         }
@@ -180,6 +183,11 @@ impl Engine {
             }
             Input::Recalled { leaks } => self.leaks.recall(leaks),
             Input::Lost(loss) => self.lost(received.at, &loss),
+            Input::Clock(anchor) => {
+                self.settings.anchor = anchor;
+                self.epoch += 1;
+                self.objects.set_anchor(anchor);
+            }
             Input::Tick => self.tick(received.at, &mut said),
         }
         if of_the_sources {
@@ -258,7 +266,14 @@ impl Engine {
         let KernelEvent { time, fact } = event;
         let cgroup = match &fact {
             KernelFact::CgroupCreated { cgroup, parent, name, .. } => {
+                let before = self.identity.container(*cgroup).cloned();
                 self.identity.created(*cgroup, *parent, name);
+                let now = self.identity.container(*cgroup);
+                if before.is_some() && now.is_some() && before.as_ref() != now {
+                    // What was seen in the cgroup that had this id says nothing of this one.
+                    self.processes.remove(cgroup);
+                    self.epoch += 1;
+                }
                 *cgroup
             }
             KernelFact::CgroupRemoved { cgroup }
@@ -314,7 +329,9 @@ impl Engine {
             Entry::Vacant(place) if room => place.insert(Processes::default()),
             Entry::Vacant(_) => return self.count_loss(LossKind::EngineFull, 1),
         };
+        let removed = matches!(fact, KernelFact::CgroupRemoved { .. });
         processes.learn(time, fact, |sender| identity.owner(sender) == owner);
+        let barren = removed && processes.saw_nobody();
         let container = identity.container(owner);
         let of_sandbox = |id: &ContainerId| {
             // A sandbox's own container bears its id.
@@ -331,6 +348,9 @@ impl Engine {
             let known = container.and_then(|id| self.runtime.container(id));
             let sandbox = known.map(|known| known.info.sandbox.clone());
             said.push(Observation::LookNow { sandbox });
+        }
+        if barren {
+            self.note_barren(owner);
         }
     }
 

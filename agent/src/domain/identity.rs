@@ -69,6 +69,13 @@ impl Identity {
         if owner != Some(id) {
             container = None;
         }
+        // The id was another container's, whose removal was not told or is not behind us yet.
+        if let Some(before) = self.cgroups.get(&id).and_then(|known| known.container.as_ref())
+            && container.as_ref().is_some_and(|now| now != before)
+            && self.containers.get(before) == Some(&id)
+        {
+            self.containers.remove(before);
+        }
         if let Some(container) = &container {
             self.containers.insert(container.clone(), id);
         }

@@ -15,7 +15,10 @@ pub use host::*;
 pub use kernel::*;
 pub use proc::*;
 
-use super::{leak::Recollection, time::BootTime};
+use super::{
+    leak::Recollection,
+    time::{Anchor, BootTime},
+};
 use serde::{Deserialize, Serialize};
 
 /// One input and the moment the agent received it.
@@ -49,6 +52,8 @@ pub enum Input {
     },
     /// Evidence that will never come.
     Lost(Loss),
+    /// The wall clock was set, or has run away by and by: from now on this maps it to the boot clock.
+    Clock(Anchor),
     /// Time passes.
     Tick,
 }

@@ -286,6 +286,11 @@ impl Objects {
         self.pods.is_empty()
     }
 
+    /// From now on the wall clock is read by this.
+    pub fn set_anchor(&mut self, anchor: Anchor) {
+        self.anchor = anchor;
+    }
+
     /// How many were refused for want of room, since the last call.
     pub fn take_refused(&mut self) -> u64 {
         std::mem::take(&mut self.refused)

@@ -76,9 +76,31 @@ impl Anchor {
         WallTime(self.wall_ns.saturating_add(at.signed_since(BootTime(self.boot_ns))))
     }
 
+    /// How far the wall clock of a later reading is from what this one makes of the boot clock: the
+    /// clock was set by so much meanwhile, or has run away.
+    pub fn strays(&self, later: &Anchor) -> Duration {
+        let expected = self.wall(BootTime(later.boot_ns));
+        Duration::from_nanos(later.wall_ns.abs_diff(expected.0))
+    }
+
     /// The moment of the boot clock at which the wall clock read `at`; 0 if before the boot.
     pub fn boot(&self, at: WallTime) -> BootTime {
         let ns = i128::from(self.boot_ns) + i128::from(at.0) - i128::from(self.wall_ns);
         BootTime(u64::try_from(ns.max(0)).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_set_strays_from_its_anchor() {
+        let anchor = Anchor { boot_ns: 1_000, wall_ns: 5_000 };
+        let hour = 3_600_000_000_000;
+        let later = |by: i64| Anchor { boot_ns: 3_000, wall_ns: 7_000 + by };
+        assert_eq!(anchor.strays(&later(0)), Duration::ZERO);
+        assert_eq!(anchor.strays(&later(2 * hour)), Duration::from_secs(7200));
+        assert_eq!(anchor.strays(&later(-2 * hour)), Duration::from_secs(7200));
     }
 }

@@ -176,8 +176,8 @@ impl Metrics {
             Input::Api(_) => "api",
             Input::Proc(_) => "proc",
             Input::Host(_) => "host",
-            Input::Recalled { .. } => return, // the agent's own
-            Input::Lost(_) => "lost",         // counted by the engine, which has losses of its own
+            Input::Recalled { .. } | Input::Clock(_) => return, // the agent's own
+            Input::Lost(_) => "lost", // counted by the engine, which has losses of its own
             Input::Tick => "tick",
         };
         self.families.inputs.with_label_values(&[source]).inc();

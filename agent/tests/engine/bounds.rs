@@ -64,6 +64,27 @@ fn unexplained_containers_are_given_up() {
     assert_eq!(lost, [(LossKind::NeverResolved, 100)]);
 }
 
+/// Cgroups that are made and removed by thousands, with names like containers' and nobody in them:
+/// nothing died, so nothing is lost, and few are remembered.
+#[test]
+fn cgroups_that_nobody_was_in_are_no_loss() {
+    let mut world = World::new();
+    world.cri(CriEvent::Connected { runtime: "test".into(), process: None });
+    for n in 1..=5_000 {
+        let (pod, _, id) = ids(n);
+        let name = format!("/kubepods/pod{pod}/{id}");
+        let cgroup = CgroupId(n);
+        world.kernel(KernelFact::CgroupCreated { cgroup, parent: None, name, scanned: false });
+        world.kernel(KernelFact::CgroupRemoved { cgroup });
+    }
+    let gauges = world.engine.gauges();
+    assert!(gauges.containers <= 256 && gauges.cgroups <= 256, "{gauges:?}");
+    world.ticks(120);
+    let gauges = world.engine.gauges();
+    assert_eq!((gauges.cgroups, gauges.containers), (0, 0));
+    assert!(gauges.losses.is_empty(), "{:?}", gauges.losses);
+}
+
 /// More containers than the engine follows: the rest is refused and counted, never a panic.
 #[test]
 fn too_many_containers_are_refused() {

@@ -8,7 +8,7 @@ use coroner::{
             ApiEvent, ApiPod, CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, Received,
         },
         observation::Verdict,
-        time::{Anchor, BootTime},
+        time::{Anchor, BootTime, WallTime},
     },
     replay::replay,
 };
@@ -16,7 +16,10 @@ use proptest::{
     prelude::*,
     test_runner::{RngAlgorithm, TestRng},
 };
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 /// What goes wrong.
 #[derive(Clone, Debug)]
@@ -31,6 +34,12 @@ enum Adversity {
     RuntimeAway { at: f64, millis: u64 },
     /// The watch breaks, and so long after goes on with a snapshot.
     WatchBroken { at: f64, millis: u64 },
+    /// This machine's wall clock is set at this share of the recording: what the runtime dates from
+    /// then on is so far off, and the agent hears of it up to a second later. The apiserver is on
+    /// another machine.
+    ClockSet { at: f64, millis: i64 },
+    /// Cgroups get the ids of others that are gone: as many as possible.
+    CgroupIdsReused,
 }
 
 fn adversity() -> impl Strategy<Value = Adversity> {
@@ -41,7 +50,11 @@ fn adversity() -> impl Strategy<Value = Adversity> {
         share.clone().prop_map(|at| Adversity::AgentStarts { at }),
         (share.clone(), 100_u64..60_000)
             .prop_map(|(at, millis)| Adversity::RuntimeAway { at, millis }),
-        (share, 100_u64..60_000).prop_map(|(at, millis)| Adversity::WatchBroken { at, millis }),
+        (share.clone(), 100_u64..60_000)
+            .prop_map(|(at, millis)| Adversity::WatchBroken { at, millis }),
+        (share, -20_000_000_i64..20_000_000)
+            .prop_map(|(at, millis)| Adversity::ClockSet { at, millis }),
+        Just(Adversity::CgroupIdsReused),
     ]
 }
 
@@ -54,6 +67,7 @@ fn at_share(inputs: &[Received], share: f64) -> BootTime {
 fn suffer(
     inputs: Vec<Received>,
     real: &[Received],
+    anchor: Anchor,
     adversity: &Adversity,
     rng: &mut TestRng,
 ) -> Vec<Received> {
@@ -110,9 +124,102 @@ fn suffer(
             out.push(snapshot(real, to));
             out
         }
+        Adversity::ClockSet { at, millis } => {
+            let (at, by) = (at_share(&inputs, at), millis * 1_000_000);
+            let mut out: Vec<Received> =
+                inputs.into_iter().map(|input| dated(input, anchor.wall(at), by)).collect();
+            let heard = at + Duration::from_millis(rng.next_u64() % 1000);
+            let set = Anchor { wall_ns: anchor.wall_ns + by, ..anchor };
+            out.push(Received { at: heard, input: Input::Clock(set) });
+            out
+        }
+        Adversity::CgroupIdsReused => reused(inputs),
     };
     out.sort_by_key(|i| i.at);
     out
+}
+
+/// What the runtime dates at or after `from` it dates so far off.
+fn dated(mut received: Received, from: WallTime, by: i64) -> Received {
+    let shift = |time: &mut WallTime| {
+        if *time >= from {
+            time.0 += by;
+        }
+    };
+    match &mut received.input {
+        Input::Cri(CriEvent::Sandboxes { sandboxes, .. }) => {
+            sandboxes.iter_mut().for_each(|sandbox| shift(&mut sandbox.created));
+        }
+        Input::Cri(CriEvent::Containers { containers, .. }) => {
+            containers.iter_mut().for_each(|container| shift(&mut container.created));
+        }
+        Input::Cri(CriEvent::ContainerExited(exit)) => {
+            exit.started.iter_mut().chain(&mut exit.finished).for_each(shift);
+        }
+        _ => {}
+    }
+    received
+}
+
+/// How long the id of a cgroup that is gone stays unused. Linux has 64 bits for them, of which the
+/// upper half counts up each time the lower one is used again: it never comes to this.
+const UNUSED: Duration = Duration::from_secs(10);
+
+/// The same with as few ids of cgroups as there can be.
+fn reused(inputs: Vec<Received>) -> Vec<Received> {
+    let (mut ids, mut free) = (BTreeMap::<u64, u64>::new(), VecDeque::<(BootTime, u64)>::new());
+    let mut next = 1;
+    let rewrite = |received: Received| {
+        let at = received.at;
+        let fact = match &received.input {
+            Input::Kernel(event) => Some(&event.fact),
+            _ => None,
+        };
+        if let Some(KernelFact::CgroupCreated { cgroup, .. }) = fact {
+            ids.entry(cgroup.0).or_insert_with(|| match free.front().copied() {
+                Some((since, id)) if since + UNUSED < at => {
+                    free.pop_front();
+                    id
+                }
+                _ => {
+                    next += 1;
+                    next
+                }
+            });
+        }
+        let removed = match fact {
+            Some(KernelFact::CgroupRemoved { cgroup }) => Some(cgroup.0),
+            _ => None,
+        };
+        let mut value = serde_json::to_value(&received).expect("an input can be written");
+        rename(&mut value, &mut |id| {
+            *ids.entry(id).or_insert_with(|| {
+                next += 1;
+                next
+            })
+        });
+        if let Some(id) = removed.and_then(|cgroup| ids.get(&cgroup)) {
+            free.push_back((at, *id));
+        }
+        serde_json::from_value(value).expect("and read again")
+    };
+    inputs.into_iter().map(rewrite).collect()
+}
+
+/// Renames each cgroup in an input's JSON: `parent` is one where it is a number.
+fn rename(value: &mut serde_json::Value, to: &mut impl FnMut(u64) -> u64) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            for (key, value) in fields {
+                match value.as_u64().filter(|_| key == "cgroup" || key == "parent") {
+                    Some(id) => *value = to(id).into(),
+                    None => rename(value, to),
+                }
+            }
+        }
+        serde_json::Value::Array(all) => all.iter_mut().for_each(|value| rename(value, to)),
+        _ => {}
+    }
 }
 
 /// The ring that the record would have gone to; `None`: it is no record, or the scan tells it.
@@ -227,7 +334,7 @@ proptest! {
         let inputs = adversities
             .iter()
             .fold(recording.inputs.clone(), |inputs, adversity| {
-                suffer(inputs, &recording.inputs, adversity, &mut rng)
+                suffer(inputs, &recording.inputs, recording.anchor, adversity, &mut rng)
             });
         let said = run(recording.anchor, inputs);
         let mut seen = std::collections::BTreeSet::new();

@@ -129,20 +129,7 @@ impl Apiserver {
     /// # Errors
     /// The file cannot be written.
     pub fn write_kubeconfig(&self, path: &Path) -> Result<()> {
-        let config = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{ "name": "lab", "cluster": { "server": self.url() } }],
-            "users": [{ "name": "lab", "user": {} }],
-            "contexts": [{
-                "name": "lab",
-                "context": { "cluster": "lab", "user": "lab", "namespace": "default" },
-            }],
-            "current-context": "lab",
-        });
-        // JSON is YAML.
-        fs::write(path, serde_json::to_vec_pretty(&config)?)
-            .with_context(|| format!("cannot write {}", path.display()))
+        write_kubeconfig(&self.url(), path)
     }
 
     /// Its objects.
@@ -169,6 +156,27 @@ impl Apiserver {
     pub fn set_fault(&self, fault: Fault) {
         self.fault.send_replace(fault);
     }
+}
+
+/// Writes a kubeconfig for whoever answers at this URL.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_kubeconfig(url: &str, path: &Path) -> Result<()> {
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": "lab", "cluster": { "server": url } }],
+        "users": [{ "name": "lab", "user": {} }],
+        "contexts": [{
+            "name": "lab",
+            "context": { "cluster": "lab", "user": "lab", "namespace": "default" },
+        }],
+        "current-context": "lab",
+    });
+    // JSON is YAML.
+    fs::write(path, serde_json::to_vec_pretty(&config)?)
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 impl Drop for Apiserver {

@@ -8,6 +8,7 @@ use crate::domain::{
     ids::{CgroupId, ContainerId, PodUid, SandboxId},
     input::LossKind,
     observation::Observation,
+    process::Processes,
     time::BootTime,
 };
 use std::{collections::BTreeSet, time::Duration};
@@ -16,6 +17,9 @@ use std::{collections::BTreeSet, time::Duration};
 const UNRESOLVED: Duration = Duration::from_secs(60);
 /// A pod that the runtime has forgotten, and that is not accounted for, keeps its evidence so long.
 const STUCK: Duration = Duration::from_secs(24 * 3600);
+
+/// Cgroups in which nobody was ever seen, and of which the runtime may still tell.
+const MAX_BARREN: usize = 256;
 
 impl Engine {
     /// Its object is to go and is still there: a finalizer may hold it for as long as it likes.
@@ -117,12 +121,33 @@ impl Engine {
             .collect();
         for owner in given_up {
             // Only a container that could have been explained counts: the runtime was there.
-            if self.runtime.is_connected() && self.identity.container(owner).is_some() {
+            let explainable =
+                self.runtime.is_connected() && self.identity.container(owner).is_some();
+            // And only one that somebody was in.
+            if explainable && !self.processes.get(&owner).is_some_and(Processes::saw_nobody) {
                 self.count_loss(LossKind::NeverResolved, 1);
             }
             self.epoch += 1;
             self.processes.remove(&owner);
             self.identity.remove(owner);
+        }
+    }
+
+    /// A cgroup is removed in which nobody was ever seen. The runtime may still tell of a container
+    /// that came to nothing; of the cgroups of a program that makes and removes them by thousands it
+    /// will not.
+    pub(super) fn note_barren(&mut self, owner: CgroupId) {
+        self.barren.push_back(owner);
+        if self.barren.len() <= MAX_BARREN {
+            return;
+        }
+        let Some(oldest) = self.barren.pop_front() else { return };
+        let known = |id| self.runtime.container(id).is_some();
+        let explained = self.identity.container(oldest).is_some_and(known);
+        if !explained && self.processes.get(&oldest).is_some_and(Processes::saw_nobody) {
+            self.epoch += 1;
+            self.processes.remove(&oldest);
+            self.identity.remove(oldest);
         }
     }
 

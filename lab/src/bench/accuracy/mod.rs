@@ -9,7 +9,7 @@ mod interval;
 mod observer;
 mod report;
 mod rounds;
-mod way;
+pub(crate) mod way;
 mod witness;
 
 use super::{figure, load::Burners, print_objects};

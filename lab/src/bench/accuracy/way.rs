@@ -12,13 +12,13 @@ use k8s_openapi::{
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
 /// The container's name.
-pub(super) const CONTAINER: &str = "app";
+pub(crate) const CONTAINER: &str = "app";
 /// Where the container finds its page.
 const PAGE: &str = "/beat";
 
 /// A way to die.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// Deleted; the handler takes SIGTERM and leaves.
     Graceful,
     /// The benchmark itself sends SIGTERM, so that it knows when; the handler leaves.
@@ -47,7 +47,7 @@ pub(super) enum Way {
 
 /// What the benchmark does to make it die.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Act {
+pub(crate) enum Act {
     /// Deletes the pod.
     Delete {
         /// From the request to shortly before SIGTERM can come: then the heart beats fast.
@@ -69,7 +69,7 @@ const TWO_SECONDS_ON: Duration = Duration::from_millis(2_100);
 
 impl Way {
     /// All of them.
-    pub(super) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Graceful,
         Self::Signalled,
         Self::Default,
@@ -85,7 +85,7 @@ impl Way {
     ];
 
     /// Also the beginning of the pods' names.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Graceful => "graceful",
             Self::Signalled => "signalled",
@@ -103,7 +103,7 @@ impl Way {
     }
 
     /// What the agent must say of it.
-    pub(super) fn verdict(self) -> Verdict {
+    pub(crate) fn verdict(self) -> Verdict {
         match self {
             Self::Graceful | Self::Signalled => Verdict::Graceful,
             Self::Default => Verdict::TerminatedByDefault,
@@ -120,7 +120,7 @@ impl Way {
     }
 
     /// What is done to the running pod.
-    pub(super) fn act(self) -> Act {
+    pub(crate) fn act(self) -> Act {
         match self {
             Self::Graceful | Self::Default => {
                 Act::Delete { term_after: BEFORE_TERM, kill_after: None }
@@ -136,7 +136,7 @@ impl Way {
     }
 
     /// It needs a controller that limits memory.
-    pub(super) fn needs_memory_limit(self) -> bool {
+    pub(crate) fn needs_memory_limit(self) -> bool {
         self == Self::OomKilled
     }
 
@@ -154,7 +154,7 @@ impl Way {
 
     /// The pod, its heartbeat in the file `page`. With a grace of 1 s, which the kubelet's floor
     /// makes 2 s; a hook needs a whole second to have used up what counts.
-    pub(super) fn pod(self, name: &str, node: &str, page: &Path) -> Pod {
+    pub(crate) fn pod(self, name: &str, node: &str, page: &Path) -> Pod {
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let pre_stop = (self == Self::PreStop).then(|| LifecycleHandler {
             exec: Some(ExecAction {
@@ -209,7 +209,7 @@ impl Way {
 }
 
 /// `deaths` of the given ways, each as often as any other, in an order that the generator chooses.
-pub(super) fn shuffled(ways: &[Way], deaths: usize, random: &mut fastrand::Rng) -> Vec<Way> {
+pub(crate) fn shuffled(ways: &[Way], deaths: usize, random: &mut fastrand::Rng) -> Vec<Way> {
     let mut order: Vec<Way> = ways.iter().copied().cycle().take(deaths).collect();
     random.shuffle(&mut order);
     order

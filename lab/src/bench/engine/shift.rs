@@ -45,6 +45,7 @@ impl Shift {
             Input::Host(_)
             | Input::Proc(_)
             | Input::Recalled { .. }
+            | Input::Clock(_)
             | Input::Lost(_)
             | Input::Tick => {}
         }

@@ -1,0 +1,288 @@
+//! What is demanded after each round. Pure.
+
+use super::{
+    fault::Fault,
+    truth::End,
+    vitals::Vitals,
+    watched::{SETTLE, ToldDeath},
+};
+use coroner::domain::observation::Verdict;
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+/// How much more memory than before the agent may hold when all has settled, bytes: what the
+/// allocator keeps of a burst, and the history's share of long sentences.
+pub(super) const MEMORY_MARGIN: u64 = 4 << 20;
+/// How many more descriptors: connections that the one who asks keeps open.
+pub(super) const FD_MARGIN: u64 = 4;
+/// How long after the fault it may take to be ready: the longest pause before it tries the
+/// apiserver again is 5 s, which jitter at most doubles.
+pub(super) const READY_WITHIN: Duration = Duration::from_secs(15);
+/// Before an absence of the agent: what it had seen and not yet told is lost with it.
+const UNTOLD: Duration = Duration::from_secs(4);
+
+/// One pod that lived in the round.
+#[derive(Clone, Debug)]
+pub(super) struct Life {
+    pub(super) name: String,
+    pub(super) end: End,
+    /// When its main process was seen dead, ns of CLOCK_BOOTTIME; `None`: it never ran.
+    pub(super) died: Option<u64>,
+    /// What the agent said, by container id.
+    pub(super) told: BTreeMap<String, ToldDeath>,
+}
+
+/// Something that the agent told as left behind, and that nobody left there on purpose.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Stray {
+    /// Which, for a person.
+    pub(super) what: String,
+    /// What shows that it was there, and its pod was not.
+    pub(super) proof: Option<String>,
+}
+
+/// All that is known after a round.
+#[derive(Debug)]
+pub(super) struct Facts {
+    pub(super) lives: Vec<Life>,
+    pub(super) strays: Vec<Stray>,
+    /// When the agent was not there.
+    pub(super) absences: Vec<(u64, u64)>,
+    /// From the end of the fault to ready; `None`: not within [`READY_WITHIN`].
+    pub(super) ready: Option<Duration>,
+    /// At rest, when the agent had warmed up; `None`: this is what warms it up.
+    pub(super) before: Option<Vitals>,
+    /// At rest, after this round.
+    pub(super) after: Vitals,
+    /// What the agent counted as lost within the round.
+    pub(super) lost: u64,
+}
+
+/// What came of it.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) struct Judgement {
+    /// Pods that ran and died.
+    pub(super) deaths: usize,
+    /// Of them: told, with a verdict that is true.
+    pub(super) right: usize,
+    /// Told as `unknown`.
+    pub(super) unknown: usize,
+    /// Not told.
+    pub(super) missing: usize,
+    /// Told with a verdict that is not true.
+    pub(super) wrong: usize,
+    /// Told as left behind though it was not.
+    pub(super) false_leaks: usize,
+    /// Left behind in truth, by what the fault did to others.
+    pub(super) left_behind: Vec<String>,
+    /// Where it falls short, as sentences. Empty: all that is demanded holds.
+    pub(super) complaints: Vec<String>,
+}
+
+impl Judgement {
+    pub(super) fn is_good(&self) -> bool {
+        self.complaints.is_empty()
+    }
+}
+
+/// Judges a round in which this fault was done.
+pub(super) fn judge(fault: &Fault, facts: &Facts) -> Judgement {
+    let mut judgement = Judgement::default();
+    for life in &facts.lives {
+        judgement.life(fault, facts, life);
+    }
+    for stray in &facts.strays {
+        match &stray.proof {
+            Some(proof) => judgement.left_behind.push(format!("{}: {proof}", stray.what)),
+            None => {
+                judgement.false_leaks += 1;
+                judgement.complaints.push(format!("false leak: {}", stray.what));
+            }
+        }
+    }
+    if facts.ready.is_none() {
+        judgement.complaints.push(format!("not ready within {READY_WITHIN:?}"));
+    }
+    if let Some(before) = &facts.before {
+        judgement.vitals(before, &facts.after);
+    }
+    judgement
+}
+
+impl Judgement {
+    fn life(&mut self, fault: &Fault, facts: &Facts, life: &Life) {
+        let true_ones = life.end.verdicts();
+        let (mut wrong, mut unknown, mut right) = (false, false, false);
+        for told in life.told.values() {
+            for verdict in &told.verdicts {
+                if *verdict == Verdict::Unknown {
+                    unknown = true;
+                } else if true_ones.contains(verdict) {
+                    right = true;
+                } else {
+                    wrong = true;
+                    let wanted = Names(&true_ones);
+                    self.complaints.push(format!(
+                        "{}: told {verdict}, true is {wanted}: {}",
+                        life.name, told.sentence
+                    ));
+                }
+            }
+            let excused = fault.excuses.unknown || told.marked;
+            if told.verdicts.contains(&Verdict::Unknown) && !excused {
+                self.complaints.push(format!(
+                    "{}: told unknown, though nothing was lost: {}",
+                    life.name, told.sentence
+                ));
+            }
+        }
+        let Some(died) = life.died else { return };
+        self.deaths += 1;
+        self.wrong += usize::from(wrong);
+        self.unknown += usize::from(unknown && !wrong);
+        self.right += usize::from(right && !wrong && !unknown);
+        if !(wrong || unknown || right) {
+            self.missing += 1;
+            let untold = UNTOLD + SETTLE;
+            let absent = facts.absences.iter().any(|(from, to)| {
+                let nanos = u64::try_from(untold.as_nanos()).unwrap_or(u64::MAX);
+                (from.saturating_sub(nanos)..=*to).contains(&died)
+            });
+            if !absent && facts.lost == 0 {
+                self.complaints.push(format!("{}: died, and was never told of", life.name));
+            }
+        }
+    }
+
+    fn vitals(&mut self, before: &Vitals, after: &Vitals) {
+        if after.memory > before.memory + MEMORY_MARGIN {
+            self.complaints.push(format!(
+                "memory: {} at rest, {} before",
+                mib(after.memory),
+                mib(before.memory)
+            ));
+        }
+        if after.fds > before.fds + FD_MARGIN {
+            self.complaints.push(format!("{} descriptors, {} before", after.fds, before.fds));
+        }
+    }
+}
+
+/// Bytes for a person.
+pub(super) fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+struct Names<'a>(&'a [Verdict]);
+
+impl fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&names.join(" or "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        bench::accuracy::way::Way,
+        chaos::{fault::choose, truth::Kind},
+    };
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn life(way: Way, verdicts: &[Verdict], marked: bool) -> Life {
+        let death = ToldDeath {
+            verdicts: verdicts.iter().copied().collect(),
+            sentence: "why".into(),
+            marked,
+        };
+        let told = if verdicts.is_empty() { None } else { Some(("c".to_owned(), death)) };
+        Life {
+            name: "pod".into(),
+            end: End { kind: Kind::One(way), handled: Some(true), may_be_killed: false },
+            died: Some(100 * SECOND),
+            told: told.into_iter().collect(),
+        }
+    }
+
+    fn facts(lives: Vec<Life>) -> Facts {
+        Facts {
+            lives,
+            strays: Vec::new(),
+            absences: Vec::new(),
+            ready: Some(Duration::ZERO),
+            before: Some(Vitals::default()),
+            after: Vitals::default(),
+            lost: 0,
+        }
+    }
+
+    fn of(fault: &str, facts: &Facts) -> Judgement {
+        judge(choose(&[fault.to_owned()]).unwrap()[0], facts)
+    }
+
+    #[test]
+    fn a_true_verdict_is_right_and_another_is_wrong_even_if_amended() {
+        let right = of("none", &facts(vec![life(Way::Graceful, &[Verdict::Graceful], false)]));
+        assert_eq!((right.deaths, right.right, right.is_good()), (1, 1, true));
+        let both = [Verdict::Graceful, Verdict::Overran];
+        let wrong = of("agent-killed", &facts(vec![life(Way::Graceful, &both, true)]));
+        assert_eq!((wrong.wrong, wrong.right), (1, 0));
+        assert!(wrong.complaints[0].contains("told overran, true is graceful: why"), "{wrong:?}");
+    }
+
+    #[test]
+    fn unknown_must_be_explained() {
+        let unmarked = facts(vec![life(Way::Ignored, &[Verdict::Unknown], false)]);
+        assert!(!of("none", &unmarked).is_good());
+        assert!(of("watch-stalled", &unmarked).is_good());
+        let marked = of("none", &facts(vec![life(Way::Ignored, &[Verdict::Unknown], true)]));
+        assert_eq!((marked.unknown, marked.is_good()), (1, true));
+    }
+
+    #[test]
+    fn a_missing_death_must_be_counted_or_unseen() {
+        let mut lost = facts(vec![life(Way::Overran, &[], false)]);
+        assert!(!of("none", &lost).is_good());
+        assert!(!of("ring-shrunk", &lost).is_good(), "nothing was counted");
+        lost.lost = 1;
+        assert!(of("ring-shrunk", &lost).is_good());
+        lost.lost = 0;
+        lost.absences = vec![(101 * SECOND, 102 * SECOND)];
+        assert!(of("agent-killed", &lost).is_good(), "seen, and not yet told");
+        lost.absences = vec![(98 * SECOND, 99 * SECOND)];
+        assert!(!of("agent-killed", &lost).is_good(), "it was back");
+        lost.absences = vec![(201 * SECOND, 202 * SECOND)];
+        let absent = of("agent-killed", &lost);
+        assert_eq!((absent.missing, absent.is_good()), (1, false));
+        lost.lives[0].died = None;
+        assert!(of("none", &lost).is_good(), "it never ran");
+    }
+
+    #[test]
+    fn only_what_is_there_is_left_behind() {
+        let mut left = facts(Vec::new());
+        left.strays = vec![
+            Stray { what: "a sandbox".into(), proof: Some("its pod went 9 s ago".into()) },
+            Stray { what: "a netns".into(), proof: None },
+        ];
+        let judgement = of("runtime-killed", &left);
+        assert_eq!((judgement.false_leaks, judgement.left_behind.len()), (1, 1));
+        assert_eq!(judgement.complaints, ["false leak: a netns"]);
+    }
+
+    #[test]
+    fn memory_and_descriptors_come_back() {
+        let mut grown = facts(Vec::new());
+        grown.after.memory = MEMORY_MARGIN;
+        grown.after.fds = FD_MARGIN;
+        assert!(of("none", &grown).is_good());
+        grown.after.memory += 1;
+        grown.after.fds += 1;
+        grown.ready = None;
+        assert_eq!(of("none", &grown).complaints.len(), 3);
+        grown.before = None;
+        assert_eq!(of("none", &grown).complaints.len(), 1, "it warms up");
+    }
+}

@@ -1,0 +1,106 @@
+//! What is true of a pod's end, whatever the agent says: the way to die that it was made for, and
+//! what it left in the page that it shares with the judge. Pure.
+
+use crate::bench::accuracy::way::Way;
+use coroner::domain::observation::Verdict;
+
+/// What a pod is made for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// One way to die.
+    One(Way),
+    /// Hundreds of processes, of which the first leaves when it is told to: the others are killed
+    /// with it, all at once.
+    Crowd,
+}
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::One(way) => way.name(),
+            Self::Crowd => "crowd",
+        }
+    }
+}
+
+/// What is known of its end from the inside, and from the one who ended it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct End {
+    /// What it was made for.
+    pub(super) kind: Kind,
+    /// Its handler for the stop signal ran; `None`: it has none that tells.
+    pub(super) handled: Option<bool>,
+    /// The runtime was killed meanwhile: it may have killed what it found, without a word before.
+    pub(super) may_be_killed: bool,
+}
+
+impl End {
+    /// The verdicts that are true of it. `unknown` is none of them.
+    pub(super) fn verdicts(self) -> Vec<Verdict> {
+        let Kind::One(way) = self.kind else {
+            return match self.may_be_killed {
+                true => vec![Verdict::Graceful, Verdict::ForceKilled],
+                false => vec![Verdict::Graceful],
+            };
+        };
+        let mut all = vec![way.verdict()];
+        if way == Way::PreStop && self.may_be_killed {
+            // The hook ended with the runtime that ran it, and the grace was not used up.
+            all.push(Verdict::Graceful);
+        }
+        if !self.may_be_killed {
+            return all;
+        }
+        match (way, self.handled) {
+            // It ended by itself, or by our own hand.
+            (
+                Way::Completed
+                | Way::Failed
+                | Way::Crashed
+                | Way::OomKilled
+                | Way::ForceKilled
+                | Way::Signalled,
+                _,
+            ) => {}
+            // Its handler ran: it was sent a stop signal.
+            (_, Some(true)) => {}
+            _ => all.push(Verdict::ForceKilled),
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(way: Way, handled: Option<bool>, may_be_killed: bool) -> Vec<Verdict> {
+        End { kind: Kind::One(way), handled, may_be_killed }.verdicts()
+    }
+
+    #[test]
+    fn where_the_runtime_lives_a_way_has_one_verdict() {
+        for way in Way::ALL {
+            assert_eq!(end(way, Some(true), false), [way.verdict()]);
+        }
+    }
+
+    #[test]
+    fn a_runtime_that_was_killed_may_kill_whom_it_had_not_told() {
+        assert_eq!(end(Way::Graceful, Some(true), true), [Verdict::Graceful]);
+        let killed = [Verdict::Graceful, Verdict::ForceKilled];
+        assert_eq!(end(Way::Graceful, Some(false), true), killed);
+        let ignored = [Verdict::Ignored, Verdict::ForceKilled];
+        assert_eq!(end(Way::Ignored, None, true), ignored);
+        assert_eq!(end(Way::Crashed, None, true), [Verdict::Crashed], "its own doing");
+        let hook = [Verdict::PrestopExhaustedGrace, Verdict::Graceful];
+        assert_eq!(end(Way::PreStop, Some(true), true), hook);
+    }
+
+    #[test]
+    fn unknown_is_never_the_truth() {
+        for way in Way::ALL {
+            assert!(!end(way, None, true).contains(&Verdict::Unknown));
+        }
+    }
+}
