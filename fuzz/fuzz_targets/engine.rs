@@ -1,5 +1,5 @@
 //! The engine: a recording of real deaths, its inputs dropped, repeated, delayed, out of order and
-//! with wrong times. Whatever comes, it says nothing twice and nothing that does not add up, and
+//! with wrong times. Whatever comes, it tells no termination or leak twice and nothing that does not add up, and
 //! says the same again when it is given the same.
 #![no_main]
 

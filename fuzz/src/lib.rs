@@ -3,7 +3,7 @@
 use coroner::{
     domain::{
         engine::{Engine, Settings},
-        ids::{ContainerId, PodUid},
+        ids::PodUid,
         input::{Input, Received},
         leak::{Leak, LeakKey},
         observation::{ContainerDeath, Observation, PodTermination},
@@ -25,7 +25,6 @@ pub const ANCHOR: Anchor =
 pub struct Coroner {
     engine: Engine,
     now: BootTime,
-    died: HashSet<(ContainerId, u64)>,
     lives: HashSet<(PodUid, u32)>,
     leaks: BTreeSet<LeakKey>,
 }
@@ -41,7 +40,6 @@ impl Coroner {
         Self {
             engine: Engine::new(settings),
             now: BootTime(settings.anchor.boot_ns),
-            died: HashSet::new(),
             lives: HashSet::new(),
             leaks: BTreeSet::new(),
         }
@@ -82,12 +80,8 @@ impl Coroner {
 
     fn check(&mut self, said: &Observation) {
         match said {
-            Observation::ContainerDied(death) => {
-                self::death(death);
-                // A container has one life, whose end has one moment.
-                let at = death.milestones.iter().map(|mark| mark.at.0).max().unwrap_or_default();
-                let _ = self.died.insert((death.id.clone(), at));
-            }
+            // Not counted: a container that was forgotten may be met again, and die again.
+            Observation::ContainerDied(death) => self::death(death),
             Observation::PodTerminated(told) => {
                 account(told);
                 let life = (told.pod.uid.clone(), told.life);

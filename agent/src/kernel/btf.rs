@@ -143,7 +143,9 @@ impl<'a> Btf<'a> {
     /// `pids[1]`; `None` if the struct or the member does not exist, or begins within a byte.
     pub fn offset(&self, of: &str, path: &str) -> Option<u32> {
         // Several structs may share a name (a driver's private one): the first that has it counts.
-        self.named(of, STRUCT).find_map(|id| self.place(id, path)).map(|place| place.offset)
+        let mut left = MAX_MEMBERS;
+        let mut structs = self.named(of, STRUCT);
+        structs.find_map(|id| self.place(id, path, &mut left)).map(|place| place.offset)
     }
 
     /// Size in bytes of a struct.
@@ -181,14 +183,13 @@ impl<'a> Btf<'a> {
         })
     }
 
-    fn place(&self, id: u32, path: &str) -> Option<Place> {
+    fn place(&self, id: u32, path: &str, left: &mut u32) -> Option<Place> {
         path.split('.').try_fold(Place { offset: 0, of: id }, |place, step| {
             let (name, index) = match step.split_once('[') {
                 Some((name, index)) => (name, Some(index.strip_suffix(']')?.parse::<u32>().ok()?)),
                 None => (step, None),
             };
-            let mut left = MAX_MEMBERS;
-            let mut member = self.member(self.strip(place.of)?, name, 0, &mut left)?;
+            let mut member = self.member(self.strip(place.of)?, name, 0, left)?;
             if let Some(index) = index {
                 let array = self.get(self.strip(member.of)?).filter(|ty| ty.kind == ARRAY)?;
                 let of = Words(self.types).word(array.rest).ok()?;

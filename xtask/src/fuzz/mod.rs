@@ -106,6 +106,14 @@ fn target_dir(workspace: &Workspace) -> PathBuf {
 /// Without a sanitizer: what is fuzzed has next to no unsafe code, and so a stable compiler will do
 /// (coverage needs no unstable flag), dependencies are built once, and inputs run twice as fast.
 fn build(workspace: &Workspace) -> Result<()> {
+    // cargo-fuzz has no --locked of its own.
+    let manifest = workspace.root().join("fuzz/Cargo.toml");
+    step(
+        "checking the fuzz targets' lock file",
+        toolchain::cargo("metadata")
+            .args(["--locked", "--format-version=1", "--quiet", "--manifest-path"])
+            .arg(manifest),
+    )?;
     step(
         "building the fuzz targets",
         Command::new(toolchain::cargo_fuzz(workspace).context("cargo-fuzz is not there")?)
@@ -173,6 +181,7 @@ fn binary(workspace: &Workspace, target: &str) -> Result<Command> {
     command
         .current_dir(workspace.root())
         .arg(format!("-timeout={ENDLESS}"))
+        .arg(format!("-report_slow_units={ENDLESS}"))
         .arg(format!("-rss_limit_mb={MEMORY}"));
     let words = workspace.root().join("fuzz/dictionaries").join(format!("{target}.dict"));
     if words.is_file() {

@@ -35,10 +35,11 @@ impl Outcome {
     pub(crate) fn of(target: &str, time: Duration, success: bool, text: &str) -> Result<Self> {
         let stat = |name: &str| number(text, &format!("stat::{name}:"));
         let executions = stat("number_of_executed_units").unwrap_or_default();
-        let artifact = text.lines().find_map(|line| {
+        // The last: an input that was merely slow is written down too, and the run goes on.
+        let artifact = text.lines().rev().find_map(|line| {
             line.split_once("Test unit written to ").map(|(_, path)| PathBuf::from(path.trim()))
         });
-        let trouble = match artifact {
+        let trouble = match artifact.filter(|_| !success) {
             Some(path) => {
                 let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
                 Some(reproducer(target, &path.display().to_string(), &bytes, text))

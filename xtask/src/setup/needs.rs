@@ -38,6 +38,8 @@ pub(crate) enum Need {
     GrafanaSchemas,
     /// What builds the fuzz targets.
     CargoFuzz,
+    /// What builds libFuzzer.
+    CxxCompiler,
     /// `cargo fmt`.
     Rustfmt,
     /// `cargo clippy`.
@@ -68,7 +70,7 @@ pub(crate) const DEPLOY: &[Need] = &[
 /// To boot a foreign kernel, beyond the build.
 pub(crate) const VM: &[Need] = &[Need::Qemu, Need::Busybox];
 /// To fuzz, beyond the build.
-pub(crate) const FUZZ: &[Need] = &[Need::CargoFuzz];
+pub(crate) const FUZZ: &[Need] = &[Need::CargoFuzz, Need::CxxCompiler];
 /// To measure what a storm of events costs, beyond the lab.
 pub(crate) const STORM: &[Need] = &[Need::Bpftrace, Need::LibbpfTools];
 /// To count instructions, beyond the lab.
@@ -98,6 +100,7 @@ impl Need {
             Self::Valgrind => own("valgrind"),
             Self::GrafanaSchemas => python::present(workspace),
             Self::CargoFuzz => toolchain::cargo_fuzz(workspace).is_some(),
+            Self::CxxCompiler => own("c++") || std::env::var_os("CXX").is_some(),
             Self::Rustfmt => host::find_program("cargo-fmt").is_some(),
             Self::Clippy => host::find_program("cargo-clippy").is_some(),
             Self::Bpftrace => own("bpftrace"),
@@ -120,6 +123,7 @@ impl Need {
             Self::Valgrind => "valgrind".to_owned(),
             Self::GrafanaSchemas => "grafana-foundation-sdk".to_owned(),
             Self::CargoFuzz => format!("cargo-fuzz {CARGO_FUZZ}"),
+            Self::CxxCompiler => "a C++ compiler".to_owned(),
             Self::Rustfmt => "rustfmt".to_owned(),
             Self::Clippy => "clippy".to_owned(),
             Self::Bpftrace => "bpftrace".to_owned(),
@@ -146,6 +150,7 @@ impl Need {
             | Self::BpfLinker
             | Self::GrafanaSchemas
             | Self::CargoFuzz
+            | Self::CxxCompiler
             | Self::Rustfmt
             | Self::Clippy => &[],
         }
@@ -176,6 +181,7 @@ impl Need {
             | Self::BpfLinker
             | Self::GrafanaSchemas
             | Self::CargoFuzz
+            | Self::CxxCompiler
             | Self::Rustfmt
             | Self::Clippy => &[],
         }
@@ -208,6 +214,7 @@ impl Need {
                  --requirement dashboards/requirements.txt"
             }
             Self::CargoFuzz => "cargo install cargo-fuzz --version 0.13.2 --locked",
+            Self::CxxCompiler => "the package g++ (Fedora, SUSE: gcc-c++), or set CXX",
             Self::Rustfmt => "rustup component add rustfmt",
             Self::Clippy => "rustup component add clippy",
         };
@@ -238,7 +245,7 @@ impl Plan {
             match need {
                 Need::BpfLinker | Need::CargoFuzz => plan.cargo.push(*need),
                 Need::GrafanaSchemas => plan.python.push(*need),
-                Need::Rustfmt | Need::Clippy => plan.by_hand.push(*need),
+                Need::CxxCompiler | Need::Rustfmt | Need::Clippy => plan.by_hand.push(*need),
                 Need::Release(release) if apt => plan.suites.push(release),
                 _ if apt => plan.apt.push(*need),
                 _ => plan.by_hand.push(*need),
