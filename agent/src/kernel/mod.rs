@@ -51,6 +51,8 @@ use tokio::{
 /// Records that wake nobody lie in the rings for no longer than this, and losses are told as often: a
 /// system call for each counter.
 const DRAIN: Duration = Duration::from_millis(100);
+/// Where no record came that could have been lost, losses are looked for after this only.
+const QUIET: Duration = Duration::from_secs(1);
 /// Events that are handed on at once.
 const BATCH: usize = 256;
 /// The smallest ring: a page, of the largest page size in use.
@@ -292,6 +294,7 @@ impl Kernel {
         let scanned = std::mem::take(&mut self.scanned);
         let mut open = self.send(scanned, &to).await;
         let (mut commanded, mut again) = (true, Again::default());
+        let (mut came, mut looked) = (false, Instant::now());
         while open {
             let mut ticked = false;
             tokio::select! {
@@ -311,8 +314,16 @@ impl Kernel {
             self.watching.flush_diagnostics();
             let events = self.rings.drain(&self.counters);
             again.drained(Instant::now(), self.rings.has_decided() || self.rings.is_holding());
+            came |= !events.is_empty();
             open = open && self.send(events, &to).await;
-            let losses = if ticked { self.rings.losses(&self.counters) } else { Vec::new() };
+            let due = came || looked.elapsed() >= QUIET;
+            let losses = match ticked && due {
+                true => {
+                    (came, looked) = (false, Instant::now());
+                    self.rings.losses(&self.counters)
+                }
+                false => Vec::new(),
+            };
             for loss in losses {
                 let lost = Received { at: clock::boot_now(), input: Input::Lost(loss) };
                 open = open && to.send(lost).await.is_ok();
