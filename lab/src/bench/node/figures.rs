@@ -80,7 +80,9 @@ pub(super) struct Measured {
     pub(super) churn: Window,
     /// After the terminations: more has been seen, there are more series.
     pub(super) page: Page,
-    /// Pods that were terminated, and terminations that the agent counted.
+    /// Pods whose termination began while it was measured.
+    pub(super) begun: u64,
+    /// Pods that were terminated in all, and terminations that the agent counted.
     pub(super) terminated: u64,
     pub(super) counted: u64,
 }
@@ -106,7 +108,7 @@ pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
     figures.extend([
         Figure::of(BENCH, "churn.miscounted", missed as f64, "terminations").at_most(0.0),
         cpu("churn.cpu", churn),
-        Figure::of(BENCH, "churn.rate", rate(measured.terminated, churn.long), "terminations/s"),
+        Figure::of(BENCH, "churn.rate", rate(measured.begun, churn.long), "terminations/s"),
         Figure::of(BENCH, "churn.cri_calls", rate(churn.calls, churn.long), "1/s"),
         Figure::of(BENCH, "idle.cri_calls", rate(idle.calls, idle.long), "1/s"),
         Figure::of(BENCH, "idle.switches", rate(idle.agent.switches, idle.long), "1/s"),
@@ -204,6 +206,7 @@ mod tests {
             idle: window(10),
             churn: window(500),
             page: Page { series: 400, bytes: 2048, took: vec![Duration::from_millis(6)] },
+            begun: 50,
             terminated: 50,
             counted: 49,
         };

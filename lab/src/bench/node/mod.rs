@@ -49,6 +49,8 @@ pub const SECONDS: u64 = 60;
 const RATE: u32 = 5;
 /// What the agent gets to take everything in before it counts as idle, and to come to rest again.
 const SETTLE: Duration = Duration::from_secs(20);
+/// Terminations before those that are measured.
+const WARM_UP: Duration = Duration::from_secs(10);
 /// Fewer scrapes have no 99th percentile.
 const SCRAPES: usize = 100;
 /// Between two scrapes: each finds the agent asleep.
@@ -218,15 +220,22 @@ impl Up {
 
         screen.step(&format!("terminating {RATE} pods a second for {seconds} s"));
         let before = terminations(&http).await?;
-        let meter = Meter::start(&process, &self.relister, &http).await?;
         let traffic = self.apiserver.traffic();
-        let (terminated, dying) = self.churn(options.window).await?;
+        let mut dying = Dying::new();
+        // A termination goes on for seconds: the stretch that is measured has the tail of those before
+        // it, as it lacks that of its own.
+        let warm_up = self.churn(WARM_UP, &mut dying).await?;
+        let meter = Meter::start(&process, &self.relister, &http).await?;
+        let begun = self.churn(options.window, &mut dying).await?;
         let churn = meter.read(&process, &self.relister, &http).await?;
         all(dying).await?;
         // Until the last of them was gone.
         let churn = Window { api: self.apiserver.traffic().since(traffic), ..churn };
-        let counted = self.accounted(&http, before, terminated).await?;
+        let terminated = warm_up + begun;
+        self.accounted(&http, before + terminated).await?;
         tokio::time::sleep(SETTLE).await;
+        // What was counted twice was so by now.
+        let counted = terminations(&http).await?.saturating_sub(before);
 
         screen.step(&format!("scraping {SCRAPES} times"));
         let page = scrape(&http).await?;
@@ -239,6 +248,7 @@ impl Up {
             idle,
             churn,
             page,
+            begun,
             terminated,
             counted,
         };
@@ -246,11 +256,10 @@ impl Up {
         Ok(measured)
     }
 
-    /// Terminates pods at the rate, each replaced by another at once. How many, and those that
-    /// have not come to their end yet.
-    async fn churn(&mut self, long: Duration) -> anyhow::Result<(u64, Dying)> {
+    /// Terminates pods at the rate, each replaced by another at once. How many; `dying` gets those
+    /// that have not come to their end yet.
+    async fn churn(&mut self, long: Duration, dying: &mut Dying) -> anyhow::Result<u64> {
         let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE);
-        let mut dying = Dying::new();
         let (began, mut begun) = (Instant::now(), 0);
         while began.elapsed() < long {
             ticks.tick().await;
@@ -265,20 +274,17 @@ impl Up {
                 done??;
             }
         }
-        Ok((begun, dying))
+        Ok(begun)
     }
 
-    /// Waits until the agent has counted that many more, but not for ever: what it has then.
-    async fn accounted(&mut self, http: &Http, before: u64, more: u64) -> anyhow::Result<u64> {
+    /// Waits until the agent has counted so many, but not for ever.
+    async fn accounted(&mut self, http: &Http, wanted: u64) -> anyhow::Result<()> {
         let began = Instant::now();
-        loop {
+        while terminations(http).await? < wanted && began.elapsed() < ACCOUNTED_WITHIN {
             self.agent.check()?;
-            let counted = terminations(http).await?.saturating_sub(before);
-            if counted >= more || began.elapsed() > ACCOUNTED_WITHIN {
-                return Ok(counted);
-            }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
+        Ok(())
     }
 }
 
