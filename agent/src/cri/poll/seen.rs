@@ -3,7 +3,11 @@
 //! labels and annotations, of which six are read.
 
 use super::Nonsense;
-use prost::bytes::Bytes;
+use prost::{
+    DecodeError,
+    bytes::{Buf as _, Bytes},
+    encoding::{DecodeContext, decode_key, skip_field},
+};
 use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
@@ -38,7 +42,7 @@ impl<T: Clone> Seen<T> {
         item: Bytes,
         read: impl FnOnce(Bytes) -> Result<T, Nonsense>,
     ) -> Result<T, Nonsense> {
-        let key = self.hasher.hash_one(&*item);
+        let key = self.key(&item);
         let known = match (self.items.remove(&key), &self.next) {
             (Some(known), _) => known,
             // The same twice in one list.
@@ -47,6 +51,13 @@ impl<T: Clone> Seen<T> {
         };
         self.next.as_mut().unwrap_or(&mut self.items).insert(key, known.clone());
         Ok(known)
+    }
+
+    /// The same for equal items in whatever order their fields come: Go's protobuf writes the entries
+    /// of a map in another order each time.
+    fn key(&self, item: &[u8]) -> u64 {
+        fields(item, |field| self.hasher.hash_one(field))
+            .unwrap_or_else(|_| self.hasher.hash_one(item))
     }
 
     /// The list is complete. Of more than `most` items none is remembered.
@@ -60,9 +71,60 @@ impl<T: Clone> Seen<T> {
     }
 }
 
+/// The sum over a message's fields, each with its key.
+fn fields(message: &[u8], each: impl Fn(&[u8]) -> u64) -> Result<u64, DecodeError> {
+    let (mut rest, mut sum) = (message, 0u64);
+    while rest.has_remaining() {
+        let before = rest;
+        let (tag, wire_type) = decode_key(&mut rest)?;
+        skip_field(wire_type, tag, &mut rest, DecodeContext::default())?;
+        sum = sum.wrapping_add(each(&before[..before.len() - rest.len()]));
+    }
+    Ok(sum)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use message::Labelled;
+    use prost::Message as _;
+
+    mod message {
+        use std::collections::HashMap;
+
+        /// What an item of a list is like, for a test.
+        #[derive(Clone, PartialEq, prost::Message)]
+        pub(super) struct Labelled {
+            #[prost(string, tag = "1")]
+            pub(super) id: String,
+            #[prost(map = "string, string", tag = "6")]
+            pub(super) labels: HashMap<String, String>,
+        }
+    }
+
+    #[test]
+    fn the_order_of_a_map_is_no_change_and_its_content_is() {
+        let seen = Seen::<String>::default();
+        let item = |id: &str, labels: &[(&str, &str)]| {
+            let labels = labels.iter().map(|(key, value)| ((*key).into(), (*value).into()));
+            Labelled { id: id.into(), labels: labels.collect() }.encode_to_vec()
+        };
+        let labels: Vec<(String, String)> =
+            (0..20).map(|n| (format!("label-{n}"), n.to_string())).collect();
+        let labels: Vec<(&str, &str)> =
+            labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        // Each map has an order of its own.
+        let orders: Vec<Vec<u8>> = (0..8).map(|_| item("a", &labels)).collect();
+        assert!(orders.iter().any(|order| *order != orders[0]));
+        assert!(orders.iter().all(|order| seen.key(order) == seen.key(&orders[0])));
+        assert_ne!(seen.key(&item("b", &labels)), seen.key(&orders[0]));
+        assert_ne!(seen.key(&item("a", &labels[1..])), seen.key(&orders[0]));
+        // Values that have changed places.
+        let [one, other] = [[("x", "1"), ("y", "2")], [("x", "2"), ("y", "1")]];
+        assert_ne!(seen.key(&item("a", &one)), seen.key(&item("a", &other)));
+        // What is no message has a key all the same.
+        assert_ne!(seen.key(b"a"), seen.key(b"b"));
+    }
 
     /// Plays lists of words; each that is read is noted.
     fn list(

@@ -186,10 +186,14 @@ impl Runtime {
         request: v1::ListPodSandboxRequest,
     ) -> Result<v1::ListPodSandboxResponse, Status> {
         let only = request.filter.unwrap_or_default().id;
-        let items = match only.as_str() {
+        let mut items: Vec<v1::PodSandbox> = match only.as_str() {
             "" => self.lock().sandboxes.values().cloned().collect(),
             only => self.lock().sandboxes.get(only).cloned().into_iter().collect(),
         };
+        for item in &mut items {
+            reorder(&mut item.labels);
+            reorder(&mut item.annotations);
+        }
         Ok(v1::ListPodSandboxResponse { items })
     }
 
@@ -200,8 +204,12 @@ impl Runtime {
         let only = request.filter.unwrap_or_default().pod_sandbox_id;
         let state = self.lock();
         let all = state.containers.values().map(|held| &held.listed);
-        let containers =
+        let mut containers: Vec<v1::Container> =
             all.filter(|one| only.is_empty() || one.pod_sandbox_id == only).cloned().collect();
+        for container in &mut containers {
+            reorder(&mut container.labels);
+            reorder(&mut container.annotations);
+        }
         Ok(v1::ListContainersResponse { containers })
     }
 
@@ -276,6 +284,11 @@ impl Runtime {
 }
 
 /// What containerd's `info` is about: the pid, and an OCI specification of some kilobytes.
+/// In another order each time, as Go's maps are: no two answers of containerd are the same bytes.
+fn reorder(map: &mut HashMap<String, String>) {
+    *map = std::mem::take(map).into_iter().collect();
+}
+
 fn verbose(pid: u32) -> HashMap<String, String> {
     let info = json!({
         "pid": pid,
