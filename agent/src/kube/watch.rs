@@ -157,13 +157,13 @@ impl Watch {
         let mut config = watcher::Config::default()
             .fields(&format!("spec.nodeName={}", self.node))
             .timeout(seconds);
-        // In pages etcd is asked for all pods of the cluster; whole, an apiserver from 1.31 on takes
-        // them from its cache, where they are kept by node. A node's pods are few enough.
-        config.page_size = None;
         if self.fresh {
             // Any apiserver's cache will do, however old: there is nothing that could go backwards,
-            // and the watch tells what it lacks.
+            // and the watch tells what it lacks. Whole, for a list in pages is not answered from it
+            // (kube-rs leaves the version out). Later ones are in pages: before 1.31 they go to etcd,
+            // past all pods of the cluster, which is not to be one request.
             config = config.any_semantic();
+            config.page_size = None;
         }
         watcher(Api::<ReducedPod>::all(self.client.clone()), config).boxed()
     }
@@ -332,7 +332,7 @@ mod tests {
             ("min_pause_seconds", seconds(MIN_PAUSE)),
             ("max_pause_seconds", seconds(MAX_PAUSE)),
             ("spread_seconds", seconds(SPREAD)),
-            ("watch_least_seconds", f64::from(WATCH_SECONDS - WATCH_SECONDS / 4)),
+            ("watch_least_seconds", f64::from(WATCH_SECONDS - WATCH_SECONDS / 4 + 1)),
             ("watch_most_seconds", f64::from(WATCH_SECONDS)),
             ("node_every_seconds", seconds(NODE_EVERY)),
             ("event_every_seconds", seconds(Pace::default().pods.every)),

@@ -116,9 +116,11 @@ fn at_once(text: &mut String, f: &Figures) {
          at {} pods for each agent. In pages of 500 and without a version, which is kube-rs' default, the apiserver \
          asks etcd, page by page, for every pod of the cluster until it has those of one node: {} pods for each of \
          {} agents, {:.1} thousand million in all against {}. An old answer does no harm then: there \
-         is nothing yet that could go backwards, the watch brings what it lacks, and no leak is told before etcd \
-         itself was asked (`agent/src/kube/lookup.rs`). A list after the watch lost its place is asked for without a version, \
-         as the past must not come back, but whole: from Kubernetes 1.31 on it is answered from the cache, too.\n\n",
+         is nothing yet that could go backwards, the watch brings what it lacks, and no leak that rests on a pod being \
+         gone is told before etcd itself was asked (`agent/src/kube/lookup.rs`). A list after the watch lost its place is asked for without a version, \
+         as the past must not come back, and in pages: before Kubernetes 1.31 each page goes to etcd, and the whole \
+         fleet is past every pod for it. So is the one list that more than ten suspected leaks are checked by. From \
+         1.31 on such lists are answered from the cache, too.\n\n",
         count(f.rollout),
         minutes(f.nodes / f.rollout),
         count(f.pods),
