@@ -13,6 +13,10 @@ use std::time::Duration;
 /// From the end of the hook to the stop signal: 10 to 30 ms on an idle node (FACTS §7).
 const HOOK_TO_STOP: Duration = Duration::from_millis(500);
 
+/// From the end of a hook's grace to the stop signal, at the worst: the runtime has to end the hook's
+/// process first.
+const SLOW_NODE: Duration = Duration::from_secs(10);
+
 /// A gap as short as this is the kubelet's own reaction: whether a request by the kubelet was part
 /// of it cannot be told.
 const REACTION: Duration = Duration::from_secs(1);
@@ -82,15 +86,25 @@ impl Search<'_> {
             Some(at) => at,
             None => until - (self.grace()? + Duration::from_secs(1)),
         };
+        // Nobody said when it was asked for, and on a node that is overloaded a hook takes longer to be
+        // ended than its grace: what has its name and ended with it, or never, is taken from further
+        // back as well.
+        let slow = match self.earliest_request {
+            Some(at) => at,
+            None => since - SLOW_NODE,
+        };
         let name: String = binary.chars().take(15).collect(); // TASK_COMM_LEN
         let waits = self.kind == ContainerKind::Sidecar;
         let close = |i: &Injected| {
             waits || i.ended.is_none_or(|(at, _)| at >= until || until.since(at) <= HOOK_TO_STOP)
         };
+        let in_time = |i: &Injected| {
+            i.began < until && (i.began >= since || i.began >= slow && i.comm == name && close(i))
+        };
         let hook = self
             .processes
             .injected()
-            .filter(|i| i.began >= since && i.began < until)
+            .filter(in_time)
             .min_by_key(|i| (!close(i), i.comm != name, i.began))?;
         Some(HookRun {
             began: hook.began,

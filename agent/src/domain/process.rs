@@ -296,13 +296,14 @@ impl Processes {
         self.losses.note(at, kind, main_is_known);
     }
 
-    /// Its cgroup was made and removed while the agent looked on, and nobody was ever seen in it:
-    /// nothing can have died there.
+    /// Its cgroup was made and removed while the agent looked on and lost nothing, and nobody was ever
+    /// seen in it: nothing can have died there.
     pub fn saw_nobody(&self) -> bool {
         let nothing = self.empty.is_none() && self.never_started.is_none() && self.init.is_none();
         let nobody = self.exits.is_empty() && self.injected.is_empty() && self.oom.is_empty();
         let no_signal = self.sent.is_empty() && self.taken.is_empty();
-        self.created.is_some() && self.removed.is_some() && nothing && nobody && no_signal
+        let nothing_lost = self.created.is_some_and(|at| self.losses.spare(at));
+        nothing_lost && self.removed.is_some() && nothing && nobody && no_signal
     }
 
     fn note_dropped(&mut self, dropped: Option<BootTime>) {

@@ -132,3 +132,18 @@ fn a_hook_that_is_cut_off_at_a_grace_of_a_second() {
     });
     assert_eq!(of.verdict, Verdict::PrestopExhaustedGrace, "{}", of.proof.sentence);
 }
+
+/// Nobody said when the deletion was requested (the apiserver is away), and the node is slow.
+#[test]
+fn a_hook_that_a_slow_node_was_late_to_end_is_found() {
+    let of = |script: &Script, name: &str| {
+        judged(script, &Hook::Exec(name.into()), ContainerKind::Main, false)
+    };
+    let late = stopped(16_000).hook(ms(1000), Some(ms(15_900)));
+    let exhausted = of(&late, "hook");
+    assert_eq!(exhausted.verdict, Verdict::PrestopExhaustedGrace, "{}", exhausted.proof.sentence);
+    // Somebody's shell, or a probe that ended long before, is none.
+    assert_eq!(of(&late, "drain").verdict, Verdict::Graceful);
+    let probe = stopped(16_000).hook(ms(1000), Some(ms(12_900)));
+    assert_eq!(of(&probe, "hook").verdict, Verdict::Graceful);
+}

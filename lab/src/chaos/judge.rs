@@ -90,6 +90,11 @@ pub(super) fn judge(fault: &Fault, facts: &Facts) -> Judgement {
     for life in &facts.lives {
         judgement.life(fault, facts, life);
     }
+    if judgement.deaths == 0 {
+        judgement.complaints.push("nobody died: this round proves nothing".to_owned());
+    } else if judgement.right == 0 && !fault.excuses.unknown {
+        judgement.complaints.push("no death was told rightly".to_owned());
+    }
     for stray in &facts.strays {
         match &stray.proof {
             Some(proof) => judgement.left_behind.push(format!("{}: {proof}", stray.what)),
