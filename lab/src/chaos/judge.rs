@@ -15,7 +15,7 @@ pub(super) const MEMORY_MARGIN: u64 = 4 << 20;
 /// How many more descriptors: connections that the one who asks keeps open.
 pub(super) const FD_MARGIN: u64 = 4;
 /// How long after the fault it may take to be ready: the longest pause before it tries the
-/// apiserver again is 5 s, which jitter at most doubles.
+/// apiserver again is 5 s, which jitter at most doubles, and the spread of a fleet's agents adds 2.
 pub(super) const READY_WITHIN: Duration = Duration::from_secs(15);
 /// Before an absence of the agent: what it had seen and not yet told is lost with it.
 const UNTOLD: Duration = Duration::from_secs(4);

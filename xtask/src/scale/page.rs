@@ -64,7 +64,7 @@ fn apiserver(text: &mut String, f: &Figures) {
     );
     *text += "\nThe watch is the kubelet's own kind: the apiserver's watch cache keeps pods by node, so that a \
               change of a pod is sent to one agent and looked at for no other. Bookmarks are most of the bytes of \
-              quiet; the lab's apiserver, which was measured, sends one in 10 s, a real one about one in a minute.\n\n";
+              quiet; the lab's apiserver, which was measured, sends one in 10 s, a real one about one in a minute; and its Node is small: a real one of 30 KiB, asked for every 300 s, makes 100 B/s more.\n\n";
 }
 
 fn at_once(text: &mut String, f: &Figures) {
