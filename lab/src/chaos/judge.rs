@@ -84,16 +84,22 @@ impl Judgement {
     }
 }
 
-/// Judges a round in which this fault was done.
-pub(super) fn judge(fault: &Fault, facts: &Facts) -> Judgement {
-    let mut judgement = Judgement::default();
-    for life in &facts.lives {
-        judgement.life(fault, facts, life);
-    }
+/// Judges a whole round in which this fault was done: nothing may be proven by nothing.
+pub(super) fn judge_round(fault: &Fault, facts: &Facts) -> Judgement {
+    let mut judgement = judge(fault, facts);
     if judgement.deaths == 0 {
         judgement.complaints.push("nobody died: this round proves nothing".to_owned());
     } else if judgement.right == 0 && !fault.excuses.unknown {
         judgement.complaints.push("no death was told rightly".to_owned());
+    }
+    judgement
+}
+
+/// Judges what was told while this fault was done.
+fn judge(fault: &Fault, facts: &Facts) -> Judgement {
+    let mut judgement = Judgement::default();
+    for life in &facts.lives {
+        judgement.life(fault, facts, life);
     }
     for stray in &facts.strays {
         match &stray.proof {
@@ -263,6 +269,16 @@ mod tests {
         assert_eq!((absent.missing, absent.is_good()), (1, false));
         lost.lives[0].died = None;
         assert!(of("none", &lost).is_good(), "it never ran");
+    }
+
+    #[test]
+    fn a_round_must_have_something_to_tell_of() {
+        let round = |lives| judge_round(choose(&["none".to_owned()]).unwrap()[0], &facts(lives));
+        assert_eq!(round(Vec::new()).complaints.len(), 1);
+        let unknown = life(Way::Ignored, &[Verdict::Unknown], true);
+        assert_eq!(round(vec![unknown.clone()]).complaints, ["no death was told rightly"]);
+        let right = life(Way::Graceful, &[Verdict::Graceful], false);
+        assert!(round(vec![unknown, right]).is_good());
     }
 
     #[test]

@@ -203,7 +203,7 @@ impl<'a> Round<'a> {
             after: after.clone(),
             lost,
         };
-        let mut judgement = judge::judge(fault, &facts);
+        let mut judgement = judge::judge_round(fault, &facts);
         if !judgement.left_behind.is_empty() {
             judgement.complaints.extend(self.clear().await?);
         }
