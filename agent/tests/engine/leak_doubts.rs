@@ -510,6 +510,22 @@ fn a_late_answer_is_no_restart() {
     assert_ne!(leak.cause.kind, LeakCause::RuntimeRestarted, "{:?} {said:#?}", leak.cause);
 }
 
+/// The watch stands and carries nothing: of pods that come meanwhile their sandboxes are all that is
+/// known. Each is as old a suspect as its sandbox, and no leak for that when its object goes.
+#[test]
+fn a_pod_that_the_watch_never_showed_is_gone_since_the_apiserver_said_so() {
+    for lived in [5, THRESHOLD - 1, THRESHOLD + 5, 2 * THRESHOLD + 10] {
+        let mut node = Node::new();
+        node.seconds(3);
+        node.watch_is_stalled = true;
+        node.run(1).seconds(lived);
+        node.stop(1).delete(1).seconds(THRESHOLD - 1);
+        assert!(node.is_quiet(), "it lived for {lived} s: {:?}", node.leaks);
+        node.seconds(2 * THRESHOLD + 5);
+        assert!(node.leak(1).is_some(), "it lived for {lived} s");
+    }
+}
+
 /// A told leak of another kind turns into a stuck pod worker the second its pod is deleted.
 #[test]
 fn superseded_then_deleted() {

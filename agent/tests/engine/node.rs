@@ -39,6 +39,8 @@ pub(crate) struct Node {
     pub(crate) kubelet: DaemonState,
     pub(crate) boot_id: &'static str,
     pub(crate) api_answers: bool,
+    /// The watch stands and carries nothing.
+    pub(crate) watch_is_stalled: bool,
     pub(crate) cri_answers: bool,
     /// The apiserver answers gets, whatever becomes of the watch.
     pub(crate) gets_answer: bool,
@@ -75,6 +77,7 @@ impl Node {
             kubelet: DaemonState::Running { process },
             boot_id: "b",
             api_answers: true,
+            watch_is_stalled: false,
             cri_answers: true,
             gets_answer: true,
             watched: BTreeMap::new(),
@@ -182,6 +185,9 @@ impl Node {
     }
 
     fn tell_api(&mut self) {
+        if self.watch_is_stalled {
+            return;
+        }
         if !self.api_answers {
             if self.api_told == Some(true) {
                 self.say(Input::Api(ApiEvent::OutOfSync { error: "refused".into() }));

@@ -65,7 +65,22 @@ struct Suspect {
     check: Check,
     /// The pod that the apiserver was asked about.
     asked_about: Option<PodUid>,
+    /// What the watch says of its pod cannot be relied on.
+    doubt: Doubt,
     told: Option<Told>,
+}
+
+/// Since when a pod is gone of which the watch has told nothing, or less than the apiserver knew: the
+/// watch may carry nothing although it stands, and the pod may have lived until a moment ago. Its time
+/// counts from an answer of the apiserver itself that it is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Doubt {
+    /// None: the watch has shown its object, and its end; or the apiserver has said that it is gone.
+    None,
+    /// It was never asked.
+    New,
+    /// It has said that the pod is there.
+    Contradicted,
 }
 
 #[derive(Clone, Debug)]
@@ -221,6 +236,10 @@ impl Docket {
                 from: watched,
                 check: Check::None,
                 asked_about: None,
+                doubt: match pod_of(facts, &key) {
+                    Some(pod) if facts.object(&pod.uid).is_none() => Doubt::New,
+                    _ => Doubt::None,
+                },
                 told: None,
             };
             self.suspects.insert(key, suspect);
@@ -257,21 +276,28 @@ impl Docket {
             let seen_since = suspect.class.orphan().is_none()
                 || surveyed.is_some_and(|asked| asked > suspect.first);
             let in_doubt = !seen_since || is_missing(facts, key);
-            if watched.saturating_sub(suspect.from) < threshold || in_doubt {
+            let needed = suspect.needs(key);
+            let is_due = watched.saturating_sub(suspect.from) >= threshold
+                || (suspect.doubt == Doubt::New && needed == Some(false));
+            if !is_due || in_doubt {
                 continue;
             }
-            let needed = suspect.needs(key);
             let answer = match (needed, suspect.check) {
                 (None, _) => true,
                 (Some(needed), Check::Answered { asked, exists })
                     if facts.now < asked + CHECK_HOLDS =>
                 {
+                    let doubt = std::mem::replace(&mut suspect.doubt, Doubt::None);
+                    let begins = exists != needed || doubt != Doubt::None;
+                    if begins {
+                        (suspect.from, suspect.check) = (watched, Check::None);
+                    }
                     if exists != needed {
                         // The watch and the apiserver disagree: all begins anew.
-                        (suspect.from, suspect.check) = (watched, Check::None);
+                        suspect.doubt = Doubt::Contradicted;
                         self.contradicted += 1;
                     }
-                    exists == needed
+                    !begins
                 }
                 (Some(_), Check::Asked(at)) if facts.now < at + CHECK_LOST => false,
                 (Some(_), _) => {
