@@ -1,6 +1,6 @@
 //! The benchmarks: build what is shipped and hand over to what measures it.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, process::Command};
 
 use anyhow::{Context as _, Result};
 
@@ -39,14 +39,27 @@ fn measure(
     subject: Subject,
     arguments: &[OsString],
 ) -> Result<bool> {
+    let status = command(workspace, binaries, subject)?
+        .args(arguments)
+        .status()
+        .with_context(|| format!("cannot start {}", binaries.lab.display()))?;
+    Ok(status.success())
+}
+
+/// The lab's benchmark of a subject, of these binaries.
+///
+/// # Errors
+/// When this is neither root nor able to become it.
+pub(crate) fn command(
+    workspace: &Workspace,
+    binaries: &Binaries,
+    subject: Subject,
+) -> Result<Command> {
     let mut lab = root::command(workspace, &binaries.lab)?;
     lab.args(["bench", subject.name()])
         .arg("--agent")
         .arg(&binaries.agent)
         .arg("--workload")
-        .arg(&binaries.workload)
-        .args(arguments);
-    let status =
-        lab.status().with_context(|| format!("cannot start {}", binaries.lab.display()))?;
-    Ok(status.success())
+        .arg(&binaries.workload);
+    Ok(lab)
 }

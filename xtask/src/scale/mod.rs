@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 
 use self::figures::Figures;
 use crate::{
+    bench,
     build::{self, Profile},
     cli::Subject,
     progress::{note, step},
-    root, setup,
+    setup,
     workspace::Workspace,
 };
 
@@ -54,14 +55,8 @@ fn measure(workspace: &Workspace, list_only: bool) -> Result<()> {
     let needs = [setup::BUILD, setup::LAB, subject.needs()].concat();
     setup::ensure(workspace, &needs, list_only)?;
     let binaries = build::all(workspace, Profile::Release)?;
-    let mut lab = root::command(workspace, &binaries.lab)?;
-    lab.args(["bench", subject.name()])
-        .arg("--agent")
-        .arg(&binaries.agent)
-        .arg("--workload")
-        .arg(&binaries.workload)
-        .args(ARGUMENTS);
-    let output = step("measuring one node", &mut lab)?;
+    let mut lab = bench::command(workspace, &binaries, subject)?;
+    let output = step("measuring one node", lab.args(ARGUMENTS))?;
     let mut file = read(workspace)?;
     file["measured"] = measured(&output.stdout)?;
     let path = workspace.root().join(FIGURES);
