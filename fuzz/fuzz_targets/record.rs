@@ -21,7 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
                 let word = |at: usize| u64::from_le_bytes(*record[at..].first_chunk().unwrap());
                 assert_eq!(event.time.0, word(8));
                 longest(&event.fact);
-                if let Some(cgroup) = cgroup(&event.fact) {
+                if let Some(cgroup) = event.fact.cgroup() {
                     assert_eq!(cgroup, CgroupId(word(16)));
                 }
                 coroner.feed(Input::Kernel(event));
@@ -48,20 +48,5 @@ fn longest(fact: &KernelFact) {
             assert!(task.comm.len() <= comm && parent.comm.len() <= comm);
         }
         _ => {}
-    }
-}
-
-fn cgroup(fact: &KernelFact) -> Option<CgroupId> {
-    match fact {
-        KernelFact::CgroupCreated { cgroup, .. }
-        | KernelFact::CgroupRemoved { cgroup }
-        | KernelFact::CgroupEmpty { cgroup }
-        | KernelFact::CgroupFrozen { cgroup, .. }
-        | KernelFact::SignalDelivered { cgroup, .. }
-        | KernelFact::Exec { cgroup, .. }
-        | KernelFact::Exit { cgroup, .. }
-        | KernelFact::Running { cgroup, .. } => Some(*cgroup),
-        KernelFact::SignalGenerated(signal) => Some(signal.cgroup),
-        KernelFact::OomVictim { cgroup, .. } => *cgroup,
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     clock,
     domain::{
         ids::CgroupId,
-        input::{KernelEvent, KernelFact, Loss, LossKind},
+        input::{KernelEvent, Loss, LossKind},
     },
 };
 use aya::maps::{MapData, PerCpuArray, RingBuf};
@@ -164,22 +164,6 @@ impl Rings {
     }
 
     fn is_own(&self, event: &KernelEvent) -> bool {
-        !self.ignored.is_empty() && cgroup(&event.fact).is_some_and(|id| self.ignored.contains(&id))
-    }
-}
-
-/// The cgroup that a fact is about.
-pub(super) fn cgroup(fact: &KernelFact) -> Option<CgroupId> {
-    match fact {
-        KernelFact::CgroupCreated { cgroup, .. }
-        | KernelFact::CgroupRemoved { cgroup }
-        | KernelFact::CgroupEmpty { cgroup }
-        | KernelFact::CgroupFrozen { cgroup, .. }
-        | KernelFact::SignalDelivered { cgroup, .. }
-        | KernelFact::Exec { cgroup, .. }
-        | KernelFact::Exit { cgroup, .. }
-        | KernelFact::Running { cgroup, .. } => Some(*cgroup),
-        KernelFact::SignalGenerated(signal) => Some(signal.cgroup),
-        KernelFact::OomVictim { cgroup, .. } => *cgroup,
+        !self.ignored.is_empty() && event.fact.cgroup().is_some_and(|id| self.ignored.contains(&id))
     }
 }

@@ -8,12 +8,7 @@
 
 mod actors;
 
-use super::{
-    Counters, Hierarchy, Unproven,
-    load::Watching,
-    plan::Planned,
-    ring::{self, Rings},
-};
+use super::{Counters, Hierarchy, Unproven, load::Watching, plan::Planned, ring::Rings};
 use crate::{
     cgroupfs,
     domain::{
@@ -87,7 +82,7 @@ pub(super) fn prove(
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
         for event in rings.drain_all(counters) {
-            let own = ring::cgroup(&event.fact).is_some_and(|id| rings.ignored.contains(&id));
+            let own = event.fact.cgroup().is_some_and(|id| rings.ignored.contains(&id));
             if own { seen.push(event.fact) } else { others.push(event) }
         }
         if plan.iter().all(|planned| {

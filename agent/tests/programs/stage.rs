@@ -261,7 +261,7 @@ impl Session {
     pub(crate) fn about(&self, cgroup: CgroupId) -> Vec<KernelFact> {
         self.heard
             .iter()
-            .filter(|event| self::cgroup(&event.fact) == Some(cgroup))
+            .filter(|event| event.fact.cgroup() == Some(cgroup))
             .map(|event| event.fact.clone())
             .collect()
     }
@@ -289,20 +289,5 @@ impl Drop for Session {
             let ended = runner.join();
             assert!(ended.is_ok() || std::thread::panicking(), "the kernel side failed");
         }
-    }
-}
-
-fn cgroup(fact: &KernelFact) -> Option<CgroupId> {
-    match fact {
-        KernelFact::CgroupCreated { cgroup, .. }
-        | KernelFact::CgroupRemoved { cgroup }
-        | KernelFact::CgroupEmpty { cgroup }
-        | KernelFact::CgroupFrozen { cgroup, .. }
-        | KernelFact::SignalDelivered { cgroup, .. }
-        | KernelFact::Exec { cgroup, .. }
-        | KernelFact::Exit { cgroup, .. }
-        | KernelFact::Running { cgroup, .. } => Some(*cgroup),
-        KernelFact::SignalGenerated(signal) => Some(signal.cgroup),
-        KernelFact::OomVictim { cgroup, .. } => *cgroup,
     }
 }

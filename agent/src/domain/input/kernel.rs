@@ -102,6 +102,24 @@ pub enum KernelFact {
     },
 }
 
+impl KernelFact {
+    /// The cgroup that it is about; `None`: not known.
+    pub fn cgroup(&self) -> Option<CgroupId> {
+        match self {
+            Self::CgroupCreated { cgroup, .. }
+            | Self::CgroupRemoved { cgroup }
+            | Self::CgroupEmpty { cgroup }
+            | Self::CgroupFrozen { cgroup, .. }
+            | Self::SignalDelivered { cgroup, .. }
+            | Self::Exec { cgroup, .. }
+            | Self::Exit { cgroup, .. }
+            | Self::Running { cgroup, .. } => Some(*cgroup),
+            Self::SignalGenerated(signal) => Some(signal.cgroup),
+            Self::OomVictim { cgroup, .. } => *cgroup,
+        }
+    }
+}
+
 /// A task of a container.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Task {
