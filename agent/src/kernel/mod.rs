@@ -9,6 +9,7 @@ mod error;
 pub mod facts;
 pub mod layout;
 mod load;
+mod peak;
 pub mod plan;
 mod ring;
 mod selftest;
@@ -145,9 +146,9 @@ impl fmt::Display for Unproven {
 pub struct Counters {
     /// Records by kind, in the order of [`decode::KINDS`].
     pub records: [AtomicU64; decode::KINDS.len()],
-    /// Bytes waiting in the deciding ring at the last drain, and its size.
+    /// The most bytes that a drain of the last minute or two found in the deciding ring.
     pub deciding_used: AtomicU64,
-    /// Bytes waiting in the detail ring at the last drain.
+    /// The same of the detail ring.
     pub detail_used: AtomicU64,
     /// Size of each ring.
     pub ring_bytes: AtomicU64,

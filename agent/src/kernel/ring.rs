@@ -3,6 +3,7 @@
 use super::{
     Counters,
     decode::{KINDS, read_record},
+    peak::Peak,
 };
 use crate::{
     clock,
@@ -19,6 +20,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     sync::atomic::Ordering,
 };
+use tokio::time::Instant;
 
 /// Both rings and what is still held back.
 pub(super) struct Rings {
@@ -29,6 +31,8 @@ pub(super) struct Rings {
     /// something older.
     held: Vec<KernelEvent>,
     decided: bool,
+    /// Bytes that waited in the deciding ring and in the detail ring.
+    used: [Peak; 2],
     seen_lost: [u64; maps::LOST_COUNT as usize],
     undecodable: u64,
     /// Insertions by the agent that the map refused.
@@ -49,6 +53,7 @@ impl Rings {
             lost,
             held: Vec::new(),
             decided: false,
+            used: [Peak::new(Instant::now()), Peak::new(Instant::now())],
             seen_lost: [0; maps::LOST_COUNT as usize],
             undecodable: 0,
             refused: 0,
@@ -102,10 +107,12 @@ impl Rings {
             }
             bytes
         };
-        let deciding = read(&mut self.deciding);
+        let (deciding, detail) = (read(&mut self.deciding), read(&mut self.detail));
         self.decided = deciding > 0;
-        counters.deciding_used.store(deciding, Ordering::Relaxed);
-        counters.detail_used.store(read(&mut self.detail), Ordering::Relaxed);
+        let now = Instant::now();
+        let [used_deciding, used_detail] = &mut self.used;
+        counters.deciding_used.store(used_deciding.see(now, deciding), Ordering::Relaxed);
+        counters.detail_used.store(used_detail.see(now, detail), Ordering::Relaxed);
         self.undecodable += wrong;
         for (counter, count) in counters.records.iter().zip(kinds) {
             if count > 0 {

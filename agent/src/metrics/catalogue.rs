@@ -327,7 +327,7 @@ catalogue! {
             "sum by (node) (increase(coroner_cgroups_too_deep_total[1d])) > 0";
         ring_used: GaugeVec =
             "coroner_ring_used_bytes", "bytes", ["ring": RINGS], Internal,
-            "Bytes that waited in a ring buffer when it was last drained.",
+            "Most bytes that a drain of the last minute or two found in a ring buffer.",
             "max by (node, ring) (coroner_ring_used_bytes / coroner_ring_size_bytes)";
         ring_size: GaugeVec =
             "coroner_ring_size_bytes", "bytes", ["ring": RINGS], Internal,

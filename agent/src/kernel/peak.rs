@@ -1,0 +1,61 @@
+//! The greatest of the values of the last while.
+
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The shortest time that a value counts; the longest is twice that. Longer than most scrape
+/// intervals, so that no value is missed between two scrapes, however many there are that scrape.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// The greatest of what was seen in this window and in the one before.
+#[derive(Debug)]
+pub(super) struct Peak {
+    began: Instant,
+    now: u64,
+    before: u64,
+}
+
+impl Peak {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { began: now, now: 0, before: 0 }
+    }
+
+    /// Takes a value in; gives the greatest of the last while.
+    pub(super) fn see(&mut self, now: Instant, value: u64) -> u64 {
+        let passed = now.saturating_duration_since(self.began);
+        if passed >= WINDOW {
+            self.before = if passed < 2 * WINDOW { self.now } else { 0 };
+            (self.began, self.now) = (now, 0);
+        }
+        self.now = self.now.max(value);
+        self.now.max(self.before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_counts_for_a_window_and_not_for_more_than_two() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut peak = Peak::new(start);
+        assert_eq!(peak.see(at(0), 0), 0);
+        assert_eq!(peak.see(at(59), 300), 300);
+        // What follows at once does not hide it, nor does the end of its window.
+        assert_eq!(peak.see(at(59), 0), 300);
+        assert_eq!(peak.see(at(60), 100), 300);
+        assert_eq!(peak.see(at(119), 0), 300);
+        assert_eq!(peak.see(at(120), 0), 100);
+        assert_eq!(peak.see(at(180), 0), 0);
+    }
+
+    #[test]
+    fn a_long_silence_forgets_it() {
+        let start = Instant::now();
+        let mut peak = Peak::new(start);
+        assert_eq!(peak.see(start, 300), 300);
+        assert_eq!(peak.see(start + 2 * WINDOW, 7), 7);
+    }
+}
