@@ -14,9 +14,12 @@ pub const RING_BYTES: u32 = 1 << 20;
 /// What ends something wakes the reader, but not again within this time, ns: whoever is woken comes
 /// again after twice as long, for what was written meanwhile.
 pub const WAKE_PAUSE: u64 = 1_000_000;
-/// A signal from outside wakes the reader if nothing has within this time, ns: there may be any
-/// number of them, and the rings are read every 100 ms in any case.
+/// A signal from outside wakes the reader if nothing that ends something has within this time, ns:
+/// there may be any number of them, and whoever found one looks again after [`READ_PAUSE`].
 pub const SIGNAL_WAKE_PAUSE: u64 = 10_000_000;
+/// Any other record wakes the reader if none of its like has within this time, ns: whoever was woken
+/// comes again after as long, for what was written meanwhile. While nothing is written nobody looks.
+pub const READ_PAUSE: u64 = 100_000_000;
 /// Per-CPU array of counters: see the `LOST_*` indices.
 pub const LOST: &str = "LOST";
 /// Array of one [`Told`](crate::Told): a section of the object, which the programs read without asking

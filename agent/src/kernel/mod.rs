@@ -41,19 +41,13 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::mpsc,
-    time::{Instant, MissedTickBehavior, sleep_until},
+    time::{Instant, sleep_until},
 };
 
-/// Records that wake nobody lie in the rings for no longer than this, and losses are told as often: a
-/// system call for each counter.
-const DRAIN: Duration = Duration::from_millis(100);
-/// Where no record came that could have been lost, losses are looked for after this only.
-const QUIET: Duration = Duration::from_secs(1);
 /// Events that are handed on at once.
 const BATCH: usize = 256;
 /// The smallest ring: a page, of the largest page size in use.
@@ -290,20 +284,16 @@ impl Kernel {
                 AsyncFd::register_with_interest(detail, Interest::READABLE)?,
             )
         };
-        let mut timer = tokio::time::interval(DRAIN);
-        timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let scanned = std::mem::take(&mut self.scanned);
         let mut open = self.send(scanned, &to).await;
-        let (mut commanded, mut again) = (true, Again::default());
+        let (mut commanded, mut again) = (true, Again::new(Instant::now()));
         let (mut came, mut looked) = (false, Instant::now());
         while open {
-            let mut ticked = false;
             tokio::select! {
                 () = to.closed() => break,
                 ready = deciding.readable() => ready?.clear_ready(),
                 ready = detail.readable() => ready?.clear_ready(),
-                _ = timer.tick() => ticked = true,
-                () = sleep_until(again.at().unwrap_or_else(Instant::now)), if again.at().is_some() => {}
+                () = sleep_until(again.at()) => {}
                 command = commands.recv(), if commanded => match command {
                     Some(command) => {
                         let events = self.obey(&command);
@@ -314,18 +304,15 @@ impl Kernel {
             }
             self.watching.flush_diagnostics();
             let events = self.rings.drain(&self.counters);
-            again.drained(Instant::now(), self.rings.has_decided() || self.rings.is_holding());
-            came |= !events.is_empty();
+            again.drained(Instant::now(), self.rings.found());
+            came |= self.rings.found().anything;
             open = open && self.send(events, &to).await;
-            let due = came || looked.elapsed() >= QUIET;
-            let losses = match ticked && due {
-                true => {
-                    (came, looked) = (false, Instant::now());
-                    self.rings.losses(&self.counters)
-                }
-                false => Vec::new(),
-            };
-            for loss in losses {
+            // A system call for each counter; later where no record came that could have been lost.
+            if looked.elapsed() < if came { again::LATER } else { again::IDLE } {
+                continue;
+            }
+            (came, looked) = (false, Instant::now());
+            for loss in self.rings.losses(&self.counters) {
                 let lost = Received { at: clock::boot_now(), input: Input::Lost(loss) };
                 open = open && to.send(lost).await.is_ok();
             }

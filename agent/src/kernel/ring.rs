@@ -2,6 +2,7 @@
 
 use super::{
     Counters,
+    again::Found,
     decode::{KINDS, read_record},
     peak::Peak,
 };
@@ -30,7 +31,7 @@ pub(super) struct Rings {
     /// Read, but younger than the moment at which reading began: the other ring may still hold
     /// something older.
     held: Vec<KernelEvent>,
-    decided: bool,
+    found: Found,
     /// Bytes that waited in the deciding ring and in the detail ring.
     used: [Peak; 2],
     seen_lost: [u64; maps::LOST_COUNT as usize],
@@ -52,7 +53,7 @@ impl Rings {
             detail,
             lost,
             held: Vec::new(),
-            decided: false,
+            found: Found::default(),
             used: [Peak::new(Instant::now()), Peak::new(Instant::now())],
             seen_lost: [0; maps::LOST_COUNT as usize],
             undecodable: 0,
@@ -67,14 +68,9 @@ impl Rings {
         Ok([waker(&self.deciding)?, waker(&self.detail)?])
     }
 
-    /// The last drain found something in the deciding ring.
-    pub(super) fn has_decided(&self) -> bool {
-        self.decided
-    }
-
-    /// Something is held back: drain again soon.
-    pub(super) fn is_holding(&self) -> bool {
-        !self.held.is_empty()
+    /// What the last drain found.
+    pub(super) fn found(&self) -> Found {
+        self.found
     }
 
     /// Empties both rings, the self-test's records left out. What comes out is in the order of the kernel's time, over both rings
@@ -108,7 +104,6 @@ impl Rings {
             bytes
         };
         let (deciding, detail) = (read(&mut self.deciding), read(&mut self.detail));
-        self.decided = deciding > 0;
         let now = Instant::now();
         let [used_deciding, used_detail] = &mut self.used;
         counters.deciding_used.store(used_deciding.see(now, deciding), Ordering::Relaxed);
@@ -123,6 +118,10 @@ impl Rings {
         events.sort_by_key(|event| event.time);
         let settled = events.partition_point(|event| event.time <= began);
         self.held = events.split_off(settled);
+        self.found = Found {
+            anything: deciding > 0 || detail > 0,
+            deciding: deciding > 0 || !self.held.is_empty(),
+        };
         events
     }
 

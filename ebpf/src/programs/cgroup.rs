@@ -79,7 +79,7 @@ pub fn cgroup_mkdir(ctx: RawTracePointContext) -> i32 {
     debug_log!(&ctx, "watching cgroup {}", id);
     let level = cgroup.read(layout!(cgroup_level));
     let time = now();
-    emit(To::Deciding, || Mkdir {
+    emit(To::Deciding, time, || Mkdir {
         header: header(MKDIR, time, id),
         parent,
         level,
@@ -158,7 +158,7 @@ fn notified(cgroup: Address, to: To, kind: u32, value: u64) {
 #[inline(always)]
 fn moment(to: To, kind: u32, cgroup: u64, value: u64) {
     let time = now();
-    emit(to, || Moment { header: header(kind, time, cgroup), value });
+    emit(to, time, || Moment { header: header(kind, time, cgroup), value });
 }
 
 /// The hooks fire for every hierarchy, and ids of different ones collide.

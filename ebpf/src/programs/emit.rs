@@ -7,7 +7,10 @@ use aya_ebpf::{
     maps::{PerCpuArray, RingBuf},
 };
 use coroner_ebpf::{
-    maps::{LOST_COUNT, LOST_DECIDING, LOST_DETAIL, RING_BYTES, SIGNAL_WAKE_PAUSE, WAKE_PAUSE},
+    maps::{
+        LOST_COUNT, LOST_DECIDING, LOST_DETAIL, READ_PAUSE, RING_BYTES, SIGNAL_WAKE_PAUSE,
+        WAKE_PAUSE,
+    },
     record::Header,
 };
 
@@ -20,9 +23,11 @@ static DETAIL: RingBuf = RingBuf::with_byte_size(RING_BYTES, 0);
 #[map]
 pub(super) static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(LOST_COUNT, 0);
 
-/// When the reader was woken last for a record that ends something, ns since boot. All CPUs write
-/// it, without a lock: what a race can bring is one wake-up too many.
+/// When the reader was woken last for a record that ends something, and for one that does not, ns
+/// since boot. All CPUs write them, without a lock: what a race can bring is one wake-up too many. Two,
+/// for what the reader found decides when it comes again.
 static mut WOKEN: u64 = 0;
+static mut WOKEN_IDLY: u64 = 0;
 
 /// Past each quarter of a ring, so many bytes of records wake the reader, not just the one that
 /// crosses it: another CPU may have reserved room between a record's reservation and its look.
@@ -38,9 +43,9 @@ pub(super) enum To {
     /// It may end something, and any number of them may come: the same with a longer pause,
     /// [`SIGNAL_WAKE_PAUSE`].
     DecidingSoon,
-    /// Deciding ring; the reader comes by.
+    /// Deciding ring; read within [`READ_PAUSE`].
     Deciding,
-    /// Detail ring; the reader comes by.
+    /// Detail ring; read within [`READ_PAUSE`].
     Detail,
 }
 
@@ -55,9 +60,10 @@ pub(super) fn header(kind: u32, time: u64, cgroup: u64) -> Header {
     Header { kind, reserved: 0, time, cgroup }
 }
 
-/// Reserves room, lets `fill` make the record, submits it. Counts it as lost if there is no room.
+/// Reserves room, lets `fill` make the record of this time, submits it. Counts it as lost if there is
+/// no room.
 #[inline(always)]
-pub(super) fn emit<T: 'static>(to: To, fill: impl FnOnce() -> T) {
+pub(super) fn emit<T: 'static>(to: To, time: u64, fill: impl FnOnce() -> T) {
     let (ring, lost) = match to {
         To::DecidingNow | To::DecidingSoon | To::Deciding => (&DECIDING, LOST_DECIDING),
         To::Detail => (&DETAIL, LOST_DETAIL),
@@ -66,9 +72,9 @@ pub(super) fn emit<T: 'static>(to: To, fill: impl FnOnce() -> T) {
         Some(mut record) => {
             record.write(fill());
             let wakes = match to {
-                To::DecidingNow => is_time_to_wake(WAKE_PAUSE),
-                To::DecidingSoon => is_time_to_wake(SIGNAL_WAKE_PAUSE),
-                To::Deciding | To::Detail => false,
+                To::DecidingNow => is_time_to_wake(&raw mut WOKEN, time, WAKE_PAUSE),
+                To::DecidingSoon => is_time_to_wake(&raw mut WOKEN, time, SIGNAL_WAKE_PAUSE),
+                To::Deciding | To::Detail => is_time_to_wake(&raw mut WOKEN_IDLY, time, READ_PAUSE),
             } || is_filling(ring);
             let wake = if wakes { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
             record.submit(u64::from(wake));
@@ -77,16 +83,16 @@ pub(super) fn emit<T: 'static>(to: To, fill: impl FnOnce() -> T) {
     }
 }
 
-/// A wake-up is an interrupt that this CPU sends itself, a few microseconds each.
+/// A wake-up is an interrupt that this CPU sends itself, a few microseconds each. `time` is the
+/// record's, a moment before the wake-up.
 #[inline(always)]
-fn is_time_to_wake(pause: u64) -> bool {
-    let now = now();
-    // SAFETY: one aligned word of .bss, which any CPU may write at any time.
-    let woken = unsafe { core::ptr::read_volatile(&raw const WOKEN) };
-    let wakes = now.wrapping_sub(woken) > pause;
+fn is_time_to_wake(last: *mut u64, time: u64, pause: u64) -> bool {
+    // SAFETY: an aligned word of .bss, which any CPU may write at any time.
+    let woken = unsafe { core::ptr::read_volatile(last) };
+    let wakes = time.wrapping_sub(woken) > pause;
     if wakes {
         // SAFETY: as above.
-        unsafe { core::ptr::write_volatile(&raw mut WOKEN, now) };
+        unsafe { core::ptr::write_volatile(last, time) };
     }
     wakes
 }

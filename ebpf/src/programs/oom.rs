@@ -22,6 +22,9 @@ pub fn mark_victim(ctx: RawTracePointContext) -> i32 {
         (0, ctx.arg::<u32>(0))
     };
     let time = now();
-    emit(To::DecidingNow, || Victim { header: header(VICTIM, time, cgroup), pid: u64::from(pid) });
+    emit(To::DecidingNow, time, || Victim {
+        header: header(VICTIM, time, cgroup),
+        pid: u64::from(pid),
+    });
     0
 }

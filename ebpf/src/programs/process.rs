@@ -46,7 +46,12 @@ fn executed(ctx: RawTracePointContext, cgroup: u64) {
         return;
     };
     debug_log!(&ctx, "exec of {} in cgroup {}", task.tgid, cgroup);
-    emit(to, || Exec { header: header(EXEC, time, cgroup), task, parent, main: u64::from(main) });
+    emit(to, time, || Exec {
+        header: header(EXEC, time, cgroup),
+        task,
+        parent,
+        main: u64::from(main),
+    });
 }
 
 /// `sched_process_exit(struct task_struct *p[, bool group_dead])`: for each thread; the last one of
@@ -96,7 +101,7 @@ fn exited(ctx: RawTracePointContext, cgroup: u64) {
     };
     let leader = task.pointer(layout!(task_group_leader));
     debug_log!(&ctx, "exit of {} in cgroup {}", who.tgid, cgroup);
-    emit(to, || Exit {
+    emit(to, time, || Exit {
         header: header(EXIT, time, cgroup),
         task: who,
         parent,

@@ -77,7 +77,7 @@ fn generated(ctx: RawTracePointContext, cgroup: u64) {
     let sighand = task.pointer(layout!(task_sighand));
     let blocked: u64 = task.read(layout!(task_blocked));
     debug_log!(&ctx, "signal {} for cgroup {}, result {}", signal, cgroup, result);
-    emit(to, || Generate {
+    emit(to, time, || Generate {
         header: header(GENERATE, time, cgroup),
         target: identify(task, shared),
         sender,
@@ -126,7 +126,7 @@ fn delivered(ctx: RawTracePointContext, cgroup: u64) {
     }
     let task = current();
     let action = Address(ctx.arg(2));
-    emit(To::Detail, || Deliver {
+    emit(To::Detail, time, || Deliver {
         header: header(DELIVER, time, cgroup),
         task: identify(task, task.pointer(layout!(task_signal))),
         handler: action.read(layout!(sigaction_handler)),
