@@ -53,7 +53,7 @@ pub(super) struct Facts {
     pub(super) before: Option<Vitals>,
     /// At rest, after this round.
     pub(super) after: Vitals,
-    /// What the agent counted as lost within the round.
+    /// What the agent counted as lost within the round and may have been a death.
     pub(super) lost: u64,
 }
 
@@ -98,8 +98,15 @@ pub(super) fn judge_round(fault: &Fault, facts: &Facts) -> Judgement {
 /// Judges what was told while this fault was done.
 fn judge(fault: &Fault, facts: &Facts) -> Judgement {
     let mut judgement = Judgement::default();
+    let mut missing = Vec::new();
     for life in &facts.lives {
-        judgement.life(fault, facts, life);
+        if judgement.life(fault, facts, life) == Word::Owed {
+            missing.push(format!("{}: died, and was never told of", life.name));
+        }
+    }
+    if missing.len() as u64 > facts.lost {
+        missing.push(format!("{} of what decides counted as lost", facts.lost));
+        judgement.complaints.append(&mut missing);
     }
     for stray in &facts.strays {
         match &stray.proof {
@@ -119,8 +126,18 @@ fn judge(fault: &Fault, facts: &Facts) -> Judgement {
     judgement
 }
 
+/// Whether a pod's end was told of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Word {
+    Given,
+    /// It was not, and the agent was there.
+    Owed,
+    /// It was not, and need not have been.
+    Spared,
+}
+
 impl Judgement {
-    fn life(&mut self, fault: &Fault, facts: &Facts, life: &Life) {
+    fn life(&mut self, fault: &Fault, facts: &Facts, life: &Life) -> Word {
         let true_ones = life.end.verdicts();
         let (mut wrong, mut unknown, mut right) = (false, false, false);
         for told in life.told.values() {
@@ -146,21 +163,20 @@ impl Judgement {
                 ));
             }
         }
-        let Some(died) = life.died else { return };
+        let Some(died) = life.died else { return Word::Spared };
         self.deaths += 1;
         self.wrong += usize::from(wrong);
         self.unknown += usize::from(unknown && !wrong);
         self.right += usize::from(right && !wrong && !unknown);
-        if !(wrong || unknown || right) {
-            self.missing += 1;
-            let untold = UNTOLD + SETTLE;
-            let absent = facts.absences.iter().any(|(from, to)| {
-                let nanos = u64::try_from(untold.as_nanos()).unwrap_or(u64::MAX);
-                (from.saturating_sub(nanos)..=*to).contains(&died)
-            });
-            if !absent && facts.lost == 0 {
-                self.complaints.push(format!("{}: died, and was never told of", life.name));
-            }
+        if wrong || unknown || right {
+            return Word::Given;
+        }
+        self.missing += 1;
+        let untold = u64::try_from((UNTOLD + SETTLE).as_nanos()).unwrap_or(u64::MAX);
+        let mut absences = facts.absences.iter();
+        match absences.any(|(from, to)| (from.saturating_sub(untold)..=*to).contains(&died)) {
+            true => Word::Spared,
+            false => Word::Owed,
         }
     }
 
@@ -259,6 +275,10 @@ mod tests {
         assert!(!of("ring-shrunk", &lost).is_good(), "nothing was counted");
         lost.lost = 1;
         assert!(of("ring-shrunk", &lost).is_good());
+        lost.lives.push(life(Way::Graceful, &[], false));
+        let two = of("ring-shrunk", &lost);
+        assert_eq!((two.missing, two.complaints.len()), (2, 3), "one loss hides one death");
+        lost.lives.pop();
         lost.lost = 0;
         lost.absences = vec![(101 * SECOND, 102 * SECOND)];
         assert!(of("agent-killed", &lost).is_good(), "seen, and not yet told");

@@ -151,7 +151,7 @@ impl<'a> Round<'a> {
     pub(super) async fn play(&mut self, fault: &'static Fault) -> anyhow::Result<Outcome> {
         let began = Instant::now();
         let agent = &self.stage.agent;
-        let lost_before = agent.vitals().await?.losses();
+        let before = agent.vitals().await?;
         agent.told().deaths.clear();
         self.churn.begin();
         let hands =
@@ -179,18 +179,20 @@ impl<'a> Round<'a> {
             error = watching => return Err(error),
         };
         let pods = self.churn.pods();
-        let mut lost = agent.vitals().await?.losses();
+        let mut counted = agent.vitals().await?;
         self.settle(&pods).await?;
         if fault.deed == Deed::SmallRing {
-            lost = agent.vitals().await?.losses();
+            counted = agent.vitals().await?;
             agent.kill(&[], Duration::ZERO).await?;
             tokio::time::sleep(THRESHOLD).await;
         }
-        // Another agent counts from zero.
-        let lost = lost.max(agent.vitals().await?.losses());
-        let lost =
-            if fault.deed.replaces_agent() { lost } else { lost.saturating_sub(lost_before) };
         let after = agent.vitals().await?;
+        let lost = |of: fn(&Vitals) -> u64| {
+            // Another agent counts from zero.
+            let before = if fault.deed.replaces_agent() { 0 } else { of(&before) };
+            of(&counted).max(of(&after)).saturating_sub(before)
+        };
+        let (lost, lost_deaths) = (lost(Vitals::losses), lost(Vitals::losses_that_decide));
         // One after the other: each takes what was told for itself.
         let lives = lives(&pods, fault, &agent.told());
         let strays = self.strays(&pods);
@@ -201,7 +203,7 @@ impl<'a> Round<'a> {
             ready,
             before: self.rest.clone(),
             after: after.clone(),
-            lost,
+            lost: lost_deaths,
         };
         let mut judgement = judge::judge_round(fault, &facts);
         if !judgement.left_behind.is_empty() {

@@ -2,6 +2,7 @@
 
 use crate::agent::Http;
 use anyhow::Context as _;
+use coroner::domain::input::LossKind;
 use std::{collections::BTreeMap, fs};
 
 /// At one moment.
@@ -66,6 +67,14 @@ impl Vitals {
     pub(super) fn losses(&self) -> u64 {
         self.lost.values().sum()
     }
+
+    /// Those that may have kept a death from being told.
+    pub(super) fn losses_that_decide(&self) -> u64 {
+        let spares = |label: &str| {
+            LossKind::ALL.iter().any(|kind| kind.as_str() == label && kind.spares_what_decides())
+        };
+        self.lost.iter().filter(|(label, _)| !spares(label)).map(|(_, count)| count).sum()
+    }
 }
 
 #[cfg(test)]
@@ -85,7 +94,10 @@ mod tests {
         assert_eq!((vitals.memory, vitals.threads, vitals.series), (1 << 20, 4, 5));
         assert_eq!(vitals.terminations, 4);
         assert_eq!(vitals.lost, BTreeMap::from([("detail_ring_full".to_owned(), 12)]));
-        assert_eq!(vitals.losses(), 12);
+        assert_eq!((vitals.losses(), vitals.losses_that_decide()), (12, 0));
+        let metrics = metrics.replace("undecodable\"} 0", "deciding_ring_full\"} 3");
+        let vitals = Vitals::parse(&metrics, status);
+        assert_eq!((vitals.losses(), vitals.losses_that_decide()), (15, 3));
         assert_eq!(Vitals::parse("", ""), Vitals::default());
     }
 }
