@@ -1,6 +1,8 @@
 //! The whole catalogue, played for real: private containerd and runc, the real agent with its
 //! kernel programs, real deaths. Needs root, and what `cargo xtask build` makes.
 
+mod lab;
+
 use coroner_lab::{
     containerd,
     scenario::{Scenario, catalogue},
@@ -8,47 +10,23 @@ use coroner_lab::{
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
-    path::PathBuf,
     process::{Command, Stdio},
 };
 
-/// Where `cargo xtask build` puts the binary, unless the environment names another.
-fn binary(variable: &str, path: &str) -> PathBuf {
-    let default = || {
-        let lab = PathBuf::from(env!("CARGO_BIN_EXE_coroner-lab"));
-        let target = lab.parent().and_then(|profile| profile.parent()).map(PathBuf::from);
-        target.unwrap_or_default().join(path)
-    };
-    let binary = std::env::var_os(variable).map_or_else(default, PathBuf::from);
-    assert!(
-        binary.is_file(),
-        "{} is not there: run `cargo xtask build`, or name it with {variable}",
-        binary.display()
-    );
-    binary
-}
-
 fn tour() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_coroner-lab"))
+    let mut command = Command::new(lab::LAB);
+    command.arg("tour");
+    command
 }
 
 /// Plays these scenarios and demands that all that can be played here is told as it was meant.
 fn play(arguments: &[&str], scenarios: impl Iterator<Item = &'static str>) {
-    assert!(
-        rustix::process::geteuid().is_root(),
-        "the lab needs root: run this test with sudo, or leave it out (cargo xtask test unit)"
-    );
+    lab::demand_root();
     let work = tempfile::tempdir().unwrap();
-    let workload = format!("static/{}-unknown-linux-gnu/release/workload", std::env::consts::ARCH);
     let output = tour()
-        .args(["tour", "--json"])
+        .arg("--json")
         .args(arguments)
-        .arg("--work")
-        .arg(work.path().join("lab"))
-        .arg("--agent")
-        .arg(binary("CORONER_LAB_AGENT", "debug/coroner"))
-        .arg("--workload")
-        .arg(binary("CORONER_LAB_WORKLOAD", &workload))
+        .args(lab::flags(work.path()))
         .stderr(Stdio::piped())
         .output()
         .unwrap();
@@ -75,7 +53,7 @@ fn play(arguments: &[&str], scenarios: impl Iterator<Item = &'static str>) {
     };
     assert_eq!(names, scenarios.filter(|name| !left_out(name)).collect(), "\n{told}");
     assert!(output.status.success(), "{}\n{told}", output.status);
-    assert!(!work.path().join("lab").exists(), "the lab left something behind\n{told}");
+    assert!(!lab::folder(work.path()).exists(), "the lab left something behind\n{told}");
 }
 
 #[test]
@@ -110,7 +88,7 @@ fn other_versions_of_containerd_tell_the_same() {
 
 #[test]
 fn a_version_that_is_not_there_is_wrong_usage_and_says_which_are() {
-    let output = tour().args(["tour", "--containerd", "0.1"]).output().unwrap();
+    let output = tour().args(["--containerd", "0.1"]).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(told.contains("containerd 0.1") && told.contains("cargo xtask setup"), "{told}");
@@ -118,7 +96,7 @@ fn a_version_that_is_not_there_is_wrong_usage_and_says_which_are() {
 
 #[test]
 fn an_unknown_scenario_is_wrong_usage_and_lists_the_known_ones() {
-    let output = tour().args(["tour", "--scenario", "nonsense"]).output().unwrap();
+    let output = tour().args(["--scenario", "nonsense"]).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(told.contains("\"nonsense\"") && told.contains("handles-sigterm"), "{told}");
@@ -126,7 +104,7 @@ fn an_unknown_scenario_is_wrong_usage_and_lists_the_known_ones() {
 
 #[test]
 fn the_list_needs_no_root_and_names_all() {
-    let output = tour().args(["tour", "--list"]).output().unwrap();
+    let output = tour().args(["--list"]).output().unwrap();
     assert!(output.status.success());
     let told = String::from_utf8_lossy(&output.stdout);
     for scenario in catalogue() {
@@ -136,6 +114,6 @@ fn the_list_needs_no_root_and_names_all() {
 
 #[test]
 fn a_real_node_needs_all_three_of_its_flags() {
-    let output = tour().args(["tour", "--cri", "unix:///run/x.sock"]).output().unwrap();
+    let output = tour().args(["--cri", "unix:///run/x.sock"]).output().unwrap();
     assert_eq!(output.status.code(), Some(64), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -1,49 +1,27 @@
 //! The short form of the chaos suite: one round of each fault under churn, judged. Needs root, and
 //! what `cargo xtask build` makes. The long form is `cargo xtask chaos --for 1h`.
 
+mod lab;
+
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
-    path::PathBuf,
     process::{Command, Stdio},
 };
 
-/// Where `cargo xtask build` puts the binary, unless the environment names another.
-fn binary(variable: &str, path: &str) -> PathBuf {
-    let default = || {
-        let lab = PathBuf::from(env!("CARGO_BIN_EXE_coroner-lab"));
-        let target = lab.parent().and_then(|profile| profile.parent()).map(PathBuf::from);
-        target.unwrap_or_default().join(path)
-    };
-    let binary = std::env::var_os(variable).map_or_else(default, PathBuf::from);
-    assert!(
-        binary.is_file(),
-        "{} is not there: run `cargo xtask build`, or name it with {variable}",
-        binary.display()
-    );
-    binary
-}
-
-fn lab() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_coroner-lab"))
+fn chaos() -> Command {
+    let mut command = Command::new(lab::LAB);
+    command.arg("chaos");
+    command
 }
 
 #[test]
 fn whatever_breaks_the_agent_tells_no_lie_and_comes_back() {
-    assert!(
-        rustix::process::geteuid().is_root(),
-        "the lab needs root: run this test with sudo, or leave it out (cargo xtask test unit)"
-    );
+    lab::demand_root();
     let work = tempfile::tempdir().unwrap();
-    let workload = format!("static/{}-unknown-linux-gnu/release/workload", std::env::consts::ARCH);
-    let output = lab()
-        .args(["chaos", "--json"])
-        .arg("--work")
-        .arg(work.path().join("lab"))
-        .arg("--agent")
-        .arg(binary("CORONER_LAB_AGENT", "debug/coroner"))
-        .arg("--workload")
-        .arg(binary("CORONER_LAB_WORKLOAD", &workload))
+    let output = chaos()
+        .arg("--json")
+        .args(lab::flags(work.path()))
         .stderr(Stdio::piped())
         .output()
         .unwrap();
@@ -61,12 +39,12 @@ fn whatever_breaks_the_agent_tells_no_lie_and_comes_back() {
         assert_ne!(object["deaths"], 0, "{} had nothing to judge\n{told}", object["fault"]);
     }
     assert!(output.status.success(), "{}\n{told}", output.status);
-    assert!(!work.path().join("lab").exists(), "the lab left something behind\n{told}");
+    assert!(!lab::folder(work.path()).exists(), "the lab left something behind\n{told}");
 }
 
 #[test]
 fn an_unknown_fault_is_wrong_usage_and_lists_the_known_ones() {
-    let output = lab().args(["chaos", "--fault", "rain"]).output().unwrap();
+    let output = chaos().args(["--fault", "rain"]).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(told.contains("\"rain\"") && told.contains("runtime-killed"), "{told}");
@@ -74,7 +52,7 @@ fn an_unknown_fault_is_wrong_usage_and_lists_the_known_ones() {
 
 #[test]
 fn the_list_needs_no_root_and_names_all() {
-    let output = lab().args(["chaos", "--list"]).output().unwrap();
+    let output = chaos().arg("--list").output().unwrap();
     assert!(output.status.success());
     let told = String::from_utf8_lossy(&output.stdout);
     let names: BTreeSet<&str> =

@@ -5,6 +5,8 @@
 
 mod configmaps;
 mod expressions;
+#[path = "../lab/mod.rs"]
+mod lab;
 mod model;
 mod prometheus;
 mod quiet;

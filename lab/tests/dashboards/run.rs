@@ -2,6 +2,7 @@
 //! pods died in the lab.
 
 use crate::{
+    lab,
     model::{Dashboard, Substitution, dashboards, label_values},
     prometheus::{JOB, Prometheus, SCRAPE, Series, now},
     quiet::{NEEDS, QUIET},
@@ -11,7 +12,7 @@ use coroner_lab::{agent::free_address, tools::Tool};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::Path,
     process::Stdio,
 };
 
@@ -37,33 +38,12 @@ const SCENARIOS: [&str; 14] = [
 /// A source that fails: the runtime is killed, judging is suspended, the agent is not ready.
 const FAILING: &str = "pod-worker-stuck";
 
-/// Where `cargo xtask build` puts the binary, unless the environment names another.
-fn binary(variable: &str, path: &str) -> PathBuf {
-    let target = PathBuf::from(env!("CARGO_BIN_EXE_coroner-lab"))
-        .parent()
-        .and_then(Path::parent)
-        .map_or_else(PathBuf::new, PathBuf::from);
-    let binary = std::env::var_os(variable).map_or_else(|| target.join(path), PathBuf::from);
-    assert!(
-        binary.is_file(),
-        "{} is not there: run `cargo xtask build`, or name it with {variable}",
-        binary.display()
-    );
-    binary
-}
-
 /// Plays the scenarios with the agent listening there; gives what was said on the way.
 async fn play(agent: SocketAddr, work: &Path) -> anyhow::Result<String> {
-    let workload = format!("static/{}-unknown-linux-gnu/release/workload", std::env::consts::ARCH);
-    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_coroner-lab"))
+    let output = tokio::process::Command::new(lab::LAB)
         .args(["tour", "--json", "--listen", &agent.to_string()])
         .args(SCENARIOS.iter().chain([&FAILING]).flat_map(|name| ["--scenario", name]))
-        .arg("--work")
-        .arg(work.join("lab"))
-        .arg("--agent")
-        .arg(binary("CORONER_LAB_AGENT", "debug/coroner"))
-        .arg("--workload")
-        .arg(binary("CORONER_LAB_WORKLOAD", &workload))
+        .args(lab::flags(work))
         // Its environment is the agent's: that it records shows, too.
         .env("CORONER_RECORD", work.join("recording"))
         .stdin(Stdio::null())
@@ -147,10 +127,7 @@ impl Run {
 
 #[tokio::test]
 async fn every_query_tells_of_its_event_in_a_run_that_contains_it() -> anyhow::Result<()> {
-    assert!(
-        rustix::process::geteuid().is_root(),
-        "the lab needs root: run this test with sudo, or leave it out (cargo xtask test unit)"
-    );
+    lab::demand_root();
     let work = tempfile::tempdir()?;
     let run = Run::of(work.path()).await?;
     let dashboards = dashboards();

@@ -238,7 +238,7 @@ impl Agent {
 
     /// What happened inside was inside for the agent too: at least so many exits came to it.
     async fn has_heard_of(&self, exits: u32) -> anyhow::Result<()> {
-        // What wakes nobody is read within 100 ms.
+        // What comes soon after another is read within 100 ms.
         tokio::time::sleep(Duration::from_millis(300)).await;
         let (_, page) = self.http.page("/metrics").await?;
         let page = String::from_utf8_lossy(&page);
