@@ -75,9 +75,14 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Removes a pod's cgroup once its last task has left (the kernel may take a moment).
+    /// Removes a pod's cgroup once its last task has left (the kernel may take a moment), and first
+    /// what a runtime that was killed has left in it, as the kubelet does (runc's libcontainer,
+    /// `RemovePath`).
     pub async fn remove(&self, path: &str) -> anyhow::Result<()> {
-        remove_when_empty(&self.root.join(path.trim_start_matches('/'))).await
+        for cgroup in from_the_leaves(&self.root.join(path.trim_start_matches('/'))) {
+            remove_when_empty(&cgroup).await?;
+        }
+        Ok(())
     }
 
     /// The processes of a container, by their ids here.
@@ -178,6 +183,16 @@ fn optional(file: &Path, value: impl ToString) -> anyhow::Result<()> {
     if file.exists() { write(file, value) } else { Ok(()) }
 }
 
+/// This cgroup and all below it, each after those that are in it.
+fn from_the_leaves(cgroup: &Path) -> Vec<PathBuf> {
+    // Gone, or gone in the meantime: nothing is below it.
+    let entries = fs::read_dir(cgroup).into_iter().flatten().flatten();
+    let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let mut all: Vec<_> = below.flat_map(|entry| from_the_leaves(&entry.path())).collect();
+    all.push(cgroup.to_owned());
+    all
+}
+
 async fn remove_when_empty(directory: &Path) -> anyhow::Result<()> {
     const PAUSE: Duration = Duration::from_millis(20);
     const TRIES: u32 = 100;
@@ -227,6 +242,7 @@ mod tests {
         cgroups.create(&path).unwrap(); // once more: it is there already
         let directory = root.path().join("coroner-lab/kubepods/besteffort/podu1");
         assert!(directory.is_dir());
+        fs::create_dir_all(directory.join("sandbox/nested")).unwrap(); // a killed runtime left it
         cgroups.remove(&path).await.unwrap();
         cgroups.remove(&path).await.unwrap(); // once more: it is gone already
         assert!(!directory.exists() && directory.parent().unwrap().is_dir());
