@@ -10,8 +10,9 @@ use cli::{
 use coroner_lab::{
     bench,
     chaos::{self, fault, plan::Length, soak},
+    run::Interrupted,
     scenario,
-    tour::{self, Interrupted, Options, RealNode},
+    tour::{self, Options, RealNode},
 };
 use std::{env, path::PathBuf, process::ExitCode, time::Duration};
 

@@ -21,7 +21,9 @@ pub mod wire;
 
 use crate::{
     agent, apiserver, containerd,
-    tour::{AGENT_LOG, Interrupted, Screen, interrupted, lab, lab::Lab, work_directory},
+    pages::Pages,
+    run::{self, AGENT_LOG, unless_interrupted, went_wrong, work_directory},
+    tour::{Screen, lab, lab::Lab},
 };
 use anyhow::Context as _;
 use fault::Fault;
@@ -119,31 +121,15 @@ async fn on_a_stage(
     lab_options.work = work_directory(&lab_options.work)?;
     let work = lab_options.work.clone();
     let mut up = Up::default();
-    let result = tokio::select! {
-        result = async {
-            up.rise(&options.agent, lab_options, screen).await?;
-            what(up.stage.as_ref().context("it is up")?).await
-        } => result,
-        () = interrupted() => {
-            screen.step("interrupted: taking everything down");
-            Err(Interrupted.into())
-        }
+    let played = async {
+        up.rise(&options.agent, lab_options, screen).await?;
+        what(up.stage.as_ref().context("it is up")?).await
     };
+    let result = unless_interrupted(screen, played).await;
     let cleared = up.clear(screen).await;
     lab::tidy(&work);
     let _ = fs::remove_file(work.join(KUBECONFIG));
-    let log = work.join(AGENT_LOG);
-    match &result {
-        Err(error) if !error.is::<Interrupted>() && log.exists() => {
-            screen.step(&format!("the agent's log is kept: {}", log.display()));
-        }
-        Ok(false) => screen.step(&format!("the agent's log is kept: {}", log.display())),
-        _ => {
-            let _ = fs::remove_file(&log);
-            // Somebody else's files may be in it; then it stays.
-            let _ = fs::remove_dir(&work);
-        }
-    }
+    run::leave(&work, went_wrong(&result) || matches!(result, Ok(false)), screen);
     let good = result?;
     cleared?;
     Ok(good)
@@ -169,7 +155,7 @@ impl Up {
         let work = options.work.clone();
         let lab = &*self.lab.insert(Lab::start(options, screen).await?);
         let name = lab.name().await;
-        let pages = Pages::make(&name)?;
+        let pages = Pages::make(&format!("{name}-chaos"))?;
         let between = Between::start(lab.apiserver()).await?;
         let kubeconfig = work.join(KUBECONFIG);
         apiserver::write_kubeconfig(&between.url(), &kubeconfig)?;
@@ -204,28 +190,5 @@ impl Up {
             lab.stop().await.context("the lab was not taken down completely")?;
         }
         Ok(())
-    }
-}
-
-/// The directory of the pages that pods share with the judge: on tmpfs.
-struct Pages(PathBuf);
-
-impl Pages {
-    /// Named after the lab, which has its work directory for itself: what is there already is of a
-    /// run that was killed.
-    fn make(lab: &str) -> anyhow::Result<Self> {
-        let directory = Path::new("/dev/shm").join(format!("{lab}-chaos"));
-        match fs::remove_dir_all(&directory) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => fs::create_dir(&directory),
-        }
-        .with_context(|| format!("cannot make {}", directory.display()))?;
-        Ok(Self(directory))
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }

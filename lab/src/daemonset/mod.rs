@@ -11,13 +11,13 @@ use crate::{
     containerd,
     kubelet::{security::SECCOMP_PROFILES, translate::PodId},
     network::Forward,
+    run::work_directory,
     scenario::Scenario,
     tour::{
         Outcome, Screen,
         lab::{self, Lab},
         play,
         watcher::Watcher,
-        work_directory,
     },
 };
 use anyhow::{Context as _, Result, bail, ensure};

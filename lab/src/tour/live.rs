@@ -1,11 +1,13 @@
 //! `--cri/--kubeconfig/--node`: no lab, the agent on a real node.
 
 use super::{
-    AGENT_LOG, Options, RealNode, Screen, interrupted,
+    Options, RealNode, Screen,
     watcher::{self, Told},
-    work_directory,
 };
-use crate::agent::{self, Agent};
+use crate::{
+    agent::{self, Agent},
+    run::{self, AGENT_LOG, interrupted, work_directory},
+};
 use std::{collections::HashSet, time::Duration};
 use tokio::sync::watch;
 
@@ -71,9 +73,6 @@ pub(super) async fn observe(
     };
     polling.abort();
     agent.stop().await;
-    if result.is_ok() {
-        let _ = std::fs::remove_file(work.join(AGENT_LOG));
-        let _ = std::fs::remove_dir(&work);
-    }
+    run::leave(&work, result.is_err(), screen);
     result
 }

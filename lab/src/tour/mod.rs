@@ -14,6 +14,7 @@ pub use show::{Screen, list};
 
 use crate::{
     containerd, kubelet,
+    run::{self, AGENT_LOG, interrupted, unless_interrupted, went_wrong, work_directory},
     scenario::{Expected, Scenario, judge::Observed, left},
 };
 use anyhow::Context as _;
@@ -25,13 +26,7 @@ use futures::{StreamExt as _, stream::FuturesUnordered};
 use lab::Lab;
 use play::Playing;
 use serde::Serialize;
-use std::{
-    collections::BTreeMap,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    time::Duration,
-};
-use tokio::signal::unix::{SignalKind, signal};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 use watcher::Watcher;
 
 /// What the tour is asked to do.
@@ -102,69 +97,17 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
     options.lab.work = work_directory(&options.lab.work)?;
     let options = &options;
     let mut stage = Stage::default();
-    let result = tokio::select! {
-        result = stage.play(options, screen) => result,
-        () = interrupted() => {
-            screen.step("interrupted: taking everything down");
-            Err(Interrupted.into())
-        }
-    };
+    let result = unless_interrupted(screen, stage.play(options, screen)).await;
     if options.keep && result.is_ok() {
         screen.print(&stage.whereabouts().await);
         interrupted().await;
     }
     let cleared = stage.clear(screen).await;
     lab::tidy(&options.lab.work);
-    let log = options.lab.work.join(AGENT_LOG);
-    match &result {
-        Err(error) if !error.is::<Interrupted>() && log.exists() => {
-            screen.step(&format!("the agent's log is kept: {}", log.display()));
-        }
-        Ok(false) => screen.step(&format!("the agent's log is kept: {}", log.display())),
-        _ => {
-            let _ = std::fs::remove_file(&log);
-            // Somebody else's files may be in it; then it stays.
-            let _ = std::fs::remove_dir(&options.lab.work);
-        }
-    }
+    run::leave(&options.lab.work, went_wrong(&result) || matches!(result, Ok(false)), screen);
     let agreed = result?;
     cleared?;
     Ok(agreed)
-}
-
-/// The agent's log, in the work directory.
-pub(crate) const AGENT_LOG: &str = "agent.log";
-
-/// Made, and absolute: the runtime has another working directory.
-pub(crate) fn work_directory(work: &Path) -> anyhow::Result<PathBuf> {
-    std::fs::create_dir_all(work)
-        .and_then(|()| work.canonicalize())
-        .with_context(|| format!("cannot make {}", work.display()))
-}
-
-/// Ctrl-C or SIGTERM ended the tour.
-#[derive(Debug)]
-pub struct Interrupted;
-
-impl std::fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("interrupted")
-    }
-}
-
-impl std::error::Error for Interrupted {}
-
-/// Resolves at Ctrl-C or SIGTERM.
-pub(crate) async fn interrupted() {
-    let (Ok(mut term), Ok(mut int)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
-    }
 }
 
 /// What is up. Filled as it comes up, so that whatever there is can be taken down.

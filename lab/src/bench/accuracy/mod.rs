@@ -16,17 +16,16 @@ use super::{figure, load::Burners, print_objects};
 use crate::{
     agent::Agent,
     containerd,
-    tour::{AGENT_LOG, Interrupted, Screen, interrupted, lab, lab::Lab, work_directory},
+    pages::Pages,
+    run::{self, AGENT_LOG, unless_interrupted, went_wrong, work_directory},
+    tour::{Screen, lab, lab::Lab},
 };
 use anyhow::Context as _;
 use death::Load;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use observer::Observer;
 use rounds::{Outcome, Stage};
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::path::PathBuf;
 use way::Way;
 use witness::Witness;
 
@@ -60,26 +59,10 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
     options.lab.work = work_directory(&options.lab.work)?;
     let options = &options;
     let mut up = Up::default();
-    let result = tokio::select! {
-        result = up.measure(options, screen) => result,
-        () = interrupted() => {
-            screen.step("interrupted: taking everything down");
-            Err(Interrupted.into())
-        }
-    };
+    let result = unless_interrupted(screen, up.measure(options, screen)).await;
     let cleared = up.clear(screen).await;
     lab::tidy(&options.lab.work);
-    let log = options.lab.work.join(AGENT_LOG);
-    match &result {
-        Err(error) if !error.is::<Interrupted>() && log.exists() => {
-            screen.step(&format!("the agent's log is kept: {}", log.display()));
-        }
-        _ => {
-            let _ = fs::remove_file(&log);
-            // Somebody else's files may be in it; then it stays.
-            let _ = fs::remove_dir(&options.lab.work);
-        }
-    }
+    run::leave(&options.lab.work, went_wrong(&result), screen);
     let outcome = result?;
     cleared?;
     let figures = report::figures(&outcome.deaths, outcome.failures.len());
@@ -156,29 +139,5 @@ impl Up {
             lab.stop().await.context("the lab was not taken down completely")?;
         }
         Ok(())
-    }
-}
-
-/// The directory of the shared pages: on tmpfs, where no writing back to a disk holds a heart up.
-#[derive(Debug)]
-struct Pages(PathBuf);
-
-impl Pages {
-    /// Named after the lab, which has its work directory for itself: what is there already is of a
-    /// run that was killed.
-    fn make(lab: &str) -> anyhow::Result<Self> {
-        let directory = Path::new("/dev/shm").join(lab);
-        match fs::remove_dir_all(&directory) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => fs::create_dir(&directory),
-        }
-        .with_context(|| format!("cannot make {}", directory.display()))?;
-        Ok(Self(directory))
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -9,7 +9,10 @@ mod kept;
 mod object;
 
 use super::{kernel, programs, publish};
-use crate::tour::{AGENT_LOG, Interrupted, Screen, interrupted, work_directory};
+use crate::{
+    run::{self, AGENT_LOG, unless_interrupted, went_wrong, work_directory},
+    tour::Screen,
+};
 use anyhow::Context as _;
 use kept::Counts;
 use std::{
@@ -47,14 +50,9 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
     let screen = Screen::new(options.json);
     let work = work_directory(&options.work)?;
     // What is up goes when the future goes.
-    let counted = tokio::select! {
-        result = count(options, &work, screen) => result,
-        () = interrupted() => Err(Interrupted.into()),
-    };
-    let _ = fs::remove_file(work.join(AGENT_LOG));
+    let counted = unless_interrupted(screen, count(options, &work, screen)).await;
     let _ = fs::remove_file(work.join(engine::FILE));
-    // Somebody else's files may be in it; then it stays.
-    let _ = fs::remove_dir(&work);
+    run::leave(&work, went_wrong(&counted), screen);
     let now = counted?;
     if options.keep {
         fs::write(KEPT, now.text()?).with_context(|| format!("cannot write {KEPT}"))?;

@@ -17,7 +17,8 @@ use super::{
 };
 use crate::{
     agent::{Http, die_with_parent, free_address},
-    tour::{AGENT_LOG, Interrupted, Screen, interrupted, work_directory},
+    run::{self, AGENT_LOG, unless_interrupted, went_wrong, work_directory},
+    tour::Screen,
 };
 use anyhow::{Context as _, bail};
 use case::{Act, CASES, Place};
@@ -66,20 +67,8 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
     let work = work_directory(&options.work)?;
     let log = work.join(AGENT_LOG);
     // What is up goes when the future goes.
-    let result = tokio::select! {
-        result = measure(options, &log, screen) => result,
-        () = interrupted() => Err(Interrupted.into()),
-    };
-    match &result {
-        Err(error) if !error.is::<Interrupted>() && log.exists() => {
-            screen.step(&format!("the agent's log is kept: {}", log.display()));
-        }
-        _ => {
-            let _ = fs::remove_file(&log);
-            // Somebody else's files may be in it; then it stays.
-            let _ = fs::remove_dir(&work);
-        }
-    }
+    let result = unless_interrupted(screen, measure(options, &log, screen)).await;
+    run::leave(&work, went_wrong(&result), screen);
     let (costs, programs) = result?;
     publish(screen, options.json, &report::figures(&costs, &programs))
 }

@@ -18,7 +18,8 @@ use crate::{
     agent::{self, Agent, Http},
     apiserver::{self, Apiserver, Kind, Traffic},
     containerd,
-    tour::{AGENT_LOG, Interrupted, Screen, interrupted, lab, work_directory},
+    run::{self, AGENT_LOG, unless_interrupted, went_wrong, work_directory},
+    tour::{Screen, lab},
 };
 use anyhow::Context as _;
 use census::{NODE, Plan};
@@ -85,22 +86,8 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
     let screen = Screen::new(options.json);
     let work = work_directory(&options.work)?;
     let lock = containerd::lock(&work)?;
-    let measured = tokio::select! {
-        measured = measure(options, &work, screen) => measured,
-        () = interrupted() => {
-            screen.step("interrupted: taking everything down");
-            Err(Interrupted.into())
-        }
-    };
-    let log = work.join(AGENT_LOG);
-    match &measured {
-        Err(error) if !error.is::<Interrupted>() && log.exists() => {
-            screen.step(&format!("the agent's log is kept: {}", log.display()));
-        }
-        _ => {
-            let _ = fs::remove_file(&log);
-        }
-    }
+    let measured = unless_interrupted(screen, measure(options, &work, screen)).await;
+    run::leave(&work, went_wrong(&measured), screen);
     containerd::give_up(&work)?;
     drop(lock);
     publish(screen, options.json, &figures::figures(&measured?))

@@ -18,7 +18,8 @@ use super::publish;
 use crate::{
     agent::{Agent, Http},
     containerd,
-    tour::{AGENT_LOG, Interrupted, Screen, interrupted, lab, lab::Lab, work_directory},
+    run::{self, AGENT_LOG, unless_interrupted, went_wrong, work_directory},
+    tour::{Screen, lab, lab::Lab},
 };
 use anyhow::Context as _;
 use aya::sys::{Stats, enable_stats};
@@ -67,29 +68,13 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
     options.lab.work = work_directory(&options.lab.work)?;
     let options = &options;
     let mut lab = None;
-    let result = tokio::select! {
-        result = measure(&mut lab, options, screen) => result,
-        () = interrupted() => {
-            screen.step("interrupted: taking everything down");
-            Err(Interrupted.into())
-        }
-    };
+    let result = unless_interrupted(screen, measure(&mut lab, options, screen)).await;
     let cleared = match lab {
         Some(lab) => lab.stop().await.context("the lab was not taken down completely"),
         None => Ok(()),
     };
     lab::tidy(&options.lab.work);
-    let log = options.lab.work.join(AGENT_LOG);
-    match &result {
-        Err(error) if !error.is::<Interrupted>() && log.exists() => {
-            screen.step(&format!("the agent's log is kept: {}", log.display()));
-        }
-        _ => {
-            let _ = fs::remove_file(&log);
-            // Somebody else's files may be in it; then it stays.
-            let _ = fs::remove_dir(&options.lab.work);
-        }
-    }
+    run::leave(&options.lab.work, went_wrong(&result), screen);
     let report = result?;
     cleared?;
     publish(screen, options.json, &report.figures())
