@@ -18,8 +18,8 @@ pub const WAKE_PAUSE: u64 = 1_000_000;
 /// there may be any number of them, and whoever found one looks again after [`READ_PAUSE`].
 pub const SIGNAL_WAKE_PAUSE: u64 = 10_000_000;
 /// Any other record wakes the reader if none of its like has within this time, ns: whoever was woken
-/// comes again after as long, for what was written meanwhile. While nothing is written nobody looks.
-pub const READ_PAUSE: u64 = 100_000_000;
+/// comes again a little later than that, for what was written meanwhile.
+pub const READ_PAUSE: u64 = 90_000_000;
 /// Per-CPU array of counters: see the `LOST_*` indices.
 pub const LOST: &str = "LOST";
 /// Array of one [`Told`](crate::Told): a section of the object, which the programs read without asking

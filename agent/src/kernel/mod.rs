@@ -28,7 +28,7 @@ use crate::{
     },
     privileges::{self, Lack, Privileges},
 };
-use again::Again;
+use again::{Again, Found};
 use load::Watching;
 use plan::Planned;
 use ring::Rings;
@@ -289,10 +289,17 @@ impl Kernel {
         let (mut commanded, mut again) = (true, Again::new(Instant::now()));
         let (mut came, mut looked) = (false, Instant::now());
         while open {
+            let mut woken = Found::default();
             tokio::select! {
                 () = to.closed() => break,
-                ready = deciding.readable() => ready?.clear_ready(),
-                ready = detail.readable() => ready?.clear_ready(),
+                ready = deciding.readable() => {
+                    ready?.clear_ready();
+                    woken = Found { anything: true, deciding: true };
+                }
+                ready = detail.readable() => {
+                    ready?.clear_ready();
+                    woken.anything = true;
+                }
                 () = sleep_until(again.at()) => {}
                 command = commands.recv(), if commanded => match command {
                     Some(command) => {
@@ -304,14 +311,15 @@ impl Kernel {
             }
             self.watching.flush_diagnostics();
             let events = self.rings.drain(&self.counters);
-            again.drained(Instant::now(), self.rings.found());
-            came |= self.rings.found().anything;
+            let (now, found) = (Instant::now(), self.rings.found());
+            again.drained(now, found.or(woken));
+            came |= found.anything;
             open = open && self.send(events, &to).await;
             // A system call for each counter; later where no record came that could have been lost.
-            if looked.elapsed() < if came { again::LATER } else { again::IDLE } {
+            if now - looked < if came { again::LATER } else { again::IDLE } {
                 continue;
             }
-            (came, looked) = (false, Instant::now());
+            (came, looked) = (false, now);
             for loss in self.rings.losses(&self.counters) {
                 let lost = Received { at: clock::boot_now(), input: Input::Lost(loss) };
                 open = open && to.send(lost).await.is_ok();

@@ -104,10 +104,15 @@ impl Rings {
             bytes
         };
         let (deciding, detail) = (read(&mut self.deciding), read(&mut self.detail));
-        let now = Instant::now();
+        // What was written while it was read may make it more than there is room for.
+        let (now, room) = (Instant::now(), counters.ring_bytes.load(Ordering::Relaxed));
         let [used_deciding, used_detail] = &mut self.used;
-        counters.deciding_used.store(used_deciding.see(now, deciding), Ordering::Relaxed);
-        counters.detail_used.store(used_detail.see(now, detail), Ordering::Relaxed);
+        for (used, bytes, told) in [
+            (used_deciding, deciding, &counters.deciding_used),
+            (used_detail, detail, &counters.detail_used),
+        ] {
+            told.store(used.see(now, bytes.min(room)), Ordering::Relaxed);
+        }
         self.undecodable += wrong;
         for (counter, count) in counters.records.iter().zip(kinds) {
             if count > 0 {

@@ -24,8 +24,9 @@ static DETAIL: RingBuf = RingBuf::with_byte_size(RING_BYTES, 0);
 pub(super) static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(LOST_COUNT, 0);
 
 /// When the reader was woken last for a record that ends something, and for one that does not, ns
-/// since boot. All CPUs write them, without a lock: what a race can bring is one wake-up too many. Two,
-/// for what the reader found decides when it comes again.
+/// since boot. All CPUs write them, without a lock: what a race can bring is one wake-up too many, or
+/// too few for a record that another one has just woken the reader for. Two, for what the reader found
+/// decides when it comes again.
 static mut WOKEN: u64 = 0;
 static mut WOKEN_IDLY: u64 = 0;
 
@@ -43,9 +44,9 @@ pub(super) enum To {
     /// It may end something, and any number of them may come: the same with a longer pause,
     /// [`SIGNAL_WAKE_PAUSE`].
     DecidingSoon,
-    /// Deciding ring; read within [`READ_PAUSE`].
+    /// Deciding ring; read soon after [`READ_PAUSE`].
     Deciding,
-    /// Detail ring; read within [`READ_PAUSE`].
+    /// Detail ring; read soon after [`READ_PAUSE`].
     Detail,
 }
 
