@@ -272,9 +272,12 @@ impl<'a> Account<'a> {
             _ if members.requested => gone,
             _ if members.all.is_empty() => false, // it gets another sandbox
             Some(object) if object.is_mirror() => gone || late,
-            // Without a request a pod is over only if the kubelet says so: a sandbox that died
-            // gets a successor.
-            Some(object) => gone || matches!(object.pod.phase.as_str(), "Succeeded" | "Failed"),
+            // Without a request a pod is over only if the kubelet says so, for a sandbox that died
+            // gets a successor; or if its object is gone, whenever it went: the watch may have
+            // missed the kubelet's word.
+            Some(object) => {
+                object.gone.is_some() || matches!(object.pod.phase.as_str(), "Succeeded" | "Failed")
+            }
             None => late || self.of.objects.is_in_sync(),
         }
     }

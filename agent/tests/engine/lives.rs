@@ -110,6 +110,27 @@ fn an_outage_of_the_apiserver_suspends_the_account() {
     assert!(gone.uncertainty >= Duration::from_secs(90), "{gone:?}");
 }
 
+/// The watch breaks after the pod's end and before the kubelet's word of it; when it is back, so much
+/// time has passed that the object is gone too, and nobody has ever asked for that.
+#[test]
+fn a_pod_that_ended_just_before_an_outage_is_told_when_its_object_is_found_gone() {
+    let mut world = running(1);
+    world.exits(1, CODE_0);
+    world.later(100).api(ApiEvent::OutOfSync { error: "reset".into() });
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    world.ticks(5);
+    world.cgroups_go(1);
+    world.lists(Vec::new(), Vec::new());
+    world.ticks(5);
+    assert!(world.ended.is_empty(), "its sandbox may get a successor");
+    world.api(ApiEvent::Snapshot { pods: Vec::new() });
+    world.ticks(5);
+    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+    assert_eq!(end.containers[0].verdict, Verdict::Completed);
+    assert!(end.milestone(MilestoneKind::ObjectGone).is_none(), "the end was before that");
+}
+
 #[test]
 fn a_force_delete_may_show_its_deleted_event_only() {
     let mut world = running(1);
