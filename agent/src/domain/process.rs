@@ -94,6 +94,15 @@ struct TornDown {
     comm: String,
 }
 
+/// The end of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct End {
+    at: BootTime,
+    status: ExitStatus,
+    /// Its leading thread was the one that told.
+    by_leader: bool,
+}
+
 /// All that the kernel told of one container's cgroup.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Processes {
@@ -111,7 +120,7 @@ pub struct Processes {
     /// Processes from outside, the init's first exec among them.
     injected: Vec<Injected>,
     /// Ends of processes: the first report of each counts.
-    exits: BTreeMap<Tgid, (BootTime, ExitStatus)>,
+    exits: BTreeMap<Tgid, End>,
     /// Killed by the kernel together with their PID namespace, by the dead init.
     torn_down: Vec<TornDown>,
     /// How many more of those there were than could be kept.
@@ -163,7 +172,15 @@ impl Processes {
                 }
                 self.guess_init(&task);
                 if self.exits.len() < MAX_TRACKED || self.is_init(task.tgid) {
-                    self.exits.entry(task.tgid).or_insert((at, status));
+                    let by_leader = task.tid == task.tgid.0;
+                    let told = End { at, status, by_leader };
+                    let end = self.exits.entry(task.tgid).or_insert(told);
+                    // Where the tracepoint has no `group_dead`, threads that leave at once may each
+                    // find themselves the last. The status is the leader's, which has none before it
+                    // has told (`do_exit`, kernel/exit.c: `live` is counted down first).
+                    if by_leader && !end.by_leader {
+                        (end.status, end.by_leader) = (status, true);
+                    }
                 }
             }
             KernelFact::OomVictim { pid, .. } => self.marked_by_oom(at, pid),
@@ -217,7 +234,7 @@ impl Processes {
             self.exits.remove(&gone.tgid);
         }
         // A pid used again. The two rings are drained in turns: its own end may be here already.
-        if self.exits.get(&task.tgid).is_some_and(|(ended, _)| *ended < at) {
+        if self.exits.get(&task.tgid).is_some_and(|end| end.at < at) {
             self.exits.remove(&task.tgid);
         }
         let (tgid, comm) = (task.tgid, task.comm);
@@ -380,7 +397,7 @@ impl Processes {
 
     /// How the main process ended.
     pub fn exit(&self) -> Option<(BootTime, ExitStatus)> {
-        self.exits.get(&self.main()?).copied()
+        self.exits.get(&self.main()?).map(|end| (end.at, end.status))
     }
 
     /// The runtime's own init left before it became the container's program, and nothing else of
@@ -391,9 +408,10 @@ impl Processes {
 
     /// Processes from outside, with their ends.
     pub fn injected(&self) -> impl Iterator<Item = Injected> {
-        self.injected
-            .iter()
-            .map(|i| Injected { ended: self.exits.get(&i.tgid).copied(), ..i.clone() })
+        self.injected.iter().map(|i| Injected {
+            ended: self.exits.get(&i.tgid).map(|end| (end.at, end.status)),
+            ..i.clone()
+        })
     }
 
     /// How many runs of this exec probe failed in a row, the last of them just before this moment.

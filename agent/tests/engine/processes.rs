@@ -439,3 +439,20 @@ fn a_kill_from_inside_was_seen() {
         assert_eq!(death.killer.as_ref().map(|by| by.comm.as_str()), Some("watchdog"));
     }
 }
+
+/// Where `sched_process_exit` has no `group_dead`, both of two threads that leave at once may find
+/// themselves the last; the one that is not the leader may come before the leader has a status.
+#[test]
+fn of_two_threads_that_leave_at_once_the_leader_knows_the_status() {
+    let mut world = running(1);
+    let cgroup = Cgroups::of(1).own;
+    let thread = Task { tid: 4_711, ..init(1) };
+    world.kernel(KernelFact::Exit { cgroup, task: thread, status: CODE_0, parent: Some(shim()) });
+    world.exits(1, ExitStatus::Code(7));
+    world.later(100).stopped(1, 7);
+    let mut ended = object(1, false, world.at());
+    ended.phase = "Failed".into();
+    world.api(ApiEvent::Applied(ended));
+    world.ticks(10);
+    assert_eq!(world.ended[0].containers[0].verdict, Verdict::Failed);
+}
