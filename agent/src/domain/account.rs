@@ -282,6 +282,15 @@ impl<'a> Account<'a> {
         }
     }
 
+    /// It may be over: only the apiserver can tell, and the watch is broken.
+    pub fn waits_for_the_apiserver(&self, members: &Members) -> bool {
+        let objects = &self.of.objects;
+        let over = members.alive == 0 && !members.sandbox_runs && !members.all.is_empty();
+        over && objects.was_in_sync()
+            && !objects.is_in_sync()
+            && self.object().is_some_and(|object| object.gone.is_none())
+    }
+
     /// The settle window has passed since the last thing that the account tells.
     pub fn is_settled(&self, members: &Members, now: BootTime, settle: Duration) -> bool {
         now >= self.last(&members.all).unwrap_or(now) + settle

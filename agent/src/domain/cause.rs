@@ -16,6 +16,9 @@ pub struct Circumstances<'a> {
     pub deleted: bool,
     /// The object went while something of it still ran.
     pub outlived: bool,
+    /// The object went unseen, its last known phase was not final, and what ran of it had ended
+    /// before.
+    pub vanished: bool,
     /// `kubernetes.io/config.source` of its sandbox is not the apiserver.
     pub is_static: bool,
     /// A main container of it ran; otherwise the rest is said of all others.
@@ -42,6 +45,12 @@ pub fn cause(of: Circumstances<'_>) -> Reason {
     }
     if let Some(reason) = of.object.and_then(by_kubelet) {
         return reason;
+    }
+    if !is_static && of.vanished {
+        let sentence = "What ran of it had ended before the watch of the apiserver was seen to \
+                        break, and its object was gone when the watch was back: whether it was \
+                        deleted first is not known.";
+        return reason(Cause::Unknown, Source::Inferred, sentence);
     }
     if !of.stopped {
         return not_stopped(of);

@@ -101,6 +101,8 @@ struct End {
     status: ExitStatus,
     /// Its leading thread was the one that told.
     by_leader: bool,
+    /// When the process began, clock ticks: its number may be used again.
+    started: Option<u64>,
 }
 
 /// All that the kernel told of one container's cgroup.
@@ -173,12 +175,13 @@ impl Processes {
                 self.guess_init(&task);
                 if self.exits.len() < MAX_TRACKED || self.is_init(task.tgid) {
                     let by_leader = task.tid == task.tgid.0;
-                    let told = End { at, status, by_leader };
+                    let told = End { at, status, by_leader, started: task.started };
                     let end = self.exits.entry(task.tgid).or_insert(told);
                     // Where the tracepoint has no `group_dead`, threads that leave at once may each
-                    // find themselves the last. The status is the leader's, which has none before it
-                    // has told (`do_exit`, kernel/exit.c: `live` is counted down first).
-                    if by_leader && !end.by_leader {
+                    // find themselves the last. On older kernels the status is the leader's alone,
+                    // and it may not have one yet (`do_exit`, kernel/exit.c: `live` is counted down
+                    // first).
+                    if by_leader && !end.by_leader && end.started == task.started {
                         (end.status, end.by_leader) = (status, true);
                     }
                 }

@@ -39,6 +39,7 @@ const NOTHING: Circumstances<'static> = Circumstances {
     object: None,
     deleted: false,
     outlived: false,
+    vanished: false,
     is_static: false,
     had_main: true,
     stopped: false,
@@ -84,6 +85,7 @@ fn causes_without_a_deletion() {
     assert_eq!(by(None, ""), Cause::Unknown);
     assert_eq!(cause(NOTHING).cause, Cause::Completed);
     assert_eq!(cause(Circumstances { complete: false, ..NOTHING }).cause, Cause::Unknown);
+    assert_eq!(cause(Circumstances { vanished: true, ..NOTHING }).cause, Cause::Unknown);
     let of_file = Circumstances { is_static: true, ..NOTHING };
     assert_eq!(cause(Circumstances { stopped: true, ..of_file }).cause, Cause::StaticRemoved);
     assert_eq!(cause(of_file).cause, Cause::Completed);

@@ -122,12 +122,13 @@ fn a_pod_that_ended_just_before_an_outage_is_told_when_its_object_is_found_gone(
     world.ticks(5);
     world.cgroups_go(1);
     world.lists(Vec::new(), Vec::new());
-    world.ticks(5);
+    world.ticks(90);
     assert!(world.ended.is_empty(), "its sandbox may get a successor");
     world.api(ApiEvent::Snapshot { pods: Vec::new() });
     world.ticks(5);
     let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
     assert_eq!(end.containers[0].verdict, Verdict::Completed);
+    assert_eq!(end.cause, Cause::Unknown, "perhaps it was deleted before its sandbox stopped");
     assert!(end.milestone(MilestoneKind::ObjectGone).is_none(), "the end was before that");
 }
 

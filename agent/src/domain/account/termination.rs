@@ -83,11 +83,14 @@ impl<'a> Account<'a> {
         // Or it went while nobody watched.
         let unseen = |gone: Between| gone.after < gone.by;
         let deleted = self.request(members).is_some() || self.gone(members).is_some_and(unseen);
+        let vanished = self.gone(members).is_none()
+            && self.object().is_some_and(|o| o.gone.is_some_and(unseen) && !o.pod.is_over());
         let is_static = self.is_static();
         cause(Circumstances {
             object: self.object(),
             deleted,
             outlived,
+            vanished,
             is_static,
             had_main,
             stopped,

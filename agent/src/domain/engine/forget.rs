@@ -62,8 +62,11 @@ impl Engine {
                 .as_ref()
                 .and_then(|u| self.objects.get(u))
                 .is_some_and(|o| o.request().is_some());
+            // Perhaps its pod is over, and only the apiserver can tell.
+            let suspended = !self.objects.is_in_sync()
+                && uid.as_ref().is_some_and(|uid| self.active.contains(uid));
             let stuck = now >= by + STUCK && !uid.as_ref().is_some_and(|uid| self.is_held(uid));
-            if over && ((told && !requested) || stuck) {
+            if over && ((told && !requested && !suspended) || stuck) {
                 self.runtime.forget_container(&id);
                 self.forget_container(&id);
                 if let Some(pod) = uid.and_then(|uid| self.pods.get_mut(&uid)) {

@@ -179,7 +179,7 @@ impl Engine {
             return true;
         }
         // Deaths in a pod that goes on, or takes long to go.
-        let mut waiting = members.requested;
+        let mut waiting = members.requested || accounts.waits_for_the_apiserver(&members);
         for id in &members.all {
             let Some(ended) = accounts.ended(id) else { continue };
             if pod.told.contains(id) {
