@@ -28,9 +28,6 @@ use std::{
 const RING: u32 = 1 << 16;
 /// Of a signal, in a ring: the kernel puts eight bytes before each record.
 const RECORD: u32 = size_of::<record::Generate>() as u32 + 8;
-/// No wake-up takes so long.
-const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
-
 /// The descriptor that this process has of a map of this name and size.
 fn descriptor(name: &str, size: u32) -> BorrowedFd<'static> {
     let maps: Vec<u32> = loaded_maps()
@@ -55,7 +52,7 @@ fn is_woken(epoll: &OwnedFd, timeout: Timespec) -> bool {
 }
 
 /// A moment: what wakes by an interrupt of its own CPU has done so long before.
-const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// How often it is tried within [`READ_PAUSE`].
 const TRIES: u32 = 10;
 
@@ -63,11 +60,11 @@ const TRIES: u32 = 10;
 fn what_ends_nothing_wakes_once_in_a_while_and_at_a_quarter_of_its_ring() {
     on_each_hierarchy(|hierarchy| {
         let conclusive = (0..TRIES).any(|_| signals_wake(hierarchy));
-        assert!(conclusive, "this machine is too slow for {READ_PAUSE} ns");
+        assert!(conclusive, "never by the first in a long time, or it takes over {READ_PAUSE} ns");
     });
 }
 
-/// False: it took longer than the pause, and says nothing.
+/// False: the first did not wake, or it took longer than the pause and says nothing.
 fn signals_wake(hierarchy: &Path) -> bool {
     const FEW: u32 = RING / 8 / RECORD;
     const MORE: u32 = RING / 4 / RECORD;
@@ -85,12 +82,13 @@ fn signals_wake(hierarchy: &Path) -> bool {
 
     let began = Instant::now();
     signal(1);
-    assert!(is_woken(&epoll, PATIENCE), "by the first in a long time");
+    let by_first = is_woken(&epoll, MOMENT);
     signal(FEW);
     let by_few = is_woken(&epoll, MOMENT);
     signal(MORE);
-    let by_more = is_woken(&epoll, PATIENCE);
-    if began.elapsed() >= pause {
+    let by_more = is_woken(&epoll, MOMENT);
+    // Another container on this machine may just have woken the reader.
+    if began.elapsed() >= pause || !by_first {
         return false;
     }
     assert!(!by_few, "by {FEW} records after it");

@@ -70,10 +70,11 @@ impl Vitals {
 
     /// Those that may have kept a death from being told.
     pub(super) fn losses_that_decide(&self) -> u64 {
-        let spares = |label: &str| {
-            LossKind::ALL.iter().any(|kind| kind.as_str() == label && kind.spares_what_decides())
-        };
-        self.lost.iter().filter(|(label, _)| !spares(label)).map(|(_, count)| count).sum()
+        use LossKind::{CgroupMapFull, DecidingRingFull, EngineFull, Undecodable};
+        [DecidingRingFull, CgroupMapFull, Undecodable, EngineFull]
+            .iter()
+            .filter_map(|kind| self.lost.get(kind.as_str()))
+            .sum()
     }
 }
 

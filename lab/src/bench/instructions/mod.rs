@@ -40,8 +40,8 @@ pub struct Options {
     pub program: PathBuf,
 }
 
-/// Runs the benchmark. True: nothing costs more than is kept. Whatever happens, nothing is left
-/// behind.
+/// Runs the benchmark. True: nothing costs more than is kept. Nothing is left behind; of a run that
+/// went wrong the agent's log.
 ///
 /// # Errors
 /// valgrind or the agent does not start, the object or the kept file cannot be read, or the run is
