@@ -285,9 +285,9 @@ impl<'a> Account<'a> {
     /// It may be over: only the apiserver can tell, and the watch is broken.
     pub fn waits_for_the_apiserver(&self, members: &Members) -> bool {
         let objects = &self.of.objects;
-        let over = members.alive == 0 && !members.sandbox_runs && !members.all.is_empty();
-        over && objects.was_in_sync()
+        objects.was_in_sync()
             && !objects.is_in_sync()
+            && (members.alive == 0 && !members.sandbox_runs && !members.all.is_empty())
             && self.object().is_some_and(|object| object.gone.is_none())
     }
 

@@ -83,8 +83,8 @@ impl<'a> Account<'a> {
         // Or it went while nobody watched.
         let unseen = |gone: Between| gone.after < gone.by;
         let deleted = self.request(members).is_some() || self.gone(members).is_some_and(unseen);
-        let vanished = self.gone(members).is_none()
-            && self.object().is_some_and(|o| o.gone.is_some_and(unseen) && !o.pod.is_over());
+        let went_unseen = |o: &Object| o.gone.is_some_and(unseen) && !o.pod.is_over();
+        let vanished = self.object().is_some_and(went_unseen) && self.gone(members).is_none();
         let is_static = self.is_static();
         cause(Circumstances {
             object: self.object(),
