@@ -281,6 +281,21 @@ fn a_watch_tells_suspected_from_certain_until_interrupted() {
     assert_eq!(watch.interrupt(), 0);
 }
 
+#[test]
+fn the_first_answer_of_a_watch_names_what_was_left_while_it_looked() {
+    let mut node = Node::new(BOOT);
+    node.apiserver.script().pods.push(pod("s1"));
+    let mut watch = Watch::start(node.leaks("--watch --json"));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let objects = runtime.block_on(node.apiserver.watch());
+    // Most of the first look.
+    std::thread::sleep(Duration::from_secs(2));
+    runtime.block_on(objects.event("DELETED", pod("s1")));
+    let first = watch.answer();
+    assert_eq!(first["suspected"][0]["class"], "notready_no_pod", "{first}");
+    assert_eq!(watch.interrupt(), 0);
+}
+
 /// An agent that serves these leaks until the test ends; its URL.
 fn agent(leaks: Vec<Leak>, judgement: Judgement, watched: u64) -> (String, Arc<Shared>) {
     let mut standing = Standing::new(Duration::from_secs(300));

@@ -106,29 +106,57 @@ async fn look_around(
     aim: Aim,
     progress: &mut Progress,
 ) -> anyhow::Result<()> {
-    let begun = Instant::now();
-    let mut seen_since = None;
+    let mut first = FirstLook::begin(aim);
     progress.show("looking");
     loop {
         steady(onlooker, progress).await?;
+        if first.is_over(onlooker) {
+            break;
+        }
+    }
+    if !onlooker.has_looked_around() {
+        progress.wipe();
+        remark(
+            "not all stopped sandboxes could be asked in time whether they still hold their \
+             network: --wait gives them more",
+        );
+    }
+    Ok(())
+}
+
+/// When the first answer can be given.
+struct FirstLook {
+    aim: Aim,
+    begun: Instant,
+    /// All there is has been seen since.
+    seen: Option<Instant>,
+}
+
+impl FirstLook {
+    fn begin(aim: Aim) -> Self {
+        Self { aim, begun: Instant::now(), seen: None }
+    }
+
+    /// All has been seen, and whatever looks like a leak has done so for long enough to be named;
+    /// or it took too long.
+    fn is_over(&mut self, onlooker: &Onlooker) -> bool {
+        if self.begun.elapsed() >= LONGEST_LOOK {
+            return true;
+        }
         let gauges = onlooker.gauges();
-        if gauges.watched >= LOOK && onlooker.has_looked_around() {
-            // On a busy node there is always something that came but now.
-            let since = seen_since.get_or_insert_with(Instant::now);
-            if aim != Aim::Look || gauges.suspects == 0 || since.elapsed() >= 2 * LOOK {
-                return Ok(());
-            }
+        if gauges.watched < LOOK || !onlooker.has_looked_around() {
+            return false;
         }
-        if begun.elapsed() >= LONGEST_LOOK {
-            if !onlooker.has_looked_around() {
-                progress.wipe();
-                remark(
-                    "not all stopped sandboxes could be asked in time whether they still hold \
-                     their network: --wait gives them more",
-                );
-            }
-            return Ok(());
-        }
+        let unnamed = match self.aim {
+            // Its threshold is one look: what is left by then awaits the apiserver's word.
+            Aim::Look => gauges.suspects,
+            Aim::Watch => gauges.suspects.saturating_sub(onlooker.suspected(LOOK).len()),
+            // Has its own way to wait for these.
+            Aim::Wait => 0,
+        };
+        // On a busy node there is always something that came but now.
+        let seen = self.seen.get_or_insert_with(Instant::now);
+        unnamed == 0 || seen.elapsed() >= 2 * LOOK
     }
 }
 
@@ -184,7 +212,7 @@ async fn watch(
 ) -> anyhow::Result<()> {
     let mut stop = Stop::listen()?;
     let mut possible = true;
-    let begun = Instant::now();
+    let mut first = FirstLook::begin(Aim::Watch);
     let mut opened = false;
     loop {
         if possible != (onlooker.gauges().judgement == Judgement::Possible) {
@@ -194,8 +222,7 @@ async fn watch(
                 false => remark(&onlooker.obstacle()),
             }
         }
-        let looked = onlooker.has_looked_around() && onlooker.gauges().watched >= LOOK;
-        if looked || begun.elapsed() >= LONGEST_LOOK || opened {
+        if opened || first.is_over(onlooker) {
             if !std::mem::replace(&mut opened, true) {
                 doubts(onlooker);
             }
