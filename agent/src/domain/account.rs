@@ -275,9 +275,7 @@ impl<'a> Account<'a> {
             // Without a request a pod is over only if the kubelet says so, for a sandbox that died
             // gets a successor; or if its object is gone, whenever it went: the watch may have
             // missed the kubelet's word.
-            Some(object) => {
-                object.gone.is_some() || matches!(object.pod.phase.as_str(), "Succeeded" | "Failed")
-            }
+            Some(object) => object.gone.is_some() || object.pod.is_finished(),
             None => late || self.of.objects.is_in_sync(),
         }
     }

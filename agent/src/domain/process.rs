@@ -400,7 +400,11 @@ impl Processes {
 
     /// How the main process ended.
     pub fn exit(&self) -> Option<(BootTime, ExitStatus)> {
-        self.exits.get(&self.main()?).map(|end| (end.at, end.status))
+        self.end_of(self.main()?)
+    }
+
+    fn end_of(&self, process: Tgid) -> Option<(BootTime, ExitStatus)> {
+        self.exits.get(&process).map(|end| (end.at, end.status))
     }
 
     /// The runtime's own init left before it became the container's program, and nothing else of
@@ -411,10 +415,7 @@ impl Processes {
 
     /// Processes from outside, with their ends.
     pub fn injected(&self) -> impl Iterator<Item = Injected> {
-        self.injected.iter().map(|i| Injected {
-            ended: self.exits.get(&i.tgid).map(|end| (end.at, end.status)),
-            ..i.clone()
-        })
+        self.injected.iter().map(|i| Injected { ended: self.end_of(i.tgid), ..i.clone() })
     }
 
     /// How many runs of this exec probe failed in a row, the last of them just before this moment.

@@ -112,12 +112,16 @@ pub struct ApiPod {
 }
 
 impl ApiPod {
+    /// Its phase is a final one: it gets no other sandbox.
+    pub fn is_finished(&self) -> bool {
+        matches!(self.phase.as_str(), "Succeeded" | "Failed")
+    }
+
     /// By its status nothing of it runs any more: its phase says so, or (kubelets up to 1.26 leave
     /// that at Running) all containers do that were ever made.
     pub fn is_over(&self) -> bool {
         let mut made = self.containers.values().filter(|c| c.id.is_some()).peekable();
-        let over = matches!(self.phase.as_str(), "Succeeded" | "Failed");
-        over || (made.peek().is_some() && made.all(ApiContainer::is_terminated))
+        self.is_finished() || (made.peek().is_some() && made.all(ApiContainer::is_terminated))
     }
 }
 
