@@ -72,13 +72,13 @@ pub(super) fn load(
         .map_err(|error| StartError::from_load(Box::new(error)))?;
 
     for planned in plan.iter_mut().filter(|planned| planned.verdict.is_ok()) {
-        if let Err(error) = attach(&mut ebpf, planned) {
+        if let Err(error) = attach(&mut ebpf, planned.hook.name) {
             if is_denied(&error) {
                 return Err(StartError::NotPermitted(error.to_string()));
             }
             planned.verdict = Err(format!(
                 "the kernel refuses program {}: {}: {}",
-                planned.program,
+                planned.hook.name,
                 describe(&error),
                 planned.hook.loss
             ));
@@ -180,9 +180,9 @@ impl Watching {
     }
 
     /// Detaches one hook's program.
-    pub(super) fn detach(&mut self, planned: &Planned) {
+    pub(super) fn detach(&mut self, name: &str) {
         if let Some(Ok(program)) =
-            self.programs.program_mut(planned.program).map(TryInto::<&mut RawTracePoint>::try_into)
+            self.programs.program_mut(name).map(TryInto::<&mut RawTracePoint>::try_into)
         {
             // Unloading drops the links; a program that is not loaded has none.
             let _ = program.unload();
@@ -190,15 +190,15 @@ impl Watching {
     }
 }
 
-fn attach(ebpf: &mut Ebpf, planned: &Planned) -> Result<(), ProgramError> {
+fn attach(ebpf: &mut Ebpf, name: &str) -> Result<(), ProgramError> {
     let program: &mut RawTracePoint = ebpf
-        .program_mut(planned.program)
+        .program_mut(name)
         .ok_or_else(|| {
             ProgramError::IOError(io::Error::new(io::ErrorKind::NotFound, "not in the object"))
         })?
         .try_into()?;
     program.load()?;
-    program.attach(planned.hook.name)?;
+    program.attach(name)?;
     Ok(())
 }
 

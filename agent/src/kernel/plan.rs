@@ -2,13 +2,12 @@
 
 use super::btf::{Btf, Parameter};
 
-/// A hook: a tracepoint and the program of the object that is attached to it.
+/// A hook: a program of the object and the tracepoint that it is attached to. Both bear the same
+/// name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hook {
-    /// Name of the tracepoint, and of the program that can be attached to it everywhere.
+    /// Name of tracepoint and program.
     pub name: &'static str,
-    /// A program that costs less.
-    quick: Option<Quick>,
     /// Arguments that the program reads.
     arguments: usize,
     /// Only cgroup v2 has it.
@@ -17,15 +16,8 @@ pub struct Hook {
     pub loss: &'static str,
 }
 
-/// A program for where cgroup v2 is watched and the tracepoint has as many arguments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Quick {
-    program: &'static str,
-    arguments: usize,
-}
-
 const fn hook(name: &'static str, arguments: usize, loss: &'static str) -> Hook {
-    Hook { name, quick: None, arguments, v2_only: false, loss }
+    Hook { name, arguments, v2_only: false, loss }
 }
 
 /// All hooks, in the order in which they are attached: what makes cgroups known comes first.
@@ -37,10 +29,7 @@ pub const HOOKS: [Hook; 9] = [
         v2_only: true,
         ..hook("cgroup_notify_frozen", 3, "frozen containers look as if they blocked signals")
     },
-    Hook {
-        quick: Some(Quick { program: "sched_process_exit_v2", arguments: 2 }),
-        ..hook("sched_process_exit", 1, "exit codes of the kernel are not seen")
-    },
+    hook("sched_process_exit", 1, "exit codes of the kernel are not seen"),
     hook("sched_process_exec", 1, "preStop hooks and probes are not seen"),
     hook("signal_deliver", 3, "whether a handler ran is not seen"),
     hook("signal_generate", 5, "who sent which signal is not seen"),
@@ -52,8 +41,6 @@ pub const HOOKS: [Hook; 9] = [
 pub struct Planned {
     /// The hook.
     pub hook: Hook,
-    /// Name of the program.
-    pub program: &'static str,
     /// Attach it, or why not.
     pub verdict: Result<(), String>,
 }
@@ -76,21 +63,9 @@ pub fn plan(tracepoints: &[(&'static str, Tracepoint)], unified: bool) -> Vec<Pl
                 .iter()
                 .find(|(name, _)| *name == hook.name)
                 .and_then(|(_, t)| t.as_ref());
-            Planned {
-                hook: *hook,
-                program: program(hook, tracepoint, unified),
-                verdict: judge(hook, tracepoint),
-            }
+            Planned { hook: *hook, verdict: judge(hook, tracepoint) }
         })
         .collect()
-}
-
-fn program(hook: &Hook, tracepoint: Option<&Vec<Parameter>>, unified: bool) -> &'static str {
-    let has = tracepoint.map_or(0, Vec::len);
-    match hook.quick {
-        Some(quick) if unified && has >= quick.arguments => quick.program,
-        _ => hook.name,
-    }
 }
 
 fn judge(hook: &Hook, tracepoint: Option<&Vec<Parameter>>) -> Result<(), String> {
@@ -142,20 +117,6 @@ mod tests {
         let plan = plan(&capable(), true);
         assert_eq!(plan.len(), HOOKS.len());
         assert_eq!(without(&plan), []);
-    }
-
-    #[test]
-    fn an_exit_is_told_by_the_program_that_costs_least_on_this_host() {
-        let program = |host: &[(&'static str, Tracepoint)], unified| {
-            let plan = plan(host, unified);
-            plan.iter().find(|planned| planned.hook.name == "sched_process_exit").unwrap().program
-        };
-        let mut host = capable();
-        assert_eq!(program(&host, true), "sched_process_exit_v2");
-        assert_eq!(program(&host, false), "sched_process_exit");
-        host.iter_mut().find(|(name, _)| *name == "sched_process_exit").unwrap().1 =
-            Some(vec![Pointer]);
-        assert_eq!(program(&host, true), "sched_process_exit");
     }
 
     #[test]

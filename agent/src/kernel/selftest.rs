@@ -99,7 +99,7 @@ pub(super) fn prove(
 
     for planned in plan.iter_mut().filter(|planned| planned.verdict.is_ok()) {
         if let Err(what) = judge(planned.hook.name, &expected, &seen) {
-            watching.detach(planned);
+            watching.detach(planned.hook.name);
             planned.verdict =
                 Err(format!("refused by the self-test: {what}: {}", planned.hook.loss));
         }

@@ -7,9 +7,7 @@ use super::{
     read::{Address, current_cgroup, identify, layout},
     watch::{Watched, parent},
 };
-use aya_ebpf::{
-    helpers::bpf_get_current_cgroup_id, macros::raw_tracepoint, programs::RawTracePointContext,
-};
+use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use coroner_ebpf::record::{EXEC, EXIT, Exec, Exit};
 
 /// `sched_process_exec(struct task_struct *p, pid_t old_pid, struct linux_binprm *bprm)`: only
@@ -63,26 +61,11 @@ pub fn sched_process_exit(ctx: RawTracePointContext) -> i32 {
     if layout!(exit_has_group_dead) != 0 && ctx.arg::<u8>(1) == 0 {
         return 0;
     }
-    left(ctx, current_cgroup());
-    0
-}
-
-/// The same where the watched hierarchy is v2's and the tracepoint has `group_dead`, without asking
-/// `LAYOUT` for either: of what an exit has to fetch into the processor's cache that is a third.
-#[raw_tracepoint]
-pub fn sched_process_exit_v2(ctx: RawTracePointContext) -> i32 {
-    if ctx.arg::<u8>(1) != 0 {
-        // SAFETY: no arguments, cannot fail.
-        left(ctx, unsafe { bpf_get_current_cgroup_id() });
-    }
-    0
-}
-
-#[inline(always)]
-fn left(ctx: RawTracePointContext, cgroup: u64) {
+    let cgroup = current_cgroup();
     if filter::may_hold(cgroup) {
         exited(ctx, cgroup);
     }
+    0
 }
 
 #[inline(never)]
