@@ -70,8 +70,10 @@ async fn a_runtime_that_hangs_is_an_outage() {
     let lists = Arc::clone(&runtime.lists);
     let closed = lists.write().await;
     let mut bench = Bench::with(runtime, |options| options.timeout = Duration::from_millis(50));
-    let (error, code) = bench.until(outage).await;
-    assert!(error.contains("ListPodSandbox"), "{error}");
+    // On a busy machine an earlier call may take that long, too. It is met again and told anew.
+    let of_the_list =
+        bench.until(|event| outage(event).filter(|(error, _)| error.contains("ListPodSandbox")));
+    let (_, code) = tokio::time::timeout(STUCK, of_the_list).await.expect("no outage names it");
     assert_eq!(code.as_deref(), Some("DEADLINE_EXCEEDED"));
     drop(closed);
     bench.full_list().await;
