@@ -10,6 +10,7 @@ use std::{
     path::Path,
     sync::{Arc, Mutex, MutexGuard},
     task::{Context, Poll},
+    time::Duration,
 };
 use tokio::{
     net::UnixListener,
@@ -25,6 +26,9 @@ use tonic::{
     transport::Server,
 };
 use tonic_prost::ProstCodec;
+
+/// Ends a test that would wait for ever; nothing is measured by it.
+const STUCK: Duration = Duration::from_secs(60);
 
 /// A call that was made, with its filter.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -104,9 +108,12 @@ pub(crate) struct FakeRuntime {
 pub(crate) struct Serving(Option<Runtime>);
 
 impl Serving {
-    /// Ends everything at once, connections included.
+    /// Ends everything at once, connections included: when this returns, nobody serves.
     pub(crate) fn kill(mut self) {
-        self.0.take().expect("it runs").shutdown_background();
+        let runtime = self.0.take().expect("it runs");
+        // In a thread of its own: no runtime may wait for another's end.
+        let killer = std::thread::spawn(move || runtime.shutdown_timeout(STUCK));
+        killer.join().expect("the runtime ends");
     }
 }
 
@@ -200,8 +207,10 @@ impl FakeRuntime {
     fn events(
         &self,
     ) -> Result<BoxStream<'static, Result<v1::ContainerEventResponse, Status>>, Status> {
-        self.called(Call::Events);
-        match &self.state().events {
+        // With one lock: who sees the call may count on the subscription.
+        let mut state = self.state();
+        state.calls.push(Call::Events);
+        match &state.events {
             Events::Unimplemented => Err(Status::unimplemented("unknown method")),
             Events::Disabled => Ok(stream::empty().boxed()),
             Events::Sent(events) => {

@@ -15,9 +15,13 @@ use std::{
     io,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 use tokio::{net::TcpListener, runtime::Runtime, sync::mpsc};
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+
+/// Ends a test that would wait for ever; nothing is measured by it.
+const STUCK: Duration = Duration::from_secs(60);
 
 /// What the apiserver answers.
 #[derive(Default)]
@@ -130,9 +134,12 @@ impl FakeApiserver {
         self.serving = Some(runtime);
     }
 
-    /// Ends everything at once, connections included.
+    /// Ends everything at once, connections included: when this returns, the port is free.
     pub(crate) fn kill(&mut self) {
-        self.serving.take().expect("it serves").shutdown_background();
+        let runtime = self.serving.take().expect("it serves");
+        // In a thread of its own: no runtime may wait for another's end.
+        let killer = std::thread::spawn(move || runtime.shutdown_timeout(STUCK));
+        killer.join().expect("the runtime ends");
     }
 }
 
@@ -213,7 +220,7 @@ async fn event(State(shared): State<Shared>, method: Method, uri: Uri, body: Str
         script.event_failures.pop_front()
     };
     while shared.script.lock().expect("no test panics while it holds this").holds_events {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     match refused {
         Some(status) => {
