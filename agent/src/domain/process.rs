@@ -415,7 +415,12 @@ impl Processes {
 
     /// Processes from outside, with their ends.
     pub fn injected(&self) -> impl Iterator<Item = Injected> {
-        self.injected.iter().map(|i| Injected { ended: self.end_of(i.tgid), ..i.clone() })
+        // Who that is may have been learned since.
+        let main = self.main();
+        self.injected
+            .iter()
+            .filter(move |i| Some(i.tgid) != main)
+            .map(|i| Injected { ended: self.end_of(i.tgid), ..i.clone() })
     }
 
     /// How many runs of this exec probe failed in a row, the last of them just before this moment.

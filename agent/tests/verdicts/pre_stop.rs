@@ -105,6 +105,15 @@ fn a_sidecars_hook_is_not_its_wait() {
     assert_eq!(marks(&exec), [1100, 1300].map(|at| Some((ms(at), Source::Kernel))));
 }
 
+/// The agent started between cgroup and exec: that of a main process that is not PID 1 could be
+/// anybody's, until it is the one that is stopped.
+#[test]
+fn the_main_process_is_no_hook() {
+    let stopped = Script::found().main().term(ms(12_000), |s| s.handler()).exit(ms(12_500), CODE_0);
+    let of = judged(&stopped, &Hook::Exec("app".into()), ContainerKind::Main, false);
+    assert_eq!(marks(&of), [None, None], "{}", of.proof.sentence);
+}
+
 /// A hook whose end may have been lost was not cut off for sure.
 #[test]
 fn a_lost_end_cuts_nothing_off() {

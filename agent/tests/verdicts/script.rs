@@ -26,10 +26,19 @@ pub(crate) struct Script {
 
 impl Script {
     pub(crate) fn new() -> Self {
+        Self::begin(false)
+    }
+
+    /// The agent found its cgroup when it started, and nobody in it.
+    pub(crate) fn found() -> Self {
+        Self::begin(true)
+    }
+
+    fn begin(scanned: bool) -> Self {
         let script = Self { processes: Processes::default(), stop_signal: 15 };
         let name = "c".into();
-        let fact = KernelFact::CgroupCreated { cgroup: CGROUP, parent: None, name, scanned: false };
-        script.fact(ms(1), fact)
+        script
+            .fact(ms(1), KernelFact::CgroupCreated { cgroup: CGROUP, parent: None, name, scanned })
     }
 
     fn fact(mut self, at: BootTime, fact: KernelFact) -> Self {
