@@ -562,7 +562,7 @@ mod tests {
     #[test]
     fn losses_degrade_and_only_unseen_containers_fail() {
         let mut health = well();
-        let lost = |kind| Input::Lost(Loss { kind, count: 3 });
+        let lost = |kind| Input::Lost(Loss::new(kind, 3));
         health.note(&at(10, lost(LossKind::DetailRingFull)));
         assert_eq!(failing(&health, 11), [""; 0]);
         assert_eq!(health.readiness(secs_boot(11)).parts[6].state, State::Degraded);

@@ -142,12 +142,10 @@ pub struct Container {
     pub depth: u32,
     /// Thread group of the container's main process, 0: not known.
     pub main: u32,
-    /// The stretch of time that `budget` is for: nanoseconds since boot >> [`WINDOW_SHIFT`].
-    pub window: u32,
-    /// Detail records written in this window.
+    /// Detail records written in this window; one more than the budget: that it is spent was told.
     pub spent: u32,
-    /// Detail records dropped for want of budget, in all.
-    pub dropped: u32,
+    /// The stretch of time that `budget` is for: nanoseconds since boot >> [`WINDOW_SHIFT`].
+    pub window: u64,
 }
 
 /// [`Container::flags`]: a stop or kill came from outside, or its main process has exited: deaths

@@ -19,6 +19,9 @@ pub const EXEC: u32 = 7;
 pub const EXIT: u32 = 8;
 /// [`Header::kind`] of [`Victim`].
 pub const VICTIM: u32 = 9;
+/// [`Header::kind`] of [`Moment`]: the container's budget of detail records is spent, and those that
+/// come before `value` (ns since boot) are dropped.
+pub const SPENT: u32 = 10;
 
 /// `TASK_COMM_LEN`.
 pub const COMM_LEN: usize = 16;
@@ -91,7 +94,7 @@ pub struct Mkdir {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
-    /// Kind [`RMDIR`], [`EMPTY`] or [`FROZEN`].
+    /// Kind [`RMDIR`], [`EMPTY`], [`FROZEN`] or [`SPENT`].
     pub header: Header,
     /// By kind.
     pub value: u64,

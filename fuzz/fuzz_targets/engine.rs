@@ -129,7 +129,7 @@ fn play(acts: &[Act]) -> Vec<Observation> {
             }
             Act::Lost(kind, count) => {
                 let kind = LOSSES[usize::from(*kind) % LOSSES.len()];
-                said.extend(coroner.feed(Input::Lost(Loss { kind, count: u64::from(*count) })));
+                said.extend(coroner.feed(Input::Lost(Loss::new(kind, u64::from(*count)))));
             }
             Act::RuntimeGone => {
                 let gone = CriEvent::Unreachable { error: "connection refused".into(), code: None };

@@ -252,11 +252,16 @@ impl Engine {
         }
     }
 
-    /// A loss may have touched everything that lives now, or did a moment ago.
+    /// A loss may have touched everything that lives now, or did when it began.
     fn lost(&mut self, at: BootTime, loss: &Loss) {
         self.epoch += 1;
         self.count_loss(loss.kind, loss.count);
-        let recent = |p: &Processes| !p.is_over() || p.last_heard + LOSS_LAG >= at;
+        // The kernel names whose it is, beforehand.
+        if loss.kind == LossKind::BudgetSpent {
+            return;
+        }
+        let since = loss.since.unwrap_or(at);
+        let recent = |p: &Processes| !p.is_over() || p.last_heard + LOSS_LAG >= since;
         for processes in self.processes.values_mut().filter(|p| recent(p)) {
             processes.lose(at, loss.kind);
         }
@@ -282,7 +287,8 @@ impl Engine {
             | KernelFact::SignalDelivered { cgroup, .. }
             | KernelFact::Exec { cgroup, .. }
             | KernelFact::Exit { cgroup, .. }
-            | KernelFact::Running { cgroup, .. } => *cgroup,
+            | KernelFact::Running { cgroup, .. }
+            | KernelFact::BudgetSpent { cgroup, .. } => *cgroup,
             KernelFact::SignalGenerated(signal) => signal.cgroup,
             KernelFact::OomVictim { cgroup: Some(cgroup), .. } => *cgroup,
             KernelFact::OomVictim { cgroup: None, pid } => {

@@ -65,6 +65,16 @@ pub struct Loss {
     pub kind: LossKind,
     /// How many more since the last report.
     pub count: u64,
+    /// When that was: nothing of it was lost before this moment. None: a moment ago.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<BootTime>,
+}
+
+impl Loss {
+    /// A loss of a moment ago.
+    pub fn new(kind: LossKind, count: u64) -> Self {
+        Self { kind, count, since: None }
+    }
 }
 
 /// Kinds of loss. A closed set: it is a metric's label.
@@ -75,7 +85,7 @@ pub enum LossKind {
     DecidingRingFull,
     /// The ring for the rest was full.
     DetailRingFull,
-    /// A container used up its budget of detail records.
+    /// A container used up its budget of detail records: [`KernelFact::BudgetSpent`] says which.
     BudgetSpent,
     /// A record of an unknown kind or a wrong length.
     Undecodable,

@@ -199,6 +199,7 @@ impl Processes {
                 }
             }
             KernelFact::CgroupFrozen { frozen, .. } => self.lingering.learn_frozen(at, frozen),
+            KernelFact::BudgetSpent { until, .. } => self.lose(until, LossKind::BudgetSpent),
         }
     }
 
@@ -311,8 +312,10 @@ impl Processes {
 
     /// Records of it were lost, at this moment or shortly before it.
     pub fn lose(&mut self, at: BootTime, kind: LossKind) {
-        // One that is older than the agent was found with its main process, or that is not PID 1.
-        let main_is_known = self.init.is_some() || self.found.is_some();
+        // One that is older than the agent was found with its main process, or that is not PID 1;
+        // and what tells of a main process is no detail.
+        let main_is_known =
+            self.init.is_some() || self.found.is_some() || kind.spares_what_decides();
         self.losses.note(at, kind, main_is_known);
     }
 

@@ -45,7 +45,7 @@ fn read<T: Record>(bytes: &[u8]) -> Option<T> {
 }
 
 /// Every kind that [`decode`] names, in the order of their numbers.
-pub const KINDS: [&str; 9] = [
+pub const KINDS: [&str; 10] = [
     "cgroup_mkdir",
     "cgroup_rmdir",
     "cgroup_empty",
@@ -55,6 +55,7 @@ pub const KINDS: [&str; 9] = [
     "exec",
     "exit",
     "oom_victim",
+    "budget_spent",
 ];
 
 /// Reads one record. The second value names its kind, for the metrics: one of [`KINDS`].
@@ -100,6 +101,10 @@ pub(super) fn read_record(bytes: &[u8]) -> Result<(KernelEvent, usize), Undecoda
         record::VICTIM => read(bytes).map(|victim: record::Victim| KernelFact::OomVictim {
             cgroup: (header.cgroup != 0).then_some(cgroup),
             pid: victim.pid as u32,
+        }),
+        record::SPENT => read(bytes).map(|moment: record::Moment| KernelFact::BudgetSpent {
+            cgroup,
+            until: BootTime(moment.value),
         }),
         _ => None,
     };
@@ -329,6 +334,9 @@ mod tests {
         };
         assert_eq!(fact(&deliver), delivered);
 
+        let spent = Moment { header: header(record::SPENT), value: 9 };
+        assert_eq!(fact(&spent), KernelFact::BudgetSpent { cgroup, until: BootTime(9) });
+
         let exec = Exec { header: header(record::EXEC), task: init(), ..Exec::default() };
         let parent =
             Sender { tgid: Tgid(0), comm: String::new(), cgroup: None, in_container: None };
@@ -345,7 +353,8 @@ mod tests {
         assert_eq!(kind(record::FROZEN), "cgroup_frozen");
         let victim = bytes(&Victim { header: header(record::VICTIM), pid: 8 });
         assert_eq!(decode(&victim).unwrap().1, "oom_victim");
-        assert_eq!(KINDS.len(), record::VICTIM as usize, "no kind without a name");
+        assert_eq!(kind(record::SPENT), "budget_spent");
+        assert_eq!(KINDS.len(), record::SPENT as usize, "no kind without a name");
     }
 
     #[test]
@@ -356,7 +365,7 @@ mod tests {
         }
         let long = [&good[..], &[0]].concat();
         assert_eq!(decode(&long).unwrap_err(), Undecodable { kind: record::EMPTY, len: 33 });
-        for kind in [0, 10, u32::MAX] {
+        for kind in [0, record::SPENT + 1, u32::MAX] {
             let unknown = bytes(&Moment { header: header(kind), value: 0 });
             assert_eq!(decode(&unknown).unwrap_err(), Undecodable { kind, len: 32 });
         }

@@ -24,7 +24,7 @@ use crate::{
     clock,
     domain::{
         ids::CgroupId,
-        input::{Input, KernelEvent, KernelFact, Received},
+        input::{Input, KernelEvent, KernelFact, Loss, Received},
     },
     privileges::{self, Lack, Privileges},
 };
@@ -287,7 +287,7 @@ impl Kernel {
         let scanned = std::mem::take(&mut self.scanned);
         let mut open = self.send(scanned, &to).await;
         let (mut commanded, mut again) = (true, Again::new(Instant::now()));
-        let (mut came, mut looked) = (false, Instant::now());
+        let (mut came, mut looked, mut since) = (false, Instant::now(), clock::boot_now());
         while open {
             let mut woken = Found::default();
             tokio::select! {
@@ -320,7 +320,10 @@ impl Kernel {
                 continue;
             }
             (came, looked) = (false, now);
+            // However long that is: this may have had to wait for the engine, or for a processor.
+            let since = Some(std::mem::replace(&mut since, clock::boot_now()));
             for loss in self.rings.losses(&self.counters) {
+                let loss = Loss { since, ..loss };
                 let lost = Received { at: clock::boot_now(), input: Input::Lost(loss) };
                 open = open && to.send(lost).await.is_ok();
             }

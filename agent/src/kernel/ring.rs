@@ -135,11 +135,11 @@ impl Rings {
         let mut losses = Vec::new();
         let undecodable = std::mem::take(&mut self.undecodable);
         if undecodable > 0 {
-            losses.push(Loss { kind: LossKind::Undecodable, count: undecodable });
+            losses.push(Loss::new(LossKind::Undecodable, undecodable));
         }
         let refused = std::mem::take(&mut self.refused);
         if refused > 0 {
-            losses.push(Loss { kind: LossKind::CgroupMapFull, count: refused });
+            losses.push(Loss::new(LossKind::CgroupMapFull, refused));
         }
         for index in 0..maps::LOST_COUNT {
             // Fails only if the map is gone, and then everything is.
@@ -158,7 +158,7 @@ impl Rings {
                 }
             };
             if count > 0 {
-                losses.push(Loss { kind, count });
+                losses.push(Loss::new(kind, count));
             }
         }
         losses

@@ -183,7 +183,7 @@ impl Reader {
     }
 
     fn lost(&self, count: u64) -> Received {
-        let loss = Loss { kind: LossKind::Unrecorded, count };
+        let loss = Loss::new(LossKind::Unrecorded, count);
         Received { at: self.last, input: Input::Lost(loss) }
     }
 }

@@ -261,7 +261,7 @@ fn a_cause_that_rests_on_an_absence_of_a_container_found_late() {
 #[test]
 fn a_containers_cause_that_rests_on_a_lost_record() {
     let mut world = running(1);
-    world.say(Input::Lost(Loss { kind: LossKind::DecidingRingFull, count: 1 }));
+    world.say(Input::Lost(Loss::new(LossKind::DecidingRingFull, 1)));
     world.later(500).exits(1, CODE_0);
     world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
     world.status(1, 0);

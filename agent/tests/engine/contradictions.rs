@@ -113,7 +113,7 @@ fn exited_with_processes() {
 #[test]
 fn a_loss_proves_nothing() {
     let mut world = stopping();
-    world.say(Input::Lost(Loss { kind: LossKind::DetailRingFull, count: 1 }));
+    world.say(Input::Lost(Loss::new(LossKind::DetailRingFull, 1)));
     world.exits(1, CODE_0);
     lists(&mut world, CriState::Exited);
     world.status(1, 255);

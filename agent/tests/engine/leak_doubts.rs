@@ -350,7 +350,7 @@ fn an_exit_that_was_lost() {
     kernel(&mut node, KernelFact::Exec { cgroup: of.own, task: init(1), parent: shim() });
     node.seconds(2);
     kernel(&mut node, signal(of.own, init(1), 9, shim()));
-    node.say(Input::Lost(Loss { kind: LossKind::DecidingRingFull, count: 3 }));
+    node.say(Input::Lost(Loss::new(LossKind::DecidingRingFull, 3)));
     node.sandbox(1).ready = false;
     node.containers = vec![container(1, CriState::Exited)];
     node.seconds(1).delete(1).seconds(THRESHOLD + 8);

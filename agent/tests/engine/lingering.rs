@@ -264,7 +264,7 @@ fn a_zombie_is_dead_but_not_its_threads() {
 #[test]
 fn lost_evidence_makes_no_finding() {
     let mut world = killed();
-    world.say(Input::Lost(Loss { kind: LossKind::DecidingRingFull, count: 2 }));
+    world.say(Input::Lost(Loss::new(LossKind::DecidingRingFull, 2)));
     world.ticks(3);
     world.shows(0, vec![]);
     let death = world.settles(137);
@@ -409,7 +409,7 @@ fn what_is_thawed_in_time_is_graceful() {
 fn a_thaw_that_may_have_been_lost_is_no_freeze() {
     let mut world = running(1);
     freezes(&mut world, true);
-    world.say(Input::Lost(Loss { kind: LossKind::DetailRingFull, count: 1 }));
+    world.say(Input::Lost(Loss::new(LossKind::DetailRingFull, 1)));
     world.later(3000).deleted();
     world.term(1, true);
     world.later(10).exits(1, CODE_0);

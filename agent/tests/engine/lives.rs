@@ -221,7 +221,7 @@ fn late_evidence_amends_and_is_no_second_count() {
 fn a_loss_marks_what_it_may_have_touched() {
     let mut world = running(1);
     delete(&mut world, 1);
-    world.say(Input::Lost(Loss { kind: LossKind::DecidingRingFull, count: 3 }));
+    world.say(Input::Lost(Loss::new(LossKind::DecidingRingFull, 3)));
     let cgroup = Cgroups::of(1).own;
     world.later(500).kernel(KernelFact::CgroupEmpty { cgroup });
     world.kernel(KernelFact::CgroupRemoved { cgroup });

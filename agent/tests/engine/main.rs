@@ -10,6 +10,7 @@ mod leak_histories;
 mod leaks;
 mod lingering;
 mod lives;
+mod losses;
 mod node;
 mod phases;
 mod polling;

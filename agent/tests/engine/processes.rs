@@ -351,7 +351,7 @@ fn a_loss_of_last_week_hides_nothing_today() {
         [(week, Verdict::Failed, Vec::new()), (1000, Verdict::Unknown, lost)]
     {
         let mut world = running(1);
-        world.say(Input::Lost(Loss { kind: LossKind::DecidingRingFull, count: 1 }));
+        world.say(Input::Lost(Loss::new(LossKind::DecidingRingFull, 1)));
         world.later(before).ticks(1);
         world.exits(1, ExitStatus::Code(3));
         exited(&mut world, 3);
@@ -369,7 +369,7 @@ fn a_loss_that_may_have_hidden_the_main_process() {
     let name = format!("/kubepods/pod{}/{}", ids(1).0, ids(1).2);
     let created = KernelFact::CgroupCreated { cgroup: of.own, parent: None, name, scanned: false };
     world.kernel(created);
-    world.say(Input::Lost(Loss { kind: LossKind::DecidingRingFull, count: 1 }));
+    world.say(Input::Lost(Loss::new(LossKind::DecidingRingFull, 1)));
     // Its exec was lost, and it is not PID 1: the first probe passes for it.
     let probe = task(500, 500, "probe");
     world.later(1000).kernel(KernelFact::Exec { cgroup: of.own, task: probe, parent: shim() });

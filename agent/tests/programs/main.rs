@@ -26,8 +26,10 @@ use coroner::{
     },
     kernel::{Command, Options},
 };
+use coroner_ebpf::WINDOW_SHIFT;
 use libc::{SIGHUP, SIGKILL, SIGTERM, SIGUSR1};
 use stage::{Cgroup, ID, POD, Pod, Session, on_each_hierarchy};
+use std::time::Duration;
 
 /// The one signal of this number sent to a process.
 fn sent(session: &Session, pod: &Pod, actor: &Actor, signal: i32) -> SignalGenerated {
@@ -427,10 +429,21 @@ fn a_noisy_container_runs_out_of_budget_and_no_other_suffers() {
         other.kill(SIGTERM);
         other.wait();
         session.settle();
-        let told = session.about(noisy.container.id).len() as u64 - 1; // its mkdir
+        let spent = |fact: &KernelFact| matches!(fact, KernelFact::BudgetSpent { .. });
+        let (whose, told): (Vec<_>, Vec<_>) =
+            session.about(noisy.container.id).into_iter().partition(spent);
+        let told = told.len() as u64 - 1; // its mkdir
         let lost = session.lost.get(&LossKind::BudgetSpent).copied().unwrap_or(0);
         assert!(lost > 0, "told {told}");
         assert_eq!(told + lost, u64::from(RAISED));
+        // Once in each window of about a second.
+        assert!((1..20).contains(&whose.len()), "{whose:?}");
+        for event in session.heard() {
+            let KernelFact::BudgetSpent { cgroup, until } = event.fact else { continue };
+            let window = Duration::from_nanos(1 << WINDOW_SHIFT);
+            assert!(event.time < until && until <= event.time + window, "{event:?}");
+            assert_ne!(cgroup, quiet.container.id);
+        }
         assert_eq!(delivered(&session, &quiet), [(15, Disposition::Handler)]);
     });
 }

@@ -102,7 +102,7 @@ fn a_line_that_is_not_understood_is_a_loss() {
     let mut reader = reader((lines.join("\n") + "\n").as_bytes());
     let read: Vec<Received> = reader.by_ref().collect();
     assert_eq!(read.len(), inputs.len());
-    assert_eq!(read[4].input, Input::Lost(Loss { kind: LossKind::Unrecorded, count: 1 }));
+    assert_eq!(read[4].input, Input::Lost(Loss::new(LossKind::Unrecorded, 1)));
     assert!(reader.condition().to_string().contains("1 lines of the recording are not understood"));
 }
 

@@ -78,7 +78,7 @@ fn suffer(
                 match ring_of(&input.input).filter(|_| rng.next_u64().is_multiple_of(one_in)) {
                     Some(kind) => {
                         let at = input.at + Duration::from_millis(rng.next_u64() % 1000);
-                        out.push(Received { at, input: Input::Lost(Loss { kind, count: 1 }) });
+                        out.push(Received { at, input: Input::Lost(Loss::new(kind, 1)) });
                     }
                     None => out.push(input),
                 }

@@ -40,7 +40,7 @@ fn executed(ctx: RawTracePointContext, cgroup: u64) {
     let main = owner.main() == task.tgid;
     let to = if main {
         To::Deciding
-    } else if owner.spend(time) {
+    } else if owner.spend(time, cgroup) {
         To::Detail
     } else {
         return;
@@ -94,7 +94,7 @@ fn exited(ctx: RawTracePointContext, cgroup: u64) {
     let to = if main {
         owner.set_dying();
         To::DecidingNow
-    } else if owner.spend(time) {
+    } else if owner.spend(time, cgroup) {
         To::Detail
     } else {
         return;

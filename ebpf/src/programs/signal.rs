@@ -52,7 +52,7 @@ fn generated(ctx: RawTracePointContext, cgroup: u64) {
     let time = now();
     let to = if inside {
         // Its own affair, and what the kernel does in the name of a dying init: any number of it.
-        if !owner.spend(time) {
+        if !owner.spend(time, cgroup) {
             return;
         }
         To::Detail
@@ -60,7 +60,7 @@ fn generated(ctx: RawTracePointContext, cgroup: u64) {
         owner.set_dying();
         To::DecidingSoon
     } else {
-        if !owner.spend(time) {
+        if !owner.spend(time, cgroup) {
             return;
         }
         To::Detail
@@ -121,7 +121,7 @@ fn delivered(ctx: RawTracePointContext, cgroup: u64) {
         return;
     }
     let time = now();
-    if !owner.spend(time) {
+    if !owner.spend(time, cgroup) {
         return;
     }
     let task = current();

@@ -1,7 +1,7 @@
 //! What is watched: the map of cgroups.
 
 use super::{
-    emit::{LOST, count},
+    emit::{LOST, To, count, emit, header},
     filter,
     read::{Address, cgroup_of, layout},
 };
@@ -9,7 +9,7 @@ use aya_ebpf::{macros::map, maps::HashMap};
 use coroner_ebpf::{
     CONTAINER_COUNTED, CONTAINER_DYING, Container, WINDOW_SHIFT,
     maps::{CONTAINERS_MAX, LOST_BUDGET},
-    record::{COMM_LEN, Peer},
+    record::{COMM_LEN, Moment, Peer, SPENT},
     signal_bit,
 };
 
@@ -107,24 +107,40 @@ impl Watched {
         set!(self, main, tgid);
     }
 
-    /// Takes one detail record off the budget; counts it as dropped if there is none left.
+    /// Takes one detail record, about this cgroup of the container, off the budget. If there is none
+    /// left, the record is counted as dropped, and the first one in a window is told of.
     #[inline(always)]
-    pub(super) fn spend(self, now: u64) -> bool {
-        let window = (now >> WINDOW_SHIFT) as u32;
+    pub(super) fn spend(self, now: u64, cgroup: u64) -> bool {
+        let window = now >> WINDOW_SHIFT;
         let spent = if get!(self, window) == window {
             get!(self, spent)
         } else {
             set!(self, window, window);
             0
         };
-        if spent >= layout!(budget) {
-            set!(self, dropped, get!(self, dropped).wrapping_add(1));
+        let budget = layout!(budget);
+        if spent <= budget {
+            set!(self, spent, spent + 1);
+        }
+        if spent >= budget {
             count(&LOST, LOST_BUDGET);
+            if spent == budget {
+                tell_spent(now, cgroup);
+            }
             return false;
         }
-        set!(self, spent, spent + 1);
         true
     }
+}
+
+/// Whose evidence is missing from now on, as nobody else's is.
+#[inline(never)]
+fn tell_spent(now: u64, cgroup: u64) {
+    let window = now >> WINDOW_SHIFT;
+    emit(To::Deciding, now, || Moment {
+        header: header(SPENT, now, cgroup),
+        value: window.wrapping_add(1) << WINDOW_SHIFT,
+    });
 }
 
 /// Chatter is dropped before anything is looked up. The exception, a container whose stop signal

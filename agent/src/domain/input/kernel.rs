@@ -100,6 +100,13 @@ pub enum KernelFact {
         /// Thread id as the kernel gave it.
         pid: u32,
     },
+    /// A container's budget of detail records is spent: of its own affairs nothing more is told.
+    BudgetSpent {
+        /// The container's cgroup, or one below it.
+        cgroup: CgroupId,
+        /// When it has one again.
+        until: BootTime,
+    },
 }
 
 impl KernelFact {
@@ -113,7 +120,8 @@ impl KernelFact {
             | Self::SignalDelivered { cgroup, .. }
             | Self::Exec { cgroup, .. }
             | Self::Exit { cgroup, .. }
-            | Self::Running { cgroup, .. } => Some(*cgroup),
+            | Self::Running { cgroup, .. }
+            | Self::BudgetSpent { cgroup, .. } => Some(*cgroup),
             Self::SignalGenerated(signal) => Some(signal.cgroup),
             Self::OomVictim { cgroup, .. } => *cgroup,
         }

@@ -133,7 +133,8 @@ impl Shift {
             }
             KernelFact::CgroupRemoved { cgroup }
             | KernelFact::CgroupEmpty { cgroup }
-            | KernelFact::CgroupFrozen { cgroup, .. } => self.cgroup(cgroup),
+            | KernelFact::CgroupFrozen { cgroup, .. }
+            | KernelFact::BudgetSpent { cgroup, .. } => self.cgroup(cgroup),
             KernelFact::SignalGenerated(signal) => {
                 self.cgroup(&mut signal.cgroup);
                 self.task(&mut signal.target);
