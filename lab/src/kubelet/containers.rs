@@ -137,7 +137,7 @@ impl Containers {
     pub(super) async fn post_start(&self, container: &Container) {
         let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
         if let (Some(hook), Some(life)) = (hook, self.lives.get(&container.name)) {
-            hook::run(&self.shared.cri, &life.id, hook, Duration::MAX).await;
+            hook::run(&self.shared.cri, &life.id, hook, Duration::MAX, drop).await;
         }
     }
 

@@ -18,10 +18,17 @@ use std::time::Duration;
 const POD_IP: &str = "127.0.0.1";
 
 /// Runs a hook and waits for it `at_most` so long. A hook that fails holds nothing up: the real
-/// kubelet records an event and goes on.
-pub async fn run(cri: &Cri, id: &str, hook: &LifecycleHandler, at_most: Duration) {
+/// kubelet records an event and goes on. What an exec hook has written goes to `said` when it ends,
+/// also if that is later.
+pub async fn run(
+    cri: &Cri,
+    id: &str,
+    hook: &LifecycleHandler,
+    at_most: Duration,
+    said: impl FnOnce(String) + Send + 'static,
+) {
     let result = if let Some(command) = &hook.exec {
-        exec(cri, id, command, at_most).await
+        exec(cri, id, command, at_most, said).await
     } else if let Some(get) = &hook.http_get {
         tokio::time::timeout(at_most, http_get(get)).await.unwrap_or(Ok(()))
     } else if let Some(sleep) = &hook.sleep {
@@ -37,7 +44,13 @@ pub async fn run(cri: &Cri, id: &str, hook: &LifecycleHandler, at_most: Duration
 
 /// A hook that is not done in time goes on: the kubelet asks for no timeout and merely stops
 /// waiting.
-async fn exec(cri: &Cri, id: &str, hook: &ExecAction, at_most: Duration) -> anyhow::Result<()> {
+async fn exec(
+    cri: &Cri,
+    id: &str,
+    hook: &ExecAction,
+    at_most: Duration,
+    said: impl FnOnce(String) + Send + 'static,
+) -> anyhow::Result<()> {
     let request = ExecSyncRequest {
         container_id: id.into(),
         cmd: hook.command.clone().unwrap_or_default(),
@@ -45,9 +58,13 @@ async fn exec(cri: &Cri, id: &str, hook: &ExecAction, at_most: Duration) -> anyh
     };
     let mut cri = cri.clone();
     // A task of its own: dropping the call would have containerd kill the hook.
-    let running = tokio::spawn(async move { cri.exec_sync(request).await });
+    let running = tokio::spawn(async move {
+        let answer = cri.exec_sync(request).await?.into_inner();
+        said(String::from_utf8_lossy(&answer.stdout).into_owned());
+        Ok::<_, tonic::Status>(())
+    });
     match tokio::time::timeout(at_most, running).await {
-        Ok(done) => done?.map(drop).map_err(Into::into),
+        Ok(done) => done?.map_err(Into::into),
         Err(_) => Ok(()),
     }
 }

@@ -19,6 +19,7 @@ mod local;
 mod manager;
 pub mod order;
 pub mod probe;
+pub mod record;
 pub mod restart;
 pub mod security;
 pub mod status;
@@ -34,6 +35,7 @@ use housekeeping::{Come, Moment};
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use k8s_openapi::api::core::v1::Pod;
 pub use local::Local;
+use record::{Record, Stop};
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     sync::{Semaphore, mpsc},
@@ -102,6 +104,7 @@ struct Shared {
     api: Arc<dyn Api>,
     cgroups: Cgroups,
     starts: Arc<Semaphore>,
+    record: Record,
     epoch: Instant,
 }
 
@@ -137,6 +140,7 @@ enum Order {
 #[derive(Debug)]
 pub struct Kubelet {
     node: String,
+    record: Record,
     orders: mpsc::UnboundedSender<Order>,
     task: JoinHandle<()>,
 }
@@ -146,9 +150,16 @@ impl Kubelet {
     pub fn start(config: Config, cri: Cri, api: Arc<dyn Api>, cgroups: Cgroups) -> Self {
         let starts = Arc::new(Semaphore::new(config.parallel_starts));
         let node = config.node.clone();
-        let shared = Arc::new(Shared { config, cri, api, cgroups, starts, epoch: Instant::now() });
+        let record = Record::default();
+        let (own, epoch) = (record.clone(), Instant::now());
+        let shared = Arc::new(Shared { config, cri, api, cgroups, starts, record: own, epoch });
         let (orders, ordered) = mpsc::unbounded_channel();
-        Self { node, orders, task: tokio::spawn(manager::run(shared, ordered)) }
+        Self { node, record, orders, task: tokio::spawn(manager::run(shared, ordered)) }
+    }
+
+    /// How it stopped the container with this id: its attempts, the oldest first.
+    pub fn stops(&self, container: &str) -> Vec<Stop> {
+        self.record.stops(container)
     }
 
     /// Puts a manifest into the kubelet's directory. Gives the pod that it becomes; the same

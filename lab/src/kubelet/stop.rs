@@ -1,6 +1,7 @@
 //! Stopping a pod's containers: preStop, the sidecars' turn, StopContainer.
 
-use super::{Cri, grace, hook, order};
+use super::{Cri, grace, hook, order, record::Record};
+use coroner_workload::page::boot_now;
 use k8s_cri::v1::StopContainerRequest;
 use k8s_openapi::api::core::v1::{LifecycleHandler, PodSpec};
 use std::{
@@ -16,6 +17,7 @@ const BEYOND_GRACE: Duration = Duration::from_secs(120);
 /// the floor. Returns when all are gone; the first error otherwise.
 pub async fn stop_all(
     cri: &Cri,
+    record: &Record,
     spec: &PodSpec,
     running: &BTreeMap<String, String>,
     grace: i64,
@@ -35,9 +37,10 @@ pub async fn stop_all(
             gone: watched.clone(),
         };
         let hook = pre_stop(spec, name);
-        let (cri, id, name, gone) = (cri.clone(), id.clone(), name.clone(), gone.clone());
+        let (cri, record) = (cri.clone(), record.clone());
+        let (id, name, gone) = (id.clone(), name.clone(), gone.clone());
         stops.spawn(async move {
-            let stopped = stop(cri, &id, hook, turn, grace).await;
+            let stopped = stop(cri, &record, &id, hook, turn, grace).await;
             gone.send_modify(|gone| {
                 gone.insert(name);
             });
@@ -55,6 +58,7 @@ pub async fn stop_all(
 /// Stops one container of a pod that goes on: nobody is waited for.
 pub async fn stop_one(
     cri: &Cri,
+    record: &Record,
     spec: &PodSpec,
     name: &str,
     id: &str,
@@ -62,7 +66,7 @@ pub async fn stop_one(
 ) -> anyhow::Result<()> {
     let (_, gone) = watch::channel(BTreeSet::new());
     let turn = Turn { after: BTreeSet::new(), gone };
-    stop(cri.clone(), id, pre_stop(spec, name), turn, grace).await
+    stop(cri.clone(), record, id, pre_stop(spec, name), turn, grace).await
 }
 
 /// Whom a container waits for.
@@ -74,17 +78,23 @@ struct Turn {
 /// kuberuntime_container.go, `killContainer`.
 async fn stop(
     mut cri: Cri,
+    record: &Record,
     id: &str,
     hook: Option<LifecycleHandler>,
     mut turn: Turn,
     grace: i64,
 ) -> anyhow::Result<()> {
     let mut left = grace;
+    let entry = record.begin(id);
     if let Some(hook) = hook
         && left > 0
     {
         let began = Instant::now();
-        hook::run(&cri, id, &hook, grace::wait(left)).await;
+        entry.note(|stop| stop.hook_began = Some(boot_now()));
+        let told = entry.clone();
+        let said = move |said| told.note(|stop| stop.hook_said = said);
+        hook::run(&cri, id, &hook, grace::wait(left), said).await;
+        entry.note(|stop| stop.hook_over = Some(boot_now()));
         left = grace::left(left, began.elapsed());
     }
     if !turn.after.is_empty() && left > 0 {
@@ -95,9 +105,13 @@ async fn stop(
     }
     let timeout = grace::stop_timeout(left);
     tracing::debug!(container = id, timeout, "StopContainer");
+    entry.note(|stop| (stop.asked, stop.timeout) = (Some(boot_now()), Some(timeout)));
     let call = cri.stop_container(StopContainerRequest { container_id: id.into(), timeout });
     match tokio::time::timeout(grace::wait(timeout) + BEYOND_GRACE, call).await {
-        Ok(Ok(_)) => Ok(()),
+        Ok(Ok(_)) => {
+            entry.note(|stop| stop.done = Some(boot_now()));
+            Ok(())
+        }
         Ok(Err(status)) if status.code() == tonic::Code::NotFound => Ok(()),
         Ok(Err(status)) => Err(anyhow::anyhow!("StopContainer {id}: {}", status.message())),
         Err(_) => Err(anyhow::anyhow!("StopContainer {id}: no answer")),

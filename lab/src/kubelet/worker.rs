@@ -237,7 +237,9 @@ impl Worker {
         self.containers.observe().await;
         if let Some(id) = self.containers.running().get(name) {
             let grace = grace::in_force(grace, spec.termination_grace_period_seconds);
-            if let Err(error) = stop::stop_one(&self.shared.cri, &spec, name, id, grace).await {
+            if let Err(error) =
+                stop::stop_one(&self.shared.cri, &self.shared.record, &spec, name, id, grace).await
+            {
                 tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "stop");
                 return;
             }
@@ -303,7 +305,8 @@ impl Worker {
             let running = self.containers.running();
             let grace = self.wanted.borrow_and_update().grace();
             // The sandbox is stopped even where a container could not be (killPodWithSyncResult).
-            let stopped = stop::stop_all(&self.shared.cri, &spec, &running, grace).await;
+            let stopped =
+                stop::stop_all(&self.shared.cri, &self.shared.record, &spec, &running, grace).await;
             match stopped.and(self.containers.stop_sandbox().await) {
                 Ok(()) => break,
                 Err(error) => {

@@ -108,11 +108,15 @@ pub struct Span {
 }
 
 impl Span {
+    /// Seconds by which phases overlap at their edges.
+    pub const EARLY: f64 = 0.2;
+    /// Seconds by which a machine that is busy may be late where nobody has measured it.
+    pub const LATE: f64 = 1.5;
+
     /// A phase of `seconds` by the scenario's own arithmetic. Processes never wake early, but a
-    /// loaded machine wakes them late.
+    /// loaded machine wakes them late: whoever has played it knows how late, and narrows this.
     pub fn about(phase: PhaseKind, seconds: f64) -> Self {
-        const EARLY: f64 = 0.2;
-        const LATE: f64 = 1.5;
-        Self { phase, at_least: (seconds - EARLY).max(0.0), at_most: seconds + LATE }
+        let at_least = (seconds - Self::EARLY).max(0.0);
+        Self { phase, at_least, at_most: seconds + Self::LATE }
     }
 }

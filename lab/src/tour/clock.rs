@@ -27,6 +27,11 @@ pub(super) fn lines(log: &str) -> Vec<Line> {
         .collect()
 }
 
+/// The same, of what a process wrote itself.
+pub(super) fn own_lines(written: &str) -> Vec<Line> {
+    written.lines().filter_map(|text| serde_json::from_str(text).ok()).collect()
+}
+
 /// How much later than the workload's own record the agent's times are, ns: of the handler's run
 /// and of the exit, for those that both know.
 pub(super) fn differences(death: &ContainerDeath, lines: &[Line]) -> Vec<(MilestoneKind, i64)> {

@@ -8,6 +8,7 @@ mod live;
 pub(crate) mod play;
 mod remnants;
 mod show;
+mod spans;
 pub(crate) mod watcher;
 
 pub use show::{Screen, list};

@@ -5,6 +5,7 @@ use super::{
     lab::{Lab, container_of},
     leaks::Left,
     remnants::Made,
+    spans,
     watcher::{Accounts, Watcher},
 };
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
         translate::PodId,
     },
     scenario::{
-        Act, Expected, NAMESPACE, Scenario, Site, Step, When,
+        Act, Expected, NAMESPACE, Scenario, Site, Span, Step, When,
         judge::{self, Observed},
         left::Things,
     },
@@ -358,7 +359,7 @@ fn outcome(
     account: anyhow::Result<Account>,
     left: Left,
 ) -> Outcome {
-    let expected = &scenario.expected;
+    let mut expected = scenario.expected.clone();
     let (timeline, observed, mut disagreements) = match account {
         Ok(mut account) => {
             let mut points = Vec::new();
@@ -372,8 +373,9 @@ fn outcome(
             }
             for life in &account.lives {
                 let seen = Observed::of(life, &account.earlier);
-                points.extend(judge::disagreements(expected, &seen));
-                points.extend(too_few_calls(expected, lab, life));
+                expected.phases = phases(&scenario.expected, lab, life);
+                points.extend(judge::disagreements(&expected, &seen));
+                points.extend(too_few_calls(&expected, lab, life));
                 observed = Some(seen);
             }
             (account.lives.pop(), observed, points)
@@ -385,7 +387,7 @@ fn outcome(
         scenario: scenario.name,
         group: scenario.group,
         shows: scenario.shows,
-        expected: expected.clone(),
+        expected,
         observed,
         ok: disagreements.is_empty(),
         disagreements,
@@ -393,6 +395,16 @@ fn outcome(
         watched: scenario.watched,
         leaks: left.leaks,
     }
+}
+
+/// What the phases of this life may have taken, as the lab has recorded it.
+fn phases(expected: &Expected, lab: &Lab, timeline: &PodTermination) -> Vec<Span> {
+    let id = timeline.critical.as_ref();
+    let critical = timeline.containers.iter().find(|death| Some(&death.id) == id);
+    let Some(critical) = critical else { return expected.phases.clone() };
+    let stops = lab.kubelet().stops(critical.id.as_str());
+    let lines = lines(&pod_id(timeline).log_file(lab.logs(), &critical.name));
+    expected.phases.iter().map(|span| spans::fit(*span, &stops, &lines)).collect()
 }
 
 fn too_few_calls(expected: &Expected, lab: &Lab, timeline: &PodTermination) -> Option<String> {
