@@ -210,10 +210,44 @@ impl<'a> Account<'a> {
         Some(request.at + Duration::from_secs(grace))
     }
 
-    /// The container ended after the pod's deletion was requested.
-    pub fn ended_in_request(&self, id: &ContainerId) -> bool {
+    /// The pod is to go: by its deletion request, or because its object went while something of it
+    /// ran.
+    pub fn is_ending(&self, members: &Members) -> bool {
+        let mirror = self.object().is_some_and(Object::is_mirror);
+        members.requested || (!mirror && self.gone(&members.all).is_some())
+    }
+
+    /// The container of a pod that is to go ended with it.
+    pub fn ended_with_its_pod(&self, id: &ContainerId) -> bool {
         let request = self.object().and_then(Object::request);
-        request.is_some() && self.ran_into(request, id)
+        match request {
+            Some(_) => self.ran_into(request, id),
+            None => self.ended_as_the_object_went(id),
+        }
+    }
+
+    fn ended_as_the_object_went(&self, id: &ContainerId) -> bool {
+        let gone = self.object().and_then(|object| object.gone);
+        gone.is_some_and(|gone| self.ended(id).is_none_or(|at| at >= gone.after))
+    }
+
+    /// When this container ended, the watch of the apiserver was broken, and nothing told since says
+    /// whether its pod was being deleted.
+    pub fn lost_sight_of(&self, id: &ContainerId) -> bool {
+        let Some(object) = self.object().filter(|o| !o.is_mirror() && o.requested.is_none()) else {
+            return false; // the watch does not matter, or has told
+        };
+        let Some(ended) = self.ended(id).filter(|_| !self.is_static()) else { return false };
+        match object.gone {
+            Some(_) => object.went_unseen() && self.ended_as_the_object_went(id),
+            None => !self.of.objects.watched_beyond(ended),
+        }
+    }
+
+    /// The same, but the watch may soon be back, or has just come back.
+    pub fn may_be_told_soon(&self, id: &ContainerId, now: BootTime) -> bool {
+        let catches_up = || self.of.objects.is_in_sync() && !self.of.objects.is_caught_up(now);
+        self.lost_sight_of(id) || (self.object().is_some() && catches_up())
     }
 
     /// It ended after the request, or so shortly before, and with no attempt after it, that the

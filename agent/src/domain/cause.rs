@@ -174,6 +174,8 @@ pub struct ContainerCircumstances<'a> {
     pub started: Option<bool>,
     /// The cause of the pod's own end, if the container ended with it.
     pub pod: Option<Reason>,
+    /// The watch of the apiserver was broken when it ended, and has not told of its pod since.
+    pub unseen: bool,
     /// What the kernel told of its processes, and when the stop began.
     pub stop: Option<(&'a Processes, BootTime)>,
 }
@@ -193,14 +195,22 @@ pub fn container_cause(of: ContainerCircumstances<'_>) -> Reason {
     if let Some(pod) = of.pod {
         return pod;
     }
+    if of.unseen {
+        return reason(
+            Cause::Unknown,
+            Source::Inferred,
+            "It was told to stop; whether its pod was being deleted is not known, for the watch of \
+             the apiserver was broken.",
+        );
+    }
     // Liveness and startup kills are in no watch: inferred from the spec and `started`.
     let spec = of.object.and_then(|o| o.pod.containers.get(of.container));
     let Some(spec) = spec else {
         return reason(
             Cause::Unknown,
             Source::Inferred,
-            "It was told to stop while the pod goes on; why is not known, for the apiserver never \
-             told of the pod's probes.",
+            "It was told to stop; why, and whether its pod goes on, is not known, for the apiserver \
+             never told of the pod's probes.",
         );
     };
     // Only of exec probes does the kernel see anything; what else came from outside proves nothing.

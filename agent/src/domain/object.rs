@@ -244,6 +244,17 @@ impl Objects {
         self.in_sync
     }
 
+    /// The watch is in sync, and what had queued up while it was broken has come.
+    pub fn is_caught_up(&self, now: BootTime) -> bool {
+        let back = self.outage.and_then(|(_, to)| to);
+        self.in_sync && back.is_none_or(|back| now > back + WATCH_LAG)
+    }
+
+    /// The watch was in sync for so long after this that what it did not tell of it was not so.
+    pub fn watched_beyond(&self, at: BootTime) -> bool {
+        self.in_sync || self.last_in_sync >= at + WATCH_LAG
+    }
+
     /// It has been in sync at least once: there is an apiserver.
     pub fn was_in_sync(&self) -> bool {
         self.ever_in_sync
@@ -370,6 +381,11 @@ impl Object {
     /// probe, if it has one. `None`: it was never seen running.
     pub fn was_started(&self, container: &ContainerId) -> Option<bool> {
         self.started.iter().find(|(id, _)| id == container).map(|(_, ever)| *ever)
+    }
+
+    /// It went while nobody watched.
+    pub fn went_unseen(&self) -> bool {
+        self.gone.is_some_and(|gone| gone.after < gone.by)
     }
 
     /// The watch told of its end, so that what was last told of it was true to the end.

@@ -171,6 +171,7 @@ fn causes_of_a_containers_own_stop() {
             unproven: None,
             started,
             pod: None,
+            unseen: false,
         });
         assert_eq!((told.cause, told.source), (expected, source), "{}", told.sentence);
         assert!(told.sentence.contains(says), "{}", told.sentence);

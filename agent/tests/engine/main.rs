@@ -12,6 +12,7 @@ mod lingering;
 mod lives;
 mod losses;
 mod node;
+mod outages;
 mod phases;
 mod polling;
 mod processes;

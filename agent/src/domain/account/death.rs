@@ -186,6 +186,7 @@ impl<'a> Account<'a> {
             unproven: judged.unproven.as_deref(),
             started: self.object().and_then(|o| o.was_started(id)),
             pod: in_pods_end.cloned(),
+            unseen: self.lost_sight_of(id),
         });
         let mut proof = judged.proof;
         proof.evidence.extend(lingering::evidence(processes));

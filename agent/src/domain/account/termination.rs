@@ -80,11 +80,11 @@ impl<'a> Account<'a> {
         let complete = judged.iter().all(|j| j.as_ref().is_some_and(|j| j.exit.is_some()));
         let unproven = judged.iter().flatten().find_map(|j| j.unproven.as_deref());
         let outlived = self.outlived(members).is_some();
-        // Or it went while nobody watched.
-        let unseen = |gone: Between| gone.after < gone.by;
-        let deleted = self.request(members).is_some() || self.gone(members).is_some_and(unseen);
-        let went_unseen = |o: &Object| o.gone.is_some_and(unseen) && !o.pod.is_over();
-        let vanished = self.object().is_some_and(went_unseen) && self.gone(members).is_none();
+        let gone = self.gone(members);
+        let unseen = self.object().is_some_and(Object::went_unseen);
+        let deleted = self.request(members).is_some() || (gone.is_some() && unseen);
+        let was_over = self.object().is_some_and(|o| o.pod.is_over());
+        let vanished = unseen && !was_over && gone.is_none();
         let is_static = self.is_static();
         cause(Circumstances {
             object: self.object(),

@@ -179,6 +179,7 @@ impl Engine {
             return true;
         }
         // Deaths in a pod that goes on, or takes long to go.
+        let ending = accounts.is_ending(&members);
         let mut waiting = members.requested || accounts.waits_for_the_apiserver(&members);
         for id in &members.all {
             let Some(ended) = accounts.ended(id) else { continue };
@@ -186,15 +187,17 @@ impl Engine {
                 continue;
             }
             waiting = true;
-            let due = if members.requested || members.alive == 0 {
-                ended + ALONE
-            } else {
-                ended + settle
-            };
+            let due = if ending || members.alive == 0 { ended + ALONE } else { ended + settle };
             if now >= due && (accounts.is_explained(id) || now >= ended + PATIENCE) {
-                let into_the_end = members.requested && accounts.ended_in_request(id);
+                let into_the_end = ending && accounts.ended_with_its_pod(id);
                 let cause = into_the_end.then(|| accounts.cause(&members.all));
                 let death = accounts.death(id, cause.as_ref());
+                // Who was told to stop is told of without its pod's end only if that is not coming.
+                let stopped = death.milestone(MilestoneKind::StopBegan).is_some();
+                let soon = !into_the_end && accounts.may_be_told_soon(id, now);
+                if stopped && soon && now < ended + ALONE {
+                    continue;
+                }
                 pod.told.insert(id.clone());
                 said.push(Observation::ContainerDied(Box::new(death)));
             }

@@ -1,0 +1,147 @@
+//! What is said of ends that came while the watch of the apiserver was broken: what it would have
+//! told is not known, and is not made up.
+
+use super::world::{
+    CODE_0, Cgroups, World, container, ids, object, running, sandbox, shim, side, sidecar, signal,
+};
+use coroner::domain::{
+    input::{ApiEvent, ApiPod, CriEvent, CriExit, CriState, KernelFact},
+    observation::{Cause, ContainerDeath},
+};
+use std::time::Duration;
+
+fn broken() -> ApiEvent {
+    ApiEvent::OutOfSync { error: "connection refused".into() }
+}
+
+/// The pod's object, with a liveness probe on its first container; its deletion was asked for a
+/// second ago.
+fn probed(world: &World, deleting: bool) -> ApiPod {
+    let mut pod = object(1, deleting, world.at() - Duration::from_secs(1));
+    pod.containers.get_mut("c").unwrap().liveness_probe = true;
+    pod
+}
+
+/// A pod of two containers, the first with a liveness probe.
+fn with_a_sidecar() -> World {
+    let mut world = running(1);
+    let pod = probed(&world, false);
+    world.api(ApiEvent::Applied(pod));
+    let (cgroup, id, task) = sidecar();
+    let (parent, name) = (Some(Cgroups::of(1).pod), id.to_string());
+    world.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
+    world.kernel(KernelFact::Exec { cgroup, task, parent: shim() });
+    let both = vec![container(1, CriState::Running), side(CriState::Running)];
+    world.lists(vec![sandbox(1, true)], both);
+    world.ticks(1);
+    world
+}
+
+/// The second container is told to stop, too, and ends.
+fn side_ends(world: &mut World) {
+    let (cgroup, id, task) = sidecar();
+    world.kernel(signal(cgroup, task.clone(), 15, shim()));
+    world.kernel(KernelFact::Exit { cgroup, task, status: CODE_0, parent: Some(shim()) });
+    world.kernel(KernelFact::CgroupEmpty { cgroup });
+    world.kernel(KernelFact::CgroupRemoved { cgroup });
+    let both = vec![container(1, CriState::Exited), side(CriState::Exited)];
+    world.later(100).lists(vec![sandbox(1, false)], both);
+    world.cri(CriEvent::ContainerExited(CriExit {
+        container: id,
+        started: None,
+        finished: None,
+        exit_code: 0,
+        reason: "Completed".into(),
+    }));
+}
+
+/// The first container of the pod is stopped while the watch is broken; the second takes its time.
+fn first_of_two_ends() -> World {
+    let mut world = with_a_sidecar();
+    world.api(broken());
+    world.ticks(10);
+    world.term(1, true);
+    world.later(500).exits(1, CODE_0);
+    let both = vec![container(1, CriState::Exited), side(CriState::Running)];
+    world.later(100).lists(vec![sandbox(1, true)], both);
+    world.status(1, 0);
+    world
+}
+
+fn first_death(world: &World) -> &ContainerDeath {
+    world.died.iter().find(|d| d.id == ids(1).2).unwrap()
+}
+
+/// The kubelet heard of the deletion, this agent did not: "the pod goes on" would be made up.
+#[test]
+fn a_stop_that_nobody_watched_is_no_liveness_kill() {
+    let mut world = first_of_two_ends();
+    world.ticks(20);
+    assert!(world.died.is_empty(), "the watch may soon be back");
+    world.ticks(60);
+    let death = first_death(&world);
+    assert_eq!(death.cause, Cause::Unknown, "{}", death.cause_proof);
+    assert!(death.cause_proof.contains("whether its pod was being deleted"));
+}
+
+/// The same of a pod with one container.
+#[test]
+fn the_last_stop_that_nobody_watched_is_no_liveness_kill() {
+    let mut world = running(1);
+    let pod = probed(&world, false);
+    world.api(ApiEvent::Applied(pod));
+    world.api(broken());
+    world.ticks(10);
+    world.term(1, true);
+    world.later(500).exits(1, CODE_0);
+    world.stopped(1, 0);
+    world.ticks(120);
+    let death = first_death(&world);
+    assert_eq!(death.cause, Cause::Unknown, "{}", death.cause_proof);
+    assert!(world.ended.is_empty());
+}
+
+/// The watch is back before patience is over, and tells which of the two it was.
+#[test]
+fn a_short_outage_is_waited_out() {
+    for (deleting, expected) in [(true, Cause::ApiDelete), (false, Cause::Liveness)] {
+        let mut world = first_of_two_ends();
+        let pod = probed(&world, deleting);
+        world.ticks(15);
+        world.api(ApiEvent::Resumed);
+        world.ticks(2);
+        assert!(world.died.is_empty(), "what had queued up may still come");
+        world.api(ApiEvent::Applied(pod));
+        world.ticks(60);
+        let death = first_death(&world);
+        assert_eq!(death.cause, expected, "{}", death.cause_proof);
+    }
+}
+
+/// Nobody had to tell an end by itself from one in the pod's end.
+#[test]
+fn an_end_by_itself_is_told_at_once_in_an_outage() {
+    let mut world = with_a_sidecar();
+    world.api(broken());
+    world.exits(1, CODE_0);
+    let both = vec![container(1, CriState::Exited), side(CriState::Running)];
+    world.later(100).lists(vec![sandbox(1, true)], both);
+    world.status(1, 0);
+    world.ticks(8);
+    assert_eq!(first_death(&world).cause, Cause::Completed);
+}
+
+/// The object is found gone while the second container still stops.
+#[test]
+fn a_stop_in_a_pod_whose_object_is_found_gone_is_of_its_deletion() {
+    let mut world = first_of_two_ends();
+    world.ticks(20);
+    world.api(ApiEvent::Snapshot { pods: Vec::new() });
+    world.ticks(60);
+    let death = first_death(&world);
+    assert_eq!(death.cause, Cause::ApiDelete, "{}", death.cause_proof);
+    side_ends(&mut world);
+    world.ticks(60);
+    assert_eq!(world.ended.len(), 1);
+    assert_eq!(world.ended[0].cause, Cause::ApiDelete, "{}", world.ended[0].cause_proof);
+}
