@@ -195,10 +195,16 @@ impl<'a> Account<'a> {
 
     /// The deletion request, if something of the pod still ran when it came.
     fn request(&self, members: &BTreeSet<ContainerId>) -> Option<&'a Request> {
-        let request = self.object()?.request()?;
-        let ran_after = |at: Option<BootTime>| at.is_none_or(|at| at >= request.since);
+        let object = self.object()?;
+        let request = object.request()?;
+        // How late the watch may be says nothing where it told of the pod's end first; and the
+        // sandbox of a pod that is over is stopped without a request.
+        let was_over = object.requested_after_end;
+        let since = if was_over { request.at } else { request.since };
+        let ran_after = |at: Option<BootTime>| at.is_none_or(|at| at >= since);
         let containers = members.iter().any(|id| ran_after(self.ended(id)));
-        let sandbox = self.own_sandboxes().any(|s| s.stopped.is_none_or(|s| s.by >= request.since));
+        let stopped_after = |s: &Sandbox| s.stopped.is_none_or(|s| s.by >= since);
+        let sandbox = !was_over && self.own_sandboxes().any(stopped_after);
         (containers || sandbox).then_some(request)
     }
 
@@ -256,7 +262,8 @@ impl<'a> Account<'a> {
         let last = || self.of.runtime.container(id).is_none_or(|c| self.is_last_attempt(c));
         match (request, self.ended(id)) {
             (Some(request), Some(ended)) => {
-                ended >= request.at || (ended >= request.since && last())
+                let was_over = self.object().is_some_and(|o| o.requested_after_end);
+                ended >= request.at || (!was_over && ended >= request.since && last())
             }
             _ => true,
         }

@@ -47,6 +47,8 @@ pub struct Object {
     pub pod: ApiPod,
     /// The first deletion request.
     pub requested: Option<Request>,
+    /// Its phase had been final before that: the request ends nothing but what still ran then.
+    pub requested_after_end: bool,
     /// Later deadlines.
     pub changed: Vec<Request>,
     /// The kubelet's own last delete (grace 0), where finalizers held the object after it.
@@ -182,11 +184,15 @@ impl Objects {
                 pod.mirror_of.as_ref()?;
                 known.gone = None;
                 known.requested = None;
+                known.requested_after_end = false;
                 known.changed.clear();
                 known.last_delete = None;
             }
             match (known.requested, request) {
-                (None, Some(first)) => known.requested = Some(first),
+                (None, Some(first)) => {
+                    known.requested = Some(first);
+                    known.requested_after_end = known.pod.is_finished();
+                }
                 (Some(first), Some(now)) => {
                     let last = known.changed.last().unwrap_or(&first);
                     if last.grace_seconds != now.grace_seconds
@@ -352,6 +358,7 @@ impl Object {
         let mut object = Self {
             pod,
             requested: None,
+            requested_after_end: false,
             changed: Vec::new(),
             last_delete: None,
             found_deleting: false,

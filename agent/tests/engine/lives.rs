@@ -11,7 +11,7 @@ use coroner::domain::{
         LossKind,
     },
     observation::{Amendment, Cause, FindingKind, MilestoneKind, Observation, PhaseKind, Verdict},
-    time::BootTime,
+    time::{BootTime, WallTime},
 };
 use std::time::Duration;
 
@@ -185,6 +185,63 @@ fn a_job_completes_once_and_its_deletion_is_no_second_end() {
     let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
     assert_eq!((end.cause, end.containers[0].verdict), (Cause::Completed, Verdict::Failed));
     assert!(world.amended.iter().all(|(_, why)| *why == Amendment::SandboxRemoved));
+}
+
+/// A Job with ttlSecondsAfterFinished 0: its object is deleted as soon as its status is final, before
+/// the sandbox is seen to stop or after it, with the watch as it should be or just back.
+#[test]
+fn a_pod_that_completed_and_is_deleted_at_once_completed() {
+    for (outage, sandbox_first) in [(false, true), (false, false), (true, true), (true, false)] {
+        let mut world = running(1);
+        world.ticks(60);
+        if outage {
+            world.api(ApiEvent::OutOfSync { error: "reset".into() });
+            world.ticks(3);
+        }
+        let sandbox_stops = |world: &mut World| {
+            world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+            world.status(1, 0);
+        };
+        world.exits(1, CODE_0);
+        if sandbox_first {
+            sandbox_stops(world.later(450));
+        }
+        if outage {
+            world.later(900).api(ApiEvent::Resumed);
+        }
+        let mut pod = object(1, false, world.at());
+        (pod.phase, pod.grace_seconds) = ("Succeeded".into(), Some(30));
+        world.later(100).api(ApiEvent::Applied(pod.clone()));
+        pod.deletion_timestamp = Some(WallTime(world.at().0 as i64));
+        pod.deletion_grace_seconds = Some(0);
+        world.later(100).api(ApiEvent::Applied(pod.clone()));
+        world.later(20).api(ApiEvent::Deleted(pod));
+        if !sandbox_first {
+            sandbox_stops(world.later(450));
+        }
+        world.ticks(60);
+        let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+        assert_eq!(end.cause, Cause::Completed, "{} {outage} {sandbox_first}", end.cause_proof);
+        assert_eq!(end.containers.len(), 1);
+        assert_eq!(end.containers[0].verdict, Verdict::Completed);
+    }
+}
+
+/// An evicted pod's phase may be final while it still runs: what ends after the request is of it.
+#[test]
+fn a_pod_that_runs_on_after_its_final_phase_is_deleted() {
+    let mut world = running(1);
+    let mut pod = object(1, false, world.at());
+    pod.phase = "Failed".into();
+    world.api(ApiEvent::Applied(pod));
+    world.ticks(5);
+    delete(&mut world, 1);
+    world.later(100).term(1, true);
+    world.later(500).exits(1, CODE_0);
+    finish(&mut world, 1, 0);
+    world.ticks(60);
+    assert_eq!(world.ended[0].cause, Cause::ApiDelete, "{}", world.ended[0].cause_proof);
+    assert_eq!(world.ended[0].containers.len(), 1);
 }
 
 /// A sandbox that died gets a successor as long as the kubelet has not ended the pod.
