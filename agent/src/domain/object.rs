@@ -104,6 +104,8 @@ impl Objects {
         let not_before = self.not_before(at);
         match event {
             ApiEvent::Snapshot { pods } => {
+                // Whether or not anybody has noticed that it was broken.
+                let not_before = not_before.min(self.last_in_sync - WATCH_LAG);
                 let listed: BTreeSet<&str> = pods.iter().map(runtime_uid).collect();
                 let after = self.last_in_sync;
                 for (uid, object) in &mut self.pods {
@@ -119,7 +121,7 @@ impl Objects {
                     }
                 }
                 for pod in pods {
-                    touched.extend(self.apply(at, pod, Told::Listed));
+                    touched.extend(self.apply(at, pod, Told::Listed { not_before }));
                 }
                 self.synced(at);
             }
@@ -174,7 +176,8 @@ impl Objects {
     fn apply(&mut self, at: BootTime, pod: ApiPod, told: Told) -> Option<PodUid> {
         let known = self.pods.get_key_value(runtime_uid(&pod)).map(|(uid, _)| uid.clone());
         let uid = known.unwrap_or_else(|| PodUid::new(runtime_uid(&pod)));
-        let request = request(&pod, at, told, &self.anchor);
+        let unasked = self.pods.get(&uid).is_some_and(|o| o.requested.is_none() && o.exists());
+        let request = request(&pod, at, told, unasked, &self.anchor);
         self.changed.push(uid.clone());
         if let Some(known) = self.pods.get_mut(&uid) {
             if known.gone.is_some() {
@@ -223,7 +226,8 @@ impl Objects {
                 self.refused += 1;
                 return None;
             }
-            let found_deleting = told == Told::Listed && request.is_some();
+            let listed = matches!(told, Told::Listed { .. });
+            let found_deleting = listed && request.is_some();
             let object = Object { requested: request, found_deleting, ..Object::new(pod) };
             self.pods.insert(uid.clone(), object);
         }
@@ -319,19 +323,27 @@ fn runtime_uid(pod: &ApiPod) -> &str {
     pod.mirror_of.as_ref().map_or(&pod.uid, PodUid::as_str)
 }
 
-/// How the state of a pod came.
+/// How the state of a pod came, and since when the watch may have owed it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Told {
-    Listed,
+    Listed { not_before: BootTime },
     Watched { not_before: BootTime },
 }
 
-fn request(pod: &ApiPod, at: BootTime, told: Told, anchor: &Anchor) -> Option<Request> {
+/// `unasked`: the watch has shown the pod, without a request.
+fn request(
+    pod: &ApiPod,
+    at: BootTime,
+    told: Told,
+    unasked: bool,
+    anchor: &Anchor,
+) -> Option<Request> {
     let deadline = pod.deletion_timestamp?;
     let grace_seconds = pod.deletion_grace_seconds.unwrap_or(0).max(0);
     let asked_wall =
         WallTime(deadline.0.saturating_sub(grace_seconds.saturating_mul(1_000_000_000)));
-    let asked = anchor.boot(asked_wall).min(at);
+    let by_its_clock = anchor.boot(asked_wall);
+    let asked = by_its_clock.min(at);
     // An earlier request, which nobody saw, may have granted more: this one has only shortened it.
     let granted = pod.grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS).max(grace_seconds);
     let first = if granted > grace_seconds {
@@ -340,8 +352,18 @@ fn request(pod: &ApiPod, at: BootTime, told: Told, anchor: &Anchor) -> Option<Re
         asked
     };
     let (at, uncertainty, since) = match told {
+        // By the apiserver's clock it was asked when the watch still showed that it was not, or is
+        // still to be asked: that clock is wrong.
+        Told::Listed { not_before }
+            if unasked && (asked < not_before || by_its_clock > at + CLOCK_SKEW) =>
+        {
+            (at, at.since(not_before), not_before)
+        }
+        Told::Listed { not_before } if unasked => {
+            (asked, CLOCK_SKEW, (first - CLOCK_SKEW).max(not_before))
+        }
         // Whole seconds of another machine's clock.
-        Told::Listed => (asked, CLOCK_SKEW, first - CLOCK_SKEW),
+        Told::Listed { .. } => (asked, CLOCK_SKEW, first - CLOCK_SKEW),
         Told::Watched { not_before } if not_before + WATCH_LAG < at => {
             (at, Duration::ZERO, first.max(not_before))
         }

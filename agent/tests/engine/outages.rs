@@ -145,3 +145,33 @@ fn a_stop_in_a_pod_whose_object_is_found_gone_is_of_its_deletion() {
     assert_eq!(world.ended.len(), 1);
     assert_eq!(world.ended[0].cause, Cause::ApiDelete, "{}", world.ended[0].cause_proof);
 }
+
+/// The apiserver's clock is 90 s behind, or ahead, or the request came when it says: a relist dates
+/// no request back before the last moment at which the watch showed none.
+#[test]
+fn a_relist_dates_a_request_no_further_back_than_the_watch_was_told() {
+    for behind in [-90, 0, 90_i64] {
+        let mut world = running(1);
+        world.ticks(120);
+        let pod = object(1, false, world.at());
+        world.api(ApiEvent::Applied(pod));
+        world.later(1000).api(broken());
+        let broke = world.at();
+        world.ticks(5);
+        let mut pod = object(1, true, world.at());
+        let deadline = &mut pod.deletion_timestamp.as_mut().unwrap().0;
+        *deadline -= behind * 1_000_000_000;
+        let asked = world.at();
+        world.later(300).term(1, true);
+        world.ticks(4);
+        world.api(ApiEvent::Snapshot { pods: vec![pod.clone()] });
+        world.later(100).exits(1, CODE_0);
+        world.stopped(1, 0);
+        world.api(ApiEvent::Deleted(pod));
+        world.ticks(60);
+        let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+        assert_eq!(end.cause, Cause::ApiDelete, "{}", end.cause_proof);
+        assert!(end.began >= broke, "{behind}: {:?}, before {broke:?}", end.began);
+        assert!(end.began <= asked + Duration::from_millis(300), "{behind}: {:?}", end.began);
+    }
+}
