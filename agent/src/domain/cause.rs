@@ -16,8 +16,8 @@ pub struct Circumstances<'a> {
     pub deleted: bool,
     /// The object went while something of it still ran.
     pub outlived: bool,
-    /// The object went unseen, its last known phase was not final, and what ran of it had ended
-    /// before.
+    /// The object went unseen, its last known phase was not final, and nothing says that it was
+    /// deleted before what ran of it had ended.
     pub vanished: bool,
     /// `kubernetes.io/config.source` of its sandbox is not the apiserver.
     pub is_static: bool,
@@ -47,9 +47,13 @@ pub fn cause(of: Circumstances<'_>) -> Reason {
         return reason;
     }
     if !is_static && of.vanished {
-        let sentence = "What ran of it had ended before the watch of the apiserver was seen to \
-                        break, and its object was gone when the watch was back: whether it was \
-                        deleted first is not known.";
+        let sentence = if of.stopped {
+            "What ran of it had ended before the watch of the apiserver was seen to break, and its \
+             object was gone when the watch was back: whether it was deleted first is not known."
+        } else {
+            "What ran of it had ended, and was not seen to be told to stop; its object went while \
+             the watch of the apiserver was broken: whether it was deleted first is not known."
+        };
         return reason(Cause::Unknown, Source::Inferred, sentence);
     }
     if !of.stopped {

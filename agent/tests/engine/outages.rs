@@ -175,3 +175,42 @@ fn a_relist_dates_a_request_no_further_back_than_the_watch_was_told() {
         assert!(end.began <= asked + Duration::from_millis(300), "{behind}: {:?}", end.began);
     }
 }
+
+/// A Job is done while the watch is broken, and its object is deleted after that: nobody knows that
+/// it was not deleted before, and nothing says that it was.
+#[test]
+fn a_pod_that_ended_by_itself_in_an_outage_was_perhaps_not_deleted() {
+    for (stopped, expected) in [(false, Cause::Unknown), (true, Cause::ApiDelete)] {
+        let mut world = running(1);
+        world.ticks(60);
+        world.api(broken());
+        world.ticks(5);
+        if stopped {
+            world.term(1, true);
+        }
+        world.later(500).exits(1, CODE_0);
+        world.stopped(1, 0);
+        world.ticks(20);
+        world.api(ApiEvent::Snapshot { pods: Vec::new() });
+        world.ticks(60);
+        let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+        assert_eq!(end.cause, expected, "{}", end.cause_proof);
+        let death = &end.containers[0];
+        let own = if stopped { Cause::ApiDelete } else { Cause::Completed };
+        assert_eq!(death.cause, own, "{}", death.cause_proof);
+    }
+}
+
+/// The object goes in an outage, and what it stood for runs on: that was a deletion.
+#[test]
+fn what_still_ran_when_its_object_was_found_gone_had_been_deleted() {
+    let mut world = running(1);
+    world.api(broken());
+    world.ticks(20);
+    world.api(ApiEvent::Snapshot { pods: Vec::new() });
+    world.later(2000).exits(1, CODE_0);
+    world.stopped(1, 0);
+    world.ticks(60);
+    assert_eq!(world.ended.len(), 1);
+    assert_eq!(world.ended[0].cause, Cause::ApiDelete, "{}", world.ended[0].cause_proof);
+}

@@ -80,11 +80,16 @@ impl<'a> Account<'a> {
         let complete = judged.iter().all(|j| j.as_ref().is_some_and(|j| j.exit.is_some()));
         let unproven = judged.iter().flatten().find_map(|j| j.unproven.as_deref());
         let outlived = self.outlived(members).is_some();
-        let gone = self.gone(members);
+        let requested = self.request(members).is_some();
         let unseen = self.object().is_some_and(Object::went_unseen);
-        let deleted = self.request(members).is_some() || (gone.is_some() && unseen);
+        let gone = self.gone(members).filter(|_| unseen && !requested);
+        // What is stopped, or still runs when the object has gone, had been deleted.
+        let ran_on = |gone: Between| {
+            members.iter().any(|id| self.ended_at_the_earliest(id).is_none_or(|at| at > gone.by))
+        };
+        let deleted = requested || gone.is_some_and(|gone| stopped || ran_on(gone));
         let was_over = self.object().is_some_and(|o| o.pod.is_over());
-        let vanished = unseen && !was_over && gone.is_none();
+        let vanished = unseen && !deleted && !was_over;
         let is_static = self.is_static();
         cause(Circumstances {
             object: self.object(),
