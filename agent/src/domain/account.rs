@@ -305,7 +305,7 @@ impl<'a> Account<'a> {
         if !(late || self.are_explained(members)) {
             return false;
         }
-        if self.superseded || !self.of.objects.was_in_sync() {
+        if self.superseded || !self.of.objects.has_apiserver() {
             return true;
         }
         let gone = self.gone(&members.all).is_some();
@@ -317,17 +317,26 @@ impl<'a> Account<'a> {
             // gets a successor; or if its object is gone, whenever it went: the watch may have
             // missed the kubelet's word.
             Some(object) => object.gone.is_some() || object.pod.is_finished(),
-            None => late || self.of.objects.is_in_sync(),
+            None if self.of.objects.is_in_sync() => true,
+            // The apiserver has never told of it, and does not now. A static pod needs no word of
+            // it; of any other, what the kubelet tears down only with the pod says that it is over.
+            None => late && (self.is_static() || self.is_torn_down(ended)),
         }
     }
 
-    /// It may be over: only the apiserver can tell, and the watch is broken.
+    /// The kubelet keeps the cgroup of a pod, and its last sandbox, for as long as the pod may go on
+    /// (pod_container_manager_linux.go, kuberuntime_gc.go).
+    fn is_torn_down(&self, ended: BootTime) -> bool {
+        self.cgroup_removed.is_some_and(|at| at >= ended) || self.sandbox_removed().is_some()
+    }
+
+    /// It may be over: only the apiserver can tell, and the watch is broken or was never there.
     pub fn waits_for_the_apiserver(&self, members: &Members) -> bool {
         let objects = &self.of.objects;
-        objects.was_in_sync()
+        objects.has_apiserver()
             && !objects.is_in_sync()
             && (members.alive == 0 && !members.sandbox_runs && !members.all.is_empty())
-            && self.object().is_some_and(|object| object.gone.is_none())
+            && self.object().is_none_or(|object| object.gone.is_none())
     }
 
     /// The settle window has passed since the last thing that the account tells.

@@ -42,7 +42,6 @@ const AT_LEAST: Duration = Duration::from_secs(10);
 /// All that is suspected, and what is certain.
 #[derive(Clone, Debug)]
 pub struct Leaks {
-    uses_api: bool,
     clock: Clock,
     statuses: Statuses,
     survey: Option<HostSurvey>,
@@ -60,9 +59,8 @@ pub struct Leaks {
 
 impl Leaks {
     /// Nothing is suspected.
-    pub fn new(threshold: Duration, uses_api: bool) -> Self {
+    pub fn new(threshold: Duration) -> Self {
         Self {
-            uses_api,
             clock: Clock::default(),
             statuses: Statuses::default(),
             survey: None,
@@ -118,7 +116,7 @@ impl Leaks {
     }
 
     fn judgement_of(&self, of: &Sources<'_>) -> Judgement {
-        if !self.uses_api {
+        if !of.objects.has_apiserver() {
             return Judgement::NoApi;
         }
         if !of.objects.was_in_sync() || !of.runtime.was_connected() {

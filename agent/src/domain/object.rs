@@ -69,6 +69,8 @@ pub struct Object {
 /// All that the apiserver told.
 #[derive(Clone, Debug)]
 pub struct Objects {
+    /// The apiserver is one of the sources.
+    has_apiserver: bool,
     anchor: Anchor,
     pods: Table<PodUid, Object>,
     in_sync: bool,
@@ -84,9 +86,10 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Knows nothing yet.
-    pub fn new(anchor: Anchor) -> Self {
+    /// Knows nothing yet. `has_apiserver`: the apiserver is one of the sources.
+    pub fn new(anchor: Anchor, has_apiserver: bool) -> Self {
         Self {
+            has_apiserver,
             anchor,
             pods: Table::default(),
             in_sync: false,
@@ -265,7 +268,12 @@ impl Objects {
         self.in_sync || self.last_in_sync >= at + WATCH_LAG
     }
 
-    /// It has been in sync at least once: there is an apiserver.
+    /// There is an apiserver to be asked, whether it has ever told or not.
+    pub fn has_apiserver(&self) -> bool {
+        self.has_apiserver
+    }
+
+    /// It has been in sync at least once.
     pub fn was_in_sync(&self) -> bool {
         self.ever_in_sync
     }

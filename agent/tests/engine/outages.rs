@@ -2,11 +2,14 @@
 //! told is not known, and is not made up.
 
 use super::world::{
-    CODE_0, Cgroups, World, container, ids, object, running, sandbox, shim, side, sidecar, signal,
+    CODE_0, Cgroups, World, container, ids, init, object, running, sandbox, shim, side, sidecar,
+    signal,
 };
 use coroner::domain::{
-    input::{ApiEvent, ApiPod, CriEvent, CriExit, CriState, KernelFact},
+    engine::{Engine, Settings},
+    input::{ApiEvent, ApiPod, CriContainer, CriEvent, CriExit, CriSandbox, CriState, KernelFact},
     observation::{Cause, ContainerDeath},
+    time::Anchor,
 };
 use std::time::Duration;
 
@@ -213,4 +216,100 @@ fn what_still_ran_when_its_object_was_found_gone_had_been_deleted() {
     world.ticks(60);
     assert_eq!(world.ended.len(), 1);
     assert_eq!(world.ended[0].cause, Cause::ApiDelete, "{}", world.ended[0].cause_proof);
+}
+
+/// An agent that has just begun, with the runtime there and the apiserver away; a pod runs.
+fn never_in_sync(uses_api: bool) -> World {
+    let mut world = World::new();
+    let anchor = Anchor { boot_ns: 0, wall_ns: 0 };
+    world.engine = Engine::new(Settings { uses_api, ..Settings::new(anchor) });
+    world.cri(CriEvent::Connected { runtime: "test".into(), process: None });
+    world.starts(1);
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.ticks(60);
+    world
+}
+
+/// Its sandbox dies, and what runs in it.
+fn sandbox_dies(world: &mut World) {
+    world.exits(1, CODE_0);
+    world.kernel(KernelFact::CgroupEmpty { cgroup: Cgroups::of(1).pause });
+    world.kernel(KernelFact::CgroupRemoved { cgroup: Cgroups::of(1).pause });
+    world.stopped(1, 0);
+}
+
+/// The sandbox of a pod dies, and while the apiserver is away CNI makes it no other for a minute.
+#[test]
+fn a_pod_that_the_apiserver_never_told_of_is_not_over_with_its_sandbox() {
+    let mut world = never_in_sync(true);
+    sandbox_dies(&mut world);
+    world.ticks(60);
+    assert!(world.ended.is_empty(), "it may get another sandbox");
+    assert_eq!(world.died.len(), 1, "the container's death is told all the same");
+
+    let (pod, of) = (ids(1).0, Cgroups::of(2));
+    let (parent, name) = (Some(Cgroups::of(1).pod), ids(2).2.to_string());
+    world.kernel(KernelFact::CgroupCreated { cgroup: of.own, parent, name, scanned: false });
+    let (cgroup, task) = (of.own, init(2));
+    world.kernel(KernelFact::Exec { cgroup, task, parent: shim() });
+    let lists = |world: &mut World, ready, state| {
+        let next = CriSandbox { pod: pod.clone(), attempt: 1, ..sandbox(2, ready) };
+        let again = CriContainer { pod: Some(pod.clone()), attempt: 1, ..container(2, state) };
+        let containers = vec![container(1, CriState::Exited), again];
+        world.later(100).lists(vec![sandbox(1, false), next], containers);
+    };
+    lists(&mut world, true, CriState::Running);
+    world.ticks(60);
+    world.exits(2, CODE_0);
+    lists(&mut world, false, CriState::Exited);
+    world.status(2, 0);
+    world.later(100).kernel(KernelFact::CgroupRemoved { cgroup: Cgroups::of(1).pod });
+    world.ticks(60);
+    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+    assert_eq!((end.life, end.cause), (1, Cause::Completed), "{}", end.cause_proof);
+    assert_eq!(world.died.len(), 2);
+}
+
+/// Nobody waits for an apiserver that is none of the sources.
+#[test]
+fn without_an_apiserver_a_pod_is_over_with_its_sandbox() {
+    let mut world = never_in_sync(false);
+    sandbox_dies(&mut world);
+    world.ticks(10);
+    assert_eq!(world.ended.len(), 1);
+}
+
+/// The apiserver comes after the end: it tells whether that was the pod's.
+#[test]
+fn what_the_first_answer_tells_of_an_end_before_it() {
+    for (listed, told) in [(true, 0), (false, 1)] {
+        let mut world = never_in_sync(true);
+        sandbox_dies(&mut world);
+        world.ticks(60);
+        let pod = object(1, false, world.at());
+        world.api(ApiEvent::Snapshot { pods: listed.then_some(pod).into_iter().collect() });
+        world.ticks(60);
+        assert_eq!(world.ended.len(), told, "listed: {listed}");
+    }
+}
+
+/// Nothing is kept for an apiserver that never comes once the runtime has removed the sandbox, seen
+/// to lose its pod's cgroup or not.
+#[test]
+fn nothing_waits_for_ever_for_an_apiserver_that_never_comes() {
+    for cgroups_go in [true, false] {
+        let mut world = never_in_sync(true);
+        sandbox_dies(&mut world);
+        world.ticks(60);
+        if cgroups_go {
+            world.kernel(KernelFact::CgroupRemoved { cgroup: Cgroups::of(1).pod });
+        }
+        world.lists(Vec::new(), Vec::new());
+        world.later(500).lists(Vec::new(), Vec::new());
+        world.ticks(60);
+        assert_eq!(world.ended.len(), 1, "{cgroups_go}");
+        world.ticks(700);
+        let gauges = world.engine.gauges();
+        assert_eq!((gauges.containers, gauges.sandboxes), (0, 0), "{cgroups_go}: {gauges:?}");
+    }
 }
