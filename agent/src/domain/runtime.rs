@@ -409,6 +409,12 @@ impl Runtime {
         self.connected
     }
 
+    /// All that it knows was asked for after this moment.
+    pub fn has_listed_since(&self, at: BootTime) -> bool {
+        let since = |asked: Option<BootTime>| asked.is_some_and(|asked| asked >= at);
+        since(self.full.0) && since(self.full.1)
+    }
+
     /// A sandbox.
     pub fn sandbox(&self, id: &SandboxId) -> Option<&Sandbox> {
         self.sandboxes.get(id)

@@ -44,9 +44,14 @@ fn nothing_stays_of_pods_that_are_gone() {
     assert_eq!(gauges, Gauges::default(), "and then forgotten");
 }
 
-/// Cgroups that no runtime ever explains are given up, and counted.
+/// Cgroups that no runtime ever explains are given up, and counted; later where it does not answer.
 #[test]
 fn unexplained_containers_are_given_up() {
+    given_up(120, true);
+    given_up(3_700, false);
+}
+
+fn given_up(seconds: u64, answers: bool) {
     let mut world = World::new();
     world.cri(CriEvent::Connected { runtime: "test".into(), process: None });
     for n in 1..=100 {
@@ -57,7 +62,10 @@ fn unexplained_containers_are_given_up() {
         world.kernel(KernelFact::CgroupEmpty { cgroup });
         world.kernel(KernelFact::CgroupRemoved { cgroup });
     }
-    world.ticks(120);
+    if answers {
+        world.lists(Vec::new(), Vec::new());
+    }
+    world.ticks(seconds);
     let gauges = world.engine.gauges();
     assert_eq!((gauges.cgroups, gauges.containers), (0, 0));
     let lost: Vec<_> = gauges.losses.into_iter().collect();
@@ -79,6 +87,7 @@ fn cgroups_that_nobody_was_in_are_no_loss() {
     }
     let gauges = world.engine.gauges();
     assert!(gauges.containers <= 256 && gauges.cgroups <= 256, "{gauges:?}");
+    world.lists(Vec::new(), Vec::new());
     world.ticks(120);
     let gauges = world.engine.gauges();
     assert_eq!((gauges.cgroups, gauges.containers), (0, 0));

@@ -2,7 +2,7 @@
 
 use super::world::{CODE_0, Cgroups, World, container, ids, object, running, sandbox};
 use coroner::domain::{
-    input::{ApiEvent, CriState, ExitStatus, Input, KernelFact, Loss, LossKind},
+    input::{ApiEvent, CriEvent, CriState, ExitStatus, Input, KernelFact, Loss, LossKind},
     observation::{ContainerDeath, Verdict},
 };
 use std::time::Duration;
@@ -86,4 +86,22 @@ fn a_loss_that_is_noticed_late_touches_all_that_ended_since_the_last_look() {
         let told = &world.ended[0];
         assert_eq!((told.containers[0].verdict, &told.incomplete), (verdict, &incomplete));
     }
+}
+
+/// A runtime that is away for longer than an unexplained container is remembered while it is there.
+#[test]
+fn a_death_in_a_long_outage_of_the_runtime_is_told_after_it() {
+    let mut world = World::in_sync();
+    world.cri(CriEvent::Unreachable { error: "connection refused".into(), code: None });
+    let at = world.at();
+    world.later(100).api(ApiEvent::Applied(object(1, false, at)));
+    world.starts(1);
+    world.later(1000).exits(1, ExitStatus::Code(3));
+    world.ticks(600);
+    world.cri(CriEvent::Connected { runtime: "test".into(), process: None });
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    world.status(1, 3);
+    world.ticks(120);
+    assert_eq!(death(&world, 1).verdict, Verdict::Failed);
+    assert!(world.engine.gauges().losses.is_empty());
 }

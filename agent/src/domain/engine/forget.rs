@@ -13,8 +13,10 @@ use crate::domain::{
 };
 use std::{collections::BTreeSet, time::Duration};
 
-/// A container that the runtime never explained is given up.
+/// A container that the runtime never explained is given up,
 const UNRESOLVED: Duration = Duration::from_secs(60);
+/// and one that it had no chance to explain, as it has not answered since.
+const UNANSWERED: Duration = Duration::from_secs(3600);
 /// A pod that the runtime has forgotten, and that is not accounted for, keeps its evidence so long.
 const STUCK: Duration = Duration::from_secs(24 * 3600);
 
@@ -112,7 +114,10 @@ impl Engine {
                 // no end to wait for.
                 let orphan = self.identity.container(**owner).is_none();
                 let end = p.removed.or(p.ended()).or(orphan.then_some(p.last_heard));
-                end.is_some_and(|at| now >= at + UNRESOLVED)
+                end.is_some_and(|at| {
+                    let answered = self.runtime.has_listed_since(at);
+                    now >= at + if answered { UNRESOLVED } else { UNANSWERED }
+                })
             })
             .map(|(owner, _)| *owner)
             .filter(|owner| {
@@ -123,11 +128,9 @@ impl Engine {
             })
             .collect();
         for owner in given_up {
-            // Only a container that could have been explained counts: the runtime was there.
-            let explainable =
-                self.runtime.is_connected() && self.identity.container(owner).is_some();
-            // And only one that somebody was in.
-            if explainable && !self.processes.get(&owner).is_some_and(Processes::saw_nobody) {
+            // Only a container counts, and one that somebody was in.
+            let is_container = self.identity.container(owner).is_some();
+            if is_container && !self.processes.get(&owner).is_some_and(Processes::saw_nobody) {
                 self.count_loss(LossKind::NeverResolved, 1);
             }
             self.epoch += 1;
