@@ -14,7 +14,7 @@ use k8s_cri::v1::{
     ContainerState, ContainerStatusRequest, ListPodSandboxRequest, NamespaceMode, PodSandboxConfig,
     PodSandboxMetadata, StopContainerRequest, StopPodSandboxRequest,
 };
-use stage::{client, run, sandbox, start, workload};
+use stage::{client, handles_sigterm, run, sandbox, start, workload};
 use std::fs;
 
 /// Processes that live in the private namespace or in the lab's cgroup. A zombie, which has no
@@ -63,6 +63,7 @@ async fn a_container_lives_and_dies_and_nothing_remains() {
     assert_ne!(containerd.pid(), before);
     let mut cri = client(&containerd).await;
 
+    handles_sigterm(&mut cri, &container_id).await;
     let request = StopContainerRequest { container_id: container_id.clone(), timeout: 10 };
     cri.stop_container(request).await.unwrap();
     let request = ContainerStatusRequest { container_id, verbose: false };

@@ -5,16 +5,21 @@ use coroner_lab::{
     image,
 };
 use k8s_cri::v1::{
-    ContainerConfig, ContainerMetadata, CreateContainerRequest, ImageSpec, LinuxContainerConfig,
-    LinuxContainerSecurityContext, LinuxPodSandboxConfig, LinuxSandboxSecurityContext,
-    NamespaceMode, NamespaceOption, PodSandboxConfig, PodSandboxMetadata, RunPodSandboxRequest,
-    StartContainerRequest, runtime_service_client::RuntimeServiceClient,
+    ContainerConfig, ContainerMetadata, ContainerStatusRequest, CreateContainerRequest, ImageSpec,
+    LinuxContainerConfig, LinuxContainerSecurityContext, LinuxPodSandboxConfig,
+    LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption, PodSandboxConfig,
+    PodSandboxMetadata, RunPodSandboxRequest, StartContainerRequest,
+    runtime_service_client::RuntimeServiceClient,
 };
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 use tonic::transport::Channel;
+
+/// How long a process may take from its start to what it does first.
+const TO_BEGIN: Duration = Duration::from_secs(30);
 
 /// The static binary.
 pub(crate) fn workload() -> PathBuf {
@@ -84,6 +89,28 @@ pub(crate) async fn run(
     let request = StartContainerRequest { container_id: container.clone() };
     cri.start_container(request).await.unwrap();
     (sandbox, container)
+}
+
+/// Waits until the container's main process has its handler for SIGTERM in place: it counts as started
+/// before.
+pub(crate) async fn handles_sigterm(cri: &mut RuntimeServiceClient<Channel>, id: &str) {
+    let request = ContainerStatusRequest { container_id: id.into(), verbose: true };
+    let status = cri.container_status(request).await.unwrap().into_inner();
+    let info: serde_json::Value = serde_json::from_str(&status.info["info"]).unwrap();
+    let file = format!("/proc/{}/status", info["pid"]);
+    let caught = || {
+        let status = fs::read_to_string(&file).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
+        let has = |signal: i32| mask & 1 << (signal - 1) != 0;
+        // Go's runtime catches them all: until runc has made way for it.
+        has(libc::SIGTERM) && !has(libc::SIGHUP)
+    };
+    let began = Instant::now();
+    while !caught() {
+        assert!(began.elapsed() < TO_BEGIN, "it installs no handler");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// As started, with the lab's image.

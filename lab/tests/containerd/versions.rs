@@ -1,7 +1,7 @@
 //! Every containerd that coroner is tested with starts on the lab's configuration, and makes and
 //! removes a pod as a kubelet would.
 
-use crate::stage::{client, run, sandbox, start, workload};
+use crate::stage::{client, handles_sigterm, run, sandbox, start, workload};
 use coroner_lab::{
     containerd::{self, Options},
     image,
@@ -38,6 +38,7 @@ async fn a_pod_comes_and_goes(version: &str) {
     let shim = Command::new(shim_of(&sandbox_id)).arg("-v").output().unwrap();
     let shim = String::from_utf8_lossy(&shim.stdout).into_owned();
     assert!(shim.contains(&format!("Version:  {version}.")), "its shim is another's: {shim}");
+    handles_sigterm(&mut cri, &container_id).await;
     let request = StopContainerRequest { container_id: container_id.clone(), timeout: 10 };
     cri.stop_container(request).await.unwrap();
     let request = ContainerStatusRequest { container_id, verbose: false };
