@@ -1,6 +1,6 @@
 //! Pods that are made and die all the time, each in a way that is known beforehand.
 
-use super::truth::{End, Kind};
+use super::truth::{End, Kind, hook_was_late};
 use crate::{
     bench::accuracy::way::{Act, CONTAINER, Way, shuffled},
     kubelet::{START_FAILED, translate::PodId},
@@ -76,8 +76,10 @@ pub(super) struct Pod1 {
 
 impl Pod1 {
     /// Its end, for the judge.
-    pub(super) fn end(&self, may_be_killed: bool) -> End {
-        End { kind: self.kind, handled: self.handled, may_be_killed }
+    pub(super) fn end(&self, lab: &Lab, may_be_killed: bool) -> End {
+        let stops = self.container.as_deref().map(|id| lab.kubelet().stops(id));
+        let hook_was_late = stops.is_some_and(|stops| hook_was_late(&stops));
+        End { kind: self.kind, handled: self.handled, may_be_killed, hook_was_late }
     }
 }
 

@@ -15,8 +15,9 @@ pub(super) const MEMORY_MARGIN: u64 = 4 << 20;
 /// How many more descriptors: connections that the one who asks keeps open.
 pub(super) const FD_MARGIN: u64 = 4;
 /// How long after the fault it may take to be ready: the longest pause before it tries the
-/// apiserver again is 5 s, which jitter at most doubles, and the spread of a fleet's agents adds 2.
-pub(super) const READY_WITHIN: Duration = Duration::from_secs(15);
+/// apiserver again is 5 s, which jitter at most doubles, and the spread of a fleet's agents adds 2;
+/// then it lists all, on a machine that may be busy or pause.
+pub(super) const READY_WITHIN: Duration = Duration::from_secs(25);
 /// Before an absence of the agent: what it had seen and not yet told is lost with it.
 const UNTOLD: Duration = Duration::from_secs(4);
 
@@ -227,7 +228,12 @@ mod tests {
         let told = if verdicts.is_empty() { None } else { Some(("c".to_owned(), death)) };
         Life {
             name: "pod".into(),
-            end: End { kind: Kind::One(way), handled: Some(true), may_be_killed: false },
+            end: End {
+                kind: Kind::One(way),
+                handled: Some(true),
+                may_be_killed: false,
+                hook_was_late: false,
+            },
             died: Some(100 * SECOND),
             told: told.into_iter().collect(),
         }

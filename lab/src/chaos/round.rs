@@ -9,7 +9,7 @@ use super::{
     vitals::Vitals,
     watched::{SETTLE, THRESHOLD, Told, ToldLeak},
 };
-use crate::scenario::left;
+use crate::{scenario::left, tour::lab::Lab};
 use coroner::domain::leak::LeakKey;
 use rustix::process::{Pid, Signal};
 use std::{
@@ -194,7 +194,7 @@ impl<'a> Round<'a> {
         };
         let (lost, lost_deaths) = (lost(Vitals::losses), lost(Vitals::losses_that_decide));
         // One after the other: each takes what was told for itself.
-        let lives = lives(&pods, fault, &agent.told());
+        let lives = lives(&self.stage.lab, &pods, fault, &agent.told());
         let strays = self.strays(&pods);
         let facts = Facts {
             lives,
@@ -327,11 +327,11 @@ fn kill(pid: u32) {
 }
 
 /// What is known of each pod, for the judge.
-fn lives(pods: &[Pod1], fault: &Fault, told: &Told) -> Vec<Life> {
+fn lives(lab: &Lab, pods: &[Pod1], fault: &Fault, told: &Told) -> Vec<Life> {
     pods.iter()
         .map(|pod| Life {
             name: pod.name.clone(),
-            end: pod.end(fault.excuses.kills || pod.failure.is_some()),
+            end: pod.end(lab, fault.excuses.kills || pod.failure.is_some()),
             died: pod.died,
             told: told.deaths.get(&pod.uid).cloned().unwrap_or_default(),
         })

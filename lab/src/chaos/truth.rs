@@ -1,8 +1,10 @@
 //! What is true of a pod's end, whatever the agent says: the way to die that it was made for, and
 //! what it left in the page that it shares with the judge. Pure.
 
-use crate::bench::accuracy::way::Way;
+use crate::{bench::accuracy::way::Way, kubelet::record::Stop};
 use coroner::domain::observation::Verdict;
+use serde::Deserialize;
+use std::time::Duration;
 
 /// What a pod is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +34,28 @@ pub(super) struct End {
     pub(super) handled: Option<bool>,
     /// The runtime was killed meanwhile: it may have killed what it found, without a word before.
     pub(super) may_be_killed: bool,
+    /// Its hook's process began so late that of its time nothing counts: whoever sees processes, and
+    /// not the kubelet's calls, must take the end for graceful.
+    pub(super) hook_was_late: bool,
+}
+
+/// What a hook must have run for to count: the kubelet takes whole seconds off the grace.
+const COUNTS: Duration = Duration::from_secs(1);
+
+/// Whether the hook's process ran for less than counts before StopContainer was called; also if it
+/// never began.
+pub(super) fn hook_was_late(stops: &[Stop]) -> bool {
+    #[derive(Deserialize)]
+    struct Line {
+        boot_ns: u64,
+    }
+    stops.first().is_some_and(|stop| {
+        let Some((_, asked)) = stop.hook_began.zip(stop.asked) else { return false };
+        // The first line is written when it begins.
+        let began = stop.hook_said.lines().find_map(|line| serde_json::from_str::<Line>(line).ok());
+        let ran = began.map_or(0, |began| asked.saturating_sub(began.boot_ns));
+        Duration::from_nanos(ran) < COUNTS
+    })
 }
 
 impl End {
@@ -44,8 +68,8 @@ impl End {
             };
         };
         let mut all = vec![way.verdict()];
-        if way == Way::PreStop && self.may_be_killed {
-            // The hook ended with the runtime that ran it, and the grace was not used up.
+        if way == Way::PreStop && (self.may_be_killed || self.hook_was_late) {
+            // It ended with the runtime that ran it, and the grace was not used up; or it began late.
             all.push(Verdict::Graceful);
         }
         if !self.may_be_killed {
@@ -75,7 +99,7 @@ mod tests {
     use super::*;
 
     fn end(way: Way, handled: Option<bool>, may_be_killed: bool) -> Vec<Verdict> {
-        End { kind: Kind::One(way), handled, may_be_killed }.verdicts()
+        End { kind: Kind::One(way), handled, may_be_killed, hook_was_late: false }.verdicts()
     }
 
     #[test]
@@ -95,6 +119,29 @@ mod tests {
         assert_eq!(end(Way::Crashed, None, true), [Verdict::Crashed], "its own doing");
         let hook = [Verdict::PrestopExhaustedGrace, Verdict::Graceful];
         assert_eq!(end(Way::PreStop, Some(true), true), hook);
+    }
+
+    #[test]
+    fn a_hook_that_began_late_may_be_overlooked_and_no_other() {
+        let stop = |said: &str| Stop {
+            hook_began: Some(1_000_000_000),
+            hook_over: Some(3_000_000_000),
+            hook_said: said.into(),
+            asked: Some(3_000_000_000),
+            ..Stop::default()
+        };
+        let started = |ns: u64| format!("{{\"event\":\"start\",\"boot_ns\":{ns},\"pid\":9}}\n");
+        assert!(!hook_was_late(&[stop(&started(2_000_000_000))]));
+        assert!(hook_was_late(&[stop(&started(2_000_000_001))]));
+        assert!(hook_was_late(&[stop("")]), "it never began");
+        assert!(!hook_was_late(&[Stop { asked: Some(9), ..Stop::default() }]), "no hook");
+        assert!(!hook_was_late(&[]));
+        let late = |way| {
+            let kind = Kind::One(way);
+            End { kind, handled: Some(true), may_be_killed: false, hook_was_late: true }.verdicts()
+        };
+        assert_eq!(late(Way::PreStop), [Verdict::PrestopExhaustedGrace, Verdict::Graceful]);
+        assert_eq!(late(Way::Overran), [Verdict::Overran]);
     }
 
     #[test]
