@@ -73,6 +73,9 @@ const CLOCK_STRAYS: Duration = Duration::from_millis(100);
 const CLOCK_WAS_SET: Duration = Duration::from_secs(1);
 /// What the adapters get to detach and end after a SIGTERM.
 const FAREWELL: Duration = Duration::from_millis(500);
+/// What the recording gets to reach the disk after that. Whoever records wants the end most of all,
+/// and the pod's grace is longer.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// How long the state directory may take to answer at the start.
 const STATE_PATIENCE: Duration = Duration::from_secs(5);
@@ -183,7 +186,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     drop(events); // closes the adapters' requests
     adapters.end(FAREWELL).await;
     if let Some(recorder) = recorder {
-        recorder.end(FAREWELL);
+        recorder.end(LAST_WORDS);
     }
     if let Some(keeper) = keeper {
         keeper.end(FAREWELL);
