@@ -18,8 +18,13 @@ use crate::domain::{input::Received, observation::PodRef};
 use std::{
     path::PathBuf,
     sync::{Arc, atomic::AtomicU64},
+    time::Duration,
 };
 use tokio::sync::mpsc;
+
+/// [`Options::spread`] of a fleet's agents. What it is worth is computed in docs/scale.md. Less than
+/// what the settle window allows a source to be late.
+const SPREAD: Duration = Duration::from_secs(2);
 
 /// What the apiserver adapter is asked to do.
 #[derive(Clone, Debug)]
@@ -31,14 +36,24 @@ pub struct Options {
     /// The boot that this machine is in, if known. While the Node object tells another, it is asked
     /// for more often: the kubelet of a node that has just booted is about to report.
     pub own_boot_id: Option<String>,
+    /// The first list, and whatever follows a failure, comes up to so much later than it could:
+    /// agents that start, or lose their apiserver, in the same moment do not all ask in the same
+    /// moment.
+    pub spread: Duration,
     /// Where the adapter counts what it does.
     pub counters: Arc<Counters>,
 }
 
 impl Options {
-    /// The pods of this node, by whatever configuration is found.
+    /// The pods of this node, by whatever configuration is found, as one agent of a fleet.
     pub fn new(node: impl Into<String>) -> Self {
-        Self { kubeconfig: None, node: node.into(), own_boot_id: None, counters: Arc::default() }
+        Self {
+            kubeconfig: None,
+            node: node.into(),
+            own_boot_id: None,
+            spread: SPREAD,
+            counters: Arc::default(),
+        }
     }
 }
 

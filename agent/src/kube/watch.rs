@@ -25,11 +25,6 @@ use tracing::{debug, info, warn};
 const MIN_PAUSE: Duration = Duration::from_millis(200);
 /// The longest pause, before jitter.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
-/// The first list, and whatever follows a failure, comes up to so much later than it could: agents
-/// that start, or lose their apiserver, in the same moment do not all ask in the same moment. What
-/// that is worth in a fleet is computed in docs/scale.md. Less than what the settle window allows a
-/// source to be late.
-const SPREAD: Duration = Duration::from_secs(2);
 /// A failure so long after the last one begins with short pauses again. Not sooner: a watch that
 /// breaks as soon as it stands must not be taken up five times a second.
 const CALM: Duration = Duration::from_secs(30);
@@ -61,6 +56,7 @@ pub(super) struct Watch {
     node: String,
     answered: Arc<Notify>,
     recovered: Arc<Notify>,
+    spread: Duration,
     counters: Arc<Counters>,
     to: mpsc::Sender<Received>,
     standing: Standing,
@@ -90,6 +86,7 @@ impl Watch {
             node: options.node.clone(),
             answered,
             recovered,
+            spread: options.spread,
             counters: Arc::clone(&options.counters),
             to,
             standing: Standing::Listing,
@@ -104,7 +101,7 @@ impl Watch {
 
     /// Watches until the channel closes.
     pub(super) async fn run(mut self) {
-        sleep(spread()).await;
+        sleep(any_up_to(self.spread)).await;
         let mut stream = self.stream();
         // While a broken watch is on probation: when it ends.
         let mut probation = None;
@@ -268,7 +265,7 @@ impl Watch {
             self.backoff = backoff();
         }
         self.last_failure = Some(now);
-        sleep(self.backoff.next().unwrap_or(MAX_PAUSE) + spread()).await;
+        sleep(self.backoff.next().unwrap_or(MAX_PAUSE) + any_up_to(self.spread)).await;
     }
 
     /// Leaves pods out that make no sense, counted.
@@ -293,9 +290,9 @@ async fn until(moment: Option<Instant>) {
     }
 }
 
-/// Any time up to [`SPREAD`].
-fn spread() -> Duration {
-    SPREAD.mul_f64(fastrand::f64())
+/// Any time up to `most`.
+fn any_up_to(most: Duration) -> Duration {
+    most.mul_f64(fastrand::f64())
 }
 
 fn backoff() -> ExponentialBackoff {
@@ -320,7 +317,10 @@ fn describe(error: &watcher::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cri, kube::events::Pace, kube::lookup::NODE_EVERY};
+    use crate::{
+        cri,
+        kube::{SPREAD, events::Pace, lookup::NODE_EVERY},
+    };
 
     /// What `cargo xtask scale` computes with.
     #[test]
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_longer_than_the_spread() {
-        let waits: Vec<Duration> = (0..1_000).map(|_| spread()).collect();
+        let waits: Vec<Duration> = (0..1_000).map(|_| any_up_to(SPREAD)).collect();
         assert!(waits.iter().all(|wait| *wait < SPREAD));
         let (least, most) = (waits.iter().min(), waits.iter().max());
         assert!(
