@@ -1,6 +1,8 @@
 //! The binary as a person meets it: exit statuses and messages.
 
 mod binary;
+#[path = "binary/nobody.rs"]
+mod nobody;
 
 use binary::{coroner, run};
 use coroner::{
@@ -12,6 +14,7 @@ use coroner::{
     kernel,
     metrics::Metrics,
 };
+use nobody::Nobody;
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use std::{
     fs,
@@ -83,8 +86,9 @@ fn a_taken_port_is_found_out_before_anything_is_attached() {
 
 #[test]
 fn no_agent_is_a_failure_with_a_hint() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (code, out, err) = run(&mut coroner(&format!("terminations --url http://{free}")));
+    let nobody = Nobody::new();
+    let url = &nobody.url;
+    let (code, out, err) = run(&mut coroner(&format!("terminations --url {url}")));
     assert_eq!((code, &*out), (1, ""));
     assert!(err.contains("is `coroner run` running"), "{err}");
 }
@@ -112,13 +116,14 @@ fn the_sample_shows_something_without_a_node() {
 
 #[test]
 fn without_an_agent_explain_says_what_to_do_or_shows_the_sample() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (code, out, err) = run(&mut coroner(&format!("explain web-0 --url http://{free}")));
+    let nobody = Nobody::new();
+    let url = &nobody.url;
+    let (code, out, err) = run(&mut coroner(&format!("explain web-0 --url {url}")));
     assert_eq!((code, &*out), (1, ""));
     for wanted in ["is `coroner run` running", "--from FILE", "coroner explain --sample"] {
         assert!(err.contains(wanted), "{wanted}: {err}");
     }
-    let (code, out, err) = run(&mut coroner(&format!("explain --url http://{free}")));
+    let (code, out, err) = run(&mut coroner(&format!("explain --url {url}")));
     assert_eq!(code, 0, "{err}");
     assert!(err.contains("comes with coroner"), "{err}");
     assert!(out.contains("one-of-two-overruns"), "{out}");

@@ -12,6 +12,8 @@ mod runtime;
 mod things;
 
 mod binary;
+#[path = "binary/nobody.rs"]
+mod nobody;
 
 use apiserver::{FakeApiserver, Script};
 use binary::{coroner, run};
@@ -28,6 +30,7 @@ use coroner::{
     metrics::Metrics,
 };
 use k8s_cri::v1;
+use nobody::Nobody;
 use runtime::{FakeRuntime, Serving};
 use serde_json::{Value, json};
 use std::{
@@ -218,8 +221,8 @@ fn without_a_source_nothing_is_said() {
     for wanted in ["RBAC", "refused with 403"] {
         assert!(err.contains(wanted), "{wanted}: {err}");
     }
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    node.write_kubeconfig(&format!("http://{free}"));
+    let nobody = Nobody::new();
+    node.write_kubeconfig(&nobody.url);
     let (code, out, err) = run(node.leaks("").arg("--cri").arg("/nowhere.sock"));
     assert_eq!((code, &*out), (64, ""), "--cri is given twice: {err}");
     let (code, out, err) = run(&mut node.leaks(""));
@@ -412,8 +415,9 @@ fn a_watched_agent_is_told_of_again_when_it_changes() {
 
 #[test]
 fn an_agent_that_was_named_must_answer() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (code, out, err) = run(&mut coroner(&format!("leaks --node n1 --url http://{free}")));
+    let nobody = Nobody::new();
+    let url = &nobody.url;
+    let (code, out, err) = run(&mut coroner(&format!("leaks --node n1 --url {url}")));
     assert_eq!((code, &*out), (1, ""));
     assert!(err.contains("no agent answers"), "{err}");
 }
