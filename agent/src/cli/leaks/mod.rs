@@ -3,6 +3,7 @@
 
 mod agent;
 mod answer;
+mod look;
 mod onlooker;
 mod standalone;
 

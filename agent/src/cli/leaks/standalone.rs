@@ -1,23 +1,25 @@
 //! An answer without an agent: one look, a certain one, or one after the other.
 
-use super::{Aim, Answer, Out, Progress, Stop, onlooker::Onlooker};
+use super::{
+    Aim, Answer, Out, Progress, Stop,
+    look::{Age, Certainty, FirstLook, LATE, LOOK, Sight},
+    onlooker::Onlooker,
+};
 use crate::{
     cli::remark,
     config::Look,
-    domain::leak::Judgement,
+    domain::leak::{Judgement, LeakKey},
     leaks::LeakList,
     report::{span, words},
 };
 use anyhow::bail;
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
-/// One look: what is left for so long, and is confirmed by the apiserver, may be a leak. Two lists
-/// of the runtime at the least.
-const LOOK: Duration = Duration::from_secs(3);
 /// Between the lists of one look.
 const LOOK_IDLE: Duration = Duration::from_secs(1);
-/// Whatever else is missing by then, a look is over.
-const LONGEST_LOOK: Duration = Duration::from_secs(30);
 /// The sources must answer by then,
 const PATIENCE: Duration = Duration::from_secs(15);
 /// and must not fail for longer while certainty is waited for.
@@ -106,11 +108,11 @@ async fn look_around(
     aim: Aim,
     progress: &mut Progress,
 ) -> anyhow::Result<()> {
-    let mut first = FirstLook::begin(aim);
+    let (begun, mut first) = (Instant::now(), FirstLook::new(aim));
     progress.show("looking");
     loop {
         steady(onlooker, progress).await?;
-        if first.is_over(onlooker) {
+        if first.is_over(&sight(onlooker, begun)) {
             break;
         }
     }
@@ -124,39 +126,14 @@ async fn look_around(
     Ok(())
 }
 
-/// When the first answer can be given.
-struct FirstLook {
-    aim: Aim,
-    begun: Instant,
-    /// All there is has been seen since.
-    seen: Option<Instant>,
-}
-
-impl FirstLook {
-    fn begin(aim: Aim) -> Self {
-        Self { aim, begun: Instant::now(), seen: None }
-    }
-
-    /// All has been seen, and whatever looks like a leak has done so for long enough to be named;
-    /// or it took too long.
-    fn is_over(&mut self, onlooker: &Onlooker) -> bool {
-        if self.begun.elapsed() >= LONGEST_LOOK {
-            return true;
-        }
-        let gauges = onlooker.gauges();
-        if gauges.watched < LOOK || !onlooker.has_looked_around() {
-            return false;
-        }
-        let unnamed = match self.aim {
-            // Its threshold is one look: what is left by then awaits the apiserver's word.
-            Aim::Look => gauges.suspects,
-            Aim::Watch => gauges.suspects.saturating_sub(onlooker.suspected(LOOK).len()),
-            // Has its own way to wait for these.
-            Aim::Wait => 0,
-        };
-        // On a busy node there is always something that came but now.
-        let seen = self.seen.get_or_insert_with(Instant::now);
-        unnamed == 0 || seen.elapsed() >= 2 * LOOK
+fn sight(onlooker: &Onlooker, begun: Instant) -> Sight {
+    let gauges = onlooker.gauges();
+    Sight {
+        elapsed: begun.elapsed(),
+        watched: gauges.watched,
+        whole: onlooker.has_looked_around(),
+        suspects: gauges.suspects,
+        named: onlooker.suspected(LOOK).len(),
     }
 }
 
@@ -167,24 +144,32 @@ async fn wait(
     progress: &mut Progress,
 ) -> anyhow::Result<()> {
     // From now on: only now all has been seen that there is.
-    let due = onlooker.gauges().watched + threshold;
-    let mut late = 0;
+    let suspects = ages(onlooker, threshold).into_keys();
+    let certainty = Certainty::of(suspects, onlooker.gauges().watched, threshold);
     loop {
         let gauges = onlooker.gauges();
-        let overdue = gauges.watched >= due;
-        // The last ones wait for the apiserver's word.
-        if overdue && (onlooker.suspected(threshold).is_empty() || late > OUTAGE.as_secs()) {
+        if certainty.is_reached(gauges.watched, &ages(onlooker, threshold)) {
             return Ok(());
         }
-        late += u64::from(overdue);
         progress.show(&format!(
             "{} to go; certain: {}, suspected: {}",
-            span(due.saturating_sub(gauges.watched).as_secs()),
+            span(certainty.to_go(gauges.watched).as_secs()),
             onlooker.list().leaks.len(),
             gauges.suspects
         ));
         steady(onlooker, progress).await?;
     }
+}
+
+/// For how long each of what is not certain has looked like a leak.
+fn ages(onlooker: &Onlooker, threshold: Duration) -> BTreeMap<LeakKey, Age> {
+    let mut ages = BTreeMap::new();
+    for (age, at_least) in
+        [(Age::Young, Duration::ZERO), (Age::Ripe, threshold), (Age::Late, threshold + LATE)]
+    {
+        ages.extend(onlooker.suspected(at_least).into_iter().map(|leak| (leak.key.clone(), age)));
+    }
+    ages
 }
 
 /// One turn; through an outage as many as that takes, within reason.
@@ -212,7 +197,7 @@ async fn watch(
 ) -> anyhow::Result<()> {
     let mut stop = Stop::listen()?;
     let mut possible = true;
-    let mut first = FirstLook::begin(Aim::Watch);
+    let (begun, mut first) = (Instant::now(), FirstLook::new(Aim::Watch));
     let mut opened = false;
     loop {
         if possible != (onlooker.gauges().judgement == Judgement::Possible) {
@@ -222,7 +207,7 @@ async fn watch(
                 false => remark(&onlooker.obstacle()),
             }
         }
-        if opened || first.is_over(onlooker) {
+        if opened || first.is_over(&sight(onlooker, begun)) {
             if !std::mem::replace(&mut opened, true) {
                 doubts(onlooker);
             }
