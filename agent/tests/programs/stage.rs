@@ -252,9 +252,28 @@ impl Session {
         let id = last.id;
         last.remove();
         self.until("the last cgroup", |f| *f == KernelFact::CgroupRemoved { cgroup: id });
-        // Losses are told at the end of a drain.
+        // Losses are told at the end of a drain. Who counts them waits for each: `accounted`.
         std::thread::sleep(Duration::from_millis(300));
         self.listen();
+    }
+
+    /// Waits until so many were told or lost, as far as they ever are; how many of either. Losses are
+    /// told later than what was not lost.
+    pub(crate) fn accounted(
+        &mut self,
+        all: u64,
+        kind: LossKind,
+        told: impl Fn(&Self) -> u64,
+    ) -> (u64, u64) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            self.listen();
+            let counts = (told(self), self.lost.get(&kind).copied().unwrap_or(0));
+            if counts.0 + counts.1 >= all || Instant::now() > until {
+                return counts;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// All that was said so far about a cgroup, in the order in which it was.
