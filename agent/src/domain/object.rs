@@ -367,9 +367,9 @@ fn request(
         {
             (at, at.since(not_before), not_before)
         }
-        Told::Listed { not_before } if unasked => {
-            (asked, CLOCK_SKEW, (first - CLOCK_SKEW).max(not_before))
-        }
+        // That clock says when it was asked, if it is right; since when it may have been does not
+        // hang on it.
+        Told::Listed { not_before } if unasked => (asked, CLOCK_SKEW, not_before),
         // Whole seconds of another machine's clock.
         Told::Listed { .. } => (asked, CLOCK_SKEW, first - CLOCK_SKEW),
         Told::Watched { not_before } if not_before + WATCH_LAG < at => {

@@ -8,7 +8,7 @@ use super::world::{
 use coroner::domain::{
     engine::{Engine, Settings},
     input::{ApiEvent, ApiPod, CriContainer, CriEvent, CriExit, CriSandbox, CriState, KernelFact},
-    observation::{Cause, ContainerDeath},
+    observation::{Cause, ContainerDeath, Verdict},
     time::Anchor,
 };
 use std::time::Duration;
@@ -176,6 +176,30 @@ fn a_relist_dates_a_request_no_further_back_than_the_watch_was_told() {
         assert_eq!(end.cause, Cause::ApiDelete, "{}", end.cause_proof);
         assert!(end.began >= broke, "{behind}: {:?}, before {broke:?}", end.began);
         assert!(end.began <= asked + Duration::from_millis(300), "{behind}: {:?}", end.began);
+    }
+}
+
+/// The apiserver's clock is some seconds ahead: by it the pod was to go when it had gone already.
+#[test]
+fn a_stop_in_an_outage_belongs_to_the_request_whatever_the_apiservers_clock_says() {
+    for ahead in [0, 3, 6] {
+        let mut world = running(1);
+        world.ticks(120);
+        world.later(1000).api(broken());
+        world.ticks(2);
+        let mut pod = object(1, true, world.at());
+        pod.deletion_timestamp.as_mut().unwrap().0 += ahead * 1_000_000_000;
+        world.later(300).term(1, true);
+        world.later(200).exits(1, CODE_0);
+        world.stopped(1, 0);
+        world.ticks(8);
+        world.api(ApiEvent::Snapshot { pods: vec![pod.clone()] });
+        world.later(100).api(ApiEvent::Deleted(pod));
+        world.ticks(60);
+        let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+        assert_eq!(end.cause, Cause::ApiDelete, "{ahead}: {}", end.cause_proof);
+        let [death] = end.containers.as_slice() else { panic!("{ahead}: {:?}", end.containers) };
+        assert_eq!(death.verdict, Verdict::Graceful, "{ahead}: {}", death.proof.sentence);
     }
 }
 
