@@ -35,6 +35,8 @@ pub(super) struct Found {
     pub(super) anything: bool,
     /// In the deciding ring; or something had to be held back.
     pub(super) deciding: bool,
+    /// As much as a ring holds: it may be full again, and is to be read at once.
+    pub(super) more: bool,
 }
 
 impl Found {
@@ -42,6 +44,7 @@ impl Found {
         Self {
             anything: self.anything || other.anything,
             deciding: self.deciding || other.deciding,
+            more: self.more || other.more,
         }
     }
 }
@@ -183,7 +186,7 @@ mod tests {
             longest.other = longest.other.max(read[1].unwrap_or(0));
             let [ends, others] = [0, 1].map(|ring: usize| woken[ring] || read[ring].is_some());
             let at = start + Duration::from_nanos(drain);
-            again.drained(at, Found { anything: ends || others, deciding: ends });
+            again.drained(at, Found { anything: ends || others, deciding: ends, more: false });
         }
         longest
     }
@@ -274,7 +277,8 @@ mod tests {
 
     #[test]
     fn an_idle_reader_is_left_alone() {
-        let (nothing, deciding) = (Found::default(), Found { anything: true, deciding: true });
+        let (nothing, deciding) =
+            (Found::default(), Found { anything: true, deciding: true, more: false });
         let now = Instant::now();
         let mut again = Again::new(now);
         assert_eq!(again.at(), now);

@@ -73,8 +73,11 @@ impl Rings {
         self.found
     }
 
-    /// Empties both rings, the self-test's records left out. What comes out is in the order of the kernel's time, over both rings
-    /// and over successive calls.
+    /// Reads both rings, the self-test's records left out. What comes out is in the order of the
+    /// kernel's time, over both rings and over successive calls.
+    ///
+    /// Of each ring no more than it has room for, however fast it fills again: so much holds all that
+    /// was in it when reading began, and [`Found::more`] says that it may not be all by now.
     pub(super) fn drain(&mut self, counters: &Counters) -> Vec<KernelEvent> {
         let mut events = self.drain_all(counters);
         events.retain(|event| !self.is_own(event));
@@ -86,10 +89,10 @@ impl Rings {
         let began = clock::boot_now();
         let mut events = std::mem::take(&mut self.held);
         let (mut kinds, mut wrong) = ([0u64; KINDS.len()], 0u64);
+        let room = counters.ring_bytes.load(Ordering::Relaxed);
         let mut read = |ring: &mut RingBuf<MapData>| {
-            let mut bytes = 0u64;
-            while let Some(item) = ring.next() {
-                bytes += (item.len() as u64 + 8).next_multiple_of(8);
+            read_up_to(room, || {
+                let item = ring.next()?;
                 match read_record(&item) {
                     Ok((event, kind)) => {
                         kinds[kind] += 1;
@@ -100,12 +103,13 @@ impl Rings {
                         wrong += 1;
                     }
                 }
-            }
-            bytes
+                Some(room_of(item.len()))
+            })
         };
-        let (deciding, detail) = (read(&mut self.deciding), read(&mut self.detail));
-        // What was written while it was read may make it more than there is room for.
-        let (now, room) = (Instant::now(), counters.ring_bytes.load(Ordering::Relaxed));
+        let (deciding, more_deciding) = read(&mut self.deciding);
+        let (detail, more_detail) = read(&mut self.detail);
+        // The last record may reach beyond it.
+        let now = Instant::now();
         let [used_deciding, used_detail] = &mut self.used;
         for (used, bytes, told) in [
             (used_deciding, deciding, &counters.deciding_used),
@@ -126,6 +130,7 @@ impl Rings {
         self.found = Found {
             anything: deciding > 0 || detail > 0,
             deciding: deciding > 0 || !self.held.is_empty(),
+            more: more_deciding || more_detail,
         };
         events
     }
@@ -176,5 +181,52 @@ impl Rings {
 
     fn is_own(&self, event: &KernelEvent) -> bool {
         !self.ignored.is_empty() && event.fact.cgroup().is_some_and(|id| self.ignored.contains(&id))
+    }
+}
+
+/// What a record of this length takes of a ring: the kernel puts eight bytes before each
+/// (`kernel/bpf/ringbuf.c`).
+fn room_of(record: usize) -> u64 {
+    (record as u64 + 8).next_multiple_of(8)
+}
+
+/// Reads until nothing is there (`read` gives the bytes of what it has read), or until so many bytes
+/// are. How many it were, and whether more may be there.
+fn read_up_to(room: u64, mut read: impl FnMut() -> Option<u64>) -> (u64, bool) {
+    let mut bytes = 0;
+    while let Some(more) = read() {
+        bytes += more;
+        if bytes >= room {
+            return (bytes, true);
+        }
+    }
+    (bytes, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_that_fills_as_fast_as_it_is_read_is_left_after_what_it_holds() {
+        let (room, mut read) = (4096, 0);
+        let record = room_of(size_of::<coroner_ebpf::record::Generate>());
+        let (bytes, more) = read_up_to(room, || {
+            read += 1;
+            assert!(read <= 1000, "it would never end");
+            Some(record)
+        });
+        assert!(more && bytes >= room && bytes < room + record, "{bytes}");
+        assert_eq!(read * record, bytes);
+    }
+
+    #[test]
+    fn what_a_ring_can_hold_is_read_whole() {
+        let mut records = vec![24; 100].into_iter();
+        assert_eq!(read_up_to(4096, || records.next()), (2400, false));
+        let mut full = vec![24, 72].into_iter();
+        assert_eq!(read_up_to(96, || full.next()), (96, true), "more may have come");
+        assert_eq!(full.next(), None);
+        assert_eq!(read_up_to(96, || full.next()), (0, false));
     }
 }
