@@ -1,6 +1,7 @@
 //! What the kernel told of one container's processes: facts only, kept so that the order in which
 //! the three sources arrive does not matter. The rules are in [`super::verdict`].
 
+mod ends;
 mod records;
 
 use super::{
@@ -12,6 +13,7 @@ use super::{
     losses::Losses,
     time::BootTime,
 };
+use ends::Ends;
 use records::keep;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -94,17 +96,6 @@ struct TornDown {
     comm: String,
 }
 
-/// The end of a process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct End {
-    at: BootTime,
-    status: ExitStatus,
-    /// Its leading thread was the one that told.
-    by_leader: bool,
-    /// When the process began, clock ticks: its number may be used again.
-    started: Option<u64>,
-}
-
 /// All that the kernel told of one container's cgroup.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Processes {
@@ -121,8 +112,8 @@ pub struct Processes {
     taken: Vec<(Tgid, Taken)>,
     /// Processes from outside, the init's first exec among them.
     injected: Vec<Injected>,
-    /// Ends of processes: the first report of each counts.
-    exits: BTreeMap<Tgid, End>,
+    /// Ends of processes.
+    ends: Ends,
     /// Killed by the kernel together with their PID namespace, by the dead init.
     torn_down: Vec<TornDown>,
     /// How many more of those there were than could be kept.
@@ -164,7 +155,7 @@ impl Processes {
                     self.note_dropped(lost);
                 }
             }
-            KernelFact::Exit { task, status, .. } => {
+            KernelFact::Exit { task, status, parent, .. } => {
                 if is_runtime(&task.comm) && !self.is_init(task.tgid) {
                     // A process of runc's that never became the container's own.
                     if task.comm.ends_with(":INIT]") {
@@ -173,18 +164,10 @@ impl Processes {
                     return;
                 }
                 self.guess_init(&task);
-                if self.exits.len() < MAX_TRACKED || self.is_init(task.tgid) {
-                    let by_leader = task.tid == task.tgid.0;
-                    let told = End { at, status, by_leader, started: task.started };
-                    let end = self.exits.entry(task.tgid).or_insert(told);
-                    // Where the tracepoint has no `group_dead`, threads that leave at once may each
-                    // find themselves the last. On older kernels the status is the leader's alone,
-                    // and it may not have one yet (`do_exit`, kernel/exit.c: `live` is counted down
-                    // first).
-                    if by_leader && !end.by_leader && end.started == task.started {
-                        (end.status, end.by_leader) = (status, true);
-                    }
-                }
+                let (main, injected) = (self.main(), &self.injected);
+                let is_kept = |tgid| Some(tgid) == main || injected.iter().any(|i| i.tgid == tgid);
+                let from_outside = parent.is_none_or(|parent| outside(&parent, &inside));
+                self.ends.learn(at, &task, status, from_outside, is_kept);
             }
             KernelFact::OomVictim { pid, .. } => self.marked_by_oom(at, pid),
             KernelFact::CgroupEmpty { .. } => self.empty = self.empty.max(Some(at)),
@@ -232,14 +215,14 @@ impl Processes {
         }
         if self.injected.len() >= MAX_INJECTED {
             // Probes run for ever: forget the oldest that has ended.
-            let exits = &self.exits;
-            let old = self.injected.iter().position(|i| exits.contains_key(&i.tgid)).unwrap_or(0);
+            let has_ended = |i: &Injected| self.ends.of(i.tgid).is_some();
+            let old = self.injected.iter().position(has_ended).unwrap_or(0);
             let gone = self.injected.remove(old);
-            self.exits.remove(&gone.tgid);
+            self.ends.forget(gone.tgid);
         }
         // A pid used again. The two rings are drained in turns: its own end may be here already.
-        if self.exits.get(&task.tgid).is_some_and(|end| end.at < at) {
-            self.exits.remove(&task.tgid);
+        if self.ends.of(task.tgid).is_some_and(|(ended, _)| ended < at) {
+            self.ends.forget(task.tgid);
         }
         let (tgid, comm) = (task.tgid, task.comm);
         self.injected.push(Injected { tgid, comm, began: at, ended: None });
@@ -323,7 +306,7 @@ impl Processes {
     /// seen in it: nothing can have died there.
     pub fn saw_nobody(&self) -> bool {
         let nothing = self.empty.is_none() && self.never_started.is_none() && self.init.is_none();
-        let nobody = self.exits.is_empty() && self.injected.is_empty() && self.oom.is_empty();
+        let nobody = self.ends.is_empty() && self.injected.is_empty() && self.oom.is_empty();
         let no_signal = self.sent.is_empty() && self.taken.is_empty();
         let nothing_lost = self.created.is_some_and(|at| self.losses.spare(at));
         nothing_lost && self.removed.is_some() && nothing && nobody && no_signal
@@ -407,7 +390,7 @@ impl Processes {
     }
 
     fn end_of(&self, process: Tgid) -> Option<(BootTime, ExitStatus)> {
-        self.exits.get(&process).map(|end| (end.at, end.status))
+        self.ends.of(process)
     }
 
     /// The runtime's own init left before it became the container's program, and nothing else of

@@ -98,6 +98,36 @@ fn workers_that_were_signalled_are_not_forgotten() {
     assert!(world.died[0].findings.is_empty(), "{:?}", world.died[0].findings);
 }
 
+/// A probe was killed once, and since then the end of each child is told. Whoever comes from outside
+/// later on is seen to end all the same.
+#[test]
+fn a_hook_is_seen_to_end_after_any_number_of_children() {
+    let mut world = running(1);
+    let own = Cgroups::of(1).own;
+    let ends = |task: Task, parent| KernelFact::Exit { cgroup: own, task, status: CODE_0, parent };
+    for n in 0..5000 {
+        world.kernel(ends(task(1000 + n, 10 + n, "worker"), Some(inside(&init(1)))));
+    }
+    let mut pod = object(1, true, world.at());
+    pod.containers.get_mut("c").unwrap().pre_stop = Some(Hook::Exec("sh".into()));
+    world.api(ApiEvent::Applied(pod.clone()));
+    let hook = task(9000, 8000, "sh");
+    world.later(100).kernel(KernelFact::Exec { cgroup: own, task: hook.clone(), parent: shim() });
+    world.later(200).kernel(ends(hook, Some(shim())));
+    for n in 0..5000 {
+        world.kernel(ends(task(10_000 + n, 10 + n, "worker"), Some(inside(&init(1)))));
+    }
+    world.later(10).term(1, true);
+    world.later(100).exits(1, CODE_0);
+    world.stopped(1, 0);
+    world.later(100).api(ApiEvent::Deleted(pod));
+    world.ticks(60);
+    let died = &world.died[0];
+    assert!(died.findings.is_empty(), "{:?}", died.findings);
+    assert!(died.milestones.iter().any(|m| m.kind == MilestoneKind::PreStopEnded), "{died:?}");
+    assert_eq!(died.verdict, Verdict::Graceful, "{}", died.proof.sentence);
+}
+
 #[test]
 fn a_nested_namespace_does_not_usurp_the_main_process() {
     let mut world = World::in_sync();
