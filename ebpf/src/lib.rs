@@ -148,8 +148,9 @@ pub struct Container {
     pub window: u64,
 }
 
-/// [`Container::flags`]: a stop or kill came from outside, or its main process has exited: deaths
-/// of its other processes are reported too.
+/// [`Container::flags`]: a stop or kill came to its main process from outside, or the OOM killer chose
+/// that, or it has exited: deaths of its other processes are reported too. Never taken back, so what
+/// happens to others than the main process does not set it, unless none is known.
 pub const CONTAINER_DYING: u32 = 1;
 
 /// [`Container::flags`]: the kernel side has put this entry into the map, and counted it

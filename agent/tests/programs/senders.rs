@@ -75,6 +75,40 @@ fn killing_a_cgroup_is_a_signal_to_each_process_in_it() {
     });
 }
 
+/// As the runtime kills an exec probe that takes too long. From then on each child's end would come out
+/// of what the container may have reported.
+#[test]
+fn the_ends_of_children_are_told_once_the_main_process_is_to_end() {
+    on_each_hierarchy(|hierarchy| {
+        let pod = Pod::make(hierarchy);
+        let role = Role { init: true, children: 3, ..Role::default() };
+        let init = Actor::start(&pod.container.path, role);
+        // Finds out who the main process is.
+        let mut session = Session::start(hierarchy);
+        let procs = fs::read_to_string(pod.container.path.join("cgroup.procs")).unwrap();
+        let pids = procs.lines().map(|pid| pid.parse().unwrap());
+        let children: Vec<u32> = pids.filter(|pid| *pid != init.pid).collect();
+        for (child, signal) in children.iter().zip([SIGKILL, SIGTERM]) {
+            assert_eq!(unsafe { libc::kill(*child as libc::pid_t, signal) }, 0);
+        }
+        session.settle();
+        let about = session.about(pod.container.id);
+        let to_child = |fact: &&KernelFact| matches!(fact, KernelFact::SignalGenerated(sent) if children.contains(&sent.target.tgid.0));
+        assert_eq!(about.iter().filter(to_child).count(), 2, "{about:#?}");
+        let told = |session: &Session| {
+            children.iter().filter(|child| !ends(session, **child).is_empty()).count()
+        };
+        assert_eq!(told(&session), 0, "{about:#?}");
+
+        let pid = init.pid;
+        init.kill(SIGKILL);
+        session.until("its end", |fact| is_end(fact, pid));
+        init.wait();
+        session.settle();
+        assert_eq!(told(&session), 1, "of the one that was left");
+    });
+}
+
 #[test]
 fn a_signal_to_the_dying_says_so() {
     on_each_hierarchy(|hierarchy| {

@@ -16,7 +16,10 @@ pub fn mark_victim(ctx: RawTracePointContext) -> i32 {
         let task = Address(ctx.arg(0));
         let cgroup = cgroup_of(task);
         let Some(watched) = Watched::find(cgroup) else { return 0 };
-        watched.owner(cgroup).set_dying();
+        let owner = watched.owner(cgroup);
+        if owner.may_be_main(task.read(layout!(task_tgid))) {
+            owner.set_dying();
+        }
         (cgroup, task.read::<u32>(layout!(task_pid)))
     } else {
         (0, ctx.arg::<u32>(0))

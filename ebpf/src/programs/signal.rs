@@ -57,7 +57,10 @@ fn generated(ctx: RawTracePointContext, cgroup: u64) {
         }
         To::Detail
     } else if signal == SIGKILL || signal == SIGTERM || owner.stopped_by(signal) {
-        owner.set_dying();
+        // A probe that takes too long is killed from outside too, and the container lives on.
+        if owner.may_be_main(task.read(layout!(task_tgid))) {
+            owner.set_dying();
+        }
         To::DecidingSoon
     } else {
         if !owner.spend(time, cgroup) {

@@ -102,6 +102,13 @@ impl Watched {
         get!(self, main)
     }
 
+    /// This process is the main one, or may be for all that is known.
+    #[inline(always)]
+    pub(super) fn may_be_main(self, tgid: u32) -> bool {
+        let main = self.main();
+        main == 0 || main == tgid
+    }
+
     #[inline(always)]
     pub(super) fn set_main(self, tgid: u32) {
         set!(self, main, tgid);
