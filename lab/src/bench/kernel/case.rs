@@ -16,7 +16,7 @@ pub(super) enum Act {
     Exits,
     /// SIGTERM from outside to a process that ignores it, one after the other.
     Term,
-    /// The same, with time for the agent's reader to fall asleep in between.
+    /// The same, with time in between for the agent's reader to fall asleep, so long that each wakes it.
     TermPaced,
     /// SIGKILL from outside to a process that has ended.
     Kill,

@@ -133,7 +133,8 @@ fn times(act: Act) -> u32 {
         Act::Exits => 1000,
         Act::Chatter => 20_000,
         Act::Kill | Act::Term | Act::HandledBeyond => 4000,
-        Act::TermPaced => 100,
+        // With a pause after each.
+        Act::TermPaced => 50,
         // One record when it is sent and one when it is delivered: less than half of the budget.
         Act::Handled => 100,
         Act::Lives => 50,

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::agent::die_with_parent;
 use anyhow::{Context as _, bail};
+use coroner_ebpf::maps::SIGNAL_WAKE_PAUSE;
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -166,5 +167,7 @@ impl Stage {
     }
 }
 
-/// In which the agent's reader has read all there is, and sleeps.
-const PAUSE_US: u64 = 1000;
+/// In which the agent's reader has read all there is, and sleeps; and after which a signal wakes it
+/// again.
+const PAUSE_US: u64 = SIGNAL_WAKE_PAUSE / 1000 * 5 / 4;
+const _: () = assert!(PAUSE_US * 1000 > SIGNAL_WAKE_PAUSE);
