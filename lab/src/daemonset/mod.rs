@@ -16,6 +16,7 @@ use crate::{
     tour::{
         Outcome, Screen,
         lab::{self, Lab},
+        ledger::Ledger,
         play,
         watcher::Watcher,
     },
@@ -227,7 +228,8 @@ impl Deployed<'_> {
     /// Plays a scenario on the node and compares what this agent says of it with what is expected.
     pub async fn plays(&self, scenario: &Scenario) -> Outcome {
         let watcher = Watcher::onlooker(self.http.clone());
-        let outcome = play::from_begin_to_end(scenario, &self.node.lab, &watcher, None).await;
+        let (lab, ledger) = (&self.node.lab, Ledger::of(&self.node.lab));
+        let outcome = play::from_begin_to_end(scenario, lab, &watcher, &ledger, None).await;
         watcher.stop().await;
         outcome
     }

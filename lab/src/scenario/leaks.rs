@@ -24,7 +24,9 @@ use coroner::domain::{
 use std::time::Duration;
 
 /// For longer than the agent's threshold.
-const LONG: Duration = Duration::from_secs(7);
+const LONG: Duration = Duration::from_secs(11);
+/// Long enough for who looks once a second.
+const HELD: Duration = Duration::from_secs(4);
 
 /// A kubelet whose housekeeping asks the runtime itself.
 const MENDED_KUBELET: &str = "v1.27.16";
@@ -118,7 +120,8 @@ fn by_hand() -> Vec<Draft> {
             .on_own_network()
             .runs(Part::new("app", "job --for 8s"))
             .after(Duration::ZERO, Act::BreakNetwork)
-            .when(When::Leaked(LeakClass::NetnsOpen), Act::MendNetwork)
+            .when(When::Leaked(LeakClass::NetnsOpen), Act::Wait)
+            .after(HELD, Act::MendNetwork)
             .dies("app", Verdict::Completed, code(0))
             .leaks(leak(
                 LeakClass::NetnsOpen,
@@ -178,7 +181,8 @@ fn stuck() -> Vec<Draft> {
             .runs(Part::new("app", "handle --for 500ms"))
             .held_by_finalizer("lab.example/hold")
             .after(SOON, Act::Delete { grace: None })
-            .when(When::Leaked(LeakClass::StuckTerminating), Act::RemoveFinalizers)
+            .when(When::Leaked(LeakClass::StuckTerminating), Act::Wait)
+            .after(HELD, Act::RemoveFinalizers)
             .dies("app", Verdict::Graceful, code(0))
             .leaks(stuck(LeakCause::Finalizer, StuckReason::Finalizer, &[])),
         runs_on("stuck-by-process", 2)

@@ -2,6 +2,7 @@
 //! was expected, and cleaned up.
 
 use super::{
+    ledger::Ledger,
     play::Playing,
     watcher::{Accounts, THRESHOLD, Told},
 };
@@ -12,17 +13,23 @@ use crate::{
         left::{self, Seen, Things},
     },
 };
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use coroner::domain::leak::{Leak, LeakClass, LeakKey};
-use std::time::Duration;
+use serde_json::Value;
+use std::{path::PathBuf, time::Duration};
 
 /// From the threshold's end to the agent's telling: it asks the runtime about a few sandboxes at a
 /// time, and there may be dozens of others that have just stopped.
 const TO_TELL: Duration = Duration::from_secs(60);
+/// Where the agent keeps what it has told, in its state directory.
+const KEPT: &str = "leaks.json";
 /// How much longer than the threshold nothing may be told.
 const QUIET: Duration = Duration::from_secs(3);
 /// From the end of what was left behind to the agent's telling.
 const TO_TELL_END: Duration = Duration::from_secs(15);
+/// How long what was told stays before it is cleaned up where others are played at the same time:
+/// who looks once a second sees it too.
+const HELD: Duration = Duration::from_secs(4);
 
 /// What of a scenario the agent told as left behind.
 #[derive(Default)]
@@ -34,8 +41,15 @@ pub(super) struct Left {
 
 impl Left {
     /// The scenario was cleaned up, or could not be.
-    pub(super) fn note_end(&mut self, things: &Things, told: &Told, cleared: anyhow::Result<()>) {
-        for leak in told.ever.values().filter(|leak| things.own(leak)) {
+    pub(super) fn note_end(
+        &mut self,
+        things: &Things,
+        told: &Told,
+        ledger: &Ledger,
+        cleared: anyhow::Result<()>,
+    ) {
+        let own = |leak: &&Leak| things.own(leak) && !ledger.shows(leak);
+        for leak in told.ever.values().filter(own) {
             if self.leaks.iter().all(|known| known.key != leak.key) {
                 let (class, which) = (leak.class, left::which(&leak.key));
                 self.points.push(format!("{class} of {which} was told while it was cleaned up"));
@@ -49,22 +63,37 @@ impl Left {
 }
 
 impl Playing<'_> {
-    /// Waits until the agent tells of something of the scenario's.
+    /// Waits until the agent tells of something of the scenario's, and has kept it in its `state`
+    /// if it keeps one: what comes next may end it.
     pub(super) async fn leaked(
         &self,
         class: LeakClass,
         mut accounts: Accounts,
+        state: Option<PathBuf>,
     ) -> anyhow::Result<()> {
-        let own = |leak: &Leak| leak.class == class && self.things.own(leak);
-        let told = accounts.wait_for(|told| told.leaks.values().any(own));
-        if tokio::time::timeout(THRESHOLD + TO_TELL, told).await.is_err() {
-            bail!("the agent told of no {class} within {:?}", THRESHOLD + TO_TELL);
-        }
-        Ok(())
+        let own = |leak: &&Leak| leak.class == class && self.things.own(leak);
+        let told = accounts.wait_for(|told| told.leaks.values().any(|leak| own(&leak)));
+        let patience = THRESHOLD + TO_TELL;
+        let told = tokio::time::timeout(patience, told)
+            .await
+            .ok()
+            .with_context(|| format!("the agent told of no {class} within {patience:?}"))?;
+        let told = told.context("nobody asks the agent any more")?;
+        let key = told.leaks.values().find(own).map(|leak| serde_json::to_value(&leak.key));
+        drop(told);
+        let (Some(directory), Some(key)) = (state, key.transpose()?) else { return Ok(()) };
+        self.happens("the agent has kept what it told", |_| {
+            // It is replaced, never written over.
+            let Ok(text) = std::fs::read(directory.join(KEPT)) else { return Ok(false) };
+            let kept: Value = serde_json::from_slice(&text)?;
+            let mut leaks = kept["leaks"].as_array().into_iter().flatten();
+            Ok(leaks.any(|leak| leak["key"] == key))
+        })
+        .await
     }
 
     /// Waits for what is expected, or until nothing has come, and compares.
-    pub(super) async fn watch(&self, accounts: &mut Accounts) -> Left {
+    pub(super) async fn watch(&self, accounts: &mut Accounts, ledger: &Ledger) -> Left {
         let expected = &self.scenario.expected.leaks;
         if expected.is_empty() {
             tokio::time::sleep(THRESHOLD + QUIET).await;
@@ -78,11 +107,13 @@ impl Playing<'_> {
             let _ = tokio::time::timeout(THRESHOLD + TO_TELL, all).await;
         }
         let created = self.lab.hand().created(&self.pod.uid).await;
+        let wanted = |leak: &Leak| expected.iter().any(|one| one.class == leak.class);
         let told = accounts.borrow();
         let seen: Vec<Seen> = told
             .ever
             .values()
             .filter(|leak| self.things.own(leak))
+            .filter(|leak| wanted(leak) || !ledger.shows(leak))
             .map(|leak| Seen {
                 leak: leak.clone(),
                 observed_before: told.before.get(&leak.key).map(|before| before.observed),
@@ -98,6 +129,9 @@ impl Playing<'_> {
 
     /// Removes all that is left of the scenario, and waits until the agent says so too.
     pub(super) async fn clear(&mut self, accounts: &mut Accounts) -> anyhow::Result<()> {
+        if !self.scenario.alone && !self.scenario.expected.leaks.is_empty() {
+            tokio::time::sleep(HELD).await;
+        }
         // A scenario that failed half-way may not have mended what it broke.
         if self.scenario.alone {
             self.lab.set_apiserver(Fault::None);

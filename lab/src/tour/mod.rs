@@ -4,6 +4,7 @@
 mod clock;
 pub(crate) mod lab;
 mod leaks;
+pub(crate) mod ledger;
 mod live;
 pub(crate) mod play;
 mod remnants;
@@ -25,6 +26,7 @@ use coroner::domain::{
 };
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use lab::Lab;
+use ledger::Ledger;
 use play::Playing;
 use serde::Serialize;
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
@@ -132,6 +134,7 @@ impl Stage {
                 begun.insert(scenario.name, playing);
             }
         }
+        let ledger = Ledger::of(lab);
         screen.step("starting the agent");
         let log = options.lab.work.join(AGENT_LOG);
         let watcher = Watcher::start(lab, options.agent.clone(), options.listen, log).await?;
@@ -151,7 +154,7 @@ impl Stage {
                 .into_iter()
                 .map(|scenario| {
                     let begun = begun.remove(scenario.name);
-                    play::from_begin_to_end(scenario, lab, watcher, begun)
+                    play::from_begin_to_end(scenario, lab, watcher, &ledger, begun)
                 })
                 .collect();
             loop {
@@ -173,7 +176,7 @@ impl Stage {
         screen.table(&in_order);
         screen.print(&watcher.of_agent(|agent| facts(lab, agent, &in_order)).await?);
         watcher.check()?;
-        let strays = strays(watcher, &in_order);
+        let strays = strays(watcher, &ledger, &in_order);
         for leak in &strays {
             let what = left::which(&leak.key);
             screen.print(&format!("✘ {} of {what}, of no scenario\n", leak.class));
@@ -215,14 +218,15 @@ impl Stage {
     }
 }
 
-/// What was told as left behind, and is of no scenario.
-fn strays(watcher: &Watcher, outcomes: &[Outcome]) -> Vec<Leak> {
+/// What was told as left behind, is of no scenario, and was not left behind in truth.
+fn strays(watcher: &Watcher, ledger: &Ledger, outcomes: &[Outcome]) -> Vec<Leak> {
     let told = watcher.accounts();
     let told = told.borrow();
     let known = |leak: &&Leak| {
         outcomes.iter().any(|outcome| outcome.leaks.iter().any(|own| own.key == leak.key))
     };
-    told.ever.values().filter(|leak| !known(leak)).cloned().collect()
+    let stray = |leak: &&Leak| !known(leak) && !ledger.shows(leak);
+    told.ever.values().filter(stray).cloned().collect()
 }
 
 /// Says why, if not.

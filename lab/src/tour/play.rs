@@ -4,6 +4,7 @@ use super::{
     Outcome, clock,
     lab::{Lab, container_of},
     leaks::Left,
+    ledger::Ledger,
     remnants::Made,
     spans,
     watcher::{Accounts, Watcher},
@@ -43,6 +44,7 @@ pub(crate) async fn from_begin_to_end(
     scenario: &Scenario,
     lab: &Lab,
     watcher: &Watcher,
+    ledger: &Ledger,
     begun: Option<Playing<'_>>,
 ) -> Outcome {
     let mut accounts = watcher.accounts();
@@ -55,19 +57,19 @@ pub(crate) async fn from_begin_to_end(
         let played = async {
             playing.act(scenario.around_agent().1, Some(watcher)).await?;
             if scenario.expected.lives == 0 {
-                left = playing.watch(&mut accounts).await;
+                left = playing.watch(&mut accounts, ledger).await;
                 return playing.account(&mut accounts).await;
             }
             let account = playing.account(&mut accounts).await?;
             if scenario.watched {
-                left = playing.watch(&mut accounts).await;
+                left = playing.watch(&mut accounts, ledger).await;
             }
             anyhow::Ok(account)
         }
         .await;
         if scenario.watched {
             let cleared = playing.clear(&mut accounts).await;
-            left.note_end(&playing.things, &accounts.borrow(), cleared);
+            left.note_end(&playing.things, &accounts.borrow(), ledger, cleared);
         }
         played
     };
@@ -172,8 +174,8 @@ impl<'a> Playing<'a> {
                     self.held.as_ref().context("the kubelet does no housekeeping")?;
                 }
                 When::Leaked(class) => {
-                    let accounts = watcher.map(Watcher::accounts);
-                    self.leaked(class, accounts.context("the agent has not started")?).await?;
+                    let watcher = watcher.context("the agent has not started")?;
+                    self.leaked(class, watcher.accounts(), watcher.state().await).await?;
                 }
                 When::Told(reason) => {
                     self.happens("the apiserver has the Event", |of| {

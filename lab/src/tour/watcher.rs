@@ -25,8 +25,13 @@ use tokio::{
 };
 
 /// How long something must have been left behind before the agent tells of it: some rounds of the
-/// lab's collector, which comes once a second.
-pub(super) const THRESHOLD: Duration = Duration::from_secs(4);
+/// lab's collector and housekeeping, which come every one and two seconds, on a machine that pauses
+/// for some more.
+pub(super) const THRESHOLD: Duration = Duration::from_secs(8);
+
+/// How often the agent asks an idle runtime: what it knows must be newer than what it takes to
+/// conclude something from it.
+pub(super) const ASKS_EVERY: Duration = Duration::from_secs(1);
 
 /// How long it may take until the agent has heard of all its sources.
 const TO_JUDGE: Duration = Duration::from_secs(20);
@@ -118,8 +123,7 @@ impl Watcher {
     ) -> anyhow::Result<Self> {
         let options = agent::Options {
             listen,
-            // What it knows must be newer than what it takes to conclude something from it.
-            cri_idle: Some(THRESHOLD / 4),
+            cri_idle: Some(ASKS_EVERY),
             leak_threshold: Some(THRESHOLD),
             ..lab.agent(&binary, log)
         };
@@ -167,6 +171,13 @@ impl Watcher {
             self.judges().await?;
         }
         Ok(())
+    }
+
+    /// Where the agent that runs keeps its state, if it does.
+    pub(super) async fn state(&self) -> Option<PathBuf> {
+        let running = self.running.lock().await;
+        let keeps = running.as_ref().is_some_and(|(flags, _)| flags.keeps_state);
+        self.own.as_ref().filter(|_| keeps).map(|own| own.state.clone())
     }
 
     /// Waits until it has looked at everything once: what comes from then on, it sees come.

@@ -35,14 +35,15 @@ const SCENARIOS: [&str; 14] = [
     "stuck-by-finalizer",
     "stuck-by-process",
 ];
-/// A source that fails: the runtime is killed, judging is suspended, the agent is not ready.
-const FAILING: &str = "pod-worker-stuck";
+/// Sources that fail: the runtime is killed for a moment, and the apiserver is away for many scrapes,
+/// in which nothing is judged and the agent is not ready.
+const FAILING: [&str; 2] = ["pod-worker-stuck", "apiserver-away-for-long"];
 
 /// Plays the scenarios with the agent listening there; gives what was said on the way.
 async fn play(agent: SocketAddr, work: &Path) -> anyhow::Result<String> {
     let output = tokio::process::Command::new(lab::LAB)
         .args(["tour", "--json", "--listen", &agent.to_string()])
-        .args(SCENARIOS.iter().chain([&FAILING]).flat_map(|name| ["--scenario", name]))
+        .args(SCENARIOS.iter().chain(&FAILING).flat_map(|name| ["--scenario", name]))
         .args(lab::flags(work))
         // Its environment is the agent's: that it records shows, too.
         .env("CORONER_RECORD", work.join("recording"))
