@@ -276,10 +276,16 @@ pub fn tail(file: &Path, lines: usize) -> String {
 }
 
 /// A port that is free now. Somebody may take it before the one whom it is for does, who then says
-/// so.
+/// so; no connection does, for the kernel takes their ports from a range above.
 pub fn free_address() -> anyhow::Result<SocketAddr> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
-    Ok(listener.local_addr()?)
+    const FIRST: u16 = 10_000;
+    const TRIES: u32 = 1000;
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")?;
+    let above = range.split_whitespace().next().and_then(|port| port.parse::<u16>().ok());
+    let above = above.context("cannot read the range of the kernel's own ports")?;
+    let ports = if above > FIRST { FIRST..above } else { FIRST..u16::MAX };
+    let mut some = (0..TRIES).map(|_| (Ipv4Addr::LOCALHOST, fastrand::u16(ports.clone())).into());
+    some.find(|address: &SocketAddr| TcpListener::bind(address).is_ok()).context("no free port")
 }
 
 /// Has the kernel kill the child when this process dies, however that comes about: nothing of a
