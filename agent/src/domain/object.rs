@@ -34,6 +34,8 @@ pub struct Request {
     /// The earliest moment at which the kubelet may have heard of it: the apiserver's own figure,
     /// as far as the watch may be late.
     pub since: BootTime,
+    /// It had been asked for by then, whatever that clock says: its receipt.
+    pub by: BootTime,
     /// deletionGracePeriodSeconds.
     pub grace_seconds: i64,
     /// deletionTimestamp − grace by the apiserver's clock: the lower bound.
@@ -359,6 +361,7 @@ fn request(
     } else {
         asked
     };
+    let by = at;
     let (at, uncertainty, since) = match told {
         // By the apiserver's clock it was asked when the watch still showed that it was not, or is
         // still to be asked: that clock is wrong.
@@ -379,7 +382,7 @@ fn request(
             (at, Duration::ZERO, asked.min(at - CLOCK_SKEW).max(not_before))
         }
     };
-    Some(Request { at, uncertainty, since, grace_seconds, asked_wall })
+    Some(Request { at, uncertainty, since, by, grace_seconds, asked_wall })
 }
 
 impl Object {

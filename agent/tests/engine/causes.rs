@@ -27,6 +27,7 @@ fn object(disruption: Option<&str>, reason: &str, grace: Option<i64>) -> Object 
         at: BootTime(1),
         uncertainty: Duration::ZERO,
         since: BootTime(1),
+        by: BootTime(1),
         grace_seconds,
         asked_wall: WallTime(0),
     });

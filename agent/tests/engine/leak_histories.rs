@@ -137,17 +137,20 @@ proptest! {
         ];
         for (event, seconds) in history.into_iter().chain(settle) {
             happens(&mut node, event);
-            // What changed just now was not so before, whatever it looks like.
             let true_now = left_behind(&node);
-            since.retain(|key, _| true_now.contains(key));
             for _ in 0..seconds {
                 node.seconds(1);
                 let known = node.api_answers && node.cri_answers;
+                // What is not so now began anew; but what came and went in no time, or while
+                // nobody could tell, was left behind before it and is after it.
+                if known {
+                    since.retain(|key, _| true_now.contains(key));
+                }
                 for key in &true_now {
                     *since.entry(key.clone()).or_default() += u64::from(known);
                 }
                 for key in &node.found[told..] {
-                    let held = since.get(key).copied();
+                    let held = since.get(key).copied().filter(|_| true_now.contains(key));
                     prop_assert!(
                         held.is_some_and(|seconds| seconds >= THRESHOLD),
                         "{key:?} was told after {held:?} s"

@@ -42,19 +42,19 @@ impl<'a> Account<'a> {
         let ended = self.ended_at_the_earliest(id)?;
         let in_force = self.object()?.in_force(ended)?;
         let grace = u64::try_from(in_force.grace_seconds).ok()?;
-        let deadline = in_force.at + Duration::from_secs(grace);
+        let deadline = in_force.by + Duration::from_secs(grace);
         (ended > deadline + DEADLINE_SLACK).then(|| Finding::new(FindingKind::DeadlineMissed, match self.object().and_then(Object::shortened) {
                 Some(_) => format!(
                     "It ended {} after its deadline: a later request had shortened the grace to \
                      {grace} s, {} before it ended.",
                     secs(ended.since(deadline)),
-                    secs(ended.since(in_force.at)),
+                    secs(ended.since(in_force.by)),
                 ),
                 None => format!(
                     "It ended {} after its deadline, {} after the request with a grace of {grace} \
                      s.",
                     secs(ended.since(deadline)),
-                    secs(ended.since(in_force.at)),
+                    secs(ended.since(in_force.by)),
                 ),
             }))
     }
