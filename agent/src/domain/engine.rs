@@ -256,8 +256,9 @@ impl Engine {
     fn lost(&mut self, at: BootTime, loss: &Loss) {
         self.epoch += 1;
         self.count_loss(loss.kind, loss.count);
-        // The kernel names whose it is, beforehand.
-        if loss.kind == LossKind::BudgetSpent {
+        // The kernel names whose it is, beforehand; it does not in recordings of agents that did
+        // not say since when, either.
+        if loss.kind == LossKind::BudgetSpent && loss.since.is_some() {
             return;
         }
         let since = loss.since.unwrap_or(at);

@@ -25,6 +25,7 @@ use crate::{
     domain::{
         ids::CgroupId,
         input::{Input, KernelEvent, KernelFact, Loss, Received},
+        time::BootTime,
     },
     privileges::{self, Lack, Privileges},
 };
@@ -80,6 +81,8 @@ pub struct Kernel {
     report: StartReport,
     counters: Arc<Counters>,
     scanned: Vec<KernelEvent>,
+    /// Before there was any program.
+    began: BootTime,
 }
 
 impl fmt::Debug for Kernel {
@@ -208,6 +211,7 @@ pub fn start(options: &Options) -> Result<Kernel, StartError> {
     if !options.ring_bytes.is_power_of_two() || options.ring_bytes < MIN_RING {
         return Err(StartError::RingSize(options.ring_bytes));
     }
+    let began = clock::boot_now();
     let facts = probe(options);
     if !facts.programs_embedded {
         return Err(StartError::NoObject);
@@ -234,6 +238,7 @@ pub fn start(options: &Options) -> Result<Kernel, StartError> {
         rings,
         counters,
         scanned: Vec::new(),
+        began,
     };
     let facts = kernel.scan(|scan| scan.kubepods());
     let time = clock::boot_now();
@@ -289,7 +294,7 @@ impl Kernel {
         let mut open = self.send(scanned, &to).await;
         let (mut commanded, mut again) = (true, Again::new(Instant::now()));
         let (mut came, mut more) = (false, false);
-        let (mut looked, mut since) = (Instant::now(), clock::boot_now());
+        let (mut looked, mut since) = (Instant::now(), self.began);
         while open {
             let mut woken = Found::default();
             tokio::select! {

@@ -29,7 +29,9 @@ fn a_budget_that_is_spent_is_missed_by_nobody_else() {
     let mut world = two();
     let until = world.at() + Duration::from_secs(1);
     world.kernel(KernelFact::BudgetSpent { cgroup: Cgroups::of(1).own, until });
-    world.later(100).say(Input::Lost(Loss::new(LossKind::BudgetSpent, 40)));
+    let since = Some(world.at());
+    world.later(100);
+    world.say(Input::Lost(Loss { since, ..Loss::new(LossKind::BudgetSpent, 40) }));
     for n in [1, 2] {
         world.later(10).exits(n, ExitStatus::Code(3));
     }

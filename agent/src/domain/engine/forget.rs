@@ -1,7 +1,7 @@
 //! Forgetting: what is accounted for and gone, so that memory does not grow with time.
 
 use super::{
-    Engine,
+    Engine, MAX_CONTAINERS,
     life::{PATIENCE, TAIL},
 };
 use crate::domain::{
@@ -106,6 +106,8 @@ impl Engine {
 
     /// Cgroups that ended and that the runtime never explained.
     fn forget_unresolved(&mut self, now: BootTime) {
+        // The dead must not crowd out the living.
+        let has_room = self.processes.len() < MAX_CONTAINERS / 2;
         let given_up: Vec<CgroupId> = self
             .processes
             .iter()
@@ -115,8 +117,8 @@ impl Engine {
                 let orphan = self.identity.container(**owner).is_none();
                 let end = p.removed.or(p.ended()).or(orphan.then_some(p.last_heard));
                 end.is_some_and(|at| {
-                    let answered = self.runtime.has_listed_since(at);
-                    now >= at + if answered { UNRESOLVED } else { UNANSWERED }
+                    let patient = has_room && !self.runtime.has_listed_since(at);
+                    now >= at + if patient { UNANSWERED } else { UNRESOLVED }
                 })
             })
             .map(|(owner, _)| *owner)
