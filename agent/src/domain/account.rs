@@ -199,12 +199,11 @@ impl<'a> Account<'a> {
         let request = object.request()?;
         // How late the watch may be says nothing where it told of the pod's end first; and the
         // sandbox of a pod that is over is stopped without a request.
-        let was_over = object.requested_after_end;
-        let since = if was_over { request.at } else { request.since };
-        let ran_after = |at: Option<BootTime>| at.is_none_or(|at| at >= since);
-        let containers = members.iter().any(|id| ran_after(self.ended(id)));
-        let stopped_after = |s: &Sandbox| s.stopped.is_none_or(|s| s.by >= since);
-        let sandbox = !was_over && self.own_sandboxes().any(stopped_after);
+        let ran_after = |id| self.ended(id).is_none_or(|at| at >= since(object, request, id));
+        let containers = members.iter().any(ran_after);
+        let stopped_after = |s: &Sandbox| s.stopped.is_none_or(|s| s.by >= request.since);
+        let counts = !object.requested_after_end || members.is_empty();
+        let sandbox = counts && self.own_sandboxes().any(stopped_after);
         (containers || sandbox).then_some(request)
     }
 
@@ -262,8 +261,8 @@ impl<'a> Account<'a> {
         let last = || self.of.runtime.container(id).is_none_or(|c| self.is_last_attempt(c));
         match (request, self.ended(id)) {
             (Some(request), Some(ended)) => {
-                let was_over = self.object().is_some_and(|o| o.requested_after_end);
-                ended >= request.at || (!was_over && ended >= request.since && last())
+                let since = self.object().map_or(request.since, |o| since(o, request, id));
+                ended >= request.at || (ended >= since && last())
             }
             _ => true,
         }
@@ -355,6 +354,14 @@ impl<'a> Account<'a> {
     pub fn is_static(&self) -> bool {
         self.own_sandboxes()
             .any(|s| matches!(s.info.config_source.as_deref(), Some("file" | "http")))
+    }
+}
+
+/// What of a container came at this moment or later may have come after the request.
+fn since(object: &Object, request: &Request, id: &ContainerId) -> BootTime {
+    match object.requested_after_end || object.ended_before.contains(id) {
+        true => request.at,
+        false => request.since,
     }
 }
 

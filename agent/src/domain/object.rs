@@ -16,6 +16,9 @@ const MAX_DEADLINES: usize = 8;
 /// The watch may be this late (the default settle window); by clocks alone an event of a watch that
 /// works is not dated back further.
 const WATCH_LAG: Duration = Duration::from_secs(5);
+/// A watch that is broken is noticed by then: no request for one lives longer (`kube/watch.rs`). What
+/// was silent for longer was so because nothing happened.
+const LONGEST_SILENCE: Duration = Duration::from_secs(120);
 /// `DefaultTerminationGracePeriodSeconds` (core/v1).
 pub const DEFAULT_GRACE_SECONDS: i64 = 30;
 /// By so much at least: the apiserver's clock is another machine's.
@@ -51,6 +54,8 @@ pub struct Object {
     pub requested: Option<Request>,
     /// Its phase had been final before that: the request ends nothing but what still ran then.
     pub requested_after_end: bool,
+    /// Containers that had ended before that, by the object as it was shown then.
+    pub ended_before: BTreeSet<ContainerId>,
     /// Later deadlines.
     pub changed: Vec<Request>,
     /// The kubelet's own last delete (grace 0), where finalizers held the object after it.
@@ -110,7 +115,8 @@ impl Objects {
         match event {
             ApiEvent::Snapshot { pods } => {
                 // Whether or not anybody has noticed that it was broken.
-                let not_before = not_before.min(self.last_in_sync - WATCH_LAG);
+                let silent = self.last_in_sync.max(at - LONGEST_SILENCE);
+                let not_before = not_before.min(silent - WATCH_LAG);
                 let listed: BTreeSet<&str> = pods.iter().map(runtime_uid).collect();
                 let after = self.last_in_sync;
                 for (uid, object) in &mut self.pods {
@@ -147,7 +153,7 @@ impl Objects {
             }
             ApiEvent::OutOfSync { .. } => {
                 if self.in_sync {
-                    self.outage = Some((self.last_in_sync, None));
+                    self.outage = Some((self.last_in_sync.max(at - LONGEST_SILENCE), None));
                     self.last_in_sync = at;
                 }
                 self.in_sync = false;
@@ -193,6 +199,7 @@ impl Objects {
                 known.gone = None;
                 known.requested = None;
                 known.requested_after_end = false;
+                known.ended_before.clear();
                 known.changed.clear();
                 known.last_delete = None;
             }
@@ -200,6 +207,8 @@ impl Objects {
                 (None, Some(first)) => {
                     known.requested = Some(first);
                     known.requested_after_end = known.pod.is_finished();
+                    let ended = known.pod.containers.values().filter(|c| c.is_terminated());
+                    known.ended_before = ended.filter_map(|c| c.id.clone()).collect();
                 }
                 (Some(first), Some(now)) => {
                     let last = known.changed.last().unwrap_or(&first);
@@ -392,6 +401,7 @@ impl Object {
             pod,
             requested: None,
             requested_after_end: false,
+            ended_before: BTreeSet::new(),
             changed: Vec::new(),
             last_delete: None,
             found_deleting: false,

@@ -227,6 +227,25 @@ fn a_pod_that_completed_and_is_deleted_at_once_completed() {
     }
 }
 
+/// It failed before it had a container (evicted, activeDeadlineSeconds), and its controller was quick.
+#[test]
+fn a_pod_that_failed_without_a_container_and_is_deleted_at_once_is_told() {
+    let mut world = World::in_sync();
+    let mut pod = object(1, false, world.at());
+    world.api(ApiEvent::Applied(pod.clone()));
+    world.lists(vec![sandbox(1, true)], Vec::new());
+    world.ticks(10);
+    pod.phase = "Failed".into();
+    world.api(ApiEvent::Applied(pod.clone()));
+    pod.deletion_timestamp = Some(WallTime(world.at().0 as i64));
+    pod.deletion_grace_seconds = Some(0);
+    world.later(100).api(ApiEvent::Applied(pod.clone()));
+    world.later(100).api(ApiEvent::Deleted(pod));
+    world.later(500).lists(vec![sandbox(1, false)], Vec::new());
+    world.ticks(60);
+    assert_eq!(world.ended.len(), 1);
+}
+
 /// An evicted pod's phase may be final while it still runs: what ends after the request is of it.
 #[test]
 fn a_pod_that_runs_on_after_its_final_phase_is_deleted() {

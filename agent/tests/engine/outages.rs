@@ -7,7 +7,10 @@ use super::world::{
 };
 use coroner::domain::{
     engine::{Engine, Settings},
-    input::{ApiEvent, ApiPod, CriContainer, CriEvent, CriExit, CriSandbox, CriState, KernelFact},
+    input::{
+        ApiContainer, ApiEvent, ApiPod, ApiTerminated, CriContainer, CriEvent, CriExit, CriSandbox,
+        CriState, KernelFact,
+    },
     observation::{Cause, ContainerDeath, Verdict},
     time::Anchor,
 };
@@ -201,6 +204,61 @@ fn a_stop_in_an_outage_belongs_to_the_request_whatever_the_apiservers_clock_says
         let [death] = end.containers.as_slice() else { panic!("{ahead}: {:?}", end.containers) };
         assert_eq!(death.verdict, Verdict::Graceful, "{ahead}: {}", death.proof.sentence);
     }
+}
+
+/// The last that the watch told, hours ago, was that one of two containers is done. How long ago the
+/// pod was deleted, in an outage just now, has nothing to do with it.
+#[test]
+fn what_had_ended_before_an_outage_belongs_to_no_request_in_it() {
+    for shown in [true, false] {
+        let mut world = with_a_sidecar();
+        side_ends_alone(&mut world);
+        let mut pod = probed(&world, false);
+        let id = Some(sidecar().1);
+        let reason = "Completed".into();
+        let end = ApiTerminated { id: id.clone(), exit_code: 0, reason, finished: None };
+        let done = ApiContainer { id, terminated: vec![end], ..ApiContainer::default() };
+        if shown {
+            pod.containers.insert("s".into(), done);
+        }
+        world.later(1000).api(ApiEvent::Applied(pod.clone()));
+        // As shown, the break may have followed at once; unshown, nothing but time tells.
+        world.ticks(if shown { 1 } else { 7200 });
+        world.api(broken());
+        world.ticks(5);
+        pod.deletion_timestamp = object(1, true, world.at()).deletion_timestamp;
+        pod.deletion_grace_seconds = Some(30);
+        world.later(100).term(1, true);
+        world.later(500).exits(1, CODE_0);
+        world.later(500).api(ApiEvent::Snapshot { pods: vec![pod.clone()] });
+        let both = vec![container(1, CriState::Exited), side(CriState::Exited)];
+        world.lists(vec![sandbox(1, false)], both);
+        world.status(1, 0);
+        world.api(ApiEvent::Deleted(pod));
+        world.ticks(90);
+        let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+        let told: Vec<_> = end.containers.iter().map(|death| death.name.as_str()).collect();
+        assert_eq!((end.cause, told), (Cause::ApiDelete, vec!["c"]), "shown: {shown}");
+    }
+}
+
+/// The second container is done.
+fn side_ends_alone(world: &mut World) {
+    let (cgroup, container, task) = sidecar();
+    world.kernel(KernelFact::Exit { cgroup, task, status: CODE_0, parent: Some(shim()) });
+    world.kernel(KernelFact::CgroupEmpty { cgroup });
+    world.kernel(KernelFact::CgroupRemoved { cgroup });
+    let both = vec![super::world::container(1, CriState::Running), side(CriState::Exited)];
+    world.later(100).lists(vec![sandbox(1, true)], both);
+    let exit = CriExit {
+        container,
+        started: None,
+        finished: None,
+        exit_code: 0,
+        reason: "Completed".into(),
+    };
+    world.cri(CriEvent::ContainerExited(exit));
+    world.ticks(2);
 }
 
 /// A Job is done while the watch is broken, and its object is deleted after that: nobody knows that
