@@ -382,8 +382,8 @@ fn request(
         // That clock says when it was asked, if it is right; since when it may have been does not
         // hang on it.
         Told::Listed { not_before } if unasked => (asked, CLOCK_SKEW, not_before),
-        // Whole seconds of another machine's clock.
-        Told::Listed { .. } => (asked, CLOCK_SKEW, first - CLOCK_SKEW),
+        // Whole seconds of another machine's clock; and all of it may have been in the outage.
+        Told::Listed { not_before } => (asked, CLOCK_SKEW, (first - CLOCK_SKEW).min(not_before)),
         Told::Watched { not_before } if not_before + WATCH_LAG < at => {
             (at, Duration::ZERO, first.max(not_before))
         }

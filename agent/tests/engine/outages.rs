@@ -185,10 +185,14 @@ fn a_relist_dates_a_request_no_further_back_than_the_watch_was_told() {
 /// The apiserver's clock is some seconds ahead: by it the pod was to go when it had gone already.
 #[test]
 fn a_stop_in_an_outage_belongs_to_the_request_whatever_the_apiservers_clock_says() {
-    for ahead in [0, 3, 6] {
-        let mut world = running(1);
+    for (shown, ahead) in [(true, 0), (true, 3), (true, 6), (false, 0), (false, 3), (false, 6)] {
+        let mut world = if shown { running(1) } else { World::in_sync() };
         world.ticks(120);
         world.later(1000).api(broken());
+        if !shown {
+            world.starts(1);
+            world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+        }
         world.ticks(2);
         let mut pod = object(1, true, world.at());
         pod.deletion_timestamp.as_mut().unwrap().0 += ahead * 1_000_000_000;
