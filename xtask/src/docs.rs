@@ -11,6 +11,7 @@ const TESTS: &[&[&str]] = &[
     &["--package=coroner", "--lib", "docs_metrics_md_is_what_the_catalogue_says"],
     &["--package=xtask", "docs_scale_md_is_what_the_figures_say"],
     &["--package=coroner-lab", "--test=rules", "generated"],
+    &["--package=coroner-cri-api", "the_committed_code_is_what_the_protos_generate"],
 ];
 
 /// Writes all of them.
