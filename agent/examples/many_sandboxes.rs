@@ -18,7 +18,7 @@ mod runtime;
 mod things;
 
 use apiserver::{FakeApiserver, Script};
-use k8s_cri::v1::{ContainerState, ListContainersResponse, ListPodSandboxResponse};
+use coroner_cri_api::v1::{ContainerState, ListContainersResponse, ListPodSandboxResponse};
 use prost::Message;
 use runtime::{Call, FakeRuntime};
 use serde_json::json;

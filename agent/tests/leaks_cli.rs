@@ -29,7 +29,7 @@ use coroner::{
     leaks::Standing,
     metrics::Metrics,
 };
-use k8s_cri::v1;
+use coroner_cri_api::v1;
 use nobody::Nobody;
 use runtime::{FakeRuntime, Serving};
 use serde_json::{Value, json};

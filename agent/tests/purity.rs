@@ -9,7 +9,7 @@ const FORBIDDEN: [&str; 17] = [
     "prost",
     "kube::",
     "k8s_openapi",
-    "k8s_cri",
+    "coroner_cri_api",
     "std::fs",
     "std::net",
     "std::env",
@@ -51,7 +51,7 @@ fn only_its_own_adapter_knows_a_library() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     for (adapter, libraries) in [
         ("kernel", ["aya::", "aya_log::"]),
-        ("cri", ["tonic::", "k8s_cri::"]),
+        ("cri", ["tonic::", "coroner_cri_api::"]),
         ("kube", ["k8s_openapi::", "kube::Client"]),
     ] {
         let (mut open, mut inside) = (vec![src.clone()], 0);

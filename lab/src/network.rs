@@ -4,7 +4,7 @@
 
 use crate::kubelet::{Cri, main_pid};
 use anyhow::{Context as _, Result};
-use k8s_cri::v1::{
+use coroner_cri_api::v1::{
     ListPodSandboxRequest, PodSandboxFilter, PodSandboxState, PodSandboxStateValue,
     PodSandboxStatusRequest,
 };

@@ -13,12 +13,12 @@ use crate::domain::{
     ids::{ContainerId, SandboxId},
     input::DaemonProcess,
 };
-use hyper_util::rt::TokioIo;
-use k8s_cri::v1::{
+use coroner_cri_api::v1::{
     Container, ContainerFilter, ContainerStatusRequest, GetEventsRequest, ListContainersRequest,
     ListPodSandboxRequest, PodSandbox, PodSandboxFilter, PodSandboxStatusRequest, VersionRequest,
     VersionResponse,
 };
+use hyper_util::rt::TokioIo;
 use prost::bytes::Bytes;
 use std::{
     collections::HashMap,

@@ -10,7 +10,7 @@ use crate::domain::{
     signal,
     time::WallTime,
 };
-use k8s_cri::v1;
+use coroner_cri_api::v1;
 use serde::{Deserialize, de::IgnoredAny};
 use std::collections::HashMap;
 

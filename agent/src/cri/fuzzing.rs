@@ -15,7 +15,7 @@ use crate::domain::{
     input::{CriContainer, CriExit, CriSandbox, CriSandboxStatus},
     time::BootTime,
 };
-use k8s_cri::v1;
+use coroner_cri_api::v1;
 use prost::Message as _;
 
 /// The sandboxes of a ListPodSandboxResponse; `None`: it is none.

@@ -1,8 +1,8 @@
-//! Answers of the protocol, cut down to what is read: the rest need not be decoded, and k8s-cri
-//! 0.11 is made from a protocol older than some of it. Field numbers: cri-api v0.36, `api.proto`.
+//! Answers of the protocol, cut down to what is read: the rest need not be decoded, and
+//! `cri-api/` has a proto older than some of it. Field numbers: kubernetes/cri-api v0.36, `api.proto`.
 
 use super::convert::{RawStatus, sandbox_status::RawSandboxStatus};
-use k8s_cri::v1;
+use coroner_cri_api::v1;
 use prost::bytes::Bytes;
 use std::collections::HashMap;
 
@@ -40,7 +40,7 @@ pub(super) struct ContainerStatusPart {
     pub(super) exit_code: i32,
     #[prost(string, tag = "10")]
     pub(super) reason: String,
-    /// Not in k8s-cri 0.11.
+    /// Not in `cri-api/`: since v0.33.
     #[prost(int32, tag = "19")]
     pub(super) stop_signal: i32,
 }

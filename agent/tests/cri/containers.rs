@@ -13,7 +13,7 @@ use coroner::{
         time::WallTime,
     },
 };
-use k8s_cri::v1::ContainerState;
+use coroner_cri_api::v1::ContainerState;
 use std::{os::unix::fs::MetadataExt, path::Path, sync::atomic::Ordering, time::Duration};
 use tonic::Status;
 

@@ -9,7 +9,7 @@ use coroner::{
     cri::Request,
     domain::{ids::SandboxId, input::CriEvent},
 };
-use k8s_cri::v1::{ContainerEventResponse, ContainerState, PodSandboxStatus};
+use coroner_cri_api::v1::{ContainerEventResponse, ContainerState, PodSandboxStatus};
 use std::{
     sync::atomic::Ordering,
     time::{Duration, SystemTime, UNIX_EPOCH},

@@ -9,7 +9,7 @@ use coroner::{
     cri::{self, Options, Request},
     domain::input::{CriEvent, Input},
 };
-use k8s_cri::v1::ContainerState;
+use coroner_cri_api::v1::ContainerState;
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,

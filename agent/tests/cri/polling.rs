@@ -6,7 +6,7 @@ use crate::{
     things::{container, sandbox},
 };
 use coroner::{cri::Request, domain::input::CriEvent};
-use k8s_cri::v1::{self, ContainerState};
+use coroner_cri_api::v1::{self, ContainerState};
 use std::{sync::Arc, time::Duration};
 
 #[tokio::test]

@@ -2,8 +2,8 @@
 //! remembers every call made to it, and can be killed as hard as a process.
 
 use crate::things::{ListAll, StatusAnswer, StreamContainersResponse, StreamPodSandboxesResponse};
+use coroner_cri_api::v1;
 use futures::stream::{self, BoxStream, StreamExt};
-use k8s_cri::v1;
 use std::{
     collections::HashMap,
     convert::Infallible,

@@ -6,7 +6,7 @@ use crate::{
     things::{leaked_container, leaked_sandbox, status},
 };
 use coroner::domain::input::{CriEvent, CriState};
-use k8s_cri::v1::{ContainerState, ListPodSandboxResponse};
+use coroner_cri_api::v1::{ContainerState, ListPodSandboxResponse};
 use prost::Message;
 use std::time::Duration;
 

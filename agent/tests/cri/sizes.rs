@@ -6,7 +6,7 @@ use crate::{
     things::sandbox,
 };
 use coroner::domain::input::CriEvent;
-use k8s_cri::v1;
+use coroner_cri_api::v1;
 use prost::Message;
 
 fn padded(id: &str, bytes: usize) -> v1::PodSandbox {

@@ -6,7 +6,7 @@ use crate::{
     things::{container, sandbox},
 };
 use coroner::{cri::Request, domain::input::CriEvent};
-use k8s_cri::v1::{ContainerState, PodSandbox};
+use coroner_cri_api::v1::{ContainerState, PodSandbox};
 use std::{sync::atomic::Ordering, time::Duration};
 
 fn two_of_each(streams: Option<usize>) -> FakeRuntime {

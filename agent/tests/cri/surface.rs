@@ -6,7 +6,7 @@ use crate::{
     things::{container, sandbox, status},
 };
 use coroner::cri::Request;
-use k8s_cri::v1::ContainerState;
+use coroner_cri_api::v1::ContainerState;
 use std::{
     path::{Path, PathBuf},
     time::Duration,

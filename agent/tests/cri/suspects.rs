@@ -12,7 +12,7 @@ use coroner::{
         input::{CriEvent, CriSandboxStatus, SandboxNetwork},
     },
 };
-use k8s_cri::v1::{ContainerState, NamespaceMode};
+use coroner_cri_api::v1::{ContainerState, NamespaceMode};
 use std::{sync::Arc, time::Duration};
 use tonic::Status;
 

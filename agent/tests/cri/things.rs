@@ -1,9 +1,9 @@
 //! What a runtime has: sandboxes, containers and their statuses that make sense.
 
-use k8s_cri::v1;
+use coroner_cri_api::v1;
 use std::collections::HashMap;
 
-/// ContainerStatusResponse with the field that k8s-cri does not have yet.
+/// ContainerStatusResponse with the field that `cri-api/` does not have yet.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct StatusAnswer {
     #[prost(message, optional, tag = "1")]
@@ -34,7 +34,7 @@ pub(crate) struct StatusPart {
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ListAll {}
 
-/// KEP-5825; k8s-cri does not have it yet.
+/// KEP-5825; `cri-api/` does not have it yet.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct StreamPodSandboxesResponse {
     #[prost(message, repeated, tag = "1")]

@@ -6,7 +6,7 @@ use crate::{
     things::{container, sandbox, sandbox_status, status},
 };
 use coroner::{cri::Request, domain::input::CriEvent};
-use k8s_cri::v1::ContainerState;
+use coroner_cri_api::v1::ContainerState;
 use std::sync::atomic::Ordering;
 
 /// containerd 1.4 and 1.5 have only v1alpha2: all that is asked of others is asked of them.

@@ -34,11 +34,11 @@ pub use leftovers::clean_up;
 pub(crate) use leftovers::{cgroup_parent, end_cgroup, give_up, lock};
 
 use anyhow::{Context, Result, bail, ensure};
-use hyper_util::rt::TokioIo;
-use k8s_cri::v1::{
+use coroner_cri_api::v1::{
     ImageSpec, ImageStatusRequest, VersionRequest, image_service_client::ImageServiceClient,
     runtime_service_client::RuntimeServiceClient,
 };
+use hyper_util::rt::TokioIo;
 use process::{Process, describe};
 use std::{
     fs::{self, File},

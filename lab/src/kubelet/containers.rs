@@ -7,12 +7,12 @@ use super::{
     volumes,
 };
 use anyhow::Context as _;
-use jiff::Timestamp;
-use k8s_cri::v1::{
+use coroner_cri_api::v1::{
     ContainerState, ContainerStatusRequest, ContainerStatusResponse, CreateContainerRequest,
     PodSandboxConfig, PodSandboxStatusRequest, RemoveContainerRequest, RunPodSandboxRequest,
     StartContainerRequest, StopPodSandboxRequest,
 };
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use std::{
     collections::{BTreeMap, HashMap},

@@ -2,12 +2,12 @@
 //! kubelet itself, so that no process of theirs is ever seen in the container's cgroup.
 
 use super::{Cri, grace};
+use coroner_cri_api::v1::ExecSyncRequest;
 use http_body_util::{BodyExt as _, Empty};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use k8s_cri::v1::ExecSyncRequest;
 use k8s_openapi::{
     api::core::v1::{ExecAction, HTTPGetAction, LifecycleHandler},
     apimachinery::pkg::util::intstr::IntOrString,

@@ -7,7 +7,7 @@
 //! stays in terminating for good and the collector passes the pod's sandbox by: kubernetes#107730.
 
 use super::Cri;
-use k8s_cri::v1::{
+use coroner_cri_api::v1::{
     ContainerFilter, ListContainersRequest, ListPodSandboxRequest, PodSandboxFilter,
     PodSandboxState, PodSandboxStateValue, StopContainerRequest, StopPodSandboxRequest,
 };

@@ -9,7 +9,7 @@ use super::{
     translate::{self, PodId},
     worker::{Wanted, Worker},
 };
-use k8s_cri::v1::{
+use coroner_cri_api::v1::{
     ListContainersRequest, ListPodSandboxRequest, PodSandboxState, RemovePodSandboxRequest,
     StopPodSandboxRequest,
 };

@@ -2,7 +2,7 @@
 //! until it has succeeded, then the liveness probe for as long as the container lives.
 
 use super::Cri;
-use k8s_cri::v1::ExecSyncRequest;
+use coroner_cri_api::v1::ExecSyncRequest;
 use k8s_openapi::api::core::v1::{Container, Probe};
 use std::time::Duration;
 use tokio::sync::mpsc;

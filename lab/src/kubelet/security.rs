@@ -1,7 +1,7 @@
 //! A container's securityContext → what the runtime is asked for (kuberuntime/security_context.go,
 //! `determineEffectiveSecurityContext`; securitycontext/util.go). Pure.
 
-use k8s_cri::v1::{
+use coroner_cri_api::v1::{
     Capability, Int64Value, LinuxContainerSecurityContext, NamespaceOption, SecurityProfile,
     security_profile::ProfileType,
 };

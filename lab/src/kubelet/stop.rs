@@ -1,8 +1,8 @@
 //! Stopping a pod's containers: preStop, the sidecars' turn, StopContainer.
 
 use super::{Cri, grace, hook, order, record::Record};
+use coroner_cri_api::v1::StopContainerRequest;
 use coroner_workload::page::boot_now;
-use k8s_cri::v1::StopContainerRequest;
 use k8s_openapi::api::core::v1::{LifecycleHandler, PodSpec};
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -2,7 +2,7 @@
 //! (kuberuntime/labels.go). Pure.
 
 use super::{security, volumes};
-use k8s_cri::v1::{
+use coroner_cri_api::v1::{
     ContainerConfig, ContainerMetadata, ImageSpec, KeyValue, LinuxContainerConfig,
     LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption,
     PodSandboxConfig, PodSandboxMetadata,

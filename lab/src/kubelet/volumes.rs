@@ -2,7 +2,7 @@
 //! others. Pure, but for [`make`].
 
 use super::translate::PodId;
-use k8s_cri::v1::{Mount, MountPropagation};
+use coroner_cri_api::v1::{Mount, MountPropagation};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use std::{
     collections::HashMap,

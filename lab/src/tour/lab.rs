@@ -21,7 +21,7 @@ use crate::{
     scenario::{OTHER_NODE, Remnant},
 };
 use anyhow::{Context as _, bail};
-use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
+use coroner_cri_api::v1::runtime_service_client::RuntimeServiceClient;
 use k8s_openapi::api::core::v1::{
     Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo, Pod,
 };

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::kubelet::{Cri, api::Change, translate};
 use coroner::domain::leak::{Leak, LeakKey};
+use coroner_cri_api::v1::ListPodSandboxRequest;
 use coroner_workload::page::boot_now;
-use k8s_cri::v1::ListPodSandboxRequest;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
@@ -76,7 +76,7 @@ async fn keep(
                 let asked = boot_now();
                 let listed = cri.list_pod_sandbox(ListPodSandboxRequest::default()).await;
                 let listed = listed.ok().map(|listed| {
-                    let uid = |one: &k8s_cri::v1::PodSandbox| {
+                    let uid = |one: &coroner_cri_api::v1::PodSandbox| {
                         one.metadata.as_ref().map(|of| of.uid.clone()).unwrap_or_default()
                     };
                     listed.into_inner().items.iter().map(|one| (one.id.clone(), uid(one))).collect()

@@ -12,7 +12,7 @@ use crate::{
 };
 use anyhow::{Context as _, bail};
 use coroner::domain::time::WallTime;
-use k8s_cri::v1::{
+use coroner_cri_api::v1::{
     ContainerFilter, CreateContainerRequest, ListContainersRequest, ListPodSandboxRequest,
     PodSandbox, PodSandboxConfig, PodSandboxFilter, RemoveContainerRequest,
     RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest, StopPodSandboxRequest,

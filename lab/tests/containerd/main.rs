@@ -6,13 +6,13 @@ mod network;
 mod stage;
 mod versions;
 
+use coroner_cri_api::v1::{
+    ContainerState, ContainerStatusRequest, ListPodSandboxRequest, NamespaceMode, PodSandboxConfig,
+    PodSandboxMetadata, StopContainerRequest, StopPodSandboxRequest,
+};
 use coroner_lab::{
     containerd::{self, Options},
     image,
-};
-use k8s_cri::v1::{
-    ContainerState, ContainerStatusRequest, ListPodSandboxRequest, NamespaceMode, PodSandboxConfig,
-    PodSandboxMetadata, StopContainerRequest, StopPodSandboxRequest,
 };
 use stage::{client, handles_sigterm, run, sandbox, start, workload};
 use std::fs;

@@ -2,13 +2,13 @@
 //! what outlives the daemon.
 
 use crate::stage::{client, run, sandbox, start, workload};
+use coroner_cri_api::v1::{
+    NamespaceMode, PodSandboxState, PodSandboxStatusRequest, PodSandboxStatusResponse,
+    StopPodSandboxRequest, runtime_service_client::RuntimeServiceClient,
+};
 use coroner_lab::{
     containerd::{Containerd, Options},
     image,
-};
-use k8s_cri::v1::{
-    NamespaceMode, PodSandboxState, PodSandboxStatusRequest, PodSandboxStatusResponse,
-    StopPodSandboxRequest, runtime_service_client::RuntimeServiceClient,
 };
 use serde_json::Value;
 use std::{

@@ -1,15 +1,15 @@
 //! A private containerd with the lab's image, and a pod in it, as a kubelet would make it.
 
-use coroner_lab::{
-    containerd::{self, Containerd, Options},
-    image,
-};
-use k8s_cri::v1::{
+use coroner_cri_api::v1::{
     ContainerConfig, ContainerMetadata, ContainerStatusRequest, CreateContainerRequest, ImageSpec,
     LinuxContainerConfig, LinuxContainerSecurityContext, LinuxPodSandboxConfig,
     LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption, PodSandboxConfig,
     PodSandboxMetadata, RunPodSandboxRequest, StartContainerRequest,
     runtime_service_client::RuntimeServiceClient,
+};
+use coroner_lab::{
+    containerd::{self, Containerd, Options},
+    image,
 };
 use std::{
     fs,

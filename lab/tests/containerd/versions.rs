@@ -2,13 +2,13 @@
 //! removes a pod as a kubelet would.
 
 use crate::stage::{client, handles_sigterm, run, sandbox, start, workload};
+use coroner_cri_api::v1::{
+    ContainerState, ContainerStatusRequest, ListPodSandboxRequest, NamespaceMode,
+    RemovePodSandboxRequest, StopContainerRequest, StopPodSandboxRequest, VersionRequest,
+};
 use coroner_lab::{
     containerd::{self, Options},
     image,
-};
-use k8s_cri::v1::{
-    ContainerState, ContainerStatusRequest, ListPodSandboxRequest, NamespaceMode,
-    RemovePodSandboxRequest, StopContainerRequest, StopPodSandboxRequest, VersionRequest,
 };
 use std::{fs, path::PathBuf, process::Command};
 

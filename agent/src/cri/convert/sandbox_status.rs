@@ -17,7 +17,7 @@ use crate::domain::{
     input::{CriSandboxStatus, SandboxNetwork},
     time::BootTime,
 };
-use k8s_cri::v1::NamespaceMode;
+use coroner_cri_api::v1::NamespaceMode;
 use serde::Deserialize;
 use std::net::IpAddr;
 

@@ -21,8 +21,8 @@ use crate::{
     tour::{Screen, lab, lab::Lab},
 };
 use anyhow::Context as _;
+use coroner_cri_api::v1::runtime_service_client::RuntimeServiceClient;
 use death::Load;
-use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use observer::Observer;
 use rounds::{Outcome, Stage};
 use std::path::PathBuf;

@@ -2,10 +2,10 @@
 
 use super::{observer::Moment, way::CONTAINER};
 use crate::kubelet::{Cri, START_FAILED, api::Change};
-use coroner_workload::page::boot_now;
-use k8s_cri::v1::{
+use coroner_cri_api::v1::{
     ContainerState, ContainerStatusRequest, ContainerStatusResponse, ListContainersRequest,
 };
+use coroner_workload::page::boot_now;
 use k8s_openapi::api::core::v1::Pod;
 use std::{
     collections::{HashMap, HashSet},

@@ -6,7 +6,7 @@ use super::cost::Watched;
 use super::figures::{Usage, Weight};
 use crate::{agent::die_with_parent, containerd};
 use anyhow::Context as _;
-use k8s_cri::v1::{
+use coroner_cri_api::v1::{
     ListContainersRequest, ListPodSandboxRequest, runtime_service_client::RuntimeServiceClient,
 };
 use std::{collections::HashMap, path::Path, process::Stdio, time::Duration};

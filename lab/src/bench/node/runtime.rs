@@ -3,7 +3,7 @@
 
 use super::census::{CONTAINERS, Plan, digest, image};
 use anyhow::Context as _;
-use k8s_cri::v1;
+use coroner_cri_api::v1;
 use serde_json::json;
 use std::{
     collections::{BTreeMap, HashMap},
