@@ -181,9 +181,12 @@ pub(crate) struct Files {
     /// The agent's binary [default: `coroner` beside this one]
     #[arg(long, value_name = "FILE", env = "CORONER_LAB_AGENT")]
     pub(crate) agent: Option<PathBuf>,
-    /// The workload's binary, static [default: where `cargo xtask build` puts it]
+    /// The workload's binary, static [default: `workload` beside this one]
     #[arg(long, value_name = "FILE", env = "CORONER_LAB_WORKLOAD")]
     pub(crate) workload: Option<PathBuf>,
+    /// What `cargo xtask setup` brought [default: where it puts it]
+    #[arg(long, value_name = "DIR", env = "CORONER_LAB_TOOLS", hide = true)]
+    pub(crate) tools: Option<PathBuf>,
     /// Where the lab keeps its files
     #[arg(long, value_name = "DIR", default_value = "/tmp/coroner-lab")]
     pub(crate) work: PathBuf,
@@ -199,10 +202,7 @@ impl Files {
     }
 
     pub(crate) fn workload(&self) -> PathBuf {
-        self.workload.clone().unwrap_or_else(|| {
-            // Not the one beside this: that is linked dynamically, and the image has no libraries.
-            beside(&format!("../static/{}-unknown-linux-gnu/release/workload", env::consts::ARCH))
-        })
+        self.workload.clone().unwrap_or_else(|| beside("workload"))
     }
 }
 
@@ -211,7 +211,8 @@ impl Files {
     pub(crate) fn lab(&self) -> anyhow::Result<containerd::Options> {
         let mut options = containerd::Options::new(&self.work, self.workload());
         if let Some(wanted) = &self.containerd {
-            options.containerd = containerd::find(wanted, &beside("../tools"))?;
+            let tools = self.tools.clone().unwrap_or_else(|| beside("../../tools"));
+            options.containerd = containerd::find(wanted, &tools)?;
         }
         Ok(options)
     }

@@ -41,7 +41,7 @@ impl Tool {
         let (name, variable) = (self.name(), self.variable());
         let named = env::var_os(&variable).filter(|path| !path.is_empty()).map(PathBuf::from);
         let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools");
-        let path = named.unwrap_or_else(|| tools.join(format!("{name}-sid/usr/bin/{name}")));
+        let path = named.unwrap_or_else(|| tools.join("bin").join(name));
         if !path.is_file() {
             bail!(
                 "{} is not there: `cargo xtask setup` brings {name}, or name one in {variable}",

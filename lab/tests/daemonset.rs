@@ -22,8 +22,8 @@ fn workspace() -> PathBuf {
 }
 
 /// What a variable names, or where it is built.
-fn built(variable: &str, path: &str) -> PathBuf {
-    env::var_os(variable).map_or_else(|| workspace().join(path), PathBuf::from)
+fn built(variable: &str, otherwise: PathBuf) -> PathBuf {
+    env::var_os(variable).map_or(otherwise, PathBuf::from)
 }
 
 fn daemon_set(kustomization: &str) -> Result<DaemonSet> {
@@ -51,10 +51,10 @@ async fn node(
     with: impl FnOnce(&mut Options) -> Result<()>,
 ) -> Result<Node> {
     ensure!(rustix::process::geteuid().is_root(), "the lab needs root: run this with sudo");
-    let workload = "target/static/x86_64-unknown-linux-gnu/release/workload";
+    let workload = Path::new(env!("CARGO_BIN_EXE_coroner-lab")).with_file_name("workload");
     let mut options = Options::new(directory.join("w"), built("CORONER_LAB_WORKLOAD", workload));
     with(&mut options)?;
-    let archive = built("CORONER_IMAGE", "target/image/coroner.tar");
+    let archive = built("CORONER_IMAGE", workspace().join("target/image/coroner.tar"));
     let image = container(set)?.image.clone().context("the container has no image")?;
     Node::start(options, &archive, &image).await
 }

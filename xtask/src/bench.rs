@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use crate::{
     build::{self, Binaries, Profile},
     cli::Subject,
-    root, setup,
+    run, setup,
     workspace::Workspace,
 };
 
@@ -55,11 +55,5 @@ pub(crate) fn command(
     binaries: &Binaries,
     subject: Subject,
 ) -> Result<Command> {
-    let mut lab = root::command(workspace, &binaries.lab)?;
-    lab.args(["bench", subject.name()])
-        .arg("--agent")
-        .arg(&binaries.agent)
-        .arg("--workload")
-        .arg(&binaries.workload);
-    Ok(lab)
+    run::command(workspace, binaries, &format!("bench {}", subject.name()))
 }

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::{
     host::Arch,
     progress::step,
-    toolchain::{BPF_TARGET, BpfCompiler, bpf_linker, cargo},
+    toolchain::{BPF_LINKER_NAME, BPF_TARGET, BpfCompiler, cargo, cargo_tool},
     workspace::Workspace,
 };
 
@@ -50,20 +50,40 @@ pub(crate) struct Binaries {
 /// When something does not compile; the compiler's own words are in the error.
 pub(crate) fn all(workspace: &Workspace, profile: Profile) -> Result<Binaries> {
     kernel_programs(workspace)?;
-    let workload = workload(workspace)?;
+    binaries_of_run(workspace, profile)
+}
+
+/// Builds the agent, the lab and its workload, with the kernel programs that are there.
+///
+/// # Errors
+/// When something does not compile.
+pub(crate) fn binaries_of_run(workspace: &Workspace, profile: Profile) -> Result<Binaries> {
     let mut command = cargo("build");
     command.current_dir(workspace.root()).env("PATH", workspace.path()).args([
         "--locked",
         "--package=coroner",
         "--package=coroner-lab",
+        "--package=coroner-workload",
         "--bins",
     ]);
     if profile == Profile::Release {
         command.arg("--release");
     }
     step("building the agent and the lab", &mut command)?;
-    let folder = workspace.target(profile.folder());
-    Ok(Binaries { agent: folder.join("coroner"), lab: folder.join("coroner-lab"), workload })
+    binaries(workspace, profile)
+}
+
+/// Where these are put.
+///
+/// # Errors
+/// On an architecture that coroner does not build for.
+pub(crate) fn binaries(workspace: &Workspace, profile: Profile) -> Result<Binaries> {
+    let folder = workspace.built(profile.folder())?;
+    Ok(Binaries {
+        agent: folder.join("coroner"),
+        lab: folder.join("coroner-lab"),
+        workload: folder.join("workload"),
+    })
 }
 
 /// Compiles the kernel programs, with and without their own diagnostics, to `target/bpf/*.o`.
@@ -94,7 +114,7 @@ pub(crate) fn bpf_cargo(workspace: &Workspace, subcommand: &str) -> Result<Comma
     let Some(compiler) = BpfCompiler::find(workspace) else {
         bail!("no compiler for BPF: `cargo xtask setup` brings one");
     };
-    let Some(linker) = bpf_linker(workspace) else {
+    let Some(linker) = cargo_tool(workspace, BPF_LINKER_NAME) else {
         bail!("no bpf-linker: `cargo xtask setup` brings it");
     };
     let mut flags = vec![
@@ -125,43 +145,34 @@ pub(crate) fn bpf_cargo(workspace: &Workspace, subcommand: &str) -> Result<Comma
     Ok(command)
 }
 
-/// Builds the lab's workload: static, because its image holds nothing else.
+/// Builds the agent as a release ships it: optimised, without symbols, and nothing in it says where this
+/// checkout is, nor whose it is. The kernel programs must have been built, for it embeds them.
 ///
 /// # Errors
-/// When it does not compile.
-pub(crate) fn workload(workspace: &Workspace) -> Result<PathBuf> {
-    let mut command = static_binary(workspace, "coroner-workload", "release")?;
-    step("building the static workload", &mut command)?;
-    workload_path(workspace)
-}
-
-/// Builds the agent as its container image holds it: static, optimised, without symbols. The kernel
-/// programs must have been built, for it embeds them.
-///
-/// # Errors
-/// When it does not compile.
-pub(crate) fn agent_for_image(workspace: &Workspace) -> Result<PathBuf> {
-    let mut command = static_binary(workspace, "coroner", "image")?;
-    command.args(["--bin", "coroner"]).env("PATH", workspace.path());
-    step("building the static agent", &mut command)?;
-    let triple = Arch::host()?.triple;
-    Ok(workspace.target(&format!("static/{triple}/image/coroner")))
-}
-
-/// A cargo command that builds `package` as static binaries in which nothing tells where this
-/// checkout is, nor whose it is.
-fn static_binary(workspace: &Workspace, package: &str, profile: &str) -> Result<Command> {
+/// When it does not compile, or names the checkout all the same.
+pub(crate) fn agent_for_release(workspace: &Workspace) -> Result<PathBuf> {
     let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
     flags.extend(mapped_paths(workspace));
+    let (triple, folder) = (Arch::host()?.triple, workspace.target("image/build"));
     let mut command = cargo("build");
     command
         .current_dir(workspace.root())
-        // Encoded, so that a path may hold spaces. It wins over RUSTFLAGS and is for the target alone.
+        .env("PATH", workspace.path())
+        // Encoded, so that a path may hold spaces. It wins over the workspace's own flags.
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
-        .args(["--locked", "--package", package, "--profile", profile])
-        .args(["--target", Arch::host()?.triple, "--target-dir"])
-        .arg(workspace.target("static"));
-    Ok(command)
+        .args(["--locked", "--package=coroner", "--bin=coroner", "--profile=image"])
+        .args(["--target", triple, "--target-dir"])
+        .arg(&folder);
+    step("building the agent for a release", &mut command)?;
+    let built = folder.join(triple).join("image/coroner");
+    let program = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
+    for path in [workspace.root().to_path_buf(), PathBuf::from("/.cargo/registry/")] {
+        let path = path.display().to_string();
+        if program.windows(path.len()).any(|window| window == path.as_bytes()) {
+            bail!("{} names {path}: equal sources would give other images", built.display());
+        }
+    }
+    Ok(built)
 }
 
 /// Flags that give the checkout and cargo's folder the same names everywhere: panics and debug
@@ -182,13 +193,18 @@ fn home(variable: &str, below: &str) -> Option<PathBuf> {
     env::var_os(variable).map(PathBuf::from).or_else(own)
 }
 
-/// Where the static workload is, once built.
+/// A copy without debug information, a tenth of the size; of binutils, which every C compiler brings.
 ///
 /// # Errors
-/// On an architecture that coroner does not build for.
-pub(crate) fn workload_path(workspace: &Workspace) -> Result<PathBuf> {
-    let triple = Arch::host()?.triple;
-    Ok(workspace.target(&format!("static/{triple}/release/workload")))
+/// When there is no `strip`, or it fails.
+pub(crate) fn stripped(program: &Path, copy: &Path) -> Result<PathBuf> {
+    if let Some(folder) = copy.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    let mut strip = Command::new("strip");
+    strip.arg("--strip-debug").arg("-o").arg(copy).arg(program);
+    step(&format!("stripping {}", program.display()), &mut strip)?;
+    Ok(copy.to_path_buf())
 }
 
 /// Copies `from` to `to` unless it is the same already: the agent embeds it and would be rebuilt.

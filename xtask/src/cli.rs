@@ -5,6 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::{
+    bare::Suite,
     setup::{self, Need},
     vm::{self, Cgroup, Guest},
 };
@@ -13,6 +14,9 @@ use crate::{
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 pub(crate) struct Cli {
+    /// Use tools that are installed on this machine, too: where there is no apt, or to try other versions
+    #[arg(long, global = true)]
+    pub(crate) system_tools: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -30,8 +34,32 @@ pub(crate) struct Install {
 pub(crate) enum Command {
     /// Bring all tools that building, running and testing need (the other commands bring theirs themselves)
     Setup {
+        /// List each tool with its version, its checksum and where it came from; fail if one is missing
+        #[arg(long)]
+        check: bool,
         #[command(flatten)]
         install: Install,
+    },
+    /// Run a command on a bare machine: in a root with a distribution's minimal base, git and a C compiler
+    #[command(after_help = BARE_HELP)]
+    Bare {
+        /// The distribution
+        #[arg(long, value_name = "SUITE", default_value = "bookworm")]
+        suite: Suite,
+        /// Packages to add to the base
+        #[arg(long, value_name = "PACKAGE", value_delimiter = ',')]
+        with: Vec<String>,
+        /// Make the base again instead of using that of last time
+        #[arg(long)]
+        fresh: bool,
+        /// The command and its arguments
+        #[arg(
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            required = true,
+            value_name = "COMMAND"
+        )]
+        command: Vec<OsString>,
     },
     /// Build the kernel programs, the lab's workload, the agent and the lab
     Build {
@@ -65,8 +93,14 @@ pub(crate) enum Command {
     Test {
         #[command(flatten)]
         install: Install,
-        /// The layers to run, in their own order
+        /// The layers to run [default: all of the gate: lint, unit, programs, lab, deploy, vm]
         layers: Vec<Layer>,
+        /// Also what takes hours: random seeds, all faults, fuzzing, the soak, the benchmarks and their goals, the release image
+        #[arg(long)]
+        long: bool,
+        /// Run the tests so often, and report all runs: does chance decide any?
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        repeat: u32,
         #[command(flatten)]
         kernels: Kernels,
     },
@@ -149,6 +183,11 @@ The archive is an OCI layout and what `docker save` writes, both at once:
   skopeo copy oci-archive:target/image/coroner.tar docker://REGISTRY/coroner:v0.1.0
 Equal sources and compilers give an equal digest. SOURCE_DATE_EPOCH is its time, or else that of the
 last commit. deploy/Containerfile makes the same with docker build, podman build or buildah.";
+
+const BARE_HELP: &str = "\
+From the machine come the checkout, rustup's toolchain, cargo's registry and how packages are fetched;
+nothing that is installed on it. target/bare/SUITE/target is the target folder inside. It needs root, perl
+and util-linux. `.ci/run` is `cargo xtask bare cargo xtask test`.";
 
 const FUZZ_HELP: &str = "\
 As many targets run at once as there are cores. Inputs that were found go to target/fuzz/corpus, those
@@ -237,16 +276,48 @@ pub(crate) enum Layer {
     Lab,
     /// What is deployed: alert rules, manifests, dashboards, and the agent as its pod
     Deploy,
-    /// What reads from outside, given bytes that nobody thought of: a minute for each fuzz target
-    Fuzz,
     /// The kernel programs on foreign kernels (5.10, 6.1, 6.12, 7) with cgroup v2 and v1, in QEMU
     Vm,
+    /// What reads from outside, given bytes that nobody thought of: five minutes for each fuzz target
+    Fuzz,
+    /// Random faults for half an hour with one agent
+    Soak,
+    /// All benchmarks against their goals
+    Bench,
 }
 
 impl Layer {
-    /// All, in the order in which they run.
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Lint, Self::Unit, Self::Programs, Self::Lab, Self::Deploy, Self::Fuzz, Self::Vm];
+    /// What the gate runs.
+    pub(crate) const GATE: [Self; 6] =
+        [Self::Lint, Self::Unit, Self::Programs, Self::Lab, Self::Deploy, Self::Vm];
+
+    /// All, in the order in which they are reported.
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Lint,
+        Self::Unit,
+        Self::Programs,
+        Self::Lab,
+        Self::Deploy,
+        Self::Vm,
+        Self::Fuzz,
+        Self::Soak,
+        Self::Bench,
+    ];
+
+    /// What it may take on two cores, minutes: shown beside what it took, and asserted by nothing.
+    pub(crate) fn budget(self) -> u32 {
+        match self {
+            Self::Lint => 4,
+            Self::Unit => 4,
+            Self::Programs => 2,
+            Self::Lab => 9,
+            Self::Deploy => 3,
+            Self::Vm => 6,
+            Self::Fuzz => 25,
+            Self::Soak => 35,
+            Self::Bench => 30,
+        }
+    }
 
     /// Its name on the command line.
     pub(crate) fn name(self) -> &'static str {
@@ -256,17 +327,19 @@ impl Layer {
             Self::Programs => "programs",
             Self::Lab => "lab",
             Self::Deploy => "deploy",
-            Self::Fuzz => "fuzz",
             Self::Vm => "vm",
+            Self::Fuzz => "fuzz",
+            Self::Soak => "soak",
+            Self::Bench => "bench",
         }
     }
 }
 
+const OWN_FLAGS: [&str; 3] = ["--no-install", "--release", "--system-tools"];
+
 /// Takes xtask's own flags out of the tour's arguments: nobody should have to know who reads which first.
 pub(crate) fn split_own_flags(arguments: Vec<OsString>) -> (Vec<OsString>, Vec<OsString>) {
-    arguments
-        .into_iter()
-        .partition(|argument| argument == "--no-install" || argument == "--release")
+    arguments.into_iter().partition(|argument| OWN_FLAGS.iter().any(|own| argument == own))
 }
 
 #[cfg(test)]

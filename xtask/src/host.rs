@@ -15,8 +15,6 @@ pub(crate) struct Arch {
     pub(crate) rust: &'static str,
     /// The host triple: glibc, because no musl target is installed by default.
     pub(crate) triple: &'static str,
-    /// The value cargo looks for in `CARGO_TARGET_<triple>_RUSTFLAGS`.
-    pub(crate) cargo_env: &'static str,
     /// Debian's name.
     pub(crate) debian: &'static str,
     /// Debian's library folder.
@@ -27,14 +25,12 @@ const ARCHES: [Arch; 2] = [
     Arch {
         rust: "x86_64",
         triple: "x86_64-unknown-linux-gnu",
-        cargo_env: "X86_64_UNKNOWN_LINUX_GNU",
         debian: "amd64",
         multiarch: "x86_64-linux-gnu",
     },
     Arch {
         rust: "aarch64",
         triple: "aarch64-unknown-linux-gnu",
-        cargo_env: "AARCH64_UNKNOWN_LINUX_GNU",
         debian: "arm64",
         multiarch: "aarch64-linux-gnu",
     },

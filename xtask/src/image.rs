@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::{
-    build,
+    build::{self, Profile},
     progress::step,
     toolchain::{cargo, output},
     workspace::Workspace,
@@ -52,13 +52,23 @@ pub(crate) fn default_file(workspace: &Workspace) -> PathBuf {
     workspace.target("image/coroner.tar")
 }
 
-/// Builds the kernel programs, the static agent, and of these the archive `file`.
+/// Makes the archive `file` of the agent as a release ships it, built here, or of the one that the tests
+/// run, which is there. Both are linked statically; the latter is larger and slower.
 ///
 /// # Errors
 /// When something does not compile, or the archive cannot be written.
-pub(crate) fn make(workspace: &Workspace, file: &Path) -> Result<Made> {
-    build::kernel_programs(workspace)?;
-    let built = build::agent_for_image(workspace)?;
+pub(crate) fn make(workspace: &Workspace, file: &Path, profile: Profile) -> Result<Made> {
+    let built = match profile {
+        Profile::Release => {
+            build::kernel_programs(workspace)?;
+            build::agent_for_release(workspace)?
+        }
+        Profile::Dev => {
+            let built = build::binaries(workspace, Profile::Dev)?.agent;
+            // Lines of source for backtraces are three quarters of it.
+            build::stripped(&built, &workspace.target("image/tested"))?
+        }
+    };
     let binary = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
     // Where deploy/Containerfile looks for it, which knows no architecture's name.
     let copy = workspace.target(PROGRAM_FILE);

@@ -1,5 +1,6 @@
 //! `cargo xtask`: brings what is needed, builds, runs and tests coroner.
 
+mod bare;
 mod bench;
 mod build;
 mod cli;
@@ -42,9 +43,13 @@ fn main() -> ExitCode {
 
 /// Does it; whether all is well.
 fn act(cli: Cli) -> Result<bool> {
-    let workspace = Workspace::here();
+    let workspace = Workspace::here().with_system_tools(cli.system_tools);
     match cli.command {
-        Command::Setup { install } => {
+        Command::Setup { check: true, .. } => Ok(setup::check(&workspace)),
+        Command::Bare { suite, with, fresh, command } => {
+            bare::run(&workspace, &bare::Order { suite, with, fresh, command })
+        }
+        Command::Setup { install, .. } => {
             setup::ensure(&workspace, &setup::all(), install.no_install)?;
             Ok(true)
         }
@@ -59,7 +64,7 @@ fn act(cli: Cli) -> Result<bool> {
         Command::Image { output, install } => {
             setup::ensure(&workspace, setup::BUILD, install.no_install)?;
             let file = output.unwrap_or_else(|| image::default_file(&workspace));
-            let made = image::make(&workspace, &file)?;
+            let made = image::make(&workspace, &file, Profile::Release)?;
             let mib = made.size as f64 / f64::from(1 << 20);
             println!("{}  {mib:.1} MiB\n{}@{}", made.file.display(), made.name, made.digest);
             Ok(true)
@@ -68,16 +73,19 @@ fn act(cli: Cli) -> Result<bool> {
             let (ours, tour) = cli::split_own_flags(tour);
             install.no_install |= ours.iter().any(|flag| flag == "--no-install");
             release |= ours.iter().any(|flag| flag == "--release");
+            let workspace = with_own_flags(workspace, &ours);
             match run::lab(&workspace, "tour", profile(release), install.no_install, &tour)? {}
         }
         Command::Chaos { install, arguments } => {
-            become_the_lab(&workspace, "chaos", install, arguments)
+            become_the_lab(workspace, "chaos", install, arguments)
         }
         Command::Soak { install, arguments } => {
-            become_the_lab(&workspace, "soak", install, arguments)
+            become_the_lab(workspace, "soak", install, arguments)
         }
-        Command::Test { install, layers, kernels } => {
-            test::run(&workspace, &layers, &kernels.guests()?, install.no_install)
+        Command::Test { install, layers, long, repeat, kernels } => {
+            let guests = kernels.guests()?;
+            let order = test::Order { layers, long, repeat, guests };
+            test::run(&workspace, order, install.no_install)
         }
         Command::Docs { install } => {
             setup::ensure(&workspace, setup::BUILD, install.no_install)?;
@@ -89,6 +97,7 @@ fn act(cli: Cli) -> Result<bool> {
             arguments.extend(json.then(|| "--json".into()));
             arguments.extend(no_fail.then(|| "--no-fail".into()));
             install.no_install |= ours.iter().any(|flag| flag == "--no-install");
+            let workspace = with_own_flags(workspace, &ours);
             let subjects = subject.as_ref().map_or(Subject::value_variants(), std::slice::from_ref);
             bench::run(&workspace, subjects, &arguments, install.no_install)
         }
@@ -101,21 +110,29 @@ fn act(cli: Cli) -> Result<bool> {
             Ok(true)
         }
         Command::Vm { install, kernels } => {
-            test::run(&workspace, &[cli::Layer::Vm], &kernels.guests()?, install.no_install)
+            let (layers, guests) = (vec![cli::Layer::Vm], kernels.guests()?);
+            let order = test::Order { layers, long: false, repeat: 1, guests };
+            test::run(&workspace, order, install.no_install)
         }
     }
 }
 
-/// What is judged is what is shipped: optimised binaries.
+/// Of the build that run and test use, so that nothing is built twice.
 fn become_the_lab(
-    workspace: &Workspace,
+    workspace: Workspace,
     command: &str,
     mut install: Install,
     arguments: Vec<OsString>,
 ) -> Result<bool> {
     let (ours, arguments) = cli::split_own_flags(arguments);
     install.no_install |= ours.iter().any(|flag| flag == "--no-install");
-    match run::lab(workspace, command, Profile::Release, install.no_install, &arguments)? {}
+    let workspace = with_own_flags(workspace, &ours);
+    match run::lab(&workspace, command, Profile::Dev, install.no_install, &arguments)? {}
+}
+
+fn with_own_flags(workspace: Workspace, ours: &[OsString]) -> Workspace {
+    let system_tools = ours.iter().any(|flag| flag == "--system-tools") || workspace.system_tools();
+    workspace.with_system_tools(system_tools)
 }
 
 fn profile(release: bool) -> Profile {

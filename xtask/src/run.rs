@@ -1,14 +1,33 @@
 //! The tour, chaos and the soak: builds what is needed and hands over to the lab.
 
-use std::{ffi::OsString, os::unix::process::CommandExt as _};
+use std::{ffi::OsString, os::unix::process::CommandExt as _, process::Command};
 
 use anyhow::{Context as _, Result};
 
 use crate::{
-    build::{self, Profile},
+    build::{self, Binaries, Profile},
     root, setup,
     workspace::Workspace,
 };
+
+/// A command of the lab's, with the binaries of this build.
+///
+/// # Errors
+/// When this is neither root nor able to become it.
+pub(crate) fn command(
+    workspace: &Workspace,
+    binaries: &Binaries,
+    command: &str,
+) -> Result<Command> {
+    let mut lab = root::command(workspace, &binaries.lab)?;
+    lab.env("CORONER_LAB_TOOLS", workspace.tools()).env("CORONER_FAILED_DIR", workspace.failed());
+    lab.args(command.split(' '))
+        .arg("--agent")
+        .arg(&binaries.agent)
+        .arg("--workload")
+        .arg(&binaries.workload);
+    Ok(lab)
+}
 
 /// Becomes the lab: its output is all there is on stdout, its exit code is ours.
 ///
@@ -23,12 +42,7 @@ pub(crate) fn lab(
 ) -> Result<std::convert::Infallible> {
     setup::ensure(workspace, &[setup::BUILD, setup::LAB].concat(), list_only)?;
     let binaries = build::all(workspace, profile)?;
-    let mut lab = root::command(workspace, &binaries.lab)?;
-    lab.arg(command)
-        .arg("--agent")
-        .arg(&binaries.agent)
-        .arg("--workload")
-        .arg(&binaries.workload)
-        .args(arguments);
-    Err(lab.exec()).with_context(|| format!("cannot start {}", binaries.lab.display()))
+    let mut lab = self::command(workspace, &binaries, command)?;
+    Err(lab.args(arguments).exec())
+        .with_context(|| format!("cannot start {}", binaries.lab.display()))
 }

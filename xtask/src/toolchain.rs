@@ -6,12 +6,15 @@ use std::{
     process::Command,
 };
 
-use crate::{host, workspace::Workspace};
+use crate::{host, setup::BPF_RUST, workspace::Workspace};
 
 /// The target that the kernel programs are compiled for, on every (little-endian) host.
 pub(crate) const BPF_TARGET: &str = "bpfel-unknown-none";
 /// The bpf-linker that fits the LLVM of these compilers; newer ones want a newer rustc.
 pub(crate) const BPF_LINKER: &str = "0.10.4";
+
+/// Its program.
+pub(crate) const BPF_LINKER_NAME: &str = "bpf-linker";
 
 /// The cargo-fuzz that is known to work with a stable compiler.
 pub(crate) const CARGO_FUZZ: &str = "0.13.2";
@@ -29,15 +32,27 @@ pub(crate) enum BpfCompiler {
 }
 
 impl BpfCompiler {
-    /// The first that works: rustup's nightly, the machine's `rustc`, the project's own copy of Debian's.
+    /// The project's own copy of Debian's; with `--system-tools` also rustup's nightly or the machine's.
     pub(crate) fn find(workspace: &Workspace) -> Option<Self> {
+        if BPF_RUST.installed(workspace).is_some() {
+            return Some(Self::Prebuilt { rustc: BPF_RUST.program(workspace, "rustc") });
+        }
+        if !workspace.system_tools() {
+            return None;
+        }
         if nightly_has_source() {
             return Some(Self::Nightly);
         }
-        [PathBuf::from("/usr/bin/rustc"), workspace.tools().join("bin/bpf-rustc")]
-            .into_iter()
-            .find(|rustc| has_core_for_bpf(rustc))
-            .map(|rustc| Self::Prebuilt { rustc })
+        let rustc = PathBuf::from("/usr/bin/rustc");
+        has_core_for_bpf(&rustc).then_some(Self::Prebuilt { rustc })
+    }
+
+    /// The compiler's program.
+    pub(crate) fn rustc(&self) -> PathBuf {
+        match self {
+            Self::Nightly => "rustup run nightly rustc".into(),
+            Self::Prebuilt { rustc } => rustc.clone(),
+        }
     }
 
     /// A `cargo` command that compiles with it; the caller adds the rest.
@@ -78,13 +93,10 @@ impl BpfClippy {
                 output(Command::new("rustup").args(["run", "nightly", "cargo-clippy", "--version"]))
                     .map(|_| Self::Nightly)
             }
-            BpfCompiler::Prebuilt { .. } => [
-                PathBuf::from("/usr/bin/clippy-driver"),
-                workspace.tools().join("bin/bpf-clippy-driver"),
-            ]
-            .into_iter()
-            .find(|driver| output(Command::new(driver).arg("--version")).is_some())
-            .map(Self::Driver),
+            BpfCompiler::Prebuilt { rustc } => {
+                let driver = rustc.with_file_name("clippy-driver");
+                host::is_executable(&driver).then_some(Self::Driver(driver))
+            }
         }
     }
 }
@@ -96,22 +108,16 @@ pub(crate) fn cargo(subcommand: &str) -> Command {
     cargo
 }
 
-/// A bpf-linker of the pinned version: the project's own, or one on `PATH`.
-pub(crate) fn bpf_linker(workspace: &Workspace) -> Option<PathBuf> {
-    let own = workspace.tools().join("bin/bpf-linker");
-    [Some(own), host::find_program("bpf-linker")].into_iter().flatten().find(|linker| {
-        output(Command::new(linker).arg("--version"))
-            .is_some_and(|text| version(&text) == Some(BPF_LINKER))
-    })
+/// One of the tools that cargo installs: the project's own, or with `--system-tools` one on `PATH`.
+pub(crate) fn cargo_tool(workspace: &Workspace, name: &str) -> Option<PathBuf> {
+    let own = workspace.tools().join("bin").join(name);
+    let system = || workspace.system_tools().then(|| host::find_program(name)).flatten();
+    Some(own).filter(|own| host::is_executable(own)).or_else(system)
 }
 
-/// A cargo-fuzz of the pinned version: the project's own, or one on `PATH`.
-pub(crate) fn cargo_fuzz(workspace: &Workspace) -> Option<PathBuf> {
-    let own = workspace.tools().join("bin/cargo-fuzz");
-    [Some(own), host::find_program("cargo-fuzz")].into_iter().flatten().find(|program| {
-        output(Command::new(program).args(["fuzz", "--version"]))
-            .is_some_and(|text| version(&text) == Some(CARGO_FUZZ))
-    })
+/// The version that a program says it has.
+pub(crate) fn version_of(program: &Path) -> Option<String> {
+    version(&output(Command::new(program).arg("--version"))?).map(str::to_owned)
 }
 
 /// The version in what `program --version` prints.

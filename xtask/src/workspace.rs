@@ -6,17 +6,38 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::Result;
+
+use crate::host::Arch;
+
 /// The paths that every command shares. Everything that xtask writes lies below `target/`.
 #[derive(Debug, Clone)]
 pub(crate) struct Workspace {
     root: PathBuf,
+    system_tools: bool,
 }
 
 impl Workspace {
     /// The workspace that this xtask was compiled in.
     pub(crate) fn here() -> Self {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-        Self { root: manifest.parent().unwrap_or(manifest).to_path_buf() }
+        Self::at(manifest.parent().unwrap_or(manifest))
+    }
+
+    /// The workspace in this folder.
+    pub(crate) fn at(root: &Path) -> Self {
+        Self { root: root.to_path_buf(), system_tools: false }
+    }
+
+    /// The same, where tools that are installed on the machine count as well.
+    pub(crate) fn with_system_tools(self, system_tools: bool) -> Self {
+        Self { system_tools, ..self }
+    }
+
+    /// Whether a tool that the machine has will do. Otherwise only the project's own are used, so that
+    /// nothing depends on what somebody once installed.
+    pub(crate) fn system_tools(&self) -> bool {
+        self.system_tools
     }
 
     /// The folder of the workspace's `Cargo.toml`.
@@ -27,6 +48,20 @@ impl Workspace {
     /// A path below `target/`.
     pub(crate) fn target(&self, below: &str) -> PathBuf {
         self.root.join("target").join(below)
+    }
+
+    /// What cargo builds for this machine: `.cargo/config.toml` names the target, so that all is linked
+    /// statically.
+    ///
+    /// # Errors
+    /// On an architecture that coroner does not build for.
+    pub(crate) fn built(&self, below: &str) -> Result<PathBuf> {
+        Ok(self.target(Arch::host()?.triple).join(below))
+    }
+
+    /// What a failed test leaves: logs, recordings, answers.
+    pub(crate) fn failed(&self) -> PathBuf {
+        self.target("failed")
     }
 
     /// The project's own tools: nothing of the machine's is written to.

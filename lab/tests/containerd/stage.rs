@@ -23,8 +23,7 @@ const TO_BEGIN: Duration = Duration::from_secs(30);
 
 /// The static binary.
 pub(crate) fn workload() -> PathBuf {
-    let built = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../target/static/x86_64-unknown-linux-gnu/release/workload");
+    let built = Path::new(env!("CARGO_BIN_EXE_coroner-lab")).with_file_name("workload");
     std::env::var_os("CORONER_LAB_WORKLOAD").map_or(built, PathBuf::from)
 }
 

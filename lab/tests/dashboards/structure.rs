@@ -10,7 +10,7 @@ use std::{
 
 /// A python with grafana-foundation-sdk: `cargo xtask setup` brings it.
 fn python() -> PathBuf {
-    let ours = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/tools/python/bin/python");
+    let ours = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/tools/grafana/bin/python");
     let python = std::env::var_os("CORONER_PYTHON").map_or(ours, PathBuf::from);
     assert!(
         python.is_file(),

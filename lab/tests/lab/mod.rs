@@ -18,14 +18,13 @@ pub(crate) fn demand_root() {
 
 /// What tells the lab where its files go and what it plays with.
 pub(crate) fn flags(work: &Path) -> [OsString; 6] {
-    let workload = format!("static/{}-unknown-linux-gnu/release/workload", std::env::consts::ARCH);
     [
         "--work".into(),
         folder(work).into(),
         "--agent".into(),
-        binary("CORONER_LAB_AGENT", "debug/coroner").into(),
+        binary("CORONER_LAB_AGENT", "coroner").into(),
         "--workload".into(),
-        binary("CORONER_LAB_WORKLOAD", &workload).into(),
+        binary("CORONER_LAB_WORKLOAD", "workload").into(),
     ]
 }
 
@@ -35,9 +34,9 @@ pub(crate) fn folder(work: &Path) -> PathBuf {
 }
 
 /// Where `cargo xtask build` puts the binary, unless the environment names another.
-fn binary(variable: &str, path: &str) -> PathBuf {
-    let target = Path::new(LAB).parent().and_then(Path::parent).unwrap_or(Path::new(""));
-    let binary = std::env::var_os(variable).map_or_else(|| target.join(path), PathBuf::from);
+fn binary(variable: &str, name: &str) -> PathBuf {
+    let beside = || Path::new(LAB).with_file_name(name);
+    let binary = std::env::var_os(variable).map_or_else(beside, PathBuf::from);
     assert!(
         binary.is_file(),
         "{} is not there: run `cargo xtask build`, or name it with {variable}",

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// How long each target runs as a layer of the tests.
-const IN_TESTS: Duration = Duration::from_secs(60);
+const IN_TESTS: Duration = Duration::from_mins(5);
 /// An input that takes longer than this does not end, as far as anybody can tell. (Seconds; a
 /// loaded machine stretches the usual milliseconds a good deal.)
 const ENDLESS: u32 = 30;
@@ -116,12 +116,14 @@ fn build(workspace: &Workspace) -> Result<()> {
     )?;
     step(
         "building the fuzz targets",
-        Command::new(toolchain::cargo_fuzz(workspace).context("cargo-fuzz is not there")?)
-            .current_dir(workspace.root())
-            .env("PATH", workspace.path())
-            .env_remove("RUSTFLAGS")
-            .args(["fuzz", "build", "--sanitizer", "none", "--target-dir"])
-            .arg(target_dir(workspace)),
+        Command::new(
+            toolchain::cargo_tool(workspace, "cargo-fuzz").context("cargo-fuzz is not there")?,
+        )
+        .current_dir(workspace.root())
+        .env("PATH", workspace.path())
+        .env_remove("RUSTFLAGS")
+        .args(["fuzz", "build", "--sanitizer", "none", "--target-dir"])
+        .arg(target_dir(workspace)),
     )
     .map(|_| ())
 }

@@ -1,5 +1,5 @@
-//! Debian's packages without root and without touching the machine: resolved and verified by apt,
-//! unpacked by dpkg into a folder of the project. No package script runs, no service starts.
+//! Packages of one Debian suite, without root and without touching the machine: resolved and verified by
+//! apt, unpacked by dpkg into a folder of the project. No package script runs, no service starts.
 
 use std::{
     ffi::OsString,
@@ -9,178 +9,164 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use sha2::{Digest as _, Sha256};
 
-use crate::{host, progress::step, toolchain::output};
+use super::lock::Locked;
+use crate::{host, progress::step, toolchain::output, workspace::Workspace};
 
-/// apt with its state in a folder of ours.
+/// Debian's public mirror, where the machine names none.
+const MIRROR: &str = "http://deb.debian.org/debian";
+/// Suites whose security updates are a suite of their own that we use: the compiler for BPF comes from there.
+const WITH_SECURITY: [&str; 1] = ["bookworm"];
+
+/// What apt takes for installed: what every machine with a C compiler has, and what only package scripts
+/// call, which never run here. The machine's own list is not used: equal machines would get other tools.
+const INSTALLED: &str = "\
+Package: coroner-machine
+Status: install ok installed
+Architecture: all
+Version: 1
+Maintainer: coroner
+Provides: adduser (= 99), base-files (= 99), binutils (= 99), c-compiler, debconf (= 99), debconf-2.0,
+ debianutils (= 99), dpkg (= 99), gcc (= 99:99), init-system-helpers (= 99), libc-dev, libc6 (= 99),
+ libc6-dev (= 99), libjs-jquery (= 99), lsb-base (= 99), media-types (= 99), passwd (= 99), perl (= 99),
+ perl-base (= 99), sensible-utils (= 99), sysvinit-utils (= 99), tzdata (= 99), ucf (= 99)
+Description: what is taken from the machine
+";
+
+/// A package that was fetched.
+#[derive(Debug)]
+pub(crate) struct Archive {
+    path: PathBuf,
+    /// What it is, for the lock file.
+    pub(crate) locked: Locked,
+}
+
+/// apt with its sources and its state in a folder of ours.
 #[derive(Debug)]
 pub(crate) struct Apt {
     home: PathBuf,
-    /// Lists of our own instead of the machine's: they were missing or out of date, or the suite is another.
-    own_lists: bool,
-    /// A source list of our own: another suite than the machine's.
-    sources: Option<PathBuf>,
+    suite: &'static str,
 }
 
-/// Whether this machine is a Debian or a relative, with its tools.
+/// Whether this machine has Debian's tools.
 pub(crate) fn available() -> bool {
-    fs::read_to_string("/etc/os-release").is_ok_and(|text| is_debian_like(&text))
-        && ["apt-get", "dpkg"].iter().all(|program| host::find_program(program).is_some())
-}
-
-/// Whether an os-release file is of Debian or a relative.
-fn is_debian_like(os_release: &str) -> bool {
-    os_release
-        .lines()
-        .filter_map(|line| line.split_once('='))
-        .filter(|(key, _)| ["ID", "ID_LIKE"].contains(key))
-        .flat_map(|(_, value)| value.trim_matches('"').split_whitespace())
-        .any(|id| id == "debian" || id == "ubuntu")
+    ["apt-get", "apt-cache", "dpkg"].iter().all(|program| host::find_program(program).is_some())
 }
 
 impl Apt {
-    /// apt with the machine's sources, and its lists as long as they serve.
-    pub(crate) fn of_machine(home: PathBuf) -> Self {
-        let own_lists = home.join("lists/updated").is_file();
-        Self { home, own_lists, sources: None }
-    }
-
-    /// apt with one suite of Debian's main archive, from the mirror that the machine uses.
+    /// apt with one suite of Debian's archive, from the mirror that the machine uses.
     ///
     /// # Errors
-    /// When the folder cannot be written.
-    pub(crate) fn of_suite(home: PathBuf, suite: &str, keyring: &Path) -> Result<Self> {
-        fs::create_dir_all(&home).with_context(|| format!("cannot make {}", home.display()))?;
-        let sources = home.join("sources.list");
-        let targets = output(Command::new("apt-get").args([
-            "indextargets",
-            "--format",
-            "$(REPO_URI)",
-            "Created-By: Packages",
-        ]));
-        let mirror = targets.as_deref().and_then(debian_mirror);
-        let mirror = mirror.unwrap_or("http://deb.debian.org/debian"); // Debian's public name
-        let keyring = keyring.display();
-        fs::write(&sources, format!("deb [signed-by={keyring}] {mirror} {suite} main\n"))?;
-        fs::write(home.join("status"), "")?;
-        Ok(Self { home, own_lists: true, sources: Some(sources) })
+    /// When there is no apt, Debian's public keys cannot be had, or the folder cannot be written.
+    pub(crate) fn of_suite(workspace: &Workspace, suite: &'static str) -> Result<Self> {
+        if !available() {
+            bail!("packages of Debian's {suite} take apt-get and dpkg, which are not here");
+        }
+        let home = workspace.tools().join("apt").join(suite);
+        for folder in ["cache/archives/partial", "lists/partial"] {
+            fs::create_dir_all(home.join(folder))
+                .with_context(|| format!("cannot make {}", home.display()))?;
+        }
+        let signed = format!("[signed-by={}]", debian_keyring(workspace)?.display());
+        let mut sources = format!("deb {signed} {} {suite} main\n", debian_mirror(""));
+        if WITH_SECURITY.contains(&suite) {
+            let mirror = debian_mirror("-security");
+            sources.push_str(&format!("deb {signed} {mirror} {suite}-security main\n"));
+        }
+        fs::write(home.join("sources.list"), sources)?;
+        fs::write(home.join("status"), INSTALLED)?;
+        Ok(Self { home, suite })
     }
 
-    /// Unpacks `packages`, and what they depend on that the machine lacks, into `root`.
+    /// Fetches `packages`; with `dependencies`, also what they depend on.
     ///
     /// # Errors
-    /// When apt cannot resolve or fetch them, or a package does not unpack.
-    pub(crate) fn unpack(&mut self, title: &str, packages: &[&str], root: &Path) -> Result<()> {
-        self.fetch(title, |apt| {
+    /// When the suite has no such package, or it cannot be fetched.
+    pub(crate) fn fetch(
+        &self,
+        title: &str,
+        packages: &[&str],
+        dependencies: bool,
+    ) -> Result<Vec<Archive>> {
+        let archives = self.home.join("cache/archives");
+        self.with_fresh_lists(title, |apt| {
             let mut command = apt.command("apt-get");
-            command
-                .args(["install", "--yes", "--download-only"])
-                .args(["--no-install-recommends", "--reinstall"])
-                .args(packages);
+            if dependencies {
+                command.args(["install", "--yes", "--download-only", "--no-install-recommends"]);
+            } else {
+                command.arg("download").current_dir(&archives);
+            }
+            command.args(packages);
             Ok(command)
         })?;
-        self.unpack_archives(root)
-    }
-
-    /// Unpacks one package alone.
-    ///
-    /// # Errors
-    /// When there is none, or it cannot be fetched or unpacked.
-    pub(crate) fn unpack_alone(&mut self, title: &str, package: &str, root: &Path) -> Result<()> {
-        self.fetch(title, |apt| Ok(apt.download(package)))?;
-        self.unpack_archives(root)
-    }
-
-    /// Unpacks the newest package whose name has this beginning and end, alone.
-    ///
-    /// # Errors
-    /// When there is none, or it cannot be fetched or unpacked.
-    pub(crate) fn unpack_newest(
-        &mut self,
-        title: &str,
-        (prefix, suffix): (&str, &str),
-        root: &Path,
-    ) -> Result<()> {
-        self.fetch(title, |apt| {
-            let Some(name) = apt.newest(prefix, suffix) else {
-                bail!("no package {prefix}*{suffix} in this suite");
-            };
-            Ok(apt.download(&name))
-        })?;
-        self.unpack_archives(root)
+        let mut found = Vec::new();
+        for file in fs::read_dir(&archives)? {
+            let path = file?.path();
+            if path.extension().is_some_and(|extension| extension == "deb") {
+                found.push(self.archive(path)?);
+            }
+        }
+        Ok(found)
     }
 
     /// The name with this beginning and end, and a number after its beginning, that has the highest
     /// numbers.
-    pub(crate) fn newest(&self, prefix: &str, suffix: &str) -> Option<String> {
-        let names = output(self.command("apt-cache").args(["pkgnames", prefix]))?;
-        newest(&names, (prefix, suffix)).map(str::to_owned)
+    ///
+    /// # Errors
+    /// When there is none, or the package lists cannot be fetched.
+    pub(crate) fn newest(&self, prefix: &str, suffix: &str) -> Result<String> {
+        let find = || {
+            let names = output(self.command("apt-cache").args(["pkgnames", prefix]))?;
+            newest(&names, (prefix, suffix)).map(str::to_owned)
+        };
+        if let Some(name) = find() {
+            return Ok(name);
+        }
+        self.update()?;
+        find().with_context(|| format!("Debian's {} has no package {prefix}*{suffix}", self.suite))
     }
 
-    /// Whether the sources have all of `packages`.
-    pub(crate) fn has(&self, packages: &[&str]) -> bool {
-        packages.iter().all(|package| {
-            output(self.command("apt-cache").args(["policy", package]))
-                .is_some_and(|text| has_candidate(&text))
+    fn archive(&self, path: PathBuf) -> Result<Archive> {
+        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let fields = output(
+            Command::new("dpkg-deb").args(["--field"]).arg(&path).args(["Package", "Version"]),
+        );
+        let field = |name: &str| {
+            let lines = fields.as_deref().unwrap_or_default().lines();
+            let value = lines.filter_map(|line| line.strip_prefix(name)).next();
+            value.map(|value| value.trim().to_owned())
+        };
+        let (Some(package), Some(version)) = (field("Package:"), field("Version:")) else {
+            bail!("{} does not say which package it is", path.display());
+        };
+        let sha256 = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Archive {
+            path,
+            locked: Locked { suite: self.suite.to_owned(), package, version, sha256 },
         })
     }
 
-    /// Fetches the lists anew, into our own folder.
-    ///
-    /// # Errors
-    /// When the sources cannot be reached.
-    pub(crate) fn update(&mut self) -> Result<()> {
-        self.own_lists = true;
-        self.make_folders()?;
-        step("fetching the package lists", self.command("apt-get").arg("update"))?;
-        fs::write(self.home.join("lists/updated"), "")?;
-        Ok(())
-    }
-
     /// Runs the command; when it fails, once more with fresh lists.
-    fn fetch(&mut self, title: &str, command: impl Fn(&Self) -> Result<Command>) -> Result<()> {
-        self.make_folders()?;
-        if self.sources.is_some() && !self.home.join("lists/updated").is_file() {
+    fn with_fresh_lists(
+        &self,
+        title: &str,
+        command: impl Fn(&Self) -> Result<Command>,
+    ) -> Result<()> {
+        if !self.home.join("lists/updated").is_file() {
             self.update()?;
         }
-        let first = command(self).and_then(|mut command| step(title, &mut command));
-        if first.is_err() {
+        if command(self).and_then(|mut command| step(title, &mut command)).is_err() {
             self.update()?;
             step(title, &mut command(self)?)?;
         }
         Ok(())
     }
 
-    fn download(&self, package: &str) -> Command {
-        let mut command = self.command("apt-get");
-        command.args(["download", package]).current_dir(self.home.join("cache/archives"));
-        command
-    }
-
-    fn make_folders(&self) -> Result<()> {
-        for folder in ["cache/archives/partial", "lists/partial"] {
-            let folder = self.home.join(folder);
-            fs::create_dir_all(&folder)
-                .with_context(|| format!("cannot make {}", folder.display()))?;
-        }
-        Ok(())
-    }
-
-    fn unpack_archives(&self, root: &Path) -> Result<()> {
-        let archives = self.home.join("cache/archives");
-        for file in fs::read_dir(&archives)? {
-            let path = file?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if path.extension().is_none_or(|extension| extension != "deb") {
-                continue;
-            }
-            // The C library belongs to its loader, which is the machine's: another one beside it crashes.
-            if !name.starts_with("libc6_") {
-                let title = format!("unpacking {}", name.split('_').next().unwrap_or(&name));
-                step(&title, Command::new("dpkg").arg("-x").arg(&path).arg(root))?;
-            }
-            fs::remove_file(&path)?;
-        }
+    fn update(&self) -> Result<()> {
+        let title = format!("fetching the package lists of Debian's {}", self.suite);
+        step(&title, self.command("apt-get").arg("update"))?;
+        fs::write(self.home.join("lists/updated"), "")?;
         Ok(())
     }
 
@@ -195,32 +181,71 @@ impl Apt {
         option("APT::Sandbox::User", "".into()); // apt's own user cannot write into our folder
         option("APT::Update::Post-Invoke", "".into());
         option("APT::Update::Post-Invoke-Success", "".into());
+        option("Acquire::Languages", "none".into());
+        option("Acquire::Retries", "3".into());
         option("Dir::Cache", self.home.join("cache").into());
-        if self.own_lists {
-            option("Dir::State::Lists", self.home.join("lists").into());
-        }
-        if let Some(sources) = &self.sources {
-            option("Dir::Etc::SourceList", sources.into());
-            option("Dir::Etc::SourceParts", "/dev/null".into());
-            // What the machine has installed would count as a candidate, and can be no download.
-            option("Dir::State::Status", self.home.join("status").into());
-        }
+        option("Dir::State::Lists", self.home.join("lists").into());
+        option("Dir::State::Status", self.home.join("status").into());
+        option("Dir::Etc::SourceList", self.home.join("sources.list").into());
+        option("Dir::Etc::SourceParts", "/dev/null".into());
+        option("Dir::Etc::Preferences", "/dev/null".into());
+        option("Dir::Etc::PreferencesParts", "/dev/null".into());
         command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
         command
     }
 }
 
-/// Debian's main archive among the URIs that the machine is set up with.
-fn debian_mirror(uris: &str) -> Option<&str> {
-    uris.lines().map(|uri| uri.trim().trim_end_matches('/')).find(|uri| uri.ends_with("/debian"))
+impl Archive {
+    /// Unpacks it into `root`, and removes it.
+    ///
+    /// # Errors
+    /// When it does not unpack.
+    pub(crate) fn unpack(&self, root: &Path) -> Result<()> {
+        let title = format!("unpacking {}", self.locked.package);
+        step(&title, Command::new("dpkg-deb").arg("--extract").arg(&self.path).arg(root))?;
+        fs::remove_file(&self.path)
+            .with_context(|| format!("cannot remove {}", self.path.display()))
+    }
 }
 
-/// Whether `apt-cache policy` names a version that could be installed.
-fn has_candidate(policy: &str) -> bool {
-    policy
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("Candidate:"))
-        .any(|version| version.trim() != "(none)")
+/// Debian's public keys: the machine's, or those of the package that its own archive (Ubuntu's, say) has.
+pub(crate) fn debian_keyring(workspace: &Workspace) -> Result<PathBuf> {
+    const KEYRING: &str = "usr/share/keyrings/debian-archive-keyring.gpg";
+    const PACKAGE: &str = "debian-archive-keyring";
+    let root = workspace.tools().join(PACKAGE);
+    for keyring in [Path::new("/").join(KEYRING), root.join(KEYRING)] {
+        if keyring.is_file() {
+            return Ok(keyring);
+        }
+    }
+    fs::create_dir_all(&root).with_context(|| format!("cannot make {}", root.display()))?;
+    let mut download = Command::new("apt-get");
+    download.args(["download", PACKAGE]).current_dir(&root);
+    step("fetching Debian's public keys", &mut download).with_context(|| {
+        format!("Debian's public keys are not here; `apt-get install {PACKAGE}` brings them")
+    })?;
+    for file in fs::read_dir(&root)? {
+        let path = file?.path();
+        if path.extension().is_some_and(|extension| extension == "deb") {
+            let mut unpack = Command::new("dpkg-deb");
+            step("unpacking Debian's public keys", unpack.arg("--extract").arg(&path).arg(&root))?;
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(root.join(KEYRING))
+}
+
+/// The mirror of Debian's archive that the machine uses, or the public one; `part`: `-security`, or nothing.
+pub(crate) fn debian_mirror(part: &str) -> String {
+    let uris = output(Command::new("apt-get").args(["indextargets", "--format", "$(REPO_URI)"]));
+    let uris = uris.unwrap_or_default();
+    let found = mirror(&uris, &format!("/debian{part}")).map(str::to_owned);
+    found.unwrap_or_else(|| format!("{MIRROR}{part}"))
+}
+
+/// The archive whose path ends so among the URIs that the machine is set up with.
+fn mirror<'a>(uris: &'a str, end: &str) -> Option<&'a str> {
+    uris.lines().map(|uri| uri.trim().trim_end_matches('/')).find(|uri| uri.ends_with(end))
 }
 
 /// The name with the highest numbers of those that begin with `prefix` and a number, and end in `suffix`.
@@ -247,13 +272,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn relatives_of_debian_are_known_by_os_release() {
-        assert!(is_debian_like("NAME=x\nID=debian\n"));
-        assert!(is_debian_like("ID=pop\nID_LIKE=\"ubuntu debian\"\n"));
-        assert!(!is_debian_like("ID=fedora\nNAME=\"debian lover\"\n"));
-    }
-
-    #[test]
     fn the_newest_kernel_is_chosen_by_number_not_by_letter() {
         let names = "linux-image-6.1.0-9-cloud-amd64\nlinux-image-6.1.0-48-cloud-amd64\n\
                      linux-image-6.1.0-50-amd64\nlinux-image-6.1.0-49-cloud-amd64-unsigned\n\
@@ -264,16 +282,10 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_without_candidate_is_no_package() {
-        assert!(has_candidate("x:\n  Installed: (none)\n  Candidate: 1.2\n"));
-        assert!(!has_candidate("x:\n  Installed: (none)\n  Candidate: (none)\n"));
-        assert!(!has_candidate(""));
-    }
-
-    #[test]
     fn the_machine_s_mirror_is_used_for_other_suites() {
         let uris = "http://a.example/debian-security/\nhttp://a.example/debian/\n";
-        assert_eq!(debian_mirror(uris), Some("http://a.example/debian"));
-        assert_eq!(debian_mirror("http://a.example/ubuntu\n"), None);
+        assert_eq!(mirror(uris, "/debian"), Some("http://a.example/debian"));
+        assert_eq!(mirror(uris, "/debian-security"), Some("http://a.example/debian-security"));
+        assert_eq!(mirror("http://a.example/ubuntu\n", "/debian"), None);
     }
 }

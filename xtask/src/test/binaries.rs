@@ -7,10 +7,12 @@ use serde_json::Value;
 
 use super::Tally;
 use crate::{
+    build::{self, Profile},
     cli::Layer,
     image,
     progress::{capture, step},
-    root, setup,
+    root,
+    setup::{self, Found, Need},
     toolchain::cargo,
     workspace::Workspace,
 };
@@ -39,9 +41,12 @@ pub(crate) struct TestBinary {
 /// # Errors
 /// When something does not compile.
 pub(crate) fn compile(workspace: &Workspace, layers: &[Layer]) -> Result<Vec<TestBinary>> {
-    // Who works on the kernel programs need not wait for the lab.
-    let narrow =
-        ![Layer::Unit, Layer::Lab, Layer::Deploy].iter().any(|layer| layers.contains(layer));
+    let has = |some: &[Layer]| some.iter().any(|layer| layers.contains(layer));
+    if !has(&[Layer::Unit, Layer::Programs, Layer::Lab, Layer::Deploy, Layer::Vm, Layer::Soak]) {
+        return Ok(Vec::new());
+    }
+    // Anyone who works on the kernel programs need not wait for the lab.
+    let narrow = !has(&[Layer::Unit, Layer::Lab, Layer::Deploy, Layer::Soak]);
     let scope: &[&str] =
         if narrow { &["--package=coroner", "--test=programs"] } else { &["--workspace"] };
     let output = step(
@@ -53,6 +58,10 @@ pub(crate) fn compile(workspace: &Workspace, layers: &[Layer]) -> Result<Vec<Tes
             .args(scope)
             .arg("--message-format=json-render-diagnostics"),
     )?;
+    if !narrow {
+        // What the lab's tests run: no test of its own makes cargo build the workload.
+        build::binaries_of_run(workspace, Profile::Dev)?;
+    }
     Ok(output.stdout.lines().filter_map(parse).collect())
 }
 
@@ -92,12 +101,13 @@ impl TestBinary {
         }
     }
 
-    /// Runs it; what it prints is shown if it fails.
+    /// Runs it; `long`: with random seeds, and all that the gate has no time for.
     ///
     /// # Errors
     /// When it cannot be run at all.
-    pub(crate) fn run(&self, workspace: &Workspace) -> Result<Run> {
+    pub(crate) fn run(&self, workspace: &Workspace, long: bool) -> Result<Run> {
         let privileged = self.layer() != Layer::Unit;
+        let binaries = build::binaries(workspace, Profile::Dev)?;
         let mut command = if privileged {
             let mut command = root::command(workspace, &self.executable)?;
             // They share the machine's kernel and cgroups.
@@ -109,17 +119,24 @@ impl TestBinary {
         command
             .current_dir(&self.folder)
             .env("CARGO_MANIFEST_DIR", &self.folder)
-            .env("CORONER_LAB_AGENT", workspace.target("debug/coroner"))
-            .env("CORONER_LAB_WORKLOAD", crate::build::workload_path(workspace)?);
+            .env("CORONER_LAB_AGENT", binaries.agent)
+            .env("CORONER_LAB_WORKLOAD", binaries.workload)
+            .env("CORONER_LAB_TOOLS", workspace.tools())
+            .env("CORONER_FAILED_DIR", workspace.failed());
+        if long {
+            command.env("CORONER_TEST_LONG", "1").env("CORONER_TEST_SEED", "random");
+        }
         if self.layer() == Layer::Deploy {
             command.env("CORONER_IMAGE", image::default_file(workspace));
-            for (variable, release) in [
-                ("CORONER_PROMTOOL", &setup::PROMTOOL),
-                ("CORONER_PROMETHEUS", &setup::PROMETHEUS),
-                ("CORONER_KUBECTL", &setup::KUBECTL),
+            for (variable, tool) in [
+                ("CORONER_PROMTOOL", Need::Debian(&setup::PROMTOOL)),
+                ("CORONER_PROMETHEUS", Need::Debian(&setup::PROMETHEUS)),
+                ("CORONER_KUBECTL", Need::Debian(&setup::KUBECTL)),
             ] {
-                // A test says by itself what to do where its tool is missing.
-                command.envs(release.find(workspace).map(|program| (variable, program)));
+                // Where its tool is missing, a test says what to do.
+                if let Some(Found::Own(program) | Found::System(program)) = tool.find(workspace) {
+                    command.env(variable, program);
+                }
             }
             command.env("CORONER_PYTHON", setup::python(workspace));
         }

@@ -1,113 +1,143 @@
-//! `cargo xtask test`: the layers, from the cheapest, and what they came to.
+//! `cargo xtask test`: the layers, and what they came to.
+//!
+//! Two lanes run at once. One has the layers that share the machine's kernel and containers, which
+//! wait more than they compute; the other has those that compute, with a lower priority.
 
 mod binaries;
 mod lint;
 mod tally;
 
 use std::{
+    fs,
+    sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 pub(crate) use self::{
     binaries::{Run, TestBinary, compile},
     tally::Tally,
 };
 use crate::{
-    build,
-    cli::Layer,
+    bench,
+    build::{self, Profile},
+    cli::{Layer, Subject},
     fuzz, image,
-    progress::{capture, elapsed, note},
-    setup::{self, Need},
+    progress::{capture, elapsed, note, step},
+    run, setup,
+    setup::Need,
     toolchain::cargo,
     vm::{self, Guest},
     workspace::Workspace,
 };
 
-/// What one layer came to.
+/// How long the soak takes as a layer.
+const SOAK: &str = "30m";
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Order {
+    /// The layers; those of the gate, or all with `long`, if none is named.
+    pub(crate) layers: Vec<Layer>,
+    /// Random seeds, all faults, the release image.
+    pub(crate) long: bool,
+    /// How often.
+    pub(crate) repeat: u32,
+    /// The foreign kernels.
+    pub(crate) guests: Vec<Guest>,
+}
+
+/// A row of the closing table: a layer, or what comes before all of them.
 #[derive(Debug)]
 struct Outcome {
-    layer: Layer,
+    title: String,
     tally: Tally,
     took: Duration,
-    /// Why it failed, unless it is the failed tests that say so.
+    /// Minutes.
+    budget: u32,
+    /// Why it failed, unless the failed tests say so.
     trouble: Option<String>,
+    /// Whether it has tests.
+    tests: bool,
 }
 
 impl Outcome {
     fn ok(&self) -> bool {
         self.trouble.is_none() && self.tally.failed == 0
     }
+
+    /// Of something without tests, such as the build.
+    fn of_preparation(title: &str, budget: u32, begun: Instant) -> Self {
+        Self {
+            title: title.to_owned(),
+            tally: Tally::default(),
+            took: begun.elapsed(),
+            budget,
+            trouble: None,
+            tests: false,
+        }
+    }
 }
 
-/// Runs `layers` (all, if none is named) and prints the closing table; whether all passed.
+/// Runs the layers and prints the closing table; whether all passed.
 ///
 /// # Errors
-/// When something is missing that no layer can run without.
-pub(crate) fn run(
-    workspace: &Workspace,
-    layers: &[Layer],
-    guests: &[Guest],
-    list_only: bool,
-) -> Result<bool> {
-    let mut layers = if layers.is_empty() { Layer::ALL.to_vec() } else { layers.to_vec() };
+/// When something is missing, or does not compile, that no layer can run without.
+pub(crate) fn run(workspace: &Workspace, order: Order, list_only: bool) -> Result<bool> {
+    let begun = Instant::now();
+    let mut layers = match (order.layers.is_empty(), order.long) {
+        (false, _) => order.layers.clone(),
+        (true, false) => Layer::GATE.to_vec(),
+        (true, true) => Layer::ALL.to_vec(),
+    };
     layers.sort();
     layers.dedup();
-    setup::ensure(workspace, &needs(&layers), list_only)?;
-
-    // The agent embeds the kernel programs; even clippy wants them there.
-    build::kernel_programs(workspace)?;
-    let mut tests = None;
     let mut outcomes = Vec::new();
-    for layer in layers.iter().copied() {
-        let begun = Instant::now();
-        let result = if layer == Layer::Lint {
-            lint::all(workspace).map(|()| Tally::default())
-        } else if layer == Layer::Fuzz {
-            fuzz::run(workspace, &fuzz::Order::in_tests(), list_only)
-        } else {
-            let tests: &Vec<TestBinary> = match &mut tests {
-                Some(tests) => tests,
-                none => {
-                    build::workload(workspace)?;
-                    none.insert(compile(workspace, &layers)?)
-                }
-            };
-            let run = || run_layer(workspace, layer, tests, guests);
-            let makes_image = layer == Layer::Lab && layers.contains(&Layer::Deploy);
-            if makes_image { beside_the_image(workspace, run) } else { run() }
-        };
-        let (tally, trouble) = match result {
-            Ok(tally) if layer != Layer::Lint && tally == Tally::default() => {
-                (tally, Some("no test ran: it proves nothing".to_owned()))
-            }
-            Ok(tally) => (tally, None),
-            Err(error) => (Tally::default(), Some(format!("{error:#}"))),
-        };
-        if let Some(trouble) = &trouble {
-            note(&format!("\n{}: {trouble}\n", layer.name()));
+    let setting_up = Instant::now();
+    setup::ensure(workspace, &needs(&layers), list_only)?;
+    outcomes.push(Outcome::of_preparation("set-up", SETUP_BUDGET, setting_up));
+
+    let failed = workspace.failed();
+    if failed.is_dir() {
+        // Of another run. The folder itself may be a mount point.
+        for entry in fs::read_dir(&failed)?.flatten() {
+            let path = entry.path();
+            let gone =
+                if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            gone.with_context(|| format!("cannot remove {}", path.display()))?;
         }
-        outcomes.push(Outcome { layer, tally, took: begun.elapsed(), trouble });
     }
-    println!("{}", summary(&outcomes));
+    if layers.contains(&Layer::Lint) {
+        lint::format(workspace)?; // a second, before minutes of compiling
+    }
+    let building = Instant::now();
+    build::kernel_programs(workspace)?;
+    let tests = compile(workspace, &layers)?;
+    if layers.contains(&Layer::Deploy) {
+        let profile = if order.long { Profile::Release } else { Profile::Dev };
+        image::make(workspace, &image::default_file(workspace), profile)?;
+    }
+    outcomes.push(Outcome::of_preparation("build", BUILD_BUDGET, building));
+
+    let job = Job { workspace, order: &order, tests: &tests };
+    for run in 1..=order.repeat {
+        let suffix =
+            if order.repeat > 1 { format!(" {run}/{}", order.repeat) } else { String::new() };
+        outcomes.extend(job.lanes(&layers, &suffix));
+    }
+    println!("{}", summary(&outcomes, begun.elapsed()));
+    if fs::read_dir(&failed).is_ok_and(|mut entries| entries.next().is_some()) {
+        note(&format!("what failed tests left is in {}", failed.display()));
+    }
     Ok(outcomes.iter().all(Outcome::ok))
 }
 
-/// Does `what`, which waits more than it computes (pods take their grace periods to die), while the image
-/// that a later layer tests is made with what it leaves of the CPUs.
-fn beside_the_image(workspace: &Workspace, what: impl FnOnce() -> Result<Tally>) -> Result<Tally> {
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            // Of this thread, and so of the compilers that it starts. That it is refused costs time only.
-            let _ = rustix::process::nice(19);
-            // Its own layer makes it again, which then takes seconds, and reports what is wrong.
-            let _ = image::make(workspace, &image::default_file(workspace));
-        });
-        what()
-    })
-}
+/// Minutes from nothing to all tools.
+const SETUP_BUDGET: u32 = 3;
+/// Minutes from nothing to all tests.
+const BUILD_BUDGET: u32 = 12;
 
 fn needs(layers: &[Layer]) -> Vec<Need> {
     let mut needs = setup::BUILD.to_vec();
@@ -117,8 +147,12 @@ fn needs(layers: &[Layer]) -> Vec<Need> {
         (Layer::Lab, setup::VERSIONS),
         (Layer::Deploy, setup::LAB),
         (Layer::Deploy, setup::DEPLOY),
-        (Layer::Fuzz, setup::FUZZ),
         (Layer::Vm, setup::VM),
+        (Layer::Fuzz, setup::FUZZ),
+        (Layer::Soak, setup::LAB),
+        (Layer::Bench, setup::LAB),
+        (Layer::Bench, setup::STORM),
+        (Layer::Bench, setup::INSTRUCTIONS),
     ] {
         if layers.contains(&layer) {
             needs.extend(more);
@@ -127,33 +161,127 @@ fn needs(layers: &[Layer]) -> Vec<Need> {
     needs
 }
 
-fn run_layer(
-    workspace: &Workspace,
-    layer: Layer,
-    tests: &[TestBinary],
-    guests: &[Guest],
-) -> Result<Tally> {
-    if layer == Layer::Deploy {
-        image::make(workspace, &image::default_file(workspace))?;
+/// Which layers run beside which. The last ones measure, and so run alone.
+fn lanes(layers: &[Layer]) -> ([Vec<Layer>; 2], Vec<Layer>) {
+    let of = |lane: &[Layer]| layers.iter().copied().filter(|layer| lane.contains(layer)).collect();
+    let containers = of(&[Layer::Programs, Layer::Lab, Layer::Deploy]);
+    let computing = of(&[Layer::Lint, Layer::Unit, Layer::Vm, Layer::Fuzz]);
+    ([containers, computing], of(&[Layer::Soak, Layer::Bench]))
+}
+
+struct Job<'a> {
+    workspace: &'a Workspace,
+    order: &'a Order,
+    tests: &'a [TestBinary],
+}
+
+impl Job<'_> {
+    /// Runs all layers once, and returns their outcomes in the order of the layers.
+    fn lanes(&self, layers: &[Layer], suffix: &str) -> Vec<Outcome> {
+        let outcomes = Mutex::new(Vec::new());
+        let run = |lane: &[Layer]| {
+            for layer in lane {
+                let outcome = self.layer(*layer, suffix);
+                outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((*layer, outcome));
+            }
+        };
+        let ([containers, computing], alone) = lanes(layers);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                if !containers.is_empty() {
+                    // Of this thread and what it starts. That it is refused costs time only.
+                    let _ = rustix::process::nice(10);
+                }
+                run(&computing);
+            });
+            run(&containers);
+        });
+        run(&alone);
+        let mut outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        outcomes.sort_by_key(|(layer, _)| *layer);
+        outcomes.into_iter().map(|(_, outcome)| outcome).collect()
     }
-    if layer == Layer::Vm {
-        return vm::run(workspace, guests, programs(tests)?);
+
+    fn layer(&self, layer: Layer, suffix: &str) -> Outcome {
+        let begun = Instant::now();
+        let result = self.run(layer);
+        let has_tests = !matches!(layer, Layer::Lint | Layer::Soak | Layer::Bench);
+        let (tally, trouble) = match result {
+            Ok(tally) if has_tests && tally == Tally::default() => {
+                (tally, Some("no test ran: it proves nothing".to_owned()))
+            }
+            Ok(tally) => (tally, None),
+            Err(error) => (Tally::default(), Some(format!("{error:#}"))),
+        };
+        if let Some(trouble) = &trouble {
+            note(&format!("\n{}: {trouble}\n", layer.name()));
+        }
+        Outcome {
+            title: format!("{}{suffix}", layer.name()),
+            tally,
+            took: begun.elapsed(),
+            budget: layer.budget(),
+            trouble,
+            tests: true,
+        }
     }
-    let mut tally = Tally::default();
-    for test in tests.iter().filter(|test| test.layer() == layer) {
-        tally.add(report(test.run(workspace)?));
+
+    fn run(&self, layer: Layer) -> Result<Tally> {
+        let workspace = self.workspace;
+        match layer {
+            Layer::Lint => lint::clippy(workspace).map(|()| Tally::default()),
+            Layer::Vm => vm::run(workspace, &self.order.guests, programs(self.tests)?),
+            Layer::Fuzz => fuzz::run(workspace, &fuzz::Order::in_tests(), false),
+            Layer::Soak => {
+                let binaries = build::binaries(workspace, Profile::Dev)?;
+                let mut soak = run::command(workspace, &binaries, "soak")?;
+                step("soak", soak.args(["--for", SOAK])).map(|_| Tally::default())
+            }
+            Layer::Bench => {
+                let all = <Subject as clap::ValueEnum>::value_variants();
+                match bench::run(workspace, all, &[], false)? {
+                    true => Ok(Tally::default()),
+                    false => bail!("a benchmark missed its goal: see above"),
+                }
+            }
+            Layer::Unit | Layer::Programs | Layer::Lab | Layer::Deploy => {
+                let mut tally = Tally::default();
+                for test in self.tests.iter().filter(|test| test.layer() == layer) {
+                    let run = test.run(workspace, self.order.long)?;
+                    tally.add(self.report(&format!("{}-{}", test.package, test.name), run));
+                }
+                if layer == Layer::Unit {
+                    let mut command = cargo("test");
+                    command.current_dir(workspace.root()).env("PATH", workspace.path()).args([
+                        "--workspace",
+                        "--locked",
+                        "--doc",
+                    ]);
+                    let output = capture("documentation's examples", &mut command)?;
+                    tally.add(self.report("doctests", Run::of(output.success, output.text)));
+                }
+                Ok(tally)
+            }
+        }
     }
-    if layer == Layer::Unit {
-        let mut command = cargo("test");
-        command.current_dir(workspace.root()).env("PATH", workspace.path()).args([
-            "--workspace",
-            "--locked",
-            "--doc",
-        ]);
-        let output = capture("documentation's examples", &mut command)?;
-        tally.add(report(Run::of(output.success, output.text)));
+
+    /// Shows what a failed run printed, and keeps it.
+    fn report(&self, name: &str, run: Run) -> Tally {
+        if run.tally.failed > 0 {
+            keep(self.workspace, name, &run.text);
+        }
+        report(run)
     }
-    Ok(tally)
+}
+
+/// Keeps what a failed run printed under `target/failed`, and says where.
+pub(crate) fn keep(workspace: &Workspace, name: &str, text: &str) {
+    let file = workspace.failed().join(format!("{name}.log"));
+    let kept = fs::create_dir_all(workspace.failed()).and_then(|()| fs::write(&file, text));
+    match kept {
+        Ok(()) => note(&format!("{name} failed; all of its output is in {}", file.display())),
+        Err(error) => note(&format!("cannot keep the output in {}: {error}", file.display())),
+    }
 }
 
 /// The test binary that loads and proves the kernel programs.
@@ -167,7 +295,7 @@ pub(crate) fn programs(tests: &[TestBinary]) -> Result<&TestBinary> {
     }
 }
 
-/// Shows what a failed run said.
+/// Shows what a failed run printed.
 pub(crate) fn report(run: Run) -> Tally {
     if run.tally.failed > 0 {
         note(run.text.trim_end());
@@ -175,9 +303,12 @@ pub(crate) fn report(run: Run) -> Tally {
     run.tally
 }
 
-fn summary(outcomes: &[Outcome]) -> String {
-    let mut lines =
-        vec![String::new(), format!("{:<10}{:>8}{:>8}  time", "layer", "passed", "failed")];
+fn summary(outcomes: &[Outcome], took: Duration) -> String {
+    let row = |title: &str, passed: &str, failed: &str, time: &str, budget: &str, verdict: &str| {
+        let line = format!("{title:<14}{passed:>8}{failed:>8}  {time:<14}{budget:<10}{verdict}");
+        line.trim_end().to_owned()
+    };
+    let mut lines = vec![String::new(), row("layer", "passed", "failed", "time", "budget", "")];
     let mut total = Tally::default();
     for outcome in outcomes {
         total.add(outcome.tally);
@@ -190,14 +321,18 @@ fn summary(outcomes: &[Outcome]) -> String {
             None => "✘".to_owned(),
             Some(trouble) => format!("✘ {}", trouble.lines().next().unwrap_or_default()),
         };
-        lines.push(format!(
-            "{:<10}{:>8}{:>8}  {:<12}{verdict}",
-            outcome.layer.name(),
-            outcome.tally.passed,
-            outcome.tally.failed,
-            elapsed(outcome.took)
+        let count = |number: u64| if outcome.tests { number.to_string() } else { String::new() };
+        lines.push(row(
+            &outcome.title,
+            &count(outcome.tally.passed),
+            &count(outcome.tally.failed),
+            &elapsed(outcome.took),
+            &format!("{} min", outcome.budget),
+            &verdict,
         ));
     }
+    let time = format!("{} in all, some of it at once", elapsed(took));
+    lines.push(row("", "", "", &time, "", ""));
     lines.push(String::new());
     lines.push(format!("{} passed, {} failed", total.passed, total.failed));
     lines.join("\n")
@@ -209,28 +344,56 @@ mod tests {
 
     fn outcome(layer: Layer, passed: u64, failed: u64, trouble: Option<&str>) -> Outcome {
         Outcome {
-            layer,
+            title: layer.name().to_owned(),
             tally: Tally { passed, failed },
             took: Duration::from_secs(1),
+            budget: layer.budget(),
             trouble: trouble.map(str::to_owned),
+            tests: true,
         }
     }
 
     #[test]
     fn the_last_line_counts_tests_and_layers_that_could_not_run() {
-        let text = summary(&[
+        let outcomes = [
+            Outcome::of_preparation("build", 12, Instant::now()),
             outcome(Layer::Unit, 7, 1, None),
             outcome(Layer::Vm, 0, 0, Some("no QEMU\ndetails")),
-        ]);
+        ];
+        let text = summary(&outcomes, Duration::from_secs(3));
         assert_eq!(text.lines().last(), Some("7 passed, 2 failed"));
         assert!(text.contains("✘ no QEMU") && !text.contains("details"), "{text}");
     }
 
     #[test]
     fn a_layer_brings_only_its_own_needs() {
-        assert!(!needs(&[Layer::Unit]).contains(&Need::Qemu));
-        assert!(needs(&[Layer::Vm]).contains(&Need::Qemu));
-        assert!(!needs(&[Layer::Lab]).contains(&Need::Release(&setup::KUBECTL)));
-        assert!(needs(&[Layer::Deploy]).contains(&Need::Release(&setup::KUBECTL)));
+        for (layer, more) in [(Layer::Vm, setup::VM), (Layer::Deploy, setup::DEPLOY)] {
+            assert!(more.iter().all(|need| needs(&[layer]).contains(need)));
+            assert!(more.iter().all(|need| !needs(&[Layer::Unit]).contains(need)));
+        }
+    }
+
+    #[test]
+    fn every_layer_runs_in_one_lane() {
+        let ([containers, computing], alone) = lanes(&Layer::ALL);
+        let mut all = [containers, computing, alone].concat();
+        all.sort();
+        assert_eq!(all, Layer::ALL);
+    }
+
+    /// What a contributor reads of the gate's time is what it is held against.
+    #[test]
+    fn the_budgets_are_those_of_the_docs() {
+        let file = Workspace::here().root().join("CONTRIBUTING.md");
+        let text = fs::read_to_string(file).expect("is there");
+        let gate = Layer::GATE.iter().map(|layer| (layer.name(), layer.budget()));
+        for (name, budget) in gate.chain([("set-up", SETUP_BUDGET), ("build", BUILD_BUDGET)]) {
+            let cells = text
+                .lines()
+                .filter_map(|line| line.strip_prefix(&format!("| {name} |")))
+                .map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
+            let budgets: Vec<_> = cells.filter_map(|cells| cells.first().copied()).collect();
+            assert_eq!(budgets, [budget.to_string()], "{name}: its budget");
+        }
     }
 }

@@ -84,23 +84,25 @@ impl Kernel {
         if let Some(image) = image_in(&root) {
             return Ok(image);
         }
-        let keyring = setup::debian_keyring(workspace)?;
-        let home = self.folder(workspace).join("apt");
-        let mut apt = Apt::of_suite(home, self.suite, &keyring)?;
+        let apt = Apt::of_suite(workspace, self.suite)?;
         let suffix = format!("-cloud-{}", Arch::host()?.debian);
         let title = format!("fetching Linux {}", self.version);
-        let package = self.package();
+        let package = apt.newest(&self.package(), &suffix).map_err(|error| {
+            match apt.newest(self.stem, &suffix) {
+                Ok(newest) => self.moved_on(&newest),
+                Err(_) => error,
+            }
+        })?;
         // Under another name until it is whole: what is interrupted here must not be booted later.
         let partial = self.folder(workspace).join("root.partial");
         if partial.exists() {
             fs::remove_dir_all(&partial)?;
         }
-        apt.unpack_newest(&title, (&package, &suffix), &partial).map_err(|error| {
-            match apt.newest(self.stem, &suffix) {
-                Some(name) if !name.starts_with(&package) => self.moved_on(&name),
-                _ => error,
-            }
-        })?;
+        fs::create_dir_all(&partial)?;
+        for archive in apt.fetch(&title, &[&package], false)? {
+            archive.unpack(&partial)?;
+            setup::compare(workspace, &archive.locked)?;
+        }
         if root.exists() {
             fs::remove_dir_all(&root)?;
         }

@@ -1,0 +1,225 @@
+//! `cargo xtask bare COMMAND`: runs a command on a bare machine, which is a root file system with nothing
+//! but a distribution's minimal base, git and a C compiler, in a mount namespace of its own. What is
+//! installed on the machine around it cannot help. The kernel is the machine's, and so are its processes
+//! and cgroups: the agent must see them.
+
+use std::{
+    env, fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
+
+use crate::{
+    host,
+    progress::{note, step},
+    root,
+    setup::{self, Apt},
+    workspace::Workspace,
+};
+
+const ENTER: &str = include_str!("bare/enter.sh");
+/// What a person has who has just installed rustup.
+const PACKAGES: &str = "ca-certificates,git,build-essential";
+/// What may pass from the environment into the bare machine, by the beginnings of names: how packages are
+/// fetched here, how the output is to look, and what the tests are asked for.
+const PASSED: [&str; 12] = [
+    "CI",
+    "TERM",
+    "LANG",
+    "NO_COLOR",
+    "HTTP_PROXY",
+    "http_proxy",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "NO_PROXY",
+    "no_proxy",
+    "PIP_",
+    "CORONER_",
+];
+const PASSED_TOO: [&str; 3] = ["SSL_CERT_FILE", "SSL_CERT_DIR", "RUST_BACKTRACE"];
+
+/// A distribution to be bare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Suite {
+    /// Debian 12
+    Bookworm,
+    /// Debian 13
+    Trixie,
+    /// Ubuntu 24.04
+    Noble,
+}
+
+impl Suite {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bookworm => "bookworm",
+            Self::Trixie => "trixie",
+            Self::Noble => "noble",
+        }
+    }
+
+    /// Where it comes from, as a line of apt's.
+    fn sources(self, keyring: &Path) -> Vec<String> {
+        let keyring = keyring.display();
+        let line = |url: &str, suite: &str, parts: &str| {
+            format!("deb [signed-by={keyring}] {url} {suite} {parts}")
+        };
+        match self {
+            Self::Noble => vec![
+                "deb http://archive.ubuntu.com/ubuntu noble main universe".to_owned(),
+                "deb http://archive.ubuntu.com/ubuntu noble-updates main universe".to_owned(),
+            ],
+            debian => {
+                let mirror = setup::debian_mirror("");
+                vec![line(&mirror, debian.name(), "main")]
+            }
+        }
+    }
+}
+
+/// What is to be run, and where.
+#[derive(Debug, Clone)]
+pub(crate) struct Order {
+    /// The distribution.
+    pub(crate) suite: Suite,
+    /// Packages beyond the bare ones.
+    pub(crate) with: Vec<String>,
+    /// Make the base again instead of taking that of last time.
+    pub(crate) fresh: bool,
+    /// The command.
+    pub(crate) command: Vec<std::ffi::OsString>,
+}
+
+/// Runs the command in a new bare root and removes the root; whether it succeeded.
+///
+/// # Errors
+/// When the root cannot be made or entered.
+pub(crate) fn run(workspace: &Workspace, order: &Order) -> Result<bool> {
+    let name = order.suite.name();
+    let folder = workspace.target("bare").join(name);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    // Another one at the same time would remove this one's root.
+    let lock = fs::File::create(folder.join("lock"))?;
+    if lock.try_lock().is_err() {
+        bail!("another `cargo xtask bare` uses {}", folder.display());
+    }
+    let base = base(workspace, &folder, order)?;
+    let script = folder.join("enter.sh");
+    fs::write(&script, ENTER).with_context(|| format!("cannot write {}", script.display()))?;
+    let root_folder = folder.join("root");
+    let home = |variable: &str, below: &str| -> Result<PathBuf> {
+        let own = || env::var_os("HOME").map(|home| PathBuf::from(home).join(below));
+        env::var_os(variable).map(PathBuf::from).or_else(own).with_context(|| {
+            format!("neither {variable} nor HOME is set: where is rustup's toolchain?")
+        })
+    };
+    let (cargo, rustup) = (home("CARGO_HOME", ".cargo")?, home("RUSTUP_HOME", ".rustup")?);
+    // Beside the checkout on the machines of this project; its recordings are read by tests.
+    let shared = workspace.root().with_file_name("shared");
+    let shared = if shared.is_dir() { shared } else { PathBuf::new() };
+
+    let mut command = root::command(workspace, "unshare")?;
+    command.args(["--mount", "--uts", "--ipc", "sh"]).arg(&script).arg(&base).arg(&root_folder);
+    command.arg(workspace.root()).arg(folder.join("target")).arg(&cargo).arg(&rustup).arg(&shared);
+    command.args(["env", "-i"]).args(environment(&cargo)).args(&order.command);
+    let status = command.status().context("cannot start unshare (of the package util-linux)")?;
+    end_stragglers(&root_folder);
+    step(
+        "removing the bare root",
+        root::command(workspace, "rm")?.args(["-rf", "--one-file-system"]).arg(&root_folder),
+    )?;
+    if !status.success() {
+        note(&format!(
+            "it failed on a bare {name}: {status}; its target folder is {}",
+            folder.join("target").display()
+        ));
+    }
+    Ok(status.success())
+}
+
+/// The environment of a person who has just logged in, and how packages are fetched here.
+fn environment(cargo: &Path) -> Vec<std::ffi::OsString> {
+    let path = format!(
+        "PATH={}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        cargo.display()
+    );
+    let own = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"];
+    let passes = |name: &str| {
+        own.contains(&name)
+            || PASSED_TOO.contains(&name)
+            || PASSED.iter().any(|beginning| name.starts_with(beginning))
+    };
+    env::vars_os()
+        .filter(|(name, _)| name.to_str().is_some_and(passes))
+        .map(|(name, value)| {
+            let mut pair = name;
+            pair.push("=");
+            pair.push(value);
+            pair
+        })
+        .chain([path.into()])
+        .collect()
+}
+
+/// The distribution's minimal base as a tar archive: made once, extracted for every run.
+fn base(workspace: &Workspace, folder: &Path, order: &Order) -> Result<PathBuf> {
+    let mut packages = PACKAGES.to_owned();
+    order.with.iter().for_each(|package| {
+        packages.push(',');
+        packages.push_str(package);
+    });
+    let name = packages.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
+    let archive = folder.join(format!("{name}.tar"));
+    if archive.is_file() && !order.fresh {
+        return Ok(archive);
+    }
+    let keyring = setup::debian_keyring(workspace)?;
+    let made = archive.with_extension("partial.tar");
+    let mut command = root::command(workspace, "perl")?;
+    command.arg(mmdebstrap(workspace)?).args(["--quiet", "--variant=minbase", "--format=tar"]);
+    command.arg(format!("--include={packages}")).arg(order.suite.name()).arg(&made);
+    command.args(order.suite.sources(&keyring));
+    step(&format!("making a bare {}", order.suite.name()), &mut command)?;
+    fs::rename(&made, &archive).with_context(|| format!("cannot make {}", archive.display()))?;
+    Ok(archive)
+}
+
+/// It is one program of perl's, and so needs no unpacking but its own.
+fn mmdebstrap(workspace: &Workspace) -> Result<PathBuf> {
+    let folder = workspace.tools().join("mmdebstrap");
+    let program = folder.join("usr/bin/mmdebstrap");
+    if !program.is_file() {
+        if host::find_program("perl").is_none() {
+            bail!("a bare root is made by mmdebstrap, which needs perl: please install it");
+        }
+        let apt = Apt::of_suite(workspace, "bookworm")?;
+        fs::create_dir_all(&folder)?;
+        for archive in apt.fetch("fetching mmdebstrap", &["mmdebstrap"], false)? {
+            archive.unpack(&folder)?;
+            setup::compare(workspace, &archive.locked)?;
+        }
+    }
+    Ok(program)
+}
+
+/// Ends what the command left running: whatever has its root there.
+fn end_stragglers(root_folder: &Path) {
+    let Ok(ours) = fs::metadata(root_folder) else { return };
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for process in processes {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<i32>().ok())
+        else {
+            continue;
+        };
+        let theirs = fs::metadata(process.path().join("root"));
+        if theirs.is_ok_and(|root| (root.dev(), root.ino()) == (ours.dev(), ours.ino()))
+            && let Some(pid) = rustix::process::Pid::from_raw(pid)
+        {
+            note(&format!("the command left process {} running; ending it", pid.as_raw_nonzero()));
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! Tools that are packages of one of Debian's suites, whatever the machine's own distribution is: each
+//! unpacked into a folder of its own below `target/tools`.
+
+use std::{
+    fmt, fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{
+    apt::Apt,
+    lock::{Locked, Verdict, look_up},
+};
+use crate::{host::Arch, progress::note, workspace::Workspace};
+
+/// Written last: what was unpacked, a line each as in the lock file.
+const RECORD: &str = "installed";
+/// How the text of the lock file begins, and where it is.
+pub(crate) const LOCK_FILE: &str = "xtask/tools.lock";
+
+/// Programs of Debian's packages.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Tool {
+    /// Its folder below `target/tools`, and what a person calls it.
+    pub(crate) name: &'static str,
+    /// The suites to take it from, the first that has it. Stable ones where they have it.
+    suites: &'static [&'static str],
+    /// Its packages; the first one's version must begin with `line`.
+    packages: &'static [&'static str],
+    /// How the version of the first package begins, up to its epoch: what the tests rely on.
+    line: &'static str,
+    /// Whether it comes with the libraries that it depends on.
+    with_libraries: bool,
+    /// Its programs: paths in the packages.
+    programs: &'static [&'static str],
+    /// Where they are called from.
+    called: Called,
+    /// What its programs are always called with; `{}` is its folder.
+    arguments: &'static [&'static str],
+}
+
+/// Where a tool's programs are called from.
+#[derive(Debug, PartialEq, Eq)]
+enum Called {
+    /// By name: they are in `target/tools/bin`.
+    ByName,
+    /// By path, from `bin` in the tool's folder: they must never stand in for the machine's of that name.
+    ByPath,
+}
+
+const ALONE: Tool = Tool {
+    name: "",
+    suites: &[],
+    packages: &[],
+    line: "",
+    with_libraries: false,
+    programs: &[],
+    called: Called::ByName,
+    arguments: &[],
+};
+const WITH_LIBRARIES: Tool = Tool { suites: &["bookworm"], with_libraries: true, ..ALONE };
+
+/// A compiler with `core` for BPF, and its clippy. clippy-driver knows that it is called in rustc's place
+/// by the name `rustc` of its first argument, so the compiler must have that name.
+pub(crate) static BPF_RUST: Tool = Tool {
+    name: "bpf-rust",
+    packages: &["rustc-web", "libstd-rust-web-dev-bpf", "rust-web-clippy"],
+    line: "1.96.", // of LLVM 22, as rustup's compiler, whose LLVM bpf-linker loads
+    programs: &["usr/bin/rustc", "usr/bin/clippy-driver"],
+    called: Called::ByPath,
+    ..WITH_LIBRARIES
+};
+
+const CONTAINERD: Tool = Tool {
+    packages: &["containerd"],
+    programs: &["usr/bin/containerd", "usr/bin/containerd-shim-runc-v2", "usr/bin/ctr"],
+    called: Called::ByPath,
+    ..ALONE
+};
+
+/// From the oldest that has the CRI's v1: 1.6 has no container events, those of 1.7 go to one subscriber,
+/// and 2.x has other plugins and another configuration. The first is what the lab runs unless told.
+pub(crate) static CONTAINERDS: [Tool; 3] = [
+    Tool {
+        name: "containerd-1.6",
+        suites: &["bookworm"],
+        line: "1.6.",
+        called: Called::ByName,
+        ..CONTAINERD
+    },
+    Tool { name: "containerd-1.7", suites: &["trixie"], line: "1.7.", ..CONTAINERD },
+    Tool { name: "containerd-2", suites: &["sid", "forky"], line: "2.", ..CONTAINERD },
+];
+
+/// The lab's OCI runtime. A later one wants a newer C library than Debian 12 has.
+pub(crate) static RUNC: Tool =
+    Tool { name: "runc", packages: &["runc"], programs: &["usr/sbin/runc"], ..WITH_LIBRARIES };
+
+/// The machine for foreign kernels. It looks for its firmware where its package would have put it.
+pub(crate) static QEMU: Tool = Tool {
+    name: "qemu",
+    packages: &["qemu-system-x86"],
+    programs: &["usr/bin/qemu-system-x86_64"],
+    arguments: &[
+        "-L",
+        "{}/usr/share/qemu",
+        "-L",
+        "{}/usr/share/seabios",
+        "-L",
+        "{}/usr/lib/ipxe/qemu",
+    ],
+    ..WITH_LIBRARIES
+};
+
+/// The user space of that machine.
+pub(crate) static BUSYBOX: Tool = Tool {
+    name: "busybox",
+    suites: &["bookworm"],
+    packages: &["busybox-static"],
+    programs: &["bin/busybox"],
+    ..ALONE
+};
+
+/// Runs `dashboards/check.py`, and a pip to fetch Grafana's schemas with.
+pub(crate) static PYTHON: Tool = Tool {
+    name: "python",
+    packages: &["python3", "python3-pip-whl"],
+    line: "3.",
+    programs: &["usr/bin/python3"],
+    called: Called::ByPath,
+    ..WITH_LIBRARIES
+};
+
+/// Runs the alert rules' unit tests.
+pub(crate) static PROMTOOL: Tool = Tool {
+    name: "promtool",
+    suites: &["trixie"],
+    packages: &["promtool"],
+    programs: &["usr/bin/promtool"],
+    ..ALONE
+};
+
+/// Answers the dashboards' queries.
+pub(crate) static PROMETHEUS: Tool = Tool {
+    name: "prometheus",
+    suites: &["trixie"],
+    packages: &["prometheus"],
+    programs: &["usr/bin/prometheus"],
+    ..ALONE
+};
+
+/// Renders the manifests: the kustomize inside kubectl before 1.21 is another one.
+pub(crate) static KUBECTL: Tool = Tool {
+    name: "kubectl",
+    suites: &["trixie"],
+    packages: &["kubectl"],
+    line: "1.",
+    programs: &["usr/bin/kubectl"],
+    ..ALONE
+};
+
+/// Counts the engine's instructions.
+pub(crate) static VALGRIND: Tool = Tool {
+    name: "valgrind",
+    packages: &["valgrind"],
+    programs: &["usr/bin/valgrind"],
+    ..WITH_LIBRARIES
+};
+
+/// What coroner is measured beside: traces by scripts.
+pub(crate) static BPFTRACE: Tool = Tool {
+    name: "bpftrace",
+    packages: &["bpftrace"],
+    programs: &["usr/bin/bpftrace"],
+    ..WITH_LIBRARIES
+};
+
+/// What coroner is measured beside: sigsnoop and exitsnoop.
+pub(crate) static LIBBPF_TOOLS: Tool = Tool {
+    name: "libbpf-tools",
+    packages: &["libbpf-tools"],
+    programs: &["usr/sbin/sigsnoop", "usr/sbin/exitsnoop"],
+    ..WITH_LIBRARIES
+};
+
+impl fmt::Display for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Tool {
+    /// Its packages and where they come from, for a person.
+    pub(crate) fn source(&self) -> String {
+        format!("{} of Debian's {}", self.packages.join(", "), self.suites.join(" or "))
+    }
+
+    /// The packages that it is made of, without their libraries.
+    pub(crate) fn packages(&self) -> &'static [&'static str] {
+        self.packages
+    }
+
+    /// The names of its programs.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = &'static str> {
+        self.programs.iter().map(|path| path.rsplit('/').next().unwrap_or(path))
+    }
+
+    /// Where it is unpacked.
+    pub(crate) fn folder(&self, workspace: &Workspace) -> PathBuf {
+        workspace.tools().join(self.name)
+    }
+
+    /// Where one of its programs is called from, once it is installed.
+    pub(crate) fn program(&self, workspace: &Workspace, name: &str) -> PathBuf {
+        self.bin(workspace).join(name)
+    }
+
+    fn bin(&self, workspace: &Workspace) -> PathBuf {
+        match self.called {
+            Called::ByName => workspace.tools().join("bin"),
+            Called::ByPath => self.folder(workspace).join("bin"),
+        }
+    }
+
+    /// What was installed; `None`: nothing, or what an older table asked for.
+    pub(crate) fn installed(&self, workspace: &Workspace) -> Option<Vec<Locked>> {
+        let text = fs::read_to_string(self.folder(workspace).join(RECORD)).ok()?;
+        let lines: Vec<Locked> = text.lines().filter_map(Locked::parse).collect();
+        let named = |name: &&str| {
+            lines.iter().any(|line| line.package == **name && self.suites.contains(&&*line.suite))
+        };
+        (self.packages.iter().all(|name| named(name))
+            && lines.first().is_some_and(|first| self.is_of_line(&first.version))
+            && self.programs().all(|name| self.program(workspace, name).is_file()))
+        .then_some(lines)
+    }
+
+    /// Debian's `1:7.2+dfsg-7` without its epoch begins with the line.
+    fn is_of_line(&self, version: &str) -> bool {
+        version.split_once(':').map_or(version, |(_, rest)| rest).starts_with(self.line)
+    }
+
+    /// Fetches and unpacks it, whole or not at all.
+    ///
+    /// # Errors
+    /// When no suite has it, it cannot be fetched, or it is not the archive that the lock file names.
+    pub(crate) fn install(&self, workspace: &Workspace) -> Result<()> {
+        let mut refused = Vec::new();
+        for suite in self.suites {
+            match self.install_from(workspace, suite) {
+                Ok(()) => return Ok(()),
+                Err(error) => refused.push(format!("{error:#}")),
+            }
+        }
+        bail!("{self} cannot be had: {}", refused.join("; "))
+    }
+
+    fn install_from(&self, workspace: &Workspace, suite: &'static str) -> Result<()> {
+        let apt = Apt::of_suite(workspace, suite)?;
+        let mut archives =
+            apt.fetch(&format!("fetching {self}"), self.packages, self.with_libraries)?;
+        let own = |package: &str| self.packages.iter().position(|name| *name == package);
+        // Those that are asked for come first, in their order: `installed` looks at the first.
+        archives.sort_by_key(|one| own(&one.locked.package).unwrap_or(usize::MAX));
+        let partial = workspace.tools().join(format!("{}.partial", self.name));
+        remove(&partial)?;
+        fs::create_dir_all(&partial)
+            .with_context(|| format!("cannot make {}", partial.display()))?;
+        let mut record = String::new();
+        for archive in &archives {
+            archive.unpack(&partial)?;
+            record.push_str(&format!("{}\n", archive.locked));
+        }
+        match archives.first() {
+            Some(first) if self.is_of_line(&first.locked.version) => {}
+            Some(first) => bail!(
+                "Debian's {suite} has {} {} now, and coroner needs {}*: change the table in \
+                 xtask/src/setup/debian.rs",
+                first.locked.package,
+                first.locked.version,
+                self.line
+            ),
+            None => bail!("apt fetched nothing for {self}"),
+        }
+        for archive in archives.iter().filter(|one| own(&one.locked.package).is_some()) {
+            compare(workspace, &archive.locked)?;
+        }
+        fs::write(partial.join(RECORD), record)?;
+        let folder = self.folder(workspace);
+        remove(&folder)?;
+        fs::rename(&partial, &folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
+        self.programs.iter().try_for_each(|path| self.wrap(workspace, path))
+    }
+
+    /// Puts a program where it is called from: a script that runs it with its own libraries.
+    fn wrap(&self, workspace: &Workspace, path: &str) -> Result<()> {
+        let (folder, bin) = (self.folder(workspace), self.bin(workspace));
+        let program = folder.join(path);
+        let script = bin.join(path.rsplit('/').next().unwrap_or(path));
+        if !program.is_file() {
+            bail!("{} has no {path}", self.source());
+        }
+        fs::create_dir_all(&bin).with_context(|| format!("cannot make {}", bin.display()))?;
+        let text = wrapper(&folder, &program, self.with_libraries, self.arguments)?;
+        fs::write(&script, text)
+            .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o755)))
+            .with_context(|| format!("cannot write {}", script.display()))
+    }
+}
+
+/// Holds a package to the lock file: a version that is not in it is named, with the line to add.
+///
+/// # Errors
+/// When the version is in it with another checksum.
+pub(crate) fn compare(workspace: &Workspace, found: &Locked) -> Result<()> {
+    let lock = fs::read_to_string(workspace.root().join(LOCK_FILE)).unwrap_or_default();
+    match look_up(&lock, found) {
+        Verdict::Known => {}
+        Verdict::Altered => bail!(
+            "{} {} of Debian's {} is not the archive that {LOCK_FILE} names: its SHA-256 is {}",
+            found.package,
+            found.version,
+            found.suite,
+            found.sha256
+        ),
+        Verdict::New(known) => note(&format!(
+            "warning: coroner was not tested with this version yet (but with: {}); if all tests pass, \
+             add this line to {LOCK_FILE}:\n{found}",
+            if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+        )),
+    }
+    Ok(())
+}
+
+fn remove(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn wrapper(
+    folder: &Path,
+    program: &Path,
+    with_libraries: bool,
+    arguments: &[&str],
+) -> Result<String> {
+    let at = folder.display().to_string();
+    let mut command = String::new();
+    if with_libraries {
+        let multiarch = Arch::host()?.multiarch;
+        let libraries = ["usr/lib", "lib"].map(|lib| format!("{at}/{lib}/{multiarch}")).join(":");
+        command = format!(
+            "LD_LIBRARY_PATH='{libraries}:{at}/usr/lib/{multiarch}/pulseaudio'\
+             ${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}} "
+        );
+    }
+    let arguments: Vec<String> =
+        arguments.iter().map(|one| format!("'{}' ", one.replace("{}", &at))).collect();
+    Ok(format!("#!/bin/sh\n{command}exec '{}' {}\"$@\"\n", program.display(), arguments.concat()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrapped_program_gets_its_libraries_and_its_arguments() {
+        let text = wrapper(
+            Path::new("/t"),
+            Path::new("/t/usr/bin/qemu"),
+            true,
+            &["-L", "{}/usr/share/seabios"],
+        )
+        .expect("this machine's architecture");
+        assert!(text.starts_with("#!/bin/sh\nLD_LIBRARY_PATH='/t/usr/lib/"), "{text}");
+        assert!(text.ends_with("exec '/t/usr/bin/qemu' '-L' '/t/usr/share/seabios' \"$@\"\n"));
+        let alone = wrapper(Path::new("/t"), Path::new("/t/bin/x"), false, &[]).expect("as above");
+        assert_eq!(alone, "#!/bin/sh\nexec '/t/bin/x' \"$@\"\n");
+    }
+
+    #[test]
+    fn a_version_is_of_its_line_whatever_its_epoch() {
+        let [old, middle, new] = &CONTAINERDS;
+        assert!(old.is_of_line("1.6.20~ds1-1+deb12u3") && !old.is_of_line("1.7.24~ds1-6"));
+        assert!(middle.is_of_line("1.7.24~ds1-6") && new.is_of_line("2.1.9+ds1-5"));
+        assert!(QEMU.is_of_line("1:7.2+dfsg-7+deb12u18") && KUBECTL.is_of_line("1:1.32.3"));
+    }
+
+    #[test]
+    fn what_is_not_whole_is_not_installed() {
+        let root = tempfile::tempdir().expect("a folder");
+        let workspace = Workspace::at(root.path());
+        let folder = BUSYBOX.folder(&workspace);
+        fs::create_dir_all(&folder).expect("made");
+        assert_eq!(BUSYBOX.installed(&workspace), None);
+        let line = |suite: &str| format!("{suite} busybox-static 1:1.35 aa\n");
+        fs::write(folder.join(RECORD), line("bookworm")).expect("written");
+        assert_eq!(BUSYBOX.installed(&workspace), None, "its program is not there");
+        let bin = workspace.tools().join("bin");
+        fs::create_dir_all(&bin).expect("made");
+        fs::write(bin.join("busybox"), "").expect("written");
+        assert!(BUSYBOX.installed(&workspace).is_some());
+        fs::write(folder.join(RECORD), line("buzz")).expect("written");
+        assert_eq!(BUSYBOX.installed(&workspace), None, "an older table's");
+    }
+
+    #[test]
+    fn no_two_tools_share_a_folder() {
+        let tools = [
+            &BPF_RUST,
+            &CONTAINERDS[0],
+            &CONTAINERDS[1],
+            &CONTAINERDS[2],
+            &RUNC,
+            &QEMU,
+            &BUSYBOX,
+            &PYTHON,
+            &PROMTOOL,
+            &PROMETHEUS,
+            &KUBECTL,
+            &VALGRIND,
+            &BPFTRACE,
+            &LIBBPF_TOOLS,
+        ];
+        let names: std::collections::BTreeSet<_> = tools.iter().map(|tool| tool.name).collect();
+        assert_eq!(names.len(), tools.len());
+        assert!(!names.contains("bin") && !names.contains("apt"));
+    }
+}
