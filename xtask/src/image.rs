@@ -31,8 +31,8 @@ const PORT: u16 = 9470;
 const COMMAND: &str = "run";
 /// The program's name inside the image.
 const PROGRAM: &str = "coroner";
-/// The static program beside the archive, below `target/`.
-const PROGRAM_FILE: &str = "image/coroner";
+/// The static program beside the archive, below `target/`: a release publishes both.
+pub(crate) const PROGRAM_FILE: &str = "image/coroner";
 
 /// An image archive that was made.
 #[derive(Debug)]

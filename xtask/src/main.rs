@@ -16,6 +16,8 @@ mod setup;
 mod test;
 mod toolchain;
 mod vm;
+#[cfg(test)]
+mod workflows;
 mod workspace;
 
 use std::{ffi::OsString, process::ExitCode};
