@@ -182,7 +182,7 @@ The archive is an OCI layout and what `docker save` writes, both at once:
   docker load --input target/image/coroner.tar                    also podman load
   skopeo copy oci-archive:target/image/coroner.tar docker://REGISTRY/coroner:v0.1.0
 Equal sources and compilers give an equal digest. SOURCE_DATE_EPOCH is its time, or else that of the
-last commit. deploy/Containerfile makes the same with docker build, podman build or buildah.";
+last commit.";
 
 const BARE_HELP: &str = "\
 From the machine come the checkout, rustup's toolchain, cargo's registry and how packages are fetched;

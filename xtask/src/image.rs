@@ -70,7 +70,6 @@ pub(crate) fn make(workspace: &Workspace, file: &Path, profile: Profile) -> Resu
         }
     };
     let binary = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
-    // Where deploy/Containerfile looks for it, which knows no architecture's name.
     let copy = workspace.target(PROGRAM_FILE);
     make_folder_of(&copy)?;
     fs::copy(&built, &copy).with_context(|| format!("cannot write {}", copy.display()))?;
@@ -238,32 +237,5 @@ mod tests {
         assert!(said("description").is_some_and(|text| text.contains("pods")));
         assert_eq!(said("revision"), None, "what is not known is not told");
         assert_eq!(said("created").map(String::as_str), Some("1970-01-01T00:00:00Z"));
-    }
-
-    /// It cannot be built here: no base image can be had. What can go stale in it is compared.
-    #[test]
-    fn the_containerfile_makes_the_same_image() {
-        let workspace = Workspace::here();
-        let text = fs::read_to_string(workspace.root().join("deploy/Containerfile"));
-        let text = text.expect("is there").replace("\\\n", " ");
-        let said = |keyword: &str| {
-            let lines = text.lines().filter_map(|line| line.strip_prefix(keyword));
-            lines.map(str::trim).collect::<Vec<_>>()
-        };
-        assert_eq!(said("ENTRYPOINT"), [format!("[\"/{PROGRAM}\"]")]);
-        assert_eq!(said("CMD"), [format!("[\"{COMMAND}\"]")]);
-        assert_eq!(said("EXPOSE"), [PORT.to_string()]);
-        let copied = format!("--from=build /src/target/{PROGRAM_FILE} /{PROGRAM}");
-        assert!(said("COPY").contains(&copied.as_str()), "{text}");
-        let about = Package::of_agent(&workspace).expect("reads the manifests");
-        let labels = labels(&about, &Source { time: Timestamp::UNIX_EPOCH, revision: None });
-        let pairs = said("LABEL").join(" ");
-        for pair in pairs.split_whitespace() {
-            let (key, value) = pair.split_once('=').expect("KEY=VALUE");
-            assert_eq!(labels.get(key).map(|value| format!("\"{value}\"")).as_deref(), Some(value));
-        }
-        assert!(pairs.contains("image.version"), "{text}");
-        let name = format!("{REPOSITORY}:v{}", about.version);
-        assert!(text.contains(&name), "{name} is what its comment builds");
     }
 }
