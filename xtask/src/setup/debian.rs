@@ -231,7 +231,7 @@ impl Tool {
         let named = |name: &&str| {
             lines.iter().any(|line| line.package == **name && self.suites.contains(&&*line.suite))
         };
-        (self.packages.iter().all(|name| named(name))
+        (self.packages.iter().all(named)
             && lines.first().is_some_and(|first| self.is_of_line(&first.version))
             && self.programs().all(|name| self.program(workspace, name).is_file()))
         .then_some(lines)
