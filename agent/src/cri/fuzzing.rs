@@ -1,5 +1,5 @@
 //! Bytes of the runtime's answers → inputs of the core, as the adapter goes about it: for the fuzz
-//! targets (`fuzz/`), and compiled for them alone.
+//! targets (`fuzz/targets`).
 
 use super::{
     cgroup,

@@ -10,7 +10,7 @@ mod client;
 pub mod convert;
 mod events;
 mod failure;
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub mod fuzzing;
 mod messages;
 mod poll;

@@ -1,4 +1,4 @@
-//! The parsers of what the host tells: for the fuzz targets (`fuzz/`), and compiled for them alone.
+//! The parsers of what the adapter reads from the host: for the fuzz targets (`fuzz/targets`).
 
 use super::{mounts, shims, table};
 use crate::domain::input::PodVolume;

@@ -8,7 +8,7 @@
 mod daemons;
 #[cfg(test)]
 mod fake;
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub mod fuzzing;
 mod kubelet;
 mod mounts;

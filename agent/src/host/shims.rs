@@ -109,7 +109,6 @@ pub(super) fn is_a_shim(comm: &str) -> bool {
 }
 
 /// The id that a process of this name and command line serves, if it is a shim of pods.
-#[cfg(fuzzing)]
 pub(super) fn serves<'a>(comm: &str, command: &'a [u8]) -> Option<&'a [u8]> {
     Kind::of(comm)?.served(command).map(|served| served.id)
 }

@@ -241,7 +241,6 @@ fn of_mount(mount: &Mount, root: &Path, numbers: &BTreeMap<String, u32>) -> Opti
 
 /// What [`hierarchy`] chooses by these two files where no hierarchy holds a `kubepods`: for the
 /// fuzz targets.
-#[cfg(fuzzing)]
 pub fn hierarchy_in(mountinfo: &str, cgroup: &str) -> Option<Hierarchy> {
     choose(&mounts(mountinfo), &hierarchy_numbers(cgroup), &|_| false)
 }

@@ -1,5 +1,5 @@
 //! Bytes of the apiserver's answers → inputs of the core, as the adapter goes about it: for the
-//! fuzz targets (`fuzz/`), and compiled for them alone.
+//! fuzz targets (`fuzz/targets`).
 
 use super::{convert, pod::ReducedPod};
 use crate::domain::input::{ApiNode, ApiPod};

@@ -7,7 +7,7 @@
 mod client;
 pub mod convert;
 pub mod events;
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub mod fuzzing;
 mod lookup;
 mod pod;

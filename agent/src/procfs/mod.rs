@@ -4,10 +4,8 @@
 //! To read can hang as well (/proc/PID/stack takes a lock that an exec on a dead file system
 //! holds), so each look has a thread of its own and is given up after a while.
 
-#[cfg(fuzzing)]
-pub mod fuzzing;
 mod look;
-pub(crate) mod parse;
+pub mod parse;
 mod sight;
 
 pub use look::{Host, look};

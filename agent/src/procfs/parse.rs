@@ -4,16 +4,19 @@ use crate::domain::input::TaskState;
 
 /// What is needed of /proc/PID/stat.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Stat {
-    pub(crate) comm: String,
-    pub(crate) state: TaskState,
-    pub(crate) parent: u32,
+pub struct Stat {
+    /// The name of the process or thread.
+    pub comm: String,
+    /// What it is doing.
+    pub state: TaskState,
+    /// The pid of its parent.
+    pub parent: u32,
     /// Since boot, in clock ticks.
-    pub(crate) started: u64,
+    pub started: u64,
 }
 
 /// /proc/PID/stat and /proc/PID/task/TID/stat. The name may hold blanks and parentheses.
-pub(crate) fn stat(text: &str) -> Option<Stat> {
+pub fn stat(text: &str) -> Option<Stat> {
     let (left, right) = text.rsplit_once(')')?;
     let (_, comm) = left.split_once('(')?;
     let mut fields = right.split_ascii_whitespace();
@@ -24,13 +27,13 @@ pub(crate) fn stat(text: &str) -> Option<Stat> {
 }
 
 /// /proc/PID/wchan: a function, or 0 if the process runs or must not be looked at.
-pub(super) fn wchan(text: &str) -> Option<String> {
+pub fn wchan(text: &str) -> Option<String> {
     let name = text.trim();
     (!matches!(name, "" | "0")).then(|| name.to_owned())
 }
 
 /// /proc/PID/stack: `[<0>] function+0x10/0x20 [module]` a line, innermost first.
-pub(super) fn stack(text: &str) -> Vec<String> {
+pub fn stack(text: &str) -> Vec<String> {
     let function = |line: &str| {
         let name = line.split_ascii_whitespace().nth(1)?.split('+').next()?;
         (!name.is_empty()).then(|| name.to_owned())
@@ -39,7 +42,7 @@ pub(super) fn stack(text: &str) -> Vec<String> {
 }
 
 /// `cgroup.events` of cgroup v2: whether all of it is frozen.
-pub(super) fn events_frozen(text: &str) -> Option<bool> {
+pub fn events_frozen(text: &str) -> Option<bool> {
     text.lines().find_map(|line| match line.strip_prefix("frozen ")? {
         "1" => Some(true),
         "0" => Some(false),
@@ -48,7 +51,7 @@ pub(super) fn events_frozen(text: &str) -> Option<bool> {
 }
 
 /// `freezer.state` of the v1 freezer. What is about to be frozen runs no handler either.
-pub(super) fn freezer_frozen(text: &str) -> Option<bool> {
+pub fn freezer_frozen(text: &str) -> Option<bool> {
     match text.trim() {
         "FROZEN" | "FREEZING" => Some(true),
         "THAWED" => Some(false),

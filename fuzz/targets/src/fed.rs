@@ -17,12 +17,11 @@ use std::{
 };
 
 /// The clocks of an agent that has been up for an hour, in 2026.
-pub const ANCHOR: Anchor =
-    Anchor { boot_ns: 3_600_000_000_000, wall_ns: 1_795_000_000_000_000_000 };
+const ANCHOR: Anchor = Anchor { boot_ns: 3_600_000_000_000, wall_ns: 1_795_000_000_000_000_000 };
 
 /// An engine, and what it said so far as far as later words may not contradict it.
 #[derive(Debug)]
-pub struct Coroner {
+pub(crate) struct Coroner {
     engine: Engine,
     now: BootTime,
     lives: HashSet<(PodUid, u32)>,
@@ -31,12 +30,12 @@ pub struct Coroner {
 
 impl Coroner {
     /// One that has just started.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(Settings::new(ANCHOR))
     }
 
     /// One with these settings.
-    pub fn with(settings: Settings) -> Self {
+    pub(crate) fn with(settings: Settings) -> Self {
         Self {
             engine: Engine::new(settings),
             now: BootTime(settings.anchor.boot_ns),
@@ -46,27 +45,27 @@ impl Coroner {
     }
 
     /// The moment of its last input.
-    pub fn now(&self) -> BootTime {
+    pub(crate) fn now(&self) -> BootTime {
         self.now
     }
 
     /// Gives it an input that was made of bytes, as if it had just come, a millisecond after the
     /// last one. It must be one that can be recorded.
-    pub fn feed(&mut self, input: Input) -> Vec<Observation> {
+    pub(crate) fn feed(&mut self, input: Input) -> Vec<Observation> {
         let received = Received { at: self.now + Duration::from_millis(1), input };
         recordable(&received);
         self.take(received)
     }
 
     /// Lets so many seconds pass.
-    pub fn pass(&mut self, seconds: u32) {
+    pub(crate) fn pass(&mut self, seconds: u32) {
         for _ in 0..seconds {
             self.take(Received { at: self.now + Duration::from_secs(1), input: Input::Tick });
         }
     }
 
     /// Gives it an input, and checks what it says.
-    pub fn take(&mut self, received: Received) -> Vec<Observation> {
+    pub(crate) fn take(&mut self, received: Received) -> Vec<Observation> {
         self.now = received.at;
         let said = self.engine.step(received);
         said.iter().for_each(|one| self.check(one));
@@ -74,7 +73,7 @@ impl Coroner {
     }
 
     /// What it holds, at the end.
-    pub fn gauges(&self) -> coroner::domain::engine::Gauges {
+    pub(crate) fn gauges(&self) -> coroner::domain::engine::Gauges {
         self.engine.gauges()
     }
 
@@ -112,7 +111,7 @@ impl Default for Coroner {
 }
 
 /// A recording gives back the input that was written to it.
-pub fn recordable(received: &Received) {
+pub(crate) fn recordable(received: &Received) {
     let line = serde_json::to_vec(received).expect("an input can be written");
     let read: Received = serde_json::from_slice(&line).expect("what was written can be read");
     assert_eq!(&read, received, "{}", String::from_utf8_lossy(&line));
@@ -156,18 +155,18 @@ fn leak(leak: &Leak) {
 }
 
 /// Nothing in it moves the cursor.
-pub fn plain(text: &str) {
+pub(crate) fn plain(text: &str) {
     let control = text.chars().find(|char| char.is_control() && *char != '\n');
     assert_eq!(control, None, "{text:?}");
 }
 
 /// Neither a path nor an argument: of a command only the binary's name may be kept.
-pub fn binary(name: &str) {
+pub(crate) fn binary(name: &str) {
     assert!(!name.contains(['/', ' ', '\t', '\n']), "more than a binary's name: {name:?}");
 }
 
 /// The bytes in pieces, each with its length in `WIDTH` bytes before it; the last may be cut off.
-pub fn pieces<const WIDTH: usize>(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn pieces<const WIDTH: usize>(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (len, rest) = bytes.split_first_chunk::<WIDTH>()?;
         let len = len.iter().rev().fold(0, |len, byte| len << 8 | usize::from(*byte));

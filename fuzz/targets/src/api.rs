@@ -1,0 +1,38 @@
+use crate::fed::{Coroner, binary};
+use coroner::{
+    domain::input::{ApiEvent, ApiPod, Hook, Input},
+    kube::fuzzing,
+};
+
+/// Answers of the apiserver: any JSON as a list, as lines of a watch, as a node → the engine.
+pub fn api(bytes: &[u8]) {
+    let mut coroner = Coroner::new();
+    for line in bytes.split(|byte| *byte == b'\n') {
+        if let Some(all) = fuzzing::list(line) {
+            let pods: Vec<_> = all.into_iter().flatten().inspect(sound).collect();
+            coroner.feed(Input::Api(ApiEvent::Snapshot { pods }));
+        } else if let Some((pod, gone)) = fuzzing::event(line) {
+            sound(&pod);
+            let event = if gone { ApiEvent::Deleted(pod) } else { ApiEvent::Applied(pod) };
+            coroner.feed(Input::Api(event));
+        }
+        if let Some(node) = fuzzing::node(line) {
+            assert!(!node.boot_id.is_empty());
+            coroner.feed(Input::Api(ApiEvent::Node(node)));
+        }
+        coroner.pass(2);
+    }
+    coroner.pass(60);
+}
+
+fn sound(pod: &ApiPod) {
+    assert!(!pod.uid.is_empty() && !pod.namespace.is_empty() && !pod.name.is_empty());
+    for container in pod.containers.values() {
+        if let Some(Hook::Exec(name)) = &container.pre_stop {
+            binary(name);
+        }
+        container.liveness_exec.iter().chain(&container.startup_exec).for_each(|name| binary(name));
+        assert!(container.id.as_ref().is_none_or(|id| !id.as_str().is_empty()));
+        assert!(container.stop_signal.is_none_or(|signal| (1..=64).contains(&signal)));
+    }
+}

@@ -1,0 +1,94 @@
+use crate::fed::{Coroner, binary, pieces};
+use coroner::{
+    cri::{convert::stop_signal, fuzzing},
+    domain::input::{CriContainer, CriEvent, Hook, Input, SandboxNetwork},
+};
+use std::net::IpAddr;
+
+/// Four answers.
+struct Answers<'a> {
+    sandboxes: &'a [u8],
+    containers: &'a [u8],
+    container_status: &'a [u8],
+    sandbox_status: &'a [u8],
+}
+
+impl<'a> Answers<'a> {
+    fn of(bytes: &'a [u8]) -> Self {
+        let mut answers = pieces::<2>(bytes);
+        let mut next = || answers.next().unwrap_or_default();
+        Self {
+            sandboxes: next(),
+            containers: next(),
+            container_status: next(),
+            sandbox_status: next(),
+        }
+    }
+}
+
+/// Answers of the container runtime: any protobuf, and the JSON within → the engine.
+pub fn cri(bytes: &[u8]) {
+    let answers = Answers::of(bytes);
+    let mut coroner = Coroner::new();
+    let connected = CriEvent::Connected { runtime: "containerd 2.1.0".into(), process: None };
+    coroner.feed(Input::Cri(connected));
+    for _ in 0..2 {
+        let asked = coroner.now();
+        let mut sandbox = "s".into();
+        if let Some(all) = fuzzing::sandboxes(answers.sandboxes) {
+            let sandboxes: Vec<_> = all.into_iter().flatten().collect();
+            for one in &sandboxes {
+                assert!(!one.id.as_str().is_empty() && !one.pod.as_str().is_empty());
+                assert!(!one.name.is_empty() && !one.namespace.is_empty());
+                sandbox = one.id.clone();
+            }
+            coroner.feed(Input::Cri(CriEvent::Sandboxes { asked, only: None, sandboxes }));
+        }
+        let mut container = "c".into();
+        if let Some(all) = fuzzing::containers(answers.containers) {
+            let containers: Vec<_> = all.into_iter().flatten().collect();
+            containers.iter().for_each(sound);
+            if let Some(one) = containers.first() {
+                container = one.id.clone();
+            }
+            coroner.feed(Input::Cri(CriEvent::Containers { asked, only: None, containers }));
+        }
+        if let Some(told) = fuzzing::container_status(&container, answers.container_status) {
+            assert_ne!(told.pid, Some(0));
+            if let Some(signal) = told.stop_signal {
+                assert!((1..=64).contains(&signal), "{signal}");
+                let container = container.clone();
+                coroner.feed(Input::Cri(CriEvent::StopSignal { container, signal }));
+            }
+            if let Some(runtime) = told.runtime {
+                let container = container.clone();
+                coroner.feed(Input::Cri(CriEvent::RuntimeType { container, runtime }));
+            }
+            if let Ok(Some(exit)) = told.exit {
+                assert_eq!(exit.container, container);
+                coroner.feed(Input::Cri(CriEvent::ContainerExited(exit)));
+            }
+        }
+        if let Some(status) = fuzzing::sandbox_status(sandbox, asked, answers.sandbox_status) {
+            assert!(status.ips.iter().all(|ip| ip.parse::<IpAddr>().is_ok()));
+            assert_ne!(status.pid, Some(0));
+            if let SandboxNetwork::Own { path: Some(path), .. } = &status.network {
+                assert!(!path.is_empty() && path.len() <= 4096);
+            }
+            coroner.feed(Input::Cri(CriEvent::SandboxStatus(status)));
+        }
+        coroner.pass(40);
+    }
+    if let Some(first) = answers.container_status.first_chunk() {
+        stop_signal(i32::from_le_bytes(*first));
+    }
+}
+
+fn sound(container: &CriContainer) {
+    assert!(!container.id.as_str().is_empty() && !container.sandbox.as_str().is_empty());
+    assert!(!container.name.is_empty());
+    assert!(container.grace_seconds.is_none_or(|seconds| seconds >= 0));
+    if let Some(Hook::Exec(name)) = &container.pre_stop {
+        binary(name);
+    }
+}

@@ -1,0 +1,62 @@
+use crate::{fed::plain, value};
+use axum::{
+    body::Body,
+    http::{Request, StatusCode, Uri, header::CONTENT_TYPE},
+};
+use coroner::{
+    clock,
+    domain::observation::PodTermination,
+    health::Health,
+    history::History,
+    http::{Identity, Shared, router},
+    metrics::Metrics,
+};
+use futures::{FutureExt as _, executor::block_on};
+use http_body_util::BodyExt as _;
+use std::sync::{Arc, LazyLock, Mutex};
+use tower::ServiceExt as _;
+
+/// An agent that knows a death.
+static AGENT: LazyLock<Arc<Shared>> = LazyLock::new(|| {
+    let account = include_str!("../../../agent/tests/golden/termination.json");
+    let account: PodTermination = serde_json::from_str(account).expect("an account");
+    let mut history = History::new(8);
+    account.containers.iter().for_each(|death| history.died(death.clone()));
+    history.put(account, false);
+    Arc::new(Shared {
+        health: Mutex::new(Health::new(true, clock::boot_now())),
+        history: Mutex::new(history),
+        leaks: Mutex::default(),
+        metrics: Metrics::new().expect("metrics"),
+    })
+});
+
+/// Requests to the agent's own server: any path and query.
+pub fn http(bytes: &[u8]) {
+    let Some(text) = value::<&str>(bytes) else { return };
+    let Ok(uri) = text.parse::<Uri>() else { return };
+    let api = uri.path().starts_with("/api/v1/");
+    for identity in [Identity::Shown, Identity::Hidden] {
+        let request = Request::builder().uri(uri.clone()).body(Body::empty()).expect("a request");
+        let answer = router(AGENT.clone(), identity).oneshot(request).now_or_never();
+        let answer = answer.expect("no page waits").expect("no page fails");
+        let status = answer.status();
+        let json = answer.headers().get(CONTENT_TYPE).is_some_and(|is| is == "application/json");
+        let body = block_on(answer.into_body().collect()).expect("a body").to_bytes();
+        let body = str::from_utf8(&body).expect("text");
+        match status {
+            StatusCode::OK if api => {
+                assert_eq!(identity, Identity::Shown, "{uri} names pods");
+                serde_json::from_str::<serde_json::Value>(body).expect("JSON");
+            }
+            StatusCode::OK => {}
+            StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => plain(body),
+            // Nothing has ticked yet, and no source has answered.
+            StatusCode::SERVICE_UNAVAILABLE => {
+                assert!(matches!(uri.path(), "/readyz" | "/healthz"), "{uri}");
+            }
+            other => panic!("{other} at {uri}"),
+        }
+        assert!(json || body.len() < 1 << 16);
+    }
+}

@@ -1,0 +1,32 @@
+//! What the fuzz targets do with an input: one function each, of bytes, which panics where
+//! something is wrong. cargo-fuzz feeds them (`fuzz/fuzz_targets`), and `tests/corpus.rs` replays
+//! the inputs that the repository keeps.
+
+mod api;
+mod btf;
+mod cgroup_path;
+mod cri;
+mod engine;
+mod fed;
+mod host;
+mod http;
+mod record;
+mod recording;
+
+pub use api::api;
+pub use btf::btf;
+pub use cgroup_path::cgroup_path;
+pub use cri::cri;
+pub use engine::engine;
+pub use host::host;
+pub use http::http;
+pub use record::record;
+pub use recording::recording;
+
+use arbitrary::{Arbitrary, Unstructured};
+
+/// The value that libFuzzer's macro would make of these bytes: inputs that were found with it keep
+/// their meaning.
+fn value<'a, T: Arbitrary<'a>>(bytes: &'a [u8]) -> Option<T> {
+    T::arbitrary_take_rest(Unstructured::new(bytes)).ok()
+}

@@ -1,0 +1,49 @@
+use crate::fed::{Coroner, pieces};
+use coroner::{
+    domain::{
+        ids::CgroupId,
+        input::{Input, KernelFact},
+    },
+    kernel::decode::{KINDS, decode},
+};
+use coroner_ebpf::record;
+
+/// Records of the ring buffers: any bytes → facts → what the engine makes of them.
+pub fn record(bytes: &[u8]) {
+    let mut coroner = Coroner::new();
+    for record in pieces::<1>(bytes) {
+        match decode(record) {
+            Ok((event, kind)) => {
+                assert!(KINDS.contains(&kind), "{kind}");
+                let word = |at: usize| u64::from_le_bytes(*record[at..].first_chunk().unwrap());
+                assert_eq!(event.time.0, word(8));
+                longest(&event.fact);
+                if let Some(cgroup) = event.fact.cgroup() {
+                    assert_eq!(cgroup, CgroupId(word(16)));
+                }
+                coroner.feed(Input::Kernel(event));
+            }
+            Err(refused) => {
+                assert_eq!(refused.len, record.len());
+                assert!(refused.to_string().len() < 80);
+            }
+        }
+    }
+    coroner.pass(130);
+    assert!(coroner.gauges().cgroups <= bytes.len() / size_of::<record::Header>());
+}
+
+/// A replaced byte takes three.
+fn longest(fact: &KernelFact) {
+    let (comm, name) = (3 * record::COMM_LEN, 3 * record::NAME_LEN);
+    match fact {
+        KernelFact::CgroupCreated { name: text, .. } => assert!(text.len() <= name),
+        KernelFact::SignalGenerated(signal) => {
+            assert!(signal.target.comm.len() <= comm && signal.sender.comm.len() <= comm);
+        }
+        KernelFact::Exec { task, parent, .. } => {
+            assert!(task.comm.len() <= comm && parent.comm.len() <= comm);
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,45 @@
+use crate::fed::{Coroner, plain};
+use coroner::{
+    domain::input::Received,
+    recording::{Condition, Header, Reader, Stopped, Writer},
+    replay::Replay,
+};
+use std::{io::Cursor, time::Duration};
+
+/// Recordings: any bytes → reader → replay. What was read can be written and read again.
+pub fn recording(bytes: &[u8]) {
+    let (header, inputs, condition) = match read(bytes) {
+        Ok(read) => read,
+        Err(problem) => return plain(&problem.to_string()),
+    };
+    plain(&condition.to_string());
+    let unread = inputs.len() as u64 - condition.inputs;
+    assert!(condition.misread <= unread, "{condition:?}");
+
+    // The same again, whole.
+    let mut writer = Writer::begin(Vec::new(), &header).expect("memory can be written to");
+    inputs.iter().for_each(|input| writer.input(input).expect("memory"));
+    let written = writer.end(Stopped::Agent).expect("memory");
+    let (same_header, same, whole) = read(&written).expect("what was written can be read");
+    assert_eq!((same_header, &same), (header.clone(), &inputs));
+    assert!(whole.is_whole(), "{whole:?}");
+
+    let mut coroner = Coroner::with(header.settings());
+    for received in inputs {
+        coroner.take(received);
+    }
+
+    let mut reader = Reader::new(Cursor::new(bytes.to_vec())).expect("it could be read before");
+    let mut replay = Replay::new(reader.header());
+    replay.run(&mut reader);
+    replay.go_on(Duration::from_secs(60));
+    replay.without_account();
+}
+
+type Read = (Header, Vec<Received>, Condition);
+
+fn read(bytes: &[u8]) -> Result<Read, coroner::recording::Problem> {
+    let mut reader = Reader::new(Cursor::new(bytes.to_vec()))?;
+    let inputs = reader.by_ref().collect();
+    Ok((reader.header().clone(), inputs, reader.condition().clone()))
+}

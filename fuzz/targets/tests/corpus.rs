@@ -1,0 +1,75 @@
+//! Every input that the repository keeps (`fuzz/corpus`), given to its fuzz target.
+
+use std::{
+    any::Any,
+    fs,
+    panic::catch_unwind,
+    path::{Path, PathBuf},
+};
+
+macro_rules! replay {
+    ($($target:ident)*) => {
+        /// The targets that are replayed here.
+        const TARGETS: &[&str] = &[$(stringify!($target)),*];
+
+        $(
+            #[test]
+            fn $target() {
+                replay(stringify!($target), coroner_fuzz_targets::$target);
+            }
+        )*
+    };
+}
+
+replay! { api btf cgroup_path cri engine host http record recording }
+
+/// The names in a folder of `fuzz/`, in order.
+fn names(folder: &str) -> Vec<PathBuf> {
+    let folder = fuzz().join(folder);
+    let entries = fs::read_dir(&folder)
+        .unwrap_or_else(|error| panic!("cannot list {}: {error}", folder.display()));
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.sort();
+    paths
+}
+
+fn fuzz() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of the fuzz targets")
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Gives the target all of its inputs, and fails with those that break it.
+fn replay(target: &str, run: fn(&[u8])) {
+    let inputs = names(&format!("corpus/{target}"));
+    assert!(!inputs.is_empty(), "fuzz/corpus/{target} holds no input");
+    let mut broken = Vec::new();
+    for input in inputs {
+        let bytes = fs::read(&input).unwrap_or_else(|error| panic!("{}: {error}", input.display()));
+        if let Err(panic) = catch_unwind(|| run(&bytes)) {
+            let name = input.strip_prefix(fuzz()).unwrap_or(&input).display();
+            broken.push(format!("fuzz/{name}: {}", message(&*panic)));
+        }
+    }
+    assert!(
+        broken.is_empty(),
+        "fuzz target {target} breaks on:\n{}\nto see one again: \
+         cargo test -p coroner-fuzz-targets --test corpus {target}",
+        broken.join("\n")
+    );
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let owned = panic.downcast_ref::<String>().map(String::as_str);
+    owned.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
+}
+
+#[test]
+fn every_target_has_inputs_and_every_input_has_a_target() {
+    for folder in ["fuzz_targets", "corpus"] {
+        let found: Vec<String> = names(folder).iter().map(|path| stem(path)).collect();
+        assert_eq!(found, TARGETS, "fuzz/{folder} does not match the targets that are replayed");
+    }
+}
