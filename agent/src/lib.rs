@@ -23,6 +23,9 @@ pub mod metrics;
 mod patience;
 pub mod privileges;
 pub mod procfs;
+#[cfg(test)]
+#[path = "../tests/random/mod.rs"]
+mod random;
 pub mod recording;
 pub mod replay;
 pub mod report;

@@ -50,6 +50,7 @@ impl Scale {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::cases;
     use proptest::prelude::*;
 
     fn bar(from: u64, to: u64, hatched: bool) -> String {
@@ -74,6 +75,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         #[test]
         fn always_as_wide_as_asked(
             began in 0u64.., span in 0u64.., from in 0u64.., to in 0u64.., cells in 1usize..200,

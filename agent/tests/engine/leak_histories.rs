@@ -3,6 +3,7 @@
 
 use super::{
     node::{Node, THRESHOLD, key},
+    random::cases,
     world::{ids, of_file, sandbox},
 };
 use coroner::domain::{input::DaemonState, leak::LeakKey};
@@ -118,11 +119,7 @@ fn happens(node: &mut Node, event: Event) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 300,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(300))]
 
     #[test]
     fn what_is_left_behind_is_told_and_nothing_else(

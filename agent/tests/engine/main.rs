@@ -16,6 +16,8 @@ mod outages;
 mod phases;
 mod polling;
 mod processes;
+#[path = "../random/mod.rs"]
+mod random;
 mod static_pods;
 mod together;
 mod world;

@@ -4,6 +4,8 @@ mod agent;
 #[path = "../replay/import.rs"]
 mod import;
 mod privacy;
+#[path = "../random/mod.rs"]
+mod random;
 mod reading;
 mod writing;
 

@@ -1,6 +1,6 @@
 //! Files that are not what they should be: each says what it is, and gives what it has.
 
-use crate::{NODES, header, live, reader, record, replayed, said_live};
+use crate::{NODES, header, live, random::cases, reader, record, replayed, said_live};
 use coroner::{
     domain::input::{Input, Loss, LossKind, Received},
     recording::{Problem, Reader, VERSION, Writer},
@@ -131,6 +131,8 @@ fn a_gap_shows_in_the_timelines_that_it_may_have_touched() {
 }
 
 proptest! {
+    #![proptest_config(cases(256))]
+
     #[test]
     fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), lines: bool) {
         let (anchor, _) = live(NODES[3]);

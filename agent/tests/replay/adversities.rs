@@ -1,6 +1,6 @@
 //! Whatever is lost, told twice or restarted: never a wrong verdict. `unknown` is allowed.
 
-use super::{RECORDINGS, Said, collect, dir, import};
+use super::{RECORDINGS, Said, collect, dir, import, random::cases};
 use coroner::{
     domain::{
         engine::{Engine, Settings},
@@ -315,7 +315,7 @@ fn run(anchor: Anchor, inputs: Vec<Received>) -> Said {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(1000))]
 
     #[test]
     fn no_adversity_makes_a_verdict_wrong(

@@ -1,7 +1,7 @@
 //! Design invariant 9: any interleaving that keeps each source's own order, and delivers each input
 //! within the settle window, gives the same accounts.
 
-use super::{RECORDINGS, Said, collect, dir, import};
+use super::{RECORDINGS, Said, collect, dir, import, random::cases};
 use coroner::domain::{
     engine::{Engine, Settings},
     input::{Input, Received},
@@ -75,7 +75,7 @@ fn without_tail(mut end: PodTermination) -> PodTermination {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(40))]
 
     #[test]
     fn any_interleaving_gives_the_same_accounts(seed in 1_u64.., which in 0..RECORDINGS.len()) {

@@ -4,6 +4,8 @@ mod adversities;
 mod import;
 mod interleavings;
 mod leaks;
+#[path = "../random/mod.rs"]
+mod random;
 
 use coroner::{
     domain::{
