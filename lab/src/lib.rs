@@ -9,6 +9,7 @@ pub mod chaos;
 pub mod containerd;
 pub mod controlplane;
 pub mod daemonset;
+pub mod failed;
 pub mod image;
 pub mod kubelet;
 pub mod manifest;

@@ -36,7 +36,7 @@ use housekeeping::{Come, Moment};
 use k8s_openapi::api::core::v1::Pod;
 pub use local::Local;
 use record::{Record, Stop};
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     sync::{Semaphore, mpsc},
     task::JoinHandle,
@@ -160,6 +160,11 @@ impl Kubelet {
     /// How it stopped the container with this id: its attempts, the oldest first.
     pub fn stops(&self, container: &str) -> Vec<Stop> {
         self.record.stops(container)
+    }
+
+    /// How it stopped all containers so far, by their ids.
+    pub fn record(&self) -> BTreeMap<String, Vec<Stop>> {
+        self.record.all()
     }
 
     /// Puts a manifest into the kubelet's directory. Gives the pod that it becomes; the same

@@ -1,13 +1,14 @@
 //! What the kubelet did to stop containers, and when: what another's account of it can be held
 //! against, however slow the machine was.
 
+use serde::Serialize;
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, PoisonError},
 };
 
 /// One attempt to stop a container; times are ns of CLOCK_BOOTTIME.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Stop {
     /// The preStop hook was asked for.
     pub hook_began: Option<u64>,
@@ -32,6 +33,12 @@ impl Record {
     pub fn stops(&self, id: &str) -> Vec<Stop> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(id).cloned().unwrap_or_default()
+    }
+
+    /// All attempts, by the container's id.
+    pub fn all(&self) -> BTreeMap<String, Vec<Stop>> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|(id, stops)| (id.clone(), stops.clone())).collect()
     }
 
     /// An attempt begins.
