@@ -1,5 +1,6 @@
 //! The real `coroner run` as a child, and its HTTP API.
 
+use crate::port::Port;
 use anyhow::{Context as _, anyhow, bail};
 use axum::http::{StatusCode, Uri};
 use coroner::{
@@ -14,7 +15,7 @@ use hyper_util::{
 use std::{
     collections::VecDeque,
     fs::{self, File},
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::Stdio,
     time::{Duration, Instant},
@@ -33,7 +34,7 @@ const MAX_ANSWER: usize = 64 << 20;
 pub struct Options {
     /// The binary.
     pub binary: PathBuf,
-    /// `--listen`; `None`: a port that is free.
+    /// `--listen`; `None`: a port of its own.
     pub listen: Option<SocketAddr>,
     /// `--node`.
     pub node: String,
@@ -66,6 +67,7 @@ pub struct Agent {
     http: Http,
     log: PathBuf,
     ready_after: Duration,
+    _port: Option<Port>,
 }
 
 impl Agent {
@@ -76,7 +78,14 @@ impl Agent {
 
     /// The same with more flags, as they are.
     pub async fn start_with(options: &Options, flags: &[String]) -> anyhow::Result<Self> {
-        let address = options.listen.map_or_else(free_address, Ok)?;
+        let (port, address) = match options.listen {
+            Some(address) => (None, address),
+            None => {
+                let port = Port::reserve()?;
+                let address = port.address();
+                (Some(port), address)
+            }
+        };
         let log = File::create(&options.log)
             .with_context(|| format!("cannot write {}", options.log.display()))?;
         let mut command = Command::new(&options.binary);
@@ -126,7 +135,8 @@ impl Agent {
             )
         })?;
         let http = Http::new(address);
-        let mut agent = Self { child, http, log: options.log.clone(), ready_after: Duration::ZERO };
+        let (log, ready_after) = (options.log.clone(), Duration::ZERO);
+        let mut agent = Self { child, http, log, ready_after, _port: port };
         agent.wait_until_ready(began).await?;
         Ok(agent)
     }
@@ -273,19 +283,6 @@ pub fn tail(file: &Path, lines: usize) -> String {
         last.push_back(line);
     }
     last.into_iter().map(|line| format!("  {line}\n")).collect()
-}
-
-/// A port that is free now. Somebody may take it before the one whom it is for does, who then says
-/// so; no connection does, for the kernel takes their ports from a range above.
-pub fn free_address() -> anyhow::Result<SocketAddr> {
-    const FIRST: u16 = 10_000;
-    const TRIES: u32 = 1000;
-    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")?;
-    let above = range.split_whitespace().next().and_then(|port| port.parse::<u16>().ok());
-    let above = above.context("cannot read the range of the kernel's own ports")?;
-    let ports = if above > FIRST { FIRST..above } else { FIRST..u16::MAX };
-    let mut some = (0..TRIES).map(|_| (Ipv4Addr::LOCALHOST, fastrand::u16(ports.clone())).into());
-    some.find(|address: &SocketAddr| TcpListener::bind(address).is_ok()).context("no free port")
 }
 
 /// Has the kernel kill the child when this process dies, however that comes about: nothing of a

@@ -15,6 +15,7 @@ pub mod kubelet;
 pub mod manifest;
 mod network;
 mod pages;
+pub mod port;
 pub mod promql;
 pub mod run;
 pub mod scenario;

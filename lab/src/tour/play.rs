@@ -10,13 +10,13 @@ use super::{
     watcher::{Accounts, Watcher},
 };
 use crate::{
-    agent,
     apiserver::Fault,
     kubelet::{
         START_FAILED,
         housekeeping::{Held, Moment},
         translate::PodId,
     },
+    port::Port,
     scenario::{
         Act, Expected, NAMESPACE, Scenario, Site, Span, Step, When,
         judge::{self, Observed},
@@ -87,6 +87,8 @@ pub(crate) struct Playing<'a> {
     pub(super) things: Things,
     /// What was left by hand, beside sandboxes.
     pub(super) made: Vec<Made>,
+    /// Where its pod may listen.
+    port: Port,
     /// The container ids that were seen, by name: another one is another life.
     lives: HashMap<&'static str, String>,
     /// The kubelet's housekeeping to come, and its holding still.
@@ -105,9 +107,9 @@ pub(super) struct Account {
 impl<'a> Playing<'a> {
     /// Makes the scenario's pod, if it has one, and waits until it runs (or has run).
     pub(super) async fn begin(scenario: &'a Scenario, lab: &'a Lab) -> anyhow::Result<Self> {
+        let port = Port::reserve()?;
         let pod = if scenario.has_pod() {
-            let site = Site { node: lab.node(), port: agent::free_address()?.port() };
-            let pod = scenario.pod(site);
+            let pod = scenario.pod(Site { node: lab.node(), port: port.number() });
             let pod = if scenario.is_static() {
                 lab.kubelet().add_static(&pod)
             } else {
@@ -129,6 +131,7 @@ impl<'a> Playing<'a> {
             pod,
             things,
             made: Vec::new(),
+            port,
             lives: HashMap::new(),
             housekeeping: None,
             held: None,
@@ -242,7 +245,7 @@ impl<'a> Playing<'a> {
                 Ok(())
             }
             Act::ReturnManifest => {
-                let site = Site { node: lab.node(), port: agent::free_address()?.port() };
+                let site = Site { node: lab.node(), port: self.port.number() };
                 lab.kubelet().add_static(&self.scenario.pod(site));
                 Ok(())
             }

@@ -1,7 +1,10 @@
 //! A real Prometheus that scrapes one agent, with the labels that a cluster would give it.
 
 use anyhow::{Context as _, bail};
-use coroner_lab::agent::{die_with_parent, tail};
+use coroner_lab::{
+    agent::{die_with_parent, tail},
+    port::Port,
+};
 use http_body_util::{BodyExt as _, Empty};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -43,6 +46,7 @@ pub(crate) fn now() -> f64 {
 /// A running one. Dropped, it is killed.
 pub(crate) struct Prometheus {
     _child: Child,
+    _port: Port,
     address: SocketAddr,
     client: Client<HttpConnector, Empty<axum::body::Bytes>>,
 }
@@ -81,7 +85,8 @@ impl Prometheus {
         work: &Path,
         agent: SocketAddr,
     ) -> anyhow::Result<Self> {
-        let address = coroner_lab::agent::free_address()?;
+        let port = Port::reserve()?;
+        let address = port.address();
         let config = work.join("prometheus.json"); // which is YAML, too
         let labels: BTreeMap<&str, &str> = TARGET.into();
         let written = serde_json::json!({
@@ -109,7 +114,7 @@ impl Prometheus {
         let child =
             command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         let client = Client::builder(TokioExecutor::new()).build_http();
-        let prometheus = Self { _child: child, address, client };
+        let prometheus = Self { _child: child, _port: port, address, client };
         let ready = async {
             while prometheus.get("/-/ready").await.is_err() {
                 tokio::time::sleep(Duration::from_millis(50)).await;

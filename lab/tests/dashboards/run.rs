@@ -8,7 +8,7 @@ use crate::{
     quiet::{BRIEF, NEEDS, QUIET},
 };
 use anyhow::Context as _;
-use coroner_lab::{agent::free_address, tools::Tool};
+use coroner_lab::{port::Port, tools::Tool};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
@@ -88,7 +88,8 @@ struct Run {
 
 impl Run {
     async fn of(work: &Path) -> anyhow::Result<Self> {
-        let agent = free_address()?;
+        let port = Port::reserve()?;
+        let agent = port.address();
         let prometheus = Prometheus::start(&Tool::Prometheus.find()?, work, agent).await?;
         // What does not answer, as the agent does not yet, is seen too.
         prometheus.has_scraped().await?;

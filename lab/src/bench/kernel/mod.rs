@@ -16,7 +16,8 @@ use super::{
     publish,
 };
 use crate::{
-    agent::{Http, die_with_parent, free_address},
+    agent::{Http, die_with_parent},
+    port::Port,
     run::{self, AGENT_LOG, unless_interrupted, went_wrong, work_directory},
     tour::Screen,
 };
@@ -181,17 +182,18 @@ fn look(first: &Ours, agent: &Agent, last: &Ours) -> anyhow::Result<BTreeMap<Str
 pub(super) struct Agent {
     child: Child,
     http: Http,
+    _port: Port,
 }
 
 impl Agent {
     /// Starts one without a runtime and an apiserver, whose programs are attached and proven.
     pub(super) async fn start(binary: &Path, root: &Path, log: &Path) -> anyhow::Result<Self> {
-        let address = free_address()?;
+        let port = Port::reserve()?;
         let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         let mut command = Command::new(binary);
         command
             .args(["run", "--no-api", "--cri", "/nowhere/cri.sock", "--node", "bench"])
-            .args(["--listen", &address.to_string()])
+            .args(["--listen", &port.address().to_string()])
             .arg("--cgroup-root")
             .arg(root)
             .stdin(Stdio::null())
@@ -210,7 +212,7 @@ impl Agent {
         loop {
             let said = fs::read_to_string(log).unwrap_or_default();
             if said.contains(ATTACHED) {
-                return Ok(Self { child, http: Http::new(address) });
+                return Ok(Self { child, http: Http::new(port.address()), _port: port });
             }
             match child.try_wait()? {
                 Some(status) => bail!("the agent ended at once ({status}):\n{said}"),
