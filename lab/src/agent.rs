@@ -1,6 +1,6 @@
 //! The real `coroner run` as a child, and its HTTP API.
 
-use crate::port::Port;
+use crate::{port::Port, wait};
 use anyhow::{Context as _, anyhow, bail};
 use axum::http::{StatusCode, Uri};
 use coroner::{
@@ -22,10 +22,6 @@ use std::{
 };
 use tokio::process::{Child, Command};
 
-/// How long the agent may take until it is ready before something must be wrong.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long it may take to leave after SIGTERM: it promises one second.
-const FAREWELL: Duration = Duration::from_secs(5);
 /// No answer of the agent is longer.
 const MAX_ANSWER: usize = 64 << 20;
 
@@ -86,8 +82,9 @@ impl Agent {
                 (Some(port), address)
             }
         };
-        let log = File::create(&options.log)
-            .with_context(|| format!("cannot write {}", options.log.display()))?;
+        // Appended: what an agent said before it was restarted is part of the story.
+        let log = File::options().create(true).append(true).open(&options.log);
+        let log = log.with_context(|| format!("cannot write {}", options.log.display()))?;
         let mut command = Command::new(&options.binary);
         command
             .arg("run")
@@ -142,24 +139,19 @@ impl Agent {
     }
 
     async fn wait_until_ready(&mut self, began: Instant) -> anyhow::Result<()> {
+        let (child, http) = (&mut self.child, &self.http);
         let mut last = anyhow!("it does not answer");
-        while began.elapsed() < PATIENCE {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("the agent ended at once ({status}); its log ends with:\n{}", self.tail());
+        let ready = wait::asking("the agent is ready", async || {
+            if let Some(status) = child.try_wait()? {
+                bail!("the agent ended at once ({status})");
             }
-            match self.http.get("/readyz").await {
-                Ok(_) => {
-                    self.ready_after = began.elapsed();
-                    return Ok(());
-                }
-                Err(error) => last = error,
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            Ok(http.get("/readyz").await.map_err(|error| last = error).ok())
+        });
+        if let Err(error) = ready.await {
+            bail!("{error:#}: {last:#}\nits log ends with:\n{}", self.tail());
         }
-        bail!(
-            "the agent is not ready after {PATIENCE:?}: {last:#}\nits log ends with:\n{}",
-            self.tail()
-        )
+        self.ready_after = began.elapsed();
+        Ok(())
     }
 
     /// `http://127.0.0.1:PORT`.
@@ -213,7 +205,8 @@ impl Agent {
         if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
-        if tokio::time::timeout(FAREWELL, self.child.wait()).await.is_err() {
+        if let Err(error) = wait::event("the agent leaves after SIGTERM", self.child.wait()).await {
+            tracing::error!("{error:#}: it is killed");
             let _ = self.child.kill().await;
         }
     }

@@ -21,3 +21,4 @@ pub mod run;
 pub mod scenario;
 pub mod tools;
 pub mod tour;
+pub mod wait;

@@ -2,6 +2,7 @@
 //! code serves an orderly stop and the remains of a run that was killed.
 
 use super::namespace::Hierarchies;
+use crate::wait;
 use anyhow::{Context, Result, bail};
 use rustix::{
     fs::stat,
@@ -17,8 +18,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long killed processes may take to be gone.
-const GONE_WITHIN: Duration = Duration::from_secs(20);
+/// Between two looks at what was killed, of whose end nothing tells.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Removes what earlier runs left behind in this work directory, and the directory itself. Nothing
 /// to remove is no error.
@@ -86,7 +87,7 @@ pub(crate) fn end_cgroup(cgroup: &Path) -> Result<()> {
 /// Kills the processes that are outside of all cgroups, then those in them, until none is left, and
 /// removes the cgroups.
 fn end(outside: impl Fn() -> Result<usize>, cgroups: &[PathBuf]) -> Result<()> {
-    let deadline = Instant::now() + GONE_WITHIN;
+    let deadline = Instant::now() + wait::LIMIT;
     loop {
         let mut alive = outside()?;
         for cgroup in cgroups {
@@ -100,7 +101,7 @@ fn end(outside: impl Fn() -> Result<usize>, cgroups: &[PathBuf]) -> Result<()> {
         if Instant::now() > deadline {
             bail!("{alive} processes and the cgroups {left:?} of the lab do not go away");
         }
-        thread::sleep(Duration::from_millis(10));
+        thread::sleep(LOOK);
     }
 }
 

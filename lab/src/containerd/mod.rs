@@ -33,6 +33,7 @@ pub use forgotten::{KeptNetwork, Orphans};
 pub use leftovers::clean_up;
 pub(crate) use leftovers::{cgroup_parent, end_cgroup, give_up, lock};
 
+use crate::wait;
 use anyhow::{Context, Result, bail, ensure};
 use coroner_cri_api::v1::{
     ImageSpec, ImageStatusRequest, VersionRequest, image_service_client::ImageServiceClient,
@@ -44,16 +45,9 @@ use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::Duration,
 };
-use tokio::{net::UnixStream, time};
+use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
-
-/// How long the daemon may take to answer. It takes less than a second on an idle machine.
-const READY_WITHIN: Duration = Duration::from_secs(30);
-
-/// How long an image may take from its import until the CRI knows it: an event inside containerd.
-const IMAGE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Which cgroup hierarchy runc is made to see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -285,24 +279,18 @@ impl Containerd {
             String::from_utf8_lossy(&output.stderr).trim()
         );
         let mut images = ImageServiceClient::new(connect(&self.endpoint()).await?);
-        let known = async {
-            loop {
-                let mut known = true;
-                for &name in names {
-                    let image = ImageSpec { image: name.into(), ..Default::default() };
-                    let request = ImageStatusRequest { image: Some(image), verbose: false };
-                    let answer = images.image_status(request).await;
-                    known &= answer.is_ok_and(|answer| answer.into_inner().image.is_some());
-                }
-                if known {
-                    return;
-                }
-                time::sleep(Duration::from_millis(20)).await;
+        // An event inside containerd.
+        wait::asking(format!("the CRI has {}", names.join(", ")), async || {
+            let mut known = true;
+            for &name in names {
+                let image = ImageSpec { image: name.into(), ..Default::default() };
+                let request = ImageStatusRequest { image: Some(image), verbose: false };
+                let answer = images.image_status(request).await;
+                known &= answer.is_ok_and(|answer| answer.into_inner().image.is_some());
             }
-        };
-        time::timeout(IMAGE_WITHIN, known)
-            .await
-            .with_context(|| format!("the CRI does not learn of {}", names.join(", ")))
+            Ok(known.then_some(()))
+        })
+        .await
     }
 
     /// Kills the daemon, the shims and all containers, and removes cgroups and directories.
@@ -323,24 +311,20 @@ impl Containerd {
 
     async fn wait_ready(&self) -> Result<()> {
         let mut ended = self.daemon.ended.clone();
-        let answers = async {
-            loop {
-                if let Ok(channel) = connect(&self.endpoint()).await {
-                    let version = VersionRequest { version: "v1".into() };
-                    if RuntimeServiceClient::new(channel).version(version).await.is_ok() {
-                        return;
-                    }
-                }
-                time::sleep(Duration::from_millis(20)).await;
-            }
-        };
+        let answers = wait::asking("containerd answers", async || {
+            let Ok(channel) = connect(&self.endpoint()).await else { return Ok(None) };
+            let version = VersionRequest { version: "v1".into() };
+            Ok(RuntimeServiceClient::new(channel).version(version).await.ok().map(drop))
+        });
         let why = tokio::select! {
-            () = answers => return Ok(()),
+            answered = answers => match answered {
+                Ok(()) => return Ok(()),
+                Err(error) => format!("{error:#}"),
+            },
             Ok(status) = ended.wait_for(Option::is_some) => match *status {
                 Some(status) => format!("containerd ended with {}", describe(status)),
                 None => "containerd ended".into(),
             },
-            () = time::sleep(READY_WITHIN) => "containerd does not answer".into(),
         };
         let log = fs::read_to_string(self.log()).unwrap_or_default();
         let last: Vec<&str> = log.lines().rev().take(5).collect();

@@ -20,18 +20,13 @@ use crate::{
         play,
         watcher::Watcher,
     },
+    wait,
 };
 use anyhow::{Context as _, Result, bail, ensure};
 use axum::http::StatusCode;
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
-/// How long anything may take that a node does for a pod before something must be wrong.
-const PATIENCE: Duration = Duration::from_secs(45);
-const LOOK: Duration = Duration::from_millis(50);
 /// In the work directory: what pods are told of the apiserver.
 const CREDENTIALS: &str = "credentials";
 
@@ -130,25 +125,20 @@ impl Node {
         what: &str,
         look: impl Fn() -> F,
     ) -> Result<T> {
-        let waiting = async {
-            loop {
-                if let Some(found) = look().await? {
-                    return anyhow::Ok(found);
-                }
-                let object = self.lab.pod(&id.namespace, &id.name).context("the pod is gone")?;
-                if let Some(why) = failure(&object) {
-                    bail!("the pod has failed: {why}");
-                }
-                tokio::time::sleep(LOOK).await;
+        let looking = wait::asking(what, async || {
+            if let Some(found) = look().await? {
+                return Ok(Some(found));
             }
-        };
-        let waited = tokio::time::timeout(PATIENCE, waiting).await;
-        waited.unwrap_or_else(|_| bail!("waited {PATIENCE:?} in vain for {what}")).with_context(
-            || {
-                let log = id.log_file(self.lab.logs(), pod::CONTAINER);
-                format!("the log of {}:\n{}", id.name, crate::agent::tail(&log, 15))
-            },
-        )
+            let object = self.lab.pod(&id.namespace, &id.name).context("the pod is gone")?;
+            match failure(&object) {
+                Some(why) => bail!("the pod has failed: {why}"),
+                None => Ok(None),
+            }
+        });
+        looking.await.with_context(|| {
+            let log = id.log_file(self.lab.logs(), pod::CONTAINER);
+            format!("the log of {}:\n{}", id.name, crate::agent::tail(&log, 15))
+        })
     }
 
     /// Takes everything down; what remains is an error.
@@ -227,8 +217,8 @@ impl Deployed<'_> {
 
     /// Plays a scenario on the node and compares what this agent says of it with what is expected.
     pub async fn plays(&self, scenario: &Scenario) -> Outcome {
-        let watcher = Watcher::onlooker(self.http.clone());
         let (lab, ledger) = (&self.node.lab, Ledger::of(&self.node.lab));
+        let watcher = Watcher::onlooker(self.http.clone(), lab.name().await);
         let outcome = play::from_begin_to_end(scenario, lab, &watcher, &ledger, None).await;
         watcher.stop().await;
         outcome
@@ -241,11 +231,9 @@ impl Deployed<'_> {
     pub async fn end(self) -> Result<()> {
         let (lab, id) = (&self.node.lab, &self.id);
         lab.delete(&id.namespace, &id.name, None)?;
-        let gone = async {
-            while lab.pod(&id.namespace, &id.name).is_some() {
-                tokio::time::sleep(LOOK).await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, gone).await.context("the agent's pod does not end")
+        wait::until("the agent's pod ends", || {
+            Ok(lab.pod(&id.namespace, &id.name).is_none().then_some(()))
+        })
+        .await
     }
 }

@@ -1,10 +1,10 @@
 //! The cgroups that a kubelet makes itself: one for each pod, and a limit on memory.
 
+use crate::wait;
 use anyhow::{Context as _, bail};
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 /// Where the v1 memory controller is mounted on a hybrid machine.
@@ -194,21 +194,15 @@ fn from_the_leaves(cgroup: &Path) -> Vec<PathBuf> {
 }
 
 async fn remove_when_empty(directory: &Path) -> anyhow::Result<()> {
-    const PAUSE: Duration = Duration::from_millis(20);
-    const TRIES: u32 = 100;
-    for _ in 1..TRIES {
-        match fs::remove_dir(directory) {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                tokio::time::sleep(PAUSE).await;
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            other => {
-                return other
-                    .with_context(|| format!("cannot remove cgroup {}", directory.display()));
-            }
+    let what = format!("cgroup {} is not in use any more", directory.display());
+    wait::until(what, || match fs::remove_dir(directory) {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Some(())),
+        other => {
+            other.with_context(|| format!("cannot remove cgroup {}", directory.display())).map(Some)
         }
-    }
-    bail!("cgroup {} is still in use after {:?}", directory.display(), PAUSE * TRIES)
+    })
+    .await
 }
 
 #[cfg(test)]

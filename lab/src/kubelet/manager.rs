@@ -150,6 +150,11 @@ impl Manager {
                 }
                 Err(status) => tracing::warn!(uid, error = status.message(), "runtime cache"),
             },
+            Order::IgnoreProbes(uid) => {
+                if let Some(known) = self.pods.get(&uid) {
+                    known.tell.send_modify(|wanted| wanted.ignores_probes = true);
+                }
+            }
             Order::KeepContainers(uid) => {
                 if let Some(known) = self.pods.get(&uid) {
                     known.tell.send_modify(|wanted| wanted.keeps_containers = true);

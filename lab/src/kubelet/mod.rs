@@ -132,6 +132,8 @@ enum Order {
     Cache(String, Come),
     /// The containers of the pod with this UID cannot be removed.
     KeepContainers(String),
+    /// What the probes of the pod with this UID find changes nothing any more.
+    IgnoreProbes(String),
     /// From now on it is a kubelet of this version.
     Version(String),
 }
@@ -199,6 +201,11 @@ impl Kubelet {
     /// collector's eyes they keep the sandbox.
     pub fn keep_containers(&self, uid: &str) {
         self.order(Order::KeepContainers(uid.into()));
+    }
+
+    /// Has what the pod's probes find change nothing any more: it has become healthy.
+    pub fn ignore_probes(&self, uid: &str) {
+        self.order(Order::IgnoreProbes(uid.into()));
     }
 
     /// Becomes a kubelet of another version, with that one's bugs.

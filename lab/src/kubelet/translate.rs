@@ -46,7 +46,12 @@ impl PodId {
 
     /// The log of a container's first life.
     pub fn log_file(&self, root: &Path, container: &str) -> PathBuf {
-        self.log_directory(root).join(container).join("0.log")
+        self.log_of(root, container, 0)
+    }
+
+    /// The log of a container that was restarted so often.
+    pub fn log_of(&self, root: &Path, container: &str, attempt: u32) -> PathBuf {
+        self.log_directory(root).join(container).join(format!("{attempt}.log"))
     }
 
     fn labels(&self) -> HashMap<String, String> {

@@ -17,6 +17,10 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 
+/// How long the object waits for its cgroup to go: another sandbox of the pod, of which this kubelet
+/// does not know, keeps it in use.
+const IN_USE: Duration = Duration::from_secs(2);
+
 /// status.reason of a pod that could not be started; status.message then says why.
 pub const START_FAILED: &str = "StartFailed";
 
@@ -46,12 +50,15 @@ pub(super) struct Wanted {
     pub(super) ending: Option<Ending>,
     /// Its containers cannot be removed.
     pub(super) keeps_containers: bool,
+    /// What its probes find changes nothing.
+    pub(super) ignores_probes: bool,
 }
 
 impl Wanted {
     /// It runs until further notice.
     pub(super) fn new(pod: Pod) -> Self {
-        Self { pod, gone: false, ending: None, keeps_containers: false }
+        let (keeps_containers, ignores_probes) = (false, false);
+        Self { pod, gone: false, ending: None, keeps_containers, ignores_probes }
     }
 
     /// The grace in force, seconds, if the pod is to be stopped.
@@ -216,6 +223,7 @@ impl Worker {
                 self.containers.has_started(&name);
                 self.report(false);
             }
+            Finding::Unhealthy(_) if self.wanted.borrow().ignores_probes => {}
             Finding::Unhealthy(grace) => self.replace(&name, grace).await,
         }
     }
@@ -327,8 +335,15 @@ impl Worker {
         if !self.wanted.borrow().keeps_containers {
             self.containers.remove_all().await;
         }
-        if let Err(error) = self.shared.cgroups.remove(&self.cgroup).await {
-            tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "pod cgroup");
+        let (cgroups, cgroup) = (self.shared.cgroups.clone(), self.cgroup.clone());
+        // Goes on where the worker does not wait for it any more.
+        let removal = tokio::spawn(async move { cgroups.remove(&cgroup).await });
+        match tokio::time::timeout(IN_USE, removal).await {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error))) => {
+                tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "pod cgroup");
+            }
+            Ok(Err(_)) | Err(_) => tracing::warn!(pod = self.id.name, "pod cgroup still in use"),
         }
         let wanted = self.wanted.borrow();
         if !wanted.gone && !translate::is_static(&wanted.pod) {

@@ -33,6 +33,8 @@ pub enum When {
     /// When the apiserver has an Event of the agent for this reason, on the scenario's pod or on the
     /// node because of it.
     Told(Reason),
+    /// When the agent has told of the end of so many of the pod's lives.
+    Accounted(usize),
     /// When the agent says that of the judgement of leaks.
     Judged(Judgement),
 }
@@ -87,6 +89,8 @@ pub enum Act {
     /// Something asks the kubelet for its running pods: its cache shows the pod for two seconds
     /// more, and so still when its housekeeping looks at it.
     ReadRuntimeCache,
+    /// What the pod's probes find changes nothing any more.
+    IgnoreProbes,
     /// From now on the kubelet does not get the pod's containers removed.
     KeepContainers,
     /// Another version of the kubelet runs, with its own bugs.

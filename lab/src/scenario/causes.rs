@@ -12,13 +12,9 @@ use coroner::domain::observation::{
 use coroner::domain::process::SIGKILL;
 use std::time::Duration;
 
-/// Into a container's next life: its handlers are in place, its probes have not failed twice, and
-/// its end can no longer be taken for that of the life before, as the agent allows the watch a
-/// second's lag.
+/// Into a container's next life: its end can no longer be taken for that of the life before, as the
+/// agent allows the watch a second's lag.
 const INTO_THE_NEXT_LIFE: Duration = Duration::from_millis(1300);
-
-/// Longer than the agent takes to settle the account of the life before.
-const SETTLED: Duration = Duration::from_secs(6);
 
 /// eviction_manager.go, `evictPod`: a hard threshold grants 1 s.
 pub(super) const EVICTED: Ending = Ending {
@@ -56,12 +52,14 @@ fn without_an_end() -> Vec<Draft> {
             runs_on("liveness-probe-fails", 5)
                 .shows("Its liveness probe fails twice: stopped and started anew, then deleted.")
                 .runs(Part::new("app", "handle --for 500ms").liveness("job --for 10ms --exit 1"))
+                .when(When::Handled("app"), Act::IgnoreProbes)
                 .died_before("app", Cause::Liveness, Verdict::Graceful, code(0)),
         ),
         then_deleted(
             runs_on("startup-probe-fails", 5)
                 .shows("Its startup probe never succeeds: stopped and started anew, then deleted.")
                 .runs(Part::new("app", "handle --for 500ms").startup("job --for 10ms --exit 1"))
+                .when(When::Handled("app"), Act::IgnoreProbes)
                 .died_before("app", Cause::Startup, Verdict::Graceful, code(0)),
         ),
         then_deleted(
@@ -73,7 +71,7 @@ fn without_an_end() -> Vec<Draft> {
         ),
         runs_on("leaves-and-is-restarted", 2)
             .shows("It gives up with 3 and is started anew, without a handler, then deleted.")
-            .runs(Part::new("app", "job --for 6s --exit 3"))
+            .runs(Part::new("app", "job --for 10s --exit 3"))
             .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
             .died_before("app", Cause::Completed, Verdict::Failed, code(3))
             .dies("app", Verdict::Ignored, signal(SIGKILL))
@@ -140,7 +138,8 @@ fn by_the_kubelet() -> Vec<Draft> {
             )
             .after(SOON, Act::RemoveManifest)
             .when(When::Handled("app"), Act::ReturnManifest)
-            .when(When::Anew("app", SETTLED), Act::RemoveManifest)
+            .when(When::Anew("app", Duration::ZERO), Act::Wait)
+            .when(When::Accounted(1), Act::RemoveManifest)
             .lives(2),
     ]
 }

@@ -67,7 +67,8 @@ fn the_first() -> Vec<Draft> {
             .spends(Span::about(Shutdown, 1.0)),
         ends_by_itself("oom-killed")
             .shows("The memory limit is 32 MiB, it touches 64: the OOM killer chooses its init.")
-            .runs(Part::new("app", "oom --after 1500ms --mib 64").memory("32Mi"))
+            // Its limit is set when it runs: the kubelet has some seconds for that.
+            .runs(Part::new("app", "oom --after 5s --mib 64").memory("32Mi"))
             .dies("app", Verdict::OomKilled, signal(SIGKILL)),
         ends_by_itself("crash")
             .shows("It writes to memory that it may not write to: SIGSEGV of its own making.")

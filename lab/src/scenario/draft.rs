@@ -10,7 +10,7 @@ use coroner::domain::{
 };
 use std::time::Duration;
 
-/// Long enough after Running for the workload to have its handlers in place.
+/// The ordinary case: a pod that has run for a while before something is done to it.
 pub(super) const SOON: Duration = Duration::from_secs(1);
 
 /// Its methods read as sentences, in any order.

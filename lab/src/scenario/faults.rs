@@ -16,7 +16,8 @@ use std::time::Duration;
 pub(super) fn scenarios() -> Vec<Scenario> {
     let second = Duration::from_secs(1);
     vec![
-        runs_on("agent-comes-late", 8)
+        // Longer than the agent takes to start.
+        runs_on("agent-comes-late", 20)
             .shows(
                 "SIGTERM was sent before the agent started: it does not say what it cannot know.",
             )

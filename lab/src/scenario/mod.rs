@@ -20,7 +20,6 @@ pub use expected::{Death, Earlier, Expected, ExpectedLeak, Holding, Span};
 pub use pod::Site;
 
 use k8s_openapi::api::core::v1::Pod;
-use std::time::Duration;
 
 /// Where scenarios live in the lab's apiserver.
 pub const NAMESPACE: &str = "lab";
@@ -70,9 +69,9 @@ impl Scenario {
         !self.blueprint.containers.is_empty()
     }
 
-    /// The pod's grace.
-    pub fn grace(&self) -> Duration {
-        Duration::from_secs(u64::try_from(self.blueprint.grace).unwrap_or(0))
+    /// The names of the pod's containers.
+    pub fn containers(&self) -> impl Iterator<Item = &'static str> {
+        self.blueprint.containers.iter().map(|container| container.name)
     }
 
     /// It needs a controller that limits memory.
@@ -102,6 +101,13 @@ pub fn catalogue() -> Vec<Scenario> {
     all.extend(leaks::scenarios());
     all.extend(events::scenarios());
     all
+}
+
+/// A pod that lives as long as the lab, as every node has one: by its processes the agent tells its own
+/// node's cgroups from those of others on the machine (agent/src/host/pods.rs), also while nothing is
+/// played.
+pub fn resident() -> Scenario {
+    draft::runs_on("resident", 1).runs(pod::Part::new("app", "handle --for 0s")).finish("")
 }
 
 /// What is played where nothing is asked for: all deaths, and what one of them leaves behind.

@@ -38,11 +38,14 @@ const IMAGE: &str = "image.tar";
 const KUBECONFIG: &str = "kubeconfig";
 const LOGS: &str = "pods";
 const STATE: &str = "state";
+const RECORDING: &str = "agent.rec";
 
 /// Removes the lab's own files, of this run or of one that was killed.
 pub(crate) fn tidy(work: &Path) {
     let _ = std::fs::remove_file(work.join(IMAGE));
     let _ = std::fs::remove_file(work.join(KUBECONFIG));
+    let _ = std::fs::remove_file(work.join(RECORDING));
+    let _ = std::fs::remove_file(work.join(format!("{RECORDING}.old")));
     let _ = std::fs::remove_dir_all(work.join(LOGS));
     let _ = std::fs::remove_dir_all(work.join(STATE));
 }
@@ -156,6 +159,11 @@ impl Lab {
     /// Where an agent can keep its state.
     pub(crate) fn state(&self) -> PathBuf {
         self.hand.work.join(STATE)
+    }
+
+    /// Where an agent can record.
+    pub(crate) fn recording(&self) -> PathBuf {
+        self.hand.work.join(RECORDING)
     }
 
     /// How the agent is started on its node.

@@ -3,7 +3,7 @@
 
 use super::{
     ledger::Ledger,
-    play::Playing,
+    play::{NOBODY_ASKS, Playing},
     watcher::{Accounts, THRESHOLD, Told},
 };
 use crate::{
@@ -12,21 +12,17 @@ use crate::{
         Act, NAMESPACE,
         left::{self, Seen, Things},
     },
+    wait,
 };
 use anyhow::Context as _;
-use coroner::domain::leak::{Leak, LeakClass, LeakKey};
+use coroner::domain::leak::{Judgement, Leak, LeakClass, LeakKey};
 use serde_json::Value;
 use std::{path::PathBuf, time::Duration};
 
-/// From the threshold's end to the agent's telling: it asks the runtime about a few sandboxes at a
-/// time, and there may be dozens of others that have just stopped.
-const TO_TELL: Duration = Duration::from_secs(60);
 /// Where the agent keeps what it has told, in its state directory.
 const KEPT: &str = "leaks.json";
-/// How much longer than the threshold nothing may be told.
+/// How much longer than the threshold nothing may be told: some of the agent's looks.
 const QUIET: Duration = Duration::from_secs(3);
-/// From the end of what was left behind to the agent's telling.
-const TO_TELL_END: Duration = Duration::from_secs(15);
 /// How long what was told stays before it is cleaned up where others are played at the same time:
 /// who looks once a second sees it too.
 const HELD: Duration = Duration::from_secs(4);
@@ -73,12 +69,8 @@ impl Playing<'_> {
     ) -> anyhow::Result<()> {
         let own = |leak: &&Leak| leak.class == class && self.things.own(leak);
         let told = accounts.wait_for(|told| told.leaks.values().any(|leak| own(&leak)));
-        let patience = THRESHOLD + TO_TELL;
-        let told = tokio::time::timeout(patience, told)
-            .await
-            .ok()
-            .with_context(|| format!("the agent told of no {class} within {patience:?}"))?;
-        let told = told.context("nobody asks the agent any more")?;
+        let told = wait::event(format!("the agent tells of {class}"), told).await?;
+        let told = told.context(NOBODY_ASKS)?;
         let key = told.leaks.values().find(own).map(|leak| serde_json::to_value(&leak.key));
         drop(told);
         let (Some(directory), Some(key)) = (state, key.transpose()?) else { return Ok(()) };
@@ -96,7 +88,7 @@ impl Playing<'_> {
     pub(super) async fn watch(&self, accounts: &mut Accounts, ledger: &Ledger) -> Left {
         let expected = &self.scenario.expected.leaks;
         if expected.is_empty() {
-            tokio::time::sleep(THRESHOLD + QUIET).await;
+            self.has_had_time(accounts).await;
         } else {
             let all = accounts.wait_for(|told| {
                 let classes = told.ever.values().filter(|leak| self.things.own(leak));
@@ -104,7 +96,7 @@ impl Playing<'_> {
                 expected.iter().all(|leak| classes.contains(&leak.class))
             });
             // What has not come by then is told as a disagreement.
-            let _ = tokio::time::timeout(THRESHOLD + TO_TELL, all).await;
+            let _ = wait::event("the agent tells of all", all).await;
         }
         let created = self.lab.hand().created(&self.pod.uid).await;
         let wanted = |leak: &Leak| expected.iter().any(|one| one.class == leak.class);
@@ -153,11 +145,25 @@ impl Playing<'_> {
         self.lab.hand().remove_sandboxes(&self.pod.uid).await?;
         self.lab.hand().remove_cgroup(&self.pod.uid).await?;
         let gone = accounts.wait_for(|told| !told.leaks.values().any(|leak| self.things.own(leak)));
-        tokio::time::timeout(TO_TELL_END, gone)
-            .await
-            .ok()
-            .with_context(|| format!("the agent still tells of it after {TO_TELL_END:?}"))?
-            .context("nobody asks the agent any more")?;
+        wait::event("the agent does not tell of it any more", gone).await?.context(NOBODY_ASKS)?;
         Ok(())
+    }
+
+    /// Waits until the agent has had the time to tell of what there is now: by its own count of the
+    /// time in which it could judge, which stands still where the machine does.
+    async fn has_had_time(&self, accounts: &mut Accounts) {
+        let enough = THRESHOLD + QUIET;
+        let (judges, now) = {
+            let told = accounts.borrow();
+            (told.judgement == Judgement::Possible, told.watched)
+        };
+        if judges {
+            // One that does not count on is told as a disagreement by whoever expects something.
+            let counted = accounts.wait_for(|told| told.watched >= now + enough.as_secs());
+            let _ = wait::event("the agent judges on", counted).await;
+        } else {
+            // It says that it does not judge: there is nothing to wait for but that it goes on so.
+            tokio::time::sleep(enough).await;
+        }
     }
 }

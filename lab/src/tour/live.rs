@@ -42,7 +42,7 @@ pub(super) async fn observe(
     ));
     let (tell, mut accounts) = watch::channel(Told::default());
     let (_asked, whom) = watch::channel(Some(agent.http()));
-    let polling = tokio::spawn(watcher::poll(whom, tell));
+    let polling = tokio::spawn(watcher::poll(whom, tell, None));
     let mut told = HashSet::new();
     let result = loop {
         tokio::select! {

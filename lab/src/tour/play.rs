@@ -22,6 +22,7 @@ use crate::{
         judge::{self, Observed},
         left::Things,
     },
+    wait,
 };
 use anyhow::{Context as _, bail};
 use coroner::domain::observation::{ContainerDeath, MilestoneKind, PodTermination};
@@ -29,15 +30,7 @@ use k8s_openapi::api::core::v1::Pod;
 use std::{
     collections::{BTreeSet, HashMap},
     path::Path,
-    time::Duration,
 };
-
-/// From the pod's creation to Running, or to what a step waits for; a postStart hook may take its
-/// time.
-const TO_HAPPEN: Duration = Duration::from_secs(45);
-/// From the act to the agent's account, beyond the grace: kubelet, runtime, settle window.
-const TO_SETTLE: Duration = Duration::from_secs(40);
-const LOOK: Duration = Duration::from_millis(50);
 
 /// Plays a scenario and compares what came out of it with what was expected.
 pub(crate) async fn from_begin_to_end(
@@ -142,6 +135,9 @@ impl<'a> Playing<'a> {
                     of.object().map_or(Ok(false), |pod| has_started(&pod))
                 })
                 .await?;
+            for container in scenario.containers() {
+                playing.is_ready(container, 0).await?;
+            }
             playing.note_lives();
         }
         Ok(playing)
@@ -168,12 +164,13 @@ impl<'a> Playing<'a> {
                     self.happens("the container runs anew", |of| Ok(of.runs_anew(container)))
                         .await?;
                     self.note_lives();
+                    self.is_ready(container, self.restarts(container)).await?;
                     tokio::time::sleep(time).await;
                 }
                 When::Housekeeping => {
                     let moment = self.housekeeping.take().context("its cache was not read")?;
-                    let comes = tokio::time::timeout(TO_HAPPEN, moment.comes()).await;
-                    self.held = comes.ok().flatten();
+                    self.held =
+                        wait::event("the kubelet does its housekeeping", moment.comes()).await?;
                     self.held.as_ref().context("the kubelet does no housekeeping")?;
                 }
                 When::Leaked(class) => {
@@ -186,12 +183,17 @@ impl<'a> Playing<'a> {
                     })
                     .await?;
                 }
+                When::Accounted(lives) => {
+                    let mut accounts =
+                        watcher.map(Watcher::accounts).context("the agent has not started")?;
+                    self.accounted(lives, &mut accounts).await?;
+                }
                 When::Judged(judgement) => {
                     let mut accounts =
                         watcher.map(Watcher::accounts).context("the agent has not started")?;
                     let judged = accounts.wait_for(|told| told.judgement == judgement);
-                    let judged = tokio::time::timeout(TO_HAPPEN, judged).await.is_ok();
-                    anyhow::ensure!(judged, "the agent does not say that judgement is {judgement}");
+                    let what = format!("the agent says that judgement is {judgement}");
+                    wait::event(what, judged).await?.context(NOBODY_ASKS)?;
                 }
             }
             self.perform(step.act, watcher).await.with_context(|| format!("{:?}", step.act))?;
@@ -203,15 +205,9 @@ impl<'a> Playing<'a> {
 
     /// Waits for the agent's account of the pod's end.
     async fn account(&self, accounts: &mut Accounts) -> anyhow::Result<Account> {
-        let patience = self.scenario.grace() + TO_SETTLE;
         let uid = &self.pod.uid;
-        let lives = self.scenario.expected.lives as usize;
-        let settled = accounts.wait_for(|told| told.pods.get(uid).map_or(0, Vec::len) >= lives);
-        let told = match tokio::time::timeout(patience, settled).await {
-            Ok(Ok(told)) => told,
-            Ok(Err(_)) => bail!("nobody asks the agent any more"),
-            Err(_) => bail!("the agent gave no account within {patience:?} of the act"),
-        };
+        self.accounted(self.scenario.expected.lives as usize, accounts).await?;
+        let told = accounts.borrow();
         let oldest_first = |all: &Vec<PodTermination>| all.iter().rev().cloned().collect();
         let lives: Vec<PodTermination> = told.pods.get(uid).map(oldest_first).unwrap_or_default();
         let own: BTreeSet<_> =
@@ -219,6 +215,14 @@ impl<'a> Playing<'a> {
         let deaths = told.deaths.get(uid).into_iter().flatten().rev();
         let earlier = deaths.filter(|death| !own.contains(&death.id)).cloned().collect();
         Ok(Account { lives, earlier })
+    }
+
+    /// Waits until the agent has told of the end of so many of its lives.
+    async fn accounted(&self, lives: usize, accounts: &mut Accounts) -> anyhow::Result<()> {
+        let uid = &self.pod.uid;
+        let settled = accounts.wait_for(|told| told.pods.get(uid).map_or(0, Vec::len) >= lives);
+        wait::event("the agent's account", settled).await?.context(NOBODY_ASKS)?;
+        Ok(())
     }
 
     async fn perform(&mut self, act: Act, watcher: Option<&Watcher>) -> anyhow::Result<()> {
@@ -261,6 +265,10 @@ impl<'a> Playing<'a> {
             }
             Act::ReadRuntimeCache => {
                 self.housekeeping = Some(lab.read_runtime_cache(&self.pod.uid));
+                Ok(())
+            }
+            Act::IgnoreProbes => {
+                lab.kubelet().ignore_probes(&self.pod.uid);
                 Ok(())
             }
             Act::KeepContainers => {
@@ -331,23 +339,32 @@ impl<'a> Playing<'a> {
         now.is_some_and(|(id, runs)| runs && self.lives.get(container) != Some(&id))
     }
 
+    fn restarts(&self, container: &str) -> u32 {
+        let status = self.object().and_then(|pod| pod.status).unwrap_or_default();
+        let mut all = status.container_statuses.into_iter().flatten();
+        let one = all.find(|one| one.name == container);
+        one.and_then(|one| one.restart_count.try_into().ok()).unwrap_or_default()
+    }
+
     pub(super) async fn happens(
         &self,
         what: &str,
         mut holds: impl FnMut(&Self) -> anyhow::Result<bool>,
     ) -> anyhow::Result<()> {
-        let waiting = async {
-            while !holds(self)? {
-                tokio::time::sleep(LOOK).await;
-            }
-            anyhow::Ok(())
-        };
-        match tokio::time::timeout(TO_HAPPEN, waiting).await {
-            Ok(happened) => happened,
-            Err(_) => bail!("waited {TO_HAPPEN:?} in vain: {what}"),
-        }
+        wait::until(what, || Ok(holds(self)?.then_some(()))).await
+    }
+
+    /// Waits until the container's process says that it is ready to be signalled: it counts as
+    /// running before. `attempt`: how often it was restarted.
+    async fn is_ready(&self, container: &str, attempt: u32) -> anyhow::Result<()> {
+        let log = self.pod.log_of(self.lab.logs(), container, attempt);
+        let what = format!("{container} is ready to be signalled");
+        self.happens(&what, |_| Ok(lines(&log).iter().any(|line| line.event == "start"))).await
     }
 }
+
+/// The task that polls it has ended.
+pub(super) const NOBODY_ASKS: &str = "nobody asks the agent any more";
 
 fn has_started(pod: &Pod) -> anyhow::Result<bool> {
     let Some(status) = &pod.status else { return Ok(false) };

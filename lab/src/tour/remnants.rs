@@ -9,8 +9,9 @@ use crate::{
         cgroup::Cgroups,
         translate::{self, PodId},
     },
+    wait,
 };
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use coroner::domain::time::WallTime;
 use coroner_cri_api::v1::{
     ContainerFilter, CreateContainerRequest, ListContainersRequest, ListPodSandboxRequest,
@@ -23,15 +24,11 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Stdio,
-    time::Duration,
 };
 use tokio::process::{Child, Command};
 
 /// Where the v1 freezer is mounted on a hybrid machine.
 const FREEZER: &str = "/sys/fs/cgroup/freezer";
-/// How long what was killed or frozen may take to be so.
-const DONE_WITHIN: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(20);
 
 /// Makes and removes what is left behind.
 #[derive(Clone, Debug)]
@@ -191,8 +188,9 @@ impl Hand {
                 .with_context(|| format!("cannot move process {pid} to {}", group.display()))?;
         }
         fs::write(group.join("freezer.state"), "FROZEN")?;
-        until("they are frozen", || {
-            Ok(fs::read_to_string(group.join("freezer.state"))?.trim() == "FROZEN")
+        wait::until("they are frozen", || {
+            let state = fs::read_to_string(group.join("freezer.state"))?;
+            Ok((state.trim() == "FROZEN").then_some(()))
         })
         .await?;
         Ok(made)
@@ -217,12 +215,12 @@ impl Hand {
                 }
                 fs::write(group.join("freezer.state"), "THAWED")?;
                 let procs = group.join("cgroup.procs");
-                until("what was frozen has ended", || {
+                wait::until("what was frozen has ended", || {
                     let left = fs::read_to_string(&procs)?;
                     for pid in left.lines() {
                         let _ = fs::write(Path::new(FREEZER).join("cgroup.procs"), pid);
                     }
-                    Ok(left.is_empty())
+                    Ok(left.is_empty().then_some(()))
                 })
                 .await?;
                 fs::remove_dir(&group)
@@ -257,17 +255,4 @@ fn gone_is_fine<T>(answer: Result<T, tonic::Status>) -> Result<(), tonic::Status
 
 fn of_pod(uid: &str) -> HashMap<String, String> {
     HashMap::from([("io.kubernetes.pod.uid".to_owned(), uid.to_owned())])
-}
-
-async fn until(what: &str, mut holds: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
-    let waiting = async {
-        while !holds()? {
-            tokio::time::sleep(LOOK).await;
-        }
-        anyhow::Ok(())
-    };
-    match tokio::time::timeout(DONE_WITHIN, waiting).await {
-        Ok(done) => done,
-        Err(_) => bail!("waited {DONE_WITHIN:?} in vain: {what}"),
-    }
 }

@@ -1,9 +1,10 @@
 //! The agent that watches the lab, over its restarts, and all that it has told.
 
-use super::lab::Lab;
+use super::{lab::Lab, play::NOBODY_ASKS};
 use crate::{
     agent::{self, Agent, Http},
     scenario::AgentFlags,
+    wait,
 };
 use anyhow::Context as _;
 use coroner::{
@@ -33,9 +34,6 @@ pub(super) const THRESHOLD: Duration = Duration::from_secs(8);
 /// conclude something from it.
 pub(super) const ASKS_EVERY: Duration = Duration::from_secs(1);
 
-/// How long it may take until the agent has heard of all its sources.
-const TO_JUDGE: Duration = Duration::from_secs(20);
-
 /// How often the agent is asked.
 const POLL: Duration = Duration::from_millis(300);
 
@@ -51,6 +49,8 @@ pub(super) struct Told {
     pub(super) deaths: HashMap<String, Vec<ContainerDeath>>,
     /// What it says of the judgement of leaks.
     pub(super) judgement: Judgement,
+    /// For how many seconds it could judge since it started.
+    pub(super) watched: u64,
     /// What is left behind now.
     pub(super) leaks: BTreeMap<LeakKey, Leak>,
     /// All that was ever told as left behind, as it was last told.
@@ -73,6 +73,7 @@ impl Told {
         ever.extend(now.clone());
         let mut told = Self {
             judgement: leaks.judge.judgement,
+            watched: leaks.judge.watched_seconds,
             leaks: now,
             ever,
             before: self.before.clone(),
@@ -93,6 +94,7 @@ impl Told {
     fn begin_anew(&mut self) {
         self.before = std::mem::take(&mut self.leaks);
         self.judgement = Judgement::default();
+        self.watched = 0;
     }
 }
 
@@ -101,6 +103,8 @@ struct Own {
     options: agent::Options,
     /// Where an agent that is to keep its state does so.
     state: PathBuf,
+    /// What it records, in case that something fails.
+    record: String,
 }
 
 /// The agent, and what it tells.
@@ -127,20 +131,22 @@ impl Watcher {
             leak_threshold: Some(THRESHOLD),
             ..lab.agent(&binary, log)
         };
-        let watcher = Self::asking(None, Some(Own { options, state: lab.state() }));
+        let record = format!("--record={}", lab.recording().display());
+        let own = Own { options, state: lab.state(), record };
+        let watcher = Self::asking(None, Some(own), lab.name().await);
         watcher.run(AgentFlags::default()).await?;
         Ok(watcher)
     }
 
-    /// Asks an agent that somebody else has started.
-    pub(crate) fn onlooker(agent: Http) -> Self {
-        Self::asking(Some(agent), None)
+    /// Asks an agent that somebody else has started on the node of the lab of this name.
+    pub(crate) fn onlooker(agent: Http, lab: String) -> Self {
+        Self::asking(Some(agent), None, lab)
     }
 
-    fn asking(agent: Option<Http>, own: Option<Own>) -> Self {
+    fn asking(agent: Option<Http>, own: Option<Own>, lab: String) -> Self {
         let (asked, whom) = watch::channel(agent);
         let (told, _) = watch::channel(Told::default());
-        let polling = tokio::spawn(poll(whom, told.clone()));
+        let polling = tokio::spawn(poll(whom, told.clone(), Some(lab)));
         Self { own, running: Mutex::default(), asked, told, polling }
     }
 
@@ -163,7 +169,7 @@ impl Watcher {
         }
         options.events = flags.makes_events;
         options.state_dir = flags.keeps_state.then(|| own.state.clone());
-        let agent = Agent::start(&options).await?;
+        let agent = Agent::start_with(&options, std::slice::from_ref(&own.record)).await?;
         self.told.send_modify(Told::begin_anew);
         self.asked.send_replace(Some(agent.http()));
         *running = Some((flags, agent));
@@ -184,10 +190,7 @@ impl Watcher {
     async fn judges(&self) -> anyhow::Result<()> {
         let mut accounts = self.accounts();
         let judges = accounts.wait_for(|told| told.judgement == Judgement::Possible);
-        tokio::time::timeout(TO_JUDGE, judges)
-            .await
-            .with_context(|| format!("the agent does not judge leaks within {TO_JUDGE:?}"))?
-            .context("nobody asks the agent any more")?;
+        wait::event("the agent judges leaks", judges).await?.context(NOBODY_ASKS)?;
         Ok(())
     }
 
@@ -220,17 +223,30 @@ impl Watcher {
     }
 }
 
+/// Whether it is of this lab. The agent sees all cgroups of the machine, on which there may be other
+/// labs and benchmarks, with pods of their own.
+fn is_of(leak: &Leak, lab: &str) -> bool {
+    let path = leak.holds.cgroup.as_deref().unwrap_or_default();
+    !matches!(leak.key, LeakKey::PodCgroup { .. }) || path.split('/').any(|part| part == lab)
+}
+
 /// Polls the agent for ever. A failed poll is tried again: an agent that died is noticed elsewhere.
-pub(super) async fn poll(mut whom: watch::Receiver<Option<Http>>, to: watch::Sender<Told>) {
+/// With the name of a `lab`, what is not of it is left out.
+pub(super) async fn poll(
+    mut whom: watch::Receiver<Option<Http>>,
+    to: watch::Sender<Told>,
+    lab: Option<String>,
+) {
     loop {
         let http = whom.borrow_and_update().clone();
         if let Some(agent) = http
             // The deaths after the terminations: then none of these is missing.
-            && let (Ok(all), Ok(deaths), Ok(leaks)) =
+            && let (Ok(all), Ok(deaths), Ok(mut leaks)) =
                 (agent.terminations().await, agent.deaths().await, agent.leaks().await)
             // Not of an agent that was stopped meanwhile.
             && whom.has_changed().is_ok_and(|changed| !changed)
         {
+            leaks.leaks.retain(|leak| lab.as_ref().is_none_or(|lab| is_of(leak, lab)));
             to.send_if_modified(|known| {
                 let newest = known.next(all, deaths, leaks);
                 let changed = *known != newest;

@@ -1,5 +1,9 @@
 //! A private containerd with the lab's image, and a pod in it, as a kubelet would make it.
 
+use coroner_lab::{
+    containerd::{self, Containerd, Options},
+    image, wait,
+};
 use coroner_cri_api::v1::{
     ContainerConfig, ContainerMetadata, ContainerStatusRequest, CreateContainerRequest, ImageSpec,
     LinuxContainerConfig, LinuxContainerSecurityContext, LinuxPodSandboxConfig,
@@ -14,12 +18,8 @@ use coroner_lab::{
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
 };
 use tonic::transport::Channel;
-
-/// How long a process may take from its start to what it does first.
-const TO_BEGIN: Duration = Duration::from_secs(30);
 
 /// The static binary.
 pub(crate) fn workload() -> PathBuf {
@@ -105,11 +105,7 @@ pub(crate) async fn handles_sigterm(cri: &mut RuntimeServiceClient<Channel>, id:
         // Go's runtime catches them all: until runc has made way for it.
         has(libc::SIGTERM) && !has(libc::SIGHUP)
     };
-    let began = Instant::now();
-    while !caught() {
-        assert!(began.elapsed() < TO_BEGIN, "it installs no handler");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    wait::until("it installs its handler", || Ok(caught().then_some(()))).await.unwrap();
 }
 
 /// As started, with the lab's image.

@@ -1,9 +1,10 @@
 //! A real Prometheus that scrapes one agent, with the labels that a cluster would give it.
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use coroner_lab::{
     agent::{die_with_parent, tail},
     port::Port,
+    wait,
 };
 use http_body_util::{BodyExt as _, Empty};
 use hyper_util::{
@@ -16,7 +17,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Stdio,
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 use tokio::process::{Child, Command};
 
@@ -33,9 +34,6 @@ pub(crate) const TARGET: [(&str, &str); 5] = [
 ];
 /// As the prometheus-operator names it.
 pub(crate) const JOB: &str = "coroner/coroner";
-
-/// How long it may take until it is ready before something must be wrong.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A moment, s since 1970.
 pub(crate) fn now() -> f64 {
@@ -115,26 +113,19 @@ impl Prometheus {
             command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         let client = Client::builder(TokioExecutor::new()).build_http();
         let prometheus = Self { _child: child, _port: port, address, client };
-        let ready = async {
-            while prometheus.get("/-/ready").await.is_err() {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        if tokio::time::timeout(PATIENCE, ready).await.is_err() {
-            bail!("Prometheus is not ready after {PATIENCE:?}:\n{}", tail(&log, 15));
-        }
+        let ready =
+            wait::asking("Prometheus is ready", async || Ok(prometheus.get("/-/ready").await.ok()));
+        ready.await.with_context(|| format!("its log ends with:\n{}", tail(&log, 15)))?;
         Ok(prometheus)
     }
 
     /// Waits until it has tried to scrape the agent, whether that answers or not.
     pub(crate) async fn has_scraped(&self) -> anyhow::Result<()> {
-        let tried = async {
-            while self.series("up", (now(), now())).await?.is_empty() {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-            anyhow::Ok(())
-        };
-        tokio::time::timeout(PATIENCE, tried).await.context("Prometheus scrapes nothing")?
+        wait::asking("Prometheus scrapes", async || {
+            let up = self.series("up", (now(), now())).await?;
+            Ok((!up.is_empty()).then_some(()))
+        })
+        .await
     }
 
     /// What a query gives from `begin` to `end`, every second: a query of one moment too, as if one
