@@ -289,9 +289,14 @@ pub(crate) struct TourArgs {
     /// List the scenarios and do nothing else
     #[arg(long)]
     pub(crate) list: bool,
-    /// Write one JSON object per scenario to stdout, and everything else to stderr
+    /// Write one JSON object per scenario to stdout, and one for each leak that is of none; everything
+    /// else goes to stderr
     #[arg(long)]
     pub(crate) json: bool,
+    /// Keep what a failure leaves (logs, recording, the agent's answers) in a folder here [default:
+    /// `failed` in the target directory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) failed: Option<PathBuf>,
     /// Leave the lab and the agent up until Ctrl-C, and say where they are
     #[arg(long, conflicts_with = "cri")]
     pub(crate) keep: bool,

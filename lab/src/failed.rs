@@ -21,8 +21,8 @@ const PAGES: [(&str, &str); 4] = [
     ("/api/v1/leaks", "leaks.json"),
     ("/metrics", "metrics.txt"),
 ];
-/// Files of the work directory that are kept: logs and recordings of the agents.
-const KEPT: [&str; 3] = ["agent", ".log", ".rec"];
+/// Files of the work directory that are kept: logs and recordings of the agents, and the runtime's log.
+const KEPT: [(&str, &str); 3] = [("agent", ".log"), ("agent", ".rec"), ("containerd", ".log")];
 /// The kubelet's record.
 const KUBELET: &str = "kubelet.json";
 /// How long the agent may take for one answer: what failed may be the agent.
@@ -58,12 +58,27 @@ impl Failures {
         }))
     }
 
+    /// The same, in a folder of this name.
+    #[must_use]
+    pub fn below(self, name: &str) -> Self {
+        Self(self.0.join(name))
+    }
+
+    /// Where they are kept; not there before the first.
+    pub fn directory(&self) -> &Path {
+        &self.0
+    }
+
     /// Saves what there is of the failure `name` in a folder of that name (`NAME-2`, … if there are
-    /// others), and says on stderr where it is and what could not be saved. Never fails.
-    pub async fn save(&self, name: &str, remains: Remains<'_>) {
+    /// others), and says on stderr where it is and what could not be saved. Never fails: without a
+    /// folder there is none.
+    pub async fn save(&self, name: &str, remains: Remains<'_>) -> Option<PathBuf> {
         let folder = match self.folder(name) {
             Ok(folder) => folder,
-            Err(error) => return eprintln!("{name}: nothing of the failure was saved: {error:#}"),
+            Err(error) => {
+                eprintln!("{name}: nothing of the failure was saved: {error:#}");
+                return None;
+            }
         };
         let mut missing = Vec::new();
         let mut note = |what: &str, saved: anyhow::Result<()>| {
@@ -80,13 +95,14 @@ impl Failures {
             note("the kubelet's record", save_record(&kubelet.record(), &folder.join(KUBELET)));
         }
         if let Some(work) = remains.work {
-            note("the agent's files", copy_files(work, &folder));
+            note("the logs and recordings", copy_files(work, &folder));
         }
         note("its owner", give_to_owner_of(&self.0, &folder));
         eprintln!("{name} failed; what it left is kept in {}", folder.display());
         for missing in missing {
             eprintln!("  not saved: {missing}");
         }
+        Some(folder)
     }
 
     /// A new folder for a failure of this name.
@@ -135,8 +151,7 @@ fn copy_files(work: &Path, folder: &Path) -> anyhow::Result<()> {
         let entry = entry?;
         let name = entry.file_name();
         let text = name.to_string_lossy();
-        let [agents, endings @ ..] = KEPT;
-        let kept = text.starts_with(agents) && endings.iter().any(|end| text.contains(end));
+        let kept = KEPT.iter().any(|(start, end)| text.starts_with(start) && text.contains(end));
         if kept && entry.file_type()?.is_file() {
             let copied = fs::copy(entry.path(), folder.join(&name)).map(drop);
             first = first.and(copied.with_context(|| entry.path().display().to_string()));

@@ -266,6 +266,7 @@ fn tour(args: TourArgs) -> ExitCode {
         agent: args.files.agent(),
         listen: args.listen,
         lab,
+        failed: args.failed,
         real,
     };
     as_root(tour::run(&options))

@@ -11,11 +11,13 @@ use tokio::signal::unix::{SignalKind, signal};
 /// The agent's log, in the work directory.
 pub(crate) const AGENT_LOG: &str = "agent.log";
 
-/// Made, and absolute: the runtime has another working directory.
+/// Made, without an earlier run's log, and absolute: the runtime has another working directory.
 pub(crate) fn work_directory(work: &Path) -> anyhow::Result<PathBuf> {
-    fs::create_dir_all(work)
+    let work = fs::create_dir_all(work)
         .and_then(|()| work.canonicalize())
-        .with_context(|| format!("cannot make {}", work.display()))
+        .with_context(|| format!("cannot make {}", work.display()))?;
+    let _ = fs::remove_file(work.join(AGENT_LOG));
+    Ok(work)
 }
 
 /// Leaves the work directory; with the agent's log if somebody should read it.

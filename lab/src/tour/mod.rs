@@ -15,9 +15,12 @@ pub(crate) mod watcher;
 pub use show::{Screen, list};
 
 use crate::{
-    containerd, kubelet,
+    agent::Agent,
+    containerd,
+    failed::{Failures, Remains},
+    kubelet,
     run::{self, AGENT_LOG, interrupted, unless_interrupted, went_wrong, work_directory},
-    scenario::{Expected, Scenario, judge::Observed, left},
+    scenario::{self, Expected, Scenario, judge::Observed, left},
 };
 use anyhow::Context as _;
 use coroner::domain::{
@@ -29,8 +32,17 @@ use lab::Lab;
 use ledger::Ledger;
 use play::Playing;
 use serde::Serialize;
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 use watcher::Watcher;
+
+/// Failures that are of no single scenario: the folders in which they are kept.
+const WHOLE: &str = "run";
+const STRAYS: &str = "of-no-scenario";
 
 /// What the tour is asked to do.
 #[derive(Clone, Debug)]
@@ -47,6 +59,8 @@ pub struct Options {
     pub listen: Option<SocketAddr>,
     /// What the lab is made of, and where it keeps its files.
     pub lab: containerd::Options,
+    /// Where a folder is kept for each failure; `None`: `failed` in the target directory.
+    pub failed: Option<PathBuf>,
     /// A real node instead of the lab.
     pub real: Option<RealNode>,
 }
@@ -87,6 +101,27 @@ pub struct Outcome {
     pub watched: bool,
     /// What of it the agent told as left behind.
     pub leaks: Vec<Leak>,
+    /// Where its logs and the agent's answers are kept, if they do not agree.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<PathBuf>,
+}
+
+/// What else `--json` tells.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Note<'a> {
+    /// A scenario that cannot be played on this machine.
+    LeftOut {
+        /// Its name.
+        scenario: &'a str,
+        /// Why.
+        left_out: &'a str,
+    },
+    /// The agent told of it as left behind, and it is of no scenario.
+    Stray {
+        /// What it told.
+        stray: &'a Leak,
+    },
 }
 
 /// Plays the tour. True: everything agreed. Whatever happens, nothing is left behind.
@@ -99,15 +134,21 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
     let mut options = options.clone();
     options.lab.work = work_directory(&options.lab.work)?;
     let options = &options;
+    let failures = Failures::new(options.failed.clone(), &options.lab.work);
     let mut stage = Stage::default();
-    let result = unless_interrupted(screen, stage.play(options, screen)).await;
+    let result = unless_interrupted(screen, stage.play(options, &failures, screen)).await;
+    if went_wrong(&result) {
+        let up = (stage.lab.as_ref(), stage.watcher.as_ref());
+        save(&failures, WHOLE, up, &options.lab.work).await;
+    }
     if options.keep && result.is_ok() {
         screen.print(&stage.whereabouts().await);
         interrupted().await;
     }
     let cleared = stage.clear(screen).await;
     lab::tidy(&options.lab.work);
-    run::leave(&options.lab.work, went_wrong(&result) || matches!(result, Ok(false)), screen);
+    // Whatever failed is kept elsewhere.
+    run::leave(&options.lab.work, false, screen);
     let agreed = result?;
     cleared?;
     Ok(agreed)
@@ -121,8 +162,16 @@ struct Stage {
 }
 
 impl Stage {
-    async fn play(&mut self, options: &Options, screen: Screen) -> anyhow::Result<bool> {
+    async fn play(
+        &mut self,
+        options: &Options,
+        failures: &Failures,
+        screen: Screen,
+    ) -> anyhow::Result<bool> {
         let lab = &*self.lab.insert(Lab::start(options.lab.clone(), screen).await?);
+        let work = &options.lab.work;
+        let resident = scenario::resident();
+        Playing::begin(&resident, lab).await?;
         let scenarios: Vec<&Scenario> =
             options.scenarios.iter().filter(|one| can_be_played(one, lab, screen)).collect();
         let mut begun: BTreeMap<&str, Playing<'_>> = BTreeMap::new();
@@ -136,7 +185,7 @@ impl Stage {
         }
         let ledger = Ledger::of(lab);
         screen.step("starting the agent");
-        let log = options.lab.work.join(AGENT_LOG);
+        let log = work.join(AGENT_LOG);
         let watcher = Watcher::start(lab, options.agent.clone(), options.listen, log).await?;
         let watcher = &*self.watcher.insert(watcher);
         let ready = watcher.of_agent(|agent| agent.ready_after()).await?;
@@ -160,7 +209,11 @@ impl Stage {
             loop {
                 tokio::select! {
                     next = playing.next() => {
-                        let Some(outcome) = next else { break };
+                        let Some(mut outcome) = next else { break };
+                        if !outcome.ok {
+                            let up = (Some(lab), Some(watcher));
+                            outcome.kept = save(failures, outcome.scenario, up, work).await;
+                        }
                         screen.outcome(&outcome);
                         screen.object(&outcome);
                         outcomes.insert(outcome.scenario, outcome);
@@ -181,6 +234,10 @@ impl Stage {
             let what = left::which(&leak.key);
             screen.print(&format!("✘ {} of {what}, of no scenario\n", leak.class));
             screen.print(&screen.leak(leak));
+            screen.object(&Note::Stray { stray: leak });
+        }
+        if !strays.is_empty() {
+            save(failures, STRAYS, (Some(lab), Some(watcher)), work).await;
         }
         Ok(strays.is_empty() && in_order.iter().all(|outcome| outcome.ok))
     }
@@ -218,6 +275,21 @@ impl Stage {
     }
 }
 
+/// Keeps what a failure leaves, of what is up.
+async fn save(
+    failures: &Failures,
+    name: &str,
+    (lab, watcher): (Option<&Lab>, Option<&Watcher>),
+    work: &Path,
+) -> Option<PathBuf> {
+    let agent = match watcher {
+        Some(watcher) => watcher.of_agent(Agent::http).await.ok(),
+        None => None,
+    };
+    let kubelet = lab.map(Lab::kubelet);
+    failures.save(name, Remains { agent: agent.as_ref(), kubelet, work: Some(work) }).await
+}
+
 /// What was told as left behind, is of no scenario, and was not left behind in truth.
 fn strays(watcher: &Watcher, ledger: &Ledger, outcomes: &[Outcome]) -> Vec<Leak> {
     let told = watcher.accounts();
@@ -240,11 +312,12 @@ fn can_be_played(scenario: &Scenario, lab: &Lab, screen: Screen) -> bool {
         return true;
     };
     screen.step(&format!("leaving out {}: {missing}", scenario.name));
+    screen.object(&Note::LeftOut { scenario: scenario.name, left_out: missing });
     false
 }
 
 /// Figures beside the scenarios: printed, never asserted.
-fn facts(lab: &Lab, agent: &crate::agent::Agent, outcomes: &[Outcome]) -> String {
+fn facts(lab: &Lab, agent: &Agent, outcomes: &[Outcome]) -> String {
     let mut text = String::from("\n");
     if let Some((now, peak)) = agent.memory() {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);

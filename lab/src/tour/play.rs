@@ -416,6 +416,7 @@ fn outcome(
         timeline,
         watched: scenario.watched,
         leaks: left.leaks,
+        kept: None,
     }
 }
 

@@ -11,6 +11,7 @@ use coroner::{
     },
     report::{self, Style},
 };
+use serde::Serialize;
 use std::{
     io::{self, Write as _},
     time::Instant,
@@ -47,9 +48,9 @@ impl Screen {
     }
 
     /// One object on stdout, on a line of its own.
-    pub fn object(&self, outcome: &Outcome) {
+    pub fn object(&self, object: &impl Serialize) {
         if self.json
-            && let Ok(line) = serde_json::to_string(outcome)
+            && let Ok(line) = serde_json::to_string(object)
         {
             let _ = writeln!(io::stdout(), "{line}");
         }

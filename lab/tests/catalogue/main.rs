@@ -1,0 +1,90 @@
+//! The whole catalogue, played for real: private containerd and runc, the real agent with its
+//! kernel programs, real deaths. Each scenario on each version of containerd is a test of its own:
+//! `containerd-1.7/sigterm-ignored`. Needs root, and what `cargo xtask build` makes.
+
+#[path = "../lab/mod.rs"]
+mod lab;
+mod run;
+mod usage;
+
+use coroner_lab::{
+    containerd,
+    scenario::{Scenario, catalogue},
+};
+use libtest_mimic::{Arguments, Trial};
+use run::Run;
+use std::{
+    collections::BTreeSet,
+    env,
+    process::ExitCode,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+};
+
+/// The versions that coroner is tested with: `cargo xtask setup` brings them.
+const VERSIONS: [&str; 3] = ["1.6", "1.7", "2"];
+/// How many labs play at once, unless [`AT_ONCE`] says otherwise.
+const LABS: usize = 3;
+/// Another number, in the environment.
+const AT_ONCE: &str = "CORONER_LAB_AT_ONCE";
+
+/// What is played on all versions: what is left behind is the runtime's doing, and one of each kind of
+/// the rest.
+fn is_about_the_runtime(scenario: &Scenario) -> bool {
+    let named = ["handles-sigterm", "sigterm-ignored", "oom-killed", "runtime-killed"];
+    scenario.group == "leaks" || named.contains(&scenario.name)
+}
+
+/// All of it on the machine's own version, and what is about the runtime on the others.
+fn runs() -> anyhow::Result<Vec<Arc<Run>>> {
+    let own = containerd::version(&containerd::Options::new("", "").containerd)?;
+    let is_own = |version: &&str| own.starts_with(&format!("{version}."));
+    let name = VERSIONS.iter().find(|version| is_own(version)).map_or(own.as_str(), |one| one);
+    let all = catalogue();
+    let about_runtime: Vec<_> = all.iter().filter(|one| is_about_the_runtime(one)).collect();
+    anyhow::ensure!(about_runtime.len() >= 4, "{about_runtime:?}");
+    let others = VERSIONS.iter().filter(|version| !is_own(version));
+    let others = others.map(|other| Run::new(other, Some(other), about_runtime.iter().copied()));
+    Ok(std::iter::once(Run::new(name, None, &all)).chain(others).map(Arc::new).collect())
+}
+
+fn labs_at_once() -> anyhow::Result<usize> {
+    let Some(wanted) = env::var_os(AT_ONCE) else { return Ok(LABS) };
+    let number = wanted.to_str().and_then(|wanted| wanted.parse().ok()).filter(|labs| *labs > 0);
+    number.ok_or_else(|| anyhow::anyhow!("{AT_ONCE} is {wanted:?}, not a number of labs"))
+}
+
+/// Plays the runs that tests want, in the background: the tests wait for what they need of them.
+fn play(runs: Vec<(Arc<Run>, BTreeSet<String>)>, labs: usize, aloud: bool) {
+    let ahead = Arc::new(Mutex::new(runs.into_iter()));
+    for _ in 0..labs {
+        let ahead = Arc::clone(&ahead);
+        thread::spawn(move || {
+            let next = || ahead.lock().unwrap_or_else(PoisonError::into_inner).next();
+            while let Some((run, wanted)) = next() {
+                run.play(&wanted, aloud);
+            }
+        });
+    }
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let arguments = Arguments::from_args();
+    let labs = labs_at_once()?;
+    let (mut trials, mut wanted) = (usage::trials(), Vec::new());
+    for run in runs()? {
+        let of_run: Vec<Trial> = run.trials();
+        let of_run = of_run.into_iter().filter(|trial| !arguments.is_filtered_out(trial));
+        let of_run: Vec<Trial> = of_run.collect();
+        let names: BTreeSet<String> = of_run.iter().map(|trial| trial.name().to_owned()).collect();
+        if !names.is_empty() {
+            wanted.push((run, names));
+        }
+        trials.extend(of_run);
+    }
+    if !arguments.list && !wanted.is_empty() {
+        lab::demand_root();
+        play(wanted, labs, arguments.nocapture);
+    }
+    Ok(libtest_mimic::run(&arguments, trials).exit_code())
+}

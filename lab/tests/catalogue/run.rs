@@ -1,0 +1,266 @@
+//! One run of the lab: a version of containerd, the scenarios, and what came out of each.
+
+use crate::{lab, usage::tour};
+use coroner_lab::{failed::Failures, scenario::Scenario};
+use libtest_mimic::{Completion, Failed, Trial};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs,
+    io::{BufRead as _, BufReader, Read},
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
+    thread,
+    time::Duration,
+};
+
+/// How long a lab may say nothing before it hangs: each of its own waits gives up earlier, and the
+/// longest sequence of them is some.
+const SILENCE: Duration = Duration::from_secs(900);
+
+/// One run of the lab.
+pub(crate) struct Run {
+    /// `containerd-1.7`.
+    name: String,
+    /// `--containerd`; `None`: the machine's own.
+    containerd: Option<&'static str>,
+    scenarios: Vec<&'static str>,
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// What came out, by the scenario's name.
+    objects: HashMap<String, Value>,
+    /// What was told as left behind, of no scenario.
+    strays: Vec<Value>,
+    ended: Option<Ended>,
+}
+
+/// How the lab ended.
+#[derive(Clone)]
+struct Ended {
+    /// The error says why it was not played, or not to its end.
+    status: Result<ExitStatus, String>,
+    /// Its folder is still there.
+    left: bool,
+    /// All that it said, and where what its failures left is kept.
+    said: String,
+}
+
+/// A line of the lab's, or that it has hung.
+enum Line {
+    Object(String),
+    Said(String),
+}
+
+impl Run {
+    /// Of these scenarios, not yet played.
+    pub(crate) fn new<'a>(
+        version: &str,
+        containerd: Option<&'static str>,
+        scenarios: impl IntoIterator<Item = &'a Scenario>,
+    ) -> Self {
+        Self {
+            name: format!("containerd-{version}"),
+            containerd,
+            scenarios: scenarios.into_iter().map(|scenario| scenario.name).collect(),
+            state: Mutex::default(),
+            news: Condvar::new(),
+        }
+    }
+
+    /// A test for each scenario, and for what is demanded of the whole. They wait until it has been
+    /// played.
+    pub(crate) fn trials(self: &Arc<Self>) -> Vec<Trial> {
+        let of_scenario = |&name: &&'static str| {
+            let run = Arc::clone(self);
+            Trial::ignorable_test(self.of(name), move || run.agrees(name))
+        };
+        let mut trials: Vec<Trial> = self.scenarios.iter().map(of_scenario).collect();
+        let of_whole: [(&str, fn(&Run) -> Result<(), Failed>); 3] = [
+            ("nothing-of-no-scenario", Run::has_no_strays),
+            ("exit-status", Run::says_how_it_went),
+            ("nothing-left", Run::leaves_nothing),
+        ];
+        trials.extend(of_whole.map(|(name, test)| {
+            let run = Arc::clone(self);
+            Trial::test(self.of(name), move || test(&run))
+        }));
+        trials
+    }
+
+    fn of(&self, name: &str) -> String {
+        format!("{}/{name}", self.name)
+    }
+
+    /// All that can be played here is told as it was meant.
+    fn agrees(&self, name: &str) -> Result<Completion, Failed> {
+        let state = self.wait(|state| state.objects.contains_key(name) || state.ended.is_some());
+        let Some(object) = state.objects.get(name) else {
+            return Err(format!("it was not played: see {}", self.of("exit-status")).into());
+        };
+        if let Some(reason) = object["left_out"].as_str() {
+            return Ok(Completion::ignored_with(reason));
+        }
+        let mut points: Vec<String> = texts(&object["disagreements"]).collect();
+        if points.is_empty() && object["ok"] != true {
+            points.push("it says that it is not ok, and not why".into());
+        }
+        let ends = object["expected"]["lives"] != 0;
+        if object["timeline"]["phases"].is_array() != ends {
+            points.push(format!("an account of an end: {}, expected: {ends}", !ends));
+        }
+        let left = |leaks: &Value| leaks.as_array().map_or(0, Vec::len);
+        let (leaks, expected) = (&object["leaks"], &object["expected"]["leaks"]);
+        if left(leaks) != left(expected) {
+            points.push(format!("left behind: {leaks:#}\nexpected: {expected:#}"));
+        }
+        if points.is_empty() {
+            return Ok(Completion::Completed);
+        }
+        let kept = object["kept"].as_str().unwrap_or("nowhere");
+        Err(format!("{}\nwhat it left is kept in {kept}", points.join("\n")).into())
+    }
+
+    /// Nothing was told as left behind but by scenarios.
+    fn has_no_strays(&self) -> Result<(), Failed> {
+        let ended = self.ended();
+        let strays = &self.lock().strays;
+        if strays.is_empty() && ended.status.is_ok() {
+            return Ok(());
+        }
+        Err(format!("{strays:#?}\n{}", ended.said).into())
+    }
+
+    /// Success where all agrees, failure where something does not, and nothing else.
+    fn says_how_it_went(&self) -> Result<(), Failed> {
+        let Ended { status, said, .. } = self.ended();
+        let state = self.lock();
+        let fine = |object: &Value| object["ok"] == true || object["left_out"].is_string();
+        let all_fine = state.objects.values().all(fine) && state.strays.is_empty();
+        match status {
+            Ok(status) if status.code() == Some(i32::from(!all_fine)) => Ok(()),
+            Ok(status) => Err(format!("{status}, all agreed: {all_fine}\n{said}").into()),
+            Err(why) => Err(format!("{why}\n{said}").into()),
+        }
+    }
+
+    /// Its folder is gone; the lab itself looks for processes, cgroups and mounts, and fails if there
+    /// are any.
+    fn leaves_nothing(&self) -> Result<(), Failed> {
+        let ended = self.ended();
+        if ended.left || ended.status.is_err() {
+            return Err(format!("the lab left something behind\n{}", ended.said).into());
+        }
+        Ok(())
+    }
+
+    fn ended(&self) -> Ended {
+        self.wait(|state| state.ended.is_some()).ended.clone().expect("it was waited for")
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait(&self, until: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let waited = self.news.wait_while(self.lock(), |state| !until(state));
+        waited.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Plays what the tests of these names need; `aloud`: and passes on what the lab says.
+    pub(crate) fn play(&self, wanted: &BTreeSet<String>, aloud: bool) {
+        let mut said = String::new();
+        let work = tempfile::tempdir().expect("a temporary folder");
+        let failures = Failures::new(None, work.path()).below(&self.name);
+        // Of an earlier run.
+        let _ = fs::remove_dir_all(failures.directory());
+        let status = self.run(wanted, work.path(), &failures, |line| {
+            if aloud {
+                eprintln!("{}: {line}", self.name);
+            }
+            said.push_str(line);
+            said.push('\n');
+        });
+        let left = lab::folder(work.path()).exists();
+        if failures.directory().exists() {
+            let _ = fs::write(failures.directory().join("lab.log"), &said);
+        }
+        self.lock().ended = Some(Ended { status, left, said });
+        self.news.notify_all();
+    }
+
+    fn run(
+        &self,
+        wanted: &BTreeSet<String>,
+        work: &Path,
+        failures: &Failures,
+        mut says: impl FnMut(&str),
+    ) -> Result<ExitStatus, String> {
+        let mut command = tour();
+        command.arg("--json").args(lab::flags(work));
+        command.arg("--failed").arg(failures.directory());
+        command.args(self.containerd.iter().flat_map(|version| ["--containerd", version]));
+        let chosen = self.scenarios.iter().filter(|name| wanted.contains(&self.of(name)));
+        let chosen: Vec<&str> = chosen.copied().collect();
+        // What is demanded of the whole is asked of the whole.
+        let chosen = if chosen.is_empty() { &self.scenarios } else { &chosen };
+        command.args(chosen.iter().flat_map(|name| ["--scenario", name]));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("{}: {error}", lab::LAB))?;
+        let lines = lines(&mut child);
+        loop {
+            match lines.recv_timeout(SILENCE) {
+                Ok(Line::Object(line)) => self.note(&line)?,
+                Ok(Line::Said(line)) => says(&line),
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    // It takes everything down.
+                    let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+                    let _ = child.wait();
+                    return Err(format!("the lab said nothing for {SILENCE:?}"));
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        child.wait().map_err(|error| error.to_string())
+    }
+
+    fn note(&self, line: &str) -> Result<(), String> {
+        let object: Value = serde_json::from_str(line).map_err(|e| format!("{e}: {line}"))?;
+        let mut state = self.lock();
+        match object["scenario"].as_str() {
+            Some(name) => drop(state.objects.insert(name.to_owned(), object)),
+            None => state.strays.push(object),
+        }
+        self.news.notify_all();
+        Ok(())
+    }
+}
+
+fn texts(list: &Value) -> impl Iterator<Item = String> {
+    list.as_array().into_iter().flatten().map(|text| text.as_str().unwrap_or_default().to_owned())
+}
+
+/// What it writes, line by line, until it has closed both.
+fn lines(child: &mut Child) -> mpsc::Receiver<Line> {
+    let (to, lines) = mpsc::channel();
+    let read = |from: Option<Box<dyn Read + Send>>, line: fn(String) -> Line| {
+        let to = to.clone();
+        thread::spawn(move || {
+            let all = from.map(|from| BufReader::new(from).lines());
+            // Of what is not UTF-8 nothing more is read, and the lab's end is an error of its own.
+            for text in all.into_iter().flatten().map_while(Result::ok) {
+                if to.send(line(text)).is_err() {
+                    return;
+                }
+            }
+        });
+    };
+    read(child.stdout.take().map(|out| Box::new(out) as _), Line::Object);
+    read(child.stderr.take().map(|err| Box::new(err) as _), Line::Said);
+    lines
+}
