@@ -10,7 +10,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read},
     path::Path,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, ExitStatus, Stdio},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
     time::Duration,

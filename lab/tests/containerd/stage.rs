@@ -1,9 +1,5 @@
 //! A private containerd with the lab's image, and a pod in it, as a kubelet would make it.
 
-use coroner_lab::{
-    containerd::{self, Containerd, Options},
-    image, wait,
-};
 use coroner_cri_api::v1::{
     ContainerConfig, ContainerMetadata, ContainerStatusRequest, CreateContainerRequest, ImageSpec,
     LinuxContainerConfig, LinuxContainerSecurityContext, LinuxPodSandboxConfig,
@@ -13,7 +9,7 @@ use coroner_cri_api::v1::{
 };
 use coroner_lab::{
     containerd::{self, Containerd, Options},
-    image,
+    image, wait,
 };
 use std::{
     fs,
