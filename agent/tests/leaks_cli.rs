@@ -194,9 +194,11 @@ fn the_apiserver_has_the_last_word() {
     let (code, out, err) = run(&mut node.leaks("-o json"));
     assert_eq!(code, 0, "{err}");
     let answer: Value = serde_json::from_str(&out).unwrap();
-    for none in ["leaks", "suspected"] {
-        assert_eq!(answer[none], json!([]), "the watch does not show it, but it exists: {out}");
-    }
+    assert_eq!(answer["leaks"], json!([]), "the watch does not show it, but it exists: {out}");
+    // A look of three seconds waits for the apiserver's answer for six more. On a machine that needs
+    // longer than that, the sandbox remains suspected.
+    let in_time = answer["watched_seconds"].as_u64().unwrap() < 9;
+    assert!(!in_time || answer["suspected"] == json!([]), "{out}");
 }
 
 #[test]
@@ -270,12 +272,16 @@ impl Watch {
 #[test]
 fn a_watch_tells_suspected_from_certain_until_interrupted() {
     let node = Node::new(BOOT);
-    let mut watch = Watch::start(node.leaks("--watch --json --leak-threshold 8s"));
+    // The apiserver answers once, when the suspicion begins. However late the watch's first answer is:
+    // nothing is certain before the apiserver has answered again.
+    node.apiserver.script().pods_until = Some(1);
+    let mut watch = Watch::start(node.leaks("--watch --json --leak-threshold 2s"));
     let first = watch.answer();
     assert_eq!(
         (&first["leaks"], &first["suspected"][0]["class"]),
         (&json!([]), &json!("notready_no_pod"))
     );
+    node.apiserver.script().pods_until = None;
     let second = watch.answer();
     assert_eq!(
         (&second["leaks"][0]["class"], &second["suspected"]),
@@ -293,8 +299,7 @@ fn the_first_answer_of_a_watch_names_what_was_left_while_it_looked() {
     let mut watch = Watch::start(node.leaks("--watch --json"));
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let objects = runtime.block_on(node.apiserver.watch());
-    // Most of the first look. Should this take longer than that, the first answer counts nothing.
-    std::thread::sleep(Duration::from_secs(2));
+    // The look lasts for seconds from here. Where this takes longer, the first answer counts nothing.
     runtime.block_on(objects.event("DELETED", pod("s1")));
     let is_named = |answer: &Value| answer["suspected"][0]["class"] == "notready_no_pod";
     let mut answer = watch.answer();

@@ -17,6 +17,18 @@ use tokio::sync::mpsc;
 pub(crate) const NEVER: Duration = Duration::from_secs(3_600);
 /// Ends a test that would wait for ever; nothing is measured by it.
 pub(crate) const STUCK: Duration = Duration::from_secs(60);
+/// Between two looks at what is waited for. No test depends on it.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Waits until this is so.
+pub(crate) async fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    tokio::time::timeout(STUCK, waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
+}
 
 /// The adapter, running, and a runtime for it.
 pub(crate) struct Bench {
@@ -42,6 +54,7 @@ impl Bench {
         options.events = true;
         options.busy = Duration::from_millis(1);
         options.idle = NEVER;
+        options.timeout = STUCK; // a busy machine is no outage
         change(&mut options);
         let counters = Arc::clone(&options.counters);
         let (to, events) = mpsc::channel(16);

@@ -1,7 +1,7 @@
 //! Container events: a hint, from those runtimes only whose events are for everybody.
 
 use crate::{
-    bench::{Bench, NEVER, outage, unreachable},
+    bench::{Bench, NEVER, outage, unreachable, wait_until},
     runtime::{Call, Events, FakeRuntime},
     things::{container, sandbox},
 };
@@ -50,9 +50,7 @@ fn subscriptions(bench: &Bench) -> usize {
 }
 
 async fn subscribed(events: &broadcast::Sender<ContainerEventResponse>) {
-    while events.receiver_count() == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    wait_until("a subscription", || events.receiver_count() > 0).await;
 }
 
 /// Skips to the next sandbox that is looked at.
@@ -150,9 +148,7 @@ async fn their_end_is_no_outage() {
     subscribed(&events).await;
     bench.runtime.state().events = Events::Unimplemented;
     drop(events);
-    while bench.counters.errors.load(Ordering::Relaxed) == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    wait_until("an error", || bench.counters.errors.load(Ordering::Relaxed) > 0).await;
     for _ in 0..3 {
         bench.ask(Request::LookNow(None)).await;
         bench
@@ -177,9 +173,7 @@ async fn a_subscription_keeps_no_broken_connection_alive() {
     bench.ask(Request::LookNow(None)).await;
     bench.until(outage).await;
     bench.full_list().await;
-    while subscriptions(&bench) < 2 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    wait_until("another subscription", || subscriptions(&bench) == 2).await;
     events.send(event("c1", Some("s1"), Duration::ZERO)).expect("somebody listens");
     assert_eq!(looked(&mut bench).await, "s1".into());
     assert_eq!(subscriptions(&bench), 2, "one per connection");

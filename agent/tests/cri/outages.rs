@@ -1,7 +1,7 @@
 //! Runtimes that are away, come back, or hang.
 
 use crate::{
-    bench::{Bench, NEVER, STUCK, exited, outage, unreachable},
+    bench::{Bench, NEVER, STUCK, exited, outage, unreachable, wait_until},
     runtime::FakeRuntime,
     things::{container, sandbox, status},
 };
@@ -34,9 +34,8 @@ async fn a_killed_runtime_is_told_once_and_met_again() {
     assert_eq!(code.as_deref(), Some("UNAVAILABLE"));
     // Some attempts fail meanwhile.
     let before = bench.counters.errors.load(Ordering::Relaxed);
-    while bench.counters.errors.load(Ordering::Relaxed) < before + 2 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let errors = || bench.counters.errors.load(Ordering::Relaxed);
+    wait_until("two more errors", || errors() >= before + 2).await;
     bench.serving = Some(bench.runtime.serve(&bench.socket));
     let next = bench.event().await;
     assert!(matches!(next, CriEvent::Connected { .. }), "{next:?}");

@@ -1,13 +1,13 @@
 //! When the lists are asked for, and what is made of them.
 
 use crate::{
-    bench::{Bench, NEVER, STUCK},
+    bench::{Bench, NEVER, STUCK, wait_until},
     runtime::{Call, FakeRuntime},
     things::{container, sandbox},
 };
 use coroner::{cri::Request, domain::input::CriEvent};
 use coroner_cri_api::v1::{self, ContainerState};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 #[tokio::test]
 async fn tells_who_answers_before_the_first_answer() {
@@ -160,9 +160,8 @@ async fn a_storm_of_requests_neither_waits_nor_multiplies() {
     let lists = Arc::clone(&runtime.lists);
     let closed = lists.write().await;
     let mut bench = Bench::new(runtime, NEVER);
-    while !bench.runtime.state().calls.contains(&Call::Sandboxes(String::new())) {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    let full = Call::Sandboxes(String::new());
+    wait_until("a full list", || bench.runtime.state().calls.contains(&full)).await;
     // The first list hangs in the runtime; requests are taken all the same.
     for n in 0..1_000 {
         bench.ask(Request::LookNow(Some(format!("s{n}").as_str().into()))).await;

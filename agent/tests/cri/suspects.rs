@@ -1,7 +1,7 @@
 //! Verbose PodSandboxStatus, for suspects only.
 
 use crate::{
-    bench::{Bench, NEVER, outage},
+    bench::{Bench, NEVER, outage, wait_until},
     runtime::{Call, FakeRuntime},
     things::{container, sandbox, sandbox_status, status},
 };
@@ -192,9 +192,7 @@ async fn a_runtime_that_dies_of_the_question_is_not_asked_it_again() {
     let mut bench = Bench::new(runtime, NEVER);
     bench.full_list().await;
     bench.ask(Request::SandboxStatus("s1".into())).await;
-    while asked(&bench).is_empty() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    wait_until("a question", || !asked(&bench).is_empty()).await;
     bench.serving.take().expect("it serves").kill();
     // Should the question have been given up before that, this is what finds nobody.
     bench.ask(Request::LookNow(None)).await;

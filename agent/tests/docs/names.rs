@@ -102,7 +102,7 @@ fn install_md_has_every_flag_of_run() {
 fn every_variable_exists() {
     let (_, known) = known(&Cli::command());
     // Those of the tests and builds are no flags.
-    let tools = rust_files(&["xtask", "lab", "agent/build.rs"]);
+    let tools = rust_files(&["xtask", "lab", "agent/build.rs", "agent/tests/random"]);
     let tools: Vec<_> = tools.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
     for page in pages::all() {
         for line in page.code() {

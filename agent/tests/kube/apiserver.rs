@@ -17,11 +17,17 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
-use tokio::{net::TcpListener, runtime::Runtime, sync::mpsc};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    runtime::Runtime,
+    sync::mpsc,
+};
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 
 /// Ends a test that would wait for ever; nothing is measured by it.
 const STUCK: Duration = Duration::from_secs(60);
+/// Between two looks at what is waited for. No test depends on it.
+pub(crate) const LOOK: Duration = Duration::from_millis(5);
 
 /// What the apiserver answers.
 #[derive(Default)]
@@ -45,6 +51,8 @@ pub(crate) struct Script {
     pub(crate) event_failures: VecDeque<Value>,
     /// Events get no answer before this is false.
     pub(crate) holds_events: bool,
+    /// After so many GETs of pods, others get no answer before this is `None`.
+    pub(crate) pods_until: Option<usize>,
     /// Every Event that was sent: method, path and body.
     pub(crate) events: Vec<(String, String, Value)>,
 }
@@ -80,6 +88,8 @@ pub(crate) struct FakeApiserver {
     watches: mpsc::Receiver<OpenWatch>,
     pub(crate) address: SocketAddr,
     serving: Option<Runtime>,
+    /// Keeps the port while nobody serves: nobody else can get it, and it refuses connections.
+    _port: TcpSocket,
 }
 
 #[derive(Clone)]
@@ -88,15 +98,25 @@ struct Shared {
     opened: mpsc::Sender<OpenWatch>,
 }
 
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().expect("no test panics while it holds this")
+    }
+}
+
 impl FakeApiserver {
     pub(crate) fn start(script: Script) -> Self {
         let (opened, watches) = mpsc::channel(16);
+        let port = TcpSocket::new_v4().expect("a socket");
+        port.set_reuseaddr(true).expect("an option");
+        port.bind(([127, 0, 0, 1], 0).into()).expect("a port");
         let mut me = Self {
             script: Arc::new(Mutex::new(script)),
             opened,
             watches,
-            address: ([127, 0, 0, 1], 0).into(),
+            address: port.local_addr().expect("the address"),
             serving: None,
+            _port: port,
         };
         me.serve();
         me
@@ -111,7 +131,7 @@ impl FakeApiserver {
         self.watches.recv().await.expect("this holds a sender")
     }
 
-    /// Serves, at the same port as before if there was one.
+    /// Serves, always at the same port.
     pub(crate) fn serve(&mut self) {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -120,7 +140,6 @@ impl FakeApiserver {
             .expect("a runtime");
         let socket = std::net::TcpListener::bind(self.address).expect("the port");
         socket.set_nonblocking(true).expect("the socket");
-        self.address = socket.local_addr().expect("the address");
         let shared = Shared { script: Arc::clone(&self.script), opened: self.opened.clone() };
         let app = Router::new()
             .route("/api/v1/pods", get(pods))
@@ -134,12 +153,25 @@ impl FakeApiserver {
         self.serving = Some(runtime);
     }
 
-    /// Ends everything at once, connections included: when this returns, the port is free.
+    /// Ends everything at once, connections included: when this returns, nobody serves.
     pub(crate) fn kill(&mut self) {
         let runtime = self.serving.take().expect("it serves");
         // In a thread of its own: no runtime may wait for another's end.
         let killer = std::thread::spawn(move || runtime.shutdown_timeout(STUCK));
         killer.join().expect("the runtime ends");
+    }
+
+    /// While nobody serves: takes one connection after the other and drops each, until there have
+    /// been so many.
+    pub(crate) async fn refuse(&self, connections: usize) {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_reuseaddr(true).expect("an option");
+        socket.bind(self.address).expect("the port");
+        let listener = socket.listen(16).expect("nobody serves");
+        for _ in 0..connections {
+            let (connection, _) = listener.accept().await.expect("a connection");
+            drop(connection);
+        }
     }
 }
 
@@ -157,7 +189,7 @@ async fn pods(
 ) -> Response {
     let watch = query.get("watch").is_some_and(|watch| watch == "true");
     let answer = {
-        let mut script = shared.script.lock().expect("no test panics while it holds this");
+        let mut script = shared.lock();
         script.selectors.push(query.get("fieldSelector").cloned().unwrap_or_default());
         let failures = if watch { &mut script.watch_failures } else { &mut script.list_failures };
         match failures.pop_front() {
@@ -197,7 +229,16 @@ async fn one(
     Path(path): Path<String>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Response {
-    let mut script = shared.script.lock().expect("no test panics while it holds this");
+    let is_pod = |path: &str| path.contains("/pods/");
+    let is_held = || {
+        let script = shared.lock();
+        let answered = script.got.iter().filter(|(path, _)| is_pod(path)).count();
+        script.pods_until.is_some_and(|most| answered >= most)
+    };
+    while is_pod(&path) && is_held() {
+        tokio::time::sleep(LOOK).await;
+    }
+    let mut script = shared.lock();
     let query: Vec<String> =
         query.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
     script.got.push((path.clone(), query.join("&")));
@@ -215,12 +256,12 @@ async fn one(
 async fn event(State(shared): State<Shared>, method: Method, uri: Uri, body: String) -> Response {
     let body: Value = serde_json::from_str(&body).unwrap_or_default();
     let refused = {
-        let mut script = shared.script.lock().expect("no test panics while it holds this");
+        let mut script = shared.lock();
         script.events.push((method.to_string(), uri.path().to_owned(), body.clone()));
         script.event_failures.pop_front()
     };
-    while shared.script.lock().expect("no test panics while it holds this").holds_events {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    while shared.lock().holds_events {
+        tokio::time::sleep(LOOK).await;
     }
     match refused {
         Some(status) => {

@@ -3,7 +3,7 @@
 use crate::{
     STUCK,
     apiserver::{FakeApiserver, Script, not_found, status_object},
-    kubeconfig,
+    kubeconfig, wait_until,
 };
 use coroner::{
     domain::observation::PodRef,
@@ -56,13 +56,7 @@ impl Bench {
     /// Until the counters are so, in the order of [`Counters::all`].
     async fn counted(&self, wanted: [u64; 5]) {
         let now = || self.counters.all().map(|(_, count)| count.load(Relaxed));
-        let waiting = async {
-            while now() != wanted {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let waited = tokio::time::timeout(STUCK, waiting).await;
-        assert!(waited.is_ok(), "{:?}, not {wanted:?}", now());
+        assert!(wait_until(|| now() == wanted).await, "{:?}, not {wanted:?}", now());
     }
 
     fn sent(&self) -> Vec<(String, String, Value)> {
@@ -70,13 +64,8 @@ impl Bench {
     }
 
     async fn requests(&self, wanted: usize) {
-        let waiting = async {
-            while self.sent().len() < wanted {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let waited = tokio::time::timeout(STUCK, waiting).await;
-        assert!(waited.is_ok(), "{:#?}, not {wanted}", self.sent());
+        let waited = wait_until(|| self.sent().len() >= wanted).await;
+        assert!(waited, "{:#?}, not {wanted}", self.sent());
     }
 
     /// The channel closes: the adapter ends, and not as an error.
@@ -265,7 +254,9 @@ async fn an_apiserver_that_is_busy_or_away_is_asked_again() {
     bench.server.kill();
     bench.tell(on_pod("b"));
     bench.tell(on_pod("c"));
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    // Attempts that fail: no answer comes, and nothing is given up.
+    let refused = tokio::time::timeout(STUCK, bench.server.refuse(4));
+    refused.await.expect("it is asked again");
     bench.counted([1, 0, 0, 0, 0]).await;
     bench.server.serve();
     bench.counted([3, 0, 0, 0, 0]).await;

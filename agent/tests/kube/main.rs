@@ -21,6 +21,16 @@ use tokio::sync::mpsc;
 /// Ends a test that would wait for ever; nothing is measured by it.
 const STUCK: Duration = Duration::from_secs(60);
 
+/// Waits until this is so; false: it never was.
+async fn wait_until(is_so: impl Fn() -> bool) -> bool {
+    let waiting = async {
+        while !is_so() {
+            tokio::time::sleep(apiserver::LOOK).await;
+        }
+    };
+    tokio::time::timeout(STUCK, waiting).await.is_ok()
+}
+
 fn pod(name: &str, version: u64) -> Value {
     json!({
         "kind": "Pod",
@@ -111,6 +121,7 @@ struct Running {
 fn watch(server: &str) -> Running {
     let folder = tempfile::tempdir().expect("a folder");
     let mut options = Options::new("n1");
+    options.spread = Duration::ZERO; // a fleet's agents wait for a random time: one alone need not
     options.kubeconfig = Some(kubeconfig(folder.path(), server));
     let counters = Arc::clone(&options.counters);
     let (to, events) = mpsc::channel(16);
@@ -220,9 +231,8 @@ async fn an_outage_is_told_once_and_its_end_without_waiting_for_an_event() {
     bench.server.kill();
     drop(watch);
     bench.out_of_sync().await;
-    while bench.counters.errors.load(Ordering::Relaxed) < 3 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let errors = || bench.counters.errors.load(Ordering::Relaxed);
+    assert!(wait_until(|| errors() >= 3).await, "{} errors", errors());
     bench.server.serve();
     let watch = bench.server.watch().await;
     assert_eq!(watch.from, "10");

@@ -2,7 +2,7 @@
 
 use crate::{
     actors::{Actor, Role},
-    stage::{Cgroup, Pod, Session, freezer, on_each_hierarchy},
+    stage::{Cgroup, PATIENCE, Pod, Session, freezer, on_each_hierarchy},
 };
 use coroner::{
     clock,
@@ -28,7 +28,7 @@ impl Frozen {
         fs::write(cgroup.path.join("cgroup.procs"), pid.to_string()).unwrap();
         let state = cgroup.path.join("freezer.state");
         fs::write(&state, "FROZEN").unwrap();
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + PATIENCE;
         while fs::read_to_string(&state).unwrap().trim() != "FROZEN" {
             assert!(Instant::now() < until, "it does not freeze");
             std::thread::sleep(Duration::from_millis(1));
@@ -54,9 +54,11 @@ struct Agent<'a> {
 impl Agent<'_> {
     /// Ticks until the engine says of an unkillable container that it is or is no more.
     fn until(&mut self, over: bool) -> (String, Vec<Input>) {
-        let patience = Instant::now() + Duration::from_secs(60);
+        let patience = Instant::now() + PATIENCE;
         let mut answers = Vec::new();
         while Instant::now() < patience {
+            // The engine goes by the clock: it has to have been some seconds.
+            std::thread::sleep(Duration::from_millis(100));
             self.session.settle();
             let new: Vec<_> = self.session.heard()[self.heard..].to_vec();
             self.heard += new.len();

@@ -90,6 +90,7 @@ fn the_ends_of_children_are_told_once_the_main_process_is_to_end() {
         let children: Vec<u32> = pids.filter(|pid| *pid != init.pid).collect();
         for (child, signal) in children.iter().zip([SIGKILL, SIGTERM]) {
             assert_eq!(unsafe { libc::kill(*child as libc::pid_t, signal) }, 0);
+            stage::wait_for_end(*child); // after it, init's end would have it reported
         }
         session.settle();
         let about = session.about(pod.container.id);

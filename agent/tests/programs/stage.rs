@@ -3,9 +3,10 @@
 use coroner::{
     domain::{
         ids::CgroupId,
-        input::{Input, KernelEvent, KernelFact, LossKind, Received},
+        input::{Input, KernelEvent, KernelFact, LossKind, Received, TaskState},
     },
-    kernel::{self, Command, Kernel, Options, btf::Parameter},
+    kernel::{self, Command, Counters, Kernel, MAX_NESTING, Options, btf::Parameter},
+    procfs::parse,
 };
 use std::{
     collections::BTreeMap,
@@ -14,7 +15,7 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
     thread::JoinHandle,
@@ -24,7 +25,9 @@ use tokio::sync::mpsc;
 
 /// A record that has not come by then does not come: patience for machines in an emulator, not a
 /// bound that anything is measured against.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks at what is waited for. No test depends on it.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// One test at a time: they share the machine's processes and cgroups.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -121,6 +124,17 @@ pub(crate) fn mounted(kind: &str, controller: &str) -> Option<PathBuf> {
     })
 }
 
+/// Waits for the end of a process that is no child of this one. It may not have been reaped by then.
+pub(crate) fn wait_for_end(pid: u32) {
+    let until = Instant::now() + PATIENCE;
+    let stat = || fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+    while stat().and_then(|text| parse::stat(&text)).is_some_and(|is| is.state != TaskState::Zombie)
+    {
+        assert!(Instant::now() < until, "process {pid} does not end");
+        std::thread::sleep(LOOK);
+    }
+}
+
 /// A cgroup of a test. Removed when dropped: its processes must be gone.
 pub(crate) struct Cgroup {
     pub(crate) path: PathBuf,
@@ -154,7 +168,7 @@ impl Drop for Cgroup {
         // Busy until the last process' end is complete.
         let until = Instant::now() + PATIENCE;
         while fs::remove_dir(&self.path).is_err() && self.path.exists() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(LOOK);
         }
     }
 }
@@ -186,6 +200,7 @@ pub(crate) struct Session {
     from: mpsc::Receiver<Received>,
     heard: Vec<KernelEvent>,
     pub(crate) lost: BTreeMap<LossKind, u64>,
+    counters: Arc<Counters>,
     runner: Option<JoinHandle<()>>,
 }
 
@@ -212,6 +227,7 @@ impl Session {
     pub(crate) fn run(hierarchy: &Path, kernel: Kernel) -> Self {
         let (to, from) = mpsc::channel(1 << 16);
         let (commands, obeyed) = mpsc::channel(16);
+        let counters = kernel.counters();
         let runner = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(kernel.run(to, obeyed)).unwrap();
@@ -222,6 +238,7 @@ impl Session {
             from,
             heard: Vec::new(),
             lost: BTreeMap::new(),
+            counters,
             runner: Some(runner),
         }
     }
@@ -241,7 +258,7 @@ impl Session {
                 panic!("never heard of {what}; heard {:#?}", self.heard);
             }
             self.listen();
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(LOOK);
         }
     }
 
@@ -252,9 +269,32 @@ impl Session {
         let id = last.id;
         last.remove();
         self.until("the last cgroup", |f| *f == KernelFact::CgroupRemoved { cgroup: id });
-        // Losses are told at the end of a drain. Who counts them waits for each: `accounted`.
-        std::thread::sleep(Duration::from_millis(300));
-        self.listen();
+    }
+
+    /// Nothing that has happened so far was lost. The reader looks at the counters of losses less often
+    /// than into the rings, so one of them is raised that is no loss: when the reader has seen that, it
+    /// has reported all losses before it drains the rings again.
+    pub(crate) fn assert_lossless(&mut self) {
+        let counters = Arc::clone(&self.counters);
+        let too_deep = || counters.too_deep.load(Ordering::Relaxed);
+        let before = too_deep();
+        let pod = Pod::make(&self.hierarchy);
+        let mut nested = vec![pod.container.child("nested")];
+        for _ in 0..MAX_NESTING {
+            nested.push(nested[nested.len() - 1].child("nested"));
+        }
+        while let Some(innermost) = nested.pop() {
+            innermost.remove();
+        }
+        drop(pod);
+        let until = Instant::now() + PATIENCE;
+        while too_deep() == before {
+            assert!(Instant::now() < until, "the reader never looks at the counters of losses");
+            self.listen();
+            std::thread::sleep(LOOK);
+        }
+        self.settle();
+        assert!(self.lost.is_empty(), "{:?}", self.lost);
     }
 
     /// Waits until so many were told or lost, as far as they ever are; how many of either. Losses are
@@ -272,7 +312,7 @@ impl Session {
             if counts.0 + counts.1 >= all || Instant::now() > until {
                 return counts;
             }
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(LOOK);
         }
     }
 

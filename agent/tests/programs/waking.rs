@@ -54,8 +54,9 @@ fn is_woken(epoll: &OwnedFd, timeout: Timespec) -> bool {
 
 /// A moment: what wakes by an interrupt of its own CPU has done so long before.
 const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-/// How long it is tried to be done within [`READ_PAUSE`], which a busy machine may hinder.
-const TRYING: Duration = Duration::from_secs(60);
+/// How long it is tried. The pause is a time, so only a run that takes less shows anything; on a busy
+/// machine some take more.
+const TRYING: Duration = Duration::from_secs(300);
 
 #[test]
 fn what_ends_nothing_wakes_once_in_a_while_and_at_a_quarter_of_its_ring() {
@@ -81,6 +82,7 @@ fn signals_wake(hierarchy: &Path) -> bool {
     let role = Role { ignore: &[SIGHUP], ..Role::default() };
     let actor = Actor::start(&pod.container.path, role);
     let signal = |count| (0..count).for_each(|_| actor.kill(SIGHUP));
+    // The pause after what has woken before this must be over. Longer does no harm.
     thread::sleep(2 * pause);
     is_woken(&epoll, Timespec::default()); // by what was there
 
@@ -103,6 +105,6 @@ fn signals_wake(hierarchy: &Path) -> bool {
     let about = session.about(pod.container.id);
     let told = about.iter().filter(|fact| matches!(fact, KernelFact::SignalGenerated(_))).count();
     assert_eq!(told as u32, 1 + FEW + MORE);
-    assert!(session.lost.is_empty(), "{:?}", session.lost);
+    session.assert_lossless();
     true
 }

@@ -9,7 +9,11 @@ use std::{
     io::{BufRead, BufReader},
     path::Path,
     process::{Child, Command, Stdio},
+    time::{Duration, Instant},
 };
+
+/// Ends a test that would wait for ever; nothing is measured by it.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An agent that records; `None` where it cannot run.
 fn agent(file: &Path) -> Option<Child> {
@@ -44,9 +48,11 @@ fn wait_for_inputs(agent: &mut Child, file: &Path) {
         .take_while(|line| !line.contains("the kernel programs are attached"))
         .collect();
     let has_silence = |reader: Reader| reader.into_iter().any(|one| silence(&one).is_some());
+    let until = Instant::now() + PATIENCE;
     while !Reader::open(file).is_ok_and(has_silence) {
         assert!(agent.try_wait().unwrap().is_none(), "it ended: {said:#?}");
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(Instant::now() < until, "it records nothing of the runtime: {said:#?}");
+        std::thread::sleep(Duration::from_millis(20)); // between two looks: no test depends on it
     }
 }
 

@@ -23,8 +23,8 @@ macro_rules! replay {
 
 replay! { api btf cgroup_path cri engine host http record recording }
 
-/// The names in a folder of `fuzz/`, in order.
-fn names(folder: &str) -> Vec<PathBuf> {
+/// What is in a folder of `fuzz/`, in order.
+fn paths(folder: &str) -> Vec<PathBuf> {
     let folder = fuzz().join(folder);
     let entries = fs::read_dir(&folder)
         .unwrap_or_else(|error| panic!("cannot list {}: {error}", folder.display()));
@@ -43,7 +43,18 @@ fn stem(path: &Path) -> String {
 
 /// Gives the target all of its inputs, and fails with those that break it.
 fn replay(target: &str, run: fn(&[u8])) {
-    let inputs = names(&format!("corpus/{target}"));
+    let broken = broken(target, run);
+    assert!(
+        broken.is_empty(),
+        "fuzz target {target} breaks on:\n{}\nto see one again: \
+         cargo test -p coroner-fuzz-targets --test corpus {target}",
+        broken.join("\n")
+    );
+}
+
+/// The inputs that break the target, and how.
+fn broken(target: &str, run: fn(&[u8])) -> Vec<String> {
+    let inputs = paths(&format!("corpus/{target}"));
     assert!(!inputs.is_empty(), "fuzz/corpus/{target} holds no input");
     let mut broken = Vec::new();
     for input in inputs {
@@ -53,12 +64,7 @@ fn replay(target: &str, run: fn(&[u8])) {
             broken.push(format!("fuzz/{name}: {}", message(&*panic)));
         }
     }
-    assert!(
-        broken.is_empty(),
-        "fuzz target {target} breaks on:\n{}\nto see one again: \
-         cargo test -p coroner-fuzz-targets --test corpus {target}",
-        broken.join("\n")
-    );
+    broken
 }
 
 fn message(panic: &(dyn Any + Send)) -> &str {
@@ -69,7 +75,18 @@ fn message(panic: &(dyn Any + Send)) -> &str {
 #[test]
 fn every_target_has_inputs_and_every_input_has_a_target() {
     for folder in ["fuzz_targets", "corpus"] {
-        let found: Vec<String> = names(folder).iter().map(|path| stem(path)).collect();
+        let found: Vec<String> = paths(folder).iter().map(|path| stem(path)).collect();
         assert_eq!(found, TARGETS, "fuzz/{folder} does not match the targets that are replayed");
+    }
+}
+
+#[test]
+fn every_input_that_breaks_its_target_is_named() {
+    let broken = broken("btf", |bytes| assert!(bytes.is_empty(), "{} bytes", bytes.len()));
+    let inputs = paths("corpus/btf");
+    assert_eq!(broken.len(), inputs.len());
+    for (line, input) in broken.iter().zip(inputs) {
+        let name = format!("fuzz/corpus/btf/{}: ", input.file_name().unwrap().display());
+        assert!(line.starts_with(&name) && line.ends_with(" bytes"), "{line}");
     }
 }

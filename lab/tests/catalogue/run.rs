@@ -20,6 +20,9 @@ use std::{
 /// longest sequence of them is some.
 const SILENCE: Duration = Duration::from_secs(900);
 
+/// What is demanded of a run as a whole.
+type Demand = fn(&Run) -> Result<(), Failed>;
+
 /// One run of the lab.
 pub(crate) struct Run {
     /// `containerd-1.7`.
@@ -81,7 +84,7 @@ impl Run {
             Trial::ignorable_test(self.of(name), move || run.agrees(name))
         };
         let mut trials: Vec<Trial> = self.scenarios.iter().map(of_scenario).collect();
-        let of_whole: [(&str, fn(&Run) -> Result<(), Failed>); 3] = [
+        let of_whole: [(&str, Demand); 3] = [
             ("nothing-of-no-scenario", Run::has_no_strays),
             ("exit-status", Run::says_how_it_went),
             ("nothing-left", Run::leaves_nothing),
