@@ -12,7 +12,9 @@ use super::{
     stop,
     translate::{self, PodId},
 };
+use anyhow::Context as _;
 use jiff::Timestamp;
+use k8s_cri::v1::ListPodSandboxRequest;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
@@ -308,24 +310,26 @@ impl Worker {
     async fn stop_pod(&mut self) {
         let spec = self.spec();
         self.containers.stop_probing();
-        loop {
-            self.containers.observe().await;
-            let running = self.containers.running();
-            let grace = self.wanted.borrow_and_update().grace();
-            // The sandbox is stopped even where a container could not be (killPodWithSyncResult).
-            let stopped =
-                stop::stop_all(&self.shared.cri, &self.shared.record, &spec, &running, grace).await;
-            match stopped.and(self.containers.stop_sandbox().await) {
-                Ok(()) => break,
-                Err(error) => {
-                    // The kubelet's work queue tries again later as well.
-                    tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "stop");
-                    tokio::time::sleep(self.shared.config.relist).await;
-                }
-            }
+        while let Err(error) = self.try_to_stop(&spec).await {
+            // The kubelet's work queue tries again later as well.
+            tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "stop");
+            tokio::time::sleep(self.shared.config.relist).await;
         }
         self.containers.observe().await;
         self.report(true);
+    }
+
+    async fn try_to_stop(&mut self, spec: &PodSpec) -> anyhow::Result<()> {
+        let mut cri = self.shared.cri.clone();
+        // Nothing is tried where the runtime is down (kubelet.go, `syncLoop`). One that comes up refuses
+        // StopContainer, and may take StopPodSandbox a moment later, which sends SIGKILL.
+        cri.list_pod_sandbox(ListPodSandboxRequest::default()).await.context("ListPodSandbox")?;
+        self.containers.observe().await;
+        let running = self.containers.running();
+        let grace = self.wanted.borrow_and_update().grace();
+        // The sandbox is stopped even where a container could not be (killPodWithSyncResult).
+        let stopped = stop::stop_all(&cri, &self.shared.record, spec, &running, grace).await;
+        stopped.and(self.containers.stop_sandbox().await)
     }
 
     /// SyncTerminatedPod, and the container deletor beside it: at the next relist, as the real one
