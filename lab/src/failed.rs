@@ -58,17 +58,6 @@ impl Failures {
         }))
     }
 
-    /// The same, in a folder of this name.
-    #[must_use]
-    pub fn below(self, name: &str) -> Self {
-        Self(self.0.join(name))
-    }
-
-    /// Where they are kept; not there before the first.
-    pub fn directory(&self) -> &Path {
-        &self.0
-    }
-
     /// Saves what there is of the failure `name` in a folder of that name (`NAME-2`, … if there are
     /// others), and says on stderr where it is and what could not be saved. Never fails: without a
     /// folder there is none.

@@ -11,14 +11,14 @@ use coroner_lab::{
     containerd,
     scenario::{Scenario, catalogue},
 };
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Arguments;
 use run::Run;
 use std::{
     collections::BTreeSet,
     env,
     process::ExitCode,
     sync::{Arc, Mutex, PoisonError},
-    thread,
+    thread::{self, Scope},
 };
 
 /// The versions that coroner is tested with: `cargo xtask setup` brings them.
@@ -55,11 +55,16 @@ fn labs_at_once() -> anyhow::Result<usize> {
 }
 
 /// Plays the runs that tests want, in the background: the tests wait for what they need of them.
-fn play(runs: Vec<(Arc<Run>, BTreeSet<String>)>, labs: usize, aloud: bool) {
+fn play<'s>(
+    scope: &'s Scope<'s, '_>,
+    runs: Vec<(Arc<Run>, BTreeSet<String>)>,
+    labs: usize,
+    aloud: bool,
+) {
     let ahead = Arc::new(Mutex::new(runs.into_iter()));
     for _ in 0..labs {
         let ahead = Arc::clone(&ahead);
-        thread::spawn(move || {
+        scope.spawn(move || {
             let next = || ahead.lock().unwrap_or_else(PoisonError::into_inner).next();
             while let Some((run, wanted)) = next() {
                 run.play(&wanted, aloud);
@@ -73,18 +78,20 @@ fn main() -> anyhow::Result<ExitCode> {
     let labs = labs_at_once()?;
     let (mut trials, mut wanted) = (usage::trials(), Vec::new());
     for run in runs()? {
-        let of_run: Vec<Trial> = run.trials();
-        let of_run = of_run.into_iter().filter(|trial| !arguments.is_filtered_out(trial));
-        let of_run: Vec<Trial> = of_run.collect();
-        let names: BTreeSet<String> = of_run.iter().map(|trial| trial.name().to_owned()).collect();
+        let of_run = run.trials();
+        let chosen = of_run.iter().filter(|trial| !arguments.is_filtered_out(trial));
+        let names: BTreeSet<String> = chosen.map(|trial| trial.name().to_owned()).collect();
         if !names.is_empty() {
             wanted.push((run, names));
         }
         trials.extend(of_run);
     }
-    if !arguments.list && !wanted.is_empty() {
-        lab::demand_root();
-        play(wanted, labs, arguments.nocapture);
-    }
-    Ok(libtest_mimic::run(&arguments, trials).exit_code())
+    // The labs are taken down before it ends.
+    Ok(thread::scope(|scope| {
+        if !arguments.list && !wanted.is_empty() {
+            lab::demand_root();
+            play(scope, wanted, labs, arguments.nocapture);
+        }
+        libtest_mimic::run(&arguments, trials).exit_code()
+    }))
 }

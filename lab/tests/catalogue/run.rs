@@ -1,7 +1,7 @@
 //! One run of the lab: a version of containerd, the scenarios, and what came out of each.
 
 use crate::{lab, usage::tour};
-use coroner_lab::{failed::Failures, scenario::Scenario};
+use coroner_lab::scenario::Scenario;
 use libtest_mimic::{Completion, Failed, Trial};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     fs,
     io::{BufRead as _, BufReader, Read},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, ExitStatus, Stdio},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
@@ -50,7 +50,7 @@ struct Ended {
     status: Result<ExitStatus, String>,
     /// Its folder is still there.
     left: bool,
-    /// All that it said, and where what its failures left is kept.
+    /// All that it said.
     said: String,
 }
 
@@ -104,7 +104,7 @@ impl Run {
     fn agrees(&self, name: &str) -> Result<Completion, Failed> {
         let state = self.wait(|state| state.objects.contains_key(name) || state.ended.is_some());
         let Some(object) = state.objects.get(name) else {
-            return Err(format!("it was not played: see {}", self.of("exit-status")).into());
+            return Err(format!("it was not played: see {}", self.log().display()).into());
         };
         if let Some(reason) = object["left_out"].as_str() {
             return Ok(Completion::ignored_with(reason));
@@ -162,6 +162,17 @@ impl Run {
         Ok(())
     }
 
+    /// Where what its failures leave is kept: `target/failed/containerd-1.7`.
+    fn failed(&self) -> PathBuf {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap_or(Path::new("target"));
+        target.join("failed").join(&self.name)
+    }
+
+    /// All that it said, if it failed.
+    fn log(&self) -> PathBuf {
+        self.failed().join("lab.log")
+    }
+
     fn ended(&self) -> Ended {
         self.wait(|state| state.ended.is_some()).ended.clone().expect("it was waited for")
     }
@@ -179,10 +190,9 @@ impl Run {
     pub(crate) fn play(&self, wanted: &BTreeSet<String>, aloud: bool) {
         let mut said = String::new();
         let work = tempfile::tempdir().expect("a temporary folder");
-        let failures = Failures::new(None, work.path()).below(&self.name);
         // Of an earlier run.
-        let _ = fs::remove_dir_all(failures.directory());
-        let status = self.run(wanted, work.path(), &failures, |line| {
+        let _ = fs::remove_dir_all(self.failed());
+        let status = self.run(wanted, work.path(), |line| {
             if aloud {
                 eprintln!("{}: {line}", self.name);
             }
@@ -190,8 +200,9 @@ impl Run {
             said.push('\n');
         });
         let left = lab::folder(work.path()).exists();
-        if failures.directory().exists() {
-            let _ = fs::write(failures.directory().join("lab.log"), &said);
+        if !status.as_ref().is_ok_and(ExitStatus::success) {
+            // What cannot be kept is told by the tests all the same.
+            let _ = fs::create_dir_all(self.failed()).and_then(|()| fs::write(self.log(), &said));
         }
         self.lock().ended = Some(Ended { status, left, said });
         self.news.notify_all();
@@ -201,12 +212,11 @@ impl Run {
         &self,
         wanted: &BTreeSet<String>,
         work: &Path,
-        failures: &Failures,
         mut says: impl FnMut(&str),
     ) -> Result<ExitStatus, String> {
         let mut command = tour();
         command.arg("--json").args(lab::flags(work));
-        command.arg("--failed").arg(failures.directory());
+        command.arg("--failed").arg(self.failed());
         command.args(self.containerd.iter().flat_map(|version| ["--containerd", version]));
         let chosen = self.scenarios.iter().filter(|name| wanted.contains(&self.of(name)));
         let chosen: Vec<&str> = chosen.copied().collect();
