@@ -3,12 +3,10 @@
 
 //!
 //! **Both versions of the protocol are one on the wire.** v1 began as a copy of v1alpha2: it differs
-//! in the name of its package, in calls and in fields that were added (compare
-//! `pkg/apis/runtime/v1alpha2/api.proto` of kubernetes/cri-api v0.25, the last that has it, with
-//! `v1/api.proto` beside it), and no field that is read here has another number or type. containerd
-//! 1.6 itself serves v1alpha2 by unmarshalling the bytes of either as the other
-//! (`pkg/cri/server/instrumented_service.go`, `alphaReqToV1Req`). So the same messages serve for
-//! both, and what v1alpha2 does not send is not set.
+//! in the name of its package, in calls and in fields that were added, and no field has another number
+//! or type (`cri-api/tests/versions.rs` compares the protos). containerd 1.6 itself serves v1alpha2 by
+//! unmarshalling the bytes of either as the other (`pkg/cri/server/instrumented_service.go`,
+//! `alphaReqToV1Req`). So the same messages serve for both, and what v1alpha2 does not send is not set.
 
 use tonic::codegen::http::uri::PathAndQuery;
 
