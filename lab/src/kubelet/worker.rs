@@ -13,8 +13,8 @@ use super::{
     translate::{self, PodId},
 };
 use anyhow::Context as _;
+use coroner_cri_api::v1::ListPodSandboxRequest;
 use jiff::Timestamp;
-use k8s_cri::v1::ListPodSandboxRequest;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
