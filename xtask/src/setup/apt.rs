@@ -183,6 +183,8 @@ impl Apt {
         option("APT::Update::Post-Invoke-Success", "".into());
         option("Acquire::Languages", "none".into());
         option("Acquire::Retries", "3".into());
+        // sid's lists expire after a week, and mirrors lag; the lock file says which versions will do.
+        option("Acquire::Check-Valid-Until", "false".into());
         option("Dir::Cache", self.home.join("cache").into());
         option("Dir::State::Lists", self.home.join("lists").into());
         option("Dir::State::Status", self.home.join("status").into());
