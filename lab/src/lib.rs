@@ -16,7 +16,6 @@ pub mod manifest;
 mod network;
 mod pages;
 pub mod port;
-pub mod promql;
 pub mod run;
 pub mod scenario;
 pub mod tools;

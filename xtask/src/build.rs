@@ -64,6 +64,8 @@ pub(crate) fn binaries_of_run(workspace: &Workspace, profile: Profile) -> Result
         "--package=coroner",
         "--package=coroner-lab",
         "--package=coroner-workload",
+        // Not built, but of the tests: what these share is built with equal features.
+        "--package=coroner-fuzz-targets",
         "--bins",
     ]);
     if profile == Profile::Release {

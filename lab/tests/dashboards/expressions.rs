@@ -1,7 +1,7 @@
 //! Every metric, label and value in a dashboard is one of the catalogue's.
 
 use crate::model::{Dashboard, Substitution, dashboards, label_values};
-use coroner_lab::promql::Vocabulary;
+use crate::promql::Vocabulary;
 
 /// What is shown in an hour, on a wide screen, of a scrape twice a minute.
 fn substitution() -> Substitution {

@@ -3,6 +3,9 @@
 //! that has scraped the real agent. Needs root, and what `cargo xtask setup` and `cargo xtask build`
 //! bring.
 
+#[path = "../promql/mod.rs"]
+mod promql;
+
 mod configmaps;
 mod expressions;
 #[path = "../lab/mod.rs"]

@@ -1,9 +1,9 @@
 //! Every metric, label and value in the rules and in their tests is one of the catalogue's.
 
 use crate::files;
+use crate::promql::Vocabulary;
 use anyhow::{Error, Result, ensure};
 use coroner::metrics::CATALOGUE;
-use coroner_lab::promql::Vocabulary;
 use promql_parser::{
     parser::{self, AggregateExpr, Expr, LabelModifier},
     util::{ExprVisitor, walk_expr},

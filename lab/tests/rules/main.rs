@@ -1,6 +1,9 @@
 //! The alert and recording rules of `dashboards/rules`: Prometheus' own tool runs their unit tests, and
 //! whatever could be forgotten beside them is looked for.
 
+#[path = "../promql/mod.rs"]
+mod promql;
+
 mod completeness;
 mod expressions;
 mod files;

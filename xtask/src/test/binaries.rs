@@ -124,7 +124,10 @@ impl TestBinary {
             .env("CORONER_LAB_TOOLS", workspace.tools())
             .env("CORONER_FAILED_DIR", workspace.failed());
         if long {
-            command.env("CORONER_TEST_LONG", "1").env("CORONER_TEST_SEED", "random");
+            command
+                .env("CORONER_TEST_LONG", "1")
+                .env("CORONER_TEST_SEED", "random")
+                .env("CORONER_TEST_CASES", "20");
         }
         if self.layer() == Layer::Deploy {
             command.env("CORONER_IMAGE", image::default_file(workspace));

@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, convert::Infallible};
 
 /// What a scrape in a cluster adds to every series that has no such label of its own (`cluster` only
 /// where many of them share a store).
-pub const TARGET_LABELS: [&str; 7] =
+pub(crate) const TARGET_LABELS: [&str; 7] =
     ["namespace", "pod", "node", "job", "container", "instance", "cluster"];
 
 /// Of Prometheus' own making, or of the agent's process (the prometheus crate's).
@@ -36,19 +36,19 @@ const OTHER_LABELS: [&str; 6] =
 
 /// The metrics that expressions may use: the catalogue's, and these.
 #[derive(Clone, Debug, Default)]
-pub struct Vocabulary {
+pub(crate) struct Vocabulary {
     recorded: BTreeSet<String>,
 }
 
 impl Vocabulary {
     /// With recording rules of these names.
-    pub fn new(recorded: impl IntoIterator<Item = String>) -> Self {
+    pub(crate) fn new(recorded: impl IntoIterator<Item = String>) -> Self {
         Self { recorded: recorded.into_iter().collect() }
     }
 
     /// What is wrong with an expression, each as a sentence; empty: nothing. Variables of a dashboard
     /// must have been put in.
-    pub fn complaints(&self, expression: &str) -> Vec<String> {
+    pub(crate) fn complaints(&self, expression: &str) -> Vec<String> {
         let parsed = match parser::parse(expression) {
             Ok(parsed) => parsed,
             Err(error) => return vec![format!("does not parse: {error}")],
