@@ -10,13 +10,15 @@ use coroner_lab::{
     containerd::{self, Options},
     image,
 };
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 /// Where `cargo xtask setup` puts them.
 fn tools() -> PathBuf {
-    let lab = PathBuf::from(env!("CARGO_BIN_EXE_coroner-lab"));
-    let target = lab.parent().and_then(|profile| profile.parent());
-    target.map(|target| target.join("tools")).unwrap_or_default()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools")
 }
 
 async fn a_pod_comes_and_goes(version: &str) {

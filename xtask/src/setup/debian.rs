@@ -133,11 +133,12 @@ pub(crate) static PYTHON: Tool = Tool {
     ..WITH_LIBRARIES
 };
 
-/// Runs the alert rules' unit tests.
+/// Runs the alert rules' unit tests. Debian 13 has 2.53, in which a range selector has one sample more.
 pub(crate) static PROMTOOL: Tool = Tool {
     name: "promtool",
-    suites: &["trixie"],
+    suites: &["sid", "forky"],
     packages: &["promtool"],
+    line: "3.",
     programs: &["usr/bin/promtool"],
     ..ALONE
 };
@@ -145,8 +146,9 @@ pub(crate) static PROMTOOL: Tool = Tool {
 /// Answers the dashboards' queries.
 pub(crate) static PROMETHEUS: Tool = Tool {
     name: "prometheus",
-    suites: &["trixie"],
+    suites: &["sid", "forky"],
     packages: &["prometheus"],
+    line: "3.",
     programs: &["usr/bin/prometheus"],
     ..ALONE
 };
