@@ -554,6 +554,11 @@ impl Sandbox {
         self.missing.is_some()
     }
 
+    /// When the runtime was last asked for a list that showed it.
+    pub fn last_listed(&self) -> BootTime {
+        self.last_asked
+    }
+
     /// An answer did not have it. True: it is gone, and was not before.
     fn miss(&mut self, by: BootTime) -> bool {
         if self.removed.is_some() {

@@ -42,6 +42,8 @@ pub(crate) struct Node {
     /// The watch stands and carries nothing.
     pub(crate) watch_is_stalled: bool,
     pub(crate) cri_answers: bool,
+    /// It neither answers nor fails.
+    pub(crate) cri_is_stalled: bool,
     /// The apiserver answers gets, whatever becomes of the watch.
     pub(crate) gets_answer: bool,
     /// What the watch has shown.
@@ -79,6 +81,7 @@ impl Node {
             api_answers: true,
             watch_is_stalled: false,
             cri_answers: true,
+            cri_is_stalled: false,
             gets_answer: true,
             watched: BTreeMap::new(),
             api_told: None,
@@ -223,6 +226,9 @@ impl Node {
     }
 
     fn tell_cri(&mut self) {
+        if self.cri_is_stalled {
+            return;
+        }
         if !self.cri_answers {
             if self.cri_told != Some(false) {
                 let code = Some("UNAVAILABLE".to_owned());

@@ -4,7 +4,9 @@ use super::{RECORDINGS, dir, import};
 use coroner::domain::{
     engine::{Engine, Settings},
     ids::PodUid,
-    input::{ApiEvent, ApiNode, HostEvent, Input, PodCheck, Received},
+    input::{
+        ApiEvent, ApiNode, CriContainer, CriEvent, CriSandbox, HostEvent, Input, PodCheck, Received,
+    },
     leak::Leak,
     observation::{Observation, PodRef},
     time::BootTime,
@@ -68,6 +70,33 @@ impl Apiserver {
     }
 }
 
+/// A runtime that is asked all the time: a recording has an answer only where it is another one.
+#[derive(Default)]
+struct Runtime {
+    answers: bool,
+    sandboxes: Vec<CriSandbox>,
+    containers: Vec<CriContainer>,
+}
+
+impl Runtime {
+    fn learn(&mut self, input: &Input) {
+        let Input::Cri(event) = input else { return };
+        self.answers = !matches!(event, CriEvent::Unreachable { .. });
+        match event {
+            CriEvent::Sandboxes { sandboxes, .. } => self.sandboxes.clone_from(sandboxes),
+            CriEvent::Containers { containers, .. } => self.containers.clone_from(containers),
+            _ => {}
+        }
+    }
+
+    fn answer(&self, asked: BootTime) -> impl Iterator<Item = Input> {
+        let (sandboxes, containers) = (self.sandboxes.clone(), self.containers.clone());
+        let sandboxes = CriEvent::Sandboxes { asked, only: None, sandboxes };
+        let containers = CriEvent::Containers { asked, only: None, containers };
+        [sandboxes, containers].map(Input::Cri).into_iter().filter(|_| self.answers)
+    }
+}
+
 fn run(name: &str) -> Found {
     let recording = import::load(&dir(name));
     let first = recording.inputs[0].at;
@@ -84,7 +113,7 @@ fn run(name: &str) -> Found {
     waiting.reverse();
     let settings = Settings { leak_threshold: THRESHOLD, ..Settings::new(recording.anchor) };
     let mut engine = Engine::new(settings);
-    let mut apiserver = Apiserver::default();
+    let (mut apiserver, mut runtime) = (Apiserver::default(), Runtime::default());
     let mut found = Found { ever: Vec::new(), last: BTreeMap::new() };
     let mut tick = first;
     while tick <= end {
@@ -93,6 +122,8 @@ fn run(name: &str) -> Found {
         while waiting.last().is_some_and(|input| input.at <= tick) {
             now.extend(waiting.pop());
         }
+        now.iter().for_each(|input| runtime.learn(&input.input));
+        now.extend(runtime.answer(tick).map(|input| Received { at: tick, input }));
         now.push(Received { at: tick, input: Input::Tick });
         for input in now {
             apiserver.learn(&input.input);

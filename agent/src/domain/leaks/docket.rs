@@ -62,6 +62,8 @@ struct Suspect {
     first: BootTime,
     /// The judges' clock when it began to be one.
     from: Duration,
+    /// When its threshold was first seen to have passed.
+    due: Option<BootTime>,
     check: Check,
     /// The pod that the apiserver was asked about.
     asked_about: Option<PodUid>,
@@ -234,6 +236,7 @@ impl Docket {
                 since_start: recalled.as_ref().map_or(!self.opened, |known| known.since_start),
                 first: facts.now,
                 from: watched,
+                due: None,
                 check: Check::None,
                 asked_about: None,
                 doubt: match pod_of(facts, &key) {
@@ -277,8 +280,9 @@ impl Docket {
                 || surveyed.is_some_and(|asked| asked > suspect.first);
             let in_doubt = !seen_since || is_missing(facts, key);
             let needed = suspect.needs(key);
-            let is_due = watched.saturating_sub(suspect.from) >= threshold
-                || (suspect.doubt == Doubt::New && needed == Some(false));
+            let is_over = watched.saturating_sub(suspect.from) >= threshold;
+            suspect.due = is_over.then(|| suspect.due.unwrap_or(facts.now));
+            let is_due = is_over || (suspect.doubt == Doubt::New && needed == Some(false));
             if !is_due || in_doubt {
                 continue;
             }
@@ -312,6 +316,7 @@ impl Docket {
                 }
             };
             if answer
+                && suspect.due.is_some_and(|due| is_shown_since(facts, key, due))
                 && room > 0
                 && let Some(mut leak) = suspect.describe(facts, key)
             {
@@ -492,6 +497,20 @@ fn in_short(leak: Leak) -> Leak {
 fn is_missing(facts: &Facts<'_>, key: &LeakKey) -> bool {
     let LeakKey::Sandbox { id } = key else { return false };
     facts.of.runtime.sandbox(id).is_some_and(Sandbox::is_missing)
+}
+
+/// The runtime, or a look at the host, has shown it after this moment: what either had shown before
+/// may be gone. Of a pod the apiserver is asked itself.
+fn is_shown_since(facts: &Facts<'_>, key: &LeakKey, due: BootTime) -> bool {
+    match key {
+        LeakKey::Sandbox { id } => {
+            facts.of.runtime.sandbox(id).is_some_and(|sandbox| sandbox.last_listed() >= due)
+        }
+        LeakKey::Shim { .. } | LeakKey::Netns { .. } | LeakKey::PodCgroup { .. } => {
+            facts.survey.is_some_and(|survey| survey.asked >= due)
+        }
+        LeakKey::Pod { .. } => true,
+    }
 }
 
 /// What it names is no longer there, whatever else is or is not known.
