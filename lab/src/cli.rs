@@ -1,7 +1,7 @@
 //! What can be asked of `coroner-lab`.
 
 use clap::{Args, Parser, Subcommand};
-use coroner_lab::{bench, containerd};
+use coroner_lab::{bench, chaos, containerd};
 use std::{
     env,
     net::SocketAddr,
@@ -196,6 +196,16 @@ pub(crate) struct Files {
     pub(crate) containerd: Option<String>,
 }
 
+/// Where failures are kept.
+#[derive(Args)]
+pub(crate) struct KeepFailures {
+    /// Keep what a failure leaves (the agent's logs and API answers, the kubelet's record) in this
+    /// directory, in a folder named by what failed [default: `failed` in the target directory of this
+    /// build, else in the work directory]
+    #[arg(long, value_name = "DIR", env = "CORONER_FAILED_DIR")]
+    pub(crate) keep_failures: Option<PathBuf>,
+}
+
 impl Files {
     pub(crate) fn agent(&self) -> PathBuf {
         self.agent.clone().unwrap_or_else(|| beside("coroner"))
@@ -240,12 +250,18 @@ pub(crate) struct ChaosArgs {
     #[arg(long = "for", value_name = "DURATION", conflicts_with = "rounds")]
     #[arg(value_parser = parse_duration)]
     pub(crate) long: Option<Duration>,
-    /// Of the order of the faults, the ways to die and the moments
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// Decides the order of the faults, the ways to die and the moments
+    #[arg(long, value_name = "N", default_value_t = chaos::SEED)]
     pub(crate) seed: u64,
     /// Write one JSON object per round to stdout, and everything else to stderr
     #[arg(long)]
     pub(crate) json: bool,
+    /// A missed goal fails a round too: memory, descriptors, and the time to be ready again, which
+    /// depend on the machine as well
+    #[arg(long)]
+    pub(crate) goals: bool,
+    #[command(flatten)]
+    pub(crate) failures: KeepFailures,
     #[command(flatten)]
     pub(crate) files: Files,
 }
@@ -256,12 +272,14 @@ pub(crate) struct SoakArgs {
     #[arg(long = "for", value_name = "DURATION", default_value = "2h")]
     #[arg(value_parser = parse_duration)]
     pub(crate) long: Duration,
-    /// Of the order of the faults, the ways to die and the moments
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// Decides the order of the faults, the ways to die and the moments
+    #[arg(long, value_name = "N", default_value_t = chaos::SEED)]
     pub(crate) seed: u64,
     /// Write one JSON object per round to stdout, and everything else to stderr
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) failures: KeepFailures,
     #[command(flatten)]
     pub(crate) files: Files,
 }
@@ -293,10 +311,8 @@ pub(crate) struct TourArgs {
     /// else goes to stderr
     #[arg(long)]
     pub(crate) json: bool,
-    /// Keep what a failure leaves (logs, recording, the agent's answers) in a folder here [default:
-    /// `failed` in the target directory]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) failed: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) failures: KeepFailures,
     /// Leave the lab and the agent up until Ctrl-C, and say where they are
     #[arg(long, conflicts_with = "cri")]
     pub(crate) keep: bool,

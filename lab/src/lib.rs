@@ -10,6 +10,7 @@ pub mod containerd;
 pub mod controlplane;
 pub mod daemonset;
 pub mod failed;
+mod ground_truth;
 pub mod image;
 pub mod kubelet;
 pub mod manifest;

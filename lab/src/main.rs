@@ -211,6 +211,8 @@ fn chaos(args: ChaosArgs) -> ExitCode {
         faults,
         length: args.long.map_or(Length::Rounds(args.rounds), Length::For),
         seed: args.seed,
+        goals: args.goals,
+        failed: args.failures.keep_failures,
         json: args.json,
         agent: args.files.agent(),
         lab,
@@ -227,6 +229,8 @@ fn soak(args: SoakArgs) -> ExitCode {
         faults: soak::faults(),
         length: Length::For(args.long),
         seed: args.seed,
+        goals: true,
+        failed: args.failures.keep_failures,
         json: args.json,
         agent: args.files.agent(),
         lab,
@@ -266,7 +270,7 @@ fn tour(args: TourArgs) -> ExitCode {
         agent: args.files.agent(),
         listen: args.listen,
         lab,
-        failed: args.failed,
+        failed: args.failures.keep_failures,
         real,
     };
     as_root(tour::run(&options))

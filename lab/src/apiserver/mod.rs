@@ -36,7 +36,7 @@ mod table;
 mod traffic;
 
 pub use failure::Failure;
-pub use store::{Change, ChangeType, DeleteOptions, Kind, Store};
+pub use store::{Change, ChangeType, DeleteOptions, Kind, PodObject, Store};
 pub use traffic::Traffic;
 
 use anyhow::{Context, Result};

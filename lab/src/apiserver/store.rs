@@ -5,6 +5,8 @@ use super::{
     failure::Failure,
     selector::Selector,
 };
+use crate::kubelet::translate::CONFIG_MIRROR;
+use coroner_workload::page::boot_now;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{Namespace, Node, ObjectReference, Pod},
@@ -12,7 +14,7 @@ use k8s_openapi::{
 };
 use serde_json::{Value, json};
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::watch;
@@ -139,6 +141,18 @@ struct Inner {
     capacity: usize,
     /// Changes up to and with this version are forgotten.
     forgotten: u64,
+    /// Of every pod that there ever was, by the UID that the runtime knows: a test must not depend
+    /// on when somebody came to see a change.
+    pods: HashMap<String, PodObject>,
+}
+
+/// A pod's object, which exists or existed; times are ns of CLOCK_BOOTTIME.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PodObject {
+    /// The end of its grace, where its deletion was asked for: the earliest that it ever was.
+    pub deadline: Option<u64>,
+    /// When the object went.
+    pub gone: Option<u64>,
 }
 
 impl Store {
@@ -150,6 +164,7 @@ impl Store {
             history: VecDeque::new(),
             capacity: history,
             forgotten: 1,
+            pods: HashMap::new(),
         };
         Store { inner: Arc::new(Mutex::new(inner)), version: watch::Sender::new(1) }
     }
@@ -278,6 +293,12 @@ impl Store {
         self.version.subscribe()
     }
 
+    /// What there is, or was, of the object of the pod with this UID; of a static pod it is the
+    /// mirror's. `None`: it never had one.
+    pub fn pod_object(&self, uid: &str) -> Option<PodObject> {
+        self.lock().pods.get(uid).copied()
+    }
+
     /// Forgets all changes, so that every watch from an older version gets 410.
     pub fn compact(&self) {
         let mut inner = self.lock();
@@ -384,6 +405,9 @@ impl Inner {
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let stored = Arc::new(object.clone());
         let key = key(kind, object);
+        if kind == Kind::Pod {
+            self.note_pod(change, object);
+        }
         match change {
             ChangeType::Deleted => self.objects.remove(&key),
             ChangeType::Added | ChangeType::Modified => {
@@ -403,6 +427,25 @@ impl Inner {
             }
         }
         object.clone()
+    }
+}
+
+impl Inner {
+    fn note_pod(&mut self, change: ChangeType, object: &Value) {
+        let meta = &object["metadata"];
+        let mirrored = meta["annotations"][CONFIG_MIRROR].as_str();
+        let Some(uid) = mirrored.or(meta["uid"].as_str()) else { return };
+        let now = boot_now();
+        let deadline = meta["deletionTimestamp"].as_str().and_then(|at| at.parse().ok());
+        let deadline = deadline.map(|at: Timestamp| {
+            let left = at.as_nanosecond() - Timestamp::now().as_nanosecond();
+            now.saturating_add_signed(i64::try_from(left).unwrap_or_default())
+        });
+        let known = self.pods.entry(uid.to_owned()).or_default();
+        // The mirror of a static pod comes back under the same UID.
+        let deadlines = [known.deadline.filter(|_| known.gone.is_none()), deadline];
+        known.deadline = deadlines.into_iter().flatten().min();
+        known.gone = (change == ChangeType::Deleted).then_some(now);
     }
 }
 

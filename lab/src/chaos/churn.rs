@@ -6,6 +6,7 @@ use crate::{
     kubelet::{START_FAILED, translate::PodId},
     scenario::NAMESPACE,
     tour::lab::{Lab, container_of},
+    wait::LIMIT,
 };
 use anyhow::{Context as _, bail};
 use coroner_workload::page::{Mapping, boot_now};
@@ -27,16 +28,12 @@ use tokio::time::timeout;
 const AT_ONCE: usize = 6;
 /// Processes of a crowd beside the first.
 const CROWD: u32 = 400;
-/// From its creation to its running, on a node that is out of order.
-const TO_START: Duration = Duration::from_secs(40);
-/// From what ends it to its death; likewise.
-const TO_DIE: Duration = Duration::from_secs(60);
-/// From its deletion to its object's end; likewise.
-const TO_GO: Duration = Duration::from_secs(60);
-/// How long a pod that ended by itself stays, so that its account is settled before somebody
-/// deletes it.
+/// How long a pod that ended by itself stays: on most machines its report is settled before somebody
+/// deletes it, and both orders are right.
 const KEPT: Duration = Duration::from_secs(4);
+/// How often the lab looks at an object.
 const LOOK: Duration = Duration::from_millis(20);
+/// How often it looks whether a process is dead.
 const PIDFD_LOOK: Duration = Duration::from_millis(4);
 
 /// Where a pod's life is.
@@ -118,6 +115,16 @@ impl<'a> Churn<'a> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits until a pod has come to run; not for ever, for none may.
+    pub(super) async fn one_runs(&self) {
+        let runs = async {
+            while !self.known().iter().any(|pod| pod.stage >= Stage::Runs) {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let _ = timeout(LIMIT, runs).await;
+    }
+
     /// No pod is made any more.
     pub(super) fn end(&self) {
         self.over.store(true, Relaxed);
@@ -141,6 +148,7 @@ impl<'a> Churn<'a> {
                         ways = shuffled(&self.ways, self.ways.len(), &mut random);
                     }
                     let Some(way) = ways.pop() else { return };
+                    // At random, so that the pods are at different stages when a fault comes.
                     let life = Duration::from_millis(random.u64(50..900));
                     self.live(Kind::One(way), life).await;
                 }
@@ -149,7 +157,7 @@ impl<'a> Churn<'a> {
         futures::future::join_all(slots.collect::<Vec<_>>()).await;
     }
 
-    /// Has a crowd live and die.
+    /// Has a crowd live and die: for so long that most of its processes are there by then.
     pub(super) async fn crowd(&self) {
         self.live(Kind::Crowd, Duration::from_millis(1500)).await;
     }
@@ -210,7 +218,7 @@ impl<'a> Churn<'a> {
         };
         let id = PodId::of(&self.lab.create(pod)?).context("the apiserver gave it no UID")?;
         self.note(index, |pod| pod.uid.clone_from(&id.uid));
-        let container = timeout(TO_START, self.runs(&id, page.as_ref()))
+        let container = timeout(LIMIT, self.runs(&id, page.as_ref()))
             .await
             .context("does not run")?
             .context("did not start")?;
@@ -235,7 +243,7 @@ impl<'a> Churn<'a> {
                 }
             }
         };
-        let died = timeout(TO_DIE, dies).await;
+        let died = timeout(LIMIT, dies).await;
         self.note(index, |pod| {
             pod.handled = page.is_some().then(handled);
             if died.is_ok() {
@@ -308,7 +316,7 @@ impl<'a> Churn<'a> {
                 tokio::time::sleep(LOOK).await;
             }
         };
-        timeout(TO_GO, goes).await.context("its object does not go")?;
+        timeout(LIMIT, goes).await.context("its object does not go")?;
         self.note(index, |pod| {
             pod.stage = Stage::Gone;
             pod.gone = Some(boot_now());

@@ -7,7 +7,7 @@ use super::{
     watched::Watched,
     wire::{Between, Wire},
 };
-use crate::tour::lab::Lab;
+use crate::{tour::lab::Lab, wait::LIMIT};
 use anyhow::Context as _;
 use std::{
     collections::BTreeSet,
@@ -16,20 +16,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often containerd is killed, in a fault's time; as much again at random.
+/// How long containerd lives between two kills, and as much again at random: pods are then torn from
+/// all stages of starting and stopping.
 const RUNTIME_LIVES: Duration = Duration::from_millis(900);
-/// How long it is dead.
+/// How long it is dead: calls fail meanwhile.
 const RUNTIME_DEAD: Duration = Duration::from_millis(300);
 /// How long the agent is dead: shorter than a settle window, so that an end which began before it
 /// died is still under way when it comes back.
 const AGENT_DEAD: Duration = Duration::from_millis(300);
-/// How long a pod may take to come to the stage at which the agent is to be killed.
-const TO_COME: Duration = Duration::from_secs(12);
 /// Pods, and containers in each.
 const CGROUPS: (usize, usize) = (20, 100);
 /// Crowds at once.
 const CROWDS: usize = 3;
+/// How often the lab looks where the pods are.
 const LOOK: Duration = Duration::from_millis(5);
+/// From one burst of cgroups to the next: the agent's map of them empties meanwhile.
+const BETWEEN_BURSTS: Duration = Duration::from_millis(700);
 
 /// What was done, for a person; and what the agent did meanwhile.
 #[derive(Debug, Default)]
@@ -90,7 +92,7 @@ impl Hands<'_> {
                         .context("it panicked")??;
                     times += 1;
                     done.what = format!("{times} bursts, the last in {:.2} s", took.as_secs_f64());
-                    tokio::time::sleep(Duration::from_millis(700)).await;
+                    tokio::time::sleep(BETWEEN_BURSTS).await;
                 }
             }
             Deed::ReusePids => done.what = self.reuse_pids(during).await?,
@@ -136,7 +138,7 @@ impl Hands<'_> {
         };
         let before = there(self.churn.pods());
         let began = Instant::now();
-        while began.elapsed() < TO_COME {
+        while began.elapsed() < LIMIT {
             let now = self.churn.pods();
             if now.iter().any(|pod| pod.stage == stage && !before.contains(&pod.name)) {
                 return true;
@@ -149,7 +151,7 @@ impl Hands<'_> {
     /// Waits until the runtime's word of a death has reached the apiserver, and the object stands.
     async fn until_one_waits_for_its_object(&self) -> bool {
         let began = Instant::now();
-        while began.elapsed() < TO_COME {
+        while began.elapsed() < LIMIT {
             for pod in self.churn.pods().into_iter().filter(|pod| pod.stage == Stage::Dead) {
                 let object = self.lab.pod(crate::scenario::NAMESPACE, &pod.name);
                 let ended = object.is_some_and(|object| {

@@ -6,20 +6,26 @@ use super::{
     vitals::Vitals,
     watched::{SETTLE, ToldDeath},
 };
+use crate::{ground_truth::Truth, wait::LIMIT};
 use coroner::domain::observation::Verdict;
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-/// How much more memory than before the agent may hold when all has settled, bytes: what the
+/// The goal: how much more memory than before the agent holds when all has settled, bytes. What the
 /// allocator keeps of a burst, and the history's share of long sentences.
-pub(super) const MEMORY_MARGIN: u64 = 4 << 20;
-/// How many more descriptors: connections that the one who asks keeps open.
-pub(super) const FD_MARGIN: u64 = 4;
-/// How long after the fault it may take to be ready: the longest pause before it tries the
-/// apiserver again is 5 s, which jitter at most doubles, and the spread of a fleet's agents adds 2;
-/// then it lists all, on a machine that may be busy or pause.
-pub(super) const READY_WITHIN: Duration = Duration::from_secs(25);
-/// Before an absence of the agent: what it had seen and not yet told is lost with it.
-const UNTOLD: Duration = Duration::from_secs(4);
+pub(super) const MEMORY_GOAL: u64 = 4 << 20;
+/// The goal: how many more descriptors, which are connections that the lab keeps open.
+pub(super) const FD_GOAL: u64 = 4;
+/// The goal: how long after the fault the agent takes to be ready. The longest pause before it tries
+/// the apiserver again is 5 s, which jitter at most doubles, and the spread of a fleet's agents adds
+/// 2; then it lists all.
+pub(super) const READY_GOAL: Duration = Duration::from_secs(25);
+/// So much more memory, beyond twice as much as before, is a leak on any machine.
+const MEMORY_LIMIT: u64 = 16 << 20;
+/// Likewise so many descriptors.
+const FD_LIMIT: u64 = 32;
+/// Before an absence of the agent: what it had seen and not yet reported is lost with it. The longest
+/// that a settled report takes to reach the lab on a machine that is busy.
+const UNTOLD: Duration = Duration::from_secs(13);
 
 /// One pod that lived in the round.
 #[derive(Clone, Debug)]
@@ -32,13 +38,13 @@ pub(super) struct Life {
     pub(super) told: BTreeMap<String, ToldDeath>,
 }
 
-/// Something that the agent told as left behind, and that nobody left there on purpose.
+/// Something that the agent reported as leaked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Stray {
     /// Which, for a person.
     pub(super) what: String,
-    /// What shows that it was there, and its pod was not.
-    pub(super) proof: Option<String>,
+    /// Whether it was.
+    pub(super) truth: Truth,
 }
 
 /// All that is known after a round.
@@ -48,7 +54,7 @@ pub(super) struct Facts {
     pub(super) strays: Vec<Stray>,
     /// When the agent was not there.
     pub(super) absences: Vec<(u64, u64)>,
-    /// From the end of the fault to ready; `None`: not within [`READY_WITHIN`].
+    /// From the end of the fault to ready; `None`: not within [`LIMIT`].
     pub(super) ready: Option<Duration>,
     /// At rest, when the agent had warmed up; `None`: this is what warms it up.
     pub(super) before: Option<Vitals>,
@@ -77,6 +83,8 @@ pub(super) struct Judgement {
     pub(super) left_behind: Vec<String>,
     /// Where it falls short, as sentences. Empty: all that is demanded holds.
     pub(super) complaints: Vec<String>,
+    /// Goals that were missed, as sentences: they depend on the machine as well.
+    pub(super) missed_goals: Vec<String>,
 }
 
 impl Judgement {
@@ -110,21 +118,31 @@ fn judge(fault: &Fault, facts: &Facts) -> Judgement {
         judgement.complaints.append(&mut missing);
     }
     for stray in &facts.strays {
-        match &stray.proof {
-            Some(proof) => judgement.left_behind.push(format!("{}: {proof}", stray.what)),
-            None => {
+        match &stray.truth {
+            Truth::Leaked(why) => judgement.left_behind.push(format!("{}: {why}", stray.what)),
+            Truth::NotLeaked(why) => {
                 judgement.false_leaks += 1;
-                judgement.complaints.push(format!("false leak: {}", stray.what));
+                judgement.complaints.push(format!("false leak: {}: {why}", stray.what));
             }
         }
     }
-    if facts.ready.is_none() {
-        judgement.complaints.push(format!("not ready within {READY_WITHIN:?}"));
+    match facts.ready {
+        None => judgement.complaints.push(format!("not ready within {LIMIT:?}")),
+        Some(ready) if ready > READY_GOAL => {
+            judgement.missed_goals.push(format!("ready after {ready:.1?}, not {READY_GOAL:?}"));
+        }
+        Some(_) => {}
     }
     if let Some(before) = &facts.before {
         judgement.vitals(before, &facts.after);
     }
     judgement
+}
+
+/// An agent was there to report a death of this moment.
+pub(super) fn is_owed(died: u64, absences: &[(u64, u64)]) -> bool {
+    let untold = u64::try_from((UNTOLD + SETTLE).as_nanos()).unwrap_or(u64::MAX);
+    !absences.iter().any(|(from, to)| (from.saturating_sub(untold)..=*to).contains(&died))
 }
 
 /// Whether a pod's end was told of.
@@ -173,24 +191,27 @@ impl Judgement {
             return Word::Given;
         }
         self.missing += 1;
-        let untold = u64::try_from((UNTOLD + SETTLE).as_nanos()).unwrap_or(u64::MAX);
-        let mut absences = facts.absences.iter();
-        match absences.any(|(from, to)| (from.saturating_sub(untold)..=*to).contains(&died)) {
-            true => Word::Spared,
-            false => Word::Owed,
+        match is_owed(died, &facts.absences) {
+            true => Word::Owed,
+            false => Word::Spared,
         }
     }
 
     fn vitals(&mut self, before: &Vitals, after: &Vitals) {
-        if after.memory > before.memory + MEMORY_MARGIN {
-            self.complaints.push(format!(
-                "memory: {} at rest, {} before",
-                mib(after.memory),
-                mib(before.memory)
-            ));
+        if after.memory > before.memory + MEMORY_GOAL {
+            let text =
+                format!("memory: {} at rest, {} before", mib(after.memory), mib(before.memory));
+            match after.memory > 2 * before.memory + MEMORY_LIMIT {
+                true => self.complaints.push(text),
+                false => self.missed_goals.push(text),
+            }
         }
-        if after.fds > before.fds + FD_MARGIN {
-            self.complaints.push(format!("{} descriptors, {} before", after.fds, before.fds));
+        if after.fds > before.fds + FD_GOAL {
+            let text = format!("{} descriptors, {} before", after.fds, before.fds);
+            match after.fds > 2 * before.fds + FD_LIMIT {
+                true => self.complaints.push(text),
+                false => self.missed_goals.push(text),
+            }
         }
     }
 }
@@ -286,7 +307,7 @@ mod tests {
         assert_eq!((two.missing, two.complaints.len()), (2, 3), "one loss hides one death");
         lost.lives.pop();
         lost.lost = 0;
-        lost.absences = vec![(101 * SECOND, 102 * SECOND)];
+        lost.absences = vec![(114 * SECOND, 115 * SECOND)];
         assert!(of("agent-killed", &lost).is_good(), "seen, and not yet told");
         lost.absences = vec![(98 * SECOND, 99 * SECOND)];
         assert!(!of("agent-killed", &lost).is_good(), "it was back");
@@ -311,24 +332,29 @@ mod tests {
     fn only_what_is_there_is_left_behind() {
         let mut left = facts(Vec::new());
         left.strays = vec![
-            Stray { what: "a sandbox".into(), proof: Some("its pod went 9 s ago".into()) },
-            Stray { what: "a netns".into(), proof: None },
+            Stray { what: "a sandbox".into(), truth: Truth::Leaked("it was".into()) },
+            Stray { what: "a netns".into(), truth: Truth::NotLeaked("it was not".into()) },
         ];
         let judgement = of("runtime-killed", &left);
         assert_eq!((judgement.false_leaks, judgement.left_behind.len()), (1, 1));
-        assert_eq!(judgement.complaints, ["false leak: a netns"]);
+        assert_eq!(judgement.complaints, ["false leak: a netns: it was not"]);
     }
 
     #[test]
     fn memory_and_descriptors_come_back() {
         let mut grown = facts(Vec::new());
-        grown.after.memory = MEMORY_MARGIN;
-        grown.after.fds = FD_MARGIN;
-        assert!(of("none", &grown).is_good());
+        grown.after.memory = MEMORY_GOAL;
+        grown.after.fds = FD_GOAL;
+        assert_eq!(of("none", &grown).missed_goals.len(), 0);
         grown.after.memory += 1;
         grown.after.fds += 1;
+        grown.ready = Some(READY_GOAL + Duration::from_secs(1));
+        let slow = of("none", &grown);
+        assert_eq!((slow.missed_goals.len(), slow.is_good()), (3, true), "a slow machine");
+        grown.after.memory = MEMORY_LIMIT + 1;
+        grown.after.fds = FD_LIMIT + 1;
         grown.ready = None;
-        assert_eq!(of("none", &grown).complaints.len(), 3);
+        assert_eq!(of("none", &grown).complaints.len(), 3, "no machine does that");
         grown.before = None;
         assert_eq!(of("none", &grown).complaints.len(), 1, "it warms up");
     }

@@ -21,6 +21,7 @@ pub mod wire;
 
 use crate::{
     agent, apiserver, containerd,
+    ground_truth::GroundTruth,
     pages::Pages,
     run::{self, AGENT_LOG, unless_interrupted, went_wrong, work_directory},
     tour::{Screen, lab, lab::Lab},
@@ -34,10 +35,14 @@ use std::{
     fs, io,
     io::Write as _,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Instant,
 };
 use watched::Watched;
 use wire::Between;
+
+/// The seed where nobody chooses one: the same in every run.
+pub const SEED: u64 = 0;
 
 /// What is to be done.
 #[derive(Clone, Debug)]
@@ -48,6 +53,11 @@ pub struct Options {
     pub length: Length,
     /// Of the order, the ways to die and the moments.
     pub seed: u64,
+    /// A missed goal fails a round: memory, descriptors and the time to be ready, which depend on the
+    /// machine as well.
+    pub goals: bool,
+    /// Where a folder is kept for each failure; `None`: `failed` in the target directory.
+    pub failed: Option<PathBuf>,
     /// Objects on stdout, everything else on stderr.
     pub json: bool,
     /// The agent's binary.
@@ -67,7 +77,7 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
 
 async fn play(stage: &Stage, options: &Options, screen: Screen) -> anyhow::Result<bool> {
     let began = Instant::now();
-    let mut round = Round::on(stage, options.seed);
+    let mut round = Round::on(stage, options);
     let mut outcomes: Vec<Outcome> = Vec::new();
     let plan = Plan::new(options.faults.clone(), options.seed);
     for (number, fault) in plan.enumerate() {
@@ -84,7 +94,7 @@ async fn play(stage: &Stage, options: &Options, screen: Screen) -> anyhow::Resul
         outcomes.push(outcome);
     }
     let bad = outcomes.iter().filter(|outcome| !outcome.judgement.is_good()).count();
-    screen.print(&format!("\n{}\n", round::summary(&outcomes)));
+    screen.print(&format!("\n{}\n", round::summary(&outcomes, options.seed)));
     Ok(bad == 0)
 }
 
@@ -96,7 +106,8 @@ fn object(wanted: bool, outcome: &Outcome) {
             "right": judgement.right, "unknown": judgement.unknown, "missing": judgement.missing,
             "wrong": judgement.wrong, "false_leaks": judgement.false_leaks,
             "left_behind": judgement.left_behind, "lost": outcome.lost,
-            "complaints": judgement.complaints, "memory": outcome.after.memory,
+            "complaints": judgement.complaints, "missed_goals": judgement.missed_goals,
+            "ready": outcome.ready.as_secs_f64(), "memory": outcome.after.memory,
             "fds": outcome.after.fds, "ok": judgement.is_good(),
         });
         let _ = writeln!(io::stdout(), "{line}");
@@ -109,6 +120,7 @@ struct Stage {
     between: Between,
     agent: Watched,
     pages: Pages,
+    truth: Arc<GroundTruth>,
 }
 
 /// Brings everything up, does something with it, and takes everything down whatever happens.
@@ -154,6 +166,7 @@ impl Up {
     ) -> anyhow::Result<()> {
         let work = options.work.clone();
         let lab = &*self.lab.insert(Lab::start(options, screen).await?);
+        let truth = Arc::new(GroundTruth::of(lab, watched::THRESHOLD));
         let name = lab.name().await;
         let pages = Pages::make(&format!("{name}-chaos"))?;
         let between = Between::start(lab.apiserver()).await?;
@@ -168,9 +181,9 @@ impl Up {
             state_dir: Some(lab.state()),
             ..lab.agent(binary, work.join(AGENT_LOG))
         };
-        let agent = Watched::start(options, name).await?;
+        let agent = Watched::start(options, name, Arc::clone(&truth)).await?;
         if let Some(lab) = self.lab.take() {
-            self.stage = Some(Stage { lab, between, agent, pages });
+            self.stage = Some(Stage { lab, between, agent, pages, truth });
         }
         Ok(())
     }

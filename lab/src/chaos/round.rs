@@ -1,31 +1,37 @@
 //! One round: pods come and go, a fault is done meanwhile, all settles, and the judge judges.
 
 use super::{
-    Stage,
+    Options, Stage,
     churn::{Churn, Pod1},
     fault::{Deed, Fault},
     inflict::{Done, Hands},
-    judge::{self, Facts, Judgement, Life, READY_WITHIN, Stray, mib},
+    judge::{self, Facts, Judgement, Life, Stray, mib},
     vitals::Vitals,
-    watched::{SETTLE, THRESHOLD, Told, ToldLeak},
+    watched::{SETTLE, THRESHOLD, Told},
 };
-use crate::{scenario::left, tour::lab::Lab};
-use coroner::domain::leak::LeakKey;
+use crate::{
+    failed::{Failures, Remains},
+    scenario::left,
+    tour::lab::Lab,
+    wait::LIMIT,
+};
+use anyhow::Context as _;
+use coroner::domain::{leak::LeakKey, time::WallTime};
 use rustix::process::{Pid, Signal};
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::BTreeSet,
     path::Path,
     time::{Duration, Instant},
 };
 
-/// The churn before the fault: what is about to die when it comes.
+/// After the first pod runs, what else is about to die when the fault comes: only so that each round
+/// has pods at different stages.
 const BEFORE: Duration = Duration::from_millis(1500);
-/// After the last pod's end: the last account is closed, and what looks left behind is told.
+/// After the last pod's end: what looks leaked is reported. A false report that does not come cannot
+/// be waited for; one that comes later on a slow machine is found in the next round.
 const QUIET: Duration = THRESHOLD.saturating_add(Duration::from_secs(3));
-/// How long the agent may go on telling of what was cleared away.
-const TO_CLEAR: Duration = Duration::from_secs(20);
-/// How long the last accounts may take beyond that.
-const TO_TELL: Duration = Duration::from_secs(10);
+/// How often the lab looks whether that has come.
+const LOOK: Duration = Duration::from_millis(300);
 
 /// Complaints that are shown of one round.
 pub(super) const MOST_LINES: usize = 20;
@@ -75,8 +81,11 @@ impl Outcome {
         for complaint in judgement.complaints.iter().take(MOST_LINES) {
             text.push_str(&format!("    ✘ {complaint}\n"));
         }
+        for goal in &judgement.missed_goals {
+            text.push_str(&format!("    goal missed: {goal}\n"));
+        }
         for left in &judgement.left_behind {
-            text.push_str(&format!("    left behind in truth: {left}\n"));
+            text.push_str(&format!("    leaked in truth: {left}\n"));
         }
         for pod in &self.stillborn {
             text.push_str(&format!("    the lab: {pod}\n"));
@@ -86,7 +95,7 @@ impl Outcome {
 }
 
 /// All rounds together, for a person.
-pub(super) fn summary(outcomes: &[Outcome]) -> String {
+pub(super) fn summary(outcomes: &[Outcome], seed: u64) -> String {
     let sum = |of: fn(&Judgement) -> usize| -> usize {
         outcomes.iter().map(|outcome| of(&outcome.judgement)).sum()
     };
@@ -109,7 +118,7 @@ pub(super) fn summary(outcomes: &[Outcome]) -> String {
         true => format!("{text}: all that is demanded holds"),
         false => {
             format!(
-                "{text}: it falls short under {}",
+                "{text}: it falls short under {} (--seed {seed})",
                 bad.into_iter().collect::<Vec<_>>().join(", ")
             )
         }
@@ -125,17 +134,21 @@ pub(super) struct Round<'a> {
     rest: Option<Vitals>,
     /// With what it took after the first round; otherwise somebody else judges what it takes.
     compares: bool,
-    /// What was told as left behind before: told once.
-    known: BTreeSet<LeakKey>,
+    options: &'a Options,
+    failures: Failures,
+    /// Reports of leaks that were held against the ground truth.
+    known: BTreeSet<(LeakKey, WallTime)>,
 }
 
 impl<'a> Round<'a> {
-    pub(super) fn on(stage: &'a Stage, seed: u64) -> Self {
+    pub(super) fn on(stage: &'a Stage, options: &'a Options) -> Self {
         let pages: &Path = &stage.pages.0;
         Self {
+            options,
+            failures: Failures::new(options.failed.clone(), &options.lab.work),
             stage,
             churn: Churn::new(&stage.lab, pages),
-            random: fastrand::Rng::with_seed(seed),
+            random: fastrand::Rng::with_seed(options.seed),
             rest: None,
             compares: true,
             known: BTreeSet::new(),
@@ -143,12 +156,30 @@ impl<'a> Round<'a> {
     }
 
     /// The same, where what it takes is judged over the whole time.
-    pub(super) fn of_a_soak(stage: &'a Stage, seed: u64) -> Self {
-        Self { compares: false, ..Self::on(stage, seed) }
+    pub(super) fn of_a_soak(stage: &'a Stage, options: &'a Options) -> Self {
+        Self { compares: false, ..Self::on(stage, options) }
     }
 
-    /// One round of this fault.
+    /// One round of this fault. What it leaves if it fails is kept.
     pub(super) async fn play(&mut self, fault: &'static Fault) -> anyhow::Result<Outcome> {
+        let played = self.try_to_play(fault).await;
+        if played.is_err() {
+            self.keep(fault).await;
+        }
+        played.with_context(|| format!("under {} (--seed {})", fault.name, self.options.seed))
+    }
+
+    async fn keep(&self, fault: &Fault) {
+        let (agent, lab) = (self.stage.agent.http(), &self.stage.lab);
+        let remains = Remains {
+            agent: agent.as_ref(),
+            kubelet: Some(lab.kubelet()),
+            work: Some(&self.options.lab.work),
+        };
+        self.failures.save(&format!("chaos-{}", fault.name), remains).await;
+    }
+
+    async fn try_to_play(&mut self, fault: &'static Fault) -> anyhow::Result<Outcome> {
         let began = Instant::now();
         let agent = &self.stage.agent;
         let before = agent.vitals().await?;
@@ -159,15 +190,17 @@ impl<'a> Round<'a> {
         let (seed, mut random) = (self.random.u64(..), self.random.fork());
         let churning = self.churn.run(seed);
         let disturbing = async {
+            self.churn.one_runs().await;
             tokio::time::sleep(BEFORE).await;
             let done = hands.inflict(fault, &mut random).await;
             self.churn.end();
             hands.mend().await?;
-            let ready = agent.ready_within(READY_WITHIN).await;
+            let ready = agent.ready_within(LIMIT).await;
             done.map(|done| (done, ready))
         };
         let watching = async {
             loop {
+                // An agent that died ends the round soon.
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 if let Err(error) = agent.check() {
                     return error;
@@ -180,22 +213,22 @@ impl<'a> Round<'a> {
         };
         let pods = self.churn.pods();
         let mut counted = agent.vitals().await?;
-        self.settle(&pods).await?;
+        // Another agent counts from zero.
+        let before = if fault.deed.replaces_agent() { Vitals::default() } else { before };
+        self.settle(&pods, &before).await?;
         if fault.deed == Deed::SmallRing {
             counted = agent.vitals().await?;
             agent.kill(&[], Duration::ZERO).await?;
+            // What the new agent takes at rest, once it has looked at everything.
             tokio::time::sleep(THRESHOLD).await;
         }
         let after = agent.vitals().await?;
-        let lost = |of: fn(&Vitals) -> u64| {
-            // Another agent counts from zero.
-            let before = if fault.deed.replaces_agent() { 0 } else { of(&before) };
-            of(&counted).max(of(&after)).saturating_sub(before)
-        };
+        let lost =
+            |of: fn(&Vitals) -> u64| of(&counted).max(of(&after)).saturating_sub(of(&before));
         let (lost, lost_deaths) = (lost(Vitals::losses), lost(Vitals::losses_that_decide));
         // One after the other: each takes what was told for itself.
         let lives = lives(&self.stage.lab, &pods, fault, &agent.told());
-        let strays = self.strays(&pods);
+        let strays = self.strays();
         let facts = Facts {
             lives,
             strays,
@@ -206,8 +239,16 @@ impl<'a> Round<'a> {
             lost: lost_deaths,
         };
         let mut judgement = judge::judge_round(fault, &facts);
-        if !judgement.left_behind.is_empty() {
-            judgement.complaints.extend(self.clear().await?);
+        if self.options.goals {
+            judgement.complaints.append(&mut judgement.missed_goals);
+        }
+        let failed_before = !judgement.is_good();
+        if failed_before {
+            self.keep(fault).await;
+        }
+        judgement.complaints.extend(self.clear().await?);
+        if !failed_before && !judgement.is_good() {
+            self.keep(fault).await;
         }
         if self.compares {
             self.rest.get_or_insert_with(|| after.clone());
@@ -218,7 +259,7 @@ impl<'a> Round<'a> {
             judgement,
             after,
             lost,
-            ready: done.ready.max(ready.unwrap_or(READY_WITHIN)),
+            ready: done.ready.max(ready.unwrap_or(LIMIT)),
             took: began.elapsed(),
             stillborn: pods
                 .iter()
@@ -227,61 +268,68 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// Until the agent has told all that it will tell, and what it would take for left behind it
-    /// would have told.
-    async fn settle(&self, pods: &[Pod1]) -> anyhow::Result<()> {
+    /// Until the agent has reported all deaths that it owes, and what it would take for leaked it
+    /// would have reported.
+    async fn settle(&self, pods: &[Pod1], before: &Vitals) -> anyhow::Result<()> {
         tokio::time::sleep(QUIET.max(SETTLE)).await;
+        let absences = self.stage.agent.absences();
         let began = Instant::now();
-        while began.elapsed() < TO_TELL {
+        while began.elapsed() < LIMIT {
             self.stage.agent.check()?;
-            let all = {
+            let missing = {
                 let told = self.stage.agent.told();
-                let mut died = pods.iter().filter(|pod| pod.died.is_some());
-                died.all(|pod| told.deaths.contains_key(&pod.uid))
+                let owed = |pod: &Pod1| pod.died.is_some_and(|at| judge::is_owed(at, &absences));
+                pods.iter().any(|pod| owed(pod) && !told.deaths.contains_key(&pod.uid))
             };
-            if all {
+            // A death whose record the agent has counted as lost never comes.
+            let lost = self.stage.agent.vitals().await?.losses_that_decide();
+            if !missing || lost > before.losses_that_decide() {
                 return Ok(());
             }
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            tokio::time::sleep(LOOK).await;
         }
         Ok(())
     }
 
-    /// What was told as left behind since the last round, and whether it was.
-    fn strays(&mut self, pods: &[Pod1]) -> Vec<Stray> {
-        let gone: HashMap<&str, u64> =
-            pods.iter().filter_map(|pod| Some((pod.uid.as_str(), pod.gone?))).collect();
+    /// What was reported as leaked since the last round, and whether it was.
+    fn strays(&mut self) -> Vec<Stray> {
         let told = self.stage.agent.told();
         let mut strays = Vec::new();
-        for (key, first) in &told.leaks {
-            if self.known.insert(key.clone()) {
+        for (report, leak) in &told.leaks {
+            if self.known.insert(report.clone()) {
                 strays.push(Stray {
-                    what: format!("{} of {}", first.leak.class, left::which(key)),
-                    proof: self.proof(first, &gone),
+                    what: format!("{} of {}", leak.class, left::which(&leak.key)),
+                    truth: self.stage.truth.of_leak(leak),
                 });
             }
         }
         strays
     }
 
-    /// Clears away what was left behind in truth, which then must not be told any more. What is
-    /// told still, as sentences.
+    /// Clears away all that is reported as leaked, which then must not be reported any more. What
+    /// still is, as sentences.
     async fn clear(&self) -> anyhow::Result<Vec<String>> {
         let hand = self.stage.lab.hand();
-        let left: Vec<ToldLeak> = {
-            let told = self.stage.agent.told();
-            told.left.iter().filter_map(|key| told.leaks.get(key).cloned()).collect()
-        };
         let began = Instant::now();
         loop {
-            for ToldLeak { leak, .. } in &left {
+            let left = self.stage.agent.told().left.clone();
+            if left.is_empty() {
+                return Ok(Vec::new());
+            }
+            if began.elapsed() > LIMIT {
+                let still = left.keys().map(|key| {
+                    format!("still reported as leaked, and was cleared away: {}", left::which(key))
+                });
+                return Ok(still.collect());
+            }
+            for leak in left.values() {
                 let uid = leak.pod.as_ref().map(|pod| pod.uid.as_str());
                 match (&leak.key, uid) {
                     (LeakKey::Shim { pid, .. }, _) => kill(*pid),
-                    (LeakKey::PodCgroup { .. }, Some(uid)) => {
+                    (LeakKey::PodCgroup { pod, .. }, _) => {
                         leak.holds.pids.iter().for_each(|pid| kill(*pid));
                         // Busy still: the next time.
-                        let _ = hand.remove_cgroup(uid).await;
+                        let _ = hand.remove_cgroup(pod.as_str()).await;
                     }
                     (LeakKey::Sandbox { .. }, Some(uid)) => {
                         let _ = hand.remove_sandboxes(uid).await;
@@ -289,33 +337,9 @@ impl<'a> Round<'a> {
                     _ => {}
                 }
             }
-            let still = self.stage.agent.told().left.clone();
-            if still.is_empty() {
-                return Ok(Vec::new());
-            }
-            if began.elapsed() > TO_CLEAR {
-                let told = still.iter().map(|key| {
-                    format!("told as left behind, and was cleared away: {}", left::which(key))
-                });
-                return Ok(told.collect());
-            }
             self.stage.agent.check()?;
-            tokio::time::sleep(Duration::from_millis(500)).await;
+            tokio::time::sleep(LOOK).await;
         }
-    }
-
-    /// What shows that it was left behind when that was told.
-    fn proof(&self, told: &ToldLeak, gone: &HashMap<&str, u64>) -> Option<String> {
-        if let LeakKey::Shim { pid, id, .. } = &told.leak.key {
-            let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let command = String::from_utf8_lossy(&command);
-            return command.contains(id.as_str()).then(|| "its process lives".to_owned());
-        }
-        let uid = told.leak.pod.as_ref().map(|pod| pod.uid.as_str())?;
-        let since = told.at.checked_sub(*gone.get(uid)?)?;
-        let since = Duration::from_nanos(since);
-        (since >= THRESHOLD / 2)
-            .then(|| format!("told {:.1} s after its pod's object went", since.as_secs_f64()))
     }
 }
 

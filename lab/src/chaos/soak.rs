@@ -32,7 +32,8 @@ pub fn faults() -> Vec<&'static Fault> {
 /// # Errors
 /// As [`super::run`].
 pub async fn run(options: &Options, long: Duration) -> anyhow::Result<bool> {
-    let options = &Options { faults: faults(), length: Length::For(long), ..options.clone() };
+    let options =
+        &Options { faults: faults(), length: Length::For(long), goals: true, ..options.clone() };
     let screen = Screen::new(options.json);
     on_a_stage(options, screen, async |stage| soak(stage, options, long, screen).await).await
 }
@@ -44,7 +45,7 @@ async fn soak(
     screen: Screen,
 ) -> anyhow::Result<bool> {
     let began = Instant::now();
-    let mut round = Round::of_a_soak(stage, options.seed);
+    let mut round = Round::of_a_soak(stage, options);
     let mut plan = Plan::random(options.faults.clone(), options.seed);
     let mut outcomes: Vec<Outcome> = Vec::new();
     let mut samples = Samples::default();
@@ -58,7 +59,7 @@ async fn soak(
         outcomes.push(outcome);
     }
     let verdict = samples.verdict();
-    screen.print(&format!("\n{}\n{}\n", round::summary(&outcomes), verdict.sentence));
+    screen.print(&format!("\n{}\n{}\n", round::summary(&outcomes, options.seed), verdict.sentence));
     Ok(verdict.flat && outcomes.iter().all(|outcome| outcome.judgement.is_good()))
 }
 

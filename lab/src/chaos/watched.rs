@@ -1,11 +1,15 @@
 //! The agent under chaos: killed, started again, and asked all the time for all that it tells.
 
 use super::vitals::Vitals;
-use crate::agent::{self, Agent, Http};
+use crate::{
+    agent::{self, Agent, Http},
+    ground_truth::GroundTruth,
+};
 use anyhow::Context as _;
 use coroner::domain::{
     leak::{Leak, LeakKey},
     observation::{ContainerDeath, Verdict},
+    time::WallTime,
 };
 use coroner_workload::page::boot_now;
 use std::{
@@ -36,22 +40,16 @@ pub(super) struct ToldDeath {
     pub(super) marked: bool,
 }
 
-/// Something that it has told as left behind, as it was first told.
-#[derive(Clone, Debug)]
-pub(super) struct ToldLeak {
-    pub(super) leak: Leak,
-    /// ns of CLOCK_BOOTTIME.
-    pub(super) at: u64,
-}
-
 /// All that it has told since this was last taken.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     /// By the pod's UID, then by the container's id.
     pub(super) deaths: HashMap<String, BTreeMap<String, ToldDeath>>,
-    pub(super) leaks: BTreeMap<LeakKey, ToldLeak>,
-    /// What it tells as left behind now.
-    pub(super) left: BTreeSet<LeakKey>,
+    /// Each report of a leak as it first was: what it is, and when the agent was certain. Over a
+    /// restart of the agent the same thing is reported twice.
+    pub(super) leaks: BTreeMap<(LeakKey, WallTime), Leak>,
+    /// What it reports as leaked now.
+    pub(super) left: BTreeMap<LeakKey, Arc<Leak>>,
 }
 
 impl Told {
@@ -72,12 +70,17 @@ pub(super) struct Watched {
     told: Arc<Mutex<Told>>,
     /// When nobody looked: from, to; ns of CLOCK_BOOTTIME.
     absences: Mutex<Vec<(u64, u64)>>,
+    truth: Arc<GroundTruth>,
     polling: JoinHandle<()>,
 }
 
 impl Watched {
     /// Starts it and asks it from then on. `lab` is the name of the lab's own cgroup.
-    pub(super) async fn start(options: agent::Options, lab: String) -> anyhow::Result<Self> {
+    pub(super) async fn start(
+        options: agent::Options,
+        lab: String,
+        truth: Arc<GroundTruth>,
+    ) -> anyhow::Result<Self> {
         let (whom, asked) = watch::channel(None);
         let told = Arc::default();
         let polling = tokio::spawn(poll(asked, Arc::clone(&told), lab));
@@ -87,6 +90,7 @@ impl Watched {
             whom,
             told,
             absences: Mutex::default(),
+            truth,
             polling,
         };
         watched.run(&[]).await?;
@@ -96,6 +100,7 @@ impl Watched {
     async fn run(&self, flags: &[&str]) -> anyhow::Result<Duration> {
         let flags: Vec<String> =
             flags.iter().map(|flag| (*flag).to_owned()).chain(own_flags()).collect();
+        self.truth.agent_starts();
         let agent = Agent::start_with(&self.options, &flags).await?;
         let ready = agent.ready_after();
         self.whom.send_replace(Some(agent.http()));
@@ -127,7 +132,7 @@ impl Watched {
     /// Waits until /readyz says so; `None`: not within this time.
     pub(super) async fn ready_within(&self, most: Duration) -> Option<Duration> {
         let began = Instant::now();
-        let http = self.whom.borrow().clone()?;
+        let http = self.http()?;
         while began.elapsed() < most {
             if http.page("/readyz").await.is_ok_and(|(status, _)| status.is_success()) {
                 return Some(began.elapsed());
@@ -140,11 +145,16 @@ impl Watched {
     /// What it takes now.
     pub(super) async fn vitals(&self) -> anyhow::Result<Vitals> {
         let pid = self.running.lock().await.as_ref().and_then(Agent::pid);
-        let http = self.whom.borrow().clone();
+        let http = self.http();
         let (Some(pid), Some(http)) = (pid, http) else {
             anyhow::bail!("the agent does not run");
         };
         Vitals::of(&http, pid).await.context("the agent's vitals")
+    }
+
+    /// Where it answers; `None`: it does not run.
+    pub(super) fn http(&self) -> Option<Http> {
+        self.whom.borrow().clone()
     }
 
     /// What it has told so far.
@@ -201,12 +211,11 @@ async fn poll(whom: watch::Receiver<Option<Http>>, told: Arc<Mutex<Told>>, lab: 
                     told.learn(death, pod.uid.as_str());
                 }
             }
-            let at = boot_now();
-            let own = |leak: &&Arc<Leak>| is_of(leak, &lab);
-            told.left = leaks.leaks.iter().filter(own).map(|leak| leak.key.clone()).collect();
-            for leak in leaks.leaks.iter().filter(own) {
-                let first = ToldLeak { leak: Leak::clone(leak), at };
-                told.leaks.entry(leak.key.clone()).or_insert(first);
+            let own = leaks.leaks.into_iter().filter(|leak| is_of(leak, &lab));
+            told.left = own.map(|leak| (leak.key.clone(), leak)).collect();
+            for leak in told.left.values().cloned().collect::<Vec<_>>() {
+                let report = (leak.key.clone(), leak.confirmed);
+                told.leaks.entry(report).or_insert_with(|| Leak::clone(&leak));
             }
         }
         tokio::time::sleep(POLL).await;

@@ -9,6 +9,7 @@ mod pod;
 use crate::{
     agent::Http,
     containerd,
+    ground_truth::GroundTruth,
     kubelet::{security::SECCOMP_PROFILES, translate::PodId},
     network::Forward,
     run::work_directory,
@@ -16,9 +17,8 @@ use crate::{
     tour::{
         Outcome, Screen,
         lab::{self, Lab},
-        ledger::Ledger,
         play,
-        watcher::Watcher,
+        watcher::{THRESHOLD, Watcher},
     },
     wait,
 };
@@ -217,9 +217,9 @@ impl Deployed<'_> {
 
     /// Plays a scenario on the node and compares what this agent says of it with what is expected.
     pub async fn plays(&self, scenario: &Scenario) -> Outcome {
-        let (lab, ledger) = (&self.node.lab, Ledger::of(&self.node.lab));
+        let (lab, truth) = (&self.node.lab, GroundTruth::of(&self.node.lab, THRESHOLD));
         let watcher = Watcher::onlooker(self.http.clone(), lab.name().await);
-        let outcome = play::from_begin_to_end(scenario, lab, &watcher, &ledger, None).await;
+        let outcome = play::from_begin_to_end(scenario, lab, &watcher, &truth, None).await;
         watcher.stop().await;
         outcome
     }

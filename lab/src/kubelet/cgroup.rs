@@ -56,6 +56,16 @@ impl Cgroups {
         format!("{}/kubepods/{qos}/pod{uid}", self.base)
     }
 
+    /// The UIDs of the pods that have a cgroup now.
+    pub fn pods(&self) -> Vec<String> {
+        let kubepods = self.root.join(self.base.trim_start_matches('/')).join("kubepods");
+        let within = |directory: PathBuf| fs::read_dir(directory).into_iter().flatten().flatten();
+        within(kubepods)
+            .flat_map(|qos| within(qos.path()))
+            .filter_map(|pod| Some(pod.file_name().to_str()?.strip_prefix("pod")?.to_owned()))
+            .collect()
+    }
+
     /// Makes a cgroup and those above it.
     pub fn create(&self, path: &str) -> anyhow::Result<()> {
         let mut directory = self.root.clone();

@@ -83,7 +83,8 @@ const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 /// The UID of a static pod, on itself and on its mirror.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 /// On the mirror only.
-const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+/// On a static pod's mirror: the UID of the static pod.
+pub(crate) const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The pod is the kubelet's own, from a manifest.
 pub fn is_static(pod: &Pod) -> bool {

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     agent,
-    apiserver::{self, Apiserver, DeleteOptions, Fault, Kind},
+    apiserver::{self, Apiserver, DeleteOptions, Fault, Kind, Store},
     containerd::{self, Containerd},
     controlplane::{self, Disruption},
     image,
@@ -132,6 +132,11 @@ impl Lab {
     /// Of its own cgroup: no other lab has the same.
     pub(crate) async fn name(&self) -> String {
         self.containerd.lock().await.cgroup_parent().trim_start_matches('/').into()
+    }
+
+    /// The apiserver's objects.
+    pub(crate) fn store(&self) -> Store {
+        self.apiserver.store()
     }
 
     /// All pods of the node, then their changes, as the kubelet hears of them.

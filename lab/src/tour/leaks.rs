@@ -2,12 +2,12 @@
 //! was expected, and cleaned up.
 
 use super::{
-    ledger::Ledger,
     play::{NOBODY_ASKS, Playing},
     watcher::{Accounts, THRESHOLD, Told},
 };
 use crate::{
     apiserver::Fault,
+    ground_truth::GroundTruth,
     scenario::{
         Act, NAMESPACE,
         left::{self, Seen, Things},
@@ -41,10 +41,10 @@ impl Left {
         &mut self,
         things: &Things,
         told: &Told,
-        ledger: &Ledger,
+        truth: &GroundTruth,
         cleared: anyhow::Result<()>,
     ) {
-        let own = |leak: &&Leak| things.own(leak) && !ledger.shows(leak);
+        let own = |leak: &&Leak| things.own(leak) && !truth.was_leaked_for_a_while(leak);
         for leak in told.ever.values().filter(own) {
             if self.leaks.iter().all(|known| known.key != leak.key) {
                 let (class, which) = (leak.class, left::which(&leak.key));
@@ -85,7 +85,7 @@ impl Playing<'_> {
     }
 
     /// Waits for what is expected, or until nothing has come, and compares.
-    pub(super) async fn watch(&self, accounts: &mut Accounts, ledger: &Ledger) -> Left {
+    pub(super) async fn watch(&self, accounts: &mut Accounts, truth: &GroundTruth) -> Left {
         let expected = &self.scenario.expected.leaks;
         if expected.is_empty() {
             self.has_had_time(accounts).await;
@@ -105,7 +105,7 @@ impl Playing<'_> {
             .ever
             .values()
             .filter(|leak| self.things.own(leak))
-            .filter(|leak| wanted(leak) || !ledger.shows(leak))
+            .filter(|leak| wanted(leak) || !truth.was_leaked_for_a_while(leak))
             .map(|leak| Seen {
                 leak: leak.clone(),
                 observed_before: told.before.get(&leak.key).map(|before| before.observed),

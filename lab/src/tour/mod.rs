@@ -4,7 +4,6 @@
 mod clock;
 pub(crate) mod lab;
 mod leaks;
-pub(crate) mod ledger;
 mod live;
 pub(crate) mod play;
 mod remnants;
@@ -18,6 +17,7 @@ use crate::{
     agent::Agent,
     containerd,
     failed::{Failures, Remains},
+    ground_truth::GroundTruth,
     kubelet,
     run::{self, AGENT_LOG, interrupted, unless_interrupted, went_wrong, work_directory},
     scenario::{self, Expected, Scenario, judge::Observed, left},
@@ -29,7 +29,6 @@ use coroner::domain::{
 };
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use lab::Lab;
-use ledger::Ledger;
 use play::Playing;
 use serde::Serialize;
 use std::{
@@ -38,7 +37,7 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use watcher::Watcher;
+use watcher::{THRESHOLD, Watcher};
 
 /// Failures that are of no single scenario: the folders in which they are kept.
 const WHOLE: &str = "run";
@@ -183,7 +182,7 @@ impl Stage {
                 begun.insert(scenario.name, playing);
             }
         }
-        let ledger = Ledger::of(lab);
+        let truth = GroundTruth::of(lab, THRESHOLD);
         screen.step("starting the agent");
         let log = work.join(AGENT_LOG);
         let watcher = Watcher::start(lab, options.agent.clone(), options.listen, log).await?;
@@ -203,7 +202,7 @@ impl Stage {
                 .into_iter()
                 .map(|scenario| {
                     let begun = begun.remove(scenario.name);
-                    play::from_begin_to_end(scenario, lab, watcher, &ledger, begun)
+                    play::from_begin_to_end(scenario, lab, watcher, &truth, begun)
                 })
                 .collect();
             loop {
@@ -229,7 +228,7 @@ impl Stage {
         screen.table(&in_order);
         screen.print(&watcher.of_agent(|agent| facts(lab, agent, &in_order)).await?);
         watcher.check()?;
-        let strays = strays(watcher, &ledger, &in_order);
+        let strays = strays(watcher, &truth, &in_order);
         for leak in &strays {
             let what = left::which(&leak.key);
             screen.print(&format!("✘ {} of {what}, of no scenario\n", leak.class));
@@ -291,13 +290,13 @@ async fn save(
 }
 
 /// What was told as left behind, is of no scenario, and was not left behind in truth.
-fn strays(watcher: &Watcher, ledger: &Ledger, outcomes: &[Outcome]) -> Vec<Leak> {
+fn strays(watcher: &Watcher, truth: &GroundTruth, outcomes: &[Outcome]) -> Vec<Leak> {
     let told = watcher.accounts();
     let told = told.borrow();
     let known = |leak: &&Leak| {
         outcomes.iter().any(|outcome| outcome.leaks.iter().any(|own| own.key == leak.key))
     };
-    let stray = |leak: &&Leak| !known(leak) && !ledger.shows(leak);
+    let stray = |leak: &&Leak| !known(leak) && !truth.was_leaked_for_a_while(leak);
     told.ever.values().filter(stray).cloned().collect()
 }
 

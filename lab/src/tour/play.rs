@@ -4,13 +4,13 @@ use super::{
     Outcome, clock,
     lab::{Lab, container_of},
     leaks::Left,
-    ledger::Ledger,
     remnants::Made,
     spans,
     watcher::{Accounts, Watcher},
 };
 use crate::{
     apiserver::Fault,
+    ground_truth::GroundTruth,
     kubelet::{
         START_FAILED,
         housekeeping::{Held, Moment},
@@ -37,7 +37,7 @@ pub(crate) async fn from_begin_to_end(
     scenario: &Scenario,
     lab: &Lab,
     watcher: &Watcher,
-    ledger: &Ledger,
+    truth: &GroundTruth,
     begun: Option<Playing<'_>>,
 ) -> Outcome {
     let mut accounts = watcher.accounts();
@@ -50,19 +50,19 @@ pub(crate) async fn from_begin_to_end(
         let played = async {
             playing.act(scenario.around_agent().1, Some(watcher)).await?;
             if scenario.expected.lives == 0 {
-                left = playing.watch(&mut accounts, ledger).await;
+                left = playing.watch(&mut accounts, truth).await;
                 return playing.account(&mut accounts).await;
             }
             let account = playing.account(&mut accounts).await?;
             if scenario.watched {
-                left = playing.watch(&mut accounts, ledger).await;
+                left = playing.watch(&mut accounts, truth).await;
             }
             anyhow::Ok(account)
         }
         .await;
         if scenario.watched {
             let cleared = playing.clear(&mut accounts).await;
-            left.note_end(&playing.things, &accounts.borrow(), ledger, cleared);
+            left.note_end(&playing.things, &accounts.borrow(), truth, cleared);
         }
         played
     };

@@ -28,11 +28,11 @@ use tokio::{
 /// How long something must have been left behind before the agent tells of it: some rounds of the
 /// lab's collector and housekeeping, which come every one and two seconds, on a machine that pauses
 /// for some more.
-pub(super) const THRESHOLD: Duration = Duration::from_secs(8);
+pub(crate) const THRESHOLD: Duration = Duration::from_secs(8);
 
 /// How often the agent asks an idle runtime: what it knows must be newer than what it takes to
 /// conclude something from it.
-pub(super) const ASKS_EVERY: Duration = Duration::from_secs(1);
+const ASKS_EVERY: Duration = Duration::from_secs(1);
 
 /// How often the agent is asked.
 const POLL: Duration = Duration::from_millis(300);
