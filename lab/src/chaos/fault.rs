@@ -54,7 +54,8 @@ impl Deed {
     }
 }
 
-/// The seconds of most of them: some pods are born and some die within.
+/// How long most of them last at least: some pods are born and some die within. What a round shows on
+/// a slower machine is less, and not wrong.
 const WHILE: Duration = Duration::from_secs(4);
 const NONE: Excuses = Excuses { unknown: false, kills: false };
 /// What was not told, or not seen, cannot be known: a verdict that rests on it is not given.
@@ -73,6 +74,7 @@ pub const FAULTS: &[Fault] = &[
         name: "runtime-killed",
         does: "containerd gets SIGKILL again and again and is started again each time.",
         deed: Deed::KillRuntime,
+        // Some kills, and between them pods that come and go.
         lasts: Duration::from_secs(6),
         excuses: Excuses { kills: true, unknown: true },
     },
@@ -129,6 +131,7 @@ pub const FAULTS: &[Fault] = &[
         name: "watch-stalled",
         does: "Open connections to the apiserver stay open and carry nothing; new ones work.",
         deed: Deed::Wire(Wire::Stalled),
+        // Longer than the threshold: a pod that went unseen must not look leaked.
         lasts: Duration::from_secs(8),
         excuses: BLIND,
     },
@@ -161,6 +164,9 @@ pub const FAULTS: &[Fault] = &[
         excuses: NONE,
     },
 ];
+
+/// Those that every change is tested with: one of each kind, and the one that leaves the most behind.
+pub const GATE: [&str; 4] = ["none", "runtime-killed", "apiserver-410", "agent-killed"];
 
 /// The faults of these names, in the order of [`FAULTS`]; no name: all.
 ///
@@ -202,6 +208,11 @@ mod tests {
         assert_eq!(names(choose(&two).unwrap()), ["none", "watch-stalled"]);
         let error = choose(&["rain".to_owned()]).unwrap_err();
         assert!(error.contains("\"rain\"") && error.contains("runtime-killed"), "{error}");
+    }
+
+    #[test]
+    fn the_gate_s_faults_exist() {
+        assert_eq!(choose(&GATE.map(str::to_owned)).unwrap().len(), GATE.len());
     }
 
     #[test]
