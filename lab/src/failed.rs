@@ -118,9 +118,11 @@ impl Failures {
     }
 }
 
-/// The target directory of this program, if cargo built it.
-fn target_directory(program: &Path) -> Option<&Path> {
-    program.ancestors().skip(1).find(|directory| directory.join(TARGET_MARK).is_file())
+/// The target directory in which cargo has put this file. That of one architecture, which is in it, is
+/// marked too.
+pub fn target_directory(file: &Path) -> Option<&Path> {
+    let marked = |directory: &&Path| directory.join(TARGET_MARK).is_file();
+    file.ancestors().skip(1).filter(marked).last()
 }
 
 async fn save_page(agent: &Http, page: &str, file: &Path) -> anyhow::Result<()> {
@@ -209,6 +211,10 @@ mod tests {
         assert_eq!(target_directory(&program), None);
         fs::write(target.path().join(TARGET_MARK), "").unwrap();
         assert_eq!(target_directory(&program), Some(target.path()));
+        let of_one = target.path().join("x86_64-unknown-linux-gnu");
+        fs::create_dir(&of_one).unwrap();
+        fs::write(of_one.join(TARGET_MARK), "").unwrap();
+        assert_eq!(target_directory(&of_one.join("debug/coroner-lab")), Some(target.path()));
         let given = Failures::new(Some("/kept".into()), Path::new("/work"));
         assert_eq!(given.0, Path::new("/kept"));
     }

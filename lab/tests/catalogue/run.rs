@@ -1,7 +1,7 @@
 //! One run of the lab: a version of containerd, the scenarios, and what came out of each.
 
 use crate::{lab, usage::tour};
-use coroner_lab::scenario::Scenario;
+use coroner_lab::{failed::target_directory, scenario::Scenario};
 use libtest_mimic::{Completion, Failed, Trial};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -164,8 +164,8 @@ impl Run {
 
     /// Where what its failures leave is kept: `target/failed/containerd-1.7`.
     fn failed(&self) -> PathBuf {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap_or(Path::new("target"));
-        target.join("failed").join(&self.name)
+        let built = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        target_directory(built).unwrap_or(built).join("failed").join(&self.name)
     }
 
     /// All that it said, if it failed.
