@@ -91,8 +91,7 @@ impl Playing<'_> {
             self.has_had_time(accounts).await;
         } else {
             let all = accounts.wait_for(|told| {
-                let classes = told.ever.values().filter(|leak| self.things.own(leak));
-                let classes: Vec<LeakClass> = classes.map(|leak| leak.class).collect();
+                let classes: Vec<LeakClass> = self.told(told).map(|leak| leak.class).collect();
                 expected.iter().all(|leak| classes.contains(&leak.class))
             });
             // What has not come by then is told as a disagreement.
@@ -101,10 +100,8 @@ impl Playing<'_> {
         let created = self.lab.hand().created(&self.pod.uid).await;
         let wanted = |leak: &Leak| expected.iter().any(|one| one.class == leak.class);
         let told = accounts.borrow();
-        let seen: Vec<Seen> = told
-            .ever
-            .values()
-            .filter(|leak| self.things.own(leak))
+        let seen: Vec<Seen> = self
+            .told(&told)
             .filter(|leak| wanted(leak) || !truth.was_leaked_for_a_while(leak))
             .map(|leak| Seen {
                 leak: leak.clone(),
@@ -117,6 +114,19 @@ impl Playing<'_> {
             .collect();
         let points = left::disagreements(expected, &seen);
         Left { leaks: seen.into_iter().map(|seen| seen.leak).collect(), points }
+    }
+
+    /// What the agent has told of the scenario's things. Of what was removed meanwhile it is what was
+    /// told before: a sandbox goes step by step, and a look between two of them finds another class.
+    fn told<'a>(&'a self, told: &'a Told) -> impl Iterator<Item = &'a Leak> {
+        let own = told.ever.values().filter(|leak| self.things.own(leak));
+        own.map(|leak| self.removed.get(&leak.key).unwrap_or(leak))
+    }
+
+    /// What is told now is about to be removed.
+    pub(super) fn note_told(&mut self, told: &Told) {
+        let own = told.leaks.values().filter(|leak| self.things.own(leak));
+        self.removed = own.map(|leak| (leak.key.clone(), leak.clone())).collect();
     }
 
     /// Removes all that is left of the scenario, and waits until the agent says so too.

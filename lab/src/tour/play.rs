@@ -25,10 +25,13 @@ use crate::{
     wait,
 };
 use anyhow::{Context as _, bail};
-use coroner::domain::observation::{ContainerDeath, MilestoneKind, PodTermination};
+use coroner::domain::{
+    leak::{Leak, LeakKey},
+    observation::{ContainerDeath, MilestoneKind, PodTermination},
+};
 use k8s_openapi::api::core::v1::Pod;
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::Path,
 };
 
@@ -78,6 +81,8 @@ pub(crate) struct Playing<'a> {
     pub(super) pod: PodId,
     /// What it may leave behind.
     pub(super) things: Things,
+    /// What the agent told of its sandboxes before they were removed.
+    pub(super) removed: BTreeMap<LeakKey, Leak>,
     /// What was left by hand, beside sandboxes.
     pub(super) made: Vec<Made>,
     /// Where its pod may listen.
@@ -123,6 +128,7 @@ impl<'a> Playing<'a> {
             lab,
             pod,
             things,
+            removed: BTreeMap::new(),
             made: Vec::new(),
             port,
             lives: HashMap::new(),
@@ -287,6 +293,10 @@ impl<'a> Playing<'a> {
                 Ok(())
             }
             Act::RemoveSandboxes => {
+                if let Some(watcher) = watcher {
+                    let accounts = watcher.accounts();
+                    self.note_told(&accounts.borrow());
+                }
                 lab.hand().remove_sandboxes(&self.pod.uid).await?;
                 if self.made.iter().any(|made| matches!(made, Made::Orphans(_))) {
                     return Ok(()); // they are still in it
