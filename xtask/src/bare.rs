@@ -23,9 +23,9 @@ use crate::{
 const ENTER: &str = include_str!("bare/enter.sh");
 /// What a person has who has just installed rustup.
 const PACKAGES: &str = "ca-certificates,git,build-essential";
-/// What may pass from the environment into the bare machine, by the beginnings of names: how packages are
-/// fetched here, how the output is to look, and what the tests are asked for.
-const PASSED: [&str; 12] = [
+/// What passes from the environment into the bare machine: how packages are fetched here, and how the output
+/// is to look.
+const PASSED: [&str; 13] = [
     "CI",
     "TERM",
     "LANG",
@@ -36,10 +36,12 @@ const PASSED: [&str; 12] = [
     "https_proxy",
     "NO_PROXY",
     "no_proxy",
-    "PIP_",
-    "CORONER_",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "RUST_BACKTRACE",
 ];
-const PASSED_TOO: [&str; 3] = ["SSL_CERT_FILE", "SSL_CERT_DIR", "RUST_BACKTRACE"];
+/// What passes by the beginning of its name: pip's settings, and what the tests are asked for.
+const PASSED_BY_BEGINNING: [&str; 2] = ["PIP_", "CORONER_TEST_"];
 
 /// A distribution to be bare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -74,7 +76,11 @@ impl Suite {
             ],
             debian => {
                 let mirror = setup::debian_mirror("");
-                vec![line(&mirror, debian.name(), "main")]
+                let security = setup::debian_mirror("-security");
+                vec![
+                    line(&mirror, debian.name(), "main"),
+                    line(&security, &format!("{}-security", debian.name()), "main"),
+                ]
             }
         }
     }
@@ -117,20 +123,32 @@ pub(crate) fn run(workspace: &Workspace, order: &Order) -> Result<bool> {
         })
     };
     let (cargo, rustup) = (home("CARGO_HOME", ".cargo")?, home("RUSTUP_HOME", ".rustup")?);
-    // Beside the checkout on the machines of this project; its recordings are read by tests.
-    let shared = workspace.root().with_file_name("shared");
-    let shared = if shared.is_dir() { shared } else { PathBuf::new() };
-
+    let rustup_program = host::find_program("rustup").context("there is no rustup on PATH")?;
+    // As this user: inside they are made by root, and then belong to it.
+    for own in [workspace.failed(), cargo.join("registry"), cargo.join("git")] {
+        fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
+    }
     let mut command = root::command(workspace, "unshare")?;
     command.args(["--mount", "--uts", "--ipc", "sh"]).arg(&script).arg(&base).arg(&root_folder);
-    command.arg(workspace.root()).arg(folder.join("target")).arg(&cargo).arg(&rustup).arg(&shared);
+    command
+        .arg(workspace.root())
+        .arg(folder.join("target"))
+        .arg(&cargo)
+        .arg(&rustup)
+        .arg(&rustup_program);
     command.args(["env", "-i"]).args(environment(&cargo)).args(&order.command);
     let status = command.status().context("cannot start unshare (of the package util-linux)")?;
     end_stragglers(&root_folder);
-    step(
-        "removing the bare root",
-        root::command(workspace, "rm")?.args(["-rf", "--one-file-system"]).arg(&root_folder),
-    )?;
+    if fs::read_to_string("/proc/self/mountinfo")?.contains(&format!(" {}/", root_folder.display()))
+    {
+        bail!("something is mounted below {}: unmount it", root_folder.display());
+    }
+    let mut remove = root::command(workspace, "rm")?;
+    if let Err(error) =
+        step("removing the bare root", remove.args(["-rf", "--one-file-system"]).arg(&root_folder))
+    {
+        note(&format!("{error:#}"));
+    }
     if !status.success() {
         note(&format!(
             "it failed on a bare {name}: {status}; its target folder is {}",
@@ -149,8 +167,8 @@ fn environment(cargo: &Path) -> Vec<std::ffi::OsString> {
     let own = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"];
     let passes = |name: &str| {
         own.contains(&name)
-            || PASSED_TOO.contains(&name)
-            || PASSED.iter().any(|beginning| name.starts_with(beginning))
+            || PASSED.contains(&name)
+            || PASSED_BY_BEGINNING.iter().any(|beginning| name.starts_with(beginning))
     };
     env::vars_os()
         .filter(|(name, _)| name.to_str().is_some_and(passes))
@@ -198,8 +216,8 @@ fn mmdebstrap(workspace: &Workspace) -> Result<PathBuf> {
         let apt = Apt::of_suite(workspace, "bookworm")?;
         fs::create_dir_all(&folder)?;
         for archive in apt.fetch("fetching mmdebstrap", &["mmdebstrap"], false)? {
-            archive.unpack(&folder)?;
             setup::compare(workspace, &archive.locked)?;
+            archive.unpack(&folder)?;
         }
     }
     Ok(program)

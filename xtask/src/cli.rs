@@ -95,7 +95,7 @@ pub(crate) enum Command {
         install: Install,
         /// The layers to run [default: all of the gate: lint, unit, programs, lab, deploy, vm]
         layers: Vec<Layer>,
-        /// Also what takes hours: random seeds, all faults, fuzzing, the soak, the benchmarks and their goals, the release image
+        /// Also what takes hours: random seeds, all faults, all kernels, fuzzing, the soak, the benchmarks and their goals, the release image
         #[arg(long)]
         long: bool,
         /// Run the tests so often, and report all runs: does chance decide any?
@@ -244,7 +244,7 @@ impl Subject {
 /// Which foreign kernels.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Kernels {
-    /// Foreign kernels to boot: 5.10, 6.1, 6.12 or 7 (Debian's bullseye, bookworm, trixie, sid); all by default
+    /// Foreign kernels to boot: 5.10, 6.1, 6.12 or 7 (Debian's bullseye, bookworm, trixie, sid) [default: all; the oldest and the newest in `test` without --long]
     #[arg(long = "kernel", value_name = "VERSION", value_delimiter = ',')]
     pub(crate) kernels: Vec<String>,
     /// What each of them has for cgroups: a guest for v2 and one for v1 by default
@@ -253,13 +253,19 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    /// The machines to boot.
+    /// The machines to boot; `all`: of every kernel of the table, unless some are named, and not only of the
+    /// oldest and the newest.
     ///
     /// # Errors
     /// On a kernel that is not in the table.
-    pub(crate) fn guests(&self) -> anyhow::Result<Vec<Guest>> {
+    pub(crate) fn guests(&self, all: bool) -> anyhow::Result<Vec<Guest>> {
+        let mut kernels = vm::choose(&self.kernels)?;
+        if self.kernels.is_empty() && !all {
+            let last = kernels.len().saturating_sub(1);
+            kernels.drain(1..last);
+        }
         let cgroups = if self.cgroups.is_empty() { &Cgroup::ALL[..] } else { &self.cgroups };
-        Ok(vm::matrix(&vm::choose(&self.kernels)?, cgroups))
+        Ok(vm::matrix(&kernels, cgroups))
     }
 }
 
@@ -276,7 +282,7 @@ pub(crate) enum Layer {
     Lab,
     /// What is deployed: alert rules, manifests, dashboards, and the agent as its pod
     Deploy,
-    /// The kernel programs on foreign kernels (5.10, 6.1, 6.12, 7) with cgroup v2 and v1, in QEMU
+    /// The kernel programs on foreign kernels (5.10 and 7; with --long also 6.1 and 6.12) with cgroup v2 and v1, in QEMU
     Vm,
     /// What reads from outside, given bytes that nobody thought of: five minutes for each fuzz target
     Fuzz,
@@ -438,11 +444,14 @@ mod tests {
         let guests = |line: &[&str]| {
             let cli = Cli::try_parse_from(["xtask", "vm"].iter().chain(line)).expect("parses");
             let Command::Vm { kernels, .. } = cli.command else { panic!("not vm: {cli:?}") };
-            kernels.guests().expect("known").len()
+            (
+                kernels.guests(true).expect("known").len(),
+                kernels.guests(false).expect("known").len(),
+            )
         };
-        assert_eq!(guests(&[]), 8);
-        assert_eq!(guests(&["--kernel", "5.10,7"]), 4);
-        assert_eq!(guests(&["--cgroup", "v1", "--kernel", "6.12"]), 1);
+        assert_eq!(guests(&[]), (8, 4));
+        assert_eq!(guests(&["--kernel", "5.10,6.1,6.12"]), (6, 6));
+        assert_eq!(guests(&["--cgroup", "v1", "--kernel", "6.12"]), (1, 1));
     }
 
     #[test]

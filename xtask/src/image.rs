@@ -1,7 +1,7 @@
 //! `cargo xtask image`: the agent's container image, made here, without a daemon.
 //!
 //! One static binary on nothing. An equal commit, compiler and C library give an equal digest, wherever the
-//! checkout is: its path is mapped away ([`crate::build::static_binary`]), and the only time in the
+//! checkout is: its path is mapped away ([`crate::build::agent_for_release`]), and the only time in the
 //! image is `SOURCE_DATE_EPOCH`, or else that of the last commit.
 
 use std::{

@@ -85,7 +85,7 @@ fn act(cli: Cli) -> Result<bool> {
             become_the_lab(workspace, "soak", install, arguments)
         }
         Command::Test { install, layers, long, repeat, kernels } => {
-            let guests = kernels.guests()?;
+            let guests = kernels.guests(long)?;
             let order = test::Order { layers, long, repeat, guests };
             test::run(&workspace, order, install.no_install)
         }
@@ -112,7 +112,7 @@ fn act(cli: Cli) -> Result<bool> {
             Ok(true)
         }
         Command::Vm { install, kernels } => {
-            let (layers, guests) = (vec![cli::Layer::Vm], kernels.guests()?);
+            let (layers, guests) = (vec![cli::Layer::Vm], kernels.guests(true)?);
             let order = test::Order { layers, long: false, repeat: 1, guests };
             test::run(&workspace, order, install.no_install)
         }

@@ -1,4 +1,4 @@
-//! The compiler of the kernel programs: whichever of the known ways this machine offers.
+//! The compiler of the kernel programs, and what cargo is called with.
 
 use std::{
     fs,

@@ -164,8 +164,10 @@ impl Run {
 
     /// Where what its failures leave is kept: `target/failed/containerd-1.7`.
     fn failed(&self) -> PathBuf {
+        let named = std::env::var_os("CORONER_FAILED_DIR").map(PathBuf::from);
         let built = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        target_directory(built).unwrap_or(built).join("failed").join(&self.name)
+        let beside = || target_directory(built).unwrap_or(built).join("failed");
+        named.unwrap_or_else(beside).join(&self.name)
     }
 
     /// All that it said, if it failed.

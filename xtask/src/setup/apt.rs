@@ -90,6 +90,13 @@ impl Apt {
         dependencies: bool,
     ) -> Result<Vec<Archive>> {
         let archives = self.home.join("cache/archives");
+        // What an interrupted run left is not for this one.
+        let debs =
+            || fs::read_dir(&archives).into_iter().flatten().flatten().map(|file| file.path());
+        let is_deb = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "deb");
+        for left in debs().filter(is_deb) {
+            fs::remove_file(&left).with_context(|| format!("cannot remove {}", left.display()))?;
+        }
         self.with_fresh_lists(title, |apt| {
             let mut command = apt.command("apt-get");
             if dependencies {
@@ -100,14 +107,7 @@ impl Apt {
             command.args(packages);
             Ok(command)
         })?;
-        let mut found = Vec::new();
-        for file in fs::read_dir(&archives)? {
-            let path = file?.path();
-            if path.extension().is_some_and(|extension| extension == "deb") {
-                found.push(self.archive(path)?);
-            }
-        }
-        Ok(found)
+        debs().filter(is_deb).map(|path| self.archive(path)).collect()
     }
 
     /// The name with this beginning and end, and a number after its beginning, that has the highest
@@ -239,7 +239,8 @@ pub(crate) fn debian_keyring(workspace: &Workspace) -> Result<PathBuf> {
 
 /// The mirror of Debian's archive that the machine uses, or the public one; `part`: `-security`, or nothing.
 pub(crate) fn debian_mirror(part: &str) -> String {
-    let uris = output(Command::new("apt-get").args(["indextargets", "--format", "$(REPO_URI)"]));
+    let format = ["indextargets", "--format", "$(REPO_URI)", "Origin: Debian"];
+    let uris = output(Command::new("apt-get").args(format));
     let uris = uris.unwrap_or_default();
     let found = mirror(&uris, &format!("/debian{part}")).map(str::to_owned);
     found.unwrap_or_else(|| format!("{MIRROR}{part}"))

@@ -17,7 +17,7 @@ use crate::{host::Arch, progress::note, workspace::Workspace};
 
 /// Written last: what was unpacked, a line each as in the lock file.
 const RECORD: &str = "installed";
-/// How the text of the lock file begins, and where it is.
+/// The versions that coroner was tested with; below the workspace.
 pub(crate) const LOCK_FILE: &str = "xtask/tools.lock";
 
 /// Programs of Debian's packages.
@@ -29,7 +29,7 @@ pub(crate) struct Tool {
     suites: &'static [&'static str],
     /// Its packages; the first one's version must begin with `line`.
     packages: &'static [&'static str],
-    /// How the version of the first package begins, up to its epoch: what the tests rely on.
+    /// How the version of the first package begins, after its epoch: what the tests rely on.
     line: &'static str,
     /// Whether it comes with the libraries that it depends on.
     with_libraries: bool,
@@ -81,7 +81,7 @@ const CONTAINERD: Tool = Tool {
 };
 
 /// From the oldest that has the CRI's v1: 1.6 has no container events, those of 1.7 go to one subscriber,
-/// and 2.x has other plugins and another configuration. The first is what the lab runs unless told.
+/// and 2.x has other plugins and another configuration. The first is what the lab runs by default.
 pub(crate) static CONTAINERDS: [Tool; 3] = [
     Tool {
         name: "containerd-1.6",
@@ -271,10 +271,6 @@ impl Tool {
         fs::create_dir_all(&partial)
             .with_context(|| format!("cannot make {}", partial.display()))?;
         let mut record = String::new();
-        for archive in &archives {
-            archive.unpack(&partial)?;
-            record.push_str(&format!("{}\n", archive.locked));
-        }
         match archives.first() {
             Some(first) if self.is_of_line(&first.locked.version) => {}
             Some(first) => bail!(
@@ -286,8 +282,12 @@ impl Tool {
             ),
             None => bail!("apt fetched nothing for {self}"),
         }
-        for archive in archives.iter().filter(|one| own(&one.locked.package).is_some()) {
-            compare(workspace, &archive.locked)?;
+        for archive in &archives {
+            if own(&archive.locked.package).is_some() {
+                compare(workspace, &archive.locked)?;
+            }
+            archive.unpack(&partial)?;
+            record.push_str(&format!("{}\n", archive.locked));
         }
         fs::write(partial.join(RECORD), record)?;
         let folder = self.folder(workspace);

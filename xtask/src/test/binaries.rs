@@ -101,11 +101,12 @@ impl TestBinary {
         }
     }
 
-    /// Runs it; `long`: with random seeds, and all that the gate has no time for.
+    /// Runs it; `long`: with random seeds, and all that the gate has no time for; `suffix`:
+    /// what tells this run's failures from another's.
     ///
     /// # Errors
     /// When it cannot be run at all.
-    pub(crate) fn run(&self, workspace: &Workspace, long: bool) -> Result<Run> {
+    pub(crate) fn run(&self, workspace: &Workspace, long: bool, suffix: &str) -> Result<Run> {
         let privileged = self.layer() != Layer::Unit;
         let binaries = build::binaries(workspace, Profile::Dev)?;
         let mut command = if privileged {
@@ -122,7 +123,7 @@ impl TestBinary {
             .env("CORONER_LAB_AGENT", binaries.agent)
             .env("CORONER_LAB_WORKLOAD", binaries.workload)
             .env("CORONER_LAB_TOOLS", workspace.tools())
-            .env("CORONER_FAILED_DIR", workspace.failed());
+            .env("CORONER_FAILED_DIR", workspace.failed().join(format!("{}{suffix}", self.name)));
         if long {
             command
                 .env("CORONER_TEST_LONG", "1")

@@ -123,8 +123,7 @@ pub(crate) fn run(workspace: &Workspace, order: Order, list_only: bool) -> Resul
 
     let job = Job { workspace, order: &order, tests: &tests };
     for run in 1..=order.repeat {
-        let suffix =
-            if order.repeat > 1 { format!(" {run}/{}", order.repeat) } else { String::new() };
+        let suffix = if order.repeat > 1 { format!("-{run}") } else { String::new() };
         outcomes.extend(job.lanes(&layers, &suffix));
     }
     println!("{}", summary(&outcomes, begun.elapsed()));
@@ -204,7 +203,7 @@ impl Job<'_> {
 
     fn layer(&self, layer: Layer, suffix: &str) -> Outcome {
         let begun = Instant::now();
-        let result = self.run(layer);
+        let result = self.run(layer, suffix);
         let has_tests = !matches!(layer, Layer::Lint | Layer::Soak | Layer::Bench);
         let (tally, trouble) = match result {
             Ok(tally) if has_tests && tally == Tally::default() => {
@@ -222,11 +221,11 @@ impl Job<'_> {
             took: begun.elapsed(),
             budget: layer.budget(),
             trouble,
-            tests: true,
+            tests: has_tests,
         }
     }
 
-    fn run(&self, layer: Layer) -> Result<Tally> {
+    fn run(&self, layer: Layer, suffix: &str) -> Result<Tally> {
         let workspace = self.workspace;
         match layer {
             Layer::Lint => lint::clippy(workspace).map(|()| Tally::default()),
@@ -247,8 +246,9 @@ impl Job<'_> {
             Layer::Unit | Layer::Programs | Layer::Lab | Layer::Deploy => {
                 let mut tally = Tally::default();
                 for test in self.tests.iter().filter(|test| test.layer() == layer) {
-                    let run = test.run(workspace, self.order.long)?;
-                    tally.add(self.report(&format!("{}-{}", test.package, test.name), run));
+                    let run = test.run(workspace, self.order.long, suffix)?;
+                    let name = format!("{}-{}{suffix}", test.package, test.name);
+                    tally.add(self.report(&name, run));
                 }
                 if layer == Layer::Unit {
                     let mut command = cargo("test");

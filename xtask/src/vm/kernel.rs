@@ -100,8 +100,8 @@ impl Kernel {
         }
         fs::create_dir_all(&partial)?;
         for archive in apt.fetch(&title, &[&package], false)? {
-            archive.unpack(&partial)?;
             setup::compare(workspace, &archive.locked)?;
+            archive.unpack(&partial)?;
         }
         if root.exists() {
             fs::remove_dir_all(&root)?;

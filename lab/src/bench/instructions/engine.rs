@@ -82,7 +82,8 @@ async fn callgrind(program: &Path, kind: Kind, file: &Path) -> anyhow::Result<u6
         .env_clear()
         .envs(env::var_os("PATH").map(|path| ("PATH", path)))
         .kill_on_drop(true);
-    let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/root").join(PARTS);
+    let unpacked =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/valgrind").join(PARTS);
     if !Path::new("/").join(PARTS).is_dir() && unpacked.is_dir() {
         command.env("VALGRIND_LIB", unpacked);
     }
