@@ -90,6 +90,8 @@ fn main() -> anyhow::Result<ExitCode> {
     Ok(thread::scope(|scope| {
         if !arguments.list && !wanted.is_empty() {
             lab::demand_root();
+            // Fails here if a binary is missing: in the background, the tests would wait for ever.
+            lab::flags(std::path::Path::new(""));
             play(scope, wanted, labs, arguments.nocapture);
         }
         libtest_mimic::run(&arguments, trials).exit_code()

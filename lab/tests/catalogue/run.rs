@@ -218,7 +218,7 @@ impl Run {
     ) -> Result<ExitStatus, String> {
         let mut command = tour();
         command.arg("--json").args(lab::flags(work));
-        command.arg("--failed").arg(self.failed());
+        command.arg("--keep-failures").arg(self.failed());
         command.args(self.containerd.iter().flat_map(|version| ["--containerd", version]));
         let chosen = self.scenarios.iter().filter(|name| wanted.contains(&self.of(name)));
         let chosen: Vec<&str> = chosen.copied().collect();
@@ -230,12 +230,15 @@ impl Run {
         let lines = lines(&mut child);
         loop {
             match lines.recv_timeout(SILENCE) {
-                Ok(Line::Object(line)) => self.note(&line)?,
+                Ok(Line::Object(line)) => {
+                    if let Err(why) = self.note(&line) {
+                        end(&mut child);
+                        return Err(why);
+                    }
+                }
                 Ok(Line::Said(line)) => says(&line),
                 Err(mpsc::RecvTimeoutError::Timeout) => {
-                    // It takes everything down.
-                    let _ = kill_process(Pid::from_child(&child), Signal::TERM);
-                    let _ = child.wait();
+                    end(&mut child);
                     return Err(format!("the lab said nothing for {SILENCE:?}"));
                 }
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
@@ -254,6 +257,12 @@ impl Run {
         self.news.notify_all();
         Ok(())
     }
+}
+
+/// Has the lab take everything down.
+fn end(lab: &mut Child) {
+    let _ = kill_process(Pid::from_child(lab), Signal::TERM);
+    let _ = lab.wait();
 }
 
 fn texts(list: &Value) -> impl Iterator<Item = String> {

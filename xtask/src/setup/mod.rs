@@ -36,12 +36,14 @@ use crate::{
 /// # Errors
 /// When something is missing that it may not or cannot bring: the error says how a person gets it.
 pub(crate) fn ensure(workspace: &Workspace, needs: &[Need], list_only: bool) -> Result<()> {
-    let mut missing: Vec<Need> = Vec::new();
-    for need in needs {
-        if !missing.contains(need) && need.find(workspace).is_none() {
-            missing.push(*need);
-        }
+    if missing(workspace, needs).is_empty() {
+        return Ok(());
     }
+    // Another xtask may be bringing them just now.
+    fs::create_dir_all(workspace.tools())?;
+    let lock = fs::File::create(workspace.tools().join("lock"))?;
+    lock.lock()?;
+    let missing = missing(workspace, needs);
     if missing.is_empty() {
         return Ok(());
     }
@@ -79,6 +81,16 @@ pub(crate) fn ensure(workspace: &Workspace, needs: &[Need], list_only: bool) -> 
         ),
         None => Ok(()),
     }
+}
+
+fn missing(workspace: &Workspace, needs: &[Need]) -> Vec<Need> {
+    let mut missing: Vec<Need> = Vec::new();
+    for need in needs {
+        if !missing.contains(need) && need.find(workspace).is_none() {
+            missing.push(*need);
+        }
+    }
+    missing
 }
 
 /// What building, running and testing need.
