@@ -16,13 +16,15 @@ use crate::{
     host,
     progress::{note, step},
     root,
-    setup::{self, Apt},
+    setup::{self, Apt, debian_mirror},
     workspace::Workspace,
 };
 
 const ENTER: &str = include_str!("bare/enter.sh");
-/// What a person has who has just installed rustup.
-const PACKAGES: &str = "ca-certificates,git,build-essential";
+/// What a person has who has just installed rustup. A minimal Ubuntu lacks even apt.
+const PACKAGES: &str = "apt,ca-certificates,git,build-essential";
+/// Ubuntu's public archive.
+const UBUNTU: &str = "http://archive.ubuntu.com/ubuntu";
 /// What passes from the environment into the bare machine: how packages are fetched here, and how the output
 /// is to look.
 const PASSED: [&str; 13] = [
@@ -63,25 +65,24 @@ impl Suite {
         }
     }
 
-    /// Where it comes from, as a line of apt's.
-    fn sources(self, keyring: &Path) -> Vec<String> {
-        let keyring = keyring.display();
-        let line = |url: &str, suite: &str, parts: &str| {
-            format!("deb [signed-by={keyring}] {url} {suite} {parts}")
-        };
+    /// Where it comes from, as apt's sources name it.
+    fn sources(self) -> Vec<String> {
+        let name = self.name();
         match self {
-            Self::Noble => vec![
-                "deb http://archive.ubuntu.com/ubuntu noble main universe".to_owned(),
-                "deb http://archive.ubuntu.com/ubuntu noble-updates main universe".to_owned(),
-            ],
-            debian => {
-                let mirror = setup::debian_mirror("");
-                let security = setup::debian_mirror("-security");
-                vec![
-                    line(&mirror, debian.name(), "main"),
-                    line(&security, &format!("{}-security", debian.name()), "main"),
-                ]
-            }
+            Self::Noble => ["", "-updates", "-security"]
+                .map(|part| format!("deb {UBUNTU} {name}{part} main universe"))
+                .to_vec(),
+            Self::Bookworm | Self::Trixie => ["", "-security"]
+                .map(|part| format!("deb {} {name}{part} main", debian_mirror(part)))
+                .to_vec(),
+        }
+    }
+
+    /// The public keys of its archive.
+    fn keys(self) -> &'static setup::Keys {
+        match self {
+            Self::Noble => &setup::UBUNTU_KEYS,
+            Self::Bookworm | Self::Trixie => &setup::DEBIAN_KEYS,
         }
     }
 }
@@ -194,12 +195,13 @@ fn base(workspace: &Workspace, folder: &Path, order: &Order) -> Result<PathBuf> 
     if archive.is_file() && !order.fresh {
         return Ok(archive);
     }
-    let keyring = setup::debian_keyring(workspace)?;
+    let keys = order.suite.keys().file(workspace)?;
     let made = archive.with_extension("partial.tar");
     let mut command = root::command(workspace, "perl")?;
     command.arg(mmdebstrap(workspace)?).args(["--quiet", "--variant=minbase", "--format=tar"]);
-    command.arg(format!("--include={packages}")).arg(order.suite.name()).arg(&made);
-    command.args(order.suite.sources(&keyring));
+    command.arg("--keyring").arg(keys).arg(format!("--include={packages}"));
+    command.arg(order.suite.name()).arg(&made);
+    command.args(order.suite.sources());
     step(&format!("making a bare {}", order.suite.name()), &mut command)?;
     fs::rename(&made, &archive).with_context(|| format!("cannot make {}", archive.display()))?;
     Ok(archive)

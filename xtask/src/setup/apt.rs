@@ -9,9 +9,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use sha2::{Digest as _, Sha256};
 
-use super::lock::Locked;
+use super::lock::{Locked, sha256};
 use crate::{host, progress::step, toolchain::output, workspace::Workspace};
 
 /// Debian's public mirror, where the machine names none.
@@ -42,11 +41,12 @@ pub(crate) struct Archive {
     pub(crate) locked: Locked,
 }
 
-/// apt with its sources and its state in a folder of ours.
+/// apt with its state, and mostly its sources, in a folder of ours.
 #[derive(Debug)]
 pub(crate) struct Apt {
     home: PathBuf,
-    suite: &'static str,
+    /// One of Debian's; `None`: whatever the machine's own sources have.
+    suite: Option<&'static str>,
 }
 
 /// Whether this machine has Debian's tools.
@@ -63,20 +63,35 @@ impl Apt {
         if !available() {
             bail!("packages of Debian's {suite} take apt-get and dpkg, which are not here");
         }
-        let home = workspace.tools().join("apt").join(suite);
-        for folder in ["cache/archives/partial", "lists/partial"] {
-            fs::create_dir_all(home.join(folder))
-                .with_context(|| format!("cannot make {}", home.display()))?;
-        }
-        let signed = format!("[signed-by={}]", debian_keyring(workspace)?.display());
+        let apt = Self::at(workspace, Some(suite))?;
+        let signed = format!("[signed-by={}]", DEBIAN_KEYS.file(workspace)?.display());
         let mut sources = format!("deb {signed} {} {suite} main\n", debian_mirror(""));
         if WITH_SECURITY.contains(&suite) {
             let mirror = debian_mirror("-security");
             sources.push_str(&format!("deb {signed} {mirror} {suite}-security main\n"));
         }
-        fs::write(home.join("sources.list"), sources)?;
+        fs::write(apt.home.join("sources.list"), sources)?;
+        Ok(apt)
+    }
+
+    /// apt with the sources and keys that the machine is set up with.
+    fn of_machine(workspace: &Workspace) -> Result<Self> {
+        Self::at(workspace, None)
+    }
+
+    fn at(workspace: &Workspace, suite: Option<&'static str>) -> Result<Self> {
+        let home = workspace.tools().join("apt").join(suite.unwrap_or("machine"));
+        for folder in ["cache/archives/partial", "lists/partial"] {
+            fs::create_dir_all(home.join(folder))
+                .with_context(|| format!("cannot make {}", home.display()))?;
+        }
         fs::write(home.join("status"), INSTALLED)?;
         Ok(Self { home, suite })
+    }
+
+    /// Where its packages are from, for a person.
+    fn source(&self) -> String {
+        self.suite.map_or("this machine's sources".to_owned(), |suite| format!("Debian's {suite}"))
     }
 
     /// Fetches `packages`; with `dependencies`, also what they depend on.
@@ -124,7 +139,7 @@ impl Apt {
             return Ok(name);
         }
         self.update()?;
-        find().with_context(|| format!("Debian's {} has no package {prefix}*{suffix}", self.suite))
+        find().with_context(|| format!("no package {prefix}*{suffix} in {}", self.source()))
     }
 
     fn archive(&self, path: PathBuf) -> Result<Archive> {
@@ -140,11 +155,8 @@ impl Apt {
         let (Some(package), Some(version)) = (field("Package:"), field("Version:")) else {
             bail!("{} does not say which package it is", path.display());
         };
-        let sha256 = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Archive {
-            path,
-            locked: Locked { suite: self.suite.to_owned(), package, version, sha256 },
-        })
+        let suite = self.suite.unwrap_or("machine").to_owned();
+        Ok(Archive { path, locked: Locked { suite, package, version, sha256: sha256(&bytes) } })
     }
 
     /// Runs the command; when it fails, once more with fresh lists.
@@ -164,7 +176,7 @@ impl Apt {
     }
 
     fn update(&self) -> Result<()> {
-        let title = format!("fetching the package lists of Debian's {}", self.suite);
+        let title = format!("fetching the package lists of {}", self.source());
         step(&title, self.command("apt-get").arg("update"))?;
         fs::write(self.home.join("lists/updated"), "")?;
         Ok(())
@@ -188,8 +200,10 @@ impl Apt {
         option("Dir::Cache", self.home.join("cache").into());
         option("Dir::State::Lists", self.home.join("lists").into());
         option("Dir::State::Status", self.home.join("status").into());
-        option("Dir::Etc::SourceList", self.home.join("sources.list").into());
-        option("Dir::Etc::SourceParts", "/dev/null".into());
+        if self.suite.is_some() {
+            option("Dir::Etc::SourceList", self.home.join("sources.list").into());
+            option("Dir::Etc::SourceParts", "/dev/null".into());
+        }
         option("Dir::Etc::Preferences", "/dev/null".into());
         option("Dir::Etc::PreferencesParts", "/dev/null".into());
         command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
@@ -210,31 +224,59 @@ impl Archive {
     }
 }
 
-/// Debian's public keys: the machine's, or those of the package that its own archive (Ubuntu's, say) has.
-pub(crate) fn debian_keyring(workspace: &Workspace) -> Result<PathBuf> {
-    const KEYRING: &str = "usr/share/keyrings/debian-archive-keyring.gpg";
-    const PACKAGE: &str = "debian-archive-keyring";
-    let root = workspace.tools().join(PACKAGE);
-    for keyring in [Path::new("/").join(KEYRING), root.join(KEYRING)] {
-        if keyring.is_file() {
-            return Ok(keyring);
+/// The public keys of a distribution's archive, which both Debian and Ubuntu have of each other.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    /// The package that has them.
+    package: &'static str,
+    /// Where in it, and where the machine has them if it has that package.
+    file: &'static str,
+    /// A Debian suite to take the package from; `None`: the machine's own sources.
+    suite: Option<&'static str>,
+}
+
+/// Debian's. Where they are missing, the machine is no Debian, and its own archive is trusted already.
+pub(crate) static DEBIAN_KEYS: Keys = Keys {
+    package: "debian-archive-keyring",
+    file: "usr/share/keyrings/debian-archive-keyring.gpg",
+    suite: None,
+};
+
+/// Ubuntu's.
+pub(crate) static UBUNTU_KEYS: Keys = Keys {
+    package: "ubuntu-keyring",
+    file: "usr/share/keyrings/ubuntu-archive-keyring.gpg",
+    suite: Some("trixie"),
+};
+
+impl Keys {
+    /// The file with them: the machine's own, or one that is fetched the first time.
+    ///
+    /// # Errors
+    /// When their package cannot be fetched.
+    pub(crate) fn file(&self, workspace: &Workspace) -> Result<PathBuf> {
+        let Self { package, file, suite } = *self;
+        let root = workspace.tools().join(package);
+        for keys in [Path::new("/").join(file), root.join(file)] {
+            if keys.is_file() {
+                return Ok(keys);
+            }
         }
-    }
-    fs::create_dir_all(&root).with_context(|| format!("cannot make {}", root.display()))?;
-    let mut download = Command::new("apt-get");
-    download.args(["download", PACKAGE]).current_dir(&root);
-    step("fetching Debian's public keys", &mut download).with_context(|| {
-        format!("Debian's public keys are not here; `apt-get install {PACKAGE}` brings them")
-    })?;
-    for file in fs::read_dir(&root)? {
-        let path = file?.path();
-        if path.extension().is_some_and(|extension| extension == "deb") {
-            let mut unpack = Command::new("dpkg-deb");
-            step("unpacking Debian's public keys", unpack.arg("--extract").arg(&path).arg(&root))?;
-            fs::remove_file(&path)?;
+        let apt = match suite {
+            Some(suite) => Apt::of_suite(workspace, suite)?,
+            None => Apt::of_machine(workspace)?,
+        };
+        let archives = apt
+            .fetch(&format!("fetching {package}"), &[package], false)
+            .with_context(|| format!("please install the package {package}"))?;
+        fs::create_dir_all(&root).with_context(|| format!("cannot make {}", root.display()))?;
+        archives.iter().try_for_each(|archive| archive.unpack(&root))?;
+        let keys = root.join(file);
+        if !keys.is_file() {
+            bail!("{package} of {} has no {file}", apt.source());
         }
+        Ok(keys)
     }
-    Ok(root.join(KEYRING))
 }
 
 /// The mirror of Debian's archive that the machine uses, or the public one; `part`: `-security`, or nothing.

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use sha2::{Digest as _, Sha256};
+
 /// One package in one version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Locked {
@@ -39,6 +41,11 @@ impl Locked {
         };
         words.next().is_none().then_some(locked)
     }
+}
+
+/// The SHA-256 of `bytes`, in hexadecimal.
+pub(super) fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What the lock file says of a package.

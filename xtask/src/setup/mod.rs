@@ -14,10 +14,9 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use sha2::{Digest as _, Sha256};
 
 pub(crate) use self::{
-    apt::{Apt, debian_keyring, debian_mirror},
+    apt::{Apt, DEBIAN_KEYS, Keys, UBUNTU_KEYS, debian_mirror},
     debian::{BPF_RUST, BUSYBOX, KUBECTL, PROMETHEUS, PROMTOOL, PYTHON, compare},
     needs::{
         BUILD, CargoTool, DEPLOY, FUZZ, Found, INSTRUCTIONS, LAB, LINT, Need, STORM, VERSIONS, VM,
@@ -196,6 +195,5 @@ fn row(title: &str, version: &str, sha256: &str, source: &str) -> String {
 }
 
 fn checksum(file: &Path) -> String {
-    let bytes = fs::read(file).unwrap_or_default();
-    Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    lock::sha256(&fs::read(file).unwrap_or_default())
 }
