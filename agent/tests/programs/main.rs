@@ -175,7 +175,7 @@ fn sigterm_to_an_init_without_a_handler_is_ignored() {
         assert_eq!(kill.result, SignalResult::Delivered);
         assert!(kill.state.unwrap().group_exit, "this very signal ends it");
         init.wait();
-        session.settle();
+        session.until_empty(pod.container.id);
         let (task, status) = ends(&session, pid).remove(0);
         assert_eq!(status, ExitStatus::Signal { signal: 9, core: false });
         assert_eq!((task.ns_pid, task.started), (Some(1), term.target.started));
@@ -335,7 +335,8 @@ fn nested_cgroups_belong_to_their_container() {
         let pid = process.pid;
         process.kill(SIGTERM);
         process.wait();
-        session.settle();
+        session.until_empty(nested.id);
+        session.until_empty(pod.container.id);
         let about = session.about(nested.id);
         assert_eq!(
             about[0],
@@ -526,7 +527,6 @@ fn a_container_elsewhere_is_watched_on_demand() {
         );
         init.kill(SIGKILL);
         session.until("its end", |fact| is_end(fact, pid));
-        let empty = KernelFact::CgroupEmpty { cgroup: elsewhere.id };
-        session.until("its emptiness", |fact| *fact == empty);
+        session.until_empty(elsewhere.id);
     });
 }

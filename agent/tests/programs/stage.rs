@@ -271,6 +271,12 @@ impl Session {
         self.until("the last cgroup", |f| *f == KernelFact::CgroupRemoved { cgroup: id });
     }
 
+    /// Waits until the kernel says that nobody is left in the cgroup. Since Linux 7 that comes only when
+    /// its last task was switched away from, so that `wait` and [`Self::settle`] may return before it.
+    pub(crate) fn until_empty(&mut self, cgroup: CgroupId) {
+        self.until("its emptiness", |fact| *fact == KernelFact::CgroupEmpty { cgroup });
+    }
+
     /// Nothing that has happened so far was lost. The reader looks at the counters of losses less often
     /// than into the rings, so one of them is raised that is no loss: when the reader has seen that, it
     /// has reported all losses before it drains the rings again.

@@ -74,7 +74,7 @@ fn an_exec_by_a_thread_ends_nobody() {
         let pid = process.pid;
         process.wait();
         session.until("its end", |fact| is_end(fact, pid));
-        session.settle();
+        session.until_empty(pod.container.id);
         // The leader is killed without any signal being sent, its id goes over to the thread.
         match &session.about(pod.container.id)[1..] {
             [
