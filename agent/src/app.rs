@@ -5,19 +5,19 @@ mod log;
 mod outputs;
 mod record;
 mod start;
+use coroner_core::{
+    engine::{Engine, Settings},
+    input::{CriEvent, Input, Received},
+    leak::{Leak, Recollection},
+    observation::Observation,
+    time::Anchor,
+};
 
 use crate::{
     adapters::Adapters,
     clock,
     config::{Config, Leaks, Sources},
     cri,
-    domain::{
-        engine::{Engine, Settings},
-        input::{CriEvent, Input, Received},
-        leak::{Leak, Recollection},
-        observation::Observation,
-        time::Anchor,
-    },
     health::Health,
     history::History,
     host,

@@ -3,7 +3,7 @@
 //! The scan has no gap: the programs are attached first, and of each directory the id is inserted
 //! *before* its entries are read. A child made in between is listed, or inherited in the kernel.
 
-use crate::domain::{
+use coroner_core::{
     ids::{CgroupId, Tgid},
     input::{KernelFact, Task},
 };

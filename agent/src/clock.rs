@@ -1,6 +1,6 @@
 //! The clocks: the only place outside adapters' timers where one is read.
 
-use crate::domain::time::{Anchor, BootTime};
+use coroner_core::time::{Anchor, BootTime};
 use rustix::time::{ClockId, clock_gettime};
 
 /// CLOCK_BOOTTIME now.

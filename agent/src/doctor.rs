@@ -5,12 +5,11 @@
 use crate::{
     cli::args::{DoctorArgs, DoctorOutput},
     config::{ConfigError, Host, Sources},
-    cri,
-    domain::input::{ApiEvent, CriEvent, Input, Received},
-    host, kernel, kube,
+    cri, host, kernel, kube,
     procfs::{DENIED, Sight},
     report::Style,
 };
+use coroner_core::input::{ApiEvent, CriEvent, Input, Received};
 use serde::Serialize;
 use std::{
     future::Future,
@@ -415,7 +414,7 @@ mod tests {
 
     #[test]
     fn whose_node_it_is() {
-        use crate::domain::input::ApiNode;
+        use coroner_core::input::ApiNode;
         let node =
             |boot: &str| Ok(ApiEvent::Node(ApiNode { boot_id: boot.into(), ..ApiNode::default() }));
         let unknown = |missing| Ok(ApiEvent::NodeUnknown { missing, error: "check --node".into() });

@@ -2,14 +2,14 @@
 //! in with them.
 
 use crate::{
-    domain::{
-        input::{ApiEvent, CriEvent, Input, LossKind, Received},
-        leak::Judgement,
-        time::BootTime,
-    },
     kernel::{StartReport, plan::HOOKS},
     privileges::Lack,
     procfs::{DENIED, Sight},
+};
+use coroner_core::{
+    input::{ApiEvent, CriEvent, Input, LossKind, Received},
+    leak::Judgement,
+    time::BootTime,
 };
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt, time::Duration};
@@ -432,7 +432,8 @@ impl fmt::Display for Readiness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{domain::input::Loss, kernel::Unproven};
+    use crate::kernel::Unproven;
+    use coroner_core::input::Loss;
 
     fn at(secs: u64, input: Input) -> Received {
         Received { at: secs_boot(secs), input }

@@ -1,6 +1,6 @@
 //! The last terminations, for the HTTP API.
 
-use crate::domain::{
+use coroner_core::{
     ids::PodUid,
     observation::{ContainerDeath, PodTermination},
 };

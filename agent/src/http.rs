@@ -1,16 +1,7 @@
 //! The HTTP server: metrics, health, and the last terminations. It only reads.
 
 use crate::{
-    accept::Listener,
-    clock,
-    domain::{
-        ids::PodUid,
-        observation::{ContainerDeath, PodRef, PodTermination},
-    },
-    health::Health,
-    history::History,
-    leaks::Standing,
-    metrics::Metrics,
+    accept::Listener, clock, health::Health, history::History, leaks::Standing, metrics::Metrics,
     report::printable,
 };
 use axum::{
@@ -19,6 +10,10 @@ use axum::{
     http::{StatusCode, header::CONTENT_TYPE, request::Parts},
     response::{IntoResponse, Response},
     routing::get,
+};
+use coroner_core::{
+    ids::PodUid,
+    observation::{ContainerDeath, PodRef, PodTermination},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use std::{

@@ -1,7 +1,7 @@
 //! The leaks that are certain at this moment: for the HTTP API, the series with an identity, and
 //! the state directory.
 
-use crate::domain::{
+use coroner_core::{
     leak::{Judgement, Leak, LeakKey, Recollection},
     leaks::LeakGauges,
     time::{Anchor, WallTime},
@@ -141,7 +141,8 @@ pub fn since(leak: &Leak) -> WallTime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{domain::time::BootTime, report::samples};
+    use crate::report::samples;
+    use coroner_core::time::BootTime;
 
     const THRESHOLD: Duration = Duration::from_secs(300);
     const ANCHOR: Anchor = Anchor { boot_ns: 0, wall_ns: 0 };

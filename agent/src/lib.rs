@@ -10,7 +10,6 @@ pub mod clock;
 pub mod config;
 pub mod cri;
 pub mod doctor;
-pub mod domain;
 pub mod health;
 pub mod history;
 pub mod host;
@@ -24,7 +23,7 @@ mod patience;
 pub mod privileges;
 pub mod procfs;
 #[cfg(test)]
-#[path = "../tests/random/mod.rs"]
+#[path = "../core/tests/random/mod.rs"]
 mod random;
 pub mod recording;
 pub mod replay;

@@ -1,14 +1,14 @@
 //! Replays inputs through the engine.
 
 use crate::{
-    domain::{
-        engine::Engine,
-        input::{ApiEvent, CriEvent, Input, Received},
-        observation::{Observation, PodRef, PodTermination},
-        time::BootTime,
-    },
     history::History,
     recording::{Header, Reader},
+};
+use coroner_core::{
+    engine::Engine,
+    input::{ApiEvent, CriEvent, Input, Received},
+    observation::{Observation, PodRef, PodTermination},
+    time::BootTime,
 };
 use std::{
     collections::{BTreeSet, HashMap},

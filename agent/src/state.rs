@@ -5,8 +5,8 @@ mod keeper;
 
 pub use keeper::Keeper;
 
-use crate::domain::leak::Recollection;
 use anyhow::Context;
+use coroner_core::leak::Recollection;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File},
@@ -99,7 +99,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{leak::LeakKey, time::BootTime};
+    use coroner_core::{leak::LeakKey, time::BootTime};
 
     fn leak(id: &str) -> Recollection {
         let key = LeakKey::Sandbox { id: id.into() };

@@ -7,13 +7,13 @@ mod nobody;
 use binary::{coroner, run};
 use coroner::{
     clock,
-    domain::observation::PodTermination,
     health::Health,
     history::History,
     http::{Identity, Shared, serve},
     kernel,
     metrics::Metrics,
 };
+use coroner_core::observation::PodTermination;
 use nobody::Nobody;
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use std::{

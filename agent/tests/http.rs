@@ -6,15 +6,15 @@ use axum::{
 };
 use coroner::{
     clock,
-    domain::{
-        input::{ApiEvent, CriEvent, Input, Received},
-        observation::{ContainerDeath, PodTermination},
-    },
     health::Health,
     history::History,
     http::{Identity, Shared, lock, router},
     kernel::StartReport,
     metrics::Metrics,
+};
+use coroner_core::{
+    input::{ApiEvent, CriEvent, Input, Received},
+    observation::{ContainerDeath, PodTermination},
 };
 use http_body_util::BodyExt;
 use std::{

@@ -19,15 +19,15 @@ use apiserver::{FakeApiserver, Script};
 use binary::{coroner, run};
 use coroner::{
     clock,
-    domain::{
-        leak::{Judgement, Leak},
-        leaks::LeakGauges,
-    },
     health::Health,
     history::History,
     http::{Identity, Shared, serve},
     leaks::Standing,
     metrics::Metrics,
+};
+use coroner_core::{
+    leak::{Judgement, Leak},
+    leaks::LeakGauges,
 };
 use coroner_cri_api::v1;
 use nobody::Nobody;

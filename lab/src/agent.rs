@@ -3,10 +3,8 @@
 use crate::{port::Port, wait};
 use anyhow::{Context as _, anyhow, bail};
 use axum::http::{StatusCode, Uri};
-use coroner::{
-    domain::observation::{ContainerDeath, PodTermination},
-    leaks::LeakList,
-};
+use coroner::leaks::LeakList;
+use coroner_core::observation::{ContainerDeath, PodTermination};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},

@@ -11,7 +11,7 @@ use crate::{
     kubelet::{Cri, cgroup::Cgroups},
     tour::lab::Lab,
 };
-use coroner::domain::{
+use coroner_core::{
     leak::{Leak, LeakClass, LeakKey},
     time::WallTime,
 };
@@ -402,7 +402,7 @@ fn secs(at: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coroner::domain::ids::{CgroupId, PodUid, SandboxId};
+    use coroner_core::ids::{CgroupId, PodUid, SandboxId};
 
     const S: u64 = 1_000_000_000;
 

@@ -1,15 +1,13 @@
 //! What the agent says in Events, as kubectl shows it: through the agent's own adapter and the lab's
 //! apiserver. Needs a current kubectl; what happens in real containers is the catalogue's.
 
-use coroner::{
-    domain::{
-        leak::Leak,
-        observation::{ContainerDeath, Observation},
-    },
-    kube::{
-        self,
-        events::{self, Note, Options, note},
-    },
+use coroner::kube::{
+    self,
+    events::{self, Note, Options, note},
+};
+use coroner_core::{
+    leak::Leak,
+    observation::{ContainerDeath, Observation},
 };
 use coroner_lab::apiserver::{self, Apiserver, Kind};
 use serde_json::{Value, json};

@@ -1,12 +1,10 @@
 //! The log's lines about what was observed.
 
-use crate::{
-    domain::{
-        leak::{Judgement, Leak},
-        observation::{ContainerDeath, Holdout, PodTermination},
-        time::WallTime,
-    },
-    report,
+use crate::report;
+use coroner_core::{
+    leak::{Judgement, Leak},
+    observation::{ContainerDeath, Holdout, PodTermination},
+    time::WallTime,
 };
 use tracing::{debug, error, info, warn};
 

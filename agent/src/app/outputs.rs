@@ -2,9 +2,7 @@
 //! cannot be handed over is dropped and counted.
 
 use crate::{
-    cri,
-    domain::observation::{Observation, ProcessesWanted},
-    host,
+    cri, host,
     http::Shared,
     kernel,
     kube::{
@@ -13,6 +11,7 @@ use crate::{
     },
     metrics::Adapter,
 };
+use coroner_core::observation::{Observation, ProcessesWanted};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 use tokio::sync::mpsc::Sender;
 

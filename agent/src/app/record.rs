@@ -1,12 +1,12 @@
 //! The recording, from the flag to the thread that writes.
 
 use crate::{
-    domain::engine::Settings,
     http::Shared,
     kernel,
     recording::{self, Recorder},
 };
 use anyhow::Context;
+use coroner_core::engine::Settings;
 use std::sync::Arc;
 use tracing::info;
 

@@ -3,12 +3,12 @@
 use super::{Stop, TICK};
 use crate::{
     clock,
-    domain::input::{Input, Received},
     http::{Shared, lock},
     kernel::{self, Kernel, StartError},
     memory,
     privileges::{self, Privileges},
 };
+use coroner_core::input::{Input, Received};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{error, info, warn};

@@ -1,8 +1,8 @@
 //! Asks a running agent over HTTP, with TLS or without.
 
-use crate::domain::observation::PodTermination;
 use anyhow::{Context, bail};
 use axum::body::Body;
+use coroner_core::observation::PodTermination;
 use http::{Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};

@@ -8,12 +8,12 @@ use super::{
     select::{Unclear, Wanted},
 };
 use crate::{
-    domain::observation::PodTermination,
     recording::{self, Reader},
     replay::Replay,
     report::{self, Style},
 };
 use anyhow::{Context, anyhow, bail};
+use coroner_core::observation::PodTermination;
 use std::{
     io::{self, Write},
     sync::Arc,

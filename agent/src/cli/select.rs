@@ -1,9 +1,7 @@
 //! Which of many accounts a person means.
 
-use crate::{
-    domain::observation::PodTermination,
-    report::{ended_at, seconds},
-};
+use crate::report::{ended_at, seconds};
+use coroner_core::observation::PodTermination;
 use std::{borrow::Borrow, collections::BTreeMap, fmt::Write};
 
 /// Names listed in a message; more would hide what it says.
@@ -122,7 +120,8 @@ fn list(text: &mut String, found: &[&PodTermination]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{domain::ids::PodUid, report::samples};
+    use crate::report::samples;
+    use coroner_core::ids::PodUid;
 
     fn account(namespace: &str, name: &str, uid: &str, life: u32) -> PodTermination {
         let mut account = samples::graceful();

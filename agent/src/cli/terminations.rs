@@ -5,10 +5,8 @@ use super::{
     client,
     columns::columns,
 };
-use crate::{
-    domain::observation::{MilestoneKind, PodTermination},
-    report::{ended_at, seconds},
-};
+use crate::report::{ended_at, seconds};
+use coroner_core::observation::{MilestoneKind, PodTermination};
 use std::{
     borrow::Borrow,
     io::{self, Write},

@@ -1,6 +1,7 @@
 //! From a process to the cgroup it is in, in the one hierarchy that the programs watch.
 
-use crate::{cgroupfs, domain::ids::CgroupId};
+use crate::cgroupfs;
+use coroner_core::ids::CgroupId;
 use std::{
     collections::BTreeMap,
     ffi::OsString,

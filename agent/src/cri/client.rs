@@ -9,7 +9,7 @@ use super::{
     messages::{ContainerStatusAnswer, List, SandboxStatusAnswer},
     wishes::Wishes,
 };
-use crate::domain::{
+use coroner_core::{
     ids::{ContainerId, SandboxId},
     input::DaemonProcess,
 };

@@ -4,7 +4,7 @@ pub mod sandbox_status;
 #[cfg(test)]
 mod tests;
 
-use crate::domain::{
+use coroner_core::{
     ids::{ContainerId, PodUid, SandboxId},
     input::{CriContainer, CriExit, CriSandbox, CriState, Hook},
     signal,

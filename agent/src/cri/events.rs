@@ -12,7 +12,8 @@
 //! PLEG that comes second finds them gone, and relists, as it does on its own start.
 
 use super::{Counters, client::Runtime, wishes::Wishes};
-use crate::{clock, domain::ids::SandboxId};
+use crate::clock;
+use coroner_core::ids::SandboxId;
 use std::sync::atomic::Ordering;
 use tonic::{Code, Status, Streaming};
 use tracing::debug;

@@ -10,7 +10,7 @@ use super::{
     },
     messages::{ContainerStatusAnswer, List, SandboxStatusAnswer},
 };
-use crate::domain::{
+use coroner_core::{
     ids::{ContainerId, SandboxId},
     input::{CriContainer, CriExit, CriSandbox, CriSandboxStatus},
     time::BootTime,

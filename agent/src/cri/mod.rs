@@ -16,7 +16,7 @@ mod messages;
 mod poll;
 mod wishes;
 
-use crate::domain::{
+use coroner_core::{
     ids::{ContainerId, SandboxId},
     input::Received,
 };
@@ -92,8 +92,8 @@ pub enum Request {
     /// Find the cgroup of this container (verbose status → pid → /proc/PID/cgroup).
     FindCgroup(ContainerId),
     /// Tell all that the runtime knows of this sandbox (verbose PodSandboxStatus): for suspects
-    /// only. Answered by [`SandboxStatus`](crate::domain::input::CriEvent::SandboxStatus) or
-    /// [`SandboxStatusRefused`](crate::domain::input::CriEvent::SandboxStatusRefused); not
+    /// only. Answered by [`SandboxStatus`](coroner_core::input::CriEvent::SandboxStatus) or
+    /// [`SandboxStatusRefused`](coroner_core::input::CriEvent::SandboxStatusRefused); not
     /// answered if the sandbox does not exist (the next list tells) or the connection breaks.
     SandboxStatus(SandboxId),
 }

@@ -12,16 +12,13 @@ use super::{
     failure::{Failure, Trouble},
     wishes::Wishes,
 };
-use crate::{
-    clock,
-    domain::{
-        ids::{ContainerId, PodUid, SandboxId},
-        input::{CriContainer, CriEvent, CriSandbox, CriState, Input, Received},
-        time::BootTime,
-    },
-    memory,
-};
+use crate::{clock, memory};
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use coroner_core::{
+    ids::{ContainerId, PodUid, SandboxId},
+    input::{CriContainer, CriEvent, CriSandbox, CriState, Input, Received},
+    time::BootTime,
+};
 use seen::Seen;
 use std::{
     collections::{HashMap, HashSet, VecDeque},

@@ -2,7 +2,7 @@
 //! a storm of them costs one look, and whoever sends one never waits for the runtime.
 
 use super::Request;
-use crate::domain::ids::{ContainerId, SandboxId};
+use coroner_core::ids::{ContainerId, SandboxId};
 use std::{
     collections::{BTreeSet, HashSet, VecDeque},
     hash::Hash,

@@ -1,7 +1,7 @@
 //! Whether the runtime and the kubelet live: a pidfd each, so that an end is told at once.
 
 use super::table::{Table, process};
-use crate::domain::input::{Daemon, DaemonProcess, DaemonState, HostEvent};
+use coroner_core::input::{Daemon, DaemonProcess, DaemonState, HostEvent};
 use rustix::{
     io::Errno,
     process::{Pid, PidfdFlags, pidfd_open},

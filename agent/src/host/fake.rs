@@ -1,7 +1,7 @@
 //! A host of our own, for the tests: a folder in whose /proc processes are files.
 
 use super::Host;
-use crate::domain::input::DaemonProcess;
+use coroner_core::input::DaemonProcess;
 use std::{fs, os::unix::fs::symlink};
 
 pub(super) struct Fake {

@@ -1,7 +1,7 @@
 //! The parsers of what the adapter reads from the host: for the fuzz targets (`fuzz/targets`).
 
 use super::{mounts, shims, table};
-use crate::domain::input::PodVolume;
+use coroner_core::input::PodVolume;
 use std::{collections::BTreeMap, path::PathBuf};
 
 /// The volumes of pods that are mounted, and how many more there are than are told.

@@ -1,7 +1,7 @@
 //! Which process is the kubelet.
 
 use super::{Host, table::Table};
-use crate::domain::input::{DaemonProcess, DaemonState};
+use coroner_core::input::{DaemonProcess, DaemonState};
 
 /// `comm` is cut to this: `include/linux/sched.h`, `TASK_COMM_LEN` without its end.
 const COMM: usize = 15;

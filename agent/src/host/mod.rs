@@ -18,13 +18,10 @@ mod run;
 mod shims;
 mod table;
 
+use coroner_core::input::{DaemonProcess, DaemonState, HostSurvey};
 pub use run::{Counters, Options, Request, run};
 
-use crate::{
-    clock,
-    domain::input::{DaemonProcess, DaemonState, HostSurvey},
-    patience::GaveUp,
-};
+use crate::{clock, patience::GaveUp};
 use std::{
     fs, io,
     path::{Path, PathBuf},

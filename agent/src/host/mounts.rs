@@ -2,10 +2,8 @@
 //! Format: proc(5), /proc/PID/mountinfo.
 
 use super::{Blind, Bounded, Host, table::namespace_inode};
-use crate::{
-    cri::cgroup::unescape,
-    domain::{ids::PodUid, input::PodVolume},
-};
+use crate::cri::cgroup::unescape;
+use coroner_core::{ids::PodUid, input::PodVolume};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -91,7 +89,8 @@ fn volume(mount_point: &str) -> Option<PodVolume> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{domain::input::DaemonProcess, host::fake::Fake};
+    use crate::host::fake::Fake;
+    use coroner_core::input::DaemonProcess;
 
     const POD: &str = "8dbc5577-d0e2-4706-8787-57d52c03ddf2";
     const MOUNTS: &str = "\

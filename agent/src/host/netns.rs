@@ -8,7 +8,7 @@ use super::{
     Blind, Bounded, Host, mounts,
     table::{NoNamespace, Table},
 };
-use crate::domain::input::NetNamespace;
+use coroner_core::input::NetNamespace;
 use rustix::fs::{stat, statfs};
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -20,13 +20,11 @@ use super::{
     shims::{is_a_shim, ours},
     table::Table,
 };
-use crate::{
-    cgroupfs,
-    domain::{
-        cgroup_path,
-        ids::{CgroupId, PodUid},
-        input::PodCgroup,
-    },
+use crate::cgroupfs;
+use coroner_core::{
+    cgroup_path,
+    ids::{CgroupId, PodUid},
+    input::PodCgroup,
 };
 use std::{
     collections::BTreeSet,

@@ -4,11 +4,8 @@ use super::{
     Blind, Host, Looked, Part, boot_id, daemons::Daemons, kubelet, mounts, netns, pods, shims,
     table::Table,
 };
-use crate::{
-    clock,
-    domain::input::{DaemonProcess, DaemonState, HostEvent, Input, Received},
-    patience::Patience,
-};
+use crate::{clock, patience::Patience};
+use coroner_core::input::{DaemonProcess, DaemonState, HostEvent, Input, Received};
 use futures::{FutureExt, future::BoxFuture};
 use std::{
     collections::BTreeSet,
@@ -268,10 +265,8 @@ async fn done(under_way: &mut Option<BoxFuture<'static, Seen>>) -> Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        domain::input::{Daemon, HostSurvey},
-        host::fake::Fake,
-    };
+    use crate::host::fake::Fake;
+    use coroner_core::input::{Daemon, HostSurvey};
 
     /// Ends a test that would wait for ever; nothing is measured by it.
     const STUCK: Duration = Duration::from_secs(60);

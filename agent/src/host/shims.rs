@@ -22,7 +22,7 @@
 //! are left out.
 
 use super::{Blind, Bounded, Host, table::Table};
-use crate::domain::input::{DaemonProcess, Shim};
+use coroner_core::input::{DaemonProcess, Shim};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, open, openat2, stat};
 use std::{
     collections::BTreeMap,

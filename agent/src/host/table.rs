@@ -1,10 +1,8 @@
 //! The processes of the host, read in one pass.
 
 use super::{Blind, Host};
-use crate::{
-    domain::input::{DaemonProcess, TaskState},
-    procfs::{is_of_the_host, parse},
-};
+use crate::procfs::{is_of_the_host, parse};
+use coroner_core::input::{DaemonProcess, TaskState};
 use std::{
     collections::BTreeMap,
     fs, io,

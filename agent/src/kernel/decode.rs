@@ -1,7 +1,7 @@
 //! Bytes of the rings → facts. Pure. By kind and length; what fits neither is counted, never
 //! guessed at.
 
-use crate::domain::{
+use coroner_core::{
     ids::{CgroupId, Tgid},
     input::{
         Disposition, ExitStatus, KernelEvent, KernelFact, Sender, SignalGenerated, SignalResult,

@@ -1,15 +1,13 @@
 //! Loads and attaches the programs: the effect of [`plan`](super::plan).
 
 use super::{Options, StartError, debug::Diagnostics, plan::Planned, ring::Rings};
-use crate::{
-    cgroupfs::Inserted,
-    domain::ids::{CgroupId, Tgid},
-};
+use crate::cgroupfs::Inserted;
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
     programs::{ProgramError, RawTracePoint},
 };
+use coroner_core::ids::{CgroupId, Tgid};
 use coroner_ebpf::{Container, Layout, Told, filter, maps, signal_bit};
 use std::io;
 

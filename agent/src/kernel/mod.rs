@@ -15,6 +15,11 @@ mod ring;
 mod selftest;
 pub mod tiny;
 
+use coroner_core::{
+    ids::CgroupId,
+    input::{Input, KernelEvent, KernelFact, Loss, Received},
+    time::BootTime,
+};
 pub use error::StartError;
 pub use facts::{Facts, Hierarchy, HierarchyError, hierarchy, probe};
 pub use layout::MAX_NESTING;
@@ -22,11 +27,6 @@ pub use layout::MAX_NESTING;
 use crate::{
     cgroupfs::{Inserted, Scan},
     clock,
-    domain::{
-        ids::CgroupId,
-        input::{Input, KernelEvent, KernelFact, Loss, Received},
-        time::BootTime,
-    },
     privileges::{self, Lack, Privileges},
 };
 use again::{Again, Found};

@@ -6,14 +6,12 @@ use super::{
     decode::{KINDS, read_record},
     peak::Peak,
 };
-use crate::{
-    clock,
-    domain::{
-        ids::CgroupId,
-        input::{KernelEvent, Loss, LossKind},
-    },
-};
+use crate::clock;
 use aya::maps::{MapData, PerCpuArray, RingBuf};
+use coroner_core::{
+    ids::CgroupId,
+    input::{KernelEvent, Loss, LossKind},
+};
 use coroner_ebpf::maps;
 use std::{
     collections::BTreeSet,

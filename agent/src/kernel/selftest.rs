@@ -9,14 +9,12 @@
 mod actors;
 
 use super::{Counters, Hierarchy, Unproven, load::Watching, plan::Planned, ring::Rings};
-use crate::{
-    cgroupfs,
-    domain::{
-        ids::CgroupId,
-        input::{Disposition, ExitStatus, KernelFact, SignalResult, Task},
-    },
-};
+use crate::cgroupfs;
 use actors::Actor;
+use coroner_core::{
+    ids::CgroupId,
+    input::{Disposition, ExitStatus, KernelFact, SignalResult, Task},
+};
 use coroner_ebpf::Container;
 use std::{
     fs, io,

@@ -1,6 +1,6 @@
 //! k8s-openapi's Pod and Node → what the core knows. Pure.
 
-use crate::domain::{
+use coroner_core::{
     ids::{ContainerId, PodUid},
     input::{ApiContainer, ApiNode, ApiPod, ApiTerminated, ContainerKind, Hook, binary_name},
     signal,

@@ -2,7 +2,7 @@
 //! fuzz targets (`fuzz/targets`).
 
 use super::{convert, pod::ReducedPod};
-use crate::domain::input::{ApiNode, ApiPod};
+use coroner_core::input::{ApiNode, ApiPod};
 use k8s_openapi::api::core::v1::Node;
 use kube::core::{ObjectList, WatchEvent};
 

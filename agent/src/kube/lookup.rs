@@ -3,13 +3,11 @@
 use super::{
     Counters, Options, Request, client::ANSWER_LIMIT, convert, pod::ReducedPod, tell::describe,
 };
-use crate::{
-    clock,
-    domain::{
-        ids::PodUid,
-        input::{ApiEvent, ApiNode, ApiPod, Input, PodCheck, Received},
-        observation::PodRef,
-    },
+use crate::clock;
+use coroner_core::{
+    ids::PodUid,
+    input::{ApiEvent, ApiNode, ApiPod, Input, PodCheck, Received},
+    observation::PodRef,
 };
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Node;

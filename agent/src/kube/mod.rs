@@ -14,7 +14,7 @@ mod pod;
 mod tell;
 mod watch;
 
-use crate::domain::{input::Received, observation::PodRef};
+use coroner_core::{input::Received, observation::PodRef};
 use std::{
     path::PathBuf,
     sync::{Arc, atomic::AtomicU64},

@@ -3,7 +3,7 @@
 //! makes no sense does not spoil a list.
 
 use super::convert;
-use crate::domain::input::ApiPod;
+use coroner_core::input::ApiPod;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{Resource, core::NamespaceResourceScope};
 use serde::{Deserialize, Deserializer, de::Error};

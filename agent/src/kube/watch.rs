@@ -1,11 +1,9 @@
 //! The watch: what the apiserver says, through every disconnect.
 
 use super::{Counters, Options, client::WATCH_SECONDS, pod::ReducedPod, tell};
-use crate::{
-    clock,
-    domain::input::{ApiEvent, ApiPod, Input, Received},
-};
+use crate::clock;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use coroner_core::input::{ApiEvent, ApiPod, Input, Received};
 use futures::{FutureExt, StreamExt, stream::BoxStream};
 use kube::{
     Api, Client,

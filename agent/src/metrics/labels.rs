@@ -1,13 +1,11 @@
 //! The values that the labels can have.
 
 use super::{Adapter, NAMESPACES, OTHER};
-use crate::{
-    domain::{
-        input::{LossKind, TaskState},
-        leak::{Judgement, LeakCause, LeakClass, StuckReason},
-        observation::{Cause, Contradiction, FindingKind, PhaseKind, Verdict},
-    },
-    kernel, kube,
+use crate::{kernel, kube};
+use coroner_core::{
+    input::{LossKind, TaskState},
+    leak::{Judgement, LeakCause, LeakClass, StuckReason},
+    observation::{Cause, Contradiction, FindingKind, PhaseKind, Verdict},
 };
 
 /// What values a label can have.

@@ -8,25 +8,19 @@ mod newborn;
 mod process;
 
 pub use catalogue::{Buckets, CATALOGUE, Entry, Kind, Stability};
+use coroner_core::{
+    engine::Gauges,
+    input::{Input, Received, TaskState},
+    labels,
+    leak::{Judgement, Leak, LeakCause, LeakClass, LeakKey, StuckReason},
+    leaks::LeakGauges,
+    observation::{
+        Amendment, ContainerDeath, Finding, MilestoneKind, Observation, PodRef, PodTermination,
+    },
+};
 pub use labels::Values;
 
-use crate::{
-    clock, cri,
-    domain::{
-        engine::Gauges,
-        input::{Input, Received, TaskState},
-        labels::labels,
-        leak::{Judgement, Leak, LeakCause, LeakClass, LeakKey, StuckReason},
-        leaks::LeakGauges,
-        observation::{
-            Amendment, ContainerDeath, Finding, MilestoneKind, Observation, PodRef, PodTermination,
-        },
-    },
-    health::Health,
-    host, kernel, kube,
-    leaks::since,
-    procfs, recording,
-};
+use crate::{clock, cri, health::Health, host, kernel, kube, leaks::since, procfs, recording};
 use catalogue::Families;
 use newborn::Newborn;
 use prometheus::{Encoder, IntCounter, IntCounterVec, Registry, TextEncoder};

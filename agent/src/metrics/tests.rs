@@ -1,9 +1,6 @@
 use super::*;
-use crate::{
-    domain::{input::LossKind, observation::Verdict, time::BootTime},
-    kernel::StartReport,
-    report::samples,
-};
+use crate::{kernel::StartReport, report::samples};
+use coroner_core::{input::LossKind, observation::Verdict, time::BootTime};
 
 /// The one family with an identity.
 const LEAKED: &str = "coroner_leaked_sandbox_created_timestamp_seconds";

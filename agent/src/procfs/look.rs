@@ -4,12 +4,12 @@ use super::parse::{self, Stat};
 use crate::{
     cgroupfs, clock,
     cri::cgroup::{Freezer, freezers},
-    domain::{
-        ids::Tgid,
-        input::{ProcProcess, ProcReport, TaskState},
-        lingering::same_start,
-        observation::ProcessesWanted,
-    },
+};
+use coroner_core::{
+    ids::Tgid,
+    input::{ProcProcess, ProcReport, TaskState},
+    lingering::same_start,
+    observation::ProcessesWanted,
 };
 use std::{
     collections::BTreeSet,
@@ -160,7 +160,7 @@ fn frozen(host_root: &Path, pid: u32) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::ids::CgroupId;
+    use coroner_core::ids::CgroupId;
 
     const TICK: u64 = 10_000_000;
 

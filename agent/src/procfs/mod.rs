@@ -8,16 +8,16 @@ mod look;
 pub mod parse;
 mod sight;
 
+use coroner_core::{
+    input::{Input, Received},
+    observation::ProcessesWanted,
+};
 pub use look::{Host, look};
 pub(crate) use sight::is_of_the_host;
 pub use sight::{DENIED, Sight};
 
 use crate::{
     clock,
-    domain::{
-        input::{Input, Received},
-        observation::ProcessesWanted,
-    },
     patience::{GaveUp, Patience},
 };
 use std::{
@@ -93,7 +93,7 @@ pub async fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{
+    use coroner_core::{
         ids::{CgroupId, Tgid},
         input::TaskState,
     };

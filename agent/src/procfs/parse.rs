@@ -1,6 +1,6 @@
 //! The formats of proc(5). Pure.
 
-use crate::domain::input::TaskState;
+use coroner_core::input::TaskState;
 
 /// What is needed of /proc/PID/stat.
 #[derive(Clone, PartialEq, Eq, Debug)]

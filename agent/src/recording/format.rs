@@ -1,6 +1,6 @@
 //! The lines of a recording.
 
-use crate::domain::{
+use coroner_core::{
     engine::Settings,
     input::Received,
     time::{Anchor, BootTime},

@@ -1,6 +1,6 @@
 //! Takes from an input what may be private and what no judgement needs: the free text of errors.
 
-use crate::domain::input::{ApiEvent, CriEvent, Input};
+use coroner_core::input::{ApiEvent, CriEvent, Input};
 
 /// What of an error's text may be kept: its kind, in words that are ours. The text itself may
 /// hold the apiserver's address, a socket's path, a credential plugin's output or a token.

@@ -1,12 +1,10 @@
 //! Reads a recording, as much of it as there is.
 
 use super::format::{self, End, Header, Line, MarkKind, Stopped, VERSION};
-use crate::{
-    domain::{
-        input::{Input, Loss, LossKind, Received},
-        time::BootTime,
-    },
-    report::printable,
+use crate::report::printable;
+use coroner_core::{
+    input::{Input, Loss, LossKind, Received},
+    time::BootTime,
 };
 use flate2::bufread::MultiGzDecoder;
 use serde::Deserialize;

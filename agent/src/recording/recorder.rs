@@ -5,7 +5,7 @@ use super::{
     format::{Header, Stopped},
     write::Writer,
 };
-use crate::domain::{input::Received, time::BootTime};
+use coroner_core::{input::Received, time::BootTime};
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},

@@ -1,7 +1,7 @@
 //! Writes a recording: JSON lines through gzip.
 
 use super::format::{End, Header, Mark, MarkKind, Stopped};
-use crate::domain::{input::Received, time::BootTime};
+use coroner_core::{input::Received, time::BootTime};
 use flate2::{Compression, write::GzEncoder};
 use serde::Serialize;
 use std::io::{self, Write};

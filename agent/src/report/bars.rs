@@ -1,6 +1,6 @@
 //! Bars drawn to scale with Unicode's block elements.
 
-use crate::domain::time::BootTime;
+use coroner_core::time::BootTime;
 
 /// Left eighths of a cell, from one to seven.
 const EIGHTHS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];

@@ -5,7 +5,7 @@ use super::{
     Style, cause, container, container_name, findings, header, printable, seconds, style::Paint,
     utc, warnings, waterfall, words, wrap,
 };
-use crate::domain::{
+use coroner_core::{
     input::{ExitStatus, Hook},
     observation::{
         Cause, ContainerDeath, Milestone, MilestoneKind, PhaseKind, PodTermination, Source, Verdict,

@@ -1,7 +1,7 @@
 //! A leak as text for a person.
 
 use super::{Paint, Style, printable, utc, words, wrap};
-use crate::domain::{
+use coroner_core::{
     leak::{Holds, Leak, LeakCause, LeakKey},
     time::WallTime,
 };

@@ -16,7 +16,8 @@ pub use leak::{age, holds, leak, seconds_between, span, thing};
 pub use line::{LogLine, log_line};
 pub use style::Style;
 
-use crate::domain::{
+use bars::Scale;
+use coroner_core::{
     input::{ExitStatus, LossKind},
     observation::{
         Cause, ContainerDeath, Finding, Milestone, MilestoneKind, Phase, PhaseKind, PodTermination,
@@ -24,7 +25,6 @@ use crate::domain::{
     },
     signal,
 };
-use bars::Scale;
 use std::{fmt::Write, time::Duration};
 use style::Paint;
 

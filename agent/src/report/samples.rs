@@ -1,6 +1,6 @@
 //! Hand-made accounts for the tests, and the comparison with golden files.
 
-use crate::domain::{
+use coroner_core::{
     ids::{ContainerId, PodUid, Tgid},
     input::{ContainerKind, ExitStatus, Hook, LossKind, Sender},
     leak::{self, Holds, Leak, LeakCause, LeakClass, LeakKey, LikelyCause, StuckReason},

@@ -33,7 +33,7 @@ fn what_was_inferred_or_shortened_is_said() {
     let mut account = graceful();
     for milestone in account.milestones.iter_mut().chain(&mut account.containers[0].milestones) {
         if milestone.kind == MilestoneKind::PreStopEnded {
-            milestone.source = crate::domain::observation::Source::Inferred;
+            milestone.source = coroner_core::observation::Source::Inferred;
         }
     }
     account.shortened_to_seconds = Some(3);
@@ -106,7 +106,7 @@ fn the_api_body_keeps_its_form() {
 
 #[test]
 fn a_leak_in_full() {
-    let now = crate::domain::time::WallTime::from_secs(1_700_000_400);
+    let now = coroner_core::time::WallTime::from_secs(1_700_000_400);
     golden("leak.txt", &leak(&leaked(), now, &PLAIN));
     golden("leak_narrow.txt", &leak(&leaked(), now, &Style { width: 60, ..PLAIN }));
     golden("leak_stuck.txt", &leak(&stuck(), now, &PLAIN));
@@ -116,7 +116,7 @@ fn a_leak_in_full() {
 fn ages() {
     let aged = |seconds: i64| {
         let made = leaked().created.unwrap_or_default();
-        let now = crate::domain::time::WallTime(made.0 + seconds * 1_000_000_000);
+        let now = coroner_core::time::WallTime(made.0 + seconds * 1_000_000_000);
         age(&leaked(), now)
     };
     for (seconds, wanted) in [

@@ -1,7 +1,7 @@
 //! Keeps what should outlive the agent, on a thread of its own: a disk that is slow or hangs
 //! never holds up the event loop.
 
-use crate::domain::leak::Recollection;
+use coroner_core::leak::Recollection;
 use std::{
     io,
     sync::{
@@ -124,7 +124,7 @@ fn work(desk: &Desk, mut write: impl FnMut(Vec<Recollection>) -> io::Result<()>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{leak::LeakKey, time::BootTime};
+    use coroner_core::{leak::LeakKey, time::BootTime};
     use std::sync::mpsc::{channel, sync_channel};
 
     const LONG: Duration = Duration::from_secs(60);

@@ -1,10 +1,8 @@
 //! The adapter, running, and a runtime for it.
 
 use crate::runtime::{Call, FakeRuntime, Serving};
-use coroner::{
-    cri::{self, Counters, Options, Request},
-    domain::input::{CriEvent, CriExit, Input, Received},
-};
+use coroner::cri::{self, Counters, Options, Request};
+use coroner_core::input::{CriEvent, CriExit, Input, Received};
 use std::{
     path::PathBuf,
     sync::{Arc, atomic::Ordering},

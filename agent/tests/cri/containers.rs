@@ -5,13 +5,11 @@ use crate::{
     runtime::{Call, FakeRuntime},
     things::{container, sandbox, status},
 };
-use coroner::{
-    cri::Request,
-    domain::{
-        ids::CgroupId,
-        input::{CriEvent, CriExit},
-        time::WallTime,
-    },
+use coroner::cri::Request;
+use coroner_core::{
+    ids::CgroupId,
+    input::{CriEvent, CriExit},
+    time::WallTime,
 };
 use coroner_cri_api::v1::ContainerState;
 use std::{os::unix::fs::MetadataExt, path::Path, sync::atomic::Ordering, time::Duration};

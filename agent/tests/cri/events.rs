@@ -5,10 +5,8 @@ use crate::{
     runtime::{Call, Events, FakeRuntime},
     things::{container, sandbox},
 };
-use coroner::{
-    cri::Request,
-    domain::{ids::SandboxId, input::CriEvent},
-};
+use coroner::cri::Request;
+use coroner_core::{ids::SandboxId, input::CriEvent};
 use coroner_cri_api::v1::{ContainerEventResponse, ContainerState, PodSandboxStatus};
 use std::{
     sync::atomic::Ordering,

@@ -5,10 +5,8 @@ use crate::{
     runtime::FakeRuntime,
     things::{container, sandbox, status},
 };
-use coroner::{
-    cri::{self, Options, Request},
-    domain::input::{CriEvent, Input},
-};
+use coroner::cri::{self, Options, Request};
+use coroner_core::input::{CriEvent, Input};
 use coroner_cri_api::v1::ContainerState;
 use std::{
     sync::{Arc, atomic::Ordering},

@@ -5,7 +5,7 @@ use crate::{
     runtime::{Call, FakeRuntime},
     things::{leaked_container, leaked_sandbox, status},
 };
-use coroner::domain::input::{CriEvent, CriState};
+use coroner_core::input::{CriEvent, CriState};
 use coroner_cri_api::v1::{ContainerState, ListPodSandboxResponse};
 use prost::Message;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use crate::{
     runtime::FakeRuntime,
     things::sandbox,
 };
-use coroner::domain::input::CriEvent;
+use coroner_core::input::CriEvent;
 use coroner_cri_api::v1;
 use prost::Message;
 

@@ -5,7 +5,8 @@ use crate::{
     runtime::{Call, FakeRuntime},
     things::{container, sandbox},
 };
-use coroner::{cri::Request, domain::input::CriEvent};
+use coroner::cri::Request;
+use coroner_core::input::CriEvent;
 use coroner_cri_api::v1::{ContainerState, PodSandbox};
 use std::{sync::atomic::Ordering, time::Duration};
 

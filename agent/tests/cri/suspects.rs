@@ -5,12 +5,10 @@ use crate::{
     runtime::{Call, FakeRuntime},
     things::{container, sandbox, sandbox_status, status},
 };
-use coroner::{
-    cri::Request,
-    domain::{
-        ids::SandboxId,
-        input::{CriEvent, CriSandboxStatus, SandboxNetwork},
-    },
+use coroner::cri::Request;
+use coroner_core::{
+    ids::SandboxId,
+    input::{CriEvent, CriSandboxStatus, SandboxNetwork},
 };
 use coroner_cri_api::v1::{ContainerState, NamespaceMode};
 use std::{sync::Arc, time::Duration};

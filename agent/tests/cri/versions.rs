@@ -5,7 +5,8 @@ use crate::{
     runtime::{Call, FakeRuntime, Speaks},
     things::{container, sandbox, sandbox_status, status},
 };
-use coroner::{cri::Request, domain::input::CriEvent};
+use coroner::cri::Request;
+use coroner_core::input::CriEvent;
 use coroner_cri_api::v1::ContainerState;
 use std::sync::atomic::Ordering;
 

@@ -6,7 +6,7 @@ mod links;
 mod names;
 mod pages;
 
-use coroner::domain::{
+use coroner_core::{
     leak::{Judgement, LeakCause, LeakClass, StuckReason},
     observation::{Cause, Contradiction, FindingKind, MilestoneKind, PhaseKind, Verdict},
 };

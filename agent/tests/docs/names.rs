@@ -187,7 +187,7 @@ fn every_command_exists() {
 /// A message that is quoted, `…` for what changes, stands in the source.
 #[test]
 fn every_message_is_one_that_the_agent_has() {
-    let source: String = rust_files(&["agent/src"])
+    let source: String = rust_files(&["agent/core/src", "agent/src"])
         .iter()
         .map(|file| unbroken(&fs::read_to_string(file).unwrap()))
         .collect();

@@ -5,10 +5,8 @@ use crate::{
     apiserver::{FakeApiserver, Script, not_found, status_object},
     kubeconfig, wait_until,
 };
-use coroner::{
-    domain::observation::PodRef,
-    kube::events::{self, About, Counters, Note, Options, Pace, Rate, Reason},
-};
+use coroner::kube::events::{self, About, Counters, Note, Options, Pace, Rate, Reason};
+use coroner_core::observation::PodRef;
 use serde_json::{Value, json};
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},

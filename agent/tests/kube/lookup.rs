@@ -5,13 +5,11 @@ use super::{
     apiserver::{not_found, status_object},
     next, pod,
 };
-use coroner::{
-    domain::{
-        ids::PodUid,
-        input::{ApiEvent, ApiNode},
-        observation::PodRef,
-    },
-    kube::Request,
+use coroner::kube::Request;
+use coroner_core::{
+    ids::PodUid,
+    input::{ApiEvent, ApiNode},
+    observation::PodRef,
 };
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;

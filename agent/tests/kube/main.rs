@@ -5,10 +5,8 @@ mod events;
 mod lookup;
 
 use apiserver::{FakeApiserver, Script, status_object};
-use coroner::{
-    domain::input::{ApiEvent, ApiPod, Input, Received},
-    kube::{self, Counters, Options, Request},
-};
+use coroner::kube::{self, Counters, Options, Request};
+use coroner_core::input::{ApiEvent, ApiPod, Input, Received};
 use serde_json::{Value, json};
 use std::{
     path::Path,

@@ -6,12 +6,10 @@ use crate::{
     ends,
     stage::{Cgroup, POD, Pod, Session, on_each_hierarchy},
 };
-use coroner::{
-    domain::{
-        ids::{CgroupId, Tgid},
-        input::{ExitStatus, KernelFact},
-    },
-    kernel::Command,
+use coroner::kernel::Command;
+use coroner_core::{
+    ids::{CgroupId, Tgid},
+    input::{ExitStatus, KernelFact},
 };
 use coroner_ebpf::filter::{SLOTS, slot};
 use std::collections::BTreeMap;

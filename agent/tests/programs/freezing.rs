@@ -5,7 +5,7 @@ use crate::{
     delivered, ends, is_end, sent,
     stage::{self, Pod, Session},
 };
-use coroner::domain::input::{Disposition, ExitStatus, KernelFact, SignalResult};
+use coroner_core::input::{Disposition, ExitStatus, KernelFact, SignalResult};
 use libc::{SIGKILL, SIGTERM};
 use std::fs;
 

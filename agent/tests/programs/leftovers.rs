@@ -4,12 +4,10 @@ use crate::{
     actors::{Actor, Role},
     stage::{Cgroup, POD, Pod, on_each_hierarchy},
 };
-use coroner::{
-    domain::{
-        ids::PodUid,
-        input::{DaemonProcess, NetNamespace, PodCgroup, PodVolume},
-    },
-    host::{Host, survey},
+use coroner::host::{Host, survey};
+use coroner_core::{
+    ids::PodUid,
+    input::{DaemonProcess, NetNamespace, PodCgroup, PodVolume},
 };
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive,

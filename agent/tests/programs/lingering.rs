@@ -6,12 +6,12 @@ use crate::{
 };
 use coroner::{
     clock,
-    domain::{
-        engine::{Engine, Settings},
-        input::{Input, KernelFact, Received, TaskState},
-        observation::Observation,
-    },
     procfs::{Host, look},
+};
+use coroner_core::{
+    engine::{Engine, Settings},
+    input::{Input, KernelFact, Received, TaskState},
+    observation::Observation,
 };
 use libc::SIGKILL;
 use std::{

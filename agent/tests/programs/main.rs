@@ -16,15 +16,13 @@ mod threads;
 mod waking;
 
 use actors::{Actor, Role, Then};
-use coroner::{
-    domain::{
-        ids::Tgid,
-        input::{
-            Disposition, ExitStatus, KernelFact, LossKind, SignalGenerated, SignalResult,
-            TargetState, Task,
-        },
+use coroner::kernel::{Command, Options};
+use coroner_core::{
+    ids::Tgid,
+    input::{
+        Disposition, ExitStatus, KernelFact, LossKind, SignalGenerated, SignalResult, TargetState,
+        Task,
     },
-    kernel::{Command, Options},
 };
 use coroner_ebpf::WINDOW_SHIFT;
 use libc::{SIGHUP, SIGKILL, SIGTERM, SIGUSR1};

@@ -5,12 +5,10 @@ use crate::{
     ends, sent,
     stage::{self, Cgroup, Pod, Session, on_each_hierarchy},
 };
-use coroner::{
-    domain::{
-        ids::Tgid,
-        input::{ExitStatus, KernelFact},
-    },
-    kernel::btf::Parameter,
+use coroner::kernel::btf::Parameter;
+use coroner_core::{
+    ids::Tgid,
+    input::{ExitStatus, KernelFact},
 };
 use libc::SIGKILL;
 use std::{

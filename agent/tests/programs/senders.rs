@@ -5,7 +5,7 @@ use crate::{
     ends, is_end, sent,
     stage::{self, Pod, Session, on_each_hierarchy},
 };
-use coroner::domain::{
+use coroner_core::{
     ids::Tgid,
     input::{ExitStatus, KernelFact, SignalResult},
 };

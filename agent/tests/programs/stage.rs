@@ -1,12 +1,12 @@
 //! Hierarchies, pods and a running kernel side.
 
 use coroner::{
-    domain::{
-        ids::CgroupId,
-        input::{Input, KernelEvent, KernelFact, LossKind, Received, TaskState},
-    },
     kernel::{self, Command, Counters, Kernel, MAX_NESTING, Options, btf::Parameter},
     procfs::parse,
+};
+use coroner_core::{
+    ids::CgroupId,
+    input::{Input, KernelEvent, KernelFact, LossKind, Received, TaskState},
 };
 use std::{
     collections::BTreeMap,

@@ -5,12 +5,10 @@ use crate::{
     ends, is_end,
     stage::{self, Pod, Session, on_each_hierarchy},
 };
-use coroner::{
-    domain::{
-        ids::Tgid,
-        input::{ExitStatus, KernelFact},
-    },
-    kernel::tiny::Executable,
+use coroner::kernel::tiny::Executable;
+use coroner_core::{
+    ids::Tgid,
+    input::{ExitStatus, KernelFact},
 };
 
 #[test]

@@ -5,7 +5,8 @@ use crate::{
     stage::{self, Pod, Session, on_each_hierarchy},
 };
 use aya::maps::loaded_maps;
-use coroner::{domain::input::KernelFact, kernel::Options};
+use coroner::kernel::Options;
+use coroner_core::input::KernelFact;
 use coroner_ebpf::{
     maps::{DETAIL, READ_PAUSE},
     record,

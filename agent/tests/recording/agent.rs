@@ -1,10 +1,7 @@
 //! The real agent records, where this machine lets its programs in.
 
-use coroner::{
-    domain::input::{CriEvent, Input, Received},
-    kernel,
-    recording::Reader,
-};
+use coroner::{kernel, recording::Reader};
+use coroner_core::input::{CriEvent, Input, Received};
 use std::{
     io::{BufRead, BufReader},
     path::Path,

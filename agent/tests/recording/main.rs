@@ -4,18 +4,18 @@ mod agent;
 #[path = "../replay/import.rs"]
 mod import;
 mod privacy;
-#[path = "../random/mod.rs"]
+#[path = "../../core/tests/random/mod.rs"]
 mod random;
 mod reading;
 mod writing;
+use coroner_core::{
+    engine::{Engine, Settings},
+    input::{ApiEvent, Input, Received},
+    observation::{Observation, PodTermination},
+    time::{Anchor, BootTime},
+};
 
 use coroner::{
-    domain::{
-        engine::{Engine, Settings},
-        input::{ApiEvent, Input, Received},
-        observation::{Observation, PodTermination},
-        time::{Anchor, BootTime},
-    },
     history::History,
     recording::{Header, Node, Reader, Stopped, Writer},
     replay::Replay,

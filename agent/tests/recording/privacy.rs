@@ -4,12 +4,12 @@
 use crate::{header, reader};
 use coroner::{
     cri::convert::{self as cri, RawContainer, RawSandbox},
-    domain::{
-        input::{ApiEvent, CriEvent, Input, Received},
-        time::{Anchor, BootTime},
-    },
     kube::convert as kube,
     recording::{Stopped, Writer, harmless},
+};
+use coroner_core::{
+    input::{ApiEvent, CriEvent, Input, Received},
+    time::{Anchor, BootTime},
 };
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};

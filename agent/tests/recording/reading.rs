@@ -1,10 +1,8 @@
 //! Files that are not what they should be: each says what it is, and gives what it has.
 
 use crate::{NODES, header, live, random::cases, reader, record, replayed, said_live};
-use coroner::{
-    domain::input::{Input, Loss, LossKind, Received},
-    recording::{Problem, Reader, VERSION, Writer},
-};
+use coroner::recording::{Problem, Reader, VERSION, Writer};
+use coroner_core::input::{Input, Loss, LossKind, Received};
 use flate2::read::GzDecoder;
 use proptest::prelude::*;
 use std::io::{Cursor, Read};

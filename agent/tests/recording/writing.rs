@@ -1,10 +1,8 @@
 //! The thread that writes: what it is given arrives, what it cannot write is counted and told.
 
 use crate::{NODES, header, live, reader};
-use coroner::{
-    domain::input::Received,
-    recording::{Counters, Reader, Recorder, create},
-};
+use coroner::recording::{Counters, Reader, Recorder, create};
+use coroner_core::input::Received;
 use std::{
     fs,
     io::{self, Write},

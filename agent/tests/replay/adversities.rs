@@ -1,16 +1,12 @@
 //! Whatever is lost, told twice or restarted: never a wrong verdict. `unknown` is allowed.
 
 use super::{RECORDINGS, Said, collect, dir, import, random::cases};
-use coroner::{
-    domain::{
-        engine::{Engine, Settings},
-        input::{
-            ApiEvent, ApiPod, CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, Received,
-        },
-        observation::Verdict,
-        time::{Anchor, BootTime, WallTime},
-    },
-    replay::replay,
+use coroner::replay::replay;
+use coroner_core::{
+    engine::{Engine, Settings},
+    input::{ApiEvent, ApiPod, CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, Received},
+    observation::Verdict,
+    time::{Anchor, BootTime, WallTime},
 };
 use proptest::{
     prelude::*,

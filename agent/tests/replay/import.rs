@@ -3,15 +3,15 @@
 
 use coroner::{
     cri::convert::{self as cri, RawContainer, RawSandbox, RawStatus},
-    domain::{
-        ids::{CgroupId, Tgid},
-        input::{
-            ApiEvent, CriEvent, Disposition, ExitStatus, Input, KernelEvent, KernelFact, Received,
-            Sender, SignalGenerated, SignalResult, Task,
-        },
-        time::{Anchor, BootTime},
-    },
     kube::convert as kube,
+};
+use coroner_core::{
+    ids::{CgroupId, Tgid},
+    input::{
+        ApiEvent, CriEvent, Disposition, ExitStatus, Input, KernelEvent, KernelFact, Received,
+        Sender, SignalGenerated, SignalResult, Task,
+    },
+    time::{Anchor, BootTime},
 };
 use serde_json::{Value, json};
 use std::{

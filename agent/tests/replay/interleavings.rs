@@ -2,7 +2,7 @@
 //! within the settle window, gives the same accounts.
 
 use super::{RECORDINGS, Said, collect, dir, import, random::cases};
-use coroner::domain::{
+use coroner_core::{
     engine::{Engine, Settings},
     input::{Input, Received},
     observation::{MilestoneKind, Observation, PodTermination},

@@ -1,7 +1,7 @@
 //! What was left behind, on real nodes: the leaks of the truth come out and no others.
 
 use super::{RECORDINGS, dir, import};
-use coroner::domain::{
+use coroner_core::{
     engine::{Engine, Settings},
     ids::PodUid,
     input::{
@@ -47,7 +47,7 @@ struct Apiserver {
 
 impl Apiserver {
     fn learn(&mut self, input: &Input) {
-        let uid = |pod: &coroner::domain::input::ApiPod| PodUid::new(&pod.uid);
+        let uid = |pod: &coroner_core::input::ApiPod| PodUid::new(&pod.uid);
         match input {
             Input::Api(ApiEvent::Snapshot { pods }) => self.pods = pods.iter().map(uid).collect(),
             Input::Api(ApiEvent::Applied(pod)) => {

@@ -4,21 +4,19 @@ mod adversities;
 mod import;
 mod interleavings;
 mod leaks;
-#[path = "../random/mod.rs"]
+#[path = "../../core/tests/random/mod.rs"]
 mod random;
-
-use coroner::{
-    domain::{
-        engine::{Engine, Settings},
-        input::{ExitStatus, Input, Received},
-        observation::{
-            Amendment, ContainerDeath, FindingKind, MilestoneKind, Observation, PhaseKind,
-            PodTermination, Source,
-        },
-        time::{Anchor, BootTime},
+use coroner_core::{
+    engine::{Engine, Settings},
+    input::{ExitStatus, Input, Received},
+    observation::{
+        Amendment, ContainerDeath, FindingKind, MilestoneKind, Observation, PhaseKind,
+        PodTermination, Source,
     },
-    replay::replay,
+    time::{Anchor, BootTime},
 };
+
+use coroner::replay::replay;
 use serde_json::Value;
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 

@@ -1,8 +1,6 @@
 use crate::fed::{Coroner, binary};
-use coroner::{
-    domain::input::{ApiEvent, ApiPod, Hook, Input},
-    kube::fuzzing,
-};
+use coroner::kube::fuzzing;
+use coroner_core::input::{ApiEvent, ApiPod, Hook, Input};
 
 /// Answers of the apiserver: any JSON as a list, as lines of a watch, as a node → the engine.
 pub fn api(bytes: &[u8]) {

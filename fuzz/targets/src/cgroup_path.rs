@@ -1,6 +1,6 @@
 use crate::value;
 use arbitrary::Arbitrary;
-use coroner::domain::cgroup_path::{Level, Parsed, classify, parse};
+use coroner_core::cgroup_path::{Level, Parsed, classify, parse};
 
 #[derive(Arbitrary, Debug)]
 enum Case<'a> {

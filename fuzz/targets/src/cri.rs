@@ -1,8 +1,6 @@
 use crate::fed::{Coroner, binary, pieces};
-use coroner::{
-    cri::{convert::stop_signal, fuzzing},
-    domain::input::{CriContainer, CriEvent, Hook, Input, SandboxNetwork},
-};
+use coroner::cri::{convert::stop_signal, fuzzing};
+use coroner_core::input::{CriContainer, CriEvent, Hook, Input, SandboxNetwork};
 use std::net::IpAddr;
 
 /// Four answers.

@@ -1,12 +1,10 @@
 use crate::fed::Coroner;
-use coroner::{
-    domain::{
-        engine::Settings,
-        input::{ApiEvent, CriEvent, Input, Loss, LossKind, Received},
-        observation::Observation,
-        time::BootTime,
-    },
-    recording,
+use coroner::recording;
+use coroner_core::{
+    engine::Settings,
+    input::{ApiEvent, CriEvent, Input, Loss, LossKind, Received},
+    observation::Observation,
+    time::BootTime,
 };
 use std::{sync::LazyLock, time::Duration};
 

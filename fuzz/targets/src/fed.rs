@@ -1,15 +1,13 @@
 //! What the fuzz targets share: an engine that is fed, and what must be true of all that it says.
 
-use coroner::{
-    domain::{
-        engine::{Engine, Settings},
-        ids::PodUid,
-        input::{Input, Received},
-        leak::{Leak, LeakKey},
-        observation::{ContainerDeath, Observation, PodTermination},
-        time::{Anchor, BootTime, WallTime},
-    },
-    report::{self, Style},
+use coroner::report::{self, Style};
+use coroner_core::{
+    engine::{Engine, Settings},
+    ids::PodUid,
+    input::{Input, Received},
+    leak::{Leak, LeakKey},
+    observation::{ContainerDeath, Observation, PodTermination},
+    time::{Anchor, BootTime, WallTime},
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -73,7 +71,7 @@ impl Coroner {
     }
 
     /// What it holds, at the end.
-    pub(crate) fn gauges(&self) -> coroner::domain::engine::Gauges {
+    pub(crate) fn gauges(&self) -> coroner_core::engine::Gauges {
         self.engine.gauges()
     }
 

@@ -1,4 +1,5 @@
-use coroner::{cri, domain::cgroup_path, host, kernel, procfs::parse};
+use coroner::{cri, host, kernel, procfs::parse};
+use coroner_core::cgroup_path;
 use std::os::unix::ffi::OsStrExt as _;
 
 /// What the host tells in files: /proc of a process, mounts, cgroups, command lines.

@@ -5,12 +5,12 @@ use axum::{
 };
 use coroner::{
     clock,
-    domain::observation::PodTermination,
     health::Health,
     history::History,
     http::{Identity, Shared, router},
     metrics::Metrics,
 };
+use coroner_core::observation::PodTermination;
 use futures::{FutureExt as _, executor::block_on};
 use http_body_util::BodyExt as _;
 use std::sync::{Arc, LazyLock, Mutex};

@@ -1,10 +1,8 @@
 use crate::fed::{Coroner, pieces};
-use coroner::{
-    domain::{
-        ids::CgroupId,
-        input::{Input, KernelFact},
-    },
-    kernel::decode::{KINDS, decode},
+use coroner::kernel::decode::{KINDS, decode};
+use coroner_core::{
+    ids::CgroupId,
+    input::{Input, KernelFact},
 };
 use coroner_ebpf::record;
 

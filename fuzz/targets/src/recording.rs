@@ -1,9 +1,9 @@
 use crate::fed::{Coroner, plain};
 use coroner::{
-    domain::input::Received,
     recording::{Condition, Header, Reader, Stopped, Writer},
     replay::Replay,
 };
+use coroner_core::input::Received;
 use std::{io::Cursor, time::Duration};
 
 /// Recordings: any bytes → reader → replay. What was read can be written and read again.

@@ -16,7 +16,7 @@ use crate::{
     wait::LIMIT,
 };
 use anyhow::Context as _;
-use coroner::domain::{leak::LeakKey, time::WallTime};
+use coroner_core::{leak::LeakKey, time::WallTime};
 use rustix::process::{Pid, Signal};
 use std::{
     collections::BTreeSet,

@@ -2,7 +2,7 @@
 
 use crate::agent::Http;
 use anyhow::Context as _;
-use coroner::domain::input::LossKind;
+use coroner_core::input::LossKind;
 use std::{collections::BTreeMap, fs};
 
 /// At one moment.

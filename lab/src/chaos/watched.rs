@@ -6,7 +6,7 @@ use crate::{
     ground_truth::GroundTruth,
 };
 use anyhow::Context as _;
-use coroner::domain::{
+use coroner_core::{
     leak::{Leak, LeakKey},
     observation::{ContainerDeath, Verdict},
     time::WallTime,

@@ -1,10 +1,8 @@
 //! What is done to a scenario's pod, and to the node under it.
 
 use crate::{controlplane::Disruption, kubelet::Ending};
-use coroner::{
-    domain::leak::{Judgement, LeakClass},
-    kube::events::Reason,
-};
+use coroner::kube::events::Reason;
+use coroner_core::leak::{Judgement, LeakClass};
 use std::time::Duration;
 
 /// One thing that is done, and when.

@@ -2,7 +2,7 @@
 //! these tests until a scenario shows it, or the reason why none can is written down here.
 
 use super::{Scenario, When, catalogue};
-use coroner::domain::{
+use coroner_core::{
     leak::{Judgement, LeakCause, LeakClass, StuckReason},
     observation::{Cause, FindingKind, Verdict},
 };

@@ -6,13 +6,13 @@ use super::{
     pod::Part,
 };
 use crate::image;
-use coroner::domain::observation::{
+use coroner_core::observation::{
     Cause,
     FindingKind::{ChildrenNotSignalled, DeadlineMissed, OutlivedObject, PrestopCutOff},
     PhaseKind::{PreStop, Shutdown},
     Verdict,
 };
-use coroner::domain::process::{SIGKILL, SIGTERM};
+use coroner_core::process::{SIGKILL, SIGTERM};
 use std::time::Duration;
 
 const SIGSEGV: u8 = 11;

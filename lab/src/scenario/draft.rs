@@ -4,7 +4,7 @@ use super::{
     Act, Death, Earlier, Expected, ExpectedLeak, Scenario, Span, Step, When,
     pod::{Blueprint, Part},
 };
-use coroner::domain::{
+use coroner_core::{
     input::ExitStatus,
     observation::{Cause, FindingKind, Verdict},
 };

@@ -8,12 +8,10 @@ use super::{
     pod::Part,
 };
 use crate::image;
-use coroner::{
-    domain::{
-        observation::{Cause, Verdict},
-        process::SIGKILL,
-    },
-    kube::events::Reason,
+use coroner::kube::events::Reason;
+use coroner_core::{
+    observation::{Cause, Verdict},
+    process::SIGKILL,
 };
 use std::time::Duration;
 

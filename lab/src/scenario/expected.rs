@@ -1,6 +1,6 @@
 //! What must come out of a scenario.
 
-use coroner::domain::{
+use coroner_core::{
     input::ExitStatus,
     leak::{LeakCause, LeakClass, StuckReason},
     observation::{Cause, FindingKind, PhaseKind, Verdict},

@@ -1,7 +1,7 @@
 //! What was expected against what was observed. Pure.
 
 use super::{Death, Earlier, Expected};
-use coroner::domain::{
+use coroner_core::{
     input::ExitStatus,
     observation::{Cause, ContainerDeath, FindingKind, PhaseKind, PodTermination, Verdict},
 };

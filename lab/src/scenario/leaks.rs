@@ -9,7 +9,7 @@ use super::{
     draft::{Draft, SOON, code, ends_by_itself, runs_on, signal},
     pod::Part,
 };
-use coroner::domain::{
+use coroner_core::{
     leak::{Judgement, LeakCause, LeakClass, StuckReason},
     observation::{
         Cause,

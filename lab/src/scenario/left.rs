@@ -1,7 +1,7 @@
 //! What should have been left behind against what the agent told. Pure.
 
 use super::{ExpectedLeak, Holding};
-use coroner::domain::{
+use coroner_core::{
     leak::{Holds, Leak, LeakKey},
     time::WallTime,
 };
@@ -135,7 +135,7 @@ pub fn which(key: &LeakKey) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coroner::domain::leak::{LeakCause, LeakClass, StuckReason};
+    use coroner_core::leak::{LeakCause, LeakClass, StuckReason};
 
     fn expected() -> ExpectedLeak {
         ExpectedLeak {

@@ -1,6 +1,6 @@
 //! The agent's times against the workload's own record of the same moments. Pure.
 
-use coroner::domain::{
+use coroner_core::{
     input::ExitStatus,
     observation::{ContainerDeath, MilestoneKind},
 };

@@ -15,7 +15,7 @@ use crate::{
     wait,
 };
 use anyhow::Context as _;
-use coroner::domain::leak::{Judgement, Leak, LeakClass, LeakKey};
+use coroner_core::leak::{Judgement, Leak, LeakClass, LeakKey};
 use serde_json::Value;
 use std::{path::PathBuf, time::Duration};
 

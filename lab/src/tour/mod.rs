@@ -23,7 +23,7 @@ use crate::{
     scenario::{self, Expected, Scenario, judge::Observed, left},
 };
 use anyhow::Context as _;
-use coroner::domain::{
+use coroner_core::{
     leak::Leak,
     observation::{MilestoneKind, PodTermination},
 };

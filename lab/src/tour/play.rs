@@ -25,7 +25,7 @@ use crate::{
     wait,
 };
 use anyhow::{Context as _, bail};
-use coroner::domain::{
+use coroner_core::{
     leak::{Leak, LeakKey},
     observation::{ContainerDeath, MilestoneKind, PodTermination},
 };

@@ -12,7 +12,7 @@ use crate::{
     wait,
 };
 use anyhow::Context as _;
-use coroner::domain::time::WallTime;
+use coroner_core::time::WallTime;
 use coroner_cri_api::v1::{
     ContainerFilter, CreateContainerRequest, ListContainersRequest, ListPodSandboxRequest,
     PodSandbox, PodSandboxConfig, PodSandboxFilter, RemoveContainerRequest,

@@ -3,13 +3,11 @@
 use super::Outcome;
 use crate::scenario::{Scenario, judge};
 use comfy_table::{ContentArrangement, Table, presets::UTF8_HORIZONTAL_ONLY};
-use coroner::{
-    domain::{
-        leak::{Leak, LeakCause, LeakClass},
-        observation::PodTermination,
-        time::WallTime,
-    },
-    report::{self, Style},
+use coroner::report::{self, Style};
+use coroner_core::{
+    leak::{Leak, LeakCause, LeakClass},
+    observation::PodTermination,
+    time::WallTime,
 };
 use serde::Serialize;
 use std::{

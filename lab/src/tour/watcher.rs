@@ -7,12 +7,10 @@ use crate::{
     wait,
 };
 use anyhow::Context as _;
-use coroner::{
-    domain::{
-        leak::{Judgement, Leak, LeakKey},
-        observation::{ContainerDeath, PodTermination},
-    },
-    leaks::LeakList,
+use coroner::leaks::LeakList;
+use coroner_core::{
+    leak::{Judgement, Leak, LeakKey},
+    observation::{ContainerDeath, PodTermination},
 };
 use std::{
     collections::{BTreeMap, HashMap},

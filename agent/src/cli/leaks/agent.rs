@@ -6,11 +6,11 @@ use crate::{
         client::{self, Agent},
         remark,
     },
-    domain::leak::Judgement,
     leaks::LeakList,
     report::{span, words},
 };
 use anyhow::{Context, bail};
+use coroner_core::leak::Judgement;
 use std::time::Duration;
 use tokio::time::sleep;
 

@@ -3,12 +3,12 @@
 use crate::{
     cli::columns::columns,
     clock,
-    domain::{
-        leak::{Judgement, Leak, LeakClass, LeakKey},
-        time::WallTime,
-    },
     leaks::LeakList,
     report::{self, Style, age, holds, printable, seconds_between, span, thing},
+};
+use coroner_core::{
+    leak::{Judgement, Leak, LeakClass, LeakKey},
+    time::WallTime,
 };
 use serde::Serialize;
 use std::{fmt::Write, io, sync::Arc};
@@ -179,10 +179,10 @@ impl Answer {
 mod tests {
     use super::*;
     use crate::{
-        domain::leak::LeakCause,
         leaks::Judge,
         report::samples::{golden, leaked, stuck},
     };
+    use coroner_core::leak::LeakCause;
 
     fn judge(judgement: Judgement, watched_seconds: u64, suspects: usize) -> Judge {
         Judge { judgement, watched_seconds, threshold_seconds: 300, suspects }

@@ -2,7 +2,7 @@
 //! Decided by the judges' clock, which stands still through an outage, and by counts alone.
 
 use super::Aim;
-use crate::domain::leak::LeakKey;
+use coroner_core::leak::LeakKey;
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,

@@ -5,17 +5,17 @@ use crate::{
     clock,
     config::Look,
     cri,
-    domain::{
-        engine::{Engine, Settings},
-        input::{ApiEvent, CriEvent, HostEvent, HostSurvey, Input, Received},
-        leak::{Judgement, Leak},
-        leaks::LeakGauges,
-        observation::Observation,
-        time::BootTime,
-    },
     health::{Health, State},
     host, kernel, kube,
     leaks::{LeakList, Standing},
+};
+use coroner_core::{
+    engine::{Engine, Settings},
+    input::{ApiEvent, CriEvent, HostEvent, HostSurvey, Input, Received},
+    leak::{Judgement, Leak},
+    leaks::LeakGauges,
+    observation::Observation,
+    time::BootTime,
 };
 use std::{fmt::Write, sync::Arc, time::Duration};
 use tokio::{

@@ -8,11 +8,11 @@ use super::{
 use crate::{
     cli::remark,
     config::Look,
-    domain::leak::{Judgement, LeakKey},
     leaks::LeakList,
     report::{span, words},
 };
 use anyhow::bail;
+use coroner_core::leak::{Judgement, LeakKey};
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},

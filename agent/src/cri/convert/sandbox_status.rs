@@ -12,7 +12,7 @@
 //! sandbox, not in CRI-O without infra container.
 
 use super::Nonsense;
-use crate::domain::{
+use coroner_core::{
     ids::SandboxId,
     input::{CriSandboxStatus, SandboxNetwork},
     time::BootTime,

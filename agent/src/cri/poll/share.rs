@@ -3,7 +3,7 @@
 //! give them all back a moment later.
 
 use super::Poller;
-use crate::domain::input::{CriContainer, CriSandbox};
+use coroner_core::input::{CriContainer, CriSandbox};
 
 impl Poller {
     /// The sandbox with the ids of the last list, where they are the same.

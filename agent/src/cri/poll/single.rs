@@ -12,10 +12,10 @@ use crate::{
         },
         failure::{Failure, Trouble},
     },
-    domain::{
-        ids::{ContainerId, SandboxId},
-        input::CriEvent,
-    },
+};
+use coroner_core::{
+    ids::{ContainerId, SandboxId},
+    input::CriEvent,
 };
 use tonic::Code;
 use tracing::debug;

@@ -6,15 +6,13 @@
 //! it but for the node as a whole (`SystemOOM`, pkg/kubelet/oom/oom_watcher_linux.go), and the
 //! container's status remembers only its last end.
 
-use crate::{
-    domain::{
-        input::ContainerKind,
-        labels::labels,
-        leak::{Leak, LeakClass, LeakKey},
-        observation::{Cause, ContainerDeath, FindingKind, Holdout, Observation, PodRef, Verdict},
-        signal,
-    },
-    report,
+use crate::report;
+use coroner_core::{
+    input::ContainerKind,
+    labels,
+    leak::{Leak, LeakClass, LeakKey},
+    observation::{Cause, ContainerDeath, FindingKind, Holdout, Observation, PodRef, Verdict},
+    signal,
 };
 use std::collections::BTreeMap;
 

@@ -1,10 +1,8 @@
 //! One Event to the apiserver, through kube-rs' recorder, and what its answer means.
 
 use super::note::{About, Note};
-use crate::{
-    domain::observation::PodRef,
-    kube::{client::ANSWER_LIMIT, lookup::is_name, tell::describe},
-};
+use crate::kube::{client::ANSWER_LIMIT, lookup::is_name, tell::describe};
+use coroner_core::observation::PodRef;
 use futures::Future;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{

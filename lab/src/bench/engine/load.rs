@@ -6,16 +6,13 @@ use super::{
     shift::{STAYING_CGROUPS, Shift},
 };
 use anyhow::{Context as _, ensure};
-use coroner::{
-    domain::{
-        engine::Settings,
-        ids::CgroupId,
-        input::{ApiEvent, ApiPod, CriEvent, Input, KernelEvent, KernelFact, Received},
-        observation::Observation,
-        time::BootTime,
-    },
-    recording,
-    replay::replay,
+use coroner::{recording, replay::replay};
+use coroner_core::{
+    engine::Settings,
+    ids::CgroupId,
+    input::{ApiEvent, ApiPod, CriEvent, Input, KernelEvent, KernelFact, Received},
+    observation::Observation,
+    time::BootTime,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -124,7 +121,7 @@ impl Load {
     }
 
     fn ends_of_a_round(&self) -> u64 {
-        let mut engine = coroner::domain::engine::Engine::new(self.settings);
+        let mut engine = coroner_core::engine::Engine::new(self.settings);
         // What one leaves behind is seen to be gone in the next.
         let inputs = self.beginning().into_iter().chain(self.round(1));
         let ended = |said: &Observation| matches!(said, Observation::PodTerminated(_));
@@ -239,7 +236,7 @@ fn clearance(round: &[Received], at: BootTime) -> Vec<Received> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coroner::domain::{
+    use coroner_core::{
         engine::{Engine, Gauges},
         leaks::LeakGauges,
     };

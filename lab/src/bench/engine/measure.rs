@@ -3,7 +3,7 @@
 use super::load::{Kind, Load};
 use crate::bench::heap::Count;
 use anyhow::Context as _;
-use coroner::domain::{engine::Engine, input::Received, observation::Observation};
+use coroner_core::{engine::Engine, input::Received, observation::Observation};
 use rustix::time::{ClockId, clock_gettime};
 use std::{
     collections::BTreeMap,

@@ -1,7 +1,7 @@
 //! The node of the benchmark: pods that stay for as long as it runs, and what is heard of them.
 
 use super::shift::STAYING_CGROUPS;
-use coroner::domain::{
+use coroner_core::{
     ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
     input::{
         ApiContainer, ApiEvent, ApiNode, ApiPod, CriContainer, CriSandbox, CriState, DaemonProcess,

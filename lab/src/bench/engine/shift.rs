@@ -1,6 +1,6 @@
 //! A recorded input as another node would have had it: later, of other pods and other processes.
 
-use coroner::domain::{
+use coroner_core::{
     ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
     input::{
         ApiEvent, ApiPod, CriContainer, CriEvent, CriSandbox, Input, KernelEvent, KernelFact,

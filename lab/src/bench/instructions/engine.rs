@@ -10,7 +10,7 @@ use crate::{
     },
 };
 use anyhow::{Context as _, ensure};
-use coroner::domain::{engine::Engine, input::Received};
+use coroner_core::{engine::Engine, input::Received};
 use std::{collections::BTreeMap, env, ffi::CStr, fs, path::Path, process::Stdio};
 use tokio::process::Command;
 

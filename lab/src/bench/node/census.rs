@@ -206,7 +206,7 @@ fn managed(manager: &str, now: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coroner::domain::cgroup_path;
+    use coroner_core::cgroup_path;
     use std::collections::BTreeSet;
 
     const UID: &str = "0b0f4a5e-6a43-4c6a-9a54-6a2b5b7f2f11";

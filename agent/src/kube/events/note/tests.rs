@@ -1,8 +1,6 @@
 use super::*;
-use crate::{
-    domain::{ids::ContainerId, leak::LikelyCause, observation::Finding},
-    report::samples,
-};
+use crate::report::samples;
+use coroner_core::{ids::ContainerId, leak::LikelyCause, observation::Finding};
 use std::{path::Path, sync::Arc};
 
 fn died(death: ContainerDeath) -> Option<Note> {

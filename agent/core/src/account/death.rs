@@ -1,0 +1,222 @@
+//! One container's end.
+
+use super::{Account, between};
+use crate::{
+    cause::{ContainerCircumstances, container_cause},
+    ids::ContainerId,
+    input::Hook,
+    isolation::Isolation,
+    lingering,
+    object::Request,
+    observation::{ContainerDeath, Finding, FindingKind, MilestoneKind, Reason, Source},
+    pre_stop,
+    process::{Processes, SIGKILL, SIGTERM},
+    runtime::Container,
+    time::BootTime,
+    verdict::{Case, Judgement, judge},
+};
+use std::{collections::BTreeSet, time::Duration};
+
+/// A judgement, and what of the container went into it.
+pub(super) struct Judged {
+    pub(super) judgement: Judgement,
+    stop_signal: u8,
+    grace_seconds: Option<i64>,
+    pre_stop: Option<Hook>,
+    /// How it is kept out of the host kernel's sight.
+    isolated: Option<String>,
+}
+
+impl<'a> Account<'a> {
+    /// The stop signal: the runtime's word (it has read the image), else the spec's, else what the
+    /// runtime was seen to send (containerd before 2.0 does not tell the image's), else SIGTERM.
+    fn stop_signal(&self, container: &Container) -> u8 {
+        let by_spec = || self.object()?.pod.containers.get(&container.info.name)?.stop_signal;
+        let seen = || self.processes_of(&container.info.id)?.sent_by_runtime();
+        container.stop_signal.or_else(by_spec).or_else(seen).unwrap_or(SIGTERM)
+    }
+
+    /// The grace that was granted: by the first request, else what the runtime noted when the
+    /// container was made, else the spec's.
+    fn grace(&self, container: &Container, request: Option<&Request>) -> Option<i64> {
+        request
+            .map(|r| r.grace_seconds)
+            .or(container.info.grace_seconds)
+            .or_else(|| self.object()?.pod.grace_seconds)
+    }
+
+    pub(super) fn longest_grace(
+        &self,
+        container: &Container,
+        request: Option<&Request>,
+    ) -> Option<i64> {
+        let by_spec = self.object().and_then(|o| o.pod.grace_seconds);
+        let by_request = request.map(|r| r.grace_seconds);
+        [by_request, container.info.grace_seconds, by_spec].into_iter().flatten().max()
+    }
+
+    /// The time from the first act of stopping to the deadline, which a later request may have
+    /// brought nearer.
+    fn allowed(&self, from: BootTime, ended: BootTime, grace_seconds: i64) -> Option<Duration> {
+        let seconds = |s: i64| u64::try_from(s).ok().map(Duration::from_secs);
+        let shortened = self
+            .object()
+            .and_then(|o| o.in_force(ended))
+            .filter(|r| r.grace_seconds < grace_seconds && r.at > from);
+        match shortened {
+            Some(r) => Some(r.at.since(from) + seconds(r.grace_seconds)?),
+            None => seconds(grace_seconds),
+        }
+        .filter(|allowed| !allowed.is_zero())
+    }
+
+    /// Judges a container's end by these processes, as far as the host sees inside.
+    pub(super) fn judged(
+        &self,
+        container: Option<&Container>,
+        processes: &Processes,
+        request: Option<&Request>,
+    ) -> Judged {
+        let name = container.map_or("", |c| c.info.name.as_str());
+        let stop_signal = container.map_or(SIGTERM, |c| self.stop_signal(c));
+        let grace_seconds = container.and_then(|c| self.grace(c, request));
+        let pre_stop =
+            container.and_then(|c| pre_stop::spec(self.object(), name, c.info.pre_stop.as_ref()));
+        let judgement = judge(Case {
+            processes,
+            stop_signal,
+            kind: self.kind(name),
+            grace_seconds,
+            longest_grace_seconds: container.and_then(|c| self.longest_grace(c, request)),
+            pre_stop: pre_stop.as_ref(),
+            requested: request.map(|r| r.at),
+            earliest_request: request.map(|r| r.since),
+        });
+        let isolated = container.and_then(|c| self.isolated(c));
+        let judgement = match &isolated {
+            Some(how) => judgement.unseen(how),
+            None => judgement,
+        };
+        Judged { judgement, stop_signal, grace_seconds, pre_stop, isolated }
+    }
+
+    /// How it is kept out of the host kernel's sight, if it is: by the runtime's word, or by what
+    /// runs where other sandboxes have their `pause`.
+    fn isolated(&self, container: &Container) -> Option<String> {
+        let sandbox = &container.info.sandbox;
+        let handler = self.of.runtime.sandbox(sandbox).map(|s| s.info.handler.as_str());
+        let runtime = container.runtime_type.as_deref();
+        let process = self
+            .processes_of(&ContainerId::new(sandbox.as_str()))
+            .and_then(|p| p.init.as_ref())
+            .map(|init| init.comm.as_str());
+        let by = |how: Option<Isolation>, what: &str, name: Option<&str>| {
+            Some(format!("It runs in {} ({what} {})", how?.as_str(), name?))
+        };
+        by(handler.and_then(Isolation::by_handler), "runtime handler", handler)
+            .or_else(|| by(runtime.and_then(Isolation::by_runtime_type), "runtime", runtime))
+            .or_else(|| by(process.and_then(Isolation::by_sandbox_process), "process", process))
+    }
+
+    /// One container's end. `pod_cause` is the cause of the pod's own end, if that is under way.
+    pub fn death(&self, id: &ContainerId, pod_cause: Option<&Reason>) -> ContainerDeath {
+        let nothing = Processes::default();
+        let processes = self.processes_of(id).unwrap_or(&nothing);
+        let container = self.of.runtime.container(id);
+        let alone = BTreeSet::from([id.clone()]);
+        let request = self.request(&alone).filter(|r| self.ran_into(Some(*r), id));
+        let name = container.map(|c| c.info.name.clone()).unwrap_or_default();
+        let Judged { judgement: judged, stop_signal, grace_seconds, pre_stop, isolated } =
+            self.judged(container, processes, request);
+        let processes = if isolated.is_some() { &nothing } else { processes };
+        let mut milestones = judged.milestones.clone();
+        if let Some(exited) = container.and_then(|c| c.exited) {
+            milestones.push(between(MilestoneKind::ContainerExited, exited, Source::Cri));
+        }
+        milestones.sort_by_key(|m| (m.at, m.kind));
+        let at = |kind| milestones.iter().find(|m| m.kind == kind).map(|m| m.at);
+        let stop_began = at(MilestoneKind::StopBegan);
+        let (children_killed, unsignalled, children_names) =
+            processes.torn_down(stop_signal, stop_began);
+
+        let mut findings = Vec::new();
+        let told = at(MilestoneKind::TermSent).is_some();
+        // What a container does among its own processes is the first to be lost.
+        if unsignalled > 0 && told && judged.losses.is_empty() {
+            findings.push(super::findings::not_signalled(
+                unsignalled,
+                &children_names,
+                stop_signal,
+            ));
+        }
+        if judged.pre_stop_cut_off {
+            let detail = "The preStop hook was still running when the stop signal came.";
+            findings.push(Finding::new(FindingKind::PrestopCutOff, detail));
+        }
+        let told = at(MilestoneKind::TermSent).map(|at| (at, stop_signal));
+        let killed = || Some((processes.killed_since()?, SIGKILL));
+        findings.extend(lingering::frozen(processes, told.or_else(killed)));
+        findings.extend(lingering::unkillable(processes));
+        findings.extend(self.deadline_missed(id, request));
+        match isolated {
+            Some(how) => findings.push(Finding::new(
+                FindingKind::UnsupportedRuntime,
+                format!("{how}: the host's kernel does not see inside."),
+            )),
+            // With records missing, the main process may have been taken for another.
+            None if judged.losses.is_empty() => {
+                findings.extend(self.contradictions(id, judged.exit));
+            }
+            None => {}
+        }
+
+        let ended = self.ended(id);
+        let grace_ratio = match (stop_began, ended, grace_seconds) {
+            (Some(from), Some(to), Some(grace)) => self
+                .allowed(from, to, grace)
+                .map(|allowed| to.since(from).as_secs_f64() / allowed.as_secs_f64()),
+            _ => None,
+        };
+        let in_pods_end = pod_cause
+            .filter(|_| stop_began.is_some() || request.is_none() || self.ran_into(request, id));
+        let cause = container_cause(ContainerCircumstances {
+            object: self.object(),
+            container: &name,
+            stop: stop_began.map(|at| (processes, at)),
+            unproven: judged.unproven.as_deref(),
+            started: self.object().and_then(|o| o.was_started(id)),
+            pod: in_pods_end.cloned(),
+            unseen: self.lost_sight_of(id),
+        });
+        let mut proof = judged.proof;
+        proof.evidence.extend(lingering::evidence(processes));
+        proof.evidence.sort_by_key(|e| e.at);
+        ContainerDeath {
+            id: id.clone(),
+            pod: Some(self.pod_ref()),
+            kind: self.kind(&name),
+            verdict: judged.verdict,
+            proof,
+            cause: cause.cause,
+            cause_source: cause.source,
+            cause_proof: cause.sentence,
+            findings,
+            exit: judged.exit,
+            stop_signal,
+            grace_seconds,
+            grace_ratio,
+            pre_stop,
+            killer: judged.killer,
+            children_killed,
+            children_names,
+            milestones,
+            truncated: judged.truncated || self.is_truncated(),
+            incomplete: judged.losses,
+            name,
+        }
+    }
+
+    pub(super) fn is_truncated(&self) -> bool {
+        self.object().is_some_and(|o| o.found_deleting)
+    }
+}

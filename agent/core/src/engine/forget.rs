@@ -1,0 +1,172 @@
+//! Forgetting: what is accounted for and gone, so that memory does not grow with time.
+
+use super::{
+    Engine, MAX_CONTAINERS,
+    life::{PATIENCE, TAIL},
+};
+use crate::{
+    ids::{CgroupId, ContainerId, PodUid, SandboxId},
+    input::LossKind,
+    observation::Observation,
+    process::Processes,
+    time::BootTime,
+};
+use std::{collections::BTreeSet, time::Duration};
+
+/// A container that the runtime never explained is given up,
+const UNRESOLVED: Duration = Duration::from_secs(60);
+/// and one that it had no chance to explain, as it has not answered since.
+const UNANSWERED: Duration = Duration::from_secs(3600);
+/// A pod that the runtime has forgotten, and that is not accounted for, keeps its evidence so long.
+const STUCK: Duration = Duration::from_secs(24 * 3600);
+
+/// Cgroups in which nobody was ever seen, and of which the runtime may still tell.
+const MAX_BARREN: usize = 256;
+
+impl Engine {
+    /// Its object is to go and is still there: a finalizer may hold it for as long as it likes.
+    fn is_held(&self, uid: &PodUid) -> bool {
+        self.objects.get(uid).is_some_and(|o| o.request().is_some() && o.gone.is_none())
+    }
+
+    /// Forgets what is accounted for and gone, so that memory does not grow with time.
+    pub(super) fn forget(&mut self, now: BootTime, said: &mut Vec<Observation>) {
+        for (sandbox, uid, by) in self.runtime.removed_sandboxes() {
+            let settled = now >= by + self.settings.settle;
+            let busy = self.active.contains(&uid);
+            if settled && !busy || now >= by + STUCK && !self.is_held(&uid) {
+                let mut gone = self.runtime.forget(&sandbox);
+                gone.push(ContainerId::new(sandbox.as_str()));
+                if let Some(pod) = self.pods.get_mut(&uid) {
+                    pod.past.remove(&sandbox);
+                    pod.told.retain(|id| !gone.contains(id));
+                }
+                for id in gone {
+                    self.forget_container(&id);
+                }
+                if !self.runtime.has_sandbox(&uid)
+                    && !busy
+                    && let Some(mut pod) = self.pods.remove(&uid)
+                {
+                    pod.hurry(BTreeSet::new(), said);
+                }
+            }
+        }
+        // Containers removed while their sandbox goes on: kept while their pod may still need them.
+        for (id, by) in self.runtime.removed_containers() {
+            let uid = self.runtime.pod_of(&id).cloned();
+            let told = uid
+                .as_ref()
+                .and_then(|uid| self.pods.get(uid))
+                .is_some_and(|pod| pod.told.contains(&id) && pod.finished.is_none());
+            let over = now >= by + self.settings.settle;
+            let requested = uid
+                .as_ref()
+                .and_then(|u| self.objects.get(u))
+                .is_some_and(|o| o.request().is_some());
+            // Perhaps its pod is over, and only the apiserver can tell.
+            let suspended = !self.objects.is_in_sync()
+                && uid.as_ref().is_some_and(|uid| self.active.contains(uid));
+            let stuck = now >= by + STUCK && !uid.as_ref().is_some_and(|uid| self.is_held(uid));
+            if over && ((told && !requested && !suspended) || stuck) {
+                self.runtime.forget_container(&id);
+                self.forget_container(&id);
+                if let Some(pod) = uid.and_then(|uid| self.pods.get_mut(&uid)) {
+                    pod.told.remove(&id);
+                }
+            }
+        }
+        for (uid, by) in self.objects.gone() {
+            let busy = self.active.contains(&uid) || self.pods.contains_key(&uid);
+            if now >= by + PATIENCE && !busy && !self.runtime.has_sandbox(&uid) {
+                self.objects.forget(&uid);
+            }
+        }
+        self.close_tails(now);
+        self.forget_unresolved(now);
+    }
+
+    /// The sandbox of a completed Job stays as long as the object does; its evidence need not.
+    fn close_tails(&mut self, now: BootTime) {
+        let mut over = Vec::new();
+        for pod in self.pods.values_mut() {
+            if pod.finished.as_ref().is_some_and(|f| now > f.at + TAIL) {
+                pod.finished = None;
+                over.extend(pod.past.iter().cloned());
+            }
+        }
+        for sandbox in over {
+            let containers = self.runtime.containers_of(&sandbox);
+            let ids: Vec<_> = containers.map(|c| c.info.id.clone()).collect();
+            for id in ids {
+                self.forget_container(&id);
+            }
+        }
+    }
+
+    /// Cgroups that ended and that the runtime never explained.
+    fn forget_unresolved(&mut self, now: BootTime) {
+        // The dead must not crowd out the living.
+        let has_room = self.processes.len() < MAX_CONTAINERS / 2;
+        let given_up: Vec<CgroupId> = self
+            .processes
+            .iter()
+            .filter(|(owner, p)| {
+                // A record that came after its cgroup was forgotten, or whose mkdir was lost, has
+                // no end to wait for.
+                let orphan = self.identity.container(**owner).is_none();
+                let end = p.removed.or(p.ended()).or(orphan.then_some(p.last_heard));
+                end.is_some_and(|at| {
+                    let patient = has_room && !self.runtime.has_listed_since(at);
+                    now >= at + if patient { UNANSWERED } else { UNRESOLVED }
+                })
+            })
+            .map(|(owner, _)| *owner)
+            .filter(|owner| {
+                self.identity.container(*owner).is_none_or(|id| {
+                    self.runtime.container(id).is_none()
+                        && self.runtime.sandbox(&SandboxId::new(id.as_str())).is_none()
+                })
+            })
+            .collect();
+        for owner in given_up {
+            // Only a container counts, and one that somebody was in.
+            let is_container = self.identity.container(owner).is_some();
+            if is_container && !self.processes.get(&owner).is_some_and(Processes::saw_nobody) {
+                self.count_loss(LossKind::NeverResolved, 1);
+            }
+            self.epoch += 1;
+            self.processes.remove(&owner);
+            self.identity.remove(owner);
+        }
+    }
+
+    /// A cgroup is removed in which nobody was ever seen. The runtime may still tell of a container
+    /// that came to nothing; of the cgroups of a program that makes and removes them by thousands it
+    /// will not.
+    pub(super) fn note_barren(&mut self, owner: CgroupId) {
+        self.barren.push_back(owner);
+        if self.barren.len() <= MAX_BARREN {
+            return;
+        }
+        let Some(oldest) = self.barren.pop_front() else { return };
+        let known = |id| self.runtime.container(id).is_some();
+        let explained = self.identity.container(oldest).is_some_and(known);
+        if !explained && self.processes.get(&oldest).is_some_and(Processes::saw_nobody) {
+            self.epoch += 1;
+            self.processes.remove(&oldest);
+            self.identity.remove(oldest);
+        }
+    }
+
+    fn forget_container(&mut self, id: &ContainerId) {
+        self.epoch += 1;
+        if self.asked.remove(id) {
+            self.to_ask.insert(id.clone());
+        }
+        if let Some(cgroup) = self.identity.cgroup(id) {
+            self.processes.remove(&cgroup);
+            self.identity.remove(cgroup);
+        }
+    }
+}

@@ -1,0 +1,603 @@
+//! All that the world may learn from the engine. Serialisable: these are the bodies of the HTTP
+//! API, and what the lab compares with its expectations.
+
+use super::{
+    ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
+    input::{ContainerKind, CriSandbox, ExitStatus, Hook, LossKind, Sender, TaskState},
+    labels,
+    leak::Leak,
+    time::BootTime,
+};
+use serde::{Deserialize, Serialize};
+use std::{sync::Arc, time::Duration};
+
+/// One thing that the engine says after a step.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Observation {
+    /// A container's life has ended and its account is settled. Exactly once per life.
+    ContainerDied(Box<ContainerDeath>),
+    /// A pod's life has ended and its account is settled. Exactly once per life.
+    PodTerminated(Box<PodTermination>),
+    /// Later evidence changed an account already given (counted, never a second count), or the
+    /// second tail of the pod is complete: its sandbox was removed.
+    PodAmended(Box<PodTermination>, Amendment),
+    /// A pod began to terminate: it is worth looking at the runtime often.
+    PodTerminating {
+        /// Its sandboxes.
+        sandboxes: Vec<SandboxId>,
+    },
+    /// Nothing of that pod is dying any more: slow polling is enough.
+    PodSettled {
+        /// Its sandboxes.
+        sandboxes: Vec<SandboxId>,
+    },
+    /// The kernel says that something just ended in this sandbox (or the cgroup belongs to no
+    /// known one: then `None`): ask the runtime at once.
+    LookNow {
+        /// The sandbox.
+        sandbox: Option<SandboxId>,
+    },
+    /// The container's stop signal is not SIGTERM: the programs must let it through.
+    StopSignalLearned {
+        /// The container's cgroup.
+        cgroup: CgroupId,
+        /// The signal's number.
+        signal: u8,
+    },
+    /// The runtime runs a container in a cgroup that the kernel never reported: find it.
+    CgroupWanted {
+        /// The container.
+        container: ContainerId,
+    },
+    /// A container does not end as it was told to: look at what is left of it in /proc. Said again
+    /// while that lasts, ever more rarely; answered by `Input::Proc`.
+    ProcessesWanted(ProcessesWanted),
+    /// Somebody must ask the apiserver itself whether these pods exist; answered by
+    /// `ApiEvent::Checked`.
+    PodsWanted(Vec<PodRef>),
+    /// The runtime must tell all it knows of this sandbox; answered by `CriEvent::SandboxStatus`.
+    SandboxStatusWanted(SandboxId),
+    /// A leak is certain. Once for each.
+    LeakFound(Arc<Leak>),
+    /// What is known of a leak has changed: another class, cause or holding.
+    LeakChanged(Arc<Leak>),
+    /// A leak is gone, as it last was. Once for each.
+    LeakGone(Arc<Leak>),
+    /// A container lives on after SIGKILL. Said when it is first seen, when what holds it changes,
+    /// and when it has ended.
+    Unkillable(Box<Holdout>),
+}
+
+/// What to look at in /proc.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProcessesWanted {
+    /// The container's own cgroup.
+    pub cgroup: CgroupId,
+    /// Its main process, by the kernel's own numbering.
+    pub main: Option<Tgid>,
+    /// When that began (ns since boot), so that no other process of the same number is taken for
+    /// it.
+    pub started: Option<u64>,
+}
+
+/// A container that SIGKILL has not ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Holdout {
+    /// The container, where known.
+    pub container: Option<ContainerId>,
+    /// Its name in the pod; empty while the runtime has not told.
+    pub name: String,
+    /// Its kind.
+    pub kind: ContainerKind,
+    /// Its pod, where known.
+    pub pod: Option<PodRef>,
+    /// What is left of it and where it hangs, as one sentence for a person.
+    pub detail: String,
+    /// It has ended now.
+    pub over: bool,
+}
+
+/// Why an account was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Amendment {
+    /// The sandbox went after the object: the second tail. Expected, not an error.
+    SandboxRemoved,
+    /// Evidence came later than the settle window.
+    LateEvidence,
+}
+
+/// A pod, as a person names it.
+#[derive(Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
+pub struct PodRef {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID as the runtime knows it.
+    pub uid: PodUid,
+}
+
+impl CriSandbox {
+    /// The pod that it belongs to.
+    pub fn pod_ref(&self) -> PodRef {
+        PodRef { namespace: self.namespace.clone(), name: self.name.clone(), uid: self.pod.clone() }
+    }
+}
+
+/// Why a pod or a container was stopped. A closed set: it is a metric's label.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// Deleted through the apiserver.
+    ApiDelete,
+    /// Deleted with grace 0 while something still ran.
+    ForceDelete,
+    /// Evicted through the eviction API (drain).
+    ApiEviction,
+    /// Evicted by the kubelet: the node was short of something.
+    NodePressureEviction,
+    /// Preempted by the scheduler.
+    Preemption,
+    /// A taint without a toleration.
+    TaintEviction,
+    /// Deleted by the control plane's pod garbage collector.
+    PodGc,
+    /// The node shuts down gracefully.
+    NodeShutdown,
+    /// A liveness probe failed: the container is restarted.
+    Liveness,
+    /// A startup probe failed: the container is restarted.
+    Startup,
+    /// Stopped and started anew for another reason.
+    Restart,
+    /// It left by itself.
+    Completed,
+    /// A static pod's manifest was removed.
+    StaticRemoved,
+    /// The sources do not tell.
+    Unknown,
+}
+
+/// A cause, and what says so.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Reason {
+    /// The cause.
+    pub cause: Cause,
+    /// Who says so.
+    pub source: Source,
+    /// What it rests on; for `unknown` what is missing. One sentence.
+    pub sentence: String,
+}
+
+/// How a container died. A closed set, in the order of precedence: the first that matches wins.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// The OOM killer chose its init.
+    OomKilled,
+    /// A fatal signal of its own making.
+    Crashed,
+    /// SIGKILL from outside with no stop signal before it.
+    ForceKilled,
+    /// preStop used the grace up: the stop signal came with only the floor left.
+    PrestopExhaustedGrace,
+    /// PID 1 without a handler, or SIG_IGN; then SIGKILL.
+    Ignored,
+    /// The stop signal was still pending when SIGKILL came.
+    Blocked,
+    /// Took the stop signal, still ran at the deadline, SIGKILL.
+    Overran,
+    /// The stop signal's default action ended it: nothing was cleaned up.
+    TerminatedByDefault,
+    /// Took the stop signal and left by itself within the grace.
+    Graceful,
+    /// Left by itself with 0, nothing was sent.
+    Completed,
+    /// Left by itself with another code, nothing was sent.
+    Failed,
+    /// Evidence was lost, or never had.
+    Unknown,
+}
+
+/// What else is worth knowing about a death. A closed set: it is a metric's label.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FindingKind {
+    /// The kernel killed processes with the PID namespace that never got the stop signal.
+    ChildrenNotSignalled,
+    /// Still running well after its deadline.
+    DeadlineMissed,
+    /// The API or the CRI contradicts the kernel.
+    Contradiction,
+    /// Its processes outlived the pod's object.
+    OutlivedObject,
+    /// The runtime went away and came back during the termination.
+    RuntimeRestarted,
+    /// The kubelet ended, or began anew, during the termination.
+    KubeletRestarted,
+    /// preStop was still running when the stop signal came.
+    PrestopCutOff,
+    /// Alive long after SIGKILL: what of it, in which state, and where in the kernel.
+    Unkillable,
+    /// Its cgroup was frozen when the stop signal came, or while it was to end.
+    Frozen,
+    /// Kata, gVisor and the like: the host's kernel does not see inside.
+    UnsupportedRuntime,
+}
+
+impl FindingKind {
+    /// It is about a pod as a whole; otherwise about one of its containers.
+    pub const fn is_of_the_pod(self) -> bool {
+        matches!(self, Self::OutlivedObject | Self::RuntimeRestarted | Self::KubeletRestarted)
+    }
+}
+
+/// A finding with its particulars.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Finding {
+    /// Which.
+    pub kind: FindingKind,
+    /// The particulars, as one sentence for a person.
+    pub detail: String,
+    /// Of a contradiction: what about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contradiction: Option<Contradiction>,
+}
+
+impl Finding {
+    /// A finding that is no contradiction.
+    pub fn new(kind: FindingKind, detail: impl Into<String>) -> Self {
+        Self { kind, detail: detail.into(), contradiction: None }
+    }
+
+    /// A contradiction: both sides, and which one is proven.
+    pub fn contradiction(about: Contradiction, detail: impl Into<String>) -> Self {
+        let kind = FindingKind::Contradiction;
+        Self { kind, detail: detail.into(), contradiction: Some(about) }
+    }
+}
+
+/// What the sources contradict each other about. A closed set: it is a metric's label.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Contradiction {
+    /// The runtime's exit code is not the kernel's.
+    RuntimeExitCode,
+    /// The apiserver's exit code is not the kernel's.
+    ApiExitCode,
+    /// The runtime says OOMKilled, the kernel killed nothing of it for want of memory.
+    RuntimeOomKilled,
+    /// The runtime called it running long after its last process was gone.
+    RunningWithoutProcesses,
+    /// The runtime called it exited while processes of it lived.
+    ExitedWithProcesses,
+}
+
+/// Who says so.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// A kernel program.
+    Kernel,
+    /// The container runtime.
+    Cri,
+    /// The apiserver.
+    Api,
+    /// The host's /proc.
+    Proc,
+    /// Concluded from the others.
+    Inferred,
+}
+
+/// The milestones of a termination.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MilestoneKind {
+    /// The delete request reached this node.
+    DeleteRequested,
+    /// The first act of stopping: preStop, or the stop signal.
+    StopBegan,
+    /// The preStop hook's process began.
+    PreStopBegan,
+    /// The preStop hook's process ended.
+    PreStopEnded,
+    /// The stop signal was sent.
+    TermSent,
+    /// The stop signal's handler ran.
+    TermHandled,
+    /// SIGKILL was sent.
+    KillSent,
+    /// The init's last thread exited.
+    Exited,
+    /// The container's last task left its cgroup.
+    Empty,
+    /// The runtime says the container exited.
+    ContainerExited,
+    /// The sandbox is stopped (not ready).
+    SandboxStopped,
+    /// The kubelet has reported to the apiserver that nothing of the pod runs any more.
+    StatusReported,
+    /// A later delete request shortened the grace.
+    GraceShortened,
+    /// The kubelet has done its part and deleted the object for good; finalizers hold it.
+    LastDelete,
+    /// The pod's object is gone.
+    ObjectGone,
+    /// The runtime has forgotten the sandbox.
+    SandboxRemoved,
+    /// The pod's cgroup is gone.
+    CgroupRemoved,
+}
+
+/// A moment of a termination.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Milestone {
+    /// Which.
+    pub kind: MilestoneKind,
+    /// When: for an interval its end, the moment it was certain.
+    pub at: BootTime,
+    /// It happened within this time before `at` (a CRI fact lies between two polls).
+    #[serde(default, skip_serializing_if = "Duration::is_zero", with = "nanos")]
+    pub uncertainty: Duration,
+    /// Who says so.
+    pub source: Source,
+}
+
+/// The phases of a pod's termination, along its critical path. A closed set: a metric's label.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PhaseKind {
+    /// Delete request → the kubelet's first act.
+    KubeletReaction,
+    /// The preStop hook runs.
+    PreStop,
+    /// preStop's end → the stop signal.
+    StopCall,
+    /// A native sidecar waits until all others have ended, then gets its stop signal.
+    SidecarWait,
+    /// The stop signal → exit, or SIGKILL.
+    Shutdown,
+    /// SIGKILL → exit.
+    Kill,
+    /// The init's exit → the cgroup is empty.
+    Reap,
+    /// Empty → the runtime says exited.
+    RuntimeNotice,
+    /// The runtime knows → the sandbox is stopped (CNI teardown and all).
+    SandboxStop,
+    /// The sandbox is stopped → the kubelet has deleted the object (status, volumes, cgroup).
+    Cleanup,
+    /// The kubelet is done → the last finalizer is gone, and the object with it.
+    Finalizers,
+    /// Between two known milestones where one that is required is missing.
+    Unattributed,
+}
+
+/// A stretch of a pod's termination.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Phase {
+    /// Which.
+    pub kind: PhaseKind,
+    /// Its beginning; the end of the one before.
+    pub from: BootTime,
+    /// Its end.
+    pub to: BootTime,
+}
+
+/// What proves a verdict: one sentence for a person, and the evidence as data.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Proof {
+    /// One sentence.
+    pub sentence: String,
+    /// In order of time.
+    pub evidence: Vec<Evidence>,
+}
+
+/// One piece of evidence.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Evidence {
+    /// When.
+    pub at: BootTime,
+    /// Who says so.
+    pub source: Source,
+    /// What, in the source's own words: `signal_generate sig=15 result=ignored`.
+    pub what: String,
+}
+
+/// One container life's end.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ContainerDeath {
+    /// Its id.
+    pub id: ContainerId,
+    /// Its name in the pod; empty while the runtime has not told.
+    pub name: String,
+    /// Its pod; `None` while nobody has told.
+    pub pod: Option<PodRef>,
+    /// Its kind.
+    pub kind: ContainerKind,
+    /// How it died.
+    pub verdict: Verdict,
+    /// What proves it.
+    pub proof: Proof,
+    /// Why it was stopped.
+    pub cause: Cause,
+    /// What says so.
+    pub cause_source: Source,
+    /// What the cause rests on; for `unknown` what is missing. One sentence.
+    pub cause_proof: String,
+    /// What else is worth knowing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
+    /// How its init ended, as the kernel saw it.
+    pub exit: Option<ExitStatus>,
+    /// The signal that was to stop it.
+    pub stop_signal: u8,
+    /// The grace that was granted, seconds.
+    pub grace_seconds: Option<i64>,
+    /// Share of the time that was allowed, from the first act of stopping to empty: the grace, or
+    /// less where a later request shortened it.
+    pub grace_ratio: Option<f64>,
+    /// Its preStop hook by the spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_stop: Option<Hook>,
+    /// Who sent the SIGKILL that ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub killer: Option<Sender>,
+    /// Processes that the kernel killed with its PID namespace.
+    pub children_killed: u32,
+    /// Names of those, the first few.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub children_names: Vec<String>,
+    /// Its milestones in order of time.
+    pub milestones: Vec<Milestone>,
+    /// Its end was not seen from the beginning: the agent started later.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub truncated: bool,
+    /// Losses that may have touched it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incomplete: Vec<LossKind>,
+}
+
+/// One pod life's end.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PodTermination {
+    /// The pod.
+    pub pod: PodRef,
+    /// 1 for the first life of this UID; a static pod whose manifest comes back has more.
+    pub life: u32,
+    /// Why.
+    pub cause: Cause,
+    /// What says so.
+    pub cause_source: Source,
+    /// What the cause rests on; for `unknown` what is missing. One sentence.
+    pub cause_proof: String,
+    /// The grace that the first request granted, seconds.
+    pub grace_seconds: Option<i64>,
+    /// A later request shortened it to this, seconds from then on (the apiserver makes it 1 where
+    /// the new deadline has passed already).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shortened_to_seconds: Option<i64>,
+    /// Where the account begins.
+    pub began: BootTime,
+    /// Where the account ends: the latest of the processes, the sandbox and the object.
+    pub ended: BootTime,
+    /// `began`, ns since the epoch, by the anchor.
+    pub began_wall_ns: i64,
+    /// The apiserver's own figure of the request (deletionTimestamp − grace): the lower bound, as
+    /// seconds before `began`. Includes the clocks' skew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_lag_seconds: Option<f64>,
+    /// The pod's milestones with those of the container on the critical path, in order of time.
+    pub milestones: Vec<Milestone>,
+    /// Additive: they sum to `ended` − `began` exactly.
+    pub phases: Vec<Phase>,
+    /// The container whose emptying came last: the one on the critical path.
+    pub critical: Option<ContainerId>,
+    /// All its containers' ends.
+    pub containers: Vec<ContainerDeath>,
+    /// Findings of the pod itself; the containers have their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
+    /// The agent did not see the beginning.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub truncated: bool,
+    /// Losses that may have touched it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incomplete: Vec<LossKind>,
+}
+
+impl PodTermination {
+    /// From the request to the end of everything, the sandbox's removal left out.
+    pub fn total(&self) -> Duration {
+        self.ended.since(self.began)
+    }
+
+    /// The milestone, if it is known.
+    pub fn milestone(&self, kind: MilestoneKind) -> Option<&Milestone> {
+        self.milestones.iter().find(|m| m.kind == kind)
+    }
+
+    /// Time spent in a phase.
+    pub fn phase(&self, kind: PhaseKind) -> Duration {
+        self.phases.iter().filter(|p| p.kind == kind).map(|p| p.to.since(p.from)).sum()
+    }
+}
+
+impl ContainerDeath {
+    /// The milestone, if it is known.
+    pub fn milestone(&self, kind: MilestoneKind) -> Option<&Milestone> {
+        self.milestones.iter().find(|m| m.kind == kind)
+    }
+}
+
+labels! {
+    Cause {
+        ApiDelete = "api_delete", ForceDelete = "force_delete", ApiEviction = "api_eviction",
+        NodePressureEviction = "node_pressure_eviction", Preemption = "preemption",
+        TaintEviction = "taint_eviction", PodGc = "pod_gc", NodeShutdown = "node_shutdown",
+        Liveness = "liveness", Startup = "startup", Restart = "restart", Completed = "completed",
+        StaticRemoved = "static_removed", Unknown = "unknown",
+    }
+    Verdict {
+        OomKilled = "oom_killed", Crashed = "crashed", ForceKilled = "force_killed",
+        PrestopExhaustedGrace = "prestop_exhausted_grace", Ignored = "ignored",
+        Blocked = "blocked", Overran = "overran", TerminatedByDefault = "terminated_by_default",
+        Graceful = "graceful", Completed = "completed", Failed = "failed", Unknown = "unknown",
+    }
+    FindingKind {
+        ChildrenNotSignalled = "children_not_signalled", DeadlineMissed = "deadline_missed",
+        Contradiction = "contradiction", OutlivedObject = "outlived_object",
+        RuntimeRestarted = "runtime_restarted", KubeletRestarted = "kubelet_restarted",
+        PrestopCutOff = "prestop_cut_off",
+        Unkillable = "unkillable", Frozen = "frozen", UnsupportedRuntime = "unsupported_runtime",
+    }
+    Source {
+        Kernel = "kernel", Cri = "cri", Api = "api", Proc = "proc", Inferred = "inferred",
+    }
+    TaskState {
+        Uninterruptible = "uninterruptible", Running = "running", Sleeping = "sleeping",
+        Stopped = "stopped", Zombie = "zombie", Other = "other",
+    }
+    Contradiction {
+        RuntimeExitCode = "runtime_exit_code", ApiExitCode = "api_exit_code",
+        RuntimeOomKilled = "runtime_oom_killed",
+        RunningWithoutProcesses = "running_without_processes",
+        ExitedWithProcesses = "exited_with_processes",
+    }
+    MilestoneKind {
+        DeleteRequested = "delete_requested", StopBegan = "stop_began",
+        PreStopBegan = "pre_stop_began", PreStopEnded = "pre_stop_ended", TermSent = "term_sent",
+        TermHandled = "term_handled", KillSent = "kill_sent", Exited = "exited", Empty = "empty",
+        ContainerExited = "container_exited", SandboxStopped = "sandbox_stopped",
+        StatusReported = "status_reported", GraceShortened = "grace_shortened",
+        LastDelete = "last_delete",
+        ObjectGone = "object_gone", SandboxRemoved = "sandbox_removed",
+        CgroupRemoved = "cgroup_removed",
+    }
+    PhaseKind {
+        KubeletReaction = "kubelet_reaction", PreStop = "pre_stop", StopCall = "stop_call",
+        SidecarWait = "sidecar_wait",
+        Shutdown = "shutdown", Kill = "kill", Reap = "reap", RuntimeNotice = "runtime_notice",
+        SandboxStop = "sandbox_stop", Cleanup = "cleanup", Finalizers = "finalizers",
+        Unattributed = "unattributed",
+    }
+    LossKind {
+        DecidingRingFull = "deciding_ring_full", DetailRingFull = "detail_ring_full",
+        BudgetSpent = "budget_spent", Undecodable = "undecodable",
+        CgroupMapFull = "cgroup_map_full", EngineFull = "engine_full",
+        NeverResolved = "never_resolved", Unrecorded = "unrecorded",
+    }
+}
+
+mod nanos {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::time::Duration;
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(u64::try_from(value.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_nanos)
+    }
+}

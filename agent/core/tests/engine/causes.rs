@@ -1,0 +1,383 @@
+//! Circumstances → cause, with what says so.
+
+use super::world::{
+    CODE_0, Cgroups, World, container, ids, init, object as seen, of_file, running, sandbox, shim,
+    task,
+};
+use coroner_core::{
+    cause::{Circumstances, ContainerCircumstances, cause, container_cause},
+    input::{
+        ApiContainer, ApiEvent, ApiPod, ApiTerminated, ContainerKind, CriState, ExitStatus, Input,
+        KernelFact, Loss, LossKind,
+    },
+    object::{Object, Request},
+    observation::{Cause, Source, Verdict},
+    process::Processes,
+    time::{BootTime, WallTime},
+};
+use std::time::Duration;
+
+fn object(disruption: Option<&str>, reason: &str, grace: Option<i64>) -> Object {
+    let pod = ApiPod {
+        disruption: disruption.map(Into::into),
+        reason: reason.into(),
+        ..ApiPod::default()
+    };
+    let requested = grace.map(|grace_seconds| Request {
+        at: BootTime(1),
+        uncertainty: Duration::ZERO,
+        since: BootTime(1),
+        by: BootTime(1),
+        grace_seconds,
+        asked_wall: WallTime(0),
+    });
+    let mut object = Object::new(pod);
+    object.requested = requested;
+    object
+}
+
+const NOTHING: Circumstances<'static> = Circumstances {
+    object: None,
+    deleted: false,
+    outlived: false,
+    vanished: false,
+    is_static: false,
+    had_main: true,
+    stopped: false,
+    complete: true,
+    unproven: None,
+};
+
+#[test]
+fn causes_of_deletions() {
+    let rows = [
+        (None, Some(30), false, Cause::ApiDelete),
+        (None, Some(0), true, Cause::ForceDelete),
+        // Its processes outlived the object although there was a grace: no force.
+        (None, Some(30), true, Cause::ApiDelete),
+        (Some("EvictionByEvictionAPI"), Some(30), false, Cause::ApiEviction),
+        (Some("PreemptionByScheduler"), Some(30), false, Cause::Preemption),
+        (Some("DeletionByTaintManager"), Some(30), false, Cause::TaintEviction),
+        (Some("DeletionByPodGC"), Some(0), true, Cause::PodGc),
+        (Some("SomethingNew"), Some(30), false, Cause::ApiDelete),
+    ];
+    for (disruption, grace, outlived, expected) in rows {
+        let object = object(disruption, "", grace);
+        let of = Circumstances {
+            object: Some(&object),
+            deleted: grace.is_some(),
+            outlived,
+            stopped: true,
+            ..NOTHING
+        };
+        assert_eq!(cause(of).cause, expected, "{disruption:?} {grace:?} {outlived}");
+    }
+}
+
+#[test]
+fn causes_without_a_deletion() {
+    let by = |disruption, reason: &str| {
+        let object = object(disruption, reason, None);
+        cause(Circumstances { object: Some(&object), stopped: true, ..NOTHING }).cause
+    };
+    assert_eq!(by(None, "Evicted"), Cause::NodePressureEviction);
+    assert_eq!(by(Some("TerminationByKubelet"), "Evicted"), Cause::NodePressureEviction);
+    assert_eq!(by(Some("TerminationByKubelet"), "Terminated"), Cause::NodeShutdown);
+    assert_eq!(by(None, ""), Cause::Unknown);
+    assert_eq!(cause(NOTHING).cause, Cause::Completed);
+    assert_eq!(cause(Circumstances { complete: false, ..NOTHING }).cause, Cause::Unknown);
+    assert_eq!(cause(Circumstances { vanished: true, ..NOTHING }).cause, Cause::Unknown);
+    let of_file = Circumstances { is_static: true, ..NOTHING };
+    assert_eq!(cause(Circumstances { stopped: true, ..of_file }).cause, Cause::StaticRemoved);
+    assert_eq!(cause(of_file).cause, Cause::Completed);
+}
+
+/// What is missing is said.
+#[test]
+fn an_unknown_cause_says_what_is_missing() {
+    let object = object(None, "", None);
+    let rows = [
+        (None, true, true, "the apiserver never told of the pod"),
+        (Some(&object), true, true, "its status names no reason"),
+        (Some(&object), false, false, "record of how a container of it ended is missing"),
+    ];
+    for (object, stopped, complete, says) in rows {
+        let told = cause(Circumstances { object, stopped, complete, ..NOTHING });
+        assert_eq!((told.cause, told.source), (Cause::Unknown, Source::Inferred));
+        assert!(told.sentence.contains(says), "{}", told.sentence);
+    }
+}
+
+/// A container in which these processes from outside failed, one after the other.
+fn with_failed(names: &[&str]) -> Processes {
+    let mut processes = Processes::default();
+    processes.learn(BootTime(1), exec(1, 1, "app"), |_| false);
+    for (n, name) in (0..).zip(names) {
+        let at = BootTime(100 + 10 * u64::from(n));
+        processes.learn(at, exec(100 + n, 30 + n, name), |_| false);
+        let (cgroup, status) = (Cgroups::of(1).own, ExitStatus::Code(1));
+        let task = task(100 + n, 30 + n, name);
+        let parent = Some(shim());
+        let exit = KernelFact::Exit { cgroup, task, status, parent };
+        processes.learn(at, exit, |_| false);
+    }
+    processes
+}
+
+fn exec(pid: u32, ns: u32, comm: &str) -> KernelFact {
+    let cgroup = Cgroups::of(1).own;
+    KernelFact::Exec { cgroup, task: task(pid, ns, comm), parent: shim() }
+}
+
+#[test]
+fn causes_of_a_containers_own_stop() {
+    let with = |change: fn(&mut ApiContainer)| {
+        let mut spec = ApiContainer::default();
+        change(&mut spec);
+        let mut object = object(None, "", None);
+        object.pod.containers.insert("c".into(), spec);
+        object
+    };
+    let plain = with(|_| {});
+    let http = with(|c| c.liveness_probe = true);
+    let liveness = with(|c| (c.liveness_probe, c.liveness_exec) = (true, Some("check".into())));
+    let startup = with(|c| c.startup_probe = true);
+    let both = with(|c| {
+        (c.startup_probe, c.startup_exec) = (true, Some("a-rather-long-name".into()));
+        (c.liveness_probe, c.liveness_exec) = (true, Some("check".into()));
+    });
+    let (kernel, inferred) = (Source::Kernel, Source::Inferred);
+    let (yes, no) = (Some(true), Some(false));
+    let (three, other) = (&["check", "check", "check"][..], &["grep", "sh"][..]);
+    let long = &["check", "a-rather-long-n"][..];
+    let rows = [
+        (Some(&plain), no, other, Cause::Restart, inferred, "no liveness or startup probe"),
+        (Some(&http), yes, three, Cause::Liveness, inferred, "has a liveness probe; the pod"),
+        (Some(&liveness), yes, other, Cause::Liveness, inferred, "has a liveness probe; the pod"),
+        (Some(&liveness), None, three, Cause::Liveness, kernel, "the last 3 run(s)"),
+        (Some(&startup), no, other, Cause::Startup, inferred, "had not succeeded yet; the pod"),
+        (Some(&startup), yes, other, Cause::Restart, inferred, "its startup probe had succeeded"),
+        (Some(&startup), None, other, Cause::Unknown, inferred, "did not tell while it ran"),
+        (Some(&both), no, long, Cause::Startup, kernel, "the last 1 run(s)"),
+        (Some(&both), no, three, Cause::Startup, inferred, "had not succeeded yet; the pod"),
+        (Some(&both), yes, three, Cause::Liveness, kernel, "exec probe (check) failed"),
+        (Some(&both), None, three, Cause::Unknown, inferred, "startup probe had succeeded by"),
+        (None, None, three, Cause::Unknown, inferred, "never told of the pod's probes"),
+    ];
+    for (object, started, failed, expected, source, says) in rows {
+        let told = container_cause(ContainerCircumstances {
+            object,
+            container: "c",
+            stop: Some((&with_failed(failed), BootTime(1000))),
+            unproven: None,
+            started,
+            pod: None,
+            unseen: false,
+        });
+        assert_eq!((told.cause, told.source), (expected, source), "{}", told.sentence);
+        assert!(told.sentence.contains(says), "{}", told.sentence);
+    }
+}
+
+/// A `kubectl exec` that failed is no proof of a failed httpGet liveness probe.
+#[test]
+fn a_shell_that_failed_proves_no_liveness_kill() {
+    let mut world = running(1);
+    let mut pod = seen(1, false, world.at());
+    pod.containers.get_mut("c").unwrap().liveness_probe = true;
+    world.api(ApiEvent::Applied(pod));
+    let (cgroup, task) = (Cgroups::of(1).own, task(600, 30, "grep"));
+    world.kernel(KernelFact::Exec { cgroup, task: task.clone(), parent: shim() });
+    let (status, parent) = (ExitStatus::Code(1), Some(shim()));
+    world.later(10).kernel(KernelFact::Exit { cgroup, task, status, parent });
+    world.later(100_000).term(1, true);
+    world.later(500).exits(1, CODE_0);
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    world.ticks(120);
+    let death = &world.died[0];
+    assert_eq!((death.cause, death.cause_source), (Cause::Liveness, Source::Inferred));
+}
+
+/// A container that has long started, with a startup and a liveness probe, is stopped; `before` and
+/// `after` are what its status says of it while it runs, and once it is stopped.
+fn told_of_a_stop(before: Option<bool>, after: Option<bool>) -> Cause {
+    let mut world = running(1);
+    let mut pod = seen(1, false, world.at());
+    let c = pod.containers.get_mut("c").unwrap();
+    (c.liveness_probe, c.startup_probe) = (true, true);
+    (c.started, c.id) = (before, Some(ids(1).2));
+    world.api(ApiEvent::Applied(pod.clone()));
+    world.ticks(3600);
+    world.term(1, true);
+    world.later(500).exits(1, CODE_0);
+    let mut next = container(1, CriState::Running);
+    next.id = "c".repeat(64).as_str().into();
+    next.attempt = 1;
+    world
+        .later(500)
+        .lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited), next.clone()]);
+    world.status(1, 0);
+    let c = pod.containers.get_mut("c").unwrap();
+    c.started = after;
+    world.later(200).api(ApiEvent::Applied(pod.clone()));
+    let c = pod.containers.get_mut("c").unwrap();
+    (c.started, c.restarts, c.id) = (Some(false), 1, Some(next.id));
+    world.later(500).api(ApiEvent::Applied(pod));
+    world.ticks(30);
+    world.died[0].cause
+}
+
+/// The kubelet sets `started: false` for whatever does not run (prober_manager.go), and the next
+/// attempt has not started yet.
+#[test]
+fn a_liveness_kill_is_no_startup_kill() {
+    assert_eq!(told_of_a_stop(Some(true), Some(false)), Cause::Liveness);
+    assert_eq!(told_of_a_stop(Some(false), Some(false)), Cause::Startup);
+    assert_eq!(told_of_a_stop(None, None), Cause::Unknown);
+}
+
+/// The agent came while a static pod was being removed, perhaps: the verdict is unknown for that
+/// reason, and so is whether it was told to stop.
+#[test]
+fn a_cause_that_rests_on_an_absence_of_a_container_found_late() {
+    let mut world = World::in_sync();
+    let (pod, _, id) = ids(1);
+    let of = Cgroups::of(1);
+    let name = format!("/kubepods/pod{pod}/{id}");
+    world.kernel(KernelFact::CgroupCreated { cgroup: of.own, parent: None, name, scanned: true });
+    world.kernel(KernelFact::Running { cgroup: of.own, task: init(1) });
+    world.lists(vec![of_file(sandbox(1, true))], vec![container(1, CriState::Running)]);
+    world.ticks(3);
+    world.exits(1, CODE_0);
+    world.lists(vec![of_file(sandbox(1, false))], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    world.ticks(120);
+    let end = &world.ended[0];
+    assert_eq!(end.containers[0].verdict, Verdict::Unknown);
+    assert_eq!((end.cause, end.cause_source), (Cause::Unknown, Source::Inferred));
+    assert!(end.cause_proof.contains("the agent began to watch it only"), "{}", end.cause_proof);
+}
+
+/// The stop signal of a liveness kill was lost with the deciding ring.
+#[test]
+fn a_containers_cause_that_rests_on_a_lost_record() {
+    let mut world = running(1);
+    world.say(Input::Lost(Loss::new(LossKind::DecidingRingFull, 1)));
+    world.later(500).exits(1, CODE_0);
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    world.ticks(120);
+    let death = &world.died[0];
+    assert_eq!(death.verdict, Verdict::Unknown);
+    assert_eq!((death.cause, death.cause_source), (Cause::Unknown, Source::Inferred));
+    assert!(death.cause_proof.contains("evidence was lost"), "{}", death.cause_proof);
+}
+
+/// The kubelet deletes the object with a grace of 0 when all containers have ended, by its own
+/// knowledge: the runtime may have lost a process (kubernetes/kubernetes#88613).
+fn deleted_before_its_end(change: fn(&mut ApiPod)) -> Cause {
+    let mut world = running(1);
+    let at = world.at();
+    world.api(ApiEvent::Applied(seen(1, true, at)));
+    world.later(300).term(1, true);
+    let mut last = seen(1, true, at);
+    last.deletion_grace_seconds = Some(0);
+    change(&mut last);
+    world.later(1000).api(ApiEvent::Applied(last.clone()));
+    world.api(ApiEvent::Deleted(last));
+    world.later(5000).exits(1, CODE_0);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    world.ticks(60);
+    world.ended[0].cause
+}
+
+#[test]
+fn the_kubelets_own_last_delete_is_no_force() {
+    assert_eq!(deleted_before_its_end(|pod| pod.phase = "Failed".into()), Cause::ApiDelete);
+    // Kubelets up to 1.26 leave the phase at Running.
+    let terminated = |pod: &mut ApiPod| {
+        let c = pod.containers.get_mut("c").unwrap();
+        c.id = Some(ids(1).2);
+        let reason = "Completed".into();
+        c.terminated =
+            vec![ApiTerminated { id: c.id.clone(), exit_code: 0, reason, finished: None }];
+    };
+    assert_eq!(deleted_before_its_end(terminated), Cause::ApiDelete);
+    // Somebody did not wait for it.
+    let runs = |pod: &mut ApiPod| pod.containers.get_mut("c").unwrap().id = Some(ids(1).2);
+    assert_eq!(deleted_before_its_end(runs), Cause::ForceDelete);
+}
+
+/// activeDeadlineSeconds of a pod: the kubelet stops it and sets the reason DeadlineExceeded.
+#[test]
+fn a_status_reason_that_is_there_is_not_called_missing() {
+    for told in ["DeadlineExceeded", "SomethingNew"] {
+        let mut world = running(1);
+        world.term(1, true);
+        world.later(500).exits(1, CODE_0);
+        world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+        world.status(1, 0);
+        let mut pod = seen(1, false, world.at());
+        (pod.phase, pod.reason) = ("Failed".into(), told.into());
+        world.api(ApiEvent::Applied(pod));
+        world.ticks(60);
+        let end = &world.ended[0];
+        assert_eq!((end.cause, end.cause_source), (Cause::Unknown, Source::Api));
+        assert!(end.cause_proof.contains(told), "{}", end.cause_proof);
+    }
+}
+
+/// Graceful node shutdown ends static pods as well, and so does an eviction.
+#[test]
+fn a_static_pod_of_a_node_that_shuts_down() {
+    for (told, expected) in [
+        ("Terminated", Cause::NodeShutdown),
+        ("Evicted", Cause::NodePressureEviction),
+        ("", Cause::StaticRemoved),
+    ] {
+        let mut world = World::in_sync();
+        let mut mirror = seen(7, false, world.at());
+        mirror.mirror_of = Some(ids(1).0);
+        world.api(ApiEvent::Applied(mirror.clone()));
+        world.starts(1);
+        world.lists(vec![of_file(sandbox(1, true))], vec![container(1, CriState::Running)]);
+        world.ticks(60);
+        world.term(1, true);
+        world.later(500).exits(1, CODE_0);
+        world.lists(vec![of_file(sandbox(1, false))], vec![container(1, CriState::Exited)]);
+        world.status(1, 0);
+        (mirror.phase, mirror.reason) = ("Failed".into(), told.into());
+        world.api(ApiEvent::Applied(mirror));
+        world.ticks(120);
+        assert_eq!(world.ended[0].cause, expected, "{}", world.ended[0].cause_proof);
+    }
+}
+
+/// An init container failed, restartPolicy Never: no main container ever was.
+#[test]
+fn a_pod_whose_init_container_failed_had_no_main_container() {
+    for (told_to_stop, expected, says) in [
+        (false, Cause::Completed, "No main container of it ran"),
+        (true, Cause::Unknown, "It was told to stop without a deletion"),
+    ] {
+        let mut world = running(1);
+        let mut pod = seen(1, false, world.at());
+        pod.containers.get_mut("c").unwrap().kind = ContainerKind::Init;
+        pod.containers.insert("main".into(), ApiContainer::default());
+        world.api(ApiEvent::Applied(pod.clone()));
+        if told_to_stop {
+            world.term(1, true);
+        }
+        world.later(500).exits(1, ExitStatus::Code(1));
+        world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+        world.status(1, 1);
+        pod.phase = "Failed".into();
+        world.api(ApiEvent::Applied(pod));
+        world.ticks(60);
+        let end = &world.ended[0];
+        assert_eq!(end.cause, expected, "{}", end.cause_proof);
+        assert!(end.cause_proof.contains(says), "{}", end.cause_proof);
+    }
+}

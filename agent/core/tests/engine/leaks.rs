@@ -1,0 +1,536 @@
+//! What is left behind is told after the threshold, and nothing else ever.
+
+use super::{
+    node::{Node, THRESHOLD, key},
+    world::{container, ids, of_file, sandbox},
+};
+use coroner_core::{
+    ids::CgroupId,
+    input::{
+        ApiEvent, CriSandbox, CriState, DaemonProcess, DaemonState, HostSurvey, Input,
+        NetNamespace, PodCgroup, PodVolume, SandboxNetwork, Shim,
+    },
+    leak::{Judgement, Leak, LeakCause, LeakClass, LeakKey, Recollection, StuckReason},
+    time::{BootTime, WallTime},
+};
+
+/// Beyond the threshold: a tick to see it, one to ask, one to tell, and a survey's period.
+const MARGIN: u64 = 8;
+const LONG: u64 = 3 * THRESHOLD;
+
+fn open() -> SandboxNetwork {
+    SandboxNetwork::Own { path: Some("/run/netns/cni-1".into()), closed: Some(false) }
+}
+
+/// A pod whose object went while its stopped sandbox stays.
+fn left() -> Node {
+    let mut node = Node::new();
+    node.run(1).seconds(5).stop(1).seconds(2).delete(1);
+    node
+}
+
+fn evidence(leak: &Leak) -> Vec<&str> {
+    leak.evidence.iter().map(|one| one.sentence.as_str()).collect()
+}
+
+#[test]
+fn a_stopped_sandbox_without_a_pod_is_told_once_after_the_threshold() {
+    let mut node = left();
+    node.seconds(THRESHOLD);
+    assert!(node.is_quiet(), "{:?}", node.found);
+    node.seconds(MARGIN).seconds(LONG);
+    assert_eq!(node.found, [key(1)]);
+    let leak = node.leak(1).unwrap();
+    assert_eq!(leak.class, LeakClass::NotreadyNoPod);
+    assert_eq!(leak.pod.as_ref().unwrap().name, "p1");
+    assert_eq!((leak.created, leak.since_start), (Some(WallTime(1)), false));
+    assert_eq!(leak.observed, WallTime::from_secs(108));
+    assert_eq!(leak.cause.kind, LeakCause::PodWorkerStuck, "kubelet 1.23 ran through");
+    let said = evidence(leak);
+    for wanted in [
+        "its object went",
+        "its sandbox was no longer ready",
+        "the apiserver, asked itself, has no pod of this UID",
+        "the kubelet v1.23.1 (pid 800) has not been restarted since",
+        "its network namespace is closed",
+    ] {
+        assert!(said.contains(&wanted), "{wanted}: {said:#?}");
+    }
+    assert_eq!(leak.holds.netns, None);
+}
+
+#[test]
+fn cleaned_up_by_hand_it_is_gone_at_once() {
+    let mut node = left();
+    node.seconds(THRESHOLD + MARGIN).collect(1).seconds(2);
+    assert_eq!((node.found.len(), &node.gone[..]), (1, &[key(1)][..]));
+}
+
+#[test]
+fn gone_while_nothing_can_be_judged_it_is_gone_all_the_same() {
+    let mut node = left();
+    node.seconds(THRESHOLD + MARGIN);
+    node.api_answers = false;
+    node.seconds(3).collect(1).seconds(2);
+    assert_eq!(node.gone, [key(1)]);
+}
+
+#[test]
+fn the_kubelet_may_be_late() {
+    let mut node = left();
+    node.seconds(THRESHOLD - 3).collect(1).seconds(LONG);
+    assert!(node.is_quiet());
+    assert_eq!(node.engine.gauges().leaks.suspects, 0);
+}
+
+/// The runtime's last answer may be older than the threshold's end, and the sandbox gone since.
+#[test]
+fn what_the_runtime_has_not_listed_after_the_threshold_is_not_reported() {
+    for stays in [false, true] {
+        let mut node = left();
+        node.seconds(THRESHOLD - 3);
+        node.cri_is_stalled = true;
+        if !stays {
+            node.collect(1);
+        }
+        node.seconds(LONG);
+        assert!(node.is_quiet(), "nobody knows whether it is there");
+        node.cri_is_stalled = false;
+        node.seconds(MARGIN);
+        assert_eq!(!node.is_quiet(), stays);
+    }
+}
+
+#[test]
+fn an_outage_of_either_source_pauses_the_count() {
+    for api in [true, false] {
+        let mut node = left();
+        node.seconds(THRESHOLD / 2);
+        if api {
+            node.api_answers = false
+        } else {
+            node.cri_answers = false
+        }
+        node.seconds(LONG);
+        assert!(node.is_quiet(), "api {api}");
+        let judgement = node.engine.gauges().leaks.judgement;
+        let wanted = if api { Judgement::ApiOutOfSync } else { Judgement::CriUnreachable };
+        assert_eq!(judgement, wanted);
+        (node.api_answers, node.cri_answers) = (true, true);
+        node.seconds(THRESHOLD / 2 - 2);
+        assert!(node.is_quiet(), "api {api}: the time before and after count, not that between");
+        node.seconds(MARGIN);
+        assert_eq!(node.found, [key(1)], "api {api}");
+    }
+}
+
+#[test]
+fn a_leak_that_was_told_stays_told_over_an_outage() {
+    let mut node = left();
+    node.seconds(THRESHOLD + MARGIN);
+    for _ in 0..2 {
+        node.cri_answers = !node.cri_answers;
+        node.api_answers = !node.api_answers;
+        node.seconds(LONG);
+    }
+    assert_eq!((node.found.len(), node.gone.len()), (1, 0));
+}
+
+#[test]
+fn without_the_apiservers_own_word_nothing_is_told() {
+    let mut node = left();
+    node.gets_answer = false;
+    node.seconds(2 * LONG);
+    assert!(node.is_quiet());
+    node.gets_answer = true;
+    node.seconds(40);
+    assert_eq!(node.found, [key(1)], "asked again");
+}
+
+/// The watch has not delivered the pod, and the apiserver knows it.
+#[test]
+fn a_pod_that_only_the_watch_does_not_know_is_no_leak() {
+    let mut node = left();
+    node.seconds(3);
+    node.watch_is_stalled = true;
+    node.create(1);
+    node.seconds(LONG);
+    assert!(node.is_quiet());
+    assert!(node.asked.contains(&ids(1).0));
+    assert!(node.engine.gauges().leaks.contradicted > 0);
+}
+
+#[test]
+fn another_machines_node_and_none_at_all_stop_all_judgement() {
+    let mut node = left();
+    node.boot_id = "another";
+    node.api_answers = false;
+    node.seconds(2);
+    node.api_answers = true;
+    node.seconds(LONG);
+    assert!(node.is_quiet());
+    assert_eq!(node.engine.gauges().leaks.judgement, Judgement::NodeForeign);
+    node.say(Input::Api(ApiEvent::NodeUnknown { missing: true, error: "404".into() }));
+    node.seconds(LONG);
+    assert!(node.is_quiet());
+    assert_eq!(node.engine.gauges().leaks.judgement, Judgement::NodeMissing);
+}
+
+#[test]
+fn the_newest_sandbox_of_a_pod_that_exists_is_kept_rightly() {
+    let mut node = Node::new();
+    node.run(1).seconds(5).stop(1).seconds(LONG); // a finished Job, an evicted pod
+    assert!(node.is_quiet());
+    assert_eq!(node.statuses_asked, 1, "its network is closed: asked once");
+}
+
+#[test]
+fn static_pods_need_no_object() {
+    let mut node = Node::new();
+    node.sandboxes.insert(ids(1).1, of_file(sandbox(1, true)));
+    node.sandboxes.insert(ids(2).1, of_file(sandbox(2, false)));
+    let hash = CriSandbox {
+        pod: "5d41402abc4b2a76b9719d911017c592".into(),
+        config_source: None,
+        ..sandbox(3, true)
+    };
+    node.sandboxes.insert(ids(3).1, hash);
+    node.seconds(LONG);
+    assert!(node.is_quiet(), "{:?}", node.found);
+}
+
+#[test]
+fn what_was_there_before_the_agent_says_so() {
+    let mut node = Node::new();
+    node.sandboxes.insert(ids(1).1, sandbox(1, false));
+    node.seconds(THRESHOLD + MARGIN);
+    let leak = node.leak(1).expect("found again after a restart of the agent");
+    assert!(leak.since_start);
+    assert_eq!(leak.created, Some(WallTime(1)), "the created age is right");
+    assert!(evidence(leak)[..].iter().any(|one| one.starts_with("nothing is known of this pod")));
+}
+
+#[test]
+fn what_an_earlier_run_had_observed_is_remembered() {
+    let mut node = Node::new();
+    node.sandboxes.insert(ids(1).1, sandbox(1, false));
+    let observed = BootTime(40_000_000_000);
+    let leaks = vec![Recollection { key: key(1), observed, since_start: false }];
+    node.say(Input::Recalled { leaks });
+    node.seconds(THRESHOLD - 2);
+    assert!(node.is_quiet(), "the threshold is this run's own");
+    node.seconds(MARGIN);
+    let leak = node.leak(1).unwrap();
+    assert_eq!((leak.observed, leak.since_start), (WallTime::from_secs(40), false));
+}
+
+#[test]
+fn a_running_sandbox_without_a_pod() {
+    let mut node = Node::new();
+    node.run(1).seconds(5).delete(1).seconds(THRESHOLD + MARGIN);
+    let leak = node.leak(1).unwrap();
+    assert_eq!(leak.class, LeakClass::ReadyNoPod);
+    assert_eq!(leak.cause.kind, LeakCause::PodWorkerGaveUp, "kubelet 1.23");
+    assert_eq!(leak.holds.containers, ["c (running)"]);
+}
+
+#[test]
+fn containers_that_are_not_removed_keep_the_sandbox() {
+    let mut node = Node::new();
+    node.run(1).seconds(5);
+    node.sandbox(1).ready = false;
+    node.containers = vec![container(1, CriState::Exited)];
+    node.delete(1).seconds(THRESHOLD + MARGIN);
+    assert_eq!(node.leak(1).unwrap().class, LeakClass::NotreadyWithContainers);
+    // They go, it stays: the same leak, seen better.
+    node.containers.clear();
+    node.seconds(5);
+    assert_eq!(node.leak(1).unwrap().class, LeakClass::NotreadyNoPod);
+    assert_eq!((node.found.len(), node.gone.len()), (1, 0));
+}
+
+/// A second sandbox of the first pod.
+fn newer(node: &mut Node, ready: bool) {
+    let (pod, ..) = ids(1);
+    let again = CriSandbox { pod, attempt: 1, ..sandbox(2, ready) };
+    node.sandboxes.insert(again.id.clone(), again);
+}
+
+#[test]
+fn two_sandboxes_of_one_pod() {
+    let mut node = Node::new();
+    node.run(1);
+    newer(&mut node, true);
+    node.seconds(THRESHOLD + MARGIN);
+    assert_eq!(node.found, [key(1)], "the newest one is right");
+    assert_eq!(node.leak(1).unwrap().class, LeakClass::DuplicateReady);
+    assert_eq!(node.leak(1).unwrap().cause.kind, LeakCause::SandboxReplaced);
+}
+
+#[test]
+fn an_old_sandbox_beside_a_new_one() {
+    let mut node = Node::new();
+    node.run(1).seconds(3);
+    node.sandbox(1).ready = false;
+    node.containers = vec![container(1, CriState::Exited)];
+    newer(&mut node, true);
+    node.seconds(LONG);
+    assert!(node.is_quiet(), "its container is kept for `kubectl logs --previous`");
+    node.containers.clear();
+    node.seconds(THRESHOLD + MARGIN);
+    assert_eq!(node.leak(1).unwrap().class, LeakClass::NotreadySuperseded);
+}
+
+#[test]
+fn a_finished_pod_that_keeps_its_network() {
+    let mut node = Node::new();
+    node.networks.insert(ids(1).1, open());
+    node.run(1).seconds(5).stop(1).seconds(THRESHOLD + MARGIN + 3);
+    let leak = node.leak(1).unwrap();
+    assert_eq!((leak.class, leak.cause.kind), (LeakClass::NetnsOpen, LeakCause::CniDeleteFailing));
+    assert_eq!(leak.holds.netns.as_deref(), Some("/run/netns/cni-1"));
+    assert_eq!(leak.holds.ips, ["10.0.0.9"]);
+    assert_eq!(node.engine.gauges().leaks.ips, 1);
+    let closed = SandboxNetwork::Own { path: None, closed: Some(true) };
+    node.networks.insert(ids(1).1, closed);
+    node.seconds(65);
+    assert_eq!(node.gone, [key(1)], "given back");
+}
+
+#[test]
+fn the_hosts_network_is_never_held() {
+    for network in [
+        SandboxNetwork::Host,
+        SandboxNetwork::Unknown,
+        SandboxNetwork::Own { path: Some("/x".into()), closed: None },
+    ] {
+        let mut node = Node::new();
+        node.networks.insert(ids(1).1, network.clone());
+        node.run(1).seconds(5).stop(1).seconds(LONG);
+        assert!(node.is_quiet(), "{network:?}");
+    }
+}
+
+#[test]
+fn the_runtime_failed_around_the_end() {
+    let mut node = Node::new();
+    node.run(1).seconds(5).stop(1);
+    node.cri_answers = false;
+    node.delete(1).seconds(4);
+    node.cri_answers = true;
+    node.seconds(THRESHOLD + MARGIN);
+    let leak = node.leak(1).unwrap();
+    assert_eq!(leak.cause.kind, LeakCause::PodWorkerStuck);
+    assert!(leak.cause.sentence.ends_with("runtime killed as the object went"), "{leak:#?}");
+    let said = evidence(leak);
+    assert!(said.iter().any(|one| one.contains("(UNAVAILABLE)")), "{said:#?}");
+}
+
+#[test]
+fn without_the_kubelet_nobody_cleans_up() {
+    let mut node = left();
+    node.kubelet = DaemonState::Absent;
+    node.seconds(THRESHOLD + MARGIN);
+    let leak = node.leak(1).unwrap();
+    assert_eq!(leak.cause.kind, LeakCause::KubeletDown);
+    assert!(leak.remedy.contains(&"$ systemctl start kubelet".to_owned()));
+}
+
+#[test]
+fn a_kubelet_that_began_since_is_not_stuck_on_it() {
+    let mut node = left();
+    node.seconds(3);
+    let process = DaemonProcess { pid: 900, started: 120 * 100 };
+    node.kubelet = DaemonState::Running { process };
+    node.seconds(THRESHOLD + MARGIN);
+    assert_eq!(node.leak(1).unwrap().cause.kind, LeakCause::Unknown);
+}
+
+fn surveyed(survey: HostSurvey) -> Node {
+    let mut node = Node::new();
+    node.run(1);
+    node.survey = survey;
+    node
+}
+
+fn shim(pid: u32, id: &str) -> Shim {
+    let process = DaemonProcess { pid, started: 77 };
+    Shim { process, comm: "containerd-shim".into(), id: id.into(), children: 1 }
+}
+
+#[test]
+fn a_shim_of_nothing() {
+    let (_, sandbox, container) = ids(1);
+    let known = [shim(1, sandbox.as_str()), shim(2, container.as_str())];
+    let all = known.into_iter().chain([shim(3, "gone")]).collect();
+    let mut node = surveyed(HostSurvey { shims: Some(all), ..HostSurvey::default() });
+    node.seconds(THRESHOLD + 2 * MARGIN);
+    let orphan = LeakKey::Shim { pid: 3, started: 77, id: "gone".into() };
+    assert_eq!(node.found, std::slice::from_ref(&orphan));
+    assert_eq!(node.leaks[&orphan].class, LeakClass::OrphanShim);
+    node.survey.shims = None;
+    node.seconds(LONG);
+    assert!(node.gone.is_empty(), "a look that failed shows nothing to be gone");
+    node.survey.shims = Some(Vec::new());
+    node.seconds(MARGIN);
+    assert_eq!(node.gone, [orphan]);
+}
+
+fn namespace(name: &str, inode: Option<u64>, processes: u32) -> NetNamespace {
+    NetNamespace { name: name.into(), inode, processes }
+}
+
+#[test]
+fn a_network_namespace_of_nobody() {
+    let all = vec![
+        namespace("cni-used", Some(1), 2),
+        namespace("cni-claimed", Some(2), 0),
+        namespace("cni-file", None, 0),
+        namespace("cni-orphan", Some(3), 0),
+    ];
+    let mut node = surveyed(HostSurvey { netns: Some(all), ..HostSurvey::default() });
+    let claims = |path: &str| SandboxNetwork::Own { path: Some(path.into()), closed: Some(false) };
+    node.networks.insert(ids(1).1, claims("/var/run/netns/cni-claimed"));
+    node.seconds(THRESHOLD + 2 * MARGIN);
+    assert_eq!(node.found, [LeakKey::Netns { name: "cni-orphan".into(), inode: 3 }]);
+}
+
+#[test]
+fn a_namespace_that_somebody_unheard_may_claim_is_no_orphan() {
+    let all = vec![namespace("cni-orphan", Some(3), 0)];
+    let mut node = surveyed(HostSurvey { netns: Some(all), ..HostSurvey::default() });
+    node.networks.insert(ids(1).1, SandboxNetwork::Unknown);
+    node.seconds(LONG);
+    assert!(node.is_quiet());
+}
+
+fn group(pod: &str, tasks: u32) -> PodCgroup {
+    let pids = (0..tasks).map(|n| 4000 + n).collect();
+    let path = format!("/kubepods/pod{pod}");
+    PodCgroup { pod: pod.into(), cgroup: CgroupId(9), path, tasks, pids }
+}
+
+#[test]
+fn a_cgroup_of_no_pod() {
+    let orphan = "0000000f-0000-4000-8000-000000000000";
+    let of_file = "5d41402abc4b2a76b9719d911017c592";
+    let all = vec![group(ids(1).0.as_str(), 3), group(of_file, 1), group(orphan, 2)];
+    let mut node = surveyed(HostSurvey { pod_cgroups: Some(all), ..HostSurvey::default() });
+    node.seconds(THRESHOLD + 2 * MARGIN);
+    let wanted = LeakKey::PodCgroup { pod: orphan.into(), cgroup: CgroupId(9) };
+    assert_eq!(node.found, std::slice::from_ref(&wanted));
+    let leak = &node.leaks[&wanted];
+    assert_eq!(leak.cause.kind, LeakCause::ProcessesRemain);
+    assert_eq!(leak.holds.pids, [4000, 4001]);
+}
+
+/// A pod that is to go since second 105, with a grace of 30 s.
+fn terminating() -> Node {
+    let mut node = Node::new();
+    node.run(1).seconds(5);
+    let asked = node.at();
+    let pod = node.pods.get_mut(&ids(1).0).unwrap();
+    pod.deletion_timestamp = Some(WallTime(asked.0 as i64 + 30_000_000_000));
+    pod.deletion_grace_seconds = Some(30);
+    node.seconds(1);
+    node
+}
+
+fn stuck(node: &Node) -> &Leak {
+    let key = LeakKey::Pod { uid: ids(1).0 };
+    node.leaks.get(&key).unwrap_or_else(|| panic!("{:?}", node.found))
+}
+
+const UNTIL_STUCK: u64 = 30 + 10 + THRESHOLD + MARGIN;
+
+#[test]
+fn a_pod_that_takes_its_time_is_not_stuck() {
+    let mut node = terminating();
+    node.seconds(30 + 10 + THRESHOLD - 2).stop(1).collect(1).delete(1).seconds(LONG);
+    assert!(node.is_quiet(), "{:?}", node.found);
+}
+
+#[test]
+fn a_finalizer_holds_the_object() {
+    let mut node = terminating();
+    node.pods.get_mut(&ids(1).0).unwrap().finalizers = vec!["example.com/hold".into()];
+    node.seconds(3).stop(1).collect(1).seconds(UNTIL_STUCK);
+    let leak = stuck(&node);
+    assert_eq!(leak.class, LeakClass::StuckTerminating);
+    assert_eq!(leak.stuck, Some(StuckReason::Finalizer));
+    assert_eq!(leak.cause.kind, LeakCause::Finalizer);
+    assert!(leak.cause.sentence.contains("example.com/hold"));
+    assert_eq!(node.engine.gauges().leaks.stuck[&StuckReason::Finalizer], 1);
+    node.delete(1).seconds(2);
+    assert_eq!(node.gone.len(), 1);
+}
+
+#[test]
+fn what_else_a_stuck_pod_may_wait_for() {
+    let uid = ids(1).0;
+    let reason = |arrange: &dyn Fn(&mut Node)| {
+        let mut node = terminating();
+        arrange(&mut node);
+        node.seconds(UNTIL_STUCK + 5);
+        let leak = stuck(&node);
+        assert!(!leak.cause.sentence.is_empty());
+        (leak.stuck.unwrap(), leak.cause.kind)
+    };
+    let ends = |node: &mut Node| {
+        node.stop(1).collect(1);
+    };
+    assert_eq!(
+        reason(&|node| node.kubelet = DaemonState::Absent),
+        (StuckReason::KubeletGone, LeakCause::KubeletDown)
+    );
+    assert_eq!(reason(&|_| {}), (StuckReason::Unknown, LeakCause::Unknown), "nobody kills it");
+    assert_eq!(
+        reason(&|node| {
+            node.cri_answers = false;
+            node.seconds(3);
+            node.cri_answers = true;
+        }),
+        (StuckReason::RuntimeFailing, LeakCause::RuntimeFailing)
+    );
+    assert_eq!(
+        reason(&|node| {
+            node.networks.insert(ids(1).1, open());
+            node.stop(1);
+        }),
+        (StuckReason::RuntimeFailing, LeakCause::CniDeleteFailing)
+    );
+    let volume = PodVolume { pod: uid.clone(), volume: "kubernetes.io~nfs/data".into() };
+    assert_eq!(
+        reason(&|node| {
+            ends(node);
+            node.survey.volumes = Some(vec![volume.clone()]);
+        }),
+        (StuckReason::VolumeMounted, LeakCause::VolumeBusy)
+    );
+    assert_eq!(
+        reason(&|node| {
+            ends(node);
+            node.survey.pod_cgroups = Some(vec![group(uid.as_str(), 2)]);
+        }),
+        (StuckReason::CgroupBusy, LeakCause::ProcessesRemain)
+    );
+    assert_eq!(reason(&ends), (StuckReason::Unknown, LeakCause::Unknown));
+}
+
+#[test]
+fn a_node_full_of_leaks_is_told_of_over_some_seconds() {
+    let mut node = Node::new();
+    for n in 1..=2_000 {
+        node.sandboxes.insert(ids(n).1, sandbox(n, false));
+    }
+    let mut most = 0;
+    for _ in 0..THRESHOLD + 2 * MARGIN {
+        let before = node.found.len();
+        node.seconds(1);
+        most = most.max(node.found.len() - before);
+    }
+    assert_eq!((node.found.len(), most), (2_000, 500));
+    assert_eq!(node.asked.len(), 2_000);
+    let gauges = node.engine.gauges().leaks;
+    assert_eq!((gauges.told.values().sum::<usize>(), gauges.suspects), (2_000, 0));
+}

@@ -1,0 +1,606 @@
+//! Lives and ends of pods as the engine tells them, source by source.
+
+use super::world::{
+    CODE_0, Cgroups, World, container, ids, init, object, running, sandbox, second, shim, side,
+    sidecar, signal,
+};
+use coroner_core::{
+    input::{
+        ApiContainer, ApiEvent, ContainerKind, CriContainer, CriEvent, CriExit, CriState, Daemon,
+        DaemonProcess, DaemonState, Disposition, ExitStatus, HostEvent, Input, KernelFact, Loss,
+        LossKind,
+    },
+    observation::{Amendment, Cause, FindingKind, MilestoneKind, Observation, PhaseKind, Verdict},
+    time::{BootTime, WallTime},
+};
+use std::time::Duration;
+
+fn delete(world: &mut World, n: u64) {
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(n, true, at)));
+}
+
+/// The sandbox stops, the runtime tells the exit, the object goes.
+fn finish(world: &mut World, n: u64, code: i32) {
+    world.stopped(n, code);
+    let at = world.at();
+    world.later(100).api(ApiEvent::Deleted(object(n, true, at)));
+}
+
+#[test]
+fn a_deleted_pod_is_told_once_with_additive_phases() {
+    let mut world = running(1);
+    delete(&mut world, 1);
+    world.later(150).term(1, true);
+    world.ticks(1);
+    world.later(1000).exits(1, CODE_0);
+    finish(&mut world, 1, 0);
+    world.ticks(4);
+    assert!(world.ended.is_empty(), "not before the settle window is over");
+    world.ticks(60);
+    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+    assert_eq!((end.cause, end.life, end.truncated), (Cause::ApiDelete, 1, false));
+    let phase = |kind| end.phase(kind).as_millis();
+    assert_eq!(phase(PhaseKind::KubeletReaction), 150);
+    assert_eq!(phase(PhaseKind::Shutdown), 2000);
+    assert_eq!(phase(PhaseKind::Unattributed), 0);
+    assert_eq!(end.total(), Duration::from_millis(2350));
+    let sum: Duration = end.phases.iter().map(|p| p.to.since(p.from)).sum();
+    assert_eq!(sum, end.total());
+    assert_eq!(world.died.len(), 1);
+    assert_eq!(world.died[0].verdict, Verdict::Graceful);
+    assert!(world.other.iter().any(|o| matches!(o, Observation::PodTerminating { .. })));
+    assert!(world.other.iter().any(|o| matches!(o, Observation::PodSettled { .. })));
+}
+
+#[test]
+fn the_second_tail_amends() {
+    let mut world = running(1);
+    delete(&mut world, 1);
+    world.term(1, true);
+    world.exits(1, CODE_0);
+    finish(&mut world, 1, 0);
+    world.ticks(30);
+    assert!(world.amended.is_empty());
+    world.cgroups_go(1);
+    world.lists(Vec::new(), Vec::new());
+    world.ticks(2);
+    let [(end, Amendment::SandboxRemoved)] = world.amended.as_slice() else {
+        panic!("{:?}", world.amended)
+    };
+    assert!(end.milestone(MilestoneKind::SandboxRemoved).is_some());
+    assert!(end.milestone(MilestoneKind::CgroupRemoved).is_some());
+    assert_eq!(end.total(), world.ended[0].total(), "the tail is not part of the whole");
+}
+
+#[test]
+fn a_termination_that_had_begun_is_truncated() {
+    let mut world = World::new();
+    world.cri(CriEvent::Connected { runtime: "test".into(), process: None });
+    world.later(60_000);
+    world.starts(1);
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    // Asked for 20 s ago, with a grace of 30 s.
+    let asked = BootTime(world.at().0 - 20_000_000_000);
+    world.api(ApiEvent::Snapshot { pods: vec![object(1, true, asked)] });
+    world.later(1000).kill(1);
+    world.exits(1, ExitStatus::Signal { signal: 9, core: false });
+    finish(&mut world, 1, 137);
+    world.ticks(10);
+    let end = &world.ended[0];
+    assert!(end.truncated && end.containers[0].truncated);
+    assert_eq!(end.began, asked, "the apiserver's figure stands in");
+    assert!(end.milestone(MilestoneKind::DeleteRequested).unwrap().uncertainty > Duration::ZERO);
+}
+
+#[test]
+fn an_outage_of_the_apiserver_suspends_the_account() {
+    let mut world = running(1);
+    delete(&mut world, 1);
+    world.term(1, true);
+    world.later(500).exits(1, CODE_0);
+    world.api(ApiEvent::OutOfSync { error: "gone".into() });
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    world.ticks(90);
+    assert!(world.ended.is_empty(), "unknown is not gone");
+    world.api(ApiEvent::Snapshot { pods: Vec::new() });
+    world.ticks(10);
+    let gone = world.ended[0].milestone(MilestoneKind::ObjectGone).unwrap();
+    assert!(gone.uncertainty >= Duration::from_secs(90), "{gone:?}");
+}
+
+/// The watch breaks after the pod's end and before the kubelet's word of it; when it is back, so much
+/// time has passed that the object is gone too, and nobody has ever asked for that.
+#[test]
+fn a_pod_that_ended_just_before_an_outage_is_told_when_its_object_is_found_gone() {
+    let mut world = running(1);
+    world.exits(1, CODE_0);
+    world.later(100).api(ApiEvent::OutOfSync { error: "reset".into() });
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    world.ticks(5);
+    world.cgroups_go(1);
+    world.lists(Vec::new(), Vec::new());
+    world.ticks(90);
+    assert!(world.ended.is_empty(), "its sandbox may get a successor");
+    world.api(ApiEvent::Snapshot { pods: Vec::new() });
+    world.ticks(5);
+    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+    assert_eq!(end.containers[0].verdict, Verdict::Completed);
+    assert_eq!(end.cause, Cause::Unknown, "perhaps it was deleted before its sandbox stopped");
+    assert!(end.milestone(MilestoneKind::ObjectGone).is_none(), "the end was before that");
+}
+
+#[test]
+fn a_force_delete_may_show_its_deleted_event_only() {
+    let mut world = running(1);
+    let at = world.at();
+    let mut last = object(1, false, at);
+    last.phase = "Running".into();
+    world.api(ApiEvent::Deleted(last));
+    world.later(20).term(1, true);
+    world.later(1000).exits(1, CODE_0);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    world.ticks(10);
+    let end = &world.ended[0];
+    assert_eq!(end.cause, Cause::ForceDelete);
+    assert!(end.findings.iter().any(|f| f.kind == FindingKind::OutlivedObject));
+}
+
+#[test]
+fn a_restarted_container_dies_alone() {
+    let mut world = running(1);
+    world.term(1, true);
+    world.later(500).exits(1, CODE_0);
+    let mut next = container(1, CriState::Running);
+    next.id = "c".repeat(64).as_str().into();
+    next.attempt = 1;
+    let both = vec![container(1, CriState::Exited), next];
+    world.later(200).lists(vec![sandbox(1, true)], both);
+    world.status(1, 0);
+    world.ticks(30);
+    assert!(world.ended.is_empty(), "the pod goes on");
+    let [death] = world.died.as_slice() else { panic!("{:?}", world.died) };
+    assert_eq!((death.verdict, death.cause), (Verdict::Graceful, Cause::Restart));
+}
+
+#[test]
+fn a_job_completes_once_and_its_deletion_is_no_second_end() {
+    let mut world = running(1);
+    world.exits(1, ExitStatus::Code(7));
+    let at = world.at();
+    let mut done = object(1, false, at);
+    done.phase = "Failed".into();
+    world.api(ApiEvent::Applied(done));
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.status(1, 7);
+    world.ticks(90);
+    delete(&mut world, 1);
+    let at = world.at();
+    world.api(ApiEvent::Deleted(object(1, true, at)));
+    world.lists(Vec::new(), Vec::new());
+    world.ticks(30);
+    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+    assert_eq!((end.cause, end.containers[0].verdict), (Cause::Completed, Verdict::Failed));
+    assert!(world.amended.iter().all(|(_, why)| *why == Amendment::SandboxRemoved));
+}
+
+/// A Job with ttlSecondsAfterFinished 0: its object is deleted as soon as its status is final, before
+/// the sandbox is seen to stop or after it, with the watch as it should be or just back.
+#[test]
+fn a_pod_that_completed_and_is_deleted_at_once_completed() {
+    for (outage, sandbox_first) in [(false, true), (false, false), (true, true), (true, false)] {
+        let mut world = running(1);
+        world.ticks(60);
+        if outage {
+            world.api(ApiEvent::OutOfSync { error: "reset".into() });
+            world.ticks(3);
+        }
+        let sandbox_stops = |world: &mut World| {
+            world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+            world.status(1, 0);
+        };
+        world.exits(1, CODE_0);
+        if sandbox_first {
+            sandbox_stops(world.later(450));
+        }
+        if outage {
+            world.later(900).api(ApiEvent::Resumed);
+        }
+        let mut pod = object(1, false, world.at());
+        (pod.phase, pod.grace_seconds) = ("Succeeded".into(), Some(30));
+        world.later(100).api(ApiEvent::Applied(pod.clone()));
+        pod.deletion_timestamp = Some(WallTime(world.at().0 as i64));
+        pod.deletion_grace_seconds = Some(0);
+        world.later(100).api(ApiEvent::Applied(pod.clone()));
+        world.later(20).api(ApiEvent::Deleted(pod));
+        if !sandbox_first {
+            sandbox_stops(world.later(450));
+        }
+        world.ticks(60);
+        let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+        assert_eq!(end.cause, Cause::Completed, "{} {outage} {sandbox_first}", end.cause_proof);
+        assert_eq!(end.containers.len(), 1);
+        assert_eq!(end.containers[0].verdict, Verdict::Completed);
+    }
+}
+
+/// It failed before it had a container (evicted, activeDeadlineSeconds), and its controller was quick.
+#[test]
+fn a_pod_that_failed_without_a_container_and_is_deleted_at_once_is_told() {
+    let mut world = World::in_sync();
+    let mut pod = object(1, false, world.at());
+    world.api(ApiEvent::Applied(pod.clone()));
+    world.lists(vec![sandbox(1, true)], Vec::new());
+    world.ticks(10);
+    pod.phase = "Failed".into();
+    world.api(ApiEvent::Applied(pod.clone()));
+    pod.deletion_timestamp = Some(WallTime(world.at().0 as i64));
+    pod.deletion_grace_seconds = Some(0);
+    world.later(100).api(ApiEvent::Applied(pod.clone()));
+    world.later(100).api(ApiEvent::Deleted(pod));
+    world.later(500).lists(vec![sandbox(1, false)], Vec::new());
+    world.ticks(60);
+    assert_eq!(world.ended.len(), 1);
+}
+
+/// An evicted pod's phase may be final while it still runs: what ends after the request is of it.
+#[test]
+fn a_pod_that_runs_on_after_its_final_phase_is_deleted() {
+    let mut world = running(1);
+    let mut pod = object(1, false, world.at());
+    pod.phase = "Failed".into();
+    world.api(ApiEvent::Applied(pod));
+    world.ticks(5);
+    delete(&mut world, 1);
+    world.later(100).term(1, true);
+    world.later(500).exits(1, CODE_0);
+    finish(&mut world, 1, 0);
+    world.ticks(60);
+    assert_eq!(world.ended[0].cause, Cause::ApiDelete, "{}", world.ended[0].cause_proof);
+    assert_eq!(world.ended[0].containers.len(), 1);
+}
+
+/// A sandbox that died gets a successor as long as the kubelet has not ended the pod.
+#[test]
+fn a_dead_sandbox_alone_ends_no_pod() {
+    let mut world = running(1);
+    world.exits(1, ExitStatus::Code(1));
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.status(1, 1);
+    world.ticks(120);
+    assert!(world.ended.is_empty());
+    assert_eq!(world.died.len(), 1, "the container's death is told all the same");
+}
+
+#[test]
+fn late_evidence_amends_and_is_no_second_count() {
+    let mut world = running(1);
+    delete(&mut world, 1);
+    world.term(1, true);
+    world.later(500).exits(1, CODE_0);
+    finish(&mut world, 1, 0);
+    world.ticks(20);
+    // The runtime changes its mind long after.
+    world.status(1, 255);
+    world.ticks(2);
+    assert_eq!((world.ended.len(), world.died.len()), (1, 1));
+    let [(end, Amendment::LateEvidence)] = world.amended.as_slice() else {
+        panic!("{:?}", world.amended)
+    };
+    assert!(end.containers[0].findings.iter().any(|f| f.kind == FindingKind::Contradiction));
+}
+
+#[test]
+fn a_loss_marks_what_it_may_have_touched() {
+    let mut world = running(1);
+    delete(&mut world, 1);
+    world.say(Input::Lost(Loss::new(LossKind::DecidingRingFull, 3)));
+    let cgroup = Cgroups::of(1).own;
+    world.later(500).kernel(KernelFact::CgroupEmpty { cgroup });
+    world.kernel(KernelFact::CgroupRemoved { cgroup });
+    finish(&mut world, 1, 0);
+    world.ticks(10);
+    let end = &world.ended[0];
+    assert_eq!(end.incomplete, [LossKind::DecidingRingFull]);
+    assert_eq!(end.containers[0].verdict, Verdict::Unknown);
+    assert!(end.phase(PhaseKind::Unattributed) > Duration::ZERO);
+    assert_eq!(world.engine.gauges().losses[&LossKind::DecidingRingFull], 3);
+}
+
+#[test]
+fn an_uncommon_stop_signal_is_let_through_once() {
+    let mut world = running(1);
+    world.cri(CriEvent::StopSignal { container: ids(1).2, signal: 37 });
+    world.ticks(5);
+    let learned: Vec<_> = world
+        .other
+        .iter()
+        .filter(|o| matches!(o, Observation::StopSignalLearned { signal: 37, .. }))
+        .collect();
+    assert_eq!(learned.len(), 1);
+}
+
+/// cgroupsPerQOS=false and custom roots: the runtime knows where the container is.
+#[test]
+fn a_container_without_a_known_cgroup_is_looked_for_and_joined() {
+    let mut world = World::in_sync();
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.ticks(5);
+    let wanted = Observation::CgroupWanted { container: ids(1).2 };
+    assert_eq!(world.other.iter().filter(|o| **o == wanted).count(), 1);
+    let cgroup = Cgroups::of(1).own;
+    world.cri(CriEvent::ContainerCgroup { container: ids(1).2, cgroup });
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    world.term(1, true);
+    world.exits(1, CODE_0);
+    finish(&mut world, 1, 0);
+    world.ticks(10);
+    assert_eq!(world.ended[0].containers[0].verdict, Verdict::Graceful);
+}
+
+/// One that is only found that way has its stop signal let through as well.
+#[test]
+fn a_container_that_was_looked_for_has_its_uncommon_stop_signal_let_through() {
+    let mut world = World::in_sync();
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.cri(CriEvent::StopSignal { container: ids(1).2, signal: 37 });
+    world.ticks(5);
+    let learned = |world: &World| {
+        let is = |o: &&Observation| matches!(o, Observation::StopSignalLearned { signal: 37, .. });
+        world.other.iter().filter(is).count()
+    };
+    assert_eq!(learned(&world), 0, "for which cgroup?");
+    world.cri(CriEvent::ContainerCgroup { container: ids(1).2, cgroup: Cgroups::of(1).own });
+    world.ticks(5);
+    assert_eq!(learned(&world), 1);
+}
+
+/// A preemptive restart of the runtime during the termination is named.
+#[test]
+fn a_runtime_that_went_away_is_a_finding() {
+    let mut world = running(1);
+    delete(&mut world, 1);
+    world.term(1, true);
+    world.cri(CriEvent::Unreachable { error: "connection refused".into(), code: None });
+    world.later(500).exits(1, CODE_0);
+    world.later(3000).cri(CriEvent::Connected { runtime: "test".into(), process: None });
+    finish(&mut world, 1, 0);
+    world.ticks(10);
+    let kinds: Vec<_> = world.ended[0].findings.iter().map(|f| f.kind).collect();
+    assert_eq!(kinds, [FindingKind::RuntimeRestarted]);
+}
+
+/// Its process ended, and another one began before the pod was gone.
+#[test]
+fn a_kubelet_that_was_restarted_is_a_finding() {
+    let process = |pid, started| DaemonProcess { pid, started };
+    let kubelet = |world: &mut World, state| {
+        let event = HostEvent::Daemon { daemon: Daemon::Kubelet, state };
+        world.say(Input::Host(event));
+    };
+    let mut world = running(1);
+    let old = process(10, 50);
+    kubelet(&mut world, DaemonState::Running { process: old });
+    delete(&mut world, 1);
+    world.later(300).term(1, true);
+    kubelet(&mut world, DaemonState::Ended { process: old });
+    world.later(700).exits(1, CODE_0);
+    let began = (world.now + 200) / 10;
+    world.later(1000);
+    kubelet(&mut world, DaemonState::Running { process: process(11, began) });
+    finish(&mut world, 1, 0);
+    world.ticks(10);
+    let said: Vec<_> =
+        world.ended[0].findings.iter().map(|f| (f.kind, f.detail.as_str())).collect();
+    let detail = "The kubelet ended 300 ms after the beginning and began anew 1.2 s after the \
+                  beginning.";
+    assert_eq!(said, [(FindingKind::KubeletRestarted, detail)]);
+}
+
+/// Nonsense from any source changes nothing and is no panic.
+#[test]
+fn nonsense_is_survived() {
+    let mut world = running(1);
+    world.status(77, 0);
+    world.cri(CriEvent::StopSignal { container: "".into(), signal: 255 });
+    world.kernel(KernelFact::OomVictim { cgroup: None, pid: 0 });
+    world.exits(99, CODE_0);
+    let mut odd = object(2, true, BootTime(0));
+    odd.deletion_grace_seconds = Some(i64::MIN);
+    odd.deletion_timestamp = Some(coroner_core::time::WallTime(i64::MIN));
+    world.api(ApiEvent::Applied(odd));
+    let at = BootTime(u64::MAX);
+    world.engine.step(coroner_core::input::Received { at, input: Input::Tick });
+    world.ticks(1);
+    assert!(world.ended.is_empty());
+}
+
+/// A pod that lives and dies between two polls is told all the same.
+#[test]
+fn a_pod_that_the_runtime_was_never_asked_about_alive() {
+    let mut world = World::in_sync();
+    world.lists(Vec::new(), Vec::new());
+    let listed = world.at();
+    let at = world.at();
+    world.later(500).api(ApiEvent::Applied(object(1, false, at)));
+    world.starts(1);
+    delete(&mut world, 1);
+    let look = Observation::LookNow { sandbox: None };
+    assert!(world.other.contains(&look), "there is no time to lose");
+    world.later(300).term(1, true);
+    world.later(200).exits(1, CODE_0);
+    finish(&mut world, 1, 0);
+    world.ticks(10);
+    let end = &world.ended[0];
+    let stopped = end.milestone(MilestoneKind::SandboxStopped).unwrap();
+    assert_eq!(stopped.at - stopped.uncertainty, listed, "after the last list without it");
+    assert_eq!(end.containers[0].verdict, Verdict::Graceful);
+    assert_eq!(end.phase(PhaseKind::Unattributed), Duration::ZERO);
+}
+
+/// A single call that failed (an answer too large, say) is an outage, not a restart.
+#[test]
+fn an_answer_on_the_same_connection_is_no_restart() {
+    let mut world = running(1);
+    delete(&mut world, 1);
+    world.term(1, true);
+    world.cri(CriEvent::Unreachable { error: "message larger than 16 MiB".into(), code: None });
+    world.later(500).exits(1, CODE_0);
+    finish(&mut world, 1, 0);
+    world.ticks(10);
+    assert_eq!(world.ended[0].findings, []);
+}
+
+#[test]
+fn a_job_with_a_native_sidecar_completes() {
+    let mut world = running(1);
+    let (cg, id, t) = sidecar();
+    world.kernel(KernelFact::CgroupCreated {
+        cgroup: cg,
+        parent: Some(Cgroups::of(1).pod),
+        name: id.to_string(),
+        scanned: false,
+    });
+    world.kernel(KernelFact::Exec { cgroup: cg, task: t.clone(), parent: shim() });
+    world.lists(
+        vec![sandbox(1, true)],
+        vec![container(1, CriState::Running), side(CriState::Running)],
+    );
+    world.later(1000).exits(1, CODE_0);
+    world.later(1000).kernel(signal(cg, t.clone(), 15, shim()));
+    world.kernel(KernelFact::SignalDelivered {
+        cgroup: cg,
+        task: t.clone(),
+        signal: 15,
+        disposition: Disposition::Handler,
+    });
+    world.later(100).kernel(KernelFact::Exit {
+        cgroup: cg,
+        task: t,
+        status: CODE_0,
+        parent: Some(shim()),
+    });
+    world.kernel(KernelFact::CgroupEmpty { cgroup: cg });
+    world.kernel(KernelFact::CgroupRemoved { cgroup: cg });
+    world.later(500).lists(
+        vec![sandbox(1, false)],
+        vec![container(1, CriState::Exited), side(CriState::Exited)],
+    );
+    world.status(1, 0);
+    world.cri(CriEvent::ContainerExited(CriExit {
+        container: id,
+        started: None,
+        finished: None,
+        exit_code: 0,
+        reason: "Completed".into(),
+    }));
+    let mut o = object(1, false, world.at());
+    o.phase = "Succeeded".into();
+    o.restart_policy = "Never".into();
+    o.containers
+        .insert("s".into(), ApiContainer { kind: ContainerKind::Sidecar, ..Default::default() });
+    world.api(ApiEvent::Applied(o));
+    world.ticks(60);
+    assert_eq!(world.ended.len(), 1);
+    assert_eq!(world.ended[0].cause, Cause::Completed);
+}
+
+#[test]
+fn a_job_that_was_restarted_by_its_probe_still_completes() {
+    let mut world = running(1);
+    world.term(1, true);
+    world.later(100).exits(1, CODE_0); // liveness
+    let (_, mut c) = second(true, CriState::Running);
+    c.sandbox = ids(1).1;
+    c.attempt = 1;
+    let of = Cgroups::of(2);
+    world.kernel(KernelFact::CgroupCreated {
+        cgroup: of.own,
+        parent: Some(Cgroups::of(1).pod),
+        name: ids(2).2.to_string(),
+        scanned: false,
+    });
+    world.kernel(KernelFact::Exec { cgroup: of.own, task: init(2), parent: shim() });
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited), c.clone()]);
+    world.status(1, 0);
+    world.ticks(30);
+    world.exits(2, CODE_0);
+    c.state = CriState::Exited;
+    world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited), c]);
+    world.status(2, 0);
+    let mut o = object(1, false, world.at());
+    o.phase = "Succeeded".into();
+    world.api(ApiEvent::Applied(o));
+    world.ticks(60);
+    assert_eq!((world.died.len(), world.ended.len()), (2, 1));
+    assert_eq!(
+        (world.ended[0].cause, world.ended[0].containers.len()),
+        (Cause::Completed, 1),
+        "total {:?}",
+        world.ended[0].total()
+    );
+}
+
+#[test]
+fn a_pod_deleted_while_its_image_is_pulled_is_told() {
+    let mut world = World::in_sync();
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, false, at)));
+    world.lists(vec![sandbox(1, true)], vec![]);
+    world.ticks(5);
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    world.later(500).lists(vec![sandbox(1, false)], vec![]);
+    let at = world.at();
+    world.api(ApiEvent::Deleted(object(1, true, at)));
+    world.ticks(60);
+    assert_eq!(world.ended.len(), 1);
+}
+
+#[test]
+fn an_answer_with_a_gap_kills_nobody() {
+    let mut world = running(1);
+    world.lists(vec![sandbox(1, true)], vec![]); // the entry was nonsense and left out
+    world.later(250).lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.ticks(120);
+    assert_eq!(world.died.len(), 0, "{:?}", world.died.first().map(|d| &d.proof.sentence));
+}
+
+/// The watch may be late by a second, but what was followed by another attempt ended before.
+#[test]
+fn a_restart_just_before_a_delete_is_no_part_of_it() {
+    let mut world = running(1);
+    world.term(1, true);
+    world.later(100).exits(1, CODE_0);
+    let again = CriContainer { sandbox: ids(1).1, attempt: 1, ..second(true, CriState::Running).1 };
+    let of = Cgroups::of(2);
+    let (cgroup, parent) = (of.own, Some(Cgroups::of(1).pod));
+    let name = ids(2).2.to_string();
+    world.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
+    world.kernel(KernelFact::Exec { cgroup, task: init(2), parent: shim() });
+    let lists = |ready, state| {
+        let again = CriContainer { state, ..again.clone() };
+        (vec![sandbox(1, ready)], vec![container(1, CriState::Exited), again])
+    };
+    let (sandboxes, containers) = lists(true, CriState::Running);
+    world.lists(sandboxes, containers);
+    world.status(1, 0);
+    world.later(400);
+    delete(&mut world, 1);
+    world.later(100).term(2, true);
+    world.later(100).exits(2, CODE_0);
+    let (sandboxes, containers) = lists(false, CriState::Exited);
+    world.lists(sandboxes, containers);
+    world.status(2, 0);
+    let at = world.at();
+    world.api(ApiEvent::Deleted(object(1, true, at)));
+    world.ticks(60);
+    let causes: Vec<_> = world.died.iter().map(|d| (d.id.clone(), d.cause)).collect();
+    assert!(causes.contains(&(ids(1).2, Cause::Restart)), "{causes:?}");
+    assert!(causes.contains(&(ids(2).2, Cause::ApiDelete)), "{causes:?}");
+    assert_eq!(world.ended[0].containers.len(), 1);
+}

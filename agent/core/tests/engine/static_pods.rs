@@ -1,0 +1,109 @@
+//! Static pods: the kubelet has them from files, and the apiserver only an image of each.
+
+use super::world::{
+    CODE_0, Cgroups, World, container, ids, init, object, of_file, sandbox, second, shim,
+};
+use coroner_core::{
+    input::{ApiEvent, ApiPod, CriState, KernelFact},
+    observation::{Cause, MilestoneKind},
+    time::BootTime,
+};
+
+fn mirror(own_uid: &str) -> ApiPod {
+    let object = object(1, false, BootTime(0));
+    ApiPod { mirror_of: Some(ids(1).0), uid: own_uid.into(), ..object }
+}
+
+#[test]
+fn deleting_a_mirror_ends_nothing_and_removing_the_manifest_does() {
+    let mut world = World::in_sync();
+    world.starts(1);
+    world.lists(vec![of_file(sandbox(1, true))], vec![container(1, CriState::Running)]);
+    world.api(ApiEvent::Applied(mirror("a")));
+    world.api(ApiEvent::Deleted(mirror("a")));
+    world.later(300).api(ApiEvent::Applied(mirror("b")));
+    world.ticks(60);
+    assert!(world.ended.is_empty() && world.died.is_empty());
+    world.term(1, true);
+    world.later(1000).exits(1, CODE_0);
+    world.later(100).lists(vec![of_file(sandbox(1, false))], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+    world.later(500).api(ApiEvent::Deleted(mirror("b")));
+    world.ticks(10);
+    let end = &world.ended[0];
+    assert_eq!(end.cause, Cause::StaticRemoved);
+    assert!(end.milestone(MilestoneKind::ObjectGone).is_some());
+}
+
+/// It runs for a second, and leaves when its manifest is removed.
+fn life(world: &mut World) {
+    world.api(ApiEvent::Applied(mirror("a")));
+    world.starts(1);
+    world.lists(vec![of_file(sandbox(1, true))], vec![container(1, CriState::Running)]);
+    world.later(1000).ticks(1);
+    world.term(1, true);
+    world.later(2000).exits(1, CODE_0);
+    world.lists(vec![of_file(sandbox(1, false))], vec![container(1, CriState::Exited)]);
+    world.status(1, 0);
+}
+
+/// The first life has ended a moment ago, and the second one runs.
+fn second_life() -> World {
+    let mut world = World::in_sync();
+    life(&mut world);
+    world.ticks(2);
+    let of = Cgroups::of(2);
+    for (cgroup, parent, name) in [
+        (of.pause, Some(Cgroups::of(1).pod), ids(2).1.to_string()),
+        (of.own, Some(Cgroups::of(1).pod), ids(2).2.to_string()),
+    ] {
+        world.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
+    }
+    world.kernel(KernelFact::Exec { cgroup: of.own, task: init(2), parent: shim() });
+    lists_second(&mut world, true);
+    world
+}
+
+fn lists_second(world: &mut World, runs: bool) {
+    let state = if runs { CriState::Running } else { CriState::Exited };
+    let (sandbox_2, container_2) = second(runs, state);
+    world.lists(
+        vec![of_file(sandbox(1, false)), sandbox_2],
+        vec![container(1, CriState::Exited), container_2],
+    );
+}
+
+#[test]
+fn a_static_pod_that_comes_back_at_once_ends_its_first_life() {
+    let mut world = second_life();
+    world.ticks(120);
+    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+    assert_eq!((end.cause, end.life, world.died.len()), (Cause::StaticRemoved, 1, 1));
+}
+
+#[test]
+fn two_lives_within_the_settle_window_are_two() {
+    let mut world = second_life();
+    world.ticks(1);
+    world.term(2, true);
+    world.later(100).exits(2, CODE_0);
+    lists_second(&mut world, false);
+    world.status(2, 0);
+    world.ticks(120);
+    assert_eq!(world.ended.iter().map(|e| e.life).collect::<Vec<_>>(), [1, 2]);
+    let ids: Vec<_> = world.ended.iter().map(|e| e.containers[0].id.clone()).collect();
+    assert_eq!(ids, [super::world::ids(1).2, super::world::ids(2).2]);
+}
+
+#[test]
+fn a_later_life_has_its_own_number() {
+    let mut world = World::in_sync();
+    for _ in 0..2 {
+        life(&mut world);
+        world.api(ApiEvent::Deleted(mirror("a")));
+        world.cgroups_go(1);
+        world.lists(vec![], vec![]);
+        world.ticks(120);
+    }
+    assert_eq!(world.ended.iter().map(|e| e.life).collect::<Vec<_>>(), [1, 2]);
+}

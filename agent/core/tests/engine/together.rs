@@ -1,0 +1,146 @@
+//! What belongs to one end of a pod, and what was over long before.
+
+use super::world::{
+    CODE_0, Cgroups, KILLED, World, container, object, running, sandbox, shim, task,
+};
+use coroner_core::{
+    ids::{CgroupId, ContainerId},
+    input::{
+        ApiContainer, ApiEvent, ContainerKind, CriContainer, CriEvent, CriExit, CriState, Hook,
+        KernelFact,
+    },
+    observation::{Cause, MilestoneKind, PhaseKind},
+};
+use std::time::Duration;
+
+/// A second container in pod 1.
+fn another(world: &mut World, name: &str) -> CriContainer {
+    let id: ContainerId = "d".repeat(64).as_str().into();
+    world.kernel(KernelFact::CgroupCreated {
+        cgroup: CgroupId(18),
+        parent: Some(Cgroups::of(1).pod),
+        name: id.to_string(),
+        scanned: false,
+    });
+    let t = task(88, 1, "other");
+    world.kernel(KernelFact::Exec { cgroup: CgroupId(18), task: t, parent: shim() });
+    CriContainer { id, name: name.into(), ..container(1, CriState::Running) }
+}
+
+fn another_exits(world: &mut World) {
+    let (cgroup, task) = (CgroupId(18), task(88, 1, "other"));
+    world.kernel(KernelFact::Exit { cgroup, task, status: CODE_0, parent: Some(shim()) });
+    world.kernel(KernelFact::CgroupEmpty { cgroup });
+    world.kernel(KernelFact::CgroupRemoved { cgroup });
+    world.cri(CriEvent::ContainerExited(CriExit {
+        container: "d".repeat(64).as_str().into(),
+        started: None,
+        finished: None,
+        exit_code: 0,
+        reason: "Completed".into(),
+    }));
+}
+
+/// An init container that completed two days ago was not evicted.
+#[test]
+fn an_init_container_does_not_die_of_the_eviction() {
+    let mut world = running(1);
+    let mut pod = object(1, false, world.at());
+    pod.containers
+        .insert("i".into(), ApiContainer { kind: ContainerKind::Init, ..Default::default() });
+    world.api(ApiEvent::Applied(pod.clone()));
+    let mut i = another(&mut world, "i");
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running), i.clone()]);
+    another_exits(&mut world);
+    i.state = CriState::Exited;
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running), i.clone()]);
+    world.ticks(60);
+    assert_eq!(world.died[0].cause, Cause::Completed);
+    world.later(2 * 24 * 3600 * 1000);
+    world.term(1, true);
+    world.later(500).exits(1, CODE_0);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited), i]);
+    world.status(1, 0);
+    (pod.phase, pod.reason) = ("Failed".into(), "Evicted".into());
+    world.api(ApiEvent::Applied(pod));
+    world.ticks(60);
+    let end = &world.ended[0];
+    assert_eq!(end.cause, Cause::NodePressureEviction);
+    let causes: Vec<_> = end.containers.iter().map(|c| (c.name.as_str(), c.cause)).collect();
+    let wrong = ("i", Cause::NodePressureEviction);
+    assert!(!causes.contains(&wrong), "{causes:?}");
+}
+
+/// restartPolicy Never: one of two containers is killed by its liveness probe; a day later the
+/// other completes. The pod did not take a day to die.
+#[test]
+fn a_day_between_two_containers_is_no_termination_of_a_day() {
+    let mut world = running(1);
+    let mut pod = object(1, false, world.at());
+    pod.restart_policy = "Never".into();
+    pod.containers.get_mut("c").unwrap().liveness_probe = true;
+    pod.containers.insert("d".into(), ApiContainer::default());
+    world.api(ApiEvent::Applied(pod.clone()));
+    let mut d = another(&mut world, "d");
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running), d.clone()]);
+    world.later(1000).term(1, true);
+    world.later(500).exits(1, CODE_0);
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited), d.clone()]);
+    world.status(1, 0);
+    world.ticks(60);
+    assert_eq!(world.died[0].cause, Cause::Liveness);
+    world.later(24 * 3600 * 1000);
+    another_exits(&mut world);
+    d.state = CriState::Exited;
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited), d]);
+    pod.phase = "Failed".into();
+    world.api(ApiEvent::Applied(pod));
+    world.ticks(60);
+    let end = &world.ended[0];
+    assert!(end.total() < Duration::from_secs(60), "{:?} {:?}", end.cause, end.total());
+}
+
+/// Somebody on the node sent SIGTERM to a PID 1 that ignores it; a day later the pod is deleted.
+#[test]
+fn a_stop_signal_of_yesterday_is_not_this_stop() {
+    let mut world = running(1);
+    world.term(1, false);
+    world.ticks(24 * 3600);
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    world.later(300).term(1, false);
+    world.later(30_000).kill(1);
+    world.exits(1, KILLED);
+    world.stopped(1, 137);
+    world.later(100).api(ApiEvent::Deleted(object(1, true, at)));
+    world.ticks(60);
+    let death = &world.ended[0].containers[0];
+    let sent = death.milestone(MilestoneKind::TermSent).unwrap().at;
+    assert!(
+        sent >= at && death.grace_ratio.unwrap() < 2.0,
+        "ratio {:?}, phases {:?}, {}",
+        death.grace_ratio,
+        world.ended[0].phases.iter().map(|p| p.kind).collect::<Vec<_>>(),
+        death.proof.sentence
+    );
+}
+
+/// A force delete: the kubelet gives the hook a second (pod_workers.go raises 0 to 1).
+#[test]
+fn a_sleep_in_a_force_delete_is_not_the_kubelets_reaction() {
+    let mut world = running(1);
+    let at = world.at();
+    let mut pod = object(1, true, at);
+    pod.deletion_timestamp = Some(coroner_core::time::WallTime(at.0 as i64));
+    pod.deletion_grace_seconds = Some(0);
+    pod.containers.get_mut("c").unwrap().pre_stop = Some(Hook::Sleep(10));
+    world.api(ApiEvent::Applied(pod.clone()));
+    world.api(ApiEvent::Deleted(pod));
+    world.later(1100).term(1, true);
+    world.later(500).exits(1, CODE_0);
+    world.stopped(1, 0);
+    world.ticks(60);
+    let end = &world.ended[0];
+    let spent = end.phase(PhaseKind::PreStop);
+    assert!(spent >= Duration::from_millis(900), "{:?}", end.phases);
+}

@@ -1,0 +1,245 @@
+//! Every verdict of the design's table, in its order of precedence: evidence → verdict.
+
+mod pre_stop;
+mod script;
+mod table;
+
+use coroner_core::{
+    input::{ContainerKind, Disposition, ExitStatus, Hook},
+    observation::{MilestoneKind, Verdict},
+    verdict::{Case, judge},
+};
+use script::{Script, ms};
+
+const CODE_0: ExitStatus = ExitStatus::Code(0);
+const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core: false };
+
+/// A handler that leaves in time, as the base of several rows.
+fn handled() -> Script {
+    Script::new().init().term(ms(1000), |s| s.handler()).handler_runs(ms(1001))
+}
+
+#[track_caller]
+fn verdict(script: Script, expected: Verdict, says: &str) {
+    judged(script, None, expected, says);
+}
+
+#[track_caller]
+fn judged(script: Script, pre_stop: Option<&Hook>, expected: Verdict, says: &str) {
+    let judgement = judge(Case {
+        processes: &script.processes,
+        stop_signal: script.stop_signal,
+        kind: ContainerKind::Main,
+        grace_seconds: Some(10),
+        longest_grace_seconds: Some(10),
+        pre_stop,
+        requested: Some(ms(900)),
+        earliest_request: Some(ms(1)),
+    });
+    assert_eq!(judgement.verdict, expected, "{}", judgement.proof.sentence);
+    assert!(judgement.proof.sentence.contains(says), "{}", judgement.proof.sentence);
+}
+
+#[test]
+fn oom_killed() {
+    let killed = || Script::new().init().kernel_kill(ms(500)).oom(ms(501)).exit(ms(502), KILLED);
+    verdict(killed(), Verdict::OomKilled, "OOM killer chose PID 1");
+    // It comes before every other rule.
+    let stopping = handled().kernel_kill(ms(1500)).oom(ms(1501)).exit(ms(1502), KILLED);
+    verdict(stopping, Verdict::OomKilled, "OOM killer");
+    // The victim was a child: the container's own end is another story.
+    let child = Script::new().init().oom_of(ms(500), 77).exit(ms(600), ExitStatus::Code(1));
+    verdict(child, Verdict::Failed, "code 1");
+}
+
+#[test]
+fn crashed() {
+    let segv = ExitStatus::Signal { signal: 11, core: true };
+    let own = Script::new().init().exit(ms(500), segv);
+    verdict(own, Verdict::Crashed, "SIGSEGV, with a core dump");
+    let while_stopping = handled().exit(ms(1200), ExitStatus::Signal { signal: 6, core: false });
+    verdict(while_stopping, Verdict::Crashed, "SIGABRT");
+    // Sent from outside it is not of its own making.
+    let sent = Script::new().init().send(ms(400), 11, |s| s.fatal()).exit(ms(500), segv);
+    verdict(sent, Verdict::TerminatedByDefault, "SIGSEGV by runc");
+}
+
+#[test]
+fn force_killed() {
+    let killed = Script::new().init().kill(ms(1000), |s| s).exit(ms(1001), KILLED);
+    verdict(killed, Verdict::ForceKilled, "by runc (pid 900), with no SIGTERM before it");
+    // A stop signal from inside the container is none.
+    let own =
+        Script::new().init().term_from_inside(ms(900)).kill(ms(1000), |s| s).exit(ms(1001), KILLED);
+    verdict(own, Verdict::ForceKilled, "no SIGTERM before it");
+}
+
+#[test]
+fn prestop_exhausted_grace() {
+    let hook = Hook::Exec("hook".into());
+    let script = |stop| {
+        Script::new()
+            .init()
+            .hook(ms(1000), None)
+            .term(ms(stop), |s| s.handler())
+            .handler_runs(ms(stop + 1))
+            .exit(ms(stop + 500), CODE_0)
+    };
+    let exhausted = Verdict::PrestopExhaustedGrace;
+    judged(script(11_000), Some(&hook), exhausted, "was still running after 10.0 s of a grace");
+    // The kubelet subtracts whole seconds: 8.9 s leave 2.
+    judged(script(9_900), Some(&hook), Verdict::Graceful, "handled SIGTERM");
+    // Without a hook in the spec a process from outside is a probe.
+    judged(script(11_000), None, Verdict::Graceful, "handled SIGTERM");
+    // It comes before `ignored`: the hook is why.
+    let ignored = Script::new()
+        .init()
+        .hook(ms(1000), Some(ms(10_500)))
+        .term(ms(10_600), |s| s.ignored())
+        .kill(ms(12_600), |s| s)
+        .exit(ms(12_601), KILLED);
+    judged(ignored, Some(&hook), exhausted, "had ended");
+}
+
+#[test]
+fn ignored() {
+    let by_kernel = Script::new()
+        .init()
+        .term(ms(1000), |s| s.ignored())
+        .kill(ms(11_000), |s| s)
+        .exit(ms(11_001), KILLED);
+    verdict(by_kernel, Verdict::Ignored, "PID 1 of a PID namespace, without a handler");
+    let sig_ign = Script::new()
+        .init()
+        .term(ms(1000), |s| s.sig_ign())
+        .kill(ms(11_000), |s| s)
+        .exit(ms(11_001), KILLED);
+    verdict(sig_ign, Verdict::Ignored, "SIG_IGN");
+    // Thrown away because it was dying already (6.1 and later) proves nothing.
+    let dying = Script::new()
+        .init()
+        .kill(ms(900), |s| s)
+        .term(ms(1000), |s| s.dying())
+        .exit(ms(1001), KILLED);
+    verdict(dying, Verdict::ForceKilled, "with no SIGTERM before it");
+    // It left by itself before SIGKILL: ignoring was not what it died of.
+    let left = Script::new().init().term(ms(1000), |s| s.ignored()).exit(ms(2000), CODE_0);
+    verdict(left, Verdict::Completed, "was thrown away by the kernel");
+}
+
+#[test]
+fn blocked() {
+    let pending = Script::new()
+        .init()
+        .term(ms(1000), |s| s.blocked())
+        .kill(ms(11_000), |s| s.pending(15))
+        .exit(ms(11_001), KILLED);
+    verdict(pending, Verdict::Blocked, "still pending 10.0 s later");
+}
+
+#[test]
+fn overran() {
+    let handler = handled().kill(ms(11_000), |s| s).exit(ms(11_001), KILLED);
+    verdict(handler, Verdict::Overran, "handled SIGTERM but was still running 10.0 s later");
+    // Blocked and gone from the pending set: sigwait or signalfd took it.
+    let consumed = Script::new()
+        .init()
+        .term(ms(1000), |s| s.blocked())
+        .kill(ms(11_000), |s| s)
+        .exit(ms(11_001), KILLED);
+    verdict(consumed, Verdict::Overran, "no longer pending");
+}
+
+#[test]
+fn terminated_by_default() {
+    let term = ExitStatus::Signal { signal: 15, core: false };
+    let default = Script::new().main().term(ms(1000), |s| s.fatal()).exit(ms(1001), term);
+    verdict(default, Verdict::TerminatedByDefault, "no handler for SIGTERM");
+    let mut quit = Script::new().main();
+    quit.stop_signal = 3;
+    let quit = quit
+        .send(ms(1000), 3, |s| s.fatal())
+        .exit(ms(1001), ExitStatus::Signal { signal: 3, core: true });
+    verdict(quit, Verdict::TerminatedByDefault, "no handler for SIGQUIT");
+}
+
+#[test]
+fn graceful() {
+    verdict(handled().exit(ms(3000), CODE_0), Verdict::Graceful, "left by itself 2.0 s later");
+    let with_code = handled().exit(ms(3000), ExitStatus::Code(2));
+    verdict(with_code, Verdict::Graceful, "code 2");
+    let sigwait = Script::new().init().term(ms(1000), |s| s.blocked()).exit(ms(2000), CODE_0);
+    verdict(sigwait, Verdict::Graceful, "inferred");
+    // Inside sigwait it is not in the blocked set, and yet neither fatal nor thrown away.
+    let waiting = Script::new().init().term(ms(1000), |s| s).exit(ms(2000), CODE_0);
+    verdict(waiting, Verdict::Graceful, "inferred");
+    // Go's default: handle, then raise it again; as PID 1 the kernel throws that away.
+    let go = handled().term_from_inside(ms(1002)).exit(ms(1003), ExitStatus::Code(2));
+    verdict(go, Verdict::Graceful, "code 2");
+    let raised = handled()
+        .term_from_inside(ms(1002))
+        .exit(ms(1003), ExitStatus::Signal { signal: 15, core: false });
+    verdict(raised, Verdict::Graceful, "ended itself with it");
+}
+
+#[test]
+fn completed_and_failed() {
+    let left = |code| Script::new().init().exit(ms(500), ExitStatus::Code(code));
+    verdict(left(0), Verdict::Completed, "nothing had been sent");
+    verdict(left(7), Verdict::Failed, "code 7");
+    let other = Script::new().init().exit(ms(500), ExitStatus::Signal { signal: 15, core: false });
+    verdict(other, Verdict::Failed, "nobody outside the container had sent");
+}
+
+#[test]
+fn unknown() {
+    verdict(Script::new().init(), Verdict::Unknown, "record of its exit is missing");
+    let unseen = Script::new().init().exit(ms(500), KILLED);
+    verdict(unseen, Verdict::Unknown, "who sent it was not seen");
+    // No state was recorded, and no delivery: it cannot be told.
+    let bare = Script::new()
+        .init()
+        .term(ms(1000), |s| s.unrecorded())
+        .kill(ms(11_000), |s| s.unrecorded())
+        .exit(ms(11_001), KILLED);
+    verdict(bare, Verdict::Unknown, "was not recorded");
+}
+
+/// Losses are named, never papered over.
+#[test]
+fn a_loss_is_named() {
+    let mut script = Script::new().init();
+    script.processes.lose(ms(500), coroner_core::input::LossKind::DecidingRingFull);
+    verdict(script, Verdict::Unknown, "deciding_ring_full");
+}
+
+/// The handler's delivery, the exit and the emptying are milestones with the kernel's own times.
+#[test]
+fn milestones_are_in_order_of_time() {
+    let script = handled().exit(ms(3000), CODE_0).empty(ms(3001));
+    let judgement = judge(Case {
+        processes: &script.processes,
+        stop_signal: 15,
+        kind: ContainerKind::Main,
+        grace_seconds: Some(10),
+        longest_grace_seconds: Some(10),
+        pre_stop: None,
+        requested: None,
+        earliest_request: None,
+    });
+    let kinds: Vec<MilestoneKind> = judgement.milestones.iter().map(|m| m.kind).collect();
+    use MilestoneKind::{Empty, Exited, StopBegan, TermHandled, TermSent};
+    assert_eq!(kinds, [StopBegan, TermSent, TermHandled, Exited, Empty]);
+}
+
+/// A signal's own disposition, not another one's, is the evidence.
+#[test]
+fn another_signals_handler_is_no_evidence() {
+    let script = Script::new()
+        .init()
+        .term(ms(1000), |s| s.ignored())
+        .taken(ms(1500), 10, Disposition::Handler)
+        .kill(ms(11_000), |s| s)
+        .exit(ms(11_001), KILLED);
+    verdict(script, Verdict::Ignored, "thrown away");
+}

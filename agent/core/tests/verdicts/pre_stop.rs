@@ -1,0 +1,158 @@
+//! preStop in all its forms: which process it was, or what the spec and the gap say.
+
+use super::{
+    CODE_0,
+    script::{Script, ms},
+};
+use coroner_core::{
+    input::{ContainerKind, Hook},
+    observation::{Milestone, MilestoneKind, Source, Verdict},
+    time::BootTime,
+    verdict::{Case, Judgement, judge},
+};
+
+const REQUESTED: u64 = 1000;
+
+fn judged(script: &Script, hook: &Hook, kind: ContainerKind, requested: bool) -> Judgement {
+    judge(Case {
+        processes: &script.processes,
+        stop_signal: 15,
+        kind,
+        grace_seconds: Some(10),
+        longest_grace_seconds: Some(10),
+        pre_stop: Some(hook),
+        requested: requested.then_some(ms(REQUESTED)),
+        earliest_request: requested.then_some(ms(REQUESTED - 900)),
+    })
+}
+
+/// Handled and left half a second after a stop signal at this time.
+fn stopped(at: u64) -> Script {
+    Script::new()
+        .init()
+        .term(ms(at), |s| s.handler())
+        .handler_runs(ms(at + 1))
+        .exit(ms(at + 500), CODE_0)
+}
+
+fn marks(of: &Judgement) -> [Option<(BootTime, Source)>; 2] {
+    [MilestoneKind::PreStopBegan, MilestoneKind::PreStopEnded].map(|kind| {
+        let mark: Option<&Milestone> = of.milestones.iter().find(|m| m.kind == kind);
+        mark.map(|m| (m.at, m.source))
+    })
+}
+
+fn inferred(began: u64, ended: Option<u64>) -> [Option<(BootTime, Source)>; 2] {
+    [Some(began), ended].map(|at| at.map(|at| (ms(at), Source::Inferred)))
+}
+
+#[test]
+fn a_sleep_is_as_long_as_the_spec_says() {
+    let of = |at, requested| judged(&stopped(at), &Hook::Sleep(3), ContainerKind::Main, requested);
+    let ended = of(4200, true);
+    assert_eq!(marks(&ended), inferred(1200, Some(4200)));
+    assert_eq!(ended.verdict, Verdict::Graceful);
+    assert!(ended.proof.evidence.iter().any(|e| e.what.contains("preStop sleep of 3 s")));
+    // A restart: nobody said when it was asked for.
+    assert_eq!(marks(&of(4200, false)), inferred(1200, Some(4200)));
+    // Too soon for it: whoever sent the signal had not slept.
+    assert_eq!(marks(&of(2000, true)), [None, None]);
+}
+
+#[test]
+fn a_sleep_beyond_the_grace_leaves_the_floor() {
+    let of = judged(&stopped(11_100), &Hook::Sleep(60), ContainerKind::Main, true);
+    assert_eq!(marks(&of), inferred(1100, None));
+    assert_eq!(of.verdict, Verdict::PrestopExhaustedGrace, "{}", of.proof.sentence);
+    assert!(of.pre_stop_cut_off);
+}
+
+#[test]
+fn a_sleep_that_its_container_did_not_outlive() {
+    let left = Script::new().init().exit(ms(2000), CODE_0);
+    let of = judged(&left, &Hook::Sleep(5), ContainerKind::Main, true);
+    assert_eq!(marks(&of), inferred(REQUESTED, None));
+    assert_eq!(of.verdict, Verdict::Completed);
+}
+
+#[test]
+fn a_request_by_the_kubelet_fills_the_gap() {
+    for hook in [Hook::HttpGet, Hook::TcpSocket] {
+        let of = |at, requested| judged(&stopped(at), &hook, ContainerKind::Main, requested);
+        assert_eq!(marks(&of(4200, true)), inferred(REQUESTED, Some(4200)));
+        // No longer than the kubelet's own reaction.
+        assert_eq!(marks(&of(1200, true)), [None, None]);
+        assert_eq!(marks(&of(4200, false)), [None, None]);
+        // No answer came within the grace.
+        let cut_off = of(11_050, true);
+        assert_eq!(marks(&cut_off), inferred(REQUESTED, None));
+        assert_eq!(cut_off.verdict, Verdict::PrestopExhaustedGrace);
+        assert!(cut_off.pre_stop_cut_off);
+    }
+}
+
+/// Its hook runs at once, its stop signal waits until all others are gone.
+#[test]
+fn a_sidecars_hook_is_not_its_wait() {
+    let sleeps = judged(&stopped(8000), &Hook::Sleep(3), ContainerKind::Sidecar, true);
+    assert_eq!(marks(&sleeps), inferred(REQUESTED, Some(4000)));
+    assert_eq!(sleeps.verdict, Verdict::Graceful);
+    assert!(!sleeps.pre_stop_cut_off);
+    let asks = judged(&stopped(8000), &Hook::HttpGet, ContainerKind::Sidecar, true);
+    assert_eq!(marks(&asks), [None, None]);
+    let process = stopped(8000).hook(ms(1100), Some(ms(1300)));
+    let exec = judged(&process, &Hook::Exec("hook".into()), ContainerKind::Sidecar, true);
+    assert_eq!(marks(&exec), [1100, 1300].map(|at| Some((ms(at), Source::Kernel))));
+}
+
+/// The agent started between cgroup and exec: that of a main process that is not PID 1 could be
+/// anybody's, until it is the one that is stopped.
+#[test]
+fn the_main_process_is_no_hook() {
+    let stopped = Script::found().main().term(ms(12_000), |s| s.handler()).exit(ms(12_500), CODE_0);
+    let of = judged(&stopped, &Hook::Exec("app".into()), ContainerKind::Main, false);
+    assert_eq!(marks(&of), [None, None], "{}", of.proof.sentence);
+}
+
+/// A hook whose end may have been lost was not cut off for sure.
+#[test]
+fn a_lost_end_cuts_nothing_off() {
+    let hook = Hook::Exec("hook".into());
+    let running = || stopped(4200).hook(ms(1100), None);
+    assert!(judged(&running(), &hook, ContainerKind::Main, true).pre_stop_cut_off);
+    let mut lossy = running();
+    lossy.processes.lose(ms(1200), coroner_core::input::LossKind::DetailRingFull);
+    assert!(!judged(&lossy, &hook, ContainerKind::Main, true).pre_stop_cut_off);
+}
+
+/// The kubelet's clock began a moment before the hook's process did.
+#[test]
+fn a_hook_that_is_cut_off_at_a_grace_of_a_second() {
+    let script = stopped(2000).hook(ms(1100), None);
+    let of = judge(Case {
+        processes: &script.processes,
+        stop_signal: 15,
+        kind: ContainerKind::Main,
+        grace_seconds: Some(1),
+        longest_grace_seconds: Some(1),
+        pre_stop: Some(&Hook::Exec("hook".into())),
+        requested: Some(ms(REQUESTED)),
+        earliest_request: Some(ms(REQUESTED - 900)),
+    });
+    assert_eq!(of.verdict, Verdict::PrestopExhaustedGrace, "{}", of.proof.sentence);
+}
+
+/// Nobody said when the deletion was requested (the apiserver is away), and the node is slow.
+#[test]
+fn a_hook_that_a_slow_node_was_late_to_end_is_found() {
+    let of = |script: &Script, name: &str| {
+        judged(script, &Hook::Exec(name.into()), ContainerKind::Main, false)
+    };
+    let late = stopped(16_000).hook(ms(1000), Some(ms(15_900)));
+    let exhausted = of(&late, "hook");
+    assert_eq!(exhausted.verdict, Verdict::PrestopExhaustedGrace, "{}", exhausted.proof.sentence);
+    // Somebody's shell, or a probe that ended long before, is none.
+    assert_eq!(of(&late, "drain").verdict, Verdict::Graceful);
+    let probe = stopped(16_000).hook(ms(1000), Some(ms(12_900)));
+    assert_eq!(of(&probe, "hook").verdict, Verdict::Graceful);
+}
