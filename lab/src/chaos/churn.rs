@@ -76,7 +76,8 @@ impl Pod1 {
     pub(super) fn end(&self, lab: &Lab, may_be_killed: bool) -> End {
         let stops = self.container.as_deref().map(|id| lab.kubelet().stops(id));
         let hook_was_late = stops.is_some_and(|stops| hook_was_late(&stops));
-        End { kind: self.kind, handled: self.handled, may_be_killed, hook_was_late }
+        let died_as_asked = self.died.is_some();
+        End { kind: self.kind, handled: self.handled, may_be_killed, died_as_asked, hook_was_late }
     }
 }
 

@@ -157,7 +157,7 @@ enum Word {
 
 impl Judgement {
     fn life(&mut self, fault: &Fault, facts: &Facts, life: &Life) -> Word {
-        let true_ones = life.end.verdicts();
+        let Some(true_ones) = life.end.verdicts() else { return Word::Spared };
         let (mut wrong, mut unknown, mut right) = (false, false, false);
         for told in life.told.values() {
             for verdict in &told.verdicts {
@@ -253,6 +253,7 @@ mod tests {
                 kind: Kind::One(way),
                 handled: Some(true),
                 may_be_killed: false,
+                died_as_asked: true,
                 hook_was_late: false,
             },
             died: Some(100 * SECOND),

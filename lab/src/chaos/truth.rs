@@ -34,6 +34,9 @@ pub(super) struct End {
     pub(super) handled: Option<bool>,
     /// The runtime was killed meanwhile: it may have killed what it found, without a word before.
     pub(super) may_be_killed: bool,
+    /// It was seen to die after its end was asked for. Otherwise it may not have got that far: a runtime
+    /// that is killed in StartContainer kills the container when it is back.
+    pub(super) died_as_asked: bool,
     /// Its hook's process began so late that of its time nothing counts: whoever sees processes, and
     /// not the kubelet's calls, must take the end for graceful.
     pub(super) hook_was_late: bool,
@@ -59,13 +62,17 @@ pub(super) fn hook_was_late(stops: &[Stop]) -> bool {
 }
 
 impl End {
-    /// The verdicts that are true of it. `unknown` is none of them.
-    pub(super) fn verdicts(self) -> Vec<Verdict> {
+    /// The verdicts that are true of it, of which `unknown` is none; `None`: the lab itself cannot know
+    /// how it ended.
+    pub(super) fn verdicts(self) -> Option<Vec<Verdict>> {
+        if self.may_be_killed && !self.died_as_asked {
+            return None;
+        }
         let Kind::One(way) = self.kind else {
-            return match self.may_be_killed {
+            return Some(match self.may_be_killed {
                 true => vec![Verdict::Graceful, Verdict::ForceKilled],
                 false => vec![Verdict::Graceful],
-            };
+            });
         };
         let mut all = vec![way.verdict()];
         if way == Way::PreStop && (self.may_be_killed || self.hook_was_late) {
@@ -73,7 +80,7 @@ impl End {
             all.push(Verdict::Graceful);
         }
         if !self.may_be_killed {
-            return all;
+            return Some(all);
         }
         match (way, self.handled) {
             // It ended by itself, or by our own hand.
@@ -90,7 +97,7 @@ impl End {
             (_, Some(true)) => {}
             _ => all.push(Verdict::ForceKilled),
         }
-        all
+        Some(all)
     }
 }
 
@@ -99,7 +106,26 @@ mod tests {
     use super::*;
 
     fn end(way: Way, handled: Option<bool>, may_be_killed: bool) -> Vec<Verdict> {
-        End { kind: Kind::One(way), handled, may_be_killed, hook_was_late: false }.verdicts()
+        End {
+            kind: Kind::One(way),
+            handled,
+            may_be_killed,
+            died_as_asked: true,
+            hook_was_late: false,
+        }
+        .verdicts()
+        .expect("the lab knows")
+    }
+
+    #[test]
+    fn of_a_pod_that_a_killed_runtime_did_not_start_nothing_is_known() {
+        let of = |may_be_killed| {
+            let kind = Kind::One(Way::Completed);
+            let (died_as_asked, hook_was_late) = (false, false);
+            End { kind, handled: None, may_be_killed, died_as_asked, hook_was_late }.verdicts()
+        };
+        assert_eq!(of(true), None);
+        assert_eq!(of(false), Some(vec![Verdict::Completed]));
     }
 
     #[test]
@@ -138,7 +164,14 @@ mod tests {
         assert!(!hook_was_late(&[]));
         let late = |way| {
             let kind = Kind::One(way);
-            End { kind, handled: Some(true), may_be_killed: false, hook_was_late: true }.verdicts()
+            let end = End {
+                kind,
+                handled: Some(true),
+                may_be_killed: false,
+                died_as_asked: true,
+                hook_was_late: true,
+            };
+            end.verdicts().expect("the lab knows")
         };
         assert_eq!(late(Way::PreStop), [Verdict::PrestopExhaustedGrace, Verdict::Graceful]);
         assert_eq!(late(Way::Overran), [Verdict::Overran]);

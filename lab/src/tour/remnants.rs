@@ -131,8 +131,20 @@ impl Hand {
         all.into_iter().map(|sandbox| (sandbox.id, WallTime(sandbox.created_at))).collect()
     }
 
-    /// Removes a pod's sandboxes with all that is in them (`crictl rmp -f`).
+    /// Removes a pod's sandboxes with all that is in them (`crictl rmp -f`). The kubelet may remove the
+    /// same ones at the same time; containerd refuses to remove a container twice until the first
+    /// removal is over (`SetRemoving`, internal/cri/server/container_remove.go).
     pub(crate) async fn remove_sandboxes(&self, uid: &str) -> anyhow::Result<()> {
+        let mut refused = None;
+        let removed = wait::asking("a pod's sandboxes are removed", async || {
+            refused = self.try_to_remove_sandboxes(uid).await.err();
+            Ok(refused.is_none().then_some(()))
+        });
+        let removed = removed.await;
+        refused.map_or(removed, Err)
+    }
+
+    async fn try_to_remove_sandboxes(&self, uid: &str) -> anyhow::Result<()> {
         let mut cri = self.cri.clone();
         for sandbox in self.sandboxes(uid).await? {
             let id = sandbox.id;
