@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 
 /// A record that has not come by then does not come: patience for machines in an emulator, not a
 /// bound that anything is measured against.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 /// Between two looks at what is waited for. No test depends on it.
 const LOOK: Duration = Duration::from_millis(1);
 

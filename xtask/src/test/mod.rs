@@ -188,8 +188,9 @@ impl Job<'_> {
         thread::scope(|scope| {
             scope.spawn(|| {
                 if !containers.is_empty() {
-                    // Of this thread and what it starts. That it is refused costs time only.
-                    let _ = rustix::process::nice(10);
+                    // Of this thread and what it starts. A little only: beside others' work the emulated
+                    // guests would hardly run at all. That it is refused costs time only.
+                    let _ = rustix::process::nice(3);
                 }
                 run(&computing);
             });

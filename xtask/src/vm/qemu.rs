@@ -17,10 +17,9 @@ use crate::{
     workspace::Workspace,
 };
 
-/// The whole run, under plain emulation: the catalogue takes half a minute.
-const LIMIT: Duration = Duration::from_secs(600);
-/// The longest that a guest that works says nothing.
-const SILENCE: Duration = Duration::from_secs(120);
+/// A guest that says nothing for so long has stopped working. As long as it says something it may go on:
+/// how long it takes is up to the machine around it.
+const SILENCE: Duration = Duration::from_secs(600);
 /// How often a silent guest is looked after.
 const LOOK: Duration = Duration::from_secs(15);
 /// What the guest's init prints first.
@@ -113,8 +112,7 @@ fn attempt(workspace: &Workspace, line: &Line, machine: &Machine<'_>) -> Result<
         }
     });
 
-    let begun = Instant::now();
-    let mut heard = begun;
+    let mut heard = Instant::now();
     let mut said: Vec<String> = Vec::new();
     let why = loop {
         match lines.recv_timeout(LOOK) {
@@ -134,8 +132,8 @@ fn attempt(workspace: &Workspace, line: &Line, machine: &Machine<'_>) -> Result<
         if let Some(status) = said.last().and_then(|text| exit_status(text)) {
             return Ok(Ended { status, text: said.join("\n") });
         }
-        if begun.elapsed() > LIMIT || heard.elapsed() > SILENCE {
-            break "the guest took too long";
+        if heard.elapsed() > SILENCE {
+            break "the guest says nothing any more";
         }
     };
     let tail = &said[said.len().saturating_sub(TAIL_LINES)..];
