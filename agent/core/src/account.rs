@@ -11,7 +11,7 @@ use super::{
     keepers::Keepers,
     object::{Object, Objects, Request},
     observation::{Milestone, MilestoneKind, Source},
-    process::Processes,
+    process::{Processes, SI_KERNEL, SIGKILL, SIGTERM, Sent},
     runtime::{Between, Container, Runtime, Sandbox},
     table::Table,
     time::{Anchor, BootTime},
@@ -197,10 +197,8 @@ impl<'a> Account<'a> {
     fn request(&self, members: &BTreeSet<ContainerId>) -> Option<&'a Request> {
         let object = self.object()?;
         let request = object.request()?;
-        // How late the watch may be says nothing where it told of the pod's end first; and the
-        // sandbox of a pod that is over is stopped without a request.
-        let ran_after = |id| self.ended(id).is_none_or(|at| at >= since(object, request, id));
-        let containers = members.iter().any(ran_after);
+        let containers = members.iter().any(|id| self.ended_with_its_pod(id));
+        // The sandbox of a pod that is over is stopped without a request.
         let stopped_after = |s: &Sandbox| s.stopped.is_none_or(|s| s.by >= request.since);
         let counts = !object.requested_after_end || members.is_empty();
         let sandbox = counts && self.own_sandboxes().any(stopped_after);
@@ -222,57 +220,55 @@ impl<'a> Account<'a> {
         members.requested || (!mirror && self.gone(&members.all).is_some())
     }
 
-    /// The container of a pod that is to go ended with it.
+    /// The pod went on after this container's end: another attempt of it followed, or the status showed
+    /// its end while nothing was to end the pod. That the watch told of no deletion shows nothing, for
+    /// it may be late.
+    pub fn went_on_after(&self, id: &ContainerId) -> bool {
+        let container = self.of.runtime.container(id);
+        container.is_some_and(|c| !self.is_last_attempt(c))
+            || self.object().is_some_and(|object| object.outlasted(id))
+    }
+
+    /// The container of a pod that is to go ended with it, or still runs: it was told to stop, or ended
+    /// by itself when the request, or what took the object, may have come already.
     pub fn ended_with_its_pod(&self, id: &ContainerId) -> bool {
-        let request = self.object().and_then(Object::request);
-        match request {
-            Some(_) => self.ran_into(request, id),
-            None => self.ended_as_the_object_went(id),
+        let (Some(ended), Some(object)) = (self.ended(id), self.object()) else { return true };
+        if self.went_on_after(id) {
+            return false;
+        }
+        match (object.request(), object.gone) {
+            (Some(request), _) if object.requested_after_end => ended >= request.at,
+            (Some(request), _) => ended >= request.since || self.was_told_to_stop(id),
+            (None, Some(gone)) if object.pod.is_finished() => ended >= gone.after,
+            (None, Some(gone)) => ended >= gone.after || self.was_told_to_stop(id),
+            (None, None) => false,
         }
     }
 
-    fn ended_as_the_object_went(&self, id: &ContainerId) -> bool {
-        let gone = self.object().and_then(|object| object.gone);
-        gone.is_some_and(|gone| self.ended(id).is_none_or(|at| at >= gone.after))
-    }
-
-    /// When this container ended, the watch of the apiserver was broken, and nothing told since says
-    /// whether its pod was being deleted.
-    pub fn lost_sight_of(&self, id: &ContainerId) -> bool {
-        let Some(object) = self.object().filter(|o| !o.is_mirror() && o.requested.is_none()) else {
-            return false; // the watch does not matter, or has told
+    /// Somebody outside sent it its stop signal, or SIGKILL.
+    fn was_told_to_stop(&self, id: &ContainerId) -> bool {
+        let signal = self.of.runtime.container(id).map_or(SIGTERM, |c| self.stop_signal(c));
+        let stops = |sent: &Sent| {
+            let sent = (sent.from_outside && sent.signal.code != SI_KERNEL).then_some(&sent.signal);
+            sent.is_some_and(|sent| [signal, SIGKILL].contains(&sent.signal))
         };
-        let Some(ended) = self.ended(id).filter(|_| !self.is_static()) else { return false };
-        match object.gone {
-            Some(_) => object.went_unseen() && self.ended_as_the_object_went(id),
-            None => !self.of.objects.watched_beyond(ended),
-        }
+        self.processes_of(id).is_some_and(|processes| processes.sent().any(stops))
     }
 
-    /// The same, but the watch may soon be back, or has just come back.
-    pub fn may_be_told_soon(&self, id: &ContainerId, now: BootTime) -> bool {
-        let catches_up = || self.of.objects.is_in_sync() && !self.of.objects.is_caught_up(now);
-        self.lost_sight_of(id) || (self.object().is_some() && catches_up())
-    }
-
-    /// It ended after the request, or so shortly before, and with no attempt after it, that the
-    /// watch's lag explains it.
-    fn ran_into(&self, request: Option<&Request>, id: &ContainerId) -> bool {
-        let last = || self.of.runtime.container(id).is_none_or(|c| self.is_last_attempt(c));
-        match (request, self.ended(id)) {
-            (Some(request), Some(ended)) => {
-                let since = self.object().map_or(request.since, |o| since(o, request, id));
-                ended >= request.at || (ended >= since && last())
-            }
-            _ => true,
-        }
+    /// It was told to stop, and nothing says yet whether its pod goes on or is being deleted: an event
+    /// that the watch owes may.
+    pub fn lost_sight_of(&self, id: &ContainerId) -> bool {
+        let owes = self.object().is_some_and(|o| !o.is_mirror() && o.requested.is_none());
+        owes && !self.is_static() && !self.went_on_after(id) && !self.ended_with_its_pod(id)
     }
 
     /// The moment the object went, if that belongs to this end and not to a later clean-up of a
     /// pod that was long over.
     fn gone(&self, members: &BTreeSet<ContainerId>) -> Option<Between> {
         let gone = self.object()?.gone?;
-        let ran = members.iter().any(|id| self.ended(id).is_none_or(|at| at >= gone.after));
+        // Where nobody saw it going, what had ended by itself by then may have ended before.
+        let with_it = |id, at| at >= gone.by || (at >= gone.after && self.was_told_to_stop(id));
+        let ran = members.iter().any(|id| self.ended(id).is_none_or(|at| with_it(id, at)));
         let mirror = self.object().is_some_and(Object::is_mirror);
         (ran || mirror || self.request(members).is_some()).then_some(gone)
     }
@@ -329,15 +325,6 @@ impl<'a> Account<'a> {
         self.cgroup_removed.is_some_and(|at| at >= ended) || self.sandbox_removed().is_some()
     }
 
-    /// It may be over: only the apiserver can tell, and the watch is broken or was never there.
-    pub fn waits_for_the_apiserver(&self, members: &Members) -> bool {
-        let objects = &self.of.objects;
-        objects.has_apiserver()
-            && !objects.is_in_sync()
-            && (members.alive == 0 && !members.sandbox_runs && !members.all.is_empty())
-            && self.object().is_none_or(|object| object.gone.is_none())
-    }
-
     /// The settle window has passed since the last thing that the account tells.
     pub fn is_settled(&self, members: &Members, now: BootTime, settle: Duration) -> bool {
         now >= self.last(&members.all).unwrap_or(now) + settle
@@ -354,14 +341,6 @@ impl<'a> Account<'a> {
     pub fn is_static(&self) -> bool {
         self.own_sandboxes()
             .any(|s| matches!(s.info.config_source.as_deref(), Some("file" | "http")))
-    }
-}
-
-/// What of a container came at this moment or later may have come after the request.
-fn since(object: &Object, request: &Request, id: &ContainerId) -> BootTime {
-    match object.requested_after_end || object.ended_before.contains(id) {
-        true => request.at,
-        false => request.since,
     }
 }
 

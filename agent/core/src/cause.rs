@@ -178,8 +178,11 @@ pub struct ContainerCircumstances<'a> {
     pub started: Option<bool>,
     /// The cause of the pod's own end, if the container ended with it.
     pub pod: Option<Reason>,
-    /// The watch of the apiserver was broken when it ended, and has not told of its pod since.
+    /// Nothing says yet whether its pod goes on or is being deleted.
     pub unseen: bool,
+    /// It was being stopped before its pod's deletion was requested, by the apiserver's clock, and longer
+    /// before the watch told of that than a watch takes.
+    pub before_request: bool,
     /// What the kernel told of its processes, and when the stop began.
     pub stop: Option<(&'a Processes, BootTime)>,
 }
@@ -196,6 +199,14 @@ pub fn container_cause(of: ContainerCircumstances<'_>) -> Reason {
             }
         };
     };
+    if of.before_request {
+        return reason(
+            Cause::Unknown,
+            Source::Inferred,
+            "It was told to stop before its pod was deleted, by the apiserver's clock; why is not \
+             known, for no later attempt and no status shows that the pod went on first.",
+        );
+    }
     if let Some(pod) = of.pod {
         return pod;
     }
@@ -203,8 +214,8 @@ pub fn container_cause(of: ContainerCircumstances<'_>) -> Reason {
         return reason(
             Cause::Unknown,
             Source::Inferred,
-            "It was told to stop; whether its pod was being deleted is not known, for the watch of \
-             the apiserver was broken.",
+            "It was told to stop; whether its pod was being deleted is not known, for nothing shows \
+             that the pod went on, and the watch of the apiserver may be late.",
         );
     }
     // Liveness and startup kills are in no watch: inferred from the spec and `started`.

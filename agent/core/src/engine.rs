@@ -46,7 +46,7 @@ const COMMON_STOP_SIGNALS: [u8; 5] = [1, 2, 3, 9, 15];
 pub struct Settings {
     /// Boot clock ↔ wall clock.
     pub anchor: Anchor,
-    /// How late a fact may come and still count: design invariant 9.
+    /// How late a fact may come and still count: design invariant 5.
     pub settle: Duration,
     /// How long something must look like a leak, with all sources in sync, before it is one.
     pub leak_threshold: Duration,

@@ -15,14 +15,14 @@ const MAX_KNOWN: usize = 16_384;
 const MAX_DEADLINES: usize = 8;
 /// The watch may be this late (the default settle window); by clocks alone an event of a watch that
 /// works is not dated back further.
-const WATCH_LAG: Duration = Duration::from_secs(5);
+pub(crate) const WATCH_LAG: Duration = Duration::from_secs(5);
 /// A watch that is broken is noticed by then: no request for one lives longer (`kube/watch.rs`). What
 /// was silent for longer was so because nothing happened.
 const LONGEST_SILENCE: Duration = Duration::from_secs(120);
 /// `DefaultTerminationGracePeriodSeconds` (core/v1).
 pub const DEFAULT_GRACE_SECONDS: i64 = 30;
 /// By so much at least: the apiserver's clock is another machine's.
-const CLOCK_SKEW: Duration = Duration::from_secs(1);
+pub(crate) const CLOCK_SKEW: Duration = Duration::from_secs(1);
 /// Bound on remembered attempts of a pod's containers: the oldest go.
 const MAX_ATTEMPTS: usize = 64;
 
@@ -54,8 +54,9 @@ pub struct Object {
     pub requested: Option<Request>,
     /// Its phase had been final before that: the request ends nothing but what still ran then.
     pub requested_after_end: bool,
-    /// Containers that had ended before that, by the object as it was shown then.
-    pub ended_before: BTreeSet<ContainerId>,
+    /// Containers whose end its status showed while nobody had requested its deletion and the kubelet did
+    /// not end it: the pod went on after them. The oldest first.
+    outlasted: Vec<ContainerId>,
     /// Later deadlines.
     pub changed: Vec<Request>,
     /// The kubelet's own last delete (grace 0), where finalizers held the object after it.
@@ -115,10 +116,9 @@ impl Objects {
         match event {
             ApiEvent::Snapshot { pods } => {
                 // Whether or not anybody has noticed that it was broken.
-                let silent = self.last_in_sync.max(at - LONGEST_SILENCE);
-                let not_before = not_before.min(silent - WATCH_LAG);
+                let after = self.silent_since(at);
+                let not_before = not_before.min(after - WATCH_LAG);
                 let listed: BTreeSet<&str> = pods.iter().map(runtime_uid).collect();
-                let after = self.last_in_sync;
                 for (uid, object) in &mut self.pods {
                     let is_listed = listed.contains(uid.as_str());
                     if !is_listed && (object.gone.is_none() || object.back) {
@@ -153,8 +153,8 @@ impl Objects {
             }
             ApiEvent::OutOfSync { .. } => {
                 if self.in_sync {
-                    self.outage = Some((self.last_in_sync.max(at - LONGEST_SILENCE), None));
-                    self.last_in_sync = at;
+                    self.last_in_sync = self.silent_since(at);
+                    self.outage = Some((self.last_in_sync, None));
                 }
                 self.in_sync = false;
             }
@@ -162,6 +162,11 @@ impl Objects {
             // Of the node, and of what a look past the watch showed: the judge of leaks asks.
             ApiEvent::Node(_) | ApiEvent::NodeUnknown { .. } | ApiEvent::Checked { .. } => {}
         }
+    }
+
+    /// What the watch has not told by now happened after this.
+    fn silent_since(&self, now: BootTime) -> BootTime {
+        if self.in_sync { self.last_in_sync.max(now - LONGEST_SILENCE) } else { self.last_in_sync }
     }
 
     /// What a watch event tells happened after this.
@@ -199,7 +204,7 @@ impl Objects {
                 known.gone = None;
                 known.requested = None;
                 known.requested_after_end = false;
-                known.ended_before.clear();
+                known.outlasted.clear();
                 known.changed.clear();
                 known.last_delete = None;
             }
@@ -207,8 +212,6 @@ impl Objects {
                 (None, Some(first)) => {
                     known.requested = Some(first);
                     known.requested_after_end = known.pod.is_finished();
-                    let ended = known.pod.containers.values().filter(|c| c.is_terminated());
-                    known.ended_before = ended.filter_map(|c| c.id.clone()).collect();
                 }
                 (Some(first), Some(now)) => {
                     let last = known.changed.last().unwrap_or(&first);
@@ -235,6 +238,7 @@ impl Objects {
             }
             known.pod = pod;
             known.learn_started();
+            known.learn_outlasted();
         } else {
             if self.pods.len() >= MAX_KNOWN && !self.forget_oldest() {
                 self.refused += 1;
@@ -266,17 +270,6 @@ impl Objects {
     /// The watch is in sync.
     pub fn is_in_sync(&self) -> bool {
         self.in_sync
-    }
-
-    /// The watch is in sync, and what had queued up while it was broken has come.
-    pub fn is_caught_up(&self, now: BootTime) -> bool {
-        let back = self.outage.and_then(|(_, to)| to);
-        self.in_sync && back.is_none_or(|back| now > back + WATCH_LAG)
-    }
-
-    /// The watch was in sync for so long after this that what it did not tell of it was not so.
-    pub fn watched_beyond(&self, at: BootTime) -> bool {
-        self.in_sync || self.last_in_sync >= at + WATCH_LAG
     }
 
     /// There is an apiserver to be asked, whether it has ever told or not.
@@ -401,7 +394,7 @@ impl Object {
             pod,
             requested: None,
             requested_after_end: false,
-            ended_before: BTreeSet::new(),
+            outlasted: Vec::new(),
             changed: Vec::new(),
             last_delete: None,
             found_deleting: false,
@@ -411,7 +404,32 @@ impl Object {
             started: Vec::new(),
         };
         object.learn_started();
+        object.learn_outlasted();
         object
+    }
+
+    fn learn_outlasted(&mut self) {
+        let pod = &self.pod;
+        let is_ended = pod.deletion_timestamp.is_some()
+            || pod.is_finished()
+            || !pod.reason.is_empty()
+            || pod.disruption.is_some();
+        if is_ended || pod.is_completing() {
+            return;
+        }
+        let ended = pod.containers.values().flat_map(|container| &container.terminated);
+        for id in ended.filter_map(|end| end.id.as_ref()) {
+            if !self.outlasted.contains(id) {
+                self.outlasted.push(id.clone());
+            }
+        }
+        let excess = self.outlasted.len().saturating_sub(MAX_ATTEMPTS);
+        self.outlasted.drain(..excess);
+    }
+
+    /// Its status showed this container's end while the pod was to go on.
+    pub fn outlasted(&self, container: &ContainerId) -> bool {
+        self.outlasted.contains(container)
     }
 
     fn learn_started(&mut self) {

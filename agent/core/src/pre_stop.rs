@@ -86,13 +86,10 @@ impl Search<'_> {
             Some(at) => at,
             None => until - (self.grace()? + Duration::from_secs(1)),
         };
-        // Nobody said when it was asked for, and on a node that is overloaded a hook takes longer to be
-        // ended than its grace: what has its name and ended with it, or never, is taken from further
-        // back as well.
-        let slow = match self.earliest_request {
-            Some(at) => at,
-            None => since - SLOW_NODE,
-        };
+        // The watch may be later than is thought, a stop may have begun before the request, and on a node
+        // that is overloaded a hook takes longer to be ended than its grace: what has its name and ended
+        // with it, or never, is taken from further back as well.
+        let slow = until - (self.grace()? + Duration::from_secs(1) + SLOW_NODE);
         let name: String = binary.chars().take(15).collect(); // TASK_COMM_LEN
         let waits = self.kind == ContainerKind::Sidecar;
         let close = |i: &Injected| {
@@ -105,7 +102,7 @@ impl Search<'_> {
             .processes
             .injected()
             .filter(in_time)
-            .min_by_key(|i| (!close(i), i.comm != name, i.began))?;
+            .min_by_key(|i| (i.comm != name, !close(i), i.began))?;
         Some(HookRun {
             began: hook.began,
             ended: hook.ended.map(|(at, _)| at),

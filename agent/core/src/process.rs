@@ -542,7 +542,7 @@ pub fn kept(signal: &SignalGenerated) -> bool {
 }
 
 /// Processes of the runtime inside the container's cgroup, before the container's own program.
-fn is_runtime(comm: &str) -> bool {
+pub fn is_runtime(comm: &str) -> bool {
     matches!(comm, "runc" | "crun")
         || ["runc:[", "crun:[", "memfd:runc", "memfd:crun"].iter().any(|p| comm.starts_with(p))
 }

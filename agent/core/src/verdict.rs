@@ -11,7 +11,7 @@ use super::{
     object::DEFAULT_GRACE_SECONDS,
     observation::{Milestone, MilestoneKind, Proof, Verdict},
     pre_stop::{HookRun, Search},
-    process::{Processes, SI_KERNEL, SIGKILL, Sent, Taken},
+    process::{Processes, SI_KERNEL, SIGKILL, Sent, Taken, is_runtime},
     signal,
     time::BootTime,
 };
@@ -157,21 +157,22 @@ impl<'a> Facts<'a> {
             .filter(before_exit)
             .find(|s| s.from_outside && s.signal.signal == SIGKILL)
             .map(|s| s.at);
-        // What somebody sent long before has nothing to do with this stop.
-        let since = case.earliest_request.unwrap_or_else(|| {
-            let longest = Duration::from_secs(longest_grace(&case)) + LONGEST_STOP_CALL;
-            match (killed_at, exit) {
-                (Some(killed), _) => killed - longest,
-                (None, Some((left, _))) => left - longest.max(UNHURRIED),
-                (None, None) => BootTime(0),
-            }
-        });
+        let longest = Duration::from_secs(longest_grace(&case)) + LONGEST_STOP_CALL;
+        let since = match (killed_at, exit) {
+            (Some(killed), _) => killed - longest,
+            (None, Some((left, _))) => left - longest.max(UNHURRIED),
+            (None, None) => BootTime(0),
+        };
+        // What somebody sent long before has nothing to do with this stop; but what the runtime's tool
+        // sent has: its stop ends with SIGKILL, however long the grace. When the pod's deletion was
+        // requested decides nothing, for the watch may be late and a stop may have begun before it.
         let stop = processes.sent().filter(before_exit).find(|s| {
             s.from_outside
-                && s.at >= since
+                && (s.at >= since || is_runtime(&s.signal.sender.comm))
                 && s.signal.signal == case.stop_signal
                 && s.signal.signal != SIGKILL
         });
+        let since = stop.map_or(since, |stop| since.min(stop.at));
         let taken = stop.and_then(|stop| {
             processes.taken().find(|t| {
                 t.signal == case.stop_signal

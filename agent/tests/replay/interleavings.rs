@@ -1,4 +1,4 @@
-//! Design invariant 9: any interleaving that keeps each source's own order, and delivers each input
+//! Design invariant 5: any interleaving that keeps each source's own order, and delivers each input
 //! within the settle window, gives the same accounts.
 
 use super::{RECORDINGS, Said, collect, dir, import, random::cases};

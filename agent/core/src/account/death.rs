@@ -7,7 +7,7 @@ use crate::{
     input::Hook,
     isolation::Isolation,
     lingering,
-    object::Request,
+    object::{CLOCK_SKEW, Request, WATCH_LAG},
     observation::{ContainerDeath, Finding, FindingKind, MilestoneKind, Reason, Source},
     pre_stop,
     process::{Processes, SIGKILL, SIGTERM},
@@ -30,7 +30,7 @@ pub(super) struct Judged {
 impl<'a> Account<'a> {
     /// The stop signal: the runtime's word (it has read the image), else the spec's, else what the
     /// runtime was seen to send (containerd before 2.0 does not tell the image's), else SIGTERM.
-    fn stop_signal(&self, container: &Container) -> u8 {
+    pub(super) fn stop_signal(&self, container: &Container) -> u8 {
         let by_spec = || self.object()?.pod.containers.get(&container.info.name)?.stop_signal;
         let seen = || self.processes_of(&container.info.id)?.sent_by_runtime();
         container.stop_signal.or_else(by_spec).or_else(seen).unwrap_or(SIGTERM)
@@ -124,7 +124,7 @@ impl<'a> Account<'a> {
         let processes = self.processes_of(id).unwrap_or(&nothing);
         let container = self.of.runtime.container(id);
         let alone = BTreeSet::from([id.clone()]);
-        let request = self.request(&alone).filter(|r| self.ran_into(Some(*r), id));
+        let request = self.request(&alone).filter(|_| self.ended_with_its_pod(id));
         let name = container.map(|c| c.info.name.clone()).unwrap_or_default();
         let Judged { judgement: judged, stop_signal, grace_seconds, pre_stop, isolated } =
             self.judged(container, processes, request);
@@ -177,8 +177,17 @@ impl<'a> Account<'a> {
                 .map(|allowed| to.since(from).as_secs_f64() / allowed.as_secs_f64()),
             _ => None,
         };
+        // It was being stopped before its pod's deletion was requested, and longer before the watch told of
+        // that than a watch takes: certain where the apiserver's clock dates the request as the watch does.
+        let earlier = request.zip(stop_began).filter(|(r, began)| *began < r.since);
+        let earlier = earlier.map(|(r, began)| (began, self.of.anchor.boot(r.asked_wall), r.by));
+        let agree = |asked, told: BootTime| asked <= told && told <= asked + WATCH_LAG + CLOCK_SKEW;
+        let own_stop =
+            earlier.is_some_and(|(began, asked, told)| agree(asked, told) && began < asked);
+        let doubtful = earlier.is_some_and(|(began, asked, _)| began + CLOCK_SKEW < asked);
         let in_pods_end = pod_cause
-            .filter(|_| stop_began.is_some() || request.is_none() || self.ran_into(request, id));
+            .filter(|_| stop_began.is_some() || request.is_none() || self.ended_with_its_pod(id))
+            .filter(|_| !own_stop);
         let cause = container_cause(ContainerCircumstances {
             object: self.object(),
             container: &name,
@@ -187,6 +196,7 @@ impl<'a> Account<'a> {
             started: self.object().and_then(|o| o.was_started(id)),
             pod: in_pods_end.cloned(),
             unseen: self.lost_sight_of(id),
+            before_request: doubtful && !own_stop,
         });
         let mut proof = judged.proof;
         proof.evidence.extend(lingering::evidence(processes));

@@ -38,7 +38,7 @@ impl<'a> Account<'a> {
             .unwrap_or_default();
         let window = Duration::from_secs(grace) + TOGETHER;
         members.iter().filter(move |id| match request {
-            Some(_) => self.ran_into(request, id),
+            Some(_) => self.ended_with_its_pod(id),
             None => {
                 let of_end = |c: &Container| self.is_last_attempt(c) && (only_init || !is_init(c));
                 let late = self.ended(id).zip(last).is_none_or(|(at, last)| at + window >= last);
@@ -249,13 +249,8 @@ impl<'a> Account<'a> {
         let ended_by_itself = last.or_else(|| containers.iter().filter_map(ended).max());
         let stop_began = if cause == Cause::Completed { None } else { stopping };
         match request {
-            Some(request) => {
-                // The kubelet may have heard of it before this watch did; never before it was
-                // asked, by the apiserver's clock.
-                stop_began
-                    .filter(|at| *at >= request.since)
-                    .map_or(request.at, |at| at.min(request.at))
-            }
+            // The kubelet may have heard of it before this watch did.
+            Some(request) => stop_began.map_or(request.at, |at| at.min(request.at)),
             None => {
                 let gone = gone.map(|g| g.by).filter(|_| !self.is_static());
                 stop_began.or(ended_by_itself).into_iter().chain(gone).min().unwrap_or_default()

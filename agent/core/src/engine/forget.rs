@@ -64,9 +64,11 @@ impl Engine {
                 .as_ref()
                 .and_then(|u| self.objects.get(u))
                 .is_some_and(|o| o.request().is_some());
-            // Perhaps its pod is over, and only the apiserver can tell.
-            let suspended = !self.objects.is_in_sync()
-                && uid.as_ref().is_some_and(|uid| self.active.contains(uid));
+            // Its pod may be over, and its account has not been told yet.
+            let suspended = uid.as_ref().is_some_and(|uid| {
+                let mut sandboxes = self.runtime.sandboxes_of(uid);
+                self.active.contains(uid) && sandboxes.all(|sandbox| sandbox.stopped.is_some())
+            });
             let stuck = now >= by + STUCK && !uid.as_ref().is_some_and(|uid| self.is_held(uid));
             if over && ((told && !requested && !suspended) || stuck) {
                 self.runtime.forget_container(&id);

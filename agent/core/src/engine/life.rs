@@ -180,7 +180,9 @@ impl Engine {
         }
         // Deaths in a pod that goes on, or takes long to go.
         let ending = accounts.is_ending(&members);
-        let mut waiting = members.requested || accounts.waits_for_the_apiserver(&members);
+        // What has ended is looked at until it is finished: whatever is missing, it may still come.
+        let ended = members.alive == 0 && !members.sandbox_runs && !members.all.is_empty();
+        let mut waiting = members.requested || ended;
         for id in &members.all {
             let Some(ended) = accounts.ended(id) else { continue };
             if pod.told.contains(id) {
@@ -194,8 +196,7 @@ impl Engine {
                 let death = accounts.death(id, cause.as_ref());
                 // Who was told to stop is told of without its pod's end only if that is not coming.
                 let stopped = death.milestone(MilestoneKind::StopBegan).is_some();
-                let soon = !into_the_end && accounts.may_be_told_soon(id, now);
-                if stopped && soon && now < ended + ALONE {
+                if stopped && accounts.lost_sight_of(id) && now < ended + ALONE {
                     continue;
                 }
                 pod.told.insert(id.clone());

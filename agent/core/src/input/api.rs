@@ -117,6 +117,22 @@ impl ApiPod {
         matches!(self.phase.as_str(), "Succeeded" | "Failed")
     }
 
+    /// By its status its main containers have ended and are not started again: the kubelet stops its
+    /// sidecars next, and its phase will be a final one.
+    pub fn is_completing(&self) -> bool {
+        let fails = |end: &ApiTerminated| end.exit_code != 0;
+        let is_done = |container: &ApiContainer| {
+            let last = container.terminated.iter().find(|end| end.id == container.id);
+            match self.restart_policy.as_str() {
+                "Never" => container.id.is_some() && last.is_some(),
+                "OnFailure" => container.id.is_some() && last.is_some_and(|end| !fails(end)),
+                _ => false,
+            }
+        };
+        let mut mains = self.containers.values().filter(|c| c.kind == ContainerKind::Main);
+        mains.all(is_done)
+    }
+
     /// By its status nothing of it runs any more: its phase says so, or (kubelets up to 1.26 leave
     /// that at Running) all containers do that were ever made.
     pub fn is_over(&self) -> bool {

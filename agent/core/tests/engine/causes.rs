@@ -2,7 +2,7 @@
 
 use super::world::{
     CODE_0, Cgroups, World, container, ids, init, object as seen, of_file, running, sandbox, shim,
-    task,
+    shows_its_end, task,
 };
 use coroner_core::{
     cause::{Circumstances, ContainerCircumstances, cause, container_cause},
@@ -173,6 +173,7 @@ fn causes_of_a_containers_own_stop() {
             started,
             pod: None,
             unseen: false,
+            before_request: false,
         });
         assert_eq!((told.cause, told.source), (expected, source), "{}", told.sentence);
         assert!(told.sentence.contains(says), "{}", told.sentence);
@@ -185,7 +186,7 @@ fn a_shell_that_failed_proves_no_liveness_kill() {
     let mut world = running(1);
     let mut pod = seen(1, false, world.at());
     pod.containers.get_mut("c").unwrap().liveness_probe = true;
-    world.api(ApiEvent::Applied(pod));
+    world.api(ApiEvent::Applied(pod.clone()));
     let (cgroup, task) = (Cgroups::of(1).own, task(600, 30, "grep"));
     world.kernel(KernelFact::Exec { cgroup, task: task.clone(), parent: shim() });
     let (status, parent) = (ExitStatus::Code(1), Some(shim()));
@@ -194,6 +195,8 @@ fn a_shell_that_failed_proves_no_liveness_kill() {
     world.later(500).exits(1, CODE_0);
     world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
     world.status(1, 0);
+    shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
+    world.later(500).api(ApiEvent::Applied(pod));
     world.ticks(120);
     let death = &world.died[0];
     assert_eq!((death.cause, death.cause_source), (Cause::Liveness, Source::Inferred));

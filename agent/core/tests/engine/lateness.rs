@@ -9,7 +9,7 @@ use coroner_core::{
 };
 use std::time::Duration;
 
-/// The watch is 3 s late (a busy apiserver), less than the settle window: invariant 9.
+/// The watch is 3 s late (a busy apiserver), less than the settle window: design invariant 5.
 #[test]
 fn a_late_watch_event_is_a_deletion_all_the_same() {
     let mut world = running(1);

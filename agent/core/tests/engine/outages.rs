@@ -2,8 +2,8 @@
 //! told is not known, and is not made up.
 
 use super::world::{
-    CODE_0, Cgroups, World, container, ids, init, object, running, sandbox, shim, side, sidecar,
-    signal,
+    CODE_0, Cgroups, World, container, ids, init, object, running, sandbox, shim, shows_its_end,
+    side, sidecar, signal,
 };
 use coroner_core::{
     engine::{Engine, Settings},
@@ -112,7 +112,8 @@ fn the_last_stop_that_nobody_watched_is_no_liveness_kill() {
 fn a_short_outage_is_waited_out() {
     for (deleting, expected) in [(true, Cause::ApiDelete), (false, Cause::Liveness)] {
         let mut world = first_of_two_ends();
-        let pod = probed(&world, deleting);
+        let mut pod = probed(&world, deleting);
+        shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
         world.ticks(15);
         world.api(ApiEvent::Resumed);
         world.ticks(2);

@@ -1,7 +1,7 @@
 //! What belongs to one end of a pod, and what was over long before.
 
 use super::world::{
-    CODE_0, Cgroups, KILLED, World, container, object, running, sandbox, shim, task,
+    CODE_0, Cgroups, KILLED, World, container, object, running, sandbox, shim, shows_its_end, task,
 };
 use coroner_core::{
     ids::{CgroupId, ContainerId},
@@ -87,6 +87,8 @@ fn a_day_between_two_containers_is_no_termination_of_a_day() {
     world.later(500).exits(1, CODE_0);
     world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited), d.clone()]);
     world.status(1, 0);
+    shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
+    world.later(500).api(ApiEvent::Applied(pod.clone()));
     world.ticks(60);
     assert_eq!(world.died[0].cause, Cause::Liveness);
     world.later(24 * 3600 * 1000);

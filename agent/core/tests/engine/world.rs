@@ -4,9 +4,9 @@ use coroner_core::{
     engine::{Engine, Settings},
     ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
     input::{
-        ApiContainer, ApiEvent, ApiPod, CriContainer, CriEvent, CriExit, CriSandbox, CriState,
-        Disposition, ExitStatus, Input, KernelEvent, KernelFact, Received, Sender, SignalGenerated,
-        SignalResult, TargetState, Task,
+        ApiContainer, ApiEvent, ApiPod, ApiTerminated, CriContainer, CriEvent, CriExit, CriSandbox,
+        CriState, Disposition, ExitStatus, Input, KernelEvent, KernelFact, Received, Sender,
+        SignalGenerated, SignalResult, TargetState, Task,
     },
     observation::{Amendment, ContainerDeath, Observation, PodTermination},
     time::{Anchor, BootTime, WallTime},
@@ -256,6 +256,14 @@ pub(crate) fn object(n: u64, deleting: bool, at: BootTime) -> ApiPod {
         containers: BTreeMap::from([("c".to_owned(), ApiContainer::default())]),
         ..ApiPod::default()
     }
+}
+
+/// The status of a pod's container shows that its first attempt has ended.
+pub(crate) fn shows_its_end(container: &mut ApiContainer, n: u64) {
+    let id = Some(ids(n).2);
+    let reason = "Completed".into();
+    let end = ApiTerminated { id: id.clone(), exit_code: 0, reason, finished: None };
+    (container.id, container.terminated) = (id, vec![end]);
 }
 
 /// A process, by its pid on the host and in its own namespace.
