@@ -1,0 +1,182 @@
+//! What happens in one history, chosen at random, and how the apiserver and the runtime fail to say so
+//! in time.
+
+use proptest::prelude::*;
+
+/// One pod's history.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Its containers.
+    pub(crate) containers: Vec<Container>,
+    /// Its grace, seconds.
+    pub(crate) grace: u64,
+    /// What happens.
+    pub(crate) story: Story,
+    /// For how long it runs before that, ms.
+    pub(crate) ran: u64,
+    /// How long the kubelet takes to act, ms.
+    pub(crate) reaction: u64,
+    /// The seed of the small delays of all that follows.
+    pub(crate) jitter: u64,
+    /// What goes wrong.
+    pub(crate) fault: Fault,
+}
+
+/// One container.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Container {
+    pub(crate) response: Response,
+    /// How long its preStop hook runs, ms.
+    pub(crate) hook: Option<u64>,
+    /// It has a liveness probe.
+    pub(crate) probed: bool,
+    /// It is a native sidecar.
+    pub(crate) sidecar: bool,
+}
+
+/// What it does on SIGTERM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Response {
+    /// Its handler ends it after so many ms.
+    Handles(u64),
+    /// Its handler takes longer than any grace.
+    HandlesTooLong,
+    /// PID 1 without a handler.
+    Ignores,
+    /// It blocks the signal.
+    Blocks,
+}
+
+/// What happens to the pod.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Story {
+    /// It is deleted.
+    Delete,
+    /// A liveness probe of a container fails; the pod is deleted so many ms after the stop began, if at
+    /// all.
+    Liveness { which: usize, then_deleted: Option<u64> },
+    /// Its containers end by themselves.
+    Complete,
+    /// A container fails by itself, and is started again; the pod is deleted so many ms later, if at all.
+    Fail { which: usize, then_deleted: Option<u64> },
+}
+
+/// What goes wrong. Times are ms; `from` counts from the story's beginning, and may lie before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    Nothing,
+    /// All that the watch delivers is so late.
+    Late {
+        by: u64,
+    },
+    /// The watch breaks, is noticed at once, and goes on where it was.
+    Resumed {
+        from: i64,
+        lasts: u64,
+        queue: u64,
+    },
+    /// The same, but the pods are listed anew.
+    Relisted {
+        from: i64,
+        lasts: u64,
+    },
+    /// The watch carries nothing, which an error tells only at its end; then it goes on where it was.
+    HungResumed {
+        from: i64,
+        lasts: u64,
+        queue: u64,
+    },
+    /// The same, but the pods are listed anew.
+    HungRelisted {
+        from: i64,
+        lasts: u64,
+    },
+    /// The runtime takes so long to answer.
+    LateRuntime {
+        by: u64,
+    },
+    /// The agent starts in the middle of it.
+    AgentStarts {
+        from: i64,
+    },
+}
+
+/// The kinds of [`Fault`], by name.
+pub(crate) const FAULTS: [&str; 8] = [
+    "nothing",
+    "late",
+    "resumed",
+    "relisted",
+    "hung-resumed",
+    "hung-relisted",
+    "late-runtime",
+    "agent-starts",
+];
+
+fn fault(kind: &str) -> BoxedStrategy<Fault> {
+    let from = || -20_000_i64..20_000;
+    let queue = || 0_u64..9_000;
+    match kind {
+        "nothing" => Just(Fault::Nothing).boxed(),
+        "late" => {
+            prop_oneof![1_u64..15_000, 1_u64..120_000].prop_map(|by| Fault::Late { by }).boxed()
+        }
+        "resumed" => (from(), 1_000_u64..180_000, queue())
+            .prop_map(|(from, lasts, queue)| Fault::Resumed { from, lasts, queue })
+            .boxed(),
+        "relisted" => (from(), 1_000_u64..180_000)
+            .prop_map(|(from, lasts)| Fault::Relisted { from, lasts })
+            .boxed(),
+        "hung-resumed" => (from(), 1_000_u64..120_000, queue())
+            .prop_map(|(from, lasts, queue)| Fault::HungResumed { from, lasts, queue })
+            .boxed(),
+        "hung-relisted" => (from(), 1_000_u64..120_000)
+            .prop_map(|(from, lasts)| Fault::HungRelisted { from, lasts })
+            .boxed(),
+        "late-runtime" => (500_u64..15_000).prop_map(|by| Fault::LateRuntime { by }).boxed(),
+        "agent-starts" => (-5_000_i64..40_000).prop_map(|from| Fault::AgentStarts { from }).boxed(),
+        other => panic!("no fault {other}"),
+    }
+}
+
+fn container() -> impl Strategy<Value = Container> {
+    let response = prop_oneof![
+        4 => (1_u64..1_900).prop_map(Response::Handles),
+        1 => Just(Response::HandlesTooLong),
+        2 => Just(Response::Ignores),
+        1 => Just(Response::Blocks),
+    ];
+    // Either so short that nothing of the grace counts, or of whole seconds and some tenths.
+    let hook = prop_oneof![3 => Just(None), 1 => (0_u64..3, 200_u64..600).prop_map(|(s, ms)| Some(s * 1000 + ms))];
+    (response, hook, any::<bool>(), prop::bool::weighted(0.2))
+        .prop_map(|(response, hook, probed, sidecar)| Container { response, hook, probed, sidecar })
+}
+
+fn story() -> impl Strategy<Value = Story> {
+    let then = || prop_oneof![2 => Just(None), 1 => (20_000_u64..90_000).prop_map(Some), 1 => (0_u64..20_000).prop_map(Some)];
+    prop_oneof![
+        4 => Just(Story::Delete),
+        3 => (0_usize..3, then()).prop_map(|(which, then_deleted)| Story::Liveness { which, then_deleted }),
+        1 => Just(Story::Complete),
+        1 => (0_usize..3, then()).prop_map(|(which, then_deleted)| Story::Fail { which, then_deleted }),
+    ]
+}
+
+/// Histories in which this kind of thing goes wrong.
+pub(crate) fn plan(kind: &str) -> impl Strategy<Value = Plan> + use<> {
+    let containers = prop::collection::vec(container(), 1..=3);
+    let numbers = (6_u64..40, 2_000_u64..60_000, 5_u64..800, any::<u64>());
+    (containers, story(), numbers, fault(kind)).prop_map(
+        |(mut containers, mut story, (grace, ran, reaction, jitter), fault)| {
+            // One at least is no sidecar, and the one that is stopped by its probe has one.
+            containers[0].sidecar = false;
+            if let Story::Liveness { which, .. } | Story::Fail { which, .. } = &mut story {
+                *which %= containers.len();
+            }
+            if let Story::Liveness { which, .. } = story {
+                containers[which].probed = true;
+            }
+            Plan { containers, grace, story, ran, reaction, jitter, fault }
+        },
+    )
+}

@@ -1,0 +1,508 @@
+//! The truth: what really happens, moment by moment, as kernel, runtime and kubelet do it. Of the core it
+//! knows only what can be put into it.
+
+use super::plan::{Plan, Response, Story};
+use coroner_core::{
+    ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
+    input::{
+        ApiContainer, ApiPod, ApiTerminated, ContainerKind, CriContainer, CriSandbox, CriState,
+        Disposition, ExitStatus, Hook, KernelFact, Sender, SignalGenerated, SignalResult,
+        TargetState, Task,
+    },
+    time::WallTime,
+};
+
+const POD_CGROUP: CgroupId = CgroupId(10);
+const PAUSE_CGROUP: CgroupId = CgroupId(11);
+const MS: i64 = 1_000_000;
+
+/// What happens in the runtime's records.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum InRuntime {
+    Runs(usize),
+    Exited(usize, i32),
+    Removed(usize),
+    SandboxStopped,
+    SandboxRemoved,
+}
+
+/// One attempt of a container, and what is true of its end.
+#[derive(Clone, Debug)]
+pub(crate) struct Attempt {
+    pub(crate) id: String,
+    pub(crate) container: usize,
+    number: u32,
+    pub(crate) cgroup: CgroupId,
+    pub(crate) task: Task,
+    pub(crate) began: u64,
+    /// When its main process ended, how, and why; `None`: it still runs at the end of the history.
+    pub(crate) end: Option<End>,
+}
+
+/// The truth of an end.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    pub(crate) at: u64,
+    pub(crate) verdict: &'static str,
+    /// Any of these is true.
+    pub(crate) causes: Vec<&'static str>,
+}
+
+type Change = Box<dyn Fn(&mut ApiPod)>;
+
+/// A whole history. Times are ms of CLOCK_BOOTTIME.
+pub(crate) struct Truth {
+    pub(crate) kernel: Vec<(u64, KernelFact)>,
+    pub(crate) runtime: Vec<(u64, InRuntime)>,
+    pub(crate) object: Vec<(u64, ApiPod)>,
+    /// When the object goes.
+    pub(crate) gone: Option<u64>,
+    pub(crate) attempts: Vec<Attempt>,
+    /// When the story begins.
+    pub(crate) story: u64,
+    /// Why the pod ended, if it did.
+    pub(crate) pod_end: Option<&'static str>,
+    /// When all of it has happened.
+    pub(crate) over: u64,
+    grace: u64,
+    hooks: Vec<bool>,
+}
+
+pub(crate) fn shim() -> Sender {
+    Sender { tgid: Tgid(1), comm: "runc".into(), cgroup: None, in_container: Some(false) }
+}
+
+pub(crate) fn uid() -> PodUid {
+    PodUid::new("00000001-0000-4000-8000-000000000000")
+}
+
+fn sandbox_id() -> SandboxId {
+    SandboxId::new(format!("{:064x}", 0xa))
+}
+
+fn name(container: usize) -> String {
+    format!("c{container}")
+}
+
+struct Builder<'a> {
+    plan: &'a Plan,
+    random: fastrand::Rng,
+    kernel: Vec<(u64, KernelFact)>,
+    runtime: Vec<(u64, InRuntime)>,
+    changes: Vec<(u64, Change)>,
+    attempts: Vec<Attempt>,
+}
+
+impl Builder<'_> {
+    fn soon(&mut self, from: u64, to: u64) -> u64 {
+        self.random.u64(from..to)
+    }
+
+    fn start(&mut self, at: u64, container: usize) -> usize {
+        let index = self.attempts.len();
+        let number = self.attempts.iter().filter(|one| one.container == container).count() as u32;
+        let id = format!("{:064x}", 0xc0 + index);
+        let cgroup = CgroupId(20 + index as u64);
+        let pid = 100 + index as u32;
+        let task =
+            Task { tgid: Tgid(pid), tid: pid, ns_pid: Some(1), started: None, comm: "app".into() };
+        let created = KernelFact::CgroupCreated {
+            cgroup,
+            parent: Some(POD_CGROUP),
+            name: id.clone(),
+            scanned: false,
+        };
+        self.kernel.push((at, created));
+        self.kernel.push((at + 5, KernelFact::Exec { cgroup, task: task.clone(), parent: shim() }));
+        self.runtime.push((at + 10, InRuntime::Runs(index)));
+        let previous = self.attempts.iter().rev().find(|one| one.container == container);
+        let before = previous.map(|one| ContainerId::new(one.id.as_str()));
+        let told = at + self.random.u64(50..900);
+        let running = ContainerId::new(id.as_str());
+        self.changes.push((
+            told,
+            Box::new(move |pod| {
+                let status = pod.containers.get_mut(&name(container)).expect("it is in the spec");
+                status.id = Some(running.clone());
+                status.started = Some(true);
+                status.restarts = number;
+                status.terminated = before.iter().map(|id| terminated(id.clone())).collect();
+            }),
+        ));
+        self.attempts.push(Attempt {
+            id,
+            container,
+            number,
+            cgroup,
+            task,
+            began: at + 5,
+            end: None,
+        });
+        index
+    }
+
+    fn signal(&mut self, at: u64, index: usize, signal: u8, response: Response) {
+        let one = &self.attempts[index];
+        let kill = signal == 9;
+        let handles = matches!(response, Response::Handles(_) | Response::HandlesTooLong);
+        let state = TargetState {
+            unkillable: !kill,
+            group_exit: kill,
+            disposition: if handles { Disposition::Handler } else { Disposition::Default },
+            blocked: response == Response::Blocks,
+            pending: if kill && response == Response::Blocks { 1 << 14 } else { 0 },
+        };
+        let ignored = !kill && response == Response::Ignores;
+        self.kernel.push((
+            at,
+            KernelFact::SignalGenerated(SignalGenerated {
+                cgroup: one.cgroup,
+                target: one.task.clone(),
+                signal,
+                code: 0,
+                group: true,
+                result: if ignored { SignalResult::Ignored } else { SignalResult::Delivered },
+                sender: shim(),
+                state: Some(state),
+            }),
+        ));
+    }
+
+    fn ends(&mut self, at: u64, index: usize, status: ExitStatus) {
+        let Attempt { cgroup, task, container, id, .. } = self.attempts[index].clone();
+        let code = match status {
+            ExitStatus::Code(code) => i32::from(code),
+            ExitStatus::Signal { signal, .. } => 128 + i32::from(signal),
+        };
+        self.kernel.push((at, KernelFact::Exit { cgroup, task, status, parent: Some(shim()) }));
+        self.kernel.push((at + 1, KernelFact::CgroupEmpty { cgroup }));
+        self.kernel.push((at + 20, KernelFact::CgroupRemoved { cgroup }));
+        let told = at + self.soon(5, 150);
+        self.runtime.push((told, InRuntime::Exited(index, code)));
+        let told = told + self.soon(50, 900);
+        let id = ContainerId::new(id);
+        self.changes.push((
+            told,
+            Box::new(move |pod| {
+                let status = pod.containers.get_mut(&name(container)).expect("it is in the spec");
+                if status.id.as_ref() == Some(&id) {
+                    status.started = Some(false);
+                    status.terminated = vec![terminated(id.clone())];
+                }
+            }),
+        ));
+    }
+
+    /// The kubelet stops one: hook, stop signal, SIGKILL; when it is dead.
+    fn stop(&mut self, at: u64, index: usize, grace_ms: u64, causes: &[&'static str]) -> u64 {
+        let container = self.plan.containers[self.attempts[index].container];
+        let (mut term, mut left) = (at + self.soon(2, 40), grace_ms.max(2_000));
+        if let Some(runs) = container.hook {
+            let Attempt { cgroup, .. } = self.attempts[index];
+            let pid = 500 + index as u32;
+            let task = Task {
+                tgid: Tgid(pid),
+                tid: pid,
+                ns_pid: Some(40),
+                started: None,
+                comm: "hook".into(),
+            };
+            let began = term;
+            term = began + runs + self.soon(5, 60);
+            left = left.saturating_sub(runs / 1000 * 1000).max(2_000);
+            self.kernel
+                .push((began, KernelFact::Exec { cgroup, task: task.clone(), parent: shim() }));
+            let status = ExitStatus::Code(0);
+            let parent = Some(shim());
+            self.kernel.push((began + runs, KernelFact::Exit { cgroup, task, status, parent }));
+        }
+        self.signal(term, index, 15, container.response);
+        let kill = term + left;
+        let (dead, verdict) = match container.response {
+            Response::Handles(ms) => (term + ms, "graceful"),
+            Response::HandlesTooLong => (kill, "overran"),
+            Response::Ignores => (kill, "ignored"),
+            Response::Blocks => (kill, "blocked"),
+        };
+        if matches!(container.response, Response::Handles(_) | Response::HandlesTooLong) {
+            let Attempt { cgroup, task, .. } = self.attempts[index].clone();
+            let disposition = Disposition::Handler;
+            self.kernel.push((
+                term,
+                KernelFact::SignalDelivered { cgroup, task, signal: 15, disposition },
+            ));
+        }
+        let status = if dead == kill {
+            self.signal(kill, index, 9, container.response);
+            ExitStatus::Signal { signal: 9, core: false }
+        } else {
+            ExitStatus::Code(0)
+        };
+        self.ends(dead, index, status);
+        self.attempts[index].end = Some(End { at: dead, verdict, causes: causes.to_vec() });
+        dead
+    }
+
+    /// The last attempts of all containers that still run at this moment.
+    fn running(&self, at: u64) -> Vec<usize> {
+        let runs =
+            |one: &Attempt| one.began <= at && one.end.as_ref().is_none_or(|end| end.at > at);
+        (0..self.attempts.len()).filter(|index| runs(&self.attempts[*index])).collect()
+    }
+
+    /// The kubelet stops what runs, mains first, then its native sidecars; when all are dead.
+    fn stop_all(&mut self, at: u64, cause: &'static str) -> u64 {
+        let grace = self.plan.grace * 1000;
+        let is_sidecar = |builder: &Self, index: &usize| {
+            builder.plan.containers[builder.attempts[*index].container].sidecar
+        };
+        let running = self.running(at);
+        let mut last = at;
+        for index in
+            running.iter().filter(|index| !is_sidecar(self, index)).copied().collect::<Vec<_>>()
+        {
+            let dead = match &self.attempts[index].end {
+                // Its own stop goes on.
+                Some(end) => end.at,
+                None => self.stop(at, index, grace, &[cause]),
+            };
+            last = last.max(dead);
+        }
+        let left = (at + grace).saturating_sub(last);
+        let mains_dead = last;
+        for index in
+            running.iter().filter(|index| is_sidecar(self, index)).copied().collect::<Vec<_>>()
+        {
+            let dead = match &self.attempts[index].end {
+                Some(end) => end.at,
+                None => {
+                    let begins = mains_dead + self.soon(5, 100);
+                    self.stop(begins, index, left, &[cause])
+                }
+            };
+            last = last.max(dead);
+        }
+        last
+    }
+
+    /// The sandbox is stopped; when.
+    fn stop_sandbox(&mut self, dead: u64) -> u64 {
+        let at = dead + self.soon(100, 700);
+        self.kernel.push((at, KernelFact::CgroupEmpty { cgroup: PAUSE_CGROUP }));
+        self.kernel.push((at + 10, KernelFact::CgroupRemoved { cgroup: PAUSE_CGROUP }));
+        self.runtime.push((at + 20, InRuntime::SandboxStopped));
+        at + 20
+    }
+
+    /// The pod is deleted; when its object goes, and when nothing of it is left.
+    fn delete(&mut self, at: u64) -> (u64, u64) {
+        let grace = self.plan.grace;
+        self.changes.push((
+            at,
+            Box::new(move |pod| {
+                pod.deletion_timestamp = Some(WallTime((at + grace * 1000) as i64 * MS));
+                pod.deletion_grace_seconds = Some(grace as i64);
+            }),
+        ));
+        let dead = self.stop_all(at + self.plan.reaction, "api_delete");
+        let stopped = self.stop_sandbox(dead);
+        let told = stopped + self.soon(950, 1_500);
+        self.changes.push((told, Box::new(|pod| pod.phase = "Succeeded".into())));
+        let gone = told + self.soon(50, 500);
+        self.changes.push((gone, Box::new(|pod| pod.deletion_grace_seconds = Some(0))));
+        self.kernel.push((gone + 100, KernelFact::CgroupRemoved { cgroup: POD_CGROUP }));
+        let removed = gone + self.soon(500, 60_000);
+        for index in 0..self.attempts.len() {
+            self.runtime.push((removed, InRuntime::Removed(index)));
+        }
+        self.runtime.push((removed + 50, InRuntime::SandboxRemoved));
+        (gone, removed + 50)
+    }
+}
+
+fn terminated(id: ContainerId) -> ApiTerminated {
+    ApiTerminated { id: Some(id), exit_code: 0, reason: "Completed".into(), finished: None }
+}
+
+impl Truth {
+    pub(crate) fn of(plan: &Plan) -> Self {
+        let mut builder = Builder {
+            plan,
+            random: fastrand::Rng::with_seed(plan.jitter),
+            kernel: Vec::new(),
+            runtime: Vec::new(),
+            changes: Vec::new(),
+            attempts: Vec::new(),
+        };
+        // An hour after boot.
+        let begin = 3_600_000;
+        let pod = format!("/kubepods/pod{}", uid());
+        for (cgroup, parent, name) in
+            [(POD_CGROUP, None, pod), (PAUSE_CGROUP, Some(POD_CGROUP), sandbox_id().to_string())]
+        {
+            let fact = KernelFact::CgroupCreated { cgroup, parent, name, scanned: false };
+            builder.kernel.push((begin, fact));
+        }
+        builder.changes.push((begin - 500, Box::new(|_| ())));
+        builder.changes.push((begin + 1_000, Box::new(|pod| pod.phase = "Running".into())));
+        for container in 0..plan.containers.len() {
+            builder.start(begin + 100 + container as u64 * 20, container);
+        }
+        let story = begin + 2_000 + plan.ran;
+        let mut ends = None;
+        let mut pod_end = None;
+        match plan.story {
+            Story::Delete => {
+                ends = Some(builder.delete(story));
+                pod_end = Some("api_delete");
+            }
+            Story::Liveness { which, then_deleted } | Story::Fail { which, then_deleted } => {
+                let index = which;
+                let deleted = then_deleted.map(|after| story + after);
+                let dead = if matches!(plan.story, Story::Fail { .. }) {
+                    builder.ends(story, index, ExitStatus::Code(3));
+                    let mut causes = vec!["completed"];
+                    // The kubelet may have heard of the deletion that much earlier than the agent.
+                    causes
+                        .extend(then_deleted.filter(|after| *after < 5_500).map(|_| "api_delete"));
+                    let end = End { at: story, verdict: "failed", causes };
+                    builder.attempts[index].end = Some(end);
+                    story
+                } else {
+                    let dead = builder.stop(story, index, plan.grace * 1000, &["liveness"]);
+                    // The deletion came while it was being stopped, or so soon after that nothing tells
+                    // which of the two the kubelet acted on.
+                    let with_it = deleted.is_some_and(|at| at <= dead.max(story + 5_500));
+                    let end = builder.attempts[index].end.as_mut().filter(|_| with_it);
+                    end.into_iter().for_each(|end| end.causes.push("api_delete"));
+                    dead
+                };
+                let again = dead + builder.soon(100, 1_500);
+                let acts = deleted.map(|at| at + plan.reaction);
+                if acts.is_none_or(|acts| again < acts) {
+                    builder.start(again, which);
+                }
+                if let Some(at) = deleted {
+                    ends = Some(builder.delete(at));
+                    pod_end = Some("api_delete");
+                }
+            }
+            Story::Complete => {
+                let mut last = story;
+                let mains = (0..plan.containers.len()).filter(|one| !plan.containers[*one].sidecar);
+                for index in mains.collect::<Vec<_>>() {
+                    let at = story + builder.soon(0, 3_000);
+                    builder.ends(at, index, ExitStatus::Code(0));
+                    let end = End { at, verdict: "completed", causes: vec!["completed"] };
+                    builder.attempts[index].end = Some(end);
+                    last = last.max(at);
+                }
+                let at = last + builder.soon(50, 1_000);
+                let dead = builder.stop_all(at, "completed");
+                let stopped = builder.stop_sandbox(dead);
+                let told = stopped + builder.soon(950, 1_500);
+                builder.changes.push((told, Box::new(|pod| pod.phase = "Succeeded".into())));
+                pod_end = Some("completed");
+            }
+        }
+        let Builder { mut kernel, mut runtime, mut changes, attempts, .. } = builder;
+        kernel.sort_by_key(|(at, _)| *at);
+        runtime.sort_by_key(|(at, _)| *at);
+        changes.sort_by_key(|(at, _)| *at);
+        let mut pod = object(plan);
+        let object: Vec<_> = changes
+            .iter()
+            .map(|(at, change)| {
+                change(&mut pod);
+                (*at, pod.clone())
+            })
+            .collect();
+        let last = |times: &[u64]| times.iter().copied().max().unwrap_or_default();
+        let over = last(&[
+            kernel.last().map_or(0, |(at, _)| *at),
+            runtime.last().map_or(0, |(at, _)| *at),
+            object.last().map_or(0, |(at, _)| *at),
+        ]);
+        Self {
+            kernel,
+            runtime,
+            object,
+            gone: ends.map(|(gone, _)| gone + 1),
+            attempts,
+            story,
+            pod_end,
+            over,
+            grace: plan.grace,
+            hooks: plan.containers.iter().map(|one| one.hook.is_some()).collect(),
+        }
+    }
+
+    /// What the runtime lists at this moment.
+    pub(crate) fn listed(&self, at: u64) -> (Vec<CriSandbox>, Vec<CriContainer>) {
+        let (mut sandbox, mut states) = (Some(true), vec![None; self.attempts.len()]);
+        for (_, change) in self.runtime.iter().take_while(|(when, _)| *when <= at) {
+            match change {
+                InRuntime::Runs(index) => states[*index] = Some(CriState::Running),
+                InRuntime::Exited(index, _) => states[*index] = Some(CriState::Exited),
+                InRuntime::Removed(index) => states[*index] = None,
+                InRuntime::SandboxStopped => sandbox = Some(false),
+                InRuntime::SandboxRemoved => sandbox = None,
+            }
+        }
+        let begun = self.runtime.first().is_some_and(|(first, _)| *first <= at + 200);
+        let sandboxes = sandbox.filter(|_| begun).map(|ready| CriSandbox {
+            id: sandbox_id(),
+            pod: uid(),
+            name: "p".into(),
+            namespace: "default".into(),
+            attempt: 0,
+            ready,
+            created: WallTime(3_600_000 * MS),
+            handler: String::new(),
+            config_source: Some("api".into()),
+        });
+        let containers = self.attempts.iter().zip(states).filter_map(|(one, state)| {
+            Some(CriContainer {
+                id: ContainerId::new(one.id.as_str()),
+                sandbox: sandbox_id(),
+                name: name(one.container),
+                attempt: one.number,
+                state: state?,
+                created: WallTime(one.began as i64 * MS),
+                pod: Some(uid()),
+                grace_seconds: Some(self.grace as i64),
+                pre_stop: self.hooks[one.container].then(|| Hook::Exec("hook".into())),
+            })
+        });
+        (sandboxes.into_iter().collect(), containers.collect())
+    }
+
+    /// The object at this moment, if there is one.
+    pub(crate) fn object_at(&self, at: u64) -> Option<&ApiPod> {
+        let there = self.gone.is_none_or(|gone| at < gone);
+        self.object.iter().rev().find(|(when, _)| *when <= at).map(|(_, pod)| pod).filter(|_| there)
+    }
+}
+
+fn object(plan: &Plan) -> ApiPod {
+    let container = |(index, one): (usize, &super::plan::Container)| {
+        let spec = ApiContainer {
+            kind: if one.sidecar { ContainerKind::Sidecar } else { ContainerKind::Main },
+            pre_stop: one.hook.map(|_| Hook::Exec("hook".into())),
+            liveness_probe: one.probed,
+            ..ApiContainer::default()
+        };
+        (name(index), spec)
+    };
+    ApiPod {
+        uid: uid().as_str().into(),
+        namespace: "default".into(),
+        name: "p".into(),
+        grace_seconds: Some(plan.grace as i64),
+        restart_policy: if matches!(plan.story, Story::Complete) { "Never" } else { "Always" }
+            .into(),
+        phase: "Pending".into(),
+        containers: plan.containers.iter().enumerate().map(container).collect(),
+        ..ApiPod::default()
+    }
+}
