@@ -103,7 +103,8 @@ impl<'a> Facts<'a> {
     ) -> (Verdict, String) {
         let after = secs(kill.at.since(stop.at));
         let by = &kill.signal.sender.comm;
-        if thrown_away(&stop.signal) {
+        // A runtime that is back sends it again, and the handler may be there by then.
+        if thrown_away(&stop.signal) && self.taken.is_none() {
             let why = match stop.signal.state.map(|s| s.disposition) {
                 Some(Disposition::Ignore) => "it had set SIG_IGN",
                 Some(Disposition::Default) => "PID 1 of a PID namespace, without a handler",

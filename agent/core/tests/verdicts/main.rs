@@ -122,6 +122,15 @@ fn ignored() {
         .term(ms(1000), |s| s.dying())
         .exit(ms(1001), KILLED);
     verdict(dying, Verdict::ForceKilled, "with no SIGTERM before it");
+    // The first came before its handler was there, the second did not.
+    let again = Script::new()
+        .init()
+        .term(ms(1000), |s| s.ignored())
+        .term(ms(4000), |s| s.handler())
+        .handler_runs(ms(4001))
+        .kill(ms(11_000), |s| s.handler())
+        .exit(ms(11_001), KILLED);
+    verdict(again, Verdict::Overran, "handled SIGTERM but was still running");
     // It left by itself before SIGKILL: ignoring was not what it died of.
     let left = Script::new().init().term(ms(1000), |s| s.ignored()).exit(ms(2000), CODE_0);
     verdict(left, Verdict::Completed, "was thrown away by the kernel");
