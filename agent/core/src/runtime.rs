@@ -369,7 +369,9 @@ impl Runtime {
 
     fn sort(&mut self, pod: &PodUid) {
         let place = |id: &SandboxId| Some((self.sandboxes.get(id)?.info.created, id.clone()));
-        if let Some(of_pod) = self.by_pod.get_mut(pod).filter(|of_pod| of_pod.len() > 1) {
+        // Nearly always it is sorted already, but for the last.
+        let Some(of_pod) = self.by_pod.get_mut(pod) else { return };
+        if !of_pod.is_sorted_by_key(place) {
             of_pod.sort_by_cached_key(place);
         }
     }

@@ -57,6 +57,7 @@ impl<'a> Census<'a> {
         runtime.count(pod) > 1
             && runtime
                 .sandboxes_of(pod)
+                .rev() // the newest are last
                 .filter(|other| other.removed.is_none() && (other.info.ready || !ready))
                 .any(|other| place(other) > place(sandbox))
     }
