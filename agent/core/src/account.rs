@@ -198,10 +198,10 @@ impl<'a> Account<'a> {
         let object = self.object()?;
         let request = object.request()?;
         let containers = members.iter().any(|id| self.ended_with_its_pod(id));
-        // The sandbox of a pod that is over is stopped without a request.
-        let stopped_after = |s: &Sandbox| s.stopped.is_none_or(|s| s.by >= request.since);
+        // The sandbox of a pod that is over is stopped without a request; any other's whenever the watch
+        // told of that.
         let counts = !object.requested_after_end || members.is_empty();
-        let sandbox = counts && self.own_sandboxes().any(stopped_after);
+        let sandbox = counts && self.own_sandboxes().next().is_some();
         (containers || sandbox).then_some(request)
     }
 
@@ -255,8 +255,7 @@ impl<'a> Account<'a> {
         self.processes_of(id).is_some_and(|processes| processes.sent().any(stops))
     }
 
-    /// It was told to stop, and nothing says yet whether its pod goes on or is being deleted: an event
-    /// that the watch owes may.
+    /// Nothing says yet whether its pod goes on or is being deleted: an event that the watch owes may.
     pub fn lost_sight_of(&self, id: &ContainerId) -> bool {
         let owes = self.object().is_some_and(|o| !o.is_mirror() && o.requested.is_none());
         owes && !self.is_static() && !self.went_on_after(id) && !self.ended_with_its_pod(id)

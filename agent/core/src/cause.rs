@@ -178,8 +178,8 @@ pub struct ContainerCircumstances<'a> {
     pub started: Option<bool>,
     /// The cause of the pod's own end, if the container ended with it.
     pub pod: Option<Reason>,
-    /// Nothing says yet whether its pod goes on or is being deleted.
-    pub unseen: bool,
+    /// The pod went on after it.
+    pub went_on: bool,
     /// It was being stopped before its pod's deletion was requested, by the apiserver's clock, and longer
     /// before the watch told of that than a watch takes.
     pub before_request: bool,
@@ -210,7 +210,7 @@ pub fn container_cause(of: ContainerCircumstances<'_>) -> Reason {
     if let Some(pod) = of.pod {
         return pod;
     }
-    if of.unseen {
+    if !of.went_on && of.object.is_some() {
         return reason(
             Cause::Unknown,
             Source::Inferred,

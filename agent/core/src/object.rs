@@ -15,7 +15,7 @@ const MAX_KNOWN: usize = 16_384;
 const MAX_DEADLINES: usize = 8;
 /// The watch may be this late (the default settle window); by clocks alone an event of a watch that
 /// works is not dated back further.
-pub(crate) const WATCH_LAG: Duration = Duration::from_secs(5);
+const WATCH_LAG: Duration = Duration::from_secs(5);
 /// A watch that is broken is noticed by then: no request for one lives longer (`kube/watch.rs`). What
 /// was silent for longer was so because nothing happened.
 const LONGEST_SILENCE: Duration = Duration::from_secs(120);

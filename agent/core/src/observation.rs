@@ -158,6 +158,20 @@ pub enum Cause {
     Unknown,
 }
 
+impl Cause {
+    /// Somebody asked the apiserver to delete the pod.
+    pub(crate) fn is_requested(self) -> bool {
+        matches!(
+            self,
+            Self::ApiDelete
+                | Self::ForceDelete
+                | Self::ApiEviction
+                | Self::TaintEviction
+                | Self::PodGc
+        )
+    }
+}
+
 /// A cause, and what says so.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Reason {

@@ -75,34 +75,34 @@ impl Search<'_> {
         Some(Duration::from_secs(u64::try_from(self.grace_seconds?).ok()?.max(1)))
     }
 
-    /// Which of the processes from outside was the hook: begun after the request (less the watch's
-    /// lag) and before the stop signal. The kubelet calls StopContainer as soon as the hook has
-    /// ended: the one that ended just before the stop signal, or still ran then, goes before the
-    /// others; then the one with the handler's name; then the first. A doubt remains where a probe
-    /// of the same name ends in that very moment.
+    /// Which of the processes from outside was the hook. The kubelet calls StopContainer as soon as the hook
+    /// has ended. In this order: one with the handler's name that began after the request; any other that
+    /// began then, and ended just before the stop signal or still ran; one that began earlier, with both, for
+    /// the watch may be late, a stop may have begun before the request, and on a node that is overloaded a
+    /// hook takes longer to be ended than its grace; the first that began after the request. A doubt
+    /// remains where a probe of the same name ends in that very moment.
     fn process(&self, binary: &str) -> Option<HookRun> {
         let until = self.stop.or(self.exit)?;
-        let since = match self.earliest_request {
-            Some(at) => at,
-            None => until - (self.grace()? + Duration::from_secs(1)),
-        };
-        // The watch may be later than is thought, a stop may have begun before the request, and on a node
-        // that is overloaded a hook takes longer to be ended than its grace: what has its name and ended
-        // with it, or never, is taken from further back as well.
-        let slow = until - (self.grace()? + Duration::from_secs(1) + SLOW_NODE);
+        let longest = self.grace()? + Duration::from_secs(1);
+        let since = self.earliest_request.unwrap_or(until - longest);
+        let earliest = since.min(until - (longest + SLOW_NODE));
         let name: String = binary.chars().take(15).collect(); // TASK_COMM_LEN
         let waits = self.kind == ContainerKind::Sidecar;
         let close = |i: &Injected| {
             waits || i.ended.is_none_or(|(at, _)| at >= until || until.since(at) <= HOOK_TO_STOP)
         };
-        let in_time = |i: &Injected| {
-            i.began < until && (i.began >= since || i.began >= slow && i.comm == name && close(i))
+        let rank = |i: &Injected| match (i.comm == name, close(i), i.began >= since) {
+            (true, true, true) => Some(0),
+            (true, false, true) => Some(1),
+            (false, true, true) => Some(2),
+            (true, true, false) => Some(3),
+            (false, false, true) => Some(4),
+            _ => None,
         };
-        let hook = self
-            .processes
-            .injected()
-            .filter(in_time)
-            .min_by_key(|i| (i.comm != name, !close(i), i.began))?;
+        let in_time = |i: &Injected| i.began < until && i.began >= earliest;
+        let ranked = self.processes.injected().filter(in_time);
+        let ranked = ranked.filter_map(|i| Some(((rank(&i)?, i.began), i)));
+        let (_, hook) = ranked.min_by_key(|(rank, _)| *rank)?;
         Some(HookRun {
             began: hook.began,
             ended: hook.ended.map(|(at, _)| at),

@@ -359,7 +359,7 @@ impl Processes {
     }
 
     /// Signals sent to the main process, in order.
-    pub fn sent(&self) -> impl Iterator<Item = &Sent> {
+    pub fn sent(&self) -> impl DoubleEndedIterator<Item = &Sent> {
         let main = self.main();
         self.sent.iter().filter(move |s| Some(s.signal.target.tgid) == main)
     }

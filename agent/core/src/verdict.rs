@@ -163,15 +163,27 @@ impl<'a> Facts<'a> {
             (None, Some((left, _))) => left - longest.max(UNHURRIED),
             (None, None) => BootTime(0),
         };
-        // What somebody sent long before has nothing to do with this stop; but what the runtime's tool
-        // sent has: its stop ends with SIGKILL, however long the grace. When the pod's deletion was
-        // requested decides nothing, for the watch may be late and a stop may have begun before it.
-        let stop = processes.sent().filter(before_exit).find(|s| {
-            s.from_outside
-                && (s.at >= since || is_runtime(&s.signal.sender.comm))
-                && s.signal.signal == case.stop_signal
-                && s.signal.signal != SIGKILL
+        // The last run of them: what somebody sent long before has nothing to do with this stop. Only the
+        // runtime's tool may have sent it any time before a SIGKILL: the grace may be longer than is known.
+        // When the pod's deletion was requested decides nothing, for the watch may be late and a stop may
+        // have begun before it.
+        let mut next: Option<&Sent> = None;
+        let stops = processes.sent().filter(before_exit).filter(|s| {
+            s.from_outside && s.signal.signal == case.stop_signal && s.signal.signal != SIGKILL
         });
+        for sent in stops.rev() {
+            let belongs = match next {
+                Some(next) => next.at.since(sent.at) <= longest,
+                None => {
+                    sent.at >= since || killed_at.is_some() && is_runtime(&sent.signal.sender.comm)
+                }
+            };
+            if !belongs {
+                break;
+            }
+            next = Some(sent);
+        }
+        let stop = next;
         let since = stop.map_or(since, |stop| since.min(stop.at));
         let taken = stop.and_then(|stop| {
             processes.taken().find(|t| {

@@ -7,13 +7,13 @@ use crate::{
     input::Hook,
     isolation::Isolation,
     lingering,
-    object::{CLOCK_SKEW, Request, WATCH_LAG},
+    object::{CLOCK_SKEW, Request},
     observation::{ContainerDeath, Finding, FindingKind, MilestoneKind, Reason, Source},
     pre_stop,
     process::{Processes, SIGKILL, SIGTERM},
     runtime::Container,
     time::BootTime,
-    verdict::{Case, Judgement, judge},
+    verdict::{Case, GRACE_FLOOR_SECONDS, Judgement, judge},
 };
 use std::{collections::BTreeSet, time::Duration};
 
@@ -28,12 +28,12 @@ pub(super) struct Judged {
 }
 
 impl<'a> Account<'a> {
-    /// The stop signal: the runtime's word (it has read the image), else the spec's, else what the
-    /// runtime was seen to send (containerd before 2.0 does not tell the image's), else SIGTERM.
+    /// The stop signal: what the runtime's tool was seen to send, else the runtime's word (it has read the
+    /// image), else the spec's (containerd before 2.3 does not know `lifecycle.stopSignal`), else SIGTERM.
     pub(super) fn stop_signal(&self, container: &Container) -> u8 {
         let by_spec = || self.object()?.pod.containers.get(&container.info.name)?.stop_signal;
         let seen = || self.processes_of(&container.info.id)?.sent_by_runtime();
-        container.stop_signal.or_else(by_spec).or_else(seen).unwrap_or(SIGTERM)
+        seen().or(container.stop_signal).or_else(by_spec).unwrap_or(SIGTERM)
     }
 
     /// The grace that was granted: by the first request, else what the runtime noted when the
@@ -65,7 +65,10 @@ impl<'a> Account<'a> {
             .filter(|r| r.grace_seconds < grace_seconds && r.at > from);
         match shortened {
             Some(r) => Some(r.at.since(from) + seconds(r.grace_seconds)?),
-            None => seconds(grace_seconds),
+            // Whoever has a grace at all has the kubelet's floor.
+            None => {
+                seconds(if grace_seconds > 0 { grace_seconds.max(GRACE_FLOOR_SECONDS) } else { 0 })
+            }
         }
         .filter(|allowed| !allowed.is_zero())
     }
@@ -177,17 +180,16 @@ impl<'a> Account<'a> {
                 .map(|allowed| to.since(from).as_secs_f64() / allowed.as_secs_f64()),
             _ => None,
         };
-        // It was being stopped before its pod's deletion was requested, and longer before the watch told of
-        // that than a watch takes: certain where the apiserver's clock dates the request as the watch does.
-        let earlier = request.zip(stop_began).filter(|(r, began)| *began < r.since);
-        let earlier = earlier.map(|(r, began)| (began, self.of.anchor.boot(r.asked_wall), r.by));
-        let agree = |asked, told: BootTime| asked <= told && told <= asked + WATCH_LAG + CLOCK_SKEW;
-        let own_stop =
-            earlier.is_some_and(|(began, asked, told)| agree(asked, told) && began < asked);
-        let doubtful = earlier.is_some_and(|(began, asked, _)| began + CLOCK_SKEW < asked);
+        // It was being stopped before its pod's deletion was requested, as far as can be said: the kubelet
+        // may have had another reason.
+        let of_request = pod_cause.is_some_and(|reason| reason.cause.is_requested());
+        let before_request = of_request
+            && request.zip(stop_began).is_some_and(|(request, began)| {
+                let asked = self.of.anchor.boot(request.asked_wall);
+                began < request.since && began + CLOCK_SKEW < asked
+            });
         let in_pods_end = pod_cause
-            .filter(|_| stop_began.is_some() || request.is_none() || self.ended_with_its_pod(id))
-            .filter(|_| !own_stop);
+            .filter(|_| stop_began.is_some() || request.is_none() || self.ended_with_its_pod(id));
         let cause = container_cause(ContainerCircumstances {
             object: self.object(),
             container: &name,
@@ -195,8 +197,8 @@ impl<'a> Account<'a> {
             unproven: judged.unproven.as_deref(),
             started: self.object().and_then(|o| o.was_started(id)),
             pod: in_pods_end.cloned(),
-            unseen: self.lost_sight_of(id),
-            before_request: doubtful && !own_stop,
+            went_on: self.went_on_after(id),
+            before_request,
         });
         let mut proof = judged.proof;
         proof.evidence.extend(lingering::evidence(processes));

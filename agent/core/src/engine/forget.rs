@@ -34,7 +34,9 @@ impl Engine {
         for (sandbox, uid, by) in self.runtime.removed_sandboxes() {
             let settled = now >= by + self.settings.settle;
             let busy = self.active.contains(&uid);
-            if settled && !busy || now >= by + STUCK && !self.is_held(&uid) {
+            // One that never ran tells nothing of its pod's end.
+            let ran = self.runtime.sandbox(&sandbox).is_none_or(|known| known.seen_ready);
+            if settled && !(busy && ran) || now >= by + STUCK && !self.is_held(&uid) {
                 let mut gone = self.runtime.forget(&sandbox);
                 gone.push(ContainerId::new(sandbox.as_str()));
                 if let Some(pod) = self.pods.get_mut(&uid) {

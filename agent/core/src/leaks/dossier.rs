@@ -108,8 +108,8 @@ impl<'a> Dossier<'a> {
             let since = self.facts.end_of(&sandbox.info.pod).map(|(from, _)| from);
             let sent = processes.and_then(|processes| {
                 let sent = processes.sent().filter(|sent| sent.from_outside);
-                let late = sent.filter(|sent| since.is_none_or(|since| sent.at >= since));
-                late.last().map(|sent| (sent.at, sent.signal.signal))
+                let mut late = sent.filter(|sent| since.is_none_or(|since| sent.at >= since));
+                late.next_back().map(|sent| (sent.at, sent.signal.signal))
             });
             match (self.facts.is_alive(container), sent) {
                 (true, Some((at, signal))) => self.add(

@@ -172,7 +172,7 @@ fn causes_of_a_containers_own_stop() {
             unproven: None,
             started,
             pod: None,
-            unseen: false,
+            went_on: true,
             before_request: false,
         });
         assert_eq!((told.cause, told.source), (expected, source), "{}", told.sentence);

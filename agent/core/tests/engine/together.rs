@@ -1,15 +1,16 @@
 //! What belongs to one end of a pod, and what was over long before.
 
 use super::world::{
-    CODE_0, Cgroups, KILLED, World, container, object, running, sandbox, shim, shows_its_end, task,
+    CODE_0, Cgroups, KILLED, World, container, init, object, running, sandbox, shim, shows_its_end,
+    signal, task,
 };
 use coroner_core::{
     ids::{CgroupId, ContainerId},
     input::{
-        ApiContainer, ApiEvent, ContainerKind, CriContainer, CriEvent, CriExit, CriState, Hook,
-        KernelFact,
+        ApiContainer, ApiEvent, ContainerKind, CriContainer, CriEvent, CriExit, CriState,
+        Disposition, Hook, KernelFact, Sender,
     },
-    observation::{Cause, MilestoneKind, PhaseKind},
+    observation::{Cause, MilestoneKind, PhaseKind, Verdict},
 };
 use std::time::Duration;
 
@@ -145,4 +146,51 @@ fn a_sleep_in_a_force_delete_is_not_the_kubelets_reaction() {
     let end = &world.ended[0];
     let spent = end.phase(PhaseKind::PreStop);
     assert!(spent >= Duration::from_millis(900), "{:?}", end.phases);
+}
+
+/// Somebody had it reload with SIGTERM, through the runtime, three days before its pod was deleted.
+#[test]
+fn a_reload_through_the_runtime_is_not_the_stop_of_three_days_later() {
+    let mut world = running(1);
+    let cgroup = Cgroups::of(1).own;
+    let runc = || Sender { comm: "runc".into(), ..shim() };
+    let taken = || {
+        let disposition = Disposition::Handler;
+        KernelFact::SignalDelivered { cgroup, task: init(1), signal: 15, disposition }
+    };
+    world.kernel(signal(cgroup, init(1), 15, runc()));
+    world.kernel(taken());
+    world.later(3 * 24 * 3600 * 1000);
+    let asked = world.at();
+    world.api(ApiEvent::Applied(object(1, true, asked)));
+    world.later(100).kernel(signal(cgroup, init(1), 15, runc()));
+    world.kernel(taken());
+    world.later(30_000).kernel(signal(cgroup, init(1), 9, runc()));
+    world.exits(1, KILLED);
+    world.stopped(1, 137);
+    world.later(100).api(ApiEvent::Deleted(object(1, true, asked)));
+    world.ticks(60);
+    let end = &world.ended[0];
+    assert_eq!(end.began, asked, "{:?}", end.milestones);
+    let death = &end.containers[0];
+    assert_eq!(death.verdict, Verdict::Overran, "{}", death.proof.sentence);
+    assert!(death.proof.sentence.contains("30.0 s later"), "{}", death.proof.sentence);
+}
+
+/// While its image is pulled, a pod is deleted; the watch is 10 s late.
+#[test]
+fn a_pod_without_a_container_is_reported_however_late_the_watch_is() {
+    let mut world = World::in_sync();
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, false, at)));
+    world.lists(vec![sandbox(1, true)], Vec::new());
+    world.ticks(5);
+    let asked = world.at();
+    world.later(500).lists(vec![sandbox(1, false)], Vec::new());
+    world.ticks(10);
+    world.api(ApiEvent::Applied(object(1, true, asked)));
+    world.later(100).api(ApiEvent::Deleted(object(1, true, asked)));
+    world.ticks(60);
+    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+    assert_eq!(end.cause, Cause::ApiDelete, "{}", end.cause_proof);
 }
