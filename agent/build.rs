@@ -6,7 +6,9 @@ use std::{
 };
 
 fn main() {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    // Asked for when it runs: checkouts that share a target folder share this program.
+    let manifest = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default();
+    let workspace = Path::new(&manifest).join("..");
     println!("cargo::rerun-if-env-changed=CORONER_BPF_OBJECT");
     println!("cargo::rerun-if-env-changed=PROFILE");
     println!("cargo::rustc-check-cfg=cfg(coroner_bpf, coroner_bpf_debug)");
