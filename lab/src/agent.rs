@@ -54,7 +54,7 @@ pub struct Options {
     pub log: PathBuf,
 }
 
-/// A running agent that is ready. Dropped, it is killed.
+/// A running agent. Dropped, it is killed.
 #[derive(Debug)]
 pub struct Agent {
     child: Child,
@@ -72,6 +72,22 @@ impl Agent {
 
     /// The same with more flags, as they are.
     pub async fn start_with(options: &Options, flags: &[String]) -> anyhow::Result<Self> {
+        let began = Instant::now();
+        let mut agent = Self::spawn(options, flags)?;
+        agent.wait_for(true).await?;
+        agent.ready_after = began.elapsed();
+        Ok(agent)
+    }
+
+    /// Starts it and waits until it answers: one that is told another machine's name may never be
+    /// ready.
+    pub async fn start_unready(options: &Options, flags: &[String]) -> anyhow::Result<Self> {
+        let mut agent = Self::spawn(options, flags)?;
+        agent.wait_for(false).await?;
+        Ok(agent)
+    }
+
+    fn spawn(options: &Options, flags: &[String]) -> anyhow::Result<Self> {
         let (port, address) = match options.listen {
             Some(address) => (None, address),
             None => {
@@ -122,7 +138,6 @@ impl Agent {
             .process_group(0)
             .kill_on_drop(true);
         die_with_parent(&mut command);
-        let began = Instant::now();
         let child = command.spawn().with_context(|| {
             format!(
                 "cannot start the agent {}: build it (cargo xtask build) or name it with --agent",
@@ -131,24 +146,32 @@ impl Agent {
         })?;
         let http = Http::new(address);
         let (log, ready_after) = (options.log.clone(), Duration::ZERO);
-        let mut agent = Self { child, http, log, ready_after, _port: port };
-        agent.wait_until_ready(began).await?;
-        Ok(agent)
+        Ok(Self { child, http, log, ready_after, _port: port })
     }
 
-    async fn wait_until_ready(&mut self, began: Instant) -> anyhow::Result<()> {
+    async fn wait_for(&mut self, ready: bool) -> anyhow::Result<()> {
         let (child, http) = (&mut self.child, &self.http);
-        let mut last = anyhow!("it does not answer");
-        let ready = wait::asking("the agent is ready", async || {
+        let mut last = "it does not answer".to_owned();
+        let what = if ready { "the agent is ready" } else { "the agent answers" };
+        let answer = wait::asking(what, async || {
             if let Some(status) = child.try_wait()? {
                 bail!("the agent ended at once ({status})");
             }
-            Ok(http.get("/readyz").await.map_err(|error| last = error).ok())
+            Ok(match http.page("/readyz").await {
+                Ok((status, _)) if status.is_success() || !ready => Some(()),
+                Ok((status, body)) => {
+                    last = format!("{status}: {}", String::from_utf8_lossy(&body).trim());
+                    None
+                }
+                Err(error) => {
+                    last = format!("{error:#}");
+                    None
+                }
+            })
         });
-        if let Err(error) = ready.await {
-            bail!("{error:#}: {last:#}\nits log ends with:\n{}", self.tail());
+        if let Err(error) = answer.await {
+            bail!("{error:#}: {last}\nits log ends with:\n{}", self.tail());
         }
-        self.ready_after = began.elapsed();
         Ok(())
     }
 
@@ -157,7 +180,7 @@ impl Agent {
         format!("http://{}", self.http.address)
     }
 
-    /// From its start to the first good answer of /readyz.
+    /// From its start to the first good answer of /readyz; 0 if nobody waited for that.
     pub fn ready_after(&self) -> Duration {
         self.ready_after
     }

@@ -167,7 +167,12 @@ impl Watcher {
         }
         options.events = flags.makes_events;
         options.state_dir = flags.keeps_state.then(|| own.state.clone());
-        let agent = Agent::start_with(&options, std::slice::from_ref(&own.record)).await?;
+        let own_flags = std::slice::from_ref(&own.record);
+        let agent = match flags.node {
+            None => Agent::start_with(&options, own_flags).await?,
+            // Not ready as soon as it has asked for the Node object; the scenario waits for that.
+            Some(_) => Agent::start_unready(&options, own_flags).await?,
+        };
         self.told.send_modify(Told::begin_anew);
         self.asked.send_replace(Some(agent.http()));
         *running = Some((flags, agent));
