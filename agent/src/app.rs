@@ -27,7 +27,7 @@ use crate::{
     memory,
     metrics::{Metrics, SourceCounters},
     patience::Patience,
-    procfs::{self, Sight},
+    procfs::{self, Hidden, Sight},
     recording::{self, Recorder},
     state::{Keeper, State},
     tls,
@@ -145,7 +145,11 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         tokio::spawn(certificate.follow());
     }
     let host_root = &config.sources.cri.host_root;
-    lock(&shared.health).sees(Sight::probe(host_root));
+    let sight = Sight::probe(host_root);
+    for Hidden { part, cost, todo } in sight.hidden() {
+        warn!(part, cost, todo, "a part of the host cannot be read");
+    }
+    lock(&shared.health).sees(sight);
     let boot_id = host::boot_id(host_root);
     let (keeper, recalled) = match config.leaks.state_dir.clone() {
         Some(dir) => {
@@ -364,6 +368,10 @@ impl EventLoop {
             self.take(received);
         }
         self.tick();
+        // Or Events that wait for late evidence would be lost with this process.
+        for observation in self.engine.count_the_rest() {
+            self.say(observation);
+        }
         result
     }
 
@@ -388,6 +396,10 @@ impl EventLoop {
         self.take(Received { at: clock::boot_now(), input: Input::Tick });
         let gauges = self.engine.gauges();
         self.shared.metrics.engine(&gauges);
+        let longest = self.shared.metrics.slowest_cri_call();
+        if let Some(slow) = lock(&self.shared.health).runtime_takes(longest) {
+            log::runtime_speed(slow, longest);
+        }
         let judgement = gauges.leaks.judgement;
         lock(&self.shared.health).judge(judgement);
         if lock(&self.shared.leaks).judge(&gauges.leaks) {
@@ -456,10 +468,12 @@ impl EventLoop {
                 log::termination(&account);
                 lock(&self.shared.history).put(*account, false);
             }
-            Observation::PodAmended(account, reason) => {
-                debug!(pod = account.pod.name, ?reason, "amended");
+            Observation::PodUpdated(account, change) => {
+                log::update(&account, change);
                 lock(&self.shared.history).put(*account, true);
             }
+            // By metrics and Events alone, above.
+            Observation::CountDeath(_) | Observation::CountTermination(_) => {}
             Observation::PodTerminating { sandboxes } => {
                 self.outputs.cri(cri::Request::Hurry(sandboxes))
             }

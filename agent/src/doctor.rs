@@ -6,7 +6,7 @@ use crate::{
     cli::args::{DoctorArgs, DoctorOutput},
     config::{ConfigError, Host, Sources},
     cri, host, kernel, kube,
-    procfs::{DENIED, Sight},
+    procfs::Sight,
     report::Style,
 };
 use coroner_core::input::{ApiEvent, CriEvent, Input, Received};
@@ -111,7 +111,7 @@ fn diagnose(
         }
     };
     let mut checks = kernel_side(&sources.kernel);
-    checks.push(processes(Sight::probe(&sources.cri.host_root)));
+    checks.extend(host_checks(Sight::probe(&sources.cri.host_root)));
     let boot_id = host::boot_id(&sources.cri.host_root);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     checks.push(runtime.block_on(container_runtime(sources.cri)));
@@ -203,32 +203,31 @@ fn capabilities(facts: &kernel::Facts) -> Check {
     Check::degraded(NAME, found, todo)
 }
 
-/// What the finding `unkillable` could tell of a process that hangs. Pure.
-fn processes(sight: Sight) -> Check {
-    const NAME: &str = "processes";
-    match sight {
-        Sight { host: false, .. } => Check::degraded(
-            NAME,
-            "not the host's /proc: what hangs in a container that SIGKILL does not end cannot be \
-             seen",
-            "give the pod hostPID: true, or mount the host's root and name it with --host-root",
-        ),
+/// What of the host can be read, and what is not reported of the rest: nothing else stops. Pure.
+fn host_checks(sight: Sight) -> [Check; 2] {
+    const FILES: &str = "host files";
+    const PROCESSES: &str = "processes";
+    let hidden = sight.hidden();
+    let hidden = |part| {
+        let hidden = hidden.iter().find(|hidden| hidden.part == part)?;
+        Some(Check::degraded(part, hidden.cost, hidden.todo))
+    };
+    let processes = match sight {
         Sight { wait_channels: false, .. } => Check::degraded(
-            NAME,
-            "states only: neither where in the kernel a process hangs that SIGKILL does not end \
-             can be seen, nor who is in a network namespace that a pod left behind",
+            PROCESSES,
+            "states only: neither leaks of the classes orphan_shim and orphan_netns, nor where in \
+             the kernel a process hangs that SIGKILL does not end are reported",
             "run as root, or add SYS_PTRACE to the container's capabilities",
         ),
-        Sight { namespaces: false, .. } => Check::degraded(
-            NAME,
-            DENIED,
-            "run the container with appArmorProfile: Unconfined (SELinux: type spc_t), as deploy/ does",
-        ),
         Sight { stacks: false, .. } => {
-            Check::ok(NAME, "states and wait channels; stacks would need CAP_SYS_ADMIN")
+            Check::ok(PROCESSES, "states and wait channels; stacks would need CAP_SYS_ADMIN")
         }
-        Sight { .. } => Check::ok(NAME, "states, wait channels and stacks"),
-    }
+        Sight { .. } => Check::ok(PROCESSES, "states, wait channels and stacks"),
+    };
+    [
+        hidden(FILES).unwrap_or_else(|| Check::ok(FILES, "below --host-root")),
+        hidden(PROCESSES).unwrap_or(processes),
+    ]
 }
 
 /// Loads and attaches for real, proves it by the self-test, and detaches.
@@ -316,8 +315,8 @@ fn whose_node(name: &str, answer: Result<ApiEvent, String>, boot_id: Option<&str
     match (answer, boot_id) {
         (Ok(ApiEvent::Node(_)), None) => Check::degraded(
             NAME,
-            "the boot's id cannot be read: no leak will be told",
-            "mount the host's root and name it with --host-root",
+            "cannot read the boot id (/proc/sys/kernel/random/boot_id): no leak is reported",
+            "mount /proc into the container",
         ),
         (Ok(ApiEvent::Node(node)), Some(boot_id)) if node.boot_id == boot_id => {
             Check::ok(NAME, format!("{name} is this machine, its kubelet {}", node.kubelet_version))
@@ -451,20 +450,25 @@ mod tests {
 
     #[test]
     fn what_cannot_be_seen_is_named_and_is_no_failure() {
-        let all = Sight { host: true, namespaces: true, wait_channels: true, stacks: true };
+        let all =
+            Sight { root: true, host: true, namespaces: true, wait_channels: true, stacks: true };
         for (sight, outcome, word) in [
             (all, Outcome::Ok, "stacks"),
             (Sight { stacks: false, ..all }, Outcome::Ok, "CAP_SYS_ADMIN"),
             (Sight { wait_channels: false, ..all }, Outcome::Degraded, "states only"),
             (Sight { namespaces: false, ..all }, Outcome::Degraded, "security module"),
-            (Sight { host: false, ..all }, Outcome::Degraded, "not the host's /proc"),
+            (Sight { host: false, ..all }, Outcome::Degraded, "not the host's processes"),
         ] {
-            let check = processes(sight);
+            let [files, check] = host_checks(sight);
+            assert_eq!(files.outcome, Outcome::Ok);
             assert_eq!(check.outcome, outcome, "{sight:?}");
             assert!(check.found.contains(word), "{}", check.found);
             assert_eq!(check.todo.is_empty(), outcome == Outcome::Ok, "{}", check.todo);
             assert!(Diagnosis::of(vec![check]).ok);
         }
+        let [files, processes] = host_checks(Sight { root: false, ..all });
+        assert_eq!((files.outcome, processes.outcome), (Outcome::Degraded, Outcome::Ok));
+        assert!(files.found.contains("orphan_netns") && !files.todo.is_empty());
     }
 
     #[test]

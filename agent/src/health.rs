@@ -4,7 +4,7 @@
 use crate::{
     kernel::{StartReport, plan::HOOKS},
     privileges::Lack,
-    procfs::{DENIED, Sight},
+    procfs::Sight,
 };
 use coroner_core::{
     input::{ApiEvent, CriEvent, Input, LossKind, Received},
@@ -12,10 +12,12 @@ use coroner_core::{
     time::BootTime,
 };
 use serde::Serialize;
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, fmt, time::Duration};
 
 /// The event loop ticks each second; silent for this long, it hangs.
 const STALLED: Duration = Duration::from_secs(10);
+/// A runtime that takes longer for a call is slow: as long as `--settle` waits for it by default.
+const SLOW: Duration = Duration::from_secs(5);
 /// How long a loss is worth a word after it happened.
 const LOSS_MEMORY: Duration = Duration::from_secs(600);
 
@@ -26,6 +28,8 @@ pub struct Health {
     kernel: KernelSide,
     sight: Option<Sight>,
     cri: Source,
+    /// The longest that the runtime took of late, if that is [`SLOW`].
+    cri_takes: Option<Duration>,
     api: Option<Source>,
     losses: BTreeMap<LossKind, LossState>,
     judgement: Judgement,
@@ -77,7 +81,7 @@ pub struct Part {
     pub detail: String,
     /// What to do, where something is to be done.
     #[serde(skip_serializing_if = "str::is_empty")]
-    pub todo: &'static str,
+    pub todo: Cow<'static, str>,
 }
 
 /// The answer of /readyz.
@@ -97,6 +101,7 @@ impl Health {
             kernel: KernelSide::Starting,
             sight: None,
             cri: Source::Waiting,
+            cri_takes: None,
             api: with_api.then_some(Source::Waiting),
             losses: BTreeMap::new(),
             judgement: Judgement::default(),
@@ -127,6 +132,15 @@ impl Health {
     /// How much of the host can be seen.
     pub fn sees(&mut self, sight: Sight) {
         self.sight = Some(sight);
+    }
+
+    /// The longest that a call to the runtime took of late, or waits now. Gives whether it has become
+    /// slow (true) or ceased to be.
+    pub fn runtime_takes(&mut self, longest: Duration) -> Option<bool> {
+        let was = self.cri_takes.is_some();
+        self.cri_takes = (longest >= SLOW).then_some(longest);
+        let is = self.cri_takes.is_some();
+        (was != is).then_some(is)
     }
 
     /// How the judge of leaks is.
@@ -204,7 +218,7 @@ impl Health {
     pub fn readiness(&self, now: BootTime) -> Readiness {
         let mut parts = vec![self.privileges_part(), self.kernel_part(), self.host_part()];
         if self.asks() {
-            parts.push(source_part("cri", &self.cri, now));
+            parts.push(self.runtime_part(now));
             match &self.api {
                 Some(api) => parts.push(source_part("api", api, now)),
                 None => parts.push(Part::ok("api", "not used (--no-api)")),
@@ -229,27 +243,38 @@ impl Health {
                 .collect::<Vec<_>>()
                 .join("; "),
             todo: "give the container's securityContext the capabilities that deploy/base has \
-                   (CAP_SYS_RESOURCE: deploy/overlays/kernel-5.10)",
+                   (CAP_SYS_RESOURCE: deploy/overlays/kernel-5.10)"
+                .into(),
+        }
+    }
+
+    /// A runtime that answers late is used all the same: its answers are true as of their requests.
+    fn runtime_part(&self, now: BootTime) -> Part {
+        let part = source_part("cri", &self.cri, now);
+        let Some(longest) = self.cri_takes.filter(|_| part.state == State::Ok) else { return part };
+        Part {
+            state: State::Degraded,
+            detail: format!("{}; slow: a call takes {} s", part.detail, longest.as_secs()),
+            todo: "look at the runtime's log and the node's load: exit codes and times come late, \
+                   and a termination may be reported without them"
+                .into(),
+            ..part
         }
     }
 
     /// Without the host's processes terminations are still measured, and nothing false is said.
     fn host_part(&self) -> Part {
-        let (detail, todo) = match self.sight {
-            None => return Part::ok("host", "not looked at yet"),
-            Some(Sight { host: false, .. }) => (
-                "these are not the host's processes: neither what hangs nor what was left behind can \
-                 be seen",
-                "give the pod hostPID: true, and check --host-root",
-            ),
-            // Without the capability: the part `privileges` says so.
-            Some(Sight { namespaces: false, wait_channels: true, .. }) => (
-                DENIED,
-                "let the container run unconfined by AppArmor and SELinux, as deploy/ does",
-            ),
-            Some(_) => return Part::ok("host", "its processes can be seen"),
-        };
-        Part { part: "host", state: State::Degraded, detail: detail.to_owned(), todo }
+        let Some(sight) = self.sight else { return Part::ok("host", "not probed yet") };
+        let hidden = sight.hidden();
+        if hidden.is_empty() {
+            return Part::ok("host", "its processes and files can be read");
+        }
+        Part {
+            part: "host",
+            state: State::Degraded,
+            detail: hidden.iter().map(|hidden| hidden.cost).collect::<Vec<_>>().join("; "),
+            todo: hidden.iter().map(|hidden| hidden.todo).collect::<Vec<_>>().join("; ").into(),
+        }
     }
 
     fn kernel_part(&self) -> Part {
@@ -261,7 +286,7 @@ impl Health {
                     part: "kernel",
                     state: State::Failing,
                     detail: "the programs are being loaded".into(),
-                    todo: "wait: it takes under a second",
+                    todo: "wait: it takes under a second".into(),
                 };
             }
             KernelSide::Failed(why) => {
@@ -269,7 +294,9 @@ impl Health {
                     part: "kernel",
                     state: State::Failing,
                     detail: why.clone(),
-                    todo: "it is tried again every 30 s; `coroner doctor` says what this node lacks",
+                    todo:
+                        "it is tried again every 30 s; `coroner doctor` says what this node lacks"
+                            .into(),
                 };
             }
         };
@@ -284,7 +311,8 @@ impl Health {
                 state: State::Degraded,
                 detail: format!("{attached}; {unproven}"),
                 todo: "the self-test needs the host's cgroups, and to find its own process there: \
-                       mount them, and give the pod hostPID: true",
+                       mount them, and give the pod hostPID: true"
+                    .into(),
             };
         }
         if refused.is_empty() {
@@ -295,7 +323,8 @@ impl Health {
             state: State::Failing,
             detail: format!("hooks refused: {}", refused),
             todo: "run `coroner doctor` on this node: it says what this kernel or its privileges \
-                   lack",
+                   lack"
+                .into(),
         }
     }
 
@@ -315,7 +344,7 @@ impl Health {
             Judgement::NodeUnknown => (
                 State::Degraded,
                 "not judged: the Node object, or this machine's boot id, could not be read",
-                "allow the agent to get nodes (RBAC), and mount the host's /proc",
+                "allow the agent to get nodes (RBAC), and mount /proc into its container",
             ),
             Judgement::NodeMissing => (
                 State::Failing,
@@ -330,7 +359,7 @@ impl Health {
                  machine's",
             ),
         };
-        Part { part: "leaks", state, detail: detail.to_owned(), todo }
+        Part { part: "leaks", state, detail: detail.to_owned(), todo: todo.into() }
     }
 
     fn loss_part(&self, now: BootTime) -> Part {
@@ -354,7 +383,8 @@ impl Health {
                 state: State::Failing,
                 detail,
                 todo: "more cgroups than the programs can hold: containers go unseen; remove dead \
-                       cgroups, see coroner_watched_cgroups",
+                       cgroups, see coroner_watched_cgroups"
+                    .into(),
             };
         }
         Part {
@@ -362,7 +392,8 @@ impl Health {
             state: State::Degraded,
             detail,
             todo: "accounts that this touches are marked incomplete; if it goes on, raise \
-                   --ring-bytes",
+                   --ring-bytes"
+                .into(),
         }
     }
 }
@@ -394,20 +425,20 @@ fn source_part(part: &'static str, source: &Source, now: BootTime) -> Part {
             part,
             state: State::Failing,
             detail: "no answer yet since the start".into(),
-            todo,
+            todo: todo.into(),
         },
         Source::Down { since, error } => Part {
             part,
             state: State::Failing,
             detail: format!("unreachable for {} s: {error}", now.since(*since).as_secs()),
-            todo,
+            todo: todo.into(),
         },
     }
 }
 
 impl Part {
     fn ok(part: &'static str, detail: &str) -> Self {
-        Self { part, state: State::Ok, detail: detail.to_owned(), todo: "" }
+        Self { part, state: State::Ok, detail: detail.to_owned(), todo: "".into() }
     }
 }
 
@@ -500,6 +531,28 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_runtime_is_degraded_and_not_unready() {
+        let mut health = well();
+        let cri = |health: &Health| health.readiness(secs_boot(2)).parts[3].clone();
+        let seconds = Duration::from_secs;
+        for (longest, change, state) in [
+            (seconds(4), None, State::Ok),
+            (seconds(15), Some(true), State::Degraded),
+            (seconds(16), None, State::Degraded),
+            (seconds(1), Some(false), State::Ok),
+        ] {
+            assert_eq!(health.runtime_takes(longest), change, "{longest:?}");
+            assert_eq!((cri(&health).part, cri(&health).state), ("cri", state), "{longest:?}");
+            assert_eq!(failing(&health, 2), [""; 0]);
+        }
+        health.runtime_takes(seconds(15));
+        assert!(cri(&health).detail.contains("containerd 1.7; slow: a call takes 15 s"));
+        let error = "no answer within 60s".into();
+        health.note(&at(2, Input::Cri(CriEvent::Unreachable { error, code: None })));
+        assert_eq!(cri(&health).state, State::Failing, "an outage says more");
+    }
+
+    #[test]
     fn a_refused_hook_is_named() {
         let mut health = well();
         let hooks = [("signal_generate", Err("self-test: wrong exit code".to_owned()))].into();
@@ -523,9 +576,11 @@ mod tests {
     #[test]
     fn what_of_the_host_is_hidden_is_told() {
         let mut health = well();
-        let all = Sight { host: true, namespaces: true, wait_channels: true, stacks: false };
+        let all =
+            Sight { root: true, host: true, namespaces: true, wait_channels: true, stacks: false };
         for (sight, state, word) in [
-            (all, State::Ok, "can be seen"),
+            (all, State::Ok, "can be read"),
+            (Sight { root: false, ..all }, State::Degraded, "orphan_netns"),
             (Sight { host: false, ..all }, State::Degraded, "not the host's"),
             (Sight { namespaces: false, ..all }, State::Degraded, "security module"),
         ] {

@@ -20,15 +20,15 @@ impl History {
         Self { kept: VecDeque::new(), deaths: VecDeque::new(), bound }
     }
 
-    /// Takes a new account, or the amended account of a life already kept. An amendment of what
-    /// was forgotten meanwhile stays forgotten: it would come back as the newest.
-    pub fn put(&mut self, account: PodTermination, amended: bool) {
+    /// Takes the first report of a life, or an updated one, which replaces the report that is kept. If
+    /// that was dropped meanwhile, so is the update: it would come back as the newest.
+    pub fn put(&mut self, account: PodTermination, updated: bool) {
         let known = self.kept.iter_mut().rev().find(|kept| same_life(kept, &account));
         if let Some(known) = known {
             *known = Arc::new(account);
             return;
         }
-        if amended || self.bound == 0 {
+        if updated || self.bound == 0 {
             return;
         }
         if self.kept.len() == self.bound {
@@ -97,13 +97,13 @@ mod tests {
     }
 
     #[test]
-    fn an_amendment_takes_its_place_and_brings_nothing_back() {
+    fn an_update_takes_its_place_and_brings_nothing_back() {
         let mut history = History::new(2);
         history.put(account("a", 1), false);
         history.put(account("b", 1), false);
-        let mut amended = account("a", 1);
-        amended.grace_seconds = Some(99);
-        history.put(amended, true);
+        let mut updated = account("a", 1);
+        updated.grace_seconds = Some(99);
+        history.put(updated, true);
         history.put(account("gone", 1), true);
         assert_eq!(names(&history), ["b.1", "a.1"]);
         assert_eq!(history.life(&PodUid::new("a"), None).unwrap().grace_seconds, Some(99));

@@ -20,6 +20,7 @@ pub mod leaks;
 mod memory;
 pub mod metrics;
 mod patience;
+mod peak;
 pub mod privileges;
 pub mod procfs;
 #[cfg(test)]

@@ -98,8 +98,8 @@ impl Privileges {
                 lack(
                     "CAP_SYS_PTRACE",
                     false,
-                    "neither the host's files below /proc/1/root, nor network namespaces, nor where \
-                     a process hangs can be seen",
+                    "neither leaks of the classes orphan_shim and orphan_netns, nor where in the kernel \
+                     a process hangs are reported",
                 ),
             ),
         ];

@@ -67,7 +67,7 @@ impl Replay {
         for observation in self.engine.step(received) {
             match observation {
                 Observation::PodTerminated(account) => self.history.put(*account, false),
-                Observation::PodAmended(account, _) => self.history.put(*account, true),
+                Observation::PodUpdated(account, _) => self.history.put(*account, true),
                 _ => {}
             }
         }

@@ -316,6 +316,12 @@ pub(crate) struct TourArgs {
     /// Leave the lab and the agent up until Ctrl-C, and say where they are
     #[arg(long, conflicts_with = "cri")]
     pub(crate) keep: bool,
+    /// The apiserver's answers reach the agent so late, such as 9s
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0s")]
+    pub(crate) delay_apiserver: Duration,
+    /// The container runtime's answers reach the agent so late
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0s")]
+    pub(crate) delay_runtime: Duration,
     /// Where the agent listens, for a Prometheus that is to scrape it [default: a free port of
     /// 127.0.0.1]
     #[arg(long, value_name = "ADDRESS:PORT")]

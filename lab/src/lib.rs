@@ -9,6 +9,7 @@ pub mod chaos;
 pub mod containerd;
 pub mod controlplane;
 pub mod daemonset;
+pub mod delay;
 pub mod failed;
 mod ground_truth;
 pub mod image;

@@ -10,6 +10,7 @@ use cli::{
 use coroner_lab::{
     bench,
     chaos::{self, fault, plan::Length, soak},
+    delay::Delays,
     run::Interrupted,
     scenario,
     tour::{self, Options, RealNode},
@@ -271,6 +272,7 @@ fn tour(args: TourArgs) -> ExitCode {
         listen: args.listen,
         lab,
         failed: args.failures.keep_failures,
+        delays: Delays { apiserver: args.delay_apiserver, runtime: args.delay_runtime },
         real,
     };
     as_root(tour::run(&options))

@@ -104,12 +104,13 @@ fn ignored(pod: &str, uid: &str) -> Observation {
         "pod": { "namespace": "shop", "name": pod, "uid": uid },
         "verdict": "ignored",
         "proof": { "sentence": "SIGTERM to PID 1 (app) was thrown away by the kernel.", "evidence": [] },
-        "cause": "restart", "cause_source": "inferred", "cause_proof": "Its image was changed.",
+        "cause": "definition_changed", "cause_certainty": "inferred", "cause_source": "inferred",
+        "cause_proof": "Its image was changed.",
         "exit": null, "stop_signal": 15, "grace_seconds": 30, "grace_ratio": 1.0,
         "children_killed": 0, "milestones": [],
     }))
     .unwrap();
-    Observation::ContainerDied(Box::new(death))
+    Observation::CountDeath(Box::new(death))
 }
 
 fn leaked(name: &str) -> Observation {

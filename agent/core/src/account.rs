@@ -8,13 +8,15 @@ mod termination;
 use super::{
     identity::Identity,
     ids::{CgroupId, ContainerId, PodUid, SandboxId},
+    input::ApiContainer,
     keepers::Keepers,
-    object::{Object, Objects, Request},
+    object::{LONGEST_SILENCE, Object, Objects, Request},
     observation::{Milestone, MilestoneKind, Source},
-    process::{Processes, SI_KERNEL, SIGKILL, SIGTERM, Sent},
+    process::{Origin, Processes, SI_KERNEL, SIGKILL, SIGTERM, Sent},
     runtime::{Between, Container, Runtime, Sandbox},
     table::Table,
     time::{Anchor, BootTime},
+    verdict::CONVENTIONAL,
 };
 use std::{collections::BTreeSet, time::Duration};
 
@@ -184,6 +186,20 @@ impl<'a> Account<'a> {
         self.containers().all(|container| container.exited.is_some())
     }
 
+    /// All sources have told what they will of this life's end, but for the removal of sandbox and cgroup:
+    /// the runtime how each container exited, in which cgroup it was and that the sandbox is stopped; the
+    /// apiserver that the object is gone, or a final phase in which every container is terminated; and
+    /// neither the runtime nor the kubelet is down, which would be a finding.
+    pub fn is_final(&self, members: &BTreeSet<ContainerId>) -> bool {
+        !self.is_empty()
+            && self.of.runtime.is_connected()
+            && !self.of.keepers.kubelet.has_ended()
+            && self.own_sandboxes().all(|sandbox| sandbox.stopped.is_some())
+            && self.are_exited()
+            && members.iter().all(|id| self.is_explained(id) && self.processes_of(id).is_some())
+            && (!self.of.objects.has_apiserver() || self.object().is_some_and(is_final))
+    }
+
     fn are_explained(&self, members: &Members) -> bool {
         members.all.iter().all(|id| self.is_explained(id))
     }
@@ -222,11 +238,11 @@ impl<'a> Account<'a> {
 
     /// The pod went on after this container's end: another attempt of it followed, or the status showed
     /// its end while nothing was to end the pod. That the watch told of no deletion shows nothing, for
-    /// it may be late.
+    /// it may be late; nor does the status of a mirror pod, for the manifest is removed without it.
     pub fn went_on_after(&self, id: &ContainerId) -> bool {
         let container = self.of.runtime.container(id);
         container.is_some_and(|c| !self.is_last_attempt(c))
-            || self.object().is_some_and(|object| object.outlasted(id))
+            || self.object().is_some_and(|object| !object.is_mirror() && object.outlasted(id))
     }
 
     /// The container of a pod that is to go ended with it, or still runs: it was told to stop, or ended
@@ -249,16 +265,39 @@ impl<'a> Account<'a> {
     fn was_told_to_stop(&self, id: &ContainerId) -> bool {
         let signal = self.of.runtime.container(id).map_or(SIGTERM, |c| self.stop_signal(c));
         let stops = |sent: &Sent| {
-            let sent = (sent.from_outside && sent.signal.code != SI_KERNEL).then_some(&sent.signal);
+            let sent =
+                (sent.from_outside() && sent.signal.code != SI_KERNEL).then_some(&sent.signal);
             sent.is_some_and(|sent| [signal, SIGKILL].contains(&sent.signal))
         };
+        // What its preStop hook, or another that entered it, ended it by.
+        let ended = self.ended(id);
+        let entered = |sent: &Sent| {
+            let soon = ended.is_none_or(|ended| ended.since(sent.at) <= TOGETHER);
+            sent.origin == Origin::Entered && CONVENTIONAL.contains(&sent.signal.signal) && soon
+        };
+        let stops = |sent: &Sent| stops(sent) || entered(sent);
         self.processes_of(id).is_some_and(|processes| processes.sent().any(stops))
     }
 
-    /// Nothing says yet whether its pod goes on or is being deleted: an event that the watch owes may.
+    /// An event that the watch owes may say whether its pod goes on or is being deleted, and how the
+    /// kubelet came to start it again.
     pub fn lost_sight_of(&self, id: &ContainerId) -> bool {
-        let owes = self.object().is_some_and(|o| !o.is_mirror() && o.requested.is_none());
-        owes && !self.is_static() && !self.went_on_after(id) && !self.ended_with_its_pod(id)
+        let Some(object) = self.object() else { return false };
+        if self.went_on_after(id) {
+            let ended = object.attempt(id).and_then(|attempt| attempt.ended);
+            let container = self.of.runtime.container(id);
+            let shown =
+                container.and_then(|c| object.pod.containers.get(&c.info.name)?.id.as_ref());
+            // A status that names a later attempt says nothing more of this one.
+            let is_later = |shown: &ContainerId| {
+                let attempt =
+                    |id| self.of.runtime.container(id).map(|c: &Container| c.info.attempt);
+                shown != id && attempt(shown) > attempt(id)
+            };
+            return object.exists() && ended.is_none() && !shown.is_some_and(is_later);
+        }
+        let owes = !object.is_mirror() && object.requested.is_none();
+        owes && !self.is_static() && !self.ended_with_its_pod(id)
     }
 
     /// The moment the object went, if that belongs to this end and not to a later clean-up of a
@@ -311,7 +350,10 @@ impl<'a> Account<'a> {
             // gets a successor; or if its object is gone, whenever it went: the watch may have
             // missed the kubelet's word.
             Some(object) => object.gone.is_some() || object.pod.is_finished(),
-            None if self.of.objects.is_in_sync() => true,
+            // The watch may be late. (Nothing else names a pod that came and went meanwhile.)
+            None if self.of.objects.is_in_sync() => {
+                now >= ended + LONGEST_SILENCE || late && self.is_static()
+            }
             // The apiserver has never told of it, and does not now. A static pod needs no word of
             // it; of any other, what the kubelet tears down only with the pod says that it is over.
             None => late && (self.is_static() || self.is_torn_down(ended)),
@@ -341,6 +383,14 @@ impl<'a> Account<'a> {
         self.own_sandboxes()
             .any(|s| matches!(s.info.config_source.as_deref(), Some("file" | "http")))
     }
+}
+
+/// The apiserver has told all of this pod's end: its object is gone; or its phase is final, with every
+/// container terminated. A static pod's mirror says nothing by its phase: it goes with the pod.
+fn is_final(object: &Object) -> bool {
+    let mut made = object.pod.containers.values().filter(|container| container.id.is_some());
+    let is_over = object.pod.is_finished() && made.all(ApiContainer::is_terminated);
+    object.gone.is_some() || (is_over && !object.is_mirror())
 }
 
 fn between(kind: MilestoneKind, change: Between, source: Source) -> Milestone {

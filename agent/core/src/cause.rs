@@ -1,11 +1,12 @@
-//! Why a pod ended, and why a container of it was stopped.
+//! Why a pod ended. [`super::stop`] says why a container of a pod that goes on was stopped.
 
 use super::{
     object::Object,
-    observation::{Cause, Reason, Source},
-    process::Processes,
-    time::BootTime,
+    observation::{Cause, Certainty, Reason, Source},
 };
+
+/// Reason of the condition DisruptionTarget that the kubelet sets; all others are the control plane's.
+pub(crate) const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
 
 /// What the cause of a pod's end rests on.
 #[derive(Clone, Copy, Debug)]
@@ -29,10 +30,24 @@ pub struct Circumstances<'a> {
     pub complete: bool,
     /// What is missing that may hold a stop, where none was seen.
     pub unproven: Option<&'a str>,
+    /// Why a deciding container of it was stopped, if something shows that.
+    pub stopped_for: Option<&'a Reason>,
 }
 
-fn reason(cause: Cause, source: Source, sentence: impl Into<String>) -> Reason {
-    Reason { cause, source, sentence: sentence.into() }
+impl Reason {
+    /// A cause, who says so, and what it rests on.
+    pub fn new(cause: Cause, source: Source, sentence: impl Into<String>) -> Self {
+        Self { cause, source, sentence: sentence.into() }
+    }
+
+    /// How sure it is, which follows from who says so.
+    pub fn certainty(&self) -> Certainty {
+        match (self.cause, self.source) {
+            (Cause::Unknown, _) => Certainty::None,
+            (_, Source::Inferred) => Certainty::Inferred,
+            _ => Certainty::Proven,
+        }
+    }
 }
 
 /// The cause of a pod's end.
@@ -54,37 +69,49 @@ pub fn cause(of: Circumstances<'_>) -> Reason {
             "What ran of it had ended, and was not seen to be told to stop; its object went while \
              the watch of the apiserver was broken: whether it was deleted first is not known."
         };
-        return reason(Cause::Unknown, Source::Inferred, sentence);
+        return Reason::new(Cause::Unknown, Source::Inferred, sentence);
     }
     if !of.stopped {
         return not_stopped(of);
     }
     if is_static {
         let sentence = "A static pod was stopped: its manifest was removed or changed.";
-        return reason(Cause::StaticRemoved, Source::Inferred, sentence);
+        return Reason::new(Cause::StaticRemoved, Source::Inferred, sentence);
     }
-    let sentence = match of.object.map(|o| o.pod.reason.as_str()) {
-        None => "It was told to stop; why is not known, for the apiserver never told of the pod.",
-        Some("") => "It was told to stop without a deletion, and its status names no reason.",
-        // active_deadline.go
-        Some("DeadlineExceeded") => {
-            let sentence = "It was told to stop without a deletion, by its activeDeadlineSeconds: \
-                            its status.reason is DeadlineExceeded.";
-            return reason(Cause::Unknown, Source::Api, sentence);
+    let sentence = match (of.object.map(|o| o.pod.reason.as_str()), of.stopped_for) {
+        (None, _) => {
+            "It was told to stop; why is not known, for the apiserver never told of the pod."
+                .to_owned()
         }
-        Some(told) => {
+        (Some(""), Some(reason)) => return reason.clone(),
+        // Since 1.26 all other evictions leave the condition DisruptionTarget.
+        (Some(""), None) if of.had_main && of.object.is_some_and(is_restarted_and_succeeded) => {
+            let sentence = "Inferred: it was told to stop and has the phase Succeeded, its restartPolicy is \
+                            Always, and nothing else is left of the reason: of all evictions by the \
+                            kubelet only those for a pod's own storage limits leave as little.";
+            return Reason::new(Cause::LocalStorageLimit, Source::Inferred, sentence);
+        }
+        (Some(""), None) => {
+            "It was told to stop without a deletion, and its status names no reason.".to_owned()
+        }
+        (Some(told), _) => {
             let sentence =
                 format!("It was told to stop without a deletion; its status.reason is {told}.");
-            return reason(Cause::Unknown, Source::Api, sentence);
+            return Reason::new(Cause::Unknown, Source::Api, sentence);
         }
     };
-    reason(Cause::Unknown, Source::Inferred, sentence)
+    Reason::new(Cause::Unknown, Source::Inferred, sentence)
+}
+
+fn is_restarted_and_succeeded(object: &Object) -> bool {
+    let pod = &object.pod;
+    pod.phase == "Succeeded" && pod.restart_policy == "Always" && pod.disruption.is_none()
 }
 
 /// No stop was seen: there was none, unless evidence is missing.
 fn not_stopped(of: Circumstances<'_>) -> Reason {
     match of.unproven {
-        _ if !of.complete => reason(
+        _ if !of.complete => Reason::new(
             Cause::Unknown,
             Source::Inferred,
             "Whether it was told to stop is not known: the kernel's record of how a container of \
@@ -93,34 +120,42 @@ fn not_stopped(of: Circumstances<'_>) -> Reason {
         Some(missing) => perhaps_stopped(missing),
         None => {
             let sentence = if of.had_main {
-                "Its main containers ended, and none had been told to stop."
+                "Its main containers ended, and none had been stopped with the pod."
             } else {
                 "No main container of it ran; the others ended, and none had been told to stop."
             };
-            reason(Cause::Completed, Source::Kernel, sentence)
+            Reason::new(Cause::Completed, Source::Kernel, sentence)
         }
     }
 }
 
 fn perhaps_stopped(missing: &str) -> Reason {
     let sentence = format!("Whether it was told to stop is not known: {missing}.");
-    reason(Cause::Unknown, Source::Inferred, sentence)
+    Reason::new(Cause::Unknown, Source::Inferred, sentence)
 }
 
 fn deletion(of: Circumstances<'_>, disruption: Option<&str>) -> Reason {
     let by_condition = match disruption {
         Some("EvictionByEvictionAPI") => Some(Cause::ApiEviction),
         Some("PreemptionByScheduler" | "PreemptionByKubeScheduler") => Some(Cause::Preemption),
-        Some("DeletionByTaintManager") => Some(Cause::TaintEviction),
+        Some("DeletionByTaintManager" | "DeletionByDeviceTaintManager") => {
+            Some(Cause::TaintEviction)
+        }
         Some("DeletionByPodGC") => Some(Cause::PodGc),
         _ => None,
     };
     if let Some(cause) = by_condition {
         let why = disruption.unwrap_or_default();
         let sentence = format!("Its condition DisruptionTarget has the reason {why}.");
-        return reason(cause, Source::Api, sentence);
+        return Reason::new(cause, Source::Api, sentence);
     }
-    if disruption == Some("TerminationByKubelet")
+    // The node lifecycle controller up to 1.26, where taints evict nothing.
+    if of.object.is_some_and(|o| o.pod.reason == "NodeLost") {
+        let sentence =
+            "Its status.reason is NodeLost: its node did not report, and it was deleted.";
+        return Reason::new(Cause::TaintEviction, Source::Api, sentence);
+    }
+    if disruption == Some(TERMINATION_BY_KUBELET)
         && let Some(reason) = of.object.and_then(by_kubelet)
     {
         return reason;
@@ -129,144 +164,76 @@ fn deletion(of: Circumstances<'_>, disruption: Option<&str>) -> Reason {
     let seen_going = of.object.is_some_and(Object::was_seen_going);
     // The kubelet's own last delete has a grace of 0 too, and follows the end of all containers.
     let by_kubelet = of.object.is_some_and(|o| o.pod.is_over());
+    let first = of.object.and_then(|o| o.requested.as_ref());
+    let at_once = seen_going && first.is_some_and(|first| first.grace_seconds == 0);
     let sentence = match request {
-        Some(r) if r.grace_seconds == 0 && of.outlived && !by_kubelet => {
+        Some(r) if r.grace_seconds == 0 && (of.outlived || at_once) && !by_kubelet => {
             let sentence = "Its object was deleted with a grace of 0 while it still ran.";
-            return reason(Cause::ForceDelete, Source::Api, sentence);
+            return Reason::new(Cause::ForceDelete, Source::Api, sentence);
         }
-        None if of.outlived && seen_going && !by_kubelet => {
+        None if seen_going && !by_kubelet => {
             let sentence = "Its object was deleted while it still ran, without a deadline before.";
-            return reason(Cause::ForceDelete, Source::Api, sentence);
+            return Reason::new(Cause::ForceDelete, Source::Api, sentence);
         }
         Some(_) => "Its object was deleted (metadata.deletionTimestamp).",
         None if seen_going => "Its object was deleted.",
         None => "Its object was deleted while the watch of the apiserver was broken.",
     };
-    reason(Cause::ApiDelete, Source::Api, sentence)
+    Reason::new(Cause::ApiDelete, Source::Api, sentence)
 }
 
-/// The kubelet ends a pod without a delete request: eviction (eviction_manager.go) and graceful
-/// node shutdown (nodeshutdown_manager.go) set the pod's phase and reason.
+/// The kubelet ends a pod without a delete request and says why in `status.reason`, or, since 1.26, in the
+/// message of the condition DisruptionTarget. It drops the reason, and keeps the condition, where all
+/// containers exit with 0 and the phase becomes Succeeded (`generateAPIPodStatus`, kubelet_pods.go). The
+/// table is in docs/causes.md.
 fn by_kubelet(object: &Object) -> Option<Reason> {
-    let told = object.pod.reason.as_str();
-    let cause = match (told, object.pod.disruption.as_deref()) {
-        ("Evicted", _) => Cause::NodePressureEviction,
-        ("Terminated" | "NodeShutdown", _) => Cause::NodeShutdown,
-        ("Preempting" | "Preempted", _) => Cause::Preemption,
-        (_, Some("TerminationByKubelet")) => Cause::NodePressureEviction,
-        _ => return None,
-    };
-    let sentence = if told.is_empty() {
-        "Its condition DisruptionTarget has the reason TerminationByKubelet.".to_owned()
-    } else {
-        format!("The kubelet set its status.reason to {told}.")
-    };
-    Some(reason(cause, Source::Api, sentence))
-}
-
-/// What the cause of one container's end rests on.
-#[derive(Clone, Debug)]
-pub struct ContainerCircumstances<'a> {
-    /// The pod's object, where the apiserver told.
-    pub object: Option<&'a Object>,
-    /// The container's name.
-    pub container: &'a str,
-    /// What is missing that may hold a stop, where none was seen.
-    pub unproven: Option<&'a str>,
-    /// By its status it had started, which it has once it has passed its startup probe; `None`:
-    /// no status told while it ran.
-    pub started: Option<bool>,
-    /// The cause of the pod's own end, if the container ended with it.
-    pub pod: Option<Reason>,
-    /// The pod went on after it.
-    pub went_on: bool,
-    /// It was being stopped before its pod's deletion was requested, by the apiserver's clock, and longer
-    /// before the watch told of that than a watch takes.
-    pub before_request: bool,
-    /// What the kernel told of its processes, and when the stop began.
-    pub stop: Option<(&'a Processes, BootTime)>,
-}
-
-/// The cause of one container's end in a pod that goes on, or the pod's own.
-pub fn container_cause(of: ContainerCircumstances<'_>) -> Reason {
-    let Some((processes, stopped)) = of.stop else {
-        return match (of.pod, of.unproven) {
-            (Some(pod), _) if pod.cause != Cause::Unknown => pod,
-            (_, Some(missing)) => perhaps_stopped(missing),
-            (_, None) => {
-                let sentence = "It ended, and had not been told to stop.";
-                reason(Cause::Completed, Source::Kernel, sentence)
-            }
+    let pod = &object.pod;
+    if pod.disruption.as_deref() == Some(TERMINATION_BY_KUBELET) {
+        let message = pod.disruption_message.as_str();
+        let cause = match message {
+            _ if message.starts_with("Pod was preempted") => Cause::KubeletPreemption,
+            _ if message.starts_with("Pod was terminated in response to") => Cause::NodeShutdown,
+            "" => by_status(object).unwrap_or(Cause::NodePressureEviction),
+            _ => Cause::NodePressureEviction,
         };
+        let sentence = format!(
+            "Its condition DisruptionTarget has the reason TerminationByKubelet (\"{message} …\")."
+        );
+        return Some(Reason::new(cause, Source::Api, sentence));
+    }
+    let said = match pod.message.trim() {
+        "" => String::new(),
+        message => format!(" (\"{message} …\")"),
     };
-    if of.before_request {
-        return reason(
-            Cause::Unknown,
-            Source::Inferred,
-            "It was told to stop before its pod was deleted, by the apiserver's clock; why is not \
-             known, for no later attempt and no status shows that the pod went on first.",
-        );
-    }
-    if let Some(pod) = of.pod {
-        return pod;
-    }
-    if !of.went_on && of.object.is_some() {
-        return reason(
-            Cause::Unknown,
-            Source::Inferred,
-            "It was told to stop; whether its pod was being deleted is not known, for nothing shows \
-             that the pod went on, and the watch of the apiserver may be late.",
-        );
-    }
-    // Liveness and startup kills are in no watch: inferred from the spec and `started`.
-    let spec = of.object.and_then(|o| o.pod.containers.get(of.container));
-    let Some(spec) = spec else {
-        return reason(
-            Cause::Unknown,
-            Source::Inferred,
-            "It was told to stop; why, and whether its pod goes on, is not known, for the apiserver \
-             never told of the pod's probes.",
-        );
-    };
-    // Only of exec probes does the kernel see anything; what else came from outside proves nothing.
-    let by_probe = |cause, binary: Option<&str>, sentence: &str| {
-        let failed = binary.map_or(0, |binary| processes.failed_probes(binary, stopped));
-        match binary.filter(|_| failed > 0) {
-            Some(binary) => {
-                let sentence = format!(
-                    "{sentence}, and the last {failed} run(s) of its exec probe ({binary}) failed \
-                     just before it was stopped; the pod goes on."
-                );
-                reason(cause, Source::Kernel, sentence)
-            }
-            None => reason(cause, Source::Inferred, format!("{sentence}; the pod goes on.")),
+    let sentence = format!("The kubelet set its status.reason to {}{said}.", pod.reason);
+    Some(Reason::new(by_status(object)?, Source::Api, sentence))
+}
+
+fn by_status(object: &Object) -> Option<Cause> {
+    let pod = &object.pod;
+    let by_own_limit = ["Usage of EmptyDir volume", "Pod ephemeral local storage", "Container "];
+    Some(match pod.reason.as_str() {
+        "Evicted" if by_own_limit.iter().any(|text| pod.message.starts_with(text)) => {
+            Cause::LocalStorageLimit
         }
-    };
-    match (spec.liveness_probe, spec.startup_probe, of.started) {
-        (_, true, Some(false)) => by_probe(
-            Cause::Startup,
-            spec.startup_exec.as_deref(),
-            "Inferred: its startup probe had not succeeded yet",
-        ),
-        (_, true, None) => reason(
-            Cause::Unknown,
-            Source::Inferred,
-            "It was told to stop while the pod goes on; whether its startup probe had succeeded \
-             by then is not known, for the apiserver did not tell while it ran.",
-        ),
-        (true, ..) => by_probe(
-            Cause::Liveness,
-            spec.liveness_exec.as_deref(),
-            "Inferred: it has a liveness probe",
-        ),
-        (false, true, Some(true)) => {
-            let sentence = "Inferred: it has no liveness probe, its startup probe had succeeded, \
-                            and the pod goes on.";
-            reason(Cause::Restart, Source::Inferred, sentence)
-        }
-        (false, false, _) => {
-            let sentence = "Inferred: it has no liveness or startup probe, and the pod goes on.";
-            reason(Cause::Restart, Source::Inferred, sentence)
+        "Evicted" => Cause::NodePressureEviction,
+        "Terminated" => Cause::NodeShutdown,
+        "Preempting" => Cause::KubeletPreemption,
+        // Any status that the kubelet computes after the deadline has it, also that of a pod that has
+        // succeeded long before.
+        "DeadlineExceeded" if pod.phase != "Succeeded" => Cause::DeadlineExceeded,
+        _ => return None,
+    })
+}
+
+/// The cause of the end of a container that nobody had told to stop.
+pub fn unstopped(pod: Option<Reason>, unproven: Option<&str>) -> Reason {
+    match (pod, unproven) {
+        (Some(pod), _) if pod.cause != Cause::Unknown => pod,
+        (_, Some(missing)) => perhaps_stopped(missing),
+        (_, None) => {
+            let sentence = "It ended, and had not been told to stop.";
+            Reason::new(Cause::Completed, Source::Kernel, sentence)
         }
     }
 }

@@ -2,8 +2,10 @@
 //!
 //! Facts are stored by source ([`Processes`], [`Runtime`], [`Objects`]) and joined only when an
 //! account is due, so that the order in which the sources arrive does not matter. An account is
-//! due when all that it needs is known and the settle window has passed; what comes later amends.
+//! due when all that it needs is known and the settle window has passed; what comes later
+//! updates the report, until that is final.
 
+mod finished;
 mod forget;
 mod life;
 
@@ -77,6 +79,8 @@ pub struct Gauges {
     pub sandboxes: usize,
     /// Pods known to the apiserver.
     pub objects: usize,
+    /// Pods that are terminating, that have reported containers, or whose report is kept to be updated.
+    pub pods: usize,
     /// Pods whose end is under way.
     pub terminating: usize,
     /// Containers that SIGKILL does not end, by the state of what is left of them.
@@ -113,6 +117,8 @@ pub struct Engine {
     losses: BTreeMap<LossKind, u64>,
     /// Cgroups that were removed before anybody was seen in them, the oldest first.
     barren: VecDeque<CgroupId>,
+    /// Cgroups of no known container in which something happened, the oldest first.
+    strangers: VecDeque<CgroupId>,
     ticks: u64,
     /// What one event of the apiserver touched: kept for its memory.
     touched: Vec<PodUid>,
@@ -139,6 +145,7 @@ impl Engine {
             leaks: Leaks::new(settings.leak_threshold),
             losses: BTreeMap::new(),
             barren: VecDeque::new(),
+            strangers: VecDeque::new(),
             ticks: 0,
             touched: Vec::new(),
         }
@@ -239,6 +246,7 @@ impl Engine {
             containers: self.processes.len(),
             sandboxes: self.runtime.len().0,
             objects: self.objects.len(),
+            pods: self.pods.len(),
             terminating: self.pods.values().filter(|p| p.terminating).count(),
             unkillable: self.holdouts.unkillable(),
             losses: self.losses.clone(),
@@ -280,6 +288,7 @@ impl Engine {
                     self.processes.remove(cgroup);
                     self.epoch += 1;
                 }
+                self.note_evicted();
                 *cgroup
             }
             KernelFact::CgroupRemoved { cgroup }
@@ -304,6 +313,7 @@ impl Engine {
                 return;
             }
         };
+        self.find_main(cgroup, &fact);
         let owner = self.identity.owner(cgroup);
         let own = owner == cgroup;
         if self.identity.is_above_containers(cgroup) {
@@ -331,13 +341,22 @@ impl Engine {
         }
         let room = self.processes.len() < MAX_CONTAINERS;
         let identity = &self.identity;
+        let mut is_new = false;
         let processes = match self.processes.entry(owner) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) if room => place.insert(Processes::default()),
+            Entry::Vacant(place) if room => {
+                is_new = true;
+                place.insert(Processes::default())
+            }
             Entry::Vacant(_) => return self.count_loss(LossKind::EngineFull, 1),
         };
         let removed = matches!(fact, KernelFact::CgroupRemoved { .. });
+        let process = fact.process();
         processes.learn(time, fact, |sender| identity.owner(sender) == owner);
+        if !own && process.is_some() && process == processes.main() {
+            self.identity.main_is_in(owner, cgroup);
+        }
+        let identity = &self.identity;
         let barren = removed && processes.saw_nobody();
         let container = identity.container(owner);
         let of_sandbox = |id: &ContainerId| {
@@ -356,8 +375,41 @@ impl Engine {
             let sandbox = known.map(|known| known.info.sandbox.clone());
             said.push(Observation::LookNow { sandbox });
         }
+        let is_stranger = is_new && container.is_none();
         if barren {
             self.note_barren(owner);
+        }
+        if is_stranger {
+            self.note_stranger(owner);
+        }
+    }
+
+    /// A container has more cgroups than are kept of it: what happens in those that were evicted is
+    /// lost from now on.
+    fn note_evicted(&mut self) {
+        for owner in self.identity.take_evicted() {
+            if let Some(processes) = self.processes.get_mut(&owner) {
+                processes.lose(BootTime(u64::MAX), LossKind::EngineFull);
+            }
+        }
+    }
+
+    /// The cgroup may be one that was evicted: the main process of its container is known by its
+    /// number.
+    fn find_main(&mut self, cgroup: CgroupId, fact: &KernelFact) {
+        // Nearly always nothing was.
+        if self.identity.incomplete().is_empty() || self.identity.has_owner(cgroup) {
+            return;
+        }
+        let Some(process) = fact.process() else { return };
+        let is_main = |owner: &CgroupId| {
+            let processes = self.processes.get(owner);
+            processes.is_some_and(|p| p.main() == Some(process) && p.exit().is_none())
+        };
+        let owner = self.identity.incomplete().iter().copied().find(is_main);
+        if let Some(owner) = owner {
+            self.identity.main_is_in(owner, cgroup);
+            self.note_evicted();
         }
     }
 
@@ -399,8 +451,6 @@ impl Engine {
         let mut changed = BTreeSet::new();
         changed.extend(self.runtime.take_changed());
         changed.extend(self.objects.take_changed());
-        let (leaks, sources) = self.judge_and_sources();
-        leaks.reconsider(now, sources, &changed);
         let heard = std::mem::take(&mut self.heard);
         let mut active = std::mem::take(&mut self.active);
         active.extend(heard.iter().cloned());
@@ -416,7 +466,7 @@ impl Engine {
             said.push(self.holdout(cgroup, detail, true));
         }
         let (leaks, sources) = self.judge_and_sources();
-        leaks.judge(now, sources, said);
+        leaks.judge(now, sources, changed, said);
         if self.ticks.is_multiple_of(10) {
             self.forget(now, said);
         }

@@ -68,7 +68,7 @@ impl Runs {
     }
 
     /// It ran, and does not run at this moment.
-    fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         let silent = matches!(self.state, Some(DaemonState::Absent | DaemonState::Ended { .. }));
         silent && !self.runs.is_empty()
     }

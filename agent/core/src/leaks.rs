@@ -5,16 +5,16 @@
 //! past the watch, has not contradicted. Everything else is silence: unknown is not false.
 
 mod cause;
-mod census;
+mod classify;
 mod clock;
 mod docket;
 mod dossier;
 mod facts;
+mod netns;
 mod remedy;
 mod statuses;
 mod strays;
 mod stuck;
-mod suspects;
 
 pub use docket::LeakGauges;
 
@@ -24,13 +24,16 @@ use super::{
     input::{ApiEvent, CriEvent, HostEvent, HostSurvey},
     leak::{Judgement, Leak, LeakKey, Recollection},
     observation::Observation,
+    runtime::Sandbox,
     table::Table,
     time::BootTime,
 };
+use classify::{Classes, Classifier};
 use clock::Clock;
 use docket::Docket;
 use facts::Facts;
-use statuses::Statuses;
+use netns::Namespaces;
+use statuses::{Need, Statuses};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use strays::Strays;
 
@@ -48,8 +51,12 @@ pub struct Leaks {
     /// Where in it a pod's cgroup is.
     cgroups: Table<PodUid, usize>,
     docket: Docket,
-    /// Pods with a sandbox that may look like a leak: all others are not looked at.
-    odd: BTreeSet<PodUid>,
+    /// Pods of which something is new since they were classified, or that change with time alone.
+    dirty: BTreeSet<PodUid>,
+    /// Sandboxes about which the runtime has answered since they were classified.
+    answered: BTreeSet<SandboxId>,
+    /// Pods with a sandbox of a static pod: what one of them is hangs on the others.
+    statics: BTreeSet<PodUid>,
     strays: Strays,
     /// When they were judged last.
     judged: Option<BootTime>,
@@ -66,7 +73,9 @@ impl Leaks {
             survey: None,
             cgroups: Table::default(),
             docket: Docket::new(threshold),
-            odd: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            answered: BTreeSet::new(),
+            statics: BTreeSet::new(),
             strays: Strays::default(),
             judged: None,
             stale: true,
@@ -134,68 +143,109 @@ impl Leaks {
         }
     }
 
-    /// Looks anew at pods of which the runtime or the apiserver has told something else than
-    /// before.
-    pub fn reconsider(&mut self, now: BootTime, of: Sources<'_>, changed: &BTreeSet<PodUid>) {
-        let Self { statuses, survey, cgroups, odd, strays, .. } = self;
-        let (survey, none) = (survey.as_ref(), BTreeSet::new());
-        let facts = Facts { of, statuses, survey, cgroups, odd: &none, strays, now };
-        for uid in changed {
-            if suspects::is_plain(&facts, uid) {
-                odd.remove(uid);
-            } else if !odd.contains(uid) {
-                odd.insert(uid.clone());
+    /// Judges, on a tick. `changed`: pods of which the runtime or the apiserver has reported something
+    /// else than before.
+    pub fn judge(
+        &mut self,
+        now: BootTime,
+        of: Sources<'_>,
+        mut changed: BTreeSet<PodUid>,
+        said: &mut Vec<Observation>,
+    ) {
+        self.turn(now, &of);
+        for id in self.statuses.take_answered() {
+            match of.runtime.sandbox(&id) {
+                Some(sandbox) if sandbox.removed.is_none() => _ = self.answered.insert(id),
+                _ => self.statuses.forget(&id),
             }
         }
-    }
-
-    /// Judges, on a tick.
-    pub fn judge(&mut self, now: BootTime, of: Sources<'_>, said: &mut Vec<Observation>) {
-        self.turn(now, &of);
-        let facts = Facts {
-            of,
-            statuses: &self.statuses,
-            survey: self.survey.as_ref(),
-            cgroups: &self.cgroups,
-            odd: &self.odd,
-            strays: &self.strays,
-            now,
-        };
+        for uid in &changed {
+            let removed = of.runtime.sandboxes_of(uid).filter(|sandbox| sandbox.removed.is_some());
+            removed.for_each(|sandbox| self.statuses.forget(&sandbox.info.id));
+        }
         if self.clock.judgement() != Judgement::Possible {
-            self.docket.let_go(&facts, said);
+            let Self { statuses, survey, cgroups, docket, .. } = self;
+            let facts = Facts { of, statuses, survey: survey.as_ref(), cgroups, now };
+            docket.let_go(&facts, &changed, said);
+            // What neither source remembers can become no leak.
+            let is_known =
+                |uid: &PodUid| of.runtime.has_sandbox(uid) || of.objects.get(uid).is_some();
+            self.dirty.append(&mut changed);
+            self.dirty.retain(is_known);
+            self.answered.retain(|id| of.runtime.sandbox(id).is_some());
+            self.statics.retain(is_known);
             return;
         }
+        self.dirty.append(&mut changed);
         let due = self.judged.is_none_or(|judged| now >= judged + AT_LEAST);
         if !self.stale && !due && !self.docket.is_waiting() {
             return;
         }
-        let mut strays = self.strays.clone();
-        strays.look(&facts);
-        let facts = Facts { strays: &strays, ..facts };
-        self.docket.judge(&facts, self.clock.watched(), said);
-        let wanted = self.statuses_wanted(&facts);
-        for id in wanted {
-            self.statuses.ask(now, &id);
-            said.push(Observation::SandboxStatusWanted(id));
-        }
-        let listed = |id: &SandboxId| of.runtime.sandbox(id).is_some_and(|s| s.removed.is_none());
-        self.statuses.retain(listed);
+        self.evaluate(now, of, said);
         (self.judged, self.stale) = (Some(now), false);
-        self.strays = strays;
     }
 
-    /// Sandboxes that are suspected, that may hold their network though they are stopped, or that
-    /// may claim a namespace which nobody seems to use.
-    fn statuses_wanted(&self, facts: &Facts<'_>) -> Vec<SandboxId> {
-        let stopped = facts.odd().filter(|sandbox| !sandbox.info.ready);
-        let suspected = self.docket.keys().filter_map(|key| match key {
-            LeakKey::Sandbox { id } => facts.of.runtime.sandbox(id),
-            _ => None,
-        });
-        let orphaned = suspects::unused_namespaces(facts).next().is_some();
-        let unheard = orphaned.then(|| suspects::unheard(facts)).into_iter().flatten();
-        let wanted = suspected.chain(stopped).chain(unheard);
-        self.statuses.due(facts.now, wanted, MAX_STATUSES)
+    fn facts<'a>(&'a self, now: BootTime, of: Sources<'a>) -> Facts<'a> {
+        let Self { statuses, survey, cgroups, .. } = self;
+        Facts { of, statuses, survey: survey.as_ref(), cgroups, now }
+    }
+
+    fn evaluate(&mut self, now: BootTime, of: Sources<'_>, said: &mut Vec<Observation>) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        let answered = std::mem::take(&mut self.answered);
+        self.note_statics(now, of, &mut dirty);
+        let Self { statuses, survey, cgroups, docket, statics, strays, .. } = self;
+        let facts = Facts { of, statuses, survey: survey.as_ref(), cgroups, now };
+        let (mut classes, classifier) = (Classes::new(), Classifier::new(&facts, statics));
+        let pod_of = |id: &SandboxId| Some(&of.runtime.sandbox(id)?.info.pod);
+        let of_answers: BTreeSet<&PodUid> = answered.iter().filter_map(pod_of).collect();
+        for uid in of_answers.into_iter().filter(|uid| !dirty.contains(*uid)) {
+            classifier.pod(uid, |id| answered.contains(id), &mut classes);
+        }
+        dirty.retain(|uid| classifier.pod(uid, |_| true, &mut classes));
+        let namespaces = Namespaces::new(&facts);
+        strays.look(&facts);
+        let orphans = classify::orphans(&facts, strays, &namespaces);
+        let watched = self.clock.watched();
+        dirty.append(&mut docket.judge(&facts, &namespaces, watched, &classes, orphans, said));
+        let for_claims = namespaces.any_unused();
+        let needs: Vec<(&Sandbox, Option<Need>)> = classes
+            .iter()
+            .filter_map(|(key, class)| match key {
+                LeakKey::Sandbox { id } => Some((of.runtime.sandbox(id)?, class)),
+                _ => None,
+            })
+            .filter(|(sandbox, _)| sandbox.removed.is_none())
+            .map(|(sandbox, class)| {
+                let of_leak = class.is_some() || !sandbox.info.ready;
+                let status = facts.statuses.get(&sandbox.info.id);
+                let of_claim = netns::is_unknown(status).then_some(Need::Claim);
+                (sandbox, if of_leak { Some(Need::Leak) } else { of_claim })
+            })
+            .collect();
+        for (sandbox, need) in needs {
+            statuses.schedule(sandbox, need);
+        }
+        let asked = statuses.ask(now, for_claims, MAX_STATUSES);
+        said.extend(asked.into_iter().map(Observation::SandboxStatusWanted));
+        self.dirty = dirty;
+    }
+
+    /// Which pods are static. Where one of them is new or another, all of them are looked at.
+    fn note_statics(&mut self, now: BootTime, of: Sources<'_>, dirty: &mut BTreeSet<PodUid>) {
+        let facts = self.facts(now, of);
+        let (now_static, others): (Vec<_>, Vec<_>) = dirty
+            .iter()
+            .cloned()
+            .partition(|uid| facts.listed_of(uid).any(|sandbox| facts.is_static(sandbox)));
+        let mut any = !now_static.is_empty();
+        for uid in others {
+            any |= self.statics.remove(&uid);
+        }
+        if any {
+            self.statics.extend(now_static);
+            dirty.extend(self.statics.iter().cloned());
+        }
     }
 
     /// All that is certain, by what it is.
@@ -205,8 +255,7 @@ impl Leaks {
 
     /// What has looked like a leak for so long and is not certain (yet).
     pub fn suspected(&self, now: BootTime, of: Sources<'_>, at_least: Duration) -> Vec<Leak> {
-        let Self { statuses, survey, cgroups, odd, strays, .. } = self;
-        let facts = Facts { of, statuses, survey: survey.as_ref(), cgroups, odd, strays, now };
+        let facts = self.facts(now, of);
         self.docket.suspected(&facts, self.clock.watched(), at_least)
     }
 

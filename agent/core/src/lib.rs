@@ -26,6 +26,7 @@ pub mod pre_stop;
 pub mod process;
 pub mod runtime;
 pub mod signal;
+pub mod stop;
 pub mod table;
 pub mod time;
 pub mod verdict;

@@ -1,6 +1,10 @@
 //! What the apiserver told of this node's pods. Facts only: the deletion request is latched at
 //! first sight, since a later one may move the deadline (FACTS §3).
 
+mod attempts;
+
+pub use self::attempts::{Attempt, Attempts, Shown};
+
 use super::{
     ids::{ContainerId, PodUid},
     input::{ApiEvent, ApiPod},
@@ -18,13 +22,11 @@ const MAX_DEADLINES: usize = 8;
 const WATCH_LAG: Duration = Duration::from_secs(5);
 /// A watch that is broken is noticed by then: no request for one lives longer (`kube/watch.rs`). What
 /// was silent for longer was so because nothing happened.
-const LONGEST_SILENCE: Duration = Duration::from_secs(120);
+pub(crate) const LONGEST_SILENCE: Duration = Duration::from_secs(120);
 /// `DefaultTerminationGracePeriodSeconds` (core/v1).
 pub const DEFAULT_GRACE_SECONDS: i64 = 30;
 /// By so much at least: the apiserver's clock is another machine's.
 pub(crate) const CLOCK_SKEW: Duration = Duration::from_secs(1);
-/// Bound on remembered attempts of a pod's containers: the oldest go.
-const MAX_ATTEMPTS: usize = 64;
 
 /// A deletion request, or a later change of its deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,9 +56,8 @@ pub struct Object {
     pub requested: Option<Request>,
     /// Its phase had been final before that: the request ends nothing but what still ran then.
     pub requested_after_end: bool,
-    /// Containers whose end its status showed while nobody had requested its deletion and the kubelet did
-    /// not end it: the pod went on after them. The oldest first.
-    outlasted: Vec<ContainerId>,
+    /// What was shown of the attempts of its containers.
+    attempts: Attempts,
     /// Later deadlines.
     pub changed: Vec<Request>,
     /// The kubelet's own last delete (grace 0), where finalizers held the object after it.
@@ -69,9 +70,8 @@ pub struct Object {
     pub gone: Option<Between>,
     /// It is told of again since it was gone, which only a restored backup can bring about.
     back: bool,
-    /// Whether an attempt of a container was ever seen started, in order of first sight: the
-    /// kubelet sets `started` to false as soon as a container is stopped (prober_manager.go).
-    started: Vec<(ContainerId, bool)>,
+    /// Of its object only what leaks need is kept.
+    is_reduced: bool,
 }
 
 /// All that the apiserver told.
@@ -204,7 +204,7 @@ impl Objects {
                 known.gone = None;
                 known.requested = None;
                 known.requested_after_end = false;
-                known.outlasted.clear();
+                known.attempts = Attempts::default();
                 known.changed.clear();
                 known.last_delete = None;
             }
@@ -236,9 +236,9 @@ impl Objects {
             if known.pod.mirror_of != pod.mirror_of {
                 self.ends += 1;
             }
-            known.pod = pod;
-            known.learn_started();
-            known.learn_outlasted();
+            let watched = matches!(told, Told::Watched { .. });
+            known.attempts.apply(at, watched.then_some(&known.pod), &pod);
+            (known.pod, known.is_reduced) = (pod, false);
         } else {
             if self.pods.len() >= MAX_KNOWN && !self.forget_oldest() {
                 self.refused += 1;
@@ -246,7 +246,7 @@ impl Objects {
             }
             let listed = matches!(told, Told::Listed { .. });
             let found_deleting = listed && request.is_some();
-            let object = Object { requested: request, found_deleting, ..Object::new(pod) };
+            let object = Object { requested: request, found_deleting, ..Object::new(at, pod) };
             self.pods.insert(uid.clone(), object);
         }
         Some(uid)
@@ -304,9 +304,17 @@ impl Objects {
         self.pods.iter().filter(|(_, object)| object.exists())
     }
 
+    /// Its object is gone and its termination is reported: of it stays what leaks are detected and
+    /// explained by, some 500 bytes, however large the object was.
+    pub fn reduce(&mut self, uid: &PodUid) {
+        if let Some(object) = self.pods.get_mut(uid).filter(|object| !object.exists()) {
+            object.reduce();
+        }
+    }
+
     /// Pods whose object is gone, and since when.
-    pub fn gone(&self) -> Vec<(PodUid, BootTime)> {
-        self.pods.iter().filter_map(|(uid, o)| Some((uid.clone(), o.gone?.by))).collect()
+    pub fn gone(&self) -> impl Iterator<Item = (&PodUid, &Object, BootTime)> {
+        self.pods.iter().filter_map(|(uid, object)| Some((uid, object, object.gone?.by)))
     }
 
     /// How many are known.
@@ -389,66 +397,49 @@ fn request(
 
 impl Object {
     /// A pod as first seen, with no request to delete it.
-    pub fn new(pod: ApiPod) -> Self {
-        let mut object = Self {
+    pub fn new(at: BootTime, pod: ApiPod) -> Self {
+        let mut attempts = Attempts::default();
+        attempts.apply(at, None, &pod);
+        Self {
             pod,
             requested: None,
             requested_after_end: false,
-            outlasted: Vec::new(),
+            attempts,
             changed: Vec::new(),
             last_delete: None,
             found_deleting: false,
             reported: None,
             gone: None,
             back: false,
-            started: Vec::new(),
-        };
-        object.learn_started();
-        object.learn_outlasted();
-        object
+            is_reduced: false,
+        }
     }
 
-    fn learn_outlasted(&mut self) {
-        let pod = &self.pod;
-        let is_ended = pod.deletion_timestamp.is_some()
-            || pod.is_finished()
-            || !pod.reason.is_empty()
-            || pod.disruption.is_some();
-        if is_ended || pod.is_completing() {
+    /// Of its object only what leaks need is kept.
+    pub fn is_reduced(&self) -> bool {
+        self.is_reduced
+    }
+
+    fn reduce(&mut self) {
+        if self.is_reduced {
             return;
         }
-        let ended = pod.containers.values().flat_map(|container| &container.terminated);
-        for id in ended.filter_map(|end| end.id.as_ref()) {
-            if !self.outlasted.contains(id) {
-                self.outlasted.push(id.clone());
-            }
-        }
-        let excess = self.outlasted.len().saturating_sub(MAX_ATTEMPTS);
-        self.outlasted.drain(..excess);
+        let pod = std::mem::take(&mut self.pod);
+        let ApiPod { uid, namespace, name, mirror_of, .. } = pod;
+        self.pod = ApiPod { uid, namespace, name, mirror_of, ..ApiPod::default() };
+        self.attempts = Attempts::default();
+        self.changed.shrink_to_fit();
+        self.is_reduced = true;
+    }
+
+    /// What was shown of this attempt of a container.
+    pub fn attempt(&self, container: &ContainerId) -> Option<&Attempt> {
+        self.attempts.get(container)
     }
 
     /// Its status showed this container's end while the pod was to go on.
     pub fn outlasted(&self, container: &ContainerId) -> bool {
-        self.outlasted.contains(container)
-    }
-
-    fn learn_started(&mut self) {
-        for container in self.pod.containers.values() {
-            let (Some(id), Some(started)) = (&container.id, container.started) else { continue };
-            if let Some((_, ever)) = self.started.iter_mut().find(|(known, _)| known == id) {
-                *ever |= started;
-            } else if !container.is_terminated() {
-                self.started.push((id.clone(), started));
-            }
-        }
-        let excess = self.started.len().saturating_sub(MAX_ATTEMPTS);
-        self.started.drain(..excess);
-    }
-
-    /// Whether this attempt of a container was ever seen started: that it has passed its startup
-    /// probe, if it has one. `None`: it was never seen running.
-    pub fn was_started(&self, container: &ContainerId) -> Option<bool> {
-        self.started.iter().find(|(id, _)| id == container).map(|(_, ever)| *ever)
+        self.attempt(container).is_some_and(|attempt| attempt.outlasted)
     }
 
     /// It went while nobody watched.

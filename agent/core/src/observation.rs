@@ -16,11 +16,17 @@ use std::{sync::Arc, time::Duration};
 pub enum Observation {
     /// A container's life has ended and its account is settled. Exactly once per life.
     ContainerDied(Box<ContainerDeath>),
-    /// A pod's life has ended and its account is settled. Exactly once per life.
+    /// A pod's life has ended: its first report, revision 1. Exactly once per life.
     PodTerminated(Box<PodTermination>),
-    /// Later evidence changed an account already given (counted, never a second count), or the
-    /// second tail of the pod is complete: its sandbox was removed.
-    PodAmended(Box<PodTermination>, Amendment),
+    /// Count this container's death now, and post its Event: exactly once for each `ContainerDied`. It comes
+    /// with the pod's, or at once if the death is not part of a pod's report yet.
+    CountDeath(Box<ContainerDeath>),
+    /// Count this termination now: exactly once for each `PodTerminated`, as soon as the report is final,
+    /// 60 s after the pod's end at the latest.
+    CountTermination(Box<PodTermination>),
+    /// The report of a terminated pod as it is now: late evidence has changed it, its sandbox was
+    /// removed, or it is final.
+    PodUpdated(Box<PodTermination>, Change),
     /// A pod began to terminate: it is worth looking at the runtime often.
     PodTerminating {
         /// Its sandboxes.
@@ -97,13 +103,25 @@ pub struct Holdout {
     pub over: bool,
 }
 
-/// Why an account was changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Amendment {
-    /// The sandbox went after the object: the second tail. Expected, not an error.
+/// What an update changes in the report of a terminated pod: the first that applies. A closed set: those
+/// that are a new revision are a metric's label.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Change {
+    /// Late evidence: the verdict of a container. A new revision.
+    Verdict,
+    /// Late evidence: something else, such as a cause, a time or a finding. A new revision.
+    Other,
+    /// The sandbox was removed after the object: the second tail. Expected, and no new revision.
     SandboxRemoved,
-    /// Evidence came later than the settle window.
-    LateEvidence,
+    /// Nothing but that no revision follows.
+    Final,
+}
+
+impl Change {
+    /// The report has a new revision.
+    pub fn is_revision(self) -> bool {
+        matches!(self, Self::Verdict | Self::Other)
+    }
 }
 
 /// A pod, as a person names it.
@@ -136,19 +154,37 @@ pub enum Cause {
     ApiEviction,
     /// Evicted by the kubelet: the node was short of something.
     NodePressureEviction,
+    /// Evicted by the kubelet: it used more local storage than its own limits allow.
+    LocalStorageLimit,
     /// Preempted by the scheduler.
     Preemption,
+    /// Preempted by the kubelet, for a critical static pod (preemption.go).
+    KubeletPreemption,
     /// A taint without a toleration.
     TaintEviction,
     /// Deleted by the control plane's pod garbage collector.
     PodGc,
     /// The node shuts down gracefully.
     NodeShutdown,
-    /// A liveness probe failed: the container is restarted.
+    /// `activeDeadlineSeconds` of the pod was over (active_deadline.go).
+    DeadlineExceeded,
+    /// A liveness probe failed.
     Liveness,
-    /// A startup probe failed: the container is restarted.
+    /// A startup probe failed.
     Startup,
-    /// Stopped and started anew for another reason.
+    /// The container's image was changed in the pod's spec.
+    DefinitionChanged,
+    /// The container's resources were changed, and its resizePolicy is RestartContainer.
+    ResizeRestart,
+    /// A container exited with the rule RestartAllContainers (KEP-5532).
+    RestartAllContainers,
+    /// The pod's sandbox had died, and got a successor.
+    SandboxChanged,
+    /// The container's postStart hook failed.
+    PostStartFailed,
+    /// Not the kubelet: an administrator's `crictl stop`, another process, the runtime itself.
+    ExternalStop,
+    /// Stopped by the kubelet and started again; which of its reasons it had cannot be told.
     Restart,
     /// It left by itself.
     Completed,
@@ -159,6 +195,22 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// Why a container was stopped; of a pod only where it ended with that container.
+    pub const fn is_of_a_container(self) -> bool {
+        matches!(
+            self,
+            Self::Liveness
+                | Self::Startup
+                | Self::DefinitionChanged
+                | Self::ResizeRestart
+                | Self::RestartAllContainers
+                | Self::SandboxChanged
+                | Self::PostStartFailed
+                | Self::ExternalStop
+                | Self::Restart
+        )
+    }
+
     /// Somebody asked the apiserver to delete the pod.
     pub(crate) fn is_requested(self) -> bool {
         matches!(
@@ -166,10 +218,23 @@ impl Cause {
             Self::ApiDelete
                 | Self::ForceDelete
                 | Self::ApiEviction
+                | Self::Preemption
                 | Self::TaintEviction
                 | Self::PodGc
         )
     }
+}
+
+/// How sure a cause is. A closed set.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Certainty {
+    /// A source says so, or nothing else leaves this evidence.
+    Proven,
+    /// The most likely reason for what the sources show.
+    Inferred,
+    /// The cause is unknown.
+    None,
 }
 
 /// A cause, and what says so.
@@ -343,6 +408,13 @@ pub enum MilestoneKind {
     CgroupRemoved,
 }
 
+impl MilestoneKind {
+    /// It may come long after the pod's end, and changes nothing that was reported.
+    pub(crate) fn is_of_the_tail(self) -> bool {
+        matches!(self, Self::SandboxRemoved | Self::CgroupRemoved)
+    }
+}
+
 /// A moment of a termination.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Milestone {
@@ -435,6 +507,8 @@ pub struct ContainerDeath {
     pub proof: Proof,
     /// Why it was stopped.
     pub cause: Cause,
+    /// How sure that is.
+    pub cause_certainty: Certainty,
     /// What says so.
     pub cause_source: Source,
     /// What the cause rests on; for `unknown` what is missing. One sentence.
@@ -479,8 +553,16 @@ pub struct PodTermination {
     pub pod: PodRef,
     /// 1 for the first life of this UID; a static pod whose manifest comes back has more.
     pub life: u32,
+    /// 1 for the first report of this life. Each update has the next number, but for those that change
+    /// nothing but the removal of sandbox and cgroup, or `final`.
+    pub revision: u32,
+    /// No other revision follows: only the removal of sandbox and cgroup may be added.
+    #[serde(rename = "final")]
+    pub is_final: bool,
     /// Why.
     pub cause: Cause,
+    /// How sure that is.
+    pub cause_certainty: Certainty,
     /// What says so.
     pub cause_source: Source,
     /// What the cause rests on; for `unknown` what is missing. One sentence.
@@ -531,6 +613,25 @@ impl PodTermination {
         self.milestones.iter().find(|m| m.kind == kind)
     }
 
+    /// What the later report of the same life changes; `None`: nothing but the removal of sandbox and
+    /// cgroup, its number or that it is final.
+    pub(crate) fn change(&self, later: &Self) -> Option<Change> {
+        let comparable = |report: &Self| {
+            let mut report = Self { revision: 0, is_final: false, ..report.clone() };
+            report.milestones.retain(|milestone| !milestone.kind.is_of_the_tail());
+            report
+        };
+        if comparable(self) == comparable(later) {
+            return None;
+        }
+        let has_another_verdict = |now: &ContainerDeath| {
+            let before = self.containers.iter().find(|before| before.id == now.id);
+            before.is_some_and(|before| before.verdict != now.verdict)
+        };
+        let verdict = later.containers.iter().any(has_another_verdict);
+        Some(if verdict { Change::Verdict } else { Change::Other })
+    }
+
     /// Time spent in a phase.
     pub fn phase(&self, kind: PhaseKind) -> Duration {
         self.phases.iter().filter(|p| p.kind == kind).map(|p| p.to.since(p.from)).sum()
@@ -545,13 +646,22 @@ impl ContainerDeath {
 }
 
 labels! {
+    Change {
+        Verdict = "verdict", Other = "other", SandboxRemoved = "sandbox_removed", Final = "final",
+    }
     Cause {
         ApiDelete = "api_delete", ForceDelete = "force_delete", ApiEviction = "api_eviction",
-        NodePressureEviction = "node_pressure_eviction", Preemption = "preemption",
+        NodePressureEviction = "node_pressure_eviction", LocalStorageLimit = "local_storage_limit",
+        Preemption = "preemption",
         TaintEviction = "taint_eviction", PodGc = "pod_gc", NodeShutdown = "node_shutdown",
-        Liveness = "liveness", Startup = "startup", Restart = "restart", Completed = "completed",
+        KubeletPreemption = "kubelet_preemption", DeadlineExceeded = "deadline_exceeded",
+        Liveness = "liveness", Startup = "startup", DefinitionChanged = "definition_changed",
+        ResizeRestart = "resize_restart", RestartAllContainers = "restart_all_containers",
+        SandboxChanged = "sandbox_changed", PostStartFailed = "post_start_failed",
+        ExternalStop = "external_stop", Restart = "restart", Completed = "completed",
         StaticRemoved = "static_removed", Unknown = "unknown",
     }
+    Certainty { Proven = "proven", Inferred = "inferred", None = "none" }
     Verdict {
         OomKilled = "oom_killed", Crashed = "crashed", ForceKilled = "force_killed",
         PrestopExhaustedGrace = "prestop_exhausted_grace", Ignored = "ignored",

@@ -2,6 +2,7 @@
 //! (sleep, httpGet, tcpSocket), what the spec and the gap before the stop signal say of it.
 
 use super::{
+    ids::Tgid,
     input::{ContainerKind, ExitStatus, Hook},
     object::Object,
     observation::Source,
@@ -31,6 +32,8 @@ pub struct HookRun {
     pub ended: Option<BootTime>,
     /// How its process ended.
     pub status: Option<ExitStatus>,
+    /// Its process, where it has one.
+    pub tgid: Option<Tgid>,
     /// The kernel saw its process, or it is inferred.
     pub source: Source,
     /// What says so, for the proof.
@@ -77,7 +80,8 @@ impl Search<'_> {
 
     /// Which of the processes from outside was the hook. The kubelet calls StopContainer as soon as the hook
     /// has ended. In this order: one with the handler's name that began after the request; any other that
-    /// began then, and ended just before the stop signal or still ran; one that began earlier, with both, for
+    /// began then, and ended just before the stop signal or still ran (neither counts where there was no request
+    /// and no stop signal); one that began earlier, with both, for
     /// the watch may be late, a stop may have begun before the request, and on a node that is overloaded a
     /// hook takes longer to be ended than its grace; the first that began after the request. A doubt
     /// remains where a probe of the same name ends in that very moment.
@@ -86,12 +90,14 @@ impl Search<'_> {
         let longest = self.grace()? + Duration::from_secs(1);
         let since = self.earliest_request.unwrap_or(until - longest);
         let earliest = since.min(until - (longest + SLOW_NODE));
-        let name: String = binary.chars().take(15).collect(); // TASK_COMM_LEN
         let waits = self.kind == ContainerKind::Sidecar;
         let close = |i: &Injected| {
             waits || i.ended.is_none_or(|(at, _)| at >= until || until.since(at) <= HOOK_TO_STOP)
         };
-        let rank = |i: &Injected| match (i.comm == name, close(i), i.began >= since) {
+        // Nothing else says that it was stopped at all.
+        let alone = self.stop.is_none() && self.earliest_request.is_none();
+        let rank = |i: &Injected| match (i.is_named(binary), close(i), i.began >= since) {
+            (named, close, _) if alone && !(named && close) => None,
             (true, true, true) => Some(0),
             (true, false, true) => Some(1),
             (false, true, true) => Some(2),
@@ -107,6 +113,7 @@ impl Search<'_> {
             began: hook.began,
             ended: hook.ended.map(|(at, _)| at),
             status: hook.ended.map(|(_, status)| status),
+            tgid: Some(hook.tgid),
             source: Source::Kernel,
             what: format!("exec of {} from outside (preStop)", hook.comm),
         })
@@ -121,6 +128,7 @@ impl Search<'_> {
             began,
             ended,
             status: None,
+            tgid: None,
             source: Source::Inferred,
             what: format!("the spec has a preStop sleep of {seconds} s, which has no process"),
         };
@@ -155,6 +163,7 @@ impl Search<'_> {
             began: requested,
             ended: (!cut_off).then_some(stop),
             status: None,
+            tgid: None,
             source: Source::Inferred,
             what: format!("the spec has a preStop {kind}, which has no process"),
         })

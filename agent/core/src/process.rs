@@ -45,8 +45,26 @@ pub struct Sent {
     pub at: BootTime,
     /// The whole event.
     pub signal: SignalGenerated,
-    /// The sender is not of this container.
-    pub from_outside: bool,
+    /// Where its sender came from.
+    pub origin: Origin,
+}
+
+impl Sent {
+    /// The sender is not a process that the container's own program started.
+    pub fn from_outside(&self) -> bool {
+        self.origin != Origin::Inside
+    }
+}
+
+/// Where the sender of a signal came from, which is not where it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// The container's own program started it.
+    Inside,
+    /// It entered the container: a hook, a probe, `kubectl exec`, or what these started.
+    Entered,
+    /// It is not in the container.
+    Outside,
 }
 
 /// A signal taken by the container's init, and when.
@@ -65,12 +83,31 @@ pub struct Taken {
 pub struct Injected {
     /// The process.
     pub tgid: Tgid,
-    /// Its name after the exec.
+    /// Its name after the last exec.
     pub comm: String,
+    /// Its name after the first one: `sh -c 'exec drain'` begins as sh.
+    pub first: String,
     /// Its exec.
     pub began: BootTime,
     /// Its exit.
     pub ended: Option<(BootTime, ExitStatus)>,
+}
+
+impl Injected {
+    /// It executed this binary, as far as its name is kept.
+    pub fn is_named(&self, binary: &str) -> bool {
+        let name: String = binary.chars().take(COMM_LEN).collect();
+        self.first == name || self.comm == name
+    }
+}
+
+/// A process that a process from outside started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Descendant {
+    tgid: Tgid,
+    /// The process that entered the container.
+    root: Tgid,
+    ended: Option<BootTime>,
 }
 
 /// The container's main process.
@@ -112,6 +149,8 @@ pub struct Processes {
     taken: Vec<(Tgid, Taken)>,
     /// Processes from outside, the init's first exec among them.
     injected: Vec<Injected>,
+    /// What those started, as far as it executed a program of its own. The oldest first.
+    entered: Vec<Descendant>,
     /// Ends of processes.
     ends: Ends,
     /// Killed by the kernel together with their PID namespace, by the dead init.
@@ -124,8 +163,10 @@ pub struct Processes {
     never_started: Option<(BootTime, ExitStatus)>,
     /// Marked by the OOM killer: the main process always, of the others the first and the latest.
     pub oom: Vec<(BootTime, u32)>,
-    /// Last time the cgroup ran empty.
+    /// Last time the cgroup ran empty, if the main process was not seen running in it since.
     pub empty: Option<BootTime>,
+    /// The last time that the main process was seen running.
+    main_ran: BootTime,
     /// The cgroup was removed.
     pub removed: Option<BootTime>,
     /// The last time that the kernel told anything.
@@ -143,11 +184,17 @@ impl Processes {
         match fact {
             KernelFact::Running { task, .. } => {
                 self.guess_init(&task);
+                self.note_ran(at, task.tgid);
             }
-            KernelFact::Exec { task, parent, .. } => self.exec(at, task, &parent, inside),
+            KernelFact::Exec { task, parent, .. } => {
+                let process = task.tgid;
+                self.exec(at, task, &parent, inside);
+                self.note_ran(at, process);
+            }
             KernelFact::SignalGenerated(signal) => self.signal(at, signal, inside),
             KernelFact::SignalDelivered { task, signal, disposition, .. } => {
                 self.guess_init(&task);
+                self.note_ran(at, task.tgid);
                 if self.init.is_none() || self.is_init(task.tgid) {
                     let main = self.main();
                     let taken = (task.tgid, Taken { at, signal, disposition });
@@ -163,6 +210,8 @@ impl Processes {
                     }
                     return;
                 }
+                let left = self.entered.iter_mut().filter(|known| known.tgid == task.tgid);
+                left.for_each(|known| known.ended = known.ended.or(Some(at)));
                 self.guess_init(&task);
                 let (main, injected) = (self.main(), &self.injected);
                 let is_kept = |tgid| Some(tgid) == main || injected.iter().any(|i| i.tgid == tgid);
@@ -170,6 +219,8 @@ impl Processes {
                 self.ends.learn(at, &task, status, from_outside, is_kept);
             }
             KernelFact::OomVictim { pid, .. } => self.marked_by_oom(at, pid),
+            // The rings are drained in turns: what came after it may be here already.
+            KernelFact::CgroupEmpty { .. } if at < self.main_ran => {}
             KernelFact::CgroupEmpty { .. } => self.empty = self.empty.max(Some(at)),
             KernelFact::CgroupRemoved { .. } => {
                 self.removed.get_or_insert(at);
@@ -186,6 +237,14 @@ impl Processes {
         }
     }
 
+    /// A cgroup that ran empty before its main process was moved into it does not end the container.
+    fn note_ran(&mut self, at: BootTime, process: Tgid) {
+        if self.is_init(process) {
+            self.main_ran = self.main_ran.max(at);
+            self.empty = self.empty.filter(|empty| *empty >= self.main_ran);
+        }
+    }
+
     fn exec(
         &mut self,
         at: BootTime,
@@ -194,7 +253,19 @@ impl Processes {
         inside: impl Fn(CgroupId) -> bool,
     ) {
         // runc joins the cgroup before it becomes the container's program.
-        if is_runtime(&task.comm) || !outside(parent, &inside) {
+        if is_runtime(&task.comm) && (self.init.is_none() || task.comm.contains(':')) {
+            return;
+        }
+        if !outside(parent, &inside) {
+            // A number that is used again, or another program of the same process.
+            self.entered.retain(|known| known.tgid != task.tgid);
+            if let Some(root) = self.root(parent.tgid, at) {
+                if self.entered.len() >= MAX_INJECTED {
+                    self.entered.remove(0);
+                }
+                self.entered.push(Descendant { tgid: task.tgid, root, ended: None });
+                self.note_entered(at, task.tgid);
+            }
             return;
         }
         match task.ns_pid {
@@ -224,8 +295,28 @@ impl Processes {
         if self.ends.of(task.tgid).is_some_and(|(ended, _)| ended < at) {
             self.ends.forget(task.tgid);
         }
-        let (tgid, comm) = (task.tgid, task.comm);
-        self.injected.push(Injected { tgid, comm, began: at, ended: None });
+        let (tgid, comm, first) = (task.tgid, task.comm.clone(), task.comm);
+        self.injected.push(Injected { tgid, comm, first, began: at, ended: None });
+        self.note_entered(at, tgid);
+    }
+
+    /// The process that entered the container and is, or started, this one, which lived at this moment.
+    pub fn root(&self, tgid: Tgid, at: BootTime) -> Option<Tgid> {
+        let lived = |ended: Option<BootTime>| ended.is_none_or(|ended| at <= ended);
+        let own = self.injected.iter().find(|i| i.tgid == tgid);
+        if let Some(own) = own {
+            return lived(self.ends.of(tgid).map(|(ended, _)| ended)).then_some(own.tgid);
+        }
+        let descendant = self.entered.iter().find(|known| known.tgid == tgid);
+        descendant.filter(|known| lived(known.ended)).map(|known| known.root)
+    }
+
+    /// The two rings are drained in turns: what it sent may be here already.
+    fn note_entered(&mut self, at: BootTime, tgid: Tgid) {
+        let its = |s: &&mut Sent| s.signal.sender.tgid == tgid && s.at >= at;
+        for sent in self.sent.iter_mut().filter(its).filter(|s| s.origin == Origin::Inside) {
+            sent.origin = Origin::Entered;
+        }
     }
 
     fn signal(&mut self, at: BootTime, signal: SignalGenerated, inside: impl Fn(CgroupId) -> bool) {
@@ -260,13 +351,20 @@ impl Processes {
                 self.notified.remove(&oldest);
             }
         }
-        let from_outside = outside(&signal.sender, &inside);
+        let origin = match outside(&signal.sender, &inside) {
+            true => Origin::Outside,
+            // The kernel acts in the name of whoever was running.
+            false if signal.code != SI_KERNEL && self.root(signal.sender.tgid, at).is_some() => {
+                Origin::Entered
+            }
+            false => Origin::Inside,
+        };
         // What a container sends to its own children decides nothing, and may be any number.
-        if !from_outside && signal.code != SI_KERNEL && self.main() != Some(target) {
+        let main = self.main();
+        if origin != Origin::Outside && signal.code != SI_KERNEL && main != Some(target) {
             return;
         }
-        let main = self.main();
-        let sent = Sent { at, signal, from_outside };
+        let sent = Sent { at, signal, origin };
         let lost = keep(&mut self.sent, sent, main);
         self.note_dropped(lost);
     }
@@ -348,8 +446,8 @@ impl Processes {
             None => self
                 .sent
                 .iter()
-                .find(|s| s.from_outside && s.signal.signal != SIGKILL)
-                .or_else(|| self.sent.iter().find(|s| s.from_outside))
+                .find(|s| s.origin == Origin::Outside && s.signal.signal != SIGKILL)
+                .or_else(|| self.sent.iter().find(|s| s.origin == Origin::Outside))
                 .map(|s| s.signal.target.tgid),
         }
     }
@@ -373,7 +471,12 @@ impl Processes {
     /// The signal with which the runtime's tool told it to stop: SIGTERM if that was among them,
     /// else the last but SIGKILL.
     pub fn sent_by_runtime(&self) -> Option<u8> {
-        let by_runtime = |s: &&Sent| s.from_outside && is_runtime(&s.signal.sender.comm);
+        // A neighbour in a shared PID namespace may bear any name.
+        let by_runtime = |s: &&Sent| {
+            let sender = &s.signal.sender;
+            let in_container = sender.in_container == Some(true);
+            s.origin == Origin::Outside && !in_container && is_runtime(&sender.comm)
+        };
         let mut signals = self.sent().filter(by_runtime).map(|s| s.signal.signal);
         let mut last = None;
         signals
@@ -411,10 +514,9 @@ impl Processes {
 
     /// How many runs of this exec probe failed in a row, the last of them just before this moment.
     pub fn failed_probes(&self, binary: &str, before: BootTime) -> usize {
-        let name: String = binary.chars().take(COMM_LEN).collect();
         let mut ends: Vec<_> = self
             .injected()
-            .filter(|i| i.comm == name)
+            .filter(|i| i.is_named(binary))
             .filter_map(|i| i.ended)
             .filter(|(at, _)| *at <= before && before.since(*at) <= PROBES)
             .collect();
@@ -501,7 +603,7 @@ impl Processes {
             return None;
         }
         let told =
-            |s: &&Sent| s.from_outside && s.signal.signal != SIGKILL && !thrown_away(&s.signal);
+            |s: &&Sent| s.from_outside() && s.signal.signal != SIGKILL && !thrown_away(&s.signal);
         self.sent()
             .filter(told)
             .find(|s| !self.taken().any(|t| t.signal == s.signal.signal && t.at >= s.at))
@@ -545,6 +647,18 @@ pub fn kept(signal: &SignalGenerated) -> bool {
 pub fn is_runtime(comm: &str) -> bool {
     matches!(comm, "runc" | "crun")
         || ["runc:[", "crun:[", "memfd:runc", "memfd:crun"].iter().any(|p| comm.starts_with(p))
+}
+
+/// Who ends containers at the kubelet's request, and the kubelet itself, which ends what is left in a
+/// pod's cgroup (pod_container_manager_linux.go).
+pub fn is_of_the_node(comm: &str) -> bool {
+    // sysbox-runc, nvidia-container-runtime; k3s and microk8s have the kubelet in a process of theirs.
+    const NAMES: [&str; 7] =
+        ["youki", "crio", "conmon", "conmonrs", "dockerd", "kubelet", "kubelite"];
+    is_runtime(comm)
+        || NAMES.contains(&comm)
+        || ["runc", "crun"].iter().any(|part| comm.contains(part))
+        || ["containerd", "nvidia-contain", "k3s", "rke2"].iter().any(|p| comm.starts_with(p))
 }
 
 fn outside(process: &Sender, inside: &impl Fn(CgroupId) -> bool) -> bool {

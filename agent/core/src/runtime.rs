@@ -43,6 +43,8 @@ pub struct Sandbox {
     /// Alive when last listed, and missing once.
     missing: Option<Between>,
     last_asked: BootTime,
+    /// When the newest list was asked for that covers it, whether it was in it or not.
+    covered: BootTime,
     /// The last list that had it.
     listed: u64,
 }
@@ -69,6 +71,8 @@ pub struct Container {
     /// Alive when last listed, and missing once.
     missing: Option<Between>,
     last_asked: BootTime,
+    /// When the newest list was asked for that covers it, whether it was in it or not.
+    covered: BootTime,
     /// The last list that had it.
     listed: u64,
 }
@@ -209,13 +213,16 @@ impl Runtime {
     ) {
         let since = self.full.0.unwrap_or_default();
         if only.is_none() {
-            self.full.0 = Some(asked);
+            self.full.0 = self.full.0.max(Some(asked));
         }
         self.lists += 1;
         let list = self.lists;
         for info in listed {
             let room = self.sandboxes.len() < MAX_KNOWN;
             match self.sandboxes.get_mut(&info.id) {
+                // The adapter asks for filtered lists while a full one is under way: what a list
+                // says that was asked for later is newer, though the answer came first.
+                Some(known) if known.covered > asked => {}
                 Some(known) => {
                     if known.info.ready && !info.ready && known.stopped.is_none() {
                         known.stopped = Some(Between { after: known.last_asked, by: at });
@@ -226,24 +233,22 @@ impl Runtime {
                     }
                     (known.removed, known.missing) = (None, None);
                     known.seen_ready |= info.ready;
-                    (known.last_asked, known.listed) = (asked, list);
+                    (known.last_asked, known.covered, known.listed) = (asked, asked, list);
                     // Nearly always the same: kept, so that each list does not leave the memory
                     // of the last one in shreds.
                     if known.info != info {
                         let before = std::mem::replace(&mut known.info, info);
                         let (id, pod) = (before.id.clone(), known.info.pod.clone());
-                        if before.pod != pod {
+                        if (&before.pod, before.created) != (&pod, known.info.created) {
                             self.disown(&before.pod, &id);
-                            self.by_pod.entry(pod.clone()).or_default().push(id);
+                            self.own(&pod, id);
                         }
-                        self.sort(&pod);
                         self.changed.extend([before.pod, pod]);
                     }
                 }
                 None if room => {
                     touched.insert(info.pod.clone());
                     let (pod, id) = (info.pod.clone(), info.id.clone());
-                    self.by_pod.entry(pod.clone()).or_default().push(id.clone());
                     self.news.extend(self.by_sandbox.get(&id).into_iter().flatten().cloned());
                     let known = Sandbox {
                         seen_ready: info.ready,
@@ -251,11 +256,12 @@ impl Runtime {
                         removed: None,
                         missing: None,
                         last_asked: asked,
+                        covered: asked,
                         listed: list,
                         info,
                     };
-                    self.sandboxes.insert(id, known);
-                    self.sort(&pod);
+                    self.sandboxes.insert(id.clone(), known);
+                    self.own(&pod, id);
                     self.changed.push(pod);
                 }
                 None => self.refused += 1,
@@ -263,7 +269,7 @@ impl Runtime {
         }
         let Self { sandboxes, changed, losses, .. } = self;
         let mut not_listed = |known: &mut Sandbox| {
-            if known.listed != list && known.miss(at) {
+            if known.listed != list && known.miss(asked, at) {
                 *losses += 1;
                 touched.insert(known.info.pod.clone());
                 changed.push(known.info.pod.clone());
@@ -285,7 +291,7 @@ impl Runtime {
     ) {
         let since = self.full.1.unwrap_or_default();
         if only.is_none() {
-            self.full.1 = Some(asked);
+            self.full.1 = self.full.1.max(Some(asked));
         }
         self.lists += 1;
         let list = self.lists;
@@ -293,6 +299,8 @@ impl Runtime {
             let alive = matches!(info.state, CriState::Created | CriState::Running);
             let room = self.containers.len() < MAX_KNOWN;
             match self.containers.get_mut(&info.id) {
+                // As for the sandboxes.
+                Some(known) if known.covered > asked => {}
                 Some(known) => {
                     if info.state == CriState::Exited && known.exited.is_none() {
                         known.exited = Some(Between { after: known.last_asked, by: at });
@@ -303,21 +311,18 @@ impl Runtime {
                     }
                     (known.removed, known.missing) = (None, None);
                     known.seen_alive |= alive;
-                    (known.last_asked, known.listed) = (asked, list);
+                    (known.last_asked, known.covered, known.listed) = (asked, asked, list);
                     // As for the sandboxes.
                     if known.info != info {
                         self.news.push(info.id.clone());
                         known.info = info;
                         self.changed.extend(pod_of(&self.sandboxes, known).cloned());
-                        let sandbox = known.info.sandbox.clone();
-                        self.sort_containers(&sandbox);
                     }
                 }
                 None if room => {
                     let info = self.sharing(info);
                     let exited = info.state == CriState::Exited;
                     let (sandbox, id) = (info.sandbox.clone(), info.id.clone());
-                    self.by_sandbox.entry(sandbox.clone()).or_default().push(id.clone());
                     self.news.push(id.clone());
                     let known = Container {
                         seen_alive: alive,
@@ -329,21 +334,29 @@ impl Runtime {
                         runtime_type: None,
                         missing: None,
                         last_asked: asked,
+                        covered: asked,
                         listed: list,
                         info,
                     };
-                    touched.extend(pod_of(&self.sandboxes, &known).cloned());
-                    self.containers.insert(id, known);
-                    self.sort_containers(&sandbox);
+                    let pod = pod_of(&self.sandboxes, &known);
+                    touched.extend(pod.cloned());
+                    self.changed.extend(pod.cloned());
+                    self.containers.insert(id.clone(), known);
+                    let Self { containers, by_sandbox, .. } = self;
+                    let place =
+                        |id: &ContainerId| Some((containers.get(id)?.info.created, id.clone()));
+                    insert_sorted(by_sandbox.entry(sandbox).or_default(), id, place);
                 }
                 None => self.refused += 1,
             }
         }
-        let Self { sandboxes, containers, by_sandbox, losses, .. } = self;
+        let Self { sandboxes, containers, by_sandbox, changed, losses, .. } = self;
         let mut not_listed = |known: &mut Container| {
-            if known.listed != list && known.miss(at) {
+            if known.listed != list && known.miss(asked, at) {
                 *losses += 1;
-                touched.extend(pod_of(sandboxes, known).cloned());
+                let pod = pod_of(sandboxes, known);
+                touched.extend(pod.cloned());
+                changed.extend(pod.cloned());
             }
         };
         match only {
@@ -367,20 +380,11 @@ impl Runtime {
         }
     }
 
-    fn sort(&mut self, pod: &PodUid) {
-        let place = |id: &SandboxId| Some((self.sandboxes.get(id)?.info.created, id.clone()));
-        // Nearly always it is sorted already, but for the last.
-        let Some(of_pod) = self.by_pod.get_mut(pod) else { return };
-        if !of_pod.is_sorted_by_key(place) {
-            of_pod.sort_by_cached_key(place);
-        }
-    }
-
-    fn sort_containers(&mut self, sandbox: &SandboxId) {
-        let place = |id: &ContainerId| Some((self.containers.get(id)?.info.created, id.clone()));
-        if let Some(siblings) = self.by_sandbox.get_mut(sandbox).filter(|all| all.len() > 1) {
-            siblings.sort_by_cached_key(place);
-        }
+    /// A sandbox is one of this pod's.
+    fn own(&mut self, pod: &PodUid, id: SandboxId) {
+        let Self { sandboxes, by_pod, .. } = self;
+        let place = |id: &SandboxId| Some((sandboxes.get(id)?.info.created, id.clone()));
+        insert_sorted(by_pod.entry(pod.clone()).or_default(), id, place);
     }
 
     /// The container with the ids that its sandbox has, instead of copies of them.
@@ -561,8 +565,12 @@ impl Sandbox {
         self.last_asked
     }
 
-    /// An answer did not have it. True: it is gone, and was not before.
-    fn miss(&mut self, by: BootTime) -> bool {
+    /// A list that was asked for then did not have it. True: it is gone, and was not before.
+    fn miss(&mut self, asked: BootTime, by: BootTime) -> bool {
+        if self.covered > asked {
+            return false; // a newer list has been answered before
+        }
+        self.covered = asked;
         if self.removed.is_some() {
             return false;
         }
@@ -581,8 +589,12 @@ impl Container {
         self.last_asked
     }
 
-    /// An answer did not have it. True: it is gone, and was not before.
-    fn miss(&mut self, by: BootTime) -> bool {
+    /// A list that was asked for then did not have it. True: it is gone, and was not before.
+    fn miss(&mut self, asked: BootTime, by: BootTime) -> bool {
+        if self.covered > asked {
+            return false; // a newer list has been answered before
+        }
+        self.covered = asked;
         if self.removed.is_some() {
             return false;
         }
@@ -605,6 +617,14 @@ fn missed(missing: &mut Option<Between>, alive: bool, now: Between) -> Option<Be
         }
         None => Some(now),
     }
+}
+
+fn insert_sorted<T, K: Ord>(sorted: &mut Vec<T>, one: T, place: impl Fn(&T) -> K) {
+    let its = place(&one);
+    // Nearly always it is the last.
+    let is_last = sorted.last().is_none_or(|last| place(last) <= its);
+    let at = if is_last { sorted.len() } else { sorted.partition_point(|of| place(of) <= its) };
+    sorted.insert(at, one);
 }
 
 fn pod_of<'a>(

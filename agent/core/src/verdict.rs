@@ -7,11 +7,14 @@ mod rules;
 
 use self::absence::Absence;
 use super::{
+    ids::Tgid,
     input::{ContainerKind, Disposition, ExitStatus, Hook, LossKind, Sender},
     object::DEFAULT_GRACE_SECONDS,
     observation::{Milestone, MilestoneKind, Proof, Verdict},
     pre_stop::{HookRun, Search},
-    process::{Processes, SI_KERNEL, SIGKILL, Sent, Taken, is_runtime},
+    process::{
+        Injected, Origin, Processes, SI_KERNEL, SIGKILL, SIGTERM, Sent, Taken, is_runtime, kept,
+    },
     signal,
     time::BootTime,
 };
@@ -29,6 +32,12 @@ const EXEC_START: Duration = Duration::from_millis(500);
 
 /// What kubelet and runtime add to the grace before SIGKILL.
 const LONGEST_STOP_CALL: Duration = Duration::from_secs(4);
+
+/// A program that is ended by a signal that is not its stop signal leaves as soon as this.
+const JUST_BEFORE: Duration = Duration::from_secs(2);
+
+/// SIGINT, SIGQUIT and SIGTERM.
+pub(crate) const CONVENTIONAL: [u8; 3] = [2, 3, SIGTERM];
 
 /// Signals that a program brings upon itself.
 const OWN_MAKING: [u8; 9] = [4, 5, 6, 7, 8, 11, 24, 25, 31];
@@ -67,6 +76,10 @@ pub struct Judgement {
     pub killer: Option<Sender>,
     /// The preStop hook was still running when the stop signal came.
     pub pre_stop_cut_off: bool,
+    /// The signal that was to stop it, where one was sent.
+    pub stop: Option<Sent>,
+    /// The process of its preStop hook, where the kernel saw it.
+    pub hook: Option<Tgid>,
     /// The agent came too late to tell.
     pub truncated: bool,
     /// What is missing that may hold a stop, where none was seen.
@@ -78,6 +91,11 @@ pub struct Judgement {
 }
 
 impl Judgement {
+    /// When a stop of it began, if one did.
+    pub fn stop_began(&self) -> Option<BootTime> {
+        self.milestones.iter().find(|m| m.kind == MilestoneKind::StopBegan).map(|m| m.at)
+    }
+
     /// Of a container that the host's kernel does not see into, for the reason given: all that was
     /// concluded from signals and exits is of the sandbox' machinery. That its cgroup emptied
     /// still says when it was over.
@@ -93,6 +111,8 @@ impl Judgement {
             proof,
             exit: None,
             killer: None,
+            stop: None,
+            hook: None,
             pre_stop_cut_off: false,
             milestones,
             losses: Vec::new(),
@@ -140,6 +160,8 @@ pub fn judge(case: Case<'_>) -> Judgement {
         exit: facts.exit.map(|(_, status)| status),
         killer: facts.fatal_kill().map(|kill| kill.signal.sender.clone()),
         pre_stop_cut_off: facts.hook_was_cut_off(),
+        stop: facts.stop.cloned(),
+        hook: facts.hook.as_ref().and_then(|hook| hook.tgid),
         truncated,
         unproven: facts.stop_may_be_missing(),
         milestones: facts.milestones(),
@@ -155,7 +177,7 @@ impl<'a> Facts<'a> {
         let killed_at = processes
             .sent()
             .filter(before_exit)
-            .find(|s| s.from_outside && s.signal.signal == SIGKILL)
+            .find(|s| s.from_outside() && s.signal.signal == SIGKILL)
             .map(|s| s.at);
         let longest = Duration::from_secs(longest_grace(&case)) + LONGEST_STOP_CALL;
         let since = match (killed_at, exit) {
@@ -169,7 +191,7 @@ impl<'a> Facts<'a> {
         // have begun before it.
         let mut next: Option<&Sent> = None;
         let stops = processes.sent().filter(before_exit).filter(|s| {
-            s.from_outside && s.signal.signal == case.stop_signal && s.signal.signal != SIGKILL
+            s.from_outside() && s.signal.signal == case.stop_signal && s.signal.signal != SIGKILL
         });
         for sent in stops.rev() {
             let belongs = match next {
@@ -183,20 +205,14 @@ impl<'a> Facts<'a> {
             }
             next = Some(sent);
         }
-        let stop = next;
+        let stop = next.or_else(|| another_stop(case, exit?, longest));
         let since = stop.map_or(since, |stop| since.min(stop.at));
-        let taken = stop.and_then(|stop| {
-            processes.taken().find(|t| {
-                t.signal == case.stop_signal
-                    && t.disposition == Disposition::Handler
-                    && t.at >= stop.at
-            })
-        });
+        let taken = stop.and_then(|stop| handled(processes, stop));
         let kills = |by_kernel: bool| {
             processes.sent().filter(before_exit).find(move |s| {
                 s.signal.signal == SIGKILL
                     && (s.signal.code == SI_KERNEL) == by_kernel
-                    && (by_kernel || s.from_outside)
+                    && (by_kernel || s.from_outside())
             })
         };
         let mut facts = Self {
@@ -222,10 +238,25 @@ impl<'a> Facts<'a> {
             requested: case.requested,
             earliest_request: case.earliest_request,
             grace_seconds: case.grace_seconds,
-            stop: self.stop.map(|s| s.at),
+            stop: self.stop_by_node().map(|s| s.at),
             exit: self.exit.map(|(at, _)| at),
         };
         search.run()
+    }
+
+    /// The stop signal as the node sent it, and not a process that had entered the container, such as the hook.
+    fn stop_by_node(&self) -> Option<&'a Sent> {
+        let stop = self.stop?;
+        let until = self.exit.map(|(at, _)| at);
+        let same = |s: &&Sent| s.signal.signal == stop.signal.signal && s.at >= stop.at;
+        let sent = self.case.processes.sent().filter(same);
+        let mut in_time = sent.filter(|s| until.is_none_or(|until| s.at <= until));
+        in_time.find(|s| s.origin == Origin::Outside)
+    }
+
+    /// The signal that was to stop it.
+    fn stop_signal(&self) -> u8 {
+        self.stop.map_or(self.case.stop_signal, |stop| stop.signal.signal)
     }
 
     fn killed(&self) -> bool {
@@ -238,7 +269,7 @@ impl<'a> Facts<'a> {
     }
 
     fn hook_was_cut_off(&self) -> bool {
-        match (&self.hook, self.stop) {
+        match (&self.hook, self.stop_by_node()) {
             // An end that was not seen may have been lost.
             (Some(hook), Some(stop)) => match hook.ended {
                 Some(at) => at > stop.at,
@@ -251,7 +282,7 @@ impl<'a> Facts<'a> {
     /// Seconds of the grace that were left for the stop signal, after the kubelet's own
     /// arithmetic: preStop's time is subtracted in whole seconds.
     fn left_by_hook(&self) -> Option<i64> {
-        let (hook, stop) = (self.hook.as_ref()?, self.stop?);
+        let (hook, stop) = (self.hook.as_ref()?, self.stop_by_node()?);
         let grace = self.case.grace_seconds?;
         let end = hook.ended.map_or(stop.at, |at| at.min(stop.at));
         let ran = end.since(hook.began);
@@ -264,7 +295,7 @@ impl<'a> Facts<'a> {
     }
 
     fn sent_from_outside(&self, signal: u8) -> bool {
-        self.case.processes.sent().any(|s| s.from_outside && s.signal.signal == signal)
+        self.case.processes.sent().any(|s| s.from_outside() && s.signal.signal == signal)
     }
 
     fn init_name(&self) -> String {
@@ -281,6 +312,49 @@ impl<'a> Facts<'a> {
             (None, _) => "the main process".into(),
         }
     }
+}
+
+/// When a handler of the main process took this signal.
+fn handled(processes: &Processes, sent: &Sent) -> Option<Taken> {
+    let by_handler = |t: &Taken| {
+        t.signal == sent.signal.signal && t.disposition == Disposition::Handler && t.at >= sent.at
+    };
+    processes.taken().find(by_handler)
+}
+
+/// A signal that ends a program by convention, is not this container's stop signal, and was taken, just before it
+/// ended by itself, or by its preStop hook, which may end nginx by SIGQUIT. (SIGHUP is for reloads; SIGQUIT to a
+/// JVM is for thread dumps, and ends nothing.)
+fn another_stop<'a>(
+    case: Case<'a>,
+    (left, status): (BootTime, ExitStatus),
+    longest: Duration,
+) -> Option<&'a Sent> {
+    let ExitStatus::Code(_) = status else { return None };
+    let processes = case.processes;
+    let taken = |sent: &Sent| handled(processes, sent).is_some() || kept(&sent.signal);
+    let by_hook = |sent: &Sent| {
+        let root = processes.root(sent.signal.sender.tgid, sent.at);
+        let is_handler = |i: Injected| match case.pre_stop {
+            Some(Hook::Exec(binary)) => Some(i.tgid) == root && i.is_named(binary),
+            _ => false,
+        };
+        root.is_some() && processes.injected().any(is_handler)
+    };
+    let ends = |sent: &&Sent| {
+        let window = if by_hook(sent) { longest } else { JUST_BEFORE };
+        sent.from_outside()
+            && CONVENTIONAL.contains(&sent.signal.signal)
+            && sent.signal.signal != case.stop_signal
+            && (left - window..=left).contains(&sent.at)
+            && taken(sent)
+    };
+    let last = processes.sent().rev().find(ends)?;
+    // It took the same before and went on.
+    let ended_nothing = |sent: &Sent| {
+        sent.signal.signal == last.signal.signal && left.since(sent.at) > longest && taken(sent)
+    };
+    (by_hook(last) || !processes.sent().any(ended_nothing)).then_some(last)
 }
 
 /// The longest that a stop of it may take until SIGKILL, seconds.

@@ -3,9 +3,10 @@
 use crate::report;
 use coroner_core::{
     leak::{Judgement, Leak},
-    observation::{ContainerDeath, Holdout, PodTermination},
+    observation::{Change, ContainerDeath, Holdout, PodTermination},
     time::WallTime,
 };
+use std::time::Duration;
 use tracing::{debug, error, info, warn};
 
 /// The one line that is needed while it still hangs: its account comes when it has ended.
@@ -22,22 +23,55 @@ pub(super) fn holdout(holdout: &Holdout) {
     );
 }
 
+macro_rules! termination {
+    ($level:ident, $account:ident, $change:expr, $words:literal) => {{
+        let line = report::log_line($account);
+        let change: Option<Change> = $change;
+        $level!(
+            target: "coroner::termination",
+            namespace = line.namespace,
+            pod = line.pod,
+            uid = line.uid,
+            revision = line.revision,
+            final = line.is_final,
+            change = change.map(|change| change.as_str()),
+            cause = line.cause,
+            cause_certainty = line.cause_certainty,
+            seconds = line.seconds,
+            verdicts = line.verdicts,
+            phases = line.phases,
+            findings = line.findings,
+            truncated = line.truncated,
+            incomplete = line.incomplete,
+            $words
+        );
+    }};
+}
+
 pub(super) fn termination(account: &PodTermination) {
-    let line = report::log_line(account);
-    info!(
-        target: "coroner::termination",
-        namespace = line.namespace,
-        pod = line.pod,
-        uid = line.uid,
-        cause = line.cause,
-        seconds = line.seconds,
-        verdicts = line.verdicts,
-        phases = line.phases,
-        findings = line.findings,
-        truncated = line.truncated,
-        incomplete = line.incomplete,
-        "terminated"
-    );
+    termination!(info, account, None, "terminated");
+}
+
+/// One line for each later revision; the rest changes nothing that a line shows but `final`.
+pub(super) fn update(account: &PodTermination, change: Change) {
+    if change.is_revision() {
+        termination!(info, account, Some(change), "termination updated");
+    } else {
+        termination!(debug, account, Some(change), "termination updated");
+    }
+}
+
+/// The runtime has become slow, or has ceased to be.
+pub(super) fn runtime_speed(slow: bool, longest: Duration) {
+    if slow {
+        warn!(
+            seconds = longest.as_secs(),
+            "the container runtime is slow: its answers are used until 60 s after the request, and \
+             a termination may be reported without them; see its log and the node's load"
+        );
+    } else {
+        info!("the container runtime is no longer slow");
+    }
 }
 
 /// Only for debugging: the pod's line tells its containers' verdicts.
@@ -48,6 +82,8 @@ pub(super) fn death(death: &ContainerDeath) {
         id = death.id.as_str(),
         verdict = %death.verdict,
         cause = %death.cause,
+        cause_certainty = %death.cause_certainty,
+        cause_proof = death.cause_proof,
         proof = death.proof.sentence,
         "died"
     );

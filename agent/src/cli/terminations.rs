@@ -70,6 +70,9 @@ fn row(account: &PodTermination, wide: bool) -> Vec<String> {
         }));
         row.push(if line.findings.is_empty() { none() } else { line.findings });
         let mut notes = Vec::new();
+        if !line.is_final {
+            notes.push("not final".to_owned());
+        }
         if line.truncated {
             notes.push("truncated".to_owned());
         }

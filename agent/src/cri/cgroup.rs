@@ -12,18 +12,14 @@ use std::{
 };
 
 /// The cgroup of a process in the hierarchy mounted at `cgroup_root`. The error says what failed.
-pub(super) fn of_process(
-    host_root: &Path,
-    cgroup_root: &Path,
-    pid: u32,
-) -> Result<CgroupId, String> {
+pub(super) fn of_process(proc: &Path, cgroup_root: &Path, pid: u32) -> Result<CgroupId, String> {
     let read = |path: &Path| {
         fs::read_to_string(path).map_err(|error| format!("read {}: {error}", path.display()))
     };
     let mounts = read(Path::new("/proc/self/mountinfo"))?;
     let mount = mount_of(&mounts, cgroup_root)
         .ok_or_else(|| format!("{} is not in a cgroup file system", cgroup_root.display()))?;
-    let memberships = read(&host_root.join(format!("proc/{pid}/cgroup")))?;
+    let memberships = read(&proc.join(format!("{pid}/cgroup")))?;
     let path = path_in(&memberships, &mount.hierarchy)
         .ok_or_else(|| format!("process {pid} is in no cgroup of {:?}", mount.hierarchy))?;
     let directory = mount.directory(path, || mount.own()).ok_or_else(|| {
@@ -144,10 +140,10 @@ pub(crate) enum Freezer {
 
 /// The freezers that may hold a process, as far as they can be seen from here: of cgroup v2 and of
 /// the v1 freezer, whichever hierarchy the programs watch. A runtime uses either.
-pub(crate) fn freezers(host_root: &Path, pid: u32) -> Vec<Freezer> {
+pub(crate) fn freezers(proc: &Path, pid: u32) -> Vec<Freezer> {
     let (Ok(mountinfo), Ok(memberships)) = (
         fs::read_to_string("/proc/self/mountinfo"),
-        fs::read_to_string(host_root.join(format!("proc/{pid}/cgroup"))),
+        fs::read_to_string(proc.join(format!("{pid}/cgroup"))),
     ) else {
         return Vec::new();
     };
@@ -299,7 +295,7 @@ garbage
             .filter_map(|line| line.split(' ').nth(4))
             .filter(|at| Path::new(at).starts_with(root));
         for at in roots {
-            let id = of_process(Path::new("/"), Path::new(at), std::process::id()).unwrap();
+            let id = of_process(Path::new("/proc"), Path::new(at), std::process::id()).unwrap();
             assert_ne!(id, CgroupId(0), "{at}");
         }
     }

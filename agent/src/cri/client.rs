@@ -24,13 +24,16 @@ use std::{
     collections::HashMap,
     fs, io,
     path::Path,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::{
     net::UnixStream,
     task::JoinSet,
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tonic::{
     Code, Request, Status,
@@ -46,9 +49,9 @@ const MAX_MESSAGE: usize = 16 << 20;
 /// Longest wait for the socket to accept.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Longest wait for a sandbox' status, which goes through its shim: one that hangs must not keep
-/// the lists waiting.
-const SANDBOX_STATUS_TIMEOUT: Duration = Duration::from_secs(3);
+/// A sandbox' status goes through its shim, which may hang: silent for longer, while the runtime
+/// answers others, it does.
+const SHIM_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One connection. It never turns into another one behind the caller's back: when it breaks,
 /// every call fails, so that a restart of the runtime cannot go unnoticed.
@@ -58,7 +61,7 @@ pub(super) struct Connection {
     counters: Arc<Counters>,
     version: Version,
     /// The runtime has streaming lists, as far as is known.
-    streams: bool,
+    streams: AtomicBool,
     /// The task that reads the runtime's events; ends with the connection.
     events: JoinSet<()>,
     /// Who is at the other end.
@@ -80,7 +83,7 @@ impl Connection {
     /// Connects. The error says what to look at.
     pub(super) async fn open(
         socket: &Path,
-        host_root: &Path,
+        proc: &Path,
         limit: Duration,
         counters: Arc<Counters>,
     ) -> Result<Self, String> {
@@ -90,11 +93,8 @@ impl Connection {
             Ok(Err(error)) => return Err(failed(&refusal(&error))),
             Err(_) => return Err(failed("the runtime does not accept connections")),
         };
-        let peer = stream
-            .peer_cred()
-            .ok()
-            .and_then(|peer| peer.pid())
-            .and_then(|pid| process(host_root, pid));
+        let peer =
+            stream.peer_cred().ok().and_then(|peer| peer.pid()).and_then(|pid| process(proc, pid));
         let mut stream = Some(stream);
         let connector = tower::service_fn(move |_: Uri| {
             let stream = stream.take();
@@ -116,7 +116,7 @@ impl Connection {
             limit,
             counters,
             version: Version::V1,
-            streams: true,
+            streams: AtomicBool::new(true),
             events: JoinSet::new(),
             peer,
         })
@@ -126,7 +126,7 @@ impl Connection {
     pub(super) async fn runtime(&mut self) -> Result<Runtime, Failure> {
         for speaks in [Version::V1, Version::V1Alpha2] {
             self.version = speaks;
-            self.streams = speaks == Version::V1;
+            self.streams = AtomicBool::new(speaks == Version::V1);
             let request = VersionRequest { version: speaks.name().into() };
             let answer: VersionResponse = match self.call(Call::VERSION, request).await {
                 Ok(answer) => answer,
@@ -149,7 +149,7 @@ impl Connection {
     /// ListPodSandbox: all, or this one. `each` is given them one by one, as they came; if the call
     /// fails, what it was given before is not the list.
     pub(super) async fn sandboxes(
-        &mut self,
+        &self,
         only: Option<&SandboxId>,
         each: impl FnMut(Bytes),
     ) -> Result<(), Failure> {
@@ -162,7 +162,7 @@ impl Connection {
 
     /// ListContainers: all, or those of this sandbox; otherwise as [`Self::sandboxes`].
     pub(super) async fn containers(
-        &mut self,
+        &self,
         only: Option<&SandboxId>,
         each: impl FnMut(Bytes),
     ) -> Result<(), Failure> {
@@ -178,16 +178,16 @@ impl Connection {
     /// A list, streamed if it is a full one and the runtime can: the requests are the same
     /// (a filter under tag 1), and so are the answers, but for a stream there may be many.
     async fn list<Q: prost::Message + Clone + 'static>(
-        &mut self,
+        &self,
         call: Call,
         stream: Call,
         full: bool,
         request: Q,
         mut each: impl FnMut(Bytes),
     ) -> Result<(), Failure> {
-        if full && self.streams {
+        if full && self.streams.load(Ordering::Relaxed) {
             match self.stream(stream, request.clone(), &mut each).await {
-                Err(Failure::Lacking(_)) => self.streams = false,
+                Err(Failure::Lacking(_)) => self.streams.store(false, Ordering::Relaxed),
                 done => return done,
             }
         }
@@ -198,16 +198,16 @@ impl Connection {
 
     /// A streamed list, which as a whole has as long as any other call.
     async fn stream<Q: prost::Message + 'static>(
-        &mut self,
+        &self,
         call: Call,
         message: Q,
         mut each: impl FnMut(Bytes),
     ) -> Result<(), Failure> {
         let path = call.path(self.version);
         let limit = self.limit;
-        let grpc = &mut self.grpc;
+        let mut grpc = self.grpc.clone();
         let answer = async {
-            ready(grpc).await?;
+            ready(&mut grpc).await?;
             let codec = ProstCodec::<Q, List>::default();
             let answer = grpc.server_streaming(with_deadline(message, limit), path, codec).await;
             let mut lists = answer?.into_inner();
@@ -222,7 +222,7 @@ impl Connection {
     /// ContainerStatus. The answer's `info` is filled only if `verbose`, which costs the runtime
     /// much more.
     pub(super) async fn status(
-        &mut self,
+        &self,
         container: &ContainerId,
         verbose: bool,
     ) -> Result<(RawStatus, HashMap<String, String>), Failure> {
@@ -237,16 +237,33 @@ impl Connection {
     /// PodSandboxStatus, verbose: it asks the sandbox' shim, and marshals all that the runtime
     /// knows.
     pub(super) async fn sandbox_status(
-        &mut self,
+        &self,
         sandbox: &SandboxId,
     ) -> Result<RawSandboxStatus, Failure> {
         const CALL: Call = Call::SANDBOX_STATUS;
         let request =
             PodSandboxStatusRequest { pod_sandbox_id: sandbox.as_str().to_owned(), verbose: true };
-        let limit = SANDBOX_STATUS_TIMEOUT.min(self.limit);
-        let answer: SandboxStatusAnswer =
-            self.call_within(CALL, About::OneThing, limit, request).await?;
+        let answer = self.call_about(CALL, About::OneThing, request);
+        let answer: SandboxStatusAnswer = tokio::select! {
+            biased;
+            answer = answer => answer?,
+            () = self.only_others_answered() => {
+                self.counters.errors.fetch_add(1, Ordering::Relaxed);
+                return Err(failure::of_silence(CALL, About::OneThing, SHIM_TIMEOUT));
+            }
+        };
         answer.raw().ok_or_else(|| no_status(CALL))
+    }
+
+    /// Returns when a call that goes through a shim has been silent for a while and the runtime has
+    /// answered another one meanwhile: then it is the shim that hangs, and not the runtime that is
+    /// slow. The others wait for that lane, so that it is not kept until the deadline.
+    async fn only_others_answered(&self) {
+        sleep(SHIM_TIMEOUT).await;
+        let request = VersionRequest { version: self.version.name().into() };
+        if self.call::<_, VersionResponse>(Call::VERSION, request).await.is_err() {
+            std::future::pending().await
+        }
     }
 
     /// GetContainerEvents, for as long as the connection lives: without a deadline, as an event may
@@ -267,30 +284,25 @@ impl Connection {
     }
 
     /// A call about the runtime, with the deadline that all have.
-    async fn call<Q, A>(&mut self, call: Call, message: Q) -> Result<A, Failure>
+    async fn call<Q, A>(&self, call: Call, message: Q) -> Result<A, Failure>
     where
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
-        self.call_within(call, About::Runtime, self.limit, message).await
+        self.call_about(call, About::Runtime, message).await
     }
 
-    /// A call that has at most `limit` to answer.
-    async fn call_within<Q, A>(
-        &mut self,
-        call: Call,
-        about: About,
-        limit: Duration,
-        message: Q,
-    ) -> Result<A, Failure>
+    /// A call about the runtime, or about one thing in it.
+    async fn call_about<Q, A>(&self, call: Call, about: About, message: Q) -> Result<A, Failure>
     where
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
         let path = call.path(self.version);
-        let grpc = &mut self.grpc;
+        let limit = self.limit;
+        let mut grpc = self.grpc.clone();
         let answer = async {
-            ready(grpc).await?;
+            ready(&mut grpc).await?;
             let codec = ProstCodec::<Q, A>::default();
             let answer = grpc.unary(with_deadline(message, limit), path, codec).await;
             Ok(answer?.into_inner())
@@ -322,6 +334,8 @@ async fn counted<A>(
 ) -> Result<A, Failure> {
     counters.calls.fetch_add(1, Ordering::Relaxed);
     let begun = Instant::now();
+    // A shim that hangs says nothing of the runtime.
+    let _waiting = (about == About::Runtime).then(|| counters.latency.begin());
     let failure = match timeout(limit, answer).await {
         Ok(Ok(answer)) => return Ok(answer),
         // The runtime watches the deadline, too; as nobody else cancels calls here, it is that.
@@ -372,9 +386,9 @@ fn refusal(error: &io::Error) -> String {
 
 /// The process with this pid and its start time. For a socket that systemd opened the peer is
 /// systemd itself (SO_PEERCRED names who listened), which then never changes.
-fn process(host_root: &Path, pid: i32) -> Option<DaemonProcess> {
+fn process(proc: &Path, pid: i32) -> Option<DaemonProcess> {
     let pid = u32::try_from(pid).ok().filter(|pid| *pid > 0)?;
-    let stat = fs::read_to_string(host_root.join(format!("proc/{pid}/stat"))).ok()?;
+    let stat = fs::read_to_string(proc.join(format!("{pid}/stat"))).ok()?;
     Some(DaemonProcess { pid, started: start_time(&stat)? })
 }
 
@@ -396,6 +410,24 @@ mod tests {
         }
         for bad in ["", "10 (x", "10 (x) S 1", "10 (x) S 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 x"] {
             assert_eq!(start_time(bad), None, "{bad:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_used_until_the_deadline_and_silence_is_an_outage() {
+        let limit = Duration::from_secs(60);
+        for (takes, answered) in [(15, true), (59, true), (61, false)] {
+            let answer = async {
+                sleep(Duration::from_secs(takes)).await;
+                Ok(takes)
+            };
+            let counters = Counters::default();
+            let call = counted(Call::LIST_SANDBOXES, About::Runtime, limit, &counters, answer);
+            match call.await {
+                Ok(_) => assert!(answered, "{takes} s"),
+                Err(Failure::Broken(_)) => assert!(!answered, "{takes} s"),
+                Err(other) => panic!("{other:?}"),
+            }
         }
     }
 

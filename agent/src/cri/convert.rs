@@ -20,6 +20,7 @@ const POD_NAME: &str = "io.kubernetes.pod.name";
 const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 const POD_UID: &str = "io.kubernetes.pod.uid";
 const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+const HASH: &str = "io.kubernetes.container.hash";
 const GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
 const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
@@ -207,6 +208,7 @@ pub fn container(raw: RawContainer) -> Result<CriContainer, Nonsense> {
         state: state(raw.state),
         created: created(raw.created_at)?,
         pod: labels.get(POD_UID).filter(|uid| !uid.is_empty()).map(PodUid::new),
+        hash: annotations.get(HASH).cloned(),
         grace_seconds: annotations
             .get(GRACE_PERIOD)
             .and_then(|text| text.parse().ok())

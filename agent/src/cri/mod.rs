@@ -12,9 +12,12 @@ mod events;
 mod failure;
 #[doc(hidden)]
 pub mod fuzzing;
+mod latency;
 mod messages;
 mod poll;
 mod wishes;
+
+pub use latency::Latency;
 
 use coroner_core::{
     ids::{ContainerId, SandboxId},
@@ -45,14 +48,14 @@ pub struct Options {
     /// subscriber (containerd from 2.0, CRI-O from 1.28). Off by default: a containerd whose
     /// subscriber stands still waits for it.
     pub events: bool,
-    /// A call that takes longer counts as an outage.
+    /// An answer is used whenever it comes until then; silence for longer is an outage.
     pub timeout: Duration,
     /// Where the adapter counts what it does.
     pub counters: Arc<Counters>,
 }
 
 impl Options {
-    /// The defaults: full lists every 10 s, filtered ones every 250 ms, 10 s for a call.
+    /// The defaults: full lists every 10 s, filtered ones every 250 ms, 60 s for a call.
     pub fn new(endpoint: impl Into<String>) -> Self {
         Self {
             endpoint: endpoint.into(),
@@ -61,7 +64,7 @@ impl Options {
             host_root: PathBuf::from("/"),
             cgroup_root: None,
             events: false,
-            timeout: Duration::from_secs(10),
+            timeout: Duration::from_secs(60),
             counters: Arc::default(),
         }
     }
@@ -75,6 +78,8 @@ pub struct Counters {
     /// Calls and attempts to connect that failed. A container gone before its status was asked
     /// for is not a failure.
     pub errors: AtomicU64,
+    /// How long calls take, except those that wait for a sandbox' shim.
+    pub latency: Latency,
     /// Things in answers that make no sense (no id, no pod, a time before 1970) and were left out.
     pub skipped: AtomicU64,
 }

@@ -1,49 +1,45 @@
-//! When to ask the runtime what, and what of the answers is news.
+//! When to ask the runtime what.
+//!
+//! Each kind of question has a lane of its own: full lists, lists of single sandboxes, statuses of
+//! containers, their cgroups, statuses of sandboxes. A lane has one call under way: a slow runtime is
+//! never asked faster than it answers, and no kind waits for another. A call that fails ends all
+//! lanes, and they begin again with a full list.
 
+mod index;
+mod lists;
 mod seen;
-mod share;
 mod single;
 
 use super::{
     Options,
-    client::{self, Connection},
-    convert::{self, Nonsense},
+    client::Connection,
+    convert::Nonsense,
     events,
     failure::{Failure, Trouble},
     wishes::Wishes,
 };
-use crate::{clock, memory};
+use crate::{clock, procfs::host_proc};
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use coroner_core::{
-    ids::{ContainerId, PodUid, SandboxId},
-    input::{CriContainer, CriEvent, CriSandbox, CriState, Input, Received},
+    ids::{ContainerId, SandboxId},
+    input::{CriContainer, CriEvent, CriSandbox, Input, Received},
     time::BootTime,
 };
+use index::Index;
 use seen::Seen;
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::VecDeque,
+    convert::Infallible,
     path::PathBuf,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
     time::Duration,
 };
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, watch},
     time::{Instant, sleep, sleep_until},
 };
 use tonic::Code;
 use tracing::{debug, info, warn};
-
-/// From so many sandboxes on, full lists are made a third as often.
-const MANY_SANDBOXES: usize = 1_000;
-/// Of more containers than this it is not remembered what the last list said.
-const MANY_CONTAINERS: usize = 4 * MANY_SANDBOXES;
-/// So long after a full list of many the core has taken it in, and what both took is given back.
-const DIGESTION: Duration = Duration::from_secs(1);
-/// With more hurried sandboxes than this, one full list costs less than a filtered one for each.
-const MANY_HURRIED: usize = 16;
-/// Full lists that were asked for take at most one part in so many of the time: a storm of
-/// requests must not turn into a storm of answers of several megabytes.
-const LOOK_SHARE: u32 = 5;
 
 /// The first pause after a failure, and what a wish to look cannot shorten any more.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
@@ -53,7 +49,7 @@ const MAX_PAUSE: Duration = Duration::from_millis(2_500);
 /// The channel to the core is closed: nobody listens any more.
 struct Closed;
 
-/// Why a round ended.
+/// Why the lanes ended.
 enum Stop {
     Closed,
     Outage(Failure),
@@ -71,54 +67,34 @@ impl From<Failure> for Stop {
     }
 }
 
-/// What to do next.
-enum Job {
-    /// Both lists: all, or of one sandbox.
-    Lists(Option<SandboxId>),
-    /// A container's status, for its end and its stop signal.
-    Status(ContainerId),
-    /// A container's cgroup.
-    Cgroup(ContainerId),
-    /// A suspect's verbose status.
-    SandboxStatus(SandboxId),
-}
-
-/// What is remembered of a container, as long as it is listed.
-struct Known {
-    sandbox: SandboxId,
-    exited: bool,
-    /// Its stop signal was asked for.
-    signal_asked: bool,
-    /// Its end was reported.
-    exit_told: bool,
-    /// It waits in the queue.
-    queued: bool,
-}
+/// What a lane gives: it goes on until the channel closes or a call fails.
+type Lane = Result<Infallible, Stop>;
 
 pub(super) struct Poller {
     socket: PathBuf,
     options: Options,
     to: mpsc::Sender<Received>,
     wishes: Arc<Wishes>,
-    /// Those listed last, and their pods.
-    sandboxes: HashMap<SandboxId, PodUid>,
-    containers: HashMap<ContainerId, Known>,
-    /// What the lists held.
+    /// What the lanes share. Where both are locked, the wishes come first.
+    state: Mutex<State>,
+}
+
+struct State {
+    index: Index,
+    /// What the last full lists held.
     seen: (Seen<CriSandbox>, Seen<CriContainer>),
-    /// Containers whose status is wanted; those that exited first.
-    queue: VecDeque<ContainerId>,
-    /// Sandboxes to be listed, one after the other, in this busy round.
+    /// Sandboxes to be listed, one after the other.
     round: VecDeque<SandboxId>,
-    /// The last job was a list.
-    listed: bool,
-    /// The last status was a sandbox'.
-    suspected: bool,
     next_full: Instant,
     next_busy: Instant,
     /// A full list that was asked for waits until then.
     look_not_before: Instant,
+    /// Since when a full list is under way.
+    listing: Option<Instant>,
     /// When to give back the memory that a long list took.
     give_back: Option<Instant>,
+    /// The container whose cgroup, and the sandbox whose status, is being asked for.
+    asking: (Option<ContainerId>, Option<SandboxId>),
     outage_told: bool,
     backoff: ExponentialBackoff,
 }
@@ -131,29 +107,30 @@ impl Poller {
         wishes: Arc<Wishes>,
     ) -> Self {
         let now = Instant::now();
-        Self {
-            socket,
-            options,
-            to,
-            wishes,
-            sandboxes: HashMap::new(),
-            containers: HashMap::new(),
+        let state = State {
+            index: Index::default(),
             seen: Default::default(),
-            queue: VecDeque::new(),
             round: VecDeque::new(),
-            listed: false,
-            suspected: false,
             next_full: now,
             next_busy: now,
             look_not_before: now,
+            listing: None,
             give_back: None,
+            asking: (None, None),
             outage_told: false,
             backoff: backoff(),
-        }
+        };
+        Self { socket, options, to, wishes, state: Mutex::new(state) }
+    }
+
+    /// Never held across an await.
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Whole between any two statements.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Polls until the channel closes.
-    pub(super) async fn run(mut self) {
+    pub(super) async fn run(self) {
         let mut connection = None;
         loop {
             let failure = match self.poll(&mut connection).await {
@@ -179,41 +156,46 @@ impl Poller {
     }
 
     /// Connects if need be, then works until something fails.
-    async fn poll(&mut self, slot: &mut Option<Connection>) -> Stop {
+    async fn poll(&self, slot: &mut Option<Connection>) -> Stop {
         let connection = match slot {
-            Some(connection) => connection,
+            Some(connection) => &*connection,
             None => match self.connect().await {
-                Ok(connection) => slot.insert(connection),
+                Ok(connection) => &*slot.insert(connection),
                 Err(stop) => return stop,
             },
         };
-        loop {
-            if self.give_back.take_if(|due| Instant::now() >= *due).is_some() {
-                memory::give_back();
-            }
-            let done = match self.next_job() {
-                Some(Job::Lists(only)) => self.lists(connection, only).await,
-                Some(Job::Status(container)) => self.status(connection, container).await,
-                Some(Job::Cgroup(container)) => self.cgroup(connection, container).await,
-                Some(Job::SandboxStatus(sandbox)) => self.sandbox_status(connection, sandbox).await,
-                None => {
-                    tokio::select! {
-                        () = self.wishes.news() => {}
-                        () = sleep_until(self.next_due()) => {}
-                    }
-                    Ok(())
-                }
-            };
-            if let Err(stop) = done {
-                return stop;
-            }
+        let Err(stop) = tokio::select! {
+            stop = self.full_lists(connection) => stop,
+            stop = self.filtered_lists(connection) => stop,
+            stop = self.statuses(connection) => stop,
+            stop = self.cgroups(connection) => stop,
+            stop = self.sandbox_statuses(connection) => stop,
+        };
+        self.cut_off();
+        stop
+    }
+
+    /// The calls that were under way were cut off.
+    fn cut_off(&self) {
+        let mut open = self.wishes.open();
+        let mut state = self.state();
+        state.listing = None;
+        let (container, sandbox) = std::mem::take(&mut state.asking);
+        if let Some(container) = container {
+            // Still wanted, but after the others: it may break the next connection too.
+            open.find.leave(&container);
+            open.find.join(container);
+        }
+        if let Some(sandbox) = sandbox {
+            // The runtime may not survive this very question.
+            open.statuses.leave(&sandbox);
         }
     }
 
-    async fn connect(&mut self) -> Result<Connection, Stop> {
+    async fn connect(&self) -> Result<Connection, Stop> {
         let Options { host_root, timeout, counters, .. } = &self.options;
-        let opened =
-            Connection::open(&self.socket, host_root, *timeout, Arc::clone(counters)).await;
+        let proc = host_proc(host_root);
+        let opened = Connection::open(&self.socket, &proc, *timeout, Arc::clone(counters)).await;
         let mut connection = opened.map_err(|error| {
             counters.errors.fetch_add(1, Ordering::Relaxed);
             Failure::Broken(Trouble::without_code(error))
@@ -225,186 +207,9 @@ impl Poller {
         let api = runtime.speaks.name();
         let runtime = format!("{} {}", runtime.name, runtime.version);
         info!(runtime, api, peer = ?connection.peer, "connected to the container runtime");
-        self.outage_told = false;
+        self.state().outage_told = false;
         self.send(CriEvent::Connected { runtime, process: connection.peer }).await?;
         Ok(connection)
-    }
-
-    /// What to do next: lists that are due and single questions in turn, so that neither many
-    /// questions delay the lists nor lists that take longer than their interval starve them.
-    fn next_job(&mut self) -> Option<Job> {
-        let job = if self.listed {
-            self.next_single().or_else(|| self.next_lists())
-        } else {
-            self.next_lists().or_else(|| self.next_single())
-        };
-        self.listed = matches!(job, Some(Job::Lists(_)));
-        job
-    }
-
-    /// The most urgent lists that are due: everything, what the app wants to see, what is dying.
-    fn next_lists(&mut self) -> Option<Job> {
-        let now = Instant::now();
-        let wishes = Arc::clone(&self.wishes);
-        let mut open = wishes.open();
-        for sandbox in std::mem::take(&mut open.look) {
-            if !self.sandboxes.contains_key(&sandbox) {
-                open.look_at_all = true;
-            } else if !self.round.contains(&sandbox) {
-                self.round.push_front(sandbox);
-            }
-        }
-        if now >= self.next_full || (open.look_at_all && now >= self.look_not_before) {
-            open.look_at_all = false;
-            open.hints.clear();
-            return Some(Job::Lists(None));
-        }
-        // Also of sandboxes that no list has shown yet: they cost no full one.
-        let hints = std::mem::take(&mut open.hints);
-        self.round.extend(
-            hints.into_iter().filter(|sandbox| !self.round.contains(sandbox)).collect::<Vec<_>>(),
-        );
-        if !open.hurried.is_empty() && now >= self.next_busy {
-            self.next_busy = now + self.options.busy;
-            if open.hurried.len() > MANY_HURRIED && self.sandboxes.len() <= MANY_SANDBOXES {
-                return Some(Job::Lists(None));
-            }
-            let due = open.hurried.iter().filter(|sandbox| !self.round.contains(sandbox));
-            let due: Vec<_> = due.cloned().collect();
-            self.round.extend(due);
-        }
-        self.round.pop_front().map(|sandbox| Job::Lists(Some(sandbox)))
-    }
-
-    /// The next single question: cgroups first, for whose answer signals wait; then containers and
-    /// suspects in turn, of either of which there may be thousands.
-    fn next_single(&mut self) -> Option<Job> {
-        if let Some(container) = self.wishes.open().find.first() {
-            return Some(Job::Cgroup(container.clone()));
-        }
-        let job = if self.suspected {
-            self.next_container().or_else(|| self.next_suspect())
-        } else {
-            self.next_suspect().or_else(|| self.next_container())
-        };
-        self.suspected = matches!(job, Some(Job::SandboxStatus(_)));
-        job
-    }
-
-    fn next_container(&mut self) -> Option<Job> {
-        while let Some(container) = self.queue.pop_front() {
-            if let Some(known) = self.containers.get_mut(&container) {
-                known.queued = false;
-                return Some(Job::Status(container));
-            }
-        }
-        None
-    }
-
-    fn next_suspect(&self) -> Option<Job> {
-        self.wishes.open().statuses.first().cloned().map(Job::SandboxStatus)
-    }
-
-    /// When the clock next has something to do.
-    fn next_due(&self) -> Instant {
-        let open = self.wishes.open();
-        let busy = (!open.hurried.is_empty()).then_some(self.next_busy);
-        let look = open.look_at_all.then_some(self.look_not_before);
-        [busy, look, self.give_back].into_iter().flatten().fold(self.next_full, Instant::min)
-    }
-
-    /// ListPodSandbox and ListContainers.
-    async fn lists(
-        &mut self,
-        connection: &mut Connection,
-        only: Option<SandboxId>,
-    ) -> Result<(), Stop> {
-        let began = Instant::now();
-        let asked = clock::boot_now();
-        let full = only.is_none();
-        let (mut sandboxes, mut seen) = (Vec::new(), std::mem::take(&mut self.seen.0));
-        seen.begin(full);
-        let each = |item| {
-            let read = seen.item(item, |item| {
-                convert::sandbox(client::sandbox(item)?).map(|one| self.sharing_sandbox(one))
-            });
-            sandboxes.extend(self.sensible("sandbox", read));
-        };
-        connection.sandboxes(only.as_ref(), each).await?;
-        seen.end(MANY_SANDBOXES);
-        self.seen.0 = seen;
-        let at = clock::boot_now();
-        match &only {
-            // A filter may be taken as a prefix.
-            Some(only) => {
-                sandboxes.retain(|sandbox: &CriSandbox| sandbox.id == *only);
-                match sandboxes.first() {
-                    None => _ = self.sandboxes.remove(only),
-                    Some(one) => _ = self.sandboxes.insert(one.id.clone(), one.pod.clone()),
-                }
-            }
-            None => {
-                self.sandboxes =
-                    sandboxes.iter().map(|one| (one.id.clone(), one.pod.clone())).collect();
-            }
-        }
-        self.answer(at, CriEvent::Sandboxes { asked, only: only.clone(), sandboxes }).await?;
-
-        let asked = clock::boot_now();
-        let (mut containers, mut seen) = (Vec::new(), std::mem::take(&mut self.seen.1));
-        seen.begin(full);
-        let each = |item| {
-            let read = seen.item(item, |item| {
-                convert::container(client::container(item)?).map(|one| self.sharing_container(one))
-            });
-            containers.extend(self.sensible("container", read));
-        };
-        connection.containers(only.as_ref(), each).await?;
-        seen.end(MANY_CONTAINERS);
-        self.seen.1 = seen;
-        let at = clock::boot_now();
-        containers.retain(|container: &CriContainer| {
-            only.as_ref().is_none_or(|only| container.sandbox == *only)
-        });
-        self.remember(only.as_ref(), &containers);
-        self.answer(at, CriEvent::Containers { asked, only, containers }).await?;
-
-        if full {
-            // Gone for good: whoever hurried them may never get to relax them.
-            self.wishes.open().hurried.retain(|sandbox| self.sandboxes.contains_key(sandbox));
-            let now = Instant::now();
-            let many = self.sandboxes.len() > MANY_SANDBOXES;
-            self.next_full = now + self.options.idle * if many { 3 } else { 1 };
-            self.look_not_before = now + (now - began) * (LOOK_SHARE - 1);
-            self.give_back = many.then(|| now + DIGESTION);
-        }
-        self.backoff = backoff();
-        Ok(())
-    }
-
-    /// Takes note of the containers listed, forgets those that are not listed any more, and
-    /// queues those whose status is wanted. A status that could not be had is asked for again
-    /// here, by the next list that shows the container.
-    fn remember(&mut self, only: Option<&SandboxId>, containers: &[CriContainer]) {
-        let listed: HashSet<_> = containers.iter().map(|container| &container.id).collect();
-        self.containers.retain(|id, known| {
-            listed.contains(id) || only.is_some_and(|only| known.sandbox != *only)
-        });
-        for container in containers {
-            let known =
-                self.containers.entry(container.id.clone()).or_insert_with(|| Known::of(container));
-            let exited = container.state == CriState::Exited;
-            let first = exited && !known.exited;
-            known.exited |= exited;
-            if known.wants_status() && (!known.queued || first) {
-                known.queued = true;
-                if exited {
-                    self.queue.push_front(container.id.clone());
-                } else {
-                    self.queue.push_back(container.id.clone());
-                }
-            }
-        }
     }
 
     /// Leaves nonsense out, counted.
@@ -417,41 +222,41 @@ impl Poller {
             .ok()
     }
 
-    async fn tell_outage(&mut self, trouble: Trouble) -> Result<(), Closed> {
+    async fn tell_outage(&self, trouble: Trouble) -> Result<(), Closed> {
         let code = trouble.code();
         let error = trouble.text;
-        if self.outage_told {
+        if std::mem::replace(&mut self.state().outage_told, true) {
             debug!(error, "the container runtime is still unreachable");
             return Ok(());
         }
         warn!(error, "the container runtime is unreachable; trying on");
-        self.outage_told = true;
         self.send(CriEvent::Unreachable { error, code }).await
     }
 
     /// Waits before the next attempt; a wish to look ends the wait early.
-    async fn pause(&mut self) {
-        let pause = self.backoff.next().unwrap_or(MAX_PAUSE);
-        let early = pause.min(MIN_PAUSE);
+    async fn pause(&self) {
         // The next attempt begins with everything: older wishes to look are met by it.
-        {
+        let pause = {
             let mut open = self.wishes.open();
             open.look.clear();
             open.hints.clear();
             open.look_at_all = false;
-        }
-        self.round.clear();
+            let mut state = self.state();
+            state.round.clear();
+            state.next_full = Instant::now();
+            state.backoff.next().unwrap_or(MAX_PAUSE)
+        };
+        let early = pause.min(MIN_PAUSE);
         sleep(early).await;
         tokio::select! {
             () = sleep(pause - early) => {}
             () = self.wishes.look_wanted() => {}
         }
-        self.next_full = Instant::now();
     }
 
     /// Sends an answer, which ends any outage.
-    async fn answer(&mut self, at: BootTime, event: CriEvent) -> Result<(), Closed> {
-        self.outage_told = false;
+    async fn answer(&self, at: BootTime, event: CriEvent) -> Result<(), Closed> {
+        self.state().outage_told = false;
         self.to.send(Received { at, input: Input::Cri(event) }).await.map_err(|_| Closed)
     }
 
@@ -461,19 +266,18 @@ impl Poller {
     }
 }
 
-impl Known {
-    fn of(container: &CriContainer) -> Self {
-        Self {
-            sandbox: container.sandbox.clone(),
-            exited: false,
-            signal_asked: false,
-            exit_told: false,
-            queued: false,
+/// A lane that has nothing to ask waits for something to be wanted, or for a time.
+async fn rest(news: &mut watch::Receiver<()>, until: Option<Instant>) {
+    let due = async {
+        match until {
+            Some(until) => sleep_until(until).await,
+            None => std::future::pending().await,
         }
-    }
-
-    fn wants_status(&self) -> bool {
-        if self.exited { !self.exit_told } else { !self.signal_asked }
+    };
+    tokio::select! {
+        // An error: nobody can want anything any more, while the poller holds the sender.
+        _ = news.changed() => {}
+        () = due => {}
     }
 }
 

@@ -8,13 +8,14 @@ use std::{
     hash::Hash,
     sync::{Mutex, MutexGuard, PoisonError},
 };
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{mpsc, watch};
 
 /// Requests, folded.
 #[derive(Debug, Default)]
 pub(super) struct Wishes {
     open: Mutex<Open>,
-    news: Notify,
+    /// Wakes all lanes: each finds out by itself whether it is meant.
+    news: watch::Sender<()>,
 }
 
 /// What is asked for at this moment.
@@ -28,6 +29,8 @@ pub(super) struct Open {
     pub(super) hints: BTreeSet<SandboxId>,
     /// Everything is to be looked at once.
     pub(super) look_at_all: bool,
+    /// One full list is to be made instead of many filtered ones that are due.
+    pub(super) full_now: bool,
     /// Containers whose cgroup is wanted.
     pub(super) find: Line<ContainerId>,
     /// Sandboxes whose verbose status is wanted.
@@ -80,13 +83,19 @@ impl Wishes {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when something was asked for since the last call.
-    pub(super) async fn news(&self) {
-        self.news.notified().await;
+    /// Changes whenever something is asked for from now on.
+    pub(super) fn news(&self) -> watch::Receiver<()> {
+        watch::Sender::subscribe(&self.news)
+    }
+
+    /// Makes all lanes find out whether there is something to do.
+    pub(super) fn stir(&self) {
+        self.news.send_replace(());
     }
 
     /// Returns as soon as somebody wants to have a look.
     pub(super) async fn look_wanted(&self) {
+        let mut news = self.news();
         loop {
             {
                 let open = self.open();
@@ -94,14 +103,15 @@ impl Wishes {
                     return;
                 }
             }
-            self.news().await;
+            // An error: nobody can ask any more, while this holds the sender.
+            let _ = news.changed().await;
         }
     }
 
     /// Something happened in a sandbox, whether it is known yet or not.
     pub(super) fn hint(&self, sandbox: SandboxId) {
         self.open().hints.insert(sandbox);
-        self.news.notify_one();
+        self.stir();
     }
 
     fn add(&self, request: Request) {
@@ -121,7 +131,7 @@ impl Wishes {
             Request::SandboxStatus(sandbox) => open.statuses.join(sandbox),
         }
         drop(open);
-        self.news.notify_one();
+        self.stir();
     }
 }
 

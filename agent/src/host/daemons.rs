@@ -43,8 +43,8 @@ enum Watch {
 
 impl Daemons {
     /// Nothing is known of either.
-    pub(super) fn new(host_root: &Path) -> Self {
-        let own_numbers = has_own_numbers(host_root);
+    pub(super) fn new(proc: &Path) -> Self {
+        let own_numbers = has_own_numbers(proc);
         if !own_numbers {
             debug!(
                 "the host's /proc is of another PID namespace: daemons are looked at by surveys"
@@ -52,7 +52,7 @@ impl Daemons {
         }
         let watched = |daemon| Watched {
             daemon,
-            proc: host_root.join("proc"),
+            proc: proc.to_owned(),
             own_numbers,
             state: DaemonState::Unknown,
             pidfd: None,
@@ -217,10 +217,10 @@ impl Watched {
     }
 }
 
-/// Whether the /proc below `host_root` numbers processes as this process' own PID namespace does:
+/// Whether a /proc numbers processes as this process' own PID namespace does:
 /// it numbers this one, and by one number only.
-fn has_own_numbers(host_root: &Path) -> bool {
-    let Ok(status) = fs::read_to_string(host_root.join("proc/self/status")) else { return false };
+fn has_own_numbers(proc: &Path) -> bool {
+    let Ok(status) = fs::read_to_string(proc.join("self/status")) else { return false };
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     numbers.is_some_and(|numbers| {
         let own = std::process::id().to_string();
@@ -247,7 +247,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_end_is_told_at_once_and_by_the_pidfd() {
-        let mut daemons = Daemons::new(Path::new("/"));
+        let mut daemons = Daemons::new(Path::new("/proc"));
         let (mut child, process) = sleeper();
         let running = of(Daemon::Runtime, DaemonState::Running { process });
         assert_eq!(daemons.connected(process), [running]);
@@ -278,7 +278,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_number_that_passed_on_is_not_watched() {
-        let mut daemons = Daemons::new(Path::new("/"));
+        let mut daemons = Daemons::new(Path::new("/proc"));
         let (mut child, process) = sleeper();
         let earlier = DaemonProcess { started: process.started - 1, ..process };
         let ended = of(Daemon::Runtime, DaemonState::Ended { process: earlier });
@@ -289,13 +289,13 @@ mod tests {
 
     #[test]
     fn numbers_of_another_namespace() {
-        assert!(has_own_numbers(Path::new("/")));
+        assert!(has_own_numbers(Path::new("/proc")));
         let fake = Fake::new();
-        assert!(!has_own_numbers(&fake.host.root));
+        assert!(!has_own_numbers(&fake.host.proc));
         let own = std::process::id();
         for (line, expected) in [(format!("{own}"), true), (format!("{own} 7"), false)] {
             fake.file("proc/self/status", format!("Name:\tx\nNSpid:\t{line}\n"));
-            assert_eq!(has_own_numbers(&fake.host.root), expected, "{line}");
+            assert_eq!(has_own_numbers(&fake.host.proc), expected, "{line}");
         }
     }
 
@@ -305,7 +305,7 @@ mod tests {
         fake.kthreadd();
         let (runtime, kubelet) =
             (fake.process(7, "containerd", 1, 70), fake.process(8, "k", 1, 80));
-        let mut daemons = Daemons::new(&fake.host.root);
+        let mut daemons = Daemons::new(&fake.host.proc);
         let is = |one: DaemonState, other: DaemonState| {
             vec![of(Daemon::Runtime, one), of(Daemon::Kubelet, other)]
         };

@@ -6,7 +6,7 @@ use std::{fs, os::unix::fs::symlink};
 
 pub(super) struct Fake {
     pub(super) host: Host,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Fake {
@@ -14,16 +14,24 @@ impl Fake {
     pub(super) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (root, cgroup_root) = (folder.path().to_owned(), folder.path().join("cgroup"));
+        let proc = root.join("proc");
         fs::create_dir_all(&cgroup_root).unwrap();
-        fs::create_dir_all(root.join("proc")).unwrap();
+        fs::create_dir_all(&proc).unwrap();
         let names = Host::KUBELETS.map(str::to_owned).to_vec();
-        let host =
-            Host { root, cgroup_root, kubelets: names, socket: None, runtime: None, kubelet: None };
-        Self { host, _folder: folder }
+        let host = Host {
+            root,
+            proc,
+            cgroup_root,
+            kubelets: names,
+            socket: None,
+            runtime: None,
+            kubelet: None,
+        };
+        Self { host, folder }
     }
 
     pub(super) fn file(&self, path: &str, text: impl AsRef<[u8]>) {
-        let path = self.host.root.join(path);
+        let path = self.folder.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
@@ -53,11 +61,19 @@ impl Fake {
     }
 
     pub(super) fn ended(&self, pid: u32) {
-        fs::remove_dir_all(self.host.root.join(format!("proc/{pid}"))).unwrap();
+        fs::remove_dir_all(self.folder.path().join(format!("proc/{pid}"))).unwrap();
+    }
+
+    /// The host's file system is closed, by a file in its place: root would enter any directory. Its
+    /// /proc is seen elsewhere, as with hostPID.
+    pub(super) fn close_root(&mut self) {
+        let closed = self.host.root.join("closed");
+        fs::write(&closed, "").unwrap();
+        self.host.root = closed;
     }
 
     pub(super) fn namespace(&self, pid: u32, kind: &str, inode: u64) {
-        let folder = self.host.root.join(format!("proc/{pid}/ns"));
+        let folder = self.folder.path().join(format!("proc/{pid}/ns"));
         fs::create_dir_all(&folder).unwrap();
         symlink(format!("{kind}:[{inode}]"), folder.join(kind)).unwrap();
     }

@@ -37,6 +37,8 @@ const MAX_ENTRIES: usize = 16_384;
 pub struct Host {
     /// Root of the host's file system.
     pub root: PathBuf,
+    /// The /proc that shows the host's processes: mostly the one below `root`.
+    pub proc: PathBuf,
     /// Mount point of the cgroup hierarchy that the pods are in.
     pub cgroup_root: PathBuf,
     /// Names of the kubelet's process, or of what it is part of; see [`Host::KUBELETS`].
@@ -63,7 +65,8 @@ enum Blind {
     Unread { path: PathBuf, error: String },
     /// Processes are missing.
     #[error("{} does not show the host's processes: run the agent with hostPID: true, or mount the \
-             host's / and name it by --host-root", .0.display())]
+             host's / and name it by --host-root; where that /proc is mounted with hidepid, give the \
+             agent the capability SYS_PTRACE", .0.display())]
     NotTheHost(PathBuf),
     /// A bound.
     #[error("the host has more than {0} processes")]
@@ -71,7 +74,7 @@ enum Blind {
     /// A privilege.
     #[error(
         "the namespaces of the host's processes may not be read: give the agent the capability \
-         SYS_PTRACE"
+         SYS_PTRACE, and run it unconfined by AppArmor and SELinux"
     )]
     NamespacesDenied,
     /// Nothing tells our shims from others.
@@ -129,7 +132,7 @@ impl<T> Extend<T> for Bounded<T> {
     }
 }
 
-/// The parts of a look, by the names that warnings give them.
+/// The parts of a survey, by the names that warnings give them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Part {
     Processes,
@@ -137,6 +140,22 @@ enum Part {
     NetworkNamespaces,
     PodCgroups,
     Volumes,
+}
+
+impl Part {
+    /// What is not reported while this part cannot be read.
+    fn cost(self) -> &'static str {
+        match self {
+            Self::Processes => {
+                "leaks of the classes orphan_shim, orphan_netns and orphan_pod_cgroup, and restarts \
+                 of the kubelet"
+            }
+            Self::Shims => "leaks of the class orphan_shim",
+            Self::NetworkNamespaces => "leaks of the class orphan_netns",
+            Self::PodCgroups => "leaks of the class orphan_pod_cgroup",
+            Self::Volumes => "volumes of a pod that are still mounted, as the cause of a leak",
+        }
+    }
 }
 
 /// A survey while it is put together, and what is wrong with it.
@@ -177,7 +196,7 @@ pub fn survey(host: &Host) -> HostSurvey {
     }
     looked.survey.volumes = looked.list(Part::Volumes, mounts::volumes(host));
     for (part, why) in &looked.troubles {
-        warn!(?part, %why, "a part of the host cannot be looked at");
+        warn!(?part, %why, not_reported = part.cost(), "the host survey is incomplete");
     }
     looked.survey
 }
@@ -188,10 +207,20 @@ pub fn kubelet(host: &Host) -> DaemonState {
 }
 
 /// The boot that this is, `8c1b2f9e-…`. `None`: cannot be read.
+///
+/// The kernel has one id for all namespaces (`proc_do_uuid` in `drivers/char/random.c`), so that this
+/// process' own /proc shows it where the host's file system is closed. The host's comes first: in a
+/// node that is a container, systemd-nspawn mounts another file over it, which the kubelet reports.
 pub fn boot_id(host_root: &Path) -> Option<String> {
-    let text = fs::read_to_string(host_root.join("proc/sys/kernel/random/boot_id")).ok()?;
-    let id = text.trim();
-    (!id.is_empty()).then(|| id.to_owned())
+    boot_id_in([&host_root.join("proc"), Path::new("/proc")])
+}
+
+fn boot_id_in(procs: [&Path; 2]) -> Option<String> {
+    procs.into_iter().find_map(|proc| {
+        let text = fs::read_to_string(proc.join("sys/kernel/random/boot_id")).ok()?;
+        let id = text.trim();
+        (!id.is_empty()).then(|| id.to_owned())
+    })
 }
 
 #[cfg(test)]
@@ -209,11 +238,40 @@ mod tests {
     #[test]
     fn boots() {
         let fake = Fake::new();
-        assert_eq!(boot_id(&fake.host.root), None);
-        for (text, expected) in [("\n", None), ("8c1b2f9e\n", Some("8c1b2f9e"))] {
-            fake.file("proc/sys/kernel/random/boot_id", text);
-            assert_eq!(boot_id(&fake.host.root).as_deref(), expected);
+        let own = fake.host.root.join("own");
+        let boot_id = || boot_id_in([&fake.host.proc, &own]);
+        assert_eq!(boot_id(), None);
+        for (file, text, expected) in [
+            ("proc/sys/kernel/random/boot_id", "\n", None),
+            ("own/sys/kernel/random/boot_id", "8c1b2f9e\n", Some("8c1b2f9e")),
+            ("proc/sys/kernel/random/boot_id", "77d01a3e\n", Some("77d01a3e")),
+        ] {
+            fake.file(file, text);
+            assert_eq!(boot_id().as_deref(), expected, "{file}");
         }
+    }
+
+    #[test]
+    fn the_boot_id_needs_no_host_root() {
+        let mut fake = Fake::new();
+        fake.close_root();
+        let own = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        assert_eq!(boot_id(&fake.host.root).as_deref(), Some(own.trim()));
+    }
+
+    /// As with hostPID where /proc/1/root is closed.
+    #[test]
+    fn a_closed_root_costs_the_network_namespaces_alone() {
+        let mut fake = Fake::new();
+        fake.kthreadd();
+        fake.file("proc/1/mountinfo", "22 1 8:1 / / rw - ext4 /dev/vda1 rw\n");
+        let process = fake.process(9, "kubelet", 1, 90);
+        fake.close_root();
+        let found = survey(&fake.host);
+        assert_eq!(found.netns, None, "unknown, not empty");
+        assert_eq!((found.shims, found.pod_cgroups), (Some(vec![]), Some(vec![])));
+        assert_eq!(found.volumes, Some(vec![]));
+        assert_eq!(kubelet(&fake.host), DaemonState::Running { process });
     }
 
     #[test]

@@ -20,7 +20,7 @@ fn read(host: &Host) -> Result<String, Blind> {
     let whose = daemons.map(|daemon| daemon.pid.to_string()).chain(["1".into(), "self".into()]);
     let mut failure = None;
     for pid in whose {
-        let path = host.root.join("proc").join(pid).join("mountinfo");
+        let path = host.proc.join(pid).join("mountinfo");
         match fs::read(&path) {
             // Empty: a process that has ended and is not reaped.
             Ok(text) if !text.is_empty() => return Ok(String::from_utf8_lossy(&text).into_owned()),

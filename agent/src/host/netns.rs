@@ -43,8 +43,9 @@ fn kept(host: &Host) -> Result<Bounded<NetNamespace>, Blind> {
     let mut mounted = None;
     for folder in FOLDERS {
         let path = host.root.join(folder);
-        let parents_own = path.parent().is_some_and(is_own_directory);
-        if !parents_own || !is_own_directory(&path) {
+        let is_own =
+            |path: &Path| is_own_directory(path).map_err(|error| Blind::unread(path, &error));
+        if !is_own(path.parent().unwrap_or(&path))? || !is_own(&path)? {
             continue;
         }
         for entry in fs::read_dir(&path).map_err(|error| Blind::unread(&path, &error))? {
@@ -90,8 +91,12 @@ fn processes(table: &Table) -> Result<BTreeMap<u64, u32>, Blind> {
 }
 
 /// Whether this is a directory of its own: `/var/run` is mostly a symlink to `/run`.
-fn is_own_directory(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
+fn is_own_directory(path: &Path) -> io::Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) => Ok(metadata.is_dir()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// The inode of the namespace that is mounted on a file, if one is.

@@ -76,7 +76,7 @@ pub(super) fn ours(host: &Host, table: &Table) -> Result<Vec<Own>, Blind> {
     let mut found = Vec::new();
     for (pid, process) in table.living() {
         let Some(kind) = Kind::of(&process.comm) else { continue };
-        let proc = host.root.join(format!("proc/{pid}"));
+        let proc = host.proc.join(pid.to_string());
         // Gone, or gone and its number used again: the next look will not find it.
         let Ok(command) = read_at_most(&proc.join("cmdline"), MAX_COMMAND) else { continue };
         let Some(served) = kind.served(&command) else { continue };
@@ -213,10 +213,11 @@ fn is_the_runtimes(host: &Host, address: &[u8]) -> Option<bool> {
     if address == socket {
         return Some(true);
     }
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    // A closed root shows neither that it is the same socket nor that it is another.
+    let root = open(&host.root, flags | OFlags::DIRECTORY, Mode::empty()).ok()?;
     let same = || {
-        let root = open(&host.root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
         // The host's own symlinks (/var/run) lead to places in the host's root.
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
         let theirs = openat2(root, address, flags, Mode::empty(), ResolveFlags::IN_ROOT).ok()?;
         let (theirs, ours) = (fstat(theirs).ok()?, stat(socket).ok()?);
         Some((theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino))
@@ -395,5 +396,7 @@ mod tests {
                 "{address}"
             );
         }
+        fake.close_root();
+        assert_eq!(is_the_runtimes(&fake.host, b"/var-run/c.sock"), None, "it may be the same");
     }
 }

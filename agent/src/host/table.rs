@@ -43,7 +43,7 @@ pub(super) enum NoNamespace {
 impl Table {
     /// One look at each process. `Blind`: not all of the host's can be seen.
     pub(super) fn read(host: &Host) -> Result<Self, Blind> {
-        let proc = host.root.join("proc");
+        let proc = host.proc.clone();
         let entries = fs::read_dir(&proc).map_err(|error| Blind::unread(&proc, &error))?;
         let mut processes = BTreeMap::new();
         for entry in entries {
@@ -60,7 +60,7 @@ impl Table {
         }
         let table = Self { proc, processes };
         // In a PID namespace of containers, the runtime's own is all that counts (kind, k3d).
-        if host.runtime.is_some_and(|runtime| table.has(runtime)) || is_of_the_host(&host.root) {
+        if host.runtime.is_some_and(|runtime| table.has(runtime)) || is_of_the_host(&table.proc) {
             return Ok(table);
         }
         Err(Blind::NotTheHost(table.proc))
@@ -155,13 +155,13 @@ mod tests {
         let table = Table::read(&fake.host).unwrap();
         assert_eq!(table.iter().map(|(pid, _)| pid).collect::<Vec<_>>(), [1, 2, 7]);
         assert_eq!(table.living().map(|(pid, _)| pid).collect::<Vec<_>>(), [1, 7]);
-        fake.host.root = "/nonexistent".into();
+        fake.host.proc = "/nonexistent".into();
         assert!(matches!(Table::read(&fake.host), Err(Blind::Unread { .. })));
     }
 
     #[test]
     fn this_process() {
-        let host = Host { root: "/".into(), ..Fake::new().host };
+        let host = Host { proc: "/proc".into(), ..Fake::new().host };
         let own = std::process::id();
         let known = process(Path::new("/proc"), own).unwrap();
         let runtime = DaemonProcess { pid: own, started: known.started };

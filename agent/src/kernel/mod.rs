@@ -9,7 +9,6 @@ mod error;
 pub mod facts;
 pub mod layout;
 mod load;
-mod peak;
 pub mod plan;
 mod ring;
 mod selftest;

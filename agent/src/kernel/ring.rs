@@ -4,9 +4,8 @@ use super::{
     Counters,
     again::Found,
     decode::{KINDS, read_record},
-    peak::Peak,
 };
-use crate::clock;
+use crate::{clock, peak::Peak};
 use aya::maps::{MapData, PerCpuArray, RingBuf};
 use coroner_core::{
     ids::CgroupId,

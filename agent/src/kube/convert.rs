@@ -2,7 +2,10 @@
 
 use coroner_core::{
     ids::{ContainerId, PodUid},
-    input::{ApiContainer, ApiNode, ApiPod, ApiTerminated, ContainerKind, Hook, binary_name},
+    input::{
+        ApiContainer, ApiNode, ApiPod, ApiProbe, ApiTerminated, ContainerKind, Hook, MESSAGES,
+        binary_name,
+    },
     signal,
     time::WallTime,
 };
@@ -11,9 +14,14 @@ use k8s_openapi::{
         Container, ContainerState, ContainerStateTerminated, ContainerStatus, Lifecycle,
         LifecycleHandler, Node, Pod, Probe,
     },
+    apimachinery::pkg::api::resource::Quantity,
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    hash::{BuildHasher as _, RandomState},
+    sync::LazyLock,
+};
 
 /// Written by the kubelet on a static pod's mirror: pkg/kubelet/types/pod_update.go.
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -26,6 +34,11 @@ pub fn pod(pod: &Pod) -> Option<ApiPod> {
     let uid = filled(metadata.uid.as_ref())?;
     let namespace = filled(metadata.namespace.as_ref())?;
     let name = filled(metadata.name.as_ref())?;
+    let condition = |kind: &str| {
+        let mut all = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+        all.find(|one| one.type_ == kind && one.status == "True")
+    };
+    let disruption = condition("DisruptionTarget");
     Some(ApiPod {
         uid,
         namespace,
@@ -38,12 +51,11 @@ pub fn pod(pod: &Pod) -> Option<ApiPod> {
         restart_policy: spec.and_then(|spec| spec.restart_policy.clone()).unwrap_or_default(),
         phase: status.and_then(|status| status.phase.clone()).unwrap_or_default(),
         reason: status.and_then(|status| status.reason.clone()).unwrap_or_default(),
-        disruption: status
-            .and_then(|status| status.conditions.as_ref())
-            .into_iter()
-            .flatten()
-            .find(|one| one.type_ == "DisruptionTarget" && one.status == "True")
-            .map(|one| one.reason.clone().unwrap_or_default()),
+        message: beginning(status.and_then(|status| status.message.as_ref())),
+        disruption: disruption.map(|one| one.reason.clone().unwrap_or_default()),
+        disruption_message: beginning(disruption.and_then(|one| one.message.as_ref())),
+        resizes: condition("PodResizeInProgress").is_some()
+            || status.is_some_and(|status| status.resize.as_deref() == Some("InProgress")),
         containers: containers(pod),
     })
 }
@@ -110,20 +122,54 @@ fn containers(pod: &Pod) -> BTreeMap<String, ApiContainer> {
 }
 
 fn probed(kind: ContainerKind, container: &Container) -> ApiContainer {
-    let (liveness, startup) = (container.liveness_probe.as_ref(), container.startup_probe.as_ref());
     ApiContainer {
-        liveness_probe: liveness.is_some(),
-        startup_probe: startup.is_some(),
-        liveness_exec: liveness.and_then(probe_binary),
-        startup_exec: startup.and_then(probe_binary),
+        liveness: container.liveness_probe.as_ref().map(probe),
+        startup: container.startup_probe.as_ref().map(probe),
+        image: hash(&container.image),
+        resources: hash(&resources(container)),
+        // With rules of its own it may be restarted.
+        restart_policy: match &container.restart_policy_rules {
+            Some(rules) if !rules.is_empty() => "Always".into(),
+            _ => container.restart_policy.clone().unwrap_or_default(),
+        },
         ..specified(kind, container.lifecycle.as_ref())
     }
 }
 
-/// An exec probe, reduced to the binary's file name.
-fn probe_binary(probe: &Probe) -> Option<String> {
-    let command = probe.exec.as_ref()?.command.as_ref()?.first()?;
-    Some(binary_name(command)).filter(|name| !name.is_empty())
+/// A probe; of an exec probe the binary's file name only.
+fn probe(probe: &Probe) -> ApiProbe {
+    let command = probe.exec.as_ref().and_then(|exec| exec.command.as_ref()?.first());
+    ApiProbe {
+        exec: command.map(|command| binary_name(command)).filter(|name| !name.is_empty()),
+        grace_seconds: probe.termination_grace_period_seconds,
+        failures: probe.failure_threshold.and_then(|n| u32::try_from(n).ok()).unwrap_or(3).max(1),
+    }
+}
+
+/// What a message of the kubelet's begins with, and nothing that may be somebody's.
+fn beginning(message: Option<&String>) -> String {
+    let known = MESSAGES.iter().find(|known| message.is_some_and(|text| text.starts_with(**known)));
+    known.map(|known| (*known).to_owned()).unwrap_or_default()
+}
+
+/// Whether it changed is all that matters: the key is random, so that nobody can guess it from a recording.
+/// 0: there is none.
+fn hash(of: &Option<String>) -> u64 {
+    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    of.as_ref().map_or(0, |of| KEY.hash_one(of))
+}
+
+/// Requests and limits that need a restart to be resized, as a text that differs where they differ.
+fn resources(container: &Container) -> Option<String> {
+    let policies = container.resize_policy.iter().flatten();
+    let restarts = policies.filter(|one| one.restart_policy == "RestartContainer");
+    let names: Vec<&str> = restarts.map(|one| one.resource_name.as_str()).collect();
+    let all = container.resources.as_ref().filter(|_| !names.is_empty())?;
+    let of = |kind, list: &Option<BTreeMap<String, Quantity>>| {
+        let list = list.iter().flatten().filter(|(name, _)| names.contains(&name.as_str()));
+        list.map(|(name, quantity)| format!("{kind}.{name}={}", quantity.0)).collect::<Vec<_>>()
+    };
+    Some([of("requests", &all.requests), of("limits", &all.limits)].concat().join(" "))
 }
 
 fn specified(kind: ContainerKind, lifecycle: Option<&Lifecycle>) -> ApiContainer {
@@ -141,11 +187,16 @@ fn add_status(container: &mut ApiContainer, status: &ContainerStatus) {
     container.started = status.started;
     container.restarts = u32::try_from(status.restart_count).unwrap_or(0);
     container.id = container_id(status.container_id.as_ref());
-    container.terminated = [&status.state, &status.last_state]
-        .into_iter()
-        .filter_map(|state: &Option<ContainerState>| state.as_ref()?.terminated.as_ref())
-        .map(terminated)
-        .collect();
+    container.waiting = status
+        .state
+        .as_ref()
+        .and_then(|state| Some(state.waiting.as_ref()?.reason.clone().unwrap_or_default()));
+    let ended =
+        |state: &Option<ContainerState>| state.as_ref()?.terminated.as_ref().map(terminated);
+    // Where the kubelet made a state up it left the id out: its own state is of the present container.
+    let now = ended(&status.state)
+        .map(|end| ApiTerminated { id: end.id.or_else(|| container.id.clone()), ..end });
+    container.terminated = now.into_iter().chain(ended(&status.last_state)).collect();
 }
 
 fn terminated(state: &ContainerStateTerminated) -> ApiTerminated {
@@ -211,9 +262,15 @@ mod tests {
             },
             "spec": {
                 "restartPolicy": "Always", "terminationGracePeriodSeconds": 60,
-                "containers": [{ "name": "app", "livenessProbe": {
-                    "exec": { "command": ["/bin/check --token=secret", "--secret"] } }, "lifecycle": {
-                    "stopSignal": "SIGRTMIN+3",
+                "containers": [{ "name": "app", "image": "i:1",
+                    "resources": { "limits": { "memory": "1Gi" }, "requests": { "cpu": "100m" } },
+                    "resizePolicy": [
+                        { "resourceName": "cpu", "restartPolicy": "NotRequired" },
+                        { "resourceName": "memory", "restartPolicy": "RestartContainer" }],
+                    "livenessProbe": { "terminationGracePeriodSeconds": 3,
+                        "exec": { "command": ["/bin/check --token=secret", "--secret"] } },
+                    "lifecycle": { "stopSignal": "SIGRTMIN+3",
+                    "postStart": { "exec": { "command": ["/bin/warm", "--token=secret"] } },
                     "preStop": { "exec": { "command": ["/bin/drain", "--token=secret"] } } } }],
                 "initContainers": [
                     { "name": "setup" },
@@ -222,9 +279,12 @@ mod tests {
             },
             "status": {
                 "phase": "Running", "reason": "Terminated",
+                "message": "Usage of EmptyDir volume \"secret\" exceeds the limit \"1Mi\". ",
                 "conditions": [
+                    { "type": "PodResizeInProgress", "status": "True" },
                     { "type": "Ready", "status": "True", "reason": "No" },
-                    { "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI" }],
+                    { "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+                      "message": "Eviction API: evicting" }],
                 "containerStatuses": [{
                     "name": "app", "image": "i", "imageID": "", "ready": false, "restartCount": 2,
                     "started": true, "containerID": "containerd://c3",
@@ -238,10 +298,16 @@ mod tests {
             kind: ContainerKind::Main,
             pre_stop: Some(Hook::Exec("drain".into())),
             stop_signal: Some(37),
-            liveness_probe: true,
-            startup_probe: false,
-            liveness_exec: Some("check".into()),
-            startup_exec: None,
+            liveness: Some(ApiProbe {
+                exec: Some("check".into()),
+                grace_seconds: Some(3),
+                failures: 3,
+            }),
+            startup: None,
+            image: hash(&Some("i:1".into())),
+            resources: hash(&Some("limits.memory=1Gi".into())),
+            restart_policy: String::new(),
+            waiting: None,
             started: Some(true),
             restarts: 2,
             id: Some("c3".into()),
@@ -268,13 +334,20 @@ mod tests {
             restart_policy: "Always".into(),
             phase: "Running".into(),
             reason: "Terminated".into(),
+            message: "Usage of EmptyDir volume".into(),
             disruption: Some("EvictionByEvictionAPI".into()),
+            disruption_message: String::new(),
+            resizes: true,
             containers: BTreeMap::from([
                 ("app".to_owned(), app),
                 ("setup".to_owned(), bare(ContainerKind::Init)),
                 (
                     "proxy".to_owned(),
-                    ApiContainer { startup_probe: true, ..bare(ContainerKind::Sidecar) },
+                    ApiContainer {
+                        startup: Some(ApiProbe { failures: 3, ..ApiProbe::default() }),
+                        restart_policy: "Always".into(),
+                        ..bare(ContainerKind::Sidecar)
+                    },
                 ),
                 ("debug".to_owned(), bare(ContainerKind::Ephemeral)),
             ]),

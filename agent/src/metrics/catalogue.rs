@@ -172,11 +172,11 @@ catalogue! {
             "coroner_pod_terminations_incomplete_total", "", [], Internal,
             "Pod terminations whose account may lack evidence that was lost.",
             "sum(increase(coroner_pod_terminations_incomplete_total[1d]))";
-        amendments: IntCounterVec =
-            "coroner_amendments_total", "", ["reason": AMENDMENTS], Internal,
-            "Accounts changed after they were given: the sandbox went (expected), or late \
-             evidence.",
-            "sum by (reason) (rate(coroner_amendments_total[1h]))";
+        updates: IntCounterVec =
+            "coroner_pod_termination_updates_total", "", ["change": CHANGES], Internal,
+            "New revisions of termination reports by late evidence, before and after they are \
+             counted: the verdict of a container changes, or something else does.",
+            "sum by (change) (rate(coroner_pod_termination_updates_total[1h]))";
     }
     "Deaths of containers" {
         container_deaths: IntCounterVec =
@@ -299,6 +299,10 @@ catalogue! {
             "coroner_cri_calls_total", "", [], Internal,
             "Calls made to the container runtime; all of them only read.",
             "sum by (node) (rate(coroner_cri_calls_total[5m]))";
+        cri_slowest_call: GaugeVec =
+            "coroner_cri_slowest_call_seconds", "seconds", [], Internal,
+            "Longest that a call to the container runtime of the last minute or two took, or waits now. Answers are used until 60 s after the request; silence for longer is an outage.",
+            "coroner_cri_slowest_call_seconds > 5";
         api_snapshots: IntCounterVec =
             "coroner_api_snapshots_total", "", [], Internal,
             "Full lists of this node's pods taken from the apiserver.",

@@ -5,7 +5,7 @@ use crate::{kernel, kube};
 use coroner_core::{
     input::{LossKind, TaskState},
     leak::{Judgement, LeakCause, LeakClass, StuckReason},
-    observation::{Cause, Contradiction, FindingKind, PhaseKind, Verdict},
+    observation::{Cause, Change, Contradiction, FindingKind, PhaseKind, Verdict},
 };
 
 /// What values a label can have.
@@ -35,8 +35,18 @@ macro_rules! closed {
     )* };
 }
 
+/// Of a pod's end.
+pub(super) const CAUSES: Values =
+    Values::Closed(|| Cause::ALL.iter().map(|cause| cause.as_str()).collect());
+
+/// Those of them that are counted from zero: those of a container's own stop end a pod only where it is not
+/// restarted, and would take nine series of each node.
+pub(super) const PODS_OWN_CAUSES: Values = Values::Closed(|| {
+    let of_pod = Cause::ALL.iter().filter(|cause| !cause.is_of_a_container());
+    of_pod.map(|cause| cause.as_str()).collect()
+});
+
 closed! {
-    CAUSES = Cause;
     VERDICTS = Verdict;
     CONTRADICTIONS = Contradiction;
     PHASES = PhaseKind;
@@ -83,10 +93,14 @@ pub(super) const SANDBOX_CLASSES: Values = Values::Closed(|| {
 pub(super) const ORPHANS: Values =
     Values::Closed(|| LeakClass::ALL.iter().filter_map(|class| class.orphan()).collect());
 
-pub(super) const AMENDMENTS: Values = Values::Closed(|| vec!["sandbox_removed", "late_evidence"]);
+/// The removal of a sandbox is counted with the time that it takes; that a report is final is no change.
+pub(super) const CHANGES: Values = Values::Closed(|| {
+    let counted = Change::ALL.iter().filter(|change| change.is_revision());
+    counted.map(|change| change.as_str()).collect()
+});
 
 pub(super) const INPUTS: Values =
-    Values::Closed(|| vec!["kernel", "cri", "api", "proc", "host", "lost", "tick"]);
+    Values::Closed(|| vec!["kernel", "cri", "api", "proc", "host", "lost"]);
 
 pub(super) const SOURCES: Values = Values::Closed(|| vec!["cri", "api", "proc", "host"]);
 

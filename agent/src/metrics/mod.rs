@@ -15,7 +15,7 @@ use coroner_core::{
     leak::{Judgement, Leak, LeakCause, LeakClass, LeakKey, StuckReason},
     leaks::LeakGauges,
     observation::{
-        Amendment, ContainerDeath, Finding, MilestoneKind, Observation, PodRef, PodTermination,
+        Change, ContainerDeath, Finding, MilestoneKind, Observation, PodRef, PodTermination,
     },
 };
 pub use labels::Values;
@@ -117,12 +117,12 @@ impl Metrics {
     fn initialise(&self) {
         let of = &self.families;
         for (counter, values) in [
-            (&of.pod_terminations, labels::CAUSES),
+            (&of.pod_terminations, labels::PODS_OWN_CAUSES),
             (&of.container_findings, labels::CONTAINER_FINDINGS),
             (&of.pod_findings, labels::POD_FINDINGS),
             (&of.contradictions, labels::CONTRADICTIONS),
             (&of.evidence_lost, labels::LOSSES),
-            (&of.amendments, labels::AMENDMENTS),
+            (&of.updates, labels::CHANGES),
             (&of.leaks_found, labels::CLASSES),
             (&of.leaks_gone, labels::CLASSES),
             (&of.inputs, labels::INPUTS),
@@ -170,9 +170,8 @@ impl Metrics {
             Input::Api(_) => "api",
             Input::Proc(_) => "proc",
             Input::Host(_) => "host",
-            Input::Recalled { .. } | Input::Clock(_) => return, // the agent's own
+            Input::Recalled { .. } | Input::Clock(_) | Input::Tick => return, // the agent's own
             Input::Lost(_) => "lost", // counted by the engine, which has losses of its own
-            Input::Tick => "tick",
         };
         self.families.inputs.with_label_values(&[source]).inc();
     }
@@ -273,15 +272,20 @@ impl Metrics {
     /// An observation of the engine.
     pub fn record(&self, observation: &Observation) {
         match observation {
-            Observation::ContainerDied(death) => self.container(death),
-            Observation::PodTerminated(account) => self.pod(account),
-            Observation::PodAmended(account, reason) => {
-                self.families.amendments.with_label_values(&[amendment(*reason)]).inc();
-                if *reason == Amendment::SandboxRemoved {
+            Observation::CountDeath(death) => self.container(death),
+            Observation::CountTermination(account) => self.pod(account),
+            // The sandbox may be removed by then: no update follows.
+            Observation::PodTerminated(account) => self.removal(account),
+            Observation::PodUpdated(account, change) => {
+                if change.is_revision() {
+                    self.families.updates.with_label_values(&[change.as_str()]).inc();
+                }
+                if *change == Change::SandboxRemoved {
                     self.removal(account);
                 }
             }
-            Observation::PodTerminating { .. }
+            Observation::ContainerDied(_)
+            | Observation::PodTerminating { .. }
             | Observation::PodSettled { .. }
             | Observation::LookNow { .. }
             | Observation::StopSignalLearned { .. }
@@ -359,8 +363,6 @@ impl Metrics {
             let took = account.total().as_secs_f64();
             of.termination_duration.with_label_values::<&str>(&[]).observe(took);
         }
-        // The sandbox may have gone before the account was settled: then no amendment follows.
-        self.removal(account);
     }
 
     fn removal(&self, account: &PodTermination) {
@@ -380,6 +382,11 @@ impl Metrics {
             seen.insert(namespace.to_owned());
         }
         namespace.to_owned()
+    }
+
+    /// The longest that a call to the runtime of the last minute or two took, or waits now.
+    pub fn slowest_cri_call(&self) -> Duration {
+        self.sources.get().map_or(Duration::ZERO, |sources| sources.cri.latency.slowest())
     }
 
     /// The text of a scrape, with the gauges of this moment.
@@ -417,6 +424,8 @@ impl Metrics {
         if let Some(sources) = self.sources.get() {
             self.refresh_kernel(&sources.kernel);
             raise(&of.cri_calls.with_label_values::<&str>(&[]), sources.cri.calls.load(Relaxed));
+            let slowest = sources.cri.latency.slowest().as_secs_f64();
+            of.cri_slowest_call.with_label_values::<&str>(&[]).set(slowest);
             self.refresh_source("cri", &sources.cri.errors, &sources.cri.skipped);
             let errors = |source| of.source_errors.with_label_values(&[source]);
             raise(&errors("proc"), sources.proc.errors.load(Relaxed));
@@ -472,13 +481,6 @@ pub fn sandbox_removal(account: &PodTermination) -> Option<Duration> {
     let stopped = account.milestone(MilestoneKind::SandboxStopped)?;
     let removed = account.milestone(MilestoneKind::SandboxRemoved)?;
     Some(removed.at.since(stopped.at))
-}
-
-fn amendment(reason: Amendment) -> &'static str {
-    match reason {
-        Amendment::SandboxRemoved => "sandbox_removed",
-        Amendment::LateEvidence => "late_evidence",
-    }
 }
 
 fn count(family: &IntCounterVec, findings: &[Finding]) {

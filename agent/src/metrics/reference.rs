@@ -12,6 +12,9 @@ at zero when the agent starts. Those of which all labels are closed sets exist a
 count can happen; the others (`coroner_container_deaths_total`) are shown at zero once before they
 count, one scrape late: so `increase()` sees the first event too.
 
+A termination and the deaths in it are counted once: when the report is final, or 60 s after the pod's end
+([revisions](deaths.md#revisions)). Later updates are in `coroner_pod_termination_updates_total` alone.
+
 Labels that name a workload (`namespace`, `pod`) are coroner's own: scrape with `honorLabels: true`
 (deploy/monitoring does), or Prometheus renames them to `exported_…`. `node` is a label of the
 target, which deploy/monitoring adds; the agent itself does not set it.

@@ -35,11 +35,14 @@ fn seen() -> Metrics {
     metrics.watch_events(events);
     let account = samples::two_containers();
     for death in &account.containers {
-        metrics.record(&Observation::ContainerDied(Box::new(death.clone())));
+        metrics.record(&Observation::CountDeath(Box::new(death.clone())));
     }
     metrics.record(&Observation::PodTerminated(Box::new(account.clone())));
-    let amended = samples::with_sandbox_removed(account);
-    metrics.record(&Observation::PodAmended(Box::new(amended), Amendment::SandboxRemoved));
+    metrics.record(&Observation::CountTermination(Box::new(account.clone())));
+    let updated = samples::with_sandbox_removed(account);
+    for change in Change::ALL {
+        metrics.record(&Observation::PodUpdated(Box::new(updated.clone()), *change));
+    }
     metrics.input(&Received { at: BootTime(1), input: Input::Tick });
     let leaks = LeakGauges {
         judgement: Judgement::Possible,
@@ -78,7 +81,7 @@ fn scrape(metrics: &Metrics) -> String {
 fn a_new_series_is_shown_at_zero_first() {
     let metrics = Metrics::new().unwrap();
     let death = Box::new(samples::graceful().containers.remove(0));
-    let died = || metrics.record(&Observation::ContainerDied(death.clone()));
+    let died = || metrics.record(&Observation::CountDeath(death.clone()));
     let shown = || {
         let text = metrics.scrape(&health()).unwrap();
         let line = text.lines().find(|line| line.starts_with("coroner_container_deaths_total{"));
@@ -165,11 +168,24 @@ fn terminations_that_began_unseen_are_counted_but_not_timed() {
     let metrics = Metrics::new().unwrap();
     let mut account = samples::graceful();
     account.truncated = true;
-    metrics.record(&Observation::PodTerminated(Box::new(account)));
+    metrics.record(&Observation::CountTermination(Box::new(account)));
     let text = scrape(&metrics);
     assert!(text.contains("coroner_pod_terminations_total{cause=\"api_delete\"} 1\n"), "{text}");
     assert!(text.contains("coroner_pod_terminations_truncated_total 1\n"), "{text}");
     assert!(text.contains("coroner_pod_termination_duration_seconds_count 0\n"), "{text}");
+}
+
+#[test]
+fn a_report_is_counted_only_when_it_is_to_be() {
+    let metrics = Metrics::new().unwrap();
+    let account = samples::two_containers();
+    for death in &account.containers {
+        metrics.record(&Observation::ContainerDied(Box::new(death.clone())));
+    }
+    metrics.record(&Observation::PodTerminated(Box::new(account)));
+    let text = scrape(&metrics);
+    assert!(text.contains("coroner_pod_terminations_total{cause=\"api_delete\"} 0\n"), "{text}");
+    assert!(!text.contains("coroner_container_deaths_total{"), "{text}");
 }
 
 #[test]
@@ -178,7 +194,7 @@ fn namespaces_are_bounded() {
     let mut death = samples::graceful().containers.remove(0);
     for n in 0..NAMESPACES + 5 {
         death.pod.as_mut().unwrap().namespace = format!("ns-{n}");
-        metrics.record(&Observation::ContainerDied(Box::new(death.clone())));
+        metrics.record(&Observation::CountDeath(Box::new(death.clone())));
     }
     let text = scrape(&metrics);
     let series = |of: &str| text.lines().filter(|line| line.starts_with(of)).count();
@@ -290,8 +306,8 @@ fn a_full_node_has_at_most_500_series() {
         account.pod.namespace = format!("team-{}", pod % 30);
         death.pod = Some(account.pod.clone());
         death.verdict = Verdict::ALL[pod / 30 % Verdict::ALL.len()];
-        metrics.record(&Observation::ContainerDied(Box::new(death.clone())));
-        metrics.record(&Observation::PodTerminated(Box::new(account.clone())));
+        metrics.record(&Observation::CountDeath(Box::new(death.clone())));
+        metrics.record(&Observation::CountTermination(Box::new(account.clone())));
     }
     let text = metrics.scrape(&health).unwrap();
     let series = text.lines().filter(|line| !line.starts_with('#')).count();

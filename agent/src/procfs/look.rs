@@ -30,8 +30,8 @@ const REFRIGERATOR: &str = "__refrigerator";
 /// Where to look.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// Root of the host's file system.
-    pub root: PathBuf,
+    /// The /proc that shows the host's processes.
+    pub proc: PathBuf,
     /// Mount point of the cgroup hierarchy that the programs watch.
     pub cgroup_root: PathBuf,
 }
@@ -49,10 +49,10 @@ struct Found {
 /// /proc is mounted. Its start time makes sure that it is the same process.
 pub fn look(host: &Host, wanted: ProcessesWanted) -> ProcReport {
     let looked = clock::boot_now();
-    let proc = host.root.join("proc");
+    let proc = &host.proc;
     let members = members(&host.cgroup_root, wanted);
     let listed = members.iter().flatten().copied().filter(|pid| *pid != 0).take(MAX_LOOKED_AT);
-    let mut found: Vec<Found> = listed.filter_map(|pid| process(&proc, pid)).collect();
+    let mut found: Vec<Found> = listed.filter_map(|pid| process(proc, pid)).collect();
     let is_main = |process: &ProcProcess| {
         wanted.main == Some(process.tgid)
             && wanted.started.is_none_or(|known| same_start(known, process.started))
@@ -60,7 +60,7 @@ pub fn look(host: &Host, wanted: ProcessesWanted) -> ProcReport {
     if let (Some(main), Some(_)) = (wanted.main, wanted.started)
         && !found.iter().any(|known| known.process.tgid == main)
     {
-        found.extend(process(&proc, main.0).filter(|other| is_main(&other.process)));
+        found.extend(process(proc, main.0).filter(|other| is_main(&other.process)));
     }
     let is_alive = |found: &Found| found.process.state != TaskState::Zombie;
     let count = u32::try_from(found.iter().filter(|f| is_alive(f)).count()).unwrap_or(u32::MAX);
@@ -68,7 +68,7 @@ pub fn look(host: &Host, wanted: ProcessesWanted) -> ProcReport {
     let hidden = members.as_ref().is_none_or(|members| members.contains(&0));
     let alive = (count > 0 || !hidden).then_some(count);
 
-    let mut frozen = found.first().and_then(|any| frozen(&host.root, any.process.tgid.0));
+    let mut frozen = found.first().and_then(|any| frozen(&host.proc, any.process.tgid.0));
     found.retain(|f| is_alive(f) || is_main(&f.process));
     found.sort_by_key(|f| (f.process.state, !is_main(&f.process), f.process.tgid));
     found.truncate(MAX_PROCESSES);
@@ -145,8 +145,8 @@ fn whereabouts(found: Found) -> ProcProcess {
 }
 
 /// Whether a freezer of either version holds the cgroups of a process.
-fn frozen(host_root: &Path, pid: u32) -> Option<bool> {
-    let states = freezers(host_root, pid).into_iter().filter_map(|freezer| match freezer {
+fn frozen(proc: &Path, pid: u32) -> Option<bool> {
+    let states = freezers(proc, pid).into_iter().filter_map(|freezer| match freezer {
         Freezer::V2(folder) => {
             parse::events_frozen(&fs::read_to_string(folder.join("cgroup.events")).ok()?)
         }
@@ -179,7 +179,7 @@ mod tests {
             fs::create_dir_all(own.join("nested")).unwrap();
             fs::write(own.join("cgroup.procs"), pids).unwrap();
             let cgroup = CgroupId(cgroupfs::inode(&own).unwrap());
-            let host = Host { root: folder.path().to_owned(), cgroup_root };
+            let host = Host { proc: folder.path().join("proc"), cgroup_root };
             Self { folder, host, cgroup }
         }
 

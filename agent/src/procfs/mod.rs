@@ -13,8 +13,8 @@ use coroner_core::{
     observation::ProcessesWanted,
 };
 pub use look::{Host, look};
-pub(crate) use sight::is_of_the_host;
-pub use sight::{DENIED, Sight};
+pub use sight::{Hidden, Sight};
+pub(crate) use sight::{host_proc, is_of_the_host};
 
 use crate::{
     clock,
@@ -61,11 +61,11 @@ pub async fn run(
     mut wanted: mpsc::Receiver<ProcessesWanted>,
 ) -> anyhow::Result<()> {
     let Options { host_root, cgroup_root, counters } = options;
-    let host = Arc::new(Host { root: host_root, cgroup_root });
     let patience = Patience::new(PATIENCE, MAX_HANGING);
     while let Some(wanted) = wanted.recv().await {
-        let host = Arc::clone(&host);
-        let report = match patience.call(move || look(&host, wanted)).await {
+        let (root, cgroup_root) = (host_root.clone(), cgroup_root.clone());
+        let look = move || look(&Host { proc: host_proc(&root), cgroup_root }, wanted);
+        let report = match patience.call(look).await {
             Ok(report) => report,
             Err(GaveUp::Broke(broken)) => return Err(broken.into()),
             Err(GaveUp::Hangs) => {

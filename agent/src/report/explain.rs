@@ -2,8 +2,8 @@
 //! its evidence, where the time went, and how sure all that is.
 
 use super::{
-    Style, cause, container, container_name, findings, header, printable, seconds, style::Paint,
-    utc, warnings, waterfall, words, wrap,
+    Style, cause_of, container, container_name, findings, header, not_final, printable, seconds,
+    style::Paint, utc, warnings, waterfall, words, wrap,
 };
 use coroner_core::{
     input::{ExitStatus, Hook},
@@ -52,7 +52,7 @@ fn title(text: &mut String, title: &str, style: &Style) {
 
 fn request(account: &PodTermination) -> String {
     let began = utc(account.began_wall_ns, 3).unwrap_or_else(|| "an unknown time".into());
-    let mut said = format!("Cause: {}.", cause(account.cause));
+    let mut said = format!("Cause: {}.", cause_of(account));
     // What is missing for an unknown one stands at the top.
     if account.cause != Cause::Unknown && !account.cause_proof.is_empty() {
         let _ = write!(said, " {}", account.cause_proof);
@@ -314,6 +314,7 @@ fn certainty(text: &mut String, account: &PodTermination, style: &Style) {
         );
         wrap(text, &line, 2, "• ", style);
     }
+    not_final(text, account, style);
     warnings(text, account.truncated, &account.incomplete, 2, style);
     if text.len() == before {
         wrap(text, "Every step was seen as it happened; nothing was lost.", 2, "", style);

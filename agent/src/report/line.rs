@@ -14,8 +14,14 @@ pub struct LogLine {
     pub namespace: String,
     /// UID as the runtime knows it.
     pub uid: String,
+    /// Number of the report: 1 for the first.
+    pub revision: u32,
+    /// No other revision follows.
+    pub is_final: bool,
     /// Why it ended.
     pub cause: &'static str,
+    /// How sure that is.
+    pub cause_certainty: &'static str,
     /// The whole, seconds.
     pub seconds: f64,
     /// Seconds by phase, in their order: `pre_stop=5.003 shutdown=1.002`.
@@ -51,7 +57,10 @@ pub fn log_line(account: &PodTermination) -> LogLine {
         pod: printable(&account.pod.name),
         namespace: printable(&account.pod.namespace),
         uid: printable(account.pod.uid.as_str()),
+        revision: account.revision,
+        is_final: account.is_final,
         cause: account.cause.as_str(),
+        cause_certainty: account.cause_certainty.as_str(),
         seconds: (account.total().as_secs_f64() * 1e6).round() / 1e6,
         phases: join(order.iter().map(|kind| format!("{kind}={:.3}", sums[kind]))),
         verdicts: join(

@@ -20,8 +20,8 @@ use bars::Scale;
 use coroner_core::{
     input::{ExitStatus, LossKind},
     observation::{
-        Cause, ContainerDeath, Finding, Milestone, MilestoneKind, Phase, PhaseKind, PodTermination,
-        Verdict,
+        Cause, Certainty, ContainerDeath, Finding, Milestone, MilestoneKind, Phase, PhaseKind,
+        PodTermination, Verdict,
     },
     signal,
 };
@@ -51,7 +51,10 @@ fn header(account: &PodTermination, style: &Style) -> String {
     if account.life > 1 {
         let _ = write!(text, "  life {}", account.life);
     }
-    let _ = write!(text, "  {}", cause(account.cause));
+    if account.revision > 1 {
+        let _ = write!(text, "  revision {}", account.revision);
+    }
+    let _ = write!(text, "  {}", cause_of(account));
     if let Some(grace) = account.grace_seconds {
         let _ = write!(text, "  grace {grace} s");
     }
@@ -154,7 +157,14 @@ fn footer(text: &mut String, account: &PodTermination, style: &Style) {
         let line = format!("sandbox removed {distance} {when}");
         let _ = writeln!(text, "  {}", style.paint(Paint::Faint, &line));
     }
+    not_final(text, account, style);
     warnings(text, account.truncated, &account.incomplete, 2, style);
+}
+
+fn not_final(text: &mut String, account: &PodTermination, style: &Style) {
+    if !account.is_final {
+        wrap(text, "not final: late evidence may still change this report", 2, "! ", style);
+    }
 }
 
 fn warnings(text: &mut String, truncated: bool, lost: &[LossKind], indent: usize, style: &Style) {
@@ -198,18 +208,36 @@ fn verdict_paint(verdict: Verdict) -> Paint {
     }
 }
 
+/// The cause, marked if it is not proven.
+fn cause_of(account: &PodTermination) -> String {
+    let mark = match account.cause_certainty {
+        Certainty::Inferred => " (inferred)",
+        Certainty::Proven | Certainty::None => "",
+    };
+    format!("{}{mark}", cause(account.cause))
+}
+
 fn cause(cause: Cause) -> &'static str {
     match cause {
         Cause::ApiDelete => "deleted",
         Cause::ForceDelete => "force-deleted",
         Cause::ApiEviction => "evicted through the API",
         Cause::NodePressureEviction => "evicted: the node was short of resources",
+        Cause::LocalStorageLimit => "evicted: over its own storage limit",
         Cause::Preemption => "preempted",
+        Cause::KubeletPreemption => "preempted by the kubelet for a critical pod",
         Cause::TaintEviction => "evicted by a taint",
         Cause::PodGc => "deleted by the pod garbage collector",
         Cause::NodeShutdown => "stopped by the node's shutdown",
         Cause::Liveness => "liveness probe failed",
         Cause::Startup => "startup probe failed",
+        Cause::DeadlineExceeded => "stopped by its activeDeadlineSeconds",
+        Cause::DefinitionChanged => "image changed",
+        Cause::ResizeRestart => "restarted to be resized",
+        Cause::RestartAllContainers => "all its containers were restarted",
+        Cause::SandboxChanged => "its sandbox was replaced",
+        Cause::PostStartFailed => "postStart hook failed",
+        Cause::ExternalStop => "stopped by someone other than the kubelet",
         Cause::Restart => "restarted",
         Cause::Completed => "completed",
         Cause::StaticRemoved => "static pod removed",

@@ -5,8 +5,8 @@ use coroner_core::{
     input::{ContainerKind, ExitStatus, Hook, LossKind, Sender},
     leak::{self, Holds, Leak, LeakCause, LeakClass, LeakKey, LikelyCause, StuckReason},
     observation::{
-        Cause, ContainerDeath, Evidence, Finding, FindingKind, Milestone, MilestoneKind, Phase,
-        PhaseKind, PodRef, PodTermination, Proof, Source, Verdict,
+        Cause, Certainty, ContainerDeath, Evidence, Finding, FindingKind, Milestone, MilestoneKind,
+        Phase, PhaseKind, PodRef, PodTermination, Proof, Source, Verdict,
     },
     time::{BootTime, WallTime},
 };
@@ -89,6 +89,7 @@ pub(crate) fn graceful() -> PodTermination {
             }],
         },
         cause: Cause::ApiDelete,
+        cause_certainty: Certainty::Proven,
         cause_source: Api,
         cause_proof: "Its object was deleted (metadata.deletionTimestamp).".into(),
         findings: vec![],
@@ -111,7 +112,10 @@ pub(crate) fn graceful() -> PodTermination {
     PodTermination {
         pod: pod("web-0"),
         life: 1,
+        revision: 1,
+        is_final: true,
         cause: Cause::ApiDelete,
+        cause_certainty: Certainty::Proven,
         cause_source: Api,
         cause_proof: "Its object was deleted (metadata.deletionTimestamp).".into(),
         grace_seconds: Some(30),
@@ -223,7 +227,10 @@ pub(crate) fn second_life() -> PodTermination {
     use MilestoneKind::*;
     let mut account = graceful();
     account.life = 2;
+    account.revision = 3;
+    account.is_final = false;
     account.cause = Cause::Unknown;
+    account.cause_certainty = Certainty::None;
     account.cause_source = Source::Inferred;
     account.cause_proof =
         "It was told to stop without a deletion, and its status names no reason.".into();

@@ -3,6 +3,7 @@
 mod bench;
 mod containers;
 mod events;
+mod lateness;
 mod outages;
 mod polling;
 mod runtime;

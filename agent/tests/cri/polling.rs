@@ -118,22 +118,24 @@ async fn a_hurried_sandbox_that_is_gone_is_not_polled_any_more() {
     nothing_but_full_lists(&mut bench).await;
 }
 
-/// Whatever was under way is over, and nothing comes any more but what is asked for.
+/// What was under way comes to its end, and then nothing but what is asked for: so many full lists
+/// in a row, of which each takes as long as some filtered ones.
 async fn nothing_but_full_lists(bench: &mut Bench) {
-    bench.ask(Request::LookNow(None)).await;
-    bench.full_list().await;
-    bench.ask(Request::LookNow(None)).await;
-    bench
-        .until(|event| match event {
-            CriEvent::Sandboxes { only, .. } | CriEvent::Containers { only, .. }
-                if only.is_some() =>
-            {
-                panic!("still polled: {only:?}")
-            }
-            CriEvent::Containers { .. } => Some(()),
-            _ => None,
-        })
-        .await;
+    let mut in_a_row = 0;
+    while in_a_row < 20 {
+        bench.ask(Request::LookNow(None)).await;
+        in_a_row += 1;
+        bench
+            .until(|event| match event {
+                CriEvent::Sandboxes { only: None, .. } => None,
+                CriEvent::Containers { only: None, .. } => Some(()),
+                _ => {
+                    in_a_row = 0;
+                    None
+                }
+            })
+            .await;
+    }
 }
 
 #[tokio::test]

@@ -98,8 +98,12 @@ pub(crate) struct State {
 #[derive(Clone, Default)]
 pub(crate) struct FakeRuntime {
     state: Arc<Mutex<State>>,
-    /// Lists wait as long as somebody holds this for writing.
+    /// All lists wait as long as somebody holds this for writing.
     pub(crate) lists: Arc<RwLock<()>>,
+    /// Full lists wait as long as somebody holds this for writing.
+    pub(crate) full: Arc<RwLock<()>>,
+    /// Version waits as long as somebody holds this for writing.
+    pub(crate) versions: Arc<RwLock<()>>,
     /// A PodSandboxStatus waits as long as somebody holds this for writing.
     pub(crate) shims: Arc<RwLock<()>>,
 }
@@ -155,8 +159,9 @@ impl FakeRuntime {
         self.state().calls.push(call);
     }
 
-    fn version(&self, _: v1::VersionRequest) -> v1::VersionResponse {
+    async fn version(&self, _: v1::VersionRequest) -> v1::VersionResponse {
         self.called(Call::Version);
+        drop(self.versions.read().await);
         let (name, version) = self.state().named.unwrap_or(("containerd", "v1.7.24"));
         v1::VersionResponse {
             version: "0.1.0".into(),
@@ -166,11 +171,19 @@ impl FakeRuntime {
         }
     }
 
+    /// What a list shows is what there was when it was asked for; it may be answered much later.
+    async fn answers(&self, only: &str) {
+        drop(self.lists.read().await);
+        if only.is_empty() {
+            drop(self.full.read().await);
+        }
+    }
+
     async fn sandboxes(&self, request: v1::ListPodSandboxRequest) -> v1::ListPodSandboxResponse {
         let only = request.filter.unwrap_or_default().id;
         self.called(Call::Sandboxes(only.clone()));
-        let _open = self.lists.read().await;
         let all = self.state().sandboxes.clone();
+        self.answers(&only).await;
         let items = all.into_iter().filter(|one| only.is_empty() || one.id == only).collect();
         v1::ListPodSandboxResponse { items }
     }
@@ -178,8 +191,8 @@ impl FakeRuntime {
     async fn containers(&self, request: v1::ListContainersRequest) -> v1::ListContainersResponse {
         let only = request.filter.unwrap_or_default().pod_sandbox_id;
         self.called(Call::Containers(only.clone()));
-        let _open = self.lists.read().await;
         let all = self.state().containers.clone();
+        self.answers(&only).await;
         let containers =
             all.into_iter().filter(|one| only.is_empty() || one.pod_sandbox_id == only).collect();
         v1::ListContainersResponse { containers }
@@ -344,7 +357,7 @@ impl FakeRuntime {
                     )
                 ),
                 "GetContainerEvents" => streaming!(v1::GetEventsRequest, me.events()),
-                "Version" => unary!(asked, async |me: &Self, asked| Ok(me.version(asked))),
+                "Version" => unary!(asked, async |me: &Self, asked| Ok(me.version(asked).await)),
                 "ListPodSandbox" => {
                     unary!(asked, async |me: &Self, asked| Ok(me.sandboxes(asked).await))
                 }

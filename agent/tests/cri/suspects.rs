@@ -204,10 +204,10 @@ async fn a_runtime_that_dies_of_the_question_is_not_asked_it_again() {
     assert_eq!(asked(&bench), ["s1"]);
 }
 
-/// With the lists always due, thousands of ended containers and thousands of suspects, all have
-/// their turn.
+/// With the lists always due, hundreds of ended containers and hundreds of suspects, none keeps the
+/// others waiting.
 #[tokio::test]
-async fn suspects_containers_and_lists_take_turns() {
+async fn suspects_containers_and_lists_do_not_wait_for_each_other() {
     const MANY: usize = 300;
     let runtime = FakeRuntime::default();
     for n in 0..MANY {
@@ -222,10 +222,9 @@ async fn suspects_containers_and_lists_take_turns() {
     for n in 0..MANY {
         bench.ask(Request::SandboxStatus(format!("s{n}").as_str().into())).await;
     }
-    bench.full_list().await;
-    bench.runtime.state().calls.clear();
     let (mut suspects, mut ends, mut lists) = (0, 0, 0);
-    while suspects + ends < 100 {
+    while suspects < MANY / 2 || ends < MANY / 2 || lists < 3 {
+        assert!(suspects < MANY && ends < MANY, "{suspects}, {ends}, {lists}: all of one kind");
         match bench.event().await {
             CriEvent::SandboxStatus(_) => suspects += 1,
             CriEvent::ContainerExited(_) => ends += 1,
@@ -234,5 +233,4 @@ async fn suspects_containers_and_lists_take_turns() {
             _ => {}
         }
     }
-    assert!(suspects >= 45 && ends >= 45 && lists >= 95, "{suspects}, {ends}, {lists}");
 }

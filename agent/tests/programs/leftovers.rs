@@ -57,6 +57,7 @@ fn lives_and_leaves(root: &Path, hierarchy: &Path, pod: &Pod) {
     let pid = actor.pid;
     let host = Host {
         root: root.to_owned(),
+        proc: root.join("proc"),
         cgroup_root: hierarchy.to_owned(),
         kubelets: Vec::new(),
         socket: None,

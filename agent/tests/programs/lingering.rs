@@ -103,7 +103,7 @@ fn a_frozen_process_survives_sigkill_and_is_told_until_it_ends() {
             |fact| matches!(fact, KernelFact::SignalGenerated(sent) if sent.signal == 9),
         );
 
-        let host = Host { root: Path::new("/").into(), cgroup_root: hierarchy.into() };
+        let host = Host { proc: Path::new("/proc").into(), cgroup_root: hierarchy.into() };
         let engine = Engine::new(Settings::new(clock::anchor()));
         let mut agent = Agent { engine, session: &mut session, heard: 0, host };
         let (detail, answers) = agent.until(false);

@@ -29,7 +29,8 @@ fn sound(pod: &ApiPod) {
         if let Some(Hook::Exec(name)) = &container.pre_stop {
             binary(name);
         }
-        container.liveness_exec.iter().chain(&container.startup_exec).for_each(|name| binary(name));
+        let probes = container.liveness.iter().chain(&container.startup);
+        probes.filter_map(|probe| probe.exec.as_ref()).for_each(|name| binary(name));
         assert!(container.id.as_ref().is_none_or(|id| !id.as_str().is_empty()));
         assert!(container.stop_signal.is_none_or(|signal| (1..=64).contains(&signal)));
     }

@@ -23,6 +23,7 @@ pub(crate) struct Coroner {
     engine: Engine,
     now: BootTime,
     lives: HashSet<(PodUid, u32)>,
+    counted: HashSet<(PodUid, u32)>,
     leaks: BTreeSet<LeakKey>,
 }
 
@@ -38,6 +39,7 @@ impl Coroner {
             engine: Engine::new(settings),
             now: BootTime(settings.anchor.boot_ns),
             lives: HashSet::new(),
+            counted: HashSet::new(),
             leaks: BTreeSet::new(),
         }
     }
@@ -84,7 +86,12 @@ impl Coroner {
                 let life = (told.pod.uid.clone(), told.life);
                 assert!(self.lives.insert(life), "told twice: {:?} life {}", told.pod, told.life);
             }
-            Observation::PodAmended(told, _) => account(told),
+            Observation::PodUpdated(told, _) => account(told),
+            Observation::CountTermination(told) => {
+                let life = (told.pod.uid.clone(), told.life);
+                assert!(self.lives.contains(&life), "counted unreported: {life:?}");
+                assert!(self.counted.insert(life), "counted twice: {:?}", told.pod);
+            }
             Observation::LeakFound(found) => {
                 leak(found);
                 assert!(self.leaks.insert(found.key.clone()), "found twice: {:?}", found.key);

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_true_verdict_is_right_and_another_is_wrong_even_if_amended() {
+    fn a_true_verdict_is_right_and_another_is_wrong_even_if_updated() {
         let right = of("none", &facts(vec![life(Way::Graceful, &[Verdict::Graceful], false)]));
         assert_eq!((right.deaths, right.right, right.is_good()), (1, 1, true));
         let both = [Verdict::Graceful, Verdict::Overran];

@@ -2,7 +2,7 @@
 
 use super::{
     Shared, cgroup, hook, probe,
-    status::{Ended, Observed, Seen},
+    status::{self, Ended, Observed, Seen},
     translate::{self, PodId},
     volumes,
 };
@@ -13,7 +13,7 @@ use coroner_cri_api::v1::{
     StartContainerRequest, StopPodSandboxRequest,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
@@ -35,8 +35,10 @@ pub(super) struct Containers {
 
 /// A container's present life, and what is left of those before.
 struct Life {
+    /// Empty: it was removed.
     id: String,
     image: String,
+    resources: Option<ResourceRequirements>,
     attempt: u32,
     /// What the runtime last said.
     observed: Option<Observed>,
@@ -44,9 +46,18 @@ struct Life {
     before: Option<Observed>,
     /// Not waiting for a startup probe.
     started: bool,
+    /// It ended and waits for its next start: state.waiting.reason.
+    waits: Option<&'static str>,
     /// Earlier lives that the runtime still keeps, the oldest first.
     kept: Vec<String>,
     prober: Option<JoinHandle<()>>,
+}
+
+impl Life {
+    /// All that the runtime still keeps, the oldest first.
+    fn all(&self) -> impl Iterator<Item = &String> {
+        self.kept.iter().chain([&self.id]).filter(|id| !id.is_empty())
+    }
 }
 
 impl Drop for Life {
@@ -110,7 +121,7 @@ impl Containers {
             .with_context(|| format!("StartContainer {name}"))?;
         let before = self.lives.remove(name);
         let mut kept = before.as_ref().map(|life| life.kept.clone()).unwrap_or_default();
-        kept.extend(before.as_ref().map(|life| life.id.clone()));
+        kept.extend(before.as_ref().map(|life| life.id.clone()).filter(|id| !id.is_empty()));
         // kuberuntime_gc.go: of those that ended one is kept (MaxPerPodContainer).
         while kept.len() > 1 {
             self.remove(&kept.remove(0)).await;
@@ -122,10 +133,12 @@ impl Containers {
         let life = Life {
             id: id.clone(),
             image: container.image.clone().unwrap_or_default(),
+            resources: container.resources.clone(),
             attempt,
             observed: None,
             before: before.as_ref().and_then(|life| life.observed.clone()),
             started: container.startup_probe.is_none(),
+            waits: None,
             kept,
             prober,
         };
@@ -133,12 +146,44 @@ impl Containers {
         self.limit_memory(container, &id).await
     }
 
-    /// Runs a container's postStart hook, to its end.
-    pub(super) async fn post_start(&self, container: &Container) {
+    /// Runs a container's postStart hook, to its end. False: it failed.
+    pub(super) async fn post_start(&self, container: &Container) -> bool {
         let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
-        if let (Some(hook), Some(life)) = (hook, self.lives.get(&container.name)) {
-            hook::run(&self.shared.cri, &life.id, hook, Duration::MAX, drop).await;
+        match (hook, self.lives.get(&container.name)) {
+            (Some(hook), Some(life)) => {
+                hook::run(&self.shared.cri, &life.id, hook, Duration::MAX, drop).await
+            }
+            _ => true,
         }
+    }
+
+    /// A container that ended waits for its next start, for this reason. True: that is new.
+    pub(super) fn waits(&mut self, name: &str, reason: &'static str) -> bool {
+        let Some(life) = self.lives.get_mut(name) else { return false };
+        life.waits.replace(reason) != Some(reason)
+    }
+
+    /// Removes what is left of a container, which will be started again.
+    pub(super) async fn remove_one(&mut self, name: &str) {
+        let Some(life) = self.lives.get_mut(name) else { return };
+        let all: Vec<String> = life.all().cloned().collect();
+        life.kept.clear();
+        life.id.clear();
+        life.observed = Some(status::removed());
+        life.waits = Some(status::RESTARTING_ALL);
+        for id in all {
+            self.remove(&id).await;
+        }
+    }
+
+    /// No container is started again.
+    pub(super) fn wait_no_more(&mut self) {
+        self.lives.values_mut().for_each(|life| life.waits = None);
+    }
+
+    /// Whether this is their sandbox.
+    pub(super) fn is_in(&self, sandbox: &str) -> bool {
+        self.sandbox.as_ref().is_some_and(|(id, _)| id == sandbox)
     }
 
     /// The address of the pod's own network, if it has one.
@@ -163,6 +208,11 @@ impl Containers {
         self.lives.get(name).map(|life| life.image.as_str())
     }
 
+    /// The resources that a container was started with.
+    pub(super) fn resources_of(&self, name: &str) -> Option<&ResourceRequirements> {
+        self.lives.get(name)?.resources.as_ref()
+    }
+
     /// Those that run, as far as known: name → id.
     pub(super) fn running(&self) -> BTreeMap<String, String> {
         self.lives
@@ -178,8 +228,10 @@ impl Containers {
             Some(Seen {
                 now: life.observed.clone()?,
                 before: life.before.clone(),
-                restarts: life.attempt,
+                // The removed one is counted already.
+                restarts: life.attempt + u32::from(life.id.is_empty()),
                 started: life.started,
+                waits: life.waits,
             })
         };
         self.lives.iter().filter_map(|(name, life)| Some((name.clone(), seen(life)?))).collect()
@@ -222,7 +274,7 @@ impl Containers {
     /// RemoveContainer for every life.
     pub(super) async fn remove_all(&mut self) {
         for life in std::mem::take(&mut self.lives).into_values() {
-            for id in life.kept.iter().chain([&life.id]) {
+            for id in life.all() {
                 self.remove(id).await;
             }
         }

@@ -23,6 +23,17 @@ pub fn evictable<'a>(
     occupied: &BTreeSet<String>,
     gone: impl Fn(&str) -> bool,
 ) -> Vec<&'a str> {
+    let newest = newest(sandboxes);
+    sandboxes
+        .iter()
+        .filter(|sandbox| !sandbox.ready && !occupied.contains(&sandbox.id))
+        .filter(|sandbox| gone(&sandbox.pod) || newest[sandbox.pod.as_str()].id != sandbox.id)
+        .map(|sandbox| sandbox.id.as_str())
+        .collect()
+}
+
+/// The newest sandbox of each pod, by its UID.
+pub fn newest(sandboxes: &[Sandbox]) -> BTreeMap<&str, &Sandbox> {
     let mut newest: BTreeMap<&str, &Sandbox> = BTreeMap::new();
     for sandbox in sandboxes {
         newest
@@ -34,12 +45,7 @@ pub fn evictable<'a>(
             })
             .or_insert(sandbox);
     }
-    sandboxes
-        .iter()
-        .filter(|sandbox| !sandbox.ready && !occupied.contains(&sandbox.id))
-        .filter(|sandbox| gone(&sandbox.pod) || newest[sandbox.pod.as_str()].id != sandbox.id)
-        .map(|sandbox| sandbox.id.as_str())
-        .collect()
+    newest
 }
 
 #[cfg(test)]

@@ -17,16 +17,15 @@ use std::time::Duration;
 /// Where a pod with a hook over HTTP listens: it has to be on the host's network.
 const POD_IP: &str = "127.0.0.1";
 
-/// Runs a hook and waits for it `at_most` so long. A hook that fails holds nothing up: the real
-/// kubelet records an event and goes on. What an exec hook has written goes to `said` when it ends,
-/// also if that is later.
+/// Runs a hook and waits for it `at_most` so long. False: it failed. What an exec hook has written goes
+/// to `said` when it ends, also if that is later.
 pub async fn run(
     cri: &Cri,
     id: &str,
     hook: &LifecycleHandler,
     at_most: Duration,
     said: impl FnOnce(String) + Send + 'static,
-) {
+) -> bool {
     let result = if let Some(command) = &hook.exec {
         exec(cri, id, command, at_most, said).await
     } else if let Some(get) = &hook.http_get {
@@ -37,9 +36,10 @@ pub async fn run(
     } else {
         Err(anyhow::anyhow!("the lab's kubelet runs exec, httpGet and sleep hooks only"))
     };
-    if let Err(error) = result {
+    if let Err(error) = &result {
         tracing::warn!(container = id, error = format!("{error:#}"), "hook failed");
     }
+    result.is_ok()
 }
 
 /// A hook that is not done in time goes on: the kubelet asks for no timeout and merely stops
@@ -61,10 +61,11 @@ async fn exec(
     let running = tokio::spawn(async move {
         let answer = cri.exec_sync(request).await?.into_inner();
         said(String::from_utf8_lossy(&answer.stdout).into_owned());
-        Ok::<_, tonic::Status>(())
+        anyhow::ensure!(answer.exit_code == 0, "it exited with {}", answer.exit_code);
+        Ok(())
     });
     match tokio::time::timeout(at_most, running).await {
-        Ok(done) => done?.map_err(Into::into),
+        Ok(done) => done?,
         Err(_) => Ok(()),
     }
 }

@@ -3,6 +3,7 @@
 
 use super::{
     api::{Api, Change},
+    status,
     translate::{self, PodId},
 };
 use crate::apiserver::{ChangeType, DeleteOptions, Failure, Fault, Kind, Store};
@@ -106,7 +107,8 @@ fn replace_status(store: &Store, pod: &PodId, status: &PodStatus) -> Result<(), 
             let mut new = status.clone();
             let own = new.conditions.get_or_insert_default();
             for other in known.conditions.iter().flatten() {
-                if own.iter().all(|condition| condition.type_ != other.type_) {
+                let is_kubelets = status::is_kubelets_condition(&other.type_);
+                if !is_kubelets && own.iter().all(|condition| condition.type_ != other.type_) {
                     own.push(other.clone());
                 }
             }

@@ -229,6 +229,19 @@ impl Manager {
         }
     }
 
+    /// A pod that goes on needs another sandbox where its newest one is not ready (`PodSandboxChanged`). The
+    /// real kubelet sees that in its relist, which is as frequent.
+    fn tell_of_dead(&self, sandboxes: &[gc::Sandbox]) {
+        for (uid, newest) in gc::newest(sandboxes) {
+            let Some(known) = self.pods.get(uid).filter(|_| !newest.ready) else { continue };
+            known.tell.send_if_modified(|wanted| {
+                let is_new = wanted.dead_sandbox.as_ref() != Some(&newest.id);
+                wanted.dead_sandbox = Some(newest.id.clone());
+                is_new
+            });
+        }
+    }
+
     /// kuberuntime_gc.go, `evictSandboxes`: stops each once more before it removes it.
     async fn collect_sandboxes(&self) -> Result<(), tonic::Status> {
         let mut cri = self.shared.cri.clone();
@@ -246,6 +259,7 @@ impl Manager {
         if sandboxes.iter().all(|sandbox| sandbox.ready) {
             return Ok(());
         }
+        self.tell_of_dead(&sandboxes);
         let occupied: BTreeSet<String> = cri
             .list_containers(ListContainersRequest::default())
             .await?

@@ -1,5 +1,6 @@
 //! What the kubelet reports of a pod, in the form of a status. Pure.
 
+use super::restart;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{
@@ -45,6 +46,42 @@ pub struct Seen {
     pub restarts: u32,
     /// Not waiting for a startup probe.
     pub started: bool,
+    /// The present life has ended and waits for the next one: state.waiting.reason.
+    pub waits: Option<&'static str>,
+}
+
+/// What the kubelet does to all of a pod that goes on, as its conditions show it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Underway {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// It replaces the sandbox: the condition PodReadyToStartContainers is False.
+    NewSandbox,
+    /// It restarts all containers: the condition AllContainersRestarting is True.
+    RestartAll,
+    /// It stops a container to resize it: the condition PodResizeInProgress is True.
+    Resize,
+}
+
+/// state.waiting.reason and lastState.terminated.reason of a container that is restarted with all others.
+pub const RESTARTING_ALL: &str = "RestartingAllContainers";
+
+/// What the kubelet makes up of a container that it has removed to restart it with all others
+/// (kubelet_pods.go, `convertToAPIContainerStatuses`).
+pub fn removed() -> Observed {
+    Observed {
+        id: String::new(),
+        image_id: String::new(),
+        started_ns: 0,
+        ended: Some(Ended { finished_ns: 0, exit_code: 137, reason: RESTARTING_ALL.into() }),
+    }
+}
+
+/// Whether only the kubelet sets this condition: it removes one that it does not report any more
+/// (types/pod_status.go, `PodConditionByKubelet`). Those that it always reports are not listed.
+pub fn is_kubelets_condition(kind: &str) -> bool {
+    kind == "PodResizeInProgress"
 }
 
 /// What the status says beyond the containers.
@@ -54,8 +91,11 @@ pub struct Reason<'a> {
     pub reason: &'a str,
     /// status.message.
     pub message: &'a str,
-    /// The kubelet ended the pod on its own: phase Failed, and the condition DisruptionTarget.
-    pub by_kubelet: bool,
+    /// The message of the condition DisruptionTarget, reason TerminationByKubelet, if the kubelet sets
+    /// this condition.
+    pub disruption: Option<&'a str>,
+    /// The phase is Failed, whatever the exit codes of the main containers.
+    pub always_fails: bool,
 }
 
 /// The phase: a pod that will not run again is Succeeded if all its main containers left with 0,
@@ -80,12 +120,17 @@ pub fn status(
     pod: &Pod,
     containers: &BTreeMap<String, Seen>,
     terminal: bool,
+    underway: Underway,
     reason: Option<Reason<'_>>,
     node_ip: &str,
     now: Timestamp,
 ) -> PodStatus {
-    let by_kubelet = reason.filter(|reason| reason.by_kubelet);
-    let phase = if by_kubelet.is_some() { "Failed" } else { phase(pod, containers, terminal) };
+    let disruption = reason.and_then(|reason| reason.disruption);
+    let always_fails = reason.is_some_and(|reason| reason.always_fails);
+    let phase = if always_fails { "Failed" } else { phase(pod, containers, terminal) };
+    // A reason is kept only together with the phase that it was set with, Failed (kubelet_pods.go,
+    // `generateAPIPodStatus`, since 1.27).
+    let reason = reason.filter(|_| phase != "Succeeded");
     let before = pod.status.clone().unwrap_or_default();
     let running =
         phase == "Running" && containers.values().all(|c| c.now.ended.is_none() && c.started);
@@ -115,6 +160,7 @@ pub fn status(
         .collect();
     let report =
         |name: &str| container_status(name, spec_images.get(name).copied(), containers.get(name));
+    let has_sandbox = !containers.is_empty() && !terminal && underway != Underway::NewSandbox;
     let spec = pod.spec.as_ref();
     let inits: Vec<ContainerStatus> = spec
         .and_then(|spec| spec.init_containers.as_ref())
@@ -123,14 +169,28 @@ pub fn status(
         .map(|init| report(&init.name))
         .collect();
     let mut conditions = vec![
-        condition("PodReadyToStartContainers", !containers.is_empty() && !terminal, None),
+        condition("PodReadyToStartContainers", has_sandbox, None),
         condition("Initialized", true, finished),
         condition("Ready", running, not_ready),
         condition("ContainersReady", running, not_ready),
         condition("PodScheduled", true, None),
     ];
-    conditions.extend(by_kubelet.map(|by_kubelet| PodCondition {
-        message: Some(by_kubelet.message.into()),
+    if spec.is_some_and(restart::may_restart_all) {
+        let restarts = underway == Underway::RestartAll;
+        conditions.push(PodCondition {
+            message: restarts.then(|| "container exited with restart policy rule".into()),
+            ..condition(
+                "AllContainersRestarting",
+                restarts,
+                restarts.then_some("RestartAllContainersStarted"),
+            )
+        });
+    }
+    if underway == Underway::Resize {
+        conditions.push(condition("PodResizeInProgress", true, None));
+    }
+    conditions.extend(disruption.map(|message| PodCondition {
+        message: Some(message.into()),
         ..condition("DisruptionTarget", true, Some("TerminationByKubelet"))
     }));
     PodStatus {
@@ -153,33 +213,38 @@ pub fn status(
 }
 
 fn container_status(name: &str, image: Option<&str>, seen: Option<&Seen>) -> ContainerStatus {
-    let state = seen.map_or_else(
-        || ContainerState {
-            waiting: Some(ContainerStateWaiting {
-                reason: Some("ContainerCreating".into()),
-                ..Default::default()
-            }),
-            ..Default::default()
-        },
-        |seen| told(&seen.now),
-    );
+    let waits = seen.map_or(Some("ContainerCreating"), |seen| seen.waits);
+    let now = seen.map(|seen| told(&seen.now)).unwrap_or_default();
+    let before = seen.and_then(|seen| seen.before.as_ref()).map(told).unwrap_or_default();
+    // The present life of a container that waits is already its last state (kubelet_pods.go,
+    // `convertToAPIContainerStatuses`).
+    let (state, last_state) = match waits {
+        Some(reason) => (waiting(reason), if seen.is_some() { now } else { before }),
+        None => (now, before),
+    };
     let runs = state.running.is_some() && seen.is_some_and(|seen| seen.started);
     ContainerStatus {
         name: name.into(),
         image: image.unwrap_or_default().into(),
         image_id: seen.map(|seen| seen.now.image_id.clone()).unwrap_or_default(),
-        container_id: seen.map(|seen| container_id(&seen.now)),
+        container_id: seen.and_then(|seen| container_id(&seen.now)),
         ready: runs,
         started: Some(runs),
         restart_count: seen.and_then(|seen| i32::try_from(seen.restarts).ok()).unwrap_or_default(),
-        last_state: Some(seen.and_then(|seen| seen.before.as_ref()).map(told).unwrap_or_default()),
+        last_state: Some(last_state),
         state: Some(state),
         ..Default::default()
     }
 }
 
-fn container_id(of: &Observed) -> String {
-    format!("containerd://{}", of.id)
+fn waiting(reason: &str) -> ContainerState {
+    let waiting = ContainerStateWaiting { reason: Some(reason.into()), ..Default::default() };
+    ContainerState { waiting: Some(waiting), ..Default::default() }
+}
+
+/// One that was made up has none.
+fn container_id(of: &Observed) -> Option<String> {
+    (!of.id.is_empty()).then(|| format!("containerd://{}", of.id))
 }
 
 fn told(of: &Observed) -> ContainerState {
@@ -195,7 +260,10 @@ fn told(of: &Observed) -> ContainerState {
                 reason: Some(ended.reason.clone()),
                 started_at,
                 finished_at: time(ended.finished_ns),
-                container_id: Some(container_id(of)),
+                container_id: container_id(of),
+                message: (ended.reason == RESTARTING_ALL).then(|| {
+                    "The container is removed because RestartAllContainers in place".into()
+                }),
                 ..Default::default()
             }),
             ..Default::default()
@@ -203,8 +271,11 @@ fn told(of: &Observed) -> ContainerState {
     }
 }
 
-/// The API's times are whole seconds.
+/// The API's times are whole seconds. 0: there is none.
 fn time(ns: i64) -> Option<Time> {
+    if ns == 0 {
+        return None;
+    }
     Timestamp::from_second(ns.div_euclid(1_000_000_000)).ok().map(Time)
 }
 
@@ -229,7 +300,8 @@ mod tests {
     }
 
     fn seen(exit_code: Option<i32>) -> Seen {
-        Seen { now: observed("c0ffee", exit_code), before: None, restarts: 0, started: true }
+        let now = observed("c0ffee", exit_code);
+        Seen { now, before: None, restarts: 0, started: true, waits: None }
     }
 
     fn observed(id: &str, exit_code: Option<i32>) -> Observed {
@@ -262,8 +334,15 @@ mod tests {
     #[test]
     fn a_terminated_container_tells_its_code_and_id() {
         let now = Timestamp::UNIX_EPOCH;
-        let status =
-            status(&pod(), &all(seen(Some(7)), seen(Some(0))), true, None, "10.0.0.1", now);
+        let status = status(
+            &pod(),
+            &all(seen(Some(7)), seen(Some(0))),
+            true,
+            Underway::Nothing,
+            None,
+            "10.0.0.1",
+            now,
+        );
         let a = &status.container_statuses.unwrap()[0];
         let ended = a.state.as_ref().unwrap().terminated.as_ref().unwrap();
         assert_eq!(
@@ -288,7 +367,15 @@ mod tests {
             ..seen(None)
         };
         let now = Timestamp::UNIX_EPOCH;
-        let status = status(&pod(), &all(again, seen(None)), false, None, "10.0.0.1", now);
+        let status = status(
+            &pod(),
+            &all(again, seen(None)),
+            false,
+            Underway::Nothing,
+            None,
+            "10.0.0.1",
+            now,
+        );
         let a = &status.container_statuses.unwrap()[0];
         assert_eq!((a.restart_count, a.started, a.ready), (1, Some(false), false));
         let before = a.last_state.as_ref().unwrap().terminated.as_ref().unwrap();
@@ -298,20 +385,79 @@ mod tests {
         );
     }
 
+    /// Recording k1.36-restarts/poststart-fails.
     #[test]
-    fn what_the_kubelet_ends_has_failed_though_its_containers_left_with_0() {
-        let reason = Reason { reason: "Evicted", message: "The node was low.", by_kubelet: true };
-        let all = all(seen(Some(0)), seen(Some(0)));
+    fn a_container_that_waits_has_its_present_life_as_its_last_state() {
+        let waits = Seen { waits: Some("PostStartHookError"), ..seen(Some(0)) };
         let now = Timestamp::UNIX_EPOCH;
-        let status = status(&pod(), &all, true, Some(reason), "10.0.0.1", now);
-        assert_eq!(
-            (status.phase.as_deref(), status.reason.as_deref()),
-            (Some("Failed"), Some("Evicted"))
+        let status = status(
+            &pod(),
+            &all(waits, seen(None)),
+            false,
+            Underway::Nothing,
+            None,
+            "10.0.0.1",
+            now,
         );
-        let target = status.conditions.unwrap().pop().unwrap();
-        assert_eq!(
-            (target.type_.as_str(), target.reason.as_deref()),
-            ("DisruptionTarget", Some("TerminationByKubelet"))
+        assert_eq!(status.phase.as_deref(), Some("Running"));
+        let a = &status.container_statuses.unwrap()[0];
+        let reason = a.state.as_ref().unwrap().waiting.as_ref().unwrap().reason.as_deref();
+        assert_eq!((reason, a.restart_count), (Some("PostStartHookError"), 0));
+        let last = a.last_state.as_ref().unwrap().terminated.as_ref().unwrap();
+        assert_eq!(last.container_id, a.container_id);
+    }
+
+    /// Recording k1.36-restarts/restart-all-second.
+    #[test]
+    fn the_last_state_of_a_container_that_is_restarted_with_all_others_is_made_up() {
+        let waits =
+            Seen { now: removed(), restarts: 1, waits: Some(RESTARTING_ALL), ..seen(Some(0)) };
+        let status = status(
+            &pod(),
+            &all(waits, seen(None)),
+            false,
+            Underway::Nothing,
+            None,
+            "10.0.0.1",
+            Timestamp::UNIX_EPOCH,
         );
+        let a = &status.container_statuses.unwrap()[0];
+        assert_eq!((a.container_id.as_ref(), a.restart_count), (None, 1));
+        let last = a.last_state.as_ref().unwrap().terminated.as_ref().unwrap();
+        assert_eq!((last.exit_code, last.reason.as_deref()), (137, Some(RESTARTING_ALL)));
+        assert_eq!((&last.container_id, &last.finished_at), (&None, &None));
+    }
+
+    /// The status of a pod that the kubelet ended: phase, reason, and message of DisruptionTarget.
+    fn ended(
+        codes: [i32; 2],
+        disruption: Option<&str>,
+        always_fails: bool,
+    ) -> (String, Option<String>, Option<String>) {
+        let reason =
+            Reason { reason: "Evicted", message: "The node was low.", disruption, always_fails };
+        let all = all(seen(Some(codes[0])), seen(Some(codes[1])));
+        let now = Timestamp::UNIX_EPOCH;
+        let status = status(&pod(), &all, true, Underway::Nothing, Some(reason), "10.0.0.1", now);
+        let mut conditions = status.conditions.unwrap().into_iter();
+        let target = conditions.find(|condition| condition.type_ == "DisruptionTarget");
+        if let Some(target) = &target {
+            assert_eq!(target.reason.as_deref(), Some("TerminationByKubelet"));
+        }
+        (status.phase.unwrap(), status.reason, target.and_then(|target| target.message))
+    }
+
+    /// Recordings k1.36-restarts/preempt and preempt-exit3.
+    #[test]
+    fn a_reason_is_dropped_with_the_phase_succeeded_and_the_condition_stays() {
+        let (evicted, low) = (Some("Evicted".to_owned()), Some("low".to_owned()));
+        assert_eq!(ended([0, 3], low.as_deref(), false), ("Failed".into(), evicted, low.clone()));
+        assert_eq!(ended([0, 0], low.as_deref(), false), ("Succeeded".into(), None, low));
+        assert_eq!(ended([0, 0], None, false), ("Succeeded".into(), None, None));
+    }
+
+    #[test]
+    fn a_pod_past_its_deadline_has_failed_even_if_its_containers_exited_with_0() {
+        assert_eq!(ended([0, 0], None, true), ("Failed".into(), Some("Evicted".into()), None));
     }
 }

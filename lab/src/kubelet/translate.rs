@@ -275,10 +275,12 @@ fn container_annotations(
     annotations
 }
 
-/// Eight hex digits that change with the container's spec, like the kubelet's.
+/// Eight hex digits that change with the container's name and image, and nothing else: a resize leaves them
+/// as they are (container/helpers.go, `pickFieldsToHash`).
 fn hash(container: &Container) -> String {
-    let json = serde_json::to_vec(container).unwrap_or_default();
-    Sha256::digest(json).iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+    let fields = serde_json::json!({ "image": container.image, "name": container.name });
+    let digest = Sha256::digest(fields.to_string());
+    digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Whether the pod has a network namespace of its own.
@@ -468,6 +470,15 @@ mod tests {
     }
 
     /// As in recordings/k1.33-containerd1.7/static-and-mirror.
+    #[test]
+    fn the_hash_changes_with_the_image_but_not_with_the_resources() {
+        let before = Container { image: Some("a".into()), ..Default::default() };
+        let limits = Some(BTreeMap::from([("cpu".into(), Quantity("1".into()))]));
+        let resources = Some(ResourceRequirements { limits, ..Default::default() });
+        assert_eq!(hash(&before), hash(&Container { resources, ..before.clone() }));
+        assert_ne!(hash(&before), hash(&Container { image: Some("b".into()), ..before.clone() }));
+    }
+
     #[test]
     fn a_static_pod_and_its_mirror_are_joined_by_the_hash() {
         let own = static_pod(&pod(), "node");

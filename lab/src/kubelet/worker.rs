@@ -2,13 +2,13 @@
 //! the pure modules decide, in the kubelet's own order (kubelet.go, `SyncPod`,
 //! `SyncTerminatingPod`, `SyncTerminatedPod`).
 
+mod sync;
+
 use super::{
     Shared,
     containers::Containers,
-    grace, order,
-    probe::{self, Finding},
-    restart,
-    status::{self, Reason},
+    grace, order, probe, restart,
+    status::{self, Reason, Underway},
     stop,
     translate::{self, PodId},
 };
@@ -27,19 +27,34 @@ const IN_USE: Duration = Duration::from_secs(2);
 pub const START_FAILED: &str = "StartFailed";
 
 /// The kubelet's own decision to end a pod whose object stays: eviction_manager.go,
-/// nodeshutdown_manager.go, preemption.go. All of them kill it with a grace of their own, and then
-/// write phase Failed and the condition DisruptionTarget, reason TerminationByKubelet.
+/// nodeshutdown_manager.go, preemption.go, active_deadline.go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ending {
-    /// The grace at most, seconds.
-    pub grace: i64,
+    /// The grace at most, seconds; `None`: the pod's own.
+    pub grace: Option<i64>,
     /// status.reason.
     pub reason: &'static str,
     /// status.message.
     pub message: &'static str,
-    /// Its containers are removed at once, though the object stays (kuberuntime_gc.go, `evicted`).
+    /// The message of the condition DisruptionTarget, reason TerminationByKubelet; `None`: the kubelet does
+    /// not set this condition.
+    pub disruption: Option<&'static str>,
+    /// The phase is Failed and the reason stays, even if all main containers exited with 0.
+    pub always_fails: bool,
+    /// Its containers are removed at once, though the object stays (pod_workers.go,
+    /// `ShouldPodContentBeRemoved`: killed with `Evict`).
     pub removes_content: bool,
 }
+
+/// active_deadline.go. A PodSyncHandler sets phase and reason again in every status.
+const DEADLINE_EXCEEDED: Ending = Ending {
+    grace: None,
+    reason: "DeadlineExceeded",
+    message: "Pod was active on the node longer than the specified deadline",
+    disruption: None,
+    always_fails: true,
+    removes_content: false,
+};
 
 /// What is wanted of a pod, as far as is known.
 #[derive(Clone, Debug)]
@@ -54,13 +69,22 @@ pub(super) struct Wanted {
     pub(super) keeps_containers: bool,
     /// What its probes find changes nothing.
     pub(super) ignores_probes: bool,
+    /// The newest of its sandboxes that the runtime reported as not ready.
+    pub(super) dead_sandbox: Option<String>,
 }
 
 impl Wanted {
     /// It runs until further notice.
     pub(super) fn new(pod: Pod) -> Self {
         let (keeps_containers, ignores_probes) = (false, false);
-        Self { pod, gone: false, ending: None, keeps_containers, ignores_probes }
+        Self {
+            pod,
+            gone: false,
+            ending: None,
+            keeps_containers,
+            ignores_probes,
+            dead_sandbox: None,
+        }
     }
 
     /// The grace in force, seconds, if the pod is to be stopped.
@@ -81,7 +105,8 @@ impl Wanted {
     fn grace(&self) -> i64 {
         let of_spec = self.pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
         let own = self.grace_of_delete().unwrap_or_else(|| grace::in_force(None, of_spec));
-        self.ending.map_or(own, |ending| own.min(ending.grace.max(grace::POD_FLOOR)))
+        let of_ending = self.ending.and_then(|ending| ending.grace);
+        of_ending.map_or(own, |grace| own.min(grace.max(grace::POD_FLOOR)))
     }
 }
 
@@ -105,8 +130,12 @@ pub(super) struct Worker {
     cgroup: String,
     containers: Containers,
     probed: mpsc::UnboundedReceiver<probe::Told>,
+    /// What is done to all of it.
+    underway: Underway,
     /// What was last reported.
     reported: Option<PodStatus>,
+    /// It ran longer than its spec.activeDeadlineSeconds.
+    is_past_deadline: bool,
     /// Why it could not be started.
     failure: Option<String>,
 }
@@ -130,7 +159,9 @@ impl Worker {
             cgroup,
             containers,
             probed,
+            underway: Underway::Nothing,
             reported: None,
+            is_past_deadline: false,
             failure: None,
         }
     }
@@ -149,7 +180,7 @@ impl Worker {
             // Its object stays as long as somebody wants it.
             Over::Completed | Over::Ended => {
                 self.stop_pod().await;
-                if self.wanted.borrow().ending.is_some_and(|ending| ending.removes_content) {
+                if self.ending().is_some_and(|ending| ending.removes_content) {
                     self.shared.next_relist().await;
                     self.containers.remove_all().await;
                 }
@@ -177,12 +208,15 @@ impl Worker {
         // Four at a time: a burst of pods would only slow each other on a small machine.
         let mut turn = Some(self.shared.starts.clone().acquire_owned().await?);
         self.containers.run_sandbox(&pod, self.attempt).await?;
+        self.underway = Underway::Nothing;
+        // How those of an earlier sandbox ended.
+        self.containers.observe().await;
         for container in order::start_order(&spec) {
             self.containers.start(&pod, container).await?;
             if container.lifecycle.as_ref().is_some_and(|hooks| hooks.post_start.is_some()) {
                 // The next container waits for the hook; other pods need not.
                 turn.take();
-                self.containers.post_start(container).await;
+                self.post_start(container).await;
             }
         }
         drop(turn);
@@ -201,97 +235,46 @@ impl Worker {
             if wanted.ending.is_some() {
                 return Over::Ended;
             }
+            if wanted.dead_sandbox.as_deref().is_some_and(|id| self.containers.is_in(id)) {
+                self.replace_sandbox().await;
+            }
             self.replace_changed().await;
             tokio::select! {
                 changed = self.wanted.changed() => if changed.is_err() { return Over::Deleted },
                 Some(told) = self.probed.recv() => self.take_probe(told).await,
                 () = self.shared.next_relist() => {
-                    if self.containers.observe().await {
+                    let changed = self.containers.observe().await;
+                    if self.asks_for_restart_of_all() {
+                        self.restart_all().await;
+                    } else if changed {
                         self.report(false);
                     }
                     self.restart_ended().await;
                     if self.is_complete() {
                         return Over::Completed;
                     }
+                    if self.has_passed_deadline() {
+                        self.is_past_deadline = true;
+                        return Over::Ended;
+                    }
                 }
             }
         }
     }
 
-    async fn take_probe(&mut self, told: probe::Told) {
-        let Some(name) = self.containers.name_of(&told.id) else { return };
-        match told.what {
-            Finding::Started => {
-                self.containers.has_started(&name);
-                self.report(false);
-            }
-            Finding::Unhealthy(_) if self.wanted.borrow().ignores_probes => {}
-            Finding::Unhealthy(grace) => self.replace(&name, grace).await,
-        }
-    }
-
-    /// kuberuntime_manager.go, `containerChanged`: of a spec only the image can change.
-    async fn replace_changed(&mut self) {
-        for container in order::start_order(&self.spec()) {
-            let known = self.containers.image_of(&container.name);
-            if known.is_some_and(|image| Some(image) != container.image.as_deref()) {
-                self.replace(&container.name, None).await;
-            }
-        }
-    }
-
-    /// Stops a container, with a grace of its own if there is one, and starts it anew in the same
-    /// sync (kuberuntime_manager.go, `SyncPod`).
-    async fn replace(&mut self, name: &str, grace: Option<i64>) {
-        let spec = self.spec();
-        self.containers.observe().await;
-        if let Some(id) = self.containers.running().get(name) {
-            let grace = grace::in_force(grace, spec.termination_grace_period_seconds);
-            if let Err(error) =
-                stop::stop_one(&self.shared.cri, &self.shared.record, &spec, name, id, grace).await
-            {
-                tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "stop");
-                return;
-            }
-            self.containers.observe().await;
-        }
-        self.start_again(name).await;
-    }
-
-    async fn restart_ended(&mut self) {
-        let spec = self.spec();
-        if self.is_complete() {
-            return;
-        }
-        let now = Timestamp::now();
-        for (name, seen) in self.containers.seen() {
-            let Some(ended) = &seen.now.ended else { continue };
-            let rested = Timestamp::from_nanosecond(ended.finished_ns.into())
-                .map(|at| now.duration_since(at))
-                .ok()
-                .and_then(|since| Duration::try_from(since).ok())
-                .is_some_and(|since| since >= restart::back_off(seen.restarts));
-            if rested && restart::is_due(&spec, &name, ended.exit_code) {
-                self.start_again(&name).await;
-            }
-        }
-    }
-
-    async fn start_again(&mut self, name: &str) {
-        let pod = self.wanted.borrow().pod.clone();
-        let spec = self.spec();
-        let Some(container) = order::start_order(&spec).into_iter().find(|one| one.name == name)
-        else {
-            return;
+    /// active_deadline.go, `pastActiveDeadline`: counted from status.startTime.
+    fn has_passed_deadline(&self) -> bool {
+        let started = self.reported.as_ref().and_then(|status| status.start_time.as_ref());
+        let (Some(deadline), Some(started)) = (self.spec().active_deadline_seconds, started) else {
+            return false;
         };
-        match self.containers.start(&pod, container).await {
-            Ok(()) => {
-                self.containers.post_start(container).await;
-                self.containers.observe().await;
-                self.report(false);
-            }
-            Err(error) => self.failed(&error),
-        }
+        Timestamp::now().duration_since(started.0).as_secs() >= deadline
+    }
+
+    /// Why the kubelet ends the pod, if it does.
+    fn ending(&self) -> Option<Ending> {
+        let deadline = self.is_past_deadline.then_some(DEADLINE_EXCEEDED);
+        self.wanted.borrow().ending.or(deadline)
     }
 
     fn is_complete(&self) -> bool {
@@ -310,6 +293,7 @@ impl Worker {
     async fn stop_pod(&mut self) {
         let spec = self.spec();
         self.containers.stop_probing();
+        self.containers.wait_no_more();
         while let Err(error) = self.try_to_stop(&spec).await {
             // The kubelet's work queue tries again later as well.
             tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "stop");
@@ -319,6 +303,7 @@ impl Worker {
         self.report(true);
     }
 
+    /// Containers and sandbox (`killPodWithSyncResult`).
     async fn try_to_stop(&mut self, spec: &PodSpec) -> anyhow::Result<()> {
         let mut cri = self.shared.cri.clone();
         // Nothing is tried where the runtime is down (kubelet.go, `syncLoop`). One that comes up refuses
@@ -367,18 +352,22 @@ impl Worker {
         }
         let ip = &self.shared.config.node_ip;
         let now = Timestamp::now();
-        let reason = match (&self.failure, wanted.ending) {
-            (Some(failure), _) => {
-                Some(Reason { reason: START_FAILED, message: failure, by_kubelet: false })
-            }
+        let reason = match (&self.failure, self.ending()) {
+            (Some(message), _) => Some(Reason {
+                reason: START_FAILED,
+                message,
+                disruption: None,
+                always_fails: false,
+            }),
             // Not before nothing of it runs any more (status_manager.go, `mergePodStatus`).
-            (None, Some(Ending { reason, message, .. })) if terminal => {
-                Some(Reason { reason, message, by_kubelet: true })
+            (None, Some(Ending { reason, message, disruption, always_fails, .. })) if terminal => {
+                Some(Reason { reason, message, disruption, always_fails })
             }
             _ => None,
         };
         let seen = self.containers.seen();
-        let mut status = status::status(&wanted.pod, &seen, terminal, reason, ip, now);
+        let mut status =
+            status::status(&wanted.pod, &seen, terminal, self.underway, reason, ip, now);
         if let (Some(reported), Some(own)) = (&mut status.pod_ip, self.containers.ip()) {
             *reported = own.into();
         }

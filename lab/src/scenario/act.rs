@@ -23,6 +23,8 @@ pub enum When {
     Handled(&'static str),
     /// When another life of the container has run for so long.
     Anew(&'static str, Duration),
+    /// When the status shows that the container waits for this reason.
+    Waits(&'static str, &'static str),
     /// In the midst of the kubelet's housekeeping after the pod's object went; see
     /// [`Act::ReadRuntimeCache`].
     Housekeeping,
@@ -58,6 +60,22 @@ pub enum Act {
         /// The signal's number.
         signal: i32,
     },
+    /// Somebody kills the first process of the pod's sandbox.
+    KillSandbox,
+    /// `crictl stop`.
+    StopContainer {
+        /// The container.
+        container: &'static str,
+        /// `--timeout`, seconds.
+        timeout: i64,
+    },
+    /// `kubectl exec`: another process runs in the container, until it exits.
+    Exec {
+        /// The container.
+        container: &'static str,
+        /// Words of the workload's command line, as one text.
+        command: &'static str,
+    },
     /// Somebody freezes the container's cgroup.
     Freeze {
         /// The container.
@@ -69,6 +87,13 @@ pub enum Act {
         container: &'static str,
         /// The new image.
         image: &'static str,
+    },
+    /// `kubectl patch --subresource resize`.
+    Resize {
+        /// The container.
+        container: &'static str,
+        /// The new request for CPU.
+        cpu: &'static str,
     },
     /// A static pod's manifest is taken away.
     RemoveManifest,

@@ -2,7 +2,7 @@
 
 use super::{
     Act, Scenario, Span, When,
-    draft::{Draft, SOON, code, runs_on, signal},
+    draft::{Draft, SOON, code, ends_by_itself, runs_on, signal},
     pod::Part,
 };
 use crate::{controlplane::Disruption, image, kubelet::Ending};
@@ -16,43 +16,99 @@ const INTO_THE_NEXT_LIFE: Duration = Duration::from_millis(1300);
 
 /// eviction_manager.go, `evictPod`: a hard threshold grants 1 s.
 pub(super) const EVICTED: Ending = Ending {
-    grace: 1,
+    grace: Some(1),
     reason: "Evicted",
     message: "The node was low on resource: memory. ",
+    disruption: Some("The node was low on resource: memory. "),
+    always_fails: false,
+    removes_content: true,
+};
+
+/// eviction_manager.go, `emptyDirLimitEviction`: without a condition.
+const OVER_LIMIT: Ending = Ending {
+    grace: Some(1),
+    reason: "Evicted",
+    message: "Usage of EmptyDir volume \"x\" exceeds the limit \"1Mi\". ",
+    disruption: None,
+    always_fails: false,
+    removes_content: true,
+};
+
+/// preemption.go, `evictPodsToFreeRequests`.
+const PREEMPTED: Ending = Ending {
+    grace: None,
+    reason: "Preempting",
+    message: "Preempted in order to admit critical pod",
+    disruption: Some("Pod was preempted by Kubelet to accommodate a critical pod."),
+    always_fails: false,
     removes_content: true,
 };
 
 /// nodeshutdown_manager.go, `processShutdownEvent`: what the pod's priority is granted.
 const NODE_SHUTDOWN: Ending = Ending {
-    grace: 4,
+    grace: Some(4),
     reason: "Terminated",
     message: "Pod was terminated in response to imminent node shutdown.",
+    disruption: Some("Pod was terminated in response to imminent node shutdown."),
+    always_fails: false,
     removes_content: false,
 };
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     let mut all = without_an_end();
+    all.extend(by_others());
     all.extend(by_the_control_plane());
     all.extend(by_the_kubelet());
     all.into_iter().map(|draft| draft.finish("causes")).collect()
 }
 
+/// Deleted when its container has been started again.
+fn then_deleted(draft: Draft) -> Draft {
+    draft
+        .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
+        .dies("app", Verdict::Graceful, code(0))
+        .spends(Span::about(Shutdown, 0.5))
+}
+
 /// Containers that are stopped, or end, in a pod that goes on.
 fn without_an_end() -> Vec<Draft> {
-    let then_deleted = |draft: Draft| {
-        draft
-            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
-            .dies("app", Verdict::Graceful, code(0))
-            .spends(Span::about(Shutdown, 0.5))
-    };
     vec![
         then_deleted(
             runs_on("liveness-probe-fails", 5)
                 .shows("Its liveness probe fails twice: stopped and started anew, then deleted.")
                 .runs(Part::new("app", "handle --for 500ms").liveness("job --for 10ms --exit 1"))
                 .when(When::Handled("app"), Act::IgnoreProbes)
-                .died_before("app", Cause::Liveness, Verdict::Graceful, code(0)),
+                .died_before("app", Cause::Liveness, Verdict::Graceful, code(0)).within(5),
         ),
+        runs_on("liveness-probe-own-grace", 20)
+            .shows("Its probe has a grace of its own, 3 s: SIGKILL then, not after the pod's 20 s.")
+            .runs(
+                Part::new("app", "handle --for 5s")
+                    .liveness("job --for 10ms --exit 1")
+                    .probe_grace(3),
+            )
+            .when(When::Handled("app"), Act::IgnoreProbes)
+            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
+            .died_before("app", Cause::Liveness, Verdict::Overran, signal(SIGKILL))
+            .within(3)
+            .dies("app", Verdict::Graceful, code(0))
+            .spends(Span::about(Shutdown, 5.0)),
+        runs_on("deleted-while-liveness-stops-it", 15)
+            .shows("Deleted while its liveness probe stops it: that is finished, it is started, then all end.")
+            .runs(Part::new("app", "handle --for 3s").liveness("job --for 10ms --exit 1"))
+            .runs(Part::new("other", "handle --for 500ms"))
+            .when(When::Handled("app"), Act::Delete { grace: None })
+            .died_before("app", Cause::Liveness, Verdict::Graceful, code(0))
+            .dies("app", Verdict::Graceful, code(0))
+            .dies("other", Verdict::Graceful, code(0)),
+        ends_by_itself("liveness-probe-ends-a-job")
+            .shows("Its liveness probe fails and its restartPolicy is Never: the pod ends with it.")
+            .runs(
+                Part::new("app", "handle --for 500ms --exit 3")
+                    .liveness("job --for 10ms --exit 1"),
+            )
+            .caused_by(Cause::Liveness)
+            .dies("app", Verdict::Graceful, code(3)),
         then_deleted(
             runs_on("startup-probe-fails", 5)
                 .shows("Its startup probe never succeeds: stopped and started anew, then deleted.")
@@ -65,8 +121,41 @@ fn without_an_end() -> Vec<Draft> {
                 .shows("Its image is changed: stopped and started anew, then deleted.")
                 .runs(Part::new("app", "handle --for 500ms"))
                 .after(SOON, Act::ChangeImage { container: "app", image: image::NEXT })
-                .died_before("app", Cause::Restart, Verdict::Graceful, code(0)),
+                .died_before("app", Cause::DefinitionChanged, Verdict::Graceful, code(0)),
         ),
+        runs_on("post-start-fails", 5)
+            .shows("Its postStart hook fails: stopped, started again, stopped, deleted in its back-off.")
+            .runs(Part::new("app", "handle --for 500ms").post_start("job --for 1s --exit 1"))
+            .when(When::Waits("app", "CrashLoopBackOff"), Act::Delete { grace: None })
+            .died_before("app", Cause::PostStartFailed, Verdict::Graceful, code(0))
+            .died_before("app", Cause::PostStartFailed, Verdict::Graceful, code(0)),
+        then_deleted(
+            runs_on("sandbox-dies", 5)
+                .shows("Its sandbox's process is killed: stopped, started again in a new sandbox, deleted.")
+                .runs(Part::new("app", "handle --for 500ms"))
+                .after(SOON, Act::KillSandbox)
+                .died_before("app", Cause::SandboxChanged, Verdict::Graceful, code(0)),
+        ),
+        then_deleted(
+            runs_on("resized-by-restart", 5)
+                .shows("Its CPU request is changed, its resizePolicy is RestartContainer: stopped, started.")
+                .runs(Part::new("app", "handle --for 500ms").cpu("10m"))
+                .after(SOON, Act::Resize { container: "app", cpu: "20m" })
+                .died_before("app", Cause::ResizeRestart, Verdict::Graceful, code(0)).inferred(),
+        ),
+        runs_on("restarts-all", 2)
+            .shows("One exits with the code of its rule RestartAllContainers: all others are stopped.")
+            .runs(Part::new("app", "handle --for 500ms"))
+            .runs(Part::new("aide", "handle --for 300ms"))
+            .runs(Part::new("asks", "job --for 6s --exit 42").restarts_all_on(42))
+            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
+            .died_before("asks", Cause::Completed, Verdict::Failed, code(42))
+            .died_before("app", Cause::RestartAllContainers, Verdict::Graceful, code(0)).within(2)
+            .died_before("aide", Cause::RestartAllContainers, Verdict::Graceful, code(0)).within(2)
+            .dies("app", Verdict::Graceful, code(0))
+            .dies("aide", Verdict::Graceful, code(0))
+            .dies("asks", Verdict::Ignored, signal(SIGKILL))
+            .spends(Span::about(Shutdown, 2.0)),
         runs_on("leaves-and-is-restarted", 2)
             .shows("It gives up with 3 and is started anew, without a handler, then deleted.")
             .runs(Part::new("app", "job --for 10s --exit 3"))
@@ -74,6 +163,41 @@ fn without_an_end() -> Vec<Draft> {
             .died_before("app", Cause::Completed, Verdict::Failed, code(3))
             .dies("app", Verdict::Ignored, signal(SIGKILL))
             .spends(Span::about(Shutdown, 2.0)),
+    ]
+}
+
+/// Containers that somebody else than the kubelet stops.
+fn by_others() -> Vec<Draft> {
+    let crictl_stop = |timeout| Act::StopContainer { container: "app", timeout };
+    vec![
+        then_deleted(
+            runs_on("crictl-stop", 5)
+                .shows("An administrator stops its container through the CRI; the kubelet finds it ended.")
+                .runs(Part::new("app", "handle --for 500ms"))
+                .after(SOON, crictl_stop(5))
+                .died_before("app", Cause::ExternalStop, Verdict::Graceful, code(0)).inferred(),
+        ),
+        then_deleted(
+            runs_on("crictl-stop-at-once", 5)
+                .shows("The same with a timeout of 0: SIGKILL at once, which no kubelet asks for.")
+                .runs(Part::new("app", "handle --for 500ms"))
+                .after(SOON, crictl_stop(0))
+                .died_before("app", Cause::ExternalStop, Verdict::ForceKilled, signal(SIGKILL)).inferred(),
+        ),
+        runs_on("crictl-stop-ends-a-job", 5)
+            .shows("crictl stop, and its restartPolicy is Never: no source shows who asked for the stop.")
+            .never_restarted()
+            .runs(Part::new("app", "handle --for 500ms --exit 3"))
+            .after(SOON, crictl_stop(5))
+            .caused_by(Cause::Unknown)
+            .dies("app", Verdict::Graceful, code(3)),
+        then_deleted(
+            runs_on("kubectl-exec-kill", 5)
+                .shows("kubectl exec runs kill 1 in it: the sender had entered the container.")
+                .runs(Part::new("app", "handle --for 500ms"))
+                .after(SOON, Act::Exec { container: "app", command: "kill --pid 1" })
+                .died_before("app", Cause::ExternalStop, Verdict::Graceful, code(0)),
+        ),
     ]
 }
 
@@ -111,6 +235,13 @@ fn by_the_kubelet() -> Vec<Draft> {
             .dies("app", Verdict::Graceful, code(0))
             .spends(Span::about(Shutdown, 1.0))
     };
+    let handled = |name, ending, cause, exit| {
+        runs_on(name, 5)
+            .after(SOON, Act::End(ending))
+            .caused_by(cause)
+            .dies("app", Verdict::Graceful, code(exit))
+            .spends(Span::about(Shutdown, 1.0))
+    };
     vec![
         runs_on("node-pressure", 30)
             .shows("The node is short of memory: evicted with 1 s, which the floor makes 2.")
@@ -126,6 +257,29 @@ fn by_the_kubelet() -> Vec<Draft> {
             .caused_by(Cause::NodeShutdown)
             .dies("app", Verdict::Overran, signal(SIGKILL))
             .spends(Span::about(Shutdown, 4.0)),
+        handled("node-shutdown-exits-0", NODE_SHUTDOWN, Cause::NodeShutdown, 0)
+            .shows("The node shuts down, it exits with 0: phase Succeeded, only the condition is left.")
+            .runs(Part::new("app", "handle --for 1s")),
+        handled("kubelet-preempts", PREEMPTED, Cause::KubeletPreemption, 3)
+            .shows("The kubelet makes room for a critical pod; it exits with 3: status.reason says why.")
+            .runs(Part::new("app", "handle --for 1s --exit 3")),
+        handled("kubelet-preempts-exits-0", PREEMPTED, Cause::KubeletPreemption, 0)
+            .shows("The same, but it exits with 0: phase Succeeded, only the condition is left.")
+            .runs(Part::new("app", "handle --for 1s")),
+        handled("over-its-emptydir-limit", OVER_LIMIT, Cause::LocalStorageLimit, 3)
+            .shows("It wrote more into its emptyDir than it may: evicted, with a reason but no condition.")
+            .runs(Part::new("app", "handle --for 1s --exit 3")),
+        handled("over-its-emptydir-limit-exits-0", OVER_LIMIT, Cause::LocalStorageLimit, 0)
+            .shows("The same, but it exits with 0: phase Succeeded, and nothing else is left.")
+            .runs(Part::new("app", "handle --for 1s")),
+        runs_on("past-its-deadline", 5)
+            .shows("It runs longer than its activeDeadlineSeconds: Failed, though it exits with 0.")
+            .never_restarted()
+            .deadline(3)
+            .runs(Part::new("app", "handle --for 1s"))
+            .caused_by(Cause::DeadlineExceeded)
+            .dies("app", Verdict::Graceful, code(0))
+            .spends(Span::about(Shutdown, 1.0)),
         from_manifest("manifest-removed")
             .shows("A static pod: deleting its mirror stops nothing, removing its manifest does.")
             .after(SOON, Act::Delete { grace: None })

@@ -12,7 +12,10 @@ use std::{collections::BTreeSet, fmt::Debug};
 type Excluded<T> = &'static [(T, &'static str)];
 
 const VERDICTS: Excluded<Verdict> = &[];
-const CAUSES: Excluded<Cause> = &[];
+const CAUSES: Excluded<Cause> = &[(
+    Cause::Restart,
+    "a probe of which the kernel sees nothing, after a relist: the engine's tests",
+)];
 const FINDINGS: Excluded<FindingKind> = &[
     (
         FindingKind::Contradiction,

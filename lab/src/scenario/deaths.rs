@@ -164,11 +164,11 @@ fn signals() -> Vec<Draft> {
             .finds(ChildrenNotSignalled)
             .spends(Span::about(Shutdown, 1.0)),
         runs_on("killed-from-outside", 30)
-            .shows("Somebody on the node sends SIGKILL; no source can tell what for.")
+            .shows("Somebody on the node sends SIGKILL: neither the kubelet nor the runtime.")
             .runs(Part::new("app", "handle --for 1s"))
             .never_restarted()
             .after(SOON, Act::Kill { container: "app", signal: libc::SIGKILL })
-            .caused_by(Cause::Unknown)
+            .caused_by(Cause::ExternalStop)
             .dies("app", Verdict::ForceKilled, signal(SIGKILL)),
         ends_by_itself("job-fails")
             .shows("A job gives up with 7: nobody sent it anything.")
@@ -201,6 +201,16 @@ fn hooks() -> Vec<Draft> {
             .runs(Part::new("app", "handle --for 1s").pre_stop_sleep(3))
             .dies("app", Verdict::Graceful, code(0))
             .spends(Span::about(Shutdown, 1.0)),
+        deleted("prestop-signals-it", 8)
+            .shows(
+                "Its hook sends PID 1 a SIGQUIT, as nginx -s quit does: it exits before SIGTERM.",
+            )
+            .runs(
+                Part::new("app", "handle --for 1s --on 3").pre_stop("kill --pid 1 --on 3 --for 5s"),
+            )
+            .dies("app", Verdict::Graceful, code(0))
+            // The hook itself, which dies with the PID namespace.
+            .allows(ChildrenNotSignalled),
         deleted("prestop-http", 8)
             .shows("An httpGet hook runs in the kubelet: the container answers it after 2 s.")
             .runs(Part::new("app", "serve --port {port} --for 2s").pre_stop_http())

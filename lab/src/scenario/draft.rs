@@ -6,7 +6,7 @@ use super::{
 };
 use coroner_core::{
     input::ExitStatus,
-    observation::{Cause, FindingKind, Verdict},
+    observation::{Cause, Certainty, FindingKind, Verdict},
 };
 use std::time::Duration;
 
@@ -72,6 +72,12 @@ impl Draft {
 
     pub(super) fn never_restarted(mut self) -> Self {
         self.0.blueprint.restart = "Never";
+        self
+    }
+
+    /// Its activeDeadlineSeconds.
+    pub(super) fn deadline(mut self, seconds: i64) -> Self {
+        self.0.blueprint.deadline = Some(seconds);
         self
     }
 
@@ -145,7 +151,25 @@ impl Draft {
         exit: ExitStatus,
     ) -> Self {
         let death = Death { verdict, exit };
-        self.0.expected.earlier.push(Earlier { container, death, cause });
+        let certainty = Certainty::Proven;
+        self.0.expected.earlier.push(Earlier { container, death, cause, certainty, grace: None });
+        self
+    }
+
+    /// The cause of the earlier death that was named last is inferred.
+    pub(super) fn inferred(self) -> Self {
+        self.last_earlier(|earlier| earlier.certainty = Certainty::Inferred)
+    }
+
+    /// The grace of the earlier death that was named last, seconds.
+    pub(super) fn within(self, grace: i64) -> Self {
+        self.last_earlier(|earlier| earlier.grace = Some(grace))
+    }
+
+    fn last_earlier(mut self, change: impl FnOnce(&mut Earlier)) -> Self {
+        if let Some(earlier) = self.0.expected.earlier.last_mut() {
+            change(earlier);
+        }
         self
     }
 

@@ -27,7 +27,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .after(SOON, Act::ChangeImage { container: "app", image: image::NEXT })
             .when(When::Told(Reason::SigtermIgnored), Act::Delete { grace: None })
             .alone()
-            .died_before("app", Cause::Restart, Verdict::Ignored, signal(SIGKILL))
+            .died_before("app", Cause::DefinitionChanged, Verdict::Ignored, signal(SIGKILL))
             .dies("app", Verdict::Ignored, signal(SIGKILL)),
         nobody("leak-told-on-node")
             .shows("A sandbox runs whose pod no apiserver knows: an Event on the Node says so.")

@@ -3,7 +3,9 @@
 use super::{Death, Earlier, Expected};
 use coroner_core::{
     input::ExitStatus,
-    observation::{Cause, ContainerDeath, FindingKind, PhaseKind, PodTermination, Verdict},
+    observation::{
+        Cause, Certainty, ContainerDeath, FindingKind, PhaseKind, PodTermination, Verdict,
+    },
 };
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,6 +47,10 @@ pub struct ObservedEarlier {
     pub death: ObservedDeath,
     /// Why.
     pub cause: Cause,
+    /// How certain that is.
+    pub certainty: Certainty,
+    /// The grace that applied, seconds.
+    pub grace: Option<i64>,
 }
 
 impl Observed {
@@ -59,6 +65,8 @@ impl Observed {
                     container: death.name.clone(),
                     death: ObservedDeath::of(death),
                     cause: death.cause,
+                    certainty: death.cause_certainty,
+                    grace: death.grace_seconds,
                 })
                 .collect(),
             findings: timeline
@@ -168,6 +176,15 @@ fn earlier(expected: &[Earlier], observed: &[ObservedEarlier]) -> Vec<String> {
         points.extend(seen.death.points(&name, &expected.death));
         if seen.cause != expected.cause {
             points.push(format!("{name}: cause {}, expected {}", seen.cause, expected.cause));
+        } else if seen.certainty != expected.certainty {
+            points.push(format!(
+                "{name}: cause {} is {}, expected {}",
+                seen.cause, seen.certainty, expected.certainty
+            ));
+        }
+        if expected.grace.is_some() && seen.grace != expected.grace {
+            let (seen, expected) = (seen.grace, expected.grace);
+            points.push(format!("{name}: grace {seen:?} s, expected {expected:?} s"));
         }
     }
     if expected.len() != observed.len() {
@@ -229,6 +246,8 @@ mod tests {
                         exit: Some(earlier.death.exit),
                     },
                     cause: earlier.cause,
+                    certainty: earlier.certainty,
+                    grace: earlier.grace,
                 })
                 .collect(),
             findings: expected.findings.iter().copied().collect(),
@@ -309,6 +328,8 @@ mod tests {
         assert_eq!(points(|earlier| earlier.clear()), 1);
         assert_eq!(points(|earlier| earlier.push(earlier[0].clone())), 1);
         assert_eq!(points(|earlier| earlier[0].cause = Cause::Restart), 1);
+        assert_eq!(points(|earlier| earlier[0].certainty = Certainty::Inferred), 1);
+        assert_eq!(points(|earlier| earlier[0].grace = Some(7)), 1);
         assert_eq!(points(|earlier| earlier[0].death.verdict = Verdict::Overran), 1);
         assert_eq!(points(|earlier| earlier[0].container = "other".into()), 1);
     }

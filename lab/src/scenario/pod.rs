@@ -4,7 +4,8 @@ use super::NAMESPACE;
 use crate::image;
 use k8s_openapi::{
     api::core::v1::{
-        Container, ExecAction, HTTPGetAction, Lifecycle, LifecycleHandler, Pod, PodSpec, Probe,
+        Container, ContainerResizePolicy, ContainerRestartRule, ContainerRestartRuleOnExitCodes,
+        ExecAction, HTTPGetAction, Lifecycle, LifecycleHandler, Pod, PodSpec, Probe,
         ResourceRequirements, SleepAction,
     },
     apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
@@ -29,6 +30,8 @@ pub(super) struct Blueprint {
     pub(super) grace: i64,
     /// restartPolicy.
     pub(super) restart: &'static str,
+    /// activeDeadlineSeconds.
+    pub(super) deadline: Option<i64>,
     pub(super) share_pid: bool,
     pub(super) host_pid: bool,
     /// A network namespace and an address of its own.
@@ -63,6 +66,12 @@ pub(super) struct Part {
     pre_stop: Option<Hook>,
     liveness: Option<&'static str>,
     startup: Option<&'static str>,
+    /// terminationGracePeriodSeconds of its probes.
+    probe_grace: Option<i64>,
+    /// An exit code with which it has all containers of the pod restarted.
+    restarts_all_on: Option<i32>,
+    /// A request such as `100m`, which is changed only with a restart.
+    cpu: Option<&'static str>,
     /// A limit such as `32Mi`.
     pub(super) memory: Option<&'static str>,
 }
@@ -78,6 +87,9 @@ impl Part {
             pre_stop: None,
             liveness: None,
             startup: None,
+            probe_grace: None,
+            restarts_all_on: None,
+            cpu: None,
             memory: None,
         }
     }
@@ -111,12 +123,49 @@ impl Part {
         Self { liveness: Some(life), ..self }
     }
 
+    pub(super) fn probe_grace(self, seconds: i64) -> Self {
+        Self { probe_grace: Some(seconds), ..self }
+    }
+
     pub(super) fn startup(self, life: &'static str) -> Self {
         Self { startup: Some(life), ..self }
     }
 
     pub(super) fn memory(self, limit: &'static str) -> Self {
         Self { memory: Some(limit), ..self }
+    }
+
+    /// It is not restarted, but where it exits with this code all containers of the pod are.
+    pub(super) fn restarts_all_on(self, code: i32) -> Self {
+        Self { restarts_all_on: Some(code), ..self }
+    }
+
+    fn rule(code: i32) -> ContainerRestartRule {
+        ContainerRestartRule {
+            action: "RestartAllContainers".into(),
+            exit_codes: Some(ContainerRestartRuleOnExitCodes {
+                operator: "In".into(),
+                values: Some(vec![code]),
+            }),
+        }
+    }
+
+    /// A request, and the resizePolicy RestartContainer.
+    pub(super) fn cpu(self, request: &'static str) -> Self {
+        Self { cpu: Some(request), ..self }
+    }
+
+    fn resources(&self) -> Option<ResourceRequirements> {
+        let one = |kind: &str, quantity: &str| {
+            BTreeMap::from([(kind.to_owned(), Quantity(quantity.into()))])
+        };
+        let limits = self.memory.map(|limit| one("memory", limit));
+        let requests = self.cpu.map(|request| one("cpu", request));
+        (limits.is_some() || requests.is_some()).then(|| ResourceRequirements {
+            limits,
+            requests,
+            ..Default::default()
+        })
     }
 
     fn build(&self, site: Site<'_>) -> Container {
@@ -131,6 +180,7 @@ impl Part {
             initial_delay_seconds: Some(1),
             period_seconds: Some(1),
             failure_threshold: Some(2),
+            termination_grace_period_seconds: self.probe_grace,
             ..Default::default()
         };
         Container {
@@ -139,13 +189,21 @@ impl Part {
             image_pull_policy: Some("Never".into()),
             command: Some(command(self.life, site)),
             lifecycle: (lifecycle != Lifecycle::default()).then_some(lifecycle),
-            restart_policy: self.sidecar.then(|| "Always".into()),
+            restart_policy: if self.restarts_all_on.is_some() {
+                Some("Never".into())
+            } else {
+                self.sidecar.then(|| "Always".into())
+            },
+            restart_policy_rules: self.restarts_all_on.map(|code| vec![Self::rule(code)]),
             liveness_probe: self.liveness.map(probe),
             startup_probe: self.startup.map(probe),
-            resources: self.memory.map(|limit| ResourceRequirements {
-                limits: Some(BTreeMap::from([("memory".into(), Quantity(limit.into()))])),
-                ..Default::default()
+            resize_policy: self.cpu.map(|_| {
+                vec![ContainerResizePolicy {
+                    resource_name: "cpu".into(),
+                    restart_policy: "RestartContainer".into(),
+                }]
             }),
+            resources: self.resources(),
             ..Default::default()
         }
     }
@@ -156,6 +214,7 @@ impl Blueprint {
         Self {
             grace,
             restart: "Always",
+            deadline: None,
             share_pid: false,
             host_pid: false,
             own_network: false,
@@ -183,6 +242,7 @@ impl Blueprint {
             share_process_namespace: self.share_pid.then_some(true),
             restart_policy: Some(self.restart.into()),
             termination_grace_period_seconds: Some(self.grace),
+            active_deadline_seconds: self.deadline,
             containers: built(false),
             init_containers: (!sidecars.is_empty()).then_some(sidecars),
             ..Default::default()

@@ -75,7 +75,7 @@ broken
         serde_json::from_value(serde_json::json!({
             "id": "c", "name": "app", "pod": null, "kind": "main", "verdict": "graceful",
             "proof": {"sentence": "", "evidence": []}, "cause": "api_delete",
-            "cause_source": "api", "cause_proof": "",
+            "cause_certainty": "proven", "cause_source": "api", "cause_proof": "",
             "exit": serde_json::from_str::<serde_json::Value>(exit).unwrap(),
             "stop_signal": 15, "grace_seconds": 10, "grace_ratio": null, "children_killed": 0,
             "milestones": [

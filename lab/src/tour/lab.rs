@@ -9,6 +9,7 @@ use crate::{
     apiserver::{self, Apiserver, DeleteOptions, Fault, Kind, Store},
     containerd::{self, Containerd},
     controlplane::{self, Disruption},
+    delay::{Delays, Detour},
     image,
     kubelet::{
         self, Kubelet, Local,
@@ -25,11 +26,12 @@ use coroner_cri_api::v1::runtime_service_client::RuntimeServiceClient;
 use k8s_openapi::api::core::v1::{
     Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo, Pod,
 };
-use rustix::process::{Pid, Signal};
+use rustix::process::Pid;
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 use tokio::sync::{Mutex, mpsc};
 
@@ -39,11 +41,13 @@ const KUBECONFIG: &str = "kubeconfig";
 const LOGS: &str = "pods";
 const STATE: &str = "state";
 const RECORDING: &str = "agent.rec";
+const DETOUR: &str = "late.sock";
 
 /// Removes the lab's own files, of this run or of one that was killed.
 pub(crate) fn tidy(work: &Path) {
     let _ = std::fs::remove_file(work.join(IMAGE));
     let _ = std::fs::remove_file(work.join(KUBECONFIG));
+    let _ = std::fs::remove_file(work.join(DETOUR));
     let _ = std::fs::remove_file(work.join(RECORDING));
     let _ = std::fs::remove_file(work.join(format!("{RECORDING}.old")));
     let _ = std::fs::remove_dir_all(work.join(LOGS));
@@ -68,6 +72,8 @@ pub(crate) struct Lab {
     host_root: PathBuf,
     logs: PathBuf,
     kubeconfig: PathBuf,
+    /// The agent's ways to its sources, where these are slow.
+    detours: Vec<Detour>,
 }
 
 impl Lab {
@@ -126,7 +132,25 @@ impl Lab {
             containerd: Mutex::new(containerd),
             logs,
             kubeconfig,
+            detours: Vec::new(),
         })
+    }
+
+    /// From now on an agent that is started gets its answers so late.
+    pub(crate) async fn delay(&mut self, delays: Delays) -> anyhow::Result<()> {
+        if delays.apiserver > Duration::ZERO {
+            let (detour, address) = Detour::tcp(self.apiserver(), delays.apiserver).await?;
+            apiserver::write_kubeconfig(&format!("http://{address}"), &self.kubeconfig)?;
+            self.detours.push(detour);
+        }
+        if delays.runtime > Duration::ZERO {
+            let socket =
+                self.cri.strip_prefix("unix://").context("the runtime has no Unix socket")?;
+            let detour = self.hand.work.join(DETOUR);
+            self.detours.push(Detour::unix(socket.into(), &detour, delays.runtime)?);
+            self.cri = format!("unix://{}", detour.display());
+        }
+        Ok(())
     }
 
     /// Of its own cgroup: no other lab has the same.
@@ -277,6 +301,24 @@ impl Lab {
         Ok(())
     }
 
+    /// `kubectl patch --subresource resize`: another request for CPU.
+    pub(crate) fn resize(
+        &self,
+        namespace: &str,
+        name: &str,
+        container: &str,
+        cpu: &str,
+    ) -> anyhow::Result<()> {
+        self.apiserver.store().update(Kind::Pod, namespace, name, |pod| {
+            let all = pod["spec"]["containers"].as_array_mut().into_iter().flatten();
+            for one in all.filter(|one| one["name"] == container) {
+                one["resources"]["requests"]["cpu"] = cpu.into();
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
     /// The apiserver answers nobody, or everybody again.
     pub(crate) fn set_apiserver(&self, fault: Fault) {
         self.apiserver.set_fault(fault);
@@ -298,13 +340,17 @@ impl Lab {
         if containerd.runs() { Ok(()) } else { containerd.restart().await }
     }
 
-    /// Sends a signal to the first process of a pod's container, as anybody on the node may.
+    /// Sends a signal to the first process of a pod's container, as anybody on the node may: from a process of
+    /// its own, because this one is the kubelet.
     pub(crate) fn kill(&self, pod: &Pod, container: &str, signal: i32) -> anyhow::Result<()> {
         let (group, id) = self.group(pod, container)?;
         let first = self.cgroups.processes(&group, &id)?.first().copied();
         let pid = first.and_then(Pid::from_raw).context("the container has no process")?;
-        let signal = Signal::from_named_raw(signal).context("no such signal")?;
-        Ok(rustix::process::kill_process(pid, signal)?)
+        let pid = pid.as_raw_nonzero();
+        let mut shell = std::process::Command::new("/bin/sh");
+        let status = shell.args(["-c", &format!("kill -{signal} {pid}")]).status();
+        anyhow::ensure!(status.context("cannot run sh")?.success(), "kill -{signal} {pid} failed");
+        Ok(())
     }
 
     /// Freezes a pod's container.

@@ -16,6 +16,7 @@ pub use show::{Screen, list};
 use crate::{
     agent::Agent,
     containerd,
+    delay::Delays,
     failed::{Failures, Remains},
     ground_truth::GroundTruth,
     kubelet,
@@ -60,6 +61,9 @@ pub struct Options {
     pub lab: containerd::Options,
     /// Where a folder is kept for each failure; `None`: `failed` in the target directory.
     pub failed: Option<PathBuf>,
+    /// How late the agent's sources answer. What is expected of times is that of
+    /// punctual ones, and is not compared then.
+    pub delays: Delays,
     /// A real node instead of the lab.
     pub real: Option<RealNode>,
 }
@@ -131,6 +135,9 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
         return Ok(true);
     }
     let mut options = options.clone();
+    if options.delays.any() {
+        options.scenarios.iter_mut().for_each(|scenario| scenario.expected.ignore_times());
+    }
     options.lab.work = work_directory(&options.lab.work)?;
     let options = &options;
     let failures = Failures::new(options.failed.clone(), &options.lab.work);
@@ -167,7 +174,11 @@ impl Stage {
         failures: &Failures,
         screen: Screen,
     ) -> anyhow::Result<bool> {
-        let lab = &*self.lab.insert(Lab::start(options.lab.clone(), screen).await?);
+        let lab = self.lab.insert(Lab::start(options.lab.clone(), screen).await?);
+        if options.delays.any() {
+            lab.delay(options.delays).await?;
+        }
+        let lab = &*lab;
         let work = &options.lab.work;
         let resident = scenario::resident();
         Playing::begin(&resident, lab).await?;

@@ -29,7 +29,7 @@ use coroner_core::{
     leak::{Leak, LeakKey},
     observation::{ContainerDeath, MilestoneKind, PodTermination},
 };
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::Path,
@@ -173,6 +173,11 @@ impl<'a> Playing<'a> {
                     self.is_ready(container, self.restarts(container)).await?;
                     tokio::time::sleep(time).await;
                 }
+                When::Waits(container, reason) => {
+                    let what = format!("the status shows that {container} waits: {reason}");
+                    self.happens(&what, |of| Ok(of.waits(container).as_deref() == Some(reason)))
+                        .await?;
+                }
                 When::Housekeeping => {
                     let moment = self.housekeeping.take().context("its cache was not read")?;
                     self.held =
@@ -246,10 +251,18 @@ impl<'a> Playing<'a> {
                 Ok(())
             }
             Act::Kill { container, signal } => lab.kill(&object()?, container, signal),
+            Act::KillSandbox => lab.hand().kill_sandbox(&self.pod.uid).await,
+            Act::StopContainer { container, timeout } => {
+                lab.hand().stop_container(&object()?, container, timeout).await
+            }
+            Act::Exec { container, command } => {
+                lab.hand().exec(&object()?, container, command).await
+            }
             Act::Freeze { container } => lab.freeze(&object()?, container),
             Act::ChangeImage { container, image } => {
                 lab.change_image(NAMESPACE, name, container, image)
             }
+            Act::Resize { container, cpu } => lab.resize(NAMESPACE, name, container, cpu),
             Act::RemoveManifest => {
                 lab.kubelet().remove_static(&self.pod.uid);
                 Ok(())
@@ -350,10 +363,19 @@ impl<'a> Playing<'a> {
     }
 
     fn restarts(&self, container: &str) -> u32 {
+        let status = self.status(container);
+        status.and_then(|one| one.restart_count.try_into().ok()).unwrap_or_default()
+    }
+
+    /// What the container waits for, by its status.
+    fn waits(&self, container: &str) -> Option<String> {
+        self.status(container)?.state?.waiting?.reason
+    }
+
+    fn status(&self, container: &str) -> Option<ContainerStatus> {
         let status = self.object().and_then(|pod| pod.status).unwrap_or_default();
         let mut all = status.container_statuses.into_iter().flatten();
-        let one = all.find(|one| one.name == container);
-        one.and_then(|one| one.restart_count.try_into().ok()).unwrap_or_default()
+        all.find(|one| one.name == container)
     }
 
     pub(super) async fn happens(

@@ -1,12 +1,14 @@
-//! What is left behind by hand, where no bug of the lab's kubelet does it: through the CRI, or on
-//! the host as the runtime and the kubelet would have. And how all of it is cleaned up again.
+//! What is done by hand, through the CRI or on the host: what is left behind where no bug of the lab's
+//! kubelet does it, and how all of it is cleaned up again; and what an administrator does to containers.
 
+use super::lab::container_of;
 use crate::{
     containerd::{KeptNetwork, Orphans},
     image,
     kubelet::{
         Cri,
         cgroup::Cgroups,
+        main_pid,
         translate::{self, PodId},
     },
     wait,
@@ -14,11 +16,13 @@ use crate::{
 use anyhow::Context as _;
 use coroner_core::time::WallTime;
 use coroner_cri_api::v1::{
-    ContainerFilter, CreateContainerRequest, ListContainersRequest, ListPodSandboxRequest,
-    PodSandbox, PodSandboxConfig, PodSandboxFilter, RemoveContainerRequest,
-    RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest, StopPodSandboxRequest,
+    ContainerFilter, CreateContainerRequest, ExecSyncRequest, ListContainersRequest,
+    ListPodSandboxRequest, PodSandbox, PodSandboxConfig, PodSandboxFilter, PodSandboxStatusRequest,
+    RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest,
+    StopContainerRequest, StopPodSandboxRequest,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use rustix::process::{Pid, Signal};
 use std::{
     collections::HashMap,
     fs,
@@ -30,7 +34,7 @@ use tokio::process::{Child, Command};
 /// Where the v1 freezer is mounted on a hybrid machine.
 const FREEZER: &str = "/sys/fs/cgroup/freezer";
 
-/// Makes and removes what is left behind.
+/// What acts on the node beside the kubelet.
 #[derive(Clone, Debug)]
 pub(crate) struct Hand {
     pub(crate) cri: Cri,
@@ -160,6 +164,45 @@ impl Hand {
             let request = RemoveContainerRequest { container_id: container.id };
             gone_is_fine(cri.remove_container(request).await).context("RemoveContainer")?;
         }
+        Ok(())
+    }
+
+    /// Kills the first process of a pod's newest sandbox.
+    pub(crate) async fn kill_sandbox(&self, uid: &str) -> anyhow::Result<()> {
+        let newest = self.sandboxes(uid).await?.pop().context("the pod has no sandbox")?;
+        let request = PodSandboxStatusRequest { pod_sandbox_id: newest.id, verbose: true };
+        let answer =
+            self.cri.clone().pod_sandbox_status(request).await.context("PodSandboxStatus")?;
+        let pid = main_pid(&answer.into_inner().info).and_then(Pid::from_raw);
+        let pid = pid.context("the runtime does not report the pid of the sandbox")?;
+        Ok(rustix::process::kill_process(pid, Signal::KILL)?)
+    }
+
+    /// StopContainer (`crictl stop`).
+    pub(crate) async fn stop_container(
+        &self,
+        pod: &Pod,
+        container: &str,
+        timeout: i64,
+    ) -> anyhow::Result<()> {
+        let (container_id, _) = container_of(pod, container).context("the container has no id")?;
+        let request = StopContainerRequest { container_id, timeout };
+        self.cri.clone().stop_container(request).await.context("StopContainer")?;
+        Ok(())
+    }
+
+    /// ExecSync of the lab's workload (`kubectl exec`). The container may end before the command does.
+    pub(crate) async fn exec(
+        &self,
+        pod: &Pod,
+        container: &str,
+        command: &str,
+    ) -> anyhow::Result<()> {
+        let (container_id, _) = container_of(pod, container).context("the container has no id")?;
+        let words = std::iter::once(image::PROGRAM).chain(command.split_whitespace());
+        let cmd = words.map(Into::into).collect();
+        let request = ExecSyncRequest { container_id, cmd, timeout: 0 };
+        self.cri.clone().exec_sync(request).await.context("ExecSync")?;
         Ok(())
     }
 

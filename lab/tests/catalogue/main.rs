@@ -35,7 +35,13 @@ fn is_about_the_runtime(scenario: &Scenario) -> bool {
     scenario.group == "leaks" || named.contains(&scenario.name)
 }
 
-/// All of it on the machine's own version, and what is about the runtime on the others.
+/// What is played with an apiserver whose answers come late: verdicts and causes must be the same.
+fn is_about_a_death(scenario: &Scenario) -> bool {
+    ["deaths", "causes"].contains(&scenario.group) && !scenario.alone
+}
+
+/// All of it on the machine's own version, what is about the runtime on the others, and deaths behind an
+/// apiserver that is late.
 fn runs() -> anyhow::Result<Vec<Arc<Run>>> {
     let own = containerd::version(&containerd::Options::new("", "").containerd)?;
     let is_own = |version: &&str| own.starts_with(&format!("{version}."));
@@ -45,7 +51,9 @@ fn runs() -> anyhow::Result<Vec<Arc<Run>>> {
     anyhow::ensure!(about_runtime.len() >= 4, "{about_runtime:?}");
     let others = VERSIONS.iter().filter(|version| !is_own(version));
     let others = others.map(|other| Run::new(other, Some(other), about_runtime.iter().copied()));
-    Ok(std::iter::once(Run::new(name, None, &all)).chain(others).map(Arc::new).collect())
+    let late = Run::new(name, None, all.iter().filter(|one| is_about_a_death(one))).late("9s");
+    let runs = std::iter::once(Run::new(name, None, &all)).chain(others).chain([late]);
+    Ok(runs.map(Arc::new).collect())
 }
 
 fn labs_at_once() -> anyhow::Result<usize> {

@@ -30,6 +30,8 @@ pub(crate) struct Run {
     /// `--containerd`; `None`: the machine's own.
     containerd: Option<&'static str>,
     scenarios: Vec<&'static str>,
+    /// `--delay-apiserver`.
+    delay: Option<&'static str>,
     state: Mutex<State>,
     news: Condvar,
 }
@@ -71,9 +73,15 @@ impl Run {
             name: format!("containerd-{version}"),
             containerd,
             scenarios: scenarios.into_iter().map(|scenario| scenario.name).collect(),
+            delay: None,
             state: Mutex::default(),
             news: Condvar::new(),
         }
+    }
+
+    /// The same with an apiserver whose answers come so late.
+    pub(crate) fn late(self, by: &'static str) -> Self {
+        Self { name: format!("late-{by}"), delay: Some(by), ..self }
     }
 
     /// A test for each scenario, and for what is demanded of the whole. They wait until it has been
@@ -220,6 +228,7 @@ impl Run {
         command.arg("--json").args(lab::flags(work));
         command.arg("--keep-failures").arg(self.failed());
         command.args(self.containerd.iter().flat_map(|version| ["--containerd", version]));
+        command.args(self.delay.iter().flat_map(|by| ["--delay-apiserver", by]));
         let chosen = self.scenarios.iter().filter(|name| wanted.contains(&self.of(name)));
         let chosen: Vec<&str> = chosen.copied().collect();
         // What is demanded of the whole is asked of the whole.

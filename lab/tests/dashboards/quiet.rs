@@ -3,6 +3,10 @@
 
 /// A query, by dashboard, panel and letter, and why nothing of it happens in the run.
 pub(crate) const QUIET: &[(&str, &str)] = &[
+    (
+        "agent / Termination reports updated / A",
+        "needs evidence that comes later than the settle window",
+    ),
     ("terminations / Contradictions / A", "the lab's runtime and apiserver tell the truth"),
     (
         "leaks / Without a series of their own / A",

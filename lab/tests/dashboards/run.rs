@@ -235,7 +235,9 @@ async fn first_deaths(run: &Run, dashboards: &[Dashboard]) -> anyhow::Result<Vec
     // Once the agent is gone, so is its counter, and what is left of it is extrapolated.
     let shown = run.substitution().apply(query.expression());
     let shown = run.greatest(&format!("({shown}) and on (verdict) ({truth})"), "verdict").await?;
-    let truth = run.greatest(truth, "verdict").await?;
+    let mut truth = run.greatest(truth, "verdict").await?;
+    // A series that begins at zero when the agent ends was scraped once, and has counted nothing yet.
+    truth.retain(|verdict, count| *count > 0.0 || shown.contains_key(verdict));
     let graceful = truth.get("graceful").is_some_and(|count| *count > 1.0);
     let same = shown == truth && graceful && truth.values().any(|count| *count == 1.0);
     Ok(if same { Vec::new() } else { vec![format!("{PANEL}: {shown:?}, but it is {truth:?}")] })

@@ -29,6 +29,9 @@ usage: workload BEHAVIOUR [--flag VALUE]...
   oom         --after D --mib N      touches N MiB, then sleeps
   job         --for D [--exit N]     works for D, exits N
   sleep       --for D                the same, for hooks
+  kill        --pid N [--on S] [--for D] [--exit N]
+                                     sends signal number S (default: SIGTERM) to process N, as a hook or an exec
+                                     session does, leaves after D (default: at once), exits N
   beat        --page FILE [--term T] [--end E] [--exit N]
                                      leaves its heartbeat in a shared page; T is what it does about SIGTERM:
                                      leave, stay, none or block; E is how it ends when the page says so:
@@ -57,6 +60,7 @@ pub(crate) enum Behaviour {
     Spawn { children: u32, work: Duration, exit: u8 },
     Shell { child: Vec<String> },
     Crash { after: Duration },
+    Kill { pid: i32, signal: u8, work: Duration, exit: u8 },
     Oom { after: Duration, mib: usize },
     Job { work: Duration, exit: u8 },
     Beat { page: PathBuf, term: Term, end: End },
@@ -138,6 +142,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Parsed, Error> {
         "spawn" => &["--children", "--for", "--exit"],
         "crash" => &["--after"],
         "oom" => &["--after", "--mib"],
+        "kill" => &["--pid", "--on", "--for", "--exit"],
         "beat" => &["--page", "--term", "--end", "--exit"],
         _ => return Err(Error::UnknownBehaviour(name.clone())),
     };
@@ -174,6 +179,12 @@ pub(crate) fn parse(words: &[String]) -> Result<Parsed, Error> {
             mib: flags.number("--mib", "a number of MiB")?,
         },
         "job" | "sleep" => Behaviour::Job { work: flags.duration("--for")?, exit: flags.exit()? },
+        "kill" => Behaviour::Kill {
+            pid: flags.number("--pid", "the number of a process")?,
+            signal: flags.signal()?,
+            work: flags.duration_or_none("--for")?,
+            exit: flags.exit()?,
+        },
         "beat" => Behaviour::Beat {
             page: flags.required("--page")?.into(),
             term: flags.term()?,
@@ -346,6 +357,9 @@ mod tests {
         );
         assert_eq!(run("go-style"), Behaviour::GoStyle { work: Duration::ZERO });
         assert_eq!(run("oom --after 2s --mib 64"), Behaviour::Oom { after: two, mib: 64 });
+        let kill = |pid, signal| Behaviour::Kill { pid, signal, work: Duration::ZERO, exit: 0 };
+        assert_eq!(run("kill --pid 1"), kill(1, 15));
+        assert_eq!(run("kill --pid 7 --on 3"), kill(7, 3));
         assert_eq!(run("sleep --for 2s"), run("job --for 2s"));
         assert_eq!(run("ignore"), run("default"));
         let beat = |term, end| Behaviour::Beat { page: "/beat".into(), term, end };
@@ -388,6 +402,7 @@ mod tests {
             said("handle --for 1s --on 9").as_deref(),
             Some("--on \"9\" is not a signal's number, 1 to 31 without 9 and 19")
         );
+        assert_eq!(said("kill --on 3").as_deref(), Some("kill needs --pid"));
         assert_eq!(said("handle --for").as_deref(), Some("--for needs a value"));
         assert_eq!(said("job --for 1s --for 2s").as_deref(), Some("--for is given twice"));
         assert_eq!(

@@ -78,6 +78,12 @@ pub(crate) fn run(behaviour: Behaviour) -> io::Result<Infallible> {
             line(Event::Start);
             leave_after(work, exit)
         }
+        Behaviour::Kill { pid, signal, work, exit } => {
+            line(Event::Start);
+            // SAFETY: kill touches no memory.
+            check(unsafe { libc::kill(pid, c_int::from(signal)) })?;
+            leave_after(work, exit)
+        }
         Behaviour::Beat { page, term, end } => beat::run(&page, term, end),
     }
 }

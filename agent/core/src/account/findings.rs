@@ -107,11 +107,7 @@ impl<'a> Account<'a> {
     fn api_terminated(&self, id: &ContainerId) -> Option<&'a ApiTerminated> {
         let name = &self.of.runtime.container(id)?.info.name;
         let told = self.object()?.pod.containers.get(name)?;
-        let of_this = |t: &&ApiTerminated| match &t.id {
-            Some(of) => of == id,
-            None => told.id.as_ref() == Some(id),
-        };
-        told.terminated.iter().find(of_this)
+        told.terminated.iter().find(|end| end.id.as_ref() == Some(id))
     }
 
     /// The runtime, or the kubelet, did not run all the while.

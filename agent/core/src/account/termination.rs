@@ -2,7 +2,7 @@
 
 use super::{Account, TOGETHER, between};
 use crate::{
-    cause::{Circumstances, cause},
+    cause::{Circumstances, TERMINATION_BY_KUBELET, cause},
     ids::ContainerId,
     input::{ContainerKind, LossKind},
     object::{Object, Request},
@@ -69,14 +69,19 @@ impl<'a> Account<'a> {
         let had_main = !mains.is_empty();
         let deciding = if had_main { mains } else { others };
         let judge = |id: &ContainerId| {
-            let judged = self.judged(Some(container(id)?), self.processes_of(id)?, None);
+            let judged = self.judged(Some(container(id)?), self.processes_of(id)?, None, None);
             Some(judged.judgement)
         };
-        let judged: Vec<Option<Judgement>> = deciding.into_iter().map(judge).collect();
-        let stopped = judged
-            .iter()
-            .flatten()
-            .any(|j| j.milestones.iter().any(|m| m.kind == MilestoneKind::StopBegan));
+        let judged: Vec<Option<Judgement>> = deciding.iter().map(|id| judge(id)).collect();
+        // The pod ended with the main container that ended last. (The kubelet stops a sidecar after all main
+        // containers exit, observed or not.)
+        let of_end = deciding.iter().zip(&judged).filter(|(id, _)| !self.went_on_after(id));
+        let last = of_end.filter(|_| had_main).max_by_key(|(id, _)| self.ended(id));
+        let stopped_for =
+            last.and_then(|(id, judged)| self.stop_of(id, judged.as_ref()?)?.of_ended_pod());
+        let stopped = deciding.iter().zip(&judged).any(|(id, judged)| {
+            judged.as_ref().is_some_and(|j| j.stop_began().is_some()) && !self.went_on_after(id)
+        });
         let complete = judged.iter().all(|j| j.as_ref().is_some_and(|j| j.exit.is_some()));
         let unproven = judged.iter().flatten().find_map(|j| j.unproven.as_deref());
         let outlived = self.outlived(members).is_some();
@@ -87,7 +92,17 @@ impl<'a> Account<'a> {
         let ran_on = |gone: Between| {
             members.iter().any(|id| self.ended_at_the_earliest(id).is_none_or(|at| at > gone.by))
         };
-        let deleted = requested || gone.is_some_and(|gone| stopped || ran_on(gone));
+        // By its own last status something of it still ran when its object went, however late the watch
+        // reported that; and it was stopped.
+        let forced = |object: &Object| {
+            let disrupted = object.pod.disruption.as_deref();
+            let by_control_plane = disrupted.is_some_and(|reason| reason != TERMINATION_BY_KUBELET);
+            let unasked = object.requested.is_none() && !object.pod.is_over();
+            object.was_seen_going() && (by_control_plane || unasked)
+        };
+        let deleted = requested
+            || gone.is_some_and(|gone| stopped || ran_on(gone))
+            || stopped && self.object().is_some_and(forced);
         let was_over = self.object().is_some_and(|o| o.pod.is_over());
         let vanished = unseen && !deleted && !was_over;
         let is_static = self.is_static();
@@ -101,6 +116,7 @@ impl<'a> Account<'a> {
             stopped,
             complete,
             unproven,
+            stopped_for: stopped_for.as_ref(),
         })
     }
 
@@ -151,13 +167,9 @@ impl<'a> Account<'a> {
                 source: if began < request.at { Source::Inferred } else { Source::Api },
             });
         }
-        let of_cri = [
-            (MilestoneKind::SandboxStopped, self.sandbox_stopped()),
-            (MilestoneKind::SandboxRemoved, self.sandbox_removed()),
-        ];
-        for (kind, change) in of_cri {
-            pod_milestones.extend(change.map(|c| between(kind, c, Source::Cri)));
-        }
+        let stopped = self.sandbox_stopped();
+        let stopped = stopped.map(|s| between(MilestoneKind::SandboxStopped, s, Source::Cri));
+        pod_milestones.extend(stopped);
         pod_milestones.extend(gone.map(|g| between(MilestoneKind::ObjectGone, g, Source::Api)));
         let told =
             |kind, at| Milestone { kind, at, uncertainty: Duration::ZERO, source: Source::Api };
@@ -173,12 +185,7 @@ impl<'a> Account<'a> {
         if let Some(shortened) = shortened {
             pod_milestones.push(told(MilestoneKind::GraceShortened, shortened.at));
         }
-        pod_milestones.extend(self.cgroup_removed.filter(|at| *at >= began).map(|at| Milestone {
-            kind: MilestoneKind::CgroupRemoved,
-            at,
-            uncertainty: Duration::ZERO,
-            source: Source::Kernel,
-        }));
+        pod_milestones.extend(self.tail(began));
 
         let path = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
         let pod = pod_milestones.as_slice();
@@ -203,7 +210,10 @@ impl<'a> Account<'a> {
         PodTermination {
             pod: self.pod_ref(),
             life,
+            revision: 1,
+            is_final: self.is_final(members),
             cause: cause.cause,
+            cause_certainty: cause.certainty(),
             cause_source: cause.source,
             cause_proof: cause.sentence,
             grace_seconds: self.pod_grace(request),
@@ -221,6 +231,19 @@ impl<'a> Account<'a> {
             truncated,
             incomplete: incomplete.into_iter().collect(),
         }
+    }
+
+    /// The removal of sandbox and cgroup, as far as known now, in the report that begins then.
+    pub fn tail(&self, began: BootTime) -> impl Iterator<Item = Milestone> {
+        let sandbox = self.sandbox_removed();
+        let sandbox = sandbox.map(|s| between(MilestoneKind::SandboxRemoved, s, Source::Cri));
+        let cgroup = self.cgroup_removed.filter(|at| *at >= began).map(|at| Milestone {
+            kind: MilestoneKind::CgroupRemoved,
+            at,
+            uncertainty: Duration::ZERO,
+            source: Source::Kernel,
+        });
+        sandbox.into_iter().chain(cgroup)
     }
 
     /// What the first request granted; a later one may have shortened it.

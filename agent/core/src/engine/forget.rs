@@ -1,12 +1,10 @@
 //! Forgetting: what is accounted for and gone, so that memory does not grow with time.
 
-use super::{
-    Engine, MAX_CONTAINERS,
-    life::{PATIENCE, TAIL},
-};
+use super::{Engine, MAX_CONTAINERS, finished::TAIL, life::PATIENCE};
 use crate::{
     ids::{CgroupId, ContainerId, PodUid, SandboxId},
     input::LossKind,
+    object::Object,
     observation::Observation,
     process::Processes,
     time::BootTime,
@@ -22,6 +20,9 @@ const STUCK: Duration = Duration::from_secs(24 * 3600);
 
 /// Cgroups in which nobody was ever seen, and of which the runtime may still tell.
 const MAX_BARREN: usize = 256;
+/// Cgroups of no known container in which something happened: the runtime may still report which
+/// container it is, or it is a tenant's own and was evicted.
+const MAX_STRANGERS: usize = 1_024;
 
 impl Engine {
     /// Its object is to go and is still there: a finalizer may hold it for as long as it likes.
@@ -35,7 +36,10 @@ impl Engine {
             let settled = now >= by + self.settings.settle;
             let busy = self.active.contains(&uid);
             // One that never ran tells nothing of its pod's end.
-            let ran = self.runtime.sandbox(&sandbox).is_none_or(|known| known.seen_ready);
+            let ran = self.runtime.sandbox(&sandbox).is_none_or(|known| known.seen_ready)
+                || self.runtime.containers_of(&sandbox).any(|container| {
+                    container.seen_alive || self.identity.cgroup(&container.info.id).is_some()
+                });
             if settled && !(busy && ran) || now >= by + STUCK && !self.is_held(&uid) {
                 let mut gone = self.runtime.forget(&sandbox);
                 gone.push(ContainerId::new(sandbox.as_str()));
@@ -51,6 +55,9 @@ impl Engine {
                     && let Some(mut pod) = self.pods.remove(&uid)
                 {
                     pod.hurry(BTreeSet::new(), said);
+                    if let Some(finished) = pod.finished {
+                        finished.close(said);
+                    }
                 }
             }
         }
@@ -71,6 +78,15 @@ impl Engine {
                 let mut sandboxes = self.runtime.sandboxes_of(uid);
                 self.active.contains(uid) && sandboxes.all(|sandbox| sandbox.stopped.is_some())
             });
+            if now >= by + UNRESOLVED && self.has_ended_without_sandbox(&id) {
+                let processes = self.identity.cgroup(&id).and_then(|own| self.processes.get(&own));
+                if !processes.is_some_and(Processes::saw_nobody) {
+                    self.count_loss(LossKind::NeverResolved, 1);
+                }
+                self.runtime.forget_container(&id);
+                self.forget_container(&id);
+                continue;
+            }
             let stuck = now >= by + STUCK && !uid.as_ref().is_some_and(|uid| self.is_held(uid));
             if over && ((told && !requested && !suspended) || stuck) {
                 self.runtime.forget_container(&id);
@@ -80,22 +96,54 @@ impl Engine {
                 }
             }
         }
-        for (uid, by) in self.objects.gone() {
-            let busy = self.active.contains(&uid) || self.pods.contains_key(&uid);
-            if now >= by + PATIENCE && !busy && !self.runtime.has_sandbox(&uid) {
-                self.objects.forget(&uid);
-            }
-        }
-        self.close_tails(now);
+        self.forget_objects(now);
+        self.close_tails(now, said);
         self.forget_unresolved(now);
     }
 
+    /// Objects that are gone, and of which the runtime has listed all there was: it may be late. Of one whose
+    /// sandbox stays, which may be for months, only what leaks need is kept.
+    fn forget_objects(&mut self, now: BootTime) {
+        let gone = self.objects.gone().filter(|(uid, _, by)| {
+            let is_listed = self.runtime.has_listed_since(*by) || now >= *by + UNANSWERED;
+            let is_due = now >= *by + PATIENCE && is_listed;
+            is_due && !self.active.contains(*uid)
+        });
+        let (kept, others): (Vec<_>, Vec<_>) =
+            gone.partition(|(uid, ..)| self.runtime.has_sandbox(uid));
+        let is_over = |uid: &PodUid| {
+            let sandboxes = self.runtime.sandboxes_of(uid);
+            let mut containers = sandboxes.flat_map(|s| self.runtime.containers_of(&s.info.id));
+            self.pods.get(uid).is_none_or(|pod| pod.finished.is_none())
+                && containers.all(|container| container.exited.is_some())
+        };
+        let is_large = |(uid, object, by): &(&PodUid, &Object, BootTime)| {
+            now >= *by + TAIL && !object.is_reduced() && is_over(uid)
+        };
+        let large: Vec<PodUid> =
+            kept.into_iter().filter(is_large).map(|(uid, ..)| uid.clone()).collect();
+        let others = others.into_iter().filter(|(uid, ..)| !self.pods.contains_key(*uid));
+        let others: Vec<PodUid> = others.map(|(uid, ..)| uid.clone()).collect();
+        large.iter().for_each(|uid| self.objects.reduce(uid));
+        for uid in others {
+            self.objects.forget(&uid);
+        }
+    }
+
+    /// The runtime has listed the container, but never its sandbox: no pod's report will have it.
+    fn has_ended_without_sandbox(&self, id: &ContainerId) -> bool {
+        let sandbox = self.runtime.container(id).map(|container| &container.info.sandbox);
+        let processes = self.identity.cgroup(id).and_then(|own| self.processes.get(&own));
+        sandbox.is_some_and(|sandbox| self.runtime.sandbox(sandbox).is_none())
+            && processes.is_none_or(Processes::is_over)
+    }
+
     /// The sandbox of a completed Job stays as long as the object does; its evidence need not.
-    fn close_tails(&mut self, now: BootTime) {
+    fn close_tails(&mut self, now: BootTime, said: &mut Vec<Observation>) {
         let mut over = Vec::new();
         for pod in self.pods.values_mut() {
-            if pod.finished.as_ref().is_some_and(|f| now > f.at + TAIL) {
-                pod.finished = None;
+            if let Some(finished) = pod.finished.take_if(|finished| finished.is_over(now)) {
+                finished.close(said);
                 over.extend(pod.past.iter().cloned());
             }
         }
@@ -160,6 +208,20 @@ impl Engine {
             self.epoch += 1;
             self.processes.remove(&oldest);
             self.identity.remove(oldest);
+        }
+    }
+
+    /// Something happens in a cgroup of no known container. Few of those are kept, so that a tenant who
+    /// makes cgroups by thousands leaves room for the containers of others.
+    pub(super) fn note_stranger(&mut self, owner: CgroupId) {
+        self.strangers.push_back(owner);
+        if self.strangers.len() <= MAX_STRANGERS {
+            return;
+        }
+        let Some(oldest) = self.strangers.pop_front() else { return };
+        if self.identity.container(oldest).is_none() && self.processes.remove(&oldest).is_some() {
+            self.epoch += 1;
+            self.count_loss(LossKind::EngineFull, 1);
         }
     }
 

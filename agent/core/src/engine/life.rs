@@ -1,11 +1,11 @@
 //! A pod over its lives: when its account, and those of its containers, are due, and what becomes of
 //! them afterwards.
 
-use super::Engine;
+use super::{Engine, finished::Finished};
 use crate::{
     account::{Account, Sources},
     ids::{ContainerId, PodUid, SandboxId},
-    observation::{Amendment, MilestoneKind, Observation, PodTermination},
+    observation::{ContainerDeath, MilestoneKind, Observation},
     table::Table,
     time::BootTime,
 };
@@ -18,8 +18,9 @@ use std::{
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// A container's death in a pod that still terminates is told by itself after this.
 const ALONE: Duration = Duration::from_secs(60);
-/// A finished pod whose sandbox stays (a completed Job) keeps its account open for this long.
-pub(super) const TAIL: Duration = Duration::from_secs(600);
+/// What decides why a container was stopped may come so late: a watch that is broken is noticed in 120 s
+/// (`kube/watch.rs`), and may take as long again to list.
+const WATCH_PATIENCE: Duration = Duration::from_secs(240);
 /// What will not stop is looked at often for this long after its deadline or its last process.
 const HURRY: Duration = Duration::from_secs(300);
 /// Static pods whose number of lives is remembered.
@@ -65,17 +66,6 @@ impl Pod {
     }
 }
 
-#[derive(Debug)]
-pub(super) struct Finished {
-    pub(super) at: BootTime,
-    sandboxes: BTreeSet<SandboxId>,
-    members: BTreeSet<ContainerId>,
-    account: PodTermination,
-    /// The engine's epoch when it was built last, if nothing but news of the pod can change it
-    /// within one.
-    built: Option<u64>,
-}
-
 /// How many lives the static pods of this node have had: theirs is the only UID that comes back.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
@@ -110,7 +100,10 @@ impl Engine {
         said: &mut Vec<Observation>,
     ) -> bool {
         let mut pod = self.pods.remove(uid).unwrap_or_else(|| self.unknown_pod(uid));
-        let under_way = self.look_at(now, uid, &mut pod, is_news, said);
+        let mut under_way = self.look_at(now, uid, &mut pod, is_news, said);
+        if let Some(finished) = &mut pod.finished {
+            under_way |= finished.count_if_due(now, said);
+        }
         let known = !pod.is_blank() && self.runtime.has_sandbox(uid);
         if known || under_way || pod.finished.is_some() {
             self.pods.insert(uid.clone(), pod);
@@ -137,11 +130,13 @@ impl Engine {
         if accounts.is_empty() {
             pod.terminating = false;
             pod.hurry(BTreeSet::new(), said);
-            return self.amend(now, uid, pod, is_news, said);
+            return self.follow_up(now, uid, pod, is_news, said);
         }
         let members = accounts.members();
-        if members.alive > 0 && pod.finished.is_some() {
-            pod.finished = None; // another life began
+        if members.alive > 0
+            && let Some(earlier) = pod.finished.take()
+        {
+            earlier.close(said); // another life began
         }
         let untold = |id: &ContainerId| !pod.told.contains(id) && accounts.ended(id).is_some();
         let begins = members.requested || members.all.iter().any(untold);
@@ -159,13 +154,21 @@ impl Engine {
             let in_account = |id: &ContainerId| account.containers.iter().any(|c| c.id == *id);
             let mut earlier: Vec<_> = members.all.iter().filter(|id| !in_account(id)).collect();
             earlier.sort_by_key(|id| accounts.ended(id));
-            let earlier = earlier.into_iter().map(|id| accounts.death(id, None));
-            for death in earlier.chain(account.containers.iter().cloned()) {
+            for death in earlier.into_iter().map(|id| accounts.death(id, None)) {
                 if pod.told.insert(death.id.clone()) {
-                    said.push(Observation::ContainerDied(Box::new(death)));
+                    report_alone(death, said);
                 }
             }
-            said.push(Observation::PodTerminated(Box::new(account.clone())));
+            let mut uncounted = BTreeSet::new();
+            for death in &account.containers {
+                if pod.told.insert(death.id.clone()) {
+                    uncounted.insert(death.id.clone());
+                    said.push(Observation::ContainerDied(Box::new(death.clone())));
+                }
+            }
+            if let Some(earlier) = pod.finished.take() {
+                earlier.close(said);
+            }
             let (sandboxes, is_static) = (accounts.sandboxes(), accounts.is_static());
             pod.hurry(BTreeSet::new(), said);
             pod.life = life;
@@ -175,7 +178,8 @@ impl Engine {
             pod.terminating = false;
             pod.past.extend(sandboxes.iter().cloned());
             let members = members.all;
-            pod.finished = Some(Finished { at: now, sandboxes, members, account, built: None });
+            let finished = Finished::new(now, sandboxes, members, account, uncounted, said);
+            pod.finished = Some(finished);
             return true;
         }
         // Deaths in a pod that goes on, or takes long to go.
@@ -196,67 +200,18 @@ impl Engine {
                 let death = accounts.death(id, cause.as_ref());
                 // Who was told to stop is told of without its pod's end only if that is not coming.
                 let stopped = death.milestone(MilestoneKind::StopBegan).is_some();
-                if stopped && accounts.lost_sight_of(id) && now < ended + ALONE {
+                if stopped && accounts.lost_sight_of(id) && now < ended + WATCH_PATIENCE {
                     continue;
                 }
                 pod.told.insert(id.clone());
-                said.push(Observation::ContainerDied(Box::new(death)));
+                report_alone(death, said);
             }
         }
         waiting
     }
 
-    /// A finished pod: what came since? True while its tail is open.
-    fn amend(
-        &self,
-        now: BootTime,
-        uid: &PodUid,
-        pod: &mut Pod,
-        is_news: bool,
-        said: &mut Vec<Observation>,
-    ) -> bool {
-        let Some(finished) = &mut pod.finished else { return false };
-        if now > finished.at + TAIL {
-            return false;
-        }
-        if !is_news && finished.built == Some(self.epoch) {
-            return finished.account.milestone(MilestoneKind::SandboxRemoved).is_none();
-        }
-        let earlier = pod.past.difference(&finished.sandboxes).cloned().collect();
-        let accounts = self.account(uid, &earlier, pod.cgroup_removed);
-        let account = accounts.build(&finished.members, finished.account.life);
-        // Of a container that the runtime does not call exited, each list may say something new.
-        finished.built = accounts.are_exited().then_some(self.epoch);
-        if account == finished.account {
-            return finished.account.milestone(MilestoneKind::SandboxRemoved).is_none();
-        }
-        let tail = |a: &PodTermination| {
-            let mut a = a.clone();
-            a.milestones.retain(|m| {
-                !matches!(m.kind, MilestoneKind::SandboxRemoved | MilestoneKind::CgroupRemoved)
-            });
-            a
-        };
-        let removed = |a: &PodTermination| a.milestone(MilestoneKind::SandboxRemoved).is_some();
-        let only_tail = tail(&account) == tail(&finished.account);
-        let newly_removed = removed(&account) && !removed(&finished.account);
-        // Evidence that was needed and has been forgotten since must not unsay what was said.
-        if account.milestones.len() < finished.account.milestones.len() {
-            return false;
-        }
-        finished.account = account.clone();
-        if !only_tail {
-            let account = Box::new(account.clone());
-            said.push(Observation::PodAmended(account, Amendment::LateEvidence));
-        }
-        if newly_removed {
-            said.push(Observation::PodAmended(Box::new(account), Amendment::SandboxRemoved));
-        }
-        !removed(&finished.account)
-    }
-
     /// The pod's facts, without those of the sandboxes of earlier lives.
-    fn account<'a>(
+    pub(super) fn account<'a>(
         &'a self,
         uid: &'a PodUid,
         earlier: &BTreeSet<SandboxId>,
@@ -272,4 +227,12 @@ impl Engine {
         };
         Account::new(sources, uid, earlier, cgroup_removed)
     }
+}
+
+/// A death that is not part of a pod's report, or not yet: it is reported once and never updated, so it is
+/// counted at once.
+fn report_alone(death: ContainerDeath, said: &mut Vec<Observation>) {
+    let death = Box::new(death);
+    said.push(Observation::ContainerDied(death.clone()));
+    said.push(Observation::CountDeath(death));
 }

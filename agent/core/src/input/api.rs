@@ -70,6 +70,18 @@ pub struct PodCheck {
     pub exists: Option<bool>,
 }
 
+/// What the kubelet's messages begin with that say why it ended a pod (eviction_manager.go and helpers.go,
+/// preemption.go, nodeshutdown_manager.go). The rest of a message, and any other, may hold names.
+pub const MESSAGES: [&str; 7] = [
+    "The node was low on resource",
+    "Usage of EmptyDir volume",
+    "Pod ephemeral local storage usage exceeds",
+    "Container ",
+    "Preempted in order to admit critical pod",
+    "Pod was preempted by Kubelet",
+    "Pod was terminated in response to",
+];
+
 /// A pod as the apiserver knows it, reduced to what the join needs.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ApiPod {
@@ -103,9 +115,19 @@ pub struct ApiPod {
     /// status.reason (`Evicted`, `Terminated`, …).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
+    /// What status.message begins with, if it is one of [`MESSAGES`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
     /// The reason of a condition DisruptionTarget that is True.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disruption: Option<String>,
+    /// What its message begins with, if it is one of [`MESSAGES`]: it alone tells the kubelet's own reasons
+    /// apart.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub disruption_message: String,
+    /// The condition PodResizeInProgress is True (`status.resize` before 1.33).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resizes: bool,
     /// Containers by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub containers: BTreeMap<String, ApiContainer>,
@@ -120,17 +142,28 @@ impl ApiPod {
     /// By its status its main containers have ended and are not started again: the kubelet stops its
     /// sidecars next, and its phase will be a final one.
     pub fn is_completing(&self) -> bool {
-        let fails = |end: &ApiTerminated| end.exit_code != 0;
-        let is_done = |container: &ApiContainer| {
-            let last = container.terminated.iter().find(|end| end.id == container.id);
-            match self.restart_policy.as_str() {
-                "Never" => container.id.is_some() && last.is_some(),
-                "OnFailure" => container.id.is_some() && last.is_some_and(|end| !fails(end)),
-                _ => false,
-            }
-        };
         let mut mains = self.containers.values().filter(|c| c.kind == ContainerKind::Main);
-        mains.all(is_done)
+        mains.all(|container| self.is_done(container))
+    }
+
+    /// By its status this container has ended and is not started again.
+    pub fn is_done(&self, container: &ApiContainer) -> bool {
+        let last = container.terminated.iter().find(|end| end.id == container.id);
+        let restarts = |end: &ApiTerminated| match self.restart_policy_of(container) {
+            "Never" => false,
+            "OnFailure" => end.exit_code != 0,
+            _ => true,
+        };
+        container.id.is_some() && last.is_some_and(|end| !restarts(end))
+    }
+
+    /// The restartPolicy of a container: its own, or the pod's. A native sidecar is always restarted.
+    pub fn restart_policy_of<'a>(&'a self, container: &'a ApiContainer) -> &'a str {
+        match (container.kind, container.restart_policy.as_str()) {
+            (ContainerKind::Sidecar, _) => "Always",
+            (_, "") => &self.restart_policy,
+            (_, own) => own,
+        }
     }
 
     /// By its status nothing of it runs any more: its phase says so, or (kubelets up to 1.26 leave
@@ -152,18 +185,21 @@ pub struct ApiContainer {
     /// lifecycle.stopSignal, as a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<u8>,
-    /// It has a liveness probe.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub liveness_probe: bool,
-    /// It has a startup probe.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub startup_probe: bool,
-    /// The file name of an exec liveness probe's binary: of that probe the kernel sees a process.
+    /// livenessProbe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub liveness_exec: Option<String>,
-    /// The same of an exec startup probe.
+    pub liveness: Option<ApiProbe>,
+    /// startupProbe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub startup_exec: Option<String>,
+    pub startup: Option<ApiProbe>,
+    /// A hash of the spec's image: its name may be private, and only a change matters.
+    #[serde(default)]
+    pub image: u64,
+    /// A hash of those of the spec's resources whose resizePolicy is RestartContainer; 0: there are none.
+    #[serde(default)]
+    pub resources: u64,
+    /// Its own restartPolicy (ContainerRestartRules), empty if it has none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub restart_policy: String,
     /// status.started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<bool>,
@@ -173,6 +209,9 @@ pub struct ApiContainer {
     /// status.containerID without its scheme.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<ContainerId>,
+    /// The reason of status.state.waiting, empty if it gives none; `None`: it is not waiting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<String>,
     /// status.state.terminated and status.lastState.terminated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub terminated: Vec<ApiTerminated>,
@@ -183,6 +222,20 @@ impl ApiContainer {
     pub fn is_terminated(&self) -> bool {
         self.id.is_some() && self.terminated.iter().any(|t| t.id == self.id)
     }
+}
+
+/// A liveness or startup probe.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ApiProbe {
+    /// The file name of an exec probe's binary: of other probes the kernel sees no process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exec: Option<String>,
+    /// terminationGracePeriodSeconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_seconds: Option<i64>,
+    /// failureThreshold: the kubelet stops the container after so many failures in a row.
+    #[serde(default)]
+    pub failures: u32,
 }
 
 /// The kind of a container in its pod.
@@ -203,7 +256,8 @@ pub enum ContainerKind {
 /// A terminated state in a container's status.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ApiTerminated {
-    /// containerID without its scheme; the kubelet leaves it out when it made the state up.
+    /// containerID without its scheme; `None`: the kubelet made up the last state of a container that it could
+    /// not find.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<ContainerId>,
     /// exitCode.

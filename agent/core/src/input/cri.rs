@@ -162,6 +162,9 @@ pub struct CriContainer {
     /// Label `io.kubernetes.pod.uid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodUid>,
+    /// Annotation `io.kubernetes.container.hash`, which changes with the container's definition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
     /// Annotation `io.kubernetes.pod.terminationGracePeriod`, seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_seconds: Option<i64>,

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "host", rename_all = "snake_case")]
 pub enum HostEvent {
-    /// The boot that this is, at the start (`/proc/sys/kernel/random/boot_id`).
+    /// The boot that this is, at the start (`/proc/sys/kernel/random/boot_id`, the same in every
+    /// namespace).
     Boot {
         /// What the Node object must say too. `None`: could not be read.
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -126,6 +126,18 @@ impl KernelFact {
             Self::OomVictim { cgroup, .. } => *cgroup,
         }
     }
+
+    /// The process in that cgroup that it is about.
+    pub fn process(&self) -> Option<Tgid> {
+        match self {
+            Self::SignalGenerated(signal) => Some(signal.target.tgid),
+            Self::SignalDelivered { task, .. }
+            | Self::Exec { task, .. }
+            | Self::Exit { task, .. }
+            | Self::Running { task, .. } => Some(task.tgid),
+            _ => None,
+        }
+    }
 }
 
 /// A task of a container.

@@ -155,7 +155,7 @@ pub(super) fn of_orphan(facts: &Facts<'_>, leak: &mut Leak, dossier: &mut Dossie
         dossier.add(Some(ended), Source::Proc, "the runtime's process before this one ended");
     }
     if let Some(run) = runtime.running() {
-        let sentence = format!("the runtime (pid {}) began", run.process.pid);
+        let sentence = format_args!("the runtime (pid {}) began", run.process.pid);
         dossier.add(Some(run.began()), Source::Proc, sentence);
     }
     let survey = facts.survey;
@@ -164,17 +164,21 @@ pub(super) fn of_orphan(facts: &Facts<'_>, leak: &mut Leak, dossier: &mut Dossie
             let shims = survey.and_then(|survey| survey.shims.as_ref());
             let shim = shims.into_iter().flatten().find(|shim| shim.process.pid == *pid);
             if let Some(shim) = shim {
-                let sentence = format!("{} runs with {} children", shim.comm, shim.children);
+                let sentence = format_args!("{} runs with {} children", shim.comm, shim.children);
                 dossier.add(None, Source::Proc, sentence);
             }
-            dossier.add(None, Source::Cri, format!("the runtime lists nothing with the id {id}"));
+            dossier.add(
+                None,
+                Source::Cri,
+                format_args!("the runtime lists nothing with the id {id}"),
+            );
             leak.holds.pids = vec![*pid];
             let sentence = "the runtime has forgotten what this shim runs, usually because it was \
                             killed or gave up in the middle of a removal";
             (LeakCause::RuntimeForgot, sentence)
         }
         LeakKey::Netns { name, inode } => {
-            let sentence = format!("no process is in it (inode {inode})");
+            let sentence = format_args!("no process is in it (inode {inode})");
             dossier.add(None, Source::Proc, sentence);
             dossier.add(None, Source::Cri, "no sandbox that the runtime lists claims it");
             leak.holds.netns = Some(name.clone());
@@ -189,7 +193,7 @@ pub(super) fn of_orphan(facts: &Facts<'_>, leak: &mut Leak, dossier: &mut Dossie
             if let Some(group) = group {
                 leak.holds.cgroup = Some(group.path.clone());
                 leak.holds.pids.clone_from(&group.pids);
-                let sentence = format!("{} tasks in it and below", group.tasks);
+                let sentence = format_args!("{} tasks in it and below", group.tasks);
                 dossier.add(None, Source::Proc, sentence);
             }
             if facts.of.keepers.kubelet_is_down() {

@@ -1,7 +1,13 @@
 //! The register of suspects, from the first suspicion to the certain leak and its end.
 
 use super::{
-    cause, census::Census, dossier, dossier::Dossier, facts::Facts, remedy, stuck, suspects,
+    cause,
+    classify::{self, Classes},
+    dossier,
+    dossier::Dossier,
+    facts::Facts,
+    netns::{self, Namespaces},
+    remedy, stuck,
 };
 use crate::{
     ids::PodUid,
@@ -15,7 +21,11 @@ use crate::{
     table::Table,
     time::BootTime,
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 /// Bound on suspects, as on sandboxes that are remembered.
 const MAX_SUSPECTS: usize = 65_536;
@@ -44,11 +54,12 @@ const LOOK_AGAIN: Duration = Duration::from_secs(30);
 pub(super) struct Docket {
     threshold: Duration,
     suspects: BTreeMap<LeakKey, Suspect>,
+    /// Those of them that only a look at the host shows.
+    orphans: BTreeSet<LeakKey>,
     recalled: Table<LeakKey, Recollection>,
     /// The judges' clock when they were judged last.
     watched: Duration,
-    /// Something was judged before: what comes now began under the agent's eyes.
-    opened: bool,
+    seen: Seen,
     refused: u64,
     contradicted: u64,
 }
@@ -72,6 +83,58 @@ struct Suspect {
     told: Option<Told>,
 }
 
+/// What was looked at before: a thing of that kind that is found now began under the agent's eyes.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    pods: bool,
+    shims: bool,
+    pod_cgroups: bool,
+    /// Inodes of the network namespaces that no process was in when they were first looked at: whose
+    /// they are takes an answer of the runtime about each sandbox.
+    unused: Option<BTreeSet<u64>>,
+    /// When the last look at the host that is counted in was taken.
+    surveyed: Option<BootTime>,
+}
+
+impl Seen {
+    fn is_since_start(&self, facts: &Facts<'_>, key: &LeakKey, class: LeakClass) -> bool {
+        match key {
+            // Whether it is open the runtime has to be asked. It had stopped before the first list.
+            LeakKey::Sandbox { id } if class == LeakClass::NetnsOpen => {
+                let sandbox = facts.of.runtime.sandbox(id);
+                let stopped = sandbox.and_then(|sandbox| sandbox.stopped);
+                stopped.is_some_and(|stopped| stopped.after == BootTime(0))
+            }
+            LeakKey::Sandbox { .. } | LeakKey::Pod { .. } => !self.pods,
+            LeakKey::Shim { .. } => !self.shims,
+            LeakKey::PodCgroup { .. } => !self.pod_cgroups,
+            LeakKey::Netns { inode, .. } => {
+                self.unused.as_ref().is_none_or(|unused| unused.contains(inode))
+            }
+        }
+    }
+
+    fn note(&mut self, facts: &Facts<'_>) {
+        self.pods = true;
+        let news = facts.survey.filter(|survey| Some(survey.asked) != self.surveyed);
+        let Some(survey) = news else { return };
+        self.surveyed = Some(survey.asked);
+        self.shims |= survey.shims.is_some();
+        self.pod_cgroups |= survey.pod_cgroups.is_some();
+        if survey.netns.is_some() {
+            let now = netns::unused(facts).map(|(_, inode)| inode);
+            match &mut self.unused {
+                None => self.unused = Some(now.collect()),
+                Some(unused) if !unused.is_empty() => {
+                    let now: BTreeSet<u64> = now.collect();
+                    unused.retain(|inode| now.contains(inode));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
+
 /// Since when a pod is gone of which the watch has told nothing, or less than the apiserver knew: the
 /// watch may carry nothing although it stands, and the pod may have lived until a moment ago. Its time
 /// counts from an answer of the apiserver itself that it is gone.
@@ -89,6 +152,8 @@ enum Doubt {
 struct Told {
     leak: Arc<Leak>,
     looked: BootTime,
+    /// With its evidence, and what to do.
+    in_full: bool,
 }
 
 /// What the apiserver itself said of a suspect's pod.
@@ -127,9 +192,10 @@ impl Docket {
         Self {
             threshold,
             suspects: BTreeMap::new(),
+            orphans: BTreeSet::new(),
             recalled: Table::default(),
             watched: Duration::ZERO,
-            opened: false,
+            seen: Seen::default(),
             refused: 0,
             contradicted: 0,
         }
@@ -160,11 +226,6 @@ impl Docket {
         self.suspects.values().any(|suspect| suspect.told.is_none())
     }
 
-    /// All suspects, certain or not.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &LeakKey> {
-        self.suspects.keys()
-    }
-
     /// Those that have looked like a leak for so long, and are not certain (yet): all that
     /// is known of each.
     pub(super) fn suspected(
@@ -177,7 +238,7 @@ impl Docket {
             .iter()
             .filter(|(_, suspect)| suspect.told.is_none())
             .filter(|(_, suspect)| watched.saturating_sub(suspect.from) >= at_least)
-            .filter_map(|(key, suspect)| suspect.describe(facts, key))
+            .filter_map(|(key, suspect)| suspect.describe(facts, key, true))
             .collect()
     }
 
@@ -186,85 +247,126 @@ impl Docket {
         self.suspects.values().filter_map(|suspect| Some(&suspect.told.as_ref()?.leak))
     }
 
-    /// While nothing can be judged: what is certainly gone is gone all the same.
-    pub(super) fn let_go(&mut self, facts: &Facts<'_>, said: &mut Vec<Observation>) {
-        self.suspects.retain(|key, suspect| {
-            let gone = is_gone(facts, key);
-            if gone && let Some(told) = suspect.told.take() {
-                said.push(Observation::LeakGone(told.leak));
-            }
-            !gone
-        });
+    /// While nothing can be judged: what of these pods is certainly gone is gone all the same.
+    pub(super) fn let_go(
+        &mut self,
+        facts: &Facts<'_>,
+        changed: &BTreeSet<PodUid>,
+        said: &mut Vec<Observation>,
+    ) {
+        let keys: BTreeSet<LeakKey> = changed
+            .iter()
+            .flat_map(|uid| {
+                let sandboxes = facts.of.runtime.sandboxes_of(uid);
+                let keys = sandboxes.map(|s| LeakKey::Sandbox { id: s.info.id.clone() });
+                keys.chain([LeakKey::Pod { uid: uid.clone() }])
+            })
+            .filter(|key| is_gone(facts, key))
+            .collect();
+        keys.iter().for_each(|key| self.drop(key, said));
     }
 
-    /// Judges, with all sources in sync. `watched`: the judges' clock.
+    /// It is no longer a suspect.
+    fn drop(&mut self, key: &LeakKey, said: &mut Vec<Observation>) {
+        self.orphans.remove(key);
+        let told = self.suspects.remove(key).and_then(|suspect| suspect.told);
+        said.extend(told.map(|told| Observation::LeakGone(told.leak)));
+    }
+
+    /// Judges, with all sources in sync. `watched`: the judges' clock; `classes`: what the things that
+    /// were looked at are now; `orphans`: all that the host keeps and nobody knows. Returns the pods of
+    /// which something was refused for want of room: there may be some later.
     pub(super) fn judge(
         &mut self,
         facts: &Facts<'_>,
+        namespaces: &Namespaces<'_>,
         watched: Duration,
+        classes: &Classes,
+        mut orphans: BTreeMap<LeakKey, LeakClass>,
         said: &mut Vec<Observation>,
-    ) {
-        let census = Census::of(facts);
-        let mut found = suspects::all(facts, &census);
+    ) -> BTreeSet<PodUid> {
         let elapsed = watched.saturating_sub(self.watched);
         self.watched = watched;
-        self.suspects.retain(|key, suspect| match found.remove(key) {
-            Some(class) => {
-                said.extend(suspect.turn_to(class, watched, facts.now).map(Observation::LeakGone));
-                true
-            }
-            None if suspects::is_unseen(facts, &census, key) => {
-                suspect.from += elapsed; // its time stands still
-                true
-            }
-            None => {
-                if let Some(told) = suspect.told.take() {
-                    said.push(Observation::LeakGone(told.leak));
-                }
-                false
-            }
-        });
-        for (key, class) in found {
-            if self.suspects.len() >= MAX_SUSPECTS {
-                self.refused += 1;
+        let mut gone = Vec::new();
+        for key in &self.orphans {
+            if orphans.remove(key).is_some() {
                 continue;
             }
-            let recalled = self.recalled.remove(&key);
-            let suspect = Suspect {
-                class,
-                observed: recalled.as_ref().map_or(facts.now, |known| known.observed),
-                since_start: recalled.as_ref().map_or(!self.opened, |known| known.since_start),
-                first: facts.now,
-                from: watched,
-                due: None,
-                check: Check::None,
-                asked_about: None,
-                doubt: match pod_of(facts, &key) {
-                    Some(pod) if facts.object(&pod.uid).is_none() => Doubt::New,
-                    _ => Doubt::None,
-                },
-                told: None,
-            };
-            self.suspects.insert(key, suspect);
+            match self.suspects.get_mut(key) {
+                Some(suspect) if classify::is_unseen(facts, namespaces, key) => {
+                    suspect.from += elapsed; // its time stands still
+                }
+                _ => gone.push(key.clone()),
+            }
         }
-        self.opened = true;
+        gone.iter().for_each(|key| self.drop(key, said));
+        let mut new: Vec<(LeakKey, LeakClass)> = Vec::new();
+        for (key, class) in classes {
+            match (self.suspects.get_mut(key), class) {
+                (Some(suspect), Some(class)) => {
+                    let gone = suspect.turn_to(*class, watched, facts.now);
+                    said.extend(gone.map(Observation::LeakGone));
+                }
+                (Some(_), None) => self.drop(key, said),
+                (None, Some(class)) => new.push((key.clone(), *class)),
+                (None, None) => {}
+            }
+        }
+        let mut refused = BTreeSet::new();
+        for (key, class) in new.into_iter().chain(orphans) {
+            if self.suspects.len() < MAX_SUSPECTS {
+                self.add(facts, watched, key, class);
+            } else {
+                self.refused += 1;
+                refused.extend(pod_uid(facts, &key).cloned());
+            }
+        }
+        self.seen.note(facts);
         if watched >= RECALL_HOLDS {
             self.recalled.clear();
         }
-        self.confirm(facts, &census, watched, said);
+        self.confirm(facts, namespaces, watched, said);
+        refused
+    }
+
+    fn add(&mut self, facts: &Facts<'_>, watched: Duration, key: LeakKey, class: LeakClass) {
+        let recalled = self.recalled.remove(&key);
+        let suspect = Suspect {
+            class,
+            observed: recalled.as_ref().map_or(facts.now, |known| known.observed),
+            since_start: recalled.as_ref().map_or_else(
+                || self.seen.is_since_start(facts, &key, class),
+                |known| known.since_start,
+            ),
+            first: facts.now,
+            from: watched,
+            due: None,
+            check: Check::None,
+            asked_about: None,
+            doubt: match pod_uid(facts, &key) {
+                Some(uid) if facts.object(uid).is_none() => Doubt::New,
+                _ => Doubt::None,
+            },
+            told: None,
+        };
+        if suspect.class.orphan().is_some() {
+            self.orphans.insert(key.clone());
+        }
+        self.suspects.insert(key, suspect);
     }
 
     fn confirm(
         &mut self,
         facts: &Facts<'_>,
-        census: &Census<'_>,
+        namespaces: &Namespaces<'_>,
         watched: Duration,
         said: &mut Vec<Observation>,
     ) {
         let mut wanted: BTreeMap<PodUid, PodRef> = BTreeMap::new();
         let mut room = MAX_TOLD;
-        let mut in_full = Shelves::of(self.told());
+        let mut in_full = Shelves::of(self.suspects.values().filter_map(|s| s.told.as_ref()));
         let surveyed = facts.survey.map(|survey| survey.asked);
+        // There may be thousands: what costs a look-up comes last.
         for (key, suspect) in &mut self.suspects {
             if suspect.told.is_some() {
                 let news = suspect.look_again(facts, key, &mut in_full);
@@ -272,61 +374,44 @@ impl Docket {
                 continue;
             }
             let threshold = match suspect.class {
-                LeakClass::OrphanNetns if census.creates() => self.threshold.max(SETUP),
+                LeakClass::OrphanNetns if namespaces.creates() => self.threshold.max(SETUP),
                 _ => self.threshold,
             };
-            // Of the host a look is needed that is younger than the suspicion.
-            let seen_since = suspect.class.orphan().is_none()
-                || surveyed.is_some_and(|asked| asked > suspect.first);
-            let in_doubt = !seen_since || is_missing(facts, key);
             let needed = suspect.needs(key);
             let is_over = watched.saturating_sub(suspect.from) >= threshold;
             suspect.due = is_over.then(|| suspect.due.unwrap_or(facts.now));
             let is_due = is_over || (suspect.doubt == Doubt::New && needed == Some(false));
-            if !is_due || in_doubt {
+            let next = if is_due { suspect.next(facts.now, needed) } else { Next::Wait };
+            let has_room = match next {
+                Next::Wait => false,
+                Next::Ask => wanted.len() < MAX_CHECKS,
+                Next::Begin { .. } => true,
+                Next::Tell => room > 0,
+            };
+            // Of the host a look is needed that is younger than the suspicion.
+            let seen_since = suspect.class.orphan().is_none()
+                || surveyed.is_some_and(|asked| asked > suspect.first);
+            if !has_room || !seen_since || is_missing(facts, key) {
                 continue;
             }
-            let answer = match (needed, suspect.check) {
-                (None, _) => true,
-                (Some(needed), Check::Answered { asked, exists })
-                    if facts.now < asked + CHECK_HOLDS =>
-                {
-                    let doubt = std::mem::replace(&mut suspect.doubt, Doubt::None);
-                    let begins = exists != needed || doubt != Doubt::None;
-                    if begins {
-                        (suspect.from, suspect.check) = (watched, Check::None);
-                    }
-                    if exists != needed {
-                        // The watch and the apiserver disagree: all begins anew.
-                        suspect.doubt = Doubt::Contradicted;
-                        self.contradicted += 1;
-                    }
-                    !begins
-                }
-                (Some(_), Check::Asked(at)) if facts.now < at + CHECK_LOST => false,
-                (Some(_), _) => {
-                    if wanted.len() < MAX_CHECKS
-                        && let Some(pod) = pod_of(facts, key)
-                    {
+            match next {
+                Next::Wait => {}
+                Next::Ask => {
+                    if let Some(pod) = pod_of(facts, key) {
                         suspect.check = Check::Asked(facts.now);
                         suspect.asked_about = Some(pod.uid.clone());
                         wanted.insert(pod.uid.clone(), pod);
                     }
-                    false
                 }
-            };
-            if answer
-                && suspect.due.is_some_and(|due| is_shown_since(facts, key, due))
-                && room > 0
-                && let Some(mut leak) = suspect.describe(facts, key)
-            {
-                room -= 1;
-                if !in_full.take(leak.class) {
-                    leak = in_short(leak);
+                Next::Begin { doubt } => {
+                    (suspect.from, suspect.check, suspect.doubt) = (watched, Check::None, doubt);
+                    self.contradicted += u64::from(doubt == Doubt::Contradicted);
                 }
-                let leak = Arc::new(leak);
-                said.push(Observation::LeakFound(Arc::clone(&leak)));
-                suspect.told = Some(Told { leak, looked: facts.now });
+                Next::Tell => {
+                    if suspect.due.is_some_and(|due| is_shown_since(facts, key, due)) {
+                        room -= usize::from(suspect.tell(facts, key, &mut in_full, said));
+                    }
+                }
             }
         }
         if !wanted.is_empty() {
@@ -358,7 +443,53 @@ impl Docket {
     }
 }
 
+/// What is to be done about a suspect whose time has come.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    /// An answer is under way.
+    Wait,
+    /// The apiserver is to be asked.
+    Ask,
+    /// Its time begins again: the apiserver's answer was the first certain one about it, or
+    /// contradicts the watch.
+    Begin { doubt: Doubt },
+    /// It is a leak.
+    Tell,
+}
+
 impl Suspect {
+    fn next(&self, now: BootTime, needed: Option<bool>) -> Next {
+        match (needed, self.check) {
+            (None, _) => Next::Tell,
+            (Some(needed), Check::Answered { asked, exists }) if now < asked + CHECK_HOLDS => {
+                match (exists == needed, self.doubt) {
+                    (true, Doubt::None) => Next::Tell,
+                    (true, _) => Next::Begin { doubt: Doubt::None },
+                    (false, _) => Next::Begin { doubt: Doubt::Contradicted },
+                }
+            }
+            (Some(_), Check::Asked(at)) if now < at + CHECK_LOST => Next::Wait,
+            (Some(_), _) => Next::Ask,
+        }
+    }
+
+    /// True: it was told.
+    fn tell(
+        &mut self,
+        facts: &Facts<'_>,
+        key: &LeakKey,
+        room: &mut Shelves,
+        said: &mut Vec<Observation>,
+    ) -> bool {
+        let in_full = room.has(self.class);
+        let Some(leak) = self.describe(facts, key, in_full) else { return false };
+        room.take(self.class);
+        let leak = Arc::new(leak);
+        said.push(Observation::LeakFound(Arc::clone(&leak)));
+        self.told = Some(Told { leak, looked: facts.now, in_full });
+        true
+    }
+
     /// It looks like this now. Another kind of suspicion begins anew, and what was told of the old
     /// one is over; without a pod it is one, whatever of it is left.
     fn turn_to(&mut self, class: LeakClass, watched: Duration, now: BootTime) -> Option<Arc<Leak>> {
@@ -405,19 +536,26 @@ impl Suspect {
         if facts.now < told.looked + LOOK_AGAIN && told.leak.class == self.class {
             return None;
         }
-        let mut now = self.describe(facts, key)?;
-        if told.leak.evidence.is_empty() && !in_full.take(self.class) {
-            now = in_short(now);
-        }
-        let news = changed(&told.leak, now);
+        let promoted = !told.in_full && in_full.take(self.class);
+        let now = self.describe(facts, key, false)?;
+        let is_news = promoted || is_news(&told.leak, &now);
+        let in_full = told.in_full || promoted;
+        let now = match is_news && in_full {
+            true => self.describe(facts, key, true)?,
+            false => now,
+        };
         let told = self.told.as_mut()?;
         told.looked = facts.now;
-        told.leak = Arc::new(news?);
+        if !is_news {
+            return None;
+        }
+        (told.leak, told.in_full) = (Arc::new(changed(&told.leak, now)), in_full);
         Some(Arc::clone(&told.leak))
     }
 
-    fn describe(&self, facts: &Facts<'_>, key: &LeakKey) -> Option<Leak> {
-        let mut dossier = Dossier::new(facts);
+    /// All that is known of it; not `in_full`: without the evidence, and what to do.
+    fn describe(&self, facts: &Facts<'_>, key: &LeakKey, in_full: bool) -> Option<Leak> {
+        let mut dossier = Dossier::new(facts, in_full);
         if let Check::Answered { asked, exists } = self.check {
             let sentence = match exists {
                 true => "the apiserver, asked itself, still has the pod",
@@ -455,17 +593,30 @@ impl Suspect {
                 dossier.kubelet(stuck::deadline(facts, uid));
                 leak.created = facts.object(uid)?.request().map(|request| request.asked_wall);
                 leak.holds = facts
-                    .sandboxes_of(uid)
-                    .last()
+                    .listed_of(uid)
+                    .next_back()
                     .map_or_else(Holds::default, |last| dossier::holds(facts, last));
                 leak.cause = LikelyCause { kind, sentence };
                 leak.stuck = Some(stuck);
             }
             _ => cause::of_orphan(facts, &mut leak, &mut dossier),
         }
-        leak.evidence = dossier.close();
-        leak.remedy = remedy::of(&leak);
+        if in_full {
+            leak.evidence = dossier.close();
+            leak.remedy = remedy::of(&leak);
+        } else {
+            leak.cause.sentence = String::new();
+        }
         Some(leak)
+    }
+}
+
+/// The UID of a suspect's pod.
+fn pod_uid<'a>(facts: &Facts<'a>, key: &'a LeakKey) -> Option<&'a PodUid> {
+    match key {
+        LeakKey::Sandbox { id } => Some(&facts.of.runtime.sandbox(id)?.info.pod),
+        LeakKey::Pod { uid } | LeakKey::PodCgroup { pod: uid, .. } => Some(uid),
+        LeakKey::Shim { .. } | LeakKey::Netns { .. } => None,
     }
 }
 
@@ -485,12 +636,6 @@ fn pod_of(facts: &Facts<'_>, key: &LeakKey) -> Option<PodRef> {
         }
         LeakKey::Shim { .. } | LeakKey::Netns { .. } => None,
     }
-}
-
-/// One of too many.
-fn in_short(leak: Leak) -> Leak {
-    let cause = LikelyCause { sentence: String::new(), ..leak.cause };
-    Leak { cause, evidence: Vec::new(), remedy: Vec::new(), ..leak }
 }
 
 /// It may just have gone.
@@ -535,49 +680,62 @@ struct Shelves {
 
 impl Shelves {
     /// What is left of it.
-    fn of<'a>(told: impl Iterator<Item = &'a Arc<Leak>>) -> Self {
+    fn of<'a>(told: impl Iterator<Item = &'a Told>) -> Self {
         let (sandboxes, orphans, pods) = (MAX_IN_FULL, MAX_IN_FULL, MAX_IN_FULL);
         let mut room = Self { sandboxes, orphans, pods };
-        for leak in told.filter(|leak| !leak.evidence.is_empty()) {
-            room.take(leak.class);
+        for told in told.filter(|told| told.in_full) {
+            room.take(told.leak.class);
         }
         room
     }
 
-    /// Takes room for one, if there is some.
-    fn take(&mut self, class: LeakClass) -> bool {
-        let room = match class {
+    fn of_class(&mut self, class: LeakClass) -> &mut usize {
+        match class {
             class if class.is_sandbox() => &mut self.sandboxes,
             LeakClass::StuckTerminating => &mut self.pods,
             _ => &mut self.orphans,
-        };
-        let some = *room > 0;
+        }
+    }
+
+    /// There is room for one.
+    fn has(&mut self, class: LeakClass) -> bool {
+        *self.of_class(class) > 0
+    }
+
+    /// Takes room for one, if there is some.
+    fn take(&mut self, class: LeakClass) -> bool {
+        let some = self.has(class);
+        let room = self.of_class(class);
         *room = room.saturating_sub(1);
         some
     }
 }
 
-/// The leak as it is now, if that is news. What was known once stays known, though its sources may
-/// have forgotten it; other processes in it are no news.
-fn changed(before: &Leak, mut now: Leak) -> Option<Leak> {
+/// The cause that is known stays known, though its sources may have forgotten it.
+fn keeps_cause(before: &Leak, now: &Leak) -> bool {
     let known = before.cause.kind;
     let same_matter = (now.class, now.stuck) == (before.class, before.stuck);
     // Whether the kubelet runs is known at any time; of all else the sources may forget.
     let forgotten = now.cause.kind == LeakCause::Unknown && known != LeakCause::KubeletDown;
-    if same_matter && (forgotten || now.cause.kind == known) {
+    same_matter && (forgotten || now.cause.kind == known)
+}
+
+/// The leak is another than before. Other processes in it are no news.
+fn is_news(before: &Leak, now: &Leak) -> bool {
+    let (held, holds) = (&before.holds, &now.holds);
+    let is_same = (&held.netns, &held.ips, &held.cgroup, &held.containers)
+        == (&holds.netns, &holds.ips, &holds.cgroup, &holds.containers);
+    !keeps_cause(before, now) || !is_same
+}
+
+/// The leak as it is now. What was known once stays known.
+fn changed(before: &Leak, mut now: Leak) -> Leak {
+    if keeps_cause(before, &now) {
         now.cause = before.cause.clone();
     }
     now.confirmed = before.confirmed;
-    let was_in_short = before.evidence.is_empty();
-    let holds = |leak: &Leak| Holds { pids: Vec::new(), ..leak.holds.clone() };
-    let is_same = (now.class, &now.cause, now.stuck) == (before.class, &before.cause, before.stuck)
-        && holds(&now) == holds(before)
-        && was_in_short == now.evidence.is_empty();
-    if is_same {
-        return None;
-    }
     if now.evidence.is_empty() {
-        return Some(now);
+        return now;
     }
     now.remedy = remedy::of(&now);
     let known = |one: &Evidence| {
@@ -586,5 +744,5 @@ fn changed(before: &Leak, mut now: Leak) -> Option<Leak> {
     let news: Vec<_> = now.evidence.iter().filter(|one| !known(one)).cloned().collect();
     now.evidence = before.evidence.iter().cloned().chain(news).take(MAX_EVIDENCE).collect();
     now.evidence.sort_by_key(|one| (one.at.is_none(), one.at));
-    Some(now)
+    now
 }

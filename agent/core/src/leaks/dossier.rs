@@ -11,7 +11,7 @@ use crate::{
     runtime::{Outage, Sandbox},
     time::BootTime,
 };
-use std::time::Duration;
+use std::{fmt::Display, time::Duration};
 
 /// How long after a pod's end the failure of a daemon may have to do with it.
 const AROUND: Duration = Duration::from_secs(120);
@@ -34,33 +34,33 @@ pub(super) enum Failure {
 #[derive(Debug)]
 pub(super) struct Dossier<'a> {
     facts: &'a Facts<'a>,
-    said: Vec<Evidence>,
+    /// `None`: nobody will read it.
+    said: Option<Vec<Evidence>>,
 }
 
 impl<'a> Dossier<'a> {
-    /// Nothing yet.
-    pub(super) fn new(facts: &'a Facts<'a>) -> Self {
-        Self { facts, said: Vec::new() }
+    /// Nothing yet. `is_read`: otherwise no sentence is made.
+    pub(super) fn new(facts: &'a Facts<'a>, is_read: bool) -> Self {
+        Self { facts, said: is_read.then(Vec::new) }
     }
 
     /// One sentence more, if it is new.
-    pub(super) fn add(
-        &mut self,
-        at: Option<BootTime>,
-        source: Source,
-        sentence: impl Into<String>,
-    ) {
+    pub(super) fn add(&mut self, at: Option<BootTime>, source: Source, sentence: impl Display) {
+        let Some(said) = self.said.as_mut().filter(|said| said.len() < MAX_SENTENCES) else {
+            return;
+        };
         let at = at.map(|at| self.facts.wall(at));
-        let one = Evidence { at, source, sentence: sentence.into() };
-        if self.said.len() < MAX_SENTENCES && !self.said.contains(&one) {
-            self.said.push(one);
+        let one = Evidence { at, source, sentence: sentence.to_string() };
+        if !said.contains(&one) {
+            said.push(one);
         }
     }
 
     /// The whole, in order of time; what has none comes last.
-    pub(super) fn close(mut self) -> Vec<Evidence> {
-        self.said.sort_by_key(|one| (one.at.is_none(), one.at));
-        self.said
+    pub(super) fn close(self) -> Vec<Evidence> {
+        let mut said = self.said.unwrap_or_default();
+        said.sort_by_key(|one| (one.at.is_none(), one.at));
+        said
     }
 
     /// What the apiserver told of the pod.
@@ -74,21 +74,25 @@ impl<'a> Dossier<'a> {
             return;
         };
         if let Some(request) = object.request() {
-            let how = match request.grace_seconds {
-                0 => "deleted by force (grace 0)".to_owned(),
-                grace => format!("its deletion was asked for, with a grace of {grace} s"),
-            };
-            self.add(Some(request.at), Source::Api, how);
+            let at = Some(request.at);
+            match request.grace_seconds {
+                0 => self.add(at, Source::Api, "deleted by force (grace 0)"),
+                grace => {
+                    let how = format_args!("its deletion was asked for, with a grace of {grace} s");
+                    self.add(at, Source::Api, how);
+                }
+            }
         }
         if let Some(gone) = object.gone {
-            let sentence = match gone.after == gone.by {
-                true => "its object went".to_owned(),
-                false => format!(
-                    "its object was missed in a new list; it went within the {} s before",
-                    gone.uncertainty().as_secs()
-                ),
-            };
-            self.add(Some(gone.by), Source::Api, sentence);
+            if gone.after == gone.by {
+                self.add(Some(gone.by), Source::Api, "its object went");
+            } else {
+                let within = gone.uncertainty().as_secs();
+                let sentence = format_args!(
+                    "its object was missed in a new list; it went within the {within} s before"
+                );
+                self.add(Some(gone.by), Source::Api, sentence);
+            }
         }
     }
 
@@ -107,7 +111,7 @@ impl<'a> Dossier<'a> {
             let processes = self.facts.processes(&container.info.id);
             let since = self.facts.end_of(&sandbox.info.pod).map(|(from, _)| from);
             let sent = processes.and_then(|processes| {
-                let sent = processes.sent().filter(|sent| sent.from_outside);
+                let sent = processes.sent().filter(|sent| sent.from_outside());
                 let mut late = sent.filter(|sent| since.is_none_or(|since| sent.at >= since));
                 late.next_back().map(|sent| (sent.at, sent.signal.signal))
             });
@@ -115,15 +119,16 @@ impl<'a> Dossier<'a> {
                 (true, Some((at, signal))) => self.add(
                     Some(at),
                     Source::Kernel,
-                    format!("{name} ({state}) got signal {signal} and lives on"),
+                    format_args!("{name} ({state}) got signal {signal} and lives on"),
                 ),
                 (true, None) if processes.is_some() => self.add(
                     None,
                     Source::Kernel,
-                    format!("{name} ({state}) is alive, and nobody has told it to stop"),
+                    format_args!("{name} ({state}) is alive, and nobody has told it to stop"),
                 ),
                 _ => {
-                    self.add(None, Source::Cri, format!("the runtime still lists {name}, {state}"))
+                    let sentence = format_args!("the runtime still lists {name}, {state}");
+                    self.add(None, Source::Cri, sentence);
                 }
             }
         }
@@ -133,22 +138,26 @@ impl<'a> Dossier<'a> {
     /// What the verbose status tells.
     pub(super) fn status(&mut self, sandbox: &Sandbox) {
         if let Some((code, at)) = self.facts.statuses.refusal(&sandbox.info.id) {
-            let sentence = format!("the runtime would not tell of its sandbox: {code}");
+            let sentence = format_args!("the runtime would not tell of its sandbox: {code}");
             self.add(Some(at), Source::Cri, sentence);
         }
         let Some(status) = self.facts.statuses.current(sandbox) else { return };
-        let sentence = match &status.network {
-            SandboxNetwork::Own { closed: Some(false), path } => format!(
-                "its network namespace is still open{}",
-                path.as_ref().map(|path| format!(" ({path})")).unwrap_or_default()
-            ),
-            SandboxNetwork::Own { closed: Some(true), .. } => {
-                "its network namespace is closed".to_owned()
+        let (sentence, path) = match &status.network {
+            SandboxNetwork::Own { closed: Some(false), path } => {
+                ("its network namespace is still open", path.as_deref())
             }
-            SandboxNetwork::Host => "it used the host's network".to_owned(),
+            SandboxNetwork::Own { closed: Some(true), .. } => {
+                ("its network namespace is closed", None)
+            }
+            SandboxNetwork::Host => ("it used the host's network", None),
             SandboxNetwork::Own { closed: None, .. } | SandboxNetwork::Unknown => return,
         };
-        self.add(Some(status.asked), Source::Cri, sentence);
+        match path {
+            Some(path) => {
+                self.add(Some(status.asked), Source::Cri, format_args!("{sentence} ({path})"));
+            }
+            None => self.add(Some(status.asked), Source::Cri, sentence),
+        }
     }
 
     /// What the runtime did around that time.
@@ -170,7 +179,7 @@ impl<'a> Dossier<'a> {
                 ),
             };
             let code = outage.code.as_deref().map(|code| format!(" ({code})")).unwrap_or_default();
-            let sentence = format!("the runtime failed{code}: {} {back}", outage.error);
+            let sentence = format_args!("the runtime failed{code}: {} {back}", outage.error);
             self.add(Some(outage.from), Source::Cri, sentence);
         }
         let restarted = self.changes("the runtime", &self.facts.of.keepers.runtime, from, to);
@@ -193,11 +202,11 @@ impl<'a> Dossier<'a> {
         for run in runs.changes(from, to) {
             any = true;
             if run.began() >= from && run.began() <= to {
-                let sentence = format!("{what} began anew (pid {})", run.process.pid);
+                let sentence = format_args!("{what} began anew (pid {})", run.process.pid);
                 self.add(Some(run.began()), Source::Proc, sentence);
             }
             if let Some(ended) = run.ended.filter(|ended| from <= *ended && *ended <= to) {
-                let sentence = format!("{what} ended (pid {})", run.process.pid);
+                let sentence = format_args!("{what} ended (pid {})", run.process.pid);
                 self.add(Some(ended), Source::Proc, sentence);
             }
         }
@@ -210,7 +219,7 @@ impl<'a> Dossier<'a> {
         let version = keepers.kubelet_version().map(|(_, text)| format!(" {text}"));
         let version = version.unwrap_or_default();
         if keepers.kubelet_is_down() {
-            let sentence = format!("the kubelet{version} does not run");
+            let sentence = format_args!("the kubelet{version} does not run");
             self.add(keepers.kubelet.last_end(), Source::Proc, sentence);
             return;
         }
@@ -218,7 +227,7 @@ impl<'a> Dossier<'a> {
             (Some(run), Some(since)) if run.began() <= since => self.add(
                 None,
                 Source::Proc,
-                format!(
+                format_args!(
                     "the kubelet{version} (pid {}) has not been restarted since",
                     run.process.pid
                 ),
@@ -226,10 +235,10 @@ impl<'a> Dossier<'a> {
             (Some(run), _) => self.add(
                 Some(run.began()),
                 Source::Proc,
-                format!("the kubelet{version} (pid {}) began", run.process.pid),
+                format_args!("the kubelet{version} (pid {}) began", run.process.pid),
             ),
             (None, _) if !version.is_empty() => {
-                self.add(None, Source::Api, format!("the kubelet is{version}"));
+                self.add(None, Source::Api, format_args!("the kubelet is{version}"));
             }
             (None, _) => {}
         }

@@ -1,6 +1,6 @@
 //! All that leaks are judged by, read together.
 
-use super::{statuses::Statuses, strays::Strays};
+use super::statuses::Statuses;
 use crate::{
     account::Sources,
     ids::{ContainerId, PodUid, SandboxId},
@@ -12,8 +12,6 @@ use crate::{
     table::Table,
     time::{BootTime, WallTime},
 };
-use std::collections::BTreeSet;
-
 /// What a pod, a sandbox and the node tell together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts<'a> {
@@ -25,10 +23,6 @@ pub(super) struct Facts<'a> {
     pub survey: Option<&'a HostSurvey>,
     /// Where in it a pod's cgroup is.
     pub cgroups: &'a Table<PodUid, usize>,
-    /// Pods with a sandbox that may look like a leak.
-    pub odd: &'a BTreeSet<PodUid>,
-    /// What of the last look at the host nobody knows.
-    pub strays: &'a Strays,
     /// This moment.
     pub now: BootTime,
 }
@@ -68,17 +62,10 @@ impl<'a> Facts<'a> {
         self.of.runtime.sandboxes().filter(|sandbox| sandbox.removed.is_none())
     }
 
-    /// Those of them that may look like a leak.
-    pub(super) fn odd(&self) -> impl Iterator<Item = &'a Sandbox> + use<'a> {
-        let runtime = self.of.runtime;
-        let all = self.odd.iter().flat_map(move |uid| runtime.sandboxes_of(uid));
-        all.filter(|sandbox| sandbox.removed.is_none())
-    }
-
     /// The sandboxes of a pod that the runtime lists, the oldest first.
-    pub(super) fn sandboxes_of(&self, uid: &PodUid) -> Vec<&'a Sandbox> {
+    pub(super) fn listed_of(&self, uid: &PodUid) -> impl DoubleEndedIterator<Item = &'a Sandbox> {
         let all = self.of.runtime.sandboxes_of(uid);
-        all.filter(|sandbox| sandbox.removed.is_none()).collect()
+        all.filter(|sandbox| sandbox.removed.is_none())
     }
 
     /// The containers of a sandbox that the runtime lists.

@@ -8,7 +8,7 @@ use crate::{
     table::Table,
     time::BootTime,
 };
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 /// An open namespace may be closed since.
 const OPEN_AGAIN: Duration = Duration::from_secs(60);
@@ -21,33 +21,53 @@ const LOST: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Statuses {
     of: Table<SandboxId, Known>,
+    /// When to ask about which sandbox.
+    due: BTreeSet<(BootTime, SandboxId)>,
+    /// The same of those whose answer only tells which network namespace is theirs.
+    due_for_claims: BTreeSet<(BootTime, SandboxId)>,
+    /// Sandboxes of which something was answered since the last call.
+    answered: Vec<SandboxId>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Known {
-    asked: BootTime,
+    asked: Option<BootTime>,
     told: Option<(CriSandboxStatus, BootTime)>,
     /// Since it was told last.
     refused: Option<(String, BootTime)>,
+    /// Where it stands among those to be asked about.
+    due: Option<(Need, BootTime)>,
 }
 
-impl Known {
-    fn asked(asked: BootTime) -> Self {
-        Self { asked, told: None, refused: None }
-    }
+/// What an answer about a sandbox is needed for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Need {
+    /// It looks like a leak, or is stopped and may hold its network.
+    Leak,
+    /// A network namespace that seems to be nobody's may be its own.
+    Claim,
 }
 
 impl Statuses {
     /// Takes an answer, whether this run has asked for it or the one whose inputs are replayed.
     pub(super) fn told(&mut self, at: BootTime, status: CriSandboxStatus) {
-        let known = self.of.entry(status.sandbox.clone()).or_insert(Known::asked(status.asked));
+        self.answered.push(status.sandbox.clone());
+        let known = self.of.entry(status.sandbox.clone()).or_default();
+        known.asked.get_or_insert(status.asked);
         (known.told, known.refused) = (Some((status, at)), None);
     }
 
     /// The runtime refused to say: what it said before still holds.
     pub(super) fn refused(&mut self, at: BootTime, sandbox: &SandboxId, code: String) {
-        let known = self.of.entry(sandbox.clone()).or_insert(Known::asked(at));
+        self.answered.push(sandbox.clone());
+        let known = self.of.entry(sandbox.clone()).or_default();
+        known.asked.get_or_insert(at);
         known.refused = Some((code, at));
+    }
+
+    /// Sandboxes of which something was answered since the last call.
+    pub(super) fn take_answered(&mut self) -> Vec<SandboxId> {
+        std::mem::take(&mut self.answered)
     }
 
     /// What is known of this sandbox.
@@ -77,50 +97,77 @@ impl Statuses {
             .filter(|status| stopped.is_none_or(|stopped| status.asked >= stopped.by))
     }
 
-    /// Whether it is time to ask (again).
-    fn is_due(&self, now: BootTime, sandbox: &Sandbox) -> bool {
-        let Some(known) = self.of.get(&sandbox.info.id) else { return true };
-        if let Some((_, at)) = &known.refused {
-            return now >= *at + OPEN_AGAIN;
+    /// When it is time to ask (again).
+    fn due(&self, sandbox: &Sandbox) -> Option<BootTime> {
+        let known = self.of.get(&sandbox.info.id);
+        let Some((known, asked)) = known.and_then(|known| Some((known, known.asked?))) else {
+            return Some(BootTime(0));
+        };
+        let lost = asked + LOST;
+        let (due, answered) = match (&known.refused, &known.told) {
+            (Some((_, at)), _) => (*at + OPEN_AGAIN, *at),
+            (None, Some((status, at))) if self.current(sandbox).is_some() => match status.network {
+                SandboxNetwork::Own { closed: Some(false), .. } => (*at + OPEN_AGAIN, *at),
+                SandboxNetwork::Own { closed: None, .. } | SandboxNetwork::Unknown => {
+                    (*at + LATER, *at)
+                }
+                // Neither ever changes.
+                SandboxNetwork::Own { closed: Some(true), .. } | SandboxNetwork::Host => {
+                    return None;
+                }
+            },
+            (None, _) => return Some(lost),
+        };
+        Some(if asked > answered { due.max(lost) } else { due })
+    }
+
+    /// A sandbox may have to be asked about, or no longer.
+    pub(super) fn schedule(&mut self, sandbox: &Sandbox, need: Option<Need>) {
+        let due = need.and_then(|need| Some((need, self.due(sandbox)?)));
+        self.place(&sandbox.info.id, due);
+    }
+
+    fn place(&mut self, sandbox: &SandboxId, due: Option<(Need, BootTime)>) {
+        let before = self.of.get(sandbox).and_then(|known| known.due);
+        if before == due {
+            return;
         }
-        let Some((status, at)) = &known.told else { return now >= known.asked + LOST };
-        if self.current(sandbox).is_none() {
-            return now >= known.asked + LOST;
+        if let Some((need, at)) = before {
+            self.queue(need).remove(&(at, sandbox.clone()));
         }
-        match status.network {
-            SandboxNetwork::Own { closed: Some(false), .. } => now >= *at + OPEN_AGAIN,
-            SandboxNetwork::Own { closed: None, .. } | SandboxNetwork::Unknown => {
-                now >= *at + LATER
-            }
-            // Neither ever changes.
-            SandboxNetwork::Own { closed: Some(true), .. } | SandboxNetwork::Host => false,
+        if let Some((need, at)) = due {
+            self.queue(need).insert((at, sandbox.clone()));
+        }
+        self.of.entry(sandbox.clone()).or_default().due = due;
+    }
+
+    fn queue(&mut self, need: Need) -> &mut BTreeSet<(BootTime, SandboxId)> {
+        match need {
+            Need::Leak => &mut self.due,
+            Need::Claim => &mut self.due_for_claims,
         }
     }
 
-    /// Those of whom to ask now: first who was never asked, then who was asked longest ago, so that
-    /// none waits for ever however many they are.
-    pub(super) fn due<'a>(
-        &self,
-        now: BootTime,
-        wanted: impl Iterator<Item = &'a Sandbox>,
-        at_most: usize,
-    ) -> Vec<SandboxId> {
-        let mut due: Vec<(Option<BootTime>, &SandboxId)> = wanted
-            .filter(|sandbox| self.is_due(now, sandbox))
-            .map(|s| (self.of.get(&s.info.id).map(|known| known.asked), &s.info.id))
-            .collect();
+    /// Those to ask about now, the longest due first, so that none waits for ever however many they
+    /// are. `claims`: also those that only that is asked of.
+    pub(super) fn ask(&mut self, now: BootTime, claims: bool, at_most: usize) -> Vec<SandboxId> {
+        let for_claims = self.due_for_claims.iter().filter(|_| claims);
+        let due = self.due.iter().take(at_most).chain(for_claims.take(at_most));
+        let mut due: Vec<_> = due.filter(|(at, _)| *at <= now).cloned().collect();
         due.sort_unstable();
-        due.dedup();
-        due.into_iter().take(at_most).map(|(_, id)| id.clone()).collect()
+        due.truncate(at_most);
+        for (_, id) in &due {
+            let Some(known) = self.of.get_mut(id) else { continue };
+            known.asked = Some(now);
+            let due = known.due.map(|(need, _)| (need, now + LOST));
+            self.place(id, due);
+        }
+        due.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// It is asked for now.
-    pub(super) fn ask(&mut self, now: BootTime, sandbox: &SandboxId) {
-        self.of.entry(sandbox.clone()).or_insert(Known::asked(now)).asked = now;
-    }
-
-    /// Forgets sandboxes that are gone.
-    pub(super) fn retain(&mut self, listed: impl Fn(&SandboxId) -> bool) {
-        self.of.retain(|id, _| listed(id));
+    /// Forgets a sandbox that is gone.
+    pub(super) fn forget(&mut self, sandbox: &SandboxId) {
+        self.place(sandbox, None);
+        self.of.remove(sandbox);
     }
 }

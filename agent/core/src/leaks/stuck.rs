@@ -68,9 +68,8 @@ pub(super) fn reason(
 type Found = Option<(StuckReason, LeakCause, String)>;
 
 fn containers(facts: &Facts<'_>, uid: &PodUid, dossier: &mut Dossier<'_>) -> Found {
-    let sandboxes = facts.sandboxes_of(uid);
-    let alive = sandboxes
-        .iter()
+    let alive = facts
+        .listed_of(uid)
         .flat_map(|sandbox| facts.containers_of(&sandbox.info.id))
         .filter(|container| facts.is_alive(container));
     let mut found = None;
@@ -81,7 +80,7 @@ fn containers(facts: &Facts<'_>, uid: &PodUid, dossier: &mut Dossier<'_>) -> Fou
         if let (Some(processes), Some(killed)) = (processes, killed) {
             let detail = lingering::unkillable(processes).map(|finding| finding.detail);
             let detail = detail.unwrap_or_else(|| "it lives on after SIGKILL".to_owned());
-            dossier.add(Some(killed), Source::Kernel, format!("{name}: {detail}"));
+            dossier.add(Some(killed), Source::Kernel, format_args!("{name}: {detail}"));
             let sentence = format!("a process of {name} does not end on SIGKILL");
             return Some((StuckReason::Process, LeakCause::ProcessesRemain, sentence));
         }
@@ -90,12 +89,12 @@ fn containers(facts: &Facts<'_>, uid: &PodUid, dossier: &mut Dossier<'_>) -> Fou
             Some(at) => dossier.add(
                 Some(at),
                 Source::Kernel,
-                format!("the last signal to {name}; it is still alive"),
+                format_args!("the last signal to {name}; it is still alive"),
             ),
             None => dossier.add(
                 None,
                 Source::Kernel,
-                format!("{name} is alive, and nobody has sent it a signal"),
+                format_args!("{name} is alive, and nobody has sent it a signal"),
             ),
         }
         let failing = dossier.outages_around(facts.end_of(uid)) != Failure::None;
@@ -114,7 +113,7 @@ fn containers(facts: &Facts<'_>, uid: &PodUid, dossier: &mut Dossier<'_>) -> Fou
 }
 
 fn sandboxes(facts: &Facts<'_>, uid: &PodUid, dossier: &mut Dossier<'_>) -> Found {
-    for sandbox in facts.sandboxes_of(uid) {
+    for sandbox in facts.listed_of(uid) {
         if facts.statuses.is_open(sandbox) == Some(true) && !sandbox.info.ready {
             dossier.status(sandbox);
             let sentence = "its sandbox is stopped but keeps its network namespace: the network \
@@ -140,7 +139,7 @@ fn volumes(facts: &Facts<'_>, uid: &PodUid, dossier: &mut Dossier<'_>) -> Found 
         1 => String::new(),
         n => format!(" and {} more", n - 1),
     };
-    let said = format!("still mounted below the pod's directory: {first}{more}");
+    let said = format_args!("still mounted below the pod's directory: {first}{more}");
     dossier.add(None, Source::Proc, said);
     let sentence = format!("the kubelet waits for the volume {first} to be unmounted");
     Some((StuckReason::VolumeMounted, LeakCause::VolumeBusy, sentence))
@@ -148,7 +147,7 @@ fn volumes(facts: &Facts<'_>, uid: &PodUid, dossier: &mut Dossier<'_>) -> Found 
 
 fn cgroup(facts: &Facts<'_>, uid: &PodUid, dossier: &mut Dossier<'_>) -> Found {
     let group = facts.pod_cgroup(uid).filter(|group| group.tasks > 0)?;
-    dossier.add(None, Source::Proc, format!("{} tasks in {}", group.tasks, group.path));
+    dossier.add(None, Source::Proc, format_args!("{} tasks in {}", group.tasks, group.path));
     let sentence = "processes in the pod's cgroup that belong to no container keep it from being \
                     removed";
     Some((StuckReason::CgroupBusy, LeakCause::ProcessesRemain, sentence.to_owned()))
@@ -159,7 +158,7 @@ fn finalizers(object: &Object, dossier: &mut Dossier<'_>) -> Found {
     dossier.add(
         object.last_delete,
         Source::Api,
-        format!("finalizers: {}", object.pod.finalizers.join(", ")),
+        format_args!("finalizers: {}", object.pod.finalizers.join(", ")),
     );
     let sentence = format!("all is done on this node; the finalizer {first} holds the object");
     Some((StuckReason::Finalizer, LeakCause::Finalizer, sentence))

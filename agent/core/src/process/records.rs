@@ -26,7 +26,7 @@ impl Record for Sent {
         self.signal.signal
     }
     fn same_kind(&self, other: &Self) -> bool {
-        let kind = |s: &Self| (s.signal.target.tgid, s.signal.signal, s.from_outside);
+        let kind = |s: &Self| (s.signal.target.tgid, s.signal.signal, s.origin);
         kind(self) == kind(other)
     }
 }

@@ -1,19 +1,32 @@
 //! The rules, in the order of precedence, each with its sentence.
 
-use super::{Facts, GRACE_FLOOR_SECONDS, OWN_MAKING, ended_with, secs};
+use super::{
+    CONVENTIONAL, Facts, GRACE_FLOOR_SECONDS, OWN_MAKING, ended_with, longest_grace, secs,
+};
 use crate::{
     ids::Tgid,
-    input::{Disposition, ExitStatus, LossKind, SignalResult},
+    input::{Disposition, ExitStatus, LossKind, Sender, SignalResult},
     observation::Verdict,
-    process::{SI_KERNEL, SIGKILL, Sent, kept, thrown_away},
+    process::{Origin, SI_KERNEL, SIGKILL, Sent, is_of_the_node, kept, thrown_away},
     signal,
     time::BootTime,
 };
+use std::time::Duration;
+
+/// Who sent it, where that is not the runtime's tool at the kubelet's request.
+fn by_whom(sent: &Sent) -> String {
+    let Sender { comm, tgid, .. } = &sent.signal.sender;
+    match sent.origin {
+        Origin::Entered => format!(" by {comm} (pid {tgid}, which had entered the container)"),
+        _ if is_of_the_node(comm) => String::new(),
+        _ => format!(" by {comm} (pid {tgid})"),
+    }
+}
 
 impl<'a> Facts<'a> {
     pub(super) fn decide(&self) -> (Verdict, String) {
         let name = self.init_name();
-        let stop_name = signal::name(self.case.stop_signal);
+        let stop_name = signal::name(self.stop_signal());
         let Some((exit_at, exit)) = self.exit else {
             if let Some((_, status)) = self.case.processes.never_started() {
                 let sentence = format!(
@@ -68,7 +81,7 @@ impl<'a> Facts<'a> {
             return self.killed_after_stop(stop, kill, &name, &stop_name);
         }
         match exit {
-            ExitStatus::Signal { signal, .. } if signal == self.case.stop_signal => {
+            ExitStatus::Signal { signal, .. } if signal == self.stop_signal() => {
                 let after = secs(exit_at.since(stop.at));
                 if self.taken.is_some() {
                     let sentence = format!(
@@ -122,12 +135,13 @@ impl<'a> Facts<'a> {
             return (
                 Verdict::Overran,
                 format!(
-                    "{name} handled {stop_name} but was still running {after} later, when {by} \
-                     sent SIGKILL."
+                    "{name} handled {stop_name}{} but was still running {after} later, when {by} \
+                     sent SIGKILL.",
+                    by_whom(stop)
                 ),
             );
         }
-        let bit = 1_u64 << (u32::from(self.case.stop_signal.clamp(1, 64)) - 1);
+        let bit = 1_u64 << (u32::from(self.stop_signal().clamp(1, 64)) - 1);
         match (kill.signal.state, stop.signal.state) {
             (Some(state), _) if state.pending & bit != 0 => (
                 Verdict::Blocked,
@@ -169,11 +183,13 @@ impl<'a> Facts<'a> {
         stop_name: &str,
     ) -> (Verdict, String) {
         let after = secs(exit_at.since(stop.at));
+        let by = by_whom(stop);
         if self.taken.is_some() {
             return (
                 Verdict::Graceful,
                 format!(
-                    "{name} handled {stop_name} and left by itself {after} later with code {code}."
+                    "{name} handled {stop_name}{by} and left by itself {after} later with code \
+                     {code}."
                 ),
             );
         }
@@ -181,8 +197,8 @@ impl<'a> Facts<'a> {
             return (
                 Verdict::Graceful,
                 format!(
-                    "{name} blocks {stop_name} to take it itself (sigwait or signalfd: inferred) \
-                     and left {after} later with code {code}."
+                    "{name} blocks {stop_name}{by} to take it itself (sigwait or signalfd: \
+                     inferred) and left {after} later with code {code}."
                 ),
             );
         }
@@ -207,10 +223,13 @@ impl<'a> Facts<'a> {
                 Some(kill) => (
                     Verdict::ForceKilled,
                     format!(
-                        "SIGKILL to {name} by {} (pid {}), with no {} before it.",
+                        "SIGKILL to {name} by {} (pid {}), {}.",
                         kill.signal.sender.comm,
                         kill.signal.sender.tgid,
-                        signal::name(self.case.stop_signal)
+                        match self.case.stop_signal {
+                            SIGKILL => "which is its stop signal".to_owned(),
+                            signal => format!("with no {} before it", signal::name(signal)),
+                        }
                     ),
                 ),
                 None => self.killed_by_nobody_outside(&name, |_| String::new()),
@@ -220,7 +239,7 @@ impl<'a> Facts<'a> {
                     .case
                     .processes
                     .sent()
-                    .find(|s| s.from_outside && s.signal.signal == signal && s.at <= exit_at);
+                    .find(|s| s.from_outside() && s.signal.signal == signal && s.at <= exit_at);
                 match sender {
                     Some(sent) => (
                         Verdict::TerminatedByDefault,
@@ -239,14 +258,39 @@ impl<'a> Facts<'a> {
                     ),
                 }
             }
-            ExitStatus::Code(0) => (
-                Verdict::Completed,
-                format!("{name} left by itself with code 0; nothing had been sent to it."),
+            ExitStatus::Code(code) => {
+                let verdict = if code == 0 { Verdict::Completed } else { Verdict::Failed };
+                let before = self.sent_before(exit_at);
+                (verdict, format!("{name} left by itself with code {code}; {before}."))
+            }
+        }
+    }
+
+    /// What had been sent to it from outside before it left by itself.
+    fn sent_before(&self, exit_at: BootTime) -> String {
+        let window = exit_at - Duration::from_secs(longest_grace(&self.case));
+        // A process that only forked is not seen to have entered the container.
+        let main = self.case.processes.main();
+        let by_another = |s: &Sent| {
+            CONVENTIONAL.contains(&s.signal.signal)
+                && s.signal.code != SI_KERNEL
+                && Some(s.signal.sender.tgid) != main
+        };
+        let recent =
+            |s: &&Sent| (s.from_outside() || by_another(s)) && (window..=exit_at).contains(&s.at);
+        match self.case.processes.sent().rev().find(recent) {
+            Some(sent) => format!(
+                "{}{} had been sent to it {} before{}",
+                signal::name(sent.signal.signal),
+                by_whom(sent),
+                secs(exit_at.since(sent.at)),
+                match (sent.signal.signal == self.case.stop_signal, sent.from_outside()) {
+                    (false, _) => ", which is not its stop signal",
+                    (true, true) => "",
+                    (true, false) => ", from within the container",
+                }
             ),
-            ExitStatus::Code(code) => (
-                Verdict::Failed,
-                format!("{name} left by itself with code {code}; nothing had been sent to it."),
-            ),
+            None => "nothing had been sent to it".into(),
         }
     }
 
@@ -275,7 +319,7 @@ impl<'a> Facts<'a> {
             let signal = &s.signal;
             signal.signal == SIGKILL
                 && signal.code != SI_KERNEL
-                && !s.from_outside
+                && !s.from_outside()
                 && signal.result == SignalResult::Delivered
         };
         let in_time = |s: &&Sent| self.exit.is_none_or(|(at, _)| s.at <= at);

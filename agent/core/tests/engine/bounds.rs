@@ -1,7 +1,7 @@
 //! The engine's memory is bounded: after any number of pods it holds what it held after a few.
 
 use super::world::{
-    CODE_0, Cgroups, World, container, ids, init, object, of_file, running, sandbox, shim,
+    CODE_0, Cgroups, World, container, ids, init, object, of_file, running, sandbox, shim, task,
 };
 use coroner_core::{
     engine::Gauges,
@@ -10,6 +10,7 @@ use coroner_core::{
         ApiEvent, CriContainer, CriEvent, CriSandbox, CriState, ExitStatus, Hook, KernelFact,
         LossKind,
     },
+    observation::Verdict,
 };
 
 /// One pod from its beginning to its end, with all three sources telling.
@@ -34,6 +35,9 @@ fn after(pods: u64) -> (Gauges, usize, usize) {
         life(&mut world, n);
     }
     world.ticks(200);
+    assert!(world.reports().all(|report| report.is_final), "nothing waits for ever");
+    assert_eq!(world.counted.len(), world.ended.len());
+    assert_eq!(world.counted_deaths.len(), world.died.len());
     (world.engine.gauges(), world.ended.len(), world.died.len())
 }
 
@@ -145,6 +149,7 @@ fn a_pod_held_by_a_finalizer_for_a_day_is_told() {
     world.ticks(120);
     assert_eq!(world.ended.len(), 1, "told");
     assert_eq!(world.ended[0].containers.len(), 1);
+    world.lists(vec![], vec![]);
     world.ticks(600);
     assert_eq!(world.engine.gauges(), Gauges::default(), "and forgotten");
 }
@@ -201,5 +206,65 @@ fn a_grace_out_of_range_is_no_panic() {
         world.status(1, 0);
         world.ticks(60);
         assert_eq!(world.died.len(), 1, "grace {grace}");
+    }
+}
+
+/// A tenant makes more cgroups of its own than are kept, and something ends in each: the next container
+/// is followed all the same.
+#[test]
+fn evicted_cgroups_of_a_tenant_leave_room_for_other_containers() {
+    let mut world = running(1);
+    let parent = Some(Cgroups::of(1).own);
+    for n in 0..18_000 {
+        let (cgroup, name) = (CgroupId(100_000 + n), format!("unit{n}"));
+        world.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
+    }
+    for n in 0..18_000 {
+        let (cgroup, task) = (CgroupId(100_000 + n), task(20_000 + n as u32, 2, "worker"));
+        world.kernel(KernelFact::Exit { cgroup, task, status: CODE_0, parent: Some(shim()) });
+    }
+    let followed = world.engine.gauges().containers;
+    assert!(followed <= 1_100, "{followed}");
+    world.starts(2);
+    world.lists(
+        vec![sandbox(1, true), sandbox(2, true)],
+        vec![container(1, CriState::Running), container(2, CriState::Running)],
+    );
+    world.later(1_000).exits(2, ExitStatus::Code(3));
+    world.lists(
+        vec![sandbox(1, true), sandbox(2, true)],
+        vec![container(1, CriState::Running), container(2, CriState::Exited)],
+    );
+    world.status(2, 3);
+    world.ticks(60);
+    assert_eq!(world.died[0].verdict, Verdict::Failed, "{}", world.died[0].proof.sentence);
+}
+
+/// Container and sandbox come between two lists of the sandboxes, and go before the next: no pod's report
+/// can have the container, so that it counts.
+#[test]
+fn a_container_whose_sandbox_was_never_listed_counts_as_lost() {
+    for listed_late in [false, true] {
+        let mut world = World::in_sync();
+        world.starts(1);
+        world.lists(vec![], vec![container(1, CriState::Running)]);
+        world.later(1_000).exits(1, ExitStatus::Code(3));
+        if listed_late {
+            let all = vec![container(1, CriState::Exited)];
+            world.later(100).lists(vec![sandbox(1, false)], all);
+            world.status(1, 3);
+            world.ticks(20);
+        }
+        world.lists(vec![], vec![]);
+        world.lists(vec![], vec![]);
+        world.ticks(180);
+        let losses = world.engine.gauges().losses;
+        let counted = losses.get(&LossKind::NeverResolved).copied().unwrap_or_default();
+        assert_eq!((world.died.len(), counted), if listed_late { (1, 0) } else { (0, 1) });
+        assert_eq!(
+            world.engine.gauges().containers,
+            usize::from(!listed_late),
+            "its sandbox's own"
+        );
     }
 }

@@ -1,18 +1,19 @@
 //! Circumstances → cause, with what says so.
 
 use super::world::{
-    CODE_0, Cgroups, World, container, ids, init, object as seen, of_file, running, sandbox, shim,
-    shows_its_end, task,
+    CODE_0, Cgroups, World, container, ids, init, is_replaced, object as seen, of_file, running,
+    sandbox, shim, task,
 };
 use coroner_core::{
-    cause::{Circumstances, ContainerCircumstances, cause, container_cause},
+    cause::{Circumstances, cause},
     input::{
-        ApiContainer, ApiEvent, ApiPod, ApiTerminated, ContainerKind, CriState, ExitStatus, Input,
-        KernelFact, Loss, LossKind,
+        ApiContainer, ApiEvent, ApiPod, ApiProbe, ApiTerminated, ContainerKind, CriState,
+        ExitStatus, Input, KernelFact, Loss, LossKind,
     },
-    object::{Object, Request},
+    object::{Attempt, Object, Request, Shown},
     observation::{Cause, Source, Verdict},
     process::Processes,
+    stop::Stop,
     time::{BootTime, WallTime},
 };
 use std::time::Duration;
@@ -31,7 +32,7 @@ fn object(disruption: Option<&str>, reason: &str, grace: Option<i64>) -> Object 
         grace_seconds,
         asked_wall: WallTime(0),
     });
-    let mut object = Object::new(pod);
+    let mut object = Object::new(BootTime(0), pod);
     object.requested = requested;
     object
 }
@@ -46,6 +47,7 @@ const NOTHING: Circumstances<'static> = Circumstances {
     stopped: false,
     complete: true,
     unproven: None,
+    stopped_for: None,
 };
 
 #[test]
@@ -131,50 +133,123 @@ fn exec(pid: u32, ns: u32, comm: &str) -> KernelFact {
 
 #[test]
 fn causes_of_a_containers_own_stop() {
-    let with = |change: fn(&mut ApiContainer)| {
-        let mut spec = ApiContainer::default();
-        change(&mut spec);
+    let probe =
+        |exec: Option<&str>| Some(ApiProbe { exec: exec.map(Into::into), ..ApiProbe::default() });
+    let with = |liveness: Option<ApiProbe>, startup: Option<ApiProbe>| {
         let mut object = object(None, "", None);
-        object.pod.containers.insert("c".into(), spec);
+        object
+            .pod
+            .containers
+            .insert("c".into(), ApiContainer { liveness, startup, ..ApiContainer::default() });
         object
     };
-    let plain = with(|_| {});
-    let http = with(|c| c.liveness_probe = true);
-    let liveness = with(|c| (c.liveness_probe, c.liveness_exec) = (true, Some("check".into())));
-    let startup = with(|c| c.startup_probe = true);
-    let both = with(|c| {
-        (c.startup_probe, c.startup_exec) = (true, Some("a-rather-long-name".into()));
-        (c.liveness_probe, c.liveness_exec) = (true, Some("check".into()));
-    });
+    let plain = with(None, None);
+    let http = with(probe(None), None);
+    let liveness = with(probe(Some("check")), None);
+    let startup = with(None, probe(None));
+    let both = with(probe(Some("check")), probe(Some("a-rather-long-name")));
     let (kernel, inferred) = (Source::Kernel, Source::Inferred);
     let (yes, no) = (Some(true), Some(false));
     let (three, other) = (&["check", "check", "check"][..], &["grep", "sh"][..]);
     let long = &["check", "a-rather-long-n"][..];
+    let (at_once, first) = (Some(Shown::Replaced), Some(Shown::Terminated));
     let rows = [
-        (Some(&plain), no, other, Cause::Restart, inferred, "no liveness or startup probe"),
-        (Some(&http), yes, three, Cause::Liveness, inferred, "has a liveness probe; the pod"),
-        (Some(&liveness), yes, other, Cause::Liveness, inferred, "has a liveness probe; the pod"),
-        (Some(&liveness), None, three, Cause::Liveness, kernel, "the last 3 run(s)"),
-        (Some(&startup), no, other, Cause::Startup, inferred, "had not succeeded yet; the pod"),
-        (Some(&startup), yes, other, Cause::Restart, inferred, "its startup probe had succeeded"),
-        (Some(&startup), None, other, Cause::Unknown, inferred, "did not tell while it ran"),
-        (Some(&both), no, long, Cause::Startup, kernel, "the last 1 run(s)"),
-        (Some(&both), no, three, Cause::Startup, inferred, "had not succeeded yet; the pod"),
-        (Some(&both), yes, three, Cause::Liveness, kernel, "exec probe (check) failed"),
-        (Some(&both), None, three, Cause::Unknown, inferred, "startup probe had succeeded by"),
-        (None, None, three, Cause::Unknown, inferred, "never told of the pod's probes"),
+        (
+            Some(&plain),
+            no,
+            at_once,
+            other,
+            Cause::Restart,
+            inferred,
+            "no liveness or startup probe",
+        ),
+        (Some(&http), yes, at_once, three, Cause::Liveness, inferred, "started it again at once: "),
+        (Some(&liveness), yes, at_once, other, Cause::Liveness, inferred, "has a liveness probe"),
+        (Some(&liveness), None, at_once, three, Cause::Liveness, kernel, "last 3 run(s)"),
+        // Runs of its probe that failed say so even where the status showed no order.
+        (Some(&liveness), None, None, three, Cause::Liveness, kernel, "last 3 run(s)"),
+        (Some(&http), yes, None, three, Cause::Restart, inferred, "perhaps for its liveness probe"),
+        (
+            Some(&http),
+            yes,
+            first,
+            three,
+            Cause::ExternalStop,
+            inferred,
+            "the kubelet did not stop it",
+        ),
+        (
+            Some(&plain),
+            no,
+            first,
+            other,
+            Cause::ExternalStop,
+            inferred,
+            "the kubelet did not stop it",
+        ),
+        (Some(&startup), no, at_once, other, Cause::Startup, inferred, "it has a startup probe"),
+        (
+            Some(&startup),
+            yes,
+            at_once,
+            other,
+            Cause::Restart,
+            inferred,
+            "startup probe had succeeded",
+        ),
+        (
+            Some(&startup),
+            None,
+            at_once,
+            other,
+            Cause::Restart,
+            inferred,
+            "no status was received while it ran",
+        ),
+        (Some(&both), no, at_once, long, Cause::Startup, kernel, "last 1 run(s)"),
+        (Some(&both), no, at_once, three, Cause::Startup, inferred, "it has a startup probe"),
+        (
+            Some(&both),
+            yes,
+            at_once,
+            three,
+            Cause::Liveness,
+            kernel,
+            "exec probe (check) of c failed",
+        ),
+        (
+            Some(&both),
+            None,
+            at_once,
+            three,
+            Cause::Restart,
+            inferred,
+            "by its startup probe, its liveness",
+        ),
+        (None, None, at_once, three, Cause::Unknown, inferred, "has not reported the pod"),
     ];
-    for (object, started, failed, expected, source, says) in rows {
-        let told = container_cause(ContainerCircumstances {
-            object,
+    for (object, started, ended, failed, expected, source, says) in rows {
+        let mut attempt = Attempt::new(ids(1).2);
+        (attempt.started, attempt.ended) = (started, ended);
+        let processes = with_failed(failed);
+        let told = Stop {
+            began: BootTime(1000),
+            ended: None,
             container: "c",
-            stop: Some((&with_failed(failed), BootTime(1000))),
-            unproven: None,
-            started,
-            pod: None,
-            went_on: true,
-            before_request: false,
-        });
+            processes: &processes,
+            signal: None,
+            killed: None,
+            neighbour: None,
+            hook: None,
+            interrupted: false,
+            moved: false,
+            object,
+            attempt: Some(&attempt),
+            sandbox_died: None,
+            redefined: false,
+            sandbox_followed: None,
+        }
+        .reason();
         assert_eq!((told.cause, told.source), (expected, source), "{}", told.sentence);
         assert!(told.sentence.contains(says), "{}", told.sentence);
     }
@@ -185,7 +260,8 @@ fn causes_of_a_containers_own_stop() {
 fn a_shell_that_failed_proves_no_liveness_kill() {
     let mut world = running(1);
     let mut pod = seen(1, false, world.at());
-    pod.containers.get_mut("c").unwrap().liveness_probe = true;
+    let c = pod.containers.get_mut("c").unwrap();
+    (c.liveness, c.id) = (Some(ApiProbe::default()), Some(ids(1).2));
     world.api(ApiEvent::Applied(pod.clone()));
     let (cgroup, task) = (Cgroups::of(1).own, task(600, 30, "grep"));
     world.kernel(KernelFact::Exec { cgroup, task: task.clone(), parent: shim() });
@@ -195,7 +271,7 @@ fn a_shell_that_failed_proves_no_liveness_kill() {
     world.later(500).exits(1, CODE_0);
     world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
     world.status(1, 0);
-    shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
+    is_replaced(pod.containers.get_mut("c").unwrap(), 1);
     world.later(500).api(ApiEvent::Applied(pod));
     world.ticks(120);
     let death = &world.died[0];
@@ -208,7 +284,7 @@ fn told_of_a_stop(before: Option<bool>, after: Option<bool>) -> Cause {
     let mut world = running(1);
     let mut pod = seen(1, false, world.at());
     let c = pod.containers.get_mut("c").unwrap();
-    (c.liveness_probe, c.startup_probe) = (true, true);
+    (c.liveness, c.startup) = (Some(ApiProbe::default()), Some(ApiProbe::default()));
     (c.started, c.id) = (before, Some(ids(1).2));
     world.api(ApiEvent::Applied(pod.clone()));
     world.ticks(3600);
@@ -217,15 +293,14 @@ fn told_of_a_stop(before: Option<bool>, after: Option<bool>) -> Cause {
     let mut next = container(1, CriState::Running);
     next.id = "c".repeat(64).as_str().into();
     next.attempt = 1;
-    world
-        .later(500)
-        .lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited), next.clone()]);
+    world.later(500).lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited), next]);
     world.status(1, 0);
     let c = pod.containers.get_mut("c").unwrap();
     c.started = after;
     world.later(200).api(ApiEvent::Applied(pod.clone()));
     let c = pod.containers.get_mut("c").unwrap();
-    (c.started, c.restarts, c.id) = (Some(false), 1, Some(next.id));
+    is_replaced(c, 1);
+    c.started = Some(false);
     world.later(500).api(ApiEvent::Applied(pod));
     world.ticks(30);
     world.died[0].cause
@@ -237,7 +312,7 @@ fn told_of_a_stop(before: Option<bool>, after: Option<bool>) -> Cause {
 fn a_liveness_kill_is_no_startup_kill() {
     assert_eq!(told_of_a_stop(Some(true), Some(false)), Cause::Liveness);
     assert_eq!(told_of_a_stop(Some(false), Some(false)), Cause::Startup);
-    assert_eq!(told_of_a_stop(None, None), Cause::Unknown);
+    assert_eq!(told_of_a_stop(None, None), Cause::Restart);
 }
 
 /// The agent came while a static pod was being removed, perhaps: the verdict is unknown for that
@@ -316,7 +391,9 @@ fn the_kubelets_own_last_delete_is_no_force() {
 /// activeDeadlineSeconds of a pod: the kubelet stops it and sets the reason DeadlineExceeded.
 #[test]
 fn a_status_reason_that_is_there_is_not_called_missing() {
-    for told in ["DeadlineExceeded", "SomethingNew"] {
+    for (told, expected) in
+        [("DeadlineExceeded", Cause::DeadlineExceeded), ("SomethingNew", Cause::Unknown)]
+    {
         let mut world = running(1);
         world.term(1, true);
         world.later(500).exits(1, CODE_0);
@@ -327,7 +404,7 @@ fn a_status_reason_that_is_there_is_not_called_missing() {
         world.api(ApiEvent::Applied(pod));
         world.ticks(60);
         let end = &world.ended[0];
-        assert_eq!((end.cause, end.cause_source), (Cause::Unknown, Source::Api));
+        assert_eq!((end.cause, end.cause_source), (expected, Source::Api));
         assert!(end.cause_proof.contains(told), "{}", end.cause_proof);
     }
 }

@@ -601,3 +601,21 @@ fn the_watch_did_show_it() {
     let said: Vec<_> = leak.evidence.iter().map(|e| e.sentence.as_str()).collect();
     assert!(!said.contains(&"the watch never showed this pod: it went before"), "{said:#?}");
 }
+
+/// What the runtime answers while leaks cannot be judged counts once they can.
+#[test]
+fn an_answer_in_an_outage_of_the_apiserver_is_not_lost() {
+    let mut node = Node::new();
+    node.run(1).seconds(5).stop(1).seconds(5);
+    node.api_answers = false;
+    node.seconds(2);
+    let network = open();
+    node.networks.insert(ids(1).1, network.clone());
+    let (sandbox, asked, ips) = (ids(1).1, node.at(), Vec::new());
+    let status = CriSandboxStatus { sandbox, asked, pid: None, ips, network };
+    node.say(Input::Cri(CriEvent::SandboxStatus(status)));
+    node.seconds(5);
+    node.api_answers = true;
+    node.seconds(THRESHOLD + 8);
+    assert_eq!(node.leak(1).unwrap().class, LeakClass::NetnsOpen);
+}

@@ -7,8 +7,8 @@ use super::{
 use coroner_core::{
     ids::CgroupId,
     input::{
-        ApiEvent, CriSandbox, CriState, DaemonProcess, DaemonState, HostSurvey, Input,
-        NetNamespace, PodCgroup, PodVolume, SandboxNetwork, Shim,
+        ApiContainer, ApiEvent, CriSandbox, CriState, DaemonProcess, DaemonState, HostSurvey,
+        Input, NetNamespace, PodCgroup, PodVolume, SandboxNetwork, Shim,
     },
     leak::{Judgement, Leak, LeakCause, LeakClass, LeakKey, Recollection, StuckReason},
     time::{BootTime, WallTime},
@@ -533,4 +533,61 @@ fn a_node_full_of_leaks_is_told_of_over_some_seconds() {
     assert_eq!(node.asked.len(), 2_000);
     let gauges = node.engine.gauges().leaks;
     assert_eq!((gauges.told.values().sum::<usize>(), gauges.suspects), (2_000, 0));
+}
+
+/// The object of a pod whose sandbox is leaked may be large; a leak needs little of it.
+#[test]
+fn little_stays_of_the_object_of_a_leaked_sandbox() {
+    let mut node = Node::new();
+    node.run(1).seconds(1);
+    let pod = node.pods.get_mut(&ids(1).0).unwrap();
+    let large = ApiContainer { waiting: Some("a-reason".into()), ..ApiContainer::default() };
+    pod.containers.insert("a-large-container".into(), large);
+    node.seconds(5).stop(1).seconds(2).delete(1).seconds(300);
+    let before = node.leak(1).unwrap().clone();
+    node.seconds(600);
+    let held = format!("{:?}", node.engine);
+    assert!(!held.contains("a-large-container") && !held.contains("a-reason"));
+    assert_eq!(node.leak(1), Some(&before), "and it is reported as before");
+    assert!(node.gone.is_empty());
+}
+
+/// What was there when the agent started needs an answer of the runtime, or a look at the host, before
+/// it is a candidate; what came later was not there.
+#[test]
+fn what_needs_an_answer_was_there_before_the_agent_all_the_same() {
+    for before in [true, false] {
+        let mut node = Node::new();
+        node.run(1).run(2);
+        let leak = |node: &mut Node| {
+            node.stop(1);
+            node.pods.get_mut(&ids(1).0).unwrap().phase = "Succeeded".into();
+            node.networks.insert(ids(1).1, open());
+            let orphan = "0000000f-0000-4000-8000-000000000000";
+            node.survey.shims = Some(vec![shim(3, "gone")]);
+            node.survey.pod_cgroups = Some(vec![group(orphan, 2)]);
+            node.survey.netns = Some(vec![namespace("cni-orphan", Some(3), 0)]);
+        };
+        node.survey = HostSurvey {
+            shims: Some(Vec::new()),
+            netns: Some(vec![namespace("cni-orphan", Some(3), 1)]),
+            pod_cgroups: Some(Vec::new()),
+            ..HostSurvey::default()
+        };
+        if before {
+            leak(&mut node);
+        }
+        node.seconds(20);
+        leak(&mut node);
+        node.seconds(THRESHOLD + 3 * MARGIN);
+        let found: Vec<_> =
+            node.leaks.values().map(|leak| (leak.class, leak.since_start)).collect();
+        let wanted = [
+            LeakClass::NetnsOpen,
+            LeakClass::OrphanShim,
+            LeakClass::OrphanNetns,
+            LeakClass::OrphanPodCgroup,
+        ];
+        assert_eq!(found, wanted.map(|class| (class, before)));
+    }
 }

@@ -147,7 +147,7 @@ fn what_sigkill_does_not_end_is_looked_at_until_it_ends() {
     );
     let proof = death.proof.evidence.iter().find(|e| e.source == Source::Proc).unwrap();
     assert!(proof.what.contains("state=D wchan=nfs_wait_bit_killable"), "{}", proof.what);
-    assert_eq!(world.amended.len(), 0);
+    assert_eq!(world.updated.len(), 0);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Lives and ends of pods as the engine tells them, source by source.
 
 use super::world::{
-    CODE_0, Cgroups, World, container, ids, init, object, running, sandbox, second, shim, side,
-    sidecar, signal,
+    CODE_0, Cgroups, World, container, ids, init, is_replaced, object, running, sandbox, second,
+    shim, side, sidecar, signal,
 };
 use coroner_core::{
     input::{
@@ -10,8 +10,8 @@ use coroner_core::{
         DaemonProcess, DaemonState, Disposition, ExitStatus, HostEvent, Input, KernelFact, Loss,
         LossKind,
     },
-    observation::{Amendment, Cause, FindingKind, MilestoneKind, Observation, PhaseKind, Verdict},
-    time::{BootTime, WallTime},
+    observation::{Cause, Change, FindingKind, MilestoneKind, Observation, PhaseKind, Verdict},
+    time::{Anchor, BootTime, WallTime},
 };
 use std::time::Duration;
 
@@ -49,25 +49,28 @@ fn a_deleted_pod_is_told_once_with_additive_phases() {
     assert_eq!(sum, end.total());
     assert_eq!(world.died.len(), 1);
     assert_eq!(world.died[0].verdict, Verdict::Graceful);
+    assert_eq!(world.counted, world.ended, "it is final at once, and counted");
+    assert_eq!(world.counted_deaths, world.died);
     assert!(world.other.iter().any(|o| matches!(o, Observation::PodTerminating { .. })));
     assert!(world.other.iter().any(|o| matches!(o, Observation::PodSettled { .. })));
 }
 
 #[test]
-fn the_second_tail_amends() {
+fn the_second_tail_is_an_update() {
     let mut world = running(1);
     delete(&mut world, 1);
     world.term(1, true);
     world.exits(1, CODE_0);
     finish(&mut world, 1, 0);
     world.ticks(30);
-    assert!(world.amended.is_empty());
+    assert!(world.updated.is_empty());
     world.cgroups_go(1);
     world.lists(Vec::new(), Vec::new());
     world.ticks(2);
-    let [(end, Amendment::SandboxRemoved)] = world.amended.as_slice() else {
-        panic!("{:?}", world.amended)
+    let [(end, Change::SandboxRemoved)] = world.updated.as_slice() else {
+        panic!("{:?}", world.updated)
     };
+    assert_eq!((end.revision, end.is_final), (1, true), "the tail is no new revision");
     assert!(end.milestone(MilestoneKind::SandboxRemoved).is_some());
     assert!(end.milestone(MilestoneKind::CgroupRemoved).is_some());
     assert_eq!(end.total(), world.ended[0].total(), "the tail is not part of the whole");
@@ -160,10 +163,14 @@ fn a_restarted_container_dies_alone() {
     let both = vec![container(1, CriState::Exited), next];
     world.later(200).lists(vec![sandbox(1, true)], both);
     world.status(1, 0);
+    let mut pod = object(1, false, world.at());
+    is_replaced(pod.containers.get_mut("c").unwrap(), 1);
+    world.api(ApiEvent::Applied(pod));
     world.ticks(30);
     assert!(world.ended.is_empty(), "the pod goes on");
     let [death] = world.died.as_slice() else { panic!("{:?}", world.died) };
     assert_eq!((death.verdict, death.cause), (Verdict::Graceful, Cause::Restart));
+    assert_eq!(world.counted_deaths, world.died, "nothing is waited for any more");
 }
 
 #[test]
@@ -184,7 +191,7 @@ fn a_job_completes_once_and_its_deletion_is_no_second_end() {
     world.ticks(30);
     let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
     assert_eq!((end.cause, end.containers[0].verdict), (Cause::Completed, Verdict::Failed));
-    assert!(world.amended.iter().all(|(_, why)| *why == Amendment::SandboxRemoved));
+    assert!(world.updated.iter().all(|(_, change)| *change == Change::SandboxRemoved));
 }
 
 /// A Job with ttlSecondsAfterFinished 0: its object is deleted as soon as its status is final, before
@@ -275,22 +282,96 @@ fn a_dead_sandbox_alone_ends_no_pod() {
     assert_eq!(world.died.len(), 1, "the container's death is told all the same");
 }
 
+/// The runtime says only after 30 s how the container exited.
 #[test]
-fn late_evidence_amends_and_is_no_second_count() {
+fn late_evidence_is_a_new_revision_and_no_second_count() {
     let mut world = running(1);
     delete(&mut world, 1);
     world.term(1, true);
     world.later(500).exits(1, CODE_0);
-    finish(&mut world, 1, 0);
-    world.ticks(20);
-    // The runtime changes its mind long after.
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    let at = world.at();
+    world.later(100).api(ApiEvent::Deleted(object(1, true, at)));
+    world.ticks(40);
+    let [first] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+    assert_eq!((first.revision, first.is_final), (1, false), "the runtime owes its exit status");
     world.status(1, 255);
     world.ticks(2);
     assert_eq!((world.ended.len(), world.died.len()), (1, 1));
-    let [(end, Amendment::LateEvidence)] = world.amended.as_slice() else {
-        panic!("{:?}", world.amended)
-    };
+    let [(end, Change::Other)] = world.updated.as_slice() else { panic!("{:?}", world.updated) };
+    assert_eq!((end.revision, end.is_final), (2, true));
     assert!(end.containers[0].findings.iter().any(|f| f.kind == FindingKind::Contradiction));
+    // It changes its mind, and so does the clock.
+    world.status(1, 0);
+    world.say(Input::Clock(Anchor { boot_ns: 0, wall_ns: 7_000_000_000 }));
+    world.ticks(700);
+    assert_eq!(world.updated.len(), 1, "final is final");
+    assert_eq!(world.counted, [world.updated[0].0.clone()], "with what came within 60 s");
+    assert_eq!(world.counted_deaths, world.counted[0].containers);
+}
+
+/// The runtime says nothing of the exit until much later.
+#[test]
+fn what_is_not_final_is_counted_60_s_after_its_end() {
+    let mut world = running(1);
+    delete(&mut world, 1);
+    world.term(1, true);
+    world.later(500).exits(1, CODE_0);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    let at = world.at();
+    world.later(100).api(ApiEvent::Deleted(object(1, true, at)));
+    world.ticks(40);
+    world.say(Input::Clock(Anchor { boot_ns: 0, wall_ns: 7_000_000_000 }));
+    world.ticks(19);
+    assert_eq!((world.ended.len(), world.died.len()), (1, 1));
+    assert_eq!(world.updated.len(), 0, "another wall clock is no evidence");
+    assert!(world.counted.is_empty() && world.counted_deaths.is_empty());
+    world.ticks(1);
+    assert_eq!((&world.counted, &world.counted_deaths), (&world.ended, &world.died));
+    world.status(1, 255);
+    world.ticks(2);
+    assert_eq!(world.updated.len(), 1);
+    assert_eq!((world.counted.len(), world.counted_deaths.len()), (1, 1), "once");
+    assert!(world.engine.count_the_rest().is_empty());
+}
+
+#[test]
+fn an_agent_that_ends_counts_what_waits() {
+    let mut world = running(1);
+    delete(&mut world, 1);
+    world.term(1, true);
+    world.later(500).exits(1, CODE_0);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    let at = world.at();
+    world.later(100).api(ApiEvent::Deleted(object(1, true, at)));
+    world.ticks(40);
+    let [death, end] = world.engine.count_the_rest().try_into().unwrap();
+    assert_eq!(death, Observation::CountDeath(Box::new(world.died[0].clone())));
+    assert_eq!(end, Observation::CountTermination(Box::new(world.ended[0].clone())));
+    world.ticks(100);
+    assert!(world.counted.is_empty(), "once");
+}
+
+/// The runtime says only after the pod's report in which cgroup the container was.
+#[test]
+fn a_verdict_that_is_proven_later_is_a_new_revision() {
+    let mut world = World::in_sync();
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.ticks(5);
+    delete(&mut world, 1);
+    world.term(1, true);
+    world.exits(1, CODE_0);
+    finish(&mut world, 1, 0);
+    world.ticks(10);
+    let [first] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+    assert_eq!((first.containers[0].verdict, first.is_final), (Verdict::Unknown, false));
+    world.cri(CriEvent::ContainerCgroup { container: ids(1).2, cgroup: Cgroups::of(1).own });
+    world.ticks(2);
+    let [(end, Change::Verdict)] = world.updated.as_slice() else { panic!("{:?}", world.updated) };
+    assert_eq!(
+        (end.containers[0].verdict, end.revision, end.is_final),
+        (Verdict::Graceful, 2, true)
+    );
 }
 
 #[test]

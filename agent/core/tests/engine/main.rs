@@ -4,6 +4,8 @@ mod bounds;
 mod causes;
 mod contradictions;
 mod isolation;
+mod late_lists;
+mod late_watch;
 mod lateness;
 mod leak_doubts;
 mod leak_histories;
@@ -19,5 +21,6 @@ mod processes;
 #[path = "../random/mod.rs"]
 mod random;
 mod static_pods;
+mod stops;
 mod together;
 mod world;

@@ -2,14 +2,14 @@
 //! told is not known, and is not made up.
 
 use super::world::{
-    CODE_0, Cgroups, World, container, ids, init, object, running, sandbox, shim, shows_its_end,
+    CODE_0, Cgroups, World, container, ids, init, is_replaced, object, running, sandbox, shim,
     side, sidecar, signal,
 };
 use coroner_core::{
     engine::{Engine, Settings},
     input::{
-        ApiContainer, ApiEvent, ApiPod, ApiTerminated, CriContainer, CriEvent, CriExit, CriSandbox,
-        CriState, KernelFact,
+        ApiContainer, ApiEvent, ApiPod, ApiProbe, ApiTerminated, CriContainer, CriEvent, CriExit,
+        CriSandbox, CriState, KernelFact,
     },
     observation::{Cause, ContainerDeath, Verdict},
     time::Anchor,
@@ -24,7 +24,8 @@ fn broken() -> ApiEvent {
 /// second ago.
 fn probed(world: &World, deleting: bool) -> ApiPod {
     let mut pod = object(1, deleting, world.at() - Duration::from_secs(1));
-    pod.containers.get_mut("c").unwrap().liveness_probe = true;
+    let c = pod.containers.get_mut("c").unwrap();
+    (c.liveness, c.id) = (Some(ApiProbe::default()), Some(ids(1).2));
     pod
 }
 
@@ -84,7 +85,7 @@ fn a_stop_that_nobody_watched_is_no_liveness_kill() {
     let mut world = first_of_two_ends();
     world.ticks(20);
     assert!(world.died.is_empty(), "the watch may soon be back");
-    world.ticks(60);
+    world.ticks(240);
     let death = first_death(&world);
     assert_eq!(death.cause, Cause::Unknown, "{}", death.cause_proof);
     assert!(death.cause_proof.contains("whether its pod was being deleted"));
@@ -101,7 +102,7 @@ fn the_last_stop_that_nobody_watched_is_no_liveness_kill() {
     world.term(1, true);
     world.later(500).exits(1, CODE_0);
     world.stopped(1, 0);
-    world.ticks(120);
+    world.ticks(250);
     let death = first_death(&world);
     assert_eq!(death.cause, Cause::Unknown, "{}", death.cause_proof);
     assert!(world.ended.is_empty());
@@ -113,7 +114,7 @@ fn a_short_outage_is_waited_out() {
     for (deleting, expected) in [(true, Cause::ApiDelete), (false, Cause::Liveness)] {
         let mut world = first_of_two_ends();
         let mut pod = probed(&world, deleting);
-        shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
+        is_replaced(pod.containers.get_mut("c").unwrap(), 1);
         world.ticks(15);
         world.api(ApiEvent::Resumed);
         world.ticks(2);

@@ -3,7 +3,8 @@
 use coroner_core::{
     input::ContainerKind,
     observation::{
-        Cause, ContainerDeath, Milestone, MilestoneKind, Phase, PhaseKind, Proof, Source, Verdict,
+        Cause, Certainty, ContainerDeath, Milestone, MilestoneKind, Phase, PhaseKind, Proof,
+        Source, Verdict,
     },
     phases::{Path, phases},
     time::BootTime,
@@ -37,6 +38,7 @@ fn death(kind: ContainerKind, stopped: bool, path: &[(M, u64)]) -> ContainerDeat
         verdict: if stopped { Verdict::Unknown } else { Verdict::Completed },
         proof: Proof::default(),
         cause: Cause::ApiDelete,
+        cause_certainty: Certainty::Proven,
         cause_source: Source::Api,
         cause_proof: String::new(),
         findings: Vec::new(),

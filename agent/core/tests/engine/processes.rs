@@ -5,10 +5,10 @@ use super::world::{
     signal, task,
 };
 use coroner_core::{
-    ids::Tgid,
+    ids::{CgroupId, Tgid},
     input::{
-        ApiEvent, CriEvent, CriExit, CriState, Disposition, ExitStatus, Hook, Input, KernelFact,
-        Loss, LossKind, Sender, SignalGenerated, SignalResult, TargetState, Task,
+        ApiEvent, CriEvent, CriExit, CriState, Disposition, ExitStatus, Hook, Input, KernelEvent,
+        KernelFact, Loss, LossKind, Sender, SignalGenerated, SignalResult, TargetState, Task,
     },
     observation::{FindingKind, MilestoneKind, Verdict},
 };
@@ -252,7 +252,7 @@ fn a_probe_is_not_the_hook_of_a_restart() {
     {
         let c = o.containers.get_mut("c").unwrap();
         c.pre_stop = Some(Hook::Exec("sh".into()));
-        c.liveness_probe = true;
+        c.liveness = Some(coroner_core::input::ApiProbe::default());
     }
     world.api(ApiEvent::Applied(o));
     for n in 0..3 {
@@ -277,7 +277,7 @@ fn a_probe_is_not_the_hook_of_a_restart() {
     world.later(100).exits(1, CODE_0);
     world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
     world.status(1, 0);
-    world.ticks(90);
+    world.ticks(250);
     let began = world.died[0].milestone(MilestoneKind::PreStopBegan).unwrap().at;
     assert_eq!(began, hook, "{} s off", hook.since(began).as_secs());
 }
@@ -421,7 +421,8 @@ fn a_loss_that_may_have_hidden_the_main_process() {
 /// reloader) or from outside, and then fails: nothing that decides was dropped.
 #[test]
 fn reloads_are_no_loss() {
-    for from in [inside(&task(500, 9, "reload")), shim()] {
+    let outside = Sender { comm: "reloader".into(), ..shim() };
+    for from in [inside(&task(500, 9, "reload")), outside] {
         for pause in [10, 60_000] {
             let mut world = running(1);
             let cgroup = Cgroups::of(1).own;
@@ -485,4 +486,117 @@ fn of_two_threads_that_leave_at_once_the_leader_knows_the_status() {
     world.api(ApiEvent::Applied(ended));
     world.ticks(10);
     assert_eq!(world.ended[0].containers[0].verdict, Verdict::Failed);
+}
+
+/// A container whose path names nobody: the scan finds it and what is below it, the runtime reports
+/// which container it is, and its program runs two levels further down.
+#[test]
+fn a_program_far_below_its_containers_cgroup_is_followed() {
+    let mut world = World::in_sync();
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, false, at)));
+    let (own, child, grandchild) = (CgroupId(501), CgroupId(502), CgroupId(503));
+    let found = [(own, 500, "/custom/ctr"), (child, 501, "/custom/ctr/a")];
+    let found = found.into_iter().chain([(grandchild, 502, "/custom/ctr/a/b")]);
+    let scan: Vec<KernelFact> = found
+        .map(|(cgroup, parent, name)| {
+            let (parent, name) = (Some(CgroupId(parent)), name.to_owned());
+            KernelFact::CgroupCreated { cgroup, parent, name, scanned: true }
+        })
+        .collect();
+    for fact in scan.iter().cloned() {
+        world.kernel(fact);
+    }
+    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.cri(CriEvent::ContainerCgroup { container: ids(1).2, cgroup: own });
+    // A second look at the same directories changes nothing.
+    for fact in scan {
+        world.kernel(fact);
+    }
+    world.kernel(KernelFact::Running { cgroup: grandchild, task: init(1) });
+    world.later(600_000).api(ApiEvent::Applied(object(1, true, at)));
+    let exit = KernelFact::Exit {
+        cgroup: grandchild,
+        task: init(1),
+        status: ExitStatus::Code(3),
+        parent: Some(shim()),
+    };
+    world.later(100).kernel(exit);
+    world.kernel(KernelFact::CgroupEmpty { cgroup: own });
+    world.stopped(1, 3);
+    world.ticks(120);
+    assert_eq!(world.died[0].verdict, Verdict::Failed, "{}", world.died[0].proof.sentence);
+}
+
+/// systemd in a container, with more units than the engine keeps cgroups of: whether its main process
+/// has moved to the first of them, to one that was evicted or to the last, its end is seen, and the report names the loss.
+#[test]
+fn a_main_process_is_not_lost_among_many_cgroups() {
+    for (scope, lost) in [(0, 44), (150, 45), (299, 44)] {
+        let mut world = running(1);
+        let own = Cgroups::of(1).own;
+        for n in 0..300 {
+            let (cgroup, name) = (CgroupId(5_000 + n), format!("unit{n}.service"));
+            let parent = Some(own);
+            world.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
+        }
+        let at = world.at();
+        world.api(ApiEvent::Applied(object(1, true, at)));
+        let cgroup = CgroupId(5_000 + scope);
+        let runc = |signal| SignalGenerated {
+            cgroup,
+            target: init(1),
+            signal,
+            code: 0,
+            group: true,
+            result: if signal == 9 { SignalResult::Delivered } else { SignalResult::Ignored },
+            sender: Sender { comm: "runc".into(), ..shim() },
+            state: None,
+        };
+        world.later(100).kernel(KernelFact::SignalGenerated(runc(15)));
+        world.later(30_000).kernel(KernelFact::SignalGenerated(runc(9)));
+        let (task, parent) = (init(1), Some(shim()));
+        world.kernel(KernelFact::Exit { cgroup, task, status: KILLED, parent });
+        world.kernel(KernelFact::CgroupEmpty { cgroup: own });
+        world.stopped(1, 137);
+        let at = world.at();
+        world.api(ApiEvent::Deleted(object(1, true, at)));
+        world.ticks(60);
+        let death = &world.died[0];
+        assert_eq!(death.verdict, Verdict::Ignored, "{scope}: {}", death.proof.sentence);
+        assert_eq!(death.incomplete, [LossKind::EngineFull], "{scope}");
+        assert_eq!(world.engine.gauges().losses[&LossKind::EngineFull], lost, "{scope}");
+    }
+}
+
+/// A cgroup that empties before the container's program is moved into it: the container has not ended.
+#[test]
+fn a_cgroup_that_was_empty_before_its_program_ran_has_not_ended() {
+    for late in [false, true] {
+        let mut world = World::in_sync();
+        let at = world.at();
+        world.api(ApiEvent::Applied(object(1, false, at)));
+        world.cgroups_come(1);
+        let cgroup = Cgroups::of(1).own;
+        world.later(100);
+        if !late {
+            world.kernel(KernelFact::CgroupEmpty { cgroup });
+        }
+        let emptied = world.at();
+        world.later(100);
+        world.kernel(KernelFact::Exec { cgroup, task: init(1), parent: shim() });
+        if late {
+            // The rings are drained in turns.
+            let fact = KernelFact::CgroupEmpty { cgroup };
+            world.say(Input::Kernel(KernelEvent { time: emptied, fact }));
+        }
+        world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+        world.ticks(120);
+        assert!(world.died.is_empty(), "{}", world.died[0].proof.sentence);
+        world.exits(1, ExitStatus::Code(3));
+        exited(&mut world, 3);
+        world.ticks(120);
+        assert_eq!(world.died.len(), 1);
+        assert_eq!(world.died[0].verdict, Verdict::Failed);
+    }
 }

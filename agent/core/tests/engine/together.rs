@@ -79,7 +79,7 @@ fn a_day_between_two_containers_is_no_termination_of_a_day() {
     let mut world = running(1);
     let mut pod = object(1, false, world.at());
     pod.restart_policy = "Never".into();
-    pod.containers.get_mut("c").unwrap().liveness_probe = true;
+    pod.containers.get_mut("c").unwrap().liveness = Some(coroner_core::input::ApiProbe::default());
     pod.containers.insert("d".into(), ApiContainer::default());
     world.api(ApiEvent::Applied(pod.clone()));
     let mut d = another(&mut world, "d");
@@ -91,7 +91,7 @@ fn a_day_between_two_containers_is_no_termination_of_a_day() {
     shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
     world.later(500).api(ApiEvent::Applied(pod.clone()));
     world.ticks(60);
-    assert_eq!(world.died[0].cause, Cause::Liveness);
+    assert_eq!(world.died[0].cause, Cause::Unknown, "by its probe, or by somebody else");
     world.later(24 * 3600 * 1000);
     another_exits(&mut world);
     d.state = CriState::Exited;

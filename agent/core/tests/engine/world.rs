@@ -8,10 +8,10 @@ use coroner_core::{
         CriState, Disposition, ExitStatus, Input, KernelEvent, KernelFact, Received, Sender,
         SignalGenerated, SignalResult, TargetState, Task,
     },
-    observation::{Amendment, ContainerDeath, Observation, PodTermination},
+    observation::{Change, ContainerDeath, Observation, PodTermination},
     time::{Anchor, BootTime, WallTime},
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 const ANCHOR: Anchor = Anchor { boot_ns: 0, wall_ns: 0 };
 
@@ -21,8 +21,12 @@ pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) ended: Vec<PodTermination>,
     pub(crate) died: Vec<ContainerDeath>,
-    pub(crate) amended: Vec<(PodTermination, Amendment)>,
+    /// Deaths and terminations in the order in which they are counted.
+    pub(crate) counted_deaths: Vec<ContainerDeath>,
+    pub(crate) counted: Vec<PodTermination>,
+    pub(crate) updated: Vec<(PodTermination, Change)>,
     pub(crate) other: Vec<Observation>,
+    reports: BTreeMap<(PodUid, u32), PodTermination>,
 }
 
 impl World {
@@ -32,8 +36,11 @@ impl World {
             now: 1_000,
             ended: Vec::new(),
             died: Vec::new(),
-            amended: Vec::new(),
+            counted_deaths: Vec::new(),
+            counted: Vec::new(),
+            updated: Vec::new(),
             other: Vec::new(),
+            reports: BTreeMap::new(),
         }
     }
 
@@ -48,12 +55,55 @@ impl World {
     pub(crate) fn say(&mut self, input: Input) {
         for observation in self.engine.step(Received { at: self.at(), input }) {
             match observation {
-                Observation::PodTerminated(end) => self.ended.push(*end),
+                Observation::PodTerminated(end) => {
+                    assert_eq!(end.revision, 1, "{end:?}");
+                    let first =
+                        self.reports.insert((end.pod.uid.clone(), end.life), (*end).clone());
+                    assert!(first.is_none(), "twice: {end:?}");
+                    self.ended.push(*end);
+                }
                 Observation::ContainerDied(death) => self.died.push(*death),
-                Observation::PodAmended(end, why) => self.amended.push((*end, why)),
+                Observation::CountDeath(death) => {
+                    let reported = self.died.iter().filter(|d| d.id == death.id).count();
+                    let counted = self.counted_deaths.iter().filter(|d| d.id == death.id).count();
+                    assert!(counted < reported, "counted once for each report: {death:?}");
+                    self.counted_deaths.push(*death);
+                }
+                Observation::CountTermination(end) => {
+                    let known = self.reports.get(&(end.pod.uid.clone(), end.life));
+                    assert_eq!(known, Some(&*end), "as it was reported last");
+                    let same = |one: &&PodTermination| one.pod == end.pod && one.life == end.life;
+                    assert_eq!(self.counted.iter().filter(same).count(), 0, "once: {end:?}");
+                    let due = end.ended + Duration::from_secs(60);
+                    assert!(end.is_final || self.at() >= due, "too soon: {end:?}");
+                    self.counted.push(*end);
+                }
+                Observation::PodUpdated(end, change) => {
+                    self.check_update(&end, change);
+                    self.updated.push((*end, change));
+                }
                 other => self.other.push(other),
             }
         }
+    }
+
+    /// A revision is the next one of a report that was not final; a final report has none.
+    fn check_update(&mut self, end: &PodTermination, change: Change) {
+        let known = self.reports.get_mut(&(end.pod.uid.clone(), end.life)).expect("an update");
+        // One step may report that it is final and that the sandbox is removed.
+        let expected = known.revision + u32::from(change.is_revision());
+        assert_eq!(end.revision, expected, "{change}: {end:?}");
+        assert!(
+            !known.is_final || change == Change::SandboxRemoved,
+            "{change} after the final one"
+        );
+        assert!(end.is_final || !known.is_final && change != Change::Final, "{change}: {end:?}");
+        *known = end.clone();
+    }
+
+    /// The reports as they are now.
+    pub(crate) fn reports(&self) -> impl Iterator<Item = &PodTermination> {
+        self.reports.values()
     }
 
     pub(crate) fn at(&self) -> BootTime {
@@ -176,7 +226,7 @@ impl Cgroups {
 }
 
 pub(crate) fn shim() -> Sender {
-    Sender { tgid: Tgid(1), comm: "shim".into(), cgroup: None, in_container: Some(false) }
+    Sender { tgid: Tgid(1), comm: "runc".into(), cgroup: None, in_container: Some(false) }
 }
 
 pub(crate) fn init(n: u64) -> Task {
@@ -240,6 +290,7 @@ pub(crate) fn container(n: u64, state: CriState) -> CriContainer {
         state,
         created: WallTime(n as i64),
         pod: Some(pod),
+        hash: None,
         grace_seconds: Some(30),
         pre_stop: None,
     }
@@ -264,6 +315,12 @@ pub(crate) fn shows_its_end(container: &mut ApiContainer, n: u64) {
     let reason = "Completed".into();
     let end = ApiTerminated { id: id.clone(), exit_code: 0, reason, finished: None };
     (container.id, container.terminated) = (id, vec![end]);
+}
+
+/// As the kubelet reports a container that it has stopped and started again in the same sync.
+pub(crate) fn is_replaced(container: &mut ApiContainer, n: u64) {
+    shows_its_end(container, n);
+    (container.id, container.restarts) = (Some("c".repeat(64).as_str().into()), 1);
 }
 
 /// A process, by its pid on the host and in its own namespace.

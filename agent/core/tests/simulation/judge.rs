@@ -1,6 +1,6 @@
 //! What the engine says of a history, held against its truth.
 
-use super::truth::Truth;
+use super::truth::{End, Truth};
 use coroner_core::{
     engine::{Engine, Settings},
     input::{LossKind, Received},
@@ -60,6 +60,17 @@ struct Told {
     why: String,
 }
 
+/// `restart` says that the kubelet's reasons, and others, cannot be told apart.
+fn is_known(label: &str) -> bool {
+    !matches!(label, "unknown" | "restart")
+}
+
+/// Its pod did not go on after it.
+fn is_wrong_restart(cause: &str, end: &End) -> bool {
+    let goes_on = ["liveness", "definition_changed", "external_stop"];
+    cause == "restart" && !goes_on.iter().any(|one| end.causes.contains(one))
+}
+
 /// Holds what the engine says against the truth. `complete`: when all sources had told all.
 pub(crate) fn judge(truth: &Truth, inputs: &[Received], complete: u64) -> Judgement {
     let anchor = Anchor { boot_ns: 0, wall_ns: 0 };
@@ -67,6 +78,7 @@ pub(crate) fn judge(truth: &Truth, inputs: &[Received], complete: u64) -> Judgem
     let mut told: BTreeMap<String, Vec<Told>> = BTreeMap::new();
     let mut ended: Vec<(u64, &'static str, String)> = Vec::new();
     let mut judgement = Judgement::default();
+    let mut uncounted: BTreeMap<String, i32> = BTreeMap::new();
     for received in inputs {
         let at = received.at.0 / 1_000_000;
         for said in engine.step(received.clone()) {
@@ -80,17 +92,33 @@ pub(crate) fn judge(truth: &Truth, inputs: &[Received], complete: u64) -> Judgem
                 });
             };
             match said {
-                Observation::ContainerDied(death) => note("its own report", &death),
+                Observation::ContainerDied(death) => {
+                    note("its own report", &death);
+                    *uncounted.entry(death.id.to_string()).or_default() += 1;
+                }
                 Observation::PodTerminated(end) => {
                     ended.push((at, end.cause.as_str(), end.cause_proof.clone()));
+                    *uncounted.entry(end.pod.uid.to_string()).or_default() += 1;
                     end.containers.iter().for_each(|death| note("its pod's report", death));
                 }
-                Observation::PodAmended(end, _) => {
-                    end.containers.iter().for_each(|death| note("its pod's amended report", death));
+                Observation::PodUpdated(end, _) => {
+                    end.containers.iter().for_each(|death| note("its pod's updated report", death));
+                }
+                Observation::CountDeath(death) => {
+                    *uncounted.entry(death.id.to_string()).or_default() -= 1
+                }
+                Observation::CountTermination(end) => {
+                    *uncounted.entry(end.pod.uid.to_string()).or_default() -= 1;
                 }
                 _ => {}
             }
         }
+    }
+    for said in engine.count_the_rest() {
+        judgement.wrong.push(format!("not counted in time: {said:?}"));
+    }
+    for (id, times) in uncounted.into_iter().filter(|(_, times)| *times != 0) {
+        judgement.wrong.push(format!("{id}: reported {times} times more than counted"));
     }
     // When the agent began to look on.
     let starts = inputs[0].at.0 / 1_000_000;
@@ -118,21 +146,21 @@ pub(crate) fn judge(truth: &Truth, inputs: &[Received], complete: u64) -> Judgem
             if *verdict != "unknown" && *verdict != end.verdict {
                 judgement.wrong.push(format!("{of}: {verdict} instead of {}: {why}", end.verdict));
             }
-            if *cause != "unknown" && !end.causes.contains(cause) {
+            if is_known(cause) && !end.causes.contains(cause) || is_wrong_restart(cause, end) {
                 judgement.wrong.push(format!("{of}: {cause} instead of {:?}: {why}", end.causes));
             }
         }
         let own = reports.iter().find(|told| told.what == "its own report");
         let of_pod = reports.iter().rev().find(|told| told.what != "its own report");
         if let (Some(own), Some(of_pod)) = (own, of_pod) {
-            let differ = |own: &str, of_pod: &str| own != of_pod && own != "unknown";
+            let differ = |own: &str, of_pod: &str| own != of_pod && is_known(own);
             if differ(own.verdict, of_pod.verdict) || differ(own.cause, of_pod.cause) {
                 judgement.wrong.push(format!("c{}: {own:?} but {of_pod:?}", one.container));
             }
         }
         let last = of_pod.or(own);
         judgement.verdicts += u32::from(last.is_some_and(|told| told.verdict != "unknown"));
-        judgement.causes += u32::from(last.is_some_and(|told| told.cause != "unknown"));
+        judgement.causes += u32::from(last.is_some_and(|told| is_known(told.cause)));
     }
     // Whom the runtime never listed is counted instead.
     let counted = engine.gauges().losses.get(&LossKind::NeverResolved).copied().unwrap_or_default();

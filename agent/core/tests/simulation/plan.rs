@@ -30,6 +30,8 @@ pub(crate) struct Container {
     pub(crate) hook: Option<u64>,
     /// It has a liveness probe.
     pub(crate) probed: bool,
+    /// If so, by exec: the kernel sees its runs.
+    pub(crate) by_exec: bool,
     /// It is a native sidecar.
     pub(crate) sidecar: bool,
 }
@@ -52,13 +54,24 @@ pub(crate) enum Response {
 pub(crate) enum Story {
     /// It is deleted.
     Delete,
-    /// A liveness probe of a container fails; the pod is deleted so many ms after the stop began, if at
+    /// A container is stopped, or ends, while its pod goes on; the pod is deleted so many ms later, if at
     /// all.
-    Liveness { which: usize, then_deleted: Option<u64> },
+    Stop { why: Why, which: usize, then_deleted: Option<u64> },
     /// Its containers end by themselves.
     Complete,
-    /// A container fails by itself, and is started again; the pod is deleted so many ms later, if at all.
-    Fail { which: usize, then_deleted: Option<u64> },
+}
+
+/// Why a container ends while its pod goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Why {
+    /// Its liveness probe fails.
+    Liveness,
+    /// Its image is changed.
+    Definition,
+    /// An administrator stops it past the kubelet.
+    External,
+    /// It fails by itself.
+    Itself,
 }
 
 /// What goes wrong. Times are ms; `from` counts from the story's beginning, and may lie before it.
@@ -133,7 +146,9 @@ fn fault(kind: &str) -> BoxedStrategy<Fault> {
         "hung-relisted" => (from(), 1_000_u64..120_000)
             .prop_map(|(from, lasts)| Fault::HungRelisted { from, lasts })
             .boxed(),
-        "late-runtime" => (500_u64..15_000).prop_map(|by| Fault::LateRuntime { by }).boxed(),
+        "late-runtime" => prop_oneof![500_u64..15_000, 500_u64..60_000]
+            .prop_map(|by| Fault::LateRuntime { by })
+            .boxed(),
         "agent-starts" => (-5_000_i64..40_000).prop_map(|from| Fault::AgentStarts { from }).boxed(),
         other => panic!("no fault {other}"),
     }
@@ -148,17 +163,30 @@ fn container() -> impl Strategy<Value = Container> {
     ];
     // Either so short that nothing of the grace counts, or of whole seconds and some tenths.
     let hook = prop_oneof![3 => Just(None), 1 => (0_u64..3, 200_u64..600).prop_map(|(s, ms)| Some(s * 1000 + ms))];
-    (response, hook, any::<bool>(), prop::bool::weighted(0.2))
-        .prop_map(|(response, hook, probed, sidecar)| Container { response, hook, probed, sidecar })
+    (response, hook, any::<bool>(), any::<bool>(), prop::bool::weighted(0.2)).prop_map(
+        |(response, hook, probed, by_exec, sidecar)| Container {
+            response,
+            hook,
+            probed,
+            by_exec,
+            sidecar,
+        },
+    )
 }
 
 fn story() -> impl Strategy<Value = Story> {
     let then = || prop_oneof![2 => Just(None), 1 => (20_000_u64..90_000).prop_map(Some), 1 => (0_u64..20_000).prop_map(Some)];
+    let why = prop_oneof![
+        3 => Just(Why::Liveness),
+        1 => Just(Why::Definition),
+        1 => Just(Why::External),
+        1 => Just(Why::Itself),
+    ];
+    let stop = (why, 0_usize..3, then());
     prop_oneof![
         4 => Just(Story::Delete),
-        3 => (0_usize..3, then()).prop_map(|(which, then_deleted)| Story::Liveness { which, then_deleted }),
+        5 => stop.prop_map(|(why, which, then_deleted)| Story::Stop { why, which, then_deleted }),
         1 => Just(Story::Complete),
-        1 => (0_usize..3, then()).prop_map(|(which, then_deleted)| Story::Fail { which, then_deleted }),
     ]
 }
 
@@ -170,11 +198,9 @@ pub(crate) fn plan(kind: &str) -> impl Strategy<Value = Plan> + use<> {
         |(mut containers, mut story, (grace, ran, reaction, jitter), fault)| {
             // One at least is no sidecar, and the one that is stopped by its probe has one.
             containers[0].sidecar = false;
-            if let Story::Liveness { which, .. } | Story::Fail { which, .. } = &mut story {
+            if let Story::Stop { why, which, .. } = &mut story {
                 *which %= containers.len();
-            }
-            if let Story::Liveness { which, .. } = story {
-                containers[which].probed = true;
+                containers[*which].probed |= matches!(why, Why::Liveness);
             }
             Plan { containers, grace, story, ran, reaction, jitter, fault }
         },

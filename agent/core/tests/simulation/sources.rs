@@ -81,7 +81,9 @@ fn runtime(
     let connected = CriEvent::Connected { runtime: "test".into(), process: None };
     inputs.push((starts, Input::Cri(connected)));
     let soon: Vec<u64> = truth.runtime.iter().map(|(at, _)| at + random.u64(5..300)).collect();
-    let regular = (0..).map(|n| starts + 10 + n * 5_000).take_while(|at| *at < complete + 60_000);
+    // Two lists have to lack what is gone.
+    let until = complete + 60_000 + 4 * late;
+    let regular = (0..).map(|n| starts + 10 + n * 5_000).take_while(|at| *at < until);
     let mut wanted: Vec<u64> = soon.into_iter().chain(regular).filter(|at| *at >= starts).collect();
     wanted.sort_unstable();
     let (mut free, mut exits) = (0, BTreeSet::new());

@@ -1,12 +1,12 @@
 //! The truth: what really happens, moment by moment, as kernel, runtime and kubelet do it. Of the core it
 //! knows only what can be put into it.
 
-use super::plan::{Plan, Response, Story};
+use super::plan::{Plan, Response, Story, Why};
 use coroner_core::{
     ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
     input::{
-        ApiContainer, ApiPod, ApiTerminated, ContainerKind, CriContainer, CriSandbox, CriState,
-        Disposition, ExitStatus, Hook, KernelFact, Sender, SignalGenerated, SignalResult,
+        ApiContainer, ApiPod, ApiProbe, ApiTerminated, ContainerKind, CriContainer, CriSandbox,
+        CriState, Disposition, ExitStatus, Hook, KernelFact, Sender, SignalGenerated, SignalResult,
         TargetState, Task,
     },
     time::WallTime,
@@ -32,6 +32,8 @@ pub(crate) struct Attempt {
     pub(crate) id: String,
     pub(crate) container: usize,
     number: u32,
+    /// Of its definition.
+    hash: &'static str,
     pub(crate) cgroup: CgroupId,
     pub(crate) task: Task,
     pub(crate) began: u64,
@@ -91,6 +93,8 @@ struct Builder<'a> {
     runtime: Vec<(u64, InRuntime)>,
     changes: Vec<(u64, Change)>,
     attempts: Vec<Attempt>,
+    /// Of the definition of what starts now.
+    hash: &'static str,
 }
 
 impl Builder<'_> {
@@ -133,6 +137,7 @@ impl Builder<'_> {
             id,
             container,
             number,
+            hash: self.hash,
             cgroup,
             task,
             began: at + 5,
@@ -168,7 +173,9 @@ impl Builder<'_> {
         ));
     }
 
-    fn ends(&mut self, at: u64, index: usize, status: ExitStatus) {
+    /// `shown`: the kubelet reports that it has ended. It does not where it starts it again in the sync in
+    /// which it stopped it.
+    fn ends(&mut self, at: u64, index: usize, status: ExitStatus, shown: bool) {
         let Attempt { cgroup, task, container, id, .. } = self.attempts[index].clone();
         let code = match status {
             ExitStatus::Code(code) => i32::from(code),
@@ -180,6 +187,9 @@ impl Builder<'_> {
         let told = at + self.soon(5, 150);
         self.runtime.push((told, InRuntime::Exited(index, code)));
         let told = told + self.soon(50, 900);
+        if !shown {
+            return;
+        }
         let id = ContainerId::new(id);
         self.changes.push((
             told,
@@ -195,9 +205,23 @@ impl Builder<'_> {
 
     /// The kubelet stops one: hook, stop signal, SIGKILL; when it is dead.
     fn stop(&mut self, at: u64, index: usize, grace_ms: u64, causes: &[&'static str]) -> u64 {
+        let hook = self.plan.containers[self.attempts[index].container].hook;
+        self.stops(at, index, grace_ms, (hook, true), causes)
+    }
+
+    /// `how`: for so long its preStop hook runs, and whether the kubelet reports its end.
+    fn stops(
+        &mut self,
+        at: u64,
+        index: usize,
+        grace_ms: u64,
+        how: (Option<u64>, bool),
+        causes: &[&'static str],
+    ) -> u64 {
+        let (hook, shown) = how;
         let container = self.plan.containers[self.attempts[index].container];
         let (mut term, mut left) = (at + self.soon(2, 40), grace_ms.max(2_000));
-        if let Some(runs) = container.hook {
+        if let Some(runs) = hook {
             let Attempt { cgroup, .. } = self.attempts[index];
             let pid = 500 + index as u32;
             let task = Task {
@@ -238,9 +262,30 @@ impl Builder<'_> {
         } else {
             ExitStatus::Code(0)
         };
-        self.ends(dead, index, status);
+        self.ends(dead, index, status, shown);
         self.attempts[index].end = Some(End { at: dead, verdict, causes: causes.to_vec() });
         dead
+    }
+
+    /// The last runs of a container's exec probe before this moment.
+    fn probes(&mut self, before: u64, index: usize, fail: bool) {
+        let container = self.plan.containers[self.attempts[index].container];
+        if !(container.probed && container.by_exec) {
+            return;
+        }
+        let Attempt { cgroup, began, .. } = self.attempts[index];
+        for n in 1..=3_u32 {
+            let at = before - u64::from(n) * 1_000;
+            let (tgid, comm) = (Tgid(700 + n), "check".into());
+            let task = Task { tgid, tid: tgid.0, ns_pid: Some(50), started: None, comm };
+            let status = ExitStatus::Code(u8::from(fail));
+            if at > began {
+                let parent = Some(shim());
+                self.kernel
+                    .push((at, KernelFact::Exec { cgroup, task: task.clone(), parent: shim() }));
+                self.kernel.push((at + 30, KernelFact::Exit { cgroup, task, status, parent }));
+            }
+        }
     }
 
     /// The last attempts of all containers that still run at this moment.
@@ -294,8 +339,8 @@ impl Builder<'_> {
         at + 20
     }
 
-    /// The pod is deleted; when its object goes, and when nothing of it is left.
-    fn delete(&mut self, at: u64) -> (u64, u64) {
+    /// The pod is deleted, and the kubelet acts on it later; when its object goes, and when nothing of it is left.
+    fn delete(&mut self, at: u64, acts: u64) -> (u64, u64) {
         let grace = self.plan.grace;
         self.changes.push((
             at,
@@ -304,7 +349,7 @@ impl Builder<'_> {
                 pod.deletion_grace_seconds = Some(grace as i64);
             }),
         ));
-        let dead = self.stop_all(at + self.plan.reaction, "api_delete");
+        let dead = self.stop_all(acts, "api_delete");
         let stopped = self.stop_sandbox(dead);
         let told = stopped + self.soon(950, 1_500);
         self.changes.push((told, Box::new(|pod| pod.phase = "Succeeded".into())));
@@ -333,6 +378,7 @@ impl Truth {
             runtime: Vec::new(),
             changes: Vec::new(),
             attempts: Vec::new(),
+            hash: "a",
         };
         // An hour after boot.
         let begin = 3_600_000;
@@ -353,37 +399,64 @@ impl Truth {
         let mut pod_end = None;
         match plan.story {
             Story::Delete => {
-                ends = Some(builder.delete(story));
+                ends = Some(builder.delete(story, story + plan.reaction));
                 pod_end = Some("api_delete");
             }
-            Story::Liveness { which, then_deleted } | Story::Fail { which, then_deleted } => {
-                let index = which;
+            Story::Stop { why, which, then_deleted } => {
+                builder.probes(story, which, matches!(why, Why::Liveness));
                 let deleted = then_deleted.map(|after| story + after);
-                let dead = if matches!(plan.story, Story::Fail { .. }) {
-                    builder.ends(story, index, ExitStatus::Code(3));
-                    let mut causes = vec!["completed"];
-                    // The kubelet may have heard of the deletion that much earlier than the agent.
-                    causes
-                        .extend(then_deleted.filter(|after| *after < 5_500).map(|_| "api_delete"));
-                    let end = End { at: story, verdict: "failed", causes };
-                    builder.attempts[index].end = Some(end);
-                    story
-                } else {
-                    let dead = builder.stop(story, index, plan.grace * 1000, &["liveness"]);
-                    // The deletion came while it was being stopped, or so soon after that nothing tells
-                    // which of the two the kubelet acted on.
-                    let with_it = deleted.is_some_and(|at| at <= dead.max(story + 5_500));
-                    let end = builder.attempts[index].end.as_mut().filter(|_| with_it);
-                    end.into_iter().for_each(|end| end.causes.push("api_delete"));
-                    dead
-                };
-                let again = dead + builder.soon(100, 1_500);
-                let acts = deleted.map(|at| at + plan.reaction);
-                if acts.is_none_or(|acts| again < acts) {
-                    builder.start(again, which);
+                let mut acts = deleted.map(|at| at + plan.reaction);
+                let grace = plan.grace * 1000;
+                // What the kubelet stops it starts again in the same sync, whatever comes meanwhile; what it
+                // finds ended only if the pod is not being deleted by then.
+                match why {
+                    Why::Liveness | Why::Definition => {
+                        if matches!(why, Why::Definition) {
+                            let before = story - builder.soon(20, 100);
+                            let change = Box::new(move |pod: &mut ApiPod| {
+                                pod.containers.get_mut(&name(which)).expect("of the spec").image =
+                                    2;
+                            });
+                            builder.changes.push((before, change));
+                        }
+                        let cause = match why {
+                            Why::Definition => "definition_changed",
+                            _ => "liveness",
+                        };
+                        let hook = plan.containers[which].hook;
+                        let dead = builder.stops(story, which, grace, (hook, false), &[cause]);
+                        if matches!(why, Why::Definition) {
+                            builder.hash = "b";
+                        }
+                        let again = dead + builder.soon(100, 500);
+                        builder.start(again, which);
+                        acts = acts.map(|at| at.max(again + 50));
+                    }
+                    Why::External | Why::Itself => {
+                        let (dead, cause) = if matches!(why, Why::External) {
+                            let cause = "external_stop";
+                            (builder.stops(story, which, grace, (None, true), &[cause]), cause)
+                        } else {
+                            builder.ends(story, which, ExitStatus::Code(3), true);
+                            let end =
+                                End { at: story, verdict: "failed", causes: vec!["completed"] };
+                            builder.attempts[which].end = Some(end);
+                            (story, "completed")
+                        };
+                        // The deletion came while it was being stopped, or so soon after that nothing
+                        // tells which of the two the kubelet acted on.
+                        if deleted.is_some_and(|at| at <= dead.max(story + 5_500)) {
+                            let end = builder.attempts[which].end.as_mut().expect("it has ended");
+                            end.causes = vec![cause, "api_delete"];
+                        }
+                        let again = dead + builder.soon(1_000, 2_500);
+                        if acts.is_none_or(|acts| again < acts) {
+                            builder.start(again, which);
+                        }
+                    }
                 }
-                if let Some(at) = deleted {
-                    ends = Some(builder.delete(at));
+                if let Some((at, acts)) = deleted.zip(acts) {
+                    ends = Some(builder.delete(at, acts));
                     pod_end = Some("api_delete");
                 }
             }
@@ -392,7 +465,7 @@ impl Truth {
                 let mains = (0..plan.containers.len()).filter(|one| !plan.containers[*one].sidecar);
                 for index in mains.collect::<Vec<_>>() {
                     let at = story + builder.soon(0, 3_000);
-                    builder.ends(at, index, ExitStatus::Code(0));
+                    builder.ends(at, index, ExitStatus::Code(0), true);
                     let end = End { at, verdict: "completed", causes: vec!["completed"] };
                     builder.attempts[index].end = Some(end);
                     last = last.max(at);
@@ -470,6 +543,7 @@ impl Truth {
                 state: state?,
                 created: WallTime(one.began as i64 * MS),
                 pod: Some(uid()),
+                hash: Some(one.hash.into()),
                 grace_seconds: Some(self.grace as i64),
                 pre_stop: self.hooks[one.container].then(|| Hook::Exec("hook".into())),
             })
@@ -489,7 +563,11 @@ fn object(plan: &Plan) -> ApiPod {
         let spec = ApiContainer {
             kind: if one.sidecar { ContainerKind::Sidecar } else { ContainerKind::Main },
             pre_stop: one.hook.map(|_| Hook::Exec("hook".into())),
-            liveness_probe: one.probed,
+            liveness: one.probed.then(|| ApiProbe {
+                exec: one.by_exec.then(|| "check".into()),
+                ..ApiProbe::default()
+            }),
+            image: 1,
             ..ApiContainer::default()
         };
         (name(index), spec)

@@ -29,6 +29,8 @@ const INPUTS: usize = 8192;
 const REQUESTS: usize = 1024;
 /// The engine's ticks.
 const TICK: Duration = Duration::from_secs(1);
+/// A person waits, and a look takes 30 s at the most: by then it is named that the runtime is silent.
+const SILENCE: Duration = Duration::from_secs(20);
 /// So long after the last sandbox was asked about, all have been.
 const QUIET: Duration = Duration::from_secs(3);
 /// The parts of the host that could not be looked at by then will not be.
@@ -74,6 +76,7 @@ impl Onlooker {
             Err(_) => look.cri.host_root.join("sys/fs/cgroup"),
         };
         look.cri.idle = idle;
+        look.cri.timeout = SILENCE;
         let host = host::Options {
             socket: cri::parse_endpoint(&look.cri.endpoint).ok(),
             kubelet: look.kubelet,

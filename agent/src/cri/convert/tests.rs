@@ -28,7 +28,7 @@ fn raw_container() -> RawContainer {
         state: 1,
         created_at: 7,
         labels: map(&[(POD_UID, "u1"), (CONTAINER_NAME, "label-name")]),
-        annotations: map(&[(GRACE_PERIOD, "30")]),
+        annotations: map(&[(GRACE_PERIOD, "30"), (HASH, "5c0ffee")]),
     }
 }
 
@@ -92,6 +92,7 @@ fn a_container() {
         state: CriState::Running,
         created: WallTime(7),
         pod: Some("u1".into()),
+        hash: Some("5c0ffee".into()),
         grace_seconds: Some(30),
         pre_stop: None,
     };

@@ -19,7 +19,7 @@ pub(super) struct Seen<T> {
     /// Its keys are secret: nobody can make two items that are taken for one.
     hasher: RandomState,
     items: HashMap<u64, T>,
-    /// Of the list that is being read, if it is to replace all.
+    /// Of the list that is being read.
     next: Option<HashMap<u64, T>>,
 }
 
@@ -30,9 +30,9 @@ impl<T> Default for Seen<T> {
 }
 
 impl<T: Clone> Seen<T> {
-    /// A list begins. After a full one, what it did not hold is forgotten.
-    pub(super) fn begin(&mut self, full: bool) {
-        self.next = full.then(|| HashMap::with_capacity(self.items.len()));
+    /// A list begins. What it does not hold is forgotten at its end.
+    pub(super) fn begin(&mut self) {
+        self.next = Some(HashMap::with_capacity(self.items.len()));
     }
 
     /// One item: as it was read before, or else as `read` reads it. What makes no sense is not
@@ -127,14 +127,9 @@ mod tests {
     }
 
     /// Plays lists of words; each that is read is noted.
-    fn list(
-        seen: &mut Seen<String>,
-        full: bool,
-        most: usize,
-        words: &[&'static str],
-    ) -> Vec<String> {
+    fn list(seen: &mut Seen<String>, most: usize, words: &[&'static str]) -> Vec<String> {
         let mut read = Vec::new();
-        seen.begin(full);
+        seen.begin();
         for word in words {
             let item = seen.item(Bytes::from_static(word.as_bytes()), |_| {
                 read.push((*word).to_owned());
@@ -149,36 +144,34 @@ mod tests {
     #[test]
     fn only_what_changed_is_read() {
         let mut seen = Seen::default();
-        assert_eq!(list(&mut seen, true, 9, &["a", "b", "b"]), ["a", "b"]);
-        assert_eq!(list(&mut seen, true, 9, &["b", "a"]), [""; 0]);
-        assert_eq!(list(&mut seen, false, 9, &["c"]), ["c"], "of one sandbox");
-        assert_eq!(list(&mut seen, false, 9, &["c", "a"]), [""; 0]);
-        assert_eq!(list(&mut seen, true, 9, &["a", "c"]), [""; 0], "b is gone");
-        assert_eq!(list(&mut seen, true, 9, &["a", "b"]), ["b"]);
+        assert_eq!(list(&mut seen, 9, &["a", "b", "b"]), ["a", "b"]);
+        assert_eq!(list(&mut seen, 9, &["b", "a"]), [""; 0]);
+        assert_eq!(list(&mut seen, 9, &["a", "c"]), ["c"], "b is gone");
+        assert_eq!(list(&mut seen, 9, &["a", "b"]), ["b"]);
     }
 
     #[test]
     fn nonsense_is_read_each_time() {
         let mut seen = Seen::default();
         for _ in 0..2 {
-            assert_eq!(list(&mut seen, true, 9, &[""]), [""]);
+            assert_eq!(list(&mut seen, 9, &[""]), [""]);
         }
     }
 
     #[test]
     fn a_list_that_broke_off_takes_nothing_away_that_cannot_be_read_again() {
         let mut seen = Seen::default();
-        list(&mut seen, true, 9, &["a", "b"]);
-        seen.begin(true);
+        list(&mut seen, 9, &["a", "b"]);
+        seen.begin();
         assert!(seen.item(Bytes::from_static(b"a"), |_| Err(Nonsense::NoId)).is_ok());
-        assert_eq!(list(&mut seen, true, 9, &["a", "b"]), ["a"]);
+        assert_eq!(list(&mut seen, 9, &["a", "b"]), ["a"]);
     }
 
     #[test]
     fn of_too_many_none_is_remembered() {
         let mut seen = Seen::default();
-        list(&mut seen, true, 2, &["a", "b", "c"]);
-        assert_eq!(list(&mut seen, true, 2, &["a", "b"]), ["a", "b"]);
-        assert_eq!(list(&mut seen, true, 2, &["a", "b"]), [""; 0]);
+        list(&mut seen, 2, &["a", "b", "c"]);
+        assert_eq!(list(&mut seen, 2, &["a", "b"]), ["a", "b"]);
+        assert_eq!(list(&mut seen, 2, &["a", "b"]), [""; 0]);
     }
 }

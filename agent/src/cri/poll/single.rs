@@ -1,6 +1,6 @@
-//! What is asked about single containers and sandboxes, between the lists.
+//! The lanes of what is asked about single containers and sandboxes.
 
-use super::{Known, Poller, Stop};
+use super::{Lane, Poller, Stop, rest};
 use crate::{
     clock,
     cri::{
@@ -12,6 +12,7 @@ use crate::{
         },
         failure::{Failure, Trouble},
     },
+    procfs::host_proc,
 };
 use coroner_core::{
     ids::{ContainerId, SandboxId},
@@ -21,19 +22,48 @@ use tonic::Code;
 use tracing::debug;
 
 impl Poller {
-    /// ContainerStatus, for a container's end and its stop signal.
-    pub(super) async fn status(
-        &mut self,
-        connection: &mut Connection,
-        container: ContainerId,
-    ) -> Result<(), Stop> {
-        if !self.containers.get(&container).is_some_and(Known::wants_status) {
-            return Ok(()); // it was queued twice
+    /// The lane of containers' statuses.
+    pub(super) async fn statuses(&self, connection: &Connection) -> Lane {
+        let mut news = self.wishes.news();
+        loop {
+            let next = self.state().index.next_container();
+            match next {
+                Some(container) => self.status(connection, container).await?,
+                None => rest(&mut news, None).await,
+            }
         }
+    }
+
+    /// The lane of containers' cgroups.
+    pub(super) async fn cgroups(&self, connection: &Connection) -> Lane {
+        let mut news = self.wishes.news();
+        loop {
+            let next = self.wishes.open().find.first().cloned();
+            match next {
+                Some(container) => self.cgroup(connection, container).await?,
+                None => rest(&mut news, None).await,
+            }
+        }
+    }
+
+    /// The lane of suspects' statuses.
+    pub(super) async fn sandbox_statuses(&self, connection: &Connection) -> Lane {
+        let mut news = self.wishes.news();
+        loop {
+            let next = self.wishes.open().statuses.first().cloned();
+            match next {
+                Some(sandbox) => self.sandbox_status(connection, sandbox).await?,
+                None => rest(&mut news, None).await,
+            }
+        }
+    }
+
+    /// ContainerStatus, for a container's end and its stop signal.
+    async fn status(&self, connection: &Connection, container: ContainerId) -> Result<(), Stop> {
         let raw = match connection.status(&container, false).await {
             Ok((raw, _)) => raw,
             Err(Failure::NotFound) => {
-                self.containers.remove(&container);
+                self.state().index.forget_container(&container);
                 return Ok(());
             }
             Err(Failure::Refused(trouble) | Failure::Lacking(trouble)) => {
@@ -46,12 +76,10 @@ impl Poller {
         let at = clock::boot_now();
         let raw = RawStatus { id: container.as_str().to_owned(), ..raw };
         let end = self.sensible("container status", convert::exit(&raw));
-        let Some(known) = self.containers.get_mut(&container) else { return Ok(()) };
-        let signal = if known.signal_asked { None } else { convert::stop_signal(raw.stop_signal) };
-        known.signal_asked = true;
         // Nonsense would be the same the next time.
-        known.exit_told |= !matches!(end, Some(None));
-        if let Some(signal) = signal {
+        let ended = !matches!(end, Some(None));
+        let Some(is_news) = self.state().index.told(&container, ended) else { return Ok(()) };
+        if let Some(signal) = convert::stop_signal(raw.stop_signal).filter(|_| is_news) {
             self.answer(at, CriEvent::StopSignal { container, signal }).await?;
         }
         if let Some(Some(exit)) = end {
@@ -61,11 +89,8 @@ impl Poller {
     }
 
     /// A container's cgroup, by the process that its verbose status names.
-    pub(super) async fn cgroup(
-        &mut self,
-        connection: &mut Connection,
-        container: ContainerId,
-    ) -> Result<(), Stop> {
+    async fn cgroup(&self, connection: &Connection, container: ContainerId) -> Result<(), Stop> {
+        self.state().asking.0 = Some(container.clone());
         let mut runtime = None;
         let found = match &self.options.cgroup_root {
             None => Err("the watched hierarchy is not known".to_owned()),
@@ -74,22 +99,19 @@ impl Poller {
                     let info = info.get("info").map(String::as_str).unwrap_or_default();
                     runtime = convert::runtime_type(info);
                     match convert::pid(info) {
-                        Some(pid) => cgroup::of_process(&self.options.host_root, root, pid),
+                        Some(pid) => {
+                            cgroup::of_process(&host_proc(&self.options.host_root), root, pid)
+                        }
                         None => Err("the runtime names no process".to_owned()),
                     }
                 }
                 Err(Failure::Refused(trouble) | Failure::Lacking(trouble)) => Err(trouble.text),
                 Err(Failure::NotFound) => Err("the runtime does not know it".to_owned()),
-                Err(broken) => {
-                    // Still wanted, but after the others: it may break the next connection too.
-                    let mut open = self.wishes.open();
-                    open.find.leave(&container);
-                    open.find.join(container);
-                    return Err(broken.into());
-                }
+                Err(broken) => return Err(broken.into()),
             },
         };
         self.wishes.open().find.leave(&container);
+        self.state().asking.0 = None;
         let at = clock::boot_now();
         if let Some(runtime) = runtime {
             let container = container.clone();
@@ -105,36 +127,37 @@ impl Poller {
     }
 
     /// All that the runtime knows of a suspect.
-    pub(super) async fn sandbox_status(
-        &mut self,
-        connection: &mut Connection,
+    async fn sandbox_status(
+        &self,
+        connection: &Connection,
         sandbox: SandboxId,
     ) -> Result<(), Stop> {
+        self.state().asking.1 = Some(sandbox.clone());
         let asked = clock::boot_now();
         let answer = connection.sandbox_status(&sandbox).await;
         let at = clock::boot_now();
-        // Also if the connection broke: the runtime may not survive this very question.
-        self.wishes.open().statuses.leave(&sandbox);
         let event = match answer {
             Ok(raw) => {
                 let info = self.sensible("sandbox status", Info::parse(&raw.info));
+                let sandbox = sandbox.clone();
                 let status = sandbox_status(sandbox, asked, &raw, info.unwrap_or_default());
-                CriEvent::SandboxStatus(status)
+                Some(CriEvent::SandboxStatus(status))
             }
             // A runtime without the call says nothing of the sandbox.
-            Err(Failure::NotFound | Failure::Lacking(_)) => return Ok(()),
+            Err(Failure::NotFound | Failure::Lacking(_)) => None,
             Err(Failure::Refused(trouble)) => {
                 debug!(%sandbox, error = trouble.text, "a sandbox' status could not be had");
-                match trouble.code() {
-                    Some(code) if speaks_of_the_sandbox(&trouble) => {
-                        CriEvent::SandboxStatusRefused { sandbox, code }
-                    }
-                    _ => return Ok(()),
-                }
+                let code = trouble.code().filter(|_| speaks_of_the_sandbox(&trouble));
+                let sandbox = sandbox.clone();
+                code.map(|code| CriEvent::SandboxStatusRefused { sandbox, code })
             }
             Err(broken) => return Err(broken.into()),
         };
-        self.answer(at, event).await?;
+        self.wishes.open().statuses.leave(&sandbox);
+        self.state().asking.1 = None;
+        if let Some(event) = event {
+            self.answer(at, event).await?;
+        }
         Ok(())
     }
 }

@@ -120,7 +120,7 @@ impl Note {
 /// What an observation is worth.
 pub fn note(observation: &Observation) -> Option<Note> {
     match observation {
-        Observation::ContainerDied(death) => of_death(death),
+        Observation::CountDeath(death) => of_death(death),
         Observation::Unkillable(holdout) => of_holdout(holdout),
         Observation::LeakFound(leak) => of_leak(leak),
         _ => None,

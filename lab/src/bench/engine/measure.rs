@@ -37,7 +37,7 @@ pub fn warm(load: &Load, rounds: u32) -> Engine {
 }
 
 /// The CPU time of this thread.
-fn cpu_time() -> Duration {
+pub(super) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }

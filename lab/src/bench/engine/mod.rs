@@ -3,8 +3,9 @@
 //! docs/performance.md.
 //!
 //! [`load`], [`node`] and [`shift`] make the inputs, before the clock runs; [`measure`] has the
-//! engine take them; [`report`] is pure.
+//! engine take them; [`leaked`] times the ticks of a node full of leaks; [`report`] is pure.
 
+mod leaked;
 pub mod load;
 pub mod measure;
 mod node;
@@ -13,6 +14,7 @@ mod shift;
 
 use super::publish;
 use crate::tour::Screen;
+use leaked::Leaked;
 use load::Load;
 use report::Measured;
 
@@ -24,6 +26,11 @@ const FEW: u64 = 10_000;
 const ROUNDS: u32 = 200;
 /// The same for what is only broken down or put beside.
 const FEW_ROUNDS: u32 = 40;
+
+/// Leaked sandboxes: as many as a message of 16 MiB lists (KEP-5825), each of another pod.
+const LEAKED: u64 = 14_000;
+/// The same, all of one pod.
+const LEAKED_OF_ONE_POD: u64 = 1_000;
 
 /// What the benchmark is asked to do.
 #[derive(Clone, Copy, Debug)]
@@ -55,8 +62,21 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
     let reading = measure::reading(&full, FEW_ROUNDS)?;
     let by_kind = measure::by_kind(&full, FEW_ROUNDS);
     let allocations = measure::allocations(&full, FEW_ROUNDS);
+    screen.step("a node full of leaked sandboxes");
+    let leaked = Leaked { pods: LEAKED, each: 1, exist: false }.measure();
+    let leaked_of_one_pod = Leaked { pods: 1, each: LEAKED_OF_ONE_POD, exist: true }.measure();
     screen.step(&format!("memory over {} terminations: a minute or two", options.terminations));
     let held = measure::memory(&alone, FEW, options.terminations)?;
-    let measured = Measured { speed, alone: speed_alone, reading, by_kind, mix, allocations, held };
+    let measured = Measured {
+        speed,
+        alone: speed_alone,
+        reading,
+        by_kind,
+        mix,
+        allocations,
+        leaked,
+        leaked_of_one_pod,
+        held,
+    };
     publish(screen, options.json, &report::figures(&measured))
 }

@@ -4,9 +4,9 @@ use super::shift::STAYING_CGROUPS;
 use coroner_core::{
     ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
     input::{
-        ApiContainer, ApiEvent, ApiNode, ApiPod, CriContainer, CriSandbox, CriState, DaemonProcess,
-        ExitStatus, HostEvent, HostSurvey, Input, KernelEvent, KernelFact, NetNamespace, PodCgroup,
-        Received, Sender, Shim, Task,
+        ApiContainer, ApiEvent, ApiNode, ApiPod, ApiProbe, CriContainer, CriSandbox, CriState,
+        DaemonProcess, ExitStatus, HostEvent, HostSurvey, Input, KernelEvent, KernelFact,
+        NetNamespace, PodCgroup, Received, Sender, Shim, Task,
     },
     time::{BootTime, WallTime},
 };
@@ -67,6 +67,7 @@ impl Node {
             state: CriState::Running,
             created,
             pod: Some(PodUid::new(uid(n))),
+            hash: None,
             grace_seconds: Some(30),
             pre_stop: None,
         })
@@ -78,15 +79,10 @@ impl Node {
             let containers = (0..CONTAINERS).map(|c| {
                 let id = Some(ContainerId::new(container(n, c)));
                 let probed = is_probed(n, c);
-                let liveness_exec = probed.then(|| "probe".to_owned());
+                let liveness = probed
+                    .then(|| ApiProbe { exec: Some("probe".to_owned()), ..ApiProbe::default() });
                 let started = Some(true);
-                let known = ApiContainer {
-                    id,
-                    started,
-                    liveness_probe: probed,
-                    liveness_exec,
-                    ..ApiContainer::default()
-                };
+                let known = ApiContainer { id, started, liveness, ..ApiContainer::default() };
                 (container_name(c), known)
             });
             ApiPod {

@@ -1,6 +1,6 @@
 //! Numbers → figures.
 
-use super::{load::Kind, measure::Held};
+use super::{leaked::Ticks, load::Kind, measure::Held};
 use crate::bench::Figure;
 use std::collections::BTreeMap;
 
@@ -8,6 +8,9 @@ const BENCH: &str = "engine";
 /// The goals of `cargo xtask bench engine`.
 const INPUTS_PER_SECOND: f64 = 2_000_000.0;
 const GROWTH: f64 = 1.05;
+/// Milliseconds that a tick takes on a node full of leaked sandboxes, and where all are of one pod.
+const LEAKED_TICK: f64 = 5.0;
+const LEAKED_OF_ONE_POD_TICK: f64 = 1.0;
 
 /// All that was measured.
 #[derive(Debug)]
@@ -24,6 +27,9 @@ pub(super) struct Measured {
     pub(super) mix: BTreeMap<Kind, u64>,
     /// Allocations per input.
     pub(super) allocations: f64,
+    /// Ticks of a node with 14,000 leaked sandboxes, and with 1,000 of one pod.
+    pub(super) leaked: Ticks,
+    pub(super) leaked_of_one_pod: Ticks,
     /// After few terminations and after many.
     pub(super) held: [Held; 2],
 }
@@ -47,6 +53,15 @@ pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
         figures.push(figure(format!("{}.time", kind.name()), time * 1e9, "ns"));
     }
     figures.push(figure("allocations".into(), measured.allocations, "per input"));
+    for (name, ticks, goal) in [
+        ("leaked.tick", measured.leaked, LEAKED_TICK),
+        ("leaked_of_one_pod.tick", measured.leaked_of_one_pod, LEAKED_OF_ONE_POD_TICK),
+    ] {
+        let ms = |seconds: f64| seconds * 1e3;
+        let first = ("the first one", ms(ticks.first));
+        figures.push(figure(name.into(), ms(ticks.median), "ms").beside(first.0, first.1));
+        figures.push(figure(format!("{name}.p99"), ms(ticks.p99), "ms").at_most(goal));
+    }
     let [few, many] = measured.held;
     let ratio = |value: fn(&Held) -> u64| value(&many) as f64 / value(&few) as f64;
     let kib = |bytes: u64| bytes as f64 / 1024.0;
@@ -78,6 +93,8 @@ mod tests {
             by_kind: BTreeMap::from([(Kind::Kernel, 2e-7), (Kind::Tick, 5e-6)]),
             mix: BTreeMap::from([(Kind::Kernel, 99), (Kind::Tick, 1)]),
             allocations: 0.5,
+            leaked: Ticks { first: 0.1, median: 1e-3, p99: 6e-3, found: 14_000 },
+            leaked_of_one_pod: Ticks { first: 0.01, median: 1e-4, p99: 9e-4, found: 999 },
             held: [held(10_000, 1 << 20), held(1_000_000, (1 << 20) + (1 << 16))],
         }
     }
@@ -100,5 +117,7 @@ mod tests {
         assert_eq!(of("kernel_record.share").value, 99.0);
         assert!((of("tick.time").value - 5_000.0).abs() < 1e-6);
         assert_eq!(of("heap.growth").ok, Some(false), "a sixteenth more");
+        assert_eq!(of("leaked.tick.p99").ok, Some(false));
+        assert_eq!(of("leaked_of_one_pod.tick.p99").ok, Some(true));
     }
 }

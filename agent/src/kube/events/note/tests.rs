@@ -4,7 +4,7 @@ use coroner_core::{ids::ContainerId, leak::LikelyCause, observation::Finding};
 use std::{path::Path, sync::Arc};
 
 fn died(death: ContainerDeath) -> Option<Note> {
-    note(&Observation::ContainerDied(Box::new(death)))
+    note(&Observation::CountDeath(Box::new(death)))
 }
 
 fn ignored() -> ContainerDeath {
@@ -43,6 +43,11 @@ fn every_verdict_has_its_reason_or_none() {
             assert!(rest.len() > 20 && rest.ends_with('.'), "{verdict}: {}", note.message);
         }
     }
+}
+
+#[test]
+fn a_death_has_its_event_when_it_is_counted() {
+    assert_eq!(note(&Observation::ContainerDied(Box::new(ignored()))), None);
 }
 
 #[test]

@@ -9,19 +9,19 @@ const WINDOW: Duration = Duration::from_secs(60);
 
 /// The greatest of what was seen in this window and in the one before.
 #[derive(Debug)]
-pub(super) struct Peak {
+pub(crate) struct Peak {
     began: Instant,
     now: u64,
     before: u64,
 }
 
 impl Peak {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self { began: now, now: 0, before: 0 }
     }
 
     /// Takes a value in; gives the greatest of the last while.
-    pub(super) fn see(&mut self, now: Instant, value: u64) -> u64 {
+    pub(crate) fn see(&mut self, now: Instant, value: u64) -> u64 {
         let passed = now.saturating_duration_since(self.began);
         if passed >= WINDOW {
             self.before = if passed < 2 * WINDOW { self.now } else { 0 };

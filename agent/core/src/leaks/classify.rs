@@ -1,0 +1,178 @@
+//! What looks like a leak at this moment. Whether it is one, time and the apiserver must tell.
+
+use super::{facts::Facts, netns::Namespaces, strays::Strays, stuck};
+use crate::{
+    ids::{PodUid, SandboxId},
+    leak::{LeakClass, LeakKey},
+    object::Object,
+    runtime::Sandbox,
+    table::Table,
+    time::WallTime,
+};
+use std::{
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet},
+};
+
+/// Where a sandbox stands among those of its pod: the greatest is the newest.
+type Place<'a> = (WallTime, u32, &'a str);
+
+fn place(sandbox: &Sandbox) -> Place<'_> {
+    (sandbox.info.created, sandbox.info.attempt, sandbox.info.id.as_str())
+}
+
+/// What things look like now; `None`: like no leak.
+pub(super) type Classes = BTreeMap<LeakKey, Option<LeakClass>>;
+
+/// Classifies pods with their sandboxes.
+#[derive(Debug)]
+pub(super) struct Classifier<'a> {
+    facts: Facts<'a>,
+    statics: &'a BTreeSet<PodUid>,
+    /// Static pods that run, by namespace and name: with another manifest they have another UID.
+    static_ready: OnceCell<Table<(&'a str, &'a str), Place<'a>>>,
+}
+
+impl<'a> Classifier<'a> {
+    /// `statics`: all pods that have a sandbox of a static pod.
+    pub(super) fn new(facts: &Facts<'a>, statics: &'a BTreeSet<PodUid>) -> Self {
+        Self { facts: *facts, statics, static_ready: OnceCell::new() }
+    }
+
+    /// Adds what a pod and the wanted ones of its sandboxes look like. True: that changes with time
+    /// alone.
+    pub(super) fn pod(
+        &self,
+        uid: &PodUid,
+        is_wanted: impl Fn(&SandboxId) -> bool,
+        classes: &mut Classes,
+    ) -> bool {
+        let facts = &self.facts;
+        let object = facts.object(uid).filter(|object| object.exists());
+        let is_terminating = object.and_then(Object::request).is_some();
+        let is_late = is_terminating && stuck::is_late(facts, uid);
+        let class = is_late.then_some(LeakClass::StuckTerminating);
+        classes.insert(LeakKey::Pod { uid: uid.clone() }, class);
+        let in_grace = stuck::in_grace(facts, uid);
+        let newest = Newest::of(facts, uid);
+        let sandboxes = facts.of.runtime.sandboxes_of(uid);
+        for sandbox in sandboxes.filter(|sandbox| is_wanted(&sandbox.info.id)) {
+            let is_listed = sandbox.removed.is_none();
+            let class = || self.sandbox(sandbox, object.is_some(), in_grace, &newest);
+            let class = is_listed.then(class).flatten();
+            classes.insert(LeakKey::Sandbox { id: sandbox.info.id.clone() }, class);
+        }
+        (is_terminating && !is_late) || in_grace
+    }
+
+    fn sandbox(
+        &self,
+        sandbox: &Sandbox,
+        exists: bool,
+        in_grace: bool,
+        newest: &Newest<'_>,
+    ) -> Option<LeakClass> {
+        let facts = &self.facts;
+        let is_static = facts.is_static(sandbox);
+        let has_pod = is_static || exists;
+        if sandbox.info.ready {
+            return match (newest.ready > Some(place(sandbox)), has_pod) {
+                (true, _) => Some(LeakClass::DuplicateReady),
+                (false, false) if in_grace => None,
+                (false, false) => Some(LeakClass::ReadyNoPod),
+                (false, true) => None,
+            };
+        }
+        let is_empty = facts.is_empty(&sandbox.info.id);
+        if !has_pod {
+            return Some(match is_empty {
+                true => LeakClass::NotreadyNoPod,
+                false => LeakClass::NotreadyWithContainers,
+            });
+        }
+        let has_newer = newest.any > Some(place(sandbox));
+        if has_newer || (is_static && self.has_newer_manifest(sandbox)) {
+            // Its last containers are kept for their logs as long as the pod lives.
+            return is_empty.then_some(LeakClass::NotreadySuperseded);
+        }
+        facts.statuses.is_open(sandbox)?.then_some(LeakClass::NetnsOpen)
+    }
+
+    /// The static pod of this name runs by a later manifest.
+    fn has_newer_manifest(&self, sandbox: &Sandbox) -> bool {
+        let ready = self.static_ready.get_or_init(|| {
+            let facts = &self.facts;
+            let mut newest: Table<_, Place<'a>> = Table::default();
+            let of_static = self.statics.iter().flat_map(|uid| facts.listed_of(uid));
+            for one in of_static.filter(|one| one.info.ready && facts.is_static(one)) {
+                let known = newest.entry(name(one)).or_insert(place(one));
+                *known = (*known).max(place(one));
+            }
+            newest
+        });
+        ready.get(&name(sandbox)).is_some_and(|newest| *newest > place(sandbox))
+    }
+}
+
+/// The newest sandboxes of a pod that the runtime lists.
+#[derive(Debug)]
+struct Newest<'a> {
+    any: Option<Place<'a>>,
+    ready: Option<Place<'a>>,
+}
+
+impl<'a> Newest<'a> {
+    fn of(facts: &Facts<'a>, uid: &PodUid) -> Self {
+        let mut newest = Self { any: None, ready: None };
+        for sandbox in facts.listed_of(uid) {
+            newest.any = newest.any.max(Some(place(sandbox)));
+            if sandbox.info.ready {
+                newest.ready = newest.ready.max(Some(place(sandbox)));
+            }
+        }
+        newest
+    }
+}
+
+/// What the host keeps of pods and sandboxes that nobody knows.
+pub(super) fn orphans(
+    facts: &Facts<'_>,
+    strays: &Strays,
+    namespaces: &Namespaces<'_>,
+) -> BTreeMap<LeakKey, LeakClass> {
+    let mut found = BTreeMap::new();
+    for shim in strays.shims(facts) {
+        let key = LeakKey::Shim {
+            pid: shim.process.pid,
+            started: shim.process.started,
+            id: shim.id.clone(),
+        };
+        found.insert(key, LeakClass::OrphanShim);
+    }
+    for (namespace, inode) in namespaces.unclaimed() {
+        let key = LeakKey::Netns { name: namespace.name.clone(), inode };
+        found.insert(key, LeakClass::OrphanNetns);
+    }
+    for group in strays.groups(facts) {
+        let key = LeakKey::PodCgroup { pod: group.pod.clone(), cgroup: group.cgroup };
+        found.insert(key, LeakClass::OrphanPodCgroup);
+    }
+    found
+}
+
+/// This could not be looked at, so that its absence says nothing.
+pub(super) fn is_unseen(facts: &Facts<'_>, namespaces: &Namespaces<'_>, key: &LeakKey) -> bool {
+    let survey = facts.survey;
+    match key {
+        LeakKey::Shim { .. } => survey.is_none_or(|survey| survey.shims.is_none()),
+        LeakKey::Netns { name, .. } => {
+            survey.is_none_or(|survey| survey.netns.is_none()) || namespaces.may_be_claimed(name)
+        }
+        LeakKey::PodCgroup { .. } => survey.is_none_or(|survey| survey.pod_cgroups.is_none()),
+        LeakKey::Sandbox { .. } | LeakKey::Pod { .. } => false,
+    }
+}
+
+fn name(sandbox: &Sandbox) -> (&str, &str) {
+    (&sandbox.info.namespace, &sandbox.info.name)
+}

@@ -1,0 +1,91 @@
+//! Lists of the runtime whose answers come in another order than they were asked for: a full one may
+//! take a minute, while filtered ones are answered.
+
+use super::world::{container, ids, sandbox};
+use coroner_core::{
+    ids::SandboxId,
+    input::{CriEvent, CriState},
+    runtime::{Between, Runtime},
+    time::BootTime,
+};
+use std::collections::BTreeSet;
+
+fn secs(n: u64) -> BootTime {
+    BootTime(n * 1_000_000_000)
+}
+
+/// A list of pod 1: of its sandbox' readiness and its container's state, as far as they are listed.
+fn list(
+    runtime: &mut Runtime,
+    (asked, answered): (u64, u64),
+    only: Option<SandboxId>,
+    ready: Option<bool>,
+    state: Option<CriState>,
+) {
+    let asked = secs(asked);
+    let sandboxes = ready.map(|ready| sandbox(1, ready)).into_iter().collect();
+    let containers = state.map(|state| container(1, state)).into_iter().collect();
+    for event in [
+        CriEvent::Sandboxes { asked, only: only.clone(), sandboxes },
+        CriEvent::Containers { asked, only, containers },
+    ] {
+        runtime.learn(secs(answered), event, &mut BTreeSet::new());
+    }
+}
+
+fn only() -> Option<SandboxId> {
+    Some(ids(1).1)
+}
+
+#[test]
+fn a_late_list_takes_back_nothing_that_a_newer_one_showed() {
+    let (_, id, app) = ids(1);
+    let mut runtime = Runtime::default();
+    list(&mut runtime, (1, 1), None, Some(true), Some(CriState::Running));
+    list(&mut runtime, (12, 13), only(), Some(false), Some(CriState::Exited));
+    // Asked for before that, answered after it.
+    list(&mut runtime, (10, 25), None, Some(true), Some(CriState::Running));
+    let known = runtime.sandbox(&id).unwrap();
+    assert!(!known.info.ready);
+    let between = Some(Between { after: secs(1), by: secs(13) });
+    assert_eq!((known.stopped, known.last_listed()), (between, secs(12)));
+    let known = runtime.container(&app).unwrap();
+    assert_eq!((known.info.state, known.exited), (CriState::Exited, between));
+    // What is gone stays gone.
+    list(&mut runtime, (30, 31), only(), None, None);
+    list(&mut runtime, (28, 40), None, Some(true), Some(CriState::Running));
+    let gone = Some(Between { after: secs(12), by: secs(31) });
+    assert_eq!(runtime.sandbox(&id).unwrap().removed, gone);
+    assert_eq!(runtime.container(&app).unwrap().removed, gone);
+}
+
+#[test]
+fn what_a_late_list_does_not_have_may_be_younger() {
+    let (_, id, app) = ids(1);
+    let mut runtime = Runtime::default();
+    list(&mut runtime, (12, 13), only(), Some(true), Some(CriState::Running));
+    for late in [(2, 20), (10, 25)] {
+        list(&mut runtime, late, None, None, None);
+        assert!(!runtime.sandbox(&id).unwrap().is_missing());
+        assert_eq!(runtime.container(&app).unwrap().exited, None);
+    }
+    assert!(!runtime.has_listed_since(secs(11)), "what is not covered is not known");
+    // Two that were asked for after it was listed.
+    list(&mut runtime, (30, 45), None, None, None);
+    list(&mut runtime, (50, 65), None, None, None);
+    let gone = Some(Between { after: secs(12), by: secs(45) });
+    assert_eq!(runtime.sandbox(&id).unwrap().removed, gone);
+}
+
+/// The times between which a change lies are those of the requests and the answers, however late.
+#[test]
+fn a_late_answer_is_true_as_of_its_request() {
+    let (_, id, _) = ids(1);
+    let mut runtime = Runtime::default();
+    list(&mut runtime, (0, 15), None, Some(true), Some(CriState::Running));
+    assert!(runtime.is_current() && !runtime.has_listed_since(secs(1)));
+    list(&mut runtime, (20, 70), None, Some(false), Some(CriState::Exited));
+    let stopped = Some(Between { after: secs(0), by: secs(70) });
+    assert_eq!(runtime.sandbox(&id).unwrap().stopped, stopped);
+    assert_eq!(runtime.outages(secs(0), secs(100)).count(), 0, "lateness is no outage");
+}

@@ -1,0 +1,655 @@
+//! Stops of containers as kubelets, runtimes and people really make them, and what must not be said of them. Most are from a
+//! review that found it said.
+use super::world::*;
+use coroner_core::{
+    ids::{ContainerId, SandboxId},
+    input::*,
+    observation::{Cause, ContainerDeath, Verdict},
+};
+
+fn show(d: &ContainerDeath) -> String {
+    format!(
+        "{}: {:?} / {:?} {:?} {:?} grace {:?} ratio {:?}\n   {}\n   {}",
+        d.name,
+        d.verdict,
+        d.cause,
+        d.cause_source,
+        d.cause_certainty,
+        d.grace_seconds,
+        d.grace_ratio,
+        d.proof.sentence,
+        d.cause_proof
+    )
+}
+fn dump(w: &World) -> String {
+    let mut s = String::new();
+    for d in &w.died {
+        s += &format!("DIED {}\n", show(d));
+    }
+    for e in &w.ended {
+        s += &format!("POD {:?} {:?} {}\n", e.cause, e.cause_certainty, e.cause_proof);
+    }
+    s
+}
+fn live(exec: Option<&str>) -> Option<ApiProbe> {
+    Some(ApiProbe { exec: exec.map(Into::into), grace_seconds: None, failures: 3 })
+}
+fn pod_with(world: &World, change: impl Fn(&mut ApiContainer)) -> ApiPod {
+    let mut pod = object(1, false, world.at());
+    pod.restart_policy = "Always".into();
+    let c = pod.containers.get_mut("c").unwrap();
+    (c.id, c.started) = (Some(ids(1).2), Some(true));
+    change(c);
+    pod
+}
+fn entered(world: &mut World, pid: u32, ns: u32, comm: &str) -> Task {
+    let t = task(pid, ns, comm);
+    world.kernel(KernelFact::Exec { cgroup: Cgroups::of(1).own, task: t.clone(), parent: shim() });
+    t
+}
+fn leaves(world: &mut World, t: Task, code: u8) {
+    world.kernel(KernelFact::Exit {
+        cgroup: Cgroups::of(1).own,
+        task: t,
+        status: ExitStatus::Code(code),
+        parent: Some(shim()),
+    });
+}
+fn failed_probes(world: &mut World) {
+    for n in 0..3 {
+        let t = entered(world, 900 + n, 90 + n, "check");
+        world.later(50);
+        leaves(world, t, 1);
+        world.later(9_950);
+    }
+}
+fn taken(world: &mut World, sig: u8) {
+    let k = KernelFact::SignalDelivered {
+        cgroup: Cgroups::of(1).own,
+        task: init(1),
+        signal: sig,
+        disposition: Disposition::Handler,
+    };
+    world.kernel(k);
+}
+fn next(world: &World) -> CriContainer {
+    let _ = world;
+    let mut c = container(1, CriState::Running);
+    c.id = "c".repeat(64).as_str().into();
+    c.attempt = 1;
+    c
+}
+fn replaced(world: &mut World, mut pod: ApiPod) {
+    let n = next(world);
+    world.later(300).lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited), n]);
+    world.status(1, 0);
+    is_replaced(pod.containers.get_mut("c").unwrap(), 1);
+    world.later(200).api(ApiEvent::Applied(pod));
+    world.ticks(120);
+}
+
+// F1: a liveness kill whose preStop hook makes PID 1 leave (nginx -s quit).
+#[test]
+fn f1_hook_of_a_liveness_kill() {
+    let mut w = running(1);
+    let pod = pod_with(&w, |c| {
+        c.liveness = live(Some("check"));
+        c.pre_stop = Some(Hook::Exec("nginx".into()));
+    });
+    w.api(ApiEvent::Applied(pod.clone()));
+    failed_probes(&mut w);
+    let hook = entered(&mut w, 950, 95, "nginx");
+    w.later(20).kernel(signal(Cgroups::of(1).own, init(1), 3, inside(&hook)));
+    taken(&mut w, 3);
+    w.later(10);
+    leaves(&mut w, hook, 0);
+    w.later(50).exits(1, CODE_0);
+    replaced(&mut w, pod);
+    assert_eq!(w.died[0].cause, Cause::Liveness, "\n{}", dump(&w));
+}
+// F1b: the hook runs `kill 1`, program handles SIGTERM slowly, then runc sends SIGTERM too.
+#[test]
+fn f1b_hook_kills_1_and_runc_too() {
+    let mut w = running(1);
+    let pod = pod_with(&w, |c| {
+        c.liveness = live(Some("check"));
+        c.pre_stop = Some(Hook::Exec("sh".into()));
+    });
+    w.api(ApiEvent::Applied(pod.clone()));
+    failed_probes(&mut w);
+    let hook = entered(&mut w, 950, 95, "sh");
+    w.later(20).kernel(signal(Cgroups::of(1).own, init(1), 15, inside(&hook)));
+    taken(&mut w, 15);
+    w.later(10);
+    leaves(&mut w, hook, 0);
+    w.later(50).term(1, true);
+    w.later(500).exits(1, CODE_0);
+    replaced(&mut w, pod);
+    assert_eq!(w.died[0].cause, Cause::Liveness, "\n{}", dump(&w));
+}
+// F2: CPU was resized in place three weeks ago; a liveness probe fails today.
+#[test]
+fn f2_resize_long_ago() {
+    let mut w = running(1);
+    let mut pod = pod_with(&w, |c| {
+        c.liveness = live(Some("check"));
+        c.resources = 1;
+    });
+    w.api(ApiEvent::Applied(pod.clone()));
+    pod.containers.get_mut("c").unwrap().resources = 2; // cpu, NotRequired
+    w.later(10).api(ApiEvent::Applied(pod.clone()));
+    pod.resizes = true;
+    w.later(10).api(ApiEvent::Applied(pod.clone()));
+    pod.resizes = false;
+    w.later(1000).api(ApiEvent::Applied(pod.clone()));
+    w.later(21 * 86_400_000).ticks(2);
+    failed_probes(&mut w);
+    w.term(1, true);
+    w.later(500).exits(1, CODE_0);
+    replaced(&mut w, pod);
+    assert_eq!(w.died[0].cause, Cause::Liveness, "\n{}", dump(&w));
+}
+// F3: the kubelet (or containerd) restarts while a liveness stop is under way.
+#[test]
+fn f3_kubelet_restart_during_liveness_stop() {
+    let mut w = running(1);
+    let mut pod = pod_with(&w, |c| {
+        c.liveness = live(Some("check"));
+    });
+    w.api(ApiEvent::Applied(pod.clone()));
+    failed_probes(&mut w);
+    w.term(1, true);
+    w.later(2000).exits(1, CODE_0);
+    w.later(1000).cri(CriEvent::Connected { runtime: "test".into(), process: None });
+    w.later(100).lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    w.status(1, 0);
+    shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
+    w.later(200).api(ApiEvent::Applied(pod.clone()));
+    replaced(&mut w, pod);
+    assert_eq!(w.died[0].cause, Cause::Liveness, "\n{}", dump(&w));
+}
+// F4: STOPSIGNAL SIGKILL.
+#[test]
+fn f4_stopsignal_sigkill() {
+    let mut w = running(1);
+    let pod = pod_with(&w, |c| {
+        c.liveness = live(Some("check"));
+        c.stop_signal = Some(9);
+    });
+    w.api(ApiEvent::Applied(pod.clone()));
+    failed_probes(&mut w);
+    w.kill(1);
+    w.exits(1, KILLED);
+    replaced(&mut w, pod);
+    assert_eq!(w.died[0].cause, Cause::Liveness, "\n{}", dump(&w));
+}
+// F5: a thread dump (jcmd, jstack: SIGQUIT) 20 s before a crash.
+#[test]
+fn f5_thread_dump_before_a_crash() {
+    for code in [ExitStatus::Code(1), ExitStatus::Signal { signal: 11, core: false }] {
+        let mut w = running(1);
+        let pod = pod_with(&w, |_| {});
+        w.api(ApiEvent::Applied(pod.clone()));
+        for n in 0..5 {
+            // monitoring does so every 10 s
+            let t = entered(&mut w, 950 + n, 95 + n, "jcmd");
+            w.later(20).kernel(signal(Cgroups::of(1).own, init(1), 3, inside(&t)));
+            taken(&mut w, 3);
+            leaves(&mut w, t, 0);
+            w.later(9_980);
+        }
+        w.exits(1, code);
+        replaced(&mut w, pod);
+        println!("{}", dump(&w));
+        assert_ne!(w.died[0].cause, Cause::ExternalStop, "\n{}", dump(&w));
+    }
+}
+// F5b: the same, then SIGKILL at once by the runtime.
+#[test]
+fn f5b_thread_dump_before_a_sigkill() {
+    let mut w = running(1);
+    let pod = pod_with(&w, |_| {});
+    w.api(ApiEvent::Applied(pod.clone()));
+    let t = entered(&mut w, 950, 95, "jcmd");
+    w.later(20).kernel(signal(Cgroups::of(1).own, init(1), 3, inside(&t)));
+    taken(&mut w, 3);
+    leaves(&mut w, t, 0);
+    w.later(9_980).kill(1);
+    w.exits(1, KILLED);
+    replaced(&mut w, pod);
+    assert_eq!(w.died[0].verdict, Verdict::ForceKilled, "\n{}", dump(&w));
+}
+fn two(w: &mut World, pod: &mut ApiPod) {
+    pod.containers.insert(
+        "s".into(),
+        ApiContainer { id: Some(sidecar().1), started: Some(true), ..ApiContainer::default() },
+    );
+    let (cgroup, id, t) = sidecar();
+    w.kernel(KernelFact::CgroupCreated {
+        cgroup,
+        parent: Some(Cgroups::of(1).pod),
+        name: id.to_string(),
+        scanned: false,
+    });
+    w.kernel(KernelFact::Exec { cgroup, task: t, parent: shim() });
+    w.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running), side(CriState::Running)]);
+    w.api(ApiEvent::Applied(pod.clone()));
+    w.ticks(2);
+}
+fn side_exits(w: &mut World) {
+    let (cgroup, _, t) = sidecar();
+    w.kernel(KernelFact::Exit { cgroup, task: t, status: CODE_0, parent: Some(shim()) });
+    w.kernel(KernelFact::CgroupEmpty { cgroup });
+    w.kernel(KernelFact::CgroupRemoved { cgroup });
+}
+// F6: restartPolicy Never, two main containers: one completes, the other is killed by an exec.
+#[test]
+fn f6_cause_of_one_is_given_to_the_other() {
+    for completes_first in [true, false] {
+        let mut w = running(1);
+        let mut pod = pod_with(&w, |_| {});
+        pod.restart_policy = "Never".into();
+        two(&mut w, &mut pod);
+        if completes_first {
+            side_exits(&mut w);
+            w.later(5_000);
+        }
+        let t = entered(&mut w, 950, 95, "kill");
+        w.later(1).kernel(signal(Cgroups::of(1).own, init(1), 15, inside(&t)));
+        taken(&mut w, 15);
+        w.later(10).exits(1, CODE_0);
+        if !completes_first {
+            w.later(20_000);
+            side_exits(&mut w);
+        }
+        w.later(200).lists(
+            vec![sandbox(1, false)],
+            vec![container(1, CriState::Exited), side(CriState::Exited)],
+        );
+        w.status(1, 0);
+        w.cri(CriEvent::ContainerExited(CriExit {
+            container: sidecar().1,
+            started: None,
+            finished: None,
+            exit_code: 0,
+            reason: "Completed".into(),
+        }));
+        shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
+        pod.phase = "Succeeded".into();
+        w.later(100).api(ApiEvent::Applied(pod));
+        w.ticks(120);
+        let side = w.died.iter().find(|d| d.name == "s").unwrap();
+        assert_eq!(side.cause, Cause::Completed, "\n{}", dump(&w));
+    }
+}
+// F7: the kubelet replaces a sandbox whose pause lives (no IP after containerd's restart).
+#[test]
+fn f7_sandbox_without_ip() {
+    let mut w = running(1);
+    let mut pod = pod_with(&w, |c| c.liveness = live(None));
+    w.api(ApiEvent::Applied(pod.clone()));
+    w.ticks(60);
+    w.term(1, true);
+    w.later(500).exits(1, CODE_0);
+    let mut sb = sandbox(1, true);
+    sb.id = SandboxId::new(format!("{:063x}d", 1));
+    sb.attempt = 1;
+    let mut c = next(&w);
+    c.sandbox = sb.id.clone();
+    w.later(300).lists(vec![sandbox(1, false), sb], vec![container(1, CriState::Exited), c]);
+    w.status(1, 0);
+    is_replaced(pod.containers.get_mut("c").unwrap(), 1);
+    w.later(200).api(ApiEvent::Applied(pod));
+    w.ticks(120);
+    assert_eq!(w.died[0].cause, Cause::SandboxChanged, "\n{}", dump(&w));
+}
+// F8: container-level restartPolicy Never in a pod with Always; two mains; exec liveness fails.
+#[test]
+fn f8_container_restart_policy_never() {
+    let mut w = running(1);
+    let mut pod = pod_with(&w, |c| c.liveness = live(Some("check")));
+    two(&mut w, &mut pod);
+    failed_probes(&mut w);
+    w.term(1, true);
+    w.later(500).exits(1, CODE_0);
+    w.later(300).lists(
+        vec![sandbox(1, true)],
+        vec![container(1, CriState::Exited), side(CriState::Running)],
+    );
+    w.status(1, 0);
+    shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
+    w.later(200).api(ApiEvent::Applied(pod));
+    w.ticks(120);
+    assert_eq!(w.died[0].cause, Cause::Liveness, "\n{}", dump(&w));
+}
+// F9: restartPolicy Never, httpGet liveness, evicted for its emptyDir limit, exits with 0.
+#[test]
+fn f9_local_storage_limit_of_a_pod_that_is_not_restarted() {
+    let mut w = running(1);
+    let mut pod = pod_with(&w, |c| c.liveness = live(None));
+    pod.restart_policy = "Never".into();
+    w.api(ApiEvent::Applied(pod.clone()));
+    let of = Cgroups::of(1);
+    let pause = task(3, 1, "pause");
+    w.kernel(KernelFact::Exec { cgroup: of.pause, task: pause.clone(), parent: shim() });
+    w.ticks(60);
+    w.term(1, true);
+    w.later(500).exits(1, CODE_0);
+    w.later(100).kernel(KernelFact::Exit {
+        cgroup: of.pause,
+        task: pause,
+        status: CODE_0,
+        parent: Some(shim()),
+    });
+    w.cgroups_go(1);
+    w.stopped(1, 0);
+    shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
+    pod.phase = "Succeeded".into();
+    w.later(100).api(ApiEvent::Applied(pod));
+    w.ticks(120);
+    println!("{}", dump(&w));
+    assert_ne!(w.ended[0].cause, Cause::Liveness, "\n{}", dump(&w));
+}
+// F10: kubectl exec POD -- sh -c 'kill 1 &': the subshell has forked and executed nothing.
+#[test]
+fn f10_subshell_of_an_exec() {
+    let mut w = running(1);
+    let pod = pod_with(&w, |_| {});
+    w.api(ApiEvent::Applied(pod.clone()));
+    let sh = entered(&mut w, 950, 95, "sh");
+    w.later(5).kernel(signal(Cgroups::of(1).own, init(1), 15, inside(&task(951, 96, "sh"))));
+    taken(&mut w, 15);
+    leaves(&mut w, sh, 0);
+    w.later(50).exits(1, CODE_0);
+    replaced(&mut w, pod);
+    assert!(!dump(&w).contains("nothing had been sent"), "\n{}", dump(&w));
+}
+// F11: a runtime of another name.
+#[test]
+fn f11_sysbox() {
+    let mut w = running(1);
+    let pod = pod_with(&w, |c| c.liveness = live(Some("check")));
+    w.api(ApiEvent::Applied(pod.clone()));
+    failed_probes(&mut w);
+    w.kernel(signal(
+        Cgroups::of(1).own,
+        init(1),
+        15,
+        Sender { comm: "sysbox-runc".into(), ..shim() },
+    ));
+    taken(&mut w, 15);
+    w.later(500).exits(1, CODE_0);
+    replaced(&mut w, pod);
+    assert_eq!(w.died[0].cause, Cause::Liveness, "\n{}", dump(&w));
+}
+// F12: a pid of a probe that has ended is used again by the container's own process.
+#[test]
+fn f12_pid_reuse() {
+    let mut w = running(1);
+    let pod = pod_with(&w, |_| {});
+    w.api(ApiEvent::Applied(pod.clone()));
+    let t = entered(&mut w, 950, 95, "check");
+    w.later(10);
+    leaves(&mut w, t, 0);
+    w.later(86_400_000);
+    let worker = task(950, 500, "worker");
+    w.kernel(KernelFact::Exec {
+        cgroup: Cgroups::of(1).own,
+        task: worker.clone(),
+        parent: inside(&init(1)),
+    });
+    w.later(100).kernel(signal(Cgroups::of(1).own, init(1), 15, inside(&worker)));
+    taken(&mut w, 15);
+    w.later(50).exits(1, CODE_0);
+    replaced(&mut w, pod);
+    assert_ne!(w.died[0].cause, Cause::ExternalStop, "\n{}", dump(&w));
+}
+// F14: SIGHUP from an exec ends a program that handles it: "which does not stop it".
+#[test]
+fn f14_sighup() {
+    let mut w = running(1);
+    let pod = pod_with(&w, |_| {});
+    w.api(ApiEvent::Applied(pod.clone()));
+    let t = entered(&mut w, 950, 95, "kill");
+    w.later(5).kernel(signal(Cgroups::of(1).own, init(1), 1, inside(&t)));
+    taken(&mut w, 1);
+    w.later(10).exits(1, CODE_0);
+    replaced(&mut w, pod);
+    assert!(!dump(&w).contains("which does not stop it"), "\n{}", dump(&w));
+}
+// F15: the grace of an external stop.
+#[test]
+fn f15_grace_of_external_stop() {
+    let mut w = running(1);
+    let mut pod = pod_with(&w, |_| {});
+    w.api(ApiEvent::Applied(pod.clone()));
+    w.term(1, true);
+    w.later(500).exits(1, CODE_0);
+    w.later(300).lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    w.status(1, 0);
+    shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
+    w.later(200).api(ApiEvent::Applied(pod.clone()));
+    replaced(&mut w, pod);
+    assert_eq!(
+        (w.died[0].cause, w.died[0].grace_seconds),
+        (Cause::ExternalStop, None),
+        "\n{}",
+        dump(&w)
+    );
+}
+// G1: shared PID namespace: a neighbour's process with the name runc sends SIGHUP (a reload).
+#[test]
+fn g1_neighbour_named_runc() {
+    let mut w = running(1);
+    let mut pod = pod_with(&w, |_| {});
+    two(&mut w, &mut pod);
+    let (cgroup, _, t) = sidecar();
+    let sender = Sender {
+        tgid: t.tgid,
+        comm: "runc".into(),
+        cgroup: Some(cgroup),
+        in_container: Some(true),
+    };
+    w.kernel(signal(Cgroups::of(1).own, init(1), 1, sender));
+    taken(&mut w, 1);
+    w.later(3_600_000);
+    w.exits(1, ExitStatus::Code(1));
+    let n = next(&w);
+    w.later(300).lists(
+        vec![sandbox(1, true)],
+        vec![container(1, CriState::Exited), n, side(CriState::Running)],
+    );
+    w.status(1, 1);
+    is_replaced(pod.containers.get_mut("c").unwrap(), 1);
+    w.later(200).api(ApiEvent::Applied(pod));
+    w.ticks(120);
+    assert_eq!((w.died[0].stop_signal, w.died[0].verdict), (15, Verdict::Failed), "\n{}", dump(&w));
+}
+// G2: an exec of a program with the name runc.
+#[test]
+fn g2_exec_of_a_program_named_runc() {
+    let mut w = running(1);
+    let pod = pod_with(&w, |_| {});
+    w.api(ApiEvent::Applied(pod.clone()));
+    let t = entered(&mut w, 950, 95, "runc");
+    w.later(5).kernel(signal(Cgroups::of(1).own, init(1), 15, inside(&t)));
+    taken(&mut w, 15);
+    leaves(&mut w, t, 0);
+    w.later(50).exits(1, CODE_0);
+    replaced(&mut w, pod);
+    assert!(!dump(&w).contains("nothing had been sent"), "\n{}", dump(&w));
+}
+// G3: attempt u32::MAX.
+#[test]
+fn g3_attempt_overflow() {
+    let mut w = running(1);
+    let mut c = container(1, CriState::Running);
+    c.attempt = u32::MAX;
+    w.lists(vec![sandbox(1, true)], vec![c.clone()]);
+    w = World::in_sync();
+    let at = w.at();
+    w.api(ApiEvent::Applied(object(1, false, at)));
+    w.starts(1);
+    w.lists(vec![sandbox(1, true)], vec![c.clone()]);
+    w.term(1, true);
+    w.later(500).exits(1, CODE_0);
+    c.state = CriState::Exited;
+    w.later(300).lists(vec![sandbox(1, true)], vec![c]);
+    w.status(1, 0);
+    w.ticks(300);
+}
+// G4: a pod of 70 containers: the startup state of the first six is forgotten with each event.
+#[test]
+fn g4_many_containers() {
+    let mut w = running(1);
+    let mut pod = pod_with(&w, |c| {
+        c.startup = live(None);
+        c.liveness = live(None);
+    });
+    for n in 0..70 {
+        pod.containers.insert(
+            format!("d{n:02}"),
+            ApiContainer {
+                id: Some(ContainerId::new(format!("{n:064x}"))),
+                started: Some(true),
+                ..ApiContainer::default()
+            },
+        );
+    }
+    w.api(ApiEvent::Applied(pod.clone()));
+    w.ticks(60);
+    w.term(1, true);
+    w.later(500).exits(1, CODE_0);
+    replaced(&mut w, pod);
+    assert_eq!(w.died[0].cause, Cause::Liveness, "\n{}", dump(&w));
+}
+// G5: the order of an external stop was lost in one update (1 of 18 on real nodes).
+#[test]
+fn g5_coalesced() {
+    let mut w = running(1);
+    let pod = pod_with(&w, |c| c.liveness = live(None));
+    w.api(ApiEvent::Applied(pod.clone()));
+    w.term(1, true);
+    w.later(500).exits(1, CODE_0);
+    replaced(&mut w, pod);
+    assert!(!dump(&w).contains("nothing else explains"), "\n{}", dump(&w));
+}
+// G6: Never, http liveness, `crictl stop`; the PLEG sees it 300 ms later.
+#[test]
+fn g6_crictl_stop_of_never() {
+    let mut w = running(1);
+    let mut pod = pod_with(&w, |c| c.liveness = live(None));
+    pod.restart_policy = "Never".into();
+    w.api(ApiEvent::Applied(pod.clone()));
+    let of = Cgroups::of(1);
+    let pause = task(3, 1, "pause");
+    w.kernel(KernelFact::Exec { cgroup: of.pause, task: pause.clone(), parent: shim() });
+    w.ticks(60);
+    w.term(1, true);
+    w.later(500).exits(1, CODE_0);
+    w.later(300).kernel(KernelFact::Exit {
+        cgroup: of.pause,
+        task: pause,
+        status: CODE_0,
+        parent: Some(shim()),
+    });
+    w.cgroups_go(1);
+    w.stopped(1, 0);
+    shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
+    pod.phase = "Succeeded".into();
+    w.later(100).api(ApiEvent::Applied(pod));
+    w.ticks(120);
+    assert_ne!(w.ended[0].cause, Cause::Liveness, "\n{}", dump(&w));
+}
+// G7: one failed run of an exec probe 100 s before a stop, threshold unknown, order lost.
+#[test]
+fn g7_one_failed_run_proves_liveness() {
+    let mut w = running(1);
+    let pod = pod_with(&w, |c| c.liveness = live(Some("sh")));
+    w.api(ApiEvent::Applied(pod.clone()));
+    let t = entered(&mut w, 950, 95, "sh"); // kubectl exec -- sh, left with code 1
+    w.later(10);
+    leaves(&mut w, t, 1);
+    w.later(100_000).term(1, true);
+    w.later(500).exits(1, CODE_0);
+    replaced(&mut w, pod);
+    assert_ne!(
+        w.died[0].cause_certainty,
+        coroner_core::observation::Certainty::Proven,
+        "\n{}",
+        dump(&w)
+    );
+}
+// G8: the main container is CrashLooping, another container's `restarts` by its pod's policy only.
+#[test]
+fn g8_sidecar_backoff_in_a_job() {
+    let mut w = running(1);
+    let mut pod = pod_with(&w, |c| {
+        c.liveness = live(Some("check"));
+        c.kind = ContainerKind::Sidecar;
+    });
+    pod.restart_policy = "Never".into();
+    two(&mut w, &mut pod);
+    let c = pod.containers.get_mut("c").unwrap();
+    c.liveness = live(None);
+    w.api(ApiEvent::Applied(pod.clone()));
+    w.term(1, true);
+    w.later(500).exits(1, CODE_0);
+    w.later(300).lists(
+        vec![sandbox(1, true)],
+        vec![container(1, CriState::Exited), side(CriState::Running)],
+    );
+    w.status(1, 0);
+    let c = pod.containers.get_mut("c").unwrap();
+    shows_its_end(c, 1);
+    c.waiting = Some("CrashLoopBackOff".into());
+    w.later(200).api(ApiEvent::Applied(pod));
+    w.ticks(120);
+    assert_eq!(w.died[0].cause, Cause::Liveness, "\n{}", dump(&w));
+}
+// H1: Never, two mains: one is killed by its liveness probe (grace 3), its status shows it, the other completes 20 s later.
+#[test]
+fn h1_own_report_and_the_pods_disagree() {
+    let mut w = running(1);
+    let mut pod = pod_with(&w, |c| {
+        c.liveness =
+            Some(ApiProbe { exec: Some("check".into()), grace_seconds: Some(3), failures: 3 })
+    });
+    pod.restart_policy = "Never".into();
+    two(&mut w, &mut pod);
+    failed_probes(&mut w);
+    w.term(1, true);
+    w.later(2900).exits(1, CODE_0);
+    w.later(100).lists(
+        vec![sandbox(1, true)],
+        vec![container(1, CriState::Exited), side(CriState::Running)],
+    );
+    w.status(1, 0);
+    shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
+    w.later(100).api(ApiEvent::Applied(pod.clone()));
+    w.ticks(20);
+    side_exits(&mut w);
+    w.later(200).lists(
+        vec![sandbox(1, false)],
+        vec![container(1, CriState::Exited), side(CriState::Exited)],
+    );
+    w.cri(CriEvent::ContainerExited(CriExit {
+        container: sidecar().1,
+        started: None,
+        finished: None,
+        exit_code: 0,
+        reason: "Completed".into(),
+    }));
+    pod.phase = "Succeeded".into();
+    w.later(100).api(ApiEvent::Applied(pod));
+    w.ticks(120);
+    let inpod = w.ended[0].containers.iter().map(show).collect::<Vec<_>>().join("\n");
+    let own = w.died.iter().find(|d| d.name == "c").unwrap();
+    let its = w.ended[0].containers.iter().find(|d| d.name == "c").unwrap();
+    assert_eq!(
+        (own.grace_seconds, own.cause),
+        (its.grace_seconds, its.cause),
+        "\n{}\nIN POD:\n{inpod}",
+        dump(&w)
+    );
+}

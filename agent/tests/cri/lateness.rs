@@ -1,0 +1,175 @@
+//! A runtime that answers late, but answers. How late makes no difference, so that no test waits.
+
+use crate::{
+    bench::{Bench, NEVER, STUCK, exited, outage, unreachable, wait_until},
+    runtime::{Call, FakeRuntime},
+    things::{container, sandbox, sandbox_status, status},
+};
+use coroner::cri::{Options, Request};
+use coroner_core::{ids::SandboxId, input::CriEvent, time::BootTime};
+use coroner_cri_api::v1::ContainerState;
+use std::{sync::Arc, time::Duration};
+
+/// Two pods, one of them with a container that has ended.
+fn runtime() -> FakeRuntime {
+    let runtime = FakeRuntime::default();
+    {
+        let mut state = runtime.state();
+        state.sandboxes = vec![sandbox("s1"), sandbox("s2")];
+        state.containers = vec![
+            container("c1", "s1", ContainerState::ContainerExited),
+            container("c2", "s2", ContainerState::ContainerUnknown),
+        ];
+        state.statuses.insert("c1".into(), status("c1", ContainerState::ContainerExited, 0));
+        state.sandbox_statuses.insert("s1".into(), Ok(sandbox_status("s1", "{}")));
+    }
+    runtime
+}
+
+fn full_lists_asked(bench: &Bench) -> usize {
+    let full = Call::Sandboxes(String::new());
+    bench.runtime.state().calls.iter().filter(|call| **call == full).count()
+}
+
+/// The sandboxes of the next list of this kind, and when it was asked for.
+async fn listed(bench: &mut Bench, wanted: Option<SandboxId>) -> (BootTime, Vec<SandboxId>) {
+    bench
+        .until(|event| {
+            assert_eq!(unreachable(event.clone()), None);
+            match event {
+                CriEvent::Sandboxes { asked, only, sandboxes } if only == wanted => {
+                    Some((asked, sandboxes.into_iter().map(|one| one.id).collect()))
+                }
+                _ => None,
+            }
+        })
+        .await
+}
+
+#[test]
+fn a_minute_of_silence_is_an_outage_and_less_is_not() {
+    assert_eq!(Options::new("/run/x.sock").timeout, Duration::from_secs(60));
+}
+
+#[tokio::test]
+async fn a_late_list_delays_nothing_else_and_is_used() {
+    let runtime = runtime();
+    let gate = Arc::clone(&runtime.full);
+    let closed = gate.write().await;
+    let mut bench = Bench::new(runtime, NEVER);
+    wait_until("a full list", || full_lists_asked(&bench) == 1).await;
+
+    // Wanted while it is under way, again and again.
+    bench.ask(Request::Hurry(vec!["s1".into()])).await;
+    bench.ask(Request::SandboxStatus("s1".into())).await;
+    let mut first = None;
+    let (mut ends, mut statuses, mut lists) = (0, 0, 0);
+    while ends == 0 || statuses == 0 || lists < 5 {
+        bench.ask(Request::LookNow(None)).await;
+        match bench.event().await {
+            CriEvent::ContainerExited(_) => ends += 1,
+            CriEvent::SandboxStatus(_) => statuses += 1,
+            CriEvent::Containers { asked, only, .. } => {
+                assert_eq!(only, Some("s1".into()));
+                first.get_or_insert(asked);
+                lists += 1;
+            }
+            CriEvent::Unreachable { error, .. } => panic!("an outage: {error}"),
+            _ => {}
+        }
+    }
+    assert_eq!(full_lists_asked(&bench), 1, "one call of a kind at a time");
+
+    drop(closed);
+    let (asked, ids) = listed(&mut bench, None).await;
+    assert_eq!(ids, ["s1".into(), "s2".into()]);
+    assert!(asked < first.expect("a list"), "true as of its request, before all these");
+    bench.full_list().await;
+    bench.full_list().await; // the one that was asked for meanwhile
+}
+
+#[tokio::test]
+async fn a_late_list_brings_back_nothing_that_is_gone() {
+    let runtime = runtime();
+    let gate = Arc::clone(&runtime.full);
+    let closed = gate.write().await;
+    let mut bench = Bench::new(runtime, NEVER);
+    wait_until("a full list", || full_lists_asked(&bench) == 1).await;
+    bench.runtime.state().sandboxes.remove(0);
+    bench.ask(Request::Hurry(vec!["s1".into()])).await;
+    assert_eq!(listed(&mut bench, Some("s1".into())).await.1, []);
+    drop(closed);
+    assert_eq!(listed(&mut bench, None).await.1, ["s2".into()]);
+}
+
+#[tokio::test]
+async fn an_end_is_told_once_however_late_the_lists_are() {
+    let runtime = runtime();
+    let gate = Arc::clone(&runtime.full);
+    let closed = gate.write().await;
+    let mut bench = Bench::new(runtime, NEVER);
+    bench.ask(Request::Hurry(vec!["s1".into()])).await;
+    bench.until(exited).await;
+    drop(closed);
+    for _ in 0..3 {
+        bench
+            .until(|event| {
+                assert_eq!(exited(event.clone()), None, "told twice");
+                matches!(event, CriEvent::Containers { only: None, .. }).then_some(())
+            })
+            .await;
+        bench.ask(Request::LookNow(None)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_suspects_late_status_is_used_while_nothing_else_is_answered() {
+    let runtime = runtime();
+    let (shims, versions) = (Arc::clone(&runtime.shims), Arc::clone(&runtime.versions));
+    let mut bench = Bench::new(runtime, NEVER);
+    bench.full_list().await;
+    let (hung, slow) = (shims.write().await, versions.write().await);
+    bench.ask(Request::SandboxStatus("s1".into())).await;
+    // The second Version asks whether it is the shim that hangs, or the runtime that is slow.
+    let asked = || {
+        let state = bench.runtime.state();
+        state.calls.iter().filter(|call| **call == Call::Version).count()
+    };
+    wait_until("a question about the runtime", || asked() == 2).await;
+    drop(hung);
+    let told = bench.until(|event| match event {
+        CriEvent::SandboxStatus(status) => Some(status.sandbox),
+        CriEvent::SandboxStatusRefused { code, .. } => panic!("refused: {code}"),
+        _ => None,
+    });
+    assert_eq!(told.await, "s1".into());
+    drop(slow);
+}
+
+/// The runtime answers all else meanwhile.
+#[tokio::test]
+async fn silence_beyond_the_limit_is_an_outage_and_all_begins_again() {
+    let runtime = runtime();
+    let gate = Arc::clone(&runtime.full);
+    let closed = gate.write().await;
+    let mut bench = Bench::with(runtime, |options| options.timeout = Duration::from_millis(100));
+    // On a busy machine an earlier call may take that long, too. It is met again and told anew.
+    let of_the_list =
+        bench.until(|event| outage(event).filter(|(error, _)| error.contains("ListPodSandbox")));
+    assert_eq!(of_the_list.await.1.as_deref(), Some("DEADLINE_EXCEEDED"));
+    drop(closed);
+    bench.full_list().await;
+}
+
+#[tokio::test]
+async fn the_end_does_not_wait_for_answers() {
+    let runtime = runtime();
+    let gate = Arc::clone(&runtime.lists);
+    let _closed = gate.write().await;
+    let bench = Bench::new(runtime, NEVER);
+    wait_until("a full list", || full_lists_asked(&bench) == 1).await;
+    let Bench { events, requests, serving, .. } = bench;
+    drop(events);
+    tokio::time::timeout(STUCK, requests.closed()).await.expect("the adapter still runs");
+    drop(serving);
+}
