@@ -76,7 +76,7 @@ fn said_live(anchor: Anchor, inputs: &[Received]) -> Vec<String> {
         for observation in engine.step(input.clone()) {
             match observation {
                 Observation::PodTerminated(account) => history.put(*account, false),
-                Observation::PodAmended(account, _) => history.put(*account, true),
+                Observation::PodUpdated(account, _) => history.put(*account, true),
                 _ => {}
             }
         }

@@ -59,6 +59,13 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
+/// The runtime of the recorded nodes is behind a wrapper that drops limits and executes it as `runc-real`
+/// or `crun-real` (README-systemd.md).
+fn comm(task: &Value) -> String {
+    let comm = text(&task["comm"]);
+    comm.strip_suffix("-real").map(str::to_owned).unwrap_or(comm)
+}
+
 /// The recorder named a signal's target by its tid only, and told of all processes of the node:
 /// this joins and filters as the programs do.
 fn kernel(lines: &[Value]) -> Vec<Received> {
@@ -107,11 +114,11 @@ fn fact(
         tid: number(&value["tid"]) as u32,
         ns_pid: None,
         started: None,
-        comm: text(&value["comm"]),
+        comm: comm(value),
     };
     let sender = |value: &Value| Sender {
         tgid: Tgid(number(&value["tgid"]) as u32),
-        comm: text(&value["comm"]),
+        comm: comm(value),
         cgroup: value["cgroup"].as_u64().map(CgroupId),
         in_container: value["cgroup"].as_u64().map(|id| watched.contains(&id)),
     };

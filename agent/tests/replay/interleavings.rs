@@ -65,7 +65,7 @@ fn run(anchor: Anchor, schedule: Vec<(BootTime, Received)>) -> Said {
     collect(said)
 }
 
-/// The second tail is told when it comes, by an amendment: when the account is given, it may be
+/// The second tail is reported when it comes, as an update: when the account is given, it may be
 /// there or not. Everything else must be the same, in the first account as in the last.
 fn without_tail(mut end: PodTermination) -> PodTermination {
     end.milestones.retain(|m| {
