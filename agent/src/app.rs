@@ -2,14 +2,14 @@
 //! and what the kernel tells waits in its rings.
 
 mod log;
-mod outputs;
 mod record;
+mod senders;
 mod start;
 use coroner_core::{
     engine::{Engine, Settings},
     input::{CriEvent, Input, Received},
     leak::{Leak, Recollection},
-    observation::Observation,
+    output::Report,
     time::Anchor,
 };
 
@@ -33,8 +33,8 @@ use crate::{
     tls,
 };
 use anyhow::Context;
-use outputs::{Events, Outputs};
 use record::Record;
+use senders::{Events, Senders};
 use std::{
     future::Future,
     io,
@@ -165,13 +165,13 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     };
     let recorder =
         record.map(|record| record.start(&settings, &started.report(), &shared)).transpose()?;
-    let (mut adapters, inputs, mut outputs) =
+    let (mut adapters, inputs, mut senders) =
         start_adapters(started, config.sources, &config.leaks, boot_id, &shared);
-    outputs.events = config.events.map(|options| start_events(options, &mut adapters, &shared));
+    senders.events = config.events.map(|options| start_events(options, &mut adapters, &shared));
     let mut events = EventLoop {
         engine: Engine::new(settings),
         shared,
-        outputs,
+        senders,
         recorder,
         anchor: settings.anchor,
         leak_series: config.leaks.series,
@@ -253,7 +253,7 @@ fn start_adapters(
     leaks: &Leaks,
     boot_id: Option<String>,
     shared: &Arc<Shared>,
-) -> (Adapters, mpsc::Receiver<Received>, Outputs) {
+) -> (Adapters, mpsc::Receiver<Received>, Senders) {
     let (to, inputs) = mpsc::channel(INPUTS);
     let (cri_requests, from_cri_requests) = mpsc::channel(REQUESTS);
     let (commands, from_commands) = mpsc::channel(REQUESTS);
@@ -294,7 +294,7 @@ fn start_adapters(
         adapters.spawn("api", kube::run(options, to, from_api_requests));
         api_requests
     });
-    let outputs = Outputs {
+    let senders = Senders {
         cri: cri_requests,
         kernel: commands,
         proc: looks,
@@ -303,7 +303,7 @@ fn start_adapters(
         events: None,
         shared: Arc::clone(shared),
     };
-    (adapters, inputs, outputs)
+    (adapters, inputs, senders)
 }
 
 fn start_events(
@@ -322,7 +322,7 @@ fn start_events(
 struct EventLoop {
     engine: Engine,
     shared: Arc<Shared>,
-    outputs: Outputs,
+    senders: Senders,
     recorder: Option<Recorder>,
     anchor: Anchor,
     leak_series: usize,
@@ -369,8 +369,8 @@ impl EventLoop {
         }
         self.tick();
         // Or Events that wait for late evidence would be lost with this process.
-        for observation in self.engine.count_the_rest() {
-            self.say(observation);
+        for report in self.engine.count_the_rest() {
+            self.emit(report);
         }
         result
     }
@@ -442,63 +442,45 @@ impl EventLoop {
             warn!(kind = %loss.kind, count = loss.count, "evidence was lost");
         }
         if let Input::Cri(CriEvent::ContainerCgroup { cgroup, .. }) = &received.input {
-            self.outputs.kernel(kernel::Command::Watch { cgroup: *cgroup });
+            self.senders.kernel(kernel::Command::Watch { cgroup: *cgroup });
         }
         if let Input::Cri(CriEvent::Connected { process: Some(process), .. }) = &received.input {
-            self.outputs.host(host::Request::Runtime(*process));
+            self.senders.host(host::Request::Runtime(*process));
         }
         let received = Received { input: recording::harmless(received.input), ..received };
         if let Some(recorder) = &mut self.recorder {
             recorder.record(&received);
         }
-        for observation in self.engine.step(received) {
-            self.say(observation);
-        }
+        let outputs = self.engine.step(received);
+        outputs.reports.into_iter().for_each(|report| self.emit(report));
+        outputs.requests.into_iter().for_each(|request| self.senders.request(request));
     }
 
-    fn say(&mut self, observation: Observation) {
-        self.shared.metrics.record(&observation);
-        self.outputs.tell(&observation);
-        match observation {
-            Observation::ContainerDied(death) => {
+    fn emit(&mut self, report: Report) {
+        self.shared.metrics.record(&report);
+        self.senders.post_event(&report);
+        match report {
+            Report::ContainerDied(death) => {
                 log::death(&death);
                 lock(&self.shared.history).died(*death);
             }
-            Observation::PodTerminated(account) => {
+            Report::PodTerminated(account) => {
                 log::termination(&account);
                 lock(&self.shared.history).put(*account, false);
             }
-            Observation::PodUpdated(account, change) => {
+            Report::PodUpdated(account, change) => {
                 log::update(&account, change);
                 lock(&self.shared.history).put(*account, true);
             }
             // By metrics and Events alone, above.
-            Observation::CountDeath(_) | Observation::CountTermination(_) => {}
-            Observation::PodTerminating { sandboxes } => {
-                self.outputs.cri(cri::Request::Hurry(sandboxes))
-            }
-            Observation::PodSettled { sandboxes } => {
-                self.outputs.cri(cri::Request::Relax(sandboxes))
-            }
-            Observation::LookNow { sandbox } => self.outputs.cri(cri::Request::LookNow(sandbox)),
-            Observation::CgroupWanted { container } => {
-                self.outputs.cri(cri::Request::FindCgroup(container));
-            }
-            Observation::StopSignalLearned { cgroup, signal } => {
-                self.outputs.kernel(kernel::Command::AllowSignal { cgroup, signal });
-            }
-            Observation::ProcessesWanted(wanted) => self.outputs.proc(wanted),
-            Observation::Unkillable(holdout) => log::holdout(&holdout),
-            Observation::SandboxStatusWanted(sandbox) => {
-                self.outputs.cri(cri::Request::SandboxStatus(sandbox));
-            }
-            Observation::PodsWanted(pods) => self.outputs.api(kube::Request::Check(pods)),
-            Observation::LeakFound(leak) => {
+            Report::CountDeath(_) | Report::CountTermination(_) => {}
+            Report::Unkillable(holdout) => log::holdout(&holdout),
+            Report::LeakOpened(leak) => {
                 self.log_leak(&leak, false);
                 lock(&self.shared.leaks).put(leak);
             }
-            Observation::LeakChanged(leak) => lock(&self.shared.leaks).put(leak),
-            Observation::LeakGone(leak) => {
+            Report::LeakChanged(leak) => lock(&self.shared.leaks).put(leak),
+            Report::LeakResolved(leak) => {
                 self.log_leak(&leak, true);
                 lock(&self.shared.leaks).gone(&leak.key);
             }

@@ -7,7 +7,8 @@ use crate::{
 use coroner_core::{
     engine::Engine,
     input::{ApiEvent, CriEvent, Input, Received},
-    observation::{Observation, PodRef, PodTermination},
+    observation::{PodRef, PodTermination},
+    output::{Outputs, Report},
     time::BootTime,
 };
 use std::{
@@ -64,10 +65,10 @@ impl Replay {
     fn step(&mut self, received: Received) {
         self.last = received.at;
         self.note_pods(&received.input);
-        for observation in self.engine.step(received) {
-            match observation {
-                Observation::PodTerminated(account) => self.history.put(*account, false),
-                Observation::PodUpdated(account, _) => self.history.put(*account, true),
+        for report in self.engine.step(received).reports {
+            match report {
+                Report::PodTerminated(account) => self.history.put(*account, false),
+                Report::PodUpdated(account, _) => self.history.put(*account, true),
                 _ => {}
             }
         }
@@ -128,23 +129,23 @@ pub fn replay(
     engine: &mut Engine,
     inputs: impl IntoIterator<Item = Received>,
     after: Duration,
-) -> Vec<Observation> {
-    let mut said = Vec::new();
+) -> Outputs {
+    let mut out = Outputs::default();
     let mut last_tick: Option<BootTime> = None;
     let mut last = BootTime(0);
-    let mut tick = |engine: &mut Engine, said: &mut Vec<Observation>, until, first| {
+    let mut tick = |engine: &mut Engine, out: &mut Outputs, until, first| {
         let from = *last_tick.get_or_insert(first);
         for at in ticks(from, until) {
-            said.extend(engine.step(Received { at, input: Input::Tick }));
+            out.append(engine.step(Received { at, input: Input::Tick }));
             last_tick = Some(at);
         }
     };
     for input in inputs {
         let at = input.at;
-        tick(engine, &mut said, at, at);
-        said.extend(engine.step(input));
+        tick(engine, &mut out, at, at);
+        out.append(engine.step(input));
         last = at;
     }
-    tick(engine, &mut said, last + after, last);
-    said
+    tick(engine, &mut out, last + after, last);
+    out
 }

@@ -5,10 +5,7 @@ use coroner::kube::{
     self,
     events::{self, Note, Options, note},
 };
-use coroner_core::{
-    leak::Leak,
-    observation::{ContainerDeath, Observation},
-};
+use coroner_core::{leak::Leak, observation::ContainerDeath, output::Report};
 use coroner_lab::apiserver::{self, Apiserver, Kind};
 use serde_json::{Value, json};
 use std::{path::PathBuf, process::Command, sync::Arc};
@@ -53,7 +50,7 @@ impl Cluster {
     }
 
     /// The agent tells this, and ends.
-    async fn tell(&self, observations: impl IntoIterator<Item = Observation>) {
+    async fn tell(&self, reports: impl IntoIterator<Item = Report>) {
         let api = kube::Options {
             kubeconfig: Some(self.folder.path().join("kubeconfig")),
             ..kube::Options::new("n1")
@@ -62,8 +59,8 @@ impl Cluster {
         let counters = Arc::clone(&options.counters);
         let (to, notes) = mpsc::channel::<Note>(64);
         let mut told = 0;
-        for observation in observations {
-            to.try_send(note(&observation).expect("it is worth a note")).unwrap();
+        for report in reports {
+            to.try_send(note(&report).expect("it is worth a note")).unwrap();
             told += 1;
         }
         drop(to);
@@ -98,7 +95,7 @@ fn lines(told: &str, of: &str) -> Vec<String> {
     told.lines().filter(|line| line.contains(of)).map(words).collect()
 }
 
-fn ignored(pod: &str, uid: &str) -> Observation {
+fn ignored(pod: &str, uid: &str) -> Report {
     let death: ContainerDeath = serde_json::from_value(json!({
         "id": "c1", "name": "app", "kind": "main",
         "pod": { "namespace": "shop", "name": pod, "uid": uid },
@@ -110,10 +107,10 @@ fn ignored(pod: &str, uid: &str) -> Observation {
         "children_killed": 0, "milestones": [],
     }))
     .unwrap();
-    Observation::CountDeath(Box::new(death))
+    Report::CountDeath(Box::new(death))
 }
 
-fn leaked(name: &str) -> Observation {
+fn leaked(name: &str) -> Report {
     let leak: Leak = serde_json::from_value(json!({
         "class": "notready_no_pod", "key": { "thing": "sandbox", "id": "398445f28f116ed45394" },
         "pod": { "namespace": "shop", "name": name, "uid": "gone" },
@@ -123,7 +120,7 @@ fn leaked(name: &str) -> Observation {
         "evidence": [], "remedy": ["$ crictl rmp 398445f28f116ed45394"],
     }))
     .unwrap();
-    Observation::LeakFound(Arc::new(leak))
+    Report::LeakOpened(Arc::new(leak))
 }
 
 #[tokio::test]

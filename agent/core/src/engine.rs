@@ -1,4 +1,4 @@
-//! step(input) → observations: the join of the three sources.
+//! step(input) → outputs: the join of the three sources.
 //!
 //! Facts are stored by source ([`Processes`], [`Runtime`], [`Objects`]) and joined only when an
 //! account is due, so that the order in which the sources arrive does not matter. An account is
@@ -22,7 +22,8 @@ use super::{
     leak::Leak,
     leaks::{LeakGauges, Leaks},
     object::Objects,
-    observation::{Holdout, Observation},
+    observation::Holdout,
+    output::{CriRequest, Outputs, Report, Request},
     process::Processes,
     runtime::Runtime,
     table::Table,
@@ -151,13 +152,13 @@ impl Engine {
         }
     }
 
-    /// Takes one input, says what follows from it.
-    pub fn step(&mut self, received: Received) -> Vec<Observation> {
-        let mut said = Vec::new();
+    /// Applies one input and returns what follows from it.
+    pub fn step(&mut self, received: Received) -> Outputs {
+        let mut out = Outputs::default();
         let of_the_sources =
             matches!(received.input, Input::Cri(_) | Input::Api(_) | Input::Host(_));
         match received.input {
-            Input::Kernel(event) => self.kernel(event, &mut said),
+            Input::Kernel(event) => self.kernel(event, &mut out),
             Input::Cri(event) => {
                 if let CriEvent::ContainerCgroup { container, cgroup } = &event {
                     self.identity.linked(container.clone(), *cgroup);
@@ -178,9 +179,9 @@ impl Engine {
                 self.keepers.learn_node(&event);
                 self.leaks.learn_api(&event);
                 self.objects.learn(received.at, event, &mut self.touched);
-                self.told_of_pods(&mut said);
+                self.told_of_pods(&mut out);
             }
-            Input::Proc(report) => self.looked(report, &mut said),
+            Input::Proc(report) => self.looked(report, &mut out),
             Input::Host(event) => {
                 if matches!(event, HostEvent::Daemon { .. }) {
                     self.epoch += 1;
@@ -195,24 +196,24 @@ impl Engine {
                 self.epoch += 1;
                 self.objects.set_anchor(anchor);
             }
-            Input::Tick => self.tick(received.at, &mut said),
+            Input::Tick => self.tick(received.at, &mut out),
         }
         if of_the_sources {
             let (leaks, sources) = self.judge_and_sources();
             leaks.turn(received.at, &sources);
         }
-        said
+        out
     }
 
     /// The apiserver has told of these pods.
-    fn told_of_pods(&mut self, said: &mut Vec<Observation>) {
+    fn told_of_pods(&mut self, out: &mut Outputs) {
         // Deleted before the runtime was ever asked about it: it lives but seconds.
         let unknown = |uid: &PodUid| {
             let requested = self.objects.get(uid).is_some_and(|o| o.requested.is_some());
             requested && !self.runtime.has_sandbox(uid)
         };
         if self.touched.iter().any(unknown) {
-            said.push(Observation::LookNow { sandbox: None });
+            out.request(Request::Cri(CriRequest::PollNow(None)));
         }
         for uid in self.touched.drain(..) {
             for sandbox in self.runtime.sandboxes_of(&uid) {
@@ -276,7 +277,7 @@ impl Engine {
         }
     }
 
-    fn kernel(&mut self, event: KernelEvent, said: &mut Vec<Observation>) {
+    fn kernel(&mut self, event: KernelEvent, out: &mut Outputs) {
         let KernelEvent { time, fact } = event;
         let cgroup = match &fact {
             KernelFact::CgroupCreated { cgroup, parent, name, .. } => {
@@ -317,7 +318,7 @@ impl Engine {
         let owner = self.identity.owner(cgroup);
         let own = owner == cgroup;
         if self.identity.is_above_containers(cgroup) {
-            self.above_containers(time, cgroup, &fact, said);
+            self.above_containers(time, cgroup, &fact, out);
             return;
         }
         let about_cgroup = matches!(
@@ -373,7 +374,7 @@ impl Engine {
         if ends {
             let known = container.and_then(|id| self.runtime.container(id));
             let sandbox = known.map(|known| known.info.sandbox.clone());
-            said.push(Observation::LookNow { sandbox });
+            out.request(Request::Cri(CriRequest::PollNow(sandbox)));
         }
         let is_stranger = is_new && container.is_none();
         if barren {
@@ -418,7 +419,7 @@ impl Engine {
         time: BootTime,
         cgroup: CgroupId,
         fact: &KernelFact,
-        said: &mut Vec<Observation>,
+        out: &mut Outputs,
     ) {
         if let KernelFact::CgroupRemoved { .. } = fact {
             if let Some(uid) = self.identity.pod_level(cgroup).cloned() {
@@ -427,7 +428,7 @@ impl Engine {
                     self.pods.entry(uid.clone()).or_insert(fresh).cgroup_removed = Some(time);
                 }
                 self.heard.insert(uid);
-                said.push(Observation::LookNow { sandbox: None });
+                out.request(Request::Cri(CriRequest::PollNow(None)));
             }
             self.identity.remove(cgroup);
         }
@@ -438,7 +439,7 @@ impl Engine {
         self.processes.iter().filter_map(killed).max().map(|(_, owner)| owner)
     }
 
-    fn tick(&mut self, now: BootTime, said: &mut Vec<Observation>) {
+    fn tick(&mut self, now: BootTime, out: &mut Outputs) {
         self.ticks += 1;
         let refused =
             self.runtime.take_refused() + self.objects.take_refused() + self.leaks.take_refused();
@@ -456,35 +457,35 @@ impl Engine {
         active.extend(heard.iter().cloned());
         active.retain(|uid| {
             let is_news = heard.contains(uid) || changed.contains(uid);
-            self.look(now, uid, is_news, said)
+            self.look(now, uid, is_news, out)
         });
         self.active = active;
-        self.ask(now, said);
+        self.ask(now, out);
         let due = self.holdouts.due(now, &self.processes);
-        said.extend(due.wanted.into_iter().map(Observation::ProcessesWanted));
+        out.requests.extend(due.wanted.into_iter().map(Request::InspectProcesses));
         for (cgroup, detail) in due.over {
-            said.push(self.holdout(cgroup, detail, true));
+            out.report(self.holdout(cgroup, detail, true));
         }
         let (leaks, sources) = self.judge_and_sources();
-        leaks.judge(now, sources, changed, said);
+        leaks.judge(now, sources, changed, out);
         if self.ticks.is_multiple_of(10) {
-            self.forget(now, said);
+            self.forget(now, out);
         }
     }
 
     /// Somebody looked into /proc. Of a container that is forgotten by now it is of no use.
-    fn looked(&mut self, report: ProcReport, said: &mut Vec<Observation>) {
+    fn looked(&mut self, report: ProcReport, out: &mut Outputs) {
         let cgroup = report.cgroup;
         let Some(processes) = self.processes.get_mut(&cgroup) else { return };
         processes.lingering.learn(report);
         if let Some(detail) = self.holdouts.looked(cgroup, processes) {
-            said.push(self.holdout(cgroup, detail, false));
+            out.report(self.holdout(cgroup, detail, false));
         }
         let pod = self.identity.container(cgroup).and_then(|c| self.runtime.pod_of(c));
         self.heard.extend(pod.cloned());
     }
 
-    fn holdout(&self, cgroup: CgroupId, detail: String, over: bool) -> Observation {
+    fn holdout(&self, cgroup: CgroupId, detail: String, over: bool) -> Report {
         let container = self.identity.container(cgroup).cloned();
         let known = container.as_ref().and_then(|id| self.runtime.container(id));
         let name = known.map(|known| known.info.name.clone()).unwrap_or_default();
@@ -493,11 +494,11 @@ impl Engine {
         let object = pod.as_ref().and_then(|pod| self.objects.get(&pod.uid));
         let spec = object.and_then(|object| object.pod.containers.get(&name));
         let kind = spec.map_or(ContainerKind::Main, |spec| spec.kind);
-        Observation::Unkillable(Box::new(Holdout { container, name, kind, pod, detail, over }))
+        Report::Unkillable(Box::new(Holdout { container, name, kind, pod, detail, over }))
     }
 
     /// What the adapters must find out, of the containers of which something is new.
-    fn ask(&mut self, now: BootTime, said: &mut Vec<Observation>) {
+    fn ask(&mut self, now: BootTime, out: &mut Outputs) {
         self.to_ask.extend(self.runtime.take_news());
         for id in std::mem::take(&mut self.to_ask) {
             let Some(container) = self.runtime.container(&id) else { continue };
@@ -507,7 +508,7 @@ impl Engine {
             let Some(cgroup) = self.identity.cgroup(&id) else {
                 if now >= container.first_seen + CGROUP_DUE {
                     self.asked.insert(id.clone());
-                    said.push(Observation::CgroupWanted { container: id });
+                    out.request(Request::Cri(CriRequest::FindCgroup(id)));
                 } else {
                     self.to_ask.insert(id);
                 }
@@ -522,7 +523,7 @@ impl Engine {
             if let Some(signal) = container.stop_signal.or(by_spec) {
                 self.asked.insert(id);
                 if !COMMON_STOP_SIGNALS.contains(&signal) {
-                    said.push(Observation::StopSignalLearned { cgroup, signal });
+                    out.request(Request::TraceSignal { cgroup, signal });
                 }
             }
         }

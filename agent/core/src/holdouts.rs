@@ -5,7 +5,7 @@ use super::{
     ids::CgroupId,
     input::TaskState,
     lingering::{AFTER, survivor},
-    observation::ProcessesWanted,
+    output::InspectProcesses,
     process::Processes,
     table::Table,
     time::BootTime,
@@ -41,7 +41,7 @@ struct Held {
 #[derive(Debug, Default)]
 pub struct Due {
     /// To be looked at now.
-    pub wanted: Vec<ProcessesWanted>,
+    pub wanted: Vec<InspectProcesses>,
     /// Those that SIGKILL did not end, and that have ended now: one sentence of each.
     pub over: Vec<(CgroupId, String)>,
 }
@@ -73,7 +73,7 @@ impl Holdouts {
                 late.asked = Some(now);
                 let main = processes.main();
                 let started = main.and_then(|main| processes.started(main));
-                due.wanted.push(ProcessesWanted { cgroup: *cgroup, main, started });
+                due.wanted.push(InspectProcesses { cgroup: *cgroup, main, started });
             }
             true
         });

@@ -23,7 +23,7 @@ use super::{
     ids::{PodUid, SandboxId},
     input::{ApiEvent, CriEvent, HostEvent, HostSurvey},
     leak::{Judgement, Leak, LeakKey, Recollection},
-    observation::Observation,
+    output::{CriRequest, Outputs, Request},
     runtime::Sandbox,
     table::Table,
     time::BootTime,
@@ -150,7 +150,7 @@ impl Leaks {
         now: BootTime,
         of: Sources<'_>,
         mut changed: BTreeSet<PodUid>,
-        said: &mut Vec<Observation>,
+        out: &mut Outputs,
     ) {
         self.turn(now, &of);
         for id in self.statuses.take_answered() {
@@ -166,7 +166,7 @@ impl Leaks {
         if self.clock.judgement() != Judgement::Possible {
             let Self { statuses, survey, cgroups, docket, .. } = self;
             let facts = Facts { of, statuses, survey: survey.as_ref(), cgroups, now };
-            docket.let_go(&facts, &changed, said);
+            docket.let_go(&facts, &changed, out);
             // What neither source remembers can become no leak.
             let is_known =
                 |uid: &PodUid| of.runtime.has_sandbox(uid) || of.objects.get(uid).is_some();
@@ -181,7 +181,7 @@ impl Leaks {
         if !self.stale && !due && !self.docket.is_waiting() {
             return;
         }
-        self.evaluate(now, of, said);
+        self.evaluate(now, of, out);
         (self.judged, self.stale) = (Some(now), false);
     }
 
@@ -190,7 +190,7 @@ impl Leaks {
         Facts { of, statuses, survey: survey.as_ref(), cgroups, now }
     }
 
-    fn evaluate(&mut self, now: BootTime, of: Sources<'_>, said: &mut Vec<Observation>) {
+    fn evaluate(&mut self, now: BootTime, of: Sources<'_>, out: &mut Outputs) {
         let mut dirty = std::mem::take(&mut self.dirty);
         let answered = std::mem::take(&mut self.answered);
         self.note_statics(now, of, &mut dirty);
@@ -207,7 +207,7 @@ impl Leaks {
         strays.look(&facts);
         let orphans = classify::orphans(&facts, strays, &namespaces);
         let watched = self.clock.watched();
-        dirty.append(&mut docket.judge(&facts, &namespaces, watched, &classes, orphans, said));
+        dirty.append(&mut docket.judge(&facts, &namespaces, watched, &classes, orphans, out));
         let for_claims = namespaces.any_unused();
         let needs: Vec<(&Sandbox, Option<Need>)> = classes
             .iter()
@@ -227,7 +227,8 @@ impl Leaks {
             statuses.schedule(sandbox, need);
         }
         let asked = statuses.ask(now, for_claims, MAX_STATUSES);
-        said.extend(asked.into_iter().map(Observation::SandboxStatusWanted));
+        out.requests
+            .extend(asked.into_iter().map(|id| Request::Cri(CriRequest::SandboxStatus(id))));
         self.dirty = dirty;
     }
 

@@ -1,7 +1,7 @@
 //! The pure core: identities, evidence, engine, verdicts.
 //!
 //! **Architecture invariant.** No I/O, no clock, no failure; memory is bounded. All it knows comes in as
-//! [`input::Input`], all it says goes out as [`observation::Observation`]. `Cargo.toml` and
+//! [`input::Input`], all that follows goes out as [`output::Outputs`]. `Cargo.toml` and
 //! `tests/purity.rs` enforce it.
 
 pub mod account;
@@ -21,6 +21,7 @@ pub mod lingering;
 pub mod losses;
 pub mod object;
 pub mod observation;
+pub mod output;
 pub mod phases;
 pub mod pre_stop;
 pub mod process;

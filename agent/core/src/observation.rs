@@ -2,89 +2,13 @@
 //! API, and what the lab compares with its expectations.
 
 use super::{
-    ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
+    ids::{ContainerId, PodUid},
     input::{ContainerKind, CriSandbox, ExitStatus, Hook, LossKind, Sender, TaskState},
     labels,
-    leak::Leak,
     time::BootTime,
 };
 use serde::{Deserialize, Serialize};
-use std::{sync::Arc, time::Duration};
-
-/// One thing that the engine says after a step.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Observation {
-    /// A container's life has ended and its account is settled. Exactly once per life.
-    ContainerDied(Box<ContainerDeath>),
-    /// A pod's life has ended: its first report, revision 1. Exactly once per life.
-    PodTerminated(Box<PodTermination>),
-    /// Count this container's death now, and post its Event: exactly once for each `ContainerDied`. It comes
-    /// with the pod's, or at once if the death is not part of a pod's report yet.
-    CountDeath(Box<ContainerDeath>),
-    /// Count this termination now: exactly once for each `PodTerminated`, as soon as the report is final,
-    /// 60 s after the pod's end at the latest.
-    CountTermination(Box<PodTermination>),
-    /// The report of a terminated pod as it is now: late evidence has changed it, its sandbox was
-    /// removed, or it is final.
-    PodUpdated(Box<PodTermination>, Change),
-    /// A pod began to terminate: it is worth looking at the runtime often.
-    PodTerminating {
-        /// Its sandboxes.
-        sandboxes: Vec<SandboxId>,
-    },
-    /// Nothing of that pod is dying any more: slow polling is enough.
-    PodSettled {
-        /// Its sandboxes.
-        sandboxes: Vec<SandboxId>,
-    },
-    /// The kernel says that something just ended in this sandbox (or the cgroup belongs to no
-    /// known one: then `None`): ask the runtime at once.
-    LookNow {
-        /// The sandbox.
-        sandbox: Option<SandboxId>,
-    },
-    /// The container's stop signal is not SIGTERM: the programs must let it through.
-    StopSignalLearned {
-        /// The container's cgroup.
-        cgroup: CgroupId,
-        /// The signal's number.
-        signal: u8,
-    },
-    /// The runtime runs a container in a cgroup that the kernel never reported: find it.
-    CgroupWanted {
-        /// The container.
-        container: ContainerId,
-    },
-    /// A container does not end as it was told to: look at what is left of it in /proc. Said again
-    /// while that lasts, ever more rarely; answered by `Input::Proc`.
-    ProcessesWanted(ProcessesWanted),
-    /// Somebody must ask the apiserver itself whether these pods exist; answered by
-    /// `ApiEvent::Checked`.
-    PodsWanted(Vec<PodRef>),
-    /// The runtime must tell all it knows of this sandbox; answered by `CriEvent::SandboxStatus`.
-    SandboxStatusWanted(SandboxId),
-    /// A leak is certain. Once for each.
-    LeakFound(Arc<Leak>),
-    /// What is known of a leak has changed: another class, cause or holding.
-    LeakChanged(Arc<Leak>),
-    /// A leak is gone, as it last was. Once for each.
-    LeakGone(Arc<Leak>),
-    /// A container lives on after SIGKILL. Said when it is first seen, when what holds it changes,
-    /// and when it has ended.
-    Unkillable(Box<Holdout>),
-}
-
-/// What to look at in /proc.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ProcessesWanted {
-    /// The container's own cgroup.
-    pub cgroup: CgroupId,
-    /// Its main process, by the kernel's own numbering.
-    pub main: Option<Tgid>,
-    /// When that began (ns since boot), so that no other process of the same number is taken for
-    /// it.
-    pub started: Option<u64>,
-}
+use std::time::Duration;
 
 /// A container that SIGKILL has not ended.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -19,10 +19,7 @@ mod wishes;
 
 pub use latency::Latency;
 
-use coroner_core::{
-    ids::{ContainerId, SandboxId},
-    input::Received,
-};
+use coroner_core::{input::Received, output::CriRequest};
 use std::{
     path::PathBuf,
     sync::{Arc, atomic::AtomicU64},
@@ -42,7 +39,7 @@ pub struct Options {
     /// Root of the host's file system, for /proc/PID/cgroup.
     pub host_root: PathBuf,
     /// Mount point of the cgroup hierarchy that the programs watch, as this process sees it: v2,
-    /// or one controller's of v1. `None`: [`Request::FindCgroup`] cannot be answered.
+    /// or one controller's of v1. `None`: [`CriRequest::FindCgroup`] cannot be answered.
     pub cgroup_root: Option<PathBuf>,
     /// Take the runtime's container events as a hint to look, where it sends them to every
     /// subscriber (containerd from 2.0, CRI-O from 1.28). Off by default: a containerd whose
@@ -82,25 +79,6 @@ pub struct Counters {
     pub latency: Latency,
     /// Things in answers that make no sense (no id, no pod, a time before 1970) and were left out.
     pub skipped: AtomicU64,
-}
-
-/// What the app may ask of the running adapter. The adapter takes requests while a call is under
-/// way too, so sending one never waits for the runtime.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Request {
-    /// Something in these sandboxes is dying: poll them often.
-    Hurry(Vec<SandboxId>),
-    /// Nothing in these sandboxes is dying any more.
-    Relax(Vec<SandboxId>),
-    /// Ask at once: about this sandbox, or everything.
-    LookNow(Option<SandboxId>),
-    /// Find the cgroup of this container (verbose status → pid → /proc/PID/cgroup).
-    FindCgroup(ContainerId),
-    /// Tell all that the runtime knows of this sandbox (verbose PodSandboxStatus): for suspects
-    /// only. Answered by [`SandboxStatus`](coroner_core::input::CriEvent::SandboxStatus) or
-    /// [`SandboxStatusRefused`](coroner_core::input::CriEvent::SandboxStatusRefused); not
-    /// answered if the sandbox does not exist (the next list tells) or the connection breaks.
-    SandboxStatus(SandboxId),
 }
 
 /// An endpoint that is not a unix socket's.
@@ -146,7 +124,7 @@ pub fn parse_endpoint(endpoint: &str) -> Result<PathBuf, EndpointError> {
 pub async fn run(
     options: Options,
     to: mpsc::Sender<Received>,
-    requests: mpsc::Receiver<Request>,
+    requests: mpsc::Receiver<CriRequest>,
 ) -> anyhow::Result<()> {
     let socket = parse_endpoint(&options.endpoint)?;
     let wishes = Arc::new(wishes::Wishes::default());

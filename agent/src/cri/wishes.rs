@@ -1,8 +1,10 @@
 //! What the app has asked for and the poller has not yet done. Requests fold into sets here, so
 //! a storm of them costs one look, and whoever sends one never waits for the runtime.
 
-use super::Request;
-use coroner_core::ids::{ContainerId, SandboxId};
+use coroner_core::{
+    ids::{ContainerId, SandboxId},
+    output::CriRequest,
+};
 use std::{
     collections::{BTreeSet, HashSet, VecDeque},
     hash::Hash,
@@ -114,21 +116,21 @@ impl Wishes {
         self.stir();
     }
 
-    fn add(&self, request: Request) {
+    fn add(&self, request: CriRequest) {
         let mut open = self.open();
         match request {
-            Request::Hurry(sandboxes) => open.hurried.extend(sandboxes),
-            Request::Relax(sandboxes) => {
+            CriRequest::StartFastPoll(sandboxes) => open.hurried.extend(sandboxes),
+            CriRequest::StopFastPoll(sandboxes) => {
                 for sandbox in sandboxes {
                     open.hurried.remove(&sandbox);
                 }
             }
-            Request::LookNow(Some(sandbox)) => {
+            CriRequest::PollNow(Some(sandbox)) => {
                 open.look.insert(sandbox);
             }
-            Request::LookNow(None) => open.look_at_all = true,
-            Request::FindCgroup(container) => open.find.join(container),
-            Request::SandboxStatus(sandbox) => open.statuses.join(sandbox),
+            CriRequest::PollNow(None) => open.look_at_all = true,
+            CriRequest::FindCgroup(container) => open.find.join(container),
+            CriRequest::SandboxStatus(sandbox) => open.statuses.join(sandbox),
         }
         drop(open);
         self.stir();
@@ -136,7 +138,7 @@ impl Wishes {
 }
 
 /// Folds requests for ever. That nobody can ask any more is no reason to stop polling.
-pub(super) async fn listen(mut requests: mpsc::Receiver<Request>, wishes: &Wishes) {
+pub(super) async fn listen(mut requests: mpsc::Receiver<CriRequest>, wishes: &Wishes) {
     while let Some(request) = requests.recv().await {
         wishes.add(request);
     }

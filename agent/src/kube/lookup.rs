@@ -1,8 +1,6 @@
 //! What the watch cannot tell: whether a pod exists that it has not shown, and whose node this is.
 
-use super::{
-    Counters, Options, Request, client::ANSWER_LIMIT, convert, pod::ReducedPod, tell::describe,
-};
+use super::{Counters, Options, client::ANSWER_LIMIT, convert, pod::ReducedPod, tell::describe};
 use crate::clock;
 use coroner_core::{
     ids::PodUid,
@@ -80,13 +78,13 @@ impl Lookups {
     }
 
     /// Answers until either channel closes.
-    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Request>) {
+    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Vec<PodRef>>) {
         let recovered = Arc::clone(&self.recovered);
         let mut next_node = Instant::now();
         loop {
             let done = tokio::select! {
                 request = requests.recv() => match request {
-                    Some(Request::Check(pods)) => self.check(pods).await,
+                    Some(pods) => self.check(pods).await,
                     None => return,
                 },
                 () = recovered.notified() => {

@@ -70,20 +70,12 @@ pub struct Counters {
     pub skipped: AtomicU64,
 }
 
-/// What the app may ask of the running adapter. A question is answered beside the watch, which
-/// never waits for it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Request {
-    /// Ask the apiserver itself whether these pods exist; answered by one `ApiEvent::Checked`.
-    Check(Vec<PodRef>),
-}
-
 /// Watches for ever, through every disconnect; ends when `to` or `requests` is closed. Fails only
 /// if the configuration cannot be used at all.
 pub async fn run(
     options: Options,
     to: mpsc::Sender<Received>,
-    requests: mpsc::Receiver<Request>,
+    requests: mpsc::Receiver<Vec<PodRef>>,
 ) -> anyhow::Result<()> {
     let (answered, recovered) = (Arc::default(), Arc::default());
     let clients = client::connect(options.kubeconfig.as_deref(), &answered).await?;

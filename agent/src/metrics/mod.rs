@@ -14,9 +14,8 @@ use coroner_core::{
     labels,
     leak::{Judgement, Leak, LeakCause, LeakClass, LeakKey, StuckReason},
     leaks::LeakGauges,
-    observation::{
-        Change, ContainerDeath, Finding, MilestoneKind, Observation, PodRef, PodTermination,
-    },
+    observation::{Change, ContainerDeath, Finding, MilestoneKind, PodRef, PodTermination},
+    output::Report,
 };
 pub use labels::Values;
 
@@ -269,14 +268,14 @@ impl Metrics {
         self.families.requests_dropped.with_label_values(&[to.as_str()]).inc();
     }
 
-    /// An observation of the engine.
-    pub fn record(&self, observation: &Observation) {
-        match observation {
-            Observation::CountDeath(death) => self.container(death),
-            Observation::CountTermination(account) => self.pod(account),
+    /// Counts what a report adds to the metrics.
+    pub fn record(&self, report: &Report) {
+        match report {
+            Report::CountDeath(death) => self.container(death),
+            Report::CountTermination(account) => self.pod(account),
             // The sandbox may be removed by then: no update follows.
-            Observation::PodTerminated(account) => self.removal(account),
-            Observation::PodUpdated(account, change) => {
+            Report::PodTerminated(account) => self.removal(account),
+            Report::PodUpdated(account, change) => {
                 if change.is_revision() {
                     self.families.updates.with_label_values(&[change.as_str()]).inc();
                 }
@@ -284,20 +283,11 @@ impl Metrics {
                     self.removal(account);
                 }
             }
-            Observation::ContainerDied(_)
-            | Observation::PodTerminating { .. }
-            | Observation::PodSettled { .. }
-            | Observation::LookNow { .. }
-            | Observation::StopSignalLearned { .. }
-            | Observation::CgroupWanted { .. }
-            | Observation::ProcessesWanted(_)
-            | Observation::Unkillable(_)
-            | Observation::PodsWanted(_)
-            | Observation::SandboxStatusWanted(_) => {}
-            Observation::LeakFound(leak) | Observation::LeakChanged(leak) => {
+            Report::ContainerDied(_) | Report::Unkillable(_) => {}
+            Report::LeakOpened(leak) | Report::LeakChanged(leak) => {
                 self.leak(leak, Some(leak.class));
             }
-            Observation::LeakGone(leak) => self.leak(leak, None),
+            Report::LeakResolved(leak) => self.leak(leak, None),
         }
     }
 

@@ -35,13 +35,13 @@ fn seen() -> Metrics {
     metrics.watch_events(events);
     let account = samples::two_containers();
     for death in &account.containers {
-        metrics.record(&Observation::CountDeath(Box::new(death.clone())));
+        metrics.record(&Report::CountDeath(Box::new(death.clone())));
     }
-    metrics.record(&Observation::PodTerminated(Box::new(account.clone())));
-    metrics.record(&Observation::CountTermination(Box::new(account.clone())));
+    metrics.record(&Report::PodTerminated(Box::new(account.clone())));
+    metrics.record(&Report::CountTermination(Box::new(account.clone())));
     let updated = samples::with_sandbox_removed(account);
     for change in Change::ALL {
-        metrics.record(&Observation::PodUpdated(Box::new(updated.clone()), *change));
+        metrics.record(&Report::PodUpdated(Box::new(updated.clone()), *change));
     }
     metrics.input(&Received { at: BootTime(1), input: Input::Tick });
     let leaks = LeakGauges {
@@ -58,8 +58,8 @@ fn seen() -> Metrics {
         contradicted: 6,
     };
     let leaked = Arc::new(samples::leaked());
-    metrics.record(&Observation::LeakFound(Arc::clone(&leaked)));
-    metrics.record(&Observation::LeakGone(Arc::clone(&leaked)));
+    metrics.record(&Report::LeakOpened(Arc::clone(&leaked)));
+    metrics.record(&Report::LeakResolved(Arc::clone(&leaked)));
     metrics.leaked(&[leaked, Arc::new(samples::stuck())], 50);
     let losses = [(LossKind::DetailRingFull, 5)].into();
     let unkillable = [(TaskState::Uninterruptible, 2)].into();
@@ -81,7 +81,7 @@ fn scrape(metrics: &Metrics) -> String {
 fn a_new_series_is_shown_at_zero_first() {
     let metrics = Metrics::new().unwrap();
     let death = Box::new(samples::graceful().containers.remove(0));
-    let died = || metrics.record(&Observation::CountDeath(death.clone()));
+    let died = || metrics.record(&Report::CountDeath(death.clone()));
     let shown = || {
         let text = metrics.scrape(&health()).unwrap();
         let line = text.lines().find(|line| line.starts_with("coroner_container_deaths_total{"));
@@ -168,7 +168,7 @@ fn terminations_that_began_unseen_are_counted_but_not_timed() {
     let metrics = Metrics::new().unwrap();
     let mut account = samples::graceful();
     account.truncated = true;
-    metrics.record(&Observation::CountTermination(Box::new(account)));
+    metrics.record(&Report::CountTermination(Box::new(account)));
     let text = scrape(&metrics);
     assert!(text.contains("coroner_pod_terminations_total{cause=\"api_delete\"} 1\n"), "{text}");
     assert!(text.contains("coroner_pod_terminations_truncated_total 1\n"), "{text}");
@@ -180,9 +180,9 @@ fn a_report_is_counted_only_when_it_is_to_be() {
     let metrics = Metrics::new().unwrap();
     let account = samples::two_containers();
     for death in &account.containers {
-        metrics.record(&Observation::ContainerDied(Box::new(death.clone())));
+        metrics.record(&Report::ContainerDied(Box::new(death.clone())));
     }
-    metrics.record(&Observation::PodTerminated(Box::new(account)));
+    metrics.record(&Report::PodTerminated(Box::new(account)));
     let text = scrape(&metrics);
     assert!(text.contains("coroner_pod_terminations_total{cause=\"api_delete\"} 0\n"), "{text}");
     assert!(!text.contains("coroner_container_deaths_total{"), "{text}");
@@ -194,7 +194,7 @@ fn namespaces_are_bounded() {
     let mut death = samples::graceful().containers.remove(0);
     for n in 0..NAMESPACES + 5 {
         death.pod.as_mut().unwrap().namespace = format!("ns-{n}");
-        metrics.record(&Observation::CountDeath(Box::new(death.clone())));
+        metrics.record(&Report::CountDeath(Box::new(death.clone())));
     }
     let text = scrape(&metrics);
     let series = |of: &str| text.lines().filter(|line| line.starts_with(of)).count();
@@ -241,13 +241,13 @@ fn found_minus_gone_is_what_stands_of_each_class() {
     };
     let leak = samples::leaked();
     let stands = |class| Arc::new(Leak { class, ..leak.clone() });
-    metrics.record(&Observation::LeakFound(stands(LeakClass::ReadyNoPod)));
-    metrics.record(&Observation::LeakChanged(stands(LeakClass::ReadyNoPod)));
+    metrics.record(&Report::LeakOpened(stands(LeakClass::ReadyNoPod)));
+    metrics.record(&Report::LeakChanged(stands(LeakClass::ReadyNoPod)));
     assert_eq!(counted(LeakClass::ReadyNoPod), [1, 0]);
-    metrics.record(&Observation::LeakChanged(stands(LeakClass::NotreadyNoPod)));
+    metrics.record(&Report::LeakChanged(stands(LeakClass::NotreadyNoPod)));
     assert_eq!(counted(LeakClass::ReadyNoPod), [1, 1]);
     assert_eq!(counted(LeakClass::NotreadyNoPod), [1, 0]);
-    metrics.record(&Observation::LeakGone(stands(LeakClass::NotreadyNoPod)));
+    metrics.record(&Report::LeakResolved(stands(LeakClass::NotreadyNoPod)));
     assert_eq!(counted(LeakClass::ReadyNoPod), [1, 1]);
     assert_eq!(counted(LeakClass::NotreadyNoPod), [1, 1]);
     assert!(metrics.classes.lock().unwrap().is_empty(), "nothing is kept of what is gone");
@@ -306,8 +306,8 @@ fn a_full_node_has_at_most_500_series() {
         account.pod.namespace = format!("team-{}", pod % 30);
         death.pod = Some(account.pod.clone());
         death.verdict = Verdict::ALL[pod / 30 % Verdict::ALL.len()];
-        metrics.record(&Observation::CountDeath(Box::new(death.clone())));
-        metrics.record(&Observation::CountTermination(Box::new(account.clone())));
+        metrics.record(&Report::CountDeath(Box::new(death.clone())));
+        metrics.record(&Report::CountTermination(Box::new(account.clone())));
     }
     let text = metrics.scrape(&health).unwrap();
     let series = text.lines().filter(|line| !line.starts_with('#')).count();

@@ -9,7 +9,7 @@ use coroner_core::{
     ids::Tgid,
     input::{ProcProcess, ProcReport, TaskState},
     lingering::same_start,
-    observation::ProcessesWanted,
+    output::InspectProcesses,
 };
 use std::{
     collections::BTreeSet,
@@ -47,7 +47,7 @@ struct Found {
 /// Processes are found by the container's cgroup, as this process' PID namespace numbers them; if
 /// that is not the host's, the main process is still found by the kernel's number where the host's
 /// /proc is mounted. Its start time makes sure that it is the same process.
-pub fn look(host: &Host, wanted: ProcessesWanted) -> ProcReport {
+pub fn look(host: &Host, wanted: InspectProcesses) -> ProcReport {
     let looked = clock::boot_now();
     let proc = &host.proc;
     let members = members(&host.cgroup_root, wanted);
@@ -81,7 +81,7 @@ pub fn look(host: &Host, wanted: ProcessesWanted) -> ProcReport {
 
 /// The pids in a cgroup and below; 0 is one that this PID namespace has no number for. Nothing if
 /// the cgroup is gone, `None` if the hierarchy cannot be read.
-fn members(root: &Path, wanted: ProcessesWanted) -> Option<BTreeSet<u32>> {
+fn members(root: &Path, wanted: InspectProcesses) -> Option<BTreeSet<u32>> {
     fs::read_dir(root).ok()?;
     let mut members = BTreeSet::new();
     let mut open: Vec<PathBuf> = cgroupfs::find_cgroup(root, wanted.cgroup).into_iter().collect();
@@ -198,7 +198,7 @@ mod tests {
         fn look(&self, main: u32, started: Option<u64>) -> ProcReport {
             look(
                 &self.host,
-                ProcessesWanted { cgroup: self.cgroup, main: Some(Tgid(main)), started },
+                InspectProcesses { cgroup: self.cgroup, main: Some(Tgid(main)), started },
             )
         }
     }
@@ -265,7 +265,7 @@ mod tests {
     fn a_cgroup_that_is_gone_holds_nobody() {
         let fake = Fake::new("10\n");
         fake.task("10", "app", 'D', 100);
-        let gone = ProcessesWanted { cgroup: CgroupId(1), main: None, started: None };
+        let gone = InspectProcesses { cgroup: CgroupId(1), main: None, started: None };
         assert_eq!(look(&fake.host, gone).alive, Some(0));
         let blind = Host { cgroup_root: "/nonexistent".into(), ..fake.host.clone() };
         assert_eq!(look(&blind, gone).alive, None);

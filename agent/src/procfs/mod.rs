@@ -10,7 +10,7 @@ mod sight;
 
 use coroner_core::{
     input::{Input, Received},
-    observation::ProcessesWanted,
+    output::InspectProcesses,
 };
 pub use look::{Host, look};
 pub use sight::{Hidden, Sight};
@@ -58,7 +58,7 @@ pub struct Counters {
 pub async fn run(
     options: Options,
     to: mpsc::Sender<Received>,
-    mut wanted: mpsc::Receiver<ProcessesWanted>,
+    mut wanted: mpsc::Receiver<InspectProcesses>,
 ) -> anyhow::Result<()> {
     let Options { host_root, cgroup_root, counters } = options;
     let patience = Patience::new(PATIENCE, MAX_HANGING);
@@ -112,7 +112,7 @@ mod tests {
         let own = std::fs::read_to_string("/proc/self/stat").unwrap();
         let started = Some(parse::stat(&own).unwrap().started * 10_000_000);
         let main = Some(Tgid(std::process::id()));
-        ask.send(ProcessesWanted { cgroup: CgroupId(7), main, started }).await.unwrap();
+        ask.send(InspectProcesses { cgroup: CgroupId(7), main, started }).await.unwrap();
         let received = reports.recv().await.unwrap();
         let Input::Proc(report) = received.input else { panic!("{received:?}") };
         assert!(report.looked <= received.at);

@@ -1,8 +1,9 @@
 //! The adapter, running, and a runtime for it.
 
 use crate::runtime::{Call, FakeRuntime, Serving};
-use coroner::cri::{self, Counters, Options, Request};
+use coroner::cri::{self, Counters, Options};
 use coroner_core::input::{CriEvent, CriExit, Input, Received};
+use coroner_core::output::CriRequest;
 use std::{
     path::PathBuf,
     sync::{Arc, atomic::Ordering},
@@ -34,7 +35,7 @@ pub(crate) struct Bench {
     pub(crate) serving: Option<Serving>,
     pub(crate) socket: PathBuf,
     pub(crate) events: mpsc::Receiver<Received>,
-    pub(crate) requests: mpsc::Sender<Request>,
+    pub(crate) requests: mpsc::Sender<CriRequest>,
     pub(crate) counters: Arc<Counters>,
     _folder: TempDir,
 }
@@ -93,7 +94,7 @@ impl Bench {
             .await;
     }
 
-    pub(crate) async fn ask(&self, request: Request) {
+    pub(crate) async fn ask(&self, request: CriRequest) {
         self.requests.send(request).await.expect("the adapter runs");
     }
 

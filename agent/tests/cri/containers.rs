@@ -5,7 +5,7 @@ use crate::{
     runtime::{Call, FakeRuntime},
     things::{container, sandbox, status},
 };
-use coroner::cri::Request;
+use coroner_core::output::CriRequest;
 use coroner_core::{
     ids::CgroupId,
     input::{CriEvent, CriExit},
@@ -128,8 +128,8 @@ async fn finds_the_cgroup_of_a_container() {
     answer.info.insert("info".into(), format!(r#"{{"pid":{}}}"#, std::process::id()));
     runtime.state().statuses.insert("c1".into(), answer);
     let mut bench = Bench::with(runtime, |options| options.cgroup_root = Some(root.into()));
-    bench.ask(Request::FindCgroup("gone".into())).await;
-    bench.ask(Request::FindCgroup("c1".into())).await;
+    bench.ask(CriRequest::FindCgroup("gone".into())).await;
+    bench.ask(CriRequest::FindCgroup("c1".into())).await;
     let (container, CgroupId(id)) = bench
         .until(|event| match event {
             CriEvent::ContainerCgroup { container, cgroup } => Some((container, cgroup)),

@@ -5,7 +5,7 @@ use crate::{
     runtime::{Call, Events, FakeRuntime},
     things::{container, sandbox},
 };
-use coroner::cri::Request;
+use coroner_core::output::CriRequest;
 use coroner_core::{ids::SandboxId, input::CriEvent};
 use coroner_cri_api::v1::{ContainerEventResponse, ContainerState, PodSandboxStatus};
 use std::{
@@ -148,7 +148,7 @@ async fn their_end_is_no_outage() {
     drop(events);
     wait_until("an error", || bench.counters.errors.load(Ordering::Relaxed) > 0).await;
     for _ in 0..3 {
-        bench.ask(Request::LookNow(None)).await;
+        bench.ask(CriRequest::PollNow(None)).await;
         bench
             .until(|event| {
                 assert!(!matches!(event, CriEvent::Connected { .. }), "the connection was good");
@@ -168,7 +168,7 @@ async fn a_subscription_keeps_no_broken_connection_alive() {
     subscribed(&events).await;
     bench.serving.take().expect("it serves").kill();
     bench.serving = Some(bench.runtime.serve(&bench.socket));
-    bench.ask(Request::LookNow(None)).await;
+    bench.ask(CriRequest::PollNow(None)).await;
     bench.until(outage).await;
     bench.full_list().await;
     wait_until("another subscription", || subscriptions(&bench) == 2).await;

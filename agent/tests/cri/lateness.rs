@@ -5,7 +5,8 @@ use crate::{
     runtime::{Call, FakeRuntime},
     things::{container, sandbox, sandbox_status, status},
 };
-use coroner::cri::{Options, Request};
+use coroner::cri::Options;
+use coroner_core::output::CriRequest;
 use coroner_core::{ids::SandboxId, input::CriEvent, time::BootTime};
 use coroner_cri_api::v1::ContainerState;
 use std::{sync::Arc, time::Duration};
@@ -60,12 +61,12 @@ async fn a_late_list_delays_nothing_else_and_is_used() {
     wait_until("a full list", || full_lists_asked(&bench) == 1).await;
 
     // Wanted while it is under way, again and again.
-    bench.ask(Request::Hurry(vec!["s1".into()])).await;
-    bench.ask(Request::SandboxStatus("s1".into())).await;
+    bench.ask(CriRequest::StartFastPoll(vec!["s1".into()])).await;
+    bench.ask(CriRequest::SandboxStatus("s1".into())).await;
     let mut first = None;
     let (mut ends, mut statuses, mut lists) = (0, 0, 0);
     while ends == 0 || statuses == 0 || lists < 5 {
-        bench.ask(Request::LookNow(None)).await;
+        bench.ask(CriRequest::PollNow(None)).await;
         match bench.event().await {
             CriEvent::ContainerExited(_) => ends += 1,
             CriEvent::SandboxStatus(_) => statuses += 1,
@@ -96,7 +97,7 @@ async fn a_late_list_brings_back_nothing_that_is_gone() {
     let mut bench = Bench::new(runtime, NEVER);
     wait_until("a full list", || full_lists_asked(&bench) == 1).await;
     bench.runtime.state().sandboxes.remove(0);
-    bench.ask(Request::Hurry(vec!["s1".into()])).await;
+    bench.ask(CriRequest::StartFastPoll(vec!["s1".into()])).await;
     assert_eq!(listed(&mut bench, Some("s1".into())).await.1, []);
     drop(closed);
     assert_eq!(listed(&mut bench, None).await.1, ["s2".into()]);
@@ -108,7 +109,7 @@ async fn an_end_is_told_once_however_late_the_lists_are() {
     let gate = Arc::clone(&runtime.full);
     let closed = gate.write().await;
     let mut bench = Bench::new(runtime, NEVER);
-    bench.ask(Request::Hurry(vec!["s1".into()])).await;
+    bench.ask(CriRequest::StartFastPoll(vec!["s1".into()])).await;
     bench.until(exited).await;
     drop(closed);
     for _ in 0..3 {
@@ -118,7 +119,7 @@ async fn an_end_is_told_once_however_late_the_lists_are() {
                 matches!(event, CriEvent::Containers { only: None, .. }).then_some(())
             })
             .await;
-        bench.ask(Request::LookNow(None)).await;
+        bench.ask(CriRequest::PollNow(None)).await;
     }
 }
 
@@ -129,7 +130,7 @@ async fn a_suspects_late_status_is_used_while_nothing_else_is_answered() {
     let mut bench = Bench::new(runtime, NEVER);
     bench.full_list().await;
     let (hung, slow) = (shims.write().await, versions.write().await);
-    bench.ask(Request::SandboxStatus("s1".into())).await;
+    bench.ask(CriRequest::SandboxStatus("s1".into())).await;
     // The second Version asks whether it is the shim that hangs, or the runtime that is slow.
     let asked = || {
         let state = bench.runtime.state();

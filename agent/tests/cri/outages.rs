@@ -5,8 +5,9 @@ use crate::{
     runtime::FakeRuntime,
     things::{container, sandbox, status},
 };
-use coroner::cri::{self, Options, Request};
+use coroner::cri::{self, Options};
 use coroner_core::input::{CriEvent, Input};
+use coroner_core::output::CriRequest;
 use coroner_cri_api::v1::ContainerState;
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -55,7 +56,7 @@ async fn a_restart_between_two_polls_does_not_go_unnoticed() {
     bench.full_list().await;
     bench.serving.take().expect("it serves").kill();
     bench.serving = Some(bench.runtime.serve(&bench.socket));
-    bench.ask(Request::LookNow(None)).await;
+    bench.ask(CriRequest::PollNow(None)).await;
     bench.until(unreachable).await;
     let next = bench.event().await;
     assert!(matches!(next, CriEvent::Connected { .. }), "{next:?}");

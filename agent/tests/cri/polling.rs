@@ -5,8 +5,8 @@ use crate::{
     runtime::{Call, FakeRuntime},
     things::{container, sandbox},
 };
-use coroner::cri::Request;
 use coroner_core::input::CriEvent;
+use coroner_core::output::CriRequest;
 use coroner_cri_api::v1::{self, ContainerState};
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ async fn polls_hurried_sandboxes_only_until_relaxed() {
     let mut bench = Bench::new(runtime, NEVER);
     bench.full_list().await;
 
-    bench.ask(Request::Hurry(vec!["s1".into()])).await;
+    bench.ask(CriRequest::StartFastPoll(vec!["s1".into()])).await;
     for _ in 0..3 {
         let CriEvent::Sandboxes { only, sandboxes, .. } =
             bench.until(|event| matches!(event, CriEvent::Sandboxes { .. }).then_some(event)).await
@@ -97,7 +97,7 @@ async fn polls_hurried_sandboxes_only_until_relaxed() {
         assert_eq!(containers[0].id, "c1".into());
     }
 
-    bench.ask(Request::Relax(vec!["s1".into()])).await;
+    bench.ask(CriRequest::StopFastPoll(vec!["s1".into()])).await;
     nothing_but_full_lists(&mut bench).await;
 }
 
@@ -107,7 +107,7 @@ async fn a_hurried_sandbox_that_is_gone_is_not_polled_any_more() {
     runtime.state().sandboxes = vec![sandbox("s1"), sandbox("s2")];
     let mut bench = Bench::new(runtime, NEVER);
     bench.full_list().await;
-    bench.ask(Request::Hurry(vec!["s1".into()])).await;
+    bench.ask(CriRequest::StartFastPoll(vec!["s1".into()])).await;
     bench
         .until(|event| match event {
             CriEvent::Sandboxes { only, .. } => only,
@@ -123,7 +123,7 @@ async fn a_hurried_sandbox_that_is_gone_is_not_polled_any_more() {
 async fn nothing_but_full_lists(bench: &mut Bench) {
     let mut in_a_row = 0;
     while in_a_row < 20 {
-        bench.ask(Request::LookNow(None)).await;
+        bench.ask(CriRequest::PollNow(None)).await;
         in_a_row += 1;
         bench
             .until(|event| match event {
@@ -149,11 +149,11 @@ async fn looks_at_once_when_asked_to() {
         CriEvent::Containers { only, .. } => Some(only),
         _ => None,
     };
-    bench.ask(Request::LookNow(Some("s1".into()))).await;
+    bench.ask(CriRequest::PollNow(Some("s1".into()))).await;
     assert_eq!(bench.until(looked).await, Some("s1".into()));
-    bench.ask(Request::LookNow(Some("never-seen".into()))).await;
+    bench.ask(CriRequest::PollNow(Some("never-seen".into()))).await;
     assert_eq!(bench.until(looked).await, None, "an unknown sandbox needs the full list");
-    bench.ask(Request::LookNow(None)).await;
+    bench.ask(CriRequest::PollNow(None)).await;
     assert_eq!(bench.until(looked).await, None);
 }
 
@@ -167,7 +167,7 @@ async fn a_storm_of_requests_neither_waits_nor_multiplies() {
     wait_until("a full list", || bench.runtime.state().calls.contains(&full)).await;
     // The first list hangs in the runtime; requests are taken all the same.
     for n in 0..1_000 {
-        bench.ask(Request::LookNow(Some(format!("s{n}").as_str().into()))).await;
+        bench.ask(CriRequest::PollNow(Some(format!("s{n}").as_str().into()))).await;
     }
     drop(closed);
     bench.full_list().await; // the first

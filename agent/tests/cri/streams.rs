@@ -5,8 +5,8 @@ use crate::{
     runtime::{Call, FakeRuntime},
     things::{container, sandbox},
 };
-use coroner::cri::Request;
 use coroner_core::input::CriEvent;
+use coroner_core::output::CriRequest;
 use coroner_cri_api::v1::{ContainerState, PodSandbox};
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -50,7 +50,7 @@ async fn full_lists_are_streamed_and_filtered_ones_are_not() {
     });
     let names: Vec<_> = containers.await.into_iter().map(|one| one.name).collect();
     assert_eq!(names, ["name-c1", "name-c2"]);
-    bench.ask(Request::LookNow(Some("s2".into()))).await;
+    bench.ask(CriRequest::PollNow(Some("s2".into()))).await;
     let filtered = bench.until(|event| match event {
         CriEvent::Containers { only, containers, .. } => Some((only, containers.len())),
         _ => None,
@@ -85,7 +85,7 @@ async fn a_runtime_without_streams_is_asked_for_one_once_per_connection() {
     let mut bench = Bench::new(two_of_each(None), NEVER);
     bench.full_list().await;
     for _ in 0..3 {
-        bench.ask(Request::LookNow(None)).await;
+        bench.ask(CriRequest::PollNow(None)).await;
         bench.full_list().await;
     }
     let (lists, streams) = full_lists(&bench);
@@ -95,7 +95,7 @@ async fn a_runtime_without_streams_is_asked_for_one_once_per_connection() {
 
     // Another runtime may have been installed.
     bench.serving.take().expect("it serves").kill();
-    bench.ask(Request::LookNow(None)).await;
+    bench.ask(CriRequest::PollNow(None)).await;
     bench.until(outage).await;
     bench.runtime.state().streams = Some(1);
     bench.runtime.state().calls.clear();

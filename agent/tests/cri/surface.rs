@@ -5,7 +5,7 @@ use crate::{
     runtime::{Call, FakeRuntime},
     things::{container, sandbox, status},
 };
-use coroner::cri::Request;
+use coroner_core::output::CriRequest;
 use coroner_cri_api::v1::ContainerState;
 use std::{
     path::{Path, PathBuf},
@@ -22,9 +22,9 @@ async fn makes_no_call_but_those_that_read() {
         state.statuses.insert("c1".into(), status("c1", ContainerState::ContainerExited, 0));
     }
     let mut bench = Bench::new(runtime, Duration::from_millis(1));
-    bench.ask(Request::Hurry(vec!["s1".into()])).await;
-    bench.ask(Request::FindCgroup("c1".into())).await;
-    bench.ask(Request::SandboxStatus("s1".into())).await;
+    bench.ask(CriRequest::StartFastPoll(vec!["s1".into()])).await;
+    bench.ask(CriRequest::FindCgroup("c1".into())).await;
+    bench.ask(CriRequest::SandboxStatus("s1".into())).await;
     bench.until(exited).await;
     bench.full_list().await;
     let state = bench.runtime.state();

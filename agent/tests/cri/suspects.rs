@@ -5,7 +5,7 @@ use crate::{
     runtime::{Call, FakeRuntime},
     things::{container, sandbox, sandbox_status, status},
 };
-use coroner::cri::Request;
+use coroner_core::output::CriRequest;
 use coroner_core::{
     ids::SandboxId,
     input::{CriEvent, CriSandboxStatus, SandboxNetwork},
@@ -49,8 +49,8 @@ async fn is_asked_about_nobody_else_and_once() {
     }
     let mut bench = Bench::new(runtime, Duration::from_millis(1));
     bench.full_list().await;
-    bench.ask(Request::SandboxStatus("gone".into())).await;
-    bench.ask(Request::SandboxStatus("s1".into())).await;
+    bench.ask(CriRequest::SandboxStatus("gone".into())).await;
+    bench.ask(CriRequest::SandboxStatus("s1".into())).await;
     let status = bench.until(told).await.expect("it was not refused");
     assert_eq!(status.sandbox, "s1".into());
     assert_eq!(status.pid, None);
@@ -80,7 +80,7 @@ async fn the_first_to_come_is_served_first() {
     let hung = shims.write().await;
     let mut bench = Bench::new(runtime, NEVER);
     for id in ["b", "c", "a", "b", "c"] {
-        bench.ask(Request::SandboxStatus(id.into())).await;
+        bench.ask(CriRequest::SandboxStatus(id.into())).await;
     }
     drop(hung);
     let mut served = Vec::new();
@@ -101,7 +101,7 @@ async fn the_hosts_network_is_told_from_one_left_open() {
     let runtime = FakeRuntime::default();
     runtime.state().sandbox_statuses.insert("s1".into(), Ok(answer));
     let mut bench = Bench::new(runtime, NEVER);
-    bench.ask(Request::SandboxStatus("s1".into())).await;
+    bench.ask(CriRequest::SandboxStatus("s1".into())).await;
     let status = bench.until(told).await.expect("it was not refused");
     assert_eq!((status.pid, status.network), (Some(7), SandboxNetwork::Host));
     assert!(status.ips.is_empty());
@@ -118,7 +118,7 @@ async fn info_that_cannot_be_read_tells_nothing() {
     }
     let mut bench = Bench::new(runtime, NEVER);
     for (number, id) in ["garbage", "huge"].into_iter().enumerate() {
-        bench.ask(Request::SandboxStatus(id.into())).await;
+        bench.ask(CriRequest::SandboxStatus(id.into())).await;
         let status = bench.until(told).await.expect("it was not refused");
         assert_eq!((status.pid, status.network), (None, SandboxNetwork::Unknown), "{id}");
         assert_eq!(bench.skipped(), number as u64 + 1);
@@ -140,7 +140,7 @@ async fn a_refusal_is_told_with_its_code_and_is_no_outage() {
     }
     let mut bench = Bench::new(runtime, NEVER);
     for (id, _, code) in refusals {
-        bench.ask(Request::SandboxStatus(id.into())).await;
+        bench.ask(CriRequest::SandboxStatus(id.into())).await;
         let refused = bench.until(told).await.expect_err("it was refused");
         assert_eq!(refused, (id.into(), code.into()));
     }
@@ -153,8 +153,8 @@ async fn a_runtime_that_lacks_the_call_says_nothing_of_the_sandbox() {
     runtime.state().sandbox_statuses.insert("s1".into(), Err(missing));
     runtime.state().sandbox_statuses.insert("s2".into(), Ok(sandbox_status("s2", INFO)));
     let mut bench = Bench::new(runtime, NEVER);
-    bench.ask(Request::SandboxStatus("s1".into())).await;
-    bench.ask(Request::SandboxStatus("s2".into())).await;
+    bench.ask(CriRequest::SandboxStatus("s1".into())).await;
+    bench.ask(CriRequest::SandboxStatus("s2".into())).await;
     let status = bench.until(told).await.expect("none was refused");
     assert_eq!(status.sandbox, "s2".into());
     assert_eq!(asked(&bench), ["s1", "s2"]);
@@ -167,11 +167,11 @@ async fn a_shim_that_hangs_is_no_outage() {
     let _hung = shims.write().await;
     // This call has a deadline of its own, which is sooner than that of the others.
     let mut bench = Bench::new(runtime, NEVER);
-    bench.ask(Request::SandboxStatus("s1".into())).await;
+    bench.ask(CriRequest::SandboxStatus("s1".into())).await;
     let refused = bench.until(told).await.expect_err("nobody answers");
     assert_eq!(refused, ("s1".into(), "DEADLINE_EXCEEDED".into()));
     // The connection goes on.
-    bench.ask(Request::LookNow(None)).await;
+    bench.ask(CriRequest::PollNow(None)).await;
     bench
         .until(|event| {
             assert!(!matches!(event, CriEvent::Connected { .. }), "it was cut");
@@ -189,16 +189,16 @@ async fn a_runtime_that_dies_of_the_question_is_not_asked_it_again() {
     let hung = shims.write().await;
     let mut bench = Bench::new(runtime, NEVER);
     bench.full_list().await;
-    bench.ask(Request::SandboxStatus("s1".into())).await;
+    bench.ask(CriRequest::SandboxStatus("s1".into())).await;
     wait_until("a question", || !asked(&bench).is_empty()).await;
     bench.serving.take().expect("it serves").kill();
     // Should the question have been given up before that, this is what finds nobody.
-    bench.ask(Request::LookNow(None)).await;
+    bench.ask(CriRequest::PollNow(None)).await;
     bench.until(outage).await;
     drop(hung);
     bench.serving = Some(bench.runtime.serve(&bench.socket));
     for _ in 0..2 {
-        bench.ask(Request::LookNow(None)).await;
+        bench.ask(CriRequest::PollNow(None)).await;
         bench.full_list().await;
     }
     assert_eq!(asked(&bench), ["s1"]);
@@ -220,7 +220,7 @@ async fn suspects_containers_and_lists_do_not_wait_for_each_other() {
     }
     let mut bench = Bench::new(runtime, Duration::from_nanos(1));
     for n in 0..MANY {
-        bench.ask(Request::SandboxStatus(format!("s{n}").as_str().into())).await;
+        bench.ask(CriRequest::SandboxStatus(format!("s{n}").as_str().into())).await;
     }
     let (mut suspects, mut ends, mut lists) = (0, 0, 0);
     while suspects < MANY / 2 || ends < MANY / 2 || lists < 3 {

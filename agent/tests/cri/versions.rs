@@ -5,8 +5,8 @@ use crate::{
     runtime::{Call, FakeRuntime, Speaks},
     things::{container, sandbox, sandbox_status, status},
 };
-use coroner::cri::Request;
 use coroner_core::input::CriEvent;
+use coroner_core::output::CriRequest;
 use coroner_cri_api::v1::ContainerState;
 use std::sync::atomic::Ordering;
 
@@ -35,7 +35,7 @@ async fn a_runtime_of_v1alpha2_alone_is_understood() {
     };
     assert_eq!(containers[0].name, "name-c1");
     assert_eq!(bench.until(exited).await.exit_code, 143);
-    bench.ask(Request::SandboxStatus("s1".into())).await;
+    bench.ask(CriRequest::SandboxStatus("s1".into())).await;
     let told = |event| match event {
         CriEvent::SandboxStatus(status) => Some(status),
         _ => None,

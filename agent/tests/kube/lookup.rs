@@ -5,7 +5,6 @@ use super::{
     apiserver::{not_found, status_object},
     next, pod,
 };
-use coroner::kube::Request;
 use coroner_core::{
     ids::PodUid,
     input::{ApiEvent, ApiNode},
@@ -53,7 +52,7 @@ impl Bench {
 
     /// Asks about pods, and the answers.
     async fn check(&mut self, pods: &[PodRef]) -> Vec<Option<bool>> {
-        self.ask.send(Request::Check(pods.to_vec())).await.expect("the adapter runs");
+        self.ask.send(pods.to_vec()).await.expect("the adapter runs");
         let is_checked = |event: &ApiEvent| matches!(event, ApiEvent::Checked { .. });
         let ApiEvent::Checked { pods: checks, .. } = next(&mut self.events, is_checked).await
         else {

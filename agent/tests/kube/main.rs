@@ -5,8 +5,9 @@ mod events;
 mod lookup;
 
 use apiserver::{FakeApiserver, Script, status_object};
-use coroner::kube::{self, Counters, Options, Request};
+use coroner::kube::{self, Counters, Options};
 use coroner_core::input::{ApiEvent, ApiPod, Input, Received};
+use coroner_core::observation::PodRef;
 use serde_json::{Value, json};
 use std::{
     path::Path,
@@ -66,7 +67,7 @@ struct Bench {
     server: FakeApiserver,
     events: mpsc::Receiver<Received>,
     counters: Arc<Counters>,
-    ask: mpsc::Sender<Request>,
+    ask: mpsc::Sender<Vec<PodRef>>,
     _folder: TempDir,
 }
 
@@ -112,7 +113,7 @@ impl Bench {
 struct Running {
     events: mpsc::Receiver<Received>,
     counters: Arc<Counters>,
-    ask: mpsc::Sender<Request>,
+    ask: mpsc::Sender<Vec<PodRef>>,
     folder: TempDir,
 }
 

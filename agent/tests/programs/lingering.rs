@@ -11,7 +11,7 @@ use coroner::{
 use coroner_core::{
     engine::{Engine, Settings},
     input::{Input, KernelFact, Received, TaskState},
-    observation::Observation,
+    output::{Report, Request},
 };
 use libc::SIGKILL;
 use std::{
@@ -65,17 +65,19 @@ impl Agent<'_> {
             let mut inputs: Vec<Input> = new.into_iter().map(Input::Kernel).collect();
             inputs.push(Input::Tick);
             while let Some(input) = (!inputs.is_empty()).then(|| inputs.remove(0)) {
-                for said in self.engine.step(Received { at: clock::boot_now(), input }) {
-                    match said {
-                        Observation::ProcessesWanted(wanted) => {
-                            let answer = Input::Proc(look(&self.host, wanted));
-                            answers.push(answer.clone());
-                            inputs.push(answer);
-                        }
-                        Observation::Unkillable(holdout) if holdout.over == over => {
-                            return (holdout.detail, answers);
-                        }
-                        _ => {}
+                let outputs = self.engine.step(Received { at: clock::boot_now(), input });
+                for request in outputs.requests {
+                    if let Request::InspectProcesses(which) = request {
+                        let answer = Input::Proc(look(&self.host, which));
+                        answers.push(answer.clone());
+                        inputs.push(answer);
+                    }
+                }
+                for report in outputs.reports {
+                    if let Report::Unkillable(holdout) = report
+                        && holdout.over == over
+                    {
+                        return (holdout.detail, answers);
                     }
                 }
             }

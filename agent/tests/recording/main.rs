@@ -11,7 +11,8 @@ mod writing;
 use coroner_core::{
     engine::{Engine, Settings},
     input::{ApiEvent, Input, Received},
-    observation::{Observation, PodTermination},
+    observation::PodTermination,
+    output::Report,
     time::{Anchor, BootTime},
 };
 
@@ -73,10 +74,10 @@ fn said_live(anchor: Anchor, inputs: &[Received]) -> Vec<String> {
     let mut engine = Engine::new(Settings { settle: SETTLE, ..Settings::new(anchor) });
     let mut history = History::new(usize::MAX);
     for input in inputs {
-        for observation in engine.step(input.clone()) {
-            match observation {
-                Observation::PodTerminated(account) => history.put(*account, false),
-                Observation::PodUpdated(account, _) => history.put(*account, true),
+        for report in engine.step(input.clone()).reports {
+            match report {
+                Report::PodTerminated(account) => history.put(*account, false),
+                Report::PodUpdated(account, _) => history.put(*account, true),
                 _ => {}
             }
         }

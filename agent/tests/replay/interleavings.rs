@@ -5,7 +5,8 @@ use super::{RECORDINGS, Said, collect, dir, import, random::cases};
 use coroner_core::{
     engine::{Engine, Settings},
     input::{Input, Received},
-    observation::{MilestoneKind, Observation, PodTermination},
+    observation::{MilestoneKind, PodTermination},
+    output::Outputs,
     time::{Anchor, BootTime},
 };
 use proptest::prelude::*;
@@ -47,22 +48,22 @@ fn deliver(inputs: &[Received], mut seed: u64) -> Vec<(BootTime, Received)> {
 
 fn run(anchor: Anchor, schedule: Vec<(BootTime, Received)>) -> Said {
     let mut engine = Engine::new(Settings::new(anchor));
-    let mut said: Vec<Observation> = Vec::new();
+    let mut out = Outputs::default();
     let second = Duration::from_secs(1);
     let mut tick = schedule[0].0 + second;
     let end = schedule[schedule.len() - 1].0 + Duration::from_secs(60);
     for (due, input) in schedule {
         while tick <= due {
-            said.extend(engine.step(Received { at: tick, input: Input::Tick }));
+            out.append(engine.step(Received { at: tick, input: Input::Tick }));
             tick = tick + second;
         }
-        said.extend(engine.step(input));
+        out.append(engine.step(input));
     }
     while tick <= end {
-        said.extend(engine.step(Received { at: tick, input: Input::Tick }));
+        out.append(engine.step(Received { at: tick, input: Input::Tick }));
         tick = tick + second;
     }
-    collect(said)
+    collect(out)
 }
 
 /// The second tail is reported when it comes, as an update: when the account is given, it may be

@@ -8,7 +8,8 @@ use coroner_core::{
         ApiEvent, ApiNode, CriContainer, CriEvent, CriSandbox, HostEvent, Input, PodCheck, Received,
     },
     leak::Leak,
-    observation::{Observation, PodRef},
+    observation::PodRef,
+    output::{Outputs, Report, Request},
     time::BootTime,
 };
 use std::{
@@ -128,20 +129,23 @@ fn run(name: &str) -> Found {
         for input in now {
             apiserver.learn(&input.input);
             let at = input.at;
-            for observation in engine.step(input) {
-                match observation {
-                    Observation::PodsWanted(pods) => {
-                        let input = apiserver.answer(at, &pods);
-                        assert!(engine.step(Received { at, input }).is_empty());
-                    }
-                    Observation::LeakFound(leak) => {
+            let outputs = engine.step(input);
+            for request in outputs.requests {
+                if let Request::VerifyPods(pods) = request {
+                    let input = apiserver.answer(at, &pods);
+                    assert_eq!(engine.step(Received { at, input }), Outputs::default());
+                }
+            }
+            for report in outputs.reports {
+                match report {
+                    Report::LeakOpened(leak) => {
                         found.last.insert(name_of(&leak), Arc::clone(&leak));
                         found.ever.push(leak);
                     }
-                    Observation::LeakChanged(leak) => {
+                    Report::LeakChanged(leak) => {
                         found.last.insert(name_of(&leak), leak);
                     }
-                    Observation::LeakGone(leak) => {
+                    Report::LeakResolved(leak) => {
                         found.last.remove(&name_of(&leak));
                     }
                     _ => {}

@@ -9,9 +9,8 @@ mod random;
 use coroner_core::{
     engine::{Engine, Settings},
     input::{ExitStatus, Input, Received},
-    observation::{
-        ContainerDeath, FindingKind, MilestoneKind, Observation, PhaseKind, PodTermination, Source,
-    },
+    observation::{ContainerDeath, FindingKind, MilestoneKind, PhaseKind, PodTermination, Source},
+    output::{Outputs, Report},
     time::{Anchor, BootTime},
 };
 
@@ -93,20 +92,20 @@ fn run(anchor: Anchor, inputs: Vec<Received>) -> Said {
     collect(replay(&mut engine, inputs, AFTER))
 }
 
-fn collect(observations: Vec<Observation>) -> Said {
+fn collect(outputs: Outputs) -> Said {
     let mut said = Said { terminations: BTreeMap::new(), deaths: BTreeMap::new(), late: 0 };
-    for observation in observations {
-        match observation {
-            Observation::PodTerminated(t) => {
+    for report in outputs.reports {
+        match report {
+            Report::PodTerminated(t) => {
                 said.terminations.entry(t.pod.name.clone()).or_default().push(*t);
             }
-            Observation::PodUpdated(t, change) => {
+            Report::PodUpdated(t, change) => {
                 said.late += usize::from(change.is_revision());
                 let lives = said.terminations.get_mut(&t.pod.name).expect("updates what was said");
                 let known = lives.iter_mut().find(|l| l.life == t.life).expect("of that life");
                 *known = *t;
             }
-            Observation::ContainerDied(death) => {
+            Report::ContainerDied(death) => {
                 let pod = death.pod.as_ref().map(|p| p.name.clone()).unwrap_or_default();
                 said.deaths.entry(pod).or_default().push(*death);
             }

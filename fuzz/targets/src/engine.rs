@@ -3,7 +3,7 @@ use coroner::recording;
 use coroner_core::{
     engine::Settings,
     input::{ApiEvent, CriEvent, Input, Loss, LossKind, Received},
-    observation::Observation,
+    output::Outputs,
     time::BootTime,
 };
 use std::{sync::LazyLock, time::Duration};
@@ -81,11 +81,11 @@ pub fn engine(bytes: &[u8]) {
     assert_eq!(play(&acts), play(&acts), "the same inputs, another word");
 }
 
-fn play(acts: &[Act]) -> Vec<Observation> {
+fn play(acts: &[Act]) -> Outputs {
     let (settings, inputs) = &*DEATHS;
     let mut coroner = Coroner::with(*settings);
     let mut next = 0;
-    let mut said = Vec::new();
+    let mut out = Outputs::default();
     let mut upcoming = |count: u8| {
         let from = next;
         next = inputs.len().min(next + usize::from(count));
@@ -96,7 +96,7 @@ fn play(acts: &[Act]) -> Vec<Observation> {
             Act::Go(count) => {
                 for received in upcoming(*count) {
                     let at = received.at.max(coroner.now());
-                    said.extend(coroner.take(Received { at, ..received.clone() }));
+                    out.append(coroner.take(Received { at, ..received.clone() }));
                 }
             }
             Act::Skip(count) => {
@@ -104,52 +104,52 @@ fn play(acts: &[Act]) -> Vec<Observation> {
             }
             Act::Backwards(count) => {
                 for received in upcoming(*count).iter().rev() {
-                    said.extend(coroner.feed(received.input.clone()));
+                    out.append(coroner.feed(received.input.clone()));
                 }
             }
             Act::Any(which) => {
                 let received = &inputs[usize::from(*which) % inputs.len()];
-                said.extend(coroner.feed(received.input.clone()));
+                out.append(coroner.feed(received.input.clone()));
             }
             Act::Wait(seconds) => coroner.pass(u32::from(*seconds)),
             Act::At(at) => {
                 for received in upcoming(1) {
-                    said.extend(coroner.take(Received { at: BootTime(*at), ..received.clone() }));
+                    out.append(coroner.take(Received { at: BootTime(*at), ..received.clone() }));
                 }
             }
             Act::Shift(by) => {
                 for received in upcoming(1) {
-                    said.extend(coroner.feed(shifted(received.input.clone(), *by)));
+                    out.append(coroner.feed(shifted(received.input.clone(), *by)));
                 }
             }
             Act::Lost(kind, count) => {
                 let kind = LOSSES[usize::from(*kind) % LOSSES.len()];
-                said.extend(coroner.feed(Input::Lost(Loss::new(kind, u64::from(*count)))));
+                out.append(coroner.feed(Input::Lost(Loss::new(kind, u64::from(*count)))));
             }
             Act::RuntimeGone => {
                 let gone = CriEvent::Unreachable { error: "connection refused".into(), code: None };
-                said.extend(coroner.feed(Input::Cri(gone)));
+                out.append(coroner.feed(Input::Cri(gone)));
             }
             Act::RuntimeBack => {
                 let back = CriEvent::Connected { runtime: "containerd 1.7".into(), process: None };
-                said.extend(coroner.feed(Input::Cri(back)));
+                out.append(coroner.feed(Input::Cri(back)));
             }
             Act::ApiGone => {
                 let gone = ApiEvent::OutOfSync { error: "connection refused".into() };
-                said.extend(coroner.feed(Input::Api(gone)));
+                out.append(coroner.feed(Input::Api(gone)));
             }
-            Act::ApiBack => said.extend(coroner.feed(Input::Api(ApiEvent::Resumed))),
+            Act::ApiBack => out.append(coroner.feed(Input::Api(ApiEvent::Resumed))),
             Act::Restart => {
-                said.clear();
+                out = Outputs::default();
                 coroner = Coroner::with(*settings);
             }
         }
     }
     for _ in 0..200 {
         let at = coroner.now() + Duration::from_secs(1);
-        said.extend(coroner.take(Received { at, input: Input::Tick }));
+        out.append(coroner.take(Received { at, input: Input::Tick }));
     }
-    said
+    out
 }
 
 /// What an input itself says of its times, wrong.

@@ -6,7 +6,8 @@ use coroner_core::{
     ids::PodUid,
     input::{Input, Received},
     leak::{Leak, LeakKey},
-    observation::{ContainerDeath, Observation, PodTermination},
+    observation::{ContainerDeath, PodTermination},
+    output::{Outputs, Report},
     time::{Anchor, BootTime, WallTime},
 };
 use std::{
@@ -51,7 +52,7 @@ impl Coroner {
 
     /// Gives it an input that was made of bytes, as if it had just come, a millisecond after the
     /// last one. It must be one that can be recorded.
-    pub(crate) fn feed(&mut self, input: Input) -> Vec<Observation> {
+    pub(crate) fn feed(&mut self, input: Input) -> Outputs {
         let received = Received { at: self.now + Duration::from_millis(1), input };
         recordable(&received);
         self.take(received)
@@ -65,11 +66,11 @@ impl Coroner {
     }
 
     /// Gives it an input, and checks what it says.
-    pub(crate) fn take(&mut self, received: Received) -> Vec<Observation> {
+    pub(crate) fn take(&mut self, received: Received) -> Outputs {
         self.now = received.at;
-        let said = self.engine.step(received);
-        said.iter().for_each(|one| self.check(one));
-        said
+        let out = self.engine.step(received);
+        out.reports.iter().for_each(|report| self.check(report));
+        out
     }
 
     /// What it holds, at the end.
@@ -77,30 +78,30 @@ impl Coroner {
         self.engine.gauges()
     }
 
-    fn check(&mut self, said: &Observation) {
-        match said {
+    fn check(&mut self, report: &Report) {
+        match report {
             // Not counted: a container that was forgotten may be met again, and die again.
-            Observation::ContainerDied(death) => self::death(death),
-            Observation::PodTerminated(told) => {
+            Report::ContainerDied(death) => self::death(death),
+            Report::PodTerminated(told) => {
                 account(told);
                 let life = (told.pod.uid.clone(), told.life);
                 assert!(self.lives.insert(life), "told twice: {:?} life {}", told.pod, told.life);
             }
-            Observation::PodUpdated(told, _) => account(told),
-            Observation::CountTermination(told) => {
+            Report::PodUpdated(told, _) => account(told),
+            Report::CountTermination(told) => {
                 let life = (told.pod.uid.clone(), told.life);
                 assert!(self.lives.contains(&life), "counted unreported: {life:?}");
                 assert!(self.counted.insert(life), "counted twice: {:?}", told.pod);
             }
-            Observation::LeakFound(found) => {
+            Report::LeakOpened(found) => {
                 leak(found);
                 assert!(self.leaks.insert(found.key.clone()), "found twice: {:?}", found.key);
             }
-            Observation::LeakChanged(found) => {
+            Report::LeakChanged(found) => {
                 leak(found);
                 assert!(self.leaks.contains(&found.key), "changed unfound: {:?}", found.key);
             }
-            Observation::LeakGone(found) => {
+            Report::LeakResolved(found) => {
                 leak(found);
                 assert!(self.leaks.remove(&found.key), "gone unfound: {:?}", found.key);
             }

@@ -4,7 +4,8 @@
 use super::{Engine, life::Pod};
 use crate::{
     ids::{ContainerId, PodUid, SandboxId},
-    observation::{Change, Milestone, MilestoneKind, Observation, PodTermination},
+    observation::{Change, Milestone, MilestoneKind, PodTermination},
+    output::{Outputs, Report},
     time::BootTime,
 };
 use std::{collections::BTreeSet, time::Duration};
@@ -38,36 +39,36 @@ impl Finished {
         members: BTreeSet<ContainerId>,
         report: PodTermination,
         uncounted: BTreeSet<ContainerId>,
-        said: &mut Vec<Observation>,
+        out: &mut Outputs,
     ) -> Self {
-        said.push(Observation::PodTerminated(Box::new(report.clone())));
+        out.report(Report::PodTerminated(Box::new(report.clone())));
         let uncounted = Some(uncounted);
         Self { at, sandboxes, members, report, built: None, uncounted }
     }
 
     /// Counts the report if it is due. True: it waits to be counted.
-    pub(super) fn count_if_due(&mut self, now: BootTime, said: &mut Vec<Observation>) -> bool {
+    pub(super) fn count_if_due(&mut self, now: BootTime, out: &mut Outputs) -> bool {
         if self.report.is_final || now >= self.report.ended + COUNTED_AFTER {
-            self.count(said);
+            self.count(out);
         }
         self.uncounted.is_some()
     }
 
     /// Counts what is not counted yet, as it is reported now.
-    fn count(&mut self, said: &mut Vec<Observation>) {
+    fn count(&mut self, out: &mut Outputs) {
         let Some(deaths) = self.uncounted.take() else { return };
         let deaths = self.report.containers.iter().filter(|death| deaths.contains(&death.id));
-        said.extend(deaths.map(|death| Observation::CountDeath(Box::new(death.clone()))));
-        said.push(Observation::CountTermination(Box::new(self.report.clone())));
+        out.reports.extend(deaths.map(|death| Report::CountDeath(Box::new(death.clone()))));
+        out.report(Report::CountTermination(Box::new(self.report.clone())));
     }
 
     /// Counts the deaths that are not part of the next report, as they were reported last.
-    fn count_dropped(&mut self, next: &PodTermination, said: &mut Vec<Observation>) {
+    fn count_dropped(&mut self, next: &PodTermination, out: &mut Outputs) {
         let Some(uncounted) = &mut self.uncounted else { return };
         let stays = |id: &ContainerId| next.containers.iter().any(|death| death.id == *id);
         for death in self.report.containers.iter().filter(|death| !stays(&death.id)) {
             if uncounted.remove(&death.id) {
-                said.push(Observation::CountDeath(Box::new(death.clone())));
+                out.report(Report::CountDeath(Box::new(death.clone())));
             }
         }
     }
@@ -82,16 +83,16 @@ impl Finished {
     }
 
     /// Its evidence is dropped, or another incarnation of the pod has begun: the report stays as it is.
-    pub(super) fn close(mut self, said: &mut Vec<Observation>) {
+    pub(super) fn close(mut self, out: &mut Outputs) {
         if !self.report.is_final {
             self.report.is_final = true;
-            said.push(Observation::PodUpdated(Box::new(self.report.clone()), Change::Final));
+            out.report(Report::PodUpdated(Box::new(self.report.clone()), Change::Final));
         }
-        self.count(said);
+        self.count(out);
     }
 
     /// Takes the report as it would be built now, if that differs.
-    fn replace(&mut self, mut report: PodTermination, said: &mut Vec<Observation>) {
+    fn replace(&mut self, mut report: PodTermination, out: &mut Outputs) {
         // Evidence that was needed and has been dropped since must not take back what was reported.
         if report.milestones.len() < self.report.milestones.len() {
             return;
@@ -105,16 +106,16 @@ impl Finished {
         report.revision = self.report.revision + u32::from(change.is_some());
         let change = change.or((report.is_final && !self.report.is_final).then_some(Change::Final));
         let was_removed = self.is_removed();
-        self.count_dropped(&report, said);
+        self.count_dropped(&report, out);
         self.report = report;
         let removed = (self.is_removed() && !was_removed).then_some(Change::SandboxRemoved);
         for change in change.into_iter().chain(removed) {
-            said.push(Observation::PodUpdated(Box::new(self.report.clone()), change));
+            out.report(Report::PodUpdated(Box::new(self.report.clone()), change));
         }
     }
 
     /// Takes the removal of sandbox and cgroup, which is all that is added to a final report.
-    fn extend(&mut self, tail: impl Iterator<Item = Milestone>, said: &mut Vec<Observation>) {
+    fn extend(&mut self, tail: impl Iterator<Item = Milestone>, out: &mut Outputs) {
         let was_removed = self.is_removed();
         for milestone in tail {
             if self.report.milestone(milestone.kind).is_none() {
@@ -124,7 +125,7 @@ impl Finished {
         }
         if self.is_removed() && !was_removed {
             let report = Box::new(self.report.clone());
-            said.push(Observation::PodUpdated(report, Change::SandboxRemoved));
+            out.report(Report::PodUpdated(report, Change::SandboxRemoved));
         }
     }
 }
@@ -137,7 +138,7 @@ impl Engine {
         uid: &PodUid,
         pod: &mut Pod,
         is_news: bool,
-        said: &mut Vec<Observation>,
+        out: &mut Outputs,
     ) -> bool {
         let Some(finished) = &mut pod.finished else { return false };
         if finished.is_over(now) {
@@ -149,21 +150,21 @@ impl Engine {
             // Of a container that the runtime does not call exited, each list may say something new.
             finished.built = accounts.are_exited().then_some(self.epoch);
             if finished.report.is_final {
-                finished.extend(accounts.tail(finished.report.began), said);
+                finished.extend(accounts.tail(finished.report.began), out);
             } else {
                 let report = accounts.build(&finished.members, finished.report.life);
-                finished.replace(report, said);
+                finished.replace(report, out);
             }
         }
         !finished.is_removed()
     }
 
     /// The agent ends: counts what was reported and is not counted yet, as it is reported now.
-    pub fn count_the_rest(&mut self) -> Vec<Observation> {
-        let mut said = Vec::new();
+    pub fn count_the_rest(&mut self) -> Vec<Report> {
+        let mut out = Outputs::default();
         for finished in self.pods.values_mut().filter_map(|pod| pod.finished.as_mut()) {
-            finished.count(&mut said);
+            finished.count(&mut out);
         }
-        said
+        out.reports
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     ids::{CgroupId, ContainerId, PodUid, SandboxId},
     input::LossKind,
     object::Object,
-    observation::Observation,
+    output::Outputs,
     process::Processes,
     time::BootTime,
 };
@@ -31,7 +31,7 @@ impl Engine {
     }
 
     /// Forgets what is accounted for and gone, so that memory does not grow with time.
-    pub(super) fn forget(&mut self, now: BootTime, said: &mut Vec<Observation>) {
+    pub(super) fn forget(&mut self, now: BootTime, out: &mut Outputs) {
         for (sandbox, uid, by) in self.runtime.removed_sandboxes() {
             let settled = now >= by + self.settings.settle;
             let busy = self.active.contains(&uid);
@@ -54,9 +54,9 @@ impl Engine {
                     && !busy
                     && let Some(mut pod) = self.pods.remove(&uid)
                 {
-                    pod.hurry(BTreeSet::new(), said);
+                    pod.hurry(BTreeSet::new(), out);
                     if let Some(finished) = pod.finished {
-                        finished.close(said);
+                        finished.close(out);
                     }
                 }
             }
@@ -97,7 +97,7 @@ impl Engine {
             }
         }
         self.forget_objects(now);
-        self.close_tails(now, said);
+        self.close_tails(now, out);
         self.forget_unresolved(now);
     }
 
@@ -139,11 +139,11 @@ impl Engine {
     }
 
     /// The sandbox of a completed Job stays as long as the object does; its evidence need not.
-    fn close_tails(&mut self, now: BootTime, said: &mut Vec<Observation>) {
+    fn close_tails(&mut self, now: BootTime, out: &mut Outputs) {
         let mut over = Vec::new();
         for pod in self.pods.values_mut() {
             if let Some(finished) = pod.finished.take_if(|finished| finished.is_over(now)) {
-                finished.close(said);
+                finished.close(out);
                 over.extend(pod.past.iter().cloned());
             }
         }

@@ -5,7 +5,8 @@ use super::{Engine, finished::Finished};
 use crate::{
     account::{Account, Sources},
     ids::{ContainerId, PodUid, SandboxId},
-    observation::{ContainerDeath, MilestoneKind, Observation},
+    observation::{ContainerDeath, MilestoneKind},
+    output::{CriRequest, Outputs, Report, Request},
     table::Table,
     time::BootTime,
 };
@@ -53,14 +54,14 @@ impl Pod {
     }
 
     /// Has the adapter look often at these sandboxes, and no longer at others of this pod.
-    pub(super) fn hurry(&mut self, wanted: BTreeSet<SandboxId>, said: &mut Vec<Observation>) {
+    pub(super) fn hurry(&mut self, wanted: BTreeSet<SandboxId>, out: &mut Outputs) {
         let relaxed: Vec<_> = self.hurried.difference(&wanted).cloned().collect();
         let hurried: Vec<_> = wanted.difference(&self.hurried).cloned().collect();
         if !hurried.is_empty() {
-            said.push(Observation::PodTerminating { sandboxes: hurried });
+            out.request(Request::Cri(CriRequest::StartFastPoll(hurried)));
         }
         if !relaxed.is_empty() {
-            said.push(Observation::PodSettled { sandboxes: relaxed });
+            out.request(Request::Cri(CriRequest::StopFastPoll(relaxed)));
         }
         self.hurried = wanted;
     }
@@ -97,18 +98,18 @@ impl Engine {
         now: BootTime,
         uid: &PodUid,
         is_news: bool,
-        said: &mut Vec<Observation>,
+        out: &mut Outputs,
     ) -> bool {
         let mut pod = self.pods.remove(uid).unwrap_or_else(|| self.unknown_pod(uid));
-        let mut under_way = self.look_at(now, uid, &mut pod, is_news, said);
+        let mut under_way = self.look_at(now, uid, &mut pod, is_news, out);
         if let Some(finished) = &mut pod.finished {
-            under_way |= finished.count_if_due(now, said);
+            under_way |= finished.count_if_due(now, out);
         }
         let known = !pod.is_blank() && self.runtime.has_sandbox(uid);
         if known || under_way || pod.finished.is_some() {
             self.pods.insert(uid.clone(), pod);
         } else {
-            pod.hurry(BTreeSet::new(), said);
+            pod.hurry(BTreeSet::new(), out);
         }
         under_way
     }
@@ -123,20 +124,20 @@ impl Engine {
         uid: &PodUid,
         pod: &mut Pod,
         is_news: bool,
-        said: &mut Vec<Observation>,
+        out: &mut Outputs,
     ) -> bool {
         let settle = self.settings.settle;
         let accounts = self.account(uid, &pod.past, pod.cgroup_removed);
         if accounts.is_empty() {
             pod.terminating = false;
-            pod.hurry(BTreeSet::new(), said);
-            return self.follow_up(now, uid, pod, is_news, said);
+            pod.hurry(BTreeSet::new(), out);
+            return self.follow_up(now, uid, pod, is_news, out);
         }
         let members = accounts.members();
         if members.alive > 0
             && let Some(earlier) = pod.finished.take()
         {
-            earlier.close(said); // another life began
+            earlier.close(out); // another life began
         }
         let untold = |id: &ContainerId| !pod.told.contains(id) && accounts.ended(id).is_some();
         let begins = members.requested || members.all.iter().any(untold);
@@ -146,7 +147,7 @@ impl Engine {
         let soon = accounts.deadline(&members).max(members.ended).is_none_or(|at| now < at + HURRY);
         let owes = accounts.runtime_owes(&members);
         let hurry = begins && soon && (owes || (!settled && !pod.hurried.is_empty()));
-        pod.hurry(if hurry { accounts.seen_sandboxes() } else { BTreeSet::new() }, said);
+        pod.hurry(if hurry { accounts.seen_sandboxes() } else { BTreeSet::new() }, out);
         if settled && accounts.is_complete(&members, now, PATIENCE) {
             let life = pod.life + 1;
             let account = accounts.build(&members.all, life);
@@ -156,21 +157,21 @@ impl Engine {
             earlier.sort_by_key(|id| accounts.ended(id));
             for death in earlier.into_iter().map(|id| accounts.death(id, None)) {
                 if pod.told.insert(death.id.clone()) {
-                    report_alone(death, said);
+                    report_alone(death, out);
                 }
             }
             let mut uncounted = BTreeSet::new();
             for death in &account.containers {
                 if pod.told.insert(death.id.clone()) {
                     uncounted.insert(death.id.clone());
-                    said.push(Observation::ContainerDied(Box::new(death.clone())));
+                    out.report(Report::ContainerDied(Box::new(death.clone())));
                 }
             }
             if let Some(earlier) = pod.finished.take() {
-                earlier.close(said);
+                earlier.close(out);
             }
             let (sandboxes, is_static) = (accounts.sandboxes(), accounts.is_static());
-            pod.hurry(BTreeSet::new(), said);
+            pod.hurry(BTreeSet::new(), out);
             pod.life = life;
             if is_static {
                 self.static_lives.note(uid, life);
@@ -178,7 +179,7 @@ impl Engine {
             pod.terminating = false;
             pod.past.extend(sandboxes.iter().cloned());
             let members = members.all;
-            let finished = Finished::new(now, sandboxes, members, account, uncounted, said);
+            let finished = Finished::new(now, sandboxes, members, account, uncounted, out);
             pod.finished = Some(finished);
             return true;
         }
@@ -204,7 +205,7 @@ impl Engine {
                     continue;
                 }
                 pod.told.insert(id.clone());
-                report_alone(death, said);
+                report_alone(death, out);
             }
         }
         waiting
@@ -231,8 +232,8 @@ impl Engine {
 
 /// A death that is not part of a pod's report, or not yet: it is reported once and never updated, so it is
 /// counted at once.
-fn report_alone(death: ContainerDeath, said: &mut Vec<Observation>) {
+fn report_alone(death: ContainerDeath, out: &mut Outputs) {
     let death = Box::new(death);
-    said.push(Observation::ContainerDied(death.clone()));
-    said.push(Observation::CountDeath(death));
+    out.report(Report::ContainerDied(death.clone()));
+    out.report(Report::CountDeath(death));
 }

@@ -38,7 +38,7 @@ pub enum ApiEvent {
         /// Why, as text.
         error: String,
     },
-    /// Pods looked up past the watch: the answer to `Observation::PodsWanted`.
+    /// Pods looked up past the watch: the answer to `Request::VerifyPods`.
     Checked {
         /// When they were asked for.
         asked: BootTime,

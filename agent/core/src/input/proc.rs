@@ -7,7 +7,7 @@ use crate::{
 use serde::{Deserialize, Serialize};
 
 /// What the host's /proc shows of a container that does not end: the answer to
-/// `Observation::ProcessesWanted`. Names of processes and of kernel functions, nothing else.
+/// `Request::InspectProcesses`. Names of processes and of kernel functions, nothing else.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ProcReport {
     /// The container's own cgroup.

@@ -16,7 +16,8 @@ use crate::{
         Evidence, Holds, Judgement, Leak, LeakCause, LeakClass, LeakKey, LikelyCause, Recollection,
         StuckReason,
     },
-    observation::{Observation, PodRef, Source},
+    observation::{PodRef, Source},
+    output::{Outputs, Report, Request},
     runtime::Sandbox,
     table::Table,
     time::BootTime,
@@ -252,7 +253,7 @@ impl Docket {
         &mut self,
         facts: &Facts<'_>,
         changed: &BTreeSet<PodUid>,
-        said: &mut Vec<Observation>,
+        out: &mut Outputs,
     ) {
         let keys: BTreeSet<LeakKey> = changed
             .iter()
@@ -263,14 +264,14 @@ impl Docket {
             })
             .filter(|key| is_gone(facts, key))
             .collect();
-        keys.iter().for_each(|key| self.drop(key, said));
+        keys.iter().for_each(|key| self.drop(key, out));
     }
 
     /// It is no longer a suspect.
-    fn drop(&mut self, key: &LeakKey, said: &mut Vec<Observation>) {
+    fn drop(&mut self, key: &LeakKey, out: &mut Outputs) {
         self.orphans.remove(key);
         let told = self.suspects.remove(key).and_then(|suspect| suspect.told);
-        said.extend(told.map(|told| Observation::LeakGone(told.leak)));
+        out.reports.extend(told.map(|told| Report::LeakResolved(told.leak)));
     }
 
     /// Judges, with all sources in sync. `watched`: the judges' clock; `classes`: what the things that
@@ -283,7 +284,7 @@ impl Docket {
         watched: Duration,
         classes: &Classes,
         mut orphans: BTreeMap<LeakKey, LeakClass>,
-        said: &mut Vec<Observation>,
+        out: &mut Outputs,
     ) -> BTreeSet<PodUid> {
         let elapsed = watched.saturating_sub(self.watched);
         self.watched = watched;
@@ -299,15 +300,15 @@ impl Docket {
                 _ => gone.push(key.clone()),
             }
         }
-        gone.iter().for_each(|key| self.drop(key, said));
+        gone.iter().for_each(|key| self.drop(key, out));
         let mut new: Vec<(LeakKey, LeakClass)> = Vec::new();
         for (key, class) in classes {
             match (self.suspects.get_mut(key), class) {
                 (Some(suspect), Some(class)) => {
                     let gone = suspect.turn_to(*class, watched, facts.now);
-                    said.extend(gone.map(Observation::LeakGone));
+                    out.reports.extend(gone.map(Report::LeakResolved));
                 }
-                (Some(_), None) => self.drop(key, said),
+                (Some(_), None) => self.drop(key, out),
                 (None, Some(class)) => new.push((key.clone(), *class)),
                 (None, None) => {}
             }
@@ -325,7 +326,7 @@ impl Docket {
         if watched >= RECALL_HOLDS {
             self.recalled.clear();
         }
-        self.confirm(facts, namespaces, watched, said);
+        self.confirm(facts, namespaces, watched, out);
         refused
     }
 
@@ -360,7 +361,7 @@ impl Docket {
         facts: &Facts<'_>,
         namespaces: &Namespaces<'_>,
         watched: Duration,
-        said: &mut Vec<Observation>,
+        out: &mut Outputs,
     ) {
         let mut wanted: BTreeMap<PodUid, PodRef> = BTreeMap::new();
         let mut room = MAX_TOLD;
@@ -370,7 +371,7 @@ impl Docket {
         for (key, suspect) in &mut self.suspects {
             if suspect.told.is_some() {
                 let news = suspect.look_again(facts, key, &mut in_full);
-                said.extend(news.map(Observation::LeakChanged));
+                out.reports.extend(news.map(Report::LeakChanged));
                 continue;
             }
             let threshold = match suspect.class {
@@ -409,13 +410,13 @@ impl Docket {
                 }
                 Next::Tell => {
                     if suspect.due.is_some_and(|due| is_shown_since(facts, key, due)) {
-                        room -= usize::from(suspect.tell(facts, key, &mut in_full, said));
+                        room -= usize::from(suspect.tell(facts, key, &mut in_full, out));
                     }
                 }
             }
         }
         if !wanted.is_empty() {
-            said.push(Observation::PodsWanted(wanted.into_values().collect()));
+            out.request(Request::VerifyPods(wanted.into_values().collect()));
         }
     }
 
@@ -479,13 +480,13 @@ impl Suspect {
         facts: &Facts<'_>,
         key: &LeakKey,
         room: &mut Shelves,
-        said: &mut Vec<Observation>,
+        out: &mut Outputs,
     ) -> bool {
         let in_full = room.has(self.class);
         let Some(leak) = self.describe(facts, key, in_full) else { return false };
         room.take(self.class);
         let leak = Arc::new(leak);
-        said.push(Observation::LeakFound(Arc::clone(&leak)));
+        out.report(Report::LeakOpened(Arc::clone(&leak)));
         self.told = Some(Told { leak, looked: facts.now, in_full });
         true
     }

@@ -8,7 +8,7 @@ use coroner_core::{
     ids::{CgroupId, SandboxId},
     input::*,
     leak::*,
-    observation::Observation,
+    output::{CriRequest, Outputs, Report, Request},
     time::{Anchor, BootTime, WallTime},
 };
 use std::{collections::BTreeSet, time::Duration};
@@ -76,18 +76,19 @@ fn replay_says_the_same() {
         let mut queue = vec![received];
         while let Some(received) = queue.pop() {
             log.push(received.clone());
-            for o in one.step(received) {
-                if let Observation::SandboxStatusWanted(id) = &o {
+            let outputs = one.step(received);
+            for request in &outputs.requests {
+                if let Request::Cri(CriRequest::SandboxStatus(id)) = request {
                     queue.insert(0, Received { at, input: status(id, at, open()) });
                 }
-                said_first.push(o);
             }
+            said_first.push(outputs);
         }
     }
     let mut other = engine();
-    let said_again: Vec<_> = log.into_iter().flat_map(|r| other.step(r)).collect();
-    let leaks =
-        |all: &[Observation]| all.iter().filter(|o| matches!(o, Observation::LeakFound(_))).count();
+    let said_again: Vec<_> = log.into_iter().map(|r| other.step(r)).collect();
+    let opened = |report: &&Report| matches!(report, Report::LeakOpened(_));
+    let leaks = |all: &[Outputs]| all.iter().flat_map(|o| &o.reports).filter(opened).count();
     assert_eq!(leaks(&said_first), leaks(&said_again));
     assert_eq!(said_first, said_again);
 }
@@ -144,21 +145,23 @@ fn an_old_status_is_no_evidence() {
             at,
             input: Input::Cri(CriEvent::Containers { asked: at, only: None, containers: vec![] }),
         });
-        for o in one.step(Received { at, input: Input::Tick }) {
-            match o {
-                Observation::SandboxStatusWanted(id) => {
-                    let input = if ready {
-                        status(&id, at, open())
-                    } else {
-                        Input::Cri(CriEvent::SandboxStatusRefused {
-                            sandbox: id,
-                            code: "DEADLINE_EXCEEDED".into(),
-                        })
-                    };
-                    one.step(Received { at, input });
-                }
-                Observation::LeakFound(leak) => found.push((t, leak.class, leak.key.clone())),
-                _ => {}
+        let outputs = one.step(Received { at, input: Input::Tick });
+        for request in outputs.requests {
+            if let Request::Cri(CriRequest::SandboxStatus(id)) = request {
+                let input = if ready {
+                    status(&id, at, open())
+                } else {
+                    Input::Cri(CriEvent::SandboxStatusRefused {
+                        sandbox: id,
+                        code: "DEADLINE_EXCEEDED".into(),
+                    })
+                };
+                one.step(Received { at, input });
+            }
+        }
+        for report in outputs.reports {
+            if let Report::LeakOpened(leak) = report {
+                found.push((t, leak.class, leak.key.clone()));
             }
         }
     }
@@ -303,8 +306,8 @@ fn an_old_survey_is_no_evidence() {
             let survey = HostSurvey { asked: at, shims: Some(shims), ..HostSurvey::default() };
             one.step(Received { at, input: Input::Host(HostEvent::Survey(survey)) });
         }
-        for o in one.step(Received { at, input: Input::Tick }) {
-            if let Observation::LeakFound(leak) = o {
+        for o in one.step(Received { at, input: Input::Tick }).reports {
+            if let Report::LeakOpened(leak) = o {
                 found.push((t, leak.class));
             }
         }
@@ -412,12 +415,13 @@ fn what_comes_later_still_tells_the_cause() {
             at,
             input: Input::Cri(CriEvent::Containers { asked: at, only: None, containers: vec![] }),
         });
-        for o in one.step(Received { at, input: Input::Tick }) {
-            match o {
-                Observation::SandboxStatusWanted(id) if t > 200 => {
+        let outputs = one.step(Received { at, input: Input::Tick });
+        for request in outputs.requests {
+            match request {
+                Request::Cri(CriRequest::SandboxStatus(id)) if t > 200 => {
                     one.step(Received { at, input: status(&id, at, open()) });
                 }
-                Observation::PodsWanted(pods) => {
+                Request::VerifyPods(pods) => {
                     let pods = pods
                         .iter()
                         .map(|p| PodCheck { uid: p.uid.clone(), exists: Some(false) })
@@ -427,7 +431,12 @@ fn what_comes_later_still_tells_the_cause() {
                         input: Input::Api(ApiEvent::Checked { asked: at, pods }),
                     });
                 }
-                Observation::LeakFound(leak) | Observation::LeakChanged(leak) => last = Some(leak),
+                _ => {}
+            }
+        }
+        for report in outputs.reports {
+            match report {
+                Report::LeakOpened(leak) | Report::LeakChanged(leak) => last = Some(leak),
                 _ => {}
             }
         }
@@ -485,12 +494,13 @@ fn a_late_answer_is_no_restart() {
             at,
             input: Input::Cri(CriEvent::Containers { asked: at, only: None, containers: vec![] }),
         });
-        for o in one.step(Received { at, input: Input::Tick }) {
-            match o {
-                Observation::SandboxStatusWanted(id) => {
+        let outputs = one.step(Received { at, input: Input::Tick });
+        for request in outputs.requests {
+            match request {
+                Request::Cri(CriRequest::SandboxStatus(id)) => {
                     one.step(Received { at, input: status(&id, at, closed()) });
                 }
-                Observation::PodsWanted(pods) if t > 175 => {
+                Request::VerifyPods(pods) if t > 175 => {
                     let pods = pods
                         .iter()
                         .map(|p| PodCheck { uid: p.uid.clone(), exists: Some(false) })
@@ -500,7 +510,12 @@ fn a_late_answer_is_no_restart() {
                         input: Input::Api(ApiEvent::Checked { asked: at, pods }),
                     });
                 }
-                Observation::LeakFound(leak) | Observation::LeakChanged(leak) => last = Some(leak),
+                _ => {}
+            }
+        }
+        for report in outputs.reports {
+            match report {
+                Report::LeakOpened(leak) | Report::LeakChanged(leak) => last = Some(leak),
                 _ => {}
             }
         }

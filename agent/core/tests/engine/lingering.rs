@@ -9,7 +9,8 @@ use coroner_core::{
         ApiEvent, CriState, Disposition, Input, KernelFact, Loss, LossKind, ProcProcess,
         ProcReport, SignalResult, Task, TaskState,
     },
-    observation::{ContainerDeath, FindingKind, Observation, ProcessesWanted, Source, Verdict},
+    observation::{ContainerDeath, FindingKind, Source, Verdict},
+    output::{InspectProcesses, Report, Request},
 };
 
 /// When the main process began, in ns, and as /proc rounds it down.
@@ -46,10 +47,10 @@ impl World {
     }
 
     /// What was asked of /proc since the last call.
-    fn wanted(&mut self) -> Vec<ProcessesWanted> {
+    fn wanted(&mut self) -> Vec<InspectProcesses> {
         let mut wanted = Vec::new();
-        self.other.retain(|said| match said {
-            Observation::ProcessesWanted(one) => {
+        self.requests.retain(|said| match said {
+            Request::InspectProcesses(one) => {
                 wanted.push(*one);
                 false
             }
@@ -61,7 +62,7 @@ impl World {
     fn told(&mut self) -> Vec<(String, bool)> {
         let mut told = Vec::new();
         self.other.retain(|said| match said {
-            Observation::Unkillable(holdout) => {
+            Report::Unkillable(holdout) => {
                 told.push((holdout.detail.clone(), holdout.over));
                 false
             }
@@ -115,7 +116,7 @@ fn what_sigkill_does_not_end_is_looked_at_until_it_ends() {
     world.ticks(1);
     assert_eq!(world.wanted(), [], "it may still end");
     world.ticks(2);
-    let wanted = ProcessesWanted {
+    let wanted = InspectProcesses {
         cgroup: Cgroups::of(1).own,
         main: Some(init(1).tgid),
         started: Some(STARTED),

@@ -10,7 +10,8 @@ use coroner_core::{
         DaemonProcess, DaemonState, Disposition, ExitStatus, HostEvent, Input, KernelFact, Loss,
         LossKind,
     },
-    observation::{Cause, Change, FindingKind, MilestoneKind, Observation, PhaseKind, Verdict},
+    observation::{Cause, Change, FindingKind, MilestoneKind, PhaseKind, Verdict},
+    output::{CriRequest, Report, Request},
     time::{Anchor, BootTime, WallTime},
 };
 use std::time::Duration;
@@ -51,8 +52,8 @@ fn a_deleted_pod_is_told_once_with_additive_phases() {
     assert_eq!(world.died[0].verdict, Verdict::Graceful);
     assert_eq!(world.counted, world.ended, "it is final at once, and counted");
     assert_eq!(world.counted_deaths, world.died);
-    assert!(world.other.iter().any(|o| matches!(o, Observation::PodTerminating { .. })));
-    assert!(world.other.iter().any(|o| matches!(o, Observation::PodSettled { .. })));
+    assert!(world.requests.iter().any(|o| matches!(o, Request::Cri(CriRequest::StartFastPoll(_)))));
+    assert!(world.requests.iter().any(|o| matches!(o, Request::Cri(CriRequest::StopFastPoll(_)))));
 }
 
 #[test]
@@ -346,8 +347,8 @@ fn an_agent_that_ends_counts_what_waits() {
     world.later(100).api(ApiEvent::Deleted(object(1, true, at)));
     world.ticks(40);
     let [death, end] = world.engine.count_the_rest().try_into().unwrap();
-    assert_eq!(death, Observation::CountDeath(Box::new(world.died[0].clone())));
-    assert_eq!(end, Observation::CountTermination(Box::new(world.ended[0].clone())));
+    assert_eq!(death, Report::CountDeath(Box::new(world.died[0].clone())));
+    assert_eq!(end, Report::CountTermination(Box::new(world.ended[0].clone())));
     world.ticks(100);
     assert!(world.counted.is_empty(), "once");
 }
@@ -397,9 +398,9 @@ fn an_uncommon_stop_signal_is_let_through_once() {
     world.cri(CriEvent::StopSignal { container: ids(1).2, signal: 37 });
     world.ticks(5);
     let learned: Vec<_> = world
-        .other
+        .requests
         .iter()
-        .filter(|o| matches!(o, Observation::StopSignalLearned { signal: 37, .. }))
+        .filter(|o| matches!(o, Request::TraceSignal { signal: 37, .. }))
         .collect();
     assert_eq!(learned.len(), 1);
 }
@@ -410,8 +411,8 @@ fn a_container_without_a_known_cgroup_is_looked_for_and_joined() {
     let mut world = World::in_sync();
     world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
     world.ticks(5);
-    let wanted = Observation::CgroupWanted { container: ids(1).2 };
-    assert_eq!(world.other.iter().filter(|o| **o == wanted).count(), 1);
+    let wanted = Request::Cri(CriRequest::FindCgroup(ids(1).2));
+    assert_eq!(world.requests.iter().filter(|o| **o == wanted).count(), 1);
     let cgroup = Cgroups::of(1).own;
     world.cri(CriEvent::ContainerCgroup { container: ids(1).2, cgroup });
     let at = world.at();
@@ -431,8 +432,8 @@ fn a_container_that_was_looked_for_has_its_uncommon_stop_signal_let_through() {
     world.cri(CriEvent::StopSignal { container: ids(1).2, signal: 37 });
     world.ticks(5);
     let learned = |world: &World| {
-        let is = |o: &&Observation| matches!(o, Observation::StopSignalLearned { signal: 37, .. });
-        world.other.iter().filter(is).count()
+        let is = |o: &&Request| matches!(o, Request::TraceSignal { signal: 37, .. });
+        world.requests.iter().filter(is).count()
     };
     assert_eq!(learned(&world), 0, "for which cgroup?");
     world.cri(CriEvent::ContainerCgroup { container: ids(1).2, cgroup: Cgroups::of(1).own });
@@ -510,8 +511,8 @@ fn a_pod_that_the_runtime_was_never_asked_about_alive() {
     world.later(500).api(ApiEvent::Applied(object(1, false, at)));
     world.starts(1);
     delete(&mut world, 1);
-    let look = Observation::LookNow { sandbox: None };
-    assert!(world.other.contains(&look), "there is no time to lose");
+    let look = Request::Cri(CriRequest::PollNow(None));
+    assert!(world.requests.contains(&look), "there is no time to lose");
     world.later(300).term(1, true);
     world.later(200).exits(1, CODE_0);
     finish(&mut world, 1, 0);

@@ -11,7 +11,8 @@ use coroner_core::{
         SandboxNetwork,
     },
     leak::{Leak, LeakKey},
-    observation::{Observation, PodRef},
+    observation::PodRef,
+    output::{CriRequest, Report, Request},
     time::{Anchor, BootTime},
 };
 use std::{
@@ -252,23 +253,29 @@ impl Node {
 
     pub(crate) fn say(&mut self, input: Input) {
         let at = self.at();
-        for observation in self.engine.step(Received { at, input }) {
-            match observation {
-                Observation::LeakFound(leak) => {
+        let outputs = self.engine.step(Received { at, input });
+        for report in outputs.reports {
+            match report {
+                Report::LeakOpened(leak) => {
                     self.found.push(leak.key.clone());
                     let before = self.leaks.insert(leak.key.clone(), leak);
                     assert!(before.is_none(), "found twice: {before:?}");
                 }
-                Observation::LeakChanged(leak) => {
+                Report::LeakChanged(leak) => {
                     let before = self.leaks.insert(leak.key.clone(), leak);
                     assert!(before.is_some(), "changed before it was found");
                 }
-                Observation::LeakGone(leak) => {
+                Report::LeakResolved(leak) => {
                     self.gone.push(leak.key.clone());
                     assert!(self.leaks.remove(&leak.key).is_some(), "gone before it was found");
                 }
-                Observation::PodsWanted(pods) => self.check(&pods),
-                Observation::SandboxStatusWanted(id) => self.inspect(&id),
+                _ => {}
+            }
+        }
+        for request in outputs.requests {
+            match request {
+                Request::VerifyPods(pods) => self.check(&pods),
+                Request::Cri(CriRequest::SandboxStatus(id)) => self.inspect(&id),
                 _ => {}
             }
         }

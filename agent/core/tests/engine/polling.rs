@@ -4,17 +4,19 @@ use super::world::{CODE_0, World, container, ids, object, running, sandbox};
 use coroner_core::{
     ids::SandboxId,
     input::{ApiEvent, CriState},
-    observation::Observation,
+    output::{CriRequest, Request},
 };
 use std::collections::BTreeSet;
 
 /// The sandboxes that the poller looks at often by now.
 fn hurried(world: &World) -> BTreeSet<SandboxId> {
     let mut hurried = BTreeSet::new();
-    for observation in &world.other {
-        match observation {
-            Observation::PodTerminating { sandboxes } => hurried.extend(sandboxes.iter().cloned()),
-            Observation::PodSettled { sandboxes } => {
+    for request in &world.requests {
+        match request {
+            Request::Cri(CriRequest::StartFastPoll(sandboxes)) => {
+                hurried.extend(sandboxes.iter().cloned())
+            }
+            Request::Cri(CriRequest::StopFastPoll(sandboxes)) => {
                 hurried.retain(|sandbox| !sandboxes.contains(sandbox));
             }
             _ => {}

@@ -8,7 +8,8 @@ use coroner_core::{
         CriState, Disposition, ExitStatus, Input, KernelEvent, KernelFact, Received, Sender,
         SignalGenerated, SignalResult, TargetState, Task,
     },
-    observation::{Change, ContainerDeath, Observation, PodTermination},
+    observation::{Change, ContainerDeath, PodTermination},
+    output::{Report, Request},
     time::{Anchor, BootTime, WallTime},
 };
 use std::{collections::BTreeMap, time::Duration};
@@ -25,7 +26,8 @@ pub(crate) struct World {
     pub(crate) counted_deaths: Vec<ContainerDeath>,
     pub(crate) counted: Vec<PodTermination>,
     pub(crate) updated: Vec<(PodTermination, Change)>,
-    pub(crate) other: Vec<Observation>,
+    pub(crate) other: Vec<Report>,
+    pub(crate) requests: Vec<Request>,
     reports: BTreeMap<(PodUid, u32), PodTermination>,
 }
 
@@ -40,6 +42,7 @@ impl World {
             counted: Vec::new(),
             updated: Vec::new(),
             other: Vec::new(),
+            requests: Vec::new(),
             reports: BTreeMap::new(),
         }
     }
@@ -53,23 +56,25 @@ impl World {
     }
 
     pub(crate) fn say(&mut self, input: Input) {
-        for observation in self.engine.step(Received { at: self.at(), input }) {
-            match observation {
-                Observation::PodTerminated(end) => {
+        let outputs = self.engine.step(Received { at: self.at(), input });
+        self.requests.extend(outputs.requests);
+        for report in outputs.reports {
+            match report {
+                Report::PodTerminated(end) => {
                     assert_eq!(end.revision, 1, "{end:?}");
                     let first =
                         self.reports.insert((end.pod.uid.clone(), end.life), (*end).clone());
                     assert!(first.is_none(), "twice: {end:?}");
                     self.ended.push(*end);
                 }
-                Observation::ContainerDied(death) => self.died.push(*death),
-                Observation::CountDeath(death) => {
+                Report::ContainerDied(death) => self.died.push(*death),
+                Report::CountDeath(death) => {
                     let reported = self.died.iter().filter(|d| d.id == death.id).count();
                     let counted = self.counted_deaths.iter().filter(|d| d.id == death.id).count();
                     assert!(counted < reported, "counted once for each report: {death:?}");
                     self.counted_deaths.push(*death);
                 }
-                Observation::CountTermination(end) => {
+                Report::CountTermination(end) => {
                     let known = self.reports.get(&(end.pod.uid.clone(), end.life));
                     assert_eq!(known, Some(&*end), "as it was reported last");
                     let same = |one: &&PodTermination| one.pod == end.pod && one.life == end.life;
@@ -78,7 +83,7 @@ impl World {
                     assert!(end.is_final || self.at() >= due, "too soon: {end:?}");
                     self.counted.push(*end);
                 }
-                Observation::PodUpdated(end, change) => {
+                Report::PodUpdated(end, change) => {
                     self.check_update(&end, change);
                     self.updated.push((*end, change));
                 }

@@ -4,7 +4,8 @@ use super::truth::{End, Truth};
 use coroner_core::{
     engine::{Engine, Settings},
     input::{LossKind, Received},
-    observation::{ContainerDeath, Observation},
+    observation::ContainerDeath,
+    output::Report,
     time::Anchor,
 };
 use std::{collections::BTreeMap, fmt};
@@ -81,7 +82,7 @@ pub(crate) fn judge(truth: &Truth, inputs: &[Received], complete: u64) -> Judgem
     let mut uncounted: BTreeMap<String, i32> = BTreeMap::new();
     for received in inputs {
         let at = received.at.0 / 1_000_000;
-        for said in engine.step(received.clone()) {
+        for said in engine.step(received.clone()).reports {
             let mut note = |what, death: &ContainerDeath| {
                 told.entry(death.id.to_string()).or_default().push(Told {
                     at,
@@ -92,22 +93,22 @@ pub(crate) fn judge(truth: &Truth, inputs: &[Received], complete: u64) -> Judgem
                 });
             };
             match said {
-                Observation::ContainerDied(death) => {
+                Report::ContainerDied(death) => {
                     note("its own report", &death);
                     *uncounted.entry(death.id.to_string()).or_default() += 1;
                 }
-                Observation::PodTerminated(end) => {
+                Report::PodTerminated(end) => {
                     ended.push((at, end.cause.as_str(), end.cause_proof.clone()));
                     *uncounted.entry(end.pod.uid.to_string()).or_default() += 1;
                     end.containers.iter().for_each(|death| note("its pod's report", death));
                 }
-                Observation::PodUpdated(end, _) => {
+                Report::PodUpdated(end, _) => {
                     end.containers.iter().for_each(|death| note("its pod's updated report", death));
                 }
-                Observation::CountDeath(death) => {
+                Report::CountDeath(death) => {
                     *uncounted.entry(death.id.to_string()).or_default() -= 1
                 }
-                Observation::CountTermination(end) => {
+                Report::CountTermination(end) => {
                     *uncounted.entry(end.pod.uid.to_string()).or_default() -= 1;
                 }
                 _ => {}

@@ -14,7 +14,8 @@ use coroner_core::{
     input::{ApiEvent, CriEvent, HostEvent, HostSurvey, Input, Received},
     leak::{Judgement, Leak},
     leaks::LeakGauges,
-    observation::Observation,
+    observation::PodRef,
+    output::{CriRequest, Report, Request},
     time::BootTime,
 };
 use std::{fmt::Write, sync::Arc, time::Duration};
@@ -52,9 +53,9 @@ pub(super) struct Onlooker {
     /// No cgroup hierarchy, and why.
     pub(super) no_cgroups: Option<String>,
     inputs: mpsc::Receiver<Received>,
-    cri: mpsc::Sender<cri::Request>,
+    cri: mpsc::Sender<CriRequest>,
     host: mpsc::Sender<host::Request>,
-    api: mpsc::Sender<kube::Request>,
+    api: mpsc::Sender<Vec<PodRef>>,
     adapters: Adapters,
     ticks: Interval,
 }
@@ -145,27 +146,30 @@ impl Onlooker {
             }
             _ => {}
         }
-        for observation in self.engine.step(received) {
-            self.heed(at, observation);
+        let outputs = self.engine.step(received);
+        for request in outputs.requests {
+            // A request that finds no room is made again later. Deaths are not what this looks for.
+            match request {
+                Request::Cri(CriRequest::FindCgroup(_)) => {}
+                Request::Cri(request) => {
+                    if matches!(request, CriRequest::SandboxStatus(_)) {
+                        self.asked = at;
+                    }
+                    drop(self.cri.try_send(request));
+                }
+                Request::VerifyPods(pods) => drop(self.api.try_send(pods)),
+                Request::TraceSignal { .. } | Request::InspectProcesses(_) => {}
+            }
         }
+        outputs.reports.into_iter().for_each(|report| self.apply(report));
     }
 
-    /// What is dropped here for want of room is asked for again; deaths are not the question.
-    fn heed(&mut self, at: BootTime, observation: Observation) {
-        let ask = |request| drop(self.cri.try_send(request));
-        match observation {
-            Observation::SandboxStatusWanted(sandbox) => {
-                self.asked = at;
-                ask(cri::Request::SandboxStatus(sandbox));
-            }
-            Observation::PodTerminating { sandboxes } => ask(cri::Request::Hurry(sandboxes)),
-            Observation::PodSettled { sandboxes } => ask(cri::Request::Relax(sandboxes)),
-            Observation::LookNow { sandbox } => ask(cri::Request::LookNow(sandbox)),
-            Observation::PodsWanted(pods) => drop(self.api.try_send(kube::Request::Check(pods))),
-            Observation::LeakFound(leak) | Observation::LeakChanged(leak) => {
+    fn apply(&mut self, report: Report) {
+        match report {
+            Report::LeakOpened(leak) | Report::LeakChanged(leak) => {
                 self.standing.put(leak);
             }
-            Observation::LeakGone(leak) => self.standing.gone(&leak.key),
+            Report::LeakResolved(leak) => self.standing.gone(&leak.key),
             _ => {}
         }
     }

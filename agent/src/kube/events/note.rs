@@ -11,7 +11,8 @@ use coroner_core::{
     input::ContainerKind,
     labels,
     leak::{Leak, LeakClass, LeakKey},
-    observation::{Cause, ContainerDeath, FindingKind, Holdout, Observation, PodRef, Verdict},
+    observation::{Cause, ContainerDeath, FindingKind, Holdout, PodRef, Verdict},
+    output::Report,
     signal,
 };
 use std::collections::BTreeMap;
@@ -118,11 +119,11 @@ impl Note {
 }
 
 /// What an observation is worth.
-pub fn note(observation: &Observation) -> Option<Note> {
-    match observation {
-        Observation::CountDeath(death) => of_death(death),
-        Observation::Unkillable(holdout) => of_holdout(holdout),
-        Observation::LeakFound(leak) => of_leak(leak),
+pub fn note(report: &Report) -> Option<Note> {
+    match report {
+        Report::CountDeath(death) => of_death(death),
+        Report::Unkillable(holdout) => of_holdout(holdout),
+        Report::LeakOpened(leak) => of_leak(leak),
         _ => None,
     }
 }

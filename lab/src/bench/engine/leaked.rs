@@ -8,7 +8,7 @@ use coroner_core::{
         ApiEvent, ApiNode, ApiPod, CriContainer, CriEvent, CriSandbox, CriSandboxStatus, CriState,
         HostEvent, HostSurvey, Input, PodCheck, Received, SandboxNetwork,
     },
-    observation::Observation,
+    output::{CriRequest, Report, Request},
     time::{Anchor, BootTime, WallTime},
 };
 use std::time::Duration;
@@ -144,19 +144,20 @@ impl Node {
     fn take(&mut self, input: Input) {
         let (at, is_tick) = (self.at, matches!(input, Input::Tick));
         let began = cpu_time();
-        let said = self.engine.step(Received { at, input });
+        let out = self.engine.step(Received { at, input });
         if is_tick {
             self.ticks.push((cpu_time() - began).as_secs_f64());
         }
-        for one in said {
-            match one {
-                Observation::LeakFound(_) => self.found += 1,
-                Observation::PodsWanted(pods) => {
+        let opened = |report: &&Report| matches!(report, Report::LeakOpened(_));
+        self.found += out.reports.iter().filter(opened).count();
+        for request in out.requests {
+            match request {
+                Request::VerifyPods(pods) => {
                     let checks = pods.into_iter().map(|pod| pod.uid);
                     let pods = checks.map(|uid| PodCheck { uid, exists: Some(false) }).collect();
                     self.take(Input::Api(ApiEvent::Checked { asked: at, pods }));
                 }
-                Observation::SandboxStatusWanted(sandbox) => {
+                Request::Cri(CriRequest::SandboxStatus(sandbox)) => {
                     let network = SandboxNetwork::Own { path: None, closed: Some(true) };
                     let ips = Vec::new();
                     let status = CriSandboxStatus { sandbox, asked: at, pid: None, ips, network };

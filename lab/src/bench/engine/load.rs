@@ -11,7 +11,7 @@ use coroner_core::{
     engine::Settings,
     ids::CgroupId,
     input::{ApiEvent, ApiPod, CriEvent, Input, KernelEvent, KernelFact, Received},
-    observation::Observation,
+    output::Report,
     time::BootTime,
 };
 use std::{
@@ -124,8 +124,8 @@ impl Load {
         let mut engine = coroner_core::engine::Engine::new(self.settings);
         // What one leaves behind is seen to be gone in the next.
         let inputs = self.beginning().into_iter().chain(self.round(1));
-        let ended = |said: &Observation| matches!(said, Observation::PodTerminated(_));
-        replay(&mut engine, inputs, AFTER).iter().filter(|said| ended(said)).count() as u64
+        let ended = |report: &&Report| matches!(report, Report::PodTerminated(_));
+        replay(&mut engine, inputs, AFTER).reports.iter().filter(ended).count() as u64
     }
 }
 
@@ -248,8 +248,8 @@ mod tests {
         let mut inputs = load.beginning();
         inputs.extend((1..=rounds).flat_map(|number| load.round(number)));
         assert!(inputs.is_sorted_by_key(|received| received.at), "time does not go backwards");
-        let said = replay(&mut engine, inputs, Duration::from_secs(1_200));
-        let ended = said.iter().filter(|said| matches!(said, Observation::PodTerminated(_)));
+        let out = replay(&mut engine, inputs, Duration::from_secs(1_200));
+        let ended = out.reports.iter().filter(|report| matches!(report, Report::PodTerminated(_)));
         let ended = ended.count() as u64;
         assert_eq!(ended, u64::from(rounds) * load.ends());
         (Gauges { leaks: LeakGauges::default(), ..engine.gauges() }, ended)

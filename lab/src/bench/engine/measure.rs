@@ -3,7 +3,7 @@
 use super::load::{Kind, Load};
 use crate::bench::heap::Count;
 use anyhow::Context as _;
-use coroner_core::{engine::Engine, input::Received, observation::Observation};
+use coroner_core::{engine::Engine, input::Received, output::Report};
 use rustix::time::{ClockId, clock_gettime};
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ const BATCH: usize = 64;
 /// Never inlined: what profilers attribute to this function is the engine's.
 #[inline(never)]
 pub fn take(engine: &mut Engine, inputs: &mut Vec<Received>) -> usize {
-    inputs.drain(..).map(|received| engine.step(received).len()).sum()
+    inputs.drain(..).map(|received| engine.step(received).reports.len()).sum()
 }
 
 /// An engine that has heard so many rounds.
@@ -102,8 +102,8 @@ pub(super) fn by_kind(load: &Load, rounds: u32) -> BTreeMap<Kind, f64> {
             let kind = Kind::of(&received.input);
             let before = Instant::now();
             let began = Instant::now();
-            let said = engine.step(received);
-            drop(said);
+            let out = engine.step(received);
+            drop(out);
             let took = began.elapsed().saturating_sub(began.duration_since(before));
             let (sum, count) = sums.entry(kind).or_default();
             *sum += took.as_secs_f64();
@@ -154,8 +154,8 @@ pub(super) fn memory(load: &Load, first: u64, last: u64) -> anyhow::Result<[Held
     let mut held = Vec::new();
     for number in 1.. {
         for received in load.round(number) {
-            let said = engine.step(received);
-            let ended = said.iter().filter(|o| matches!(o, Observation::PodTerminated(_)));
+            let out = engine.step(received);
+            let ended = out.reports.iter().filter(|o| matches!(o, Report::PodTerminated(_)));
             terminations += ended.count() as u64;
         }
         let due = if held.is_empty() { first } else { last };

@@ -46,7 +46,7 @@ pub fn steps(kind: Kind) -> anyhow::Result<()> {
 /// Never inlined: valgrind counts while this runs.
 #[inline(never)]
 fn take(engine: &mut Engine, received: Received) -> usize {
-    engine.step(received).len()
+    engine.step(received).reports.len()
 }
 
 /// Instructions for each input, by kind, and of the mix.

@@ -4,7 +4,7 @@ use coroner_core::{ids::ContainerId, leak::LikelyCause, observation::Finding};
 use std::{path::Path, sync::Arc};
 
 fn died(death: ContainerDeath) -> Option<Note> {
-    note(&Observation::CountDeath(Box::new(death)))
+    note(&Report::CountDeath(Box::new(death)))
 }
 
 fn ignored() -> ContainerDeath {
@@ -47,7 +47,7 @@ fn every_verdict_has_its_reason_or_none() {
 
 #[test]
 fn a_death_has_its_event_when_it_is_counted() {
-    assert_eq!(note(&Observation::ContainerDied(Box::new(ignored()))), None);
+    assert_eq!(note(&Report::ContainerDied(Box::new(ignored()))), None);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn what_sigkill_does_not_end_is_told_while_it_lasts() {
             .into(),
         over: false,
     };
-    let told = |holdout: &Holdout| note(&Observation::Unkillable(Box::new(holdout.clone())));
+    let told = |holdout: &Holdout| note(&Report::Unkillable(Box::new(holdout.clone())));
     let note = told(&holdout).unwrap();
     assert_eq!((note.reason, field_of(&note)), (Reason::Unkillable, "spec.containers{app}"));
     assert!(note.message.starts_with(&holdout.detail), "{}", note.message);
@@ -127,7 +127,7 @@ fn what_sigkill_does_not_end_is_told_while_it_lasts() {
 fn every_class_of_leak_has_its_reason_and_object() {
     for class in LeakClass::ALL {
         let leak = Leak { class: *class, ..samples::leaked() };
-        let note = note(&Observation::LeakFound(Arc::new(leak.clone()))).unwrap();
+        let note = note(&Report::LeakOpened(Arc::new(leak.clone()))).unwrap();
         let reason = match class.orphan() {
             Some("shim") => Reason::ShimOrphaned,
             Some("netns") => Reason::NetnsOrphaned,
@@ -151,7 +151,7 @@ fn every_class_of_leak_has_its_reason_and_object() {
 
 #[test]
 fn a_leak_says_what_it_holds_and_what_to_do() {
-    let note = note(&Observation::LeakFound(Arc::new(samples::leaked()))).unwrap();
+    let note = note(&Report::LeakOpened(Arc::new(samples::leaked()))).unwrap();
     assert_eq!(
         note.message,
         "Sandbox 398445f28f116 of shop/web-0 was left behind (notready no pod), 92d old: kubelet \
@@ -169,7 +169,7 @@ fn of_a_cgroup_only_the_uid_is_known() {
     let mut leak = Leak { class: LeakClass::OrphanPodCgroup, ..samples::leaked() };
     let pod = leak.pod.as_mut().unwrap();
     (pod.name, pod.namespace) = (String::new(), String::new());
-    let told = |leak: &Leak| note(&Observation::LeakFound(Arc::new(leak.clone())));
+    let told = |leak: &Leak| note(&Report::LeakOpened(Arc::new(leak.clone())));
     let about = |leak| told(leak).unwrap().about;
     assert!(matches!(about(&leak), About::Node { related: None, .. }));
     let mut other = leak.clone();
@@ -182,8 +182,8 @@ fn of_a_cgroup_only_the_uid_is_known() {
 #[test]
 fn other_changes_of_a_leak_are_not_told() {
     let leak = Arc::new(samples::leaked());
-    assert_eq!(note(&Observation::LeakChanged(Arc::clone(&leak))), None);
-    assert_eq!(note(&Observation::LeakGone(leak)), None);
+    assert_eq!(note(&Report::LeakChanged(Arc::clone(&leak))), None);
+    assert_eq!(note(&Report::LeakResolved(leak)), None);
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn no_message_is_longer_than_the_apiserver_takes_or_harms_a_terminal() {
     let sentence = format!("\x1b[2J{}", "ü".repeat(2000));
     let cause = LikelyCause { sentence, ..samples::leaked().cause };
     let leak = Leak { cause, ..samples::leaked() };
-    let note = note(&Observation::LeakFound(Arc::new(leak))).unwrap();
+    let note = note(&Report::LeakOpened(Arc::new(leak))).unwrap();
     assert!((1020..=1024).contains(&note.message.len()), "{}", note.message.len());
     assert!(note.message.ends_with("ü…") && !note.message.contains('\x1b'), "{}", note.message);
 }

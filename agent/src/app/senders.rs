@@ -2,27 +2,27 @@
 //! cannot be handed over is dropped and counted.
 
 use crate::{
-    cri, host,
+    host,
     http::Shared,
     kernel,
-    kube::{
-        self,
-        events::{Counters, Note, note},
-    },
+    kube::events::{Counters, Note, note},
     metrics::Adapter,
 };
-use coroner_core::observation::{Observation, ProcessesWanted};
+use coroner_core::{
+    observation::PodRef,
+    output::{CriRequest, InspectProcesses, Report, Request},
+};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 use tokio::sync::mpsc::Sender;
 
 /// The ways to ask the adapters.
-pub(super) struct Outputs {
-    pub(super) cri: Sender<cri::Request>,
+pub(super) struct Senders {
+    pub(super) cri: Sender<CriRequest>,
     pub(super) kernel: Sender<kernel::Command>,
-    pub(super) proc: Sender<ProcessesWanted>,
+    pub(super) proc: Sender<InspectProcesses>,
     pub(super) host: Sender<host::Request>,
     /// `None`: without the apiserver there is nobody to ask, and no answer.
-    pub(super) api: Option<Sender<kube::Request>>,
+    pub(super) api: Option<Sender<Vec<PodRef>>>,
     /// `None`: no Events are made.
     pub(super) events: Option<Events>,
     pub(super) shared: Arc<Shared>,
@@ -34,10 +34,21 @@ pub(super) struct Events {
     pub(super) counters: Arc<Counters>,
 }
 
-impl Outputs {
-    /// Of the container runtime.
-    pub(super) fn cri(&self, request: cri::Request) {
-        self.hand(&self.cri, request, Adapter::Cri);
+impl Senders {
+    /// Hands a request of the engine to the adapter that it is for.
+    pub(super) fn request(&self, request: Request) {
+        match request {
+            Request::Cri(request) => self.hand(&self.cri, request, Adapter::Cri),
+            Request::InspectProcesses(which) => self.hand(&self.proc, which, Adapter::Proc),
+            Request::TraceSignal { cgroup, signal } => {
+                self.kernel(kernel::Command::AllowSignal { cgroup, signal });
+            }
+            Request::VerifyPods(pods) => {
+                if let Some(api) = &self.api {
+                    self.hand(api, pods, Adapter::Api);
+                }
+            }
+        }
     }
 
     /// Of the kernel programs.
@@ -45,27 +56,15 @@ impl Outputs {
         self.hand(&self.kernel, command, Adapter::Kernel);
     }
 
-    /// Of the host's /proc.
-    pub(super) fn proc(&self, wanted: ProcessesWanted) {
-        self.hand(&self.proc, wanted, Adapter::Proc);
-    }
-
     /// Of the host.
     pub(super) fn host(&self, request: host::Request) {
         self.hand(&self.host, request, Adapter::Host);
     }
 
-    /// Of the apiserver.
-    pub(super) fn api(&self, request: kube::Request) {
-        if let Some(api) = &self.api {
-            self.hand(api, request, Adapter::Api);
-        }
-    }
-
-    /// What of it is worth an Event becomes one, where they are made.
-    pub(super) fn tell(&self, observation: &Observation) {
+    /// Posts the Event of a report, if it has one and Events are made.
+    pub(super) fn post_event(&self, report: &Report) {
         let Some(events) = &self.events else { return };
-        if let Some(note) = note(observation)
+        if let Some(note) = note(report)
             && events.notes.try_send(note).is_err()
         {
             events.counters.dropped.fetch_add(1, Relaxed);
