@@ -1,11 +1,11 @@
-//! Evidence of one container's life → verdict, with what proves it. The order of the rules is the
-//! order of precedence of [`Verdict`].
+//! Evidence of one container's end → verdict, with what proves it. The verdicts themselves are one table
+//! (`table.rs`).
 
 mod absence;
 mod evidence;
-mod rules;
+mod table;
 
-use self::absence::Absence;
+use self::table::Row;
 use super::{
     ids::Tgid,
     input::{ContainerKind, Disposition, ExitStatus, Hook, LossKind, Sender},
@@ -137,18 +137,13 @@ struct Facts<'a> {
 /// Judges one container's end.
 pub fn judge(case: Case<'_>) -> Judgement {
     let facts = Facts::of(case);
-    let (mut verdict, mut sentence) = facts.decide();
-    let absence = facts.rests_on(verdict);
-    let late = match absence {
-        Absence::Stop => facts.exit.and_then(|(at, _)| facts.came_late(at, "its end")),
-        Absence::Hook => facts.stop.and_then(|stop| facts.came_late(stop.at, "the stop signal")),
-        _ => None,
-    };
+    let Row { mut verdict, requires, mut message } = facts.row();
+    let late = facts.late(requires);
     let truncated = late.is_some();
-    if let Some(missing) = late.or_else(|| facts.lost(absence)) {
-        sentence = format!(
+    if let Some(missing) = late.or_else(|| facts.lost(requires)) {
+        message = format!(
             "Evidence that may say otherwise is missing ({missing}); without it, it looks \
-             {verdict}: {sentence}"
+             {verdict}: {message}"
         );
         verdict = Verdict::Unknown;
     }
@@ -156,7 +151,7 @@ pub fn judge(case: Case<'_>) -> Judgement {
     evidence.sort_by_key(|e| e.at);
     Judgement {
         verdict,
-        proof: Proof { sentence, evidence },
+        proof: Proof { sentence: message, evidence },
         exit: facts.exit.map(|(_, status)| status),
         killer: facts.fatal_kill().map(|kill| kill.signal.sender.clone()),
         pre_stop_cut_off: facts.hook_was_cut_off(),

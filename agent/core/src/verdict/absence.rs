@@ -2,8 +2,7 @@
 
 use super::{Facts, LONGEST_STOP_CALL, longest_grace, secs};
 use crate::{
-    input::{Disposition, Hook, LossKind, SignalGenerated},
-    observation::Verdict,
+    input::{Hook, LossKind},
     time::BootTime,
 };
 use std::time::Duration;
@@ -24,27 +23,12 @@ pub(super) enum Absence {
 }
 
 impl<'a> Facts<'a> {
-    pub(super) fn rests_on(&self, verdict: Verdict) -> Absence {
-        let stop = self.stop.map(|s| &s.signal);
-        let by_default = |s: &SignalGenerated| {
-            s.state.is_some_and(|s| s.group_exit && s.disposition == Disposition::Default)
-        };
-        match verdict {
-            Verdict::OomKilled | Verdict::PrestopExhaustedGrace | Verdict::Unknown => {
-                Absence::Nothing
-            }
-            Verdict::Crashed => Absence::Signal,
-            _ if self.hook_may_have_exhausted() => Absence::Hook,
-            Verdict::Ignored | Verdict::Overran | Verdict::Graceful => Absence::Nothing,
-            Verdict::ForceKilled => Absence::Stop,
-            Verdict::Blocked if self.kill.is_some_and(|k| k.signal.state.is_some()) => {
-                Absence::Nothing
-            }
-            Verdict::Blocked => Absence::Delivery,
-            Verdict::TerminatedByDefault if stop.is_none_or(by_default) => Absence::Nothing,
-            Verdict::TerminatedByDefault => Absence::Delivery,
-            Verdict::Completed | Verdict::Failed if stop.is_some() => Absence::Delivery,
-            Verdict::Completed | Verdict::Failed => Absence::Stop,
+    /// The agent came too late for what must not have been missed.
+    pub(super) fn late(&self, absence: Absence) -> Option<String> {
+        match absence {
+            Absence::Stop => self.came_late(self.exit?.0, "its end"),
+            Absence::Hook => self.came_late(self.stop?.at, "the stop signal"),
+            Absence::Nothing | Absence::Signal | Absence::Delivery => None,
         }
     }
 
@@ -81,7 +65,7 @@ impl<'a> Facts<'a> {
 
     /// The spec has a hook with a process, none was seen, and the time until the stop signal
     /// would have been enough for it to use up the grace.
-    fn hook_may_have_exhausted(&self) -> bool {
+    pub(super) fn hook_may_have_exhausted(&self) -> bool {
         let Some(stop) = self.stop.filter(|_| self.hook.is_none()) else { return false };
         let grace = self.case.grace_seconds.and_then(|s| u64::try_from(s).ok());
         let enough = |requested: BootTime| {
