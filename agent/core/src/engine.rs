@@ -11,6 +11,7 @@ mod life;
 
 use super::{
     account::Sources,
+    dirty::Dirty,
     holdouts::Holdouts,
     identity::Identity,
     ids::{CgroupId, ContainerId, PodUid},
@@ -104,14 +105,10 @@ pub struct Engine {
     static_lives: Lives,
     /// Pods with something under way: looked at on every tick.
     active: BTreeSet<PodUid>,
-    /// Pods of which something was heard since the last tick: looked at on the next.
-    heard: BTreeSet<PodUid>,
-    /// Counts what any account may tell and no pod is named with: restarts, losses, forgetting.
-    epoch: u64,
-    /// Stop signals and cgroups that were asked for already.
+    /// What the next tick evaluates again.
+    dirty: Dirty,
+    /// Containers whose stop signal or cgroup was requested already.
     asked: BTreeSet<ContainerId>,
-    /// Containers of which the next tick may have to ask for one of them.
-    to_ask: BTreeSet<ContainerId>,
     holdouts: Holdouts,
     keepers: Keepers,
     leaks: Leaks,
@@ -121,8 +118,6 @@ pub struct Engine {
     /// Cgroups of no known container in which something happened, the oldest first.
     strangers: VecDeque<CgroupId>,
     ticks: u64,
-    /// What one event of the apiserver touched: kept for its memory.
-    touched: Vec<PodUid>,
 }
 
 impl Engine {
@@ -137,10 +132,8 @@ impl Engine {
             pods: Table::default(),
             static_lives: Lives::default(),
             active: BTreeSet::new(),
-            heard: BTreeSet::new(),
-            epoch: 0,
+            dirty: Dirty::default(),
             asked: BTreeSet::new(),
-            to_ask: BTreeSet::new(),
             holdouts: Holdouts::default(),
             keepers: Keepers::default(),
             leaks: Leaks::new(settings.leak_threshold),
@@ -148,7 +141,6 @@ impl Engine {
             barren: VecDeque::new(),
             strangers: VecDeque::new(),
             ticks: 0,
-            touched: Vec::new(),
         }
     }
 
@@ -164,28 +156,24 @@ impl Engine {
                     self.identity.linked(container.clone(), *cgroup);
                     // Its stop signal, if it has one of its own, could not be said without it.
                     if self.identity.cgroup(container).is_some() && self.asked.remove(container) {
-                        self.to_ask.insert(container.clone());
+                        self.dirty.containers.insert(container.clone());
                     }
-                    self.heard.extend(self.runtime.pod_of(container).cloned());
-                }
-                let connects = matches!(event, CriEvent::Connected { .. });
-                if connects || !self.runtime.is_connected() {
-                    self.epoch += 1;
+                    self.dirty.pods.extend(self.runtime.pod_of(container).cloned());
                 }
                 self.leaks.learn_cri(received.at, &event);
-                self.runtime.learn(received.at, event, &mut self.heard);
+                self.runtime.apply(received.at, event, &mut self.dirty);
             }
             Input::Api(event) => {
                 self.keepers.learn_node(&event);
                 self.leaks.learn_api(&event);
-                self.objects.learn(received.at, event, &mut self.touched);
-                self.told_of_pods(&mut out);
+                let mut dirty = Dirty::default();
+                self.objects.apply(received.at, event, &mut dirty);
+                self.find_containers(&mut dirty, &mut out);
+                self.dirty.append(dirty);
             }
             Input::Proc(report) => self.looked(report, &mut out),
             Input::Host(event) => {
-                if matches!(event, HostEvent::Daemon { .. }) {
-                    self.epoch += 1;
-                }
+                self.dirty.all_reports |= matches!(event, HostEvent::Daemon { .. });
                 self.keepers.learn_host(received.at, &event);
                 self.leaks.learn_host(event);
             }
@@ -193,7 +181,7 @@ impl Engine {
             Input::Lost(loss) => self.lost(received.at, &loss),
             Input::Clock(anchor) => {
                 self.settings.anchor = anchor;
-                self.epoch += 1;
+                self.dirty.all_reports = true;
                 self.objects.set_anchor(anchor);
             }
             Input::Tick => self.tick(received.at, &mut out),
@@ -205,22 +193,19 @@ impl Engine {
         out
     }
 
-    /// The apiserver has told of these pods.
-    fn told_of_pods(&mut self, out: &mut Outputs) {
-        // Deleted before the runtime was ever asked about it: it lives but seconds.
+    /// The apiserver has reported these pods: their containers may have a stop signal of their own.
+    fn find_containers(&self, dirty: &mut Dirty, out: &mut Outputs) {
+        // Deleted before the runtime was ever asked about it: it exists for seconds only.
         let unknown = |uid: &PodUid| {
             let requested = self.objects.get(uid).is_some_and(|o| o.requested.is_some());
             requested && !self.runtime.has_sandbox(uid)
         };
-        if self.touched.iter().any(unknown) {
+        if dirty.pods.iter().any(unknown) {
             out.request(Request::Cri(CriRequest::PollNow(None)));
         }
-        for uid in self.touched.drain(..) {
-            for sandbox in self.runtime.sandboxes_of(&uid) {
-                let containers = self.runtime.containers_of(&sandbox.info.id);
-                self.to_ask.extend(containers.map(|c| c.info.id.clone()));
-            }
-            self.heard.insert(uid);
+        for sandbox in dirty.pods.iter().flat_map(|uid| self.runtime.sandboxes_of(uid)) {
+            let containers = self.runtime.containers_of(&sandbox.info.id);
+            dirty.containers.extend(containers.map(|c| c.info.id.clone()));
         }
     }
 
@@ -263,7 +248,7 @@ impl Engine {
 
     /// A loss may have touched everything that lives now, or did when it began.
     fn lost(&mut self, at: BootTime, loss: &Loss) {
-        self.epoch += 1;
+        self.dirty.all_reports = true;
         self.count_loss(loss.kind, loss.count);
         // The kernel names whose it is, beforehand; it does not in recordings of agents that did
         // not say since when, either.
@@ -287,7 +272,7 @@ impl Engine {
                 if before.is_some() && now.is_some() && before.as_ref() != now {
                     // What was seen in the cgroup that had this id says nothing of this one.
                     self.processes.remove(cgroup);
-                    self.epoch += 1;
+                    self.dirty.all_reports = true;
                 }
                 self.note_evicted();
                 *cgroup
@@ -305,7 +290,7 @@ impl Engine {
             KernelFact::OomVictim { cgroup: None, pid } => {
                 // 5.10 names the victim by pid only: the SIGKILL just before it tells whose.
                 let pid = *pid;
-                self.epoch += 1;
+                self.dirty.all_reports = true;
                 if let Some(owner) = self.owner_of_victim(pid)
                     && let Some(processes) = self.processes.get_mut(&owner)
                 {
@@ -368,8 +353,8 @@ impl Engine {
             .and_then(|id| self.runtime.pod_of(id))
             .or(identity.pod(owner))
             .or_else(|| container.and_then(of_sandbox));
-        if let Some(pod) = pod.filter(|pod| !self.heard.contains(*pod)) {
-            self.heard.insert(pod.clone());
+        if let Some(pod) = pod {
+            self.dirty.pod(pod);
         }
         if ends {
             let known = container.and_then(|id| self.runtime.container(id));
@@ -427,7 +412,7 @@ impl Engine {
                     let fresh = self.unknown_pod(&uid);
                     self.pods.entry(uid.clone()).or_insert(fresh).cgroup_removed = Some(time);
                 }
-                self.heard.insert(uid);
+                self.dirty.pods.insert(uid);
                 out.request(Request::Cri(CriRequest::PollNow(None)));
             }
             self.identity.remove(cgroup);
@@ -447,27 +432,21 @@ impl Engine {
         self.count_loss(LossKind::EngineFull, refused + forgotten);
         if forgotten > 0 {
             // Any of them may be without its cgroup now.
-            self.to_ask.extend(self.runtime.containers().map(|c| c.info.id.clone()));
+            self.dirty.containers.extend(self.runtime.containers().map(|c| c.info.id.clone()));
         }
-        let mut changed = BTreeSet::new();
-        changed.extend(self.runtime.take_changed());
-        changed.extend(self.objects.take_changed());
-        let heard = std::mem::take(&mut self.heard);
+        let mut dirty = self.dirty.take();
         let mut active = std::mem::take(&mut self.active);
-        active.extend(heard.iter().cloned());
-        active.retain(|uid| {
-            let is_news = heard.contains(uid) || changed.contains(uid);
-            self.look(now, uid, is_news, out)
-        });
+        active.extend(dirty.pods.iter().cloned());
+        active.retain(|uid| self.look(now, uid, dirty.is_report(uid), out));
         self.active = active;
-        self.ask(now, out);
+        self.ask(now, std::mem::take(&mut dirty.containers), out);
         let due = self.holdouts.due(now, &self.processes);
         out.requests.extend(due.wanted.into_iter().map(Request::InspectProcesses));
         for (cgroup, detail) in due.over {
             out.report(self.holdout(cgroup, detail, true));
         }
         let (leaks, sources) = self.judge_and_sources();
-        leaks.judge(now, sources, changed, out);
+        leaks.judge(now, sources, dirty, out);
         if self.ticks.is_multiple_of(10) {
             self.forget(now, out);
         }
@@ -482,7 +461,7 @@ impl Engine {
             out.report(self.holdout(cgroup, detail, false));
         }
         let pod = self.identity.container(cgroup).and_then(|c| self.runtime.pod_of(c));
-        self.heard.extend(pod.cloned());
+        self.dirty.pods.extend(pod.cloned());
     }
 
     fn holdout(&self, cgroup: CgroupId, detail: String, over: bool) -> Report {
@@ -498,9 +477,8 @@ impl Engine {
     }
 
     /// What the adapters must find out, of the containers of which something is new.
-    fn ask(&mut self, now: BootTime, out: &mut Outputs) {
-        self.to_ask.extend(self.runtime.take_news());
-        for id in std::mem::take(&mut self.to_ask) {
+    fn ask(&mut self, now: BootTime, containers: BTreeSet<ContainerId>, out: &mut Outputs) {
+        for id in containers {
             let Some(container) = self.runtime.container(&id) else { continue };
             if container.exited.is_some() || self.asked.contains(&id) {
                 continue;
@@ -510,7 +488,7 @@ impl Engine {
                     self.asked.insert(id.clone());
                     out.request(Request::Cri(CriRequest::FindCgroup(id)));
                 } else {
-                    self.to_ask.insert(id);
+                    self.dirty.containers.insert(id);
                 }
                 continue;
             };

@@ -20,6 +20,7 @@ pub use docket::LeakGauges;
 
 use super::{
     account::Sources,
+    dirty::Dirty,
     ids::{PodUid, SandboxId},
     input::{ApiEvent, CriEvent, HostEvent, HostSurvey},
     leak::{Judgement, Leak, LeakKey, Recollection},
@@ -143,16 +144,13 @@ impl Leaks {
         }
     }
 
-    /// Judges, on a tick. `changed`: pods of which the runtime or the apiserver has reported something
-    /// else than before.
-    pub fn judge(
-        &mut self,
-        now: BootTime,
-        of: Sources<'_>,
-        mut changed: BTreeSet<PodUid>,
-        out: &mut Outputs,
-    ) {
+    /// Evaluates what is dirty, on a tick.
+    pub fn judge(&mut self, now: BootTime, of: Sources<'_>, changed: Dirty, out: &mut Outputs) {
         self.turn(now, &of);
+        if changed.orphans {
+            self.strays.reset();
+        }
+        let mut changed = changed.pods;
         for id in self.statuses.take_answered() {
             match of.runtime.sandbox(&id) {
                 Some(sandbox) if sandbox.removed.is_none() => _ = self.answered.insert(id),

@@ -7,6 +7,7 @@
 pub mod account;
 pub mod cause;
 pub mod cgroup_path;
+pub mod dirty;
 pub mod engine;
 pub mod holdouts;
 pub mod identity;

@@ -6,6 +6,7 @@ mod attempts;
 pub use self::attempts::{Attempt, Attempts, Shown};
 
 use super::{
+    dirty::Dirty,
     ids::{ContainerId, PodUid},
     input::{ApiEvent, ApiPod},
     runtime::Between,
@@ -86,10 +87,6 @@ pub struct Objects {
     last_in_sync: BootTime,
     /// The last event before the watch last broke, and when it was in sync again.
     outage: Option<(BootTime, Option<BootTime>)>,
-    /// Pods whose object is another than before, or no longer remembered.
-    changed: Vec<PodUid>,
-    /// How many events there were that may have ended a pod.
-    ends: u64,
     refused: u64,
 }
 
@@ -104,14 +101,12 @@ impl Objects {
             ever_in_sync: false,
             last_in_sync: BootTime(0),
             outage: None,
-            changed: Vec::new(),
-            ends: 0,
             refused: 0,
         }
     }
 
-    /// Takes an event, and adds the pods that it touches.
-    pub fn learn(&mut self, at: BootTime, event: ApiEvent, touched: &mut Vec<PodUid>) {
+    /// Applies an event.
+    pub fn apply(&mut self, at: BootTime, event: ApiEvent, dirty: &mut Dirty) {
         let not_before = self.not_before(at);
         match event {
             ApiEvent::Snapshot { pods } => {
@@ -122,34 +117,32 @@ impl Objects {
                 for (uid, object) in &mut self.pods {
                     let is_listed = listed.contains(uid.as_str());
                     if !is_listed && (object.gone.is_none() || object.back) {
-                        self.ends += 1;
-                        self.changed.push(uid.clone());
+                        dirty.orphans = true;
+                        dirty.pod(uid);
                     }
                     object.back &= is_listed;
                     if object.gone.is_none() && !is_listed {
                         object.gone = Some(Between { after, by: at });
-                        touched.push(uid.clone());
                     }
                 }
                 for pod in pods {
-                    touched.extend(self.apply(at, pod, Told::Listed { not_before }));
+                    self.put(at, pod, Told::Listed { not_before }, dirty);
                 }
                 self.synced(at);
             }
             ApiEvent::Applied(pod) => {
                 self.synced(at);
-                touched.extend(self.apply(at, pod, Told::Watched { not_before }));
+                self.put(at, pod, Told::Watched { not_before }, dirty);
             }
             ApiEvent::Deleted(pod) => {
-                self.ends += 1;
+                dirty.orphans = true;
                 self.synced(at);
                 let uid = PodUid::new(runtime_uid(&pod));
-                let applied = self.apply(at, pod, Told::Watched { not_before });
+                self.put(at, pod, Told::Watched { not_before }, dirty);
                 if let Some(object) = self.pods.get_mut(&uid) {
                     object.gone.get_or_insert(Between { after: at, by: at });
                     object.back = false;
                 }
-                touched.extend(applied);
             }
             ApiEvent::OutOfSync { .. } => {
                 if self.in_sync {
@@ -189,18 +182,21 @@ impl Objects {
         self.last_in_sync = at;
     }
 
-    fn apply(&mut self, at: BootTime, pod: ApiPod, told: Told) -> Option<PodUid> {
+    /// The state of a pod as it was delivered.
+    fn put(&mut self, at: BootTime, pod: ApiPod, told: Told, dirty: &mut Dirty) {
         let known = self.pods.get_key_value(runtime_uid(&pod)).map(|(uid, _)| uid.clone());
         let uid = known.unwrap_or_else(|| PodUid::new(runtime_uid(&pod)));
         let unasked = self.pods.get(&uid).is_some_and(|o| o.requested.is_none() && o.exists());
         let request = request(&pod, at, told, unasked, &self.anchor);
-        self.changed.push(uid.clone());
+        dirty.pod(&uid);
         if let Some(known) = self.pods.get_mut(&uid) {
             if known.gone.is_some() {
                 // Only a static pod's object comes back: its mirror was deleted, or its manifest
                 // returned. The history of deletions is the old object's.
                 known.back = true;
-                pod.mirror_of.as_ref()?;
+                if pod.mirror_of.is_none() {
+                    return;
+                }
                 known.gone = None;
                 known.requested = None;
                 known.requested_after_end = false;
@@ -233,33 +229,30 @@ impl Objects {
                 (true, _) => {}
                 (false, _) => known.reported = None,
             }
-            if known.pod.mirror_of != pod.mirror_of {
-                self.ends += 1;
-            }
+            dirty.orphans |= known.pod.mirror_of != pod.mirror_of;
             let watched = matches!(told, Told::Watched { .. });
             known.attempts.apply(at, watched.then_some(&known.pod), &pod);
             (known.pod, known.is_reduced) = (pod, false);
         } else {
-            if self.pods.len() >= MAX_KNOWN && !self.forget_oldest() {
+            if self.pods.len() >= MAX_KNOWN && !self.forget_oldest(dirty) {
                 self.refused += 1;
-                return None;
+                return;
             }
             let listed = matches!(told, Told::Listed { .. });
             let found_deleting = listed && request.is_some();
             let object = Object { requested: request, found_deleting, ..Object::new(at, pod) };
-            self.pods.insert(uid.clone(), object);
+            self.pods.insert(uid, object);
         }
-        Some(uid)
     }
 
-    fn forget_oldest(&mut self) -> bool {
+    fn forget_oldest(&mut self, dirty: &mut Dirty) -> bool {
         let oldest = self
             .pods
             .iter()
             .filter_map(|(uid, object)| Some((object.gone?.by, uid)))
             .min()
             .map(|(_, uid)| uid.clone());
-        oldest.is_some_and(|uid| self.forget(&uid))
+        oldest.is_some_and(|uid| self.forget(&uid, dirty))
     }
 
     /// A pod by the UID that the runtime knows.
@@ -283,20 +276,10 @@ impl Objects {
     }
 
     /// Forgets a pod. True: it was known.
-    pub fn forget(&mut self, uid: &PodUid) -> bool {
-        self.ends += 1;
-        self.changed.push(uid.clone());
+    pub fn forget(&mut self, uid: &PodUid, dirty: &mut Dirty) -> bool {
+        dirty.orphans = true;
+        dirty.pod(uid);
         self.pods.remove(uid).is_some()
-    }
-
-    /// Counts what may have ended a pod: while that is the same, those that were there are there.
-    pub fn ends(&self) -> u64 {
-        self.ends
-    }
-
-    /// Pods whose object is another than before, or no longer remembered, since the last call.
-    pub fn take_changed(&mut self) -> Vec<PodUid> {
-        std::mem::take(&mut self.changed)
     }
 
     /// Pods whose object is there.

@@ -1,16 +1,21 @@
 //! What the container runtime told: sandboxes and containers with the times between which each
 //! change must have happened. Facts only.
 
+mod lists;
+
 use super::{
+    dirty::Dirty,
     ids::{ContainerId, PodUid, SandboxId},
-    input::{CriContainer, CriEvent, CriExit, CriSandbox, CriState, DaemonProcess},
+    input::{CriContainer, CriEvent, CriExit, CriSandbox, DaemonProcess},
     table::Table,
     time::BootTime,
 };
-use std::{collections::BTreeSet, time::Duration};
+use lists::Listing;
+use std::time::Duration;
 
 /// Bound on what is remembered of either kind: beyond it new ones are refused and counted.
 const MAX_KNOWN: usize = 65_536;
+/// Bound on remembered outages: the oldest go.
 const MAX_OUTAGES: usize = 32;
 
 /// A change that lies between two polls.
@@ -40,13 +45,7 @@ pub struct Sandbox {
     pub stopped: Option<Between>,
     /// No longer listed.
     pub removed: Option<Between>,
-    /// Alive when last listed, and missing once.
-    missing: Option<Between>,
-    last_asked: BootTime,
-    /// When the newest list was asked for that covers it, whether it was in it or not.
-    covered: BootTime,
-    /// The last list that had it.
-    listed: u64,
+    listing: Listing,
 }
 
 /// A container and its life as the runtime tells it.
@@ -68,13 +67,7 @@ pub struct Container {
     pub stop_signal: Option<u8>,
     /// The shim that runs it, where the runtime told.
     pub runtime_type: Option<String>,
-    /// Alive when last listed, and missing once.
-    missing: Option<Between>,
-    last_asked: BootTime,
-    /// When the newest list was asked for that covers it, whether it was in it or not.
-    covered: BootTime,
-    /// The last list that had it.
-    listed: u64,
+    listing: Listing,
 }
 
 /// A time without answers.
@@ -107,23 +100,21 @@ pub struct Runtime {
     full: (Option<BootTime>, Option<BootTime>),
     /// How many lists there were.
     lists: u64,
-    /// Containers of which something is new that the adapters may have to find out about.
-    news: Vec<ContainerId>,
-    /// Pods of which it tells something else than before.
-    changed: Vec<PodUid>,
-    /// How often it ceased to tell of something.
-    losses: u64,
     refused: u64,
 }
 
 impl Runtime {
-    /// Takes an answer, and adds the pods that it touches.
-    pub fn learn(&mut self, at: BootTime, event: CriEvent, touched: &mut BTreeSet<PodUid>) {
+    /// Applies an answer.
+    pub fn apply(&mut self, at: BootTime, event: CriEvent, dirty: &mut Dirty) {
+        dirty.all_reports |= !self.connected;
         if !matches!(event, CriEvent::Connected { .. } | CriEvent::Unreachable { .. }) {
             self.answered(at);
         }
         match event {
-            CriEvent::Connected { process, .. } => self.connect(at, process),
+            CriEvent::Connected { process, .. } => {
+                dirty.all_reports = true;
+                self.connect(at, process);
+            }
             CriEvent::Unreachable { error, code } => {
                 if self.connected || self.outages.is_empty() {
                     self.note(Outage { from: at, to: None, error, code, restarted: None });
@@ -131,28 +122,28 @@ impl Runtime {
                 self.connected = false;
             }
             CriEvent::Sandboxes { asked, only, sandboxes } => {
-                self.list_sandboxes(at, asked, only, sandboxes, touched);
+                self.list_sandboxes(at, asked, only, sandboxes, dirty);
             }
             CriEvent::Containers { asked, only, containers } => {
-                self.list_containers(at, asked, only, containers, touched);
+                self.list_containers(at, asked, only, containers, dirty);
             }
             CriEvent::ContainerExited(exit) => {
                 if let Some(known) = self.containers.get_mut(&exit.container) {
                     known.exit = Some(CriExit { container: known.info.id.clone(), ..exit });
-                    touched.extend(pod_of(&self.sandboxes, known).cloned());
+                    dirty.pods.extend(pod_of(&self.sandboxes, known).cloned());
                 }
             }
             CriEvent::StopSignal { container, signal } => {
                 if let Some(known) = self.containers.get_mut(&container) {
                     known.stop_signal = Some(signal);
-                    self.news.push(container);
-                    touched.extend(pod_of(&self.sandboxes, known).cloned());
+                    dirty.containers.insert(container);
+                    dirty.pods.extend(pod_of(&self.sandboxes, known).cloned());
                 }
             }
             CriEvent::RuntimeType { container, runtime } => {
                 if let Some(known) = self.containers.get_mut(&container) {
                     known.runtime_type = Some(runtime);
-                    touched.extend(pod_of(&self.sandboxes, known).cloned());
+                    dirty.pods.extend(pod_of(&self.sandboxes, known).cloned());
                 }
             }
             CriEvent::ContainerCgroup { .. }
@@ -203,175 +194,8 @@ impl Runtime {
         self.connected = true;
     }
 
-    fn list_sandboxes(
-        &mut self,
-        at: BootTime,
-        asked: BootTime,
-        only: Option<SandboxId>,
-        listed: Vec<CriSandbox>,
-        touched: &mut BTreeSet<PodUid>,
-    ) {
-        let since = self.full.0.unwrap_or_default();
-        if only.is_none() {
-            self.full.0 = self.full.0.max(Some(asked));
-        }
-        self.lists += 1;
-        let list = self.lists;
-        for info in listed {
-            let room = self.sandboxes.len() < MAX_KNOWN;
-            match self.sandboxes.get_mut(&info.id) {
-                // The adapter asks for filtered lists while a full one is under way: what a list
-                // says that was asked for later is newer, though the answer came first.
-                Some(known) if known.covered > asked => {}
-                Some(known) => {
-                    if known.info.ready && !info.ready && known.stopped.is_none() {
-                        known.stopped = Some(Between { after: known.last_asked, by: at });
-                        touched.insert(info.pod.clone());
-                    }
-                    if known.removed.is_some() {
-                        self.changed.push(info.pod.clone());
-                    }
-                    (known.removed, known.missing) = (None, None);
-                    known.seen_ready |= info.ready;
-                    (known.last_asked, known.covered, known.listed) = (asked, asked, list);
-                    // Nearly always the same: kept, so that each list does not leave the memory
-                    // of the last one in shreds.
-                    if known.info != info {
-                        let before = std::mem::replace(&mut known.info, info);
-                        let (id, pod) = (before.id.clone(), known.info.pod.clone());
-                        if (&before.pod, before.created) != (&pod, known.info.created) {
-                            self.disown(&before.pod, &id);
-                            self.own(&pod, id);
-                        }
-                        self.changed.extend([before.pod, pod]);
-                    }
-                }
-                None if room => {
-                    touched.insert(info.pod.clone());
-                    let (pod, id) = (info.pod.clone(), info.id.clone());
-                    self.news.extend(self.by_sandbox.get(&id).into_iter().flatten().cloned());
-                    let known = Sandbox {
-                        seen_ready: info.ready,
-                        stopped: (!info.ready).then_some(Between { after: since, by: at }),
-                        removed: None,
-                        missing: None,
-                        last_asked: asked,
-                        covered: asked,
-                        listed: list,
-                        info,
-                    };
-                    self.sandboxes.insert(id.clone(), known);
-                    self.own(&pod, id);
-                    self.changed.push(pod);
-                }
-                None => self.refused += 1,
-            }
-        }
-        let Self { sandboxes, changed, losses, .. } = self;
-        let mut not_listed = |known: &mut Sandbox| {
-            if known.listed != list && known.miss(asked, at) {
-                *losses += 1;
-                touched.insert(known.info.pod.clone());
-                changed.push(known.info.pod.clone());
-            }
-        };
-        match only {
-            Some(id) => sandboxes.get_mut(&id).into_iter().for_each(&mut not_listed),
-            None => sandboxes.values_mut().for_each(not_listed),
-        }
-    }
-
-    fn list_containers(
-        &mut self,
-        at: BootTime,
-        asked: BootTime,
-        only: Option<SandboxId>,
-        listed: Vec<CriContainer>,
-        touched: &mut BTreeSet<PodUid>,
-    ) {
-        let since = self.full.1.unwrap_or_default();
-        if only.is_none() {
-            self.full.1 = self.full.1.max(Some(asked));
-        }
-        self.lists += 1;
-        let list = self.lists;
-        for info in listed {
-            let alive = matches!(info.state, CriState::Created | CriState::Running);
-            let room = self.containers.len() < MAX_KNOWN;
-            match self.containers.get_mut(&info.id) {
-                // As for the sandboxes.
-                Some(known) if known.covered > asked => {}
-                Some(known) => {
-                    if info.state == CriState::Exited && known.exited.is_none() {
-                        known.exited = Some(Between { after: known.last_asked, by: at });
-                        touched.extend(pod_of(&self.sandboxes, known).cloned());
-                    }
-                    if known.removed.is_some() {
-                        self.changed.extend(pod_of(&self.sandboxes, known).cloned());
-                    }
-                    (known.removed, known.missing) = (None, None);
-                    known.seen_alive |= alive;
-                    (known.last_asked, known.covered, known.listed) = (asked, asked, list);
-                    // As for the sandboxes.
-                    if known.info != info {
-                        self.news.push(info.id.clone());
-                        known.info = info;
-                        self.changed.extend(pod_of(&self.sandboxes, known).cloned());
-                    }
-                }
-                None if room => {
-                    let info = self.sharing(info);
-                    let exited = info.state == CriState::Exited;
-                    let (sandbox, id) = (info.sandbox.clone(), info.id.clone());
-                    self.news.push(id.clone());
-                    let known = Container {
-                        seen_alive: alive,
-                        first_seen: at,
-                        exited: exited.then_some(Between { after: since, by: at }),
-                        removed: None,
-                        exit: None,
-                        stop_signal: None,
-                        runtime_type: None,
-                        missing: None,
-                        last_asked: asked,
-                        covered: asked,
-                        listed: list,
-                        info,
-                    };
-                    let pod = pod_of(&self.sandboxes, &known);
-                    touched.extend(pod.cloned());
-                    self.changed.extend(pod.cloned());
-                    self.containers.insert(id.clone(), known);
-                    let Self { containers, by_sandbox, .. } = self;
-                    let place =
-                        |id: &ContainerId| Some((containers.get(id)?.info.created, id.clone()));
-                    insert_sorted(by_sandbox.entry(sandbox).or_default(), id, place);
-                }
-                None => self.refused += 1,
-            }
-        }
-        let Self { sandboxes, containers, by_sandbox, changed, losses, .. } = self;
-        let mut not_listed = |known: &mut Container| {
-            if known.listed != list && known.miss(asked, at) {
-                *losses += 1;
-                let pod = pod_of(sandboxes, known);
-                touched.extend(pod.cloned());
-                changed.extend(pod.cloned());
-            }
-        };
-        match only {
-            Some(id) => {
-                for id in by_sandbox.get(&id).into_iter().flatten() {
-                    containers.get_mut(id).into_iter().for_each(&mut not_listed);
-                }
-            }
-            None => containers.values_mut().for_each(not_listed),
-        }
-    }
-
     /// A sandbox is no longer one of this pod's.
     fn disown(&mut self, pod: &PodUid, id: &SandboxId) {
-        self.losses += 1;
         if let Some(of_pod) = self.by_pod.get_mut(pod) {
             of_pod.retain(|other| other != id);
             if of_pod.is_empty() {
@@ -385,17 +209,6 @@ impl Runtime {
         let Self { sandboxes, by_pod, .. } = self;
         let place = |id: &SandboxId| Some((sandboxes.get(id)?.info.created, id.clone()));
         insert_sorted(by_pod.entry(pod.clone()).or_default(), id, place);
-    }
-
-    /// The container with the ids that its sandbox has, instead of copies of them.
-    fn sharing(&self, mut info: CriContainer) -> CriContainer {
-        if let Some((id, sandbox)) = self.sandboxes.get_key_value(&info.sandbox) {
-            info.sandbox = id.clone();
-            if info.pod.as_ref() == Some(&sandbox.info.pod) {
-                info.pod = Some(sandbox.info.pod.clone());
-            }
-        }
-        info
     }
 
     /// It has answered at least once.
@@ -484,10 +297,11 @@ impl Runtime {
     }
 
     /// Forgets a sandbox that the runtime has removed, and its containers.
-    pub fn forget(&mut self, id: &SandboxId) -> Vec<ContainerId> {
+    pub fn forget(&mut self, id: &SandboxId, dirty: &mut Dirty) -> Vec<ContainerId> {
+        dirty.orphans = true;
         if let Some(sandbox) = self.sandboxes.remove(id) {
             self.disown(&sandbox.info.pod, id);
-            self.changed.push(sandbox.info.pod);
+            dirty.pods.insert(sandbox.info.pod);
         }
         let containers: Vec<ContainerId> =
             self.by_sandbox.remove(id).into_iter().flatten().collect();
@@ -498,8 +312,8 @@ impl Runtime {
     }
 
     /// Forgets a container that is gone and accounted for.
-    pub fn forget_container(&mut self, id: &ContainerId) {
-        self.losses += 1;
+    pub fn forget_container(&mut self, id: &ContainerId, dirty: &mut Dirty) {
+        dirty.orphans = true;
         if let Some(known) = self.containers.remove(id)
             && let Some(siblings) = self.by_sandbox.get_mut(&known.info.sandbox)
         {
@@ -523,21 +337,6 @@ impl Runtime {
         self.containers.values().filter_map(|c| Some((c.info.id.clone(), c.removed?.by))).collect()
     }
 
-    /// Counts whatever it has ceased to tell of: while that is the same, what was known is known.
-    pub fn losses(&self) -> u64 {
-        self.losses
-    }
-
-    /// Pods of which something else is told than before, since the last call.
-    pub fn take_changed(&mut self) -> Vec<PodUid> {
-        std::mem::take(&mut self.changed)
-    }
-
-    /// Containers that are new, or of which something is, since the last call.
-    pub fn take_news(&mut self) -> Vec<ContainerId> {
-        std::mem::take(&mut self.news)
-    }
-
     /// How many sandboxes and containers were refused for want of room, since the last call.
     pub fn take_refused(&mut self) -> u64 {
         std::mem::take(&mut self.refused)
@@ -557,65 +356,19 @@ impl Runtime {
 impl Sandbox {
     /// The last answer did not have it: it may be gone.
     pub fn is_missing(&self) -> bool {
-        self.missing.is_some()
+        self.listing.missing.is_some()
     }
 
     /// When the runtime was last asked for a list that showed it.
     pub fn last_listed(&self) -> BootTime {
-        self.last_asked
-    }
-
-    /// A list that was asked for then did not have it. True: it is gone, and was not before.
-    fn miss(&mut self, asked: BootTime, by: BootTime) -> bool {
-        if self.covered > asked {
-            return false; // a newer list has been answered before
-        }
-        self.covered = asked;
-        if self.removed.is_some() {
-            return false;
-        }
-        let gone = Between { after: self.last_asked, by };
-        self.removed = missed(&mut self.missing, self.info.ready, gone);
-        if self.stopped.is_none() && self.info.ready {
-            self.stopped = self.removed;
-        }
-        self.removed.is_some()
+        self.listing.asked
     }
 }
 
 impl Container {
     /// When the runtime was last asked for a list that showed it.
     pub fn last_listed(&self) -> BootTime {
-        self.last_asked
-    }
-
-    /// A list that was asked for then did not have it. True: it is gone, and was not before.
-    fn miss(&mut self, asked: BootTime, by: BootTime) -> bool {
-        if self.covered > asked {
-            return false; // a newer list has been answered before
-        }
-        self.covered = asked;
-        if self.removed.is_some() {
-            return false;
-        }
-        let gone = Between { after: self.last_asked, by };
-        let alive = matches!(self.info.state, CriState::Created | CriState::Running);
-        self.removed = missed(&mut self.missing, alive, gone);
-        self.exited = self.exited.or(self.removed);
-        self.removed.is_some()
-    }
-}
-
-/// One answer without it does not end what was alive a moment ago: an entry that could not be read
-/// is left out. What had ended is gone at once.
-fn missed(missing: &mut Option<Between>, alive: bool, now: Between) -> Option<Between> {
-    match *missing {
-        Some(first) => Some(first),
-        None if alive => {
-            *missing = Some(now);
-            None
-        }
-        None => Some(now),
+        self.listing.asked
     }
 }
 

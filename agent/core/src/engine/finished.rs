@@ -24,9 +24,8 @@ pub(super) struct Finished {
     sandboxes: BTreeSet<SandboxId>,
     members: BTreeSet<ContainerId>,
     report: PodTermination,
-    /// The engine's epoch when it was built last, if nothing but news of the pod can change it
-    /// within one.
-    built: Option<u64>,
+    /// Each list of the runtime may change it: not all containers were listed as exited.
+    is_open: bool,
     /// Containers whose deaths are counted with the pod; `None`: all is counted.
     uncounted: Option<BTreeSet<ContainerId>>,
 }
@@ -43,7 +42,7 @@ impl Finished {
     ) -> Self {
         out.report(Report::PodTerminated(Box::new(report.clone())));
         let uncounted = Some(uncounted);
-        Self { at, sandboxes, members, report, built: None, uncounted }
+        Self { at, sandboxes, members, report, is_open: true, uncounted }
     }
 
     /// Counts the report if it is due. True: it waits to be counted.
@@ -137,18 +136,18 @@ impl Engine {
         now: BootTime,
         uid: &PodUid,
         pod: &mut Pod,
-        is_news: bool,
+        is_dirty: bool,
         out: &mut Outputs,
     ) -> bool {
         let Some(finished) = &mut pod.finished else { return false };
         if finished.is_over(now) {
             return false;
         }
-        if is_news || finished.built != Some(self.epoch) {
+        if is_dirty || finished.is_open {
             let earlier = pod.past.difference(&finished.sandboxes).cloned().collect();
             let accounts = self.account(uid, &earlier, pod.cgroup_removed);
             // Of a container that the runtime does not call exited, each list may say something new.
-            finished.built = accounts.are_exited().then_some(self.epoch);
+            finished.is_open = !accounts.are_exited();
             if finished.report.is_final {
                 finished.extend(accounts.tail(finished.report.began), out);
             } else {

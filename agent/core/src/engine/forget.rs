@@ -41,7 +41,7 @@ impl Engine {
                     container.seen_alive || self.identity.cgroup(&container.info.id).is_some()
                 });
             if settled && !(busy && ran) || now >= by + STUCK && !self.is_held(&uid) {
-                let mut gone = self.runtime.forget(&sandbox);
+                let mut gone = self.runtime.forget(&sandbox, &mut self.dirty);
                 gone.push(ContainerId::new(sandbox.as_str()));
                 if let Some(pod) = self.pods.get_mut(&uid) {
                     pod.past.remove(&sandbox);
@@ -83,13 +83,13 @@ impl Engine {
                 if !processes.is_some_and(Processes::saw_nobody) {
                     self.count_loss(LossKind::NeverResolved, 1);
                 }
-                self.runtime.forget_container(&id);
+                self.runtime.forget_container(&id, &mut self.dirty);
                 self.forget_container(&id);
                 continue;
             }
             let stuck = now >= by + STUCK && !uid.as_ref().is_some_and(|uid| self.is_held(uid));
             if over && ((told && !requested && !suspended) || stuck) {
-                self.runtime.forget_container(&id);
+                self.runtime.forget_container(&id, &mut self.dirty);
                 self.forget_container(&id);
                 if let Some(pod) = uid.and_then(|uid| self.pods.get_mut(&uid)) {
                     pod.told.remove(&id);
@@ -126,7 +126,7 @@ impl Engine {
         let others: Vec<PodUid> = others.map(|(uid, ..)| uid.clone()).collect();
         large.iter().for_each(|uid| self.objects.reduce(uid));
         for uid in others {
-            self.objects.forget(&uid);
+            self.objects.forget(&uid, &mut self.dirty);
         }
     }
 
@@ -187,7 +187,7 @@ impl Engine {
             if is_container && !self.processes.get(&owner).is_some_and(Processes::saw_nobody) {
                 self.count_loss(LossKind::NeverResolved, 1);
             }
-            self.epoch += 1;
+            self.dirty.all_reports = true;
             self.processes.remove(&owner);
             self.identity.remove(owner);
         }
@@ -205,7 +205,7 @@ impl Engine {
         let known = |id| self.runtime.container(id).is_some();
         let explained = self.identity.container(oldest).is_some_and(known);
         if !explained && self.processes.get(&oldest).is_some_and(Processes::saw_nobody) {
-            self.epoch += 1;
+            self.dirty.all_reports = true;
             self.processes.remove(&oldest);
             self.identity.remove(oldest);
         }
@@ -220,15 +220,15 @@ impl Engine {
         }
         let Some(oldest) = self.strangers.pop_front() else { return };
         if self.identity.container(oldest).is_none() && self.processes.remove(&oldest).is_some() {
-            self.epoch += 1;
+            self.dirty.all_reports = true;
             self.count_loss(LossKind::EngineFull, 1);
         }
     }
 
     fn forget_container(&mut self, id: &ContainerId) {
-        self.epoch += 1;
+        self.dirty.all_reports = true;
         if self.asked.remove(id) {
-            self.to_ask.insert(id.clone());
+            self.dirty.containers.insert(id.clone());
         }
         if let Some(cgroup) = self.identity.cgroup(id) {
             self.processes.remove(&cgroup);

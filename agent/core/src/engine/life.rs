@@ -97,11 +97,11 @@ impl Engine {
         &mut self,
         now: BootTime,
         uid: &PodUid,
-        is_news: bool,
+        is_dirty: bool,
         out: &mut Outputs,
     ) -> bool {
         let mut pod = self.pods.remove(uid).unwrap_or_else(|| self.unknown_pod(uid));
-        let mut under_way = self.look_at(now, uid, &mut pod, is_news, out);
+        let mut under_way = self.look_at(now, uid, &mut pod, is_dirty, out);
         if let Some(finished) = &mut pod.finished {
             under_way |= finished.count_if_due(now, out);
         }
@@ -123,7 +123,7 @@ impl Engine {
         now: BootTime,
         uid: &PodUid,
         pod: &mut Pod,
-        is_news: bool,
+        is_dirty: bool,
         out: &mut Outputs,
     ) -> bool {
         let settle = self.settings.settle;
@@ -131,7 +131,7 @@ impl Engine {
         if accounts.is_empty() {
             pod.terminating = false;
             pod.hurry(BTreeSet::new(), out);
-            return self.follow_up(now, uid, pod, is_news, out);
+            return self.follow_up(now, uid, pod, is_dirty, out);
         }
         let members = accounts.members();
         if members.alive > 0

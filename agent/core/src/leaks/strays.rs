@@ -8,22 +8,26 @@ use crate::input::{PodCgroup, Shim};
 /// Shims and cgroups of the survey that were not known when they were looked at last.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Strays {
-    /// What the sources had ceased to tell of then; `None`: of this survey nothing was looked at.
-    seen: Option<(u64, u64)>,
+    /// The survey was looked at since the sources last dropped something.
+    is_current: bool,
     shims: Vec<usize>,
     groups: Vec<usize>,
 }
 
 impl Strays {
+    /// What was known may be known no longer.
+    pub(super) fn reset(&mut self) {
+        self.is_current = false;
+    }
+
     /// Looks for what is not known now.
     pub(super) fn look(&mut self, facts: &Facts<'_>) {
         let Some(survey) = facts.survey else { return };
         let shims = survey.shims.as_deref().unwrap_or_default();
         let groups = survey.pod_cgroups.as_deref().unwrap_or_default();
-        let now = Some((facts.of.runtime.losses(), facts.of.objects.ends()));
-        if self.seen != now {
+        if !self.is_current {
             (self.shims, self.groups) = ((0..shims.len()).collect(), (0..groups.len()).collect());
-            self.seen = now;
+            self.is_current = true;
         }
         self.shims.retain(|at| shims.get(*at).is_some_and(|shim| is_stray_shim(facts, shim)));
         self.groups.retain(|at| groups.get(*at).is_some_and(|group| is_stray_group(facts, group)));

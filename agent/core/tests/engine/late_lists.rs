@@ -3,12 +3,12 @@
 
 use super::world::{container, ids, sandbox};
 use coroner_core::{
+    dirty::Dirty,
     ids::SandboxId,
     input::{CriEvent, CriState},
     runtime::{Between, Runtime},
     time::BootTime,
 };
-use std::collections::BTreeSet;
 
 fn secs(n: u64) -> BootTime {
     BootTime(n * 1_000_000_000)
@@ -29,7 +29,7 @@ fn list(
         CriEvent::Sandboxes { asked, only: only.clone(), sandboxes },
         CriEvent::Containers { asked, only, containers },
     ] {
-        runtime.learn(secs(answered), event, &mut BTreeSet::new());
+        runtime.apply(secs(answered), event, &mut Dirty::default());
     }
 }
 
