@@ -392,6 +392,21 @@ pub struct Phase {
     pub from: BootTime,
     /// Its end.
     pub to: BootTime,
+    /// It may have ended up to so much earlier.
+    #[serde(default, skip_serializing_if = "Duration::is_zero", with = "nanos")]
+    pub uncertainty: Duration,
+}
+
+impl Phase {
+    /// Its length, at the most.
+    pub fn took(&self) -> Duration {
+        self.to.since(self.from)
+    }
+
+    /// Its length is a measurement, and not an interval.
+    pub fn is_exact(&self) -> bool {
+        is_exact(self.took(), self.uncertainty)
+    }
 }
 
 /// What proves a verdict: one sentence for a person, and the evidence as data.
@@ -511,6 +526,10 @@ pub struct PodTermination {
     pub milestones: Vec<Milestone>,
     /// Additive: they sum to `ended` − `began` exactly.
     pub phases: Vec<Phase>,
+    /// `ended` − `began` is an interval of this length: a source did not show the pod's last event, or the
+    /// request, when it happened.
+    #[serde(default, skip_serializing_if = "Duration::is_zero", with = "nanos")]
+    pub uncertainty: Duration,
     /// The container whose emptying came last: the one on the critical path.
     pub critical: Option<ContainerId>,
     /// All its containers' ends.
@@ -556,10 +575,21 @@ impl PodTermination {
         Some(if verdict { Change::Verdict } else { Change::Other })
     }
 
+    /// The total is a measurement, and not an interval.
+    pub fn is_exact(&self) -> bool {
+        is_exact(self.total(), self.uncertainty)
+    }
+
     /// Time spent in a phase.
     pub fn phase(&self, kind: PhaseKind) -> Duration {
-        self.phases.iter().filter(|p| p.kind == kind).map(|p| p.to.since(p.from)).sum()
+        self.phases.iter().filter(|p| p.kind == kind).map(Phase::took).sum()
     }
+}
+
+/// A duration with this uncertainty counts as measured: polling is no more precise than a second, and 10 %
+/// are less than a bucket of a histogram.
+fn is_exact(duration: Duration, uncertainty: Duration) -> bool {
+    uncertainty <= Duration::from_secs(1) || uncertainty * 10 <= duration
 }
 
 impl ContainerDeath {

@@ -34,7 +34,8 @@ pub fn phases(path: Path<'_>) -> Vec<Phase> {
     let Path { began, ended, critical, pod, .. } = path;
     let of_container = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
     let at = |kind| of_container.iter().chain(pod).find(|m| m.kind == kind).map(|m| m.at);
-    let mut walk = Walk { cur: began, ended, phases: Vec::new() };
+    let intervals: Vec<&Milestone> = pod.iter().filter(|m| !m.uncertainty.is_zero()).collect();
+    let mut walk = Walk { cur: began, ended, intervals, phases: Vec::new() };
 
     let (term, kill, exited) = (at(TermSent), at(KillSent), at(Exited));
     let sidecar = critical.is_some_and(|c| c.kind == ContainerKind::Sidecar);
@@ -78,19 +79,25 @@ pub fn phases(path: Path<'_>) -> Vec<Phase> {
     walk.phases
 }
 
-struct Walk {
+struct Walk<'a> {
     cur: BootTime,
     ended: BootTime,
+    /// Milestones that happened up to some time before they were seen.
+    intervals: Vec<&'a Milestone>,
     phases: Vec<Phase>,
 }
 
-impl Walk {
+impl Walk<'_> {
     fn to(&mut self, at: Option<BootTime>, kind: PhaseKind) {
         let Some(at) = at.map(|at| at.min(self.ended)).filter(|at| *at > self.cur) else { return };
-        match self.phases.last_mut() {
-            Some(last) if last.kind == kind => last.to = at,
-            _ => self.phases.push(Phase { kind, from: self.cur, to: at }),
-        }
+        let from = match self.phases.pop_if(|last| last.kind == kind) {
+            Some(last) => last.from,
+            None => self.cur,
+        };
+        let ends = self.intervals.iter().filter(|milestone| milestone.at == at);
+        let uncertainty = ends.map(|milestone| milestone.uncertainty).max().unwrap_or_default();
+        let uncertainty = uncertainty.min(at.since(from));
+        self.phases.push(Phase { kind, from, to: at, uncertainty });
         self.cur = at;
     }
 

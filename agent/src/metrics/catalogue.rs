@@ -164,10 +164,11 @@ catalogue! {
             "coroner_pod_findings_total", "", ["finding": POD_FINDINGS], Stable,
             "Findings on pods that terminated, besides those on their containers.",
             "sum by (finding) (increase(coroner_pod_findings_total[1d])) > 0";
-        truncated: IntCounterVec =
-            "coroner_pod_terminations_truncated_total", "", [], Internal,
-            "Pod terminations whose beginning was not seen: the agent started later.",
-            "sum(increase(coroner_pod_terminations_truncated_total[1d]))";
+        unmeasured: IntCounterVec =
+            "coroner_pod_terminations_unmeasured_total", "", [], Internal,
+            "Pod terminations whose duration is not in the histogram: the agent started after they \
+             began, or a source was away when they began or ended.",
+            "sum(increase(coroner_pod_terminations_unmeasured_total[1d]))";
         incomplete: IntCounterVec =
             "coroner_pod_terminations_incomplete_total", "", [], Internal,
             "Pod terminations whose account may lack evidence that was lost.",

@@ -14,7 +14,9 @@ use coroner_core::{
     labels,
     leak::{Judgement, Leak, LeakCause, LeakClass, LeakKey, StuckReason},
     leaks::LeakGauges,
-    observation::{Change, ContainerDeath, Finding, MilestoneKind, PodRef, PodTermination},
+    observation::{
+        Change, ContainerDeath, Finding, MilestoneKind, PhaseKind, PodRef, PodTermination,
+    },
     output::Report,
 };
 pub use labels::Values;
@@ -139,7 +141,7 @@ impl Metrics {
         {
             histogram.with_label_values::<&str>(&[]);
         }
-        for counter in [&of.truncated, &of.incomplete] {
+        for counter in [&of.unmeasured, &of.incomplete] {
             counter.with_label_values::<&str>(&[]);
         }
         of.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
@@ -341,14 +343,20 @@ impl Metrics {
         of.pod_terminations.with_label_values(&[account.cause.as_str()]).inc();
         count(&of.pod_findings, &account.findings);
         for phase in &account.phases {
-            let seconds = phase.to.since(phase.from).as_secs_f64();
-            of.phase_seconds.with_label_values(&[phase.kind.as_str()]).inc_by(seconds);
+            // Of a phase whose end was not seen, the rest may be the next one's.
+            let lost = if phase.is_exact() { Duration::ZERO } else { phase.uncertainty };
+            let add = |kind: PhaseKind, time: Duration| {
+                let seconds = time.as_secs_f64();
+                of.phase_seconds.with_label_values(&[kind.as_str()]).inc_by(seconds);
+            };
+            add(phase.kind, phase.took().saturating_sub(lost));
+            add(PhaseKind::Unattributed, lost);
         }
         if !account.incomplete.is_empty() {
             of.incomplete.with_label_values::<&str>(&[]).inc();
         }
-        if account.truncated {
-            of.truncated.with_label_values::<&str>(&[]).inc();
+        if account.truncated || !account.is_exact() {
+            of.unmeasured.with_label_values::<&str>(&[]).inc();
         } else {
             let took = account.total().as_secs_f64();
             of.termination_duration.with_label_values::<&str>(&[]).observe(took);
@@ -470,7 +478,9 @@ impl Metrics {
 pub fn sandbox_removal(account: &PodTermination) -> Option<Duration> {
     let stopped = account.milestone(MilestoneKind::SandboxStopped)?;
     let removed = account.milestone(MilestoneKind::SandboxRemoved)?;
-    Some(removed.at.since(stopped.at))
+    let took = removed.at.since(stopped.at);
+    // Between two idle polls at the best: half of it is still the same bucket or the next.
+    (removed.uncertainty.max(stopped.uncertainty) <= took / 2).then_some(took)
 }
 
 fn count(family: &IntCounterVec, findings: &[Finding]) {

@@ -171,8 +171,27 @@ fn terminations_that_began_unseen_are_counted_but_not_timed() {
     metrics.record(&Report::CountTermination(Box::new(account)));
     let text = scrape(&metrics);
     assert!(text.contains("coroner_pod_terminations_total{cause=\"api_delete\"} 1\n"), "{text}");
-    assert!(text.contains("coroner_pod_terminations_truncated_total 1\n"), "{text}");
+    assert!(text.contains("coroner_pod_terminations_unmeasured_total 1\n"), "{text}");
     assert!(text.contains("coroner_pod_termination_duration_seconds_count 0\n"), "{text}");
+}
+
+/// The object went at some time in an outage of the watch of 90 s.
+#[test]
+fn a_duration_that_is_an_interval_is_in_no_histogram() {
+    let metrics = Metrics::new().unwrap();
+    let account = samples::gone_in_an_outage();
+    metrics.record(&Report::CountTermination(Box::new(account)));
+    let text = scrape(&metrics);
+    assert!(text.contains("coroner_pod_terminations_unmeasured_total 1\n"), "{text}");
+    assert!(text.contains("coroner_pod_termination_duration_seconds_count 0\n"), "{text}");
+    let phase =
+        |kind: &str| format!("coroner_pod_termination_phase_seconds_total{{phase=\"{kind}\"}}");
+    let seconds = |kind: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(&phase(kind)));
+        line.and_then(|value| value.trim().parse::<f64>().ok()).unwrap_or_else(|| panic!("{text}"))
+    };
+    assert!((seconds("unattributed") - 90.0).abs() < 0.001, "{text}");
+    assert!(seconds("cleanup") < 2.0, "{text}");
 }
 
 #[test]

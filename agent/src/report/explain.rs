@@ -305,6 +305,15 @@ fn certainty(text: &mut String, account: &PodTermination, style: &Style) {
         let line = format!("no verdict on {}: what is missing stands there", container_name(death));
         wrap(text, &line, 2, "• ", style);
     }
+    for phase in account.phases.iter().filter(|phase| !phase.is_exact()) {
+        let line = format!(
+            "{} took {} to {}: its end was not seen",
+            words(phase.kind.as_str()),
+            seconds(phase.took().saturating_sub(phase.uncertainty)),
+            seconds(phase.took()),
+        );
+        wrap(text, &line, 2, "• ", style);
+    }
     let missing = account.phase(PhaseKind::Unattributed);
     if !missing.is_zero() {
         let line = format!(

@@ -58,12 +58,21 @@ fn header(account: &PodTermination, style: &Style) -> String {
     if let Some(grace) = account.grace_seconds {
         let _ = write!(text, "  grace {grace} s");
     }
-    let took = seconds(account.total());
+    let took = total(account);
     let _ = writeln!(text, "  took {}", style.paint(Paint::Strong, &took));
     if account.cause == Cause::Unknown {
         wrap(&mut text, &account.cause_proof, 2, "", style);
     }
     text
+}
+
+/// A duration that is an interval is shown as one.
+fn total(account: &PodTermination) -> String {
+    let total = account.total();
+    if account.is_exact() {
+        return seconds(total);
+    }
+    format!("{} to {}", seconds(total.saturating_sub(account.uncertainty)), seconds(total))
 }
 
 fn waterfall(text: &mut String, account: &PodTermination, style: &Style) {

@@ -52,7 +52,7 @@ fn phases(all: &[(PhaseKind, u64)]) -> Vec<Phase> {
     let mut from = 0;
     all.iter()
         .map(|&(kind, to)| {
-            let phase = Phase { kind, from: ms(from), to: ms(to) };
+            let phase = Phase { kind, from: ms(from), to: ms(to), uncertainty: Duration::ZERO };
             from = to;
             phase
         })
@@ -122,6 +122,7 @@ pub(crate) fn graceful() -> PodTermination {
         shortened_to_seconds: None,
         began: ms(0),
         ended: ms(5_402),
+        uncertainty: Duration::ZERO,
         began_wall_ns: 1_790_000_000_000_000_000,
         request_lag_seconds: Some(0.412),
         milestones: milestones(&all),
@@ -219,6 +220,20 @@ pub(crate) fn two_containers() -> PodTermination {
 pub(crate) fn with_sandbox_removed(mut account: PodTermination) -> PodTermination {
     let removed = [(MilestoneKind::SandboxRemoved, 48_712, Source::Cri)];
     account.milestones.extend(milestones(&removed));
+    account
+}
+
+/// The watch of the apiserver was away for 90 s, and the object was gone when it was back.
+pub(crate) fn gone_in_an_outage() -> PodTermination {
+    let mut account = graceful();
+    let outage = Duration::from_secs(90);
+    account.ended = account.ended + outage;
+    account.uncertainty = outage;
+    let gone = |milestone: &&mut Milestone| milestone.kind == MilestoneKind::ObjectGone;
+    let gone = account.milestones.iter_mut().find(gone).expect("it is gone");
+    (gone.at, gone.uncertainty) = (account.ended, outage);
+    let cleanup = account.phases.last_mut().expect("its clean-up");
+    (cleanup.to, cleanup.uncertainty) = (account.ended, outage);
     account
 }
 

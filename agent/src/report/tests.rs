@@ -25,6 +25,7 @@ fn an_end_explained() {
     golden("explain_graceful.txt", &explain(&graceful(), &PLAIN));
     let account = with_sandbox_removed(two_containers());
     golden("explain_two_containers.txt", &explain(&account, &PLAIN));
+    golden("explain_gone_in_an_outage.txt", &explain(&gone_in_an_outage(), &PLAIN));
     golden("explain_second_life.txt", &explain(&second_life(), &PLAIN));
 }
 

@@ -190,6 +190,12 @@ impl<'a> Account<'a> {
         let path = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
         let pod = pod_milestones.as_slice();
         let phases = phases(Path { began, ended, critical, pod, stopping, cause: cause.cause });
+        // The pod ended no earlier than the last of what it waited for could have happened.
+        let until = |m: &Milestone| m.at - m.uncertainty;
+        let of_end = |m: &&Milestone| !m.kind.is_of_the_tail() && m.at <= ended;
+        let earliest = path.iter().chain(pod).filter(of_end).map(until).max();
+        let uncertainty = ended.since(earliest.unwrap_or(ended))
+            + request.map(|request| request.uncertainty).unwrap_or_default();
         let mut milestones: Vec<Milestone> = path.iter().chain(&pod_milestones).cloned().collect();
         milestones.sort_by_key(|m| (m.at, m.kind));
 
@@ -226,6 +232,7 @@ impl<'a> Account<'a> {
             critical: critical.map(|c| c.id.clone()),
             milestones,
             phases,
+            uncertainty,
             containers,
             findings,
             truncated,

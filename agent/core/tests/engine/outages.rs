@@ -11,7 +11,7 @@ use coroner_core::{
         ApiContainer, ApiEvent, ApiPod, ApiProbe, ApiTerminated, CriContainer, CriEvent, CriExit,
         CriSandbox, CriState, KernelFact,
     },
-    observation::{Cause, ContainerDeath, Verdict},
+    observation::{Cause, ContainerDeath, MilestoneKind, PhaseKind, Verdict},
     time::Anchor,
 };
 use std::time::Duration;
@@ -400,4 +400,29 @@ fn nothing_waits_for_ever_for_an_apiserver_that_never_comes() {
         let gauges = world.engine.gauges();
         assert_eq!((gauges.containers, gauges.sandboxes), (0, 0), "{cgroups_go}: {gauges:?}");
     }
+}
+
+/// The object went at some time in an outage of 100 s: how long the pod took is known as an interval, and so
+/// is the phase that ended with the object.
+#[test]
+fn a_duration_that_ends_in_an_outage_is_an_interval() {
+    let mut world = running(1);
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    world.term(1, true);
+    world.later(2000).exits(1, CODE_0);
+    world.stopped(1, 0);
+    world.api(broken());
+    world.ticks(100);
+    world.api(ApiEvent::Snapshot { pods: Vec::new() });
+    world.ticks(60);
+    let end = world.reports().next().expect("a report");
+    let gone = end.milestone(MilestoneKind::ObjectGone).expect("it is gone");
+    assert!(gone.uncertainty > Duration::from_secs(95), "{end:?}");
+    let known_to = end.total() - end.uncertainty;
+    assert!(!end.is_exact() && known_to < Duration::from_secs(5), "{known_to:?}: {end:?}");
+    let cleanup = end.phases.iter().find(|p| p.kind == PhaseKind::Cleanup).expect("a cleanup");
+    assert!(!cleanup.is_exact() && cleanup.uncertainty > Duration::from_secs(95), "{cleanup:?}");
+    let shutdown = end.phases.iter().find(|p| p.kind == PhaseKind::Shutdown).expect("a shutdown");
+    assert!(shutdown.is_exact(), "{shutdown:?}");
 }
