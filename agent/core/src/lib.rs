@@ -9,6 +9,7 @@ pub mod cause;
 pub mod cgroup_path;
 pub mod dirty;
 pub mod engine;
+pub mod evidence;
 pub mod holdouts;
 pub mod identity;
 pub mod ids;

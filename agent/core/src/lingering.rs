@@ -5,8 +5,9 @@
 //! findings are built from them whenever an account is.
 
 use super::{
+    evidence::{Evidence, EvidenceKind},
     input::{ProcProcess, ProcReport, TaskState},
-    observation::{Evidence, Finding, FindingKind, Source},
+    observation::{Finding, FindingKind, Source},
     process::Processes,
     signal,
     time::BootTime,
@@ -254,17 +255,11 @@ pub fn frozen(processes: &Processes, told: Option<(BootTime, u8)>) -> Option<Fin
 /// The latest look, as a piece of evidence.
 pub fn evidence(processes: &Processes) -> Option<Evidence> {
     let Survivor { process, looked, .. } = survivor(processes)?;
-    let mut what = format!(
-        "/proc/{} comm={} state={} wchan={}",
-        process.tgid,
-        process.comm,
-        process.state.letter(),
-        process.wchan.as_deref().unwrap_or("-"),
-    );
-    if !process.stack.is_empty() {
-        let _ = write!(what, " stack={}", process.stack.join(","));
-    }
-    Some(Evidence { at: looked, source: Source::Proc, what })
+    Some(Evidence {
+        at: looked,
+        source: Source::Proc,
+        kind: EvidenceKind::Process(process.clone()),
+    })
 }
 
 impl Survivor<'_> {

@@ -2,6 +2,7 @@
 //! API, and what the lab compares with its expectations.
 
 use super::{
+    evidence::Evidence,
     ids::{ContainerId, PodUid},
     input::{ContainerKind, CriSandbox, ExitStatus, Hook, LossKind, Sender, TaskState},
     labels,
@@ -416,17 +417,6 @@ pub struct Proof {
     pub sentence: String,
     /// In order of time.
     pub evidence: Vec<Evidence>,
-}
-
-/// One piece of evidence.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Evidence {
-    /// When.
-    pub at: BootTime,
-    /// Who says so.
-    pub source: Source,
-    /// What, in the source's own words: `signal_generate sig=15 result=ignored`.
-    pub what: String,
 }
 
 /// One container life's end.

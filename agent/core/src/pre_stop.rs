@@ -2,6 +2,7 @@
 //! (sleep, httpGet, tcpSocket), what the spec and the gap before the stop signal say of it.
 
 use super::{
+    evidence::EvidenceKind,
     ids::Tgid,
     input::{ContainerKind, ExitStatus, Hook},
     object::Object,
@@ -36,8 +37,8 @@ pub struct HookRun {
     pub tgid: Option<Tgid>,
     /// The kernel saw its process, or it is inferred.
     pub source: Source,
-    /// What says so, for the proof.
-    pub what: String,
+    /// What shows it.
+    pub shows: EvidenceKind,
 }
 
 /// What the search for the hook rests on.
@@ -68,8 +69,7 @@ impl Search<'_> {
         match self.spec {
             Hook::Exec(binary) => self.process(binary),
             Hook::Sleep(seconds) => self.sleep(u64::try_from(*seconds).ok()?),
-            Hook::HttpGet => self.request("httpGet"),
-            Hook::TcpSocket => self.request("tcpSocket"),
+            Hook::HttpGet | Hook::TcpSocket => self.request(),
         }
     }
 
@@ -115,7 +115,7 @@ impl Search<'_> {
             status: hook.ended.map(|(_, status)| status),
             tgid: Some(hook.tgid),
             source: Source::Kernel,
-            what: format!("exec of {} from outside (preStop)", hook.comm),
+            shows: EvidenceKind::PreStopExec { pid: hook.tgid, comm: hook.comm },
         })
     }
 
@@ -130,7 +130,7 @@ impl Search<'_> {
             status: None,
             tgid: None,
             source: Source::Inferred,
-            what: format!("the spec has a preStop sleep of {seconds} s, which has no process"),
+            shows: EvidenceKind::PreStopSpec { hook: self.spec.clone() },
         };
         match (self.requested, self.stop) {
             (Some(requested), Some(stop)) if self.kind == ContainerKind::Sidecar => {
@@ -151,7 +151,7 @@ impl Search<'_> {
     }
 
     /// The kubelet makes a request and waits for the answer, at most for the grace.
-    fn request(&self, kind: &str) -> Option<HookRun> {
+    fn request(&self) -> Option<HookRun> {
         let (requested, stop) = (self.requested?, self.stop?);
         let gap = stop.since(requested);
         // How long a sidecar waited for the hook and how long for its turn cannot be told.
@@ -165,7 +165,7 @@ impl Search<'_> {
             status: None,
             tgid: None,
             source: Source::Inferred,
-            what: format!("the spec has a preStop {kind}, which has no process"),
+            shows: EvidenceKind::PreStopSpec { hook: self.spec.clone() },
         })
     }
 }

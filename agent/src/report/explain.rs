@@ -220,7 +220,7 @@ fn proof(text: &mut String, death: &ContainerDeath, account: &PodTermination, st
         let _ = writeln!(text, "    {}", style.paint(Paint::Faint, "evidence:"));
     }
     for one in &death.proof.evidence {
-        let line = format!("{}  {}", source(one.source), one.what);
+        let line = format!("{}  {}", source(one.source), one.kind);
         wrap(text, &line, 4, &format!("{:>11}  ", offset(one.at, account)), style);
     }
 }

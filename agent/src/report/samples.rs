@@ -1,12 +1,15 @@
 //! Hand-made accounts for the tests, and the comparison with golden files.
 
 use coroner_core::{
+    evidence::{Evidence, EvidenceKind},
     ids::{ContainerId, PodUid, Tgid},
-    input::{ContainerKind, ExitStatus, Hook, LossKind, Sender},
+    input::{
+        ContainerKind, Disposition, ExitStatus, Hook, LossKind, Sender, SignalResult, TargetState,
+    },
     leak::{self, Holds, Leak, LeakCause, LeakClass, LeakKey, LikelyCause, StuckReason},
     observation::{
-        Cause, Certainty, ContainerDeath, Evidence, Finding, FindingKind, Milestone, MilestoneKind,
-        Phase, PhaseKind, PodRef, PodTermination, Proof, Source, Verdict,
+        Cause, Certainty, ContainerDeath, Finding, FindingKind, Milestone, MilestoneKind, Phase,
+        PhaseKind, PodRef, PodTermination, Proof, Source, Verdict,
     },
     time::{BootTime, WallTime},
 };
@@ -85,7 +88,7 @@ pub(crate) fn graceful() -> PodTermination {
             evidence: vec![Evidence {
                 at: ms(3_174),
                 source: Kernel,
-                what: "signal_deliver sig=15 disposition=handler".into(),
+                kind: EvidenceKind::SignalDeliver { signal: 15 },
             }],
         },
         cause: Cause::ApiDelete,
@@ -172,7 +175,19 @@ pub(crate) fn two_containers() -> PodTermination {
             evidence: vec![Evidence {
                 at: ms(160),
                 source: Kernel,
-                what: "signal_generate sig=15 result=ignored".into(),
+                kind: EvidenceKind::SignalGenerate {
+                    signal: 15,
+                    code: 0,
+                    result: SignalResult::Ignored,
+                    sender: runc(),
+                    target: Some(TargetState {
+                        unkillable: true,
+                        group_exit: false,
+                        disposition: Disposition::Default,
+                        blocked: false,
+                        pending: 0,
+                    }),
+                },
             }],
         },
         findings: vec![Finding::new(
@@ -182,12 +197,7 @@ pub(crate) fn two_containers() -> PodTermination {
         exit: Some(ExitStatus::Signal { signal: 9, core: false }),
         grace_ratio: Some(1.0009),
         pre_stop: None,
-        killer: Some(Sender {
-            tgid: Tgid(4711),
-            comm: "runc".into(),
-            cgroup: None,
-            in_container: Some(false),
-        }),
+        killer: Some(runc()),
         children_killed: 2,
         children_names: vec!["worker".into(), "worker".into()],
         milestones: milestones(&own),
@@ -331,4 +341,8 @@ pub(crate) fn stuck() -> Leak {
         remedy: Vec::new(),
         ..leaked()
     }
+}
+
+fn runc() -> Sender {
+    Sender { tgid: Tgid(4711), comm: "runc".into(), cgroup: None, in_container: Some(false) }
 }

@@ -2,60 +2,40 @@
 
 use super::Facts;
 use crate::{
-    observation::{Evidence, Milestone, MilestoneKind, Source},
+    evidence::{Evidence, EvidenceKind},
+    input::SignalGenerated,
+    observation::{Milestone, MilestoneKind, Source},
     pre_stop::HookRun,
-    signal,
     time::BootTime,
 };
 use std::time::Duration;
 
 impl<'a> Facts<'a> {
     pub(super) fn evidence(&self) -> Vec<Evidence> {
-        let kernel = |at, what| Evidence { at, source: Source::Kernel, what };
+        let kernel = |at, kind| Evidence { at, source: Source::Kernel, kind };
         let mut list = Vec::new();
         let inner_kill = self.inner_kill();
         for sent in [self.stop, self.kill, self.kernel_kill, inner_kill].into_iter().flatten() {
-            let s = &sent.signal;
-            let mut what = format!(
-                "signal_generate sig={} code={} result={:?} sender={}({})",
-                signal::name(s.signal),
-                s.code,
-                s.result,
-                s.sender.comm,
-                s.sender.tgid
-            );
-            if let Some(state) = s.state {
-                what.push_str(&format!(
-                    " disposition={:?} unkillable={} group_exit={} blocked={} pending={:#x}",
-                    state.disposition,
-                    state.unkillable,
-                    state.group_exit,
-                    state.blocked,
-                    state.pending
-                ));
-            }
-            list.push(kernel(sent.at, what));
+            let SignalGenerated { signal, code, result, ref sender, state: target, .. } =
+                sent.signal;
+            let sender = sender.clone();
+            let kind = EvidenceKind::SignalGenerate { signal, code, result, sender, target };
+            list.push(kernel(sent.at, kind));
         }
-        if let Some(taken) = self.taken {
-            let what = format!("signal_deliver sig={} to a handler", signal::name(taken.signal));
-            list.push(kernel(taken.at, what));
-        }
+        let taken = self.taken;
+        list.extend(taken.map(|t| kernel(t.at, EvidenceKind::SignalDeliver { signal: t.signal })));
         if let Some(hook) = &self.hook {
             let HookRun { began: at, source, .. } = *hook;
-            list.push(Evidence { at, source, what: hook.what.clone() });
-            if let Some((at, status)) = hook.ended.zip(hook.status) {
-                list.push(kernel(at, format!("exit of the preStop hook: {status:?}")));
-            }
+            list.push(Evidence { at, source, kind: hook.shows.clone() });
+            let ended = hook.ended.zip(hook.status);
+            list.extend(ended.map(|(at, status)| kernel(at, EvidenceKind::PreStopExit { status })));
         }
-        for (at, pid) in &self.case.processes.oom {
-            list.push(kernel(*at, format!("mark_victim pid={pid}")));
-        }
-        if let Some((at, status)) = self.exit {
-            list.push(kernel(at, format!("sched_process_exit {status:?}")));
-        }
-        if let Some(at) = self.case.processes.empty {
-            list.push(kernel(at, "cgroup_notify_populated 0".into()));
-        }
+        let victims = self.case.processes.oom.iter();
+        list.extend(victims.map(|(at, pid)| kernel(*at, EvidenceKind::MarkVictim { pid: *pid })));
+        list.extend(
+            self.exit.map(|(at, status)| kernel(at, EvidenceKind::SchedProcessExit { status })),
+        );
+        list.extend(self.case.processes.empty.map(|at| kernel(at, EvidenceKind::CgroupEmpty)));
         list
     }
 

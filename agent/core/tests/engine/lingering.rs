@@ -147,7 +147,8 @@ fn what_sigkill_does_not_end_is_looked_at_until_it_ends() {
         )
     );
     let proof = death.proof.evidence.iter().find(|e| e.source == Source::Proc).unwrap();
-    assert!(proof.what.contains("state=D wchan=nfs_wait_bit_killable"), "{}", proof.what);
+    let shown = proof.kind.to_string();
+    assert!(shown.contains("is in state D in nfs_wait_bit_killable"), "{shown}");
     assert_eq!(world.updated.len(), 0);
 }
 

@@ -5,6 +5,7 @@ use super::{
     script::{Script, ms},
 };
 use coroner_core::{
+    evidence::EvidenceKind,
     input::{ContainerKind, Hook},
     observation::{Milestone, MilestoneKind, Source, Verdict},
     time::BootTime,
@@ -52,7 +53,13 @@ fn a_sleep_is_as_long_as_the_spec_says() {
     let ended = of(4200, true);
     assert_eq!(marks(&ended), inferred(1200, Some(4200)));
     assert_eq!(ended.verdict, Verdict::Graceful);
-    assert!(ended.proof.evidence.iter().any(|e| e.what.contains("preStop sleep of 3 s")));
+    assert!(
+        ended
+            .proof
+            .evidence
+            .iter()
+            .any(|e| e.kind == EvidenceKind::PreStopSpec { hook: Hook::Sleep(3) })
+    );
     // A restart: nobody said when it was asked for.
     assert_eq!(marks(&of(4200, false)), inferred(1200, Some(4200)));
     // Too soon for it: whoever sent the signal had not slept.
