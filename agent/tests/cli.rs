@@ -109,7 +109,7 @@ fn the_sample_shows_something_without_a_node() {
     assert!(err.contains("also in the sample: oom-killed, shell-not-forwarding"), "{err}");
     let (code, out, err) = run(&mut coroner("explain one-of-two-overruns --sample"));
     assert_eq!((code, &*err, &*out), (0, "", &*shown));
-    for wanted in ["web  overran", "log  graceful", "preStop", "Where the time went"] {
+    for wanted in ["web  grace_exceeded", "log  graceful", "preStop", "Where the time went"] {
         assert!(out.contains(wanted), "{wanted}: {out}");
     }
 }

@@ -99,7 +99,7 @@ fn ignored(pod: &str, uid: &str) -> Report {
     let death: ContainerDeath = serde_json::from_value(json!({
         "id": "c1", "name": "app", "kind": "main",
         "pod": { "namespace": "shop", "name": pod, "uid": uid },
-        "verdict": "ignored",
+        "verdict": "stop_signal_ignored",
         "proof": { "sentence": "SIGTERM to PID 1 (app) was thrown away by the kernel.", "evidence": [] },
         "cause": "definition_changed", "cause_certainty": "inferred", "cause_source": "inferred",
         "cause_proof": "Its image was changed.",
@@ -133,8 +133,8 @@ async fn kubectl_describe_pod_shows_what_its_owner_should_know() {
         .tell([ignored("web", &uid), ignored("web", &uid), ignored("other", &other), namesake])
         .await;
     let told = cluster.kubectl("describe pod web -n shop").await;
-    let [line] = &lines(&told, "SigtermIgnored")[..] else { panic!("not one:\n{told}") };
-    assert!(line.starts_with("Warning SigtermIgnored"), "{line}");
+    let [line] = &lines(&told, "StopSignalIgnored")[..] else { panic!("not one:\n{told}") };
+    assert!(line.starts_with("Warning StopSignalIgnored"), "{line}");
     assert!(line.contains("(x2 over") && line.contains(" coroner "), "{line}");
     let message = "SIGTERM to PID 1 (app) was thrown away by the kernel. It waited in vain";
     assert!(line.contains(message), "{line}");
@@ -142,7 +142,7 @@ async fn kubectl_describe_pod_shows_what_its_owner_should_know() {
     let all = cluster.kubectl("get events -n shop").await;
     assert_eq!(lines(&all, "pod/web").len(), 2, "the earlier one's too:\n{all}");
     assert_eq!(lines(&all, "pod/other").len(), 1, "{all}");
-    let selected = "get events -A -o json --field-selector reason=SigtermIgnored";
+    let selected = "get events -A -o json --field-selector reason=StopSignalIgnored";
     let list: Value = serde_json::from_str(&cluster.kubectl(selected).await).unwrap();
     let items = list["items"].as_array().unwrap();
     assert_eq!(items.len(), 3);
@@ -156,7 +156,7 @@ async fn kubectl_describe_pod_finds_a_static_pods_by_its_mirror() {
     cluster.pod("etcd-n1", json!({ "kubernetes.io/config.mirror": "6f1c0a" }));
     cluster.tell([ignored("etcd-n1", "6f1c0a")]).await;
     let told = cluster.kubectl("describe pod etcd-n1 -n shop").await;
-    assert_eq!(lines(&told, "SigtermIgnored").len(), 1, "{told}");
+    assert_eq!(lines(&told, "StopSignalIgnored").len(), 1, "{told}");
 }
 
 #[tokio::test]

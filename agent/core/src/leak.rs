@@ -197,8 +197,8 @@ pub enum LeakCause {
     RuntimeFailing,
     /// The kubelet lost track of an older sandbox (kubernetes#113073).
     SandboxReplaced,
-    /// The runtime has forgotten what it had started.
-    RuntimeForgot,
+    /// The runtime no longer tracks what it had started.
+    UntrackedByRuntime,
     /// Processes that do not end.
     ProcessesRemain,
     /// A volume that cannot be unmounted.
@@ -277,7 +277,7 @@ labels! {
         PodWorkerStuck = "pod_worker_stuck", PodWorkerGaveUp = "pod_worker_gave_up",
         RuntimeRestarted = "runtime_restarted", CniDeleteFailing = "cni_delete_failing",
         KubeletDown = "kubelet_down", RuntimeFailing = "runtime_failing",
-        SandboxReplaced = "sandbox_replaced", RuntimeForgot = "runtime_forgot",
+        SandboxReplaced = "sandbox_replaced", UntrackedByRuntime = "untracked_by_runtime",
         ProcessesRemain = "processes_remain", VolumeBusy = "volume_busy", Finalizer = "finalizer", Unknown = "unknown",
     }
     StuckReason {

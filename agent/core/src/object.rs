@@ -62,7 +62,7 @@ pub struct Object {
     /// Later deadlines.
     pub changed: Vec<Request>,
     /// The kubelet's own last delete (grace 0), where finalizers held the object after it.
-    pub last_delete: Option<BootTime>,
+    pub final_delete: Option<BootTime>,
     /// It was already being deleted when the agent first saw it.
     pub found_deleting: bool,
     /// Since when its status says that nothing of it runs, where the watch showed that change.
@@ -202,7 +202,7 @@ impl Objects {
                 known.requested_after_end = false;
                 known.attempts = Attempts::default();
                 known.changed.clear();
-                known.last_delete = None;
+                known.final_delete = None;
             }
             match (known.requested, request) {
                 (None, Some(first)) => {
@@ -221,8 +221,8 @@ impl Objects {
             }
             let to_zero = request.is_some_and(|r| r.grace_seconds == 0)
                 && known.requested.is_some_and(|first| first.grace_seconds > 0);
-            if to_zero && known.last_delete.is_none() && !pod.finalizers.is_empty() {
-                known.last_delete = Some(at);
+            if to_zero && known.final_delete.is_none() && !pod.finalizers.is_empty() {
+                known.final_delete = Some(at);
             }
             match (pod.is_over(), told) {
                 (true, Told::Watched { .. }) if !known.pod.is_over() => known.reported = Some(at),
@@ -389,7 +389,7 @@ impl Object {
             requested_after_end: false,
             attempts,
             changed: Vec::new(),
-            last_delete: None,
+            final_delete: None,
             found_deleting: false,
             reported: None,
             gone: None,

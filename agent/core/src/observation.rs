@@ -186,11 +186,11 @@ pub enum Verdict {
     /// preStop used the grace up: the stop signal came with only the floor left.
     PrestopExhaustedGrace,
     /// PID 1 without a handler, or SIG_IGN; then SIGKILL.
-    Ignored,
+    StopSignalIgnored,
     /// The stop signal was still pending when SIGKILL came.
-    Blocked,
+    StopSignalBlocked,
     /// Took the stop signal, still ran at the deadline, SIGKILL.
-    Overran,
+    GraceExceeded,
     /// The stop signal's default action ended it: nothing was cleaned up.
     TerminatedByDefault,
     /// Took the stop signal and left by itself within the grace.
@@ -314,7 +314,7 @@ pub enum MilestoneKind {
     /// The init's last thread exited.
     Exited,
     /// The container's last task left its cgroup.
-    Empty,
+    CgroupEmpty,
     /// The runtime says the container exited.
     ContainerExited,
     /// The sandbox is stopped (not ready).
@@ -324,7 +324,7 @@ pub enum MilestoneKind {
     /// A later delete request shortened the grace.
     GraceShortened,
     /// The kubelet has done its part and deleted the object for good; finalizers hold it.
-    LastDelete,
+    FinalDelete,
     /// The pod's object is gone.
     ObjectGone,
     /// The runtime has forgotten the sandbox.
@@ -372,7 +372,7 @@ pub enum PhaseKind {
     Kill,
     /// The init's exit → the cgroup is empty.
     Reap,
-    /// Empty → the runtime says exited.
+    /// The cgroup is empty → the runtime says exited.
     RuntimeNotice,
     /// The runtime knows → the sandbox is stopped (CNI teardown and all).
     SandboxStop,
@@ -608,8 +608,9 @@ labels! {
     Certainty { Proven = "proven", Inferred = "inferred", None = "none" }
     Verdict {
         OomKilled = "oom_killed", Crashed = "crashed", ForceKilled = "force_killed",
-        PrestopExhaustedGrace = "prestop_exhausted_grace", Ignored = "ignored",
-        Blocked = "blocked", Overran = "overran", TerminatedByDefault = "terminated_by_default",
+        PrestopExhaustedGrace = "prestop_exhausted_grace",
+        StopSignalIgnored = "stop_signal_ignored", StopSignalBlocked = "stop_signal_blocked",
+        GraceExceeded = "grace_exceeded", TerminatedByDefault = "terminated_by_default",
         Graceful = "graceful", Completed = "completed", Failed = "failed", Unknown = "unknown",
     }
     FindingKind {
@@ -635,10 +636,11 @@ labels! {
     MilestoneKind {
         DeleteRequested = "delete_requested", StopBegan = "stop_began",
         PreStopBegan = "pre_stop_began", PreStopEnded = "pre_stop_ended", TermSent = "term_sent",
-        TermHandled = "term_handled", KillSent = "kill_sent", Exited = "exited", Empty = "empty",
+        TermHandled = "term_handled", KillSent = "kill_sent", Exited = "exited",
+        CgroupEmpty = "cgroup_empty",
         ContainerExited = "container_exited", SandboxStopped = "sandbox_stopped",
         StatusReported = "status_reported", GraceShortened = "grace_shortened",
-        LastDelete = "last_delete",
+        FinalDelete = "final_delete",
         ObjectGone = "object_gone", SandboxRemoved = "sandbox_removed",
         CgroupRemoved = "cgroup_removed",
     }

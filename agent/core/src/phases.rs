@@ -28,7 +28,7 @@ pub struct Path<'a> {
 /// than its place in the graph (an object gone before its processes) takes no time from another.
 pub fn phases(path: Path<'_>) -> Vec<Phase> {
     use MilestoneKind::{
-        ContainerExited, Empty, Exited, KillSent, LastDelete, ObjectGone, PreStopBegan,
+        CgroupEmpty, ContainerExited, Exited, FinalDelete, KillSent, ObjectGone, PreStopBegan,
         PreStopEnded, SandboxStopped, TermSent,
     };
     let Path { began, ended, critical, pod, .. } = path;
@@ -61,19 +61,19 @@ pub fn phases(path: Path<'_>) -> Vec<Phase> {
         // Nothing was sent before it ended, or what was sent was not seen.
         let required = critical.is_some_and(|c| requires_stop(path.cause, c));
         let kind = if required { PhaseKind::Unattributed } else { PhaseKind::KubeletReaction };
-        walk.to(kill.or(exited).or(at(Empty)), kind);
+        walk.to(kill.or(exited).or(at(CgroupEmpty)), kind);
     }
     walk.to(kill, PhaseKind::Shutdown);
     let last = if kill.is_some() { PhaseKind::Kill } else { PhaseKind::Shutdown };
     walk.to(exited, last);
-    walk.known(at(Empty), exited.is_some() || at(Empty).is_none(), PhaseKind::Reap);
-    let mut known = at(Empty).is_some();
+    walk.known(at(CgroupEmpty), exited.is_some() || at(CgroupEmpty).is_none(), PhaseKind::Reap);
+    let mut known = at(CgroupEmpty).is_some();
     walk.known(at(ContainerExited), known, PhaseKind::RuntimeNotice);
     known = at(ContainerExited).is_some() || of_container.is_empty();
     walk.known(at(SandboxStopped), known, PhaseKind::SandboxStop);
     known = at(SandboxStopped).is_some();
-    walk.known(at(LastDelete), known, PhaseKind::Cleanup);
-    let last = if at(LastDelete).is_some() { PhaseKind::Finalizers } else { PhaseKind::Cleanup };
+    walk.known(at(FinalDelete), known, PhaseKind::Cleanup);
+    let last = if at(FinalDelete).is_some() { PhaseKind::Finalizers } else { PhaseKind::Cleanup };
     walk.known(at(ObjectGone), known, last);
     walk.to(Some(ended), PhaseKind::Unattributed);
     walk.phases

@@ -102,7 +102,7 @@ impl Judgement {
     #[must_use]
     pub fn unseen(self, why: &str) -> Self {
         let mut milestones = self.milestones.clone();
-        milestones.retain(|m| m.kind == MilestoneKind::Empty);
+        milestones.retain(|m| m.kind == MilestoneKind::CgroupEmpty);
         let sentence = format!("How it ended is not known: {}.", lower_first(why));
         let proof = Proof { sentence, evidence: Vec::new() };
         Self {

@@ -159,8 +159,8 @@ pub struct RunArgs {
     /// again every 30 s. For a DaemonSet, whose pods would only be restarted again and again.
     #[arg(long, env = "CORONER_STAY_UNREADY", value_parser = BoolishValueParser::new())]
     pub stay_unready: bool,
-    /// Tell of what an owner of pods should know as Events too: on the pod (SigtermIgnored,
-    /// GraceOverrun, OomKilled, …), and what was left behind on the Node (docs/events.md). Needs
+    /// Tell of what an owner of pods should know as Events too: on the pod (StopSignalIgnored,
+    /// GraceExceeded, OomKilled, …), and what was left behind on the Node (docs/events.md). Needs
     /// the right to create and patch events of the API group events.k8s.io.
     #[arg(long, env = "CORONER_EVENTS", value_parser = BoolishValueParser::new())]
     pub events: bool,

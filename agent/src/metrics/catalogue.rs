@@ -66,7 +66,7 @@ static DURATIONS: Buckets = Buckets(&[
 static REMOVALS: Buckets =
     Buckets(&[1.0, 5.0, 10.0, 20.0, 32.0, 60.0, 90.0, 120.0, 300.0, 600.0, 3600.0]);
 
-/// 1 is the whole grace: what is above overran it.
+/// 1 is the whole grace: what is above exceeded it.
 static RATIOS: Buckets = Buckets(&[0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 2.0, 5.0]);
 
 macro_rules! catalogue {
@@ -185,7 +185,7 @@ catalogue! {
             "Container lives that ended, by namespace (the first 100 seen, then other) and \
              verdict.",
             "sum by (namespace) \
-             (increase(coroner_container_deaths_total{verdict=\"ignored\"}[1d])) > 0";
+             (increase(coroner_container_deaths_total{verdict=\"stop_signal_ignored\"}[1d])) > 0";
         stop_duration: HistogramVec(DURATIONS) =
             "coroner_container_stop_duration_seconds", "seconds", [], Stable,
             "From the first act of stopping a container (preStop or the stop signal) to the \
@@ -194,7 +194,8 @@ catalogue! {
              (rate(coroner_container_stop_duration_seconds_bucket[1h])))";
         grace_ratio: HistogramVec(RATIOS) =
             "coroner_container_stop_grace_ratio", "ratio", [], Stable,
-            "Share of its grace period that a stopped container used; above 1 it overran.",
+            "Share of its grace period that a stopped container used; above 1 it exceeded the \
+             grace.",
             "1 - sum(rate(coroner_container_stop_grace_ratio_bucket{le=~\"1(\\\\.0)?\"}[1h])) / \
              sum(rate(coroner_container_stop_grace_ratio_count[1h]))";
         container_findings: IntCounterVec =
@@ -242,29 +243,29 @@ catalogue! {
             "All that was left behind on this node (sandboxes, orphans, stuck pods), by likely \
              cause.",
             "sum by (cause) (coroner_leaks) > 0";
-        leaks_found: IntCounterVec =
-            "coroner_leaks_found_total", "", ["class": CLASSES], Stable,
+        leaks_opened: IntCounterVec =
+            "coroner_leaks_opened_total", "", ["class": CLASSES], Stable,
             "Leaks that became certain.",
-            "sum by (class) (increase(coroner_leaks_found_total[1d])) > 0";
-        leaks_gone: IntCounterVec =
-            "coroner_leaks_gone_total", "", ["class": CLASSES], Stable,
-            "Leaks that are gone.",
-            "sum by (class) (increase(coroner_leaks_gone_total[1d])) > 0";
-        leak_judgement: GaugeVec =
-            "coroner_leak_judgement", "", ["state": JUDGEMENTS], Stable,
-            "1 for the state that judging leaks is in: possible, or why it is suspended.",
-            "count by (state) (coroner_leak_judgement == 1)";
-        leak_judged: IntCounterVec =
-            "coroner_leak_judged_seconds_total", "seconds", [], Stable,
-            "Time in which all sources were in sync, so that leaks could be judged.",
-            "rate(coroner_leak_judged_seconds_total[1h])";
-        leak_suspects: GaugeVec =
-            "coroner_leak_suspects", "", [], Internal,
+            "sum by (class) (increase(coroner_leaks_opened_total[1d])) > 0";
+        leaks_resolved: IntCounterVec =
+            "coroner_leaks_resolved_total", "", ["class": CLASSES], Stable,
+            "Leaks that are resolved: gone, or of another class now.",
+            "sum by (class) (increase(coroner_leaks_resolved_total[1d])) > 0";
+        leak_detection_state: GaugeVec =
+            "coroner_leak_detection_state", "", ["state": JUDGEMENTS], Stable,
+            "1 for the current state of leak detection: possible, or why it is suspended.",
+            "count by (state) (coroner_leak_detection_state == 1)";
+        leak_detection_active: IntCounterVec =
+            "coroner_leak_detection_active_seconds_total", "seconds", [], Stable,
+            "Time in which all sources were in sync, so that leak detection was active.",
+            "rate(coroner_leak_detection_active_seconds_total[1h])";
+        leak_candidates: GaugeVec =
+            "coroner_leak_candidates", "", [], Internal,
             "What looks like a leak and has not been confirmed yet: it may only be late.",
-            "sum by (node) (coroner_leak_suspects)";
+            "sum by (node) (coroner_leak_candidates)";
         leak_contradictions: IntCounterVec =
             "coroner_leak_contradictions_total", "", [], Internal,
-            "Suspects that the apiserver, asked past the watch, has cleared.",
+            "Candidates that the apiserver, asked past the watch, has cleared.",
             "sum(increase(coroner_leak_contradictions_total[1d]))";
     }
     "Sources of evidence" {

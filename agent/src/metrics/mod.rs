@@ -124,8 +124,8 @@ impl Metrics {
             (&of.contradictions, labels::CONTRADICTIONS),
             (&of.evidence_lost, labels::LOSSES),
             (&of.updates, labels::CHANGES),
-            (&of.leaks_found, labels::CLASSES),
-            (&of.leaks_gone, labels::CLASSES),
+            (&of.leaks_opened, labels::CLASSES),
+            (&of.leaks_resolved, labels::CLASSES),
             (&of.inputs, labels::INPUTS),
             (&of.requests_dropped, labels::ADAPTERS),
         ] {
@@ -226,11 +226,11 @@ impl Metrics {
         }
         for state in Judgement::ALL {
             let on = if gauges.judgement == *state { 1.0 } else { 0.0 };
-            of.leak_judgement.with_label_values(&[state.as_str()]).set(on);
+            of.leak_detection_state.with_label_values(&[state.as_str()]).set(on);
         }
         of.leaked_ips.with_label_values::<&str>(&[]).set(gauges.ips as f64);
-        of.leak_suspects.with_label_values::<&str>(&[]).set(gauges.suspects as f64);
-        raise(&of.leak_judged.with_label_values::<&str>(&[]), gauges.watched.as_secs());
+        of.leak_candidates.with_label_values::<&str>(&[]).set(gauges.suspects as f64);
+        raise(&of.leak_detection_active.with_label_values::<&str>(&[]), gauges.watched.as_secs());
         let contradicted = of.leak_contradictions.with_label_values::<&str>(&[]);
         raise(&contradicted, gauges.contradicted);
     }
@@ -305,10 +305,10 @@ impl Metrics {
             return;
         }
         if let Some(before) = before {
-            self.families.leaks_gone.with_label_values(&[before.as_str()]).inc();
+            self.families.leaks_resolved.with_label_values(&[before.as_str()]).inc();
         }
         if let Some(class) = class {
-            self.families.leaks_found.with_label_values(&[class.as_str()]).inc();
+            self.families.leaks_opened.with_label_values(&[class.as_str()]).inc();
         }
     }
 
@@ -329,7 +329,7 @@ impl Metrics {
         let began = death
             .milestone(MilestoneKind::StopBegan)
             .or_else(|| death.milestone(MilestoneKind::TermSent));
-        if let (Some(began), Some(empty)) = (began, death.milestone(MilestoneKind::Empty)) {
+        if let (Some(began), Some(empty)) = (began, death.milestone(MilestoneKind::CgroupEmpty)) {
             let took = empty.at.since(began.at).as_secs_f64();
             of.stop_duration.with_label_values::<&str>(&[]).observe(took);
         }

@@ -50,7 +50,7 @@ fn seen() -> Metrics {
         suspects: 3,
         told: [
             ((LeakClass::NotreadyNoPod, LeakCause::PodWorkerStuck), 2),
-            ((LeakClass::OrphanNetns, LeakCause::RuntimeForgot), 1),
+            ((LeakClass::OrphanNetns, LeakCause::UntrackedByRuntime), 1),
         ]
         .into(),
         stuck: [(StuckReason::Finalizer, 4)].into(),
@@ -256,7 +256,8 @@ fn found_minus_gone_is_what_stands_of_each_class() {
     let metrics = Metrics::new().unwrap();
     let counted = |class: LeakClass| {
         let of = &metrics.families;
-        [&of.leaks_found, &of.leaks_gone].map(|of| of.with_label_values(&[class.as_str()]).get())
+        [&of.leaks_opened, &of.leaks_resolved]
+            .map(|of| of.with_label_values(&[class.as_str()]).get())
     };
     let leak = samples::leaked();
     let stands = |class| Arc::new(Leak { class, ..leak.clone() });

@@ -122,8 +122,8 @@ fn is_of_a_container(kind: MilestoneKind) -> bool {
     use MilestoneKind::*;
     match kind {
         StopBegan | PreStopBegan | PreStopEnded | TermSent | TermHandled | KillSent | Exited
-        | Empty | ContainerExited => true,
-        DeleteRequested | SandboxStopped | StatusReported | GraceShortened | LastDelete
+        | CgroupEmpty | ContainerExited => true,
+        DeleteRequested | SandboxStopped | StatusReported | GraceShortened | FinalDelete
         | ObjectGone | SandboxRemoved | CgroupRemoved => false,
     }
 }
@@ -177,11 +177,11 @@ impl Step<'_> {
                 }
                 None => "its main process ended".into(),
             },
-            Empty => "its last process was gone".into(),
+            CgroupEmpty => "its last process was gone".into(),
             ContainerExited => "the runtime knew that it had exited".into(),
             SandboxStopped => "the sandbox was stopped".into(),
             GraceShortened => "a later request shortened the grace".into(),
-            LastDelete => "the kubelet was done; finalizers held the object".into(),
+            FinalDelete => "the kubelet was done; finalizers held the object".into(),
             StatusReported => "the kubelet reported that nothing of it runs any more".into(),
             ObjectGone => "the pod's object was gone from the apiserver".into(),
             SandboxRemoved => "the runtime had removed the sandbox".into(),

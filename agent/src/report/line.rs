@@ -26,7 +26,7 @@ pub struct LogLine {
     pub seconds: f64,
     /// Seconds by phase, in their order: `pre_stop=5.003 shutdown=1.002`.
     pub phases: String,
-    /// Verdicts by container: `app=graceful proxy=ignored`.
+    /// Verdicts by container: `app=graceful proxy=stop_signal_ignored`.
     pub verdicts: String,
     /// Findings by container, those of the pod without one: `app:children_not_signalled`.
     pub findings: String,

@@ -142,8 +142,9 @@ fn facts(death: &ContainerDeath) -> Vec<String> {
 }
 
 fn stop_to_exit(death: &ContainerDeath) -> Option<(String, &Milestone, &Milestone)> {
-    let end =
-        death.milestone(MilestoneKind::Exited).or_else(|| death.milestone(MilestoneKind::Empty))?;
+    let end = death
+        .milestone(MilestoneKind::Exited)
+        .or_else(|| death.milestone(MilestoneKind::CgroupEmpty))?;
     if let Some(sent) = death.milestone(MilestoneKind::TermSent) {
         return Some((signal::name(death.stop_signal), sent, end));
     }

@@ -73,7 +73,7 @@ pub(crate) fn graceful() -> PodTermination {
         (TermSent, 3_174, Kernel),
         (TermHandled, 3_174, Kernel),
         (Exited, 4_177, Kernel),
-        (Empty, 4_178, Kernel),
+        (CgroupEmpty, 4_178, Kernel),
     ];
     let death = ContainerDeath {
         id: ContainerId::new("5d9c7c7d0e6f41d7a3b1"),
@@ -161,12 +161,12 @@ pub(crate) fn two_containers() -> PodTermination {
         (TermSent, 160, Kernel),
         (KillSent, 10_166, Kernel),
         (Exited, 10_168, Kernel),
-        (Empty, 10_169, Kernel),
+        (CgroupEmpty, 10_169, Kernel),
     ];
     let proxy = ContainerDeath {
         id: ContainerId::new("e1f0c7aa41ce4ab0a9d2"),
         name: "proxy".into(),
-        verdict: Verdict::Ignored,
+        verdict: Verdict::StopSignalIgnored,
         proof: Proof {
             sentence: "PID 1 has no handler for SIGTERM, so the kernel threw it away \
                        (signal_generate says ignored); SIGKILL came 10.006 s later, at the end of \
@@ -268,7 +268,7 @@ pub(crate) fn second_life() -> PodTermination {
     death.exit = Some(ExitStatus::Signal { signal: 11, core: true });
     death.grace_ratio = None;
     death.truncated = true;
-    death.milestones = milestones(&[(Exited, 5, Source::Kernel), (Empty, 6, Source::Kernel)]);
+    death.milestones = milestones(&[(Exited, 5, Source::Kernel), (CgroupEmpty, 6, Source::Kernel)]);
     account.milestones = death.milestones.clone();
     account.phases = phases(&[(PhaseKind::Reap, 1)]);
     account.ended = ms(1);

@@ -86,7 +86,7 @@ fn pod(name: &str) -> PodRef {
 fn on_pod(name: &str) -> Note {
     Note {
         about: About::Pod { pod: pod(name), field: Some("spec.containers{app}".into()) },
-        reason: Reason::SigtermIgnored,
+        reason: Reason::StopSignalIgnored,
         message: "SIGTERM was thrown away.".into(),
     }
 }
@@ -123,7 +123,7 @@ async fn an_event_is_what_the_apiserver_demands() {
     );
     for (field, wanted) in [
         ("type", "Warning"),
-        ("reason", "SigtermIgnored"),
+        ("reason", "StopSignalIgnored"),
         ("action", "Stopping"),
         ("note", "SIGTERM was thrown away."),
         ("reportingController", "coroner"),
@@ -195,7 +195,7 @@ async fn thousands_of_leaks_are_a_burst_and_a_summary() {
     let reasons: Vec<&str> =
         sent.iter().map(|(_, _, event)| event["reason"].as_str().unwrap()).collect();
     assert_eq!(reasons[..5], ["SandboxLeaked"; 5]);
-    assert_eq!(reasons[5..], ["EventsSuppressed", "SigtermIgnored"]);
+    assert_eq!(reasons[5..], ["EventsSuppressed", "StopSignalIgnored"]);
     let told = sent[5].2["note"].as_str().unwrap();
     assert!(told.contains("1995 more") && told.contains("1995 SandboxLeaked"), "{told}");
 }

@@ -178,9 +178,19 @@ fn check(end: &PodTermination, deaths: &[ContainerDeath], truth: &Value) {
     }
 }
 
+/// The recordings are older than some names of verdicts, and their files stay as they were made.
+fn verdict_of(life: &Value) -> &str {
+    match life["verdict"].as_str().unwrap() {
+        "ignored" => "stop_signal_ignored",
+        "blocked" => "stop_signal_blocked",
+        "overran" => "grace_exceeded",
+        other => other,
+    }
+}
+
 fn check_death(death: &ContainerDeath, life: &Value) {
     let shown = serde_json::to_string_pretty(death).unwrap();
-    assert_eq!(life["verdict"], death.verdict.as_str(), "{shown}");
+    assert_eq!(verdict_of(life), death.verdict.as_str(), "{shown}");
     if let Some(cause) = life["cause"].as_str() {
         let also = life["cause_also"].as_array().into_iter().flatten();
         let mut any = also.filter_map(Value::as_str).chain([cause]);
@@ -241,7 +251,9 @@ fn prestop_then_handled() {
     assert_eq!(death.grace_seconds, Some(15));
     let of_pod = |kind| end.milestone(kind).unwrap().at;
     let reported = of_pod(MilestoneKind::StatusReported);
-    assert!(at(MilestoneKind::Empty) < reported && reported < of_pod(MilestoneKind::ObjectGone));
+    assert!(
+        at(MilestoneKind::CgroupEmpty) < reported && reported < of_pod(MilestoneKind::ObjectGone)
+    );
 }
 
 #[test]
@@ -328,7 +340,7 @@ fn eight_steps(said: &Said) {
     let order = [
         MilestoneKind::StopBegan,
         MilestoneKind::Exited,
-        MilestoneKind::Empty,
+        MilestoneKind::CgroupEmpty,
         MilestoneKind::ContainerExited,
         MilestoneKind::SandboxStopped,
         MilestoneKind::CgroupRemoved,

@@ -133,7 +133,8 @@ mod tests {
         to_core(json!({
             "metadata": { "name": "web.17" },
             "regarding": { "kind": "Pod", "namespace": "shop", "name": "web" },
-            "reason": "SigtermIgnored", "action": "Stopping", "type": "Warning", "note": "thrown away",
+            "reason": "StopSignalIgnored", "action": "Stopping", "type": "Warning",
+            "note": "thrown away",
             "eventTime": "2026-11-21T00:00:00.000000Z",
             "reportingController": "coroner", "reportingInstance": "n1",
         }))

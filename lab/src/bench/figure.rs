@@ -161,10 +161,10 @@ mod tests {
 
     #[test]
     fn a_figure_says_what_it_is_and_what_is_asked_of_it() {
-        let with = Figure::of("accuracy", "idle.empty.error_p99", 0.25, "ms").at_most(1.0);
+        let with = Figure::of("accuracy", "idle.cgroup_empty.error_p99", 0.25, "ms").at_most(1.0);
         assert_eq!(
             with.line(),
-            r#"{"bench":"accuracy","figure":"idle.empty.error_p99","value":0.25,"unit":"ms","goal":1.0,"bound":"at_most","ok":true}"#
+            r#"{"bench":"accuracy","figure":"idle.cgroup_empty.error_p99","value":0.25,"unit":"ms","goal":1.0,"bound":"at_most","ok":true}"#
         );
         let without = Figure::of("accuracy", "idle.relist.error_p50", 501.0, "ms");
         assert_eq!(

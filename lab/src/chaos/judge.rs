@@ -281,24 +281,28 @@ mod tests {
     fn a_true_verdict_is_right_and_another_is_wrong_even_if_updated() {
         let right = of("none", &facts(vec![life(Way::Graceful, &[Verdict::Graceful], false)]));
         assert_eq!((right.deaths, right.right, right.is_good()), (1, 1, true));
-        let both = [Verdict::Graceful, Verdict::Overran];
+        let both = [Verdict::Graceful, Verdict::GraceExceeded];
         let wrong = of("agent-killed", &facts(vec![life(Way::Graceful, &both, true)]));
         assert_eq!((wrong.wrong, wrong.right), (1, 0));
-        assert!(wrong.complaints[0].contains("told overran, true is graceful: why"), "{wrong:?}");
+        assert!(
+            wrong.complaints[0].contains("told grace_exceeded, true is graceful: why"),
+            "{wrong:?}"
+        );
     }
 
     #[test]
     fn unknown_must_be_explained() {
-        let unmarked = facts(vec![life(Way::Ignored, &[Verdict::Unknown], false)]);
+        let unmarked = facts(vec![life(Way::StopSignalIgnored, &[Verdict::Unknown], false)]);
         assert!(!of("none", &unmarked).is_good());
         assert!(of("watch-stalled", &unmarked).is_good());
-        let marked = of("none", &facts(vec![life(Way::Ignored, &[Verdict::Unknown], true)]));
+        let marked =
+            of("none", &facts(vec![life(Way::StopSignalIgnored, &[Verdict::Unknown], true)]));
         assert_eq!((marked.unknown, marked.is_good()), (1, true));
     }
 
     #[test]
     fn a_missing_death_must_be_counted_or_unseen() {
-        let mut lost = facts(vec![life(Way::Overran, &[], false)]);
+        let mut lost = facts(vec![life(Way::GraceExceeded, &[], false)]);
         assert!(!of("none", &lost).is_good());
         assert!(!of("ring-shrunk", &lost).is_good(), "nothing was counted");
         lost.lost = 1;
@@ -323,7 +327,7 @@ mod tests {
     fn a_round_must_have_something_to_tell_of() {
         let round = |lives| judge_round(choose(&["none".to_owned()]).unwrap()[0], &facts(lives));
         assert_eq!(round(Vec::new()).complaints.len(), 1);
-        let unknown = life(Way::Ignored, &[Verdict::Unknown], true);
+        let unknown = life(Way::StopSignalIgnored, &[Verdict::Unknown], true);
         assert_eq!(round(vec![unknown.clone()]).complaints, ["no death was told rightly"]);
         let right = life(Way::Graceful, &[Verdict::Graceful], false);
         assert!(round(vec![unknown, right]).is_good());

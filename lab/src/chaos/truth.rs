@@ -140,8 +140,8 @@ mod tests {
         assert_eq!(end(Way::Graceful, Some(true), true), [Verdict::Graceful]);
         let killed = [Verdict::Graceful, Verdict::ForceKilled];
         assert_eq!(end(Way::Graceful, Some(false), true), killed);
-        let ignored = [Verdict::Ignored, Verdict::ForceKilled];
-        assert_eq!(end(Way::Ignored, None, true), ignored);
+        let ignored = [Verdict::StopSignalIgnored, Verdict::ForceKilled];
+        assert_eq!(end(Way::StopSignalIgnored, None, true), ignored);
         assert_eq!(end(Way::Crashed, None, true), [Verdict::Crashed], "its own doing");
         let hook = [Verdict::PrestopExhaustedGrace, Verdict::Graceful];
         assert_eq!(end(Way::PreStop, Some(true), true), hook);
@@ -174,7 +174,7 @@ mod tests {
             end.verdicts().expect("the lab knows")
         };
         assert_eq!(late(Way::PreStop), [Verdict::PrestopExhaustedGrace, Verdict::Graceful]);
-        assert_eq!(late(Way::Overran), [Verdict::Overran]);
+        assert_eq!(late(Way::GraceExceeded), [Verdict::GraceExceeded]);
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn without_an_end() -> Vec<Draft> {
             )
             .when(When::Handled("app"), Act::IgnoreProbes)
             .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
-            .died_before("app", Cause::Liveness, Verdict::Overran, signal(SIGKILL))
+            .died_before("app", Cause::Liveness, Verdict::GraceExceeded, signal(SIGKILL))
             .within(3)
             .dies("app", Verdict::Graceful, code(0))
             .spends(Span::about(Shutdown, 5.0)),
@@ -154,14 +154,14 @@ fn without_an_end() -> Vec<Draft> {
             .died_before("aide", Cause::RestartAllContainers, Verdict::Graceful, code(0)).within(2)
             .dies("app", Verdict::Graceful, code(0))
             .dies("aide", Verdict::Graceful, code(0))
-            .dies("asks", Verdict::Ignored, signal(SIGKILL))
+            .dies("asks", Verdict::StopSignalIgnored, signal(SIGKILL))
             .spends(Span::about(Shutdown, 2.0)),
         runs_on("leaves-and-is-restarted", 2)
             .shows("It gives up with 3 and is started anew, without a handler, then deleted.")
             .runs(Part::new("app", "job --for 10s --exit 3"))
             .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
             .died_before("app", Cause::Completed, Verdict::Failed, code(3))
-            .dies("app", Verdict::Ignored, signal(SIGKILL))
+            .dies("app", Verdict::StopSignalIgnored, signal(SIGKILL))
             .spends(Span::about(Shutdown, 2.0)),
     ]
 }
@@ -248,14 +248,14 @@ fn by_the_kubelet() -> Vec<Draft> {
             .runs(Part::new("app", "overrun"))
             .after(SOON, Act::End(EVICTED))
             .caused_by(Cause::NodePressureEviction)
-            .dies("app", Verdict::Overran, signal(SIGKILL))
+            .dies("app", Verdict::GraceExceeded, signal(SIGKILL))
             .spends(Span::about(Shutdown, 2.0)),
         runs_on("node-shutdown", 30)
             .shows("The node shuts down: it gets what its priority is granted, not its own grace.")
             .runs(Part::new("app", "overrun"))
             .after(SOON, Act::End(NODE_SHUTDOWN))
             .caused_by(Cause::NodeShutdown)
-            .dies("app", Verdict::Overran, signal(SIGKILL))
+            .dies("app", Verdict::GraceExceeded, signal(SIGKILL))
             .spends(Span::about(Shutdown, 4.0)),
         handled("node-shutdown-exits-0", NODE_SHUTDOWN, Cause::NodeShutdown, 0)
             .shows("The node shuts down, it exits with 0: phase Succeeded, only the condition is left.")

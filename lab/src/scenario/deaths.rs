@@ -49,13 +49,13 @@ fn the_first() -> Vec<Draft> {
         deleted("slower-than-grace", 8)
             .shows("preStop took 5 s of 8, the shutdown wants 10 s more: SIGKILL after 3 s.")
             .runs(Part::new("app", "handle --for 10s").pre_stop("sleep --for 5s"))
-            .dies("app", Verdict::Overran, signal(SIGKILL))
+            .dies("app", Verdict::GraceExceeded, signal(SIGKILL))
             .spends(Span::about(PreStop, 5.0))
             .spends(Span::about(Shutdown, 3.0)),
         deleted("sigterm-ignored", 5)
             .shows("PID 1 without a handler: the kernel throws SIGTERM away, SIGKILL ends it.")
             .runs(Part::new("app", "ignore"))
-            .dies("app", Verdict::Ignored, signal(SIGKILL))
+            .dies("app", Verdict::StopSignalIgnored, signal(SIGKILL))
             .spends(Span::about(Shutdown, 5.0)),
         runs_on("force-delete", 30)
             .shows("A force delete takes the object away at once; its processes outlive it.")
@@ -83,13 +83,13 @@ fn the_first() -> Vec<Draft> {
             .runs(Part::new("good", "handle --for 1s"))
             .runs(Part::new("bad", "ignore"))
             .dies("good", Verdict::Graceful, code(0))
-            .dies("bad", Verdict::Ignored, signal(SIGKILL))
+            .dies("bad", Verdict::StopSignalIgnored, signal(SIGKILL))
             .spends(Span::about(Shutdown, 6.0)),
         deleted("one-of-two-overruns", 8)
             .shows("A hook of 3 s, then a handler that wants 10 s more: one of two holds the pod up until SIGKILL.")
             .runs(Part::new("web", "handle --for 10s").pre_stop("sleep --for 3s"))
             .runs(Part::new("log", "handle --for 1s"))
-            .dies("web", Verdict::Overran, signal(SIGKILL))
+            .dies("web", Verdict::GraceExceeded, signal(SIGKILL))
             .dies("log", Verdict::Graceful, code(0))
             .spends(Span::about(PreStop, 3.0))
             .spends(Span::about(Shutdown, 5.0)),
@@ -116,7 +116,7 @@ fn the_first() -> Vec<Draft> {
         deleted("shell-not-forwarding", 5)
             .shows("A shell as PID 1 passes nothing on: its child never hears of SIGTERM.")
             .runs(Part::new("app", "shell --child handle --for 1s"))
-            .dies("app", Verdict::Ignored, signal(SIGKILL))
+            .dies("app", Verdict::StopSignalIgnored, signal(SIGKILL))
             .finds(ChildrenNotSignalled)
             .spends(Span::about(Shutdown, 5.0)),
         deleted("started-before-agent", 6)
@@ -134,12 +134,12 @@ fn signals() -> Vec<Draft> {
         deleted("sig-ign", 3)
             .shows("It has set SIGTERM to SIG_IGN: thrown away by its own wish.")
             .runs(Part::new("app", "sig-ign"))
-            .dies("app", Verdict::Ignored, signal(SIGKILL))
+            .dies("app", Verdict::StopSignalIgnored, signal(SIGKILL))
             .spends(Span::about(Shutdown, 3.0)),
         deleted("blocked", 3)
             .shows("It blocks SIGTERM and never takes it: still pending when SIGKILL comes.")
             .runs(Part::new("app", "block"))
-            .dies("app", Verdict::Blocked, signal(SIGKILL))
+            .dies("app", Verdict::StopSignalBlocked, signal(SIGKILL))
             .spends(Span::about(Shutdown, 3.0)),
         deleted("image-stop-signal", 5)
             .shows("Its image's STOPSIGNAL is SIGQUIT, which it handles; SIGTERM never comes.")
@@ -178,13 +178,13 @@ fn signals() -> Vec<Draft> {
             .shows("A second delete moves the deadline to now; the kubelet is waiting and keeps the old one.")
             .runs(Part::new("app", "overrun"))
             .after(Duration::from_secs(2), Act::Delete { grace: Some(1) })
-            .dies("app", Verdict::Overran, signal(SIGKILL))
+            .dies("app", Verdict::GraceExceeded, signal(SIGKILL))
             .finds(DeadlineMissed)
             .spends(Span::about(Shutdown, 15.0)),
         deleted("calls-the-apiserver", 4)
             .shows("It calls the apiserver all through its grace: alive, and answered, until SIGKILL.")
             .runs(Part::new("app", "call --every 200ms"))
-            .dies("app", Verdict::Overran, signal(SIGKILL))
+            .dies("app", Verdict::GraceExceeded, signal(SIGKILL))
             .spends(Span::about(Shutdown, 4.0))
             // Some twenty on a machine that never pauses.
             .calls(3),

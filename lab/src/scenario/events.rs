@@ -25,10 +25,10 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .runs(Part::new("app", "ignore"))
             .after(Duration::ZERO, WITH_EVENTS)
             .after(SOON, Act::ChangeImage { container: "app", image: image::NEXT })
-            .when(When::Told(Reason::SigtermIgnored), Act::Delete { grace: None })
+            .when(When::Told(Reason::StopSignalIgnored), Act::Delete { grace: None })
             .alone()
-            .died_before("app", Cause::DefinitionChanged, Verdict::Ignored, signal(SIGKILL))
-            .dies("app", Verdict::Ignored, signal(SIGKILL)),
+            .died_before("app", Cause::DefinitionChanged, Verdict::StopSignalIgnored, signal(SIGKILL))
+            .dies("app", Verdict::StopSignalIgnored, signal(SIGKILL)),
         nobody("leak-told-on-node")
             .shows("A sandbox runs whose pod no apiserver knows: an Event on the Node says so.")
             .after(Duration::ZERO, WITH_EVENTS)

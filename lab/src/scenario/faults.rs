@@ -31,7 +31,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .runs(Part::new("app", "handle --for 1s"))
             .after(SOON, Act::Freeze { container: "app" })
             .after(Duration::ZERO, Act::Delete { grace: None })
-            .dies("app", Verdict::Blocked, signal(SIGKILL))
+            .dies("app", Verdict::StopSignalBlocked, signal(SIGKILL))
             .finds(Frozen)
             .spends(Span::about(Shutdown, 4.0)),
         deleted("runtime-killed", 12)

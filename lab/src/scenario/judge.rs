@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(points(|earlier| earlier[0].cause = Cause::Restart), 1);
         assert_eq!(points(|earlier| earlier[0].certainty = Certainty::Inferred), 1);
         assert_eq!(points(|earlier| earlier[0].grace = Some(7)), 1);
-        assert_eq!(points(|earlier| earlier[0].death.verdict = Verdict::Overran), 1);
+        assert_eq!(points(|earlier| earlier[0].death.verdict = Verdict::GraceExceeded), 1);
         assert_eq!(points(|earlier| earlier[0].container = "other".into()), 1);
     }
 }

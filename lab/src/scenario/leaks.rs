@@ -144,12 +144,12 @@ fn by_hand() -> Vec<Draft> {
             .after(Duration::ZERO, Act::StartRuntime)
             .after(Duration::ZERO, Act::RemoveSandboxes)
             .alone()
-            .leaks(orphan(LeakClass::OrphanShim, LeakCause::RuntimeForgot, [Holding::Pids]))
+            .leaks(orphan(LeakClass::OrphanShim, LeakCause::UntrackedByRuntime, [Holding::Pids]))
             .leaks(orphan(LeakClass::OrphanPodCgroup, LeakCause::ProcessesRemain, [Holding::Cgroup, Holding::Pids])),
         nobody("orphan-netns")
             .shows("A network namespace that no sandbox claims, with nobody in it.")
             .after(Duration::ZERO, Act::Leave(Remnant::Netns))
-            .leaks(orphan(LeakClass::OrphanNetns, LeakCause::RuntimeForgot, [Holding::Netns])),
+            .leaks(orphan(LeakClass::OrphanNetns, LeakCause::UntrackedByRuntime, [Holding::Netns])),
         nobody("cleaned-up-by-hand")
             .shows("Somebody removes a leaked sandbox: it is not told any more.")
             .after(Duration::ZERO, Act::Leave(Remnant::RunningSandbox))
@@ -191,7 +191,7 @@ fn stuck() -> Vec<Draft> {
             .after(SOON, Act::FreezeForGood { container: "app" })
             .after(Duration::ZERO, Act::Delete { grace: None })
             .when(When::Leaked(LeakClass::StuckTerminating), Act::Thaw)
-            .dies("app", Verdict::Blocked, signal(SIGKILL))
+            .dies("app", Verdict::StopSignalBlocked, signal(SIGKILL))
             .finds(Frozen)
             .finds(Unkillable)
             .finds(DeadlineMissed)

@@ -13,7 +13,7 @@ pub(crate) const QUIET: &[(&str, &str)] = &[
         "takes more leaked sandboxes than --leak-series (50)",
     ),
     (
-        "leaks / Suspects that the apiserver cleared / A",
+        "leaks / Candidates that the apiserver cleared / A",
         "takes a watch that has missed something and does not know it",
     ),
     ("agent / Hooks missing / A", "takes a kernel that lacks a tracepoint"),

@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn what_is_recorded_has_the_values_of_its_source() {
         let deaths = "namespace:coroner_container_deaths:increase1h";
-        assert_eq!(complaints(&format!("{deaths}{{verdict=\"ignored\"}}")), [""; 0]);
+        assert_eq!(complaints(&format!("{deaths}{{verdict=\"stop_signal_ignored\"}}")), [""; 0]);
         is_said(&format!("{deaths}{{verdict=\"ignore\"}}"), "verdict is not");
         let stops = "le:coroner_container_stop_duration_seconds_bucket:rate5m";
         assert_eq!(complaints(&format!("{stops}{{le=\"+Inf\"}}")), [""; 0]);

@@ -178,8 +178,8 @@ impl<'a> Account<'a> {
         let reported = reported.filter(|at| *at >= began);
         pod_milestones.extend(reported.map(|at| told(MilestoneKind::StatusReported, at)));
         let object = self.object().filter(|_| request.is_some());
-        if let Some(at) = object.and_then(|o| o.last_delete) {
-            pod_milestones.push(told(MilestoneKind::LastDelete, at));
+        if let Some(at) = object.and_then(|o| o.final_delete) {
+            pod_milestones.push(told(MilestoneKind::FinalDelete, at));
         }
         let shortened = object.and_then(Object::shortened);
         if let Some(shortened) = shortened {
@@ -269,7 +269,7 @@ impl<'a> Account<'a> {
     ) -> BootTime {
         let ended = |c: &ContainerDeath| {
             c.milestone(MilestoneKind::Exited)
-                .or_else(|| c.milestone(MilestoneKind::Empty))
+                .or_else(|| c.milestone(MilestoneKind::CgroupEmpty))
                 .or_else(|| c.milestone(MilestoneKind::ContainerExited))
                 .map(|m| m.at)
         };

@@ -173,18 +173,18 @@ pub(super) fn of_orphan(facts: &Facts<'_>, leak: &mut Leak, dossier: &mut Dossie
                 format_args!("the runtime lists nothing with the id {id}"),
             );
             leak.holds.pids = vec![*pid];
-            let sentence = "the runtime has forgotten what this shim runs, usually because it was \
-                            killed or gave up in the middle of a removal";
-            (LeakCause::RuntimeForgot, sentence)
+            let sentence = "the runtime no longer tracks what this shim runs, usually because it \
+                            was killed or gave up in the middle of a removal";
+            (LeakCause::UntrackedByRuntime, sentence)
         }
         LeakKey::Netns { name, inode } => {
             let sentence = format_args!("no process is in it (inode {inode})");
             dossier.add(None, Source::Proc, sentence);
             dossier.add(None, Source::Cri, "no sandbox that the runtime lists claims it");
             leak.holds.netns = Some(name.clone());
-            let sentence = "the runtime has forgotten the sandbox that this was made for; its \
+            let sentence = "the runtime no longer tracks the sandbox that this was made for; its \
                             address may still be taken in the network plugin's books";
-            (LeakCause::RuntimeForgot, sentence)
+            (LeakCause::UntrackedByRuntime, sentence)
         }
         LeakKey::PodCgroup { pod, cgroup } => {
             dossier.object(pod);

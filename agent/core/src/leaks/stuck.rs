@@ -156,7 +156,7 @@ fn cgroup(facts: &Facts<'_>, uid: &PodUid, dossier: &mut Dossier<'_>) -> Found {
 fn finalizers(object: &Object, dossier: &mut Dossier<'_>) -> Found {
     let first = object.pod.finalizers.first()?;
     dossier.add(
-        object.last_delete,
+        object.final_delete,
         Source::Api,
         format_args!("finalizers: {}", object.pod.finalizers.join(", ")),
     );

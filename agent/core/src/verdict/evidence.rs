@@ -41,7 +41,8 @@ impl<'a> Facts<'a> {
 
     pub(super) fn milestones(&self) -> Vec<Milestone> {
         use MilestoneKind::{
-            Empty, Exited, KillSent, PreStopBegan, PreStopEnded, StopBegan, TermHandled, TermSent,
+            CgroupEmpty, Exited, KillSent, PreStopBegan, PreStopEnded, StopBegan, TermHandled,
+            TermSent,
         };
         let mut list: Vec<Milestone> = Vec::new();
         let mut mark = |kind, at: Option<BootTime>, source| {
@@ -64,7 +65,7 @@ impl<'a> Facts<'a> {
         mark(TermHandled, self.taken.map(|t| t.at), seen);
         mark(KillSent, self.fatal_kill().map(|s| s.at), seen);
         mark(Exited, self.exit.map(|(at, _)| at), seen);
-        mark(Empty, self.case.processes.ended(), seen);
+        mark(CgroupEmpty, self.case.processes.ended(), seen);
         list.sort_by_key(|m| (m.at, m.kind));
         list
     }

@@ -142,7 +142,7 @@ impl<'a> Facts<'a> {
                     kill.signal.sender.comm,
                     after(kill.at)
                 );
-                (V::Ignored, Absence::Nothing, message)
+                (V::StopSignalIgnored, Absence::Nothing, message)
             }
             (E::Killed(kill), R::Handled(_)) => {
                 let message = format!(
@@ -151,7 +151,7 @@ impl<'a> Facts<'a> {
                     after(kill.at),
                     kill.signal.sender.comm
                 );
-                (V::Overran, Absence::Nothing, message)
+                (V::GraceExceeded, Absence::Nothing, message)
             }
             (E::Killed(kill), R::Pending(_)) => {
                 let message = format!(
@@ -160,7 +160,7 @@ impl<'a> Facts<'a> {
                     after(kill.at),
                     kill.signal.sender.comm
                 );
-                (V::Blocked, Absence::Nothing, message)
+                (V::StopSignalBlocked, Absence::Nothing, message)
             }
             (E::Killed(kill), R::Waited(_)) => {
                 let message = format!(
@@ -169,7 +169,7 @@ impl<'a> Facts<'a> {
                     after(kill.at),
                     kill.signal.sender.comm
                 );
-                (V::Overran, Absence::Nothing, message)
+                (V::GraceExceeded, Absence::Nothing, message)
             }
             (E::Killed(kill), R::Blocked(_)) => {
                 let message = format!(
@@ -178,7 +178,7 @@ impl<'a> Facts<'a> {
                     kill.signal.sender.comm,
                     after(kill.at)
                 );
-                (V::Blocked, Absence::Delivery, message)
+                (V::StopSignalBlocked, Absence::Delivery, message)
             }
             (E::Killed(kill), R::Unseen(_)) => {
                 let message = format!(

@@ -372,7 +372,7 @@ fn deleted_before_its_end(change: fn(&mut ApiPod)) -> Cause {
 }
 
 #[test]
-fn the_kubelets_own_last_delete_is_no_force() {
+fn the_kubelets_own_final_delete_is_no_force() {
     assert_eq!(deleted_before_its_end(|pod| pod.phase = "Failed".into()), Cause::ApiDelete);
     // Kubelets up to 1.26 leave the phase at Running.
     let terminated = |pod: &mut ApiPod| {

@@ -31,7 +31,7 @@ fn assert_unseen(death: &ContainerDeath, by: &str) {
     for kind in [MilestoneKind::TermSent, MilestoneKind::TermHandled, MilestoneKind::Exited] {
         assert_eq!(death.milestone(kind), None);
     }
-    assert!(death.milestone(MilestoneKind::Empty).is_some(), "when it was over is known");
+    assert!(death.milestone(MilestoneKind::CgroupEmpty).is_some(), "when it was over is known");
 }
 
 fn handled_by(handler: &str) -> (World, CriSandbox) {

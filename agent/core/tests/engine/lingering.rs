@@ -101,7 +101,7 @@ fn detail(death: &ContainerDeath, kind: FindingKind) -> Option<&str> {
     death.findings.iter().find(|f| f.kind == kind).map(|f| f.detail.as_str())
 }
 
-/// A pod whose main process overran its grace and has just been sent SIGKILL.
+/// A pod whose main process exceeded its grace and has just been sent SIGKILL.
 fn killed() -> World {
     let mut world = running(1);
     world.deleted();
@@ -138,7 +138,7 @@ fn what_sigkill_does_not_end_is_looked_at_until_it_ends() {
     world.wanted();
     let death = world.settles(137);
     assert_eq!(world.wanted(), [], "it has ended");
-    assert_eq!(death.verdict, Verdict::Overran);
+    assert_eq!(death.verdict, Verdict::GraceExceeded);
     assert_eq!(
         detail(&death, FindingKind::Unkillable),
         Some(
@@ -377,7 +377,7 @@ fn what_is_frozen_at_the_stop_looks_blocked_and_is_explained() {
     world.later(30_000);
     killed_while_it_waits(&mut world);
     let death = world.settles(137);
-    assert_eq!(death.verdict, Verdict::Blocked, "{}", death.proof.sentence);
+    assert_eq!(death.verdict, Verdict::StopSignalBlocked, "{}", death.proof.sentence);
     assert_eq!(
         detail(&death, FindingKind::Frozen),
         Some(
@@ -429,7 +429,7 @@ fn frozen_on_the_way_out() {
     world.later(29_000).killed();
     world.exits(1, KILLED);
     let death = world.settles(137);
-    assert_eq!(death.verdict, Verdict::Overran);
+    assert_eq!(death.verdict, Verdict::GraceExceeded);
     let finding = detail(&death, FindingKind::Frozen).unwrap();
     let told = "Its cgroup was frozen 1.0 s after SIGTERM, until it had ended:";
     assert!(finding.starts_with(told), "{finding}");

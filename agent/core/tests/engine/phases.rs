@@ -90,7 +90,7 @@ fn check_of(
 /// The main containers were stopped at 1100 and took until 1500.
 #[test]
 fn a_sidecar_waits_for_its_turn() {
-    let path = [(M::TermSent, 1500), (M::Exited, 1600), (M::Empty, 1601)];
+    let path = [(M::TermSent, 1500), (M::Exited, 1600), (M::CgroupEmpty, 1601)];
     let sidecar = death(ContainerKind::Sidecar, true, &path);
     let expected =
         [(P::KubeletReaction, 100), (P::SidecarWait, 400), (P::Shutdown, 100), (P::Reap, 1)];
@@ -101,7 +101,7 @@ fn a_sidecar_waits_for_its_turn() {
         (M::PreStopEnded, 1150),
         (M::TermSent, 1500),
         (M::Exited, 1600),
-        (M::Empty, 1601),
+        (M::CgroupEmpty, 1601),
     ];
     let sidecar = death(ContainerKind::Sidecar, true, &path);
     let expected = [
@@ -116,9 +116,13 @@ fn a_sidecar_waits_for_its_turn() {
 
 #[test]
 fn finalizers_are_told_from_the_kubelets_cleanup() {
-    let path =
-        [(M::TermSent, 1020), (M::Exited, 1200), (M::Empty, 1201), (M::ContainerExited, 1210)];
-    let pod = [(M::SandboxStopped, 1300), (M::LastDelete, 1450), (M::ObjectGone, 9000)];
+    let path = [
+        (M::TermSent, 1020),
+        (M::Exited, 1200),
+        (M::CgroupEmpty, 1201),
+        (M::ContainerExited, 1210),
+    ];
+    let pod = [(M::SandboxStopped, 1300), (M::FinalDelete, 1450), (M::ObjectGone, 9000)];
     let expected = [
         (P::KubeletReaction, 20),
         (P::Shutdown, 180),
@@ -139,7 +143,7 @@ fn the_whole_path() {
         (M::TermSent, 1410),
         (M::KillSent, 2400),
         (M::Exited, 2402),
-        (M::Empty, 2403),
+        (M::CgroupEmpty, 2403),
         (M::ContainerExited, 2410),
     ];
     let pod = [(M::SandboxStopped, 2450), (M::ObjectGone, 2600)];
@@ -164,7 +168,7 @@ fn a_hook_that_outlives_its_budget_ends_at_the_stop_signal() {
         (M::TermSent, 1500),
         (M::Exited, 1600),
         (M::PreStopEnded, 1600),
-        (M::Empty, 1601),
+        (M::CgroupEmpty, 1601),
         (M::ContainerExited, 1610),
     ];
     let expected = [
@@ -182,7 +186,7 @@ fn a_hook_that_outlives_its_budget_ends_at_the_stop_signal() {
 fn what_is_missing_is_unattributed() {
     let pod = [(M::SandboxStopped, 1500), (M::ObjectGone, 1600)];
     // No stop signal was seen where one is required; the runtime never told.
-    let path = [(M::Exited, 1300), (M::Empty, 1301)];
+    let path = [(M::Exited, 1300), (M::CgroupEmpty, 1301)];
     check(
         &path,
         &pod,
@@ -197,7 +201,7 @@ fn what_is_missing_is_unattributed() {
         &[(P::KubeletReaction, 300), (P::Reap, 1), (P::Unattributed, 199), (P::Cleanup, 100)],
     );
     // The exit was not seen.
-    let path = [(M::TermSent, 1100), (M::Empty, 1301), (M::ContainerExited, 1310)];
+    let path = [(M::TermSent, 1100), (M::CgroupEmpty, 1301), (M::ContainerExited, 1310)];
     check(
         &path,
         &pod,
@@ -214,8 +218,12 @@ fn what_is_missing_is_unattributed() {
 
 #[test]
 fn an_object_that_went_first_takes_no_time_from_the_rest() {
-    let path =
-        [(M::TermSent, 1020), (M::Exited, 2000), (M::Empty, 2001), (M::ContainerExited, 2010)];
+    let path = [
+        (M::TermSent, 1020),
+        (M::Exited, 2000),
+        (M::CgroupEmpty, 2001),
+        (M::ContainerExited, 2010),
+    ];
     let expected = [
         (P::KubeletReaction, 20),
         (P::Shutdown, 980),

@@ -62,7 +62,7 @@ fn a_stop_signal_is_not_lost_among_the_containers_own() {
     let at = world.at();
     world.api(ApiEvent::Deleted(object(1, true, at)));
     world.ticks(60);
-    assert_eq!(world.died[0].verdict, Verdict::Overran, "{}", world.died[0].proof.sentence);
+    assert_eq!(world.died[0].verdict, Verdict::GraceExceeded, "{}", world.died[0].proof.sentence);
 }
 
 #[test]
@@ -563,7 +563,7 @@ fn a_main_process_is_not_lost_among_many_cgroups() {
         world.api(ApiEvent::Deleted(object(1, true, at)));
         world.ticks(60);
         let death = &world.died[0];
-        assert_eq!(death.verdict, Verdict::Ignored, "{scope}: {}", death.proof.sentence);
+        assert_eq!(death.verdict, Verdict::StopSignalIgnored, "{scope}: {}", death.proof.sentence);
         assert_eq!(death.incomplete, [LossKind::EngineFull], "{scope}");
         assert_eq!(world.engine.gauges().losses[&LossKind::EngineFull], lost, "{scope}");
     }

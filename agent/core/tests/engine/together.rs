@@ -173,7 +173,7 @@ fn a_reload_through_the_runtime_is_not_the_stop_of_three_days_later() {
     let end = &world.ended[0];
     assert_eq!(end.began, asked, "{:?}", end.milestones);
     let death = &end.containers[0];
-    assert_eq!(death.verdict, Verdict::Overran, "{}", death.proof.sentence);
+    assert_eq!(death.verdict, Verdict::GraceExceeded, "{}", death.proof.sentence);
     assert!(death.proof.sentence.contains("30.0 s later"), "{}", death.proof.sentence);
 }
 

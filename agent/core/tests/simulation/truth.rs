@@ -244,9 +244,9 @@ impl Builder<'_> {
         let kill = term + left;
         let (dead, verdict) = match container.response {
             Response::Handles(ms) => (term + ms, "graceful"),
-            Response::HandlesTooLong => (kill, "overran"),
-            Response::Ignores => (kill, "ignored"),
-            Response::Blocks => (kill, "blocked"),
+            Response::HandlesTooLong => (kill, "grace_exceeded"),
+            Response::Ignores => (kill, "stop_signal_ignored"),
+            Response::Blocks => (kill, "stop_signal_blocked"),
         };
         if matches!(container.response, Response::Handles(_) | Response::HandlesTooLong) {
             let Attempt { cgroup, task, .. } = self.attempts[index].clone();

@@ -91,7 +91,7 @@ fn prestop_exhausted_grace() {
     judged(script(9_900), Some(&hook), Verdict::Graceful, "handled SIGTERM");
     // Without a hook in the spec a process from outside is a probe.
     judged(script(11_000), None, Verdict::Graceful, "handled SIGTERM");
-    // It comes before `ignored`: the hook is why.
+    // It comes before `stop_signal_ignored`: the hook is why.
     let ignored = Script::new()
         .init()
         .hook(ms(1000), Some(ms(10_500)))
@@ -102,19 +102,19 @@ fn prestop_exhausted_grace() {
 }
 
 #[test]
-fn ignored() {
+fn stop_signal_ignored() {
     let by_kernel = Script::new()
         .init()
         .term(ms(1000), |s| s.ignored())
         .kill(ms(11_000), |s| s)
         .exit(ms(11_001), KILLED);
-    verdict(by_kernel, Verdict::Ignored, "PID 1 of a PID namespace, without a handler");
+    verdict(by_kernel, Verdict::StopSignalIgnored, "PID 1 of a PID namespace, without a handler");
     let sig_ign = Script::new()
         .init()
         .term(ms(1000), |s| s.sig_ign())
         .kill(ms(11_000), |s| s)
         .exit(ms(11_001), KILLED);
-    verdict(sig_ign, Verdict::Ignored, "SIG_IGN");
+    verdict(sig_ign, Verdict::StopSignalIgnored, "SIG_IGN");
     // Thrown away because it was dying already (6.1 and later) proves nothing.
     let dying = Script::new()
         .init()
@@ -130,33 +130,33 @@ fn ignored() {
         .handler_runs(ms(4001))
         .kill(ms(11_000), |s| s.handler())
         .exit(ms(11_001), KILLED);
-    verdict(again, Verdict::Overran, "handled SIGTERM but was still running");
+    verdict(again, Verdict::GraceExceeded, "handled SIGTERM but was still running");
     // It left by itself before SIGKILL: ignoring was not what it died of.
     let left = Script::new().init().term(ms(1000), |s| s.ignored()).exit(ms(2000), CODE_0);
     verdict(left, Verdict::Completed, "was thrown away by the kernel");
 }
 
 #[test]
-fn blocked() {
+fn stop_signal_blocked() {
     let pending = Script::new()
         .init()
         .term(ms(1000), |s| s.blocked())
         .kill(ms(11_000), |s| s.pending(15))
         .exit(ms(11_001), KILLED);
-    verdict(pending, Verdict::Blocked, "still pending 10.0 s later");
+    verdict(pending, Verdict::StopSignalBlocked, "still pending 10.0 s later");
 }
 
 #[test]
-fn overran() {
+fn grace_exceeded() {
     let handler = handled().kill(ms(11_000), |s| s).exit(ms(11_001), KILLED);
-    verdict(handler, Verdict::Overran, "handled SIGTERM but was still running 10.0 s later");
+    verdict(handler, Verdict::GraceExceeded, "handled SIGTERM but was still running 10.0 s later");
     // Blocked and gone from the pending set: sigwait or signalfd took it.
     let consumed = Script::new()
         .init()
         .term(ms(1000), |s| s.blocked())
         .kill(ms(11_000), |s| s)
         .exit(ms(11_001), KILLED);
-    verdict(consumed, Verdict::Overran, "no longer pending");
+    verdict(consumed, Verdict::GraceExceeded, "no longer pending");
 }
 
 #[test]
@@ -237,8 +237,8 @@ fn milestones_are_in_order_of_time() {
         earliest_request: None,
     });
     let kinds: Vec<MilestoneKind> = judgement.milestones.iter().map(|m| m.kind).collect();
-    use MilestoneKind::{Empty, Exited, StopBegan, TermHandled, TermSent};
-    assert_eq!(kinds, [StopBegan, TermSent, TermHandled, Exited, Empty]);
+    use MilestoneKind::{CgroupEmpty, Exited, StopBegan, TermHandled, TermSent};
+    assert_eq!(kinds, [StopBegan, TermSent, TermHandled, Exited, CgroupEmpty]);
 }
 
 /// A signal's own disposition, not another one's, is the evidence.
@@ -250,5 +250,5 @@ fn another_signals_handler_is_no_evidence() {
         .taken(ms(1500), 10, Disposition::Handler)
         .kill(ms(11_000), |s| s)
         .exit(ms(11_001), KILLED);
-    verdict(script, Verdict::Ignored, "thrown away");
+    verdict(script, Verdict::StopSignalIgnored, "thrown away");
 }

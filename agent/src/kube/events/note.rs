@@ -24,11 +24,11 @@ const MAX_MESSAGE: usize = 1024;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Reason {
     /// The stop signal was thrown away; SIGKILL at the end of the grace.
-    SigtermIgnored,
+    StopSignalIgnored,
     /// The stop signal was blocked and never taken; SIGKILL at the end of the grace.
-    SigtermBlocked,
+    StopSignalBlocked,
     /// The stop signal was taken, and the grace was not enough.
-    GraceOverrun,
+    GraceExceeded,
     /// preStop left the container nothing of the grace but the kubelet's floor.
     PreStopExhaustedGrace,
     /// The OOM killer chose the container's main process.
@@ -51,8 +51,8 @@ pub enum Reason {
 
 labels! {
     Reason {
-        SigtermIgnored = "SigtermIgnored", SigtermBlocked = "SigtermBlocked",
-        GraceOverrun = "GraceOverrun", PreStopExhaustedGrace = "PreStopExhaustedGrace",
+        StopSignalIgnored = "StopSignalIgnored", StopSignalBlocked = "StopSignalBlocked",
+        GraceExceeded = "GraceExceeded", PreStopExhaustedGrace = "PreStopExhaustedGrace",
         OomKilled = "OomKilled", Unkillable = "Unkillable",
         StuckTerminating = "StuckTerminating", SandboxLeaked = "SandboxLeaked",
         ShimOrphaned = "ShimOrphaned", NetnsOrphaned = "NetnsOrphaned",
@@ -65,9 +65,9 @@ impl Reason {
     pub fn action(self) -> &'static str {
         match self {
             Self::OomKilled => "Running",
-            Self::SigtermIgnored
-            | Self::SigtermBlocked
-            | Self::GraceOverrun
+            Self::StopSignalIgnored
+            | Self::StopSignalBlocked
+            | Self::GraceExceeded
             | Self::PreStopExhaustedGrace
             | Self::Unkillable => "Stopping",
             Self::StuckTerminating => "Deleting",
@@ -146,19 +146,19 @@ fn of_death(death: &ContainerDeath) -> Option<Note> {
     let stop = signal::name(death.stop_signal);
     let late = death.findings.iter().find(|f| f.kind == FindingKind::DeadlineMissed);
     let (reason, what_to_do) = match (death.verdict, late) {
-        (Verdict::Ignored, _) => (
-            Reason::SigtermIgnored,
+        (Verdict::StopSignalIgnored, _) => (
+            Reason::StopSignalIgnored,
             format!(
                 "It waited in vain and nothing was shut down in order: handle {stop} in PID 1, \
                  start the program with `exec` instead of below a shell, or run it under an init \
                  that passes signals on."
             ),
         ),
-        (Verdict::Blocked, _) => (
-            Reason::SigtermBlocked,
+        (Verdict::StopSignalBlocked, _) => (
+            Reason::StopSignalBlocked,
             format!("Nothing was shut down in order: let it take {stop} instead of blocking it."),
         ),
-        (Verdict::Overran, _) => (Reason::GraceOverrun, more_time(death)),
+        (Verdict::GraceExceeded, _) => (Reason::GraceExceeded, more_time(death)),
         (Verdict::PrestopExhaustedGrace, _) => (
             Reason::PreStopExhaustedGrace,
             "Shorten the preStop hook, or raise terminationGracePeriodSeconds to more than hook \
@@ -176,7 +176,7 @@ fn of_death(death: &ContainerDeath) -> Option<Note> {
             Verdict::Graceful | Verdict::TerminatedByDefault | Verdict::Completed | Verdict::Failed,
             Some(late),
         ) => (
-            Reason::GraceOverrun,
+            Reason::GraceExceeded,
             format!(
                 "{} Nobody killed it in time: the logs of kubelet and runtime say why.",
                 late.detail

@@ -72,7 +72,7 @@ impl Account {
             term_handled: at(MilestoneKind::TermHandled),
             kill_sent: at(MilestoneKind::KillSent),
             exited: at(MilestoneKind::Exited),
-            empty: at(MilestoneKind::Empty),
+            empty: at(MilestoneKind::CgroupEmpty),
         }
     }
 }
@@ -81,7 +81,7 @@ impl Account {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Claim {
     /// coroner: the container's last task left its cgroup.
-    Empty,
+    CgroupEmpty,
     /// coroner: the init's last thread exited.
     Exited,
     /// The runtime, asked.
@@ -105,7 +105,7 @@ pub(super) enum Claim {
 impl Claim {
     /// In the order of the table.
     pub(super) const ALL: [Self; 10] = [
-        Self::Empty,
+        Self::CgroupEmpty,
         Self::Exited,
         Self::CriFinished,
         Self::Relist,
@@ -121,7 +121,7 @@ impl Claim {
     pub(super) fn is_of_death(self) -> bool {
         matches!(
             self,
-            Self::Empty
+            Self::CgroupEmpty
                 | Self::Exited
                 | Self::CriFinished
                 | Self::Relist
@@ -133,7 +133,7 @@ impl Claim {
     /// In the names of figures.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Empty => "empty",
+            Self::CgroupEmpty => "cgroup_empty",
             Self::Exited => "exited",
             Self::CriFinished => "cri_finished_at",
             Self::Relist => "relist_1s",
@@ -149,7 +149,7 @@ impl Claim {
     /// In the table.
     pub(super) fn title(self) -> &'static str {
         match self {
-            Self::Empty => "coroner: Empty",
+            Self::CgroupEmpty => "coroner: CgroupEmpty",
             Self::Exited => "coroner: Exited",
             Self::CriFinished => "CRI: finished_at",
             Self::Relist => "CRI: relist, 1 s (PLEG)",
@@ -167,7 +167,7 @@ impl Claim {
     pub(super) fn goal(self) -> Option<f64> {
         matches!(
             self,
-            Self::Empty
+            Self::CgroupEmpty
                 | Self::TermSent
                 | Self::TermSentByUs
                 | Self::TermHandled
@@ -181,7 +181,7 @@ impl Claim {
         let account = death.account.as_ref();
         let sent = |signal| death.sent.filter(|_| death.way.act() == super::way::Act::Send(signal));
         match self {
-            Self::Empty => Some((death.truth, account?.empty?)),
+            Self::CgroupEmpty => Some((death.truth, account?.empty?)),
             Self::Exited => Some((death.truth, account?.exited?)),
             Self::CriFinished => Some((death.truth, death.cri_finished?)),
             Self::Relist => Some((death.truth, death.relist?)),
@@ -240,7 +240,7 @@ pub(super) mod tests {
     #[test]
     fn a_claim_is_compared_only_where_the_truth_is_known() {
         let mut death = sample(Way::Graceful, Load::Idle);
-        assert_eq!(Claim::Empty.of(&death), Some((death.truth, 1_005_000)));
+        assert_eq!(Claim::CgroupEmpty.of(&death), Some((death.truth, 1_005_000)));
         assert_eq!(Claim::ApiGone.of(&death), None);
         assert_eq!(Claim::TermSent.of(&death), None, "neither request nor handler is known");
         death.deleted = Some(Interval::new(400_000, 410_000));
@@ -252,7 +252,7 @@ pub(super) mod tests {
         let bounded = Interval::new(400_000, 505_000);
         assert_eq!(Claim::TermSent.of(&death), Some((bounded, 500_000)));
         death.account = None;
-        assert_eq!(Claim::Empty.of(&death), None);
+        assert_eq!(Claim::CgroupEmpty.of(&death), None);
         assert_eq!(Claim::CriFinished.of(&death), Some((death.truth, 3_010_000)));
     }
 

@@ -67,7 +67,7 @@ pub(super) fn table(deaths: &[Death], figures: &[Figure]) -> String {
         "max",
         "at most p50",
         "p99",
-        "× Empty",
+        "× CgroupEmpty",
     ]);
     for column in table.column_iter_mut().skip(2) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -227,10 +227,10 @@ fn wrong(death: &&Death) -> bool {
     death.account.is_some_and(|account| account.verdict != death.way.verdict())
 }
 
-/// How many times as far as coroner's Empty can be, under the same load: by the median, for the 99th
-/// percentile of the truth's own width is that of one way to die.
+/// How many times as far as coroner's CgroupEmpty can be, under the same load: by the median, because
+/// the 99th percentile of the truth's own width is that of one way to die.
 fn ratio(row: &Row, rows: &[Row]) -> String {
-    let own = rows.iter().find(|own| own.claim == Claim::Empty && own.load == row.load);
+    let own = rows.iter().find(|own| own.claim == Claim::CgroupEmpty && own.load == row.load);
     match own {
         Some(own) if row.claim.is_of_death() && own.at_most.p50 > 0 => {
             let times = row.at_most.p50 as f64 / own.at_most.p50 as f64;
@@ -267,8 +267,8 @@ mod tests {
     fn figures_are_named_after_load_claim_and_statistic() {
         let deaths = [sample(Way::Graceful, Load::Idle), sample(Way::Crashed, Load::Busy)];
         let figures = figures(&deaths, 0);
-        assert_eq!(value(&figures, "idle.empty.error_p99"), 0.0);
-        assert_eq!(value(&figures, "idle.empty.at_most_p50"), 0.005);
+        assert_eq!(value(&figures, "idle.cgroup_empty.error_p99"), 0.0);
+        assert_eq!(value(&figures, "idle.cgroup_empty.at_most_p50"), 0.005);
         assert_eq!(value(&figures, "load.cri_finished_at.error_max"), 2.0);
         assert_eq!(value(&figures, "load.relist_1s.error_p50"), 500.0);
         assert_eq!(value(&figures, "idle.api_finished_at.error_p50"), 1.0);
@@ -289,10 +289,10 @@ mod tests {
         silent.account = None;
         let mut never_empty = sample(Way::Graceful, Load::Idle);
         never_empty.account.as_mut().unwrap().empty = None;
-        let mut wrong = sample(Way::Ignored, Load::Idle);
-        wrong.account.as_mut().unwrap().verdict = Way::Overran.verdict();
+        let mut wrong = sample(Way::StopSignalIgnored, Load::Idle);
+        wrong.account.as_mut().unwrap().verdict = Way::GraceExceeded.verdict();
         for (deaths, failed, missed) in [
-            (vec![late], 0, "idle.empty.error_p99"),
+            (vec![late], 0, "idle.cgroup_empty.error_p99"),
             (vec![silent], 0, "deaths.without_empty"),
             (vec![never_empty], 0, "deaths.without_empty"),
             (vec![wrong], 0, "deaths.wrong_verdict"),
@@ -317,7 +317,7 @@ mod tests {
         };
         let words: Vec<_> = line("CRI: finished_at").split_whitespace().collect();
         assert_eq!(words[2..], ["idle", "1", "2.000", "2.000", "2.000", "2.010", "2.010", "402"]);
-        let words: Vec<_> = line("coroner: Empty").split_whitespace().collect();
+        let words: Vec<_> = line("coroner: CgroupEmpty").split_whitespace().collect();
         assert_eq!(words[2..], ["idle", "1", "0", "0", "0", "0.005", "0.005", "1.0"]);
         let width = |line: &str| line.chars().count();
         assert_eq!(width(line("CRI: finished_at")), width(line("API: finishedAt")));

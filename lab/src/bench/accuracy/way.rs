@@ -26,11 +26,11 @@ pub(crate) enum Way {
     /// Deleted; not PID 1, so that SIGTERM's default action ends it.
     Default,
     /// Deleted; PID 1 without a handler, SIGKILL after the floor of 2 s.
-    Ignored,
+    StopSignalIgnored,
     /// Deleted; SIGTERM is blocked, SIGKILL after the floor of 2 s.
-    Blocked,
+    StopSignalBlocked,
     /// Deleted; the handler runs and stays, SIGKILL after the floor of 2 s.
-    Overran,
+    GraceExceeded,
     /// Deleted; preStop uses the grace up, then the handler leaves.
     PreStop,
     /// The benchmark itself sends SIGKILL.
@@ -73,9 +73,9 @@ impl Way {
         Self::Graceful,
         Self::Signalled,
         Self::Default,
-        Self::Ignored,
-        Self::Blocked,
-        Self::Overran,
+        Self::StopSignalIgnored,
+        Self::StopSignalBlocked,
+        Self::GraceExceeded,
         Self::PreStop,
         Self::ForceKilled,
         Self::Completed,
@@ -90,9 +90,9 @@ impl Way {
             Self::Graceful => "graceful",
             Self::Signalled => "signalled",
             Self::Default => "default",
-            Self::Ignored => "ignored",
-            Self::Blocked => "blocked",
-            Self::Overran => "overran",
+            Self::StopSignalIgnored => "stop-signal-ignored",
+            Self::StopSignalBlocked => "stop-signal-blocked",
+            Self::GraceExceeded => "grace-exceeded",
             Self::PreStop => "pre-stop",
             Self::ForceKilled => "force-killed",
             Self::Completed => "completed",
@@ -107,9 +107,9 @@ impl Way {
         match self {
             Self::Graceful | Self::Signalled => Verdict::Graceful,
             Self::Default => Verdict::TerminatedByDefault,
-            Self::Ignored => Verdict::Ignored,
-            Self::Blocked => Verdict::Blocked,
-            Self::Overran => Verdict::Overran,
+            Self::StopSignalIgnored => Verdict::StopSignalIgnored,
+            Self::StopSignalBlocked => Verdict::StopSignalBlocked,
+            Self::GraceExceeded => Verdict::GraceExceeded,
             Self::PreStop => Verdict::PrestopExhaustedGrace,
             Self::ForceKilled => Verdict::ForceKilled,
             Self::Completed => Verdict::Completed,
@@ -126,7 +126,7 @@ impl Way {
                 Act::Delete { term_after: BEFORE_TERM, kill_after: None }
             }
             Self::PreStop => Act::Delete { term_after: TWO_SECONDS_ON, kill_after: None },
-            Self::Ignored | Self::Blocked | Self::Overran => {
+            Self::StopSignalIgnored | Self::StopSignalBlocked | Self::GraceExceeded => {
                 Act::Delete { term_after: BEFORE_TERM, kill_after: Some(TWO_SECONDS_ON) }
             }
             Self::Signalled => Act::Send(rustix::process::Signal::TERM),
@@ -143,12 +143,12 @@ impl Way {
     fn life(self) -> &'static str {
         match self {
             Self::Graceful | Self::Signalled | Self::PreStop => "--term leave",
-            Self::Overran => "--term stay",
-            Self::Blocked => "--term block",
+            Self::GraceExceeded => "--term stay",
+            Self::StopSignalBlocked => "--term block",
             Self::Failed => "--exit 3",
             Self::Crashed => "--end crash",
             Self::OomKilled => "--end oom",
-            Self::Default | Self::Ignored | Self::ForceKilled | Self::Completed => "",
+            Self::Default | Self::StopSignalIgnored | Self::ForceKilled | Self::Completed => "",
         }
     }
 

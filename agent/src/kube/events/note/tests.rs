@@ -22,9 +22,9 @@ fn field(note: &Note) -> Option<&str> {
 fn every_verdict_has_its_reason_or_none() {
     for verdict in Verdict::ALL {
         let wanted = match verdict {
-            Verdict::Ignored => Some(Reason::SigtermIgnored),
-            Verdict::Blocked => Some(Reason::SigtermBlocked),
-            Verdict::Overran => Some(Reason::GraceOverrun),
+            Verdict::StopSignalIgnored => Some(Reason::StopSignalIgnored),
+            Verdict::StopSignalBlocked => Some(Reason::StopSignalBlocked),
+            Verdict::GraceExceeded => Some(Reason::GraceExceeded),
             Verdict::PrestopExhaustedGrace => Some(Reason::PreStopExhaustedGrace),
             Verdict::OomKilled => Some(Reason::OomKilled),
             Verdict::Crashed
@@ -79,13 +79,15 @@ fn the_signal_is_the_one_that_was_sent() {
 
 #[test]
 fn who_granted_the_grace_decides_what_helps() {
-    let overran = |cause| {
-        died(ContainerDeath { verdict: Verdict::Overran, cause, ..ignored() }).unwrap().message
+    let exceeded = |cause| {
+        died(ContainerDeath { verdict: Verdict::GraceExceeded, cause, ..ignored() })
+            .unwrap()
+            .message
     };
-    let own = overran(Cause::ApiDelete);
+    let own = exceeded(Cause::ApiDelete);
     assert!(own.contains("the grace of 10 s, or raise terminationGracePeriodSeconds"), "{own}");
     for cause in [Cause::NodePressureEviction, Cause::NodeShutdown, Cause::ForceDelete] {
-        let other = overran(cause);
+        let other = exceeded(cause);
         assert!(!other.contains("terminationGracePeriodSeconds"), "{other}");
         assert!(other.contains(&report::words(cause.as_str())), "{other}");
     }
@@ -96,9 +98,9 @@ fn a_missed_deadline_is_told_where_the_verdict_is_harmless() {
     let missed = Finding::new(FindingKind::DeadlineMissed, "It ended 9 s after its deadline.");
     let late = |verdict| ContainerDeath { verdict, findings: vec![missed.clone()], ..ignored() };
     let note = died(late(Verdict::Graceful)).unwrap();
-    assert_eq!(note.reason, Reason::GraceOverrun);
+    assert_eq!(note.reason, Reason::GraceExceeded);
     assert!(note.message.contains("It ended 9 s after its deadline."), "{}", note.message);
-    assert_eq!(died(late(Verdict::Ignored)).unwrap().reason, Reason::SigtermIgnored);
+    assert_eq!(died(late(Verdict::StopSignalIgnored)).unwrap().reason, Reason::StopSignalIgnored);
     for verdict in [Verdict::ForceKilled, Verdict::Unknown, Verdict::Crashed] {
         assert_eq!(died(late(verdict)), None, "{verdict}: not known, or not true");
     }
@@ -198,13 +200,13 @@ fn no_message_is_longer_than_the_apiserver_takes_or_harms_a_terminal() {
 
 #[test]
 fn what_was_left_out_is_counted_by_reason() {
-    let left_out = [(Reason::SigtermIgnored, 7), (Reason::SandboxLeaked, 13_990)].into();
+    let left_out = [(Reason::StopSignalIgnored, 7), (Reason::SandboxLeaked, 13_990)].into();
     let note = suppressed(&left_out);
     assert_eq!(note.about, About::Node { related: None, field: None });
     assert!(
         note.message.starts_with(
             "13997 more Events of coroner were left out so as not to flood the apiserver: 7 \
-             SigtermIgnored, 13990 SandboxLeaked."
+             StopSignalIgnored, 13990 SandboxLeaked."
         ),
         "{}",
         note.message
