@@ -299,6 +299,8 @@ pub enum Source {
 pub enum MilestoneKind {
     /// The delete request reached this node.
     DeleteRequested,
+    /// The postStart hook ended for which the kubelet had made the deletion wait.
+    PostStartEnded,
     /// The first act of stopping: preStop, or the stop signal.
     StopBegan,
     /// The preStop hook's process began.
@@ -358,6 +360,9 @@ pub struct Milestone {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PhaseKind {
+    /// Delete request → the end of a postStart hook, which the kubelet waits for before it stops anything
+    /// (`startContainer`, kuberuntime_container.go, in the pod's worker).
+    PostStart,
     /// Delete request → the kubelet's first act.
     KubeletReaction,
     /// The preStop hook runs.
@@ -634,7 +639,7 @@ labels! {
         ExitedWithProcesses = "exited_with_processes",
     }
     MilestoneKind {
-        DeleteRequested = "delete_requested", StopBegan = "stop_began",
+        DeleteRequested = "delete_requested", PostStartEnded = "post_start_ended", StopBegan = "stop_began",
         PreStopBegan = "pre_stop_began", PreStopEnded = "pre_stop_ended", TermSent = "term_sent",
         TermHandled = "term_handled", KillSent = "kill_sent", Exited = "exited",
         CgroupEmpty = "cgroup_empty",
@@ -645,7 +650,7 @@ labels! {
         CgroupRemoved = "cgroup_removed",
     }
     PhaseKind {
-        KubeletReaction = "kubelet_reaction", PreStop = "pre_stop", StopCall = "stop_call",
+        PostStart = "post_start", KubeletReaction = "kubelet_reaction", PreStop = "pre_stop", StopCall = "stop_call",
         SidecarWait = "sidecar_wait",
         Shutdown = "shutdown", Kill = "kill", Reap = "reap", RuntimeNotice = "runtime_notice",
         SandboxStop = "sandbox_stop", Cleanup = "cleanup", Finalizers = "finalizers",

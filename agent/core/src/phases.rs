@@ -28,8 +28,8 @@ pub struct Path<'a> {
 /// than its place in the graph (an object gone before its processes) takes no time from another.
 pub fn phases(path: Path<'_>) -> Vec<Phase> {
     use MilestoneKind::{
-        CgroupEmpty, ContainerExited, Exited, FinalDelete, KillSent, ObjectGone, PreStopBegan,
-        PreStopEnded, SandboxStopped, TermSent,
+        CgroupEmpty, ContainerExited, Exited, FinalDelete, KillSent, ObjectGone, PostStartEnded,
+        PreStopBegan, PreStopEnded, SandboxStopped, TermSent,
     };
     let Path { began, ended, critical, pod, .. } = path;
     let of_container = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
@@ -38,6 +38,7 @@ pub fn phases(path: Path<'_>) -> Vec<Phase> {
     let mut walk = Walk { cur: began, ended, intervals, phases: Vec::new() };
 
     let (term, kill, exited) = (at(TermSent), at(KillSent), at(Exited));
+    walk.to(at(PostStartEnded), PhaseKind::PostStart);
     let sidecar = critical.is_some_and(|c| c.kind == ContainerKind::Sidecar);
     if let Some(hook) = at(PreStopBegan) {
         walk.to(Some(hook), PhaseKind::KubeletReaction);

@@ -176,6 +176,7 @@ fn specified(kind: ContainerKind, lifecycle: Option<&Lifecycle>) -> ApiContainer
     ApiContainer {
         kind,
         pre_stop: lifecycle.and_then(|all| all.pre_stop.as_ref()).and_then(hook),
+        post_start: lifecycle.and_then(|all| all.post_start.as_ref()).and_then(hook),
         stop_signal: lifecycle
             .and_then(|all| all.stop_signal.as_ref())
             .and_then(|name| signal::number(name)),
@@ -297,6 +298,7 @@ mod tests {
         let app = ApiContainer {
             kind: ContainerKind::Main,
             pre_stop: Some(Hook::Exec("drain".into())),
+            post_start: Some(Hook::Exec("warm".into())),
             stop_signal: Some(37),
             liveness: Some(ApiProbe {
                 exec: Some("check".into()),

@@ -123,8 +123,8 @@ fn is_of_a_container(kind: MilestoneKind) -> bool {
     match kind {
         StopBegan | PreStopBegan | PreStopEnded | TermSent | TermHandled | KillSent | Exited
         | CgroupEmpty | ContainerExited => true,
-        DeleteRequested | SandboxStopped | StatusReported | GraceShortened | FinalDelete
-        | ObjectGone | SandboxRemoved | CgroupRemoved => false,
+        DeleteRequested | PostStartEnded | SandboxStopped | StatusReported | GraceShortened
+        | FinalDelete | ObjectGone | SandboxRemoved | CgroupRemoved => false,
     }
 }
 
@@ -154,6 +154,10 @@ impl Step<'_> {
             self.of.map_or_else(|| "stop signal".into(), |of| signal::name(of.stop_signal));
         match self.milestone.kind {
             DeleteRequested => "the request to delete it reached this node".into(),
+            PostStartEnded => {
+                "the postStart hook ended, which the kubelet waits for before it stops anything"
+                    .into()
+            }
             StopBegan => "the stopping began".into(),
             PreStopBegan => match self.of.and_then(|death| death.pre_stop.as_ref()) {
                 Some(given) => format!("its preStop hook began: {}", hook(given)),
@@ -267,6 +271,7 @@ fn percent(part: Duration, whole: Duration) -> u128 {
 
 fn spender(kind: PhaseKind) -> &'static str {
     match kind {
+        PhaseKind::PostStart => "the postStart hook, which still ran",
         PhaseKind::KubeletReaction => "the kubelet, until its first act",
         PhaseKind::PreStop => "the preStop hook",
         PhaseKind::StopCall => "kubelet and runtime, from the hook's end to the stop signal",

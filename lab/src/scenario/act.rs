@@ -19,6 +19,8 @@ pub struct Step {
 pub enum When {
     /// After this long.
     After(Duration),
+    /// While the postStart hook runs, which its pod's start waits for. Only as the first step.
+    PostStart,
     /// When the container has told on its log that it took the stop signal.
     Handled(&'static str),
     /// When another life of the container has run for so long.

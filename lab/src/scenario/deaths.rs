@@ -1,7 +1,7 @@
 //! The group `deaths`: every way in which a container ends, and the ways of a preStop hook.
 
 use super::{
-    Act, Scenario, Span,
+    Act, Scenario, Span, When,
     draft::{Draft, SOON, code, deleted, ends_by_itself, runs_on, signal},
     pod::Part,
 };
@@ -9,7 +9,7 @@ use crate::image;
 use coroner_core::observation::{
     Cause,
     FindingKind::{ChildrenNotSignalled, DeadlineMissed, OutlivedObject, PrestopCutOff},
-    PhaseKind::{PreStop, Shutdown},
+    PhaseKind::{PostStart, PreStop, Shutdown},
     Verdict,
 };
 use coroner_core::process::{SIGKILL, SIGTERM};
@@ -37,6 +37,12 @@ fn the_first() -> Vec<Draft> {
             .dies("app", Verdict::Graceful, code(0))
             .spends(Span::about(PreStop, 5.0))
             .spends(Span::about(Shutdown, 2.0)),
+        runs_on("deleted-during-post-start", 10)
+            .shows("Deleted while its postStart hook runs: the kubelet waits for the hook, then stops the pod.")
+            .runs(Part::new("app", "handle --for 500ms").post_start("sleep --for 6s"))
+            .when(When::PostStart, Act::Delete { grace: None })
+            .dies("app", Verdict::Graceful, code(0))
+            .spends(Span::about(PostStart, 5.5)),
         deleted("prestop-exhausts-grace", 10)
             .shows("A preStop hook longer than the grace leaves SIGTERM the floor of 2 s.")
             .runs(Part::new("app", "handle --for 1s").pre_stop("sleep --for 15s"))

@@ -33,6 +33,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::Path,
+    time::Duration,
 };
 
 /// Plays a scenario and compares what came out of it with what was expected.
@@ -136,11 +137,14 @@ impl<'a> Playing<'a> {
             held: None,
         };
         if scenario.has_pod() {
-            playing
-                .happens("the pod runs", |of| {
-                    of.object().map_or(Ok(false), |pod| has_started(&pod))
-                })
-                .await?;
+            let first = scenario.steps.first().map(|step| step.when);
+            if first != Some(When::PostStart) {
+                playing
+                    .happens("the pod runs", |of| {
+                        of.object().map_or(Ok(false), |pod| has_started(&pod))
+                    })
+                    .await?;
+            }
             for container in scenario.containers() {
                 playing.is_ready(container, 0).await?;
             }
@@ -159,6 +163,8 @@ impl<'a> Playing<'a> {
         for step in steps {
             match step.when {
                 When::After(time) => tokio::time::sleep(time).await,
+                // The container is ready, so the kubelet has called ExecSync or is about to.
+                When::PostStart => tokio::time::sleep(Duration::from_millis(500)).await,
                 When::Handled(container) => {
                     let log = self.pod.log_file(self.lab.logs(), container);
                     self.happens("the stop signal is handled", |_| {

@@ -4,7 +4,7 @@ use super::{Account, TOGETHER, between};
 use crate::{
     cause::{Circumstances, TERMINATION_BY_KUBELET, cause},
     ids::ContainerId,
-    input::{ContainerKind, LossKind},
+    input::{ContainerKind, Hook, LossKind},
     object::{Object, Request},
     observation::{
         Cause, ContainerDeath, Finding, FindingKind, Milestone, MilestoneKind, PodRef,
@@ -167,6 +167,7 @@ impl<'a> Account<'a> {
                 source: if began < request.at { Source::Inferred } else { Source::Api },
             });
         }
+        pod_milestones.extend(request.and_then(|r| self.post_start_ended(r, stopping)));
         let stopped = self.sandbox_stopped();
         let stopped = stopped.map(|s| between(MilestoneKind::SandboxStopped, s, Source::Cri));
         pod_milestones.extend(stopped);
@@ -238,6 +239,38 @@ impl<'a> Account<'a> {
             truncated,
             incomplete: incomplete.into_iter().collect(),
         }
+    }
+
+    /// The end of a postStart hook that ran when the deletion was requested: the pod's worker waits for it
+    /// before it stops anything. Of a hook by the kubelet itself only a sleep says how long it takes.
+    fn post_start_ended(&self, request: &Request, stopping: Option<BootTime>) -> Option<Milestone> {
+        let held_up = |at: &BootTime| *at > request.at && stopping.is_none_or(|stop| *at <= stop);
+        let ended = |container: &'a Container| {
+            let hook =
+                self.object()?.pod.containers.get(&container.info.name)?.post_start.as_ref()?;
+            let processes = self.processes_of(&container.info.id)?;
+            match hook {
+                Hook::Exec(_) if processes.found.is_some() => None,
+                Hook::Exec(binary) => {
+                    // The kubelet runs it before any probe.
+                    let named = processes.injected().filter(|one| one.is_named(binary));
+                    let hook =
+                        named.min_by_key(|one| one.began).filter(|h| h.began <= request.at)?;
+                    Some((hook.ended?.0, Source::Kernel))
+                }
+                Hook::Sleep(seconds) => {
+                    let began = self.of.anchor.boot(container.info.created);
+                    let seconds = u64::try_from(*seconds).ok()?;
+                    let ended = began + Duration::from_secs(seconds);
+                    (began <= request.at).then_some((ended, Source::Inferred))
+                }
+                Hook::HttpGet | Hook::TcpSocket => None,
+            }
+        };
+        let all = self.containers().filter_map(ended).filter(|(at, _)| held_up(at));
+        let (at, source) = all.max_by_key(|(at, _)| *at)?;
+        let (kind, uncertainty) = (MilestoneKind::PostStartEnded, Duration::ZERO);
+        Some(Milestone { kind, at, uncertainty, source })
     }
 
     /// The removal of sandbox and cgroup, as far as known now, in the report that begins then.

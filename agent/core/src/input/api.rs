@@ -182,6 +182,9 @@ pub struct ApiContainer {
     /// lifecycle.preStop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_stop: Option<Hook>,
+    /// lifecycle.postStart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub post_start: Option<Hook>,
     /// lifecycle.stopSignal, as a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<u8>,

@@ -1,10 +1,12 @@
 //! Milestones → additive phases.
 
+use super::world::{CODE_0, Cgroups, object, running, shim};
 use coroner_core::{
-    input::ContainerKind,
+    ids::Tgid,
+    input::{ApiEvent, ContainerKind, ExitStatus, Hook, KernelFact, Task},
     observation::{
-        Cause, Certainty, ContainerDeath, Milestone, MilestoneKind, Phase, PhaseKind, Proof,
-        Source, Verdict,
+        Cause, Certainty, ContainerDeath, Milestone, MilestoneKind, Phase, PhaseKind,
+        PodTermination, Proof, Source, Verdict,
     },
     phases::{Path, phases},
     time::BootTime,
@@ -232,4 +234,54 @@ fn an_object_that_went_first_takes_no_time_from_the_rest() {
         (P::SandboxStop, 90),
     ];
     check(&path, &[(M::ObjectGone, 1001), (M::SandboxStopped, 2100)], true, &expected);
+}
+
+/// The hook ran for 400 ms more when the deletion was requested; after it the kubelet took 50.
+#[test]
+fn a_post_start_hook_holds_the_stop_up() {
+    check(
+        &[(M::TermSent, 1450), (M::Exited, 1600), (M::CgroupEmpty, 1601)],
+        &[(M::PostStartEnded, 1400)],
+        true,
+        &[(P::PostStart, 400), (P::KubeletReaction, 50), (P::Shutdown, 150), (P::Reap, 1)],
+    );
+}
+
+fn with_post_start(hook: Hook, hook_began: u64, hook_ended: u64) -> PodTermination {
+    let mut world = running(1);
+    let at = world.at();
+    let with_hook = |deleting| {
+        let mut pod = object(1, deleting, at);
+        pod.containers.get_mut("c").unwrap().post_start = Some(hook.clone());
+        pod
+    };
+    let task =
+        Task { tgid: Tgid(77), tid: 77, ns_pid: Some(7), started: None, comm: "warm".into() };
+    let cgroup = Cgroups::of(1).own;
+    world.api(ApiEvent::Applied(with_hook(false)));
+    let exec = KernelFact::Exec { cgroup, task: task.clone(), parent: shim() };
+    world.later(hook_began).kernel(exec);
+    // A probe of the same name begins beside it, and is no postStart hook.
+    let probe = Task { tgid: Tgid(78), tid: 78, ..task.clone() };
+    world.kernel(KernelFact::Exec { cgroup, task: probe, parent: shim() });
+    world.later(1000).api(ApiEvent::Applied(with_hook(true)));
+    let status = ExitStatus::Code(0);
+    world.later(hook_ended).kernel(KernelFact::Exit { cgroup, task, status, parent: Some(shim()) });
+    world.later(10_000 - hook_ended).term(1, true);
+    world.later(500).exits(1, CODE_0);
+    world.stopped(1, 0);
+    world.api(ApiEvent::Deleted(with_hook(true)));
+    world.ticks(20);
+    world.reports().next().expect("a report").clone()
+}
+
+#[test]
+fn a_post_start_hook_under_way_is_a_phase_of_the_deletion() {
+    let end = with_post_start(Hook::Exec("warm".into()), 10, 6_000);
+    assert_eq!(end.phase(P::PostStart).as_millis(), 6_000, "{:?}", end.phases);
+    assert_eq!(end.phase(P::KubeletReaction).as_millis(), 4_000, "{:?}", end.phases);
+    // Another binary, and a request by the kubelet that says nothing of its time.
+    for hook in [Hook::Exec("other".into()), Hook::HttpGet] {
+        assert_eq!(with_post_start(hook, 10, 6_000).phase(P::PostStart).as_millis(), 0);
+    }
 }
