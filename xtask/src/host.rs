@@ -19,6 +19,8 @@ pub(crate) struct Arch {
     pub(crate) debian: &'static str,
     /// Debian's library folder.
     pub(crate) multiarch: &'static str,
+    /// The program that loads a dynamically linked program; of glibc.
+    pub(crate) loader: &'static str,
 }
 
 const ARCHES: [Arch; 2] = [
@@ -27,12 +29,14 @@ const ARCHES: [Arch; 2] = [
         triple: "x86_64-unknown-linux-gnu",
         debian: "amd64",
         multiarch: "x86_64-linux-gnu",
+        loader: "/lib64/ld-linux-x86-64.so.2",
     },
     Arch {
         rust: "aarch64",
         triple: "aarch64-unknown-linux-gnu",
         debian: "arm64",
         multiarch: "aarch64-linux-gnu",
+        loader: "/lib/ld-linux-aarch64.so.1",
     },
 ];
 

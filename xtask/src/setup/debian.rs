@@ -31,14 +31,26 @@ pub(crate) struct Tool {
     packages: &'static [&'static str],
     /// How the version of the first package begins, after its epoch: what the tests rely on.
     line: &'static str,
-    /// Whether it comes with the libraries that it depends on.
-    with_libraries: bool,
+    /// Which libraries its programs use.
+    libraries: Libraries,
     /// Its programs: paths in the packages.
     programs: &'static [&'static str],
     /// Where they are called from.
     called: Called,
     /// What its programs are always called with; `{}` is its folder.
     arguments: &'static [&'static str],
+}
+
+/// Which libraries a tool's programs use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Libraries {
+    /// The machine's C library, or none.
+    Machine,
+    /// Those that their packages depend on, unpacked with them and named in `LD_LIBRARY_PATH`.
+    Unpacked,
+    /// The same, but named to the loader alone: these programs start programs of the machine, such as the C
+    /// compiler, which need the machine's own libraries.
+    UnpackedForItselfOnly,
 }
 
 /// Where a tool's programs are called from.
@@ -55,12 +67,13 @@ const ALONE: Tool = Tool {
     suites: &[],
     packages: &[],
     line: "",
-    with_libraries: false,
+    libraries: Libraries::Machine,
     programs: &[],
     called: Called::ByName,
     arguments: &[],
 };
-const WITH_LIBRARIES: Tool = Tool { suites: &["bookworm"], with_libraries: true, ..ALONE };
+const WITH_LIBRARIES: Tool =
+    Tool { suites: &["bookworm"], libraries: Libraries::Unpacked, ..ALONE };
 
 /// A compiler with `core` for BPF, and its clippy. clippy-driver knows that it is called in rustc's place
 /// by the name `rustc` of its first argument, so the compiler must have that name.
@@ -70,6 +83,7 @@ pub(crate) static BPF_RUST: Tool = Tool {
     line: "1.96.", // of LLVM 22, as rustup's compiler, whose LLVM bpf-linker loads
     programs: &["usr/bin/rustc", "usr/bin/clippy-driver"],
     called: Called::ByPath,
+    libraries: Libraries::UnpackedForItselfOnly,
     ..WITH_LIBRARIES
 };
 
@@ -226,8 +240,18 @@ impl Tool {
         }
     }
 
-    /// What was installed; `None`: nothing, or what an older table asked for.
+    /// What was installed; `None`: nothing, what an older table asked for, or what was installed for
+    /// another checkout: the scripts that call its programs name the folder.
     pub(crate) fn installed(&self, workspace: &Workspace) -> Option<Vec<Locked>> {
+        let called = |path: &&str| {
+            let (script, text) = self.script(workspace, path).ok()?;
+            (fs::read_to_string(script).ok()? == text).then_some(())
+        };
+        self.programs.iter().all(|path| called(path).is_some()).then(|| self.unpacked(workspace))?
+    }
+
+    /// What was unpacked, whole and of this table.
+    fn unpacked(&self, workspace: &Workspace) -> Option<Vec<Locked>> {
         let text = fs::read_to_string(self.folder(workspace).join(RECORD)).ok()?;
         let lines: Vec<Locked> = text.lines().filter_map(Locked::parse).collect();
         let named = |name: &&str| {
@@ -235,7 +259,7 @@ impl Tool {
         };
         (self.packages.iter().all(named)
             && lines.first().is_some_and(|first| self.is_of_line(&first.version))
-            && self.programs().all(|name| self.program(workspace, name).is_file()))
+            && self.programs.iter().all(|path| self.folder(workspace).join(path).is_file()))
         .then_some(lines)
     }
 
@@ -244,11 +268,15 @@ impl Tool {
         version.split_once(':').map_or(version, |(_, rest)| rest).starts_with(self.line)
     }
 
-    /// Fetches and unpacks it, whole or not at all.
+    /// Fetches and unpacks it, whole or not at all. What is unpacked already is not fetched again: it may
+    /// have been moved or copied here.
     ///
     /// # Errors
     /// When no suite has it, it cannot be fetched, or it is not the archive that the lock file names.
     pub(crate) fn install(&self, workspace: &Workspace) -> Result<()> {
+        if self.unpacked(workspace).is_some() {
+            return self.programs.iter().try_for_each(|path| self.wrap(workspace, path));
+        }
         let mut refused = Vec::new();
         for suite in self.suites {
             match self.install_from(workspace, suite) {
@@ -261,8 +289,8 @@ impl Tool {
 
     fn install_from(&self, workspace: &Workspace, suite: &'static str) -> Result<()> {
         let apt = Apt::of_suite(workspace, suite)?;
-        let mut archives =
-            apt.fetch(&format!("fetching {self}"), self.packages, self.with_libraries)?;
+        let dependencies = self.libraries != Libraries::Machine;
+        let mut archives = apt.fetch(&format!("fetching {self}"), self.packages, dependencies)?;
         let own = |package: &str| self.packages.iter().position(|name| *name == package);
         // Those that are asked for come first, in their order: `installed` looks at the first.
         archives.sort_by_key(|one| own(&one.locked.package).unwrap_or(usize::MAX));
@@ -299,17 +327,23 @@ impl Tool {
 
     /// Puts a program where it is called from: a script that runs it with its own libraries.
     fn wrap(&self, workspace: &Workspace, path: &str) -> Result<()> {
-        let (folder, bin) = (self.folder(workspace), self.bin(workspace));
-        let program = folder.join(path);
-        let script = bin.join(path.rsplit('/').next().unwrap_or(path));
-        if !program.is_file() {
+        if !self.folder(workspace).join(path).is_file() {
             bail!("{} has no {path}", self.source());
         }
+        let bin = self.bin(workspace);
         fs::create_dir_all(&bin).with_context(|| format!("cannot make {}", bin.display()))?;
-        let text = wrapper(&folder, &program, self.with_libraries, self.arguments)?;
+        let (script, text) = self.script(workspace, path)?;
         fs::write(&script, text)
             .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o755)))
             .with_context(|| format!("cannot write {}", script.display()))
+    }
+
+    /// The script that calls the program at `path`, and what it must contain.
+    fn script(&self, workspace: &Workspace, path: &str) -> Result<(PathBuf, String)> {
+        let folder = self.folder(workspace);
+        let script = self.bin(workspace).join(path.rsplit('/').next().unwrap_or(path));
+        let text = wrapper(&folder, &folder.join(path), self.libraries, self.arguments)?;
+        Ok((script, text))
     }
 }
 
@@ -352,22 +386,23 @@ fn remove(folder: &Path) -> Result<()> {
 fn wrapper(
     folder: &Path,
     program: &Path,
-    with_libraries: bool,
+    libraries: Libraries,
     arguments: &[&str],
 ) -> Result<String> {
     let at = folder.display().to_string();
-    let mut command = String::new();
-    if with_libraries {
-        let multiarch = Arch::host()?.multiarch;
-        let libraries = ["usr/lib", "lib"].map(|lib| format!("{at}/{lib}/{multiarch}")).join(":");
-        command = format!(
-            "LD_LIBRARY_PATH='{libraries}:{at}/usr/lib/{multiarch}/pulseaudio'\
-             ${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}} "
-        );
-    }
+    let Arch { multiarch, loader, .. } = Arch::host()?;
+    let folders = format!(
+        "'{at}/usr/lib/{multiarch}:{at}/lib/{multiarch}:{at}/usr/lib/{multiarch}/pulseaudio'\
+         ${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"
+    );
+    let exec = match libraries {
+        Libraries::Machine => "exec".to_owned(),
+        Libraries::Unpacked => format!("LD_LIBRARY_PATH={folders} exec"),
+        Libraries::UnpackedForItselfOnly => format!("exec {loader} --library-path {folders}"),
+    };
     let arguments: Vec<String> =
         arguments.iter().map(|one| format!("'{}' ", one.replace("{}", &at))).collect();
-    Ok(format!("#!/bin/sh\n{command}exec '{}' {}\"$@\"\n", program.display(), arguments.concat()))
+    Ok(format!("#!/bin/sh\n{exec} '{}' {}\"$@\"\n", program.display(), arguments.concat()))
 }
 
 #[cfg(test)]
@@ -379,14 +414,32 @@ mod tests {
         let text = wrapper(
             Path::new("/t"),
             Path::new("/t/usr/bin/qemu"),
-            true,
+            Libraries::Unpacked,
             &["-L", "{}/usr/share/seabios"],
         )
         .expect("this machine's architecture");
         assert!(text.starts_with("#!/bin/sh\nLD_LIBRARY_PATH='/t/usr/lib/"), "{text}");
         assert!(text.ends_with("exec '/t/usr/bin/qemu' '-L' '/t/usr/share/seabios' \"$@\"\n"));
-        let alone = wrapper(Path::new("/t"), Path::new("/t/bin/x"), false, &[]).expect("as above");
-        assert_eq!(alone, "#!/bin/sh\nexec '/t/bin/x' \"$@\"\n");
+        let alone = wrapper(Path::new("/t"), Path::new("/t/bin/x"), Libraries::Machine, &[]);
+        assert_eq!(alone.expect("as above"), "#!/bin/sh\nexec '/t/bin/x' \"$@\"\n");
+    }
+
+    /// `cc` of a newer distribution fails with the older libraries of Debian's compiler.
+    #[test]
+    fn what_the_compiler_starts_does_not_get_its_libraries() {
+        let sees = |libraries| {
+            let env = crate::host::find_program("env").expect("of coreutils");
+            let text = wrapper(Path::new("/t"), &env, libraries, &[]).expect("this architecture");
+            let output = std::process::Command::new("sh")
+                .args(["-c", &text])
+                .env_remove("LD_LIBRARY_PATH")
+                .output()
+                .expect("runs");
+            assert!(output.status.success(), "{text}: {output:?}");
+            String::from_utf8_lossy(&output.stdout).contains("LD_LIBRARY_PATH=")
+        };
+        assert!(sees(Libraries::Unpacked));
+        assert!(!sees(Libraries::UnpackedForItselfOnly));
     }
 
     #[test]
@@ -407,12 +460,34 @@ mod tests {
         let line = |suite: &str| format!("{suite} busybox-static 1:1.35 aa\n");
         fs::write(folder.join(RECORD), line("bookworm")).expect("written");
         assert_eq!(BUSYBOX.installed(&workspace), None, "its program is not there");
-        let bin = workspace.tools().join("bin");
-        fs::create_dir_all(&bin).expect("made");
-        fs::write(bin.join("busybox"), "").expect("written");
+        fs::create_dir_all(folder.join("bin")).expect("made");
+        fs::write(folder.join("bin/busybox"), "").expect("written");
+        assert_eq!(BUSYBOX.installed(&workspace), None, "nothing calls it");
+        BUSYBOX.install(&workspace).expect("nothing has to be fetched");
         assert!(BUSYBOX.installed(&workspace).is_some());
         fs::write(folder.join(RECORD), line("buzz")).expect("written");
         assert_eq!(BUSYBOX.installed(&workspace), None, "an older table's");
+    }
+
+    #[test]
+    fn what_was_moved_is_called_from_its_new_place() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (old, new) = (folder.path().join("old"), folder.path().join("new"));
+        let at_old = Workspace::at(&old);
+        let tool = BUSYBOX.folder(&at_old);
+        fs::create_dir_all(tool.join("bin")).expect("made");
+        fs::write(tool.join("bin/busybox"), "#!/bin/sh\necho \"$0\"\n").expect("written");
+        fs::set_permissions(tool.join("bin/busybox"), fs::Permissions::from_mode(0o755))
+            .expect("chmod");
+        fs::write(tool.join(RECORD), "bookworm busybox-static 1:1.35 aa\n").expect("written");
+        BUSYBOX.install(&at_old).expect("nothing has to be fetched");
+        fs::rename(&old, &new).expect("moved");
+        let at_new = Workspace::at(&new);
+        assert_eq!(BUSYBOX.installed(&at_new), None, "it is called at the old place");
+        BUSYBOX.install(&at_new).expect("nothing has to be fetched");
+        let called = std::process::Command::new(BUSYBOX.program(&at_new, "busybox")).output();
+        let said = String::from_utf8(called.expect("runs").stdout).expect("a path");
+        assert_eq!(said.trim(), BUSYBOX.folder(&at_new).join("bin/busybox").to_string_lossy());
     }
 
     #[test]

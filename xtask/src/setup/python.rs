@@ -37,11 +37,26 @@ fn record(workspace: &Workspace) -> PathBuf {
 
 /// Whether it has all that is required, or a person has made it.
 pub(super) fn present(workspace: &Workspace) -> bool {
-    let by_xtask = match (fs::read(record(workspace)), fs::read(requirements(workspace))) {
+    let callable = PYTHON.installed(workspace).is_some()
+        && fs::read_to_string(python(workspace)).is_ok_and(|text| text == script(workspace));
+    let by_xtask = callable && is_unpacked(workspace);
+    by_xtask || workspace.system_tools() && python(workspace).is_file()
+}
+
+/// What calls the interpreter with the packages that are installed.
+fn script(workspace: &Workspace) -> String {
+    format!(
+        "#!/bin/sh\nPYTHONPATH='{}' exec '{}' \"$@\"\n",
+        folder(workspace).join("lib").display(),
+        PYTHON.program(workspace, "python3").display()
+    )
+}
+
+fn is_unpacked(workspace: &Workspace) -> bool {
+    match (fs::read(record(workspace)), fs::read(requirements(workspace))) {
         (Ok(installed), Ok(required)) => installed == required,
         _ => false,
-    };
-    by_xtask || workspace.system_tools() && python(workspace).is_file()
+    }
 }
 
 /// Installs what is required, with the pip of Debian's package.
@@ -53,6 +68,9 @@ pub(super) fn install(workspace: &Workspace) -> Result<()> {
         PYTHON.install(workspace)?;
     }
     let folder = folder(workspace);
+    if is_unpacked(workspace) {
+        return call(workspace); // it was moved or copied here
+    }
     if folder.exists() {
         fs::remove_dir_all(&folder)
             .with_context(|| format!("cannot remove {}", folder.display()))?;
@@ -68,19 +86,18 @@ pub(super) fn install(workspace: &Workspace) -> Result<()> {
         .arg("--requirement")
         .arg(requirements(workspace));
     step("installing Python packages", &mut pip)?;
-    let python = python(workspace);
-    let text = format!(
-        "#!/bin/sh\nPYTHONPATH='{}' exec '{}' \"$@\"\n",
-        library.display(),
-        interpreter.display()
-    );
-    fs::create_dir_all(folder.join("bin"))
-        .and_then(|()| fs::write(&python, text))
-        .and_then(|()| fs::set_permissions(&python, fs::Permissions::from_mode(0o755)))
-        .with_context(|| format!("cannot write {}", python.display()))?;
+    call(workspace)?;
     fs::copy(requirements(workspace), record(workspace))
         .context("cannot record what is installed")?;
     Ok(())
+}
+
+fn call(workspace: &Workspace) -> Result<()> {
+    let python = python(workspace);
+    fs::create_dir_all(folder(workspace).join("bin"))
+        .and_then(|()| fs::write(&python, script(workspace)))
+        .and_then(|()| fs::set_permissions(&python, fs::Permissions::from_mode(0o755)))
+        .with_context(|| format!("cannot write {}", python.display()))
 }
 
 /// pip itself, as a package that python can run from.
