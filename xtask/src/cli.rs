@@ -37,6 +37,9 @@ pub(crate) enum Command {
         /// List each tool with its version, its checksum and where it came from; fail if one is missing
         #[arg(long)]
         check: bool,
+        /// Also what `test --long` needs beyond that: cargo-fuzz, and what the benchmarks compare with
+        #[arg(long)]
+        long: bool,
         #[command(flatten)]
         install: Install,
     },

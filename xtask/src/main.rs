@@ -47,12 +47,12 @@ fn main() -> ExitCode {
 fn act(cli: Cli) -> Result<bool> {
     let workspace = Workspace::here().with_system_tools(cli.system_tools);
     match cli.command {
-        Command::Setup { check: true, .. } => Ok(setup::check(&workspace)),
+        Command::Setup { check: true, long, .. } => Ok(setup::check(&workspace, long)),
         Command::Bare { suite, with, fresh, command } => {
             bare::run(&workspace, &bare::Order { suite, with, fresh, command })
         }
-        Command::Setup { install, .. } => {
-            setup::ensure(&workspace, &setup::all(), install.no_install)?;
+        Command::Setup { install, long, .. } => {
+            setup::ensure(&workspace, &setup::all(long), install.no_install)?;
             Ok(true)
         }
         Command::Build { release, install } => {

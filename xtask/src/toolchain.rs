@@ -120,9 +120,11 @@ pub(crate) fn version_of(program: &Path) -> Option<String> {
     version(&output(Command::new(program).arg("--version"))?).map(str::to_owned)
 }
 
-/// The version in what `program --version` prints.
+/// The version in what `program --version` prints: its first word that begins with a digit.
 fn version(text: &str) -> Option<&str> {
-    text.split_whitespace().nth(1)
+    let words = text.split_whitespace().skip(1);
+    let mut words = words.map(|word| word.trim_matches(['v', '(', ')', ',']));
+    words.find(|word| word.starts_with(|letter: char| letter.is_ascii_digit()))
 }
 
 fn nightly_has_source() -> bool {
@@ -157,8 +159,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_the_second_word() {
+    fn a_version_is_the_first_number() {
         assert_eq!(version("bpf-linker 0.10.4\n"), Some("0.10.4"));
+        assert_eq!(version("c++ (Debian 12.2.0-14) 12.2.0\n"), Some("12.2.0-14"));
+        assert_eq!(version("containerd github.com/containerd/containerd v2.1.9 1"), Some("2.1.9"));
         assert_eq!(version("bpf-linker"), None);
     }
 }

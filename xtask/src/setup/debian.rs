@@ -5,6 +5,7 @@ use std::{
     fmt, fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -13,7 +14,12 @@ use super::{
     apt::Apt,
     lock::{Locked, Verdict, look_up},
 };
-use crate::{host::Arch, progress::note, workspace::Workspace};
+use crate::{
+    host::{self, Arch},
+    progress::note,
+    toolchain::output,
+    workspace::Workspace,
+};
 
 /// Written last: what was unpacked, a line each as in the lock file.
 const RECORD: &str = "installed";
@@ -39,6 +45,8 @@ pub(crate) struct Tool {
     called: Called,
     /// What its programs are always called with; `{}` is its folder.
     arguments: &'static [&'static str],
+    /// What the first program is called with to print its version.
+    asked_version: &'static [&'static str],
 }
 
 /// Which libraries a tool's programs use.
@@ -71,6 +79,7 @@ const ALONE: Tool = Tool {
     programs: &[],
     called: Called::ByName,
     arguments: &[],
+    asked_version: &["--version"],
 };
 const WITH_LIBRARIES: Tool =
     Tool { suites: &["bookworm"], libraries: Libraries::Unpacked, ..ALONE };
@@ -174,6 +183,7 @@ pub(crate) static KUBECTL: Tool = Tool {
     packages: &["kubectl"],
     line: "1.",
     programs: &["usr/bin/kubectl"],
+    asked_version: &["version", "--client"],
     ..ALONE
 };
 
@@ -221,6 +231,38 @@ impl Tool {
     /// The names of its programs.
     pub(crate) fn programs(&self) -> impl Iterator<Item = &'static str> {
         self.programs.iter().map(|path| path.rsplit('/').next().unwrap_or(path))
+    }
+
+    /// How a person who cannot have it from Debian provides it.
+    pub(crate) fn advice(&self) -> String {
+        let names: Vec<&str> = self.programs().collect();
+        let version = if self.line.is_empty() { String::new() } else { format!(" {}*", self.line) };
+        let place = match self.called {
+            Called::ByName => "on PATH".to_owned(),
+            Called::ByPath => format!("on PATH or in target/tools/{}/usr/bin", self.name),
+        };
+        format!("install {}{version} {place}, then --system-tools", names.join(", "))
+    }
+
+    /// One of its programs that a person has provided, in the version that is needed.
+    pub(crate) fn on_machine(&self, workspace: &Workspace) -> Option<PathBuf> {
+        let own = self.folder(workspace).join("usr/bin");
+        let programs: Option<Vec<PathBuf>> = self
+            .programs()
+            .map(|name| {
+                let own = Some(own.join(name)).filter(|own| host::is_executable(own));
+                own.or_else(|| host::find_program(name))
+            })
+            .collect();
+        let first = programs?.into_iter().next()?;
+        let said = output(Command::new(&first).args(self.asked_version));
+        (self.line.is_empty() || self.is_said_in(&said?)).then_some(first)
+    }
+
+    /// Whether a version of the line is named in what a program said of itself.
+    fn is_said_in(&self, said: &str) -> bool {
+        let words = said.split(|letter: char| letter.is_whitespace() || letter == ',');
+        words.map(|word| word.trim_start_matches('v')).any(|word| word.starts_with(self.line))
     }
 
     /// Where it is unpacked.
@@ -428,9 +470,9 @@ mod tests {
     #[test]
     fn what_the_compiler_starts_does_not_get_its_libraries() {
         let sees = |libraries| {
-            let env = crate::host::find_program("env").expect("of coreutils");
+            let env = host::find_program("env").expect("of coreutils");
             let text = wrapper(Path::new("/t"), &env, libraries, &[]).expect("this architecture");
-            let output = std::process::Command::new("sh")
+            let output = Command::new("sh")
                 .args(["-c", &text])
                 .env_remove("LD_LIBRARY_PATH")
                 .output()
@@ -448,6 +490,41 @@ mod tests {
         assert!(old.is_of_line("1.6.20~ds1-1+deb12u3") && !old.is_of_line("1.7.24~ds1-6"));
         assert!(middle.is_of_line("1.7.24~ds1-6") && new.is_of_line("2.1.9+ds1-5"));
         assert!(QEMU.is_of_line("1:7.2+dfsg-7+deb12u18") && KUBECTL.is_of_line("1:1.32.3"));
+    }
+
+    /// As the programs print it.
+    #[test]
+    fn a_program_of_the_machine_is_held_to_the_line() {
+        let [old, middle, new] = &CONTAINERDS;
+        let debian = "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3";
+        let upstream = "containerd github.com/containerd/containerd/v2 v2.1.9 fb4c30d4ede3531652d8";
+        assert!(old.is_said_in(debian) && !middle.is_said_in(debian) && !new.is_said_in(debian));
+        assert!(new.is_said_in(upstream) && !old.is_said_in(upstream));
+        assert!(KUBECTL.is_said_in("Client Version: v1.32.3\nKustomize Version: v5.5.0\n"));
+        assert!(PROMTOOL.is_said_in("promtool, version 3.5.3 (branch: debian/sid, revision: 1)"));
+        assert!(!PROMETHEUS.is_said_in("prometheus, version 2.53.3+ds1 (branch: debian/sid)"));
+    }
+
+    #[test]
+    fn one_containerd_of_the_machine_is_not_three() {
+        let root = tempfile::tempdir().expect("a folder");
+        let workspace = Workspace::at(root.path());
+        let at = |tool: &Tool, says: &str| {
+            let bin = tool.folder(&workspace).join("usr/bin");
+            fs::create_dir_all(&bin).expect("made");
+            for name in tool.programs() {
+                let program = bin.join(name);
+                fs::write(&program, format!("#!/bin/sh\necho '{says}'\n")).expect("written");
+                fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("chmod");
+            }
+        };
+        let [old, middle, new] = &CONTAINERDS;
+        for tool in [old, middle] {
+            at(tool, "containerd containerd.io 1.7.27 05044ec0a9a7");
+        }
+        assert_eq!(old.on_machine(&workspace), None, "it is 1.7");
+        assert!(middle.on_machine(&workspace).is_some());
+        assert!(new.advice().contains("2.* on PATH or in target/tools/containerd-2/usr/bin"));
     }
 
     #[test]
@@ -485,31 +562,49 @@ mod tests {
         let at_new = Workspace::at(&new);
         assert_eq!(BUSYBOX.installed(&at_new), None, "it is called at the old place");
         BUSYBOX.install(&at_new).expect("nothing has to be fetched");
-        let called = std::process::Command::new(BUSYBOX.program(&at_new, "busybox")).output();
+        let called = Command::new(BUSYBOX.program(&at_new, "busybox")).output();
         let said = String::from_utf8(called.expect("runs").stdout).expect("a path");
         assert_eq!(said.trim(), BUSYBOX.folder(&at_new).join("bin/busybox").to_string_lossy());
     }
 
+    const TOOLS: [&Tool; 14] = [
+        &BPF_RUST,
+        &CONTAINERDS[0],
+        &CONTAINERDS[1],
+        &CONTAINERDS[2],
+        &RUNC,
+        &QEMU,
+        &BUSYBOX,
+        &PYTHON,
+        &PROMTOOL,
+        &PROMETHEUS,
+        &KUBECTL,
+        &VALGRIND,
+        &BPFTRACE,
+        &LIBBPF_TOOLS,
+    ];
+
     #[test]
     fn no_two_tools_share_a_folder() {
-        let tools = [
-            &BPF_RUST,
-            &CONTAINERDS[0],
-            &CONTAINERDS[1],
-            &CONTAINERDS[2],
-            &RUNC,
-            &QEMU,
-            &BUSYBOX,
-            &PYTHON,
-            &PROMTOOL,
-            &PROMETHEUS,
-            &KUBECTL,
-            &VALGRIND,
-            &BPFTRACE,
-            &LIBBPF_TOOLS,
-        ];
-        let names: std::collections::BTreeSet<_> = tools.iter().map(|tool| tool.name).collect();
-        assert_eq!(names.len(), tools.len());
+        let names: std::collections::BTreeSet<_> = TOOLS.iter().map(|tool| tool.name).collect();
+        assert_eq!(names.len(), TOOLS.len());
         assert!(!names.contains("bin") && !names.contains("apt"));
+    }
+
+    #[test]
+    fn every_package_is_in_the_lock_file() {
+        let lock = include_str!("../../tools.lock");
+        let locked: Vec<Locked> = lock.lines().filter_map(Locked::parse).collect();
+        for tool in TOOLS {
+            for package in tool.packages {
+                let known = |line: &&Locked| {
+                    line.package == *package && tool.suites.contains(&&*line.suite)
+                };
+                let lines: Vec<&Locked> = locked.iter().filter(known).collect();
+                assert!(!lines.is_empty(), "{package} of {:?}", tool.suites);
+                let first = tool.packages.first() == Some(package);
+                assert!(!first || lines.iter().any(|line| tool.is_of_line(&line.version)));
+            }
+        }
     }
 }

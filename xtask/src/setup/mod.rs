@@ -17,7 +17,10 @@ use anyhow::{Result, bail};
 
 pub(crate) use self::{
     apt::{Apt, DEBIAN_KEYS, Keys, UBUNTU_KEYS, debian_mirror},
-    debian::{BPF_RUST, BUSYBOX, KUBECTL, PROMETHEUS, PROMTOOL, PYTHON, compare},
+    debian::{
+        BPF_RUST, BUSYBOX, CONTAINERDS, KUBECTL, PROMETHEUS, PROMTOOL, PYTHON, RUNC, compare,
+    },
+    lock::Locked,
     needs::{
         BUILD, CargoTool, DEPLOY, FUZZ, Found, INSTRUCTIONS, LAB, LINT, Need, STORM, VERSIONS, VM,
     },
@@ -26,6 +29,7 @@ pub(crate) use self::{
 use crate::{
     progress::{note, step},
     toolchain::cargo,
+    vm::KERNELS,
     workspace::Workspace,
 };
 
@@ -92,9 +96,16 @@ fn missing(workspace: &Workspace, needs: &[Need]) -> Vec<Need> {
     missing
 }
 
-/// What building, running and testing need.
-pub(crate) fn all() -> Vec<Need> {
-    [BUILD, LAB, VERSIONS, DEPLOY, VM, LINT].concat()
+/// What building, running and testing need; `long`: also what `test --long` needs beyond that.
+pub(crate) fn all(long: bool) -> Vec<Need> {
+    let kernels: Vec<Need> = KERNELS.iter().map(Need::Kernel).collect();
+    let python = [Need::Debian(&PYTHON)];
+    let mut all =
+        [BUILD, &[Need::Debian(&RUNC)], VERSIONS, &python, DEPLOY, VM, &kernels, LINT].concat();
+    if long {
+        all.extend([FUZZ, STORM, INSTRUCTIONS].concat());
+    }
+    all
 }
 
 /// The static busybox, the user space of a guest: the program itself, not what calls it.
@@ -116,6 +127,8 @@ fn install(workspace: &Workspace, needs: &[Need]) -> Result<()> {
     let fetched = || {
         needs.iter().try_for_each(|need| match need {
             Need::Debian(tool) => tool.install(workspace),
+            Need::Containerd => CONTAINERDS[0].install(workspace),
+            Need::Kernel(kernel) => kernel.install(workspace),
             Need::GrafanaSchemas => python::install(workspace),
             _ => Ok(()),
         })
@@ -158,22 +171,24 @@ fn install_with_cargo(workspace: &Workspace, tool: &CargoTool) -> Result<()> {
 
 /// `cargo xtask setup --check`: each tool, its version, its checksum and where it came from, on stdout.
 /// Whether all are there.
-pub(crate) fn check(workspace: &Workspace) -> bool {
+pub(crate) fn check(workspace: &Workspace, long: bool) -> bool {
     let mut whole = true;
-    for need in [all(), vec![Need::Debian(&PYTHON)]].concat() {
+    for need in all(long) {
         let found = need.find(workspace);
         whole &= found.is_some();
+        let of_package = |one: &Locked| {
+            let source = format!("{} of Debian's {}", one.package, one.suite);
+            row(&need.title(), &one.version, &one.sha256, &source)
+        };
         let lines = match (need, &found) {
             (Need::Debian(tool), Some(Found::Own(_))) => {
                 // Its libraries are in its record, but are no tools.
-                let packages = tool.installed(workspace).unwrap_or_default().into_iter();
-                packages
-                    .filter(|one| tool.packages().contains(&&*one.package))
-                    .map(|one| {
-                        let source = format!("{} of Debian's {}", one.package, one.suite);
-                        row(&need.title(), &one.version, &one.sha256, &source)
-                    })
-                    .collect()
+                let packages = tool.installed(workspace).unwrap_or_default();
+                let own = packages.iter().filter(|one| tool.packages().contains(&&*one.package));
+                own.map(of_package).collect()
+            }
+            (Need::Kernel(kernel), Some(_)) => {
+                kernel.installed(workspace).iter().map(|(_, one)| of_package(one)).collect()
             }
             (_, Some(Found::Own(path) | Found::System(path))) => {
                 let version = crate::toolchain::version_of(path).unwrap_or_default();

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     host,
     toolchain::{self, BPF_LINKER, BpfClippy, BpfCompiler, CARGO_FUZZ},
+    vm::Kernel,
     workspace::Workspace,
 };
 
@@ -20,6 +21,10 @@ use crate::{
 pub(crate) enum Need {
     /// Programs of Debian's packages.
     Debian(&'static debian::Tool),
+    /// A containerd of any version to run the lab on.
+    Containerd,
+    /// A kernel to boot in a guest.
+    Kernel(&'static Kernel),
     /// A program of crates.io, built here.
     Cargo(&'static CargoTool),
     /// Grafana's own schemas, of which dashboards must be; with the python that reads them.
@@ -45,10 +50,10 @@ static FUZZER: CargoTool = CargoTool { name: "cargo-fuzz", version: CARGO_FUZZ }
 /// To build everything.
 pub(crate) const BUILD: &[Need] = &[Need::Debian(&BPF_RUST), Need::Cargo(&LINKER)];
 /// To run the lab, beyond the build.
-pub(crate) const LAB: &[Need] = &[Need::Debian(&CONTAINERDS[0]), Need::Debian(&RUNC)];
+pub(crate) const LAB: &[Need] = &[Need::Containerd, Need::Debian(&RUNC)];
 /// To test the lab, beyond that.
 pub(crate) const VERSIONS: &[Need] =
-    &[Need::Debian(&CONTAINERDS[1]), Need::Debian(&CONTAINERDS[2])];
+    &[Need::Debian(&CONTAINERDS[0]), Need::Debian(&CONTAINERDS[1]), Need::Debian(&CONTAINERDS[2])];
 /// To test what is deployed, beyond the lab.
 pub(crate) const DEPLOY: &[Need] = &[
     Need::Debian(&PROMTOOL),
@@ -56,7 +61,7 @@ pub(crate) const DEPLOY: &[Need] = &[
     Need::Debian(&KUBECTL),
     Need::GrafanaSchemas,
 ];
-/// To boot a foreign kernel, beyond the build.
+/// To boot a foreign kernel, beyond the build and the kernel itself.
 pub(crate) const VM: &[Need] = &[Need::Debian(&QEMU), Need::Debian(&BUSYBOX)];
 /// To fuzz, beyond the build.
 pub(crate) const FUZZ: &[Need] = &[Need::Cargo(&FUZZER), Need::CxxCompiler];
@@ -79,13 +84,7 @@ pub(crate) enum Found {
 impl Need {
     /// Where it is, if it is anywhere that counts.
     pub(crate) fn find(self, workspace: &Workspace) -> Option<Found> {
-        let system = |program: &str| {
-            workspace
-                .system_tools()
-                .then(|| host::find_program(program))
-                .flatten()
-                .map(Found::System)
-        };
+        let allowed = workspace.system_tools();
         match self {
             Self::Debian(tool) if tool.installed(workspace).is_some() => {
                 let first = tool.programs().next().unwrap_or_default();
@@ -95,16 +94,21 @@ impl Need {
                 BpfClippy::find(workspace)?;
                 BpfCompiler::find(workspace).map(|compiler| Found::System(compiler.rustc()))
             }
-            Self::Debian(tool) => tool
-                .programs()
-                .map(system)
-                .reduce(|first, other| first.filter(|_| other.is_some()))?,
+            Self::Debian(tool) => {
+                allowed.then(|| tool.on_machine(workspace)).flatten().map(Found::System)
+            }
+            Self::Containerd => {
+                let any = || allowed.then(|| host::find_program("containerd")).flatten();
+                Self::Debian(&CONTAINERDS[0]).find(workspace).or_else(|| any().map(Found::System))
+            }
+            Self::Kernel(kernel) => kernel.installed(workspace).map(|(image, _)| Found::Own(image)),
             Self::Cargo(tool) => {
                 let own = workspace.tools().join("bin").join(tool.name);
                 let is_it = |program: &PathBuf| {
                     toolchain::version_of(program).is_some_and(|version| version == tool.version)
                 };
-                Some(own).filter(is_it).map(Found::Own).or_else(|| system(tool.name))
+                let system = || allowed.then(|| host::find_program(tool.name)).flatten();
+                Some(own).filter(is_it).map(Found::Own).or_else(|| system().map(Found::System))
             }
             Self::GrafanaSchemas => {
                 python::present(workspace).then(|| Found::Own(python::python(workspace)))
@@ -124,6 +128,8 @@ impl Need {
     pub(crate) fn title(self) -> String {
         match self {
             Self::Debian(tool) => tool.to_string(),
+            Self::Containerd => "containerd".to_owned(),
+            Self::Kernel(kernel) => kernel.to_string(),
             Self::Cargo(tool) => format!("{} {}", tool.name, tool.version),
             Self::GrafanaSchemas => "grafana-foundation-sdk".to_owned(),
             Self::Component(name) => name.to_owned(),
@@ -135,6 +141,8 @@ impl Need {
     pub(crate) fn source(self) -> String {
         match self {
             Self::Debian(tool) => tool.source(),
+            Self::Containerd => CONTAINERDS[0].source(),
+            Self::Kernel(kernel) => kernel.source(),
             Self::Cargo(tool) => format!("crates.io: {}", tool.name),
             Self::GrafanaSchemas => "PyPI: dashboards/requirements.txt".to_owned(),
             Self::Component(_) => "rustup".to_owned(),
@@ -150,9 +158,15 @@ impl Need {
                  then --system-tools"
                     .to_owned()
             }
-            Self::Debian(tool) => {
-                let programs: Vec<&str> = tool.programs().collect();
-                format!("install {} on PATH, then --system-tools", programs.join(", "))
+            Self::Debian(tool) => tool.advice(),
+            Self::Containerd => {
+                "install containerd, containerd-shim-runc-v2, ctr on PATH, then --system-tools"
+                    .to_owned()
+            }
+            Self::Kernel(_) => {
+                "it takes apt-get and dpkg: run `cargo xtask setup` on Debian or Ubuntu, or name \
+                 another --kernel"
+                    .to_owned()
             }
             Self::Cargo(tool) => {
                 format!("cargo install {} --version {} --locked", tool.name, tool.version)
@@ -166,7 +180,7 @@ impl Need {
     /// Whether xtask can bring it; `apt`: this machine has apt-get and dpkg.
     pub(crate) fn can_be_brought(self, apt: bool) -> bool {
         match self {
-            Self::Debian(_) | Self::GrafanaSchemas => apt,
+            Self::Debian(_) | Self::Containerd | Self::Kernel(_) | Self::GrafanaSchemas => apt,
             Self::Cargo(_) => true,
             Self::Component(_) | Self::CxxCompiler => false,
         }
@@ -190,7 +204,10 @@ mod tests {
     fn what_happens_to_be_on_the_machine_does_not_count() {
         let root = tempfile::tempdir().expect("a folder");
         let workspace = Workspace::at(root.path());
-        for need in [BUILD, LAB, VERSIONS, DEPLOY, VM].concat() {
+        for need in super::super::all(true) {
+            if matches!(need, Need::Component(_) | Need::CxxCompiler) {
+                continue; // of what is taken from the machine
+            }
             assert_eq!(need.find(&workspace), None, "{}", need.title());
         }
     }

@@ -96,7 +96,7 @@ pub(crate) fn run(workspace: &Workspace, order: Order, list_only: bool) -> Resul
     layers.dedup();
     let mut outcomes = Vec::new();
     let setting_up = Instant::now();
-    setup::ensure(workspace, &needs(&layers), list_only)?;
+    setup::ensure(workspace, &needs(&layers, &order.guests), list_only)?;
     outcomes.push(Outcome::of_preparation("set-up", SETUP_BUDGET, setting_up));
 
     let failed = workspace.failed();
@@ -138,7 +138,7 @@ const SETUP_BUDGET: u32 = 3;
 /// Minutes from nothing to all tests.
 const BUILD_BUDGET: u32 = 12;
 
-fn needs(layers: &[Layer]) -> Vec<Need> {
+fn needs(layers: &[Layer], guests: &[Guest]) -> Vec<Need> {
     let mut needs = setup::BUILD.to_vec();
     for (layer, more) in [
         (Layer::Lint, setup::LINT),
@@ -156,6 +156,9 @@ fn needs(layers: &[Layer]) -> Vec<Need> {
         if layers.contains(&layer) {
             needs.extend(more);
         }
+    }
+    if layers.contains(&Layer::Vm) {
+        needs.extend(guests.iter().map(|guest| Need::Kernel(guest.kernel)));
     }
     needs
 }
@@ -368,9 +371,13 @@ mod tests {
 
     #[test]
     fn a_layer_brings_only_its_own_needs() {
-        for (layer, more) in [(Layer::Vm, setup::VM), (Layer::Deploy, setup::DEPLOY)] {
-            assert!(more.iter().all(|need| needs(&[layer]).contains(need)));
-            assert!(more.iter().all(|need| !needs(&[Layer::Unit]).contains(need)));
+        let guests = vm::matrix(&vm::choose(&["6.1".into()]).expect("known"), &vm::Cgroup::ALL);
+        let kernel = [Need::Kernel(guests[0].kernel)];
+        for (layer, more) in
+            [(Layer::Vm, setup::VM), (Layer::Vm, &kernel), (Layer::Deploy, setup::DEPLOY)]
+        {
+            assert!(more.iter().all(|need| needs(&[layer], &guests).contains(need)));
+            assert!(more.iter().all(|need| !needs(&[Layer::Unit], &guests).contains(need)));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Foreign kernels: Debian's cloud kernels, unpacked into the project's folder and never installed.
 
 use std::{
-    fs,
+    fmt, fs,
     path::{Path, PathBuf},
 };
 
@@ -9,7 +9,7 @@ use anyhow::{Context as _, Error, Result, anyhow, bail};
 
 use crate::{
     host::Arch,
-    setup::{self, Apt},
+    setup::{self, Apt, Locked},
     workspace::Workspace,
 };
 
@@ -53,7 +53,21 @@ pub(crate) fn choose(versions: &[String]) -> Result<Vec<&'static Kernel>> {
         .collect()
 }
 
+/// Written last: the package that was unpacked, as in the lock file.
+const RECORD: &str = "installed";
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "linux-{}", self.version)
+    }
+}
+
 impl Kernel {
+    /// Its package and where that comes from, for a person.
+    pub(crate) fn source(&self) -> String {
+        format!("{}*-cloud of Debian's {}", self.package(), self.suite)
+    }
+
     /// How the package's name begins.
     fn package(&self) -> String {
         format!("{}{}.", self.stem, self.version)
@@ -70,20 +84,37 @@ impl Kernel {
         )
     }
 
-    /// The folder where all that concerns this kernel is kept.
-    pub(super) fn folder(&self, workspace: &Workspace) -> PathBuf {
-        workspace.target("vm").join(self.version)
+    /// Where it is unpacked.
+    fn folder(&self, workspace: &Workspace) -> PathBuf {
+        workspace.tools().join(self.to_string())
     }
 
-    /// Its image, fetched the first time.
+    /// Its image, and the package that it is from; `None`: it is not there, or is an older table's.
+    pub(crate) fn installed(&self, workspace: &Workspace) -> Option<(PathBuf, Locked)> {
+        let folder = self.folder(workspace);
+        let record = fs::read_to_string(folder.join(RECORD)).ok()?;
+        let package = Locked::parse(record.lines().next()?)?;
+        let is_it = package.suite == self.suite && package.package.starts_with(&self.package());
+        is_it.then_some((image_in(&folder)?, package))
+    }
+
+    /// Its image.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub(super) fn image(&self, workspace: &Workspace) -> Result<PathBuf> {
+        match self.installed(workspace) {
+            Some((image, _)) => Ok(image),
+            None => bail!("{self} is not there: `cargo xtask setup` fetches it"),
+        }
+    }
+
+    /// Fetches and unpacks it.
     ///
     /// # Errors
     /// When there is no apt, or it cannot be fetched.
-    pub(super) fn image(&self, workspace: &Workspace) -> Result<PathBuf> {
-        let root = self.folder(workspace).join("root");
-        if let Some(image) = image_in(&root) {
-            return Ok(image);
-        }
+    pub(crate) fn install(&self, workspace: &Workspace) -> Result<()> {
+        let folder = self.folder(workspace);
         let apt = Apt::of_suite(workspace, self.suite)?;
         let suffix = format!("-cloud-{}", Arch::host()?.debian);
         let title = format!("fetching Linux {}", self.version);
@@ -94,7 +125,7 @@ impl Kernel {
             }
         })?;
         // Under another name until it is whole: what is interrupted here must not be booted later.
-        let partial = self.folder(workspace).join("root.partial");
+        let partial = workspace.tools().join(format!("{self}.partial"));
         if partial.exists() {
             fs::remove_dir_all(&partial)?;
         }
@@ -102,15 +133,17 @@ impl Kernel {
         for archive in apt.fetch(&title, &[&package], false)? {
             setup::compare(workspace, &archive.locked)?;
             archive.unpack(&partial)?;
+            fs::write(partial.join(RECORD), format!("{}\n", archive.locked))?;
         }
-        if root.exists() {
-            fs::remove_dir_all(&root)?;
+        if image_in(&partial).is_none() {
+            bail!("the package of Linux {} holds no vmlinuz", self.version);
         }
-        fs::rename(&partial, &root)?;
-        match image_in(&root) {
-            Some(image) => Ok(image),
-            None => bail!("the package of Linux {} holds no vmlinuz", self.version),
+        if folder.exists() {
+            fs::remove_dir_all(&folder)?;
         }
+        fs::rename(&partial, &folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
+        Ok(())
     }
 }
 
@@ -160,6 +193,38 @@ mod tests {
             fs::write(root.path().join("other"), "").expect("written");
             fs::write(&file, "").expect("written");
             assert_eq!(image_in(root.path()), Some(file));
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_is_not_whole_or_of_another_suite_is_missing() {
+        let root = tempfile::tempdir().expect("a folder");
+        let workspace = Workspace::at(root.path());
+        let kernel = choose(&["6.1".into()]).expect("known")[0];
+        let error = kernel.image(&workspace).expect_err("nothing there").to_string();
+        assert!(error.contains("linux-6.1") && error.contains("cargo xtask setup"), "{error}");
+        let folder = kernel.folder(&workspace);
+        fs::create_dir_all(folder.join("boot")).expect("made");
+        fs::write(folder.join("boot/vmlinuz-6.1.0-56"), "").expect("written");
+        assert_eq!(kernel.installed(&workspace), None, "it may be half unpacked");
+        let record = |suite: &str, name: &str| {
+            let line = format!("{suite} linux-image-{name}-cloud-amd64 6.1.192-2 aa\n");
+            fs::write(folder.join(RECORD), line).expect("written");
+            kernel.installed(&workspace).is_some()
+        };
+        assert!(record("bookworm", "6.1.0-56"));
+        assert!(!record("trixie", "6.1.0-56") && !record("bookworm", "6.12.1"));
+    }
+
+    #[test]
+    fn every_kernel_is_in_the_lock_file() {
+        let lock = include_str!("../../tools.lock");
+        for kernel in KERNELS {
+            let locked = lock.lines().filter_map(Locked::parse);
+            let known = |line: Locked| {
+                line.suite == kernel.suite && line.package.starts_with(&kernel.package())
+            };
+            assert!(locked.into_iter().any(known), "{kernel}");
         }
     }
 

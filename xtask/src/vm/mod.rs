@@ -9,7 +9,7 @@ mod qemu;
 
 use std::{
     env, fs,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Mutex, PoisonError},
     thread,
 };
@@ -18,7 +18,7 @@ use anyhow::{Result, bail};
 
 pub(crate) use self::{
     cgroup::Cgroup,
-    kernel::{Kernel, choose},
+    kernel::{KERNELS, Kernel, choose},
 };
 use crate::{
     progress::{Line, note},
@@ -59,17 +59,11 @@ pub(crate) fn run(workspace: &Workspace, guests: &[Guest], test: &TestBinary) ->
     let at_once = thread::available_parallelism().map_or(1, usize::from).min(guests.len());
     let waiting = Mutex::new(guests.iter());
     let tally = Mutex::new(Tally::default());
-    // Two guests may have the same kernel: it is fetched once.
-    let fetching = Mutex::new(());
     thread::scope(|scope| {
         for _ in 0..at_once {
             scope.spawn(|| {
                 while let Some(guest) = next(&waiting) {
-                    let image = {
-                        let _alone = fetching.lock().unwrap_or_else(PoisonError::into_inner);
-                        guest.kernel.image(workspace)
-                    };
-                    let run = boot(workspace, *guest, image, &archive, &test.name);
+                    let run = boot(workspace, *guest, &archive, &test.name);
                     tally.lock().unwrap_or_else(PoisonError::into_inner).add(run);
                 }
             });
@@ -83,17 +77,12 @@ fn next<T>(waiting: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
 }
 
 /// One guest from its kernel to its line on stderr.
-fn boot(
-    workspace: &Workspace,
-    guest: Guest,
-    image: Result<PathBuf>,
-    archive: &Path,
-    test: &str,
-) -> Tally {
+fn boot(workspace: &Workspace, guest: Guest, archive: &Path, test: &str) -> Tally {
     let Guest { kernel, cgroup } = guest;
     let title = format!("{test} on Linux {}, cgroup {}", kernel.version, cgroup.name());
-    let ended = image.and_then(|image| {
-        let log = kernel.folder(workspace).join(format!("serial-{}.log", cgroup.name()));
+    let ended = kernel.image(workspace).and_then(|image| {
+        let name = format!("serial-{}-{}.log", kernel.version, cgroup.name());
+        let log = workspace.target("vm").join(name);
         let line = Line::begin(&title);
         let ended = qemu::boot(
             workspace,
