@@ -105,6 +105,7 @@ pub(crate) struct Order {
 /// # Errors
 /// When the root cannot be made or entered.
 pub(crate) fn run(workspace: &Workspace, order: &Order) -> Result<bool> {
+    root::demand()?;
     let name = order.suite.name();
     let folder = workspace.target("bare").join(name);
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;

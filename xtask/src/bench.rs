@@ -7,30 +7,35 @@ use anyhow::{Context as _, Result};
 use crate::{
     build::{self, Binaries, Profile},
     cli::Subject,
-    run, setup,
+    root, run, setup,
     workspace::Workspace,
 };
 
-/// Runs the benchmarks of `subjects`, each in the lab with `arguments`: their output is all there is
-/// on stdout. Whether no goal was missed.
+/// Runs the benchmarks of `subjects`, each in the lab with its `arguments`: their output is all there is
+/// on stdout. Returns those that missed a goal or could not measure.
 ///
 /// # Errors
 /// When something is missing, does not build, or the lab cannot be started.
 pub(crate) fn run(
     workspace: &Workspace,
     subjects: &[Subject],
-    arguments: &[OsString],
+    arguments: impl Fn(Subject) -> Vec<OsString>,
     list_only: bool,
-) -> Result<bool> {
+) -> Result<Vec<Subject>> {
+    if !list_only {
+        root::demand()?;
+    }
     let more = subjects.iter().flat_map(|subject| subject.needs());
     let needs = [setup::BUILD, setup::LAB].concat().into_iter().chain(more.copied());
     setup::ensure(workspace, &needs.collect::<Vec<_>>(), list_only)?;
     let binaries = build::all(workspace, Profile::Release)?;
-    let mut met = true;
+    let mut failed = Vec::new();
     for subject in subjects {
-        met &= measure(workspace, &binaries, *subject, arguments)?;
+        if !measure(workspace, &binaries, *subject, &arguments(*subject))? {
+            failed.push(*subject);
+        }
     }
-    Ok(met)
+    Ok(failed)
 }
 
 fn measure(

@@ -106,6 +106,8 @@ pub(crate) enum Command {
         repeat: u32,
         #[command(flatten)]
         kernels: Kernels,
+        #[command(flatten)]
+        times: Times,
     },
     /// Write the generated files anew: docs/metrics.md from the metrics' catalogue, and what is made of the alert rules
     Docs {
@@ -203,6 +205,30 @@ fn duration(text: &str) -> Result<Duration, String> {
     if duration < Duration::from_secs(1) { Err("at least 1s".to_owned()) } else { Ok(duration) }
 }
 
+/// How long the layers take whose time is a choice.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Times {
+    /// How long the layer fuzz runs each target: 30s, 5m, 1h
+    #[arg(long, value_name = "TIME", default_value = FUZZ_FOR, value_parser = duration)]
+    pub(crate) fuzz_for: Duration,
+    /// How long the layer soak lasts
+    #[arg(long, value_name = "TIME", default_value = SOAK_FOR, value_parser = duration)]
+    pub(crate) soak_for: Duration,
+    /// Run each benchmark of the layer bench in its shortest form, which is held to no goal: does it work?
+    #[arg(long)]
+    pub(crate) bench_briefly: bool,
+}
+
+const FUZZ_FOR: &str = "5m";
+const SOAK_FOR: &str = "30m";
+
+impl Default for Times {
+    fn default() -> Self {
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        Self { fuzz_for: minutes(5), soak_for: minutes(30), bench_briefly: false }
+    }
+}
+
 /// What to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Subject {
@@ -231,6 +257,18 @@ impl Subject {
             Self::Kernel => "kernel",
             Self::Engine => "engine",
             Self::Instructions => "instructions",
+        }
+    }
+
+    /// The arguments of its shortest form, which shows that it works and not whether a goal is met.
+    pub(crate) fn brief(self) -> &'static [&'static str] {
+        match self {
+            Self::Accuracy => &["--no-fail", "--deaths", "24"],
+            Self::Storm => &["--no-fail", "--seconds", "2"],
+            Self::Node => &["--no-fail", "--pods", "20", "--seconds", "10"],
+            Self::Kernel => &["--no-fail", "--rounds", "1"],
+            Self::Engine => &["--no-fail", "--terminations", "1000"],
+            Self::Instructions => &["--no-fail"],
         }
     }
 
@@ -287,9 +325,9 @@ pub(crate) enum Layer {
     Deploy,
     /// The kernel programs on foreign kernels (5.10 and 7; with --long also 6.1 and 6.12) with cgroup v2 and v1, in QEMU
     Vm,
-    /// What reads from outside, given bytes that nobody thought of: five minutes for each fuzz target
+    /// What reads from outside, given random bytes: --fuzz-for (5m) for each fuzz target
     Fuzz,
-    /// Random faults for half an hour with one agent
+    /// Random faults with one agent, --soak-for (30m)
     Soak,
     /// All benchmarks against their goals
     Bench,
@@ -325,6 +363,14 @@ impl Layer {
             Self::Fuzz => 25,
             Self::Soak => 35,
             Self::Bench => 30,
+        }
+    }
+
+    /// It loads kernel programs, or starts containers.
+    pub(crate) fn needs_root(self) -> bool {
+        match self {
+            Self::Lint | Self::Unit | Self::Vm | Self::Fuzz => false,
+            Self::Programs | Self::Lab | Self::Deploy | Self::Soak | Self::Bench => true,
         }
     }
 
@@ -408,6 +454,23 @@ mod tests {
         for subject in Subject::value_variants() {
             assert_eq!(Subject::from_str(subject.name(), false), Ok(*subject));
         }
+    }
+
+    #[test]
+    fn the_times_of_the_long_layers_can_be_chosen() {
+        let times = |line: &[&str]| {
+            let line = ["xtask", "test", "--long"].iter().chain(line);
+            let Command::Test { times, .. } = Cli::try_parse_from(line).expect("parses").command
+            else {
+                panic!("not test");
+            };
+            (times.fuzz_for.as_secs(), times.soak_for.as_secs(), times.bench_briefly)
+        };
+        let default = Times::default();
+        let default = (default.fuzz_for.as_secs(), default.soak_for.as_secs(), false);
+        assert_eq!(times(&[]), default);
+        let chosen = ["--fuzz-for", "10s", "--soak-for", "2m", "--bench-briefly"];
+        assert_eq!(times(&chosen), (10, 120, true));
     }
 
     #[test]

@@ -33,7 +33,11 @@ use crate::{
 };
 
 fn main() -> ExitCode {
-    match act(Cli::parse()) {
+    let done = act(Cli::parse());
+    if let Err(error) = root::give_back(&Workspace::here()) {
+        note(&format!("{error:#}"));
+    }
+    match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -84,9 +88,9 @@ fn act(cli: Cli) -> Result<bool> {
         Command::Soak { install, arguments } => {
             become_the_lab(workspace, "soak", install, arguments)
         }
-        Command::Test { install, layers, long, repeat, kernels } => {
+        Command::Test { install, layers, long, repeat, kernels, times } => {
             let guests = kernels.guests(long)?;
-            let order = test::Order { layers, long, repeat, guests };
+            let order = test::Order { layers, long, repeat, guests, times };
             test::run(&workspace, order, install.no_install)
         }
         Command::Docs { install } => {
@@ -101,7 +105,9 @@ fn act(cli: Cli) -> Result<bool> {
             install.no_install |= ours.iter().any(|flag| flag == "--no-install");
             let workspace = with_own_flags(workspace, &ours);
             let subjects = subject.as_ref().map_or(Subject::value_variants(), std::slice::from_ref);
-            bench::run(&workspace, subjects, &arguments, install.no_install)
+            let arguments = |_| arguments.clone();
+            let failed = bench::run(&workspace, subjects, arguments, install.no_install)?;
+            Ok(failed.is_empty())
         }
         Command::Fuzz { install, targets, time, input, keep } => {
             let order = fuzz::Order { targets, time, input, keep };
@@ -113,7 +119,8 @@ fn act(cli: Cli) -> Result<bool> {
         }
         Command::Vm { install, kernels } => {
             let (layers, guests) = (vec![cli::Layer::Vm], kernels.guests(true)?);
-            let order = test::Order { layers, long: false, repeat: 1, guests };
+            let times = cli::Times::default();
+            let order = test::Order { layers, long: false, repeat: 1, guests, times };
             test::run(&workspace, order, install.no_install)
         }
     }

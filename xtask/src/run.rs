@@ -40,9 +40,14 @@ pub(crate) fn lab(
     list_only: bool,
     arguments: &[OsString],
 ) -> Result<std::convert::Infallible> {
+    let shows_only = |one: &OsString| ["--help", "-h", "--list"].iter().any(|flag| one == flag);
+    if !list_only && !arguments.iter().any(shows_only) {
+        root::demand()?;
+    }
     setup::ensure(workspace, &[setup::BUILD, setup::LAB].concat(), list_only)?;
     let binaries = build::all(workspace, profile)?;
     let mut lab = self::command(workspace, &binaries, command)?;
+    root::give_back(workspace)?;
     Err(lab.args(arguments).exec())
         .with_context(|| format!("cannot start {}", binaries.lab.display()))
 }

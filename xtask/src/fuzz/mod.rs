@@ -26,8 +26,6 @@ use crate::{
     workspace::Workspace,
 };
 
-/// How long each target runs as a layer of the tests.
-const IN_TESTS: Duration = Duration::from_mins(5);
 /// An input that takes longer than this does not end, as far as anybody can tell. (Seconds; a
 /// loaded machine stretches the usual milliseconds a good deal.)
 const ENDLESS: u32 = 30;
@@ -48,9 +46,9 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// What the tests ask for.
-    pub(crate) fn in_tests() -> Self {
-        Self { targets: Vec::new(), time: IN_TESTS, input: None, keep: false }
+    /// All targets, so long each.
+    pub(crate) fn of_all(time: Duration) -> Self {
+        Self { targets: Vec::new(), time, input: None, keep: false }
     }
 }
 

@@ -147,6 +147,9 @@ impl TestBinary {
         let title = format!("{}: {}", self.package, self.name);
         let output = capture(&title, &mut command)
             .with_context(|| format!("cannot run {}", self.executable.display()))?;
+        if privileged {
+            root::take_back(workspace, &workspace.failed())?;
+        }
         Ok(Run::of(output.success, output.text))
     }
 }

@@ -8,13 +8,15 @@ mod lint;
 mod tally;
 
 use std::{
+    collections::BTreeMap,
+    ffi::OsString,
     fs,
     sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 
 pub(crate) use self::{
     binaries::{Run, TestBinary, compile},
@@ -23,18 +25,15 @@ pub(crate) use self::{
 use crate::{
     bench,
     build::{self, Profile},
-    cli::{Layer, Subject},
+    cli::{Layer, Subject, Times},
     fuzz, image,
     progress::{capture, elapsed, note, step},
-    run, setup,
+    root, run, setup,
     setup::Need,
     toolchain::cargo,
     vm::{self, Guest},
     workspace::Workspace,
 };
-
-/// How long the soak takes as a layer.
-const SOAK: &str = "30m";
 
 /// What is asked for.
 #[derive(Debug, Clone)]
@@ -47,6 +46,8 @@ pub(crate) struct Order {
     pub(crate) repeat: u32,
     /// The foreign kernels.
     pub(crate) guests: Vec<Guest>,
+    /// How long some layers take.
+    pub(crate) times: Times,
 }
 
 /// A row of the closing table: a layer, or what comes before all of them.
@@ -94,13 +95,26 @@ pub(crate) fn run(workspace: &Workspace, order: Order, list_only: bool) -> Resul
     };
     layers.sort();
     layers.dedup();
+    if !list_only {
+        demand_root(&layers)?;
+    }
     let mut outcomes = Vec::new();
+    let mut unprepared = BTreeMap::new();
     let setting_up = Instant::now();
-    setup::ensure(workspace, &needs(&layers, &order.guests), list_only)?;
+    // What a single layer of `--long` needs keeps no other from running.
+    let (apart, together): (Vec<Layer>, Vec<Layer>) =
+        layers.iter().partition(|layer| !list_only && !Layer::GATE.contains(layer));
+    setup::ensure(workspace, &needs(&together, &order.guests), list_only)?;
+    for layer in apart {
+        if let Err(error) = setup::ensure(workspace, &needs(&[layer], &order.guests), list_only) {
+            unprepared.insert(layer, format!("{error:#}"));
+        }
+    }
     outcomes.push(Outcome::of_preparation("set-up", SETUP_BUDGET, setting_up));
 
     let failed = workspace.failed();
     if failed.is_dir() {
+        root::take_back(workspace, &failed)?;
         // Of another run. The folder itself may be a mount point.
         for entry in fs::read_dir(&failed)?.flatten() {
             let path = entry.path();
@@ -109,19 +123,26 @@ pub(crate) fn run(workspace: &Workspace, order: Order, list_only: bool) -> Resul
             gone.with_context(|| format!("cannot remove {}", path.display()))?;
         }
     }
-    if layers.contains(&Layer::Lint) {
-        lint::format(workspace)?; // a second, before minutes of compiling
+    if layers.contains(&Layer::Lint)
+        && let Err(error) = lint::format(workspace)
+    {
+        if !order.long {
+            return Err(error); // a second, before minutes of compiling
+        }
+        unprepared.insert(Layer::Lint, format!("{error:#}"));
     }
     let building = Instant::now();
     build::kernel_programs(workspace)?;
     let tests = compile(workspace, &layers)?;
     if layers.contains(&Layer::Deploy) {
         let profile = if order.long { Profile::Release } else { Profile::Dev };
-        image::make(workspace, &image::default_file(workspace), profile)?;
+        if let Err(error) = image::make(workspace, &image::default_file(workspace), profile) {
+            unprepared.insert(Layer::Deploy, format!("{error:#}"));
+        }
     }
     outcomes.push(Outcome::of_preparation("build", BUILD_BUDGET, building));
 
-    let job = Job { workspace, order: &order, tests: &tests };
+    let job = Job { workspace, order: &order, tests: &tests, unprepared: &unprepared };
     for run in 1..=order.repeat {
         let suffix = if order.repeat > 1 { format!("-{run}") } else { String::new() };
         outcomes.extend(job.lanes(&layers, &suffix));
@@ -163,6 +184,17 @@ fn needs(layers: &[Layer], guests: &[Guest]) -> Vec<Need> {
     needs
 }
 
+/// # Errors
+/// When a layer takes root and this cannot become it; the error names those layers.
+fn demand_root(layers: &[Layer]) -> Result<()> {
+    let names: Vec<&str> =
+        layers.iter().filter(|layer| layer.needs_root()).map(|layer| layer.name()).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    root::demand().with_context(|| format!("cannot test {}", names.join(", ")))
+}
+
 /// Which layers run beside which. The last ones measure, and so run alone.
 fn lanes(layers: &[Layer]) -> ([Vec<Layer>; 2], Vec<Layer>) {
     let of = |lane: &[Layer]| layers.iter().copied().filter(|layer| lane.contains(layer)).collect();
@@ -175,6 +207,8 @@ struct Job<'a> {
     workspace: &'a Workspace,
     order: &'a Order,
     tests: &'a [TestBinary],
+    /// What failed already, for a layer alone.
+    unprepared: &'a BTreeMap<Layer, String>,
 }
 
 impl Job<'_> {
@@ -207,7 +241,10 @@ impl Job<'_> {
 
     fn layer(&self, layer: Layer, suffix: &str) -> Outcome {
         let begun = Instant::now();
-        let result = self.run(layer, suffix);
+        let result = match self.unprepared.get(&layer) {
+            Some(trouble) => Err(anyhow!("{trouble}")),
+            None => self.run(layer, suffix),
+        };
         let has_tests = !matches!(layer, Layer::Lint | Layer::Soak | Layer::Bench);
         let (tally, trouble) = match result {
             Ok(tally) if has_tests && tally == Tally::default() => {
@@ -234,18 +271,27 @@ impl Job<'_> {
         match layer {
             Layer::Lint => lint::clippy(workspace).map(|()| Tally::default()),
             Layer::Vm => vm::run(workspace, &self.order.guests, programs(self.tests)?),
-            Layer::Fuzz => fuzz::run(workspace, &fuzz::Order::in_tests(), false),
+            Layer::Fuzz => {
+                fuzz::run(workspace, &fuzz::Order::of_all(self.order.times.fuzz_for), false)
+            }
             Layer::Soak => {
                 let binaries = build::binaries(workspace, Profile::Dev)?;
                 let mut soak = run::command(workspace, &binaries, "soak")?;
-                step("soak", soak.args(["--for", SOAK])).map(|_| Tally::default())
+                let time = format!("{}s", self.order.times.soak_for.as_secs());
+                step("soak", soak.args(["--for", &time])).map(|_| Tally::default())
             }
             Layer::Bench => {
                 let all = <Subject as clap::ValueEnum>::value_variants();
-                match bench::run(workspace, all, &[], false)? {
-                    true => Ok(Tally::default()),
-                    false => bail!("a benchmark missed its goal: see above"),
+                let arguments = |subject: Subject| match self.order.times.bench_briefly {
+                    true => subject.brief().iter().map(OsString::from).collect(),
+                    false => Vec::new(),
+                };
+                let failed = bench::run(workspace, all, arguments, false)?;
+                if failed.is_empty() {
+                    return Ok(Tally::default());
                 }
+                let names: Vec<&str> = failed.into_iter().map(Subject::name).collect();
+                bail!("missed a goal or could not measure, see above: {}", names.join(", "))
             }
             Layer::Unit | Layer::Programs | Layer::Lab | Layer::Deploy => {
                 let mut tally = Tally::default();
