@@ -14,9 +14,21 @@ const LOOK: Duration = Duration::from_millis(20);
 /// # Errors
 /// It does not come within [`LIMIT`]; the error says what was waited for.
 pub async fn event<T>(what: impl Display, event: impl Future<Output = T>) -> anyhow::Result<T> {
-    match tokio::time::timeout(LIMIT, event).await {
+    event_within(LIMIT, what, event).await
+}
+
+/// Waits for an event that may take longer than [`LIMIT`].
+///
+/// # Errors
+/// It does not come within `limit`; the error says what was waited for.
+pub async fn event_within<T>(
+    limit: Duration,
+    what: impl Display,
+    event: impl Future<Output = T>,
+) -> anyhow::Result<T> {
+    match tokio::time::timeout(limit, event).await {
         Ok(come) => Ok(come),
-        Err(_) => bail!("waited {LIMIT:?} in vain: {what}"),
+        Err(_) => bail!("waited {limit:?} in vain: {what}"),
     }
 }
 

@@ -40,13 +40,21 @@ pub(crate) fn lab(
     list_only: bool,
     arguments: &[OsString],
 ) -> Result<std::convert::Infallible> {
-    let shows_only = |one: &OsString| ["--help", "-h", "--list"].iter().any(|flag| one == flag);
-    if !list_only && !arguments.iter().any(shows_only) {
+    let shows = |one: &OsString| ["--help", "-h", "--list"].iter().any(|flag| one == flag);
+    let shows_only = arguments.iter().any(shows);
+    if !list_only && !shows_only {
         root::demand()?;
     }
     setup::ensure(workspace, &[setup::BUILD, setup::LAB].concat(), list_only)?;
     let binaries = build::all(workspace, profile)?;
-    let mut lab = self::command(workspace, &binaries, command)?;
+    let mut lab = match shows_only {
+        true => {
+            let mut lab = Command::new(&binaries.lab);
+            lab.args(command.split(' '));
+            lab
+        }
+        false => self::command(workspace, &binaries, command)?,
+    };
     root::give_back(workspace)?;
     Err(lab.args(arguments).exec())
         .with_context(|| format!("cannot start {}", binaries.lab.display()))

@@ -166,6 +166,43 @@ pub fn disagreements(expected: &Expected, observed: &Observed) -> Vec<String> {
     points
 }
 
+/// How a report came to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Revisions {
+    /// The number of its last revision.
+    pub last: u32,
+    /// No other follows.
+    pub is_final: bool,
+    /// The verdict on each container in the first report that named it.
+    pub first: Vec<(String, Verdict)>,
+}
+
+impl Revisions {
+    /// Of a timeline and of the deaths as they were first reported.
+    pub fn of(timeline: &PodTermination, first: &[ContainerDeath]) -> Self {
+        let verdicts = first.iter().map(|death| (death.name.clone(), death.verdict));
+        Self { last: timeline.revision, is_final: timeline.is_final, first: verdicts.collect() }
+    }
+
+    /// Late evidence completes a report once, and corrects nothing: every point in which this is not so.
+    pub fn disagreements(&self, expected: &Expected) -> Vec<String> {
+        let mut points = Vec::new();
+        for (name, verdict) in &self.first {
+            let wanted = expected.containers.get(name.as_str()).map(|death| death.verdict);
+            if let Some(wanted) = wanted.filter(|wanted| wanted != verdict) {
+                points.push(format!("{name}: first reported as {verdict}, expected {wanted}"));
+            }
+        }
+        if !self.is_final {
+            points.push("the report did not become final".into());
+        }
+        if self.last > 2 {
+            points.push(format!("{} updates of the report, expected 1 at most", self.last - 1));
+        }
+        points
+    }
+}
+
 fn earlier(expected: &[Earlier], observed: &[ObservedEarlier]) -> Vec<String> {
     let mut points = Vec::new();
     for (expected, seen) in expected.iter().zip(observed) {
@@ -291,6 +328,21 @@ mod tests {
             let points = disagreements(expected, &observed);
             assert_eq!(points.len(), 1, "{what}: {points:?}");
         }
+    }
+
+    #[test]
+    fn a_report_is_completed_once_and_not_corrected() {
+        let all = catalogue();
+        let scenario = all.iter().find(|s| s.name == "sigterm-ignored").unwrap();
+        let points = |last, is_final, verdict| {
+            let first = vec![("app".to_owned(), verdict)];
+            Revisions { last, is_final, first }.disagreements(&scenario.expected)
+        };
+        assert_eq!(points(2, true, Verdict::Ignored), [""; 0]);
+        assert_eq!(points(3, true, Verdict::Ignored).len(), 1);
+        assert_eq!(points(1, false, Verdict::Ignored).len(), 1);
+        let corrected = points(2, true, Verdict::ForceKilled);
+        assert_eq!(corrected, ["app: first reported as force_killed, expected ignored"]);
     }
 
     #[test]

@@ -74,6 +74,7 @@ pub(crate) struct Lab {
     kubeconfig: PathBuf,
     /// The agent's ways to its sources, where these are slow.
     detours: Vec<Detour>,
+    delays: Delays,
 }
 
 impl Lab {
@@ -133,11 +134,13 @@ impl Lab {
             logs,
             kubeconfig,
             detours: Vec::new(),
+            delays: Delays::default(),
         })
     }
 
     /// From now on an agent that is started gets its answers so late.
     pub(crate) async fn delay(&mut self, delays: Delays) -> anyhow::Result<()> {
+        self.delays = delays;
         if delays.apiserver > Duration::ZERO {
             let (detour, address) = Detour::tcp(self.apiserver(), delays.apiserver).await?;
             apiserver::write_kubeconfig(&format!("http://{address}"), &self.kubeconfig)?;
@@ -151,6 +154,11 @@ impl Lab {
             self.cri = format!("unix://{}", detour.display());
         }
         Ok(())
+    }
+
+    /// How late the agent's sources answer.
+    pub(crate) fn delays(&self) -> Delays {
+        self.delays
     }
 
     /// Of its own cgroup: no other lab has the same.

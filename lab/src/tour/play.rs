@@ -6,7 +6,7 @@ use super::{
     leaks::Left,
     remnants::Made,
     spans,
-    watcher::{Accounts, Watcher},
+    watcher::{ASKS_EVERY, Accounts, Watcher},
 };
 use crate::{
     apiserver::Fault,
@@ -19,7 +19,7 @@ use crate::{
     port::Port,
     scenario::{
         Act, Expected, NAMESPACE, Scenario, Site, Span, Step, When,
-        judge::{self, Observed},
+        judge::{self, Observed, Revisions},
         left::Things,
     },
     wait,
@@ -95,12 +95,17 @@ pub(crate) struct Playing<'a> {
     held: Option<Held>,
 }
 
+/// How many late answers a report may have to wait for.
+const ANSWERS: u32 = 20;
+
 /// All that the agent said about a pod.
 pub(super) struct Account {
     /// Its lives, the oldest first.
     lives: Vec<PodTermination>,
     /// The deaths that belong to the end of none of them, the oldest first.
     earlier: Vec<ContainerDeath>,
+    /// The deaths of its lives as they were first reported.
+    first: Vec<ContainerDeath>,
 }
 
 impl<'a> Playing<'a> {
@@ -149,6 +154,7 @@ impl<'a> Playing<'a> {
                 playing.is_ready(container, 0).await?;
             }
             playing.note_lives();
+            playing.is_listed().await;
         }
         Ok(playing)
     }
@@ -224,22 +230,37 @@ impl<'a> Playing<'a> {
     async fn account(&self, accounts: &mut Accounts) -> anyhow::Result<Account> {
         let uid = &self.pod.uid;
         self.accounted(self.scenario.expected.lives as usize, accounts).await?;
+        if self.lab.delays().any() {
+            let all_final = accounts.wait_for(|told| {
+                told.pods.get(uid).is_none_or(|lives| lives.iter().all(|life| life.is_final))
+            });
+            // A report that is not final by then is compared as it is.
+            let _ = wait::event_within(self.limit(), "the report is final", all_final).await;
+        }
         let told = accounts.borrow();
         let oldest_first = |all: &Vec<PodTermination>| all.iter().rev().cloned().collect();
         let lives: Vec<PodTermination> = told.pods.get(uid).map(oldest_first).unwrap_or_default();
         let own: BTreeSet<_> =
             lives.iter().flat_map(|life| &life.containers).map(|c| &c.id).collect();
-        let deaths = told.deaths.get(uid).into_iter().flatten().rev();
-        let earlier = deaths.filter(|death| !own.contains(&death.id)).cloned().collect();
-        Ok(Account { lives, earlier })
+        let deaths = told.deaths.get(uid).into_iter().flatten().rev().cloned();
+        let (first, earlier) = deaths.partition(|death| own.contains(&death.id));
+        Ok(Account { lives, earlier, first })
     }
 
     /// Waits until the agent has told of the end of so many of its lives.
     async fn accounted(&self, lives: usize, accounts: &mut Accounts) -> anyhow::Result<()> {
         let uid = &self.pod.uid;
         let settled = accounts.wait_for(|told| told.pods.get(uid).map_or(0, Vec::len) >= lives);
-        wait::event("the agent's account", settled).await?.context(NOBODY_ASKS)?;
+        let told = wait::event_within(self.limit(), "the agent's account", settled);
+        told.await?.context(NOBODY_ASKS)?;
         Ok(())
+    }
+
+    /// How long a report may take: with late sources also some answers for each scenario that is played at
+    /// the same time, for the agent has one call of each kind under way.
+    fn limit(&self) -> Duration {
+        let delays = self.lab.delays();
+        wait::LIMIT + ANSWERS * delays.apiserver.max(delays.runtime)
     }
 
     async fn perform(&mut self, act: Act, watcher: Option<&Watcher>) -> anyhow::Result<()> {
@@ -392,6 +413,16 @@ impl<'a> Playing<'a> {
         wait::until(what, || Ok(holds(self)?.then_some(()))).await
     }
 
+    /// Waits until the agent has had the time to learn from a late runtime what runs: a list is under way, and
+    /// only the next one has it. Not where containers end without being asked to: those do not wait.
+    async fn is_listed(&self) {
+        let delay = self.lab.delays().runtime;
+        let restarts = |step: &Step| matches!(step.when, When::Anew(..) | When::Waits(..));
+        if !delay.is_zero() && !self.scenario.steps.iter().any(restarts) {
+            tokio::time::sleep(2 * delay + ASKS_EVERY).await;
+        }
+    }
+
     /// Waits until the container's process says that it is ready to be signalled: it counts as
     /// running before. `attempt`: how often it was restarted.
     async fn is_ready(&self, container: &str, attempt: u32) -> anyhow::Result<()> {
@@ -436,6 +467,9 @@ fn outcome(
                 expected.phases = phases(&scenario.expected, lab, life);
                 points.extend(judge::disagreements(&expected, &seen));
                 points.extend(too_few_calls(&expected, lab, life));
+                if lab.delays().any() {
+                    points.extend(Revisions::of(life, &account.first).disagreements(&expected));
+                }
                 observed = Some(seen);
             }
             (account.lives.pop(), observed, points)

@@ -30,7 +30,7 @@ pub(crate) const THRESHOLD: Duration = Duration::from_secs(8);
 
 /// How often the agent asks an idle runtime: what it knows must be newer than what it takes to
 /// conclude something from it.
-const ASKS_EVERY: Duration = Duration::from_secs(1);
+pub(super) const ASKS_EVERY: Duration = Duration::from_secs(1);
 
 /// How often the agent is asked.
 const POLL: Duration = Duration::from_millis(300);
@@ -113,6 +113,8 @@ pub(crate) struct Watcher {
     asked: watch::Sender<Option<Http>>,
     told: watch::Sender<Told>,
     polling: JoinHandle<()>,
+    /// Its sources answer late: leak detection may have to wait for them for longer than anything here does.
+    late: bool,
 }
 
 impl Watcher {
@@ -131,7 +133,8 @@ impl Watcher {
         };
         let record = format!("--record={}", lab.recording().display());
         let own = Own { options, state: lab.state(), record };
-        let watcher = Self::asking(None, Some(own), lab.name().await);
+        let mut watcher = Self::asking(None, Some(own), lab.name().await);
+        watcher.late = lab.delays().any();
         watcher.run(AgentFlags::default()).await?;
         Ok(watcher)
     }
@@ -145,7 +148,7 @@ impl Watcher {
         let (asked, whom) = watch::channel(agent);
         let (told, _) = watch::channel(Told::default());
         let polling = tokio::spawn(poll(whom, told.clone(), Some(lab)));
-        Self { own, running: Mutex::default(), asked, told, polling }
+        Self { own, running: Mutex::default(), asked, told, polling, late: false }
     }
 
     /// What it tells, as it comes.
@@ -176,7 +179,7 @@ impl Watcher {
         self.told.send_modify(Told::begin_anew);
         self.asked.send_replace(Some(agent.http()));
         *running = Some((flags, agent));
-        if flags.node.is_none() {
+        if flags.node.is_none() && !self.late {
             self.judges().await?;
         }
         Ok(())

@@ -12,7 +12,7 @@ use coroner_lab::{
     scenario::{Scenario, catalogue},
 };
 use libtest_mimic::Arguments;
-use run::Run;
+use run::{Late, Run};
 use std::{
     collections::BTreeSet,
     env,
@@ -25,8 +25,19 @@ use std::{
 const VERSIONS: [&str; 3] = ["1.6", "1.7", "2"];
 /// How many labs play at once, unless [`AT_ONCE`] says otherwise.
 const LABS: usize = 3;
+/// The same where most of them wait for late answers.
+const LATE_LABS: usize = 6;
 /// Another number, in the environment.
 const AT_ONCE: &str = "CORONER_LAB_AT_ONCE";
+/// In the environment: also what the gate has no time for. `cargo xtask test --long` sets it.
+const LONG: &str = "CORONER_TEST_LONG";
+/// How late the answers of the agent's sources are.
+const DELAYS: [&str; 3] = ["3s", "9s", "30s"];
+/// How many scenarios a lab plays whose runtime answers late: the agent has one call of each kind under way,
+/// so that each container that dies at the same time is one delay more.
+const WITH_LATE_RUNTIME: usize = 11;
+/// The only delay of the gate.
+const IN_GATE: (Late, &str) = (Late::Apiserver, "9s");
 
 /// What is played on all versions: what is left behind is the runtime's doing, and one of each kind of
 /// the rest.
@@ -35,13 +46,19 @@ fn is_about_the_runtime(scenario: &Scenario) -> bool {
     scenario.group == "leaks" || named.contains(&scenario.name)
 }
 
-/// What is played with an apiserver whose answers come late: verdicts and causes must be the same.
+/// What is played with sources whose answers come late: verdicts and causes must be the same.
 fn is_about_a_death(scenario: &Scenario) -> bool {
     ["deaths", "causes"].contains(&scenario.group) && !scenario.alone
 }
 
-/// All of it on the machine's own version, what is about the runtime on the others, and deaths behind an
-/// apiserver that is late.
+/// Sources that fail while their answers are late. An agent that starts late is ready only after the pod's
+/// end, and so has nothing to report.
+fn is_about_a_fault(scenario: &Scenario) -> bool {
+    scenario.group == "faults" && scenario.around_agent().0.is_none()
+}
+
+/// All of it on the machine's own version, what is about the runtime on the others, and deaths behind
+/// sources that are late.
 fn runs() -> anyhow::Result<Vec<Arc<Run>>> {
     let own = containerd::version(&containerd::Options::new("", "").containerd)?;
     let is_own = |version: &&str| own.starts_with(&format!("{version}."));
@@ -51,13 +68,32 @@ fn runs() -> anyhow::Result<Vec<Arc<Run>>> {
     anyhow::ensure!(about_runtime.len() >= 4, "{about_runtime:?}");
     let others = VERSIONS.iter().filter(|version| !is_own(version));
     let others = others.map(|other| Run::new(other, Some(other), about_runtime.iter().copied()));
-    let late = Run::new(name, None, all.iter().filter(|one| is_about_a_death(one))).late("9s");
-    let runs = std::iter::once(Run::new(name, None, &all)).chain(others).chain([late]);
+    let long = is_long();
+    let is_played_late = |one: &&Scenario| is_about_a_death(one) || long && is_about_a_fault(one);
+    let delays = DELAYS.iter().flat_map(|by| Late::ALL.map(|which| (which, *by)));
+    let played_late: Vec<&Scenario> = all.iter().filter(is_played_late).collect();
+    let late = delays.filter(|delay| long || *delay == IN_GATE).flat_map(|(which, by)| {
+        let run = |scenarios: &[&Scenario], part| {
+            Run::new(name, None, scenarios.iter().copied()).late(which, by, part)
+        };
+        if which == Late::Apiserver {
+            return vec![run(&played_late, None)];
+        }
+        let parts = played_late.chunks(WITH_LATE_RUNTIME).enumerate();
+        parts.map(|(number, scenarios)| run(scenarios, Some(number + 1))).collect()
+    });
+    let runs = std::iter::once(Run::new(name, None, &all)).chain(others).chain(late);
     Ok(runs.map(Arc::new).collect())
 }
 
+fn is_long() -> bool {
+    env::var_os(LONG).is_some()
+}
+
 fn labs_at_once() -> anyhow::Result<usize> {
-    let Some(wanted) = env::var_os(AT_ONCE) else { return Ok(LABS) };
+    let Some(wanted) = env::var_os(AT_ONCE) else {
+        return Ok(if is_long() { LATE_LABS } else { LABS });
+    };
     let number = wanted.to_str().and_then(|wanted| wanted.parse().ok()).filter(|labs| *labs > 0);
     number.ok_or_else(|| anyhow::anyhow!("{AT_ONCE} is {wanted:?}, not a number of labs"))
 }

@@ -18,7 +18,7 @@ use std::{
 
 /// How long a lab may say nothing before it hangs: each of its own waits gives up earlier, and the
 /// longest sequence of them is some.
-const SILENCE: Duration = Duration::from_secs(900);
+const SILENCE: Duration = Duration::from_secs(1800);
 
 /// What is demanded of a run as a whole.
 type Demand = fn(&Run) -> Result<(), Failed>;
@@ -27,13 +27,44 @@ type Demand = fn(&Run) -> Result<(), Failed>;
 pub(crate) struct Run {
     /// `containerd-1.7`.
     name: String,
+    /// Its name alone: a run may be one part of several of the same name.
+    part: String,
     /// `--containerd`; `None`: the machine's own.
     containerd: Option<&'static str>,
     scenarios: Vec<&'static str>,
-    /// `--delay-apiserver`.
-    delay: Option<&'static str>,
+    /// `--delay-apiserver` and `--delay-runtime`.
+    delays: Vec<(&'static str, &'static str)>,
     state: Mutex<State>,
     news: Condvar,
+}
+
+/// Whose answers come late.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Late {
+    Apiserver,
+    Runtime,
+    Both,
+}
+
+impl Late {
+    pub(crate) const ALL: [Self; 3] = [Self::Apiserver, Self::Runtime, Self::Both];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Apiserver => "api",
+            Self::Runtime => "runtime",
+            Self::Both => "both",
+        }
+    }
+
+    fn flags(self) -> &'static [&'static str] {
+        const FLAGS: [&str; 2] = ["--delay-apiserver", "--delay-runtime"];
+        match self {
+            Self::Apiserver => &FLAGS[..1],
+            Self::Runtime => &FLAGS[1..],
+            Self::Both => &FLAGS,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -69,19 +100,24 @@ impl Run {
         containerd: Option<&'static str>,
         scenarios: impl IntoIterator<Item = &'a Scenario>,
     ) -> Self {
+        let name = format!("containerd-{version}");
         Self {
-            name: format!("containerd-{version}"),
+            part: name.clone(),
+            name,
             containerd,
             scenarios: scenarios.into_iter().map(|scenario| scenario.name).collect(),
-            delay: None,
+            delays: Vec::new(),
             state: Mutex::default(),
             news: Condvar::new(),
         }
     }
 
-    /// The same with an apiserver whose answers come so late.
-    pub(crate) fn late(self, by: &'static str) -> Self {
-        Self { name: format!("late-{by}"), delay: Some(by), ..self }
+    /// The same with sources whose answers come so late, `late-both-9s`; `part`: of several of that name.
+    pub(crate) fn late(self, which: Late, by: &'static str, part: Option<usize>) -> Self {
+        let delays = which.flags().iter().map(|flag| (*flag, by)).collect();
+        let name = format!("late-{}-{by}", which.name());
+        let part = part.map_or_else(|| name.clone(), |part| format!("{name}-part-{part}"));
+        Self { name, part, delays, ..self }
     }
 
     /// A test for each scenario, and for what is demanded of the whole. They wait until it has been
@@ -99,13 +135,17 @@ impl Run {
         ];
         trials.extend(of_whole.map(|(name, test)| {
             let run = Arc::clone(self);
-            Trial::test(self.of(name), move || test(&run))
+            Trial::test(self.of_part(name), move || test(&run))
         }));
         trials
     }
 
     fn of(&self, name: &str) -> String {
         format!("{}/{name}", self.name)
+    }
+
+    fn of_part(&self, name: &str) -> String {
+        format!("{}/{name}", self.part)
     }
 
     /// All that can be played here is told as it was meant.
@@ -175,7 +215,7 @@ impl Run {
         let named = std::env::var_os("CORONER_FAILED_DIR").map(PathBuf::from);
         let built = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let beside = || target_directory(built).unwrap_or(built).join("failed");
-        named.unwrap_or_else(beside).join(&self.name)
+        named.unwrap_or_else(beside).join(&self.part)
     }
 
     /// All that it said, if it failed.
@@ -204,7 +244,7 @@ impl Run {
         let _ = fs::remove_dir_all(self.failed());
         let status = self.run(wanted, work.path(), |line| {
             if aloud {
-                eprintln!("{}: {line}", self.name);
+                eprintln!("{}: {line}", self.part);
             }
             said.push_str(line);
             said.push('\n');
@@ -228,7 +268,7 @@ impl Run {
         command.arg("--json").args(lab::flags(work));
         command.arg("--keep-failures").arg(self.failed());
         command.args(self.containerd.iter().flat_map(|version| ["--containerd", version]));
-        command.args(self.delay.iter().flat_map(|by| ["--delay-apiserver", by]));
+        command.args(self.delays.iter().flat_map(|(flag, by)| [flag, by]));
         let chosen = self.scenarios.iter().filter(|name| wanted.contains(&self.of(name)));
         let chosen: Vec<&str> = chosen.copied().collect();
         // What is demanded of the whole is asked of the whole.
