@@ -338,11 +338,14 @@ mod tests {
             let first = vec![("app".to_owned(), verdict)];
             Revisions { last, is_final, first }.disagreements(&scenario.expected)
         };
-        assert_eq!(points(2, true, Verdict::Ignored), [""; 0]);
-        assert_eq!(points(3, true, Verdict::Ignored).len(), 1);
-        assert_eq!(points(1, false, Verdict::Ignored).len(), 1);
+        assert_eq!(points(2, true, Verdict::StopSignalIgnored), [""; 0]);
+        assert_eq!(points(3, true, Verdict::StopSignalIgnored).len(), 1);
+        assert_eq!(points(1, false, Verdict::StopSignalIgnored).len(), 1);
         let corrected = points(2, true, Verdict::ForceKilled);
-        assert_eq!(corrected, ["app: first reported as force_killed, expected ignored"]);
+        assert_eq!(
+            corrected,
+            ["app: first reported as force_killed, expected stop_signal_ignored"]
+        );
     }
 
     #[test]
