@@ -147,6 +147,22 @@ pub(crate) enum Command {
         #[arg(long)]
         keep: bool,
     },
+    /// Play random histories of pods to the core, and hold what it reports against the truth; exits with 1 if it contradicts, loses or repeats something, or knows too little
+    #[command(after_help = SIMULATE_HELP)]
+    Simulate {
+        /// How many histories of each fault; 25,000 of all faults take some minutes
+        #[arg(long, value_name = "N", default_value_t = 25_000, value_parser = clap::value_parser!(u32).range(1..))]
+        cases: u32,
+        /// The seed: equal seeds give equal histories [default: random, and printed]
+        #[arg(long, value_name = "S")]
+        seed: Option<u64>,
+        /// Only this fault of the sources [default: all]
+        #[arg(long)]
+        fault: Option<Fault>,
+        /// Write one JSON object per fault to stdout
+        #[arg(long)]
+        json: bool,
+    },
     /// Compute what a fleet of agents asks of apiserver and Prometheus: docs/scale.md, from docs/scale.json
     Scale {
         #[command(flatten)]
@@ -197,6 +213,37 @@ and util-linux. `.ci/run` is `cargo xtask bare cargo xtask test`.";
 const FUZZ_HELP: &str = "\
 As many targets run at once as there are cores. Inputs that were found go to target/fuzz/corpus, those
 that broke something to target/fuzz/crashes. CONTRIBUTING.md says what becomes of them.";
+
+const SIMULATE_HELP: &str = "\
+Columns: histories in which something was wrong; reports that contradict the truth, terminations that were
+not reported (or too late), or more than once, containers whose own report differs from their pod's; and of how
+many deaths the verdict and the cause are known in the last report, beside the least that is demanded
+(agent/core/tests/simulation/floors.txt; of 1,000 histories and more).
+The first history of each fault that goes wrong is simplified and printed, and kept as
+target/failed/simulation/FAULT-SEED.jsonl: copied to agent/core/tests/simulation/found, it is a test. The gate
+plays 1,500 histories of each fault with a fixed seed.
+  cargo xtask simulate --fault late --seed 7 --cases 1000";
+
+/// What goes wrong in a simulation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Fault {
+    /// Nothing
+    Nothing,
+    /// The watch delivers up to 120 s late
+    Late,
+    /// The watch breaks, and resumes where it was
+    Resumed,
+    /// The watch breaks, and the pods are listed again
+    Relisted,
+    /// The watch hangs, its error comes late, and it resumes
+    HungResumed,
+    /// The watch hangs, its error comes late, and the pods are listed again
+    HungRelisted,
+    /// The runtime answers up to 60 s late
+    LateRuntime,
+    /// The agent starts in the middle
+    AgentStarts,
+}
 
 /// A time as a person writes it.
 fn duration(text: &str) -> Result<Duration, String> {
@@ -485,6 +532,18 @@ mod tests {
         for bad in ["", "5", "0s", "-1m", "soon"] {
             assert_eq!(time(&["--for", bad]), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_simulation_has_a_floor_for_each_fault() {
+        let floors = include_str!("../../agent/core/tests/simulation/floors.txt");
+        let rows = floors.lines().filter(|line| !line.starts_with('#'));
+        let rows: Vec<_> = rows.filter_map(|row| row.split_whitespace().next()).collect();
+        let named: Vec<_> = Fault::value_variants()
+            .iter()
+            .filter_map(|fault| Some(fault.to_possible_value()?.get_name().to_owned()))
+            .collect();
+        assert_eq!(named, rows);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod root;
 mod run;
 mod scale;
 mod setup;
+mod simulate;
 mod test;
 mod toolchain;
 mod vm;
@@ -112,6 +113,9 @@ fn act(cli: Cli) -> Result<bool> {
         Command::Fuzz { install, targets, time, input, keep } => {
             let order = fuzz::Order { targets, time, input, keep };
             Ok(fuzz::run(&workspace, &order, install.no_install)?.failed == 0)
+        }
+        Command::Simulate { cases, seed, fault, json } => {
+            simulate::run(&workspace, cases, seed, fault, json)
         }
         Command::Scale { install, measure } => {
             scale::run(&workspace, measure, install.no_install)?;

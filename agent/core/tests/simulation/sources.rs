@@ -30,11 +30,17 @@ pub(crate) fn inputs(plan: &Plan, truth: &Truth) -> (Vec<Received>, u64) {
     let all_listed = runtime(truth, starts, complete, late, &mut random, &mut inputs);
     inputs.extend(api.into_iter().map(|(at, event)| (at, Input::Api(event))));
     let complete = complete.max(all_listed);
-    let over = complete + 200_000;
-    inputs.extend((starts / 1000 + 1..over / 1000).map(|second| (second * 1000, Input::Tick)));
     inputs.sort_by_key(|(at, _)| *at);
     let inputs = inputs.into_iter().map(|(at, input)| Received { at: boot(at), input });
-    (inputs.collect(), complete)
+    (with_ticks(inputs.collect(), complete), complete)
+}
+
+/// A tick each second until long after all sources had reported all.
+pub(crate) fn with_ticks(mut inputs: Vec<Received>, complete: u64) -> Vec<Received> {
+    let seconds = inputs[0].at.0 / 1_000_000_000 + 1..(complete + 200_000) / 1000;
+    inputs.extend(seconds.map(|second| Received { at: boot(second * 1000), input: Input::Tick }));
+    inputs.sort_by_key(|one| one.at);
+    inputs
 }
 
 fn kernel(truth: &Truth, starts: u64, inputs: &mut Vec<(u64, Input)>) {

@@ -11,6 +11,7 @@ use coroner_core::{
     },
     time::WallTime,
 };
+use serde::{Deserialize, Serialize};
 
 const POD_CGROUP: CgroupId = CgroupId(10);
 const PAUSE_CGROUP: CgroupId = CgroupId(11);
@@ -42,12 +43,37 @@ pub(crate) struct Attempt {
 }
 
 /// The truth of an end.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct End {
     pub(crate) at: u64,
-    pub(crate) verdict: &'static str,
+    pub(crate) verdict: String,
     /// Any of these is true.
-    pub(crate) causes: Vec<&'static str>,
+    pub(crate) causes: Vec<String>,
+}
+
+impl End {
+    fn new(at: u64, verdict: &str, causes: &[&str]) -> Self {
+        let causes = causes.iter().map(ToString::to_string).collect();
+        Self { at, verdict: verdict.into(), causes }
+    }
+}
+
+/// Of a history, what the reports are held against.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Expected {
+    /// When all sources had reported all.
+    pub(crate) complete: u64,
+    /// Why the pod ended, if it did.
+    pub(crate) pod_end: Option<String>,
+    pub(crate) attempts: Vec<ExpectedAttempt>,
+}
+
+/// Of an attempt, what its reports are held against.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ExpectedAttempt {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) end: Option<End>,
 }
 
 type Change = Box<dyn Fn(&mut ApiPod)>;
@@ -263,7 +289,7 @@ impl Builder<'_> {
             ExitStatus::Code(0)
         };
         self.ends(dead, index, status, shown);
-        self.attempts[index].end = Some(End { at: dead, verdict, causes: causes.to_vec() });
+        self.attempts[index].end = Some(End::new(dead, verdict, causes));
         dead
     }
 
@@ -438,16 +464,15 @@ impl Truth {
                             (builder.stops(story, which, grace, (None, true), &[cause]), cause)
                         } else {
                             builder.ends(story, which, ExitStatus::Code(3), true);
-                            let end =
-                                End { at: story, verdict: "failed", causes: vec!["completed"] };
-                            builder.attempts[which].end = Some(end);
+                            builder.attempts[which].end =
+                                Some(End::new(story, "failed", &["completed"]));
                             (story, "completed")
                         };
                         // The deletion came while it was being stopped, or so soon after that nothing
                         // tells which of the two the kubelet acted on.
                         if deleted.is_some_and(|at| at <= dead.max(story + 5_500)) {
                             let end = builder.attempts[which].end.as_mut().expect("it has ended");
-                            end.causes = vec![cause, "api_delete"];
+                            end.causes = vec![cause.into(), "api_delete".into()];
                         }
                         let again = dead + builder.soon(1_000, 2_500);
                         if acts.is_none_or(|acts| again < acts) {
@@ -466,8 +491,7 @@ impl Truth {
                 for index in mains.collect::<Vec<_>>() {
                     let at = story + builder.soon(0, 3_000);
                     builder.ends(at, index, ExitStatus::Code(0), true);
-                    let end = End { at, verdict: "completed", causes: vec!["completed"] };
-                    builder.attempts[index].end = Some(end);
+                    builder.attempts[index].end = Some(End::new(at, "completed", &["completed"]));
                     last = last.max(at);
                 }
                 let at = last + builder.soon(50, 1_000);
@@ -508,6 +532,16 @@ impl Truth {
             grace: plan.grace,
             hooks: plan.containers.iter().map(|one| one.hook.is_some()).collect(),
         }
+    }
+
+    pub(crate) fn expected(&self, complete: u64) -> Expected {
+        let attempt = |one: &Attempt| ExpectedAttempt {
+            id: one.id.clone(),
+            name: name(one.container),
+            end: one.end.clone(),
+        };
+        let attempts = self.attempts.iter().map(attempt).collect();
+        Expected { complete, pod_end: self.pod_end.map(Into::into), attempts }
     }
 
     /// What the runtime lists at this moment.

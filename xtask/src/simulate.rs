@@ -1,0 +1,42 @@
+//! More random histories than the gate plays: the example `simulate` of the core, optimised.
+
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum as _;
+
+use crate::{cli::Fault, progress::step, toolchain::cargo, workspace::Workspace};
+
+/// Builds it, and plays so many histories of one fault or of each; whether nothing was wrong.
+///
+/// # Errors
+/// When it does not build or cannot be started.
+pub(crate) fn run(
+    workspace: &Workspace,
+    cases: u32,
+    seed: Option<u64>,
+    fault: Option<Fault>,
+    json: bool,
+) -> Result<bool> {
+    let build = ["--release", "--locked", "--package=coroner-core", "--example=simulate"];
+    step("building the simulation", cargo("build").current_dir(workspace.root()).args(build))?;
+    // As long as a person would copy.
+    let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 40);
+    let fault = fault.and_then(|fault| fault.to_possible_value());
+    let program = workspace.built("release/examples/simulate")?;
+    let status = Command::new(&program)
+        .args([&cases.to_string(), &seed.to_string()])
+        .arg(fault.as_ref().map_or("all", |fault| fault.get_name()))
+        .arg(workspace.failed().join("simulation"))
+        .arg(if json { "json" } else { "text" })
+        .status()
+        .with_context(|| format!("cannot start {}", program.display()))?;
+    match status.code() {
+        Some(0) => Ok(true),
+        Some(1) => Ok(false),
+        _ => bail!("{}: {status}", program.display()),
+    }
+}
