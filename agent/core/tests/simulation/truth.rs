@@ -1,7 +1,7 @@
 //! The truth: what really happens, moment by moment, as kernel, runtime and kubelet do it. Of the core it
 //! knows only what can be put into it.
 
-use super::plan::{Plan, Response, Story, Why};
+use super::plan::{Fault, Plan, Response, Story, Why};
 use coroner_core::{
     ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
     input::{
@@ -118,6 +118,8 @@ struct Builder<'a> {
     kernel: Vec<(u64, KernelFact)>,
     runtime: Vec<(u64, InRuntime)>,
     changes: Vec<(u64, Change)>,
+    /// When a container ended, and the change that shows it.
+    ends: Vec<(u64, usize)>,
     attempts: Vec<Attempt>,
     /// Of the definition of what starts now.
     hash: &'static str,
@@ -217,6 +219,7 @@ impl Builder<'_> {
             return;
         }
         let id = ContainerId::new(id);
+        self.ends.push((at, self.changes.len()));
         self.changes.push((
             told,
             Box::new(move |pod| {
@@ -403,6 +406,7 @@ impl Truth {
             kernel: Vec::new(),
             runtime: Vec::new(),
             changes: Vec::new(),
+            ends: Vec::new(),
             attempts: Vec::new(),
             hash: "a",
         };
@@ -468,14 +472,22 @@ impl Truth {
                                 Some(End::new(story, "failed", &["completed"]));
                             (story, "completed")
                         };
+                        let again = dead + builder.soon(1_000, 2_500);
+                        let restarts = acts.is_none_or(|acts| again + 50 < acts);
                         // The deletion came while it was being stopped, or so soon after that nothing
-                        // tells which of the two the kubelet acted on.
-                        if deleted.is_some_and(|at| at <= dead.max(story + 5_500)) {
+                        // tells which of the two the kubelet acted on: of a list not even the order.
+                        let listed = matches!(
+                            plan.fault,
+                            Fault::Relisted { .. }
+                                | Fault::HungRelisted { .. }
+                                | Fault::AgentStarts { .. }
+                        );
+                        let soon = |at| at <= dead.max(story + 5_500) || listed && !restarts;
+                        if deleted.is_some_and(soon) {
                             let end = builder.attempts[which].end.as_mut().expect("it has ended");
                             end.causes = vec![cause.into(), "api_delete".into()];
                         }
-                        let again = dead + builder.soon(1_000, 2_500);
-                        if acts.is_none_or(|acts| again < acts) {
+                        if restarts {
                             builder.start(again, which);
                         }
                     }
@@ -502,7 +514,15 @@ impl Truth {
                 pod_end = Some("completed");
             }
         }
-        let Builder { mut kernel, mut runtime, mut changes, attempts, .. } = builder;
+        let Builder { mut kernel, mut runtime, mut changes, ends: mut shown, attempts, .. } =
+            builder;
+        // A status is of one moment: it shows no end without those before.
+        shown.sort_unstable();
+        let mut last = 0;
+        for (_, change) in shown {
+            last = changes[change].0.max(last);
+            changes[change].0 = last;
+        }
         kernel.sort_by_key(|(at, _)| *at);
         runtime.sort_by_key(|(at, _)| *at);
         changes.sort_by_key(|(at, _)| *at);
