@@ -18,7 +18,7 @@ pub struct Circumstances<'a> {
     /// The object went while something of it still ran.
     pub outlived: bool,
     /// The object went unseen, its last known phase was not final, and nothing says that it was
-    /// deleted before what ran of it had ended.
+    /// deleted before what ran of it had ended. Or it came and went unseen.
     pub vanished: bool,
     /// `kubernetes.io/config.source` of its sandbox is not the apiserver.
     pub is_static: bool,

@@ -104,7 +104,8 @@ impl<'a> Account<'a> {
             || gone.is_some_and(|gone| stopped || ran_on(gone))
             || stopped && self.object().is_some_and(forced);
         let was_over = self.object().is_some_and(|o| o.pod.is_over());
-        let vanished = unseen && !deleted && !was_over;
+        let came_and_went = self.object().is_none() && self.of.objects.was_in_sync();
+        let vanished = unseen && !deleted && !was_over || came_and_went && !stopped;
         let is_static = self.is_static();
         cause(Circumstances {
             object: self.object(),

@@ -221,6 +221,11 @@ pub struct ApiContainer {
 }
 
 impl ApiContainer {
+    /// The status names an attempt after this one.
+    pub fn is_after(&self, id: &ContainerId) -> bool {
+        self.id.as_ref().is_some_and(|current| current != id)
+    }
+
     /// By its status, the attempt that the status names has ended.
     pub fn is_terminated(&self) -> bool {
         self.id.is_some() && self.terminated.iter().any(|t| t.id == self.id)

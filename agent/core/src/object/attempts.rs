@@ -27,7 +27,8 @@ pub struct Attempt {
     pub ended: Option<Shown>,
     /// When that was received.
     pub ended_at: Option<BootTime>,
-    /// The status showed its end while nothing was to end the pod: the pod went on after it.
+    /// The status showed its end while nothing was to end the pod, or another attempt after it: the pod went
+    /// on after it.
     pub outlasted: bool,
     /// When the spec was first seen with another image than that of this attempt.
     pub image_changed: Option<BootTime>,
@@ -104,7 +105,7 @@ impl Attempts {
             }
             for id in container.terminated.iter().filter_map(|end| end.id.as_ref()) {
                 let shown = shown(id, before, container, goes_on && !now.is_done(container));
-                self.entry(id).end(at, shown, goes_on);
+                self.entry(id).end(at, shown, goes_on || container.is_after(id));
             }
             let Some((before, id)) = before.and_then(|before| Some((before, before.id.as_ref()?)))
             else {
@@ -116,7 +117,7 @@ impl Attempts {
             if container.id.as_ref() != Some(id) {
                 // The kubelet has removed the container, and made its last state up, without an id.
                 let shown = if restarts_all { Shown::RestartedWithAll } else { Shown::Unordered };
-                attempt.end(at, shown, goes_on);
+                attempt.end(at, shown, goes_on || container.is_after(id));
             }
             if container.image != before.image {
                 attempt.image_changed.get_or_insert(at);

@@ -7,9 +7,12 @@ mod oracle;
 #[path = "../random/mod.rs"]
 mod random;
 
-use oracle::{FAULTS, Outcome, simulate};
+use oracle::{FAULTS, Outcome, judge, read, simulate};
 use proptest::test_runner::{Config, RngSeed};
-use std::{env, path::PathBuf};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 /// Histories of each fault.
 const CASES: u32 = 1_500;
@@ -32,4 +35,20 @@ fn nothing_contradicts_the_truth_and_enough_is_known() {
         }
     }
     assert!(wrong.is_empty(), "{}\n{}", Outcome::head(), wrong.join("\n\n"));
+}
+
+/// Histories that `cargo xtask simulate` once found something wrong in.
+#[test]
+fn what_was_found_stays_fixed() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulation/found");
+    let mut wrong = Vec::new();
+    let files: Vec<_> = fs::read_dir(&folder).expect("the folder").collect();
+    assert!(!files.is_empty(), "{} is empty", folder.display());
+    for file in files {
+        let path = file.expect("a file").path();
+        let (expected, inputs) = read(&fs::read_to_string(&path).expect("text"));
+        let judgement = judge(&expected, &inputs);
+        wrong.extend(judgement.wrong.iter().map(|wrong| format!("{}: {wrong:?}", path.display())));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
