@@ -98,6 +98,10 @@ impl Adversity {
             _ => 0,
         }
     }
+
+    fn makes_reports_wait(&self) -> bool {
+        self.order() > 0 || matches!(self, Self::RuntimeAway { .. } | Self::WatchBroken { .. })
+    }
 }
 
 fn at_share(inputs: &[Received], share: f64) -> BootTime {
@@ -401,8 +405,9 @@ proptest! {
             .collect();
         let mut rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
         adversities.sort_by_key(Adversity::order);
-        // A report that waits for the watch needs ids for longer than this reuse of them leaves.
-        if adversities.iter().any(|one| one.order() > 0) {
+        // A report that waits for a source needs ids for longer than this reuse of them leaves.
+        let mut waits = adversities.iter().map(Adversity::makes_reports_wait);
+        if waits.any(|waits| waits) {
             adversities.retain(|one| !matches!(one, Adversity::CgroupIdsReused));
         }
         let inputs = adversities
