@@ -206,7 +206,7 @@ impl Objects {
             }
             match (known.requested, request) {
                 (None, Some(first)) => {
-                    known.requested = Some(first);
+                    known.requested = Some(first.as_first_of(&pod));
                     known.requested_after_end = known.pod.is_finished();
                 }
                 (Some(first), Some(now)) => {
@@ -240,7 +240,8 @@ impl Objects {
             }
             let listed = matches!(told, Told::Listed { .. });
             let found_deleting = listed && request.is_some();
-            let object = Object { requested: request, found_deleting, ..Object::new(at, pod) };
+            let requested = request.map(|request| request.as_first_of(&pod));
+            let object = Object { requested, found_deleting, ..Object::new(at, pod) };
             self.pods.insert(uid, object);
         }
     }
@@ -331,6 +332,17 @@ fn runtime_uid(pod: &ApiPod) -> &str {
 enum Told {
     Listed { not_before: BootTime },
     Watched { not_before: BootTime },
+}
+
+impl Request {
+    /// As the first one that was seen: the kubelet's own last delete, of an object that a finalizer holds, has a
+    /// grace of 0, and what had been granted is not shown any more.
+    fn as_first_of(self, pod: &ApiPod) -> Self {
+        if self.grace_seconds > 0 || !pod.is_over() {
+            return self;
+        }
+        Self { grace_seconds: pod.grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS), ..self }
+    }
 }
 
 /// `unasked`: the watch has shown the pod, without a request.

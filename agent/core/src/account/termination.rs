@@ -4,7 +4,7 @@ use super::{Account, TOGETHER, between};
 use crate::{
     cause::{Circumstances, TERMINATION_BY_KUBELET, cause},
     ids::ContainerId,
-    input::{ContainerKind, Hook, LossKind},
+    input::{ApiPod, ContainerKind, Hook, LossKind},
     object::{Object, Request},
     observation::{
         Cause, ContainerDeath, Finding, FindingKind, Milestone, MilestoneKind, PodRef,
@@ -103,7 +103,9 @@ impl<'a> Account<'a> {
         let deleted = requested
             || gone.is_some_and(|gone| stopped || ran_on(gone))
             || stopped && self.object().is_some_and(forced);
-        let was_over = self.object().is_some_and(|o| o.pod.is_over());
+        // In back-off nothing of it runs either, and it is not over.
+        let is_over = |pod: &ApiPod| pod.is_finished() || pod.is_over() && pod.is_completing();
+        let was_over = self.object().is_some_and(|o| is_over(&o.pod));
         let came_and_went = self.object().is_none() && self.of.objects.was_in_sync();
         let vanished = unseen && !deleted && !was_over || came_and_went && !stopped;
         let is_static = self.is_static();
