@@ -16,6 +16,12 @@ pub(crate) struct Plan {
     pub(crate) ran: u64,
     /// How long the kubelet takes to act, ms.
     pub(crate) reaction: u64,
+    /// By how much the apiserver's clock is wrong, ms.
+    pub(crate) skew: i64,
+    /// For so long a finalizer holds the object when the kubelet is done with it, ms.
+    pub(crate) finalizer: Option<u64>,
+    /// For so long the next attempt of a container waits for its image or in back-off, ms.
+    pub(crate) pause: u64,
     /// The seed of the small delays of all that follows.
     pub(crate) jitter: u64,
     /// What goes wrong.
@@ -26,6 +32,8 @@ pub(crate) struct Plan {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Container {
     pub(crate) response: Response,
+    /// With what it exits, unless it is killed.
+    pub(crate) code: u8,
     /// How long its preStop hook runs, ms.
     pub(crate) hook: Option<u64>,
     /// It has a liveness probe.
@@ -57,8 +65,8 @@ pub(crate) enum Story {
     /// A container is stopped, or ends, while its pod goes on; the pod is deleted so many ms later, if at
     /// all.
     Stop { why: Why, which: usize, then_deleted: Option<u64> },
-    /// Its containers end by themselves.
-    Complete,
+    /// Its containers end by themselves, and are not started again.
+    Complete { policy: &'static str },
 }
 
 /// Why a container ends while its pod goes on.
@@ -163,15 +171,11 @@ fn container() -> impl Strategy<Value = Container> {
     ];
     // Either so short that nothing of the grace counts, or of whole seconds and some tenths.
     let hook = prop_oneof![3 => Just(None), 1 => (0_u64..3, 200_u64..600).prop_map(|(s, ms)| Some(s * 1000 + ms))];
-    (response, hook, any::<bool>(), any::<bool>(), prop::bool::weighted(0.2)).prop_map(
-        |(response, hook, probed, by_exec, sidecar)| Container {
-            response,
-            hook,
-            probed,
-            by_exec,
-            sidecar,
-        },
-    )
+    let code = prop_oneof![3 => Just(0), 1 => Just(143), 1 => any::<u8>()];
+    let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.2));
+    (response, code, hook, flags).prop_map(|(response, code, hook, (probed, by_exec, sidecar))| {
+        Container { response, code, hook, probed, by_exec, sidecar }
+    })
 }
 
 fn story() -> impl Strategy<Value = Story> {
@@ -186,7 +190,7 @@ fn story() -> impl Strategy<Value = Story> {
     prop_oneof![
         4 => Just(Story::Delete),
         5 => stop.prop_map(|(why, which, then_deleted)| Story::Stop { why, which, then_deleted }),
-        1 => Just(Story::Complete),
+        1 => prop_oneof![Just("Never"), Just("OnFailure")].prop_map(|policy| Story::Complete { policy }),
     ]
 }
 
@@ -194,15 +198,24 @@ fn story() -> impl Strategy<Value = Story> {
 pub(crate) fn plan(kind: &str) -> impl Strategy<Value = Plan> + use<> {
     let containers = prop::collection::vec(container(), 1..=3);
     let numbers = (6_u64..40, 2_000_u64..60_000, 5_u64..800, any::<u64>());
-    (containers, story(), numbers, fault(kind)).prop_map(
-        |(mut containers, mut story, (grace, ran, reaction, jitter), fault)| {
+    // Most containers start at once.
+    let skew = -500_i64..500;
+    let finalizer = prop_oneof![4 => Just(None), 1 => (0_u64..60_000).prop_map(Some)];
+    let pause = prop_oneof![3 => Just(0), 1 => 5_000_u64..180_000];
+    let more = (skew, finalizer, pause);
+    (containers, story(), numbers, more, fault(kind)).prop_map(
+        |(mut containers, mut story, numbers, (skew, finalizer, pause), fault)| {
+            let (grace, ran, reaction, jitter) = numbers;
             // One at least is no sidecar, and the one that is stopped by its probe has one.
             containers[0].sidecar = false;
             if let Story::Stop { why, which, .. } = &mut story {
                 *which %= containers.len();
                 containers[*which].probed |= matches!(why, Why::Liveness);
             }
-            Plan { containers, grace, story, ran, reaction, jitter, fault }
+            if matches!(story, Story::Complete { policy: "OnFailure" }) {
+                containers.iter_mut().for_each(|one| one.code = 0);
+            }
+            Plan { containers, grace, story, ran, reaction, skew, finalizer, pause, jitter, fault }
         },
     )
 }

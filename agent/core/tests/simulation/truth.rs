@@ -38,6 +38,8 @@ pub(crate) struct Attempt {
     pub(crate) cgroup: CgroupId,
     pub(crate) task: Task,
     pub(crate) began: u64,
+    /// What the runtime says it exited with.
+    code: i32,
     /// When its main process ended, how, and why; `None`: it still runs at the end of the history.
     pub(crate) end: Option<End>,
 }
@@ -148,7 +150,7 @@ impl Builder<'_> {
         self.kernel.push((at + 5, KernelFact::Exec { cgroup, task: task.clone(), parent: shim() }));
         self.runtime.push((at + 10, InRuntime::Runs(index)));
         let previous = self.attempts.iter().rev().find(|one| one.container == container);
-        let before = previous.map(|one| ContainerId::new(one.id.as_str()));
+        let before = previous.map(|one| terminated(ContainerId::new(one.id.as_str()), one.code));
         let told = at + self.random.u64(50..900);
         let running = ContainerId::new(id.as_str());
         self.changes.push((
@@ -158,7 +160,8 @@ impl Builder<'_> {
                 status.id = Some(running.clone());
                 status.started = Some(true);
                 status.restarts = number;
-                status.terminated = before.iter().map(|id| terminated(id.clone())).collect();
+                status.waiting = None;
+                status.terminated = before.iter().cloned().collect();
             }),
         ));
         self.attempts.push(Attempt {
@@ -169,6 +172,7 @@ impl Builder<'_> {
             cgroup,
             task,
             began: at + 5,
+            code: 0,
             end: None,
         });
         index
@@ -209,6 +213,7 @@ impl Builder<'_> {
             ExitStatus::Code(code) => i32::from(code),
             ExitStatus::Signal { signal, .. } => 128 + i32::from(signal),
         };
+        self.attempts[index].code = code;
         self.kernel.push((at, KernelFact::Exit { cgroup, task, status, parent: Some(shim()) }));
         self.kernel.push((at + 1, KernelFact::CgroupEmpty { cgroup }));
         self.kernel.push((at + 20, KernelFact::CgroupRemoved { cgroup }));
@@ -226,8 +231,23 @@ impl Builder<'_> {
                 let status = pod.containers.get_mut(&name(container)).expect("it is in the spec");
                 if status.id.as_ref() == Some(&id) {
                     status.started = Some(false);
-                    status.terminated = vec![terminated(id.clone())];
+                    status.terminated = vec![terminated(id.clone(), code)];
                 }
+            }),
+        ));
+    }
+
+    /// What has ended waits in back-off, which the status shows from then on.
+    fn waits(&mut self, at: u64, index: usize) {
+        let Attempt { id, container, code, .. } = self.attempts[index].clone();
+        let id = ContainerId::new(id);
+        self.changes.push((
+            at,
+            Box::new(move |pod| {
+                let status = pod.containers.get_mut(&name(container)).expect("it is in the spec");
+                status.started = Some(false);
+                status.waiting = Some("CrashLoopBackOff".into());
+                status.terminated = vec![terminated(id.clone(), code)];
             }),
         ));
     }
@@ -289,7 +309,7 @@ impl Builder<'_> {
             self.signal(kill, index, 9, container.response);
             ExitStatus::Signal { signal: 9, core: false }
         } else {
-            ExitStatus::Code(0)
+            ExitStatus::Code(container.code)
         };
         self.ends(dead, index, status, shown);
         self.attempts[index].end = Some(End::new(dead, verdict, causes));
@@ -371,10 +391,12 @@ impl Builder<'_> {
     /// The pod is deleted, and the kubelet acts on it later; when its object goes, and when nothing of it is left.
     fn delete(&mut self, at: u64, acts: u64) -> (u64, u64) {
         let grace = self.plan.grace;
+        // In whole seconds.
+        let deadline = (at + grace * 1000).saturating_add_signed(self.plan.skew) / 1000 * 1000;
         self.changes.push((
             at,
             Box::new(move |pod| {
-                pod.deletion_timestamp = Some(WallTime((at + grace * 1000) as i64 * MS));
+                pod.deletion_timestamp = Some(WallTime(deadline as i64 * MS));
                 pod.deletion_grace_seconds = Some(grace as i64);
             }),
         ));
@@ -383,19 +405,32 @@ impl Builder<'_> {
         let told = stopped + self.soon(950, 1_500);
         self.changes.push((told, Box::new(|pod| pod.phase = "Succeeded".into())));
         let gone = told + self.soon(50, 500);
-        self.changes.push((gone, Box::new(|pod| pod.deletion_grace_seconds = Some(0))));
+        self.changes.push((
+            gone,
+            Box::new(move |pod| {
+                // The apiserver keeps when it was asked (rest.BeforeDelete).
+                pod.deletion_timestamp = Some(WallTime((deadline - grace * 1000) as i64 * MS));
+                pod.deletion_grace_seconds = Some(0);
+            }),
+        ));
         self.kernel.push((gone + 100, KernelFact::CgroupRemoved { cgroup: POD_CGROUP }));
         let removed = gone + self.soon(500, 60_000);
         for index in 0..self.attempts.len() {
             self.runtime.push((removed, InRuntime::Removed(index)));
         }
         self.runtime.push((removed + 50, InRuntime::SandboxRemoved));
-        (gone, removed + 50)
+        (gone + self.plan.finalizer.unwrap_or_default(), removed + 50)
     }
 }
 
-fn terminated(id: ContainerId) -> ApiTerminated {
-    ApiTerminated { id: Some(id), exit_code: 0, reason: "Completed".into(), finished: None }
+fn terminated(id: ContainerId, exit_code: i32) -> ApiTerminated {
+    let reason = if exit_code == 0 { "Completed" } else { "Error" }.into();
+    ApiTerminated { id: Some(id), exit_code, reason, finished: None }
+}
+
+/// The verdict of what ends by itself.
+fn by_itself(code: u8) -> &'static str {
+    if code == 0 { "completed" } else { "failed" }
 }
 
 impl Truth {
@@ -437,6 +472,11 @@ impl Truth {
                 let deleted = then_deleted.map(|after| story + after);
                 let mut acts = deleted.map(|at| at + plan.reaction);
                 let grace = plan.grace * 1000;
+                // Of a list not even the order of what it shows is known.
+                let listed = matches!(
+                    plan.fault,
+                    Fault::Relisted { .. } | Fault::HungRelisted { .. } | Fault::AgentStarts { .. }
+                );
                 // What the kubelet stops it starts again in the same sync, whatever comes meanwhile; what it
                 // finds ended only if the pod is not being deleted by then.
                 match why {
@@ -458,34 +498,54 @@ impl Truth {
                         if matches!(why, Why::Definition) {
                             builder.hash = "b";
                         }
-                        let again = dead + builder.soon(100, 500);
-                        builder.start(again, which);
-                        acts = acts.map(|at| at.max(again + 50));
+                        // A changed image is pulled first; what was stopped for its probe may have to wait
+                        // in back-off, which the status of the next sync shows. A deletion ends both.
+                        let found = dead + builder.soon(100, 500);
+                        let mut shown = dead;
+                        if plan.pause > 0 && !matches!(why, Why::Definition) {
+                            shown = found + builder.soon(200, 1_200);
+                            if deleted.is_none_or(|at| at > shown) {
+                                builder.waits(shown, which);
+                            }
+                        }
+                        let again = found + plan.pause;
+                        let restarts = plan.pause == 0 || acts.is_none_or(|acts| again + 50 < acts);
+                        if restarts {
+                            builder.start(again, which);
+                            acts = acts.map(|at| at.max(again + 50));
+                        } else {
+                            // What the kubelet acted on nothing tells.
+                            let soon = |at| at <= shown.max(story + 5_500) || listed;
+                            if deleted.is_some_and(soon) {
+                                let end = builder.attempts[which].end.as_mut();
+                                end.expect("it has ended").causes.push("api_delete".into());
+                            }
+                            acts = acts.map(|at| at.max(found));
+                        }
                     }
                     Why::External | Why::Itself => {
                         let (dead, cause) = if matches!(why, Why::External) {
                             let cause = "external_stop";
                             (builder.stops(story, which, grace, (None, true), &[cause]), cause)
                         } else {
-                            builder.ends(story, which, ExitStatus::Code(3), true);
+                            let code = plan.containers[which].code;
+                            builder.ends(story, which, ExitStatus::Code(code), true);
                             builder.attempts[which].end =
-                                Some(End::new(story, "failed", &["completed"]));
+                                Some(End::new(story, by_itself(code), &["completed"]));
                             (story, "completed")
                         };
-                        let again = dead + builder.soon(1_000, 2_500);
+                        let found = dead + builder.soon(1_000, 2_500);
+                        let again = found + plan.pause;
                         let restarts = acts.is_none_or(|acts| again + 50 < acts);
                         // The deletion came while it was being stopped, or so soon after that nothing
-                        // tells which of the two the kubelet acted on: of a list not even the order.
-                        let listed = matches!(
-                            plan.fault,
-                            Fault::Relisted { .. }
-                                | Fault::HungRelisted { .. }
-                                | Fault::AgentStarts { .. }
-                        );
+                        // tells which of the two the kubelet acted on.
                         let soon = |at| at <= dead.max(story + 5_500) || listed && !restarts;
                         if deleted.is_some_and(soon) {
                             let end = builder.attempts[which].end.as_mut().expect("it has ended");
                             end.causes = vec![cause.into(), "api_delete".into()];
+                        }
+                        if plan.pause > 0 && acts.is_none_or(|acts| found + 100 < acts) {
+                            builder.waits(found + 100, which);
                         }
                         if restarts {
                             builder.start(again, which);
@@ -497,20 +557,24 @@ impl Truth {
                     pod_end = Some("api_delete");
                 }
             }
-            Story::Complete => {
-                let mut last = story;
+            Story::Complete { .. } => {
+                let (mut last, mut failed) = (story, false);
                 let mains = (0..plan.containers.len()).filter(|one| !plan.containers[*one].sidecar);
                 for index in mains.collect::<Vec<_>>() {
                     let at = story + builder.soon(0, 3_000);
-                    builder.ends(at, index, ExitStatus::Code(0), true);
-                    builder.attempts[index].end = Some(End::new(at, "completed", &["completed"]));
+                    let code = plan.containers[index].code;
+                    failed |= code != 0;
+                    builder.ends(at, index, ExitStatus::Code(code), true);
+                    builder.attempts[index].end =
+                        Some(End::new(at, by_itself(code), &["completed"]));
                     last = last.max(at);
                 }
                 let at = last + builder.soon(50, 1_000);
                 let dead = builder.stop_all(at, "completed");
                 let stopped = builder.stop_sandbox(dead);
                 let told = stopped + builder.soon(950, 1_500);
-                builder.changes.push((told, Box::new(|pod| pod.phase = "Succeeded".into())));
+                let phase = if failed { "Failed" } else { "Succeeded" };
+                builder.changes.push((told, Box::new(move |pod| pod.phase = phase.into())));
                 pod_end = Some("completed");
             }
         }
@@ -631,8 +695,11 @@ fn object(plan: &Plan) -> ApiPod {
         namespace: "default".into(),
         name: "p".into(),
         grace_seconds: Some(plan.grace as i64),
-        restart_policy: if matches!(plan.story, Story::Complete) { "Never" } else { "Always" }
-            .into(),
+        finalizers: plan.finalizer.iter().map(|_| "example.com/held".into()).collect(),
+        restart_policy: match plan.story {
+            Story::Complete { policy } => policy.into(),
+            _ => "Always".into(),
+        },
         phase: "Pending".into(),
         containers: plan.containers.iter().enumerate().map(container).collect(),
         ..ApiPod::default()
