@@ -286,6 +286,7 @@ impl Engine {
             | KernelFact::Running { cgroup, .. }
             | KernelFact::BudgetSpent { cgroup, .. } => *cgroup,
             KernelFact::SignalGenerated(signal) => signal.cgroup,
+            KernelFact::NamespaceKilled(killed) => killed.cgroup,
             KernelFact::OomVictim { cgroup: Some(cgroup), .. } => *cgroup,
             KernelFact::OomVictim { cgroup: None, pid } => {
                 // 5.10 names the victim by pid only: the SIGKILL just before it tells whose.

@@ -7,7 +7,8 @@ mod records;
 use super::{
     ids::{CgroupId, Tgid},
     input::{
-        Disposition, ExitStatus, KernelFact, LossKind, Sender, SignalGenerated, SignalResult, Task,
+        Disposition, ExitStatus, KernelFact, LossKind, NamespaceKilled, Sender, SignalGenerated,
+        SignalResult, Task,
     },
     lingering::Lingering,
     losses::Losses,
@@ -122,7 +123,8 @@ pub struct Init {
     pub is_pid_one: bool,
 }
 
-/// A process that the kernel killed on behalf of an init.
+/// A process that the kernel killed on behalf of an init, as it is told where the programs do not
+/// know that this is the main process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct TornDown {
     at: BootTime,
@@ -131,6 +133,20 @@ struct TornDown {
     /// The thread that the kernel named.
     tid: u32,
     comm: String,
+}
+
+/// What was killed with the PID namespace.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Children {
+    /// How many.
+    pub killed: u32,
+    /// How many of these were never sent the stop signal, hooks and probes left out.
+    pub unsignalled: u32,
+    /// Names of the first few of the latter.
+    pub names: Vec<String>,
+    /// The kernel side has counted them: that none was missed does not rest on records of single
+    /// processes, of which some may have been lost.
+    pub are_counted: bool,
 }
 
 /// All that the kernel told of one container's cgroup.
@@ -157,6 +173,8 @@ pub struct Processes {
     torn_down: Vec<TornDown>,
     /// How many more of those there were than could be kept.
     torn_down_more: u32,
+    /// The same, counted by the kernel side.
+    namespace_killed: Option<NamespaceKilled>,
     /// Processes that were sent a signal other than SIGKILL, with the signal, and when last.
     notified: BTreeMap<(Tgid, u8), BootTime>,
     /// The runtime's own init left before it became the container's program.
@@ -234,6 +252,12 @@ impl Processes {
             }
             KernelFact::CgroupFrozen { frozen, .. } => self.lingering.learn_frozen(at, frozen),
             KernelFact::BudgetSpent { until, .. } => self.lose(until, LossKind::BudgetSpent),
+            KernelFact::NamespaceKilled(killed) => {
+                if killed.uncertain {
+                    self.lose(at, LossKind::BudgetSpent);
+                }
+                self.namespace_killed = Some(killed);
+            }
         }
     }
 
@@ -524,29 +548,22 @@ impl Processes {
         ends.iter().rev().take_while(|(_, status)| *status != ExitStatus::Code(0)).count()
     }
 
-    /// Killed by the kernel together with their PID namespace: how many, how many of those were
-    /// never sent `stop_signal` since `stopping` (hooks and probes left out), and the names of the
-    /// first few.
-    pub fn torn_down(
-        &self,
-        stop_signal: u8,
-        stopping: Option<BootTime>,
-    ) -> (u32, u32, Vec<String>) {
+    /// Killed by the kernel together with their PID namespace: how many, and how many of those were
+    /// never sent `stop_signal` since `stopping`.
+    pub fn torn_down(&self, stop_signal: u8, stopping: Option<BootTime>) -> Children {
         // An init that is alive kills nobody this way: there it was the OOM killer, called by it.
         let Some((main, (dead, _))) = self.main().zip(self.exit()) else {
-            return (0, 0, Vec::new());
+            return Children::default();
         };
         let mut seen = BTreeSet::new();
-        let (mut unsignalled, mut names) = (0, Vec::new());
+        let (mut unsignalled, mut names) = (0_u32, Vec::new());
+        let since = |at: &BootTime| stopping.is_none_or(|since| *at >= since);
         for TornDown { at, by, tgid, comm, .. } in &self.torn_down {
             if *by != main || *at < dead || !seen.insert(*tgid) {
                 continue;
             }
             let hook = self.injected.iter().any(|i| i.tgid == *tgid);
-            let notified = self
-                .notified
-                .get(&(*tgid, stop_signal))
-                .is_some_and(|at| stopping.is_none_or(|since| *at >= since));
+            let notified = self.notified.get(&(*tgid, stop_signal)).is_some_and(since);
             if !hook && !notified {
                 unsignalled += 1;
                 if names.len() < MAX_CHILDREN {
@@ -554,8 +571,26 @@ impl Processes {
                 }
             }
         }
-        let more = self.torn_down_more;
-        (u32::try_from(seen.len()).unwrap_or(u32::MAX).saturating_add(more), unsignalled, names)
+        let mut killed = u32::try_from(seen.len()).unwrap_or(u32::MAX);
+        killed = killed.saturating_add(self.torn_down_more);
+        let are_counted = unsignalled == 0;
+        if let Some(counted) = self.namespace_killed.as_ref().filter(|k| k.init == main) {
+            killed = killed.saturating_add(counted.killed).saturating_add(counted.nested);
+            if !counted.uncertain {
+                // Before the programs knew the main process, signals were told and not counted. Who of
+                // those processes is among the killed is not known: all of them, at worst.
+                let told = self.notified.iter().filter(|((tgid, signal), at)| {
+                    *tgid != main && *signal == stop_signal && since(at)
+                });
+                let told = u32::try_from(told.count()).unwrap_or(u32::MAX);
+                let without = counted.without(stop_signal).saturating_sub(told);
+                let examples = counted.examples.iter().filter(|e| !e.was_sent(stop_signal));
+                let room = (without as usize).min(MAX_CHILDREN.saturating_sub(names.len()));
+                names.extend(examples.take(room).map(|example| example.comm.clone()));
+                unsignalled = unsignalled.saturating_add(without);
+            }
+        }
+        Children { killed, unsignalled, names, are_counted }
     }
 
     /// When a process of it began, ns since boot: as it was when it was sent a signal.

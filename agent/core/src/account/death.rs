@@ -4,7 +4,7 @@ use super::{Account, between};
 use crate::{
     cause::unstopped,
     ids::ContainerId,
-    input::{ApiProbe, Hook},
+    input::{ApiProbe, Hook, LossKind},
     isolation::Isolation,
     lingering,
     object::{CLOCK_SKEW, Request},
@@ -161,18 +161,14 @@ impl<'a> Account<'a> {
         milestones.sort_by_key(|m| (m.at, m.kind));
         let at = |kind| milestones.iter().find(|m| m.kind == kind).map(|m| m.at);
         let stop_began = at(MilestoneKind::StopBegan);
-        let (children_killed, unsignalled, children_names) =
-            processes.torn_down(stop_signal, stop_began);
+        let children = processes.torn_down(stop_signal, stop_began);
 
         let mut findings = Vec::new();
         let told = at(MilestoneKind::TermSent).is_some();
-        // What a container does among its own processes is the first to be lost.
-        if unsignalled > 0 && told && judged.losses.is_empty() {
-            findings.push(super::findings::not_signalled(
-                unsignalled,
-                &children_names,
-                stop_signal,
-            ));
+        // What a container does among its own processes is the first to be lost, unless it is counted.
+        let harmless = |loss: &LossKind| children.are_counted && loss.spares_what_decides();
+        if children.unsignalled > 0 && told && judged.losses.iter().all(harmless) {
+            findings.push(super::findings::not_signalled(&children, stop_signal));
         }
         if judged.pre_stop_cut_off {
             let detail = "The preStop hook was still running when the stop signal came.";
@@ -222,8 +218,8 @@ impl<'a> Account<'a> {
             grace_ratio,
             pre_stop,
             killer: judged.killer,
-            children_killed,
-            children_names,
+            children_killed: children.killed,
+            children_names: children.names,
             milestones,
             truncated: judged.truncated || self.is_truncated(),
             incomplete: judged.losses,

@@ -6,7 +6,7 @@ use crate::{
     input::{ApiTerminated, CriState, ExitStatus},
     object::{Object, Request},
     observation::{Contradiction, Finding, FindingKind},
-    process::Processes,
+    process::{Children, Processes},
     runtime::Container,
     signal,
     time::BootTime,
@@ -22,11 +22,16 @@ const DEADLINE_SLACK: Duration = Duration::from_secs(6);
 const NOTICE: Duration = Duration::from_secs(5);
 
 /// Children that were never sent the stop signal.
-pub(super) fn not_signalled(how_many: u32, names: &[String], stop_signal: u8) -> Finding {
+pub(super) fn not_signalled(children: &Children, stop_signal: u8) -> Finding {
+    let Children { unsignalled, names, .. } = children;
+    let more = if names.len() < *unsignalled as usize { ", …" } else { "" };
+    let who = match names.as_slice() {
+        [] => String::new(),
+        names => format!(" ({}{more})", names.join(", ")),
+    };
     let detail = format!(
-        "{how_many} process(es) ({}) were killed by the kernel with the PID namespace; none of \
+        "{unsignalled} process(es){who} were killed by the kernel with the PID namespace; none of \
          them had been sent {}.",
-        names.join(", "),
         signal::name(stop_signal)
     );
     Finding::new(FindingKind::ChildrenNotSignalled, detail)

@@ -107,6 +107,9 @@ pub enum KernelFact {
         /// When it has one again.
         until: BootTime,
     },
+    /// `zap_pid_ns_processes`: what the kernel killed when a container's PID 1 exited. Comes when the
+    /// container's cgroup has become empty; not at all if there was nothing to kill.
+    NamespaceKilled(NamespaceKilled),
 }
 
 impl KernelFact {
@@ -123,6 +126,7 @@ impl KernelFact {
             | Self::Running { cgroup, .. }
             | Self::BudgetSpent { cgroup, .. } => Some(*cgroup),
             Self::SignalGenerated(signal) => Some(signal.cgroup),
+            Self::NamespaceKilled(killed) => Some(killed.cgroup),
             Self::OomVictim { cgroup, .. } => *cgroup,
         }
     }
@@ -192,6 +196,76 @@ pub struct SignalGenerated {
     /// The target's state, where the program could read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<TargetState>,
+}
+
+/// The processes that the kernel killed because their PID namespace lost its PID 1, the container's
+/// main process (`zap_pid_ns_processes`, kernel/pid_namespace.c). Counted by the kernel programs, each
+/// thread group once, however many there are; one that was dying already is not among them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NamespaceKilled {
+    /// The container's own cgroup, whichever below it the processes were in.
+    pub cgroup: CgroupId,
+    /// The PID 1.
+    pub init: Tgid,
+    /// How many were killed, in namespaces within too.
+    pub killed: u32,
+    /// Of these, how many had a parent outside of any container (hooks, probes, `kubectl exec`): they
+    /// are neither in `sent` nor in `examples`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub entered: u32,
+    /// Besides `killed`, at least how many the PID 1 of a namespace within killed first, which was
+    /// dying too. Whether they had been sent anything is not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub nested: u32,
+    /// Some signals to processes of this container were not counted: `sent` may be too low.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub uncertain: bool,
+    /// Signals that some of them had been sent at any time (`__send_signal_locked`,
+    /// kernel/signal.c), whether these were thrown away or not. Not SIGKILL.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sent: Vec<SentTo>,
+    /// Some of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub examples: Vec<KilledProcess>,
+}
+
+impl NamespaceKilled {
+    /// How many of the container's own processes had not been sent this signal.
+    pub fn without(&self, signal: u8) -> u32 {
+        let sent = self.sent.iter().find(|sent| sent.signal == signal).map_or(0, |s| s.processes);
+        self.killed.saturating_sub(self.entered).saturating_sub(sent)
+    }
+}
+
+/// How many processes had been sent a signal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SentTo {
+    /// The signal's number.
+    pub signal: u8,
+    /// To how many.
+    pub processes: u32,
+}
+
+/// A process that was killed with its PID namespace.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KilledProcess {
+    /// `task_struct.comm`.
+    pub comm: String,
+    /// The signals that it had been sent, as a mask (bit n−1 is signal n).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub sent: u64,
+}
+
+impl KilledProcess {
+    /// It had been sent this signal.
+    pub fn was_sent(&self, signal: u8) -> bool {
+        signal != 0
+            && self.sent.checked_shr(u32::from(signal) - 1).is_some_and(|mask| mask & 1 != 0)
+    }
+}
+
+fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// The `result` of `signal_generate` (`include/trace/events/signal.h`).

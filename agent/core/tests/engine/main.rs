@@ -13,6 +13,7 @@ mod leaks;
 mod lingering;
 mod lives;
 mod losses;
+mod namespaces;
 mod node;
 mod outages;
 mod phases;

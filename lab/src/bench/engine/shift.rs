@@ -140,6 +140,10 @@ impl Shift {
                 self.task(&mut signal.target);
                 self.sender(&mut signal.sender);
             }
+            KernelFact::NamespaceKilled(killed) => {
+                self.cgroup(&mut killed.cgroup);
+                self.tgid(&mut killed.init);
+            }
             KernelFact::SignalDelivered { cgroup, task, .. }
             | KernelFact::Running { cgroup, task } => {
                 self.cgroup(cgroup);
