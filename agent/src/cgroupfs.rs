@@ -42,7 +42,7 @@ pub struct Scan<'a> {
     /// Makes a cgroup watched.
     pub insert: &'a mut dyn FnMut(CgroupId, Container) -> Inserted,
     /// Tells a container's main process.
-    pub main: &'a mut dyn FnMut(CgroupId, Tgid),
+    pub main: &'a mut dyn FnMut(CgroupId, &Task),
 }
 
 impl Scan<'_> {
@@ -120,9 +120,9 @@ fn entry(id: u64, is_container: bool, above: Option<Container>) -> Container {
 
 /// The init of a PID namespace; in a container that shares its pod's or the host's, the first
 /// process, which is the oldest unless the numbers have wrapped.
-fn main_process(processes: &[Task]) -> Option<Tgid> {
+fn main_process(processes: &[Task]) -> Option<&Task> {
     let init = processes.iter().find(|task| task.ns_pid == Some(1));
-    init.or(processes.first()).map(|task| task.tgid)
+    init.or(processes.first())
 }
 
 /// Whether a hierarchy has a `kubepods` tree.
@@ -290,7 +290,7 @@ mod tests {
                     if known == Some(id.0) { Inserted::Known } else { Inserted::New }
                 },
                 main: &mut |id, main| {
-                    mains.insert(id.0, main.0);
+                    mains.insert(id.0, main.tgid.0);
                 },
             })
         }
@@ -371,9 +371,10 @@ mod tests {
             started: None,
             comm: String::new(),
         };
-        assert_eq!(main_process(&[process(5, 9), process(7, 1)]), Some(Tgid(7)));
-        assert_eq!(main_process(&[process(5, 5), process(7, 7)]), Some(Tgid(5)));
-        assert_eq!(main_process(&[]), None);
+        let main = |processes: &[Task]| main_process(processes).map(|task| task.tgid);
+        assert_eq!(main(&[process(5, 9), process(7, 1)]), Some(Tgid(7)));
+        assert_eq!(main(&[process(5, 5), process(7, 7)]), Some(Tgid(5)));
+        assert_eq!(main(&[]), None);
     }
 
     #[test]

@@ -333,7 +333,7 @@ impl Sources {
             kernel: kernel::Options {
                 cgroup_root: args.node.cgroup_root.clone(),
                 ring_bytes: ring,
-                debug_bpf: false,
+                ..kernel::Options::default()
             },
             cri: runtime(&args.node, host)?,
             kube: api(args, host)?,

@@ -146,6 +146,26 @@ pub struct Container {
     pub spent: u32,
     /// The stretch of time that `budget` is for: nanoseconds since boot >> [`WINDOW_SHIFT`].
     pub window: u64,
+    /// Its processes in [`maps::NOTIFIED`], about: what a race may lose is a count.
+    pub notified: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// What a living process of a container was sent. Value of [`maps::NOTIFIED`]; the key is its thread
+/// group in the host's PID namespace (`u32`). Only of containers whose main process is PID 1 of a PID
+/// namespace ([`CONTAINER_PID_ONE`]), and not of that main process.
+///
+/// Signals are counted where `signal_generate` is called (`__send_signal_locked`, kernel/signal.c),
+/// whether they are thrown away or not, to whichever thread of the process they are sent, and from
+/// wherever. The entry goes when the process' last thread exits (`sched_process_exit`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Notified {
+    /// `group_leader->start_boottime`, ns: a number is used again.
+    pub started: u64,
+    /// Signals that are reported for its container (bit n−1), but SIGKILL.
+    pub sent: u64,
 }
 
 /// [`Container::flags`]: a stop or kill came to its main process from outside, or the OOM killer chose
@@ -156,6 +176,17 @@ pub const CONTAINER_DYING: u32 = 1;
 /// [`Container::flags`]: the kernel side has put this entry into the map, and counted it
 /// ([`filter`]).
 pub const CONTAINER_COUNTED: u32 = 2;
+
+/// [`Container::flags`]: its main process is PID 1 of a PID namespace, with which all others end. So
+/// what happens among these decides nothing, and is counted ([`maps::NOTIFIED`], [`maps::ZAPPED`])
+/// instead of reported.
+pub const CONTAINER_PID_ONE: u32 = 4;
+
+/// [`Container::flags`]: some process of it has had an entry in [`maps::NOTIFIED`].
+pub const CONTAINER_NOTED: u32 = 8;
+
+/// [`Container::flags`]: some signal to a process of it found no room in [`maps::NOTIFIED`].
+pub const CONTAINER_UNNOTED: u32 = 16;
 
 /// Length of a budget's window: 2^30 ns, a little over a second.
 pub const WINDOW_SHIFT: u32 = 30;
@@ -183,7 +214,8 @@ pub const fn signal_bit(signal: u32) -> u64 {
 // Every value crosses as bytes: no size may change by accident, none may end in padding.
 const _: () = assert!(size_of::<Layout>() == 200 && align_of::<Layout>() == 8);
 const _: () = assert!(size_of::<Told>() == 8 + filter::SLOTS / 8);
-const _: () = assert!(size_of::<Container>() == 40 && align_of::<Container>() == 8);
+const _: () = assert!(size_of::<Container>() == 48 && align_of::<Container>() == 8);
+const _: () = assert!(size_of::<Notified>() == 16 && align_of::<Notified>() == 8);
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,19 @@
 pub const CONTAINERS: &str = "CONTAINERS";
 /// Capacity of [`CONTAINERS`]: pods of a full node with all their levels many times over.
 pub const CONTAINERS_MAX: u32 = 16_384;
+/// Hash map from a thread group to [`Notified`](crate::Notified): processes of containers that were
+/// sent a signal and live.
+pub const NOTIFIED: &str = "NOTIFIED";
+/// Capacity of [`NOTIFIED`]. What does not fit is counted as [`LOST_BUDGET`], and its container is
+/// [marked](crate::CONTAINER_UNNOTED).
+pub const NOTIFIED_MAX: u32 = 16_384;
+/// How many entries of [`NOTIFIED`] one container may have, about.
+pub const NOTIFIED_SHARE: u32 = 4_096;
+/// Hash map from a container's own cgroup to [`Zapped`](crate::record::Zapped), which is made there:
+/// from the exit of its PID 1 until the cgroup is empty or removed.
+pub const ZAPPED: &str = "ZAPPED";
+/// Capacity of [`ZAPPED`]. A container that does not fit is treated as one whose budget is spent.
+pub const ZAPPED_MAX: u32 = 512;
 /// Ring buffer of what decides: exits of main processes, emptied and made and removed cgroups,
 /// signals from outside, OOM victims.
 pub const DECIDING: &str = "DECIDING";
@@ -30,7 +43,8 @@ pub const TOLD: &str = ".data.told";
 pub const LOST_DECIDING: u32 = 0;
 /// A record for [`DETAIL`] found no room.
 pub const LOST_DETAIL: u32 = 1;
-/// A container's budget was spent.
+/// A container's budget was spent, or its share of [`NOTIFIED`], or there was no room for it in
+/// [`ZAPPED`].
 pub const LOST_BUDGET: u32 = 2;
 /// [`CONTAINERS`] was full.
 pub const LOST_MAP_FULL: u32 = 3;

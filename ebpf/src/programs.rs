@@ -1,4 +1,4 @@
-//! The programs: raw tracepoints that filter and copy. What a record means is decided in the
+//! The programs: raw tracepoints that filter, copy and count. What a record means is decided in the
 //! agent's core.
 //!
 //! The order in each is by cost: what the arguments and `LAYOUT` rule out first, then one lookup
@@ -8,6 +8,7 @@
 mod cgroup;
 mod emit;
 mod filter;
+mod namespace;
 mod oom;
 mod process;
 mod read;

@@ -22,9 +22,15 @@ pub const VICTIM: u32 = 9;
 /// [`Header::kind`] of [`Moment`]: the container's budget of detail records is spent, and those that
 /// come before `value` (ns since boot) are dropped.
 pub const SPENT: u32 = 10;
+/// [`Header::kind`] of [`Zapped`].
+pub const ZAPPED: u32 = 11;
 
 /// `TASK_COMM_LEN`.
 pub const COMM_LEN: usize = 16;
+/// Signals are numbered from 1 to this (`_NSIG`).
+pub const SIGNALS: usize = 64;
+/// Processes of which [`Zapped`] has the name: half of them were sent nothing, half of them something.
+pub const EXAMPLES: usize = 16;
 /// Room for a cgroup's name. The longest that a runtime makes has 153 characters.
 pub const NAME_LEN: usize = 192;
 
@@ -184,12 +190,70 @@ pub struct Victim {
     pub pid: u64,
 }
 
+/// What the kernel killed when a container's PID 1 exited (`zap_pid_ns_processes`,
+/// kernel/pid_namespace.c): thread groups, each counted when it is sent SIGKILL. One record, when the
+/// container's cgroup has become empty. No record if there was nothing to kill.
+///
+/// A process that was dying already is not counted: one that has SIGKILL pending is skipped by the
+/// kernel, one without a living thread by the program. No process is missed: before the kernel looks
+/// for what is left, it lets nobody fork into the namespace (`disable_pid_allocation`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Zapped {
+    /// Kind [`ZAPPED`]; the cgroup is the container's own.
+    pub header: Header,
+    /// The PID 1, by its thread group in the host's PID namespace.
+    pub init: u32,
+    /// How many were killed, whichever PID namespace within they were in.
+    pub killed: u32,
+    /// Of these, how many had a parent outside of any container: hooks, probes, `kubectl exec`. All
+    /// that follows is about the others.
+    pub entered: u32,
+    /// How many had been sent no signal that is reported ([`Notified`](crate::Notified)).
+    pub silent: u32,
+    /// Besides `killed`: how many the PID 1 of a namespace within has killed, dying of the same
+    /// SIGKILL. Of these nothing else is known. Perhaps too low, if there were several such.
+    pub nested: u32,
+    /// 1: signals to some process of this container were not counted: `silent` may be too high and
+    /// `sent` too low.
+    pub uncertain: u32,
+    /// How many had been sent signal n (at n−1) while they lived.
+    pub sent: [u32; SIGNALS],
+    /// The first of those that were sent nothing, then, from the middle on, the first of the others.
+    pub examples: [Example; EXAMPLES],
+}
+
+/// A process that was killed with its PID namespace.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Example {
+    /// `comm`.
+    pub comm: [u8; COMM_LEN],
+    /// The signals that it had been sent (bit n−1).
+    pub sent: u64,
+}
+
+impl Zapped {
+    /// Nothing was killed.
+    pub const NOTHING: Self = Self {
+        header: Header { kind: ZAPPED, reserved: 0, time: 0, cgroup: 0 },
+        init: 0,
+        killed: 0,
+        entered: 0,
+        silent: 0,
+        nested: 0,
+        uncertain: 0,
+        sent: [0; SIGNALS],
+        examples: [Example { comm: [0; COMM_LEN], sent: 0 }; EXAMPLES],
+    };
+}
+
 /// `SIGNAL_GROUP_EXIT` in [`Task::signal_flags`] (`include/linux/sched/signal.h`).
 pub const SIGNAL_GROUP_EXIT: u32 = 0x4;
 /// `SIGNAL_UNKILLABLE`: init of a PID namespace.
 pub const SIGNAL_UNKILLABLE: u32 = 0x40;
 
-// No record but the one with a name exceeds 128 bytes, and the parts sum to the whole: there is no
+// No record but the one with a name, and the one that is made in a map, exceeds 128 bytes, and the parts sum to the whole: there is no
 // hidden padding whose old contents would leak out of the kernel.
 const _: () = assert!(size_of::<Header>() == 24);
 const _: () = assert!(size_of::<Task>() == 40);
@@ -201,4 +265,6 @@ const _: () = assert!(size_of::<Deliver>() == 24 + 40 + 16);
 const _: () = assert!(size_of::<Exec>() == 24 + 40 + 32 + 8);
 const _: () = assert!(size_of::<Exit>() == 24 + 40 + 32 + 16);
 const _: () = assert!(size_of::<Victim>() == 24 + 8);
+const _: () = assert!(size_of::<Example>() == COMM_LEN + 8);
+const _: () = assert!(size_of::<Zapped>() == 24 + 24 + 4 * SIGNALS + 24 * EXAMPLES);
 const _: () = assert!(size_of::<Generate>() <= 128);

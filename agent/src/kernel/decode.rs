@@ -4,8 +4,8 @@
 use coroner_core::{
     ids::{CgroupId, Tgid},
     input::{
-        Disposition, ExitStatus, KernelEvent, KernelFact, Sender, SignalGenerated, SignalResult,
-        TargetState, Task,
+        Disposition, ExitStatus, KernelEvent, KernelFact, KilledProcess, NamespaceKilled, Sender,
+        SentTo, SignalGenerated, SignalResult, TargetState, Task,
     },
     time::BootTime,
 };
@@ -38,6 +38,7 @@ unsafe impl Record for record::Deliver {}
 unsafe impl Record for record::Exec {}
 unsafe impl Record for record::Exit {}
 unsafe impl Record for record::Victim {}
+unsafe impl Record for record::Zapped {}
 
 fn read<T: Record>(bytes: &[u8]) -> Option<T> {
     // SAFETY: as many bytes are there as are read, in any alignment, and any are a `T`.
@@ -45,7 +46,7 @@ fn read<T: Record>(bytes: &[u8]) -> Option<T> {
 }
 
 /// Every kind that [`decode`] names, in the order of their numbers.
-pub const KINDS: [&str; 10] = [
+pub const KINDS: [&str; 11] = [
     "cgroup_mkdir",
     "cgroup_rmdir",
     "cgroup_empty",
@@ -56,6 +57,7 @@ pub const KINDS: [&str; 10] = [
     "exit",
     "oom_victim",
     "budget_spent",
+    "namespace_killed",
 ];
 
 /// Reads one record. The second value names its kind, for the metrics: one of [`KINDS`].
@@ -106,6 +108,7 @@ pub(super) fn read_record(bytes: &[u8]) -> Result<(KernelEvent, usize), Undecoda
             cgroup,
             until: BootTime(moment.value),
         }),
+        record::ZAPPED => read(bytes).map(zapped),
         _ => None,
     };
     let event = KernelEvent { time: BootTime(header.time), fact: fact.ok_or(wrong)? };
@@ -161,6 +164,30 @@ fn exit(record: record::Exit) -> KernelFact {
         status: ExitStatus::from_wait(raw),
         parent: Some(peer(&record.parent)),
     }
+}
+
+fn zapped(record: record::Zapped) -> KernelFact {
+    let (silent, others) = record.examples.split_at(record::EXAMPLES / 2);
+    let own = record.killed.saturating_sub(record.entered);
+    let taken = |examples: &[record::Example], count: u32| {
+        examples.iter().take(count as usize).map(example).collect::<Vec<_>>()
+    };
+    let examples = [taken(silent, record.silent), taken(others, own.saturating_sub(record.silent))];
+    let sent = (1..).zip(record.sent).filter(|(_, processes)| *processes > 0);
+    KernelFact::NamespaceKilled(NamespaceKilled {
+        cgroup: CgroupId(record.header.cgroup),
+        init: Tgid(record.init),
+        killed: record.killed,
+        entered: record.entered,
+        nested: record.nested,
+        uncertain: record.uncertain != 0,
+        sent: sent.map(|(signal, processes)| SentTo { signal, processes }).collect(),
+        examples: examples.concat(),
+    })
+}
+
+fn example(example: &record::Example) -> KilledProcess {
+    KilledProcess { comm: text(&example.comm), sent: example.sent }
 }
 
 fn task(task: &record::Task) -> Task {
@@ -344,6 +371,43 @@ mod tests {
     }
 
     #[test]
+    fn what_was_killed_with_its_namespace_is_told_as_it_was_counted() {
+        let mut zapped = record::Zapped {
+            header: header(record::ZAPPED),
+            init: 100,
+            killed: 30,
+            entered: 2,
+            silent: 27,
+            nested: 4,
+            uncertain: 1,
+            ..record::Zapped::NOTHING
+        };
+        zapped.sent[14] = 1;
+        zapped.sent[63] = 1;
+        zapped.examples[0].comm = comm("worker");
+        zapped.examples[record::EXAMPLES / 2] =
+            record::Example { comm: comm("logger"), sent: signal_bit(15) | signal_bit(64) };
+        let KernelFact::NamespaceKilled(told) = fact(&zapped) else { panic!("another fact") };
+        assert_eq!((told.cgroup, told.init), (CgroupId(42), Tgid(100)));
+        assert_eq!((told.killed, told.entered, told.nested), (30, 2, 4));
+        assert!(told.uncertain);
+        let sent = |signal| SentTo { signal, processes: 1 };
+        assert_eq!(told.sent, [sent(15), sent(64)]);
+        assert_eq!((told.without(15), told.without(2)), (27, 28));
+        // As many as there is room for of those that were sent nothing, and the one other.
+        let names: Vec<_> = told.examples.iter().map(|example| example.comm.as_str()).collect();
+        assert_eq!((names.len(), names[0], names[8]), (9, "worker", "logger"));
+        let sent = [2, 15, 64].map(|signal| told.examples[8].was_sent(signal));
+        assert_eq!(sent, [false, true, true]);
+        assert!(!told.examples[0].was_sent(15));
+
+        // No more than were counted.
+        let one = record::Zapped { killed: 1, entered: 0, silent: 1, ..zapped };
+        let KernelFact::NamespaceKilled(told) = fact(&one) else { panic!("another fact") };
+        assert_eq!(told.examples.len(), 1);
+    }
+
+    #[test]
     fn kinds_are_named_in_the_order_of_their_numbers() {
         let kind = |number: u32| {
             let bytes = bytes(&Moment { header: header(number), value: 0 });
@@ -354,7 +418,9 @@ mod tests {
         let victim = bytes(&Victim { header: header(record::VICTIM), pid: 8 });
         assert_eq!(decode(&victim).unwrap().1, "oom_victim");
         assert_eq!(kind(record::SPENT), "budget_spent");
-        assert_eq!(KINDS.len(), record::SPENT as usize, "no kind without a name");
+        let zapped = record::Zapped { ..record::Zapped::NOTHING };
+        assert_eq!(decode(&bytes(&zapped)).unwrap().1, "namespace_killed");
+        assert_eq!(KINDS.len(), record::ZAPPED as usize, "no kind without a name");
     }
 
     #[test]
@@ -365,7 +431,7 @@ mod tests {
         }
         let long = [&good[..], &[0]].concat();
         assert_eq!(decode(&long).unwrap_err(), Undecodable { kind: record::EMPTY, len: 33 });
-        for kind in [0, record::SPENT + 1, u32::MAX] {
+        for kind in [0, record::ZAPPED + 1, u32::MAX] {
             let unknown = bytes(&Moment { header: header(kind), value: 0 });
             assert_eq!(decode(&unknown).unwrap_err(), Undecodable { kind, len: 32 });
         }

@@ -7,8 +7,8 @@ use aya::{
     maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
     programs::{ProgramError, RawTracePoint},
 };
-use coroner_core::ids::{CgroupId, Tgid};
-use coroner_ebpf::{Container, Layout, Told, filter, maps, signal_bit};
+use coroner_core::{ids::CgroupId, input::Task};
+use coroner_ebpf::{CONTAINER_PID_ONE, Container, Layout, Told, filter, maps, signal_bit};
 use std::io;
 
 /// `bpf(2)`: the key must not be there yet.
@@ -66,6 +66,7 @@ pub(super) fn load(
         .override_global("LAYOUT", &layout, true)
         .map_max_entries(maps::DECIDING, options.ring_bytes)
         .map_max_entries(maps::DETAIL, options.ring_bytes)
+        .map_max_entries(maps::NOTIFIED, options.notified)
         .load(object)
         .map_err(|error| StartError::from_load(Box::new(error)))?;
 
@@ -149,10 +150,13 @@ impl Watching {
     }
 
     /// Tells the programs a container's main process, unless they know it.
-    pub(super) fn set_main(&mut self, cgroup: CgroupId, main: Tgid) {
+    pub(super) fn set_main(&mut self, cgroup: CgroupId, main: &Task) {
         let Ok(Value(mut entry)) = self.containers.get(&cgroup.0, 0) else { return };
         if entry.main == 0 {
-            entry.main = main.0;
+            entry.main = main.tgid.0;
+            if main.ns_pid == Some(1) {
+                entry.flags |= CONTAINER_PID_ONE;
+            }
             // Gone in the meantime: then so is its main process.
             let _ = self.containers.insert(cgroup.0, Value(entry), BPF_EXIST);
         }
@@ -162,8 +166,9 @@ impl Watching {
     pub(super) fn allow(&mut self, cgroup: CgroupId, signal: u8) -> Result<bool, MapError> {
         let bit = signal_bit(u32::from(signal));
         let Ok(Value(mut entry)) = self.containers.get(&cgroup.0, 0) else { return Ok(false) };
-        // The programs write to the same value. What this may undo is a count, or the mark of a
-        // container that began to die in this very moment and whose next signal marks it again.
+        // The programs write to the same value. What this may undo is a count, or a mark that was set in
+        // this very moment: the next signal sets it again, but for the one at the main process' exec,
+        // without which each signal and exit among its processes is a record.
         entry.signal_mask |= bit;
         self.containers.insert(cgroup.0, Value(entry), BPF_EXIST)?;
         self.tell(|told| &mut told.unmuted, bit)?;

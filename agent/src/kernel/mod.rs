@@ -29,6 +29,7 @@ use crate::{
     privileges::{self, Lack, Privileges},
 };
 use again::{Again, Found};
+use coroner_ebpf::maps;
 use load::Watching;
 use plan::Planned;
 use ring::Rings;
@@ -62,13 +63,20 @@ pub struct Options {
     pub cgroup_root: Option<PathBuf>,
     /// Size of each ring buffer in bytes: a power of two, at least a page.
     pub ring_bytes: u32,
+    /// How many processes of containers can be known to have been sent a signal.
+    pub notified: u32,
     /// Carry the programs' own diagnostics (aya-log) into tracing.
     pub debug_bpf: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { cgroup_root: None, ring_bytes: coroner_ebpf::maps::RING_BYTES, debug_bpf: false }
+        Self {
+            cgroup_root: None,
+            ring_bytes: maps::RING_BYTES,
+            notified: maps::NOTIFIED_MAX,
+            debug_bpf: false,
+        }
     }
 }
 

@@ -36,6 +36,15 @@ pub(crate) struct Role {
     pub(crate) block: &'static [c_int],
     /// Fork so many children that wait.
     pub(crate) children: u32,
+    /// These children have a second thread.
+    pub(crate) threaded: bool,
+    /// Install a handler for these signals that sends the same to all others of the PID namespace and
+    /// exits with 37. Children ignore them.
+    pub(crate) pass_on: &'static [c_int],
+    /// Fork a child that is the init of a PID namespace and forks so many children that wait.
+    pub(crate) nested: u32,
+    /// Fork so many children that exit at once, and wait for that, but leave them zombies.
+    pub(crate) zombies: u32,
     /// Send itself SIGHUP so many times.
     pub(crate) raise: u32,
     /// Fork a child that leaves with 5, and reap it.
@@ -68,6 +77,28 @@ extern "C" fn leave(_: c_int) {
 }
 
 extern "C" fn swallow(_: c_int) {}
+
+/// Only an init may do so: `kill(-1)` spares the caller, and reaches no further than its namespace.
+extern "C" fn pass_on(signal: c_int) {
+    unsafe {
+        if libc::getpid() == 1 {
+            libc::kill(-1, signal);
+        }
+        libc::_exit(37)
+    }
+}
+
+extern "C" fn wait(_: *mut c_void) -> c_int {
+    loop {
+        unsafe { libc::pause() };
+    }
+}
+
+/// Forks; 0 is the child.
+unsafe fn fork(flags: c_int) -> libc::pid_t {
+    let flags = libc::c_long::from(libc::SIGCHLD | flags);
+    unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) as libc::pid_t }
+}
 
 /// What /proc says of the thread group's leader: `pid (comm) state …`.
 fn leader_is_zombie() -> bool {
@@ -146,6 +177,19 @@ impl Actor {
             unsafe { libc::_exit(c_int::from(code)) };
         }
         Self { pid: pid as u32, reaped: false }
+    }
+
+    /// Starts a child in a cgroup and in the PID namespace of another, as runtimes start hooks.
+    pub(crate) fn enter(of: &Self, cgroup: &Path, role: Role) -> Self {
+        let join = |pid: &str| {
+            let file = fs::File::open(format!("/proc/{pid}/ns/pid")).unwrap();
+            let joined = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWPID) };
+            assert_eq!(joined, 0, "setns: {}", io::Error::last_os_error());
+        };
+        join(&of.pid.to_string());
+        let actor = Self::start(cgroup, role);
+        join("self");
+        actor
     }
 
     /// Starts the smallest program in a cgroup.
@@ -263,6 +307,8 @@ unsafe fn play(role: Role, go: c_int, ready: c_int, stack: &Stack) {
                 libc::sigaction(*signal, &raw const action, ptr::null_mut());
             }
         };
+        // What nohup and shells ignore is inherited.
+        install(&[libc::SIGHUP, libc::SIGINT, libc::SIGQUIT], libc::SIG_DFL);
         install(role.handle, leave as *const () as usize);
         install(role.swallow, swallow as *const () as usize);
         install(role.ignore, libc::SIG_IGN);
@@ -270,20 +316,45 @@ unsafe fn play(role: Role, go: c_int, ready: c_int, stack: &Stack) {
         let mut byte = 0u8;
         while libc::read(go, (&raw mut byte).cast(), 1) > 0 {}
 
-        for _ in 0..role.children {
-            if libc::syscall(libc::SYS_clone, libc::c_long::from(libc::SIGCHLD), 0, 0, 0, 0) == 0 {
-                loop {
-                    libc::pause();
+        install(role.pass_on, libc::SIG_IGN);
+        let forks = |count: u32| {
+            for _ in 0..count {
+                if fork(0) == 0 {
+                    if role.threaded {
+                        libc::clone(wait, stack.top(), THREAD, ptr::null_mut());
+                    }
+                    wait(ptr::null_mut());
                 }
             }
+        };
+        forks(role.children);
+        if role.nested > 0 {
+            let mut done = [0; 2];
+            libc::pipe(done.as_mut_ptr());
+            if fork(libc::CLONE_NEWPID) == 0 {
+                forks(role.nested);
+                libc::write(done[1], (&raw const byte).cast(), 1);
+                wait(ptr::null_mut());
+            }
+            libc::read(done[0], (&raw mut byte).cast(), 1);
         }
+        for _ in 0..role.zombies {
+            let pid = fork(0);
+            if pid == 0 {
+                libc::_exit(0);
+            }
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let options = libc::WEXITED | libc::WNOWAIT;
+            libc::waitid(libc::P_PID, pid as libc::id_t, &raw mut info, options);
+        }
+        install(role.pass_on, pass_on as *const () as usize);
         for _ in 0..role.raise {
             libc::kill(libc::getpid(), libc::SIGHUP);
         }
         if role.fork_and_reap {
-            match libc::syscall(libc::SYS_clone, libc::c_long::from(libc::SIGCHLD), 0, 0, 0, 0) {
+            match fork(0) {
                 0 => libc::_exit(5),
-                pid => libc::waitpid(pid as libc::pid_t, ptr::null_mut(), 0),
+                pid => libc::waitpid(pid, ptr::null_mut(), 0),
             };
         }
         libc::write(ready, (&raw const byte).cast(), 1);

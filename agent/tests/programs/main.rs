@@ -8,6 +8,7 @@ mod filter;
 mod freezing;
 mod leftovers;
 mod lingering;
+mod namespaces;
 mod oom;
 mod readonly;
 mod senders;

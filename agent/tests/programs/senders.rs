@@ -76,37 +76,43 @@ fn killing_a_cgroup_is_a_signal_to_each_process_in_it() {
 }
 
 /// As the runtime kills an exec probe that takes too long. From then on each child's end would come out
-/// of what the container may have reported.
+/// of what the container may have reported. Where the main process is PID 1, no child's end does.
 #[test]
 fn the_ends_of_children_are_told_once_the_main_process_is_to_end() {
     on_each_hierarchy(|hierarchy| {
-        let pod = Pod::make(hierarchy);
-        let role = Role { init: true, children: 3, ..Role::default() };
-        let init = Actor::start(&pod.container.path, role);
-        // Finds out who the main process is.
-        let mut session = Session::start(hierarchy);
-        let procs = fs::read_to_string(pod.container.path.join("cgroup.procs")).unwrap();
-        let pids = procs.lines().map(|pid| pid.parse().unwrap());
-        let children: Vec<u32> = pids.filter(|pid| *pid != init.pid).collect();
-        for (child, signal) in children.iter().zip([SIGKILL, SIGTERM]) {
-            assert_eq!(unsafe { libc::kill(*child as libc::pid_t, signal) }, 0);
-            stage::wait_for_end(*child); // after it, init's end would have it reported
-        }
-        session.settle();
-        let about = session.about(pod.container.id);
-        let to_child = |fact: &&KernelFact| matches!(fact, KernelFact::SignalGenerated(sent) if children.contains(&sent.target.tgid.0));
-        assert_eq!(about.iter().filter(to_child).count(), 2, "{about:#?}");
-        let told = |session: &Session| {
-            children.iter().filter(|child| !ends(session, **child).is_empty()).count()
-        };
-        assert_eq!(told(&session), 0, "{about:#?}");
+        for (init, of_dying) in [(false, 1), (true, 0)] {
+            let pod = Pod::make(hierarchy);
+            let role = Role { init, children: 3, swallow: &[SIGTERM], ..Role::default() };
+            let main = Actor::start(&pod.container.path, role);
+            // Finds out who the main process is.
+            let mut session = Session::start(hierarchy);
+            let procs = fs::read_to_string(pod.container.path.join("cgroup.procs")).unwrap();
+            let pids = procs.lines().map(|pid| pid.parse().unwrap());
+            let children: Vec<u32> = pids.filter(|pid| *pid != main.pid).collect();
+            let end = |child: u32, signal| {
+                assert_eq!(unsafe { libc::kill(child as libc::pid_t, signal) }, 0);
+                stage::wait_for_end(child); // after it, init's end would have it reported
+            };
+            end(children[0], SIGKILL);
+            end(children[1], SIGHUP);
+            session.settle();
+            let about = session.about(pod.container.id);
+            let to_child = |fact: &&KernelFact| matches!(fact, KernelFact::SignalGenerated(sent) if children.contains(&sent.target.tgid.0));
+            assert_eq!(about.iter().filter(to_child).count(), 2, "{about:#?}");
+            let told = |session: &Session| {
+                children.iter().filter(|child| !ends(session, **child).is_empty()).count()
+            };
+            assert_eq!(told(&session), 0, "{about:#?}");
 
-        let pid = init.pid;
-        init.kill(SIGKILL);
-        session.until("its end", |fact| is_end(fact, pid));
-        init.wait();
-        session.settle();
-        assert_eq!(told(&session), 1, "of the one that was left");
+            main.kill(SIGTERM);
+            end(children[2], SIGKILL);
+            let pid = main.pid;
+            main.kill(SIGKILL);
+            session.until("its end", |fact| is_end(fact, pid));
+            main.wait();
+            session.settle();
+            assert_eq!(told(&session), of_dying, "of the one that was left");
+        }
     });
 }
 

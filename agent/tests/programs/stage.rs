@@ -331,6 +331,11 @@ impl Session {
             .collect()
     }
 
+    /// How many records of each kind were read.
+    pub(crate) fn records(&self) -> BTreeMap<&'static str, u64> {
+        self.counters.records().collect()
+    }
+
     pub(crate) fn heard(&self) -> &[KernelEvent] {
         &self.heard
     }

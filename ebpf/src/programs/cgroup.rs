@@ -3,7 +3,7 @@
 use super::{
     debug_log,
     emit::{LOST, To, count, emit, header, now},
-    filter,
+    filter, namespace,
     read::{Address, cgroup_id, layout},
     watch::{CONTAINERS, Watched},
 };
@@ -122,6 +122,8 @@ pub fn cgroup_rmdir(ctx: RawTracePointContext) -> i32 {
         if counted {
             filter::lower(id);
         }
+        // Since Linux 7 the last task may leave it after it was removed.
+        namespace::report(id);
         moment(To::DecidingNow, RMDIR, id, 0);
     }
     0
@@ -132,8 +134,12 @@ pub fn cgroup_rmdir(ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint]
 pub fn cgroup_notify_populated(ctx: RawTracePointContext) -> i32 {
     let populated: i32 = ctx.arg(2);
-    if populated == 0 {
-        notified(Address(ctx.arg(0)), To::DecidingNow, EMPTY, 0);
+    let cgroup = Address(ctx.arg(0));
+    if populated == 0
+        && let Some(id) = watched_id(cgroup)
+    {
+        namespace::report(id);
+        moment(To::DecidingNow, EMPTY, id, 0);
     }
     0
 }
@@ -142,17 +148,18 @@ pub fn cgroup_notify_populated(ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint]
 pub fn cgroup_notify_frozen(ctx: RawTracePointContext) -> i32 {
     let frozen: i32 = ctx.arg(2);
-    notified(Address(ctx.arg(0)), To::Deciding, FROZEN, frozen as u64);
+    if let Some(id) = watched_id(Address(ctx.arg(0))) {
+        moment(To::Deciding, FROZEN, id, frozen as u64);
+    }
     0
 }
 
+/// A cgroup's id, if it is watched.
 #[inline(always)]
-fn notified(cgroup: Address, to: To, kind: u32, value: u64) {
+fn watched_id(cgroup: Address) -> Option<u64> {
     let id = cgroup_id(cgroup);
     // What costs least first: nearly all are of nobody's interest.
-    if Watched::find(id).is_some() && is_watched_hierarchy(cgroup) {
-        moment(to, kind, id, value);
-    }
+    (Watched::find(id).is_some() && is_watched_hierarchy(cgroup)).then_some(id)
 }
 
 #[inline(always)]

@@ -84,6 +84,17 @@ pub(super) fn emit<T: 'static>(to: To, time: u64, fill: impl FnOnce() -> T) {
     }
 }
 
+/// Submits a record that was made in a map. It does not wake the reader soon: what ends something
+/// comes after it.
+#[inline(always)]
+pub(super) fn copy<T>(record: &T, time: u64) {
+    let wakes = is_time_to_wake(&raw mut WOKEN_IDLY, time, READ_PAUSE) || is_filling(&DECIDING);
+    let wake = if wakes { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
+    if DECIDING.output::<T>(record, u64::from(wake)).is_err() {
+        count(&LOST, LOST_DECIDING);
+    }
+}
+
 /// A wake-up is an interrupt that this CPU sends itself, a few microseconds each. `time` is the
 /// record's, a moment before the wake-up.
 #[inline(always)]

@@ -3,7 +3,7 @@
 use super::{
     debug_log,
     emit::{To, emit, header, now},
-    filter,
+    filter, namespace,
     read::{Address, current_cgroup, identify, layout},
     watch::{Watched, parent},
 };
@@ -36,6 +36,9 @@ fn executed(ctx: RawTracePointContext, cgroup: u64) {
     // The first one, unless a PID 1 comes after it: a runtime may execute itself in here before.
     if owner.owner_id() != 0 && (owner.main() == 0 || task.ns_pid == 1) {
         owner.set_main(task.tgid);
+        if task.ns_pid == 1 {
+            owner.set_pid_one();
+        }
     }
     let main = owner.main() == task.tgid;
     let to = if main {
@@ -80,9 +83,12 @@ fn exited(ctx: RawTracePointContext, cgroup: u64) {
         }
     }
     let owner = watched.owner(cgroup);
+    let tgid = task.read(layout!(task_tgid));
+    namespace::forget(owner, tgid);
     let parent = parent(task);
     let injected = parent.in_container == 0;
-    if !injected && !owner.is_dying() && owner.main() != task.read(layout!(task_tgid)) {
+    // Those that end with their PID 1 decide nothing, and may be any number.
+    if !injected && owner.main() != tgid && (owner.is_pid_one() || !owner.is_dying()) {
         return;
     }
 
@@ -93,6 +99,9 @@ fn exited(ctx: RawTracePointContext, cgroup: u64) {
     let time = now();
     let to = if main {
         owner.set_dying();
+        if owner.is_pid_one() && who.ns_pid == 1 {
+            namespace::ends(owner, tgid, time, cgroup);
+        }
         To::DecidingNow
     } else if owner.spend(time, cgroup) {
         To::Detail

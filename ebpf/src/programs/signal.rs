@@ -3,7 +3,7 @@
 use super::{
     debug_log,
     emit::{To, emit, header, now},
-    filter,
+    filter, namespace,
     read::{Address, cgroup_of, current, current_cgroup, identify, layout},
     watch::{Watched, is_chatter, peer},
 };
@@ -49,16 +49,39 @@ fn generated(ctx: RawTracePointContext, cgroup: u64) {
     let from = current();
     let (sender, sender_owner) = peer(from, current_cgroup());
     let inside = sender_owner != 0 && sender_owner == owner.owner_id();
+    let (info, result): (u64, u32) = (ctx.arg(1), ctx.arg(4));
+    let tgid = task.read(layout!(task_tgid));
+    let shared = task.pointer(layout!(task_signal));
+    let code = match info {
+        SEND_SIG_NOINFO => SI_USER,
+        SEND_SIG_PRIV => SI_KERNEL,
+        info => Address(info).read(layout!(siginfo_code)),
+    };
+    if owner.is_pid_one() && owner.main() != tgid {
+        if signal != SIGKILL {
+            namespace::note(owner, task, shared, tgid, signal);
+        } else if inside && info == SEND_SIG_PRIV {
+            let killed = namespace::Killed { task, shared, by: sender.tgid, took: result == 0 };
+            if namespace::count(owner, tgid, killed) {
+                return;
+            }
+        }
+        // What a container sends to its own children decides nothing. The kernel may act in the name
+        // of any of them: that may be the OOM killer.
+        if inside && code != SI_KERNEL {
+            return;
+        }
+    }
     let time = now();
     let to = if inside {
-        // Its own affair, and what the kernel does in the name of a dying init: any number of it.
+        // Its own affair: any number of it.
         if !owner.spend(time, cgroup) {
             return;
         }
         To::Detail
     } else if signal == SIGKILL || signal == SIGTERM || owner.stopped_by(signal) {
         // A probe that takes too long is killed from outside too, and the container lives on.
-        if owner.may_be_main(task.read(layout!(task_tgid))) {
+        if owner.may_be_main(tgid) {
             owner.set_dying();
         }
         To::DecidingSoon
@@ -69,14 +92,7 @@ fn generated(ctx: RawTracePointContext, cgroup: u64) {
         To::Detail
     };
 
-    let code = match ctx.arg(1) {
-        SEND_SIG_NOINFO => SI_USER,
-        SEND_SIG_PRIV => SI_KERNEL,
-        info => Address(info).read(layout!(siginfo_code)),
-    };
     let group: u32 = ctx.arg(3);
-    let result: u32 = ctx.arg(4);
-    let shared = task.pointer(layout!(task_signal));
     let sighand = task.pointer(layout!(task_sighand));
     let blocked: u64 = task.read(layout!(task_blocked));
     debug_log!(&ctx, "signal {} for cgroup {}, result {}", signal, cgroup, result);
@@ -123,11 +139,15 @@ fn delivered(ctx: RawTracePointContext, cgroup: u64) {
     if !owner.wants(signal) {
         return;
     }
+    let task = current();
+    // That one of the others takes a signal decides nothing.
+    if owner.is_pid_one() && owner.main() != task.read(layout!(task_tgid)) {
+        return;
+    }
     let time = now();
     if !owner.spend(time, cgroup) {
         return;
     }
-    let task = current();
     let action = Address(ctx.arg(2));
     emit(To::Detail, time, || Deliver {
         header: header(DELIVER, time, cgroup),

@@ -7,7 +7,8 @@ use super::{
 };
 use aya_ebpf::{macros::map, maps::HashMap};
 use coroner_ebpf::{
-    CONTAINER_COUNTED, CONTAINER_DYING, Container, WINDOW_SHIFT,
+    CONTAINER_COUNTED, CONTAINER_DYING, CONTAINER_NOTED, CONTAINER_PID_ONE, CONTAINER_UNNOTED,
+    Container, WINDOW_SHIFT,
     maps::{CONTAINERS_MAX, LOST_BUDGET},
     record::{COMM_LEN, Moment, Peer, SPENT},
     signal_bit,
@@ -81,19 +82,81 @@ impl Watched {
     }
 
     #[inline(always)]
+    fn is(self, flag: u32) -> bool {
+        get!(self, flags) & flag != 0
+    }
+
+    #[inline(always)]
+    fn mark(self, flag: u32) {
+        set!(self, flags, get!(self, flags) | flag);
+    }
+
+    #[inline(always)]
     pub(super) fn is_dying(self) -> bool {
-        get!(self, flags) & CONTAINER_DYING != 0
+        self.is(CONTAINER_DYING)
     }
 
     #[inline(always)]
     pub(super) fn set_dying(self) {
-        set!(self, flags, get!(self, flags) | CONTAINER_DYING);
+        self.mark(CONTAINER_DYING);
     }
 
     /// The kernel side has made this entry.
     #[inline(always)]
     pub(super) fn is_counted(self) -> bool {
-        get!(self, flags) & CONTAINER_COUNTED != 0
+        self.is(CONTAINER_COUNTED)
+    }
+
+    /// The main process is PID 1 of a PID namespace.
+    #[inline(always)]
+    pub(super) fn is_pid_one(self) -> bool {
+        self.is(CONTAINER_PID_ONE)
+    }
+
+    #[inline(always)]
+    pub(super) fn set_pid_one(self) {
+        self.mark(CONTAINER_PID_ONE);
+    }
+
+    /// Some process of it has had an entry in `NOTIFIED`.
+    #[inline(always)]
+    pub(super) fn has_noted(self) -> bool {
+        self.is(CONTAINER_NOTED)
+    }
+
+    /// Some process of it could have none.
+    #[inline(always)]
+    pub(super) fn is_unnoted(self) -> bool {
+        self.is(CONTAINER_UNNOTED)
+    }
+
+    #[inline(always)]
+    pub(super) fn set_unnoted(self) {
+        self.mark(CONTAINER_UNNOTED);
+    }
+
+    /// Entries that it has in `NOTIFIED`.
+    #[inline(always)]
+    pub(super) fn notified(self) -> u32 {
+        get!(self, notified)
+    }
+
+    /// It has one more.
+    #[inline(always)]
+    pub(super) fn add_notified(self) {
+        set!(self, notified, self.notified() + 1);
+        if !self.has_noted() {
+            self.mark(CONTAINER_NOTED);
+        }
+    }
+
+    /// It has one less.
+    #[inline(always)]
+    pub(super) fn take_notified(self) {
+        let notified = self.notified();
+        if notified > 0 {
+            set!(self, notified, notified - 1);
+        }
     }
 
     /// The main process' thread group, 0 while none is known.
@@ -138,6 +201,13 @@ impl Watched {
         }
         true
     }
+}
+
+/// The container's own affairs can no longer be told whole: as if its budget were spent.
+#[inline(always)]
+pub(super) fn run_out(now: u64, cgroup: u64) {
+    count(&LOST, LOST_BUDGET);
+    tell_spent(now, cgroup);
 }
 
 /// Whose evidence is missing from now on, as nobody else's is.

@@ -9,7 +9,7 @@ use coroner_ebpf::record;
 /// Records of the ring buffers: any bytes → facts → what the engine makes of them.
 pub fn record(bytes: &[u8]) {
     let mut coroner = Coroner::new();
-    for record in pieces::<1>(bytes) {
+    for record in pieces::<2>(bytes) {
         match decode(record) {
             Ok((event, kind)) => {
                 assert!(KINDS.contains(&kind), "{kind}");
@@ -41,6 +41,11 @@ fn longest(fact: &KernelFact) {
         }
         KernelFact::Exec { task, parent, .. } => {
             assert!(task.comm.len() <= comm && parent.comm.len() <= comm);
+        }
+        KernelFact::NamespaceKilled(killed) => {
+            assert!(killed.sent.len() <= record::SIGNALS);
+            assert!(killed.examples.len() <= record::EXAMPLES);
+            assert!(killed.examples.iter().all(|example| example.comm.len() <= comm));
         }
         _ => {}
     }
