@@ -164,8 +164,8 @@ fn signals() -> Vec<Draft> {
             .dies("app", Verdict::Graceful, code(0))
             .spends(Span::about(Shutdown, 1.0)),
         deleted("children-not-signalled", 5)
-            .shows("It leaves on SIGTERM and tells its three children nothing: the kernel kills them.")
-            .runs(Part::new("app", "spawn --children 3 --for 1s"))
+            .shows("It leaves on SIGTERM and tells its 300 children nothing: the kernel kills them.")
+            .runs(Part::new("app", "spawn --children 300 --for 1s"))
             .dies("app", Verdict::Graceful, code(0))
             .finds(ChildrenNotSignalled)
             .spends(Span::about(Shutdown, 1.0)),
