@@ -183,6 +183,7 @@ impl<'a> Playing<'a> {
                         .await?;
                     self.note_lives();
                     self.is_ready(container, self.restarts(container)).await?;
+                    self.is_listed().await;
                     tokio::time::sleep(time).await;
                 }
                 When::Waits(container, reason) => {
@@ -414,11 +415,10 @@ impl<'a> Playing<'a> {
     }
 
     /// Waits until the agent has had the time to learn from a late runtime what runs: a list is under way, and
-    /// only the next one has it. Not where containers end without being asked to: those do not wait.
+    /// only the next one has it. No pod ends that soon on a real node.
     async fn is_listed(&self) {
         let delay = self.lab.delays().runtime;
-        let restarts = |step: &Step| matches!(step.when, When::Anew(..) | When::Waits(..));
-        if !delay.is_zero() && !self.scenario.steps.iter().any(restarts) {
+        if !delay.is_zero() {
             tokio::time::sleep(2 * delay + ASKS_EVERY).await;
         }
     }
