@@ -8,6 +8,7 @@
 mod finished;
 mod forget;
 mod life;
+mod unlisted;
 
 use super::{
     account::Sources,
@@ -436,6 +437,7 @@ impl Engine {
             self.dirty.containers.extend(self.runtime.containers().map(|c| c.info.id.clone()));
         }
         let mut dirty = self.dirty.take();
+        self.add_unlisted(now, &dirty.pods);
         let mut active = std::mem::take(&mut self.active);
         active.extend(dirty.pods.iter().cloned());
         active.retain(|uid| self.look(now, uid, dirty.is_report(uid), out));

@@ -10,6 +10,9 @@ use crate::{
     time::BootTime,
 };
 
+/// The number of no list.
+const NEVER: u64 = 0;
+
 /// Where a sandbox or a container stands in the lists.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Listing {
@@ -19,7 +22,7 @@ pub(super) struct Listing {
     pub(super) missing: Option<Between>,
     /// When the newest list that covers it was requested, whether it was in it or not.
     covered: BootTime,
-    /// The last list that had it.
+    /// The last list that had it, or `NEVER`.
     list: u64,
 }
 
@@ -31,7 +34,7 @@ impl Listing {
     /// Takes a list that had it. `None`: a newer list has been answered before. Otherwise when the last
     /// list that had it was requested.
     fn seen(&mut self, asked: BootTime, list: u64) -> Option<BootTime> {
-        if self.covered > asked {
+        if self.covered > asked && self.list != NEVER {
             return None;
         }
         let before = self.asked;
@@ -163,6 +166,15 @@ impl Runtime {
                     let is_new = known.info != info;
                     if is_new {
                         dirty.containers.insert(info.id.clone());
+                        if known.info.sandbox != info.sandbox {
+                            // It was added before it was listed, as one of the pod's newest sandbox.
+                            let of = self.by_sandbox.entry(known.info.sandbox.clone()).or_default();
+                            of.retain(|id| *id != info.id);
+                            self.by_sandbox
+                                .entry(info.sandbox.clone())
+                                .or_default()
+                                .push(info.id.clone());
+                        }
                         known.info = info;
                     }
                     if is_new || exits || known.removed.take().is_some() {
@@ -171,27 +183,11 @@ impl Runtime {
                     known.removed = None;
                 }
                 None if room => {
-                    let info = self.sharing(info);
-                    let exited = info.state == CriState::Exited;
-                    let (sandbox, id) = (info.sandbox.clone(), info.id.clone());
-                    dirty.containers.insert(id.clone());
-                    let known = Container {
-                        seen_alive: is_alive(&info),
-                        first_seen: at,
-                        exited: exited.then_some(Between { after: since, by: at }),
-                        removed: None,
-                        exit: None,
-                        stop_signal: None,
-                        runtime_type: None,
-                        listing: Listing::new(asked, list),
-                        info,
-                    };
-                    dirty.pods.extend(pod_of(&self.sandboxes, &known).cloned());
-                    self.containers.insert(id.clone(), known);
-                    let Self { containers, by_sandbox, .. } = self;
-                    let place =
-                        |id: &ContainerId| Some((containers.get(id)?.info.created, id.clone()));
-                    insert_sorted(by_sandbox.entry(sandbox).or_default(), id, place);
+                    let exited = (info.state == CriState::Exited).then_some(since);
+                    let exited = exited.map(|after| Between { after, by: at });
+                    let alive = is_alive(&info);
+                    let known = self.insert(at, info, Listing::new(asked, list), dirty);
+                    (known.exited, known.seen_alive) = (exited, alive);
                 }
                 None => self.refused += 1,
             }
@@ -213,6 +209,48 @@ impl Runtime {
             }
             None => containers.values_mut().for_each(check),
         }
+    }
+
+    /// Adds a container that no list has shown yet. A list that was requested before does not say that it is
+    /// gone.
+    pub fn add_unlisted(&mut self, at: BootTime, info: CriContainer, dirty: &mut Dirty) {
+        if self.containers.len() < MAX_KNOWN {
+            self.insert(at, info, Listing::new(at, NEVER), dirty);
+        } else {
+            self.refused += 1;
+        }
+    }
+
+    fn insert(
+        &mut self,
+        at: BootTime,
+        info: CriContainer,
+        listing: Listing,
+        dirty: &mut Dirty,
+    ) -> &mut Container {
+        let info = self.sharing(info);
+        let (sandbox, id, created) = (info.sandbox.clone(), info.id.clone(), info.created);
+        dirty.containers.insert(id.clone());
+        let known = Container {
+            seen_alive: false,
+            first_seen: at,
+            exited: None,
+            removed: None,
+            exit: None,
+            stop_signal: None,
+            runtime_type: None,
+            listing,
+            info,
+        };
+        dirty.pods.extend(pod_of(&self.sandboxes, &known).cloned());
+        let Self { containers, by_sandbox, .. } = self;
+        let its = (created, id.clone());
+        let place = |other: &ContainerId| {
+            let known = containers.get(other).map(|known| (known.info.created, other.clone()));
+            known.unwrap_or_else(|| its.clone())
+        };
+        insert_sorted(by_sandbox.entry(sandbox).or_default(), id.clone(), place);
+        self.containers.entry(id).or_insert(known)
     }
 
     /// The container with the ids that its sandbox has, instead of copies of them.

@@ -1,11 +1,12 @@
 //! Lists of the runtime whose answers come in another order than they were asked for: a full one may
 //! take a minute, while filtered ones are answered.
 
-use super::world::{container, ids, sandbox};
+use super::world::{CODE_0, World, container, ids, object, sandbox};
 use coroner_core::{
     dirty::Dirty,
     ids::SandboxId,
-    input::{CriEvent, CriState},
+    input::{ApiEvent, CriEvent, CriState},
+    observation::Verdict,
     runtime::{Between, Runtime},
     time::BootTime,
 };
@@ -88,4 +89,32 @@ fn a_late_answer_is_true_as_of_its_request() {
     let stopped = Some(Between { after: secs(0), by: secs(70) });
     assert_eq!(runtime.sandbox(&id).unwrap().stopped, stopped);
     assert_eq!(runtime.outages(secs(0), secs(100)).count(), 0, "lateness is no outage");
+}
+
+/// The runtime's lists of containers come when the pod is gone: the kernel and the pod's status have named the
+/// container meanwhile, and its report has it.
+#[test]
+fn a_container_that_no_list_ever_showed_is_in_its_pods_report() {
+    let mut world = World::in_sync();
+    let mut pod = object(1, false, world.at());
+    pod.containers.get_mut("c").unwrap().id = Some(ids(1).2);
+    world.starts(1);
+    world.api(ApiEvent::Applied(pod.clone()));
+    let at = world.at();
+    let sandboxes = vec![sandbox(1, true)];
+    world.cri(CriEvent::Sandboxes { asked: at, only: None, sandboxes });
+    world.ticks(1);
+    let at = world.at();
+    pod.deletion_timestamp = object(1, true, at).deletion_timestamp;
+    world.api(ApiEvent::Applied(pod.clone()));
+    world.term(1, true);
+    world.later(500).exits(1, CODE_0);
+    let at = world.at();
+    world.cri(CriEvent::Sandboxes { asked: at, only: None, sandboxes: vec![sandbox(1, false)] });
+    world.cri(CriEvent::Containers { asked: at, only: None, containers: Vec::new() });
+    world.api(ApiEvent::Deleted(pod));
+    world.ticks(60);
+    let end = world.reports().next().expect("a report");
+    let [death] = end.containers.as_slice() else { panic!("{end:?}") };
+    assert_eq!((death.name.as_str(), death.verdict), ("c", Verdict::Graceful), "{death:?}");
 }
