@@ -163,3 +163,13 @@ fn a_hook_that_a_slow_node_was_late_to_end_is_found() {
     let probe = stopped(16_000).hook(ms(1000), Some(ms(12_900)));
     assert_eq!(of(&probe, "hook").verdict, Verdict::Graceful);
 }
+
+/// The node took 800 ms from the hook's end to the stop signal, and just before that a probe ended.
+#[test]
+fn a_probe_is_not_taken_for_the_hook_on_a_slow_node() {
+    let script = stopped(11_400).hook(ms(1100), Some(ms(10_600)));
+    let script = script.enters(201, "ready-probe", ms(11_100), Some(ms(11_200)));
+    let of = judged(&script, &Hook::Exec("hook".into()), ContainerKind::Main, true);
+    assert_eq!(marks(&of), [1100, 10_600].map(|at| Some((ms(at), Source::Kernel))));
+    assert_eq!(of.verdict, Verdict::PrestopExhaustedGrace, "{}", of.proof.sentence);
+}

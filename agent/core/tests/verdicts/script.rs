@@ -59,7 +59,17 @@ impl Script {
     }
 
     pub(crate) fn hook(self, at: BootTime, ended: Option<BootTime>) -> Self {
-        let of = || Task { ns_pid: Some(9), ..task(200, "hook") };
+        self.enters(200, "hook", at, ended)
+    }
+
+    pub(crate) fn enters(
+        self,
+        pid: u32,
+        comm: &str,
+        at: BootTime,
+        ended: Option<BootTime>,
+    ) -> Self {
+        let of = || Task { ns_pid: Some(9), ..task(pid, comm) };
         let began =
             self.fact(at, KernelFact::Exec { cgroup: CGROUP, task: of(), parent: outside() });
         let Some(ended) = ended else { return began };
