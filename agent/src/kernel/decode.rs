@@ -60,6 +60,17 @@ pub const KINDS: [&str; 11] = [
     "namespace_killed",
 ];
 
+/// Those of them that are metrics. How much a spent budget cost is
+/// `coroner_evidence_lost_total{kind="budget_spent"}`: that it was spent needs no series beside it.
+pub fn counted_kinds() -> impl Iterator<Item = &'static str> {
+    KINDS.into_iter().filter(|kind| is_counted(kind))
+}
+
+/// This kind is a metric.
+pub fn is_counted(kind: &str) -> bool {
+    kind != KINDS[record::SPENT as usize - 1]
+}
+
 /// Reads one record. The second value names its kind, for the metrics: one of [`KINDS`].
 pub fn decode(bytes: &[u8]) -> Result<(KernelEvent, &'static str), Undecodable> {
     read_record(bytes).map(|(event, kind)| (event, KINDS[kind]))
@@ -421,6 +432,8 @@ mod tests {
         let zapped = record::Zapped { ..record::Zapped::NOTHING };
         assert_eq!(decode(&bytes(&zapped)).unwrap().1, "namespace_killed");
         assert_eq!(KINDS.len(), record::ZAPPED as usize, "no kind without a name");
+        assert!(!is_counted("budget_spent"));
+        assert_eq!(counted_kinds().count(), KINDS.len() - 1);
     }
 
     #[test]

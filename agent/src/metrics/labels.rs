@@ -106,7 +106,7 @@ pub(super) const SOURCES: Values = Values::Closed(|| vec!["cri", "api", "proc", 
 
 pub(super) const SPEAKERS: Values = Values::Closed(|| vec!["cri", "api"]);
 
-pub(super) const RECORDS: Values = Values::Closed(|| kernel::decode::KINDS.to_vec());
+pub(super) const RECORDS: Values = Values::Closed(|| kernel::decode::counted_kinds().collect());
 
 pub(super) const OUTCOMES: Values = Values::Closed(|| vec!["written", "dropped"]);
 

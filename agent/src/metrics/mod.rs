@@ -457,7 +457,8 @@ impl Metrics {
 
     fn refresh_kernel(&self, counters: &kernel::Counters) {
         let of = &self.families;
-        for (kind, count) in counters.records() {
+        let records = counters.records().filter(|(kind, _)| kernel::decode::is_counted(kind));
+        for (kind, count) in records {
             raise(&of.kernel_records.with_label_values(&[kind]), count);
         }
         let too_deep = of.cgroups_too_deep.with_label_values::<&str>(&[]);
