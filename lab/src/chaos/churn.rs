@@ -335,8 +335,7 @@ async fn dies(process: &OwnedFd) {
     }
 }
 
-/// A pod of hundreds of processes. In the host's PID namespace the runtime kills each, and each is
-/// records; those that end with a namespace of their own are counted.
+/// A pod of hundreds of processes.
 fn crowd(name: &str, node: &str) -> Pod {
     let line = format!("{} spawn --children {CROWD} --for 10ms", crate::image::PROGRAM);
     let mut pod = Pod::default();
@@ -345,7 +344,6 @@ fn crowd(name: &str, node: &str) -> Pod {
     pod.spec = Some(PodSpec {
         node_name: Some(node.into()),
         host_network: Some(true),
-        host_pid: Some(true),
         restart_policy: Some("Never".into()),
         termination_grace_period_seconds: Some(10),
         containers: vec![Container {

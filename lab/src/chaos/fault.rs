@@ -39,7 +39,8 @@ pub enum Deed {
     Wire(Wire),
     /// The agent gets SIGKILL at one stage after the other of a pod's end, and is started again.
     KillAgent,
-    /// The agent runs with rings of one page, while hundreds of processes die at once.
+    /// The agent runs with rings of one page, while thousands of cgroups come and go and hundreds of
+    /// processes die at once.
     SmallRing,
     /// 2,000 cgroups that look like containers' are made and removed as fast as it goes.
     Cgroups,
@@ -144,7 +145,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "ring-shrunk",
-        does: "The agent's rings have 4 KiB, while hundreds of processes die at once.",
+        does: "The agent's rings have 4 KiB, while thousands of cgroups come and go and hundreds of processes die.",
         deed: Deed::SmallRing,
         lasts: WHILE,
         excuses: BLIND,
