@@ -64,7 +64,7 @@ static DURATIONS: Buckets = Buckets(&[
 
 /// The kubelet's garbage collection goes its round each minute.
 static REMOVALS: Buckets =
-    Buckets(&[1.0, 5.0, 10.0, 20.0, 32.0, 60.0, 120.0, 300.0, 600.0, 3600.0]);
+    Buckets(&[1.0, 5.0, 10.0, 20.0, 32.0, 60.0, 90.0, 120.0, 300.0, 600.0, 3600.0]);
 
 /// 1 is the whole grace: what is above exceeded it.
 static RATIOS: Buckets = Buckets(&[0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 2.0]);

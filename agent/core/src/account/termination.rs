@@ -244,7 +244,7 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// The end of a postStart hook that ran when the deletion was requested: the pod's worker waits for it
+    /// The end of a postStart hook that ran after the deletion was requested: the pod's worker waits for it
     /// before it stops anything. Of a hook by the kubelet itself only a sleep says how long it takes.
     fn post_start_ended(&self, request: &Request, stopping: Option<BootTime>) -> Option<Milestone> {
         let held_up = |at: &BootTime| *at > request.at && stopping.is_none_or(|stop| *at <= stop);
@@ -257,15 +257,13 @@ impl<'a> Account<'a> {
                 Hook::Exec(binary) => {
                     // The kubelet runs it before any probe.
                     let named = processes.injected().filter(|one| one.is_named(binary));
-                    let hook =
-                        named.min_by_key(|one| one.began).filter(|h| h.began <= request.at)?;
+                    let hook = named.min_by_key(|one| one.began)?;
                     Some((hook.ended?.0, Source::Kernel))
                 }
                 Hook::Sleep(seconds) => {
                     let began = self.of.anchor.boot(container.info.created);
                     let seconds = u64::try_from(*seconds).ok()?;
-                    let ended = began + Duration::from_secs(seconds);
-                    (began <= request.at).then_some((ended, Source::Inferred))
+                    Some((began + Duration::from_secs(seconds), Source::Inferred))
                 }
                 Hook::HttpGet | Hook::TcpSocket => None,
             }
