@@ -24,13 +24,14 @@ impl Engine {
             // Its cgroup is made just after it.
             let created = |id: &ContainerId| {
                 let processes = self.processes.get(&self.identity.cgroup(id)?)?;
-                Some(self.settings.anchor.wall(processes.created?))
+                processes.created
             };
             let is_unlisted = |id: &ContainerId| self.runtime.container(id).is_none();
             let known = object.pod.containers.iter().filter_map(|(name, container)| {
                 let id = container.id.clone().filter(is_unlisted)?;
-                Some(CriContainer {
-                    created: created(&id)?,
+                let created = created(&id)?;
+                let container = CriContainer {
+                    created: self.settings.anchor.wall(created),
                     id,
                     sandbox: sandbox.clone(),
                     name: name.clone(),
@@ -40,10 +41,11 @@ impl Engine {
                     hash: None,
                     grace_seconds: None,
                     pre_stop: None,
-                })
+                };
+                Some((created, container))
             });
-            for container in known.collect::<Vec<_>>() {
-                self.runtime.add_unlisted(now, container, &mut self.dirty);
+            for (created, container) in known.collect::<Vec<_>>() {
+                self.runtime.add_unlisted(now, created, container, &mut self.dirty);
             }
         }
     }

@@ -211,11 +211,18 @@ impl Runtime {
         }
     }
 
-    /// Adds a container that no list has shown yet. A list that was requested before does not say that it is
-    /// gone.
-    pub fn add_unlisted(&mut self, at: BootTime, info: CriContainer, dirty: &mut Dirty) {
+    /// Adds a container that no list has shown yet: the runtime has not called it running since it was
+    /// created. A list that was requested before does not say that it is gone.
+    pub fn add_unlisted(
+        &mut self,
+        at: BootTime,
+        created: BootTime,
+        info: CriContainer,
+        dirty: &mut Dirty,
+    ) {
         if self.containers.len() < MAX_KNOWN {
-            self.insert(at, info, Listing::new(at, NEVER), dirty);
+            let listing = Listing { covered: at, ..Listing::new(created, NEVER) };
+            self.insert(at, info, listing, dirty);
         } else {
             self.refused += 1;
         }
