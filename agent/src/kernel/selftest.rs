@@ -257,6 +257,7 @@ impl Stage {
         });
 
         if let Some(leaf) = &made {
+            wait_until_empty(&leaf.path);
             remove_patiently(&leaf.path)?;
         }
         Ok(Expected {
@@ -306,6 +307,19 @@ impl Drop for Stage {
             return;
         }
         remove_tree(&self.path, remove_patiently);
+    }
+}
+
+/// Since Linux 7 a cgroup can be removed while its last process is still leaving it, and is then never
+/// reported as empty. (v1 has no such file, and does not allow that.)
+fn wait_until_empty(path: &Path) {
+    let until = Instant::now() + PATIENCE;
+    let is_populated = || {
+        let events = fs::read_to_string(path.join("cgroup.events")).unwrap_or_default();
+        events.lines().any(|line| line == "populated 1")
+    };
+    while is_populated() && Instant::now() < until {
+        std::thread::sleep(PAUSE);
     }
 }
 
