@@ -1,98 +1,290 @@
-//! Accepts the HTTP server's connections, plain or behind TLS, and so few at a time and for so long
-//! that nobody who reaches the port can take the agent's memory or file descriptors.
+//! Accepts the connections of one listener, plain or behind TLS, with few places for a short time, so that nobody
+//! who reaches it can take the agent's memory or file descriptors, nor the kubelet's probes their place.
 
-use axum::Router;
+use axum::{Router, body::Body, http::Request, response::Response};
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::graceful::GracefulShutdown,
     service::TowerToHyperService,
 };
-use std::{future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    future::Future,
+    io,
+    net::IpAddr,
+    pin::{Pin, pin},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    task::AbortHandle,
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
-/// Connections at one time: a kubelet, some Prometheus and people. More wait to be accepted.
-const CONNECTIONS: usize = 32;
+/// Connections from other machines and pods at one time: some Prometheus.
+const PLACES: usize = 32;
+/// Connections from the node itself, in places of their own: the kubelet's probes, and people.
+const PLACES_OF_NODE: usize = 16;
+/// Connections from one address that is not the node's.
+const PLACES_OF_PEER: usize = 8;
 /// A TLS handshake takes no longer.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Nor does the head of a request, nor the pause before it.
 const HEAD: Duration = Duration::from_secs(10);
-/// Nor does a connection in all: whoever still needs one makes another.
-const CONNECTION: Duration = Duration::from_secs(300);
+/// Nor does a connection in all: anyone who still needs one makes another.
+const CONNECTION: Duration = Duration::from_secs(60);
+/// The longest head of a request, bytes.
+const MAX_HEAD: usize = 16 << 10;
+/// What the kernel may hold of an answer that nobody reads, bytes (it doubles this for its bookkeeping).
+const SEND_BUFFER: usize = 32 << 10;
 /// After a failure to accept a connection, which is most likely one for want of file descriptors.
-const BREATH: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// A listening socket, and whether TLS is spoken behind it.
 pub struct Listener {
-    listener: TcpListener,
+    socket: Socket,
     tls: Option<TlsAcceptor>,
+    node: Vec<IpAddr>,
+}
+
+enum Socket {
+    Tcp(TcpListener),
+    /// Only for this user, and root.
+    Unix(UnixListener),
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
 }
 
 impl Listener {
     /// TLS is spoken behind it.
-    pub(crate) fn with_tls(listener: TcpListener, tls: TlsAcceptor) -> Self {
-        Self { listener, tls: Some(tls) }
+    pub(crate) fn with_tls(mut self, tls: TlsAcceptor) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// These addresses are the node's: its kubelet probes from them.
+    pub(crate) fn with_node(mut self, addresses: Vec<IpAddr>) -> Self {
+        self.node = addresses;
+        self
     }
 
     /// Serves until `stop` is done, then ends what is under way.
     pub(crate) async fn serve(self, router: Router, stop: impl Future<Output = ()>) {
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        if let Socket::Tcp(listener) = &self.socket
+            && let Err(error) =
+                rustix::net::sockopt::set_socket_send_buffer_size(listener, SEND_BUFFER)
+        {
+            debug!(%error, "the listener keeps its send buffer");
+        }
+        let places = Places::default();
         let graceful = GracefulShutdown::new();
         let mut stop = pin!(stop);
         loop {
-            let next = async {
-                // Never closed: an error cannot be.
-                let place = Arc::clone(&places).acquire_owned().await.ok();
-                (place, self.listener.accept().await)
-            };
-            let (place, accepted) = tokio::select! {
+            let accepted = tokio::select! {
                 () = &mut stop => break,
-                next = next => next,
+                accepted = self.accept() => accepted,
             };
-            let socket = match accepted {
-                Ok((socket, _)) => socket,
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     warn!(%error, "a connection cannot be accepted");
-                    sleep(BREATH).await;
+                    sleep(PAUSE).await;
                     continue;
                 }
             };
-            let (router, tls, watcher) = (router.clone(), self.tls.clone(), graceful.watcher());
+            let Some(place) = places.take(peer) else { continue };
+            let service = TowerToHyperService::new(Busy {
+                inner: router.clone(),
+                busy: Arc::clone(&place.busy),
+            });
+            let (tls, watcher) = (self.tls.clone(), graceful.watcher());
             let answer = async move {
-                let service = TowerToHyperService::new(router);
-                match tls {
-                    None => watcher.watch(connection(socket, service)).await,
-                    Some(tls) => {
-                        let Some(stream) = handshake(&tls, socket).await else { return Ok(()) };
+                match (stream, tls) {
+                    (Stream::Unix(stream), _) => watcher.watch(connection(stream, service)).await,
+                    (Stream::Tcp(stream), None) => watcher.watch(connection(stream, service)).await,
+                    (Stream::Tcp(stream), Some(tls)) => {
+                        let Some(stream) = handshake(&tls, stream).await else { return Ok(()) };
                         watcher.watch(connection(stream, service)).await
                     }
                 }
             };
-            tokio::spawn(async move {
+            let number = place.number;
+            let task = tokio::spawn(async move {
                 match timeout(CONNECTION, answer).await {
                     Ok(Ok(())) => {}
-                    // Whoever can reach the port can bring this about: nothing for the log.
+                    // Anyone who can reach the port can bring this about: nothing for the log.
                     Ok(Err(error)) => debug!(%error, "a connection broke off"),
                     Err(_) => debug!("a connection took too long"),
                 }
                 drop(place);
             });
+            places.is_served_by(number, task.abort_handle());
         }
-        drop(self.listener);
+        drop(self.socket);
         graceful.shutdown().await;
+    }
+
+    async fn accept(&self) -> io::Result<(Stream, Peer)> {
+        match &self.socket {
+            Socket::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                Ok((Stream::Unix(stream), Peer::Node))
+            }
+            Socket::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                let peer = peer.ip().to_canonical();
+                let own = stream.local_addr().is_ok_and(|own| own.ip().to_canonical() == peer);
+                let is_node = own || peer.is_loopback() || self.node.contains(&peer);
+                let peer = if is_node { Peer::Node } else { Peer::Other(peer) };
+                Ok((Stream::Tcp(stream), peer))
+            }
+        }
     }
 }
 
 impl From<TcpListener> for Listener {
     fn from(listener: TcpListener) -> Self {
-        Self { listener, tls: None }
+        Self { socket: Socket::Tcp(listener), tls: None, node: Vec::new() }
+    }
+}
+
+impl From<UnixListener> for Listener {
+    fn from(listener: UnixListener) -> Self {
+        Self { socket: Socket::Unix(listener), tls: None, node: Vec::new() }
+    }
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Peer {
+    /// This node: its kubelet, or a person on it.
+    Node,
+    /// A pod or another machine.
+    Other(IpAddr),
+}
+
+/// The connections that are open. When there is no place, the oldest connection that has no complete request
+/// makes room.
+#[derive(Clone, Default)]
+struct Places(Arc<Mutex<Open>>);
+
+#[derive(Default)]
+struct Open {
+    next: u64,
+    /// In the order in which they came.
+    connections: BTreeMap<u64, Connection>,
+}
+
+struct Connection {
+    peer: Peer,
+    busy: Arc<AtomicBool>,
+    task: Option<AbortHandle>,
+}
+
+/// The place of one connection, free again when it is dropped.
+struct Place {
+    places: Places,
+    number: u64,
+    /// A request is being answered.
+    busy: Arc<AtomicBool>,
+}
+
+impl Places {
+    /// A place for a connection. `None`: all that are in its way have a request that is being answered.
+    fn take(&self, peer: Peer) -> Option<Place> {
+        let mut open = self.lock();
+        let of_peer = open.count(|other| other == peer);
+        let of_kind = open.count(|other| (other == Peer::Node) == (peer == Peer::Node));
+        let (full, places) = match peer {
+            Peer::Node => (false, PLACES_OF_NODE),
+            Peer::Other(_) => (of_peer >= PLACES_OF_PEER, PLACES),
+        };
+        if full {
+            open.evict(|other| other == peer)?;
+        } else if of_kind >= places {
+            open.evict(|other| (other == Peer::Node) == (peer == Peer::Node))?;
+        }
+        let (number, busy) = (open.next, Arc::<AtomicBool>::default());
+        open.next += 1;
+        let connection = Connection { peer, busy: Arc::clone(&busy), task: None };
+        open.connections.insert(number, connection);
+        Some(Place { places: self.clone(), number, busy })
+    }
+
+    fn is_served_by(&self, number: u64, task: AbortHandle) {
+        if let Some(connection) = self.lock().connections.get_mut(&number) {
+            connection.task = Some(task);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Open> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Open {
+    fn count(&self, of: impl Fn(Peer) -> bool) -> usize {
+        self.connections.values().filter(|connection| of(connection.peer)).count()
+    }
+
+    fn evict(&mut self, of: impl Fn(Peer) -> bool) -> Option<()> {
+        let is_idle = |connection: &Connection| {
+            of(connection.peer) && !connection.busy.load(Ordering::Relaxed)
+        };
+        let oldest = self.connections.iter().find(|(_, connection)| is_idle(connection));
+        let number = *oldest?.0;
+        if let Some(task) = self.connections.remove(&number)?.task {
+            task.abort();
+        }
+        Some(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.lock().connections.remove(&self.number);
+    }
+}
+
+/// The router, which notes for as long as it works on a request that the connection is busy.
+#[derive(Clone)]
+struct Busy {
+    inner: Router,
+    busy: Arc<AtomicBool>,
+}
+
+impl tower::Service<Request<hyper::body::Incoming>> for Busy {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<hyper::body::Incoming>) -> Self::Future {
+        let busy = Arc::clone(&self.busy);
+        busy.store(true, Ordering::Relaxed);
+        let answer = self.inner.call(request.map(Body::new));
+        Box::pin(async move {
+            let answer = answer.await;
+            // What is left is to be read by the client, which may take its time in vain.
+            busy.store(false, Ordering::Relaxed);
+            answer
+        })
     }
 }
 
@@ -113,7 +305,7 @@ async fn handshake(
     }
 }
 
-type Service = TowerToHyperService<Router>;
+type Service = TowerToHyperService<Busy>;
 
 fn connection<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
@@ -122,5 +314,80 @@ fn connection<S: AsyncRead + AsyncWrite + Unpin>(
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
+        .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), service)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    fn other(n: u8) -> Peer {
+        Peer::Other([10, 0, 0, n].into())
+    }
+
+    #[test]
+    fn the_oldest_connection_without_a_request_makes_room() {
+        let places = Places::default();
+        let first: Vec<_> = (0..PLACES_OF_PEER).map(|_| places.take(other(1)).unwrap()).collect();
+        first[0].busy.store(true, Ordering::Relaxed);
+        let _more = places.take(other(1)).unwrap();
+        let open = |place: &Place| places.lock().connections.contains_key(&place.number);
+        assert_eq!((open(&first[0]), open(&first[1]), open(&first[2])), (true, false, true));
+        assert_eq!(places.lock().connections.len(), PLACES_OF_PEER);
+    }
+
+    #[test]
+    fn nobody_takes_the_places_of_the_node() {
+        let places = Places::default();
+        let mut held = Vec::new();
+        for n in 0..=255 {
+            for place in std::iter::from_fn(|| places.take(other(n))).take(4) {
+                place.busy.store(true, Ordering::Relaxed);
+                held.push(place);
+            }
+        }
+        assert_eq!(places.lock().connections.len(), PLACES);
+        assert!(places.take(other(7)).is_none(), "all of them are busy");
+        assert!(places.take(Peer::Node).is_some());
+        held.pop();
+        assert!(places.take(other(7)).is_some(), "one is free again");
+    }
+
+    async fn ask(address: std::net::SocketAddr) -> String {
+        let mut probe = TcpStream::connect(address).await.unwrap();
+        let request = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        probe.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        probe.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    /// Half a request each, a whole one whose answer nobody reads, or nothing at all: a probe is answered at once.
+    #[tokio::test]
+    async fn a_crowd_that_asks_nothing_keeps_no_probe_waiting() {
+        let big = || async { vec![b'x'; 4 << 20] };
+        let router = Router::new().route("/healthz", get(async || "ok")).route("/big", get(big));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(Listener::from(listener).serve(router, std::future::pending()));
+        let mut crowd = Vec::new();
+        for (n, says) in ["", "GET /heal", "GET /big HTTP/1.1\r\nHost: a\r\n\r\n"]
+            .iter()
+            .cycle()
+            .take(256)
+            .enumerate()
+        {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(says.as_bytes()).await.unwrap();
+            crowd.push(stream);
+            if n % 16 == 0 {
+                assert!(ask(address).await.ends_with("ok"), "after {n}");
+            }
+        }
+        assert!(ask(address).await.ends_with("ok"));
+        server.abort();
+    }
 }

@@ -8,12 +8,13 @@ mod start;
 use coroner_core::{
     engine::{Engine, Settings},
     input::{CriEvent, Input, Received},
-    leak::{Leak, Recollection},
+    leak::{Leak, PersistedLeak},
     output::Report,
     time::Anchor,
 };
 
 use crate::{
+    accept::Listener,
     adapters::Adapters,
     clock,
     config::{Config, Leaks, Sources},
@@ -21,7 +22,7 @@ use crate::{
     health::Health,
     history::History,
     host,
-    http::{self, Shared, lock},
+    http::{self, Audience, Shared, lock},
     kernel, kube,
     leaks::Standing,
     memory,
@@ -29,6 +30,7 @@ use crate::{
     patience::Patience,
     procfs::{self, Hidden, Sight},
     recording::{self, Recorder},
+    socket,
     state::{Keeper, State},
     tls,
 };
@@ -46,7 +48,8 @@ use std::{
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
-    sync::{mpsc, oneshot},
+    sync::{mpsc, watch},
+    task::JoinSet,
     time::{Instant, MissedTickBehavior, interval, interval_at, timeout},
 };
 use tracing::{debug, info, warn};
@@ -80,7 +83,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How long the state directory may take to answer at the start.
 const STATE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Runs until SIGTERM or SIGINT. An error is what ended it, with what to do.
+/// Runs until SIGTERM, SIGINT or SIGHUP. An error is what ended it, with what to do.
 pub fn run(config: Config) -> anyhow::Result<()> {
     memory::be_frugal();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -109,6 +112,14 @@ async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
+/// Addresses from which the kubelet may probe this agent: by the downward API (`status.hostIPs`), and those of the
+/// default gateways.
+fn node_addresses() -> Vec<IpAddr> {
+    let given = std::env::var("NODE_IPS").unwrap_or_default();
+    let given = given.split(',').filter_map(|address| address.trim().parse().ok());
+    given.chain(socket::gateways()).collect()
+}
+
 async fn observe(config: Config) -> anyhow::Result<()> {
     let mut stop = Stop::listen()?;
     let certificate = config.tls.map(tls::Certificate::open).transpose()?;
@@ -124,18 +135,48 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         metrics: Metrics::new()
             .and_then(Metrics::with_process)
             .context("the metrics' catalogue")?,
+        scrape: Mutex::default(),
     });
-    let (hang_up, hung_up) = oneshot::channel::<()>();
-    let stopped = async {
-        let _ = hung_up.await; // an error is the sender's end: the same
+    let (hang_up, hung_up) = watch::channel(());
+    let mut servers = JoinSet::new();
+    let mut serve = |listener: Listener, audience| {
+        let mut hung_up = hung_up.clone();
+        let stopped = async move {
+            let _ = hung_up.changed().await; // an error is the sender's end: the same
+        };
+        servers.spawn(http::serve(listener, shared.clone(), audience, stopped));
     };
-    let (https, identity) = (certificate.is_some(), config.identity);
+    let listener = Listener::from(listener).with_node(node_addresses());
     let listener = match &certificate {
-        None => listener.into(),
+        None => listener,
         Some(certificate) => Arc::clone(certificate).behind(listener)?,
     };
-    let server = tokio::spawn(http::serve(listener, shared.clone(), identity, stopped));
+    serve(listener, Audience::Network);
+    let https = certificate.is_some();
     info!(address = %address, https, version = env!("CARGO_PKG_VERSION"), "listening");
+    if let Some(address) = config.api_listen {
+        // With hostNetwork another agent of this node, or anybody, may have the port: no reason to end.
+        match bind(address).await {
+            Ok(listener) => {
+                let address = listener.local_addr().unwrap_or(address);
+                info!(%address, "the API is served on TCP");
+                serve(listener.into(), Audience::Forwarded);
+            }
+            Err(error) => warn!(
+                %address, %error,
+                "the API is not served on TCP: choose another address with --api-listen, or off"
+            ),
+        }
+    }
+    if let Some(path) = &config.socket {
+        match socket::listen(path).await {
+            Ok(listener) => serve(listener.into(), Audience::Node),
+            Err(error) => {
+                let error = format!("{error:#}");
+                warn!(error, "the API is not served on a unix socket: `coroner` needs --url");
+            }
+        }
+    }
 
     let record = config.record.map(Record::prepare).transpose()?;
     let start = start::Start { options: &config.sources.kernel, stay: config.stay_unready };
@@ -177,6 +218,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         leak_series: config.leaks.series,
         leak_lines: 0,
         keeper,
+        losses: log::Losses::default(),
     };
     if !recalled.is_empty() {
         info!(leaks = recalled.len(), "an earlier run had found leaks (--state-dir)");
@@ -195,9 +237,12 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     if let Some(keeper) = keeper {
         keeper.end(FAREWELL);
     }
-    let _ = hang_up.send(()); // an error: the server has ended already
-    if timeout(FAREWELL, server).await.is_err() {
+    let _ = hang_up.send(()); // an error: the servers have ended already
+    if timeout(FAREWELL, servers.join_all()).await.is_err() {
         debug!("a client kept its connection open; it is cut");
+    }
+    if let Some(path) = &config.socket {
+        let _ = std::fs::remove_file(path); // the next agent replaces it otherwise
     }
     if result.is_ok() {
         info!("detached, goodbye");
@@ -209,7 +254,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
 async fn open_state(
     dir: PathBuf,
     boot_id: Option<String>,
-) -> anyhow::Result<(Keeper, Vec<Recollection>)> {
+) -> anyhow::Result<(Keeper, Vec<PersistedLeak>)> {
     let hangs = format!("cannot keep state in {}: choose another --state-dir", dir.display());
     let opened = Patience::new(STATE_PATIENCE, 1).call(move || State::open(&dir, boot_id)).await;
     let (state, known) = opened.context(hangs)??;
@@ -223,10 +268,11 @@ pub fn log_failure(failure: &anyhow::Error) {
     tracing::error!("{failure:#}");
 }
 
-/// The two signals that end a service.
+/// The signals that end a service. A terminal that goes sends SIGHUP.
 struct Stop {
     terminate: Signal,
     interrupt: Signal,
+    hang_up: Signal,
 }
 
 impl Stop {
@@ -235,6 +281,7 @@ impl Stop {
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
+            hang_up: listen(SignalKind::hangup())?,
         })
     }
 
@@ -242,6 +289,7 @@ impl Stop {
         tokio::select! {
             _ = self.terminate.recv() => info!("SIGTERM: detaching"),
             _ = self.interrupt.recv() => info!("SIGINT: detaching"),
+            _ = self.hang_up.recv() => info!("SIGHUP: detaching"),
         }
     }
 }
@@ -329,6 +377,7 @@ struct EventLoop {
     /// Lines about leaks since the last tick.
     leak_lines: usize,
     keeper: Option<Keeper>,
+    losses: log::Losses,
 }
 
 impl EventLoop {
@@ -379,7 +428,7 @@ impl EventLoop {
     /// anchor, which is of no use any more when somebody sets the clock.
     fn read_clock(&mut self) {
         let anchor = clock::anchor();
-        let strays = self.anchor.strays(&anchor);
+        let strays = self.anchor.drift(&anchor);
         if strays < CLOCK_STRAYS {
             return;
         }
@@ -400,10 +449,11 @@ impl EventLoop {
         if let Some(slow) = lock(&self.shared.health).runtime_takes(longest) {
             log::runtime_speed(slow, longest);
         }
-        let judgement = gauges.leaks.judgement;
-        lock(&self.shared.health).judge(judgement);
+        self.losses.log_sums(Instant::now());
+        let detection_state = gauges.leaks.detection_state;
+        lock(&self.shared.health).judge(detection_state);
         if lock(&self.shared.leaks).judge(&gauges.leaks) {
-            log::judgement(judgement);
+            log::detection_state(detection_state);
         }
         self.leaks_changed();
     }
@@ -439,7 +489,7 @@ impl EventLoop {
         lock(&self.shared.health).note(&received);
         if let Input::Lost(loss) = &received.input {
             // The sources log their own outages.
-            warn!(kind = %loss.kind, count = loss.count, "evidence was lost");
+            self.losses.note(loss.kind, loss.count, Instant::now());
         }
         if let Input::Cri(CriEvent::ContainerCgroup { cgroup, .. }) = &received.input {
             self.senders.kernel(kernel::Command::Watch { cgroup: *cgroup });

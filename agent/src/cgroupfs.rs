@@ -9,7 +9,7 @@ use coroner_core::{
 };
 use coroner_ebpf::{Container, is_container_name};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, VecDeque},
     fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -21,6 +21,9 @@ const ROOT: &str = "kubepods";
 const MONITOR: &str = "-conmon-";
 /// Directories deeper than this are not looked at.
 const MAX_DEPTH: usize = 32;
+
+/// Cgroups that one search goes through.
+const MAX_VISITED: usize = 1 << 16;
 
 /// What became of an insertion into the map of watched cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +46,27 @@ pub struct Scan<'a> {
     pub insert: &'a mut dyn FnMut(CgroupId, Container) -> Inserted,
     /// Tells a container's main process.
     pub main: &'a mut dyn FnMut(CgroupId, &Task),
+    /// So many more cgroups and processes are looked at.
+    pub room: Room,
+}
+
+/// How much one scan looks at. What is beyond that is left out, and counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// Cgroups.
+    pub cgroups: usize,
+    /// Processes.
+    pub processes: usize,
+    /// Cgroups that were left out.
+    pub left_out: u64,
+}
+
+impl Room {
+    /// For all that may be on a machine, once.
+    pub const ALL: Self = Self { cgroups: MAX_VISITED, processes: 1 << 20, left_out: 0 };
+    /// For one container, on the event loop: some ten milliseconds. Who may make cgroups of his own can
+    /// make any number.
+    pub const ONE: Self = Self { cgroups: 256, processes: 512, left_out: 0 };
 }
 
 impl Scan<'_> {
@@ -55,13 +79,12 @@ impl Scan<'_> {
         found
     }
 
-    /// Watches one cgroup and what is below it. A cgroup that has processes is a container,
-    /// whatever its name. `None`: there is no such cgroup.
-    pub fn cgroup(&mut self, cgroup: CgroupId) -> Option<Vec<KernelFact>> {
-        let path = find_cgroup(self.root, cgroup)?;
+    /// Watches the cgroup in this directory ([`find_cgroup`]) and what is below it. A cgroup that has
+    /// processes is a container, whatever its name.
+    pub fn cgroup(&mut self, path: &Path) -> Vec<KernelFact> {
         let mut found = Vec::new();
-        self.directory(&path, None, &mut found);
-        Some(found)
+        self.directory(path, None, &mut found);
+        found
     }
 
     fn directory(&mut self, path: &Path, above: Option<Container>, found: &mut Vec<KernelFact>) {
@@ -77,6 +100,11 @@ impl Scan<'_> {
         if entry.depth > super::kernel::MAX_NESTING {
             return;
         }
+        let Some(left) = self.room.cgroups.checked_sub(1) else {
+            self.room.left_out += 1;
+            return;
+        };
+        self.room.cgroups = left;
         let state = (self.insert)(CgroupId(id), entry);
         if state == Inserted::New {
             found.push(KernelFact::CgroupCreated {
@@ -87,7 +115,8 @@ impl Scan<'_> {
             });
         }
         if state == Inserted::New {
-            let processes = processes(path, self.proc);
+            let processes = processes(path, self.proc, self.room.processes);
+            self.room.processes -= processes.len();
             if let Some(main) = main_process(&processes).filter(|_| entry.owner == id) {
                 (self.main)(CgroupId(id), main);
             }
@@ -150,15 +179,21 @@ fn is_kubepods(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().contains(ROOT))
 }
 
+/// The uppermost first: what containers make below their own cgroups comes after all containers, however
+/// much it is.
 fn find(root: &Path, wanted: &mut dyn FnMut(&Path) -> bool) -> Option<PathBuf> {
-    let mut open = vec![(root.to_owned(), 0)];
-    while let Some((path, depth)) = open.pop() {
+    let (mut open, mut visited) = (VecDeque::from([(root.to_owned(), 0)]), 0);
+    while let Some((path, depth)) = open.pop_front() {
         for child in directories(&path) {
+            visited += 1;
             if wanted(&child) {
                 return Some(child);
             }
+            if visited >= MAX_VISITED {
+                return None;
+            }
             if depth < MAX_DEPTH {
-                open.push((child, depth + 1));
+                open.push_back((child, depth + 1));
             }
         }
     }
@@ -192,6 +227,7 @@ pub fn directories(path: &Path) -> Vec<PathBuf> {
     let mut found: Vec<_> = entries
         .flatten()
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .take(MAX_VISITED)
         .map(|entry| entry.path())
         .collect();
     found.sort();
@@ -205,14 +241,16 @@ pub(crate) fn pids(path: &Path) -> BTreeSet<u32> {
     procs.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// The processes of a cgroup that have a number here.
-fn processes(path: &Path, proc: &Path) -> Vec<Task> {
+/// The processes of a cgroup that have a number here, of so many at most.
+fn processes(path: &Path, proc: &Path, most: usize) -> Vec<Task> {
     pids(path)
         .into_iter()
         .filter(|pid| *pid != 0)
+        .take(most)
         .filter_map(|pid| {
-            let status = fs::read_to_string(proc.join(pid.to_string()).join("status")).ok()?;
-            Some(task(pid, &status))
+            // Its name may be no UTF-8.
+            let status = fs::read(proc.join(pid.to_string()).join("status")).ok()?;
+            Some(task(pid, &String::from_utf8_lossy(&status)))
         })
         .collect()
 }
@@ -246,13 +284,15 @@ mod tests {
         mains: BTreeMap<u64, u32>,
         known: Option<u64>,
         full: bool,
+        room: Room,
     }
 
     impl Host {
         fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
             let (watched, mains) = (BTreeMap::new(), BTreeMap::new());
-            let host = Self { folder, watched, mains, known: None, full: false };
+            let room = Room::ALL;
+            let host = Self { folder, watched, mains, known: None, full: false, room };
             fs::create_dir_all(host.root()).unwrap();
             host
         }
@@ -278,7 +318,7 @@ mod tests {
         fn scan<T>(&mut self, scan: impl FnOnce(&mut Scan<'_>) -> T) -> T {
             let (root, proc) = (self.root(), self.folder.path().join("proc"));
             let (watched, mains) = (&mut self.watched, &mut self.mains);
-            let (known, full) = (self.known, self.full);
+            let (known, full, room) = (self.known, self.full, self.room);
             scan(&mut Scan {
                 root: &root,
                 proc: &proc,
@@ -292,6 +332,7 @@ mod tests {
                 main: &mut |id, main| {
                     mains.insert(id.0, main.tgid.0);
                 },
+                room,
             })
         }
     }
@@ -346,6 +387,18 @@ mod tests {
     }
 
     #[test]
+    fn a_main_process_is_one_by_whatever_name() {
+        let mut host = Host::new();
+        let container = host.cgroup(&format!("kubepods/pod0/{ID}"), &[7, 8]);
+        host.process(7, "Name:\tapp\nNSpid:\t7\t1\n");
+        host.process(8, "Name:\tchild\nNSpid:\t8\t2\n");
+        let status = host.folder.path().join("proc/7/status");
+        fs::write(status, b"Name:\t\xff\nNSpid:\t7\t1\n").unwrap();
+        host.scan(|scan| scan.kubepods());
+        assert_eq!(host.mains, BTreeMap::from([(container, 7)]));
+    }
+
+    #[test]
     fn what_the_kernel_has_told_is_not_told_again() {
         let mut host = Host::new();
         let root = host.cgroup("kubepods", &[]);
@@ -377,6 +430,25 @@ mod tests {
         assert_eq!(main(&[]), None);
     }
 
+    /// A container may make cgroups below its own without end.
+    #[test]
+    fn one_container_is_looked_at_as_far_as_there_is_room() {
+        let mut host = Host::new();
+        let container = host.cgroup(&format!("kubepods/pod0/{ID}"), &[7, 8, 9]);
+        for n in 0..10 {
+            host.cgroup(&format!("kubepods/pod0/{ID}/n{n}"), &[]);
+        }
+        for pid in 7..10 {
+            host.process(pid, &format!("Name:\tapp\nNSpid:\t{pid}\t{}\n", pid - 6));
+        }
+        let path = find_cgroup(&host.root(), CgroupId(container)).unwrap();
+        host.room = Room { cgroups: 4, processes: 2, left_out: 0 };
+        let (facts, left_out) = host.scan(|scan| (scan.cgroup(&path), scan.room.left_out));
+        assert_eq!((names(&facts).len(), left_out), (4, 7));
+        let running = facts.iter().filter(|fact| matches!(fact, KernelFact::Running { .. }));
+        assert_eq!(running.count(), 2);
+    }
+
     #[test]
     fn nesting_is_followed_to_a_bound() {
         let mut host = Host::new();
@@ -392,11 +464,13 @@ mod tests {
         let odd = host.cgroup("machine/odd", &[7]);
         let level = host.cgroup("machine", &[]);
         assert!(!holds_kubepods(&host.root()));
-        let facts = host.scan(|scan| scan.cgroup(CgroupId(odd))).unwrap();
+        let path = find_cgroup(&host.root(), CgroupId(odd)).unwrap();
+        let facts = host.scan(|scan| scan.cgroup(&path));
         assert_eq!(names(&facts), ["/machine/odd"]);
         assert_eq!(host.watched[&odd].owner, odd);
-        host.scan(|scan| scan.cgroup(CgroupId(level))).unwrap();
+        let path = find_cgroup(&host.root(), CgroupId(level)).unwrap();
+        host.scan(|scan| scan.cgroup(&path));
         assert_eq!(host.watched[&level].owner, 0);
-        assert_eq!(host.scan(|scan| scan.cgroup(CgroupId(1))), None);
+        assert_eq!(find_cgroup(&host.root(), CgroupId(1)), None);
     }
 }

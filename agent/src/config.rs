@@ -3,9 +3,7 @@
 
 use crate::{
     cli::args::{JudgeArgs, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs},
-    cri, host,
-    http::Identity,
-    kernel, kube, recording, tls,
+    cri, host, kernel, kube, recording, tls,
 };
 use std::{
     net::SocketAddr,
@@ -46,8 +44,10 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Certificate and key of the HTTP server; `None`: no TLS.
     pub tls: Option<tls::Files>,
-    /// Whether the HTTP server names pods.
-    pub identity: Identity,
+    /// The unix socket of the API, if there is one.
+    pub socket: Option<PathBuf>,
+    /// Address of the API on TCP, if there is one.
+    pub api_listen: Option<SocketAddr>,
     /// Terminations kept for the HTTP API.
     pub history: usize,
     /// The engine's settle window.
@@ -248,10 +248,10 @@ impl Config {
             (true, None) => return Err(ConfigError::EventsWithoutApi),
             (false, _) => None,
         };
-        let identity = if args.hide_identity { Identity::Hidden } else { Identity::Shown };
-        let mut leaks = Leaks::validate(&args.leaks)?;
-        if identity == Identity::Hidden {
-            leaks.series = 0;
+        let leaks = Leaks::validate(&args.leaks)?;
+        let socket = Some(args.socket.clone()).filter(|path| path != Path::new("off"));
+        if let Some(path) = socket.clone().filter(|path| path.is_relative()) {
+            return Err(ConfigError::Relative { flag: "socket", path });
         }
         sources.kernel.debug_bpf = args.debug_bpf;
         sources.cri.busy = busy;
@@ -260,7 +260,8 @@ impl Config {
         Ok(Self {
             listen: args.listen,
             tls: tls_files(args)?,
-            identity,
+            socket,
+            api_listen: args.api_listen.0,
             history: args.history,
             settle: args.settle,
             stay_unready: args.stay_unready,
@@ -537,11 +538,14 @@ mod tests {
     }
 
     #[test]
-    fn who_names_no_pod_gives_no_leak_a_series() {
-        let config = validate("--no-api --leak-series 7 --hide-identity", &host()).unwrap();
-        assert_eq!((config.identity, config.leaks.series), (Identity::Hidden, 0));
-        let config = validate("--no-api --leak-series 7", &host()).unwrap();
-        assert_eq!((config.identity, config.leaks.series), (Identity::Shown, 7));
+    fn where_the_api_is_served() {
+        let config = validate("--no-api", &host()).unwrap();
+        assert_eq!(config.socket.as_deref(), Some(Path::new("/run/coroner/coroner.sock")));
+        assert_eq!(config.api_listen, Some("127.0.0.1:9471".parse().unwrap()));
+        let config = validate("--no-api --socket off --api-listen off", &host()).unwrap();
+        assert_eq!((config.socket, config.api_listen), (None, None));
+        let wanted = ConfigError::Relative { flag: "socket", path: "a.sock".into() };
+        assert_eq!(validate("--no-api --socket a.sock", &host()).unwrap_err(), wanted);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::{
 };
 use coroner_core::{
     input::{ApiEvent, CriEvent, Input, LossKind, Received},
-    leak::Judgement,
+    leak::DetectionState,
     time::BootTime,
 };
 use serde::Serialize;
@@ -32,7 +32,7 @@ pub struct Health {
     cri_takes: Option<Duration>,
     api: Option<Source>,
     losses: BTreeMap<LossKind, LossState>,
-    judgement: Judgement,
+    detection_state: DetectionState,
     ticked: BootTime,
 }
 
@@ -104,7 +104,7 @@ impl Health {
             cri_takes: None,
             api: with_api.then_some(Source::Waiting),
             losses: BTreeMap::new(),
-            judgement: Judgement::default(),
+            detection_state: DetectionState::default(),
             ticked: now,
         }
     }
@@ -144,8 +144,8 @@ impl Health {
     }
 
     /// How the judge of leaks is.
-    pub fn judge(&mut self, judgement: Judgement) {
-        self.judgement = judgement;
+    pub fn judge(&mut self, detection_state: DetectionState) {
+        self.detection_state = detection_state;
     }
 
     /// Learns from an input as it passes.
@@ -331,27 +331,29 @@ impl Health {
     /// That leaks cannot be judged is unready only where it is the configuration's fault: outages
     /// have parts of their own.
     fn leak_part(&self) -> Part {
-        let (state, detail, todo) = match self.judgement {
-            Judgement::Possible => return Part::ok("leaks", "judged"),
-            Judgement::NoApi => return Part::ok("leaks", "not judged (--no-api)"),
-            Judgement::Starting => (State::Degraded, "not judged yet: sources are awaited", ""),
-            Judgement::ApiOutOfSync => {
+        let (state, detail, todo) = match self.detection_state {
+            DetectionState::Possible => return Part::ok("leaks", "judged"),
+            DetectionState::NoApi => return Part::ok("leaks", "not judged (--no-api)"),
+            DetectionState::Starting => {
+                (State::Degraded, "not judged yet: sources are awaited", "")
+            }
+            DetectionState::ApiOutOfSync => {
                 (State::Degraded, "not judged: the watch of this node's pods is out of sync", "")
             }
-            Judgement::CriUnreachable => {
+            DetectionState::CriUnreachable => {
                 (State::Degraded, "not judged: the container runtime does not answer", "")
             }
-            Judgement::NodeUnknown => (
+            DetectionState::NodeUnknown => (
                 State::Degraded,
                 "not judged: the Node object, or this machine's boot id, could not be read",
                 "allow the agent to get nodes (RBAC), and mount /proc into its container",
             ),
-            Judgement::NodeMissing => (
+            DetectionState::NodeMissing => (
                 State::Failing,
                 "not judged: there is no Node object of this name",
                 "check --node (NODE_NAME): with a wrong name every sandbox would seem left behind",
             ),
-            Judgement::NodeForeign => (
+            DetectionState::NodeForeign => (
                 State::Failing,
                 "not judged: the Node object of this name is another machine's, or its kubelet has \
                  not reported since this machine booted",

@@ -2,7 +2,7 @@
 
 use coroner_core::{
     ids::PodUid,
-    observation::{ContainerDeath, PodTermination},
+    report::{ContainerDeath, PodTermination},
 };
 use std::{collections::VecDeque, sync::Arc};
 

@@ -2,7 +2,7 @@
 //! the state directory.
 
 use coroner_core::{
-    leak::{Judgement, Leak, LeakKey, Recollection},
+    leak::{DetectionState, Leak, LeakKey, PersistedLeak},
     leaks::LeakGauges,
     time::{Anchor, WallTime},
 };
@@ -18,7 +18,7 @@ const GRACE: Duration = Duration::from_secs(600);
 pub struct Standing {
     leaks: BTreeMap<LeakKey, Arc<Leak>>,
     /// What an earlier run had found, as long as it may still be found again.
-    recalled: BTreeMap<LeakKey, Recollection>,
+    recalled: BTreeMap<LeakKey, PersistedLeak>,
     judge: Judge,
     /// Changed since [`Standing::take_news`] was last called.
     news: bool,
@@ -29,14 +29,14 @@ pub struct Standing {
 pub struct Judge {
     /// Whether leaks can be judged at this moment, and if not why. What was certain before an
     /// outage stays in the list.
-    pub judgement: Judgement,
+    pub detection_state: DetectionState,
     /// How long leaks could be judged in all since the agent started, in seconds: while this is
     /// less than the threshold, an empty list says nothing.
     pub watched_seconds: u64,
     /// How long something must look like a leak before it is one, in seconds.
     pub threshold_seconds: u64,
     /// How many things look like a leak and are not certain (yet).
-    pub suspects: usize,
+    pub candidate_count: usize,
 }
 
 /// The answer of /api/v1/leaks.
@@ -58,7 +58,7 @@ impl Standing {
     }
 
     /// Takes what an earlier run had found, for the next one.
-    pub fn recall(&mut self, leaks: Vec<Recollection>) {
+    pub fn recall(&mut self, leaks: Vec<PersistedLeak>) {
         self.recalled = leaks.into_iter().map(|leak| (leak.key.clone(), leak)).collect();
     }
 
@@ -80,7 +80,7 @@ impl Standing {
     pub fn clock_was_set(&mut self, old: &Anchor, new: &Anchor) {
         for leak in self.leaks.values_mut() {
             let leak = Arc::make_mut(leak);
-            leak.observed = new.wall(old.boot(leak.observed));
+            leak.first_observed = new.wall(old.boot(leak.first_observed));
             leak.confirmed = new.wall(old.boot(leak.confirmed));
             self.news = true;
         }
@@ -88,16 +88,16 @@ impl Standing {
 
     /// How the judge is; true if its judgement is another than before.
     pub fn judge(&mut self, gauges: &LeakGauges) -> bool {
-        let before = self.judge.judgement;
-        self.judge.judgement = gauges.judgement;
+        let before = self.judge.detection_state;
+        self.judge.detection_state = gauges.detection_state;
         self.judge.watched_seconds = gauges.watched.as_secs();
-        self.judge.suspects = gauges.suspects;
+        self.judge.candidate_count = gauges.candidates;
         let until = Duration::from_secs(self.judge.threshold_seconds) + GRACE;
         if gauges.watched > until && !self.recalled.is_empty() {
             self.recalled.clear();
             self.news = true;
         }
-        before != gauges.judgement
+        before != gauges.detection_state
     }
 
     /// Whether the leaks have changed since the last call.
@@ -113,11 +113,11 @@ impl Standing {
     }
 
     /// What a later run should know of them, and of those that may still be found again, by key.
-    pub fn recollections(&self, anchor: &Anchor) -> Vec<Recollection> {
-        let recollect = |leak: &Arc<Leak>| Recollection {
+    pub fn recollections(&self, anchor: &Anchor) -> Vec<PersistedLeak> {
+        let recollect = |leak: &Arc<Leak>| PersistedLeak {
             key: leak.key.clone(),
-            observed: anchor.boot(leak.observed),
-            since_start: leak.since_start,
+            first_observed: anchor.boot(leak.first_observed),
+            preexisting: leak.preexisting,
         };
         let recalled = self.recalled.values().cloned();
         let mut all: Vec<_> = self.leaks.values().map(recollect).chain(recalled).collect();
@@ -135,7 +135,7 @@ impl Judge {
 
 /// Since when at most.
 pub fn since(leak: &Leak) -> WallTime {
-    leak.created.unwrap_or(leak.observed).min(leak.observed)
+    leak.created.unwrap_or(leak.first_observed).min(leak.first_observed)
 }
 
 #[cfg(test)]
@@ -147,14 +147,14 @@ mod tests {
     const THRESHOLD: Duration = Duration::from_secs(300);
     const ANCHOR: Anchor = Anchor { boot_ns: 0, wall_ns: 0 };
 
-    fn recalled(id: &str) -> Recollection {
+    fn recalled(id: &str) -> PersistedLeak {
         let key = LeakKey::Sandbox { id: id.into() };
-        Recollection { key, observed: BootTime(7), since_start: true }
+        PersistedLeak { key, first_observed: BootTime(7), preexisting: true }
     }
 
     fn told(id: &str) -> Arc<Leak> {
         let key = LeakKey::Sandbox { id: id.into() };
-        Arc::new(Leak { key, observed: WallTime(7), since_start: true, ..samples::leaked() })
+        Arc::new(Leak { key, first_observed: WallTime(7), preexisting: true, ..samples::leaked() })
     }
 
     fn watched(seconds: u64) -> LeakGauges {
@@ -182,7 +182,7 @@ mod tests {
         standing.clock_was_set(&ANCHOR, &three_hours_on);
         assert!(standing.take_news(), "the list is to be shown anew");
         let list = standing.list();
-        assert_eq!(list.leaks[0].observed, WallTime(3 * 3_600_000_000_000 + 7));
+        assert_eq!(list.leaks[0].first_observed, WallTime(3 * 3_600_000_000_000 + 7));
         assert_eq!(standing.recollections(&three_hours_on), [recalled("a")]);
     }
 

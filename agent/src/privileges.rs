@@ -134,11 +134,12 @@ pub fn lift_memlock() {
 /// CAP_BPF (`__sys_bpf`, `kernel/bpf/syscall.c`). There it is kept.
 ///
 /// # Errors
-/// When the kernel refuses to take something away; then all is as it was.
+/// When the kernel refuses to take something away; then the capabilities are as they were.
 ///
 /// A thread's capabilities are its own, and those it starts inherit them: call this before the
 /// first of them is started.
 pub fn lay_down(works: impl FnOnce() -> bool) -> io::Result<Privileges> {
+    set_no_new_privs(true)?;
     let before = capabilities(None)?;
     let kept = before.permitted & before.effective & KEPT;
     let without = before.effective - CapabilitySet::BPF;
@@ -152,7 +153,6 @@ pub fn lay_down(works: impl FnOnce() -> bool) -> io::Result<Privileges> {
         set_capabilities(None, before)?;
         return Err(error);
     }
-    set_no_new_privs(true)?;
     Ok(Privileges(kept))
 }
 

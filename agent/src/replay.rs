@@ -6,9 +6,10 @@ use crate::{
 };
 use coroner_core::{
     engine::Engine,
+    ids::PodRef,
     input::{ApiEvent, CriEvent, Input, Received},
-    observation::{PodRef, PodTermination},
     output::{Outputs, Report},
+    report::PodTermination,
     time::BootTime,
 };
 use std::{

@@ -6,7 +6,7 @@ mod keeper;
 pub use keeper::Keeper;
 
 use anyhow::Context;
-use coroner_core::leak::Recollection;
+use coroner_core::leak::PersistedLeak;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File},
@@ -34,13 +34,13 @@ pub struct State {
 struct Kept {
     coroner_state: u32,
     boot_id: String,
-    leaks: Vec<Recollection>,
+    leaks: Vec<PersistedLeak>,
 }
 
 impl State {
     /// Makes the directory if it is not there. The error says what to do. Also what the last run
     /// on this boot had kept.
-    pub fn open(dir: &Path, boot_id: Option<String>) -> anyhow::Result<(Self, Vec<Recollection>)> {
+    pub fn open(dir: &Path, boot_id: Option<String>) -> anyhow::Result<(Self, Vec<PersistedLeak>)> {
         let told = || {
             format!(
                 "cannot keep state in {}: give a directory that can be written to with \
@@ -58,7 +58,7 @@ impl State {
 
     /// What the last run on this boot had kept. A file that cannot be read, as a power cut may
     /// leave it, is set aside: it is not for us to throw away what somebody may have put there.
-    fn recall(&self) -> io::Result<Vec<Recollection>> {
+    fn recall(&self) -> io::Result<Vec<PersistedLeak>> {
         let file = self.dir.join(FILE);
         let kept = match fs::read(&file) {
             Ok(text) => serde_json::from_slice::<Kept>(&text).map_err(io::Error::from),
@@ -85,7 +85,7 @@ impl State {
     }
 
     /// Replaces the file, whole or not at all, also if the power is cut.
-    pub fn keep(&self, leaks: Vec<Recollection>) -> io::Result<()> {
+    pub fn keep(&self, leaks: Vec<PersistedLeak>) -> io::Result<()> {
         let kept = Kept { coroner_state: VERSION, boot_id: self.boot_id.clone(), leaks };
         let new = self.dir.join(NEW);
         let mut file = File::create(&new)?;
@@ -101,12 +101,12 @@ mod tests {
     use super::*;
     use coroner_core::{leak::LeakKey, time::BootTime};
 
-    fn leak(id: &str) -> Recollection {
+    fn leak(id: &str) -> PersistedLeak {
         let key = LeakKey::Sandbox { id: id.into() };
-        Recollection { key, observed: BootTime(7), since_start: true }
+        PersistedLeak { key, first_observed: BootTime(7), preexisting: true }
     }
 
-    fn open(dir: &Path, boot: &str) -> (State, Vec<Recollection>) {
+    fn open(dir: &Path, boot: &str) -> (State, Vec<PersistedLeak>) {
         State::open(dir, Some(boot.into())).unwrap()
     }
 

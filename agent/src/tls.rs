@@ -13,7 +13,6 @@ use std::{
     sync::{Arc, Mutex, PoisonError, RwLock},
     time::Duration,
 };
-use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::{
     self, ServerConfig,
@@ -125,14 +124,14 @@ impl Certificate {
     ///
     /// # Errors
     /// The cryptographic library refuses its own defaults.
-    pub fn behind(self: Arc<Self>, listener: TcpListener) -> Result<Listener, TlsError> {
+    pub fn behind(self: Arc<Self>, listener: Listener) -> Result<Listener, TlsError> {
         let mut config = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_safe_default_protocol_versions()
             .map_err(TlsError::Setup)?
             .with_no_client_auth()
             .with_cert_resolver(self);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Listener::with_tls(listener, TlsAcceptor::from(Arc::new(config))))
+        Ok(listener.with_tls(TlsAcceptor::from(Arc::new(config))))
     }
 
     /// Looks at the files for ever, and says on the log what became of a change.

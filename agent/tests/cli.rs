@@ -9,11 +9,11 @@ use coroner::{
     clock,
     health::Health,
     history::History,
-    http::{Identity, Shared, serve},
+    http::{Audience, Shared, serve},
     kernel,
     metrics::Metrics,
 };
-use coroner_core::observation::PodTermination;
+use coroner_core::report::PodTermination;
 use nobody::Nobody;
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use std::{
@@ -77,7 +77,9 @@ fn help_and_version_are_no_errors() {
 fn a_taken_port_is_found_out_before_anything_is_attached() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let args = format!("run --no-api --cri /nowhere.sock --listen {address}");
+    let args = format!(
+        "run --no-api --cri /nowhere.sock --listen {address} --api-listen off --socket off"
+    );
     let (code, _, err) = run(&mut coroner(&args));
     assert_eq!(code, 1, "{err}");
     assert!(err.contains(&format!("cannot listen on {address}")), "{err}");
@@ -95,7 +97,7 @@ fn no_agent_is_a_failure_with_a_hint() {
 
 #[test]
 fn a_recording_that_cannot_be_made_is_refused_before_anything_is_attached() {
-    let args = "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --record /no/such/dir/rec";
+    let args = "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --record /no/such/dir/rec";
     let (code, _, err) = run(&mut coroner(args));
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("cannot record into /no/such/dir/rec"), "{err}");
@@ -115,7 +117,7 @@ fn the_sample_shows_something_without_a_node() {
 }
 
 #[test]
-fn without_an_agent_explain_says_what_to_do_or_shows_the_sample() {
+fn without_an_agent_explain_says_what_to_do() {
     let nobody = Nobody::new();
     let url = &nobody.url;
     let (code, out, err) = run(&mut coroner(&format!("explain web-0 --url {url}")));
@@ -123,10 +125,8 @@ fn without_an_agent_explain_says_what_to_do_or_shows_the_sample() {
     for wanted in ["is `coroner run` running", "--from FILE", "coroner explain --sample"] {
         assert!(err.contains(wanted), "{wanted}: {err}");
     }
-    let (code, out, err) = run(&mut coroner(&format!("explain --url {url}")));
-    assert_eq!(code, 0, "{err}");
-    assert!(err.contains("comes with coroner"), "{err}");
-    assert!(out.contains("one-of-two-overruns"), "{out}");
+    let (code, out, _) = run(&mut coroner(&format!("explain --url {url}")));
+    assert_eq!((code, &*out), (1, ""), "a sample would be taken for the node's own");
 }
 
 #[test]
@@ -177,10 +177,10 @@ fn what_cannot_be_replayed_says_why() {
 
 /// Serves `accounts` accounts until the test ends; the URL.
 fn agent(accounts: usize) -> String {
-    agent_with(accounts, Identity::Shown)
+    agent_with(accounts, Audience::Node)
 }
 
-fn agent_with(accounts: usize, identity: Identity) -> String {
+fn agent_with(accounts: usize, audience: Audience) -> String {
     let account: PodTermination =
         serde_json::from_str(include_str!("golden/termination.json")).unwrap();
     let mut history = History::new(accounts);
@@ -195,6 +195,7 @@ fn agent_with(accounts: usize, identity: Identity) -> String {
         history: Mutex::new(history),
         leaks: Mutex::default(),
         metrics: Metrics::new().unwrap(),
+        scrape: Default::default(),
     });
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -203,7 +204,7 @@ fn agent_with(accounts: usize, identity: Identity) -> String {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            serve(listener, shared, identity, std::future::pending()).await
+            serve(listener, shared, audience, std::future::pending()).await
         })
     });
     url
@@ -227,12 +228,12 @@ fn terminations_of_a_running_agent() {
 }
 
 #[test]
-fn an_agent_that_names_no_pod_says_so() {
-    let url = agent_with(1, Identity::Hidden);
+fn the_port_of_the_metrics_names_no_pod() {
+    let url = agent_with(1, Audience::Network);
     for command in ["terminations", "explain web-0", "explain", "leaks"] {
         let (code, out, err) = run(&mut coroner(&format!("{command} --url {url}")));
         assert_eq!((code, &*out), (1, ""), "{command}: {err}");
-        assert!(err.contains("403") && err.contains("--hide-identity"), "{command}: {err}");
+        assert!(err.contains("403") && err.contains("--api-listen"), "{command}: {err}");
         assert!(!err.contains("web-0"), "{command}: {err}");
     }
 }
@@ -311,7 +312,7 @@ fn doctor_always_answers_and_its_status_agrees() {
 fn run_observes_until_sigterm_or_says_what_is_missing() {
     let facts = kernel::probe(&kernel::Options::default());
     let able = facts.privileges.may_load() && facts.programs_embedded;
-    let args = "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --log-format json";
+    let args = "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --log-format json";
     let mut child = coroner(args).stderr(Stdio::piped()).spawn().unwrap();
     let mut address = None;
     let mut said = Vec::new();
@@ -374,7 +375,7 @@ fn a_capability_that_is_taken_away_is_named_by_readyz() {
         ("CAP_PERFMON", CapabilitySet::PERFMON),
         ("CAP_SYS_PTRACE", CapabilitySet::SYS_PTRACE),
     ] {
-        let args = "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --log-format json \
+        let args = "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --log-format json \
                     --stay-unready";
         let mut command = coroner(args);
         // SAFETY: two system calls, no memory is touched: fit for a child between fork and exec.

@@ -8,13 +8,13 @@ use coroner::{
     clock,
     health::Health,
     history::History,
-    http::{Identity, Shared, lock, router},
+    http::{Audience, Shared, lock, router},
     kernel::StartReport,
     metrics::Metrics,
 };
 use coroner_core::{
     input::{ApiEvent, CriEvent, Input, Received},
-    observation::{ContainerDeath, PodTermination},
+    report::{ContainerDeath, PodTermination},
 };
 use http_body_util::BodyExt;
 use std::{
@@ -49,21 +49,22 @@ fn agent() -> Arc<Shared> {
         history: Mutex::new(history),
         leaks: Mutex::default(),
         metrics: Metrics::new().unwrap(),
+        scrape: Default::default(),
     })
 }
 
 async fn ask(shared: &Arc<Shared>, method: Method, uri: &str) -> (StatusCode, String) {
-    ask_with(shared, Identity::Shown, method, uri).await
+    ask_with(shared, Audience::Node, method, uri).await
 }
 
 async fn ask_with(
     shared: &Arc<Shared>,
-    identity: Identity,
+    audience: Audience,
     method: Method,
     uri: &str,
 ) -> (StatusCode, String) {
     let request = Request::builder().method(method).uri(uri).body(Body::empty()).unwrap();
-    let answer = router(shared.clone(), identity).oneshot(request).await.unwrap();
+    let answer = router(shared.clone(), audience).oneshot(request).await.unwrap();
     let status = answer.status();
     let body = answer.into_body().collect().await.unwrap().to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())
@@ -217,24 +218,61 @@ async fn a_scrape_is_prometheus_text() {
 }
 
 #[tokio::test]
-async fn pods_can_be_left_unnamed() {
+async fn the_network_is_told_of_no_pod() {
     let agent = agent();
-    let ask = async |uri: &str| ask_with(&agent, Identity::Hidden, Method::GET, uri).await;
+    let ask = async |uri: &str| ask_with(&agent, Audience::Network, Method::GET, uri).await;
     for page in ["terminations", "terminations/uid-a?life=1", "leaks", "deaths?limit=1", "other"] {
         let (status, said) = ask(&format!("/api/v1/{page}")).await;
         assert_eq!(status, StatusCode::FORBIDDEN, "{page}: {said}");
-        assert!(said.contains("--hide-identity") && !said.contains("uid-a"), "{page}: {said}");
+        assert!(said.contains("not served here") && !said.contains("uid-a"), "{page}: {said}");
     }
     let (status, said) = ask("/").await;
     assert_eq!(status, StatusCode::OK);
-    assert!(said.contains("/api/v1/* is refused"), "{said}");
+    assert!(said.contains("/api/v1/*: ") && !said.contains("/api/v1/leaks"), "{said}");
     let (_, said) = get(&agent, "/").await;
-    assert!(!said.contains("refused"), "{said}");
+    assert!(said.contains("/api/v1/leaks"), "{said}");
     for page in ["/metrics", "/healthz", "/readyz"] {
         let shown = get(&agent, page).await;
         let hidden = ask(page).await;
         assert_eq!(hidden.0, shown.0, "{page} is the same");
     }
-    let (status, _) = ask_with(&agent, Identity::Hidden, Method::POST, "/api/v1/leaks").await;
+    let (status, _) = ask_with(&agent, Audience::Network, Method::POST, "/api/v1/leaks").await;
     assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+}
+
+/// A page of evil.example that has its name resolve to 127.0.0.1 reads nothing through a port-forward.
+#[tokio::test]
+async fn a_forwarded_port_is_named_by_an_address() {
+    let agent = agent();
+    let ask = async |host: Option<&str>| {
+        let mut request = Request::builder().uri("/api/v1/terminations");
+        if let Some(host) = host {
+            request = request.header("host", host);
+        }
+        let request = request.body(Body::empty()).unwrap();
+        let answer = router(agent.clone(), Audience::Forwarded).oneshot(request).await.unwrap();
+        assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
+        answer.status()
+    };
+    for host in ["127.0.0.1:9471", "[::1]:9471", "localhost", "LOCALHOST:1", "10.0.0.7"] {
+        assert_eq!(ask(Some(host)).await, StatusCode::OK, "{host}");
+    }
+    for host in ["evil.example", "127.0.0.1.evil.example:9471", "localhost.evil.example", "", "a b"]
+    {
+        assert_eq!(ask(Some(host)).await, StatusCode::FORBIDDEN, "{host}");
+    }
+    assert_eq!(ask(None).await, StatusCode::FORBIDDEN);
+}
+
+#[tokio::test]
+async fn a_scrape_is_shared_for_a_second() {
+    let agent = agent();
+    let (_, first) = get(&agent, "/metrics").await;
+    agent.metrics.request_dropped(coroner::metrics::Adapter::Cri);
+    let (_, second) = get(&agent, "/metrics").await;
+    assert_eq!(first, second);
+    let long_ago = clock::boot_now() - std::time::Duration::from_secs(2);
+    lock(&agent.scrape).as_mut().unwrap().0 = long_ago;
+    let (_, third) = get(&agent, "/metrics").await;
+    assert_ne!(first, third);
 }

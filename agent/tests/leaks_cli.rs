@@ -21,12 +21,12 @@ use coroner::{
     clock,
     health::Health,
     history::History,
-    http::{Identity, Shared, serve},
+    http::{Audience, Shared, serve},
     leaks::Standing,
     metrics::Metrics,
 };
 use coroner_core::{
-    leak::{Judgement, Leak},
+    leak::{DetectionState, Leak},
     leaks::LeakGauges,
 };
 use coroner_cri_api::v1;
@@ -157,9 +157,9 @@ fn scripts_get_a_status_and_json() {
     let (code, out, err) = run(&mut node.leaks("--exit-code --leak-threshold 2s --json"));
     assert_eq!(code, 3, "{err}");
     let answer: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(answer["judgement"], "possible");
+    assert_eq!(answer["detection_state"], "possible");
     assert_eq!(answer["standalone"], true);
-    assert_eq!(answer["suspected"], json!([]));
+    assert_eq!(answer["candidates"], json!([]));
     assert_eq!(answer["threshold_seconds"], 2);
     let leaks: Vec<Leak> = serde_json::from_value(answer["leaks"].clone()).unwrap();
     assert_eq!(leaks.len(), 1, "{out}");
@@ -172,8 +172,8 @@ fn suspects_alone_do_not_count() {
     let (code, out, _) = run(&mut node.leaks("-o json"));
     let answer: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &answer["leaks"]), (0, &json!([])));
-    assert_eq!(answer["suspected"][0]["class"], "notready_no_pod");
-    assert_eq!(answer["suspects"], 1);
+    assert_eq!(answer["candidates"][0]["class"], "notready_no_pod");
+    assert_eq!(answer["candidate_count"], 1);
     assert_eq!(answer["threshold_seconds"], 300);
 }
 
@@ -198,7 +198,7 @@ fn the_apiserver_has_the_last_word() {
     // A look of three seconds waits for the apiserver's answer for six more. On a machine that needs
     // longer than that, the sandbox remains suspected.
     let in_time = answer["watched_seconds"].as_u64().unwrap() < 9;
-    assert!(!in_time || answer["suspected"] == json!([]), "{out}");
+    assert!(!in_time || answer["candidates"] == json!([]), "{out}");
 }
 
 #[test]
@@ -278,13 +278,13 @@ fn a_watch_tells_suspected_from_certain_until_interrupted() {
     let mut watch = Watch::start(node.leaks("--watch --json --leak-threshold 2s"));
     let first = watch.answer();
     assert_eq!(
-        (&first["leaks"], &first["suspected"][0]["class"]),
+        (&first["leaks"], &first["candidates"][0]["class"]),
         (&json!([]), &json!("notready_no_pod"))
     );
     node.apiserver.script().pods_until = None;
     let second = watch.answer();
     assert_eq!(
-        (&second["leaks"][0]["class"], &second["suspected"]),
+        (&second["leaks"][0]["class"], &second["candidates"]),
         (&json!("notready_no_pod"), &json!([]))
     );
     node.runtime.state().sandboxes.remove(0);
@@ -301,9 +301,9 @@ fn the_first_answer_of_a_watch_names_what_was_left_while_it_looked() {
     let objects = runtime.block_on(node.apiserver.watch());
     // The look lasts for seconds from here. Where this takes longer, the first answer counts nothing.
     runtime.block_on(objects.event("DELETED", pod("s1")));
-    let is_named = |answer: &Value| answer["suspected"][0]["class"] == "notready_no_pod";
+    let is_named = |answer: &Value| answer["candidates"][0]["class"] == "notready_no_pod";
     let mut answer = watch.answer();
-    assert!(is_named(&answer) || answer["suspects"] == 0, "counted and not named: {answer}");
+    assert!(is_named(&answer) || answer["candidate_count"] == 0, "counted and not named: {answer}");
     while !is_named(&answer) {
         answer = watch.answer();
     }
@@ -311,15 +311,16 @@ fn the_first_answer_of_a_watch_names_what_was_left_while_it_looked() {
 }
 
 /// An agent that serves these leaks until the test ends; its URL.
-fn agent(leaks: Vec<Leak>, judgement: Judgement, watched: u64) -> (String, Arc<Shared>) {
+fn agent(leaks: Vec<Leak>, detection_state: DetectionState, watched: u64) -> (String, Arc<Shared>) {
     let mut standing = Standing::new(Duration::from_secs(300));
     leaks.into_iter().for_each(|leak| standing.put(Arc::new(leak)));
-    standing.judge(&gauges(judgement, watched));
+    standing.judge(&gauges(detection_state, watched));
     let shared = Arc::new(Shared {
         health: Mutex::new(Health::new(true, clock::boot_now())),
         history: Mutex::new(History::new(1)),
         leaks: Mutex::new(standing),
         metrics: Metrics::new().unwrap(),
+        scrape: Default::default(),
     });
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -329,14 +330,14 @@ fn agent(leaks: Vec<Leak>, judgement: Judgement, watched: u64) -> (String, Arc<S
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            serve(listener, served, Identity::Shown, std::future::pending()).await
+            serve(listener, served, Audience::Node, std::future::pending()).await
         })
     });
     (url, shared)
 }
 
-fn gauges(judgement: Judgement, watched: u64) -> LeakGauges {
-    LeakGauges { judgement, watched: Duration::from_secs(watched), ..LeakGauges::default() }
+fn gauges(detection_state: DetectionState, watched: u64) -> LeakGauges {
+    LeakGauges { detection_state, watched: Duration::from_secs(watched), ..LeakGauges::default() }
 }
 
 fn leak(namespace: &str) -> Leak {
@@ -347,19 +348,19 @@ fn leak(namespace: &str) -> Leak {
         "pod": { "namespace": namespace, "name": "web-0", "uid": "u1" },
         "attempt": 2,
         "created": 1_700_000_000 * second,
-        "observed": 1_700_000_100 * second,
+        "first_observed": 1_700_000_100 * second,
         "confirmed": 1_700_000_400 * second,
-        "holds": { "netns": "/run/netns/cni-1", "ips": ["10.0.0.9"] },
-        "cause": { "kind": "pod_worker_stuck", "sentence": "stuck\u{1b}[2J" },
-        "evidence": [{ "source": "cri", "sentence": "the sandbox is not ready" }],
-        "remedy": ["$ crictl rmp 0123456789abcdef"],
+        "resources": { "netns": "/run/netns/cni-1", "ips": ["10.0.0.9"] },
+        "cause": { "kind": "pod_worker_stuck", "message": "stuck\u{1b}[2J" },
+        "evidence": [{ "source": "cri", "message": "the sandbox is not ready" }],
+        "remediation": ["$ crictl rmp 0123456789abcdef"],
     }))
     .unwrap()
 }
 
 #[test]
 fn a_running_agent_is_asked() {
-    let (url, _) = agent(vec![leak("shop"), leak("shop")], Judgement::Possible, 1000);
+    let (url, _) = agent(vec![leak("shop"), leak("shop")], DetectionState::Possible, 1000);
     let (code, out, err) = run(&mut coroner(&format!("leaks --url {url}")));
     assert_eq!((code, &*err), (0, ""));
     let lines: Vec<_> = out.lines().collect();
@@ -386,13 +387,13 @@ fn a_running_agent_is_asked() {
 
 #[test]
 fn an_agent_that_cannot_judge_never_says_that_there_is_nothing() {
-    let (url, _) = agent(Vec::new(), Judgement::NodeForeign, 0);
+    let (url, _) = agent(Vec::new(), DetectionState::NodeForeign, 0);
     for flags in ["", "--json", "--exit-code"] {
         let (code, out, err) = run(&mut coroner(&format!("leaks --url {url} {flags}")));
         assert_eq!((code, &*out), (1, ""), "{flags}");
         assert!(err.contains("node foreign") && err.contains("/readyz"), "{err}");
     }
-    let (url, _) = agent(vec![leak("shop")], Judgement::ApiOutOfSync, 1000);
+    let (url, _) = agent(vec![leak("shop")], DetectionState::ApiOutOfSync, 1000);
     let (code, out, err) = run(&mut coroner(&format!("leaks --url {url} --exit-code")));
     assert_eq!(code, 3, "what was certain is");
     assert!(out.contains("web-0") && err.contains("certain before"), "{out}{err}");
@@ -400,7 +401,7 @@ fn an_agent_that_cannot_judge_never_says_that_there_is_nothing() {
 
 #[test]
 fn an_agent_that_has_just_started_has_not_seen_enough() {
-    let (url, shared) = agent(Vec::new(), Judgement::Possible, 12);
+    let (url, shared) = agent(Vec::new(), DetectionState::Possible, 12);
     let (code, out, _) = run(&mut coroner(&format!("leaks --url {url}")));
     assert_eq!(code, 0);
     assert!(out.contains("nothing is certain yet") && out.contains("12s"), "{out}");
@@ -409,14 +410,14 @@ fn an_agent_that_has_just_started_has_not_seen_enough() {
     {
         let mut standing = shared.leaks.lock().unwrap();
         standing.put(Arc::new(leak("shop")));
-        standing.judge(&gauges(Judgement::Possible, 300));
+        standing.judge(&gauges(DetectionState::Possible, 300));
     }
     assert_eq!(waiting.wait_with_output().unwrap().status.code(), Some(3));
 }
 
 #[test]
 fn a_watched_agent_is_told_of_again_when_it_changes() {
-    let (url, shared) = agent(Vec::new(), Judgement::Possible, 1000);
+    let (url, shared) = agent(Vec::new(), DetectionState::Possible, 1000);
     let mut watch = Watch::start(coroner(&format!("leaks --url {url} --watch --json")));
     assert_eq!(watch.answer()["leaks"], json!([]));
     shared.leaks.lock().unwrap().put(Arc::new(leak("shop")));

@@ -8,7 +8,7 @@ use coroner::{
     clock,
     health::Health,
     history::History,
-    http::{Identity, Shared, serve},
+    http::{Audience, Shared, serve},
     metrics::Metrics,
     tls::{Certificate, Files},
 };
@@ -66,6 +66,7 @@ fn agent(certificate: Option<Arc<Certificate>>) -> u16 {
         history: Mutex::new(History::new(1)),
         leaks: Mutex::default(),
         metrics: Metrics::new().unwrap(),
+        scrape: Default::default(),
     });
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -76,10 +77,10 @@ fn agent(certificate: Option<Arc<Certificate>>) -> u16 {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
             let forever = std::future::pending();
             match certificate {
-                None => serve(listener, shared, Identity::Shown, forever).await,
+                None => serve(listener, shared, Audience::Node, forever).await,
                 Some(certificate) => {
-                    let listener = certificate.behind(listener).unwrap();
-                    serve(listener, shared, Identity::Shown, forever).await
+                    let listener = certificate.behind(listener.into()).unwrap();
+                    serve(listener, shared, Audience::Node, forever).await
                 }
             }
         })
@@ -232,7 +233,7 @@ fn files_that_cannot_be_used_are_refused_and_not_shown() {
         assert!(!shown.contains(SECRET) && !debug.contains(SECRET), "{shown} {debug}");
     }
     let args = format!(
-        "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --tls-cert {} --tls-key {}",
+        "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --tls-cert {} --tls-key {}",
         secret.display(),
         key.display()
     );
@@ -246,7 +247,7 @@ fn run_serves_https() {
     let authority = Authority::new();
     let files = authority.sign("localhost", |_| {});
     let args = format!(
-        "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --log-format json --stay-unready \
+        "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --log-format json --stay-unready \
          --tls-cert {} --tls-key {}",
         files.cert.display(),
         files.key.display()
@@ -262,5 +263,6 @@ fn run_serves_https() {
     let answer = ask(&format!("https://localhost:{port}"), &format!("--ca {}", authority.ca()));
     child.kill().unwrap();
     child.wait().unwrap();
-    answer.unwrap();
+    // TLS is spoken; the API is served elsewhere.
+    assert!(answer.unwrap_err().contains("403 Forbidden: the API names pods"));
 }

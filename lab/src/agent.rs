@@ -4,7 +4,7 @@ use crate::{port::Port, wait};
 use anyhow::{Context as _, anyhow, bail};
 use axum::http::{StatusCode, Uri};
 use coroner::leaks::LeakList;
-use coroner_core::observation::{ContainerDeath, PodTermination};
+use coroner_core::report::{ContainerDeath, PodTermination};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -28,7 +28,7 @@ const MAX_ANSWER: usize = 64 << 20;
 pub struct Options {
     /// The binary.
     pub binary: PathBuf,
-    /// `--listen`; `None`: a port of its own.
+    /// `--api-listen`, where metrics and health are served, too; `None`: a port of its own.
     pub listen: Option<SocketAddr>,
     /// `--node`.
     pub node: String,
@@ -102,7 +102,9 @@ impl Agent {
         let mut command = Command::new(&options.binary);
         command
             .arg("run")
-            .args(["--listen", &address.to_string()])
+            // Other agents of this machine have the default addresses.
+            .args(["--listen", "127.0.0.1:0", "--socket", "off"])
+            .args(["--api-listen", &address.to_string()])
             .args(["--node", &options.node])
             .args(["--cri", &options.cri])
             .arg("--kubeconfig")

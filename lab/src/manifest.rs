@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{Namespace, ResourceQuota, ServiceAccount},
+    networking::v1::NetworkPolicy,
     rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -30,6 +31,8 @@ pub enum Object {
     ClusterRoleBinding(Box<ClusterRoleBinding>),
     /// apps/v1.
     DaemonSet(Box<DaemonSet>),
+    /// networking.k8s.io/v1.
+    NetworkPolicy(Box<NetworkPolicy>),
     /// monitoring.coreos.com/v1.
     PodMonitor(Box<PodMonitor>),
     /// monitoring.coreos.com/v1.
@@ -95,6 +98,7 @@ fn object(document: Value) -> Result<Object> {
             strict(document).map(Object::ClusterRoleBinding)
         }
         ("apps/v1", "DaemonSet") => strict(document).map(Object::DaemonSet),
+        ("networking.k8s.io/v1", "NetworkPolicy") => strict(document).map(Object::NetworkPolicy),
         ("monitoring.coreos.com/v1", "PodMonitor") => strict(document).map(Object::PodMonitor),
         ("monitoring.coreos.com/v1", "PrometheusRule") => {
             strict(document).map(Object::PrometheusRule)

@@ -5,7 +5,7 @@ use coroner::kube::{
     self,
     events::{self, Note, Options, note},
 };
-use coroner_core::{leak::Leak, observation::ContainerDeath, output::Report};
+use coroner_core::{leak::Leak, output::Report, report::ContainerDeath};
 use coroner_lab::apiserver::{self, Apiserver, Kind};
 use serde_json::{Value, json};
 use std::{path::PathBuf, process::Command, sync::Arc};
@@ -100,9 +100,9 @@ fn ignored(pod: &str, uid: &str) -> Report {
         "id": "c1", "name": "app", "kind": "main",
         "pod": { "namespace": "shop", "name": pod, "uid": uid },
         "verdict": "stop_signal_ignored",
-        "proof": { "sentence": "SIGTERM to PID 1 (app) was thrown away by the kernel.", "evidence": [] },
+        "proof": { "message": "The kernel discarded SIGTERM: PID 1 (app) had no handler for it.", "evidence": [] },
         "cause": "definition_changed", "cause_certainty": "inferred", "cause_source": "inferred",
-        "cause_proof": "Its image was changed.",
+        "cause_message": "Its image was changed.",
         "exit": null, "stop_signal": 15, "grace_seconds": 30, "grace_ratio": 1.0,
         "children_killed": 0, "milestones": [],
     }))
@@ -114,10 +114,10 @@ fn leaked(name: &str) -> Report {
     let leak: Leak = serde_json::from_value(json!({
         "class": "notready_no_pod", "key": { "thing": "sandbox", "id": "398445f28f116ed45394" },
         "pod": { "namespace": "shop", "name": name, "uid": "gone" },
-        "created": 0, "observed": 0, "confirmed": 86_400_000_000_000_i64,
-        "holds": { "ips": ["10.244.1.17"] },
-        "cause": { "kind": "unknown", "sentence": "nobody knows why" },
-        "evidence": [], "remedy": ["$ crictl rmp 398445f28f116ed45394"],
+        "created": 0, "first_observed": 0, "confirmed": 86_400_000_000_000_i64,
+        "resources": { "ips": ["10.244.1.17"] },
+        "cause": { "kind": "unknown", "message": "nobody knows why" },
+        "evidence": [], "remediation": ["$ crictl rmp 398445f28f116ed45394"],
     }))
     .unwrap();
     Report::LeakOpened(Arc::new(leak))
@@ -136,7 +136,8 @@ async fn kubectl_describe_pod_shows_what_its_owner_should_know() {
     let [line] = &lines(&told, "StopSignalIgnored")[..] else { panic!("not one:\n{told}") };
     assert!(line.starts_with("Warning StopSignalIgnored"), "{line}");
     assert!(line.contains("(x2 over") && line.contains(" coroner "), "{line}");
-    let message = "SIGTERM to PID 1 (app) was thrown away by the kernel. It waited in vain";
+    let message =
+        "The kernel discarded SIGTERM: PID 1 (app) had no handler for it. It waited in vain";
     assert!(line.contains(message), "{line}");
 
     let all = cluster.kubectl("get events -n shop").await;

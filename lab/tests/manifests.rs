@@ -106,6 +106,7 @@ fn there_is_what_the_docs_name() -> Result<()> {
         "k3s",
         "kernel-5.10",
         "kubernetes-1.29",
+        "network-policy",
         "scrape-annotations",
     ];
     let wanted = wanted.map(|name| format!("overlays/{name}"));
@@ -122,7 +123,8 @@ fn there_is_what_the_docs_name() -> Result<()> {
 #[test]
 fn every_one_is_rendered_and_has_no_field_that_its_kind_has_not() -> Result<()> {
     for (name, objects) in variants()? {
-        assert_eq!(objects.len(), 6, "{name}: {objects:?}");
+        let wanted = if name.ends_with("network-policy") { 7 } else { 6 };
+        assert_eq!(objects.len(), wanted, "{name}: {objects:?}");
         manifest::daemon_set(&objects)?;
     }
     assert!(!render(&deploy().join("monitoring"))?.is_empty());
@@ -145,6 +147,7 @@ fn all_is_in_one_namespace_which_admits_it() -> Result<()> {
                 Object::ServiceAccount(one) => (&one.metadata, true),
                 Object::ResourceQuota(one) => (&one.metadata, true),
                 Object::DaemonSet(one) => (&one.metadata, true),
+                Object::NetworkPolicy(one) => (&one.metadata, true),
                 Object::ClusterRole(one) => (&one.metadata, false),
                 Object::ClusterRoleBinding(one) => {
                     let subjects = one.subjects.clone().unwrap_or_default();
@@ -216,7 +219,7 @@ fn the_agent_understands_its_arguments_and_is_found_where_it_listens() -> Result
 
         let env = container.env.as_deref().unwrap_or_default();
         let named: Vec<_> = env.iter().map(|var| var.name.as_str()).collect();
-        assert_eq!(named, ["NODE_NAME"], "{variant}");
+        assert_eq!(named, ["NODE_NAME", "NODE_IPS"], "{variant}");
         let field = env[0].value_from.as_ref().and_then(|from| from.field_ref.as_ref());
         assert_eq!(field.map(|field| field.field_path.as_str()), Some("spec.nodeName"));
     }
@@ -275,8 +278,11 @@ fn it_has_what_it_needs_and_no_more() -> Result<()> {
     Ok(())
 }
 
+/// Where the agent makes its own socket.
+const OWN: &str = "/run/coroner";
+
 #[test]
-fn the_socket_s_directory_and_the_cgroups_are_mounted_read_only_and_nothing_else() -> Result<()> {
+fn of_the_host_only_its_own_socket_s_directory_can_be_written_to() -> Result<()> {
     for (variant, objects) in variants()? {
         let set = manifest::daemon_set(&objects)?;
         let run = arguments(set)?;
@@ -290,7 +296,7 @@ fn the_socket_s_directory_and_the_cgroups_are_mounted_read_only_and_nothing_else
         let socket = Path::new(socket.strip_prefix("unix://").unwrap_or(socket));
         let directory = socket.parent().and_then(Path::to_str).context("no directory")?;
         let of_host: BTreeSet<_> = volumes.iter().filter_map(host_path).collect();
-        assert_eq!(of_host, BTreeSet::from([directory, "/sys/fs/cgroup"]), "{variant}");
+        assert_eq!(of_host, BTreeSet::from([directory, OWN, "/sys/fs/cgroup"]), "{variant}");
         for volume in &volumes {
             let mount =
                 mounts.iter().find(|mount| mount.name == volume.name).context("no mount")?;
@@ -301,6 +307,10 @@ fn the_socket_s_directory_and_the_cgroups_are_mounted_read_only_and_nothing_else
                 continue;
             };
             assert_eq!(mount.mount_path, path, "{variant}");
+            if path == OWN {
+                assert_eq!(run.socket.parent(), Some(Path::new(OWN)), "{variant}");
+                continue;
+            }
             assert_eq!(mount.read_only, Some(true), "{variant}: {path}");
             // What the host unmounts is to be gone here at once.
             assert_eq!(mount.mount_propagation.as_deref(), Some("HostToContainer"), "{variant}");

@@ -1,46 +1,69 @@
-//! Why a pod ended. [`super::stop`] says why a container of a pod that goes on was stopped.
+//! Why a pod terminated. [`super::stop`] has the reasons for a stop of one container in a pod that keeps
+//! running.
 
 use super::{
-    object::Object,
-    observation::{Cause, Certainty, Reason, Source},
+    api::PodObject,
+    types::{Cause, Certainty, Source},
 };
+use serde::{Deserialize, Serialize};
 
-/// Reason of the condition DisruptionTarget that the kubelet sets; all others are the control plane's.
+/// Reason of the condition DisruptionTarget that the kubelet sets; the control plane sets all others.
 pub(crate) const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
 
-/// What the cause of a pod's end rests on.
+/// The inputs of a pod's cause.
 #[derive(Clone, Copy, Debug)]
-pub struct Circumstances<'a> {
-    /// The pod's object, where the apiserver told.
-    pub object: Option<&'a Object>,
-    /// Its deletion was requested while something of it still ran.
+pub struct CauseInputs<'a> {
+    /// The pod's object, where the apiserver has reported it.
+    pub object: Option<&'a PodObject>,
+    /// The pod's deletion was requested while part of it still ran.
     pub deleted: bool,
-    /// The object went while something of it still ran.
+    /// The object disappeared while part of the pod still ran.
     pub outlived: bool,
-    /// The object went unseen, its last known phase was not final, and nothing says that it was
-    /// deleted before what ran of it had ended. Or it came and went unseen.
-    pub vanished: bool,
+    /// The object was deleted while the watch was broken, its last phase was not final, and no evidence shows
+    /// that it was deleted before its containers ended. Or it came and went while the watch was broken.
+    pub deleted_at_unknown_time: bool,
     /// `kubernetes.io/config.source` of its sandbox is not the apiserver.
     pub is_static: bool,
-    /// A main container of it ran; otherwise the rest is said of all others.
+    /// A main container ran; otherwise the following fields are about the other containers.
     pub had_main: bool,
-    /// A container of it was sent the stop signal.
+    /// A container was sent its stop signal.
     pub stopped: bool,
-    /// The agent knows how all of its containers ended.
+    /// The kernel's records show how every container ended.
     pub complete: bool,
-    /// What is missing that may hold a stop, where none was seen.
+    /// The missing evidence that may hide a stop, where none was seen.
     pub unproven: Option<&'a str>,
-    /// Why a deciding container of it was stopped, if something shows that.
-    pub stopped_for: Option<&'a Reason>,
+    /// Why a deciding container was stopped, if its evidence shows that.
+    pub stopped_for: Option<&'a AttributedCause>,
 }
 
-impl Reason {
-    /// A cause, who says so, and what it rests on.
-    pub fn new(cause: Cause, source: Source, sentence: impl Into<String>) -> Self {
-        Self { cause, source, sentence: sentence.into() }
+/// A cause and its evidence.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AttributedCause {
+    /// The cause.
+    pub cause: Cause,
+    /// The source of the evidence.
+    pub source: Source,
+    /// The evidence; for `unknown`, what is missing. One sentence.
+    pub message: String,
+}
+
+impl AttributedCause {
+    /// A cause with its source and evidence.
+    pub fn new(cause: Cause, source: Source, message: impl Into<String>) -> Self {
+        Self { cause, source, message: message.into() }
     }
 
-    /// How sure it is, which follows from who says so.
+    /// A cause that follows from other evidence.
+    pub fn inferred(cause: Cause, message: impl Into<String>) -> Self {
+        Self::new(cause, Source::Inferred, message)
+    }
+
+    /// No cause. `message`: what is missing.
+    pub fn unknown(message: impl Into<String>) -> Self {
+        Self::inferred(Cause::Unknown, message)
+    }
+
+    /// The certainty, which follows from the source.
     pub fn certainty(&self) -> Certainty {
         match (self.cause, self.source) {
             (Cause::Unknown, _) => Certainty::None,
@@ -50,91 +73,90 @@ impl Reason {
     }
 }
 
-/// The cause of a pod's end.
-pub fn cause(of: Circumstances<'_>) -> Reason {
-    let disruption = of.object.and_then(|o| o.pod.disruption.as_deref());
-    let is_static = of.is_static || of.object.is_some_and(Object::is_mirror);
-    // Deleting its mirror stops nothing of a static pod.
-    if !is_static && (of.deleted || of.outlived) {
-        return deletion(of, disruption);
+/// The cause of a pod's termination.
+pub fn cause(inputs: CauseInputs<'_>) -> AttributedCause {
+    let disruption = inputs.object.and_then(|o| o.pod.disruption.as_deref());
+    let is_static = inputs.is_static || inputs.object.is_some_and(PodObject::is_mirror);
+    // Deleting the mirror of a static pod stops nothing.
+    if !is_static && (inputs.deleted || inputs.outlived) {
+        return deletion(inputs, disruption);
     }
-    if let Some(reason) = of.object.and_then(by_kubelet) {
+    if let Some(reason) = inputs.object.and_then(by_kubelet) {
         return reason;
     }
-    if !is_static && of.vanished {
-        let sentence = if of.stopped {
-            "What ran of it had ended before the watch of the apiserver was seen to break, and its \
+    if !is_static && inputs.deleted_at_unknown_time {
+        let message = if inputs.stopped {
+            "Its containers had ended before the watch of the apiserver was known to be broken, and its \
              object was gone when the watch was back: whether it was deleted first is not known."
         } else {
-            "What ran of it had ended, and was not seen to be told to stop; its object went while \
-             the watch of the apiserver was broken: whether it was deleted first is not known."
+            "Its containers ended without a recorded stop signal; its object was deleted while the \
+             watch of the apiserver was broken: whether it was deleted first is not known."
         };
-        return Reason::new(Cause::Unknown, Source::Inferred, sentence);
+        return AttributedCause::unknown(message);
     }
-    if !of.stopped {
-        return not_stopped(of);
+    if !inputs.stopped {
+        return not_stopped(inputs);
     }
     if is_static {
-        let sentence = "A static pod was stopped: its manifest was removed or changed.";
-        return Reason::new(Cause::StaticRemoved, Source::Inferred, sentence);
+        let message = "A static pod was stopped: its manifest was removed or changed.";
+        return AttributedCause::inferred(Cause::StaticRemoved, message);
     }
-    let sentence = match (of.object.map(|o| o.pod.reason.as_str()), of.stopped_for) {
+    let message = match (inputs.object.map(|o| o.pod.reason.as_str()), inputs.stopped_for) {
         (None, _) => {
-            "It was told to stop; why is not known, for the apiserver never told of the pod."
+            "It was stopped; the reason is not known, because the apiserver never reported the pod."
                 .to_owned()
         }
         (Some(""), Some(reason)) => return reason.clone(),
         // Since 1.26 all other evictions leave the condition DisruptionTarget.
-        (Some(""), None) if of.had_main && of.object.is_some_and(is_restarted_and_succeeded) => {
-            let sentence = "Inferred: it was told to stop and has the phase Succeeded, its restartPolicy is \
-                            Always, and nothing else is left of the reason: of all evictions by the \
-                            kubelet only those for a pod's own storage limits leave as little.";
-            return Reason::new(Cause::LocalStorageLimit, Source::Inferred, sentence);
+        (Some(""), None)
+            if inputs.had_main && inputs.object.is_some_and(is_restarted_and_succeeded) =>
+        {
+            let message = "Inferred: it was stopped and has the phase Succeeded, its restartPolicy is \
+             Always, and its status has no reason: of all evictions by the kubelet, only those for a pod's own storage limits look like this.";
+            return AttributedCause::inferred(Cause::LocalStorageLimit, message);
         }
         (Some(""), None) => {
-            "It was told to stop without a deletion, and its status names no reason.".to_owned()
+            "It was stopped without a deletion, and its status names no reason.".to_owned()
         }
-        (Some(told), _) => {
-            let sentence =
-                format!("It was told to stop without a deletion; its status.reason is {told}.");
-            return Reason::new(Cause::Unknown, Source::Api, sentence);
+        (Some(reason), _) => {
+            let message =
+                format!("It was stopped without a deletion; its status.reason is {reason}.");
+            return AttributedCause::new(Cause::Unknown, Source::Api, message);
         }
     };
-    Reason::new(Cause::Unknown, Source::Inferred, sentence)
+    AttributedCause::unknown(message)
 }
 
-fn is_restarted_and_succeeded(object: &Object) -> bool {
+fn is_restarted_and_succeeded(object: &PodObject) -> bool {
     let pod = &object.pod;
     pod.phase == "Succeeded" && pod.restart_policy == "Always" && pod.disruption.is_none()
 }
 
-/// No stop was seen: there was none, unless evidence is missing.
-fn not_stopped(of: Circumstances<'_>) -> Reason {
-    match of.unproven {
-        _ if !of.complete => Reason::new(
-            Cause::Unknown,
-            Source::Inferred,
-            "Whether it was told to stop is not known: the kernel's record of how a container of \
-             it ended is missing.",
+/// The cause if no stop was seen: either there was none, or its evidence may be missing.
+fn not_stopped(inputs: CauseInputs<'_>) -> AttributedCause {
+    match inputs.unproven {
+        _ if !inputs.complete => AttributedCause::unknown(
+            "Whether it was stopped is not known: the kernel's record of how one of its containers \
+             ended is missing.",
         ),
         Some(missing) => perhaps_stopped(missing),
         None => {
-            let sentence = if of.had_main {
+            let message = if inputs.had_main {
                 "Its main containers ended, and none had been stopped with the pod."
             } else {
-                "No main container of it ran; the others ended, and none had been told to stop."
+                "None of its main containers ran; the others ended, and none had been stopped."
             };
-            Reason::new(Cause::Completed, Source::Kernel, sentence)
+            AttributedCause::new(Cause::Completed, Source::Kernel, message)
         }
     }
 }
 
-fn perhaps_stopped(missing: &str) -> Reason {
-    let sentence = format!("Whether it was told to stop is not known: {missing}.");
-    Reason::new(Cause::Unknown, Source::Inferred, sentence)
+fn perhaps_stopped(missing: &str) -> AttributedCause {
+    let message = format!("Whether it was stopped is not known: {missing}.");
+    AttributedCause::unknown(message)
 }
 
-fn deletion(of: Circumstances<'_>, disruption: Option<&str>) -> Reason {
+fn deletion(inputs: CauseInputs<'_>, disruption: Option<&str>) -> AttributedCause {
     let by_condition = match disruption {
         Some("EvictionByEvictionAPI") => Some(Cause::ApiEviction),
         Some("PreemptionByScheduler" | "PreemptionByKubeScheduler") => Some(Cause::Preemption),
@@ -146,70 +168,72 @@ fn deletion(of: Circumstances<'_>, disruption: Option<&str>) -> Reason {
     };
     if let Some(cause) = by_condition {
         let why = disruption.unwrap_or_default();
-        let sentence = format!("Its condition DisruptionTarget has the reason {why}.");
-        return Reason::new(cause, Source::Api, sentence);
+        let message = format!("Its condition DisruptionTarget has the reason {why}.");
+        return AttributedCause::new(cause, Source::Api, message);
     }
     // The node lifecycle controller up to 1.26, where taints evict nothing.
-    if of.object.is_some_and(|o| o.pod.reason == "NodeLost") {
-        let sentence =
-            "Its status.reason is NodeLost: its node did not report, and it was deleted.";
-        return Reason::new(Cause::TaintEviction, Source::Api, sentence);
+    if inputs.object.is_some_and(|o| o.pod.reason == "NodeLost") {
+        let message = "Its status.reason is NodeLost: its node did not report, and it was deleted.";
+        return AttributedCause::new(Cause::TaintEviction, Source::Api, message);
     }
     if disruption == Some(TERMINATION_BY_KUBELET)
-        && let Some(reason) = of.object.and_then(by_kubelet)
+        && let Some(reason) = inputs.object.and_then(by_kubelet)
     {
         return reason;
     }
-    let request = of.object.and_then(|o| o.changed.last().or(o.requested.as_ref()));
-    let seen_going = of.object.is_some_and(Object::was_seen_going);
-    // The kubelet's own last delete has a grace of 0 too, and follows the end of all containers.
-    let by_kubelet = of.object.is_some_and(|o| o.pod.is_over());
-    let first = of.object.and_then(|o| o.requested.as_ref());
+    let request = inputs.object.and_then(|o| o.changed.last().or(o.requested.as_ref()));
+    let seen_going = inputs.object.is_some_and(PodObject::deletion_observed);
+    // The kubelet's own last delete also has a grace of 0, and follows the end of all containers.
+    let by_kubelet = inputs.object.is_some_and(|o| o.pod.is_over());
+    let first = inputs.object.and_then(|o| o.requested.as_ref());
     let at_once = seen_going && first.is_some_and(|first| first.grace_seconds == 0);
-    let sentence = match request {
-        Some(r) if r.grace_seconds == 0 && (of.outlived || at_once) && !by_kubelet => {
-            let sentence = "Its object was deleted with a grace of 0 while it still ran.";
-            return Reason::new(Cause::ForceDelete, Source::Api, sentence);
+    let message = match request {
+        Some(r) if r.grace_seconds == 0 && (inputs.outlived || at_once) && !by_kubelet => {
+            let message = "Its object was deleted with a grace of 0 while it still ran.";
+            return AttributedCause::new(Cause::ForceDelete, Source::Api, message);
         }
         None if seen_going && !by_kubelet => {
-            let sentence = "Its object was deleted while it still ran, without a deadline before.";
-            return Reason::new(Cause::ForceDelete, Source::Api, sentence);
+            let message = "Its object was deleted while it still ran, without an earlier \
+             deletionTimestamp.";
+            return AttributedCause::new(Cause::ForceDelete, Source::Api, message);
         }
         Some(_) => "Its object was deleted (metadata.deletionTimestamp).",
         None if seen_going => "Its object was deleted.",
         None => "Its object was deleted while the watch of the apiserver was broken.",
     };
-    Reason::new(Cause::ApiDelete, Source::Api, sentence)
+    AttributedCause::new(Cause::ApiDelete, Source::Api, message)
 }
 
-/// The kubelet ends a pod without a delete request and says why in `status.reason`, or, since 1.26, in the
-/// message of the condition DisruptionTarget. It drops the reason, and keeps the condition, where all
-/// containers exit with 0 and the phase becomes Succeeded (`generateAPIPodStatus`, kubelet_pods.go). The
+/// The kubelet ends a pod without a deletion request. The reason is in `status.reason` or, since 1.26, in the
+/// message of the condition DisruptionTarget. If all containers exit with 0 and the phase becomes Succeeded,
+/// the kubelet drops `status.reason` and keeps the condition (`generateAPIPodStatus`, kubelet_pods.go). The
 /// table is in docs/causes.md.
-fn by_kubelet(object: &Object) -> Option<Reason> {
+fn by_kubelet(object: &PodObject) -> Option<AttributedCause> {
     let pod = &object.pod;
     if pod.disruption.as_deref() == Some(TERMINATION_BY_KUBELET) {
-        let message = pod.disruption_message.as_str();
-        let cause = match message {
-            _ if message.starts_with("Pod was preempted") => Cause::KubeletPreemption,
-            _ if message.starts_with("Pod was terminated in response to") => Cause::NodeShutdown,
+        let message_start = pod.disruption_message.as_str();
+        let cause = match message_start {
+            _ if message_start.starts_with("Pod was preempted") => Cause::KubeletPreemption,
+            _ if message_start.starts_with("Pod was terminated in response to") => {
+                Cause::NodeShutdown
+            }
             "" => by_status(object).unwrap_or(Cause::NodePressureEviction),
             _ => Cause::NodePressureEviction,
         };
-        let sentence = format!(
-            "Its condition DisruptionTarget has the reason TerminationByKubelet (\"{message} …\")."
+        let message = format!(
+            "Its condition DisruptionTarget has the reason TerminationByKubelet (\"{message_start} …\")."
         );
-        return Some(Reason::new(cause, Source::Api, sentence));
+        return Some(AttributedCause::new(cause, Source::Api, message));
     }
-    let said = match pod.message.trim() {
+    let message_start = match pod.message.trim() {
         "" => String::new(),
         message => format!(" (\"{message} …\")"),
     };
-    let sentence = format!("The kubelet set its status.reason to {}{said}.", pod.reason);
-    Some(Reason::new(by_status(object)?, Source::Api, sentence))
+    let message = format!("The kubelet set its status.reason to {}{message_start}.", pod.reason);
+    Some(AttributedCause::new(by_status(object)?, Source::Api, message))
 }
 
-fn by_status(object: &Object) -> Option<Cause> {
+fn by_status(object: &PodObject) -> Option<Cause> {
     let pod = &object.pod;
     let by_own_limit = ["Usage of EmptyDir volume", "Pod ephemeral local storage", "Container "];
     Some(match pod.reason.as_str() {
@@ -219,21 +243,20 @@ fn by_status(object: &Object) -> Option<Cause> {
         "Evicted" => Cause::NodePressureEviction,
         "Terminated" => Cause::NodeShutdown,
         "Preempting" => Cause::KubeletPreemption,
-        // Any status that the kubelet computes after the deadline has it, also that of a pod that has
-        // succeeded long before.
+        // The kubelet sets it in every status after the deadline, also for a pod that succeeded long before.
         "DeadlineExceeded" if pod.phase != "Succeeded" => Cause::DeadlineExceeded,
         _ => return None,
     })
 }
 
-/// The cause of the end of a container that nobody had told to stop.
-pub fn unstopped(pod: Option<Reason>, unproven: Option<&str>) -> Reason {
+/// The cause of the end of a container that was not stopped.
+pub fn unstopped(pod: Option<AttributedCause>, unproven: Option<&str>) -> AttributedCause {
     match (pod, unproven) {
         (Some(pod), _) if pod.cause != Cause::Unknown => pod,
         (_, Some(missing)) => perhaps_stopped(missing),
         (_, None) => {
-            let sentence = "It ended, and had not been told to stop.";
-            Reason::new(Cause::Completed, Source::Kernel, sentence)
+            let message = "It ended, and had not been stopped.";
+            AttributedCause::new(Cause::Completed, Source::Kernel, message)
         }
     }
 }

@@ -10,24 +10,24 @@ use super::ids::{ContainerId, PodUid};
 
 /// What one directory of the hierarchy stands for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Level {
+pub enum CgroupKind {
     /// The root of all pods: `kubepods`, `kubepods.slice`, `kubelet-kubepods.slice`.
     Root,
     /// A QoS class: `burstable`, `kubepods-besteffort.slice`.
     Qos,
     /// A pod.
     Pod(PodUid),
-    /// A container or a sandbox: names alone do not tell them apart.
+    /// A container or a sandbox, which have the same form of name.
     Container(ContainerId),
-    /// CRI-O's monitor of a container: outside of it.
+    /// CRI-O's monitor of a container, outside the container.
     Conmon,
-    /// Anything else, cgroups that a container makes for itself included.
+    /// Anything else, such as cgroups that a container creates.
     Other,
 }
 
-/// What a whole path says.
+/// The pod and container of a whole path.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Parsed {
+pub struct CgroupOwner {
     /// The pod.
     pub pod: Option<PodUid>,
     /// The container (or sandbox) that the path is in or below.
@@ -36,74 +36,75 @@ pub struct Parsed {
 
 /// Classifies one directory by the last component of `name_or_path`.
 ///
-/// A lone component proves less than a path: `burstable` is a QoS class by its name only, and a
-/// plain id is a container of whatever is above it. [`parse`] looks at the whole.
-pub fn classify(name_or_path: &str) -> Level {
+///
+/// A single component proves less than a path: `burstable` is a QoS class by name only, and a plain id is a
+/// container below anything. [`parse`] reads the whole path.
+pub fn classify(name_or_path: &str) -> CgroupKind {
     let name = name_or_path.trim_end_matches('/');
     let name = name.rsplit_once('/').map_or(name, |(_, last)| last);
-    // containerd with the cgroupfs driver under a kubelet with the systemd one takes the
-    // `slice:prefix:id` notation for a directory's name.
+    // containerd with the cgroupfs driver, below a kubelet with the systemd driver, uses the
+    // `slice:prefix:id` notation as a directory name.
     if let [_, _, id] = name.split(':').collect::<Vec<_>>()[..] {
-        return container_id(id).map_or(Level::Other, Level::Container);
+        return container_id(id).map_or(CgroupKind::Other, CgroupKind::Container);
     }
     let stem = name.strip_suffix(".slice").or_else(|| name.strip_suffix(".scope")).unwrap_or(name);
     if stem.starts_with("crio-conmon-") {
-        return Level::Conmon;
+        return CgroupKind::Conmon;
     }
     let id = ["cri-containerd-", "crio-", "docker-"].iter().find_map(|p| stem.strip_prefix(p));
     if let Some(id) = container_id(id.unwrap_or(stem)) {
-        return Level::Container(id);
+        return CgroupKind::Container(id);
     }
     if matches!(name, "burstable" | "besteffort") {
-        return Level::Qos;
+        return CgroupKind::Qos;
     }
     if let Some(uid) = stem.strip_prefix("pod").filter(|uid| is_uid(uid)) {
-        return Level::Pod(pod_uid(uid));
+        return CgroupKind::Pod(pod_uid(uid));
     }
     match below_kubepods(stem) {
-        Some("") => Level::Root,
-        Some("-burstable" | "-besteffort") => Level::Qos,
+        Some("") => CgroupKind::Root,
+        Some("-burstable" | "-besteffort") => CgroupKind::Qos,
         Some(rest) => {
             let rest = rest
                 .strip_prefix("-burstable")
                 .or_else(|| rest.strip_prefix("-besteffort"))
                 .unwrap_or(rest);
             match rest.strip_prefix("-pod") {
-                Some(uid) if !uid.is_empty() => Level::Pod(pod_uid(uid)),
-                _ => Level::Other,
+                Some(uid) if !uid.is_empty() => CgroupKind::Pod(pod_uid(uid)),
+                _ => CgroupKind::Other,
             }
         }
-        None => Level::Other,
+        None => CgroupKind::Other,
     }
 }
 
-/// Reads a whole path from the hierarchy's root, `/kubepods/burstable/pod…/…`.
+/// Parses a path from the hierarchy's root, `/kubepods/burstable/pod…/…`.
 ///
-/// The outermost pod counts, and the outermost container in it: what a container nests in itself
-/// belongs to it, while a container *above* the pod is the machine that kind made of it. Without
-/// any pod the innermost container counts.
-pub fn parse(path: &str) -> Parsed {
-    let mut found = Parsed::default();
-    let mut above = Level::Other;
+///
+/// The outermost pod counts, and the outermost container in it: everything that a container nests belongs to
+/// it, and a container above the pod is a kind node. Without a pod the innermost container counts.
+pub fn parse(path: &str) -> CgroupOwner {
+    let mut found = CgroupOwner::default();
+    let mut above = CgroupKind::Other;
     for name in path.split('/').filter(|name| !name.is_empty()) {
         let level = match classify(name) {
-            // Below the root every `pod…` is a pod: a manifest may set any UID it likes.
-            Level::Other if matches!(above, Level::Root | Level::Qos) => {
+            // Below the root every `pod…` is a pod: a manifest may set any UID.
+            CgroupKind::Other if matches!(above, CgroupKind::Root | CgroupKind::Qos) => {
                 match name.strip_prefix("pod").filter(|uid| !uid.is_empty()) {
-                    Some(uid) => Level::Pod(PodUid::new(uid)),
-                    None => Level::Other,
+                    Some(uid) => CgroupKind::Pod(PodUid::new(uid)),
+                    None => CgroupKind::Other,
                 }
             }
             level => level,
         };
         match &level {
-            Level::Pod(uid) if found.pod.is_none() => {
-                found = Parsed { pod: Some(uid.clone()), container: None };
+            CgroupKind::Pod(uid) if found.pod.is_none() => {
+                found = CgroupOwner { pod: Some(uid.clone()), container: None };
             }
-            Level::Container(id) => {
+            CgroupKind::Container(id) => {
                 if found.pod.is_none()
                     && let Some((slice, _)) = name.split_once(':')
-                    && let Level::Pod(uid) = classify(slice)
+                    && let CgroupKind::Pod(uid) = classify(slice)
                 {
                     found.pod = Some(uid);
                     found.container = None;
@@ -112,7 +113,7 @@ pub fn parse(path: &str) -> Parsed {
                     found.container = Some(id.clone());
                 }
             }
-            Level::Conmon => return found,
+            CgroupKind::Conmon => return found,
             _ => {}
         }
         above = level;
@@ -120,21 +121,20 @@ pub fn parse(path: &str) -> Parsed {
     found
 }
 
-/// What follows `kubepods` in a name that is `kubepods…` or, as systemd nests slices,
-/// `<parent>-kubepods…`.
+/// The rest after `kubepods` in `kubepods…` or, as systemd nests slices, `<parent>-kubepods…`.
 fn below_kubepods(stem: &str) -> Option<&str> {
     let at = stem.find("kubepods")?;
     (at == 0 || stem.as_bytes()[at - 1] == b'-').then(|| &stem[at + "kubepods".len()..])
 }
 
-/// 64 hex digits: what all runtimes make of an id.
+/// 64 hex digits, the form of an id in all runtimes.
 fn container_id(text: &str) -> Option<ContainerId> {
     let hex = text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
     hex.then(|| ContainerId::new(text))
 }
 
-/// A UUID, its dashes perhaps turned into underscores by the systemd driver, or the 32 hex digits
-/// of a static pod's manifest hash.
+/// A UUID, whose dashes the systemd driver may replace by underscores, or the 32 hex digits of a static pod's
+/// manifest hash.
 fn is_uid(text: &str) -> bool {
     let hex = |b: u8| b.is_ascii_hexdigit();
     match text.len() {
@@ -163,16 +163,16 @@ mod tests {
 
     #[test]
     fn every_level_is_told_by_its_name() {
-        let pod = |uid: &str| Level::Pod(PodUid::new(uid));
-        let container = || Level::Container(ContainerId::new(ID));
-        let table: &[(&str, Level)] = &[
-            ("kubepods", Level::Root),
-            ("kubepods.slice", Level::Root),
-            ("/kubelet.slice/kubelet-kubepods.slice", Level::Root),
-            ("kubelet", Level::Other),
-            ("burstable", Level::Qos),
-            ("kubepods-besteffort.slice", Level::Qos),
-            ("kubelet-kubepods-burstable.slice", Level::Qos),
+        let pod = |uid: &str| CgroupKind::Pod(PodUid::new(uid));
+        let container = || CgroupKind::Container(ContainerId::new(ID));
+        let table: &[(&str, CgroupKind)] = &[
+            ("kubepods", CgroupKind::Root),
+            ("kubepods.slice", CgroupKind::Root),
+            ("/kubelet.slice/kubelet-kubepods.slice", CgroupKind::Root),
+            ("kubelet", CgroupKind::Other),
+            ("burstable", CgroupKind::Qos),
+            ("kubepods-besteffort.slice", CgroupKind::Qos),
+            ("kubelet-kubepods-burstable.slice", CgroupKind::Qos),
             ("pod{uid}", pod(UID)),
             ("pod{static}", pod(STATIC)),
             ("kubepods-pod{escaped}.slice", pod(UID)),
@@ -180,9 +180,9 @@ mod tests {
             ("kubepods-besteffort-pod{static}.slice", pod(STATIC)),
             ("kubelet-kubepods-besteffort-pod{escaped}.slice", pod(UID)),
             ("kubepods-podmy_own_uid.slice", pod("my-own-uid")),
-            ("kubepods-pod.slice", Level::Other),
-            ("podman-{id}", Level::Other),
-            ("pods", Level::Other),
+            ("kubepods-pod.slice", CgroupKind::Other),
+            ("podman-{id}", CgroupKind::Other),
+            ("pods", CgroupKind::Other),
             ("{id}", container()),
             ("/kubepods/pod{uid}/{id}", container()),
             ("/kubepods/pod{uid}/{id}/", container()),
@@ -191,14 +191,14 @@ mod tests {
             ("crio-{id}", container()),
             ("docker-{id}.scope", container()),
             ("kubepods-besteffort-pod{escaped}.slice:cri-containerd:{id}", container()),
-            ("crio-conmon-{id}.scope", Level::Conmon),
-            ("crio-conmon-{id}", Level::Conmon),
-            ("cri-containerd-0123.scope", Level::Other),
-            ("mykubepods.slice", Level::Other),
-            ("init.scope", Level::Other),
-            ("a:b:c", Level::Other),
-            ("", Level::Other),
-            ("/", Level::Other),
+            ("crio-conmon-{id}.scope", CgroupKind::Conmon),
+            ("crio-conmon-{id}", CgroupKind::Conmon),
+            ("cri-containerd-0123.scope", CgroupKind::Other),
+            ("mykubepods.slice", CgroupKind::Other),
+            ("init.scope", CgroupKind::Other),
+            ("a:b:c", CgroupKind::Other),
+            ("", CgroupKind::Other),
+            ("/", CgroupKind::Other),
         ];
         for (name, level) in table {
             assert_eq!(classify(&expand(name)), *level, "{name}");
@@ -258,8 +258,10 @@ mod tests {
             ("", None, None),
         ];
         for (path, pod, container) in table {
-            let expected =
-                Parsed { pod: pod.map(PodUid::new), container: container.map(ContainerId::new) };
+            let expected = CgroupOwner {
+                pod: pod.map(PodUid::new),
+                container: container.map(ContainerId::new),
+            };
             assert_eq!(parse(&expand(path)), expected, "{path}");
         }
     }

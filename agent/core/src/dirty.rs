@@ -1,45 +1,38 @@
-//! What inputs changed since the last tick, and so what must be evaluated again. Every store adds to it what
-//! it applies; nothing else decides what is looked at.
+//! What changed since the last tick and must be evaluated again. Every store marks its own changes; nothing
+//! else decides what is evaluated.
 
 use super::ids::{ContainerId, PodUid};
 use std::collections::BTreeSet;
 
-/// What must be evaluated again.
+/// The changes since the last tick.
 #[derive(Clone, Debug, Default)]
 pub struct Dirty {
-    /// Pods of which a source reported something new, or dropped something.
+    /// Pods with a new or a dropped fact.
     pub pods: BTreeSet<PodUid>,
-    /// Containers whose cgroup or stop signal the adapters may have to find out.
+    /// Containers whose cgroup or stop signal may have to be requested.
     pub containers: BTreeSet<ContainerId>,
-    /// Something changed that any pod's report may show: an outage, a loss, the clock.
+    /// A change that may affect any pod's report: an outage, a loss, the clock.
     pub all_reports: bool,
-    /// The runtime or the apiserver no longer has something: what the host still has may be an orphan.
+    /// The runtime or the apiserver dropped something, so something on the host may be orphaned.
     pub orphans: bool,
+    /// Entries refused because a store is full.
+    pub refused: u64,
 }
 
 impl Dirty {
-    /// Marks a pod. It nearly always is marked already when a kernel record comes.
+    /// Marks a pod. With a kernel record it nearly always is marked already.
     pub fn pod(&mut self, uid: &PodUid) {
         if !self.pods.contains(uid) {
             self.pods.insert(uid.clone());
         }
     }
 
-    /// Takes what is marked, and leaves nothing marked.
-    pub fn take(&mut self) -> Self {
-        std::mem::take(self)
-    }
-
-    /// Whether this pod's report may be another than at the last tick.
-    pub fn is_report(&self, uid: &PodUid) -> bool {
-        self.all_reports || self.pods.contains(uid)
-    }
-
-    /// Adds what another has marked.
+    /// Adds the marks of another.
     pub fn append(&mut self, mut other: Self) {
         self.pods.append(&mut other.pods);
         self.containers.append(&mut other.containers);
         self.all_reports |= other.all_reports;
         self.orphans |= other.orphans;
+        self.refused += other.refused;
     }
 }

@@ -1,12 +1,11 @@
-//! What proves a verdict, as data: each piece with its kind and fields for programs, and a sentence for
-//! people.
+//! The evidence of a verdict as data: fields for programs, and a sentence for people.
 
 use super::{
     ids::Tgid,
-    input::{Disposition, ExitStatus, Hook, ProcProcess, Sender, SignalResult, TargetState},
-    observation::Source,
+    input::{Disposition, ExitStatus, Hook, ProcProcess, ProcessRef, SignalResult, TargetState},
     signal,
     time::BootTime,
+    types::Source,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -14,16 +13,16 @@ use std::fmt;
 /// One piece of evidence.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Evidence {
-    /// When.
+    /// The time.
     pub at: BootTime,
-    /// Which source shows it.
+    /// The source.
     pub source: Source,
-    /// What it shows.
+    /// The content.
     #[serde(flatten)]
     pub kind: EvidenceKind,
 }
 
-/// What a piece of evidence shows: for the kernel's own records the tracepoint that reported them.
+/// The content of a piece of evidence; for the kernel's records, the tracepoint.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum EvidenceKind {
@@ -35,8 +34,8 @@ pub enum EvidenceKind {
         code: i32,
         /// What the kernel did with it.
         result: SignalResult,
-        /// Who sent it.
-        sender: Sender,
+        /// The sender.
+        sender: ProcessRef,
         /// The target's state at that moment, where it could be read.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         target: Option<TargetState>,
@@ -46,36 +45,36 @@ pub enum EvidenceKind {
         /// The signal's number.
         signal: u8,
     },
-    /// The main process' last thread exited (`do_exit`, kernel/exit.c).
+    /// The main process's last thread exited (`do_exit`, kernel/exit.c).
     SchedProcessExit {
-        /// How.
+        /// The exit status.
         status: ExitStatus,
     },
     /// The OOM killer chose a process (`__oom_kill_process`, mm/oom_kill.c).
     MarkVictim {
-        /// Its thread ID.
+        /// The victim's thread ID.
         pid: u32,
     },
     /// The last process left the cgroup (`cgroup_notify_populated`, kernel/cgroup/cgroup.c).
     CgroupEmpty,
-    /// The preStop hook's process began.
+    /// The preStop hook's process started.
     PreStopExec {
-        /// Its process.
+        /// The process.
         pid: Tgid,
-        /// Its name.
+        /// `comm`.
         comm: String,
     },
     /// The preStop hook's process exited.
     PreStopExit {
-        /// How.
+        /// The exit status.
         status: ExitStatus,
     },
-    /// The pod's spec has a preStop hook that is no process.
+    /// The pod's spec has a preStop hook without a process.
     PreStopSpec {
         /// The hook.
         hook: Hook,
     },
-    /// A process that SIGKILL does not end, in /proc.
+    /// /proc of a process that survives SIGKILL.
     Process(ProcProcess),
 }
 
@@ -83,7 +82,7 @@ impl fmt::Display for EvidenceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SignalGenerate { signal, result, sender, target, .. } => {
-                let Sender { comm, tgid, .. } = sender;
+                let ProcessRef { comm, tgid, .. } = sender;
                 let result = match result {
                     SignalResult::Delivered => "the kernel accepted it",
                     SignalResult::Ignored => "the kernel discarded it",
@@ -102,7 +101,7 @@ impl fmt::Display for EvidenceKind {
             Self::MarkVictim { pid } => write!(f, "the OOM killer chose pid {pid}"),
             Self::CgroupEmpty => f.write_str("the last process left the cgroup"),
             Self::PreStopExec { pid, comm } => {
-                write!(f, "{comm} (pid {pid}) began in the container: its preStop hook")
+                write!(f, "{comm} (pid {pid}) started in the container: its preStop hook")
             }
             Self::PreStopExit { status } => write!(f, "the preStop hook {}", ended(*status)),
             Self::PreStopSpec { hook } => {
@@ -133,7 +132,7 @@ fn sleep(f: &mut fmt::Formatter<'_>, seconds: i64) -> fmt::Result {
     write!(f, "the spec has a preStop sleep of {seconds} s, which has no process")
 }
 
-/// What the target had for the signal.
+/// The target's disposition and state.
 fn state(f: &mut fmt::Formatter<'_>, target: &TargetState) -> fmt::Result {
     f.write_str(match target.disposition {
         Disposition::Default => "; its default action applies",
@@ -143,7 +142,7 @@ fn state(f: &mut fmt::Formatter<'_>, target: &TargetState) -> fmt::Result {
     let marks = [
         (target.unkillable, "it is PID 1 of its namespace"),
         (target.blocked, "it blocks the signal"),
-        (target.group_exit, "it is being ended"),
+        (target.group_exit, "it is exiting"),
     ];
     for (_, mark) in marks.iter().filter(|(is_set, _)| *is_set) {
         write!(f, ", {mark}")?;

@@ -1,4 +1,4 @@
-//! Identities, as newtypes: none can be mistaken for another.
+//! Identities as newtypes, so that none is mistaken for another.
 
 use serde::{Deserialize, Serialize};
 use std::{borrow::Borrow, fmt, sync::Arc};
@@ -11,7 +11,7 @@ macro_rules! text_id {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Takes the text as it is.
+            /// An id with this text.
             pub fn new(text: impl AsRef<str>) -> Self {
                 Self(Arc::from(text.as_ref()))
             }
@@ -34,7 +34,7 @@ macro_rules! text_id {
             }
         }
 
-        // Equal, ordered and hashed as its text.
+        // Equality, order and hash are the text's.
         impl Borrow<str> for $name {
             fn borrow(&self) -> &str {
                 &self.0
@@ -50,8 +50,8 @@ macro_rules! text_id {
 }
 
 text_id! {
-    /// A pod's UID as the runtime knows it. For a static pod this is the hash of its manifest
-    /// (32 hex digits, no dashes), not the UID of its mirror object.
+    /// A pod's UID in the runtime. For a static pod this is the hash of its manifest (32 hex digits, no
+    /// dashes), not the UID of its mirror object.
     PodUid
 }
 text_id! {
@@ -63,13 +63,12 @@ text_id! {
     ContainerId
 }
 
-/// A cgroup's id: `kernfs_node.id`, equal to the inode number of its directory. Unique within one
-/// hierarchy only.
+/// A cgroup's id: `kernfs_node.id`, the inode number of its directory. Unique within one hierarchy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CgroupId(pub u64);
 
-/// A thread group's id (what user space calls a PID) in the host's PID namespace.
+/// A thread group's id (in user space: a PID) in the host's PID namespace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Tgid(pub u32);
@@ -83,5 +82,23 @@ impl fmt::Display for CgroupId {
 impl fmt::Display for Tgid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// A pod's identity.
+#[derive(Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
+pub struct PodRef {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID in the runtime.
+    pub uid: PodUid,
+}
+
+impl PodRef {
+    /// A pod of which only the UID is known.
+    pub fn nameless(uid: &PodUid) -> Self {
+        Self { namespace: String::new(), name: String::new(), uid: uid.clone() }
     }
 }

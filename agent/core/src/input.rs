@@ -1,5 +1,5 @@
-//! All that the engine can learn. Every input is serialisable: a recording
-//! ([`crate::recording`]) is a file of these, one JSON object a line.
+//! The engine's inputs. Every input is serialisable: a recording is a file of inputs, one JSON object per
+//! line.
 
 mod api;
 mod cri;
@@ -16,93 +16,94 @@ pub use kernel::*;
 pub use proc::*;
 
 use super::{
-    leak::Recollection,
+    labels,
+    leak::PersistedLeak,
     time::{Anchor, BootTime},
 };
 use serde::{Deserialize, Serialize};
 
-/// One input and the moment the agent received it.
+/// One input and the moment at which the agent received it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Received {
-    /// The moment of receipt. The input itself may tell of an earlier moment.
+    /// The receipt. The input itself may be about an earlier moment.
     pub at: BootTime,
-    /// What was received.
+    /// The input.
     #[serde(flatten)]
     pub input: Input,
 }
 
-/// All that the engine can learn.
+/// All inputs of the engine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Input {
-    /// From the kernel programs, or from the scan of the cgroup hierarchy at start.
+    /// From the kernel programs, or from the scan of the cgroup hierarchy at the start.
     Kernel(KernelEvent),
     /// From the container runtime.
     Cri(CriEvent),
     /// From the apiserver.
     Api(ApiEvent),
-    /// From the host's /proc, when the engine asked for it.
+    /// From the host's /proc, at the engine's request.
     Proc(ProcReport),
-    /// From the host's file systems: what is left on the node, and whether its daemons live.
+    /// From the host's file systems: what remains of pods, and whether the node's daemons run.
     Host(HostEvent),
-    /// What an earlier run of the agent had found, at the start.
+    /// Leaks and candidates that an earlier run of the agent had stored, at the start.
     Recalled {
-        /// Its suspects and leaks.
-        leaks: Vec<Recollection>,
+        /// The stored leaks and candidates.
+        leaks: Vec<PersistedLeak>,
     },
-    /// Evidence that will never come.
+    /// Lost evidence.
     Lost(Loss),
-    /// The wall clock was set, or has run away by and by: from now on this maps it to the boot clock.
+    /// The wall clock was set or has drifted: the new mapping to the boot clock.
     Clock(Anchor),
     /// Time passes.
     Tick,
 }
 
-/// Evidence that will never come: counted, and named on each timeline it may have touched.
+/// Lost evidence: counted, and marked on each report that it may affect.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Loss {
-    /// What was lost.
+    /// The kind of loss.
     pub kind: LossKind,
-    /// How many more since the last report.
+    /// How many since the previous report of this kind.
     pub count: u64,
-    /// When that was: nothing of it was lost before this moment. None: a moment ago.
+    /// Nothing was lost before this moment; `None`: the loss is recent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<BootTime>,
 }
 
 impl Loss {
-    /// A loss of a moment ago.
+    /// A recent loss.
     pub fn new(kind: LossKind, count: u64) -> Self {
         Self { kind, count, since: None }
     }
 }
 
-/// Kinds of loss. A closed set: it is a metric's label.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LossKind {
-    /// The ring for what decides was full.
-    DecidingRingFull,
-    /// The ring for the rest was full.
-    DetailRingFull,
-    /// A container used up its budget of detail records: [`KernelFact::BudgetSpent`] says which.
-    BudgetSpent,
-    /// A record of an unknown kind or a wrong length.
-    Undecodable,
-    /// The map of known cgroups was full.
-    CgroupMapFull,
-    /// The engine's own bound was reached and something was forgotten.
-    EngineFull,
-    /// A cgroup that nobody explained in time.
-    NeverResolved,
-    /// Only in a replay: the recording lacks inputs that the agent had.
-    Unrecorded,
+labels! {
+    /// Kinds of loss. A closed set: it is a metric's label.
+    pub enum LossKind {
+        /// The ring for deciding records was full.
+        DecidingRingFull = "deciding_ring_full",
+        /// The ring for detail records was full.
+        DetailRingFull = "detail_ring_full",
+        /// A container used up its budget of detail records; [`KernelFact::BudgetSpent`] names it.
+        BudgetSpent = "budget_spent",
+        /// A record of an unknown kind or a wrong length.
+        Undecodable = "undecodable",
+        /// The kernel programs' map of cgroups was full.
+        CgroupMapFull = "cgroup_map_full",
+        /// A store of the engine was full and something was evicted or refused.
+        EngineFull = "engine_full",
+        /// The runtime never listed the container of a cgroup.
+        NeverResolved = "never_resolved",
+        /// Only in a replay: inputs are missing in the recording.
+        Unrecorded = "unrecorded",
+    }
 }
 
 impl LossKind {
-    /// Only the ring for the rest was hit: deliveries of signals, processes from outside, what a
-    /// container does among its own. What decides was still told.
-    pub fn spares_what_decides(self) -> bool {
+    /// Only detail records were lost: deliveries of signals, processes from outside, signals among a
+    /// container's own processes.
+    pub fn is_detail_only(self) -> bool {
         matches!(self, Self::DetailRingFull | Self::BudgetSpent)
     }
 }

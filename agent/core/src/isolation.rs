@@ -1,19 +1,19 @@
-//! Runtimes that keep a container where the host's kernel does not see inside: a virtual machine,
-//! or a kernel in user space. What the host shows of such a container (a hypervisor's threads, a
-//! file server's exit) must not be taken for its own.
+//! Runtimes that keep a container out of the host kernel's sight: in a virtual machine, or on a kernel in
+//! user space. The host's records of such a container (a hypervisor's threads, a file server's exit) must not
+//! be attributed to the container's program.
 
-/// How a container is kept away from the host's kernel.
+/// How a container is isolated from the host's kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Isolation {
     /// gVisor: system calls and signals end in the sentry.
     Gvisor,
-    /// Kata Containers and other runtimes with a virtual machine for each pod.
+    /// Kata Containers and other runtimes with a virtual machine per pod.
     VirtualMachine,
 }
 
 impl Isolation {
-    /// By the name of the sandbox's runtime handler. The administrator chooses it, and mostly after
-    /// the runtime: `kata-qemu`, `kata_clh`, `gvisor`, `runsc-kvm`.
+    /// By the name of the sandbox's runtime handler, which administrators usually name after the runtime:
+    /// `kata-qemu`, `kata_clh`, `gvisor`, `runsc-kvm`.
     pub fn by_handler(handler: &str) -> Option<Self> {
         let handler = handler.to_ascii_lowercase();
         handler.split(|c: char| !c.is_ascii_alphanumeric()).find_map(|word| match word {
@@ -24,14 +24,14 @@ impl Isolation {
         })
     }
 
-    /// By the shim that runs it: `io.containerd.kata.v2`, `io.containerd.kata-qemu.v2`,
+    /// By the container's shim: `io.containerd.kata.v2`, `io.containerd.kata-qemu.v2`,
     /// `io.containerd.runsc.v1`.
     pub fn by_runtime_type(runtime: &str) -> Option<Self> {
         runtime.strip_prefix("io.containerd.").and_then(Self::by_handler)
     }
 
-    /// By the main process of the *sandbox's own* container, which for other runtimes is `pause`.
-    /// In a container of its own each of these is but a program. Names are cut to 15 bytes.
+    /// By the main process of the sandbox's own container, which other runtimes run as `pause`. In any other
+    /// container these are ordinary programs. Names are cut to 15 bytes.
     pub fn by_sandbox_process(comm: &str) -> Option<Self> {
         match comm {
             "runsc" | "runsc-sandbox" | "runsc-gofer" => Some(Self::Gvisor),
@@ -43,7 +43,7 @@ impl Isolation {
         }
     }
 
-    /// As a person says it.
+    /// The name for messages.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Gvisor => "gVisor, a kernel in user space",

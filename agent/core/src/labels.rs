@@ -1,14 +1,25 @@
-//! Closed sets whose values are labels: in metrics, on screen, and in the HTTP API.
+//! Closed sets whose values are labels: in metrics, on screen and in the HTTP API.
 
-/// Gives each of these enums its labels, in order.
+/// Defines enums with a label per variant, also in JSON.
 #[macro_export]
 macro_rules! labels {
-    ($($kind:ident { $($variant:ident = $label:literal),* $(,)? })*) => { $(
+    ($($(#[$meta:meta])* pub enum $kind:ident {
+        $($(#[$doc:meta])* $variant:ident = $label:literal),* $(,)?
+    })*) => { $(
+        $(#[$meta])*
+        #[derive(
+            Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug,
+            serde::Serialize, serde::Deserialize,
+        )]
+        pub enum $kind {
+            $($(#[$doc])* #[serde(rename = $label)] $variant),*
+        }
+
         impl $kind {
-            /// All there are, in order.
+            /// All values, in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// The label's value, in metrics and on screen.
+            /// The label.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $label),* }
             }

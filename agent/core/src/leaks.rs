@@ -1,116 +1,106 @@
-//! The judge of what was left behind.
+//! Leak detection.
 //!
-//! What looks like a leak is a *suspect*. It becomes one when it has looked so for the threshold,
-//! counted only while all sources were in sync ([`clock`]), and when the apiserver itself, asked
-//! past the watch, has not contradicted. Everything else is silence: unknown is not false.
+//!
+//! A thing that looks like a leak is a *candidate*. It becomes a leak when it has looked so for the
+//! threshold, counted only while all sources are in sync ([`clock`]), and when the apiserver, queried
+//! directly, does not contradict. Otherwise nothing is reported: unknown is not false.
 
 mod cause;
 mod classify;
 mod clock;
-mod docket;
-mod dossier;
+mod evidence;
 mod facts;
 mod netns;
-mod remedy;
-mod statuses;
-mod strays;
+mod orphans;
+mod remediation;
+mod sandbox_status;
 mod stuck;
+mod subject;
+mod tracker;
 
-pub use docket::LeakGauges;
+pub use tracker::LeakGauges;
 
 use super::{
-    account::Sources,
+    cri::Sandbox,
     dirty::Dirty,
     ids::{PodUid, SandboxId},
     input::{ApiEvent, CriEvent, HostEvent, HostSurvey},
-    leak::{Judgement, Leak, LeakKey, Recollection},
+    leak::{DetectionState, Leak, LeakKey, PersistedLeak},
     output::{CriRequest, Outputs, Request},
-    runtime::Sandbox,
+    pod_view::Stores,
     table::Table,
     time::BootTime,
 };
 use classify::{Classes, Classifier};
-use clock::Clock;
-use docket::Docket;
-use facts::Facts;
+use clock::DetectionClock;
+use facts::LeakFacts;
 use netns::Namespaces;
-use statuses::{Need, Statuses};
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
-use strays::Strays;
+use orphans::OrphanCandidates;
+use sandbox_status::{Need, SandboxStatusCache};
+use std::{collections::BTreeSet, time::Duration};
+use tracker::LeakTracker;
 
-/// Verbose statuses asked for in one tick.
+/// Verbose sandbox statuses requested per tick.
 const MAX_STATUSES: usize = 5;
-/// However quiet it is: deadlines pass by themselves.
-const AT_LEAST: Duration = Duration::from_secs(10);
+/// Evaluate at least this often: thresholds pass without an input.
+const EVALUATE_AT_LEAST: Duration = Duration::from_secs(10);
 
-/// All that is suspected, and what is certain.
-#[derive(Clone, Debug)]
+/// Leak candidates and confirmed leaks.
+#[derive(Clone, Debug, Default)]
 pub struct Leaks {
-    clock: Clock,
-    statuses: Statuses,
+    clock: DetectionClock,
+    statuses: SandboxStatusCache,
     survey: Option<HostSurvey>,
-    /// Where in it a pod's cgroup is.
+    /// Index of each pod's cgroup in the survey.
     cgroups: Table<PodUid, usize>,
-    docket: Docket,
-    /// Pods of which something is new since they were classified, or that change with time alone.
+    tracker: LeakTracker,
+    /// Pods changed since they were classified, or whose class changes with time alone.
     dirty: BTreeSet<PodUid>,
-    /// Sandboxes about which the runtime has answered since they were classified.
+    /// Sandboxes with a new status since they were classified.
     answered: BTreeSet<SandboxId>,
-    /// Pods with a sandbox of a static pod: what one of them is hangs on the others.
+    /// Pods with a static pod's sandbox: the class of one depends on the others.
     statics: BTreeSet<PodUid>,
-    strays: Strays,
-    /// When they were judged last.
-    judged: Option<BootTime>,
-    /// Something has changed since.
+    orphans: OrphanCandidates,
+    /// When the candidates were last evaluated.
+    evaluated: Option<BootTime>,
+    /// An input came since then.
     stale: bool,
 }
 
 impl Leaks {
-    /// Nothing is suspected.
+    /// No candidates.
     pub fn new(threshold: Duration) -> Self {
-        Self {
-            clock: Clock::default(),
-            statuses: Statuses::default(),
-            survey: None,
-            cgroups: Table::default(),
-            docket: Docket::new(threshold),
-            dirty: BTreeSet::new(),
-            answered: BTreeSet::new(),
-            statics: BTreeSet::new(),
-            strays: Strays::default(),
-            judged: None,
-            stale: true,
-        }
+        Self { tracker: LeakTracker::new(threshold), stale: true, ..Self::default() }
     }
 
-    /// Takes what an earlier run had found.
-    pub fn recall(&mut self, leaks: Vec<Recollection>) {
-        self.docket.recall(leaks);
+    /// Applies what an earlier run had stored.
+    pub fn restore(&mut self, leaks: Vec<PersistedLeak>) {
+        self.tracker.restore(leaks);
     }
 
-    /// Takes what the host tells.
-    pub fn learn_host(&mut self, event: HostEvent) {
+    /// Applies a survey of the host.
+    pub fn apply_host(&mut self, event: HostEvent) {
         if let HostEvent::Survey(survey) = event {
             let groups = survey.pod_cgroups.iter().flatten().enumerate();
             self.cgroups = groups.map(|(place, group)| (group.pod.clone(), place)).collect();
             self.survey = Some(survey);
-            self.strays = Strays::default();
+            self.orphans = OrphanCandidates::default();
         }
         self.stale = true;
     }
 
-    /// Takes what of the apiserver's words answers a question.
-    pub fn learn_api(&mut self, event: &ApiEvent) {
+    /// Applies the apiserver's answer to a verification.
+    pub fn apply_api(&mut self, event: &ApiEvent) {
         if let ApiEvent::Checked { asked, pods } = event {
-            self.docket.checked(*asked, pods);
+            self.tracker.verified(*asked, pods);
         }
         self.stale = true;
     }
 
-    /// Takes what of the runtime's words answers a question.
-    pub fn learn_cri(&mut self, at: BootTime, event: &CriEvent) {
+    /// Applies a verbose sandbox status.
+    pub fn apply_cri(&mut self, at: BootTime, event: &CriEvent) {
         match event {
-            CriEvent::SandboxStatus(status) => self.statuses.told(at, status.clone()),
+            CriEvent::SandboxStatus(status) => self.statuses.answered(at, status.clone()),
             CriEvent::SandboxStatusRefused { sandbox, code } => {
                 self.statuses.refused(at, sandbox, code.clone());
             }
@@ -119,98 +109,98 @@ impl Leaks {
         self.stale = true;
     }
 
-    /// How the sources are from now on: said after each input that may have changed it, so that
-    /// not even a short outage is counted.
-    pub fn turn(&mut self, now: BootTime, of: &Sources<'_>) {
-        self.clock.turn(now, self.judgement_of(of));
+    /// Updates the detection state. Called after each input that may change it, so that not even a short
+    /// outage counts as watched.
+    pub fn advance(&mut self, now: BootTime, stores: &Stores<'_>) {
+        self.clock.advance(now, self.detection_state(stores));
     }
 
-    fn judgement_of(&self, of: &Sources<'_>) -> Judgement {
-        if !of.objects.has_apiserver() {
-            return Judgement::NoApi;
+    fn detection_state(&self, stores: &Stores<'_>) -> DetectionState {
+        if !stores.api.has_apiserver() {
+            return DetectionState::NoApi;
         }
-        if !of.objects.was_in_sync() || !of.runtime.was_connected() {
-            return Judgement::Starting;
+        if !stores.api.was_in_sync() || !stores.cri.was_connected() {
+            return DetectionState::Starting;
         }
-        if !of.objects.is_in_sync() {
-            return Judgement::ApiOutOfSync;
+        if !stores.api.is_in_sync() {
+            return DetectionState::ApiOutOfSync;
         }
-        if !of.runtime.is_connected() {
-            return Judgement::CriUnreachable;
+        if !stores.cri.is_connected() {
+            return DetectionState::CriUnreachable;
         }
-        match of.runtime.is_current() {
-            true => of.keepers.judgement(),
-            false => Judgement::Starting,
+        match stores.cri.is_current() {
+            true => stores.node.detection_state(),
+            false => DetectionState::Starting,
         }
     }
 
-    /// Evaluates what is dirty, on a tick.
-    pub fn judge(&mut self, now: BootTime, of: Sources<'_>, changed: Dirty, out: &mut Outputs) {
-        self.turn(now, &of);
+    /// Evaluates the changed candidates, on a tick.
+    pub fn tick(&mut self, now: BootTime, stores: Stores<'_>, changed: Dirty, out: &mut Outputs) {
+        self.advance(now, &stores);
         if changed.orphans {
-            self.strays.reset();
+            self.orphans.reset();
         }
         let mut changed = changed.pods;
         for id in self.statuses.take_answered() {
-            match of.runtime.sandbox(&id) {
+            match stores.cri.sandbox(&id) {
                 Some(sandbox) if sandbox.removed.is_none() => _ = self.answered.insert(id),
-                _ => self.statuses.forget(&id),
+                _ => self.statuses.evict(&id),
             }
         }
         for uid in &changed {
-            let removed = of.runtime.sandboxes_of(uid).filter(|sandbox| sandbox.removed.is_some());
-            removed.for_each(|sandbox| self.statuses.forget(&sandbox.info.id));
+            let removed = stores.cri.sandboxes_of(uid).filter(|sandbox| sandbox.removed.is_some());
+            removed.for_each(|sandbox| self.statuses.evict(&sandbox.info.id));
         }
-        if self.clock.judgement() != Judgement::Possible {
-            let Self { statuses, survey, cgroups, docket, .. } = self;
-            let facts = Facts { of, statuses, survey: survey.as_ref(), cgroups, now };
-            docket.let_go(&facts, &changed, out);
-            // What neither source remembers can become no leak.
+        if self.clock.detection_state() != DetectionState::Possible {
+            let Self { statuses, survey, cgroups, tracker, .. } = self;
+            let facts = LeakFacts { stores, statuses, survey: survey.as_ref(), cgroups, now };
+            tracker.drop_vanished(&facts, &changed, out);
+            // A pod without a sandbox and an object cannot become a leak.
             let is_known =
-                |uid: &PodUid| of.runtime.has_sandbox(uid) || of.objects.get(uid).is_some();
+                |uid: &PodUid| stores.cri.has_sandbox(uid) || stores.api.get(uid).is_some();
             self.dirty.append(&mut changed);
             self.dirty.retain(is_known);
-            self.answered.retain(|id| of.runtime.sandbox(id).is_some());
+            self.answered.retain(|id| stores.cri.sandbox(id).is_some());
             self.statics.retain(is_known);
             return;
         }
         self.dirty.append(&mut changed);
-        let due = self.judged.is_none_or(|judged| now >= judged + AT_LEAST);
-        if !self.stale && !due && !self.docket.is_waiting() {
+        let due = self.evaluated.is_none_or(|evaluated| now >= evaluated + EVALUATE_AT_LEAST);
+        if !self.stale && !due && !self.tracker.is_waiting() {
             return;
         }
-        self.evaluate(now, of, out);
-        (self.judged, self.stale) = (Some(now), false);
+        self.evaluate(now, stores, out);
+        (self.evaluated, self.stale) = (Some(now), false);
     }
 
-    fn facts<'a>(&'a self, now: BootTime, of: Sources<'a>) -> Facts<'a> {
+    fn facts<'a>(&'a self, now: BootTime, stores: Stores<'a>) -> LeakFacts<'a> {
         let Self { statuses, survey, cgroups, .. } = self;
-        Facts { of, statuses, survey: survey.as_ref(), cgroups, now }
+        LeakFacts { stores, statuses, survey: survey.as_ref(), cgroups, now }
     }
 
-    fn evaluate(&mut self, now: BootTime, of: Sources<'_>, out: &mut Outputs) {
+    fn evaluate(&mut self, now: BootTime, stores: Stores<'_>, out: &mut Outputs) {
         let mut dirty = std::mem::take(&mut self.dirty);
         let answered = std::mem::take(&mut self.answered);
-        self.note_statics(now, of, &mut dirty);
-        let Self { statuses, survey, cgroups, docket, statics, strays, .. } = self;
-        let facts = Facts { of, statuses, survey: survey.as_ref(), cgroups, now };
+        self.note_statics(now, stores, &mut dirty);
+        let Self { statuses, survey, cgroups, tracker, statics, orphans, .. } = self;
+        let facts = LeakFacts { stores, statuses, survey: survey.as_ref(), cgroups, now };
         let (mut classes, classifier) = (Classes::new(), Classifier::new(&facts, statics));
-        let pod_of = |id: &SandboxId| Some(&of.runtime.sandbox(id)?.info.pod);
+        let pod_of = |id: &SandboxId| Some(&stores.cri.sandbox(id)?.info.pod);
         let of_answers: BTreeSet<&PodUid> = answered.iter().filter_map(pod_of).collect();
         for uid in of_answers.into_iter().filter(|uid| !dirty.contains(*uid)) {
             classifier.pod(uid, |id| answered.contains(id), &mut classes);
         }
         dirty.retain(|uid| classifier.pod(uid, |_| true, &mut classes));
         let namespaces = Namespaces::new(&facts);
-        strays.look(&facts);
-        let orphans = classify::orphans(&facts, strays, &namespaces);
+        orphans.scan(&facts);
+        let orphans = classify::orphans(&facts, orphans, &namespaces);
         let watched = self.clock.watched();
-        dirty.append(&mut docket.judge(&facts, &namespaces, watched, &classes, orphans, out));
+        dirty.append(&mut tracker.track(&facts, &namespaces, watched, &classes, orphans, out));
         let for_claims = namespaces.any_unused();
         let needs: Vec<(&Sandbox, Option<Need>)> = classes
             .iter()
             .filter_map(|(key, class)| match key {
-                LeakKey::Sandbox { id } => Some((of.runtime.sandbox(id)?, class)),
+                LeakKey::Sandbox { id } => Some((stores.cri.sandbox(id)?, class)),
                 _ => None,
             })
             .filter(|(sandbox, _)| sandbox.removed.is_none())
@@ -230,9 +220,9 @@ impl Leaks {
         self.dirty = dirty;
     }
 
-    /// Which pods are static. Where one of them is new or another, all of them are looked at.
-    fn note_statics(&mut self, now: BootTime, of: Sources<'_>, dirty: &mut BTreeSet<PodUid>) {
-        let facts = self.facts(now, of);
+    /// Updates which pods are static. If one of them changed, all of them are classified again.
+    fn note_statics(&mut self, now: BootTime, stores: Stores<'_>, dirty: &mut BTreeSet<PodUid>) {
+        let facts = self.facts(now, stores);
         let (now_static, others): (Vec<_>, Vec<_>) = dirty
             .iter()
             .cloned()
@@ -247,27 +237,22 @@ impl Leaks {
         }
     }
 
-    /// All that is certain, by what it is.
-    pub fn told(&self) -> impl Iterator<Item = &Arc<Leak>> {
-        self.docket.told()
-    }
-
-    /// What has looked like a leak for so long and is not certain (yet).
-    pub fn suspected(&self, now: BootTime, of: Sources<'_>, at_least: Duration) -> Vec<Leak> {
-        let facts = self.facts(now, of);
-        self.docket.suspected(&facts, self.clock.watched(), at_least)
+    /// Candidates older than `at_least` that are not confirmed.
+    pub fn candidates(&self, now: BootTime, stores: Stores<'_>, at_least: Duration) -> Vec<Leak> {
+        let facts = self.facts(now, stores);
+        self.tracker.candidates(&facts, self.clock.watched(), at_least)
     }
 
     /// Numbers for the metrics.
     pub fn gauges(&self) -> LeakGauges {
-        let mut gauges = self.docket.gauges();
-        gauges.judgement = self.clock.judgement();
+        let mut gauges = self.tracker.gauges();
+        gauges.detection_state = self.clock.detection_state();
         gauges.watched = self.clock.watched();
         gauges
     }
 
-    /// How many suspects were refused for want of room, since the last call.
+    /// How many candidates were refused since the last call because the tracker is full.
     pub fn take_refused(&mut self) -> u64 {
-        self.docket.take_refused()
+        self.tracker.take_refused()
     }
 }

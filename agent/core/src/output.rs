@@ -1,18 +1,19 @@
-//! What follows from a step: reports for the world, and requests to the adapters.
+//! The outputs of a step: reports, and requests to the adapters.
 
 use super::{
-    ids::{CgroupId, ContainerId, SandboxId, Tgid},
+    ids::{CgroupId, ContainerId, PodRef, SandboxId, Tgid},
     leak::Leak,
-    observation::{Change, ContainerDeath, Holdout, PodRef, PodTermination},
+    report::{ContainerDeath, PodTermination, UnkillableContainer},
+    types::Change,
 };
 use std::sync::Arc;
 
-/// What follows from a step, each kind in the order in which it was emitted.
+/// The outputs of a step, each kind in the order of emission.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Outputs {
     /// For metrics, logs, Events and the API.
     pub reports: Vec<Report>,
-    /// For the adapters. They are hints: what one of them would bring, polling brings later.
+    /// For the adapters. Requests are hints: polling brings the same later.
     pub requests: Vec<Request>,
 }
 
@@ -32,41 +33,39 @@ impl Outputs {
     }
 }
 
-/// One thing that the world is to know.
+/// One report.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Report {
-    /// A container has exited and its report is settled. Exactly once per container.
+    /// A container has ended and its report is settled. Exactly once per container.
     ContainerDied(Box<ContainerDeath>),
     /// A pod has terminated: its first report, revision 1. Exactly once per incarnation.
     PodTerminated(Box<PodTermination>),
-    /// The report of a terminated pod as it is now: late evidence has changed it, its sandbox was
-    /// removed, or it is final.
+    /// The report of a terminated pod changed, its sandbox was removed, or it is final.
     PodUpdated(Box<PodTermination>, Change),
-    /// Count this container's death now, and post its Event: exactly once for each `ContainerDied`. It comes
-    /// with the pod's, or at once if the death is not part of a pod's report yet.
+    /// Count this container's death, and post its Event: exactly once for each `ContainerDied`. It comes with
+    /// the pod's count, or at once if the death is not part of a pod report yet.
     CountDeath(Box<ContainerDeath>),
-    /// Count this termination now: exactly once for each `PodTerminated`, as soon as the report is final,
-    /// 60 s after the pod's end at the latest.
+    /// Count this termination: exactly once for each `PodTerminated`, as soon as the report is final, and at
+    /// most 60 s after the pod's end.
     CountTermination(Box<PodTermination>),
-    /// A leak is certain. Once for each.
+    /// A leak is confirmed. Once per leak.
     LeakOpened(Arc<Leak>),
-    /// Class, cause or resources of a reported leak are others now.
+    /// The class, cause or resources of a reported leak changed.
     LeakChanged(Arc<Leak>),
-    /// A reported leak is gone, as it last was. Once for each.
+    /// A reported leak is gone; its last state. Once per leak.
     LeakResolved(Arc<Leak>),
-    /// A container runs on after SIGKILL: when it is first seen, when what blocks it changes, and when it
-    /// has ended.
-    Unkillable(Box<Holdout>),
+    /// A container survives SIGKILL: when it is first seen, when its blocker changes, and when it has ended.
+    Unkillable(Box<UnkillableContainer>),
 }
 
-/// Something that an adapter is to do or to find out.
+/// A request to an adapter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
     /// For the adapter of the container runtime.
     Cri(CriRequest),
-    /// Ask the apiserver itself whether these pods exist; answered by `ApiEvent::Checked`.
+    /// Ask the apiserver directly whether these pods exist. Answered by `ApiEvent::Checked`.
     VerifyPods(Vec<PodRef>),
-    /// The container's stop signal is not SIGTERM: the kernel programs must report it.
+    /// The container has a custom stop signal: the kernel programs must report it.
     TraceSignal {
         /// The container's cgroup.
         cgroup: CgroupId,
@@ -77,34 +76,33 @@ pub enum Request {
     InspectProcesses(InspectProcesses),
 }
 
-/// What the adapter of the container runtime is to do.
+/// A request to the adapter of the container runtime.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CriRequest {
-    /// Something in these sandboxes is being stopped: poll them often.
+    /// A stop is in progress in these sandboxes: poll them often.
     StartFastPoll(Vec<SandboxId>),
-    /// Nothing in these sandboxes is being stopped any more.
+    /// No stop is in progress in these sandboxes any more.
     StopFastPoll(Vec<SandboxId>),
-    /// The kernel reported an end in this sandbox, or in a cgroup of no known one: poll at once, this
-    /// sandbox or everything.
+    /// The kernel reported an end in this sandbox, or (`None`) in an unknown one: poll it, or everything,
+    /// now.
     PollNow(Option<SandboxId>),
-    /// The runtime runs a container in a cgroup that the kernel never reported: find it (verbose status →
-    /// pid → /proc/PID/cgroup). Answered by `CriEvent::ContainerCgroup`.
+    /// The kernel never reported the cgroup of this container: find it (verbose status → pid →
+    /// /proc/PID/cgroup). Answered by `CriEvent::ContainerCgroup`.
     FindCgroup(ContainerId),
-    /// Ask for all that the runtime knows of this sandbox (verbose PodSandboxStatus). Answered by
-    /// `CriEvent::SandboxStatus` or `SandboxStatusRefused`; not answered if the sandbox does not exist (the
-    /// next list shows that) or the connection breaks.
+    /// Request the verbose PodSandboxStatus. Answered by `CriEvent::SandboxStatus` or `SandboxStatusRefused`;
+    /// not answered if the sandbox does not exist (the next list shows that) or the connection breaks.
     SandboxStatus(SandboxId),
 }
 
-/// What to look at in /proc: a container does not end as it was told to. Requested again while that
-/// lasts, ever more rarely; answered by `Input::Proc`.
+/// Look into /proc for a container that does not end after its stop. Repeated less and less often while that
+/// lasts; answered by `Input::Proc`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InspectProcesses {
     /// The container's own cgroup.
     pub cgroup: CgroupId,
-    /// Its main process, by the kernel's own numbering.
+    /// The main process, in the host's PID namespace.
     pub main: Option<Tgid>,
-    /// When that began (ns since boot), so that no other process of the same number is taken for
-    /// it.
+    /// Start time of the main process (ns since boot), so that a later process with the same PID is not taken
+    /// for it.
     pub started: Option<u64>,
 }

@@ -1,37 +1,38 @@
-//! One pod life's end: milestones → additive phases along the critical path.
+//! The phases of a pod's termination: milestones → additive phases along the critical path.
 
 use super::{
     input::ContainerKind,
-    observation::{Cause, ContainerDeath, Milestone, MilestoneKind, Phase, PhaseKind, Verdict},
+    report::{ContainerDeath, Milestone, Phase},
     time::BootTime,
+    types::{Cause, MilestoneKind, PhaseKind, Verdict},
 };
 
-/// What the phases are made of.
+/// The inputs of the phases.
 #[derive(Clone, Copy, Debug)]
-pub struct Path<'a> {
-    /// Where the account begins.
+pub struct CriticalPath<'a> {
+    /// Where the report begins.
     pub began: BootTime,
-    /// Where it ends.
+    /// Where the report ends.
     pub ended: BootTime,
     /// The container on the critical path.
     pub critical: Option<&'a ContainerDeath>,
     /// The milestones of the pod itself.
     pub pod: &'a [Milestone],
-    /// The first act of stopping any of its containers.
+    /// When the first of its containers began to be stopped.
     pub stopping: Option<BootTime>,
-    /// Why it ended.
+    /// Why the pod terminated.
     pub cause: Cause,
 }
 
-/// Phases from `began` to `ended` along the path of one container. Additive by construction: each
-/// begins where the one before ended, and none goes backwards, so that a fact which came earlier
-/// than its place in the graph (an object gone before its processes) takes no time from another.
-pub fn phases(path: Path<'_>) -> Vec<Phase> {
+/// Phases from `began` to `ended` along the path of one container. They are additive: each begins where the
+/// one before ended, and none goes backwards, so an event earlier than its place in the graph (an object gone
+/// before its processes) takes no time from another phase.
+pub fn phases(path: CriticalPath<'_>) -> Vec<Phase> {
     use MilestoneKind::{
         CgroupEmpty, ContainerExited, Exited, FinalDelete, KillSent, ObjectGone, PostStartEnded,
         PreStopBegan, PreStopEnded, SandboxStopped, TermSent,
     };
-    let Path { began, ended, critical, pod, .. } = path;
+    let CriticalPath { began, ended, critical, pod, .. } = path;
     let of_container = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
     let at = |kind| of_container.iter().chain(pod).find(|m| m.kind == kind).map(|m| m.at);
     let intervals: Vec<&Milestone> = pod.iter().filter(|m| !m.uncertainty.is_zero()).collect();
@@ -51,7 +52,7 @@ pub fn phases(path: Path<'_>) -> Vec<Phase> {
         walk.to(term, if sidecar { PhaseKind::SidecarWait } else { PhaseKind::StopCall });
     } else {
         if sidecar {
-            // The kubelet acts on all containers at once, and has sidecars wait for their turn
+            // The kubelet stops all containers at once, and sidecars wait for their turn
             // (kuberuntime_termination_order.go).
             walk.to(path.stopping.min(term), PhaseKind::KubeletReaction);
             walk.to(term, PhaseKind::SidecarWait);
@@ -59,7 +60,7 @@ pub fn phases(path: Path<'_>) -> Vec<Phase> {
         walk.to(term, PhaseKind::KubeletReaction);
     }
     if term.is_none() {
-        // Nothing was sent before it ended, or what was sent was not seen.
+        // No stop signal was sent before the end, or its record is missing.
         let required = critical.is_some_and(|c| requires_stop(path.cause, c));
         let kind = if required { PhaseKind::Unattributed } else { PhaseKind::KubeletReaction };
         walk.to(kill.or(exited).or(at(CgroupEmpty)), kind);
@@ -83,7 +84,7 @@ pub fn phases(path: Path<'_>) -> Vec<Phase> {
 struct Walk<'a> {
     cur: BootTime,
     ended: BootTime,
-    /// Milestones that happened up to some time before they were seen.
+    /// Milestones that happened up to `uncertainty` before they were seen.
     intervals: Vec<&'a Milestone>,
     phases: Vec<Phase>,
 }
@@ -102,14 +103,13 @@ impl Walk<'_> {
         self.cur = at;
     }
 
-    /// As [`Self::to`], if the milestone before is known; the time is unattributed otherwise.
+    /// Like [`Self::to`] if the milestone before is known; otherwise the time is unattributed.
     fn known(&mut self, at: Option<BootTime>, before_is_known: bool, kind: PhaseKind) {
         self.to(at, if before_is_known { kind } else { PhaseKind::Unattributed });
     }
 }
 
-/// Whether the graph requires a stop signal for this end: the cause is a stop, and the container
-/// did not leave by itself before one came.
+/// The cause requires a stop signal, and the container did not exit on its own before one came.
 fn requires_stop(cause: Cause, death: &ContainerDeath) -> bool {
     cause != Cause::Completed
         && !matches!(

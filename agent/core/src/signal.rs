@@ -1,51 +1,22 @@
-//! Signals: Linux numbers and the names that Kubernetes, the CRI and images use for them.
+//! Signals: Linux numbers, and the names in Kubernetes, the CRI and images.
 //!
-//! The names follow `kill(1)` and the kubelet (`v1.Signal` in core/v1 `types.go`, `Signal` in the
-//! CRI's `api.proto`): `SIGTERM`, `SIGRTMIN+3`, `SIGRTMAX-2`. The numbers are those of x86 and Arm.
+//!
+//! The names follow `kill(1)` and the kubelet (`v1.Signal` in core/v1 `types.go`, `Signal` in the CRI's
+//! `api.proto`): `SIGTERM`, `SIGRTMIN+3`, `SIGRTMAX-2`. The numbers are those of x86 and Arm.
 
-/// First real-time signal, as libc counts: the kernel's 32 and 33 are libc's own.
+/// First real-time signal in libc, which reserves the kernel's 32 and 33.
 const RTMIN: u8 = 34;
 /// Last real-time signal.
 const RTMAX: u8 = 64;
 
-/// Every standard signal and its name without `SIG`; where two names share a number the first one
-/// is the name that [`name`] gives.
-const STANDARD: [(u8, &str); 34] = [
-    (1, "HUP"),
-    (2, "INT"),
-    (3, "QUIT"),
-    (4, "ILL"),
-    (5, "TRAP"),
-    (6, "ABRT"),
-    (6, "IOT"),
-    (7, "BUS"),
-    (8, "FPE"),
-    (9, "KILL"),
-    (10, "USR1"),
-    (11, "SEGV"),
-    (12, "USR2"),
-    (13, "PIPE"),
-    (14, "ALRM"),
-    (15, "TERM"),
-    (16, "STKFLT"),
-    (17, "CHLD"),
-    (17, "CLD"),
-    (18, "CONT"),
-    (19, "STOP"),
-    (20, "TSTP"),
-    (21, "TTIN"),
-    (22, "TTOU"),
-    (23, "URG"),
-    (24, "XCPU"),
-    (25, "XFSZ"),
-    (26, "VTALRM"),
-    (27, "PROF"),
-    (28, "WINCH"),
-    (29, "IO"),
-    (29, "POLL"),
-    (30, "PWR"),
-    (31, "SYS"),
+/// The standard signals from 1 on, without `SIG`.
+const STANDARD: [&str; 31] = [
+    "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
+    "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG",
+    "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
 ];
+/// Other names of standard signals.
+const ALIASES: [(&str, &str); 3] = [("IOT", "ABRT"), ("CLD", "CHLD"), ("POLL", "IO")];
 
 /// The number of a signal by name (`SIGTERM`, `TERM`, `SIGRTMIN+3`, `RTMAX-2`, in any case), or of
 /// a number in decimal digits (an image's STOPSIGNAL may be one). `None`: no such signal.
@@ -63,31 +34,33 @@ pub fn number(name: &str) -> Option<u8> {
         let number = RTMAX.checked_sub(real_time_offset(offset, '-')?)?;
         return (number >= RTMIN).then_some(number);
     }
-    STANDARD.iter().find(|(_, standard)| *standard == short).map(|(number, _)| *number)
+    let alias = ALIASES.iter().find(|(alias, _)| *alias == short);
+    let name = alias.map_or(short, |(_, name)| *name);
+    STANDARD.iter().zip(1..).find(|(standard, _)| **standard == name).map(|(_, number)| number)
 }
 
-/// The name of a signal: `SIGTERM`; for real-time ones counted from the nearer end, as `kill -l`
-/// does: `SIGRTMIN+3`, `SIGRTMAX-2`. Any other number as `signal 99`.
+/// The name of a signal: `SIGTERM`; real-time signals count from the nearer end, as in `kill -l`:
+/// `SIGRTMIN+3`, `SIGRTMAX-2`. Any other number: `signal 99`.
 pub fn name(number: u8) -> String {
     match number {
         RTMIN => "SIGRTMIN".to_owned(),
         RTMAX => "SIGRTMAX".to_owned(),
         35..=49 => format!("SIGRTMIN+{}", number - RTMIN),
         50..=63 => format!("SIGRTMAX-{}", RTMAX - number),
-        _ => match STANDARD.iter().find(|(standard, _)| *standard == number) {
-            Some((_, name)) => format!("SIG{name}"),
+        _ => match STANDARD.get(usize::from(number).wrapping_sub(1)) {
+            Some(name) => format!("SIG{name}"),
             None => format!("signal {number}"),
         },
     }
 }
 
-/// What stands after `RTMIN` or `RTMAX`: nothing, or a sign and digits.
+/// The offset after `RTMIN` or `RTMAX`: nothing, or a sign and digits.
 fn real_time_offset(text: &str, sign: char) -> Option<u8> {
     if text.is_empty() {
         return Some(0);
     }
     let digits = text.strip_prefix(sign)?;
-    // `u8::from_str` takes a sign of its own, which would let `RTMIN++3` pass.
+    // `u8::from_str` accepts a sign, so that `RTMIN++3` would pass.
     digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }
 

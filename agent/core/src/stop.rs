@@ -1,68 +1,69 @@
-//! Why a container was stopped while its pod kept running: the reasons for which a kubelet stops a
-//! container of such a pod (`computePodActions`, `computePodResizeAction` and `SyncPod` in
-//! kuberuntime_manager.go, `startContainer` in kuberuntime_container.go), and all others. The strongest
-//! evidence comes first.
+//! Why a container was stopped while its pod kept running: the kubelet's reasons (`computePodActions`,
+//! `computePodResizeAction` and `SyncPod` in kuberuntime_manager.go, `startContainer` in
+//! kuberuntime_container.go) and all others, the strongest evidence first.
 
 use super::{
+    api::{Attempt, PodObject, Shown},
+    cause::AttributedCause,
     ids::Tgid,
     input::{ApiContainer, ApiProbe},
-    object::{Attempt, Object, Shown},
-    observation::{Cause, Reason, Source},
-    process::{Origin, Processes, SI_KERNEL, Sent, is_of_the_node},
+    process::{ContainerProcesses, Origin, SI_KERNEL, SentSignal, is_of_the_node},
     signal,
     time::BootTime,
+    types::{Cause, Source},
 };
 use std::time::Duration;
 
-/// The grace of a container that is restarted with all others: none, which is the kubelet's floor.
+/// The grace of a container that is restarted with all others: 0, which the kubelet raises to its floor.
 pub const RESTART_ALL_GRACE_SECONDS: i64 = 2;
 
 /// The kubelet itself ends what is left in a pod's cgroup (pod_container_manager_linux.go).
 const KUBELET: &str = "kubelet";
 
-/// The kubelet begins to resize a pod this long before it stops a container of it, at most (40 ms were seen).
+/// The kubelet begins to resize a pod at most this long before it stops a container of the pod (40 ms were
+/// measured).
 const RESIZE_WINDOW: Duration = Duration::from_secs(60);
 
-/// A spec's change that was received so long after the stop began may have been its cause: the watch was
-/// seen to be 40 ms behind on an idle node.
+/// A change of the spec received this long after the stop began may still be its cause: on an idle node the
+/// watch was 40 ms late.
 const WATCH_DELAY: Duration = Duration::from_secs(1);
 
-/// The kubelet stops the sandbox as soon as the last container of a pod that it kills has ended; the
-/// sandbox of a pod that it finds ended follows after the next relist of its PLEG, which comes every second.
+/// If the kubelet ends a pod, it stops the sandbox right after the last container. If the kubelet finds the
+/// pod ended, it stops the sandbox after the next PLEG relist, which comes every second.
 const KILLED_WITH: Duration = Duration::from_millis(250);
 
-/// What the reason for a stop rests on.
+/// The evidence for the reason of a stop.
 #[derive(Clone, Debug)]
 pub struct Stop<'a> {
-    /// When it began.
+    /// When the stop began.
     pub began: BootTime,
     /// When the container had ended.
     pub ended: Option<BootTime>,
     /// The container's name.
     pub container: &'a str,
     /// What the kernel recorded of the container's processes.
-    pub processes: &'a Processes,
+    pub processes: &'a ContainerProcesses,
     /// The stop signal; `None`: it was killed without one.
-    pub signal: Option<&'a Sent>,
-    /// The SIGKILL from outside that ended it, if nothing came before.
-    pub killed: Option<&'a Sent>,
+    pub signal: Option<&'a SentSignal>,
+    /// The SIGKILL from outside that ended it, if nothing preceded it.
+    pub killed: Option<&'a SentSignal>,
     /// The other container that the sender belongs to, of this pod or another.
     pub neighbour: Option<&'a str>,
-    /// The process of its preStop hook.
+    /// The process of the container's preStop hook.
     pub hook: Option<Tgid>,
-    /// The kubelet or the runtime was away or restarted while it was being stopped.
+    /// The kubelet or the runtime was down or restarted during the stop.
     pub interrupted: bool,
     /// The pod's object, where the apiserver has reported it.
-    pub object: Option<&'a Object>,
-    /// What its status showed of this attempt.
+    pub object: Option<&'a PodObject>,
+    /// What the pod's status showed of this attempt.
     pub attempt: Option<&'a Attempt>,
-    /// The pod's sandbox had died before the stop began, according to this source.
+    /// The source that shows that the sandbox had died before the stop began.
     pub sandbox_died: Option<Source>,
     /// The next attempt of the container has another definition.
     pub redefined: bool,
-    /// It is in another sandbox.
+    /// The next attempt is in another sandbox.
     pub moved: bool,
-    /// How long after the container its sandbox ended.
+    /// How long after the container the sandbox ended.
     pub sandbox_followed: Option<Duration>,
 }
 
@@ -75,38 +76,38 @@ impl Stop<'_> {
         self.attempt?.ended
     }
 
-    /// The reason that a source names, or that nothing else can explain, whatever becomes of the pod.
-    pub fn evident(&self) -> Option<Reason> {
+    /// The reason that a source names, or that nothing else explains, whether the pod keeps running or not.
+    pub fn evident(&self) -> Option<AttributedCause> {
         let shown = self.shown();
         if let Some(reason) = self.by_another() {
             return Some(reason);
         }
         if shown == Some(Shown::RestartedWithAll) {
-            let sentence = "A container of the pod exited with the rule RestartAllContainers: the \
+            let message = "A container of the pod exited with the rule RestartAllContainers: the \
                             status shows RestartingAllContainers.";
-            return Some(Reason::new(Cause::RestartAllContainers, Source::Api, sentence));
+            return Some(AttributedCause::new(Cause::RestartAllContainers, Source::Api, message));
         }
         if shown == Some(Shown::PostStartFailed) {
-            let sentence =
+            let message =
                 "Its postStart hook failed: its state.waiting.reason is PostStartHookError.";
-            return Some(Reason::new(Cause::PostStartFailed, Source::Api, sentence));
+            return Some(AttributedCause::new(Cause::PostStartFailed, Source::Api, message));
         }
         if let Some(source) = self.sandbox_died {
-            let sentence = "The pod's sandbox had died before the container was stopped: the kubelet \
+            let message = "The pod's sandbox had died before the container was stopped: the kubelet \
                             replaces both.";
-            return Some(Reason::new(Cause::SandboxChanged, source, sentence));
+            return Some(AttributedCause::new(Cause::SandboxChanged, source, message));
         }
         self.redefinition().filter(|reason| reason.source != Source::Inferred)
     }
 
-    /// The sender cannot act for the kubelet.
-    fn by_another(&self) -> Option<Reason> {
+    /// A sender that cannot act for the kubelet.
+    fn by_another(&self) -> Option<AttributedCause> {
         let sent = self.signal.or(self.killed).filter(|sent| sent.signal.code != SI_KERNEL)?;
         let (sender, name) = (&sent.signal.sender, signal::name(sent.signal.signal));
         let (comm, pid) = (&sender.comm, sender.tgid);
         let root = self.processes.root(pid, sent.at);
         let (who, source) = match (sent.origin, self.neighbour) {
-            // What the kubelet's hook does, the kubelet does.
+            // The kubelet runs the hook, so the hook's signals count as the kubelet's.
             (Origin::Entered, _) if root.is_some() && root == self.hook => return None,
             (Origin::Entered, _) => {
                 (format!("{comm} (pid {pid}), which had entered the container,"), Source::Kernel)
@@ -114,34 +115,33 @@ impl Stop<'_> {
             (_, Some(container)) => {
                 (format!("{comm} (pid {pid}) of the container {container}"), Source::Kernel)
             }
-            // A runtime may have a name that is not known here.
+            // A runtime may have an unknown name.
             _ if !is_of_the_node(comm) => (format!("{comm} (pid {pid})"), Source::Inferred),
             _ => return None,
         };
-        let sentence = format!("{who} sent {name}, and is neither the kubelet nor the runtime.");
-        Some(Reason::new(Cause::ExternalStop, source, sentence))
+        let message = format!("{who} sent {name}, and is neither the kubelet nor the runtime.");
+        Some(AttributedCause::new(Cause::ExternalStop, source, message))
     }
 
-    /// The runtime killed it without a stop signal.
-    fn by_runtime(&self) -> Option<Reason> {
+    /// The runtime sent SIGKILL without a stop signal.
+    fn by_runtime(&self) -> Option<AttributedCause> {
         let by = self.killed.filter(|_| self.signal.is_none())?.signal.sender.comm.as_str();
-        let sentence = "Inferred: the runtime sent SIGKILL at once, and the kubelet always requests a timeout \
-                        of at least 2 s: `crictl stopp`, `crictl stop --timeout 0`, or the runtime by \
-                        itself.";
-        (by != KUBELET).then(|| Reason::new(Cause::ExternalStop, Source::Inferred, sentence))
+        let message = "Inferred: the runtime sent SIGKILL at once, and the kubelet always requests a timeout \
+                        of at least 2 s: `crictl stopp`, `crictl stop --timeout 0`, or the runtime on its own.";
+        (by != KUBELET).then(|| AttributedCause::inferred(Cause::ExternalStop, message))
     }
 
-    /// By how much the watch was late at that time: so long after the container's end its status showed that.
+    /// How late the watch was: the time from the container's end to the status that showed it.
     fn watch_delay(&self) -> Duration {
         let shown = self.attempt.and_then(|attempt| attempt.ended_at);
         let late = shown.zip(self.ended).map(|(shown, ended)| shown.since(ended));
         late.unwrap_or_default() + WATCH_DELAY
     }
 
-    fn redefinition(&self) -> Option<Reason> {
+    fn redefinition(&self) -> Option<AttributedCause> {
         let changed = self.attempt.and_then(|attempt| attempt.image_changed);
         let before = changed.is_some_and(|at| at <= self.began + self.watch_delay());
-        let (source, sentence) = match (before, self.redefined) {
+        let (source, message) = match (before, self.redefined) {
             (true, true) => (
                 Source::Api,
                 "The image in the pod's spec was changed before it was stopped, and the next attempt \
@@ -151,28 +151,28 @@ impl Stop<'_> {
                 Source::Inferred,
                 "Inferred: the image in the pod's spec was changed before it was stopped.",
             ),
-            // A newer kubelet may compute the hash in another way; and the watch may be late.
+            // A newer kubelet may compute the hash differently, and the watch may be late.
             (false, true) => (
                 Source::Inferred,
                 "Inferred: the next attempt has another io.kubernetes.container.hash.",
             ),
             (false, false) => return None,
         };
-        Some(Reason::new(Cause::DefinitionChanged, source, sentence))
+        Some(AttributedCause::new(Cause::DefinitionChanged, source, message))
     }
 
-    fn resize(&self) -> Option<Reason> {
+    fn resize(&self) -> Option<AttributedCause> {
         let at = self.attempt?.resized?;
         if !(self.began - RESIZE_WINDOW..=self.began + self.watch_delay()).contains(&at) {
             return None;
         }
-        let sentence = "Inferred: its resources were changed, its resizePolicy is RestartContainer, and \
+        let message = "Inferred: its resources were changed, its resizePolicy is RestartContainer, and \
                         the pod had the condition PodResizeInProgress.";
-        Some(Reason::new(Cause::ResizeRestart, Source::Inferred, sentence))
+        Some(AttributedCause::inferred(Cause::ResizeRestart, message))
     }
 
-    /// Why it was stopped in a pod that kept running.
-    pub fn reason(&self) -> Reason {
+    /// The reason in a pod that kept running.
+    pub fn reason(&self) -> AttributedCause {
         if let Some(reason) = self.evident() {
             return reason;
         }
@@ -188,11 +188,11 @@ impl Stop<'_> {
             return reason;
         }
         let Some(probed) = probed else {
-            let sentence = "It was stopped; why, and whether its pod kept running, is not known: the \
+            let message = "It was stopped; why, and whether its pod kept running, is not known: the \
                             apiserver has not reported the pod.";
-            return Reason::new(Cause::Unknown, Source::Inferred, sentence);
+            return AttributedCause::unknown(message);
         };
-        let restart = |sentence: String| Reason::new(self.untold(), Source::Inferred, sentence);
+        let restart = |message: String| AttributedCause::inferred(self.ambiguous_cause(), message);
         match (shown, probed) {
             (Some(Shown::Terminated), _) if self.interrupted => restart(
                 "The kubelet or the runtime was interrupted during the stop, so the status does not show \
@@ -200,16 +200,16 @@ impl Stop<'_> {
                     .into(),
             ),
             (Some(Shown::Terminated), _) => {
-                let sentence = "Inferred: the pod status showed it terminated before the next attempt, so \
+                let message = "Inferred: the pod status showed it terminated before the next attempt, so \
                                 the kubelet did not stop it (as with `crictl stop`).";
-                Reason::new(Cause::ExternalStop, Source::Inferred, sentence)
+                AttributedCause::inferred(Cause::ExternalStop, message)
             }
             (Some(Shown::Replaced), Probed::Failed(cause, _)) => {
-                let sentence = format!(
+                let message = format!(
                     "Inferred: it has a {cause} probe, and the kubelet stopped it and started it again at \
                      once: the probe's failure is the most likely reason."
                 );
-                Reason::new(cause, Source::Inferred, sentence)
+                AttributedCause::inferred(cause, message)
             }
             (_, Probed::Failed(cause, _)) => restart(format!(
                 "It was stopped while its pod kept running: perhaps for its {cause} probe; the status does \
@@ -226,8 +226,8 @@ impl Stop<'_> {
         }
     }
 
-    /// Why the kubelet stopped it in a pod that ended with it: it does not restart it.
-    pub fn of_ended_pod(&self) -> Option<Reason> {
+    /// The kubelet's reason in a pod that ended with this container, which is not restarted.
+    pub fn of_ended_pod(&self) -> Option<AttributedCause> {
         if let Some(reason) = self.evident().or_else(|| self.by_runtime()) {
             return Some(reason);
         }
@@ -240,43 +240,42 @@ impl Stop<'_> {
         if let Some(reason) = self.by_failed_runs(cause, probe) {
             return Some(reason);
         }
-        // With the phase Succeeded it may have been evicted for its own storage limits as well.
+        // With the phase Succeeded, an eviction for its own storage limits is possible as well.
         let with_it = self.sandbox_followed.is_some_and(|after| after <= KILLED_WITH);
         if !with_it || object.pod.phase == "Succeeded" {
             return None;
         }
-        let sentence = format!(
+        let message = format!(
             "Inferred: {} has a {cause} probe, its sandbox was stopped with it, the pod was not deleted, and \
              its restartPolicy is {policy}.",
             self.container
         );
-        Some(Reason::new(cause, Source::Inferred, sentence))
+        Some(AttributedCause::inferred(cause, message))
     }
 
-    /// Fallback cause where the evidence is ambiguous: one that is not restarted was not stopped for that.
-    fn untold(&self) -> Cause {
+    /// The cause for ambiguous evidence: a container that is never restarted was not stopped for a restart.
+    fn ambiguous_cause(&self) -> Cause {
         let policy =
             self.object.zip(self.spec()).map(|(object, spec)| object.pod.restart_policy_of(spec));
         if policy == Some("Never") { Cause::Unknown } else { Cause::Restart }
     }
 
-    /// The next attempt is in another sandbox: the kubelet also replaces one that lives, without an address
-    /// for example.
-    fn by_next_sandbox(&self) -> Option<Reason> {
-        let sentence = "Inferred: the next attempt is in another sandbox of the pod.";
-        self.moved.then(|| Reason::new(Cause::SandboxChanged, Source::Inferred, sentence))
+    /// The kubelet also replaces a living sandbox, for example one without an address.
+    fn by_next_sandbox(&self) -> Option<AttributedCause> {
+        let message = "Inferred: the next attempt is in another sandbox of the pod.";
+        self.moved.then(|| AttributedCause::inferred(Cause::SandboxChanged, message))
     }
 
-    /// As many runs of its exec probe failed as stop a container. Of other probes the kernel sees nothing.
-    fn by_failed_runs(&self, cause: Cause, probe: &ApiProbe) -> Option<Reason> {
+    /// Enough runs of its exec probe failed to stop the container. Other probes have no process.
+    fn by_failed_runs(&self, cause: Cause, probe: &ApiProbe) -> Option<AttributedCause> {
         let binary = probe.exec.as_deref()?;
         let failed = self.processes.failed_probes(binary, self.began);
         let threshold = usize::try_from(probe.failures.max(1)).unwrap_or(usize::MAX);
-        let sentence = format!(
+        let message = format!(
             "The last {failed} run(s) of the exec probe ({binary}) of {} failed just before it was stopped.",
             self.container
         );
-        (failed >= threshold).then(|| Reason::new(cause, Source::Kernel, sentence))
+        (failed >= threshold).then(|| AttributedCause::new(cause, Source::Kernel, message))
     }
 
     /// Which probe may have stopped it.
@@ -295,9 +294,9 @@ impl Stop<'_> {
 }
 
 enum Probed<'s> {
-    /// This one, as far as the spec and the status say.
+    /// This probe, according to spec and status.
     Failed(Cause, &'s ApiProbe),
-    /// Its startup probe or its liveness probe.
+    /// The startup probe or the liveness probe.
     Perhaps,
     Not(&'static str),
 }

@@ -1,14 +1,26 @@
-//! Hash tables whose order and whose cost are the same in every run: a replay says the same in the
-//! same order, and a count of instructions can be repeated.
+//! Hash tables with the same order and cost in every run, so that a replay emits the same outputs in the same
+//! order and instruction counts are repeatable.
 //!
-//! A fixed hasher gives up the defence against chosen keys. Those here are ids that the kernel, the
-//! runtime and the apiserver make; but for static pods' namespaces and names, and mirrors' UIDs, which
-//! are in the hands of whoever writes to the node, nobody chooses one.
+//! A fixed hasher has no defence against chosen keys. The keys are ids made by the kernel, the runtime and the
+//! apiserver. Only the namespaces, names and mirror UIDs of static pods can be chosen, by writing to the node.
 
 use foldhash::fast::FixedState;
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    hash::Hash,
+};
 
 /// A hash map.
 pub type Table<K, V> = HashMap<K, V, FixedState>;
 /// A hash set.
 pub type TableSet<K> = HashSet<K, FixedState>;
+
+/// Removes one value of a key, and the key with its last value.
+pub fn remove_from<K: Eq + Hash, V: PartialEq>(table: &mut Table<K, Vec<V>>, key: &K, value: &V) {
+    if let Some(values) = table.get_mut(key) {
+        values.retain(|other| other != value);
+        if values.is_empty() {
+            table.remove(key);
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! Time as the core knows it: one monotonic clock, and a value that maps it to the wall.
+//! Time in the core: one monotonic clock, and a mapping to the wall clock.
 
 use serde::{Deserialize, Serialize};
 use std::{
@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-/// Nanoseconds of CLOCK_BOOTTIME: the one clock that all durations are differences of.
+/// Nanoseconds of CLOCK_BOOTTIME, the clock of all durations.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
@@ -46,7 +46,29 @@ impl fmt::Display for BootTime {
     }
 }
 
-/// Nanoseconds since the Unix epoch, as a wall clock told them: this machine's or another's.
+/// The time of an unobserved change: between `earliest` and `latest`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Interval {
+    /// When the last observation before the change was requested or made.
+    pub earliest: BootTime,
+    /// When the answer or event came that showed the change.
+    pub latest: BootTime,
+}
+
+impl Interval {
+    /// The length of the interval.
+    pub fn uncertainty(self) -> Duration {
+        self.latest.since(self.earliest)
+    }
+}
+
+/// Seconds for messages: tenths above one second, milliseconds below.
+pub fn secs(time: Duration) -> String {
+    let s = time.as_secs_f64();
+    if s >= 1.0 { format!("{s:.1} s") } else { format!("{:.0} ms", s * 1000.0) }
+}
+
+/// Nanoseconds since the Unix epoch, by the wall clock of this or another machine.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
@@ -60,8 +82,7 @@ impl WallTime {
     }
 }
 
-/// CLOCK_BOOTTIME and CLOCK_REALTIME read together: maps one to the other. A value, so that the
-/// core needs no clock.
+/// CLOCK_BOOTTIME and CLOCK_REALTIME, read together: maps one to the other without a clock in the core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Anchor {
     /// CLOCK_BOOTTIME, ns.
@@ -71,19 +92,18 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// The wall clock's reading at a moment of the boot clock.
+    /// The wall clock at `at`.
     pub fn wall(&self, at: BootTime) -> WallTime {
         WallTime(self.wall_ns.saturating_add(at.signed_since(BootTime(self.boot_ns))))
     }
 
-    /// How far the wall clock of a later reading is from what this one makes of the boot clock: the
-    /// clock was set by so much meanwhile, or has run away.
-    pub fn strays(&self, later: &Anchor) -> Duration {
+    /// How far the wall clock of a later reading differs from this mapping: it was set, or has drifted.
+    pub fn drift(&self, later: &Anchor) -> Duration {
         let expected = self.wall(BootTime(later.boot_ns));
         Duration::from_nanos(later.wall_ns.abs_diff(expected.0))
     }
 
-    /// The moment of the boot clock at which the wall clock read `at`; 0 if before the boot.
+    /// The boot clock when the wall clock read `at`; 0 before the boot.
     pub fn boot(&self, at: WallTime) -> BootTime {
         let ns = i128::from(self.boot_ns) + i128::from(at.0) - i128::from(self.wall_ns);
         BootTime(u64::try_from(ns.max(0)).unwrap_or(u64::MAX))
@@ -99,8 +119,8 @@ mod tests {
         let anchor = Anchor { boot_ns: 1_000, wall_ns: 5_000 };
         let hour = 3_600_000_000_000;
         let later = |by: i64| Anchor { boot_ns: 3_000, wall_ns: 7_000 + by };
-        assert_eq!(anchor.strays(&later(0)), Duration::ZERO);
-        assert_eq!(anchor.strays(&later(2 * hour)), Duration::from_secs(7200));
-        assert_eq!(anchor.strays(&later(-2 * hour)), Duration::from_secs(7200));
+        assert_eq!(anchor.drift(&later(0)), Duration::ZERO);
+        assert_eq!(anchor.drift(&later(2 * hour)), Duration::from_secs(7200));
+        assert_eq!(anchor.drift(&later(-2 * hour)), Duration::from_secs(7200));
     }
 }

@@ -2,15 +2,57 @@
 
 use crate::report;
 use coroner_core::{
-    leak::{Judgement, Leak},
-    observation::{Change, ContainerDeath, Holdout, PodTermination},
+    input::LossKind,
+    leak::{DetectionState, Leak},
+    report::{ContainerDeath, PodTermination, UnkillableContainer},
     time::WallTime,
+    types::Change,
 };
 use std::time::Duration;
+use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
+/// Between two lines about losses of one kind: a container can cause ten in a second, for ever.
+const LOSS_EVERY: Duration = Duration::from_secs(60);
+
+/// Losses of evidence: of each kind the first at once, and then the sum of a minute.
+#[derive(Debug, Default)]
+pub(super) struct Losses(Vec<(LossKind, u64, Instant)>);
+
+impl Losses {
+    /// So much was lost.
+    pub(super) fn note(&mut self, kind: LossKind, count: u64, now: Instant) {
+        match self.0.iter_mut().find(|(known, ..)| *known == kind) {
+            Some((_, sum, _)) => *sum += count,
+            None => {
+                self.0.push((kind, 0, now));
+                lost(kind, count);
+            }
+        }
+    }
+
+    /// Logs what a minute has brought; of a kind that ceased the next one is a first one again.
+    pub(super) fn log_sums(&mut self, now: Instant) {
+        self.0.retain_mut(|(kind, sum, since)| {
+            if now.duration_since(*since) < LOSS_EVERY {
+                return true;
+            }
+            let count = std::mem::take(sum);
+            *since = now;
+            if count > 0 {
+                lost(*kind, count);
+            }
+            count > 0
+        });
+    }
+}
+
+fn lost(kind: LossKind, count: u64) {
+    warn!(%kind, count, "evidence was lost");
+}
+
 /// The one line that is needed while it still hangs: its account comes when it has ended.
-pub(super) fn holdout(holdout: &Holdout) {
+pub(super) fn holdout(holdout: &UnkillableContainer) {
     let pod = holdout.pod.as_ref();
     warn!(
         target: "coroner::unkillable",
@@ -83,8 +125,8 @@ pub(super) fn death(death: &ContainerDeath) {
         verdict = %death.verdict,
         cause = %death.cause,
         cause_certainty = %death.cause_certainty,
-        cause_proof = death.cause_proof,
-        proof = death.proof.sentence,
+        cause_message = death.cause_message,
+        proof = death.proof.message,
         "died"
     );
 }
@@ -104,10 +146,10 @@ pub(super) fn leak(leak: &Leak, gone: bool, now: WallTime) {
                 uid = pod.map(|pod| pod.uid.as_str()),
                 thing,
                 age_seconds = age,
-                stuck = leak.stuck.map(|reason| reason.as_str()),
+                stuck = leak.blocked_on.map(|reason| reason.as_str()),
                 cause = %leak.cause.kind,
-                why = leak.cause.sentence,
-                ips = leak.holds.ips.join(" "),
+                why = leak.cause.message,
+                ips = leak.resources.ips.join(" "),
                 $words
             )
         };
@@ -126,21 +168,56 @@ pub(super) fn more_leaks(count: usize) {
 }
 
 /// Leaks can be judged again, or no longer.
-pub(super) fn judgement(judgement: Judgement) {
-    match judgement {
-        Judgement::Possible => info!("leaks are judged: all sources are in sync"),
-        Judgement::Starting | Judgement::NoApi => {
-            debug!(state = %judgement, "leaks are not judged");
+pub(super) fn detection_state(detection_state: DetectionState) {
+    match detection_state {
+        DetectionState::Possible => info!("leaks are judged: all sources are in sync"),
+        DetectionState::Starting | DetectionState::NoApi => {
+            debug!(state = %detection_state, "leaks are not judged");
         }
-        Judgement::NodeMissing => error!(
+        DetectionState::NodeMissing => error!(
             "leaks are not judged: there is no Node object of this name; check --node (NODE_NAME)"
         ),
-        Judgement::NodeForeign => error!(
+        DetectionState::NodeForeign => error!(
             "leaks are not judged: the Node object of this name is another machine's, or its \
              kubelet has not reported since this machine booted; check --node (NODE_NAME)"
         ),
-        Judgement::ApiOutOfSync | Judgement::CriUnreachable | Judgement::NodeUnknown => {
-            warn!(state = %judgement, "leaks are not judged meanwhile");
+        DetectionState::ApiOutOfSync
+        | DetectionState::CriUnreachable
+        | DetectionState::NodeUnknown => {
+            warn!(state = %detection_state, "leaks are not judged meanwhile");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::logging::tests::logged;
+
+    #[test]
+    fn a_flood_of_losses_is_a_line_a_minute() {
+        let (kind, other) = (LossKind::ALL[0], LossKind::ALL[1]);
+        let begun = Instant::now();
+        let text = logged(|| {
+            let mut losses = Losses::default();
+            for tenth in 0..1_250_u32 {
+                let now = begun + Duration::from_millis(100) * tenth;
+                losses.note(kind, 5, now);
+                if tenth % 10 == 0 {
+                    losses.log_sums(now);
+                }
+                if tenth == 3 {
+                    losses.note(other, 1, now);
+                }
+            }
+        });
+        let lines = |kind: LossKind| {
+            let kind = format!("kind={kind} ");
+            text.lines().filter(|line| line.contains(&kind)).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(kind).len(), 3, "{text}");
+        assert!(lines(kind)[0].contains("count=5"), "the first at once: {text}");
+        assert!(lines(kind)[1].contains("count=3000"), "600 of a minute: {text}");
+        assert_eq!(lines(other).len(), 1, "{text}");
     }
 }

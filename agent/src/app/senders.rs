@@ -9,7 +9,7 @@ use crate::{
     metrics::Adapter,
 };
 use coroner_core::{
-    observation::PodRef,
+    ids::PodRef,
     output::{CriRequest, InspectProcesses, Report, Request},
 };
 use std::sync::{Arc, atomic::Ordering::Relaxed};

@@ -1,12 +1,16 @@
 //! The flags: what may be said on the command line and in the environment. Nothing is decided
 //! here; [`crate::config`] does that.
 
+use crate::socket;
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Port of the agent's HTTP server. In the range from which Prometheus exporters take theirs, and
 /// claimed by nothing that usually runs on a node (kubelet 10250, etcd 2379, node-exporter 9100).
 pub const DEFAULT_PORT: u16 = 9470;
+
+/// Port of the API on the loopback interface.
+pub const DEFAULT_API_PORT: u16 = 9471;
 
 /// How long pods take to die on this node, how their containers died, and what proves it.
 #[derive(Parser, Debug)]
@@ -53,8 +57,8 @@ pub struct LogArgs {
     #[arg(long, global = true, env = "CORONER_LOG_FORMAT", value_name = "FORMAT")]
     #[arg(default_value = "text")]
     pub log_format: LogFormat,
-    /// What to log: a level, or tracing directives such as `info,coroner::cri=debug`. RUST_LOG is
-    /// taken where this is not given [default: info for `run`, error for the others].
+    /// What to log: a level, or tracing directives such as `info,coroner::cri=debug`. Libraries log only
+    /// where a directive names them, such as `info,hyper=debug`. RUST_LOG is taken where this is not given [default: info for `run`, error for the others].
     #[arg(long, global = true, env = "CORONER_LOG_LEVEL", value_name = "FILTER")]
     pub log_level: Option<String>,
 }
@@ -107,11 +111,30 @@ pub struct SourceArgs {
     pub ring_bytes: u32,
 }
 
+/// Where the API is served on TCP, if it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ApiListen(pub Option<SocketAddr>);
+
+/// Flags that name a running agent.
+#[derive(Args, Clone, Debug)]
+pub struct AgentArgs {
+    /// The running agent's unix socket.
+    #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = socket::DEFAULT)]
+    pub socket: PathBuf,
+    /// URL of the running agent, instead of its socket.
+    #[arg(long, env = "CORONER_URL", value_name = "URL", value_parser = parse_url)]
+    pub url: Option<http::Uri>,
+    /// The agent speaks TLS: PEM file of the certificate authority that has signed its certificate
+    /// [default: those that this machine trusts].
+    #[arg(long, env = "CORONER_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+}
+
 /// Flags of `coroner run`.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
-    /// Address of the HTTP server: metrics, health, API. Port 0 takes a free one and logs it; `[::]`
-    /// is every address, also of IPv4.
+    /// Address of metrics and health. Port 0 takes a free one and logs it; `[::]` is every address, also of
+    /// IPv4.
     #[arg(long, env = "CORONER_LISTEN", value_name = "ADDRESS:PORT")]
     #[arg(default_value = "[::]:9470", value_parser = parse_listen)]
     pub listen: SocketAddr,
@@ -122,10 +145,15 @@ pub struct RunArgs {
     /// The certificate's private key (PEM, not encrypted).
     #[arg(long, env = "CORONER_TLS_KEY", value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
-    /// Name no pod over HTTP: /api/v1/* is refused, and leaked sandboxes get no series of their own
-    /// (as with --leak-series 0). The log names them all the same.
-    #[arg(long, env = "CORONER_HIDE_IDENTITY", value_parser = BoolishValueParser::new())]
-    pub hide_identity: bool,
+    /// Unix socket of the API, for this user only: what `coroner terminations`, `leaks` and `explain` ask.
+    /// `off`: none.
+    #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = socket::DEFAULT)]
+    pub socket: PathBuf,
+    /// Address of the API for `kubectl port-forward`: of the loopback interface, on which with hostNetwork every
+    /// user of the node could ask. `off`: none.
+    #[arg(long, env = "CORONER_API_LISTEN", value_name = "ADDRESS:PORT")]
+    #[arg(default_value = "127.0.0.1:9471", value_parser = parse_api_listen)]
+    pub api_listen: ApiListen,
     /// Pod terminations kept for the HTTP API.
     #[arg(long, env = "CORONER_HISTORY", value_name = "N", default_value_t = 256)]
     pub history: usize,
@@ -230,14 +258,9 @@ pub enum DoctorOutput {
 /// Flags of `coroner terminations`.
 #[derive(Args, Clone, Debug)]
 pub struct TerminationsArgs {
-    /// URL of the running agent.
-    #[arg(long, env = "CORONER_URL", value_name = "URL", default_value = "http://127.0.0.1:9470")]
-    #[arg(value_parser = parse_url)]
-    pub url: http::Uri,
-    /// The agent speaks TLS: PEM file of the certificate authority that has signed its certificate
-    /// [default: those that this machine trusts].
-    #[arg(long, env = "CORONER_CA", value_name = "FILE")]
-    pub ca: Option<PathBuf>,
+    /// The agent that is asked.
+    #[command(flatten)]
+    pub agent: AgentArgs,
     /// Only pods of this namespace.
     #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
     pub namespace: Option<String>,
@@ -253,14 +276,9 @@ pub struct TerminationsArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = LEAKS_HELP)]
 pub struct LeaksArgs {
-    /// Ask the agent at this URL, and nobody else [default: http://127.0.0.1:9470, and look
-    /// standalone if no agent answers there].
-    #[arg(long, env = "CORONER_URL", value_name = "URL", value_parser = parse_url)]
-    pub url: Option<http::Uri>,
-    /// The agent speaks TLS: PEM file of the certificate authority that has signed its certificate
-    /// [default: those that this machine trusts].
-    #[arg(long, env = "CORONER_CA", value_name = "FILE")]
-    pub ca: Option<PathBuf>,
+    /// The agent that is asked. Without --url, and where none answers on the socket, this looks standalone.
+    #[command(flatten)]
+    pub agent: AgentArgs,
     /// Ask no agent, whatever --url says: look at runtime, apiserver and host, without eBPF.
     #[arg(long, env = "CORONER_STANDALONE", value_parser = BoolishValueParser::new())]
     pub standalone: bool,
@@ -304,7 +322,7 @@ Examples:
   coroner leaks --exit-code >/dev/null  for scripts
 
 Exit status: 0 it could be judged; 1 it could not (the message says what to do); with --exit-code
-3 if something was left behind for certain (suspects do not count); 64 wrong usage.
+3 if something was left behind for certain (candidates do not count); 64 wrong usage.
 docs/leaks.md tells what each class means, and how it is known.";
 
 /// Flags of `coroner explain`.
@@ -317,7 +335,7 @@ pub struct ExplainArgs {
     #[arg(long, env = "CORONER_FROM", value_name = "FILE")]
     pub from: Option<PathBuf>,
     /// From the recording that comes with coroner: needs no agent, no node, no privileges. Without
-    /// POD it shows one of its pods, as it does where no agent answers.
+    /// POD it shows one of its pods.
     #[arg(long, env = "CORONER_SAMPLE", value_parser = BoolishValueParser::new())]
     #[arg(conflicts_with = "from")]
     pub sample: bool,
@@ -327,14 +345,9 @@ pub struct ExplainArgs {
     /// Which life of the pod, for a static pod that came back [default: the last one].
     #[arg(long, env = "CORONER_LIFE", value_name = "N")]
     pub life: Option<u32>,
-    /// URL of the running agent.
-    #[arg(long, env = "CORONER_URL", value_name = "URL", default_value = "http://127.0.0.1:9470")]
-    #[arg(value_parser = parse_url)]
-    pub url: http::Uri,
-    /// The agent speaks TLS: PEM file of the certificate authority that has signed its certificate
-    /// [default: those that this machine trusts].
-    #[arg(long, env = "CORONER_CA", value_name = "FILE")]
-    pub ca: Option<PathBuf>,
+    /// The agent that is asked.
+    #[command(flatten)]
+    pub agent: AgentArgs,
 }
 
 /// Flags of `coroner replay`.
@@ -409,6 +422,14 @@ fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
+/// The same, or `off`.
+fn parse_api_listen(text: &str) -> Result<ApiListen, String> {
+    match text {
+        "off" => Ok(ApiListen(None)),
+        text => parse_listen(text).map(|address| ApiListen(Some(address))),
+    }
+}
+
 /// `http://HOST:PORT` or `https://HOST:PORT`: the paths are our own.
 fn parse_url(text: &str) -> Result<http::Uri, String> {
     text.parse::<http::Uri>()
@@ -445,7 +466,7 @@ mod tests {
         assert_eq!(run.listen.port(), DEFAULT_PORT);
         let cli = Cli::try_parse_from(["coroner", "terminations"]).unwrap();
         let Command::Terminations(list) = cli.command else { panic!("not terminations") };
-        assert_eq!(list.url.port_u16(), Some(DEFAULT_PORT));
+        assert_eq!((list.agent.url, list.agent.socket), (None, socket::DEFAULT.into()));
     }
 
     #[test]

@@ -1,16 +1,25 @@
-//! Asks a running agent over HTTP, with TLS or without.
+//! Asks a running agent over HTTP: on its unix socket, or on TCP with TLS or without.
 
+use super::args::AgentArgs;
+use crate::report::printable;
 use anyhow::{Context, bail};
 use axum::body::Body;
-use coroner_core::observation::PodTermination;
-use http::{Request, StatusCode, Uri};
+use coroner_core::report::PodTermination;
+use http::{Request, StatusCode, Uri, header::HOST};
 use http_body_util::{BodyExt, Limited};
+use hyper::client::conn::http1;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
+    rt::{TokioExecutor, TokioIo},
 };
-use std::{error::Error, path::Path, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::net::UnixStream;
 use tokio_rustls::rustls::{
     self, CertificateError, ClientConfig, RootCertStore,
     crypto::ring,
@@ -24,19 +33,25 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Nobody listens where the agent should be.
 #[derive(Debug, thiserror::Error)]
-#[error("no agent answers at {0}: is `coroner run` running, and --url its address?")]
-pub(super) struct NoAgent(Uri);
+#[error(
+    "no agent answers at {0}: is `coroner run` running, and is that its address (--socket, --url)?"
+)]
+pub(super) struct NoAgent(String);
 
 /// A running agent.
-pub(super) struct Agent {
-    url: Uri,
-    client: Client<HttpsConnector<HttpConnector>, Body>,
+pub(super) enum Agent {
+    /// On its unix socket.
+    Socket(PathBuf),
+    /// On TCP.
+    Url { url: Uri, client: Box<Client<HttpsConnector<HttpConnector>, Body>> },
 }
 
 impl Agent {
-    /// The agent at `url`. By https it must show a certificate of `ca`, or without one of those that
+    /// The agent that the flags name. By https it must show a certificate of `ca`, or without one of those that
     /// this machine trusts. Nothing is sent yet.
-    pub(super) fn new(url: &Uri, ca: Option<&Path>) -> anyhow::Result<Self> {
+    pub(super) fn new(args: &AgentArgs) -> anyhow::Result<Self> {
+        let Some(url) = &args.url else { return Ok(Self::Socket(args.socket.clone())) };
+        let ca = args.ca.as_deref();
         let roots = match ca {
             Some(file) => roots_of(file)?,
             // By plain HTTP nobody is asked for a certificate.
@@ -53,17 +68,16 @@ impl Agent {
             .https_or_http()
             .enable_http1()
             .build();
-        Ok(Self {
-            url: url.clone(),
-            client: Client::builder(TokioExecutor::new()).build(connector),
-        })
+        let client = Box::new(Client::builder(TokioExecutor::new()).build(connector));
+        Ok(Self::Url { url: url.clone(), client })
     }
 
-    /// The agent's URL with another path.
-    pub(super) fn at(&self, path: &str) -> anyhow::Result<Uri> {
-        let mut parts = self.url.clone().into_parts();
-        parts.path_and_query = Some(path.parse()?);
-        Ok(Uri::from_parts(parts)?)
+    /// A page of the agent, as a person would name it.
+    pub(super) fn at(&self, path: &str) -> anyhow::Result<String> {
+        Ok(match self {
+            Self::Socket(socket) => format!("{} {path}", socket.display()),
+            Self::Url { url, .. } => with_path(url, path)?.to_string(),
+        })
     }
 
     /// The body of a good answer; anything else is an error.
@@ -72,35 +86,50 @@ impl Agent {
         runtime.block_on(self.fetch(path))
     }
 
-    /// The same, for whoever has an event loop already.
+    /// The same, where there is an event loop already.
     pub(super) async fn fetch(&self, path: &str) -> anyhow::Result<String> {
-        let uri = self.at(path)?;
-        match tokio::time::timeout(PATIENCE, self.answer(uri.clone())).await {
+        let page = self.at(path)?;
+        match tokio::time::timeout(PATIENCE, self.answer(path, &page)).await {
             Ok(answer) => answer,
-            Err(_) => bail!("{uri} did not answer within {} s", PATIENCE.as_secs()),
+            Err(_) => bail!("{page} did not answer within {} s", PATIENCE.as_secs()),
         }
     }
 
-    async fn answer(&self, uri: Uri) -> anyhow::Result<String> {
-        let request = Request::get(uri.clone()).body(Body::empty())?;
-        let answer = match self.client.request(request).await {
-            Ok(answer) => answer,
-            Err(error) => {
-                return Err(match refusal(&error, &uri) {
+    async fn answer(&self, path: &str, page: &str) -> anyhow::Result<String> {
+        let answer = match self {
+            Self::Socket(socket) => {
+                let request = Request::get(path).header(HOST, "localhost").body(Body::empty())?;
+                let stream = UnixStream::connect(socket).await.map_err(|error| {
+                    anyhow::Error::new(error).context(NoAgent(socket.display().to_string()))
+                })?;
+                let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+                tokio::spawn(connection);
+                sender.send_request(request).await?
+            }
+            Self::Url { url, client } => {
+                let uri = with_path(url, path)?;
+                let request = Request::get(uri.clone()).body(Body::empty())?;
+                client.request(request).await.map_err(|error| match refusal(&error, &uri) {
                     Some(refusal) => anyhow::Error::msg(refusal),
-                    None => anyhow::Error::new(error).context(NoAgent(uri)),
-                });
+                    None => anyhow::Error::new(error).context(NoAgent(page.to_owned())),
+                })?
             }
         };
         let status = answer.status();
         let body = Limited::new(answer.into_body(), MAX_BODY).collect().await;
-        let body = body.map_err(|error| anyhow::anyhow!("{uri}: {error}"))?.to_bytes();
+        let body = body.map_err(|error| anyhow::anyhow!("{page}: {error}"))?.to_bytes();
         let text = String::from_utf8_lossy(&body).into_owned();
         if status != StatusCode::OK {
-            bail!("{uri} answers {status}: {}", text.trim());
+            bail!("{page} answers {status}: {}", printable(text.trim()));
         }
         Ok(text)
     }
+}
+
+fn with_path(url: &Uri, path: &str) -> anyhow::Result<Uri> {
+    let mut parts = url.clone().into_parts();
+    parts.path_and_query = Some(path.parse()?);
+    Ok(Uri::from_parts(parts)?)
 }
 
 /// The certificates in `file`, which the agent's own must be signed by, or be.

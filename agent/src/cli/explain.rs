@@ -2,8 +2,7 @@
 
 use super::{
     args::ExplainArgs,
-    client::{self, NoAgent},
-    remark,
+    client, remark,
     replay::open,
     select::{Unclear, Wanted},
 };
@@ -13,7 +12,7 @@ use crate::{
     report::{self, Style},
 };
 use anyhow::{Context, anyhow, bail};
-use coroner_core::observation::PodTermination;
+use coroner_core::report::PodTermination;
 use std::{
     io::{self, Write},
     sync::Arc,
@@ -39,20 +38,12 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whoever just wants to see something is shown the sample where there is no agent.
 fn from_agent(args: &ExplainArgs, wanted: &Wanted) -> anyhow::Result<Arc<PodTermination>> {
-    let agent = client::Agent::new(&args.url, args.ca.as_deref())?;
-    let body = match agent.get("/api/v1/terminations") {
-        Err(error) if error.is::<NoAgent>() && args.pod.is_none() => {
-            remark(&format!("{error}"));
-            remark("this is the recording that comes with coroner (--sample):");
-            return from_sample(*wanted);
-        }
-        body => body.context(
-            "name a recording with --from FILE, or see one that comes with coroner: \
-             coroner explain --sample",
-        )?,
-    };
+    let agent = client::Agent::new(&args.agent)?;
+    let body = agent.get("/api/v1/terminations").context(
+        "name a recording with --from FILE, or see one that comes with coroner: \
+         coroner explain --sample",
+    )?;
     let accounts = client::accounts(&body)?;
     let chosen = wanted.choose(&accounts).map_err(|unclear| match unclear {
         Unclear::Several(text) => anyhow!(text),

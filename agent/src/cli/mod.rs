@@ -13,6 +13,7 @@ use crate::{
     app,
     config::{Config, Host},
     doctor,
+    logging::{self, Form},
 };
 use args::{Cli, Command, LogArgs, LogFormat};
 use clap::{Parser, error::ErrorKind};
@@ -20,7 +21,7 @@ use std::{
     io::{self, Write},
     process::ExitCode,
 };
-use tracing_subscriber::{EnvFilter, filter::ParseError};
+use tracing_subscriber::filter::ParseError;
 
 /// EX_USAGE of sysexits.h: the command was used wrongly.
 pub const EXIT_USAGE: u8 = 64;
@@ -102,16 +103,12 @@ fn print_failure(failure: &anyhow::Error) -> ExitCode {
 
 fn start_log(args: &LogArgs, level: &str) -> Result<(), ParseError> {
     let rust_log = || std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
-    let filter = args.log_level.clone().or_else(rust_log).unwrap_or_else(|| level.to_owned());
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_new(filter)?)
-        .with_writer(io::stderr)
-        .log_internal_errors(false); // a closed stderr is no reason to panic
-    match args.log_format {
-        LogFormat::Json => log.json().flatten_event(true).init(),
-        LogFormat::Text => log.with_ansi(colors(&io::stderr())).init(),
-    }
-    Ok(())
+    let directives = args.log_level.clone().or_else(rust_log).unwrap_or_else(|| level.to_owned());
+    let form = match args.log_format {
+        LogFormat::Json => Form::Json,
+        LogFormat::Text => Form::Text { colours: colors(&io::stderr()) },
+    };
+    logging::start(&directives, form)
 }
 
 fn colors(to: &impl io::IsTerminal) -> bool {

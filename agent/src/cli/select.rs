@@ -1,7 +1,7 @@
 //! Which of many accounts a person means.
 
 use crate::report::{ended_at, seconds};
-use coroner_core::observation::PodTermination;
+use coroner_core::report::PodTermination;
 use std::{borrow::Borrow, collections::BTreeMap, fmt::Write};
 
 /// Names listed in a message; more would hide what it says.

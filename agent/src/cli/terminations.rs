@@ -6,14 +6,14 @@ use super::{
     columns::columns,
 };
 use crate::report::{ended_at, seconds};
-use coroner_core::observation::{MilestoneKind, PodTermination};
+use coroner_core::{report::PodTermination, types::MilestoneKind};
 use std::{
     borrow::Borrow,
     io::{self, Write},
 };
 
 pub(super) fn main(args: &TerminationsArgs) -> anyhow::Result<()> {
-    let agent = client::Agent::new(&args.url, args.ca.as_deref())?;
+    let agent = client::Agent::new(&args.agent)?;
     let body = agent.get(&path(args))?;
     let text = match args.output {
         ListOutput::Json => body,
@@ -91,22 +91,25 @@ fn none() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::args::AgentArgs, *};
     use crate::report::samples;
 
     #[test]
     fn the_question() {
         for url in ["http://h:1", "http://h:1/"] {
             let args = TerminationsArgs {
-                url: url.parse().unwrap(),
-                ca: None,
+                agent: AgentArgs {
+                    socket: "/run/a.sock".into(),
+                    url: Some(url.parse().unwrap()),
+                    ca: None,
+                },
                 namespace: Some("a&b".into()),
                 limit: Some(3),
                 output: ListOutput::Table,
             };
-            let agent = client::Agent::new(&args.url, None).unwrap();
+            let agent = client::Agent::new(&args.agent).unwrap();
             let wanted = "http://h:1/api/v1/terminations?namespace=a%26b&limit=3";
-            assert_eq!(agent.at(&path(&args)).unwrap().to_string(), wanted);
+            assert_eq!(agent.at(&path(&args)).unwrap(), wanted);
         }
     }
 

@@ -59,6 +59,11 @@ impl Call {
     /// Only where [`super::events::broadcast`] says so.
     pub(super) const EVENTS: Self = call!("GetContainerEvents");
 
+    /// Its answer is about one container or sandbox.
+    pub(super) fn is_about_one(self) -> bool {
+        [Self::CONTAINER_STATUS.name, Self::SANDBOX_STATUS.name].contains(&self.name)
+    }
+
     pub(super) fn path(self, version: Version) -> PathAndQuery {
         PathAndQuery::from_static(match version {
             Version::V1 => self.v1,

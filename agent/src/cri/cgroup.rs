@@ -1,6 +1,6 @@
 //! From a process to the cgroup it is in, in the one hierarchy that the programs watch.
 
-use crate::cgroupfs;
+use crate::{cgroupfs, procfs::read_lossy};
 use coroner_core::ids::CgroupId;
 use std::{
     collections::BTreeMap,
@@ -13,9 +13,8 @@ use std::{
 
 /// The cgroup of a process in the hierarchy mounted at `cgroup_root`. The error says what failed.
 pub(super) fn of_process(proc: &Path, cgroup_root: &Path, pid: u32) -> Result<CgroupId, String> {
-    let read = |path: &Path| {
-        fs::read_to_string(path).map_err(|error| format!("read {}: {error}", path.display()))
-    };
+    let read =
+        |path: &Path| read_lossy(path).map_err(|error| format!("read {}: {error}", path.display()));
     let mounts = read(Path::new("/proc/self/mountinfo"))?;
     let mount = mount_of(&mounts, cgroup_root)
         .ok_or_else(|| format!("{} is not in a cgroup file system", cgroup_root.display()))?;
@@ -80,7 +79,7 @@ impl Mount {
 
     /// Where this process is in it, and the path of that as this process sees it.
     fn own(&self) -> Option<(PathBuf, String)> {
-        let memberships = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let memberships = read_lossy(Path::new("/proc/self/cgroup")).ok()?;
         let path = path_in(&memberships, &self.hierarchy)?.to_owned();
         Some((own_cgroup(&self.at)?, path))
     }
@@ -142,8 +141,8 @@ pub(crate) enum Freezer {
 /// the v1 freezer, whichever hierarchy the programs watch. A runtime uses either.
 pub(crate) fn freezers(proc: &Path, pid: u32) -> Vec<Freezer> {
     let (Ok(mountinfo), Ok(memberships)) = (
-        fs::read_to_string("/proc/self/mountinfo"),
-        fs::read_to_string(proc.join(format!("{pid}/cgroup"))),
+        read_lossy(Path::new("/proc/self/mountinfo")),
+        read_lossy(&proc.join(format!("{pid}/cgroup"))),
     ) else {
         return Vec::new();
     };

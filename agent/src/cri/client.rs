@@ -6,23 +6,24 @@ use super::{
     convert::{Nonsense, RawContainer, RawSandbox, RawStatus, sandbox_status::RawSandboxStatus},
     events::{self, Event},
     failure::{self, About, Failure, Trouble},
-    messages::{ContainerStatusAnswer, List, SandboxStatusAnswer},
+    messages::{ContainerItem, ContainerStatusAnswer, List, SandboxItem, SandboxStatusAnswer},
     wishes::Wishes,
 };
+use crate::{cut::Cuts, procfs::read_stat};
 use coroner_core::{
     ids::{ContainerId, SandboxId},
     input::DaemonProcess,
 };
 use coroner_cri_api::v1::{
-    Container, ContainerFilter, ContainerStatusRequest, GetEventsRequest, ListContainersRequest,
-    ListPodSandboxRequest, PodSandbox, PodSandboxFilter, PodSandboxStatusRequest, VersionRequest,
+    ContainerFilter, ContainerStatusRequest, GetEventsRequest, ListContainersRequest,
+    ListPodSandboxRequest, PodSandboxFilter, PodSandboxStatusRequest, VersionRequest,
     VersionResponse,
 };
 use hyper_util::rt::TokioIo;
 use prost::bytes::Bytes;
 use std::{
     collections::HashMap,
-    fs, io,
+    io,
     path::Path,
     sync::{
         Arc,
@@ -45,6 +46,13 @@ use tonic_prost::ProstCodec;
 /// The largest message either way: the limit of the kubelet (cri-client, `maxMsgSize`) and of
 /// containerd (`DefaultMaxRecvMsgSize`). gRPC's own 4 MiB are too little for a node that leaks.
 const MAX_MESSAGE: usize = 16 << 20;
+
+/// The largest answer about one thing. A verbose status has the pod's annotations three times and a
+/// container's environment twice; a pod that makes it longer hides no more than itself.
+const MAX_ABOUT_ONE: usize = 4 << 20;
+
+/// Items of one streamed list: as many as the core keeps containers, four times over.
+const MAX_ITEMS: usize = 65_536;
 
 /// Longest wait for the socket to accept.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -210,8 +218,12 @@ impl Connection {
             ready(&mut grpc).await?;
             let codec = ProstCodec::<Q, List>::default();
             let answer = grpc.server_streaming(with_deadline(message, limit), path, codec).await;
-            let mut lists = answer?.into_inner();
+            let (mut lists, mut items) = (answer?.into_inner(), 0);
             while let Some(list) = lists.message().await? {
+                items += list.items.len();
+                if items > MAX_ITEMS {
+                    return Err(Status::resource_exhausted("a list without end"));
+                }
                 list.items.into_iter().for_each(&mut each);
             }
             Ok(())
@@ -301,6 +313,9 @@ impl Connection {
         let path = call.path(self.version);
         let limit = self.limit;
         let mut grpc = self.grpc.clone();
+        if call.is_about_one() {
+            grpc = grpc.max_decoding_message_size(MAX_ABOUT_ONE);
+        }
         let answer = async {
             ready(&mut grpc).await?;
             let codec = ProstCodec::<Q, A>::default();
@@ -353,13 +368,13 @@ async fn counted<A>(
 }
 
 /// An item of [`Connection::sandboxes`].
-pub(super) fn sandbox(item: Bytes) -> Result<RawSandbox, Nonsense> {
-    decode::<PodSandbox>(item).map(RawSandbox::from)
+pub(super) fn sandbox(item: Bytes, cuts: &Cuts) -> Result<RawSandbox, Nonsense> {
+    decode::<SandboxItem>(item).map(|item| RawSandbox::from(item).cut(cuts))
 }
 
 /// An item of [`Connection::containers`].
-pub(super) fn container(item: Bytes) -> Result<RawContainer, Nonsense> {
-    decode::<Container>(item).map(RawContainer::from)
+pub(super) fn container(item: Bytes, cuts: &Cuts) -> Result<RawContainer, Nonsense> {
+    decode::<ContainerItem>(item).map(|item| RawContainer::from(item).cut(cuts))
 }
 
 pub(super) fn decode<M: prost::Message + Default>(item: Bytes) -> Result<M, Nonsense> {
@@ -388,30 +403,13 @@ fn refusal(error: &io::Error) -> String {
 /// systemd itself (SO_PEERCRED names who listened), which then never changes.
 fn process(proc: &Path, pid: i32) -> Option<DaemonProcess> {
     let pid = u32::try_from(pid).ok().filter(|pid| *pid > 0)?;
-    let stat = fs::read_to_string(proc.join(format!("{pid}/stat"))).ok()?;
-    Some(DaemonProcess { pid, started: start_time(&stat)? })
-}
-
-/// Field 22 of /proc/PID/stat. The second one, the name, may hold blanks and parentheses.
-fn start_time(stat: &str) -> Option<u64> {
-    let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+    let stat = read_stat(&proc.join(pid.to_string()))?;
+    Some(DaemonProcess { pid, started: stat.started })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_start_time_stands_behind_any_name() {
-        let tail = "S 1 10 10 0 -1 4194560 9 0 0 0 1 2 0 0 20 0 12 0 86400 99 1";
-        for name in ["containerd", "a b", "((", ") ) 1 2 3", ""] {
-            assert_eq!(start_time(&format!("10 ({name}) {tail}")), Some(86_400), "{name:?}");
-        }
-        for bad in ["", "10 (x", "10 (x) S 1", "10 (x) S 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 x"] {
-            assert_eq!(start_time(bad), None, "{bad:?}");
-        }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_used_until_the_deadline_and_silence_is_an_outage() {

@@ -4,14 +4,18 @@ pub mod sandbox_status;
 #[cfg(test)]
 mod tests;
 
+use crate::{
+    cut::Cuts,
+    json::{self, Keep},
+};
 use coroner_core::{
     ids::{ContainerId, PodUid, SandboxId},
-    input::{CriContainer, CriExit, CriSandbox, CriState, Hook},
+    input::{ContainerState, CriContainer, CriExit, CriSandbox, Hook},
     signal,
     time::WallTime,
 };
 use coroner_cri_api::v1;
-use serde::{Deserialize, de::IgnoredAny};
+use serde::Deserialize;
 use std::collections::HashMap;
 
 // Keys the kubelet writes: staging/src/k8s.io/kubelet/pkg/types/labels.go and
@@ -24,6 +28,13 @@ const HASH: &str = "io.kubernetes.container.hash";
 const GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
 const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+
+/// Of labels and annotations, those that are read.
+pub(super) const WANTED: [&str; 8] =
+    [POD_NAME, POD_NAMESPACE, POD_UID, CONTAINER_NAME, HASH, GRACE_PERIOD, PRE_STOP, CONFIG_SOURCE];
+
+/// The longest id, name or word of the runtime's that is kept, bytes.
+pub const MAX_TEXT: usize = 320;
 
 /// Why something in an answer was left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -46,9 +57,6 @@ pub enum Nonsense {
     /// Not a message of the protocol.
     #[error("it cannot be decoded")]
     Undecodable,
-    /// More text than could be sensible.
-    #[error("its info of {0} bytes is too long to be read")]
-    Long(usize),
     /// Not the JSON that it should be.
     #[error("its info is not what containerd or CRI-O write")]
     Info,
@@ -120,37 +128,39 @@ pub struct RawStatus {
     pub stop_signal: i32,
 }
 
-impl From<v1::PodSandbox> for RawSandbox {
-    fn from(from: v1::PodSandbox) -> Self {
-        let metadata = from.metadata.unwrap_or_default();
-        Self {
-            id: from.id,
-            name: metadata.name,
-            uid: metadata.uid,
-            namespace: metadata.namespace,
-            attempt: metadata.attempt,
-            state: from.state,
-            created_at: from.created_at,
-            labels: from.labels,
-            annotations: from.annotations,
-            handler: from.runtime_handler,
+impl RawSandbox {
+    /// Cuts what is longer than is kept.
+    pub(super) fn cut(mut self, cuts: &Cuts) -> Self {
+        for text in
+            [&mut self.id, &mut self.name, &mut self.uid, &mut self.namespace, &mut self.handler]
+        {
+            cuts.text(text, MAX_TEXT);
         }
+        cut(&mut self.labels, &mut self.annotations, cuts);
+        self
     }
 }
 
-impl From<v1::Container> for RawContainer {
-    fn from(from: v1::Container) -> Self {
-        let metadata = from.metadata.unwrap_or_default();
-        Self {
-            id: from.id,
-            sandbox: from.pod_sandbox_id,
-            name: metadata.name,
-            attempt: metadata.attempt,
-            state: from.state,
-            created_at: from.created_at,
-            labels: from.labels,
-            annotations: from.annotations,
+impl RawContainer {
+    /// Cuts what is longer than is kept.
+    pub(super) fn cut(mut self, cuts: &Cuts) -> Self {
+        for text in [&mut self.id, &mut self.sandbox, &mut self.name] {
+            cuts.text(text, MAX_TEXT);
         }
+        cut(&mut self.labels, &mut self.annotations, cuts);
+        self
+    }
+}
+
+/// Of a hook no more is kept than its binary.
+fn cut(
+    labels: &mut HashMap<String, String>,
+    annotations: &mut HashMap<String, String>,
+    cuts: &Cuts,
+) {
+    let of_hook = |(name, _): &(&String, &mut String)| *name != PRE_STOP;
+    for (_, text) in labels.iter_mut().chain(annotations.iter_mut()).filter(of_hook) {
+        cuts.text(text, MAX_TEXT);
     }
 }
 
@@ -222,7 +232,7 @@ pub fn exit(raw: &RawStatus) -> Result<Option<CriExit>, Nonsense> {
     if raw.id.is_empty() {
         return Err(Nonsense::NoId);
     }
-    if state(raw.state) != CriState::Exited {
+    if state(raw.state) != ContainerState::Exited {
         return Ok(None);
     }
     Ok(Some(CriExit {
@@ -235,12 +245,12 @@ pub fn exit(raw: &RawStatus) -> Result<Option<CriExit>, Nonsense> {
 }
 
 /// A container's state. Values of a later protocol are as unknown as CONTAINER_UNKNOWN.
-pub fn state(raw: i32) -> CriState {
+pub fn state(raw: i32) -> ContainerState {
     match v1::ContainerState::try_from(raw) {
-        Ok(v1::ContainerState::ContainerCreated) => CriState::Created,
-        Ok(v1::ContainerState::ContainerRunning) => CriState::Running,
-        Ok(v1::ContainerState::ContainerExited) => CriState::Exited,
-        Ok(v1::ContainerState::ContainerUnknown) | Err(_) => CriState::Unknown,
+        Ok(v1::ContainerState::ContainerCreated) => ContainerState::Created,
+        Ok(v1::ContainerState::ContainerRunning) => ContainerState::Running,
+        Ok(v1::ContainerState::ContainerExited) => ContainerState::Exited,
+        Ok(v1::ContainerState::ContainerUnknown) | Err(_) => ContainerState::Unknown,
     }
 }
 
@@ -261,36 +271,51 @@ pub fn stop_signal(raw: i32) -> Option<u8> {
     }
 }
 
-/// The pid of a container's main process in the `info` of a verbose ContainerStatus, which
-/// containerd and CRI-O both write as JSON under the key `info`.
-pub fn pid(info: &str) -> Option<u32> {
-    #[derive(Deserialize)]
-    struct Info {
-        pid: u32,
-    }
-    serde_json::from_str::<Info>(info).ok().map(|info| info.pid).filter(|pid| *pid > 0)
+/// What is read of the `info` of a verbose ContainerStatus, which containerd and CRI-O both write as
+/// JSON under the key `info`. It has the container's environment twice.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ContainerInfo {
+    /// The container's main process.
+    pub pid: Option<u32>,
+    /// The shim that runs it, where containerd writes it (`internal/cri/types/container_info.go`).
+    /// CRI-O does not.
+    pub runtime: Option<String>,
 }
 
-/// The shim that runs a container, in the same `info`, where containerd writes it
-/// (`internal/cri/types/container_info.go`). CRI-O does not.
-pub fn runtime_type(info: &str) -> Option<String> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Info {
-        runtime_type: String,
+impl ContainerInfo {
+    /// Reads it. What is not as it should be is not known.
+    pub fn parse(info: &str, cuts: &Cuts) -> Self {
+        const SHAPE: Keep =
+            Keep::Object(&[("pid", Keep::Number), ("runtimeType", Keep::Text(MAX_TEXT))]);
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Info {
+            pid: Option<i64>,
+            runtime_type: Option<String>,
+        }
+        let reduced = json::reduce(&SHAPE, info.as_bytes(), cuts).ok();
+        let info: Info = reduced.and_then(|info| info.decode()).unwrap_or_default();
+        Self {
+            pid: info.pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0),
+            runtime: info.runtime_type.filter(|runtime| !runtime.is_empty()),
+        }
     }
-    let runtime = serde_json::from_str::<Info>(info).ok()?.runtime_type;
-    (!runtime.is_empty()).then_some(runtime)
 }
 
 /// A preStop hook as the kubelet writes it into the annotation: JSON of a v1.LifecycleHandler.
 fn hook(json: &str) -> Option<Hook> {
+    const SHAPE: Keep = Keep::Object(&[
+        ("exec", Keep::Object(&[("command", Keep::First(&Keep::Text(MAX_TEXT)))])),
+        ("httpGet", Keep::Presence),
+        ("tcpSocket", Keep::Presence),
+        ("sleep", Keep::Object(&[("seconds", Keep::Number)])),
+    ]);
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Handler {
         exec: Option<Exec>,
-        http_get: Option<IgnoredAny>,
-        tcp_socket: Option<IgnoredAny>,
+        http_get: Option<There>,
+        tcp_socket: Option<There>,
         sleep: Option<Sleep>,
     }
     #[derive(Deserialize)]
@@ -299,14 +324,17 @@ fn hook(json: &str) -> Option<Hook> {
         command: Vec<String>,
     }
     #[derive(Deserialize)]
+    struct There {}
+    #[derive(Deserialize)]
     struct Sleep {
         #[serde(default)]
         seconds: i64,
     }
-    match serde_json::from_str(json).ok()? {
+    let reduced = json::reduce(&SHAPE, json.as_bytes(), &Cuts::default()).ok()?;
+    match reduced.decode().filter(|_| reduced.is_sound)? {
         Handler { exec: Some(exec), .. } => Some(Hook::exec(exec.command.first()?)),
-        Handler { http_get: Some(_), .. } => Some(Hook::HttpGet),
-        Handler { tcp_socket: Some(_), .. } => Some(Hook::TcpSocket),
+        Handler { http_get: Some(There {}), .. } => Some(Hook::HttpGet),
+        Handler { tcp_socket: Some(There {}), .. } => Some(Hook::TcpSocket),
         Handler { sleep: Some(sleep), .. } => Some(Hook::Sleep(sleep.seconds)),
         _ => None,
     }

@@ -2,35 +2,33 @@
 //! targets (`fuzz/targets`).
 
 use super::{
-    cgroup,
-    client::decode,
+    cgroup, client,
     convert::{
-        self, Nonsense, RawContainer, RawSandbox, RawStatus,
+        self, ContainerInfo, Nonsense, RawStatus,
         sandbox_status::{Info, sandbox_status as told},
     },
     messages::{ContainerStatusAnswer, List, SandboxStatusAnswer},
 };
+use crate::cut::Cuts;
 use coroner_core::{
     ids::{ContainerId, SandboxId},
     input::{CriContainer, CriExit, CriSandbox, CriSandboxStatus},
     time::BootTime,
 };
-use coroner_cri_api::v1;
 use prost::Message as _;
 
 /// The sandboxes of a ListPodSandboxResponse; `None`: it is none.
 pub fn sandboxes(answer: &[u8]) -> Option<Vec<Result<CriSandbox, Nonsense>>> {
     let items = List::decode(answer).ok()?.items.into_iter();
-    let one = |raw: Result<v1::PodSandbox, _>| raw.map(RawSandbox::from).and_then(convert::sandbox);
-    Some(items.map(|item| one(decode(item))).collect())
+    let cuts = Cuts::default();
+    Some(items.map(|item| client::sandbox(item, &cuts).and_then(convert::sandbox)).collect())
 }
 
 /// The containers of a ListContainersResponse; `None`: it is none.
 pub fn containers(answer: &[u8]) -> Option<Vec<Result<CriContainer, Nonsense>>> {
     let items = List::decode(answer).ok()?.items.into_iter();
-    let one =
-        |raw: Result<v1::Container, _>| raw.map(RawContainer::from).and_then(convert::container);
-    Some(items.map(|item| one(decode(item))).collect())
+    let cuts = Cuts::default();
+    Some(items.map(|item| client::container(item, &cuts).and_then(convert::container)).collect())
 }
 
 /// What is taken from a ContainerStatusResponse.
@@ -52,11 +50,12 @@ pub fn container_status(container: &ContainerId, answer: &[u8]) -> Option<Contai
     let answer = ContainerStatusAnswer::decode(answer).ok()?;
     let raw = RawStatus { id: container.as_str().to_owned(), ..RawStatus::from(answer.status?) };
     let info = answer.info.get("info").map(String::as_str).unwrap_or_default();
+    let read = ContainerInfo::parse(info, &Cuts::default());
     Some(ContainerTold {
         exit: convert::exit(&raw),
         stop_signal: convert::stop_signal(raw.stop_signal),
-        pid: convert::pid(info),
-        runtime: convert::runtime_type(info),
+        pid: read.pid,
+        runtime: read.runtime,
     })
 }
 
@@ -64,7 +63,7 @@ pub fn container_status(container: &ContainerId, answer: &[u8]) -> Option<Contai
 /// status.
 pub fn sandbox_status(sandbox: SandboxId, at: BootTime, answer: &[u8]) -> Option<CriSandboxStatus> {
     let raw = SandboxStatusAnswer::decode(answer).ok()?.raw()?;
-    let info = Info::parse(&raw.info).unwrap_or_default();
+    let info = Info::parse(&raw.info, &Cuts::default()).unwrap_or_default();
     Some(told(sandbox, at, &raw, info))
 }
 

@@ -19,6 +19,7 @@ mod wishes;
 
 pub use latency::Latency;
 
+use crate::cut::Cuts;
 use coroner_core::{input::Received, output::CriRequest};
 use std::{
     path::PathBuf,
@@ -79,6 +80,8 @@ pub struct Counters {
     pub latency: Latency,
     /// Things in answers that make no sense (no id, no pod, a time before 1970) and were left out.
     pub skipped: AtomicU64,
+    /// What of answers was longer than is kept, and was cut.
+    pub truncated: Cuts,
 }
 
 /// An endpoint that is not a unix socket's.

@@ -18,7 +18,7 @@ use super::{
     failure::{Failure, Trouble},
     wishes::Wishes,
 };
-use crate::{clock, procfs::host_proc};
+use crate::{clock, patience::Patience, procfs::host_proc};
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use coroner_core::{
     ids::{ContainerId, SandboxId},
@@ -41,6 +41,8 @@ use tokio::{
 use tonic::Code;
 use tracing::{debug, info, warn};
 
+/// A look at a process' cgroup that takes longer hangs.
+const LOOK_LIMIT: Duration = Duration::from_secs(10);
 /// The first pause after a failure, and what a wish to look cannot shorten any more.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause (jitter at most doubles it).
@@ -75,6 +77,8 @@ pub(super) struct Poller {
     options: Options,
     to: mpsc::Sender<Received>,
     wishes: Arc<Wishes>,
+    /// For looks at /proc and cgroups.
+    patience: Patience,
     /// What the lanes share. Where both are locked, the wishes come first.
     state: Mutex<State>,
 }
@@ -120,7 +124,8 @@ impl Poller {
             outage_told: false,
             backoff: backoff(),
         };
-        Self { socket, options, to, wishes, state: Mutex::new(state) }
+        let patience = Patience::new(LOOK_LIMIT, 2);
+        Self { socket, options, to, wishes, patience, state: Mutex::new(state) }
     }
 
     /// Never held across an await.

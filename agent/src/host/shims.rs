@@ -23,7 +23,7 @@
 
 use super::{Blind, Bounded, Host, table::Table};
 use coroner_core::input::{DaemonProcess, Shim};
-use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, open, openat2, stat};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2, stat};
 use std::{
     collections::BTreeMap,
     ffi::OsStr,
@@ -199,9 +199,16 @@ fn value<'a>(words: &[&'a [u8]], name: &[u8]) -> Option<&'a [u8]> {
     })
 }
 
+/// Of a regular file, and of nothing else that may have its name: a container chooses what is in its
+/// working directory, and who opens a FIFO waits for its other end.
 fn read_at_most(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = open(path, flags, Mode::empty())?;
+    if !FileType::from_raw_mode(fstat(&file)?.st_mode).is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
     let mut text = Vec::new();
-    File::open(path)?.take(bytes).read_to_end(&mut text)?;
+    File::from(file).take(bytes).read_to_end(&mut text)?;
     Ok(text)
 }
 
@@ -236,6 +243,19 @@ mod tests {
 
     fn words(text: &str) -> Vec<u8> {
         text.replace(' ', "\0").replace("{id}", ID).into_bytes()
+    }
+
+    #[test]
+    fn only_regular_files_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("file"), "text").unwrap();
+        std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, path("fifo"), Mode::from(0o600)).unwrap();
+        assert_eq!(read_at_most(&path("file"), 3).unwrap(), b"tex");
+        for other in ["link", "fifo", "", "missing"] {
+            assert!(read_at_most(&path(other), 3).is_err(), "{other}");
+        }
     }
 
     #[test]

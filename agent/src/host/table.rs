@@ -1,7 +1,7 @@
 //! The processes of the host, read in one pass.
 
 use super::{Blind, Host};
-use crate::procfs::{is_of_the_host, parse};
+use crate::procfs::{is_of_the_host, read_stat};
 use coroner_core::input::{DaemonProcess, TaskState};
 use std::{
     collections::BTreeMap,
@@ -111,8 +111,7 @@ impl Table {
 
 /// A process as it is now. `None`: there is none of that number.
 pub(super) fn process(proc: &Path, pid: u32) -> Option<Process> {
-    let stat = fs::read(proc.join(format!("{pid}/stat"))).ok()?;
-    let stat = parse::stat(&String::from_utf8_lossy(&stat))?;
+    let stat = read_stat(&proc.join(pid.to_string()))?;
     Some(Process {
         comm: stat.comm,
         parent: stat.parent,

@@ -3,7 +3,7 @@
 //! It knows what the layout needs and no more: members of structs through anonymous ones, sizes,
 //! enumerators, the parameters of tracepoints. (The format: `Documentation/bpf/btf.rst`.)
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Where the kernel publishes it.
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
@@ -49,11 +49,6 @@ const ENUM64: u32 = 19;
 
 /// How deep a chain of modifiers or of anonymous members may be: none is, unless by malice.
 const MAX_DEPTH: u32 = 32;
-
-/// How many members are looked at for one that is wanted; the kernel's largest struct has some
-/// hundred. Without this bound two anonymous members that hold the struct itself keep a search busy
-/// for 2^32 steps.
-const MAX_MEMBERS: u32 = 1 << 16;
 
 /// Parsed BTF: an index into the bytes.
 #[derive(Debug)]
@@ -143,9 +138,9 @@ impl<'a> Btf<'a> {
     /// `pids[1]`; `None` if the struct or the member does not exist, or begins within a byte.
     pub fn offset(&self, of: &str, path: &str) -> Option<u32> {
         // Several structs may share a name (a driver's private one): the first that has it counts.
-        let mut left = MAX_MEMBERS;
+        let mut searched = HashSet::new();
         let mut structs = self.named(of, STRUCT);
-        structs.find_map(|id| self.place(id, path, &mut left)).map(|place| place.offset)
+        structs.find_map(|id| self.place(id, path, &mut searched)).map(|place| place.offset)
     }
 
     /// Size in bytes of a struct.
@@ -183,13 +178,18 @@ impl<'a> Btf<'a> {
         })
     }
 
-    fn place(&self, id: u32, path: &str, left: &mut u32) -> Option<Place> {
+    fn place<'p>(
+        &self,
+        id: u32,
+        path: &'p str,
+        searched: &mut HashSet<(u32, &'p str)>,
+    ) -> Option<Place> {
         path.split('.').try_fold(Place { offset: 0, of: id }, |place, step| {
             let (name, index) = match step.split_once('[') {
                 Some((name, index)) => (name, Some(index.strip_suffix(']')?.parse::<u32>().ok()?)),
                 None => (step, None),
             };
-            let mut member = self.member(self.strip(place.of)?, name, 0, left)?;
+            let mut member = self.member(self.strip(place.of)?, name, 0, searched)?;
             if let Some(index) = index {
                 let array = self.get(self.strip(member.of)?).filter(|ty| ty.kind == ARRAY)?;
                 let of = Words(self.types).word(array.rest).ok()?;
@@ -200,12 +200,18 @@ impl<'a> Btf<'a> {
         })
     }
 
-    /// A member of a struct or union, looked for in anonymous members too.
-    fn member(&self, id: u32, name: &str, depth: u32, left: &mut u32) -> Option<Place> {
+    /// A member of a struct or union, searched for in anonymous members too: in each type once, or two
+    /// anonymous members that hold the struct itself keep the search busy for 2^32 steps.
+    fn member<'p>(
+        &self,
+        id: u32,
+        name: &'p str,
+        depth: u32,
+        searched: &mut HashSet<(u32, &'p str)>,
+    ) -> Option<Place> {
         let ty = self.get(id).filter(|ty| matches!(ty.kind, STRUCT | UNION))?;
-        (depth < MAX_DEPTH).then_some(())?;
+        (depth < MAX_DEPTH && searched.insert((id, name))).then_some(())?;
         (0..ty.vlen as usize).find_map(|n| {
-            *left = left.checked_sub(1)?;
             let at = ty.rest + 12 * n;
             let words = Words(self.types);
             let (own, of, bits) =
@@ -213,7 +219,7 @@ impl<'a> Btf<'a> {
             // With the kind flag the upper byte is the bit field's size.
             let bits = if ty.flag { bits & 0x00ff_ffff } else { bits };
             let place = match self.string(own) {
-                b"" => self.member(self.strip(of)?, name, depth + 1, left)?,
+                b"" => self.member(self.strip(of)?, name, depth + 1, searched)?,
                 own if own == name.as_bytes() => Place { offset: 0, of },
                 _ => return None,
             };

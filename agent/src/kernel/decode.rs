@@ -4,8 +4,8 @@
 use coroner_core::{
     ids::{CgroupId, Tgid},
     input::{
-        Disposition, ExitStatus, KernelEvent, KernelFact, KilledProcess, NamespaceKilled, Sender,
-        SentTo, SignalGenerated, SignalResult, TargetState, Task,
+        Disposition, ExitStatus, KernelEvent, KernelFact, KilledProcess, NamespaceKilled,
+        ProcessRef, SentTo, SignalGenerated, SignalResult, TargetState, Task,
     },
     time::BootTime,
 };
@@ -211,8 +211,8 @@ fn task(task: &record::Task) -> Task {
     }
 }
 
-fn peer(peer: &record::Peer) -> Sender {
-    Sender {
+fn peer(peer: &record::Peer) -> ProcessRef {
+    ProcessRef {
         tgid: Tgid(peer.tgid),
         comm: text(&peer.comm),
         cgroup: (peer.cgroup != 0).then_some(CgroupId(peer.cgroup)),
@@ -377,7 +377,7 @@ mod tests {
 
         let exec = Exec { header: header(record::EXEC), task: init(), ..Exec::default() };
         let parent =
-            Sender { tgid: Tgid(0), comm: String::new(), cgroup: None, in_container: None };
+            ProcessRef { tgid: Tgid(0), comm: String::new(), cgroup: None, in_container: None };
         assert_eq!(fact(&exec), KernelFact::Exec { cgroup, task: task(&init()), parent });
     }
 

@@ -5,7 +5,7 @@ use super::{
     Options, btf,
     plan::{self, Tracepoint},
 };
-use crate::{cgroupfs, privileges::Privileges};
+use crate::{cgroupfs, privileges::Privileges, procfs::read_lossy};
 use rustix::{
     fs::{major, minor},
     process::{Resource, getrlimit},
@@ -184,8 +184,7 @@ struct Mount {
 /// None is mounted, or what is named is none.
 pub fn hierarchy(named: Option<&Path>) -> Result<Hierarchy, HierarchyError> {
     let read = |path: &str| {
-        std::fs::read_to_string(path)
-            .map_err(|error| HierarchyError::Io { path: path.into(), error })
+        read_lossy(Path::new(path)).map_err(|error| HierarchyError::Io { path: path.into(), error })
     };
     let mounts = mounts(&read("/proc/self/mountinfo")?);
     let numbers = hierarchy_numbers(&read("/proc/self/cgroup")?);

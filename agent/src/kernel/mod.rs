@@ -24,24 +24,31 @@ pub use facts::{Facts, Hierarchy, HierarchyError, hierarchy, probe};
 pub use layout::MAX_NESTING;
 
 use crate::{
-    cgroupfs::{Inserted, Scan},
+    cgroupfs::{self, Inserted, Room, Scan},
     clock,
+    patience::{GaveUp, Patience},
     privileges::{self, Lack, Privileges},
 };
 use again::{Again, Found};
 use coroner_ebpf::maps;
+use futures::{
+    FutureExt,
+    future::{BoxFuture, Fuse},
+};
 use load::Watching;
 use plan::Planned;
 use ring::Rings;
 use std::{
     cell::RefCell,
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     fmt, future,
     path::{Path, PathBuf},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -49,9 +56,17 @@ use tokio::{
     task::yield_now,
     time::{Instant, sleep_until},
 };
+use tracing::warn;
 
 /// Events that are handed on at once.
 const BATCH: usize = 256;
+/// A search for a cgroup's directory.
+type Search = BoxFuture<'static, Result<Option<PathBuf>, GaveUp>>;
+
+/// A search for a cgroup that takes longer hangs.
+const FIND_LIMIT: Duration = Duration::from_secs(10);
+/// Cgroups that wait to be looked for.
+const MAX_FINDS: usize = 1024;
 /// The smallest ring: a page, of the largest page size in use.
 const MIN_RING: u32 = 4096;
 
@@ -247,7 +262,7 @@ pub fn start(options: &Options) -> Result<Kernel, StartError> {
         scanned: Vec::new(),
         began,
     };
-    let facts = kernel.scan(|scan| scan.kubepods());
+    let facts = kernel.scan(Room::ALL, |scan| scan.kubepods());
     let time = clock::boot_now();
     kernel.scanned = facts.into_iter().map(|fact| KernelEvent { time, fact }).collect();
     Ok(kernel)
@@ -299,6 +314,11 @@ impl Kernel {
         };
         let scanned = std::mem::take(&mut self.scanned);
         let mut open = self.send(scanned, &to).await;
+        // Cgroups to be watched, of which one is looked for at a time, in a thread of its own: all that
+        // containers have made may have to be gone through.
+        let (mut finds, mut finding) = (VecDeque::new(), false);
+        let patience = Patience::new(FIND_LIMIT, 1);
+        let mut find = pin!(Fuse::<Search>::terminated());
         let (mut commanded, mut again) = (true, Again::new(Instant::now()));
         let (mut came, mut more) = (false, false);
         let (mut looked, mut since) = (Instant::now(), self.began);
@@ -318,11 +338,28 @@ impl Kernel {
                 () = future::ready(()), if more => {}
                 command = commands.recv(), if commanded => match command {
                     Some(command) => {
-                        let events = self.obey(&command);
+                        let events = self.obey(&command, &mut finds);
                         open = self.send(events, &to).await;
                     }
                     None => commanded = false,
                 },
+                found = &mut find => {
+                    finding = false;
+                    match found {
+                        Ok(Some(path)) => {
+                            let events = self.watch(&path);
+                            open = self.send(events, &to).await;
+                        }
+                        Ok(None) => {}
+                        Err(error) => warn!(%error, "a container's cgroup cannot be looked for"),
+                    }
+                }
+            }
+            if !finding && let Some(cgroup) = finds.pop_front() {
+                let (root, patience) = (self.hierarchy.root().to_owned(), patience.clone());
+                let search = move || cgroupfs::find_cgroup(&root, cgroup);
+                find.set(async move { patience.call(search).await }.boxed().fuse());
+                finding = true;
             }
             self.watching.flush_diagnostics();
             let events = self.rings.drain(&self.counters);
@@ -366,7 +403,7 @@ impl Kernel {
         true
     }
 
-    fn obey(&mut self, command: &Command) -> Vec<KernelEvent> {
+    fn obey(&mut self, command: &Command, finds: &mut VecDeque<CgroupId>) -> Vec<KernelEvent> {
         match *command {
             Command::AllowSignal { cgroup, signal } => {
                 match self.watching.allow(cgroup, signal) {
@@ -379,16 +416,29 @@ impl Kernel {
                 Vec::new()
             }
             Command::Watch { cgroup } => {
-                let facts = self.scan(|scan| scan.cgroup(cgroup).unwrap_or_default());
-                let time = clock::boot_now();
-                facts.into_iter().map(|fact| KernelEvent { time, fact }).collect()
+                if !finds.contains(&cgroup) && finds.len() < MAX_FINDS {
+                    finds.push_back(cgroup);
+                }
+                Vec::new()
             }
         }
     }
 
-    fn scan(&mut self, scan: impl FnOnce(&mut Scan<'_>) -> Vec<KernelFact>) -> Vec<KernelFact> {
+    /// Watches the cgroup of this directory.
+    fn watch(&mut self, path: &Path) -> Vec<KernelEvent> {
+        let facts = self.scan(Room::ONE, |scan| scan.cgroup(path));
+        let time = clock::boot_now();
+        facts.into_iter().map(|fact| KernelEvent { time, fact }).collect()
+    }
+
+    fn scan(
+        &mut self,
+        room: Room,
+        scan: impl FnOnce(&mut Scan<'_>) -> Vec<KernelFact>,
+    ) -> Vec<KernelFact> {
         let (watching, mut full) = (RefCell::new(&mut self.watching), 0u64);
-        let facts = scan(&mut Scan {
+        let mut scanned = Scan {
+            room,
             root: self.hierarchy.root(),
             proc: Path::new("/proc"),
             insert: &mut |cgroup, entry| {
@@ -397,8 +447,10 @@ impl Kernel {
                 inserted
             },
             main: &mut |cgroup, main| watching.borrow_mut().set_main(cgroup, main),
-        });
-        self.rings.count_refused(full);
+        };
+        let facts = scan(&mut scanned);
+        let left_out = scanned.room.left_out;
+        self.rings.count_refused(full + left_out);
         facts
     }
 }

@@ -4,15 +4,13 @@ use super::tell::with_causes;
 use anyhow::anyhow;
 use kube::{
     Client, Config,
-    client::{ClientBuilder, DynBody},
+    client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
-use std::{path::Path, sync::Arc, time::Duration};
-use tokio::sync::Notify;
-use tower::util::MapResponseLayer;
+use std::{path::Path, time::Duration};
 
 /// How long one watch request lasts at the apiserver, seconds. A connection that died without a
-/// word is noticed 5 s after this at the latest, by kube-rs itself.
+/// word is noticed 5 s after this at the latest.
 pub(super) const WATCH_SECONDS: u32 = 120;
 
 /// Longest silence on the watch's connection. Above that of a quiet watch, for which bookmarks are
@@ -25,32 +23,18 @@ pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Two clients of one configuration. A connection each, so that a question never waits for the
 /// watch, nor makes a watch that is broken look as if it had been answered.
 pub(super) struct Clients {
-    /// For the watch. It notifies of every request that succeeded, so that a watch that was taken
-    /// up again is known to be before anything happens in it.
+    /// For the watch, and the lists that it begins with.
     pub(super) watch: Client,
     /// For questions.
     pub(super) ask: Client,
 }
 
 /// Reads the configuration. Nothing is sent yet.
-pub(super) async fn connect(
-    kubeconfig: Option<&Path>,
-    answered: &Arc<Notify>,
-) -> anyhow::Result<Clients> {
+pub(super) async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<Clients> {
     let mut config = config(kubeconfig).await?;
     let ask = impatient(config.clone())?;
     config.read_timeout = Some(READ_TIMEOUT);
-    let answered = Arc::clone(answered);
-    let note = move |response: axum::http::Response<Box<DynBody>>| {
-        if response.status().is_success() {
-            answered.notify_one();
-        }
-        response
-    };
-    let watch = ClientBuilder::try_from(config)
-        .map_err(unusable)?
-        .with_layer(&MapResponseLayer::new(note))
-        .build();
+    let watch = ClientBuilder::try_from(config).map_err(unusable)?.build();
     Ok(Clients { watch, ask })
 }
 

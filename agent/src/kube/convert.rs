@@ -24,7 +24,7 @@ use std::{
 };
 
 /// Written by the kubelet on a static pod's mirror: pkg/kubelet/types/pod_update.go.
-const MIRROR: &str = "kubernetes.io/config.mirror";
+pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// A pod; `None` if it has no uid, namespace or name, so that nothing can be joined to it.
 pub fn pod(pod: &Pod) -> Option<ApiPod> {

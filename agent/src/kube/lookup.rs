@@ -1,15 +1,25 @@
 //! What the watch cannot tell: whether a pod exists that it has not shown, and whose node this is.
 
-use super::{Counters, Options, client::ANSWER_LIMIT, convert, pod::ReducedPod, tell::describe};
-use crate::clock;
+use super::{
+    Counters, Options,
+    answer::{Answer, Failure},
+    client::ANSWER_LIMIT,
+    convert, shape,
+    tell::describe,
+    watch::{ListMetadata, PAGE, PODS, on_node, pod},
+};
+use crate::{clock, json::Event};
 use coroner_core::{
-    ids::PodUid,
+    ids::{PodRef, PodUid},
     input::{ApiEvent, ApiNode, ApiPod, Input, PodCheck, Received},
-    observation::PodRef,
 };
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, Client, api::ListParams};
+use kube::{
+    Client,
+    api::{GetParams, ListParams},
+    core::Request,
+};
 use std::{
     collections::BTreeSet,
     future::Future,
@@ -24,8 +34,8 @@ use tracing::{debug, info, warn};
 
 /// So many pods are looked up one by one; for more, one list of the node's pods costs less.
 const ONE_BY_ONE: usize = 10;
-/// Pods in one page of that list.
-const PAGE: u32 = 500;
+/// Pods that such a list may have: of more than these it shows which exist, and not which do not.
+const MAX_LISTED: usize = 1 << 16;
 /// Of the pods that such a list lacks, so many are looked up by name all the same.
 const SAMPLED: usize = 5;
 /// The node is asked for again after so long,
@@ -104,17 +114,25 @@ impl Lookups {
     }
 
     async fn get_node(&mut self) -> ApiEvent {
-        let api: Api<Node> = Api::all(self.client.clone());
-        let answer = match asked(api.get(&self.node), &self.node, "get of nodes").await {
-            Ok(node) => convert::node(&node).ok_or_else(|| {
+        let asked = asked(self.node(), &self.node, "get of nodes").await;
+        let answer = asked.and_then(|node| {
+            node.ok_or_else(|| {
                 Unanswered::Failed(format!(
                     "the Node {:?} has no bootID: no kubelet has reported for it yet",
                     self.node
                 ))
-            }),
-            Err(unanswered) => Err(unanswered),
-        };
+            })
+        });
         self.tell_node(answer)
+    }
+
+    /// The Node object; `None`: no kubelet has reported for it yet.
+    async fn node(&self) -> Result<Option<ApiNode>, Failure> {
+        let request = Request::new("/api/v1/nodes").get(&self.node, &GetParams::default())?;
+        let answer = Answer::to(&self.client, request, &shape::NODE).await?;
+        let node = answer.only(&self.counters.truncated).await?;
+        let sound = node.decode::<Node>().filter(|_| node.is_sound);
+        Ok(convert::node(&sound.ok_or(Failure::Unexpected("a Node"))?))
     }
 
     fn tell_node(&mut self, answer: Result<ApiNode, Unanswered>) -> ApiEvent {
@@ -189,10 +207,15 @@ impl Lookups {
         if !is_name(&pod.namespace) || !is_name(&pod.name) {
             return Err(self.failed("the runtime gives a pod a name that no object can have"));
         }
-        let api: Api<ReducedPod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        match asked(api.get(&pod.name), &pod.name, "get of pods").await {
-            Ok(ReducedPod { pod: Some(found), .. }) => Ok(is(&found, &pod.uid)),
-            Ok(_) => Err(self.failed("the apiserver's answer is no pod")),
+        let found = async {
+            let pods = format!("/api/v1/namespaces/{}/pods", pod.namespace);
+            let request = Request::new(pods).get(&pod.name, &GetParams::default())?;
+            let answer = Answer::to(&self.client, request, &shape::IDENTITY).await?;
+            let found = self::pod(&answer.only(&self.counters.truncated).await?);
+            found.ok_or(Failure::Unexpected("a pod"))
+        };
+        match asked(found, &pod.name, "get of pods").await {
+            Ok(found) => Ok(is(&found, &pod.uid)),
             Err(Unanswered::Missing) => Ok(false),
             Err(Unanswered::Failed(error)) => Err(self.failed(&error)),
         }
@@ -255,28 +278,44 @@ impl Lookups {
 
     /// The UIDs of this node's pods, as the runtime knows them, and whether these are all.
     async fn list(&self) -> Result<(BTreeSet<PodUid>, bool), String> {
-        let api: Api<ReducedPod> = Api::all(self.client.clone());
-        let on_this_node = format!("spec.nodeName={}", self.node);
-        let mut page = ListParams::default().fields(&on_this_node).limit(PAGE);
+        let mut page = ListParams::default().fields(&on_node(&self.node)).limit(PAGE);
         let (mut known, mut complete) = (BTreeSet::new(), true);
         loop {
-            let answer = asked(api.list(&page), "", "list of pods").await;
-            let list = answer.map_err(|unanswered| match unanswered {
+            let answer = asked(self.page(&page, &mut known), "", "list of pods").await;
+            let (all, following) = answer.map_err(|unanswered| match unanswered {
                 Unanswered::Missing => "the apiserver knows no pods".to_owned(),
                 Unanswered::Failed(error) => error,
             })?;
-            for item in list.items {
-                match item.pod {
-                    Some(pod) => {
+            complete &= all;
+            match following {
+                Some(token) => page.continue_token = Some(token),
+                None => return Ok((known, complete)),
+            }
+        }
+    }
+
+    /// One page of that: whether all of it was understood, and where it goes on.
+    async fn page(
+        &self,
+        page: &ListParams,
+        known: &mut BTreeSet<PodUid>,
+    ) -> Result<(bool, Option<String>), Failure> {
+        let request = Request::new(PODS).list(page)?;
+        let mut answer = Answer::to(&self.client, request, &shape::IDENTITIES).await?;
+        let mut complete = true;
+        loop {
+            match answer.next(&self.counters.truncated).await? {
+                Some(Event::Item(item)) => match pod(&item) {
+                    Some(pod) if known.len() < MAX_LISTED => {
                         known.extend(pod.mirror_of);
                         known.insert(PodUid::new(pod.uid));
                     }
-                    None => complete = false,
+                    _ => complete = false,
+                },
+                Some(Event::End(list)) => {
+                    return Ok((complete, ListMetadata::of(&list)?.following));
                 }
-            }
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
-                None => return Ok((known, complete)),
+                None => return Err(Failure::Short),
             }
         }
     }
@@ -321,7 +360,7 @@ pub(super) fn is_name(text: &str) -> bool {
 
 /// An answer in time. `name`: what was asked for; `right`: what the agent's role must allow.
 async fn asked<T>(
-    question: impl Future<Output = kube::Result<T>>,
+    question: impl Future<Output = Result<T, Failure>>,
     name: &str,
     right: &str,
 ) -> Result<T, Unanswered> {
@@ -329,18 +368,17 @@ async fn asked<T>(
         let limit = ANSWER_LIMIT.as_secs();
         return Err(Unanswered::Failed(format!("the apiserver did not answer within {limit} s")));
     };
-    answer.map_err(|error| match &error {
+    answer.map_err(|failure| match &failure {
         // Only the apiserver itself can say so, of this very thing: a proxy on the way answers 404
         // for a path that it does not know.
-        kube::Error::Api(status)
-            if status.code == 404
-                && status.reason == "NotFound"
-                && status.details.as_ref().is_none_or(|details| details.name == name) =>
+        Failure::Refused(refusal)
+            if refusal.code == 404
+                && refusal.reason == "NotFound"
+                && refusal.details.as_ref().is_none_or(|details| details.name == name) =>
         {
             Unanswered::Missing
         }
-        kube::Error::Api(status) => Unanswered::Failed(describe(&error, Some(status.code), right)),
-        _ => Unanswered::Failed(describe(&error, None, right)),
+        _ => Unanswered::Failed(describe(&failure, failure.code(), right)),
     })
 }
 

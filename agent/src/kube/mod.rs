@@ -4,17 +4,20 @@
 //! **Invariant.** It gets, lists and watches pods and gets its node; only where it is asked to make
 //! Events ([`events`]) it creates and patches those. It makes no other request.
 
+mod answer;
 mod client;
 pub mod convert;
 pub mod events;
 #[doc(hidden)]
 pub mod fuzzing;
 mod lookup;
-mod pod;
+mod room;
+mod shape;
 mod tell;
 mod watch;
 
-use coroner_core::{input::Received, observation::PodRef};
+use crate::cut::Cuts;
+use coroner_core::{ids::PodRef, input::Received};
 use std::{
     path::PathBuf,
     sync::{Arc, atomic::AtomicU64},
@@ -68,6 +71,8 @@ pub struct Counters {
     pub errors: AtomicU64,
     /// Pods that make no sense (no uid, a field of the wrong type) and were left out.
     pub skipped: AtomicU64,
+    /// What of pods and nodes was longer than is kept, and was cut.
+    pub truncated: Cuts,
 }
 
 /// Watches for ever, through every disconnect; ends when `to` or `requests` is closed. Fails only
@@ -77,13 +82,13 @@ pub async fn run(
     to: mpsc::Sender<Received>,
     requests: mpsc::Receiver<Vec<PodRef>>,
 ) -> anyhow::Result<()> {
-    let (answered, recovered) = (Arc::default(), Arc::default());
-    let clients = client::connect(options.kubeconfig.as_deref(), &answered).await?;
+    let recovered = Arc::default();
+    let clients = client::connect(options.kubeconfig.as_deref()).await?;
     let closed = to.clone();
     let lookups = lookup::Lookups::new(clients.ask, &options, Arc::clone(&recovered), to.clone());
     tokio::select! {
         () = closed.closed() => {}
-        () = watch::Watch::new(clients.watch, &options, answered, recovered, to).run() => {}
+        () = watch::Watch::new(clients.watch, &options, recovered, to).run() => {}
         () = lookups.run(requests) => {}
     }
     Ok(())

@@ -297,6 +297,10 @@ catalogue! {
             "coroner_source_skipped_total", "", ["source": SPEAKERS], Internal,
             "Things that a source said and that make no sense; they were left out.",
             "sum by (source) (increase(coroner_source_skipped_total[1d])) > 0";
+        source_truncated: IntCounterVec =
+            "coroner_source_truncated_total", "", ["source": SPEAKERS, "field": CUTS], Internal,
+            "Strings and items of lists that a source sent beyond what is kept; they were cut off. `pods`: pods that have ended, of a node with more than 4,096.",
+            "sum by (source, field) (increase(coroner_source_truncated_total[1d])) > 0";
         cri_calls: IntCounterVec =
             "coroner_cri_calls_total", "", [], Internal,
             "Calls made to the container runtime; all of them only read.",

@@ -1,11 +1,11 @@
 //! The values that the labels can have.
 
 use super::{Adapter, NAMESPACES, OTHER};
-use crate::{kernel, kube};
+use crate::{cut::Cut, kernel, kube};
 use coroner_core::{
     input::{LossKind, TaskState},
-    leak::{Judgement, LeakCause, LeakClass, StuckReason},
-    observation::{Cause, Change, Contradiction, FindingKind, PhaseKind, Verdict},
+    leak::{BlockedOn, DetectionState, LeakCause, LeakClass},
+    types::{Cause, Change, Contradiction, FindingKind, PhaseKind, Verdict},
 };
 
 /// What values a label can have.
@@ -47,13 +47,14 @@ pub(super) const PODS_OWN_CAUSES: Values = Values::Closed(|| {
 });
 
 closed! {
+    CUTS = Cut;
     VERDICTS = Verdict;
     CONTRADICTIONS = Contradiction;
     PHASES = PhaseKind;
     CLASSES = LeakClass;
     LEAK_CAUSES = LeakCause;
-    REASONS = StuckReason;
-    JUDGEMENTS = Judgement;
+    REASONS = BlockedOn;
+    JUDGEMENTS = DetectionState;
     ADAPTERS = Adapter;
 }
 

@@ -10,18 +10,25 @@ mod process;
 pub use catalogue::{Buckets, CATALOGUE, Entry, Kind, Stability};
 use coroner_core::{
     engine::Gauges,
+    ids::PodRef,
     input::{Input, Received, TaskState},
     labels,
-    leak::{Judgement, Leak, LeakCause, LeakClass, LeakKey, StuckReason},
+    leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass, LeakKey},
     leaks::LeakGauges,
-    observation::{
-        Change, ContainerDeath, Finding, MilestoneKind, PhaseKind, PodRef, PodTermination,
-    },
     output::Report,
+    report::{ContainerDeath, Finding, PodTermination},
+    types::{Change, MilestoneKind, PhaseKind},
 };
 pub use labels::Values;
 
-use crate::{clock, cri, health::Health, host, kernel, kube, leaks::since, procfs, recording};
+use crate::{
+    clock, cri,
+    cut::{Cut, Cuts},
+    health::Health,
+    host, kernel, kube,
+    leaks::since,
+    procfs, recording,
+};
 use catalogue::Families;
 use newborn::Newborn;
 use prometheus::{Encoder, IntCounter, IntCounterVec, Registry, TextEncoder};
@@ -68,24 +75,19 @@ pub struct SourceCounters {
     pub host: Arc<host::Counters>,
 }
 
-/// An adapter that the engine asks something of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Adapter {
-    /// The kernel side.
-    Kernel,
-    /// The container runtime.
-    Cri,
-    /// The host's /proc.
-    Proc,
-    /// The host's file systems.
-    Host,
-    /// The apiserver.
-    Api,
-}
-
 labels! {
-    Adapter {
-        Kernel = "kernel", Cri = "cri", Proc = "proc", Host = "host", Api = "api",
+    /// An adapter that the engine asks something of.
+    pub enum Adapter {
+        /// The kernel side.
+        Kernel = "kernel",
+        /// The container runtime.
+        Cri = "cri",
+        /// The host's /proc.
+        Proc = "proc",
+        /// The host's file systems.
+        Host = "host",
+        /// The apiserver.
+        Api = "api",
     }
 }
 
@@ -203,7 +205,7 @@ impl Metrics {
     fn leaks(&self, gauges: &LeakGauges) {
         let of = &self.families;
         let count = |wanted: &dyn Fn(LeakClass, LeakCause) -> bool| -> f64 {
-            let told = gauges.told.iter().filter(|((class, cause), _)| wanted(*class, *cause));
+            let told = gauges.reported.iter().filter(|((class, cause), _)| wanted(*class, *cause));
             told.map(|(_, count)| *count).sum::<usize>() as f64
         };
         for class in LeakClass::ALL {
@@ -220,16 +222,16 @@ impl Metrics {
             let found = count(&|_, of| of == *cause);
             of.leak_causes.with_label_values(&[cause.as_str()]).set(found);
         }
-        for reason in StuckReason::ALL {
-            let stuck = gauges.stuck.get(reason).copied().unwrap_or_default();
+        for reason in BlockedOn::ALL {
+            let stuck = gauges.blocked_on.get(reason).copied().unwrap_or_default();
             of.stuck_terminating.with_label_values(&[reason.as_str()]).set(stuck as f64);
         }
-        for state in Judgement::ALL {
-            let on = if gauges.judgement == *state { 1.0 } else { 0.0 };
+        for state in DetectionState::ALL {
+            let on = if gauges.detection_state == *state { 1.0 } else { 0.0 };
             of.leak_detection_state.with_label_values(&[state.as_str()]).set(on);
         }
         of.leaked_ips.with_label_values::<&str>(&[]).set(gauges.ips as f64);
-        of.leak_candidates.with_label_values::<&str>(&[]).set(gauges.suspects as f64);
+        of.leak_candidates.with_label_values::<&str>(&[]).set(gauges.candidates as f64);
         raise(&of.leak_detection_active.with_label_values::<&str>(&[]), gauges.watched.as_secs());
         let contradicted = of.leak_contradictions.with_label_values::<&str>(&[]);
         raise(&contradicted, gauges.contradicted);
@@ -425,6 +427,7 @@ impl Metrics {
             let slowest = sources.cri.latency.slowest().as_secs_f64();
             of.cri_slowest_call.with_label_values::<&str>(&[]).set(slowest);
             self.refresh_source("cri", &sources.cri.errors, &sources.cri.skipped);
+            self.refresh_cuts("cri", &sources.cri.truncated);
             let errors = |source| of.source_errors.with_label_values(&[source]);
             raise(&errors("proc"), sources.proc.errors.load(Relaxed));
             raise(&errors("host"), sources.host.errors.load(Relaxed));
@@ -432,6 +435,7 @@ impl Metrics {
                 let snapshots = of.api_snapshots.with_label_values::<&str>(&[]);
                 raise(&snapshots, api.snapshots.load(Relaxed));
                 self.refresh_source("api", &api.errors, &api.skipped);
+                self.refresh_cuts("api", &api.truncated);
             }
         }
     }
@@ -440,6 +444,14 @@ impl Metrics {
         let of = &self.families;
         raise(&of.source_errors.with_label_values(&[source]), errors.load(Relaxed));
         raise(&of.source_skipped.with_label_values(&[source]), skipped.load(Relaxed));
+    }
+
+    /// Only what ever was cut has a series: on nearly every node that is nothing.
+    fn refresh_cuts(&self, source: &str, cuts: &Cuts) {
+        for cut in Cut::ALL.iter().copied().filter(|cut| cuts.of(*cut) > 0) {
+            let of = &self.families.source_truncated;
+            raise(&of.with_label_values(&[source, cut.as_str()]), cuts.of(cut));
+        }
     }
 
     fn refresh_recording(&self, counters: &recording::Counters) {

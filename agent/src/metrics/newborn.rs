@@ -2,7 +2,7 @@
 //! where there was nothing before: born at 1, the first death of a namespace would never be seen. So
 //! a series is shown at zero once, and what it counts from the next scrape on.
 
-use coroner_core::observation::Verdict;
+use coroner_core::types::Verdict;
 use prometheus::IntCounterVec;
 use std::{
     collections::HashMap,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{kernel::StartReport, report::samples};
-use coroner_core::{input::LossKind, observation::Verdict, time::BootTime};
+use coroner_core::{input::LossKind, time::BootTime, types::Verdict};
 
 /// The one family with an identity.
 const LEAKED: &str = "coroner_leaked_sandbox_created_timestamp_seconds";
@@ -24,6 +24,7 @@ fn seen() -> Metrics {
     cri.calls.store(11, Relaxed);
     let api = Arc::new(kube::Counters::default());
     api.errors.store(2, Relaxed);
+    api.truncated.add(Cut::Finalizers, 6);
     let (proc, host) = (Arc::default(), Arc::default());
     metrics.watch(SourceCounters { kernel: counters, cri, api: Some(api), proc, host });
     let recorded = Arc::new(recording::Counters::default());
@@ -45,15 +46,15 @@ fn seen() -> Metrics {
     }
     metrics.input(&Received { at: BootTime(1), input: Input::Tick });
     let leaks = LeakGauges {
-        judgement: Judgement::Possible,
+        detection_state: DetectionState::Possible,
         watched: Duration::from_secs(77),
-        suspects: 3,
-        told: [
+        candidates: 3,
+        reported: [
             ((LeakClass::NotreadyNoPod, LeakCause::PodWorkerStuck), 2),
             ((LeakClass::OrphanNetns, LeakCause::UntrackedByRuntime), 1),
         ]
         .into(),
-        stuck: [(StuckReason::Finalizer, 4)].into(),
+        blocked_on: [(BlockedOn::Finalizer, 4)].into(),
         ips: 5,
         contradicted: 6,
     };

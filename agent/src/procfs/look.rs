@@ -6,9 +6,9 @@ use crate::{
     cri::cgroup::{Freezer, freezers},
 };
 use coroner_core::{
+    exit_blockers::same_start,
     ids::Tgid,
     input::{ProcProcess, ProcReport, TaskState},
-    lingering::same_start,
     output::InspectProcesses,
 };
 use std::{
@@ -24,6 +24,8 @@ const MAX_STACK: usize = 16;
 /// Processes of one container that are looked at: a fork bomb has more, and none of them tells
 /// more than these.
 const MAX_LOOKED_AT: usize = 4096;
+/// Cgroups of one container that are looked into.
+const MAX_CGROUPS: usize = 4096;
 /// Where the v1 freezer holds a process (`kernel/freezer.c`).
 const REFRIGERATOR: &str = "__refrigerator";
 
@@ -85,8 +87,14 @@ fn members(root: &Path, wanted: InspectProcesses) -> Option<BTreeSet<u32>> {
     fs::read_dir(root).ok()?;
     let mut members = BTreeSet::new();
     let mut open: Vec<PathBuf> = cgroupfs::find_cgroup(root, wanted.cgroup).into_iter().collect();
+    let mut visited = 0;
     while let Some(folder) = open.pop() {
         members.extend(cgroupfs::pids(&folder));
+        visited += 1;
+        if visited >= MAX_CGROUPS {
+            members.insert(0); // there may be others, which are not seen
+            break;
+        }
         open.extend(cgroupfs::directories(&folder));
     }
     Some(members)
@@ -129,8 +137,9 @@ fn thread_left(folder: &Path, pid: u32) -> Option<(u32, TaskState)> {
         .map(|(state, tid)| (tid, state))
 }
 
-fn read_stat(folder: &Path) -> Option<Stat> {
-    parse::stat(&fs::read_to_string(folder.join("stat")).ok()?)
+/// A process' or thread's stat, by its folder in /proc.
+pub(crate) fn read_stat(folder: &Path) -> Option<Stat> {
+    parse::stat(&fs::read(folder.join("stat")).ok()?)
 }
 
 fn whereabouts(found: Found) -> ProcProcess {
@@ -224,6 +233,19 @@ mod tests {
         assert_eq!(report.processes[0].started, 103 * TICK);
         assert_eq!(report.processes[1].wchan, None);
         assert_eq!(report.processes[2].wchan.as_deref(), Some("zap_pid_ns_processes"));
+    }
+
+    #[test]
+    fn a_name_that_is_no_utf8_hides_nobody() {
+        let fake = Fake::new("10\n");
+        fake.task("10", "app", 'D', 100);
+        let stat = fake.folder.path().join("proc/10/stat");
+        let mut text = fs::read(&stat).unwrap();
+        text[3] = 0xff;
+        fs::write(stat, text).unwrap();
+        let report = fake.look(10, None);
+        assert_eq!((report.alive, report.processes.len()), (Some(1), 1));
+        assert_eq!(report.processes[0].comm, "\u{fffd}pp");
     }
 
     #[test]

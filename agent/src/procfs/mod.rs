@@ -12,6 +12,7 @@ use coroner_core::{
     input::{Input, Received},
     output::InspectProcesses,
 };
+pub(crate) use look::read_stat;
 pub use look::{Host, look};
 pub use sight::{Hidden, Sight};
 pub(crate) use sight::{host_proc, is_of_the_host};
@@ -21,7 +22,8 @@ use crate::{
     patience::{GaveUp, Patience},
 };
 use std::{
-    path::PathBuf,
+    fs, io,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -52,6 +54,12 @@ pub struct Options {
 pub struct Counters {
     /// Looks that hung, or could not be begun for those that do.
     pub errors: AtomicU64,
+}
+
+/// A file of the kernel's as text. It may name processes, cgroups and mounts, whose names need not be
+/// UTF-8; one of them is not to hide all.
+pub(crate) fn read_lossy(path: &Path) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
 }
 
 /// Looks wherever it is asked to; ends when either channel is closed.
@@ -109,7 +117,7 @@ mod tests {
         let (to, mut reports) = mpsc::channel(1);
         let (ask, wanted) = mpsc::channel(1);
         let adapter = tokio::spawn(run(options, to, wanted));
-        let own = std::fs::read_to_string("/proc/self/stat").unwrap();
+        let own = std::fs::read("/proc/self/stat").unwrap();
         let started = Some(parse::stat(&own).unwrap().started * 10_000_000);
         let main = Some(Tgid(std::process::id()));
         ask.send(InspectProcesses { cgroup: CgroupId(7), main, started }).await.unwrap();

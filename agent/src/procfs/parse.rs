@@ -15,8 +15,10 @@ pub struct Stat {
     pub started: u64,
 }
 
-/// /proc/PID/stat and /proc/PID/task/TID/stat. The name may hold blanks and parentheses.
-pub fn stat(text: &str) -> Option<Stat> {
+/// /proc/PID/stat and /proc/PID/task/TID/stat. The name may hold blanks, parentheses and bytes that are no
+/// UTF-8: any name is cut at 15 bytes.
+pub fn stat(text: &[u8]) -> Option<Stat> {
+    let text = String::from_utf8_lossy(text);
     let (left, right) = text.rsplit_once(')')?;
     let (_, comm) = left.split_once('(')?;
     let mut fields = right.split_ascii_whitespace();
@@ -69,11 +71,24 @@ mod tests {
         for comm in ["app", "a b", "((", ") ) D 2 3", ""] {
             let state = TaskState::Sleeping;
             let expected = Stat { comm: comm.into(), state, parent: 1, started: 86_400 };
-            assert_eq!(stat(&format!("10 ({comm}) {tail}\n")), Some(expected), "{comm:?}");
+            assert_eq!(
+                stat(format!("10 ({comm}) {tail}\n").as_bytes()),
+                Some(expected),
+                "{comm:?}"
+            );
         }
         for bad in ["", "10 (x", "10 x) S", "10 (x)", "10 (x) S 1 2 3"] {
-            assert_eq!(stat(bad), None, "{bad:?}");
+            assert_eq!(stat(bad.as_bytes()), None, "{bad:?}");
         }
+    }
+
+    /// Eight letters of two bytes each: the kernel keeps seven and a half.
+    #[test]
+    fn a_name_that_is_cut_within_a_letter() {
+        let comm = &"кассовый".as_bytes()[..15];
+        let text = [b"10 (", comm, b") D 1 10 10 0 -1 4194560 9 0 0 0 1 2 0 0 20 0 12 0 86400 99"];
+        let found = stat(&text.concat()).expect("a process");
+        assert_eq!((found.comm.as_str(), found.started), ("кассовы\u{fffd}", 86_400));
     }
 
     #[test]

@@ -50,11 +50,12 @@ pub struct Counters {
     pub errors: AtomicU64,
 }
 
-/// Makes the file. A recording that is there already, such as that of an agent that crashed, is
-/// kept beside it, with `.old` at its name's end. Fails if it cannot be made, or if something
-/// that is not a file has its name.
+/// Makes the file, which nobody else may read. It is always a new one: what somebody made before would
+/// keep its mode and owner, and a link would lead elsewhere. A recording that is there already, such as
+/// that of an agent that crashed, is kept beside it, with `.old` at its name's end. Fails if the file
+/// cannot be made, or if something that is not a file has its name.
 pub fn create(file: &Path) -> io::Result<File> {
-    match fs::metadata(file) {
+    match fs::symlink_metadata(file) {
         Ok(there) if !there.is_file() => {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is not a regular file"));
         }
@@ -64,9 +65,10 @@ pub fn create(file: &Path) -> io::Result<File> {
             fs::rename(file, &old)?;
             info!(file = %PathBuf::from(old).display(), "an earlier recording is kept");
         }
-        _ => {}
+        Ok(_) => fs::remove_file(file)?,
+        Err(_) => {}
     }
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)
 }
 
 #[derive(Debug)]

@@ -7,11 +7,10 @@ use super::{
 };
 use coroner_core::{
     input::{ExitStatus, Hook},
-    observation::{
-        Cause, ContainerDeath, Milestone, MilestoneKind, PhaseKind, PodTermination, Source, Verdict,
-    },
+    report::{ContainerDeath, Milestone, PodTermination},
     signal,
     time::BootTime,
+    types::{Cause, MilestoneKind, PhaseKind, Source, Verdict},
 };
 use std::{fmt::Write, time::Duration};
 
@@ -54,8 +53,8 @@ fn request(account: &PodTermination) -> String {
     let began = utc(account.began_wall_ns, 3).unwrap_or_else(|| "an unknown time".into());
     let mut said = format!("Cause: {}.", cause_of(account));
     // What is missing for an unknown one stands at the top.
-    if account.cause != Cause::Unknown && !account.cause_proof.is_empty() {
-        let _ = write!(said, " {}", account.cause_proof);
+    if account.cause != Cause::Unknown && !account.cause_message.is_empty() {
+        let _ = write!(said, " {}", account.cause_message);
     }
     if account.milestone(MilestoneKind::DeleteRequested).is_some() {
         let _ = write!(said, " The request reached this node at {began}.");
@@ -174,7 +173,7 @@ impl Step<'_> {
             },
             Exited => match self.of.and_then(|death| death.exit) {
                 Some(ExitStatus::Code(code)) => {
-                    format!("its main process left by itself with code {code}")
+                    format!("its main process exited with code {code}")
                 }
                 Some(ExitStatus::Signal { signal: number, .. }) => {
                     format!("its main process was ended by {}", signal::name(number))

@@ -2,7 +2,7 @@
 
 use super::{Paint, Style, printable, utc, words, wrap};
 use coroner_core::{
-    leak::{Holds, Leak, LeakCause, LeakKey},
+    leak::{Leak, LeakCause, LeakKey, LeakedResources},
     time::WallTime,
 };
 use std::fmt::Write;
@@ -17,11 +17,14 @@ pub fn leak(leak: &Leak, now: WallTime, style: &Style) -> String {
     let _ = writeln!(text, "{}  {class}  {}", style.paint(Paint::Strong, &name), age(leak, now));
     let since = |at: WallTime| utc(at.0, 0).unwrap_or_else(|| "-".to_owned());
     let created = leak.created.map_or_else(|| "-".to_owned(), since);
-    let observed = match leak.since_start {
+    let observed = match leak.preexisting {
         true => {
-            format!("{} (when the agent started: it may be so for longer)", since(leak.observed))
+            format!(
+                "{} (when the agent started: it may be so for longer)",
+                since(leak.first_observed)
+            )
         }
-        false => since(leak.observed),
+        false => since(leak.first_observed),
     };
     wrap(
         &mut text,
@@ -30,24 +33,24 @@ pub fn leak(leak: &Leak, now: WallTime, style: &Style) -> String {
         "",
         style,
     );
-    let held = holds(&leak.holds);
+    let held = holds(&leak.resources);
     if !held.is_empty() {
         wrap(&mut text, &format!("holds {held}"), 2, "", style);
     }
-    if let Some(reason) = leak.stuck {
+    if let Some(reason) = leak.blocked_on {
         wrap(&mut text, &format!("waits for: {}", words(reason.as_str())), 2, "", style);
     }
     let likely = match leak.cause.kind {
         LeakCause::Unknown => String::new(),
         kind => format!("{}: ", words(kind.as_str())),
     };
-    wrap(&mut text, &format!("{likely}{}", leak.cause.sentence), 2, "cause   ", style);
+    wrap(&mut text, &format!("{likely}{}", leak.cause.message), 2, "cause   ", style);
     for one in &leak.evidence {
         let at = one.at.and_then(|at| utc(at.0, 3)).unwrap_or_default();
-        let line = format!("{at:<24}  {:<8}  {}", one.source.as_str(), one.sentence);
+        let line = format!("{at:<24}  {:<8}  {}", one.source.as_str(), one.message);
         wrap(&mut text, line.trim_start(), if at.is_empty() { 28 } else { 2 }, "", style);
     }
-    for (n, step) in leak.remedy.iter().enumerate() {
+    for (n, step) in leak.remediation.iter().enumerate() {
         let bullet = if n == 0 { "to do   " } else { "        " };
         // A command is not broken: it is to be copied.
         match step.starts_with("$ ") {
@@ -61,7 +64,7 @@ pub fn leak(leak: &Leak, now: WallTime, style: &Style) -> String {
 }
 
 /// What it holds, on one line; empty if that is nothing.
-pub fn holds(holds: &Holds) -> String {
+pub fn holds(holds: &LeakedResources) -> String {
     let mut parts = Vec::new();
     if let Some(netns) = &holds.netns {
         parts.push(format!("network namespace {netns}"));

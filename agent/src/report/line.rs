@@ -1,7 +1,7 @@
 //! A finished termination as the fields of one log line.
 
 use super::{container_name, printable};
-use coroner_core::observation::{ContainerDeath, Finding, PodTermination};
+use coroner_core::report::{ContainerDeath, Finding, PodTermination};
 use std::collections::BTreeMap;
 
 /// The fields of the line; lists are `name=value` separated by spaces, so that both a person and

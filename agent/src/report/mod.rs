@@ -19,11 +19,9 @@ pub use style::Style;
 use bars::Scale;
 use coroner_core::{
     input::{ExitStatus, LossKind},
-    observation::{
-        Cause, Certainty, ContainerDeath, Finding, Milestone, MilestoneKind, Phase, PhaseKind,
-        PodTermination, Verdict,
-    },
+    report::{ContainerDeath, Finding, Milestone, Phase, PodTermination},
     signal,
+    types::{Cause, Certainty, MilestoneKind, PhaseKind, Verdict},
 };
 use std::{fmt::Write, time::Duration};
 use style::Paint;
@@ -61,7 +59,7 @@ fn header(account: &PodTermination, style: &Style) -> String {
     let took = total(account);
     let _ = writeln!(text, "  took {}", style.paint(Paint::Strong, &took));
     if account.cause == Cause::Unknown {
-        wrap(&mut text, &account.cause_proof, 2, "", style);
+        wrap(&mut text, &account.cause_message, 2, "", style);
     }
     text
 }
@@ -107,8 +105,8 @@ fn container(text: &mut String, death: &ContainerDeath, account: &PodTermination
     let mark =
         if critical { style.paint(Paint::Faint, "  (the last to go)") } else { String::new() };
     let _ = writeln!(text, "  {}  {verdict}{mark}", style.paint(Paint::Strong, &name));
-    if !death.proof.sentence.is_empty() {
-        wrap(text, &death.proof.sentence, 4, "", style);
+    if !death.proof.message.is_empty() {
+        wrap(text, &death.proof.message, 4, "", style);
     }
     let facts = facts(death);
     if !facts.is_empty() {
@@ -284,9 +282,9 @@ pub(crate) fn words(label: &str) -> String {
     }
 }
 
-/// What comes from processes and runtimes may hold anything: a terminal must not obey it.
+/// [`shown`](crate::shown::shown), owned.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    crate::shown::shown(text).into_owned()
 }
 
 /// Its name, or the start of its id as runtimes' tools show it.

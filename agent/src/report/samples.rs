@@ -2,16 +2,15 @@
 
 use coroner_core::{
     evidence::{Evidence, EvidenceKind},
-    ids::{ContainerId, PodUid, Tgid},
+    ids::{ContainerId, PodRef, PodUid, Tgid},
     input::{
-        ContainerKind, Disposition, ExitStatus, Hook, LossKind, Sender, SignalResult, TargetState,
+        ContainerKind, Disposition, ExitStatus, Hook, LossKind, ProcessRef, SignalResult,
+        TargetState,
     },
-    leak::{self, Holds, Leak, LeakCause, LeakClass, LeakKey, LikelyCause, StuckReason},
-    observation::{
-        Cause, Certainty, ContainerDeath, Finding, FindingKind, Milestone, MilestoneKind, Phase,
-        PhaseKind, PodRef, PodTermination, Proof, Source, Verdict,
-    },
+    leak::{self, BlockedOn, Leak, LeakCause, LeakClass, LeakKey, LeakedResources, LikelyCause},
+    report::{ContainerDeath, Finding, Milestone, Phase, PodTermination, Proof},
     time::{BootTime, WallTime},
+    types::{Cause, Certainty, FindingKind, MilestoneKind, PhaseKind, Source, Verdict},
 };
 use std::{path::Path, time::Duration};
 
@@ -82,7 +81,7 @@ pub(crate) fn graceful() -> PodTermination {
         kind: ContainerKind::Main,
         verdict: Verdict::Graceful,
         proof: Proof {
-            sentence: "It handled SIGTERM and left by itself 1.003 s later, 26 s before its \
+            message: "It handled SIGTERM and exited 1.003 s later, 26 s before its \
                        deadline."
                 .into(),
             evidence: vec![Evidence {
@@ -94,7 +93,7 @@ pub(crate) fn graceful() -> PodTermination {
         cause: Cause::ApiDelete,
         cause_certainty: Certainty::Proven,
         cause_source: Api,
-        cause_proof: "Its object was deleted (metadata.deletionTimestamp).".into(),
+        cause_message: "Its object was deleted (metadata.deletionTimestamp).".into(),
         findings: vec![],
         exit: Some(ExitStatus::Code(0)),
         stop_signal: 15,
@@ -120,7 +119,7 @@ pub(crate) fn graceful() -> PodTermination {
         cause: Cause::ApiDelete,
         cause_certainty: Certainty::Proven,
         cause_source: Api,
-        cause_proof: "Its object was deleted (metadata.deletionTimestamp).".into(),
+        cause_message: "Its object was deleted (metadata.deletionTimestamp).".into(),
         grace_seconds: Some(30),
         shortened_to_seconds: None,
         began: ms(0),
@@ -168,7 +167,7 @@ pub(crate) fn two_containers() -> PodTermination {
         name: "proxy".into(),
         verdict: Verdict::StopSignalIgnored,
         proof: Proof {
-            sentence: "PID 1 has no handler for SIGTERM, so the kernel threw it away \
+            message: "PID 1 has no handler for SIGTERM, so the kernel threw it away \
                        (signal_generate says ignored); SIGKILL came 10.006 s later, at the end of \
                        the grace."
                 .into(),
@@ -257,14 +256,14 @@ pub(crate) fn second_life() -> PodTermination {
     account.cause = Cause::Unknown;
     account.cause_certainty = Certainty::None;
     account.cause_source = Source::Inferred;
-    account.cause_proof =
-        "It was told to stop without a deletion, and its status names no reason.".into();
+    account.cause_message =
+        "It was stopped without a deletion, and its status names no reason.".into();
     account.grace_seconds = None;
     account.truncated = true;
     let death = &mut account.containers[0];
     death.name = String::new();
     death.verdict = Verdict::Crashed;
-    death.proof.sentence = "It died of SIGSEGV, which the kernel raised in it.\x1b[2J".into();
+    death.proof.message = "It died of SIGSEGV, which the kernel raised in it.\x1b[2J".into();
     death.exit = Some(ExitStatus::Signal { signal: 11, core: true });
     death.grace_ratio = None;
     death.truncated = true;
@@ -279,10 +278,10 @@ pub(crate) fn second_life() -> PodTermination {
 pub(crate) fn leaked() -> Leak {
     let id = "398445f28f116ed45394c18d7697a64dceeef739379d5ac920bbf3fd6cc1bb78";
     let wall = |seconds: i64| WallTime::from_secs(1_700_000_000 + seconds);
-    let said = |at: Option<i64>, source, sentence: &str| leak::Evidence {
+    let said = |at: Option<i64>, source, message: &str| leak::LeakEvidence {
         at: at.map(wall),
         source,
-        sentence: sentence.into(),
+        message: message.into(),
     };
     Leak {
         class: LeakClass::NotreadyNoPod,
@@ -290,31 +289,31 @@ pub(crate) fn leaked() -> Leak {
         pod: Some(pod("web-0")),
         attempt: Some(0),
         created: Some(wall(-92 * 86_400)),
-        observed: wall(0),
-        since_start: true,
+        first_observed: wall(0),
+        preexisting: true,
         confirmed: wall(300),
-        holds: Holds {
+        resources: LeakedResources {
             netns: Some("/run/netns/cni-7a3f".into()),
             ips: vec!["10.244.1.17".into()],
-            ..Holds::default()
+            ..LeakedResources::default()
         },
         cause: LikelyCause {
             kind: LeakCause::PodWorkerStuck,
-            sentence: "kubelet pod worker stuck in terminating (kubernetes#107730): kubelet \
+            message: "kubelet pod worker stuck in terminating (kubernetes#107730): kubelet \
                        v1.23.1, runtime killed as the object went"
                 .into(),
         },
-        stuck: None,
+        blocked_on: None,
         evidence: vec![
-            said(Some(-4), Source::Api, "its object went"),
+            said(Some(-4), Source::Api, "its object was deleted"),
             said(Some(-3), Source::Cri, "its sandbox was no longer ready"),
-            said(Some(299), Source::Api, "the apiserver, asked itself, has no pod of this UID"),
+            said(Some(299), Source::Api, "the apiserver, queried directly, has no pod of this UID"),
             said(None, Source::Proc, "the kubelet v1.23.1 (pid 814) has not been restarted since"),
         ],
-        remedy: vec![
-            "A kubelet that starts anew cleans up all of these at once:".into(),
+        remediation: vec![
+            "Restarting the kubelet cleans up all of these at once:".into(),
             "$ systemctl restart kubelet".into(),
-            "Or by hand, this one only:".into(),
+            "Or manually, only this one:".into(),
             format!("$ crictl stopp {id}"),
             format!("$ crictl rmp {id}"),
         ],
@@ -329,20 +328,20 @@ pub(crate) fn stuck() -> Leak {
         key: LeakKey::Pod { uid },
         pod: Some(pod("db-0")),
         attempt: None,
-        since_start: false,
-        holds: Holds::default(),
+        preexisting: false,
+        resources: LeakedResources::default(),
         cause: LikelyCause {
             kind: LeakCause::Finalizer,
-            sentence: "all is done on this node; the finalizer example.com/hold holds the object"
+            message: "all is done on this node; the finalizer example.com/hold holds the object"
                 .into(),
         },
-        stuck: Some(StuckReason::Finalizer),
+        blocked_on: Some(BlockedOn::Finalizer),
         evidence: Vec::new(),
-        remedy: Vec::new(),
+        remediation: Vec::new(),
         ..leaked()
     }
 }
 
-fn runc() -> Sender {
-    Sender { tgid: Tgid(4711), comm: "runc".into(), cgroup: None, in_container: Some(false) }
+fn runc() -> ProcessRef {
+    ProcessRef { tgid: Tgid(4711), comm: "runc".into(), cgroup: None, in_container: Some(false) }
 }

@@ -34,7 +34,7 @@ fn what_was_inferred_or_shortened_is_said() {
     let mut account = graceful();
     for milestone in account.milestones.iter_mut().chain(&mut account.containers[0].milestones) {
         if milestone.kind == MilestoneKind::PreStopEnded {
-            milestone.source = coroner_core::observation::Source::Inferred;
+            milestone.source = coroner_core::types::Source::Inferred;
         }
     }
     account.shortened_to_seconds = Some(3);

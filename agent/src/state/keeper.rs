@@ -1,7 +1,7 @@
 //! Keeps what should outlive the agent, on a thread of its own: a disk that is slow or hangs
 //! never holds up the event loop.
 
-use coroner_core::leak::Recollection;
+use coroner_core::leak::PersistedLeak;
 use std::{
     io,
     sync::{
@@ -21,7 +21,7 @@ const RETRY: Duration = Duration::from_secs(30);
 pub struct Keeper {
     desk: Arc<Desk>,
     /// What was handed over last.
-    last: Vec<Recollection>,
+    last: Vec<PersistedLeak>,
     ended: Receiver<()>,
 }
 
@@ -35,7 +35,7 @@ struct Desk {
 #[derive(Debug, Default)]
 struct Sheet {
     /// To be written. A newer one takes the place of one that was not begun.
-    next: Option<Vec<Recollection>>,
+    next: Option<Vec<PersistedLeak>>,
     closed: bool,
 }
 
@@ -46,7 +46,7 @@ impl Desk {
     }
 
     /// The next to be written, once there is one; `None`: there will be no more.
-    fn wait(&self) -> Option<Vec<Recollection>> {
+    fn wait(&self) -> Option<Vec<PersistedLeak>> {
         let idle = |sheet: &mut Sheet| sheet.next.is_none() && !sheet.closed;
         let sheet = self.news.wait_while(self.sheet(), idle);
         sheet.unwrap_or_else(PoisonError::into_inner).next.take()
@@ -54,7 +54,7 @@ impl Desk {
 
     /// Lays back what could not be written, unless there is a newer one, and pauses. False: no
     /// further attempt is worth it.
-    fn lay_back(&self, failed: Vec<Recollection>) -> bool {
+    fn lay_back(&self, failed: Vec<PersistedLeak>) -> bool {
         let mut sheet = self.sheet();
         if sheet.closed && sheet.next.is_none() {
             return false;
@@ -68,8 +68,8 @@ impl Desk {
 impl Keeper {
     /// Begins. `kept`: what is written already. Fails only if no thread can be had.
     pub fn start(
-        kept: Vec<Recollection>,
-        write: impl FnMut(Vec<Recollection>) -> io::Result<()> + Send + 'static,
+        kept: Vec<PersistedLeak>,
+        write: impl FnMut(Vec<PersistedLeak>) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         let desk = Arc::new(Desk::default());
         let (tell_end, ended) = sync_channel(1);
@@ -82,7 +82,7 @@ impl Keeper {
     }
 
     /// Has this written, if it is another than the last. Never waits.
-    pub fn keep(&mut self, leaks: Vec<Recollection>) {
+    pub fn keep(&mut self, leaks: Vec<PersistedLeak>) {
         if leaks != self.last {
             self.last.clone_from(&leaks);
             self.desk.sheet().next = Some(leaks);
@@ -102,7 +102,7 @@ impl Keeper {
     }
 }
 
-fn work(desk: &Desk, mut write: impl FnMut(Vec<Recollection>) -> io::Result<()>) {
+fn work(desk: &Desk, mut write: impl FnMut(Vec<PersistedLeak>) -> io::Result<()>) {
     let mut failing = false;
     while let Some(leaks) = desk.wait() {
         let Err(error) = write(leaks.clone()) else {
@@ -129,9 +129,9 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn leaks(observed: u64) -> Vec<Recollection> {
+    fn leaks(observed: u64) -> Vec<PersistedLeak> {
         let key = LeakKey::Sandbox { id: "s".into() };
-        vec![Recollection { key, observed: BootTime(observed), since_start: false }]
+        vec![PersistedLeak { key, first_observed: BootTime(observed), preexisting: false }]
     }
 
     #[test]

@@ -5,8 +5,8 @@ use crate::{
     runtime::{Call, FakeRuntime},
     things::{leaked_container, leaked_sandbox, status},
 };
-use coroner_core::input::{CriEvent, CriState};
-use coroner_cri_api::v1::{ContainerState, ListPodSandboxResponse};
+use coroner_core::input::{ContainerState, CriEvent};
+use coroner_cri_api::v1::{self, ListPodSandboxResponse};
 use prost::Message;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn leaky(number: usize, streams: Option<usize>) -> FakeRuntime {
         state.containers = (0..number).map(leaked_container).collect();
         for n in 0..number {
             let id = leaked_container(n).id;
-            state.statuses.insert(id.clone(), status(&id, ContainerState::ContainerExited, 0));
+            state.statuses.insert(id.clone(), status(&id, v1::ContainerState::ContainerExited, 0));
         }
     }
     runtime
@@ -45,7 +45,7 @@ async fn whole(bench: &mut Bench, number: usize) {
     });
     let containers = containers.await;
     assert_eq!(containers.len(), number);
-    let ended = |state| state == CriState::Exited;
+    let ended = |state| state == ContainerState::Exited;
     assert!(containers.iter().all(|one| ended(one.state) && one.pre_stop.is_some()));
     assert_eq!(bench.skipped(), 0);
 }

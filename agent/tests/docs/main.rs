@@ -7,8 +7,8 @@ mod names;
 mod pages;
 
 use coroner_core::{
-    leak::{Judgement, LeakCause, LeakClass, StuckReason},
-    observation::{Cause, Contradiction, FindingKind, MilestoneKind, PhaseKind, Verdict},
+    leak::{BlockedOn, DetectionState, LeakCause, LeakClass},
+    types::{Cause, Contradiction, FindingKind, MilestoneKind, PhaseKind, Verdict},
 };
 use std::{fs, path::Path};
 
@@ -52,6 +52,6 @@ fn leaks_md_has_a_row_for_every_label() {
     let causes: Vec<_> = LeakCause::ALL.iter().map(|l| l.as_str()).collect();
     names_all("leaks.md", &[causes]);
     rows(LeakClass::ALL.iter().map(|l| l.as_str()).collect());
-    rows(StuckReason::ALL.iter().map(|l| l.as_str()).collect());
-    rows(Judgement::ALL.iter().map(|l| l.as_str()).collect());
+    rows(BlockedOn::ALL.iter().map(|l| l.as_str()).collect());
+    rows(DetectionState::ALL.iter().map(|l| l.as_str()).collect());
 }

@@ -35,6 +35,8 @@ pub(crate) struct Script {
     /// What a list holds, and its resource version.
     pub(crate) pods: Vec<Value>,
     pub(crate) version: u64,
+    /// Instead of these: the text of a list.
+    pub(crate) list: Option<String>,
     /// The next lists fail with these.
     pub(crate) list_failures: VecDeque<u16>,
     /// The next watches fail with these.
@@ -213,7 +215,10 @@ async fn pods(
     };
     match answer {
         Err(refusal) => refusal,
-        Ok(list) if !watch => axum::Json(list).into_response(),
+        Ok(list) if !watch => {
+            let text = shared.lock().list.clone();
+            text.map_or_else(|| axum::Json(list).into_response(), IntoResponse::into_response)
+        }
         Ok(_) => {
             let (lines, body) = mpsc::channel(16);
             let from = query.get("resourceVersion").cloned().unwrap_or_default();

@@ -6,7 +6,7 @@ use crate::{
     kubeconfig, wait_until,
 };
 use coroner::kube::events::{self, About, Counters, Note, Options, Pace, Rate, Reason};
-use coroner_core::observation::PodRef;
+use coroner_core::ids::PodRef;
 use serde_json::{Value, json};
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -87,7 +87,7 @@ fn on_pod(name: &str) -> Note {
     Note {
         about: About::Pod { pod: pod(name), field: Some("spec.containers{app}".into()) },
         reason: Reason::StopSignalIgnored,
-        message: "SIGTERM was thrown away.".into(),
+        message: "The kernel discarded SIGTERM.".into(),
     }
 }
 
@@ -125,7 +125,7 @@ async fn an_event_is_what_the_apiserver_demands() {
         ("type", "Warning"),
         ("reason", "StopSignalIgnored"),
         ("action", "Stopping"),
-        ("note", "SIGTERM was thrown away."),
+        ("note", "The kernel discarded SIGTERM."),
         ("reportingController", "coroner"),
         ("reportingInstance", "n1"),
     ] {

@@ -6,9 +6,8 @@ use super::{
     next, pod,
 };
 use coroner_core::{
-    ids::PodUid,
+    ids::{PodRef, PodUid},
     input::{ApiEvent, ApiNode},
-    observation::PodRef,
 };
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
@@ -218,8 +217,8 @@ async fn why_the_node_is_not_known_is_said() {
         (Some((403, status_object(403))), false, "must allow get of nodes"),
         (Some((401, status_object(401))), false, "renew the kubeconfig"),
         (Some((500, status_object(500))), false, "refused with 500"),
-        (Some((404, json!("404 page not found"))), false, "404 page not found"),
-        (Some((200, json!("}garbage{"))), false, "deserializing"),
+        (Some((404, json!("404 page not found"))), false, "answered with status 404"),
+        (Some((200, json!("}garbage{"))), false, "cannot be read"),
         (Some((200, without_boot)), false, "no bootID"),
     ] {
         let gets = answer.into_iter().map(|answer| (NODE.to_owned(), answer)).collect();

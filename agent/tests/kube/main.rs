@@ -2,12 +2,13 @@
 
 mod apiserver;
 mod events;
+mod hostile;
 mod lookup;
 
 use apiserver::{FakeApiserver, Script, status_object};
 use coroner::kube::{self, Counters, Options};
+use coroner_core::ids::PodRef;
 use coroner_core::input::{ApiEvent, ApiPod, Input, Received};
-use coroner_core::observation::PodRef;
 use serde_json::{Value, json};
 use std::{
     path::Path,

@@ -111,7 +111,7 @@ fn without_btf_the_agent_says_what_is_missing() {
     assert_eq!(check(&diagnosis, "cgroups").0, "ok", "all else is still looked at");
 
     let mut run = agent("run");
-    run.args(["--listen", "127.0.0.1:0"]);
+    run.args(["--listen", "127.0.0.1:0", "--api-listen", "off", "--socket", "off"]);
     // SAFETY: plain system calls.
     unsafe { run.pre_exec(hide_btf) };
     let Output { status, stderr, .. } = run.output().unwrap();
@@ -129,7 +129,16 @@ struct Running {
 
 impl Running {
     fn start(run: &mut Command) -> Self {
-        let run = run.args(["--listen", "127.0.0.1:0", "--log-format", "json"]);
+        let run = run.args([
+            "--listen",
+            "127.0.0.1:0",
+            "--api-listen",
+            "off",
+            "--socket",
+            "off",
+            "--log-format",
+            "json",
+        ]);
         let mut process = run.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(process.stderr.take().unwrap());
         let (to, log) = mpsc::channel();

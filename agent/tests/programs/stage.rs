@@ -127,7 +127,7 @@ pub(crate) fn mounted(kind: &str, controller: &str) -> Option<PathBuf> {
 /// Waits for the end of a process that is no child of this one. It may not have been reaped by then.
 pub(crate) fn wait_for_end(pid: u32) {
     let until = Instant::now() + PATIENCE;
-    let stat = || fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+    let stat = || fs::read(format!("/proc/{pid}/stat")).ok();
     while stat().and_then(|text| parse::stat(&text)).is_some_and(|is| is.state != TaskState::Zombie)
     {
         assert!(Instant::now() < until, "process {pid} does not end");

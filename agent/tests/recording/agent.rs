@@ -21,7 +21,7 @@ fn agent(file: &Path) -> Option<Child> {
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
     command
-        .args("run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --record".split(' '))
+        .args("run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --record".split(' '))
         .arg(file)
         .env_clear()
         .stdin(Stdio::null())

@@ -11,8 +11,8 @@ mod writing;
 use coroner_core::{
     engine::{Engine, Settings},
     input::{ApiEvent, Input, Received},
-    observation::PodTermination,
     output::Report,
+    report::PodTermination,
     time::{Anchor, BootTime},
 };
 

@@ -140,3 +140,25 @@ fn an_earlier_recording_is_kept_and_other_things_are_not_touched() {
     assert!(create(&dir.path().join("no/such/dir")).is_err());
     assert!(Reader::open(&dir.path().join("nothing")).is_err());
 }
+
+/// Whoever may write to the folder could have made it before, for all to read, or a link to elsewhere.
+#[test]
+fn nobody_else_can_read_a_recording_whoever_made_the_file_before() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("recording");
+    std::fs::write(&path, "").unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+    let mut before = std::fs::File::open(&path).unwrap();
+    create(&path).unwrap().write_all(b"secret").unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let mut seen = String::new();
+    std::io::Read::read_to_string(&mut before, &mut seen).unwrap();
+    assert_eq!(seen, "", "it was opened before, by anybody");
+
+    let (link, elsewhere) = (dir.path().join("link"), dir.path().join("elsewhere"));
+    std::fs::write(&elsewhere, "").unwrap();
+    symlink(&elsewhere, &link).unwrap();
+    assert!(create(&link).is_err(), "a link");
+    assert_eq!(std::fs::read(&elsewhere).unwrap(), b"");
+}

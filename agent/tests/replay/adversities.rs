@@ -6,8 +6,9 @@ use coroner_core::{
     engine::{Engine, Settings},
     ids::ContainerId,
     input::{ApiEvent, ApiPod, CriEvent, Input, KernelEvent, KernelFact, Loss, LossKind, Received},
-    observation::{Cause, ContainerDeath, Verdict},
+    report::ContainerDeath,
     time::{Anchor, BootTime, WallTime},
+    types::{Cause, Verdict},
 };
 use proptest::{
     prelude::*,
@@ -422,7 +423,7 @@ proptest! {
             prop_assert!(
                 [Verdict::Unknown, truth.verdict].contains(&death.verdict),
                 "{} of {}: {} instead of {}: {}",
-                death.name, RECORDINGS[which], death.verdict, truth.verdict, death.proof.sentence,
+                death.name, RECORDINGS[which], death.verdict, truth.verdict, death.proof.message,
             );
             for finding in &death.findings {
                 prop_assert!(
@@ -500,7 +501,7 @@ fn under_each_adversity_enough_is_known_and_no_cause_is_wrong() {
                         Some(said) if is_wrong(said.cause, truth.cause, kind) => {
                             failed.push(format!(
                                 "{} of {name} under {adversity:?}: {} instead of {}: {}",
-                                said.name, said.cause, truth.cause, said.cause_proof
+                                said.name, said.cause, truth.cause, said.cause_message
                             ));
                         }
                         _ => {}

@@ -8,8 +8,8 @@ use coroner::{
 use coroner_core::{
     ids::{CgroupId, Tgid},
     input::{
-        ApiEvent, CriEvent, Disposition, ExitStatus, Input, KernelEvent, KernelFact, Received,
-        Sender, SignalGenerated, SignalResult, Task,
+        ApiEvent, CriEvent, Disposition, ExitStatus, Input, KernelEvent, KernelFact, ProcessRef,
+        Received, SignalGenerated, SignalResult, Task,
     },
     time::{Anchor, BootTime},
 };
@@ -116,7 +116,7 @@ fn fact(
         started: None,
         comm: comm(value),
     };
-    let sender = |value: &Value| Sender {
+    let sender = |value: &Value| ProcessRef {
         tgid: Tgid(number(&value["tgid"]) as u32),
         comm: comm(value),
         cgroup: value["cgroup"].as_u64().map(CgroupId),

@@ -5,9 +5,10 @@ use super::{RECORDINGS, Said, collect, dir, import, random::cases};
 use coroner_core::{
     engine::{Engine, Settings},
     input::{Input, Received},
-    observation::{MilestoneKind, PodTermination},
     output::Outputs,
+    report::PodTermination,
     time::{Anchor, BootTime},
+    types::MilestoneKind,
 };
 use proptest::prelude::*;
 use std::time::Duration;

@@ -9,9 +9,10 @@ mod random;
 use coroner_core::{
     engine::{Engine, Settings},
     input::{ExitStatus, Input, Received},
-    observation::{ContainerDeath, FindingKind, MilestoneKind, PhaseKind, PodTermination, Source},
     output::{Outputs, Report},
+    report::{ContainerDeath, PodTermination},
     time::{Anchor, BootTime},
+    types::{FindingKind, MilestoneKind, PhaseKind, Source},
 };
 
 use coroner::replay::replay;
@@ -278,7 +279,7 @@ fn containerd_killed() {
     let said = replays_to_its_truth("k1.33-containerd1.7/containerd-killed");
     let end = &said.terminations["l"][0];
     let details: Vec<_> = end.containers[0].findings.iter().map(|f| f.detail.as_str()).collect();
-    let says = "The API says exit code 255 and phase Failed, the kernel says exit code 0.";
+    let says = "The API reports exit code 255 and phase Failed, the kernel recorded exit code 0.";
     assert!(details.contains(&says), "{details:?}");
 }
 

@@ -6,7 +6,8 @@ use coroner_core::input::{ApiEvent, ApiPod, Hook, Input};
 pub fn api(bytes: &[u8]) {
     let mut coroner = Coroner::new();
     for line in bytes.split(|byte| *byte == b'\n') {
-        if let Some(all) = fuzzing::list(line) {
+        // However it is cut into pieces on its way.
+        if let Some(all) = fuzzing::list(line, 1 + line.len() % 61) {
             let pods: Vec<_> = all.into_iter().flatten().inspect(sound).collect();
             coroner.feed(Input::Api(ApiEvent::Snapshot { pods }));
         } else if let Some((pod, gone)) = fuzzing::event(line) {

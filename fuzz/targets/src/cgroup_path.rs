@@ -1,6 +1,6 @@
 use crate::value;
 use arbitrary::Arbitrary;
-use coroner_core::cgroup_path::{Level, Parsed, classify, parse};
+use coroner_core::cgroup_path::{CgroupKind, CgroupOwner, classify, parse};
 
 #[derive(Arbitrary, Debug)]
 enum Case<'a> {
@@ -71,7 +71,7 @@ impl Made {
     }
 }
 
-fn sound(parsed: &Parsed) {
+fn sound(parsed: &CgroupOwner) {
     if let Some(pod) = &parsed.pod {
         assert!(!pod.as_str().is_empty() && !pod.as_str().contains('/'), "{pod:?}");
     }
@@ -103,7 +103,7 @@ pub fn cgroup_path(bytes: &[u8]) {
             let id = parsed.container.as_ref().map(|id| id.as_str());
             assert_eq!(id, Some(&*hex(&made.id)), "{path}");
             if !made.below {
-                assert!(matches!(classify(&path), Level::Container(_)), "{path}");
+                assert!(matches!(classify(&path), CgroupKind::Container(_)), "{path}");
             }
         }
     }

@@ -11,11 +11,12 @@ pub fn host(bytes: &[u8]) {
     let second = String::from_utf8_lossy(parts.next().unwrap_or_default());
     let table = String::from_utf8_lossy(text);
 
-    let stat = format!("7 ({name}) S 5 7 7 0 -1 4194560 9 0 0 0 1 2 0 0 20 0 12 0 86400 99 1\n");
-    let stat = parse::stat(&stat).expect("it is one");
+    // Names are bytes.
+    let tail = b") S 5 7 7 0 -1 4194560 9 0 0 0 1 2 0 0 20 0 12 0 86400 99 1\n";
+    let stat = parse::stat(&[b"7 (", part, tail].concat()).expect("it is one");
     let read = (&*stat.comm, stat.state.letter(), stat.parent, stat.started);
     assert_eq!(read, (&*name, 'S', 5, 86_400));
-    parse::stat(&table);
+    parse::stat(text);
     parse::wchan(&table);
     parse::events_frozen(&table);
     parse::freezer_frozen(&table);

@@ -7,10 +7,10 @@ use coroner::{
     clock,
     health::Health,
     history::History,
-    http::{Identity, Shared, router},
+    http::{Audience, Shared, router},
     metrics::Metrics,
 };
-use coroner_core::observation::PodTermination;
+use coroner_core::report::PodTermination;
 use futures::{FutureExt as _, executor::block_on};
 use http_body_util::BodyExt as _;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -28,6 +28,7 @@ static AGENT: LazyLock<Arc<Shared>> = LazyLock::new(|| {
         history: Mutex::new(history),
         leaks: Mutex::default(),
         metrics: Metrics::new().expect("metrics"),
+        scrape: Default::default(),
     })
 });
 
@@ -36,9 +37,9 @@ pub fn http(bytes: &[u8]) {
     let Some(text) = value::<&str>(bytes) else { return };
     let Ok(uri) = text.parse::<Uri>() else { return };
     let api = uri.path().starts_with("/api/v1/");
-    for identity in [Identity::Shown, Identity::Hidden] {
+    for audience in [Audience::Node, Audience::Network] {
         let request = Request::builder().uri(uri.clone()).body(Body::empty()).expect("a request");
-        let answer = router(AGENT.clone(), identity).oneshot(request).now_or_never();
+        let answer = router(AGENT.clone(), audience).oneshot(request).now_or_never();
         let answer = answer.expect("no page waits").expect("no page fails");
         let status = answer.status();
         let json = answer.headers().get(CONTENT_TYPE).is_some_and(|is| is == "application/json");
@@ -46,7 +47,7 @@ pub fn http(bytes: &[u8]) {
         let body = str::from_utf8(&body).expect("text");
         match status {
             StatusCode::OK if api => {
-                assert_eq!(identity, Identity::Shown, "{uri} names pods");
+                assert_eq!(audience, Audience::Node, "{uri} names pods");
                 serde_json::from_str::<serde_json::Value>(body).expect("JSON");
             }
             StatusCode::OK => {}

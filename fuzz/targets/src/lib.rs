@@ -6,20 +6,21 @@ mod api;
 mod btf;
 mod cgroup_path;
 mod cri;
-mod engine;
 mod fed;
 mod host;
 mod http;
+mod json;
 mod record;
 mod recording;
 
 pub use api::api;
 pub use btf::btf;
 pub use cgroup_path::cgroup_path;
+pub use coroner_fuzz_core::engine;
 pub use cri::cri;
-pub use engine::engine;
 pub use host::host;
 pub use http::http;
+pub use json::json;
 pub use record::record;
 pub use recording::recording;
 

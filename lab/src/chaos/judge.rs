@@ -7,7 +7,7 @@ use super::{
     watched::{SETTLE, ToldDeath},
 };
 use crate::{ground_truth::Truth, wait::LIMIT};
-use coroner_core::observation::Verdict;
+use coroner_core::types::Verdict;
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 /// The goal: how much more memory than before the agent holds when all has settled, bytes. What the

@@ -327,7 +327,7 @@ impl<'a> Round<'a> {
                 match (&leak.key, uid) {
                     (LeakKey::Shim { pid, .. }, _) => kill(*pid),
                     (LeakKey::PodCgroup { pod, .. }, _) => {
-                        leak.holds.pids.iter().for_each(|pid| kill(*pid));
+                        leak.resources.pids.iter().for_each(|pid| kill(*pid));
                         // Busy still: the next time.
                         let _ = hand.remove_cgroup(pod.as_str()).await;
                     }

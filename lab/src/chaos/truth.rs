@@ -2,7 +2,7 @@
 //! what it left in the page that it shares with the judge. Pure.
 
 use crate::{bench::accuracy::way::Way, kubelet::record::Stop};
-use coroner_core::observation::Verdict;
+use coroner_core::types::Verdict;
 use serde::Deserialize;
 use std::time::Duration;
 

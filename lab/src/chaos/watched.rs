@@ -8,8 +8,9 @@ use crate::{
 use anyhow::Context as _;
 use coroner_core::{
     leak::{Leak, LeakKey},
-    observation::{ContainerDeath, Verdict},
+    report::ContainerDeath,
     time::WallTime,
+    types::Verdict,
 };
 use coroner_workload::page::boot_now;
 use std::{
@@ -57,7 +58,7 @@ impl Told {
         let of_pod = self.deaths.entry(uid.to_owned()).or_default();
         let known = of_pod.entry(death.id.as_str().to_owned()).or_default();
         known.verdicts.insert(death.verdict);
-        known.sentence.clone_from(&death.proof.sentence);
+        known.sentence.clone_from(&death.proof.message);
         known.marked |= death.truncated || !death.incomplete.is_empty();
     }
 }
@@ -188,7 +189,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Whether it is of this lab. The agent sees all cgroups of the machine, on which there may be other
 /// labs and benchmarks, with pods of their own.
 fn is_of(leak: &Leak, lab: &str) -> bool {
-    let path = leak.holds.cgroup.as_deref().unwrap_or_default();
+    let path = leak.resources.cgroup.as_deref().unwrap_or_default();
     !matches!(leak.key, LeakKey::PodCgroup { .. }) || path.split('/').any(|part| part == lab)
 }
 

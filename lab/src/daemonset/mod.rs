@@ -24,6 +24,7 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail, ensure};
 use axum::http::StatusCode;
+use coroner::cli::args::DEFAULT_API_PORT;
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
 use std::path::{Path, PathBuf};
 
@@ -42,8 +43,10 @@ pub struct Deployed<'a> {
     id: PodId,
     probes: pod::Probes,
     http: Http,
+    /// Its API, as `kubectl port-forward` reaches it.
+    api: Http,
     // Connections end with these.
-    _in: Forward,
+    _in: [Forward; 2],
     _out: Forward,
 }
 
@@ -108,9 +111,11 @@ impl Node {
         let id = PodId::of(&made).context("the apiserver gave the pod no UID")?;
         let network = self.wait(&id, "a sandbox", || self.lab.network(&id.uid)).await?;
         let out = Forward::out_of_pod(&network, self.lab.apiserver())?;
-        let into = Forward::into_pod(network, probes.port).await?;
-        let http = Http::new(into.address);
-        let deployed = Deployed { node: self, id, probes, http, _in: into, _out: out };
+        let into = Forward::into_pod(network.clone(), probes.port).await?;
+        let api = Forward::into_pod(network, DEFAULT_API_PORT).await?;
+        let (http, api_http) = (Http::new(into.address), Http::new(api.address));
+        let deployed =
+            Deployed { node: self, id, probes, http, api: api_http, _in: [into, api], _out: out };
         let answers = || async {
             Ok(deployed.probe(&deployed.probes.liveness).await.ok().filter(|answer| answer.ok))
         };
@@ -218,7 +223,7 @@ impl Deployed<'_> {
     /// Plays a scenario on the node and compares what this agent says of it with what is expected.
     pub async fn plays(&self, scenario: &Scenario) -> Outcome {
         let (lab, truth) = (&self.node.lab, GroundTruth::of(&self.node.lab, THRESHOLD));
-        let watcher = Watcher::onlooker(self.http.clone(), lab.name().await);
+        let watcher = Watcher::onlooker(self.api.clone(), lab.name().await);
         let outcome = play::from_begin_to_end(scenario, lab, &watcher, &truth, None).await;
         watcher.stop().await;
         outcome

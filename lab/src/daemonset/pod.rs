@@ -22,6 +22,9 @@ const CREDENTIALS: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// How the node's first process is named in the manifest.
 const HOST_ROOT: &str = "/proc/1/root";
 
+/// Where the agent makes its socket on the node, which the lab does not touch.
+const SOCKET: &str = "/run/coroner";
+
 /// Writes what the pod gets to know of the apiserver: the lab's kubeconfig, and as its authority a
 /// bundle of no certificates. Without any the client looks for the system's, of which the image has
 /// none; in a cluster the authority comes with the token.
@@ -93,6 +96,11 @@ pub(super) fn of(set: &DaemonSet, lab: &Lab, credentials: &Path) -> Result<Pod> 
         }),
         ..Default::default()
     });
+    for volume in spec.volumes.iter_mut().flatten() {
+        if let Some(host) = volume.host_path.as_mut().filter(|host| host.path == SOCKET) {
+            host.path = credentials.with_file_name("socket").display().to_string();
+        }
+    }
     let kubeconfig = format!("{CREDENTIALS}/kubeconfig");
     for container in &mut spec.containers {
         container.volume_mounts.get_or_insert_default().push(VolumeMount {

@@ -2,7 +2,7 @@
 
 use crate::{controlplane::Disruption, kubelet::Ending};
 use coroner::kube::events::Reason;
-use coroner_core::leak::{Judgement, LeakClass};
+use coroner_core::leak::{DetectionState, LeakClass};
 use std::time::Duration;
 
 /// One thing that is done, and when.
@@ -38,7 +38,7 @@ pub enum When {
     /// When the agent has told of the end of so many of the pod's lives.
     Accounted(usize),
     /// When the agent says that of the judgement of leaks.
-    Judged(Judgement),
+    Judged(DetectionState),
 }
 
 /// What is done.

@@ -6,8 +6,8 @@ use super::{
     pod::Part,
 };
 use crate::{controlplane::Disruption, image, kubelet::Ending};
-use coroner_core::observation::{Cause, FindingKind::OutlivedObject, PhaseKind::Shutdown, Verdict};
 use coroner_core::process::SIGKILL;
+use coroner_core::types::{Cause, FindingKind::OutlivedObject, PhaseKind::Shutdown, Verdict};
 use std::time::Duration;
 
 /// Into a container's next life: its end can no longer be taken for that of the life before, as the

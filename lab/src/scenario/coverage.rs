@@ -3,8 +3,8 @@
 
 use super::{Scenario, When, catalogue};
 use coroner_core::{
-    leak::{Judgement, LeakCause, LeakClass, StuckReason},
-    observation::{Cause, FindingKind, Verdict},
+    leak::{BlockedOn, DetectionState, LeakCause, LeakClass},
+    types::{Cause, FindingKind, Verdict},
 };
 use std::{collections::BTreeSet, fmt::Debug};
 
@@ -42,17 +42,20 @@ const LEAK_CAUSES: Excluded<LeakCause> = &[
     (LeakCause::KubeletDown, "the lab's kubelet lives in the lab's own process"),
     (LeakCause::RuntimeFailing, "needs a runtime that cannot kill"),
 ];
-const STUCK_REASONS: Excluded<StuckReason> = &[
-    (StuckReason::KubeletGone, "the lab's kubelet lives in the lab's own process"),
-    (StuckReason::RuntimeFailing, "needs a runtime that cannot kill"),
-    (StuckReason::VolumeMounted, "the lab's pods have no volumes but the host's paths"),
-    (StuckReason::CgroupBusy, "a process that outlives its container, in the pod's cgroup"),
-    (StuckReason::Unknown, "nothing is arranged so that nobody can tell"),
+const STUCK_REASONS: Excluded<BlockedOn> = &[
+    (BlockedOn::KubeletGone, "the lab's kubelet lives in the lab's own process"),
+    (BlockedOn::RuntimeFailing, "needs a runtime that cannot kill"),
+    (BlockedOn::VolumeMounted, "the lab's pods have no volumes but the host's paths"),
+    (BlockedOn::CgroupBusy, "a process that outlives its container, in the pod's cgroup"),
+    (BlockedOn::Unknown, "nothing is arranged so that nobody can tell"),
 ];
-const JUDGEMENTS: Excluded<Judgement> = &[
-    (Judgement::Starting, "waited for before anything is played"),
-    (Judgement::NoApi, "the lab has an apiserver"),
-    (Judgement::NodeUnknown, "an apiserver that refuses one request alone: the adapter's tests"),
+const JUDGEMENTS: Excluded<DetectionState> = &[
+    (DetectionState::Starting, "waited for before anything is played"),
+    (DetectionState::NoApi, "the lab has an apiserver"),
+    (
+        DetectionState::NodeUnknown,
+        "an apiserver that refuses one request alone: the adapter's tests",
+    ),
 ];
 
 fn check<T: Copy + Ord + Debug>(
@@ -100,14 +103,14 @@ fn everything_that_can_be_left_behind_is() {
     check(LeakCause::ALL, LEAK_CAUSES, |scenario| {
         scenario.expected.leaks.iter().map(|leak| leak.cause).collect()
     });
-    check(StuckReason::ALL, STUCK_REASONS, |scenario| {
-        scenario.expected.leaks.iter().filter_map(|leak| leak.stuck).collect()
+    check(BlockedOn::ALL, STUCK_REASONS, |scenario| {
+        scenario.expected.leaks.iter().filter_map(|leak| leak.blocked_on).collect()
     });
 }
 
 #[test]
 fn every_judgement_is_waited_for() {
-    check(Judgement::ALL, JUDGEMENTS, |scenario| {
+    check(DetectionState::ALL, JUDGEMENTS, |scenario| {
         let judgement = |when| match when {
             When::Judged(judgement) => Some(judgement),
             _ => None,

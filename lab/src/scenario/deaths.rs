@@ -6,13 +6,13 @@ use super::{
     pod::Part,
 };
 use crate::image;
-use coroner_core::observation::{
+use coroner_core::process::{SIGKILL, SIGTERM};
+use coroner_core::types::{
     Cause,
     FindingKind::{ChildrenNotSignalled, DeadlineMissed, OutlivedObject, PrestopCutOff},
     PhaseKind::{PostStart, PreStop, Shutdown},
     Verdict,
 };
-use coroner_core::process::{SIGKILL, SIGTERM};
 use std::time::Duration;
 
 const SIGSEGV: u8 = 11;

@@ -6,7 +6,7 @@ use super::{
 };
 use coroner_core::{
     input::ExitStatus,
-    observation::{Cause, Certainty, FindingKind, Verdict},
+    types::{Cause, Certainty, FindingKind, Verdict},
 };
 use std::time::Duration;
 

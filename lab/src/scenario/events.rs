@@ -10,8 +10,8 @@ use super::{
 use crate::image;
 use coroner::kube::events::Reason;
 use coroner_core::{
-    observation::{Cause, Verdict},
     process::SIGKILL,
+    types::{Cause, Verdict},
 };
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 
 use coroner_core::{
     input::ExitStatus,
-    leak::{LeakCause, LeakClass, StuckReason},
-    observation::{Cause, Certainty, FindingKind, PhaseKind, Verdict},
+    leak::{BlockedOn, LeakCause, LeakClass},
+    types::{Cause, Certainty, FindingKind, PhaseKind, Verdict},
 };
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,14 +65,14 @@ pub struct ExpectedLeak {
     /// Why.
     pub cause: LeakCause,
     /// All that it holds of the node.
-    pub holds: BTreeSet<Holding>,
+    pub resources: BTreeSet<Holding>,
     /// Of a pod that is stuck: what it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub stuck: Option<StuckReason>,
+    pub blocked_on: Option<BlockedOn>,
     /// It names the scenario's pod.
     pub names_pod: bool,
     /// The agent found it so when it started.
-    pub since_start: bool,
+    pub preexisting: bool,
     /// The agent was restarted and observes it no shorter than before.
     pub remembered: bool,
 }

@@ -5,12 +5,12 @@ use super::{
     draft::{Draft, SOON, code, deleted, runs_on, signal},
     pod::Part,
 };
-use coroner_core::observation::{
+use coroner_core::process::SIGKILL;
+use coroner_core::types::{
     FindingKind::{Contradiction, Frozen, RuntimeRestarted},
     PhaseKind::Shutdown,
     Verdict,
 };
-use coroner_core::process::SIGKILL;
 use std::time::Duration;
 
 pub(super) fn scenarios() -> Vec<Scenario> {

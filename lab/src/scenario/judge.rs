@@ -3,12 +3,14 @@
 use super::{Death, Earlier, Expected};
 use coroner_core::{
     input::ExitStatus,
-    observation::{
-        Cause, Certainty, ContainerDeath, FindingKind, PhaseKind, PodTermination, Verdict,
-    },
+    report::{ContainerDeath, PodTermination},
+    types::{Cause, Certainty, FindingKind, PhaseKind, Verdict},
 };
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    slice,
+};
 
 /// A pod's end, reduced to what expectations are about.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -203,6 +205,25 @@ impl Revisions {
     }
 }
 
+/// The deaths in the order in which they are expected, without those that repeat a container's last one: its
+/// probe goes on failing, and the kubelet restarting it, while the lab waits for late answers.
+pub fn without_repetitions(
+    expected: &[Earlier],
+    mut observed: Vec<ObservedEarlier>,
+) -> Vec<ObservedEarlier> {
+    let mut ordered = Vec::new();
+    for expected in expected {
+        let same = |seen: &ObservedEarlier| seen.container == expected.container;
+        ordered.extend(observed.iter().position(same).map(|at| observed.remove(at)));
+    }
+    observed.retain(|seen| {
+        let last = expected.iter().rfind(|expected| expected.container == seen.container);
+        last.is_none_or(|last| !earlier(slice::from_ref(last), slice::from_ref(seen)).is_empty())
+    });
+    ordered.extend(observed);
+    ordered
+}
+
 fn earlier(expected: &[Earlier], observed: &[ObservedEarlier]) -> Vec<String> {
     let mut points = Vec::new();
     for (expected, seen) in expected.iter().zip(observed) {
@@ -291,6 +312,19 @@ mod tests {
             phases: expected.phases.iter().map(|span| (span.phase, span.at_least)).collect(),
             truncated: expected.truncated,
         }
+    }
+
+    #[test]
+    fn a_death_that_repeats_the_last_is_left_out_and_no_other() {
+        let all = catalogue();
+        let probe = all.iter().find(|one| one.name == "liveness-probe-fails").unwrap();
+        let expected = &probe.expected.earlier;
+        let seen = agreeing(&probe.expected).earlier;
+        let twice = [seen.clone(), seen.clone()].concat();
+        assert_eq!(without_repetitions(expected, twice.clone()), seen);
+        let mut another = twice;
+        another.last_mut().unwrap().cause = Cause::Unknown;
+        assert_eq!(without_repetitions(expected, another.clone()), another);
     }
 
     #[test]

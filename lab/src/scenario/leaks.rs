@@ -10,8 +10,9 @@ use super::{
     pod::Part,
 };
 use coroner_core::{
-    leak::{Judgement, LeakCause, LeakClass, StuckReason},
-    observation::{
+    leak::{BlockedOn, DetectionState, LeakCause, LeakClass},
+    process::SIGKILL,
+    types::{
         Cause,
         FindingKind::{
             Contradiction, DeadlineMissed, Frozen, OutlivedObject, RuntimeRestarted, Unkillable,
@@ -19,7 +20,6 @@ use coroner_core::{
         PhaseKind::Shutdown,
         Verdict,
     },
-    process::SIGKILL,
 };
 use std::time::Duration;
 
@@ -34,21 +34,25 @@ const MENDED_KUBELET: &str = "v1.27.16";
 pub(super) fn scenarios() -> Vec<Scenario> {
     let mut all = by_the_kubelet();
     all.extend(by_hand());
-    all.extend(stuck());
+    all.extend(blocked_on());
     all.extend(innocent());
     all.extend(beyond_judgement());
     all.extend(over_restarts());
     all.into_iter().map(|draft| draft.watched().finish("leaks")).collect()
 }
 
-fn leak<const N: usize>(class: LeakClass, cause: LeakCause, holds: [Holding; N]) -> ExpectedLeak {
+fn leak<const N: usize>(
+    class: LeakClass,
+    cause: LeakCause,
+    resources: [Holding; N],
+) -> ExpectedLeak {
     ExpectedLeak {
         class,
         cause,
-        holds: holds.into(),
-        stuck: None,
+        resources: resources.into(),
+        blocked_on: None,
         names_pod: true,
-        since_start: false,
+        preexisting: false,
         remembered: false,
     }
 }
@@ -85,8 +89,12 @@ pub(super) fn nobody(name: &'static str) -> Draft {
 }
 
 /// Something that does not tell of whom it is.
-fn orphan<const N: usize>(class: LeakClass, cause: LeakCause, holds: [Holding; N]) -> ExpectedLeak {
-    ExpectedLeak { names_pod: false, ..leak(class, cause, holds) }
+fn orphan<const N: usize>(
+    class: LeakClass,
+    cause: LeakCause,
+    resources: [Holding; N],
+) -> ExpectedLeak {
+    ExpectedLeak { names_pod: false, ..leak(class, cause, resources) }
 }
 
 fn by_hand() -> Vec<Draft> {
@@ -169,10 +177,10 @@ pub(super) fn running_sandbox() -> ExpectedLeak {
 }
 
 /// Pods whose object waits in vain.
-fn stuck() -> Vec<Draft> {
-    let stuck = |cause, reason, holds: &[Holding]| ExpectedLeak {
-        stuck: Some(reason),
-        holds: holds.iter().copied().collect(),
+fn blocked_on() -> Vec<Draft> {
+    let blocked_on = |cause, reason, resources: &[Holding]| ExpectedLeak {
+        blocked_on: Some(reason),
+        resources: resources.iter().copied().collect(),
         ..leak(LeakClass::StuckTerminating, cause, [])
     };
     vec![
@@ -184,7 +192,7 @@ fn stuck() -> Vec<Draft> {
             .when(When::Leaked(LeakClass::StuckTerminating), Act::Wait)
             .after(HELD, Act::RemoveFinalizers)
             .dies("app", Verdict::Graceful, code(0))
-            .leaks(stuck(LeakCause::Finalizer, StuckReason::Finalizer, &[])),
+            .leaks(blocked_on(LeakCause::Finalizer, BlockedOn::Finalizer, &[])),
         runs_on("stuck-by-process", 2)
             .shows("A v1 freezer holds its process, which not even SIGKILL ends.")
             .runs(Part::new("app", "handle --for 500ms"))
@@ -195,9 +203,9 @@ fn stuck() -> Vec<Draft> {
             .finds(Frozen)
             .finds(Unkillable)
             .finds(DeadlineMissed)
-            .leaks(stuck(
+            .leaks(blocked_on(
                 LeakCause::ProcessesRemain,
-                StuckReason::Process,
+                BlockedOn::Process,
                 &[Holding::Cgroup, Holding::Pids, Holding::Containers],
             )),
     ]
@@ -246,17 +254,17 @@ fn beyond_judgement() -> Vec<Draft> {
         nobody("apiserver-away-for-long")
             .shows("The apiserver answers nobody for longer than the threshold: what comes and goes meanwhile is not judged.")
             .after(Duration::ZERO, Act::StopApiserver)
-            .when(When::Judged(Judgement::ApiOutOfSync), Act::Leave(Remnant::RunningSandbox))
+            .when(When::Judged(DetectionState::ApiOutOfSync), Act::Leave(Remnant::RunningSandbox))
             .after(LONG, Act::RemoveSandboxes)
             .after(Duration::ZERO, Act::StartApiserver)
-            .when(When::Judged(Judgement::Possible), Act::Wait)
+            .when(When::Judged(DetectionState::Possible), Act::Wait)
             .alone(),
         runs_on("runtime-away-for-long", 5)
             .shows("A pod's object goes while containerd is away for longer than the threshold: that time does not count.")
             .runs(Part::new("app", "handle --for 500ms"))
             .after(SOON, Act::KillRuntime)
             .after(Duration::ZERO, Act::Delete { grace: Some(0) })
-            .when(When::Judged(Judgement::CriUnreachable), Act::Wait)
+            .when(When::Judged(DetectionState::CriUnreachable), Act::Wait)
             .after(LONG, Act::StartRuntime)
             .alone()
             .caused_by(Cause::ForceDelete)
@@ -265,9 +273,9 @@ fn beyond_judgement() -> Vec<Draft> {
             .allows(RuntimeRestarted)
             .allows(Contradiction)
             .allows(DeadlineMissed),
-        elsewhere("mistyped-node", "lab-nods", Judgement::NodeMissing)
+        elsewhere("mistyped-node", "lab-nods", DetectionState::NodeMissing)
             .shows("The agent is told a node's name that no node has: it says so, and takes nothing for left behind."),
-        elsewhere("foreign-node", super::OTHER_NODE, Judgement::NodeForeign)
+        elsewhere("foreign-node", super::OTHER_NODE, DetectionState::NodeForeign)
             .shows("The agent is told another machine's name: it says so, and takes nothing for left behind."),
     ]
 }
@@ -284,7 +292,7 @@ fn over_restarts() -> Vec<Draft> {
     vec![
         restarted("agent-restarted", AgentFlags::default())
             .shows("The agent is restarted and finds what is left again: made when it was, observed since its start.")
-            .leaks(ExpectedLeak { since_start: true, ..running_sandbox() }),
+            .leaks(ExpectedLeak { preexisting: true, ..running_sandbox() }),
         restarted(
             "agent-remembers",
             AgentFlags { keeps_state: true, ..AgentFlags::default() },

@@ -2,7 +2,7 @@
 
 use super::{ExpectedLeak, Holding};
 use coroner_core::{
-    leak::{Holds, Leak, LeakKey},
+    leak::{Leak, LeakKey, LeakedResources},
     time::WallTime,
 };
 use std::collections::BTreeSet;
@@ -71,29 +71,32 @@ fn differences(expected: &ExpectedLeak, seen: &Seen) -> Vec<String> {
     if leak.cause.kind != expected.cause {
         points.push(format!("{class}: cause {}, expected {}", leak.cause.kind, expected.cause));
     }
-    let holds = holdings(&leak.holds);
-    if holds != expected.holds {
-        points.push(format!("{class}: holds {holds:?}, expected {:?}", expected.holds));
+    let resources = holdings(&leak.resources);
+    if resources != expected.resources {
+        points.push(format!("{class}: holds {resources:?}, expected {:?}", expected.resources));
     }
-    if leak.stuck != expected.stuck {
-        points.push(format!("{class}: stuck by {:?}, expected {:?}", leak.stuck, expected.stuck));
+    if leak.blocked_on != expected.blocked_on {
+        points.push(format!(
+            "{class}: stuck by {:?}, expected {:?}",
+            leak.blocked_on, expected.blocked_on
+        ));
     }
     if leak.pod.is_some() != expected.names_pod {
         points.push(format!("{class}: its pod is {:?}", leak.pod));
     }
-    if leak.since_start != expected.since_start {
+    if leak.preexisting != expected.preexisting {
         points.push(format!(
             "{class}: since_start {}, expected {}",
-            leak.since_start, expected.since_start
+            leak.preexisting, expected.preexisting
         ));
     }
     if let Some(before) = seen.observed_before
-        && (leak.observed.0.abs_diff(before.0) < SAME_MOMENT_NS) != expected.remembered
+        && (leak.first_observed.0.abs_diff(before.0) < SAME_MOMENT_NS) != expected.remembered
     {
         let kept = if expected.remembered { "the same" } else { "another" };
         points.push(format!(
             "{class}: observed since {:?}, before the agent's restart {before:?}; expected {kept}",
-            leak.observed
+            leak.first_observed
         ));
     }
     if let Some(created) = seen.created
@@ -101,20 +104,20 @@ fn differences(expected: &ExpectedLeak, seen: &Seen) -> Vec<String> {
     {
         points.push(format!("{class}: created {:?}, by the runtime {created:?}", leak.created));
     }
-    if leak.evidence.is_empty() || leak.remedy.is_empty() {
+    if leak.evidence.is_empty() || leak.remediation.is_empty() {
         points.push(format!("{class}: without evidence or remedy"));
     }
     points
 }
 
 /// What kinds of things it holds.
-pub fn holdings(holds: &Holds) -> BTreeSet<Holding> {
+pub fn holdings(resources: &LeakedResources) -> BTreeSet<Holding> {
     [
-        (Holding::Netns, holds.netns.is_some()),
-        (Holding::Ips, !holds.ips.is_empty()),
-        (Holding::Cgroup, holds.cgroup.is_some()),
-        (Holding::Pids, !holds.pids.is_empty()),
-        (Holding::Containers, !holds.containers.is_empty()),
+        (Holding::Netns, resources.netns.is_some()),
+        (Holding::Ips, !resources.ips.is_empty()),
+        (Holding::Cgroup, resources.cgroup.is_some()),
+        (Holding::Pids, !resources.pids.is_empty()),
+        (Holding::Containers, !resources.containers.is_empty()),
     ]
     .into_iter()
     .filter_map(|(kind, held)| held.then_some(kind))
@@ -135,16 +138,16 @@ pub fn which(key: &LeakKey) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coroner_core::leak::{LeakCause, LeakClass, StuckReason};
+    use coroner_core::leak::{BlockedOn, LeakCause, LeakClass};
 
     fn expected() -> ExpectedLeak {
         ExpectedLeak {
             class: LeakClass::NetnsOpen,
             cause: LeakCause::CniDeleteFailing,
-            holds: [Holding::Netns].into(),
-            stuck: None,
+            resources: [Holding::Netns].into(),
+            blocked_on: None,
             names_pod: true,
-            since_start: false,
+            preexisting: false,
             remembered: true,
         }
     }
@@ -154,12 +157,12 @@ mod tests {
         let leak = serde_json::json!({
             "class": "netns_open", "key": {"thing": "sandbox", "id": "c0ffee"},
             "pod": {"namespace": "lab", "name": "a", "uid": "u1"},
-            "created": 5_000_000_000_i64, "observed": 7_000_000_000_i64,
+            "created": 5_000_000_000_i64, "first_observed": 7_000_000_000_i64,
             "confirmed": 9_000_000_000_i64,
-            "holds": {"netns": "cni-1"},
-            "cause": {"kind": "cni_delete_failing", "sentence": "It fails."},
-            "evidence": [{"source": "cri", "sentence": "Its namespace is open."}],
-            "remedy": ["$ crictl rmp c0ffee"],
+            "resources": {"netns": "cni-1"},
+            "cause": {"kind": "cni_delete_failing", "message": "It fails."},
+            "evidence": [{"source": "cri", "message": "Its namespace is open."}],
+            "remediation": ["$ crictl rmp c0ffee"],
         });
         Seen {
             leak: serde_json::from_value(leak).unwrap(),
@@ -174,11 +177,11 @@ mod tests {
         let deviations: [fn(&mut Seen); 10] = [
             |seen| seen.leak.class = LeakClass::ReadyNoPod,
             |seen| seen.leak.cause.kind = LeakCause::Unknown,
-            |seen| seen.leak.holds.netns = None,
-            |seen| seen.leak.holds.pids = vec![7],
-            |seen| seen.leak.stuck = Some(StuckReason::Process),
+            |seen| seen.leak.resources.netns = None,
+            |seen| seen.leak.resources.pids = vec![7],
+            |seen| seen.leak.blocked_on = Some(BlockedOn::Process),
             |seen| seen.leak.pod = None,
-            |seen| seen.leak.since_start = true,
+            |seen| seen.leak.preexisting = true,
             |seen| seen.observed_before = Some(WallTime(6_000_000_000)),
             |seen| seen.created = Some(WallTime(6_000_000_000)),
             |seen| seen.leak.evidence.clear(),

@@ -1,9 +1,6 @@
 //! The agent's times against the workload's own record of the same moments. Pure.
 
-use coroner_core::{
-    input::ExitStatus,
-    observation::{ContainerDeath, MilestoneKind},
-};
+use coroner_core::{input::ExitStatus, report::ContainerDeath, types::MilestoneKind};
 use serde::Deserialize;
 
 /// One line of the workload's log.
@@ -74,8 +71,8 @@ broken
     fn death(exit: &str) -> ContainerDeath {
         serde_json::from_value(serde_json::json!({
             "id": "c", "name": "app", "pod": null, "kind": "main", "verdict": "graceful",
-            "proof": {"sentence": "", "evidence": []}, "cause": "api_delete",
-            "cause_certainty": "proven", "cause_source": "api", "cause_proof": "",
+            "proof": {"message": "", "evidence": []}, "cause": "api_delete",
+            "cause_certainty": "proven", "cause_source": "api", "cause_message": "",
             "exit": serde_json::from_str::<serde_json::Value>(exit).unwrap(),
             "stop_signal": 15, "grace_seconds": 10, "grace_ratio": null, "children_killed": 0,
             "milestones": [

@@ -15,7 +15,7 @@ use crate::{
     wait,
 };
 use anyhow::Context as _;
-use coroner_core::leak::{Judgement, Leak, LeakClass, LeakKey};
+use coroner_core::leak::{DetectionState, Leak, LeakClass, LeakKey};
 use serde_json::Value;
 use std::{path::PathBuf, time::Duration};
 
@@ -105,7 +105,7 @@ impl Playing<'_> {
             .filter(|leak| wanted(leak) || !truth.was_leaked_for_a_while(leak))
             .map(|leak| Seen {
                 leak: leak.clone(),
-                observed_before: told.before.get(&leak.key).map(|before| before.observed),
+                observed_before: told.before.get(&leak.key).map(|before| before.first_observed),
                 created: match &leak.key {
                     LeakKey::Sandbox { id } => created.get(id.as_str()).copied(),
                     _ => None,
@@ -165,7 +165,7 @@ impl Playing<'_> {
         let enough = THRESHOLD + QUIET;
         let (judges, now) = {
             let told = accounts.borrow();
-            (told.judgement == Judgement::Possible, told.watched)
+            (told.detection_state == DetectionState::Possible, told.watched)
         };
         if judges {
             // One that does not count on is told as a disagreement by whoever expects something.

@@ -24,10 +24,7 @@ use crate::{
     scenario::{self, Expected, Scenario, judge::Observed, left},
 };
 use anyhow::Context as _;
-use coroner_core::{
-    leak::Leak,
-    observation::{MilestoneKind, PodTermination},
-};
+use coroner_core::{leak::Leak, report::PodTermination, types::MilestoneKind};
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use lab::Lab;
 use play::Playing;

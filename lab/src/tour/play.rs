@@ -27,7 +27,8 @@ use crate::{
 use anyhow::{Context as _, bail};
 use coroner_core::{
     leak::{Leak, LeakKey},
-    observation::{ContainerDeath, MilestoneKind, PodTermination},
+    report::{ContainerDeath, PodTermination},
+    types::MilestoneKind,
 };
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use std::{
@@ -52,6 +53,9 @@ pub(crate) async fn from_begin_to_end(
             None => Playing::begin(scenario, lab).await?,
         };
         let played = async {
+            if scenario.around_agent().0.is_some() {
+                playing.is_listed().await; // what ran before the agent did
+            }
             playing.act(scenario.around_agent().1, Some(watcher)).await?;
             if scenario.expected.lives == 0 {
                 left = playing.watch(&mut accounts, truth).await;
@@ -215,7 +219,7 @@ impl<'a> Playing<'a> {
                 When::Judged(judgement) => {
                     let mut accounts =
                         watcher.map(Watcher::accounts).context("the agent has not started")?;
-                    let judged = accounts.wait_for(|told| told.judgement == judgement);
+                    let judged = accounts.wait_for(|told| told.detection_state == judgement);
                     let what = format!("the agent says that judgement is {judgement}");
                     wait::event(what, judged).await?.context(NOBODY_ASKS)?;
                 }
@@ -463,7 +467,10 @@ fn outcome(
                 account.lives.clear();
             }
             for life in &account.lives {
-                let seen = Observed::of(life, &account.earlier);
+                let mut seen = Observed::of(life, &account.earlier);
+                if !lab.delays().runtime.is_zero() {
+                    seen.earlier = judge::without_repetitions(&expected.earlier, seen.earlier);
+                }
                 expected.phases = phases(&scenario.expected, lab, life);
                 points.extend(judge::disagreements(&expected, &seen));
                 points.extend(too_few_calls(&expected, lab, life));

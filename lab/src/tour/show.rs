@@ -6,7 +6,7 @@ use comfy_table::{ContentArrangement, Table, presets::UTF8_HORIZONTAL_ONLY};
 use coroner::report::{self, Style};
 use coroner_core::{
     leak::{Leak, LeakCause, LeakClass},
-    observation::PodTermination,
+    report::PodTermination,
     time::WallTime,
 };
 use serde::Serialize;

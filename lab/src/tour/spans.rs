@@ -4,7 +4,7 @@
 
 use super::clock::{self, Line};
 use crate::{kubelet::record::Stop, scenario::Span};
-use coroner_core::observation::PhaseKind;
+use coroner_core::types::PhaseKind;
 
 /// How long the start of a hook's process may take that has not told when it began, s.
 const TO_EXEC: f64 = 1.0;

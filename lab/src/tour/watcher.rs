@@ -9,8 +9,8 @@ use crate::{
 use anyhow::Context as _;
 use coroner::leaks::LeakList;
 use coroner_core::{
-    leak::{Judgement, Leak, LeakKey},
-    observation::{ContainerDeath, PodTermination},
+    leak::{DetectionState, Leak, LeakKey},
+    report::{ContainerDeath, PodTermination},
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -46,7 +46,7 @@ pub(super) struct Told {
     /// Of each pod the deaths of its containers, newest first.
     pub(super) deaths: HashMap<String, Vec<ContainerDeath>>,
     /// What it says of the judgement of leaks.
-    pub(super) judgement: Judgement,
+    pub(super) detection_state: DetectionState,
     /// For how many seconds it could judge since it started.
     pub(super) watched: u64,
     /// What is left behind now.
@@ -70,7 +70,7 @@ impl Told {
         let mut ever = self.ever.clone();
         ever.extend(now.clone());
         let mut told = Self {
-            judgement: leaks.judge.judgement,
+            detection_state: leaks.judge.detection_state,
             watched: leaks.judge.watched_seconds,
             leaks: now,
             ever,
@@ -91,7 +91,7 @@ impl Told {
     /// Another agent begins.
     fn begin_anew(&mut self) {
         self.before = std::mem::take(&mut self.leaks);
-        self.judgement = Judgement::default();
+        self.detection_state = DetectionState::default();
         self.watched = 0;
     }
 }
@@ -195,7 +195,7 @@ impl Watcher {
     /// Waits until it has looked at everything once: what comes from then on, it sees come.
     async fn judges(&self) -> anyhow::Result<()> {
         let mut accounts = self.accounts();
-        let judges = accounts.wait_for(|told| told.judgement == Judgement::Possible);
+        let judges = accounts.wait_for(|told| told.detection_state == DetectionState::Possible);
         wait::event("the agent judges leaks", judges).await?.context(NOBODY_ASKS)?;
         Ok(())
     }
@@ -232,7 +232,7 @@ impl Watcher {
 /// Whether it is of this lab. The agent sees all cgroups of the machine, on which there may be other
 /// labs and benchmarks, with pods of their own.
 fn is_of(leak: &Leak, lab: &str) -> bool {
-    let path = leak.holds.cgroup.as_deref().unwrap_or_default();
+    let path = leak.resources.cgroup.as_deref().unwrap_or_default();
     !matches!(leak.key, LeakKey::PodCgroup { .. }) || path.split('/').any(|part| part == lab)
 }
 

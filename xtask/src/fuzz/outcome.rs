@@ -4,8 +4,8 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result};
 
-/// Fewer executions than so many a second, and next to nothing was tried. The slowest target makes a
-/// hundred on an idle machine.
+/// Fewer executions than so many a second, and next to nothing was tried. The slowest target makes
+/// hundreds on an idle machine.
 const FEWEST_A_SECOND: u64 = 2;
 /// An input of more bytes than this is not shown as text.
 const SHOWN: usize = 16 << 10;

@@ -1,4 +1,4 @@
-//! What the apiserver tells.
+//! The apiserver's events.
 
 use super::hook::Hook;
 use crate::{
@@ -8,12 +8,11 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What the apiserver says, or its silence.
+/// An event of the apiserver's watch, or of the connection to it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum ApiEvent {
-    /// A full list of this node's pods: replaces all that was known. Pods not in it are gone.
-    /// The watch is in sync from here on.
+    /// A full list of this node's pods, which replaces all earlier ones. The watch is in sync from here on.
     Snapshot {
         /// The pods.
         pods: Vec<ApiPod>,
@@ -22,32 +21,32 @@ pub enum ApiEvent {
     Applied(ApiPod),
     /// Deleted, with the last state.
     Deleted(ApiPod),
-    /// The watch broke: deletions may be missed until the next event says otherwise.
+    /// The watch broke: deletions may be missed until the next event.
     OutOfSync {
-        /// Why, as text.
+        /// The reason, as text.
         error: String,
     },
-    /// The watch goes on from where it broke (no snapshot needed).
+    /// The watch resumed where it broke; no list is needed.
     Resumed,
     /// The Node object: at the start, whenever the watch is in sync again, and every few minutes.
     Node(ApiNode),
-    /// The Node object could not be had.
+    /// The Node object could not be read.
     NodeUnknown {
-        /// There is none of that name, says the apiserver.
+        /// The apiserver has no Node of that name.
         missing: bool,
-        /// Why, as text.
+        /// The reason, as text.
         error: String,
     },
-    /// Pods looked up past the watch: the answer to `Request::VerifyPods`.
+    /// Pods read directly, past the watch: the answer to `Request::VerifyPods`.
     Checked {
-        /// When they were asked for.
+        /// When they were requested.
         asked: BootTime,
-        /// Each pod, with the answer.
+        /// The answer for each pod.
         pods: Vec<PodCheck>,
     },
 }
 
-/// What of the Node object tells whether this is its machine, and who cleans up on it.
+/// The fields of the Node object that identify its machine and its kubelet.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ApiNode {
     /// status.nodeInfo.bootID.
@@ -60,18 +59,18 @@ pub struct ApiNode {
     pub ready: Option<bool>,
 }
 
-/// One pod, looked up by its name.
+/// One pod, read by its name.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PodCheck {
-    /// Its UID as the runtime knows it.
+    /// The UID that the runtime knows.
     pub uid: PodUid,
-    /// There is an object of this very UID (or a mirror of it). `None`: the apiserver did not say.
+    /// An object with this UID (or a mirror of it) exists; `None`: no answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exists: Option<bool>,
 }
 
-/// What the kubelet's messages begin with that say why it ended a pod (eviction_manager.go and helpers.go,
-/// preemption.go, nodeshutdown_manager.go). The rest of a message, and any other, may hold names.
+/// The beginnings of the kubelet's messages about pods that it ends (eviction_manager.go and helpers.go,
+/// preemption.go, nodeshutdown_manager.go). The rest of a message, and any other message, may contain names.
 pub const MESSAGES: [&str; 7] = [
     "The node was low on resource",
     "Usage of EmptyDir volume",
@@ -82,10 +81,10 @@ pub const MESSAGES: [&str; 7] = [
     "Pod was terminated in response to",
 ];
 
-/// A pod as the apiserver knows it, reduced to what the join needs.
+/// A pod of the apiserver, reduced to what the join needs.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ApiPod {
-    /// metadata.uid: the object's. For a mirror pod this is not the static pod's UID.
+    /// metadata.uid of the object. For a mirror pod this is not the static pod's UID.
     pub uid: String,
     /// metadata.namespace.
     pub namespace: String,
@@ -115,14 +114,14 @@ pub struct ApiPod {
     /// status.reason (`Evicted`, `Terminated`, …).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// What status.message begins with, if it is one of [`MESSAGES`].
+    /// The beginning of status.message, if it is one of [`MESSAGES`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The reason of a condition DisruptionTarget that is True.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disruption: Option<String>,
-    /// What its message begins with, if it is one of [`MESSAGES`]: it alone tells the kubelet's own reasons
-    /// apart.
+    /// The beginning of the condition's message, if it is one of [`MESSAGES`]: nothing else distinguishes the
+    /// kubelet's own reasons.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub disruption_message: String,
     /// The condition PodResizeInProgress is True (`status.resize` before 1.33).
@@ -134,19 +133,19 @@ pub struct ApiPod {
 }
 
 impl ApiPod {
-    /// Its phase is a final one: it gets no other sandbox.
+    /// The phase is final, so the pod gets no other sandbox.
     pub fn is_finished(&self) -> bool {
         matches!(self.phase.as_str(), "Succeeded" | "Failed")
     }
 
-    /// By its status its main containers have ended and are not started again: the kubelet stops its
-    /// sidecars next, and its phase will be a final one.
+    /// According to the status, the main containers have ended and are not restarted: the kubelet stops the
+    /// sidecars next and sets a final phase.
     pub fn is_completing(&self) -> bool {
         let mut mains = self.containers.values().filter(|c| c.kind == ContainerKind::Main);
         mains.all(|container| self.is_done(container))
     }
 
-    /// By its status this container has ended and is not started again.
+    /// According to the status, this container has ended and is not restarted.
     pub fn is_done(&self, container: &ApiContainer) -> bool {
         let last = container.terminated.iter().find(|end| end.id == container.id);
         let restarts = |end: &ApiTerminated| match self.restart_policy_of(container) {
@@ -157,7 +156,7 @@ impl ApiPod {
         container.id.is_some() && last.is_some_and(|end| !restarts(end))
     }
 
-    /// The restartPolicy of a container: its own, or the pod's. A native sidecar is always restarted.
+    /// A container's own restartPolicy, or the pod's. A native sidecar is always restarted.
     pub fn restart_policy_of<'a>(&'a self, container: &'a ApiContainer) -> &'a str {
         match (container.kind, container.restart_policy.as_str()) {
             (ContainerKind::Sidecar, _) => "Always",
@@ -166,18 +165,18 @@ impl ApiPod {
         }
     }
 
-    /// By its status nothing of it runs any more: its phase says so, or (kubelets up to 1.26 leave
-    /// that at Running) all containers do that were ever made.
+    /// According to the status, nothing runs any more: the phase is final or, as kubelets up to 1.26 leave it
+    /// at Running, every created container is terminated.
     pub fn is_over(&self) -> bool {
         let mut made = self.containers.values().filter(|c| c.id.is_some()).peekable();
         self.is_finished() || (made.peek().is_some() && made.all(ApiContainer::is_terminated))
     }
 }
 
-/// One container of an [`ApiPod`]: spec and status together.
+/// One container of an [`ApiPod`], spec and status together.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ApiContainer {
-    /// Its kind.
+    /// The container's kind.
     pub kind: ContainerKind,
     /// lifecycle.preStop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -194,13 +193,13 @@ pub struct ApiContainer {
     /// startupProbe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub startup: Option<ApiProbe>,
-    /// A hash of the spec's image: its name may be private, and only a change matters.
+    /// A hash of the spec's image. The name may be private, and only a change matters.
     #[serde(default)]
     pub image: u64,
-    /// A hash of those of the spec's resources whose resizePolicy is RestartContainer; 0: there are none.
+    /// A hash of the resources whose resizePolicy is RestartContainer; 0: none.
     #[serde(default)]
     pub resources: u64,
-    /// Its own restartPolicy (ContainerRestartRules), empty if it has none.
+    /// The container's own restartPolicy (ContainerRestartRules); empty: none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub restart_policy: String,
     /// status.started.
@@ -212,7 +211,7 @@ pub struct ApiContainer {
     /// status.containerID without its scheme.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<ContainerId>,
-    /// The reason of status.state.waiting, empty if it gives none; `None`: it is not waiting.
+    /// The reason of status.state.waiting, which may be empty; `None`: not waiting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<String>,
     /// status.state.terminated and status.lastState.terminated.
@@ -226,7 +225,7 @@ impl ApiContainer {
         self.id.as_ref().is_some_and(|current| current != id)
     }
 
-    /// By its status, the attempt that the status names has ended.
+    /// According to the status, its attempt has ended.
     pub fn is_terminated(&self) -> bool {
         self.id.is_some() && self.terminated.iter().any(|t| t.id == self.id)
     }
@@ -235,13 +234,13 @@ impl ApiContainer {
 /// A liveness or startup probe.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ApiProbe {
-    /// The file name of an exec probe's binary: of other probes the kernel sees no process.
+    /// The file name of an exec probe's binary. Other probes have no process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<String>,
     /// terminationGracePeriodSeconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_seconds: Option<i64>,
-    /// failureThreshold: the kubelet stops the container after so many failures in a row.
+    /// failureThreshold: the kubelet stops the container after this many failures in a row.
     #[serde(default)]
     pub failures: u32,
 }
@@ -264,8 +263,8 @@ pub enum ContainerKind {
 /// A terminated state in a container's status.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ApiTerminated {
-    /// containerID without its scheme; `None`: the kubelet made up the last state of a container that it could
-    /// not find.
+    /// containerID without its scheme; `None`: the kubelet made up the last state of a container that it
+    /// could not find.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<ContainerId>,
     /// exitCode.

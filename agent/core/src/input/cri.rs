@@ -1,80 +1,79 @@
-//! What the container runtime tells.
+//! The container runtime's answers.
 
 use super::{hook::Hook, host::DaemonProcess};
 use crate::{
-    ids::{CgroupId, ContainerId, PodUid, SandboxId},
+    ids::{CgroupId, ContainerId, PodRef, PodUid, SandboxId},
     time::{BootTime, WallTime},
 };
 use serde::{Deserialize, Serialize};
 
-/// An answer of the container runtime, or its silence.
+/// An answer of the container runtime, or the failure of a call.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum CriEvent {
-    /// The runtime answers (again). Sent once per connection, before its first answer.
+    /// The runtime answers, possibly again. Sent once per connection, before its first answer.
     Connected {
         /// RuntimeName and RuntimeVersion, `containerd 1.7.24`.
         runtime: String,
-        /// The process behind the socket (SO_PEERCRED) and its start time, where they could be
-        /// had: another one means a restart.
+        /// The process behind the socket (SO_PEERCRED) with its start time, where available. Another process
+        /// means a restart.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         process: Option<DaemonProcess>,
     },
-    /// A call failed; everything is unknown until the next answer.
+    /// A call failed: the runtime's state is unknown until the next answer.
     Unreachable {
         /// The gRPC status or the connection's error, as text.
         error: String,
-        /// The gRPC status' code in its canonical spelling (`UNAVAILABLE`), where a call got that
-        /// far.
+        /// The canonical gRPC status code (`UNAVAILABLE`), where the call got that far.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         code: Option<String>,
     },
     /// ListPodSandbox.
     Sandboxes {
-        /// When the call was made; `Received::at` is when the answer came.
+        /// When the call was made. `Received::at` is the moment of the answer.
         asked: BootTime,
-        /// The filter that was used: `None` for the full list.
+        /// The filter; `None`: the full list.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         only: Option<SandboxId>,
-        /// The answer, as a set.
+        /// The answer, in no order.
         sandboxes: Vec<CriSandbox>,
     },
     /// ListContainers.
     Containers {
         /// When the call was made.
         asked: BootTime,
-        /// The filter that was used: containers of this sandbox only.
+        /// The filter: containers of this sandbox; `None`: the full list.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         only: Option<SandboxId>,
-        /// The answer, as a set.
+        /// The answer, in no order.
         containers: Vec<CriContainer>,
     },
     /// ContainerStatus of an exited container, once.
     ContainerExited(CriExit),
-    /// Verbose ContainerStatus names the shim that runs the container.
+    /// The shim that runs the container, from a verbose ContainerStatus.
     RuntimeType {
         /// The container.
         container: ContainerId,
         /// `io.containerd.kata.v2`.
         runtime: String,
     },
-    /// Where a container's processes are, for those whose cgroup no path gives away.
+    /// A container's cgroup, where no path shows it.
     ContainerCgroup {
         /// The container.
         container: ContainerId,
         /// The cgroup of its main process.
         cgroup: CgroupId,
     },
-    /// Verbose PodSandboxStatus, for suspects only: it costs the runtime much.
+    /// Verbose PodSandboxStatus, for leak candidates only, because it is expensive for the runtime.
     SandboxStatus(CriSandboxStatus),
-    /// The runtime refuses a call about this sandbox, but lists it.
+    /// The runtime lists this sandbox, but refuses a call about it.
     SandboxStatusRefused {
         /// The sandbox.
         sandbox: SandboxId,
-        /// The gRPC status' code in its canonical spelling (`INTERNAL`).
+        /// The canonical gRPC status code (`INTERNAL`).
         code: String,
     },
-    /// ContainerStatus says with which signal the container is to be stopped.
+    /// The container's stop signal, from ContainerStatus.
     StopSignal {
         /// The container.
         container: ContainerId,
@@ -83,20 +82,20 @@ pub enum CriEvent {
     },
 }
 
-/// PodSandboxStatus of one sandbox, verbose.
+/// A verbose PodSandboxStatus.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CriSandboxStatus {
     /// The sandbox.
     pub sandbox: SandboxId,
     /// When the call was made.
     pub asked: BootTime,
-    /// Its pause process; `None`: none is left, or the runtime does not tell.
+    /// The pause process; `None`: gone, or not reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// Its addresses, as the runtime still knows them.
+    /// Addresses that the runtime still has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ips: Vec<String>,
-    /// Its network.
+    /// The sandbox's network.
     pub network: SandboxNetwork,
 }
 
@@ -104,25 +103,25 @@ pub struct CriSandboxStatus {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SandboxNetwork {
-    /// The host's: there is no namespace that it could hold.
+    /// The host's network: the sandbox holds no namespace.
     Host,
-    /// One of its own.
+    /// A network namespace of its own.
     Own {
-        /// Where the runtime keeps it (`/run/netns/cni-…`), by the runtime's own paths.
+        /// The runtime's path of the namespace (`/run/netns/cni-…`).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         path: Option<String>,
-        /// containerd's `netNamespaceClosed`. `None`: the runtime does not tell.
+        /// containerd's `netNamespaceClosed`; `None`: not reported.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         closed: Option<bool>,
     },
-    /// The runtime does not tell.
+    /// Not reported.
     Unknown,
 }
 
-/// A pod sandbox as ListPodSandbox tells it.
+/// A pod sandbox in ListPodSandbox.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CriSandbox {
-    /// Its id.
+    /// The sandbox's id.
     pub id: SandboxId,
     /// metadata.uid.
     pub pod: PodUid,
@@ -144,25 +143,25 @@ pub struct CriSandbox {
     pub config_source: Option<String>,
 }
 
-/// A container as ListContainers tells it.
+/// A container in ListContainers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CriContainer {
-    /// Its id.
+    /// The container's id.
     pub id: ContainerId,
-    /// Its sandbox.
+    /// The container's sandbox.
     pub sandbox: SandboxId,
     /// metadata.name.
     pub name: String,
     /// metadata.attempt: the restart count.
     pub attempt: u32,
-    /// Its state.
-    pub state: CriState,
+    /// The container's state.
+    pub state: ContainerState,
     /// created_at.
     pub created: WallTime,
     /// Label `io.kubernetes.pod.uid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodUid>,
-    /// Annotation `io.kubernetes.container.hash`, which changes with the container's definition.
+    /// Annotation `io.kubernetes.container.hash`, a hash of the container's definition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
     /// Annotation `io.kubernetes.pod.terminationGracePeriod`, seconds.
@@ -176,7 +175,7 @@ pub struct CriContainer {
 /// State of a container.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum CriState {
+pub enum ContainerState {
     /// CONTAINER_CREATED.
     Created,
     /// CONTAINER_RUNNING.
@@ -202,4 +201,11 @@ pub struct CriExit {
     pub exit_code: i32,
     /// reason: `Completed`, `Error`, `OOMKilled`, `Unknown`.
     pub reason: String,
+}
+
+impl CriSandbox {
+    /// The sandbox's pod.
+    pub fn pod_ref(&self) -> PodRef {
+        PodRef { namespace: self.namespace.clone(), name: self.name.clone(), uid: self.pod.clone() }
+    }
 }

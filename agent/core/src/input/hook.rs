@@ -1,12 +1,12 @@
-//! A lifecycle hook: the runtime's labels and the pod's spec both tell of it.
+//! A lifecycle hook, from the runtime's annotations or from the pod's spec.
 
 use serde::{Deserialize, Serialize};
 
-/// A lifecycle hook: its kind, and for exec its binary. Never its arguments.
+/// A lifecycle hook: its kind and, for exec, its binary. The arguments are never kept.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hook {
-    /// A process in the container; the binary's file name.
+    /// A process in the container; the file name of its binary.
     Exec(String),
     /// A request by the kubelet: no process in the container.
     HttpGet,
@@ -17,14 +17,14 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// An exec hook, reduced to its binary's file name: arguments may hold secrets, also those
-    /// that somebody wrote into the same word as the binary.
+    /// An exec hook, reduced to the binary's file name. Arguments may contain secrets, also those in the same
+    /// word as the binary.
     pub fn exec(command: &str) -> Self {
         Self::Exec(binary_name(command))
     }
 }
 
-/// The file name of the binary in a command's first word, and nothing else of it.
+/// The file name of the binary in a command's first word.
 pub fn binary_name(command: &str) -> String {
     let binary = command.split_whitespace().next().unwrap_or_default();
     binary.rsplit('/').next().unwrap_or(binary).to_owned()

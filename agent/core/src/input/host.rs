@@ -1,5 +1,5 @@
-//! What the host's file systems tell: what is left on the node of pods, and whether the daemons
-//! that should have cleaned up live. All of it is read below `--host-root`.
+//! The host's file systems: what remains of pods on the node, and whether the node's daemons run. All paths
+//! are below `--host-root`.
 
 use crate::{
     ids::{CgroupId, PodUid},
@@ -7,74 +7,72 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What the host tells.
+/// An observation of the host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "host", rename_all = "snake_case")]
 pub enum HostEvent {
-    /// The boot that this is, at the start (`/proc/sys/kernel/random/boot_id`, the same in every
-    /// namespace).
+    /// The current boot, at the start (`/proc/sys/kernel/random/boot_id`, the same in every namespace).
     Boot {
-        /// What the Node object must say too. `None`: could not be read.
+        /// The boot id, which the Node object must have too; `None`: could not be read.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         boot_id: Option<String>,
     },
-    /// A daemon was looked for: at the start, when it began or ended, and after that with every
-    /// survey.
+    /// The state of a daemon: at the start, when it started or ended, and with every survey.
     Daemon {
-        /// Which.
+        /// The daemon.
         daemon: Daemon,
-        /// What was seen.
+        /// The daemon's state.
         state: DaemonState,
     },
-    /// All of what is left of pods, every half minute or so.
+    /// A survey of everything that remains of pods, about every half minute.
     Survey(HostSurvey),
 }
 
-/// The daemons that clean up after pods. A closed set.
+/// The daemons that clean up after pods.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Daemon {
     /// The container runtime: the process behind the CRI socket.
     Runtime,
-    /// The kubelet, or what it is part of (k3s, kubelite).
+    /// The kubelet, or the process that contains it (k3s, kubelite).
     Kubelet,
 }
 
-/// A daemon's process.
+/// The state of a daemon's process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum DaemonState {
-    /// It runs.
+    /// The daemon runs.
     Running {
-        /// Its process.
+        /// The process.
         process: DaemonProcess,
     },
-    /// Its process ended: at this moment where a pidfd said so, otherwise since the last survey.
-    /// Said again with every survey until another runs; the first tells when.
+    /// The process ended: now, if a pidfd reported it, otherwise since the last survey. Repeated with every
+    /// survey until another process runs; the first report has the time.
     Ended {
-        /// The process that it was.
+        /// The process that ended.
         process: DaemonProcess,
     },
-    /// No process of that name runs. Nothing is known of earlier ones.
+    /// No process of that name runs, and none is known to have run.
     Absent,
-    /// Several might be it, or none could be looked at: nothing is concluded.
+    /// Several processes match, or none could be read: nothing is concluded.
     Unknown,
 }
 
-/// A process of the host, for ever: its number and when it began.
+/// A process of the host, identified by PID and start time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DaemonProcess {
-    /// Its pid, as the host numbers it.
+    /// The PID on the host.
     pub pid: u32,
-    /// Its start time in clock ticks (/proc/PID/stat, field 22).
+    /// Start time in clock ticks (/proc/PID/stat, field 22).
     pub started: u64,
 }
 
-/// What is left of pods on the host, as one look found it. `None` each: could not be looked at, so
-/// that nothing follows from its absence.
+/// What remains of pods on the host. A field is `None` if it could not be read: then nothing follows from
+/// absence.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct HostSurvey {
-    /// When the look began; `Received::at` is when it was complete.
+    /// When the survey began. `Received::at` is when it was complete.
     pub asked: BootTime,
     /// Shims of this runtime (containerd's of its `k8s.io` namespace, CRI-O's conmon).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,7 +83,7 @@ pub struct HostSurvey {
     /// Cgroups of this kubelet's pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_cgroups: Option<Vec<PodCgroup>>,
-    /// Mounts below pods' directories of the kubelet.
+    /// Mounts below the kubelet's pod directories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volumes: Option<Vec<PodVolume>>,
 }
@@ -93,36 +91,36 @@ pub struct HostSurvey {
 /// A runtime's shim.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Shim {
-    /// Its process.
+    /// The shim's process.
     pub process: DaemonProcess,
     /// `comm`.
     pub comm: String,
-    /// What it was started for (`-id`, conmon's `-c`): a sandbox, or a container.
+    /// The sandbox or container that it was started for (`-id`, conmon's `-c`).
     pub id: String,
-    /// Its children that live: what it still holds.
+    /// Number of living children.
     pub children: u32,
 }
 
-/// A network namespace that is kept by a mount.
+/// A network namespace kept by a mount.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NetNamespace {
     /// The file's name, `cni-…`.
     pub name: String,
-    /// The namespace's inode. `None`: nothing is mounted there any more, an empty file is left.
+    /// The namespace's inode; `None`: nothing is mounted there any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inode: Option<u64>,
-    /// How many processes of the host are in it, by their main threads.
+    /// Number of processes of the host in it, by their main threads.
     pub processes: u32,
 }
 
 /// A pod's cgroup.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PodCgroup {
-    /// The pod that its name tells.
+    /// The pod in the cgroup's name.
     pub pod: PodUid,
-    /// Its id.
+    /// The cgroup's id.
     pub cgroup: CgroupId,
-    /// Its path from the hierarchy's root.
+    /// The path from the hierarchy's root.
     pub path: String,
     /// Tasks in it and below.
     pub tasks: u32,

@@ -1,4 +1,4 @@
-//! What the kernel programs tell, and the scan of the cgroup hierarchy at start.
+//! The kernel programs' records, and the scan of the cgroup hierarchy at the start.
 
 use crate::{
     ids::{CgroupId, Tgid},
@@ -6,17 +6,17 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// A kernel event and the kernel's own time of it.
+/// A kernel record with the kernel's own time.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KernelEvent {
     /// The program's `bpf_ktime_get_boot_ns`.
     pub time: BootTime,
-    /// What happened.
+    /// The record.
     #[serde(flatten)]
     pub fact: KernelFact,
 }
 
-/// What a kernel program, or the scan at start, saw.
+/// A record of the kernel programs, or of the scan at the start.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "fact", rename_all = "snake_case")]
 pub enum KernelFact {
@@ -24,13 +24,12 @@ pub enum KernelFact {
     CgroupCreated {
         /// The new cgroup.
         cgroup: CgroupId,
-        /// Its parent, where the source knows it.
+        /// The parent, where the source knows it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         parent: Option<CgroupId>,
-        /// The name of its directory, or its whole path from the hierarchy's root (then it begins
-        /// with a slash).
+        /// The directory's name, or the whole path from the hierarchy's root, which begins with a slash.
         name: String,
-        /// Found by the scan: it is older than the agent.
+        /// Found by the scan: the cgroup is older than the agent.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         scanned: bool,
     },
@@ -51,9 +50,9 @@ pub enum KernelFact {
         /// Frozen, or thawed.
         frozen: bool,
     },
-    /// `signal_generate`: somebody sent a signal to a task of a container.
+    /// `signal_generate`: a signal was sent to a task of a container.
     SignalGenerated(SignalGenerated),
-    /// `signal_deliver`: the target takes the signal now.
+    /// `signal_deliver`: a task takes a signal.
     SignalDelivered {
         /// The target's cgroup.
         cgroup: CgroupId,
@@ -61,7 +60,7 @@ pub enum KernelFact {
         task: Task,
         /// The signal's number.
         signal: u8,
-        /// What is installed for it.
+        /// The signal's disposition.
         disposition: Disposition,
     },
     /// `sched_process_exec`: a new program in a container.
@@ -70,50 +69,50 @@ pub enum KernelFact {
         cgroup: CgroupId,
         /// The task, with its new name.
         task: Task,
-        /// Its parent.
-        parent: Sender,
+        /// The parent.
+        parent: ProcessRef,
     },
     /// `sched_process_exit` of a thread group's last thread.
     Exit {
-        /// The process' cgroup.
+        /// The cgroup of the process.
         cgroup: CgroupId,
         /// The process.
         task: Task,
-        /// How it ended.
+        /// How the process exited.
         status: ExitStatus,
-        /// Its parent, where the source knows it.
+        /// The parent, where the source knows it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        parent: Option<Sender>,
+        parent: Option<ProcessRef>,
     },
     /// A process found running by the scan at start.
     Running {
-        /// The process' cgroup.
+        /// The cgroup of the process.
         cgroup: CgroupId,
         /// The process.
         task: Task,
     },
     /// `mark_victim`: the OOM killer chose this process.
     OomVictim {
-        /// Its cgroup; unknown on kernels that name it by pid only.
+        /// The victim's cgroup; `None` on kernels that name the victim by PID only.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cgroup: Option<CgroupId>,
-        /// Thread id as the kernel gave it.
+        /// The thread id that the kernel named.
         pid: u32,
     },
-    /// A container's budget of detail records is spent: of its own affairs nothing more is told.
+    /// A container's budget of detail records is spent: further records of its own processes are dropped.
     BudgetSpent {
         /// The container's cgroup, or one below it.
         cgroup: CgroupId,
-        /// When it has one again.
+        /// When the budget is refilled.
         until: BootTime,
     },
-    /// `zap_pid_ns_processes`: what the kernel killed when a container's PID 1 exited. Comes when the
-    /// container's cgroup has become empty; not at all if there was nothing to kill.
+    /// `zap_pid_ns_processes`: what the kernel killed when a container's PID 1 exited. Sent when the
+    /// container's cgroup has become empty, if anything was killed.
     NamespaceKilled(NamespaceKilled),
 }
 
 impl KernelFact {
-    /// The cgroup that it is about; `None`: not known.
+    /// The cgroup of the record; `None`: unknown.
     pub fn cgroup(&self) -> Option<CgroupId> {
         match self {
             Self::CgroupCreated { cgroup, .. }
@@ -131,7 +130,7 @@ impl KernelFact {
         }
     }
 
-    /// The process in that cgroup that it is about.
+    /// The process of the record.
     pub fn process(&self) -> Option<Tgid> {
         match self {
             Self::SignalGenerated(signal) => Some(signal.target.tgid),
@@ -154,7 +153,7 @@ pub struct Task {
     /// Thread group id in the innermost PID namespace: 1 is a container's init. `None`: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ns_pid: Option<u32>,
-    /// `task_struct.group_leader.start_boottime`, ns: with the tgid, one process for ever.
+    /// `task_struct.group_leader.start_boottime`, ns. With the tgid it identifies a process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<u64>,
     /// `task_struct.comm`.
@@ -163,20 +162,20 @@ pub struct Task {
 
 /// The sender of a signal, or a parent: any process of the machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Sender {
+pub struct ProcessRef {
     /// Thread group; 0 is the kernel itself (an idle or kernel context).
     pub tgid: Tgid,
     /// `task_struct.comm`.
     pub comm: String,
-    /// Its cgroup, where known: the same as the target's is *inside* the container.
+    /// The cgroup, where known: if it is the target's, the process is inside the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<CgroupId>,
-    /// Its cgroup is one that the programs watch. `None`: unknown.
+    /// The cgroup is one that the kernel programs watch; `None`: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_container: Option<bool>,
 }
 
-/// What `signal_generate` shows of one signal and its target.
+/// The `signal_generate` record of one signal and its target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SignalGenerated {
     /// The target's cgroup.
@@ -191,40 +190,40 @@ pub struct SignalGenerated {
     pub group: bool,
     /// `TRACE_SIGNAL_*`.
     pub result: SignalResult,
-    /// Who sent it. Only the truth if `code` ≤ 0 or the kernel acts for a dying init.
-    pub sender: Sender,
-    /// The target's state, where the program could read it.
+    /// The sender: reliable only if `code` ≤ 0 or the kernel acts for an exiting init.
+    pub sender: ProcessRef,
+    /// The target's state, where the kernel program could read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<TargetState>,
 }
 
-/// The processes that the kernel killed because their PID namespace lost its PID 1, the container's
-/// main process (`zap_pid_ns_processes`, kernel/pid_namespace.c). Counted by the kernel programs, each
-/// thread group once, however many there are; one that was dying already is not among them.
+/// The processes that the kernel killed because PID 1 of their namespace, the container's main process,
+/// exited (`zap_pid_ns_processes`, kernel/pid_namespace.c). The kernel programs count each thread group once,
+/// except those that were exiting already.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NamespaceKilled {
-    /// The container's own cgroup, whichever below it the processes were in.
+    /// The container's own cgroup; the processes may have been below it.
     pub cgroup: CgroupId,
-    /// The PID 1.
+    /// PID 1.
     pub init: Tgid,
-    /// How many were killed, in namespaces within too.
+    /// Number of killed processes, including those in nested namespaces.
     pub killed: u32,
-    /// Of these, how many had a parent outside of any container (hooks, probes, `kubectl exec`): they
-    /// are neither in `sent` nor in `examples`.
+    /// How many of them had a parent outside any container (hooks, probes, `kubectl exec`); `sent` and
+    /// `examples` exclude them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub entered: u32,
-    /// Besides `killed`, at least how many the PID 1 of a namespace within killed first, which was
-    /// dying too. Whether they had been sent anything is not known.
+    /// At least how many others PID 1 of a nested namespace killed first, which was exiting too. Which
+    /// signals they had been sent is unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub nested: u32,
     /// Some signals to processes of this container were not counted: `sent` may be too low.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uncertain: bool,
-    /// Signals that some of them had been sent at any time (`__send_signal_locked`,
-    /// kernel/signal.c), whether these were thrown away or not. Not SIGKILL.
+    /// How many of them had been sent each signal at any time (`__send_signal_locked`, kernel/signal.c),
+    /// discarded ones included and SIGKILL excluded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sent: Vec<SentTo>,
-    /// Some of them.
+    /// Some of the killed processes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub examples: Vec<KilledProcess>,
 }
@@ -237,12 +236,12 @@ impl NamespaceKilled {
     }
 }
 
-/// How many processes had been sent a signal.
+/// How many processes had been sent one signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SentTo {
     /// The signal's number.
     pub signal: u8,
-    /// To how many.
+    /// Number of processes.
     pub processes: u32,
 }
 
@@ -257,7 +256,7 @@ pub struct KilledProcess {
 }
 
 impl KilledProcess {
-    /// It had been sent this signal.
+    /// The process had been sent this signal.
     pub fn was_sent(&self, signal: u8) -> bool {
         signal != 0
             && self.sent.checked_shr(u32::from(signal) - 1).is_some_and(|mask| mask & 1 != 0)
@@ -272,11 +271,11 @@ fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SignalResult {
-    /// 0: queued, or acted on.
+    /// 0: queued, or it took effect.
     Delivered,
-    /// 1: thrown away. Why is told by the target's state.
+    /// 1: discarded; the target's state shows why.
     Ignored,
-    /// 2: one of this number is pending already.
+    /// 2: one with this number is pending already.
     AlreadyPending,
     /// 3, 4: the queue overflowed, information was lost.
     Overflow,
@@ -284,7 +283,7 @@ pub enum SignalResult {
     Unknown,
 }
 
-/// What is installed for a signal.
+/// The disposition of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Disposition {
@@ -296,20 +295,20 @@ pub enum Disposition {
     Handler,
 }
 
-/// What the program read of a signal's target (`task_struct.signal`, `.sighand`, `.blocked`).
+/// The target's state (`task_struct.signal`, `.sighand`, `.blocked`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TargetState {
-    /// SIGNAL_UNKILLABLE: init of a PID namespace. Gone once a fatal signal took.
+    /// SIGNAL_UNKILLABLE: init of a PID namespace. The kernel clears it when a fatal signal takes effect.
     pub unkillable: bool,
-    /// SIGNAL_GROUP_EXIT: the group is exiting; with `result` Delivered and the default
-    /// disposition this very signal ends it.
+    /// SIGNAL_GROUP_EXIT: the group is exiting. With `result` Delivered and the default disposition, this
+    /// signal ends it.
     pub group_exit: bool,
-    /// What is installed for this signal.
+    /// The disposition of this signal.
     pub disposition: Disposition,
-    /// This thread blocks the signal.
+    /// The target thread blocks the signal.
     pub blocked: bool,
-    /// `signal->shared_pending | task->pending`, as a mask (bit n−1 is signal n), before this
-    /// signal was added where it is SIGKILL's record.
+    /// `signal->shared_pending | task->pending`, as a mask (bit n−1 is signal n); for SIGKILL, before SIGKILL
+    /// was added.
     pub pending: u64,
 }
 
@@ -317,7 +316,7 @@ pub struct TargetState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExitStatus {
-    /// It left by itself with this code (0–255).
+    /// It exited with this code (0–255).
     Code(u8),
     /// A signal ended it; `core`: with a core dump.
     Signal {

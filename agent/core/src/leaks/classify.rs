@@ -1,11 +1,11 @@
-//! What looks like a leak at this moment. Whether it is one, time and the apiserver must tell.
+//! Classifies what looks like a leak now. Time and the apiserver decide whether it is one.
 
-use super::{facts::Facts, netns::Namespaces, strays::Strays, stuck};
+use super::{facts::LeakFacts, netns::Namespaces, orphans::OrphanCandidates, stuck};
 use crate::{
+    api::PodObject,
+    cri::Sandbox,
     ids::{PodUid, SandboxId},
     leak::{LeakClass, LeakKey},
-    object::Object,
-    runtime::Sandbox,
     table::Table,
     time::WallTime,
 };
@@ -14,33 +14,32 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-/// Where a sandbox stands among those of its pod: the greatest is the newest.
+/// The age of a sandbox among those of its pod; the greatest is the newest.
 type Place<'a> = (WallTime, u32, &'a str);
 
 fn place(sandbox: &Sandbox) -> Place<'_> {
     (sandbox.info.created, sandbox.info.attempt, sandbox.info.id.as_str())
 }
 
-/// What things look like now; `None`: like no leak.
+/// The current class of each thing; `None`: no leak.
 pub(super) type Classes = BTreeMap<LeakKey, Option<LeakClass>>;
 
 /// Classifies pods with their sandboxes.
 #[derive(Debug)]
 pub(super) struct Classifier<'a> {
-    facts: Facts<'a>,
+    facts: LeakFacts<'a>,
     statics: &'a BTreeSet<PodUid>,
-    /// Static pods that run, by namespace and name: with another manifest they have another UID.
+    /// Running static pods by namespace and name: another manifest means another UID.
     static_ready: OnceCell<Table<(&'a str, &'a str), Place<'a>>>,
 }
 
 impl<'a> Classifier<'a> {
-    /// `statics`: all pods that have a sandbox of a static pod.
-    pub(super) fn new(facts: &Facts<'a>, statics: &'a BTreeSet<PodUid>) -> Self {
+    /// `statics`: all pods with a static pod's sandbox.
+    pub(super) fn new(facts: &LeakFacts<'a>, statics: &'a BTreeSet<PodUid>) -> Self {
         Self { facts: *facts, statics, static_ready: OnceCell::new() }
     }
 
-    /// Adds what a pod and the wanted ones of its sandboxes look like. True: that changes with time
-    /// alone.
+    /// Adds the classes of a pod and of its wanted sandboxes. True: they change with time alone.
     pub(super) fn pod(
         &self,
         uid: &PodUid,
@@ -49,13 +48,13 @@ impl<'a> Classifier<'a> {
     ) -> bool {
         let facts = &self.facts;
         let object = facts.object(uid).filter(|object| object.exists());
-        let is_terminating = object.and_then(Object::request).is_some();
+        let is_terminating = object.and_then(PodObject::request).is_some();
         let is_late = is_terminating && stuck::is_late(facts, uid);
         let class = is_late.then_some(LeakClass::StuckTerminating);
         classes.insert(LeakKey::Pod { uid: uid.clone() }, class);
         let in_grace = stuck::in_grace(facts, uid);
-        let newest = Newest::of(facts, uid);
-        let sandboxes = facts.of.runtime.sandboxes_of(uid);
+        let newest = Newest::new(facts, uid);
+        let sandboxes = facts.stores.cri.sandboxes_of(uid);
         for sandbox in sandboxes.filter(|sandbox| is_wanted(&sandbox.info.id)) {
             let is_listed = sandbox.removed.is_none();
             let class = || self.sandbox(sandbox, object.is_some(), in_grace, &newest);
@@ -83,7 +82,7 @@ impl<'a> Classifier<'a> {
                 (false, true) => None,
             };
         }
-        let is_empty = facts.is_empty(&sandbox.info.id);
+        let is_empty = facts.containers_of(&sandbox.info.id).next().is_none();
         if !has_pod {
             return Some(match is_empty {
                 true => LeakClass::NotreadyNoPod,
@@ -92,13 +91,13 @@ impl<'a> Classifier<'a> {
         }
         let has_newer = newest.any > Some(place(sandbox));
         if has_newer || (is_static && self.has_newer_manifest(sandbox)) {
-            // Its last containers are kept for their logs as long as the pod lives.
+            // The kubelet keeps the last containers for their logs while the pod exists.
             return is_empty.then_some(LeakClass::NotreadySuperseded);
         }
         facts.statuses.is_open(sandbox)?.then_some(LeakClass::NetnsOpen)
     }
 
-    /// The static pod of this name runs by a later manifest.
+    /// The static pod of this name runs from a later manifest.
     fn has_newer_manifest(&self, sandbox: &Sandbox) -> bool {
         let ready = self.static_ready.get_or_init(|| {
             let facts = &self.facts;
@@ -122,7 +121,7 @@ struct Newest<'a> {
 }
 
 impl<'a> Newest<'a> {
-    fn of(facts: &Facts<'a>, uid: &PodUid) -> Self {
+    fn new(facts: &LeakFacts<'a>, uid: &PodUid) -> Self {
         let mut newest = Self { any: None, ready: None };
         for sandbox in facts.listed_of(uid) {
             newest.any = newest.any.max(Some(place(sandbox)));
@@ -134,14 +133,14 @@ impl<'a> Newest<'a> {
     }
 }
 
-/// What the host keeps of pods and sandboxes that nobody knows.
+/// Things on the host whose pod or sandbox is unknown.
 pub(super) fn orphans(
-    facts: &Facts<'_>,
-    strays: &Strays,
+    facts: &LeakFacts<'_>,
+    orphans: &OrphanCandidates,
     namespaces: &Namespaces<'_>,
 ) -> BTreeMap<LeakKey, LeakClass> {
     let mut found = BTreeMap::new();
-    for shim in strays.shims(facts) {
+    for shim in orphans.shims(facts) {
         let key = LeakKey::Shim {
             pid: shim.process.pid,
             started: shim.process.started,
@@ -153,15 +152,15 @@ pub(super) fn orphans(
         let key = LeakKey::Netns { name: namespace.name.clone(), inode };
         found.insert(key, LeakClass::OrphanNetns);
     }
-    for group in strays.groups(facts) {
+    for group in orphans.groups(facts) {
         let key = LeakKey::PodCgroup { pod: group.pod.clone(), cgroup: group.cgroup };
         found.insert(key, LeakClass::OrphanPodCgroup);
     }
     found
 }
 
-/// This could not be looked at, so that its absence says nothing.
-pub(super) fn is_unseen(facts: &Facts<'_>, namespaces: &Namespaces<'_>, key: &LeakKey) -> bool {
+/// This kind of thing could not be read, so its absence proves nothing.
+pub(super) fn is_unseen(facts: &LeakFacts<'_>, namespaces: &Namespaces<'_>, key: &LeakKey) -> bool {
     let survey = facts.survey;
     match key {
         LeakKey::Shim { .. } => survey.is_none_or(|survey| survey.shims.is_none()),

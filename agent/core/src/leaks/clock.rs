@@ -1,37 +1,36 @@
-//! The clock by which leaks are judged: it runs only while all sources are in sync.
+//! The clock of leak detection: it runs only while all sources are in sync.
 
-use crate::{leak::Judgement, time::BootTime};
+use crate::{leak::DetectionState, time::BootTime};
 use std::time::Duration;
 
-/// The engine ticks each second. A longer silence is a machine that slept, of which nobody knows
-/// what it missed.
+/// The engine ticks once a second. After a longer silence the machine had slept, and events may have been
+/// missed.
 const LONGEST_STEP: Duration = Duration::from_secs(5);
 
-/// Time in which leaks could be judged.
+/// The time in which leak detection was possible.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Clock {
-    judgement: Judgement,
+pub(super) struct DetectionClock {
+    detection_state: DetectionState,
     last: BootTime,
     watched: Duration,
 }
 
-impl Clock {
-    /// Takes note of how things are from now on. Counts the time since the last call if all was
-    /// well then.
-    pub(super) fn turn(&mut self, now: BootTime, judgement: Judgement) {
-        if self.judgement == Judgement::Possible {
+impl DetectionClock {
+    /// Sets the state from `now` on, and counts the time since the last call if detection was possible.
+    pub(super) fn advance(&mut self, now: BootTime, detection_state: DetectionState) {
+        if self.detection_state == DetectionState::Possible {
             self.watched += now.since(self.last).min(LONGEST_STEP);
         }
         self.last = self.last.max(now);
-        self.judgement = judgement;
+        self.detection_state = detection_state;
     }
 
-    /// Whether leaks can be judged now.
-    pub(super) fn judgement(&self) -> Judgement {
-        self.judgement
+    /// Whether leak detection is possible now.
+    pub(super) fn detection_state(&self) -> DetectionState {
+        self.detection_state
     }
 
-    /// How long they could be judged in all.
+    /// How long leak detection was possible.
     pub(super) fn watched(&self) -> Duration {
         self.watched
     }
@@ -44,18 +43,18 @@ mod tests {
     #[test]
     fn an_outage_and_a_long_sleep_do_not_count() {
         let secs = |n: u64| BootTime(n * 1_000_000_000);
-        let mut clock = Clock::default();
+        let mut clock = DetectionClock::default();
         for n in 0..=10 {
-            clock.turn(secs(n), Judgement::Possible);
+            clock.advance(secs(n), DetectionState::Possible);
         }
         assert_eq!(clock.watched(), Duration::from_secs(10));
-        clock.turn(secs(11), Judgement::CriUnreachable);
-        clock.turn(secs(100), Judgement::Possible);
+        clock.advance(secs(11), DetectionState::CriUnreachable);
+        clock.advance(secs(100), DetectionState::Possible);
         assert_eq!(clock.watched(), Duration::from_secs(11));
-        clock.turn(secs(4000), Judgement::Possible);
+        clock.advance(secs(4000), DetectionState::Possible);
         assert_eq!(clock.watched(), Duration::from_secs(16), "the machine slept");
-        clock.turn(secs(3000), Judgement::Possible);
+        clock.advance(secs(3000), DetectionState::Possible);
         assert_eq!(clock.watched(), Duration::from_secs(16), "a late input");
-        assert_eq!(clock.judgement(), Judgement::Possible);
+        assert_eq!(clock.detection_state(), DetectionState::Possible);
     }
 }

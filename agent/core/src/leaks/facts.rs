@@ -1,134 +1,128 @@
-//! All that leaks are judged by, read together.
+//! The inputs of leak detection, read together.
 
-use super::statuses::Statuses;
+use super::sandbox_status::SandboxStatusCache;
 use crate::{
-    account::Sources,
+    api::PodObject,
+    cri::{Container, Sandbox},
     ids::{ContainerId, PodUid, SandboxId},
-    input::{CriState, HostSurvey, PodCgroup},
+    input::{ContainerState, HostSurvey, PodCgroup},
     isolation::Isolation,
-    object::Object,
-    process::Processes,
-    runtime::{Container, Sandbox},
+    pod_view::Stores,
+    process::ContainerProcesses,
     table::Table,
     time::{BootTime, WallTime},
 };
-/// What a pod, a sandbox and the node tell together.
+/// A view of all stores, surveys and statuses.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Facts<'a> {
+pub(super) struct LeakFacts<'a> {
     /// Kernel, runtime and apiserver.
-    pub of: Sources<'a>,
+    pub stores: Stores<'a>,
     /// Verbose statuses.
-    pub statuses: &'a Statuses,
-    /// The last look at the host.
+    pub statuses: &'a SandboxStatusCache,
+    /// The latest survey of the host.
     pub survey: Option<&'a HostSurvey>,
-    /// Where in it a pod's cgroup is.
+    /// Index of each pod's cgroup in the survey.
     pub cgroups: &'a Table<PodUid, usize>,
-    /// This moment.
+    /// The current time.
     pub now: BootTime,
 }
 
-impl<'a> Facts<'a> {
-    /// The wall clock's reading at a moment.
+impl<'a> LeakFacts<'a> {
+    /// The wall clock at `at`.
     pub(super) fn wall(&self, at: BootTime) -> WallTime {
-        self.of.anchor.wall(at)
+        self.stores.anchor.wall(at)
     }
 
-    /// The pod's object, whether it is gone or not.
-    pub(super) fn object(&self, uid: &PodUid) -> Option<&'a Object> {
-        self.of.objects.get(uid)
+    /// The pod's object, including one that is gone.
+    pub(super) fn object(&self, uid: &PodUid) -> Option<&'a PodObject> {
+        self.stores.api.get(uid)
     }
 
     /// The apiserver has an object of this pod, or of its mirror.
     pub(super) fn exists(&self, uid: &PodUid) -> bool {
-        self.object(uid).is_some_and(Object::exists)
+        self.object(uid).is_some_and(PodObject::exists)
     }
 
-    /// The apiserver need not know this pod: the kubelet has it from a manifest.
+    /// A static pod: the kubelet has it from a manifest, and the apiserver may not know it.
     pub(super) fn is_static(&self, sandbox: &Sandbox) -> bool {
         let source = sandbox.info.config_source.as_deref();
         source.is_some_and(|source| source != "api") || self.is_static_pod(&sandbox.info.pod)
     }
 
-    /// The same, of a pod of which only the UID is known: the kubelet makes that of a manifest from
-    /// its hash, 32 digits without dashes (pkg/kubelet/config/common.go, `applyDefaults`).
+    /// The same by UID: the kubelet makes the UID of a static pod from the manifest's hash, 32 hex digits
+    /// without dashes (pkg/kubelet/config/common.go, `applyDefaults`).
     pub(super) fn is_static_pod(&self, uid: &PodUid) -> bool {
         let text = uid.as_str();
         let is_hash = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
-        is_hash || self.object(uid).is_some_and(Object::is_mirror)
+        is_hash || self.object(uid).is_some_and(PodObject::is_mirror)
     }
 
-    /// All sandboxes that the runtime lists, in no order.
+    /// All listed sandboxes, in no order.
     pub(super) fn listed(&self) -> impl Iterator<Item = &'a Sandbox> + use<'a> {
-        self.of.runtime.sandboxes().filter(|sandbox| sandbox.removed.is_none())
+        self.stores.cri.sandboxes().filter(|sandbox| sandbox.removed.is_none())
     }
 
-    /// The sandboxes of a pod that the runtime lists, the oldest first.
+    /// The listed sandboxes of a pod, oldest first.
     pub(super) fn listed_of(&self, uid: &PodUid) -> impl DoubleEndedIterator<Item = &'a Sandbox> {
-        let all = self.of.runtime.sandboxes_of(uid);
+        let all = self.stores.cri.sandboxes_of(uid);
         all.filter(|sandbox| sandbox.removed.is_none())
     }
 
-    /// The containers of a sandbox that the runtime lists.
-    pub(super) fn containers_of(&self, sandbox: &SandboxId) -> Vec<&'a Container> {
-        let all = self.of.runtime.containers_of(sandbox);
-        all.filter(|container| container.removed.is_none()).collect()
+    /// The listed containers of a sandbox.
+    pub(super) fn containers_of(
+        &self,
+        sandbox: &SandboxId,
+    ) -> impl Iterator<Item = &'a Container> + use<'a> {
+        let all = self.stores.cri.containers_of(sandbox);
+        all.filter(|container| container.removed.is_none())
     }
 
-    /// What the kernel told of a container.
-    pub(super) fn processes(&self, container: &ContainerId) -> Option<&'a Processes> {
-        self.of.processes.get(&self.of.identity.cgroup(container)?)
+    /// The kernel's records of a container.
+    pub(super) fn processes(&self, container: &ContainerId) -> Option<&'a ContainerProcesses> {
+        self.stores.processes.get(&self.stores.cgroups.cgroup(container)?)
     }
 
-    /// By the kernel it is alive; by the runtime where the kernel does not see it, or may have lost
-    /// sight of its end.
+    /// The container is alive according to the kernel, or to the runtime if the kernel does not see into it
+    /// or its exit may be lost.
     pub(super) fn is_alive(&self, container: &Container) -> bool {
-        let by_runtime = container.info.state == CriState::Running;
+        let by_runtime = container.info.state == ContainerState::Running;
         let Some(processes) = self.processes(&container.info.id) else { return by_runtime };
         if processes.is_over() {
             return false;
         }
-        let sandbox = self.of.runtime.sandbox(&container.info.sandbox);
+        let sandbox = self.stores.cri.sandbox(&container.info.sandbox);
         let by_handler = sandbox.and_then(|s| Isolation::by_handler(&s.info.handler));
         let by_type = container.runtime_type.as_deref().and_then(Isolation::by_runtime_type);
-        let unseen = by_handler.or(by_type).is_some() || !processes.losses.spare(BootTime(0));
-        // Or the host itself shows that nothing is left.
+        let unseen =
+            by_handler.or(by_type).is_some() || !processes.gaps.is_complete_since(BootTime(0));
+        // The survey shows that no task is left.
         let empty = || {
             let pod = sandbox.map(|sandbox| &sandbox.info.pod);
             pod.and_then(|uid| self.pod_cgroup(uid)).is_some_and(|group| group.tasks == 0)
         };
-        let doubted = container.info.state == CriState::Exited && (unseen || empty());
+        let doubted = container.info.state == ContainerState::Exited && (unseen || empty());
         !doubted && (!unseen || by_runtime)
     }
 
-    /// The pod's cgroup, as the last look at the host found it.
+    /// The pod's cgroup in the latest survey.
     pub(super) fn pod_cgroup(&self, uid: &PodUid) -> Option<&'a PodCgroup> {
         let place = self.cgroups.get(uid)?;
         self.survey?.pod_cgroups.as_ref()?.get(*place)
     }
 
-    /// The runtime lists a sandbox or a container of this id.
+    /// The runtime lists a sandbox or container with this id.
     pub(super) fn lists(&self, id: &str) -> bool {
-        let runtime = self.of.runtime;
-        let sandbox = || runtime.sandbox_called(id).is_some_and(|s| s.removed.is_none());
-        sandbox() || runtime.container_called(id).is_some_and(|c| c.removed.is_none())
+        let cri = self.stores.cri;
+        let sandbox = || cri.sandbox_called(id).is_some_and(|s| s.removed.is_none());
+        sandbox() || cri.container_called(id).is_some_and(|c| c.removed.is_none())
     }
 
-    /// The runtime lists a sandbox of this pod.
-    pub(super) fn has_sandbox(&self, uid: &PodUid) -> bool {
-        self.of.runtime.sandboxes_of(uid).any(|sandbox| sandbox.removed.is_none())
-    }
-
-    /// The containers of a sandbox that the runtime lists are none.
-    pub(super) fn is_empty(&self, sandbox: &SandboxId) -> bool {
-        self.of.runtime.containers_of(sandbox).all(|container| container.removed.is_some())
-    }
-
-    /// When the pod was to go, and when its object went: where daemons failed around one of them,
-    /// that may be why something is left of it.
+    /// When the pod's deletion was requested, and when its object disappeared: a daemon's failure around this
+    /// time may be the cause.
     pub(super) fn end_of(&self, uid: &PodUid) -> Option<(BootTime, BootTime)> {
         let object = self.object(uid)?;
-        let gone = object.gone.map(|gone| gone.by);
-        let asked = object.request().map(|request| request.at);
+        let gone = object.gone.map(|gone| gone.latest);
+        let asked = object.request().map(|request| request.estimate);
         let (from, to) = (asked.or(gone)?, gone.or(asked)?);
         Some((from.min(to), to.max(from)))
     }

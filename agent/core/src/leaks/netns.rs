@@ -1,16 +1,16 @@
-//! Network namespaces that no process is in, and who claims them.
+//! Network namespaces without a process, and the sandboxes that claim them.
 
-use super::facts::Facts;
+use super::facts::LeakFacts;
 use crate::{
+    cri::Sandbox,
     input::{CriSandboxStatus, NetNamespace, SandboxNetwork},
-    runtime::Sandbox,
     table::TableSet,
 };
 use std::cell::OnceCell;
 
-/// Namespaces that no process is in. An empty file at such a place is none.
+/// Namespaces without a process. An empty file without a mount is no namespace.
 pub(super) fn unused<'a>(
-    facts: &Facts<'a>,
+    facts: &LeakFacts<'a>,
 ) -> impl Iterator<Item = (&'a NetNamespace, u64)> + use<'a> {
     let all = facts.survey.and_then(|survey| survey.netns.as_ref());
     all.into_iter()
@@ -19,13 +19,13 @@ pub(super) fn unused<'a>(
         .filter_map(|namespace| Some((namespace, namespace.inode?)))
 }
 
-/// Which namespace a sandbox says is its own.
+/// The network namespace of a sandbox, from its status.
 enum Claim<'a> {
-    /// It has not said.
+    /// Not reported.
     Unknown,
-    /// None that is left.
+    /// None is left.
     None,
-    /// This one.
+    /// The namespace's name.
     Of(&'a str),
 }
 
@@ -39,33 +39,33 @@ fn claim(status: Option<&CriSandboxStatus>) -> Claim<'_> {
     }
 }
 
-/// Which namespace is its own is not known.
+/// The sandbox's namespace is not known.
 pub(super) fn is_unknown(status: Option<&CriSandboxStatus>) -> bool {
     matches!(claim(status), Claim::Unknown)
 }
 
-/// What one evaluation needs to know of the namespaces: counted only when it is asked for.
+/// The namespaces during one evaluation, computed on demand.
 #[derive(Debug)]
 pub(super) struct Namespaces<'a> {
-    facts: Facts<'a>,
+    facts: LeakFacts<'a>,
     unused: OnceCell<TableSet<&'a str>>,
-    /// `None`: of some sandbox it is not known which one is its own.
+    /// `None`: some sandbox's namespace is not known.
     claimed: OnceCell<Option<TableSet<&'a str>>>,
     creates: OnceCell<bool>,
 }
 
 impl<'a> Namespaces<'a> {
-    pub(super) fn new(facts: &Facts<'a>) -> Self {
+    pub(super) fn new(facts: &LeakFacts<'a>) -> Self {
         let (unused, claimed, creates) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
         Self { facts: *facts, unused, claimed, creates }
     }
 
-    /// Some have no process.
+    /// A namespace without a process exists.
     pub(super) fn any_unused(&self) -> bool {
         unused(&self.facts).next().is_some()
     }
 
-    /// Those that have no process and that no sandbox claims.
+    /// Namespaces without a process that no sandbox claims.
     pub(super) fn unclaimed(&self) -> impl Iterator<Item = (&'a NetNamespace, u64)> {
         let claimed = if self.any_unused() { self.claimed() } else { None };
         claimed.into_iter().flat_map(move |claimed| {
@@ -73,7 +73,7 @@ impl<'a> Namespaces<'a> {
         })
     }
 
-    /// A sandbox of which that is not known may claim it.
+    /// A sandbox whose namespace is not known may claim it.
     pub(super) fn may_be_claimed(&self, name: &str) -> bool {
         let names = || unused(&self.facts).map(|(namespace, _)| namespace.name.as_str()).collect();
         self.claimed().is_none() && self.unused.get_or_init(names).contains(name)
@@ -94,14 +94,14 @@ impl<'a> Namespaces<'a> {
         self.claimed.get_or_init(claimed).as_ref()
     }
 
-    /// A pod waits for its sandbox: a namespace may be under way for it.
+    /// A pod waits for its sandbox, so the runtime may be creating a namespace.
     pub(super) fn creates(&self) -> bool {
         *self.creates.get_or_init(|| {
-            let runtime = self.facts.of.runtime;
-            self.facts.of.objects.present().any(|(uid, object)| {
+            let cri = self.facts.stores.cri;
+            self.facts.stores.api.present().any(|(uid, object)| {
                 let waits = object.request().is_none() && !object.pod.is_over();
                 let runs = |s: &Sandbox| s.removed.is_none() && s.info.ready;
-                waits && !runtime.sandboxes_of(uid).any(runs)
+                waits && !cri.sandboxes_of(uid).any(runs)
             })
         })
     }

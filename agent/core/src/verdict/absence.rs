@@ -1,70 +1,70 @@
-//! What a verdict rests on that must not have been missed, and what may have hidden it.
+//! Events that must not have happened for a verdict to hold, and the gaps that may hide them.
 
-use super::{Facts, LONGEST_STOP_CALL, longest_grace, secs};
+use super::{DeathFacts, longest_grace};
 use crate::{
     input::{Hook, LossKind},
     time::BootTime,
 };
+use crate::{kubelet::KUBELET_SLACK, time::secs};
 use std::time::Duration;
 
-/// What must not have been missed for a verdict to hold.
+/// An event that must not have happened unseen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Absence {
-    /// It rests on what was seen.
+    /// None: the verdict rests on records.
     Nothing,
-    /// Nobody had sent it that signal.
+    /// The fatal signal, from outside.
     Signal,
-    /// Nobody had told it to stop.
+    /// The stop signal.
     Stop,
-    /// It did not take the stop signal.
+    /// The delivery of the stop signal.
     Delivery,
-    /// No preStop hook had used up the grace.
+    /// A preStop hook that used up the grace.
     Hook,
 }
 
-impl<'a> Facts<'a> {
-    /// The agent came too late for what must not have been missed.
+impl<'a> DeathFacts<'a> {
+    /// Why the agent started too late to exclude the event.
     pub(super) fn late(&self, absence: Absence) -> Option<String> {
         match absence {
-            Absence::Stop => self.came_late(self.exit?.0, "its end"),
-            Absence::Hook => self.came_late(self.stop?.at, "the stop signal"),
+            Absence::Stop => self.observed_too_briefly(self.exit?.0, "its end"),
+            Absence::Hook => self.observed_too_briefly(self.stop?.at, "the stop signal"),
             Absence::Nothing | Absence::Signal | Absence::Delivery => None,
         }
     }
 
-    /// The losses that may hide something of this end.
-    pub(super) fn losses(&self) -> impl Iterator<Item = LossKind> {
-        self.case.processes.losses.since(self.since)
+    /// Losses that may hide evidence of this end.
+    pub(super) fn gaps(&self) -> impl Iterator<Item = LossKind> {
+        self.case.processes.gaps.since(self.since)
     }
 
-    /// The losses that may hide it.
+    /// Losses that may hide the event.
     pub(super) fn lost(&self, absence: Absence) -> Option<String> {
-        let losses = self.losses();
+        let gaps = self.gaps();
         let hiding: Vec<&str> = match absence {
             Absence::Nothing => return None,
             Absence::Signal | Absence::Stop => {
-                losses.filter(|l| !l.spares_what_decides()).map(LossKind::as_str).collect()
+                gaps.filter(|l| !l.is_detail_only()).map(LossKind::as_str).collect()
             }
-            Absence::Delivery | Absence::Hook => losses.map(LossKind::as_str).collect(),
+            Absence::Delivery | Absence::Hook => gaps.map(LossKind::as_str).collect(),
         };
         (!hiding.is_empty()).then(|| hiding.join(", "))
     }
 
-    /// It happened so soon after the agent found the container that a stop may have been under
-    /// way by then.
-    pub(super) fn came_late(&self, at: BootTime, what: &str) -> Option<String> {
+    /// A stop may have been in progress when the agent found the container: too little time passed until
+    /// `at`.
+    pub(super) fn observed_too_briefly(&self, at: BootTime, what: &str) -> Option<String> {
         let found = self.case.processes.found?;
         let longest = longest_grace(&self.case);
         if self.case.requested.is_some_and(|requested| requested < found) {
-            return Some("it was being deleted when the agent came".into());
+            return Some("it was already being deleted when the agent started".into());
         }
         let watched = at.since(found);
-        (watched < Duration::from_secs(longest) + LONGEST_STOP_CALL)
+        (watched < Duration::from_secs(longest) + KUBELET_SLACK)
             .then(|| format!("the agent began to watch it only {} before {what}", secs(watched)))
     }
 
-    /// The spec has a hook with a process, none was seen, and the time until the stop signal
-    /// would have been enough for it to use up the grace.
+    /// The spec has an exec hook, none was seen, and there was time for it to use up the grace.
     pub(super) fn hook_may_have_exhausted(&self) -> bool {
         let Some(stop) = self.stop.filter(|_| self.hook.is_none()) else { return false };
         let grace = self.case.grace_seconds.and_then(|s| u64::try_from(s).ok());
@@ -75,12 +75,12 @@ impl<'a> Facts<'a> {
         matches!(self.case.pre_stop, Some(Hook::Exec(_))) && self.case.requested.is_none_or(enough)
     }
 
-    /// Why there may have been a stop although none was seen.
+    /// Why a stop may have happened although none was seen.
     pub(super) fn stop_may_be_missing(&self) -> Option<String> {
         match self.exit {
             _ if self.stop.is_some() => None,
             Some((at, _)) => self
-                .came_late(at, "its end")
+                .observed_too_briefly(at, "its end")
                 .or_else(|| Some(format!("evidence was lost ({})", self.lost(Absence::Stop)?))),
             None if self.case.processes.never_started().is_some() => None,
             None => Some("the kernel's record of its exit is missing".into()),

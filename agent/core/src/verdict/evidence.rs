@@ -1,16 +1,16 @@
-//! What proves it, as data: the evidence, and the milestones that follow from it.
+//! The evidence of a verdict as data, and the milestones that follow from it.
 
-use super::Facts;
+use super::{DeathFacts, HookRun};
 use crate::{
     evidence::{Evidence, EvidenceKind},
     input::SignalGenerated,
-    observation::{Milestone, MilestoneKind, Source},
-    pre_stop::HookRun,
+    report::Milestone,
     time::BootTime,
+    types::{MilestoneKind, Source},
 };
 use std::time::Duration;
 
-impl<'a> Facts<'a> {
+impl<'a> DeathFacts<'a> {
     pub(super) fn evidence(&self) -> Vec<Evidence> {
         let kernel = |at, kind| Evidence { at, source: Source::Kernel, kind };
         let mut list = Vec::new();
@@ -26,7 +26,7 @@ impl<'a> Facts<'a> {
         list.extend(taken.map(|t| kernel(t.at, EvidenceKind::SignalDeliver { signal: t.signal })));
         if let Some(hook) = &self.hook {
             let HookRun { began: at, source, .. } = *hook;
-            list.push(Evidence { at, source, kind: hook.shows.clone() });
+            list.push(Evidence { at, source, kind: hook.evidence.clone() });
             let ended = hook.ended.zip(hook.status);
             list.extend(ended.map(|(at, status)| kernel(at, EvidenceKind::PreStopExit { status })));
         }

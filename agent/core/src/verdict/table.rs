@@ -1,77 +1,79 @@
-//! The verdicts: one table of how the container ended and how its main process responded to the stop
-//! signal. Each row holds what it requires to be absent and the statement that proves it. The order of the
-//! rows is the order of precedence of [`Verdict`].
+//! The verdicts: one table over how the container ended and how its main process responded to the stop
+//! signal. Each row has the event that must not have happened and the message. The rows are in the order of
+//! precedence of [`Verdict`].
 
 use super::{
-    CONVENTIONAL, Facts, GRACE_FLOOR_SECONDS, OWN_MAKING, absence::Absence, ended_with,
-    longest_grace, secs,
+    CONVENTIONAL_STOP_SIGNALS, DeathFacts, GRACE_FLOOR_SECONDS, SELF_INFLICTED, absence::Absence,
+    ended_with, longest_grace,
 };
 use crate::{
     ids::Tgid,
-    input::{Disposition, ExitStatus, LossKind, Sender, SignalResult},
-    observation::Verdict,
-    process::{Origin, SI_KERNEL, SIGKILL, Sent, is_of_the_node, kept, thrown_away},
+    input::{Disposition, ExitStatus, LossKind, ProcessRef, SignalResult},
+    process::{
+        Origin, SI_KERNEL, SIGKILL, SentSignal, discarded, is_of_the_node, queued_for_sigwait,
+    },
     signal,
-    time::BootTime,
+    time::{BootTime, secs},
+    types::Verdict,
 };
 use std::time::Duration;
 
 /// How a container ended.
 enum End<'a> {
-    /// The runtime's own init left before the program began.
+    /// The runtime's init exited before the program began.
     NeverStarted(ExitStatus),
-    /// The kernel's record is missing.
+    /// The kernel's record of the exit is missing.
     Unseen,
     /// The OOM killer chose its main process.
     OomKilled(Tgid),
-    /// A fatal signal that nobody outside had sent.
+    /// A fatal signal that no process outside had sent.
     OwnSignal { signal: u8, core: bool },
-    /// SIGKILL from outside, or by the kernel.
-    Killed(&'a Sent),
-    /// SIGKILL by a process of its own.
-    KilledInside(&'a Sent),
-    /// SIGKILL by nobody who was seen.
+    /// SIGKILL from outside or by the kernel.
+    Killed(&'a SentSignal),
+    /// SIGKILL by a process of the container.
+    KilledInside(&'a SentSignal),
+    /// SIGKILL without a record of its sender.
     KilledUnseen,
-    /// Its stop signal, which had been sent to it.
+    /// The stop signal, which had been sent.
     StopSignal,
     /// Another signal.
     OtherSignal(u8),
-    /// It exited.
+    /// It exited with a code.
     Code(u8),
 }
 
 /// How its main process responded to the stop signal.
-#[derive(Clone, Copy)]
-enum Response<'a> {
-    /// None had been sent before what ended it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Response {
+    /// No stop signal was sent before what ended it.
     NotSent,
-    /// Its preStop hook had left less of the grace than the kubelet's floor, seconds.
-    HookUsedGrace { stop: &'a Sent, left: i64 },
+    /// The preStop hook left less of the grace than the kubelet's floor, seconds.
+    HookUsedGrace { left: i64 },
     /// A handler ran.
-    Handled(&'a Sent),
+    Handled,
     /// The kernel discarded the signal.
-    Discarded(&'a Sent),
-    /// It was still pending at SIGKILL.
-    Pending(&'a Sent),
-    /// It blocks the signal, and nothing shows that it was taken.
-    Blocked(&'a Sent),
-    /// The main process takes the signal without a handler: sigwait or signalfd.
-    Waited(&'a Sent),
-    /// Nothing of this was seen.
-    Unseen(&'a Sent),
+    Discarded,
+    /// The signal was still pending at SIGKILL.
+    Pending,
+    /// The process blocks the signal, and no record shows that it took it.
+    Blocked,
+    /// The process takes the signal without a handler (sigwait or signalfd).
+    Waited,
+    /// No record shows a response.
+    Unseen,
 }
 
 /// A row of the table.
 pub(super) struct Row {
     pub(super) verdict: Verdict,
-    /// What must not have been missed for the verdict to hold.
+    /// The event that must not have happened for the verdict to hold.
     pub(super) requires: Absence,
     pub(super) message: String,
 }
 
-/// Who sent it, where that is not the runtime's tool at the kubelet's request.
-fn by_whom(sent: &Sent) -> String {
-    let Sender { comm, tgid, .. } = &sent.signal.sender;
+/// The sender, unless it is a node component.
+fn by_whom(sent: &SentSignal) -> String {
+    let ProcessRef { comm, tgid, .. } = &sent.signal.sender;
     match sent.origin {
         Origin::Entered => format!(" by {comm} (pid {tgid}, which had entered the container)"),
         _ if is_of_the_node(comm) => String::new(),
@@ -79,24 +81,29 @@ fn by_whom(sent: &Sent) -> String {
     }
 }
 
-impl<'a> Facts<'a> {
+impl<'a> DeathFacts<'a> {
     /// The first row that fits.
     pub(super) fn row(&self) -> Row {
         use {End as E, Response as R, Verdict as V};
-        let name = self.init_name();
-        let stop_name = signal::name(self.stop_signal());
-        let response = self.response();
-        let stop = response.stop();
-        let after = |at: BootTime| secs(at.since(stop.map_or(at, |stop| stop.at)));
+        let (name, stop_name) = (self.init_name(), signal::name(self.stop_signal()));
+        let (end, response) = (self.end(), self.response());
+        let stop = self.stop.filter(|_| response != R::NotSent);
         let by_stop = stop.map(by_whom).unwrap_or_default();
-        let exit_at = self.exit.map(|(at, _)| at).unwrap_or_default();
-        // Without a handler seen to run, a lost record may hold that one ran.
+        // Without a recorded delivery, a lost record may hold one.
         let unless_handled = if stop.is_some() { Absence::Delivery } else { Absence::Stop };
-        let (verdict, requires, message) = match (self.end(), response) {
+        let exit_at = self.exit.map(|(at, _)| at).unwrap_or_default();
+        let (at, killer) = match &end {
+            E::Killed(kill) | E::KilledInside(kill) => (kill.at, Some(&kill.signal.sender)),
+            _ => (exit_at, None),
+        };
+        // Time from the stop signal to SIGKILL or to the exit.
+        let after = secs(at.since(stop.map_or(at, |stop| stop.at)));
+        let (killer, pid) = killer.map_or(("", Tgid(0)), |killer| (&killer.comm, killer.tgid));
+        let (verdict, requires, message) = match (end, response) {
             (E::NeverStarted(status), _) => {
                 let how = ended_with(status);
                 let message = format!(
-                    "The container's program could not be started: the runtime's own init left \
+                    "The container's program did not start: the runtime's init process exited \
                      first ({how})."
                 );
                 (V::Failed, unless_handled, message)
@@ -110,103 +117,84 @@ impl<'a> Facts<'a> {
             }
             (E::OwnSignal { signal, core }, _) => {
                 let core = if core { ", with a core dump" } else { "" };
+                let signal = signal::name(signal);
                 let message = format!(
-                    "{name} died of {}{core}, which nobody outside the container had sent.",
-                    signal::name(signal)
+                    "{name} died of {signal}{core}; no process outside the container sent it."
                 );
                 (V::Crashed, Absence::Signal, message)
             }
-            (_, R::HookUsedGrace { stop, left }) => {
-                let message = self.hook_used_grace(stop, left, &stop_name);
-                (V::PrestopExhaustedGrace, Absence::Nothing, message)
+            (_, R::HookUsedGrace { left }) => {
+                (V::PrestopExhaustedGrace, Absence::Nothing, self.hook_used_grace(left, &stop_name))
             }
 
-            (E::Killed(kill), R::NotSent) => {
-                let Sender { comm, tgid, .. } = &kill.signal.sender;
+            (E::Killed(_), R::NotSent) => {
                 let before = match self.case.stop_signal {
                     SIGKILL => "which is its stop signal".to_owned(),
                     signal => format!("with no {} before it", signal::name(signal)),
                 };
-                let message = format!("SIGKILL to {name} by {comm} (pid {tgid}), {before}.");
+                let message = format!("{killer} (pid {pid}) sent SIGKILL to {name}, {before}.");
                 (V::ForceKilled, Absence::Stop, message)
             }
-            (E::Killed(kill), R::Discarded(stop)) => {
-                let why = match stop.signal.state.map(|s| s.disposition) {
-                    Some(Disposition::Ignore) => "it had set SIG_IGN",
-                    Some(Disposition::Default) => "PID 1 of a PID namespace, without a handler",
-                    _ => "no handler was installed",
-                };
+            (E::Killed(_), R::Discarded) => {
+                let state = stop.and_then(|stop| stop.signal.state);
+                let ignores = state.is_some_and(|s| s.disposition == Disposition::Ignore);
+                let why = if ignores { "had set it to SIG_IGN" } else { "had no handler for it" };
                 let message = format!(
-                    "{stop_name} to {name} was thrown away by the kernel ({why}); SIGKILL by {} {} \
-                     later.",
-                    kill.signal.sender.comm,
-                    after(kill.at)
+                    "The kernel discarded {stop_name}: {name} {why}. {killer} sent SIGKILL {after} \
+                     later."
                 );
                 (V::StopSignalIgnored, Absence::Nothing, message)
             }
-            (E::Killed(kill), R::Handled(_)) => {
+            (E::Killed(_), R::Handled) => {
                 let message = format!(
-                    "{name} handled {stop_name}{by_stop} but was still running {} later, when {} \
-                     sent SIGKILL.",
-                    after(kill.at),
-                    kill.signal.sender.comm
+                    "{name} handled {stop_name}{by_stop} but was still running {after} later, when \
+                     {killer} sent SIGKILL."
                 );
                 (V::GraceExceeded, Absence::Nothing, message)
             }
-            (E::Killed(kill), R::Pending(_)) => {
+            (E::Killed(_), R::Pending) => {
                 let message = format!(
-                    "{stop_name} to {name} was still pending {} later, neither handled nor \
-                     ignored, when {} sent SIGKILL.",
-                    after(kill.at),
-                    kill.signal.sender.comm
+                    "{stop_name} to {name} was still pending {after} later, neither handled nor \
+                     ignored, when {killer} sent SIGKILL."
                 );
                 (V::StopSignalBlocked, Absence::Nothing, message)
             }
-            (E::Killed(kill), R::Waited(_)) => {
+            (E::Killed(_), R::Waited) => {
                 let message = format!(
                     "{name} had taken {stop_name} (sigwait or signalfd: no longer pending) but \
-                     was still running {} later, when {} sent SIGKILL.",
-                    after(kill.at),
-                    kill.signal.sender.comm
+                     was still running {after} later, when {killer} sent SIGKILL."
                 );
                 (V::GraceExceeded, Absence::Nothing, message)
             }
-            (E::Killed(kill), R::Blocked(_)) => {
+            (E::Killed(_), R::Blocked) => {
                 let message = format!(
-                    "{name} blocks {stop_name} and was never seen to take it; SIGKILL by {} {} \
-                     later.",
-                    kill.signal.sender.comm,
-                    after(kill.at)
+                    "{name} blocks {stop_name} and was never seen to take it; {killer} sent SIGKILL \
+                     {after} later."
                 );
                 (V::StopSignalBlocked, Absence::Delivery, message)
             }
-            (E::Killed(kill), R::Unseen(_)) => {
+            (E::Killed(_), R::Unseen) => {
                 let message = format!(
-                    "{stop_name} reached {name}, SIGKILL followed {} later; whether the signal \
-                     was taken in between was not recorded.",
-                    after(kill.at)
+                    "{stop_name} reached {name}, SIGKILL followed {after} later; whether the signal \
+                     was taken in between was not recorded."
                 );
                 (V::Unknown, Absence::Nothing, message)
             }
-            (E::KilledInside(kill), _) => {
-                let Sender { comm, tgid, .. } = &kill.signal.sender;
-                let after = match stop {
-                    Some(_) => format!(", {} after {stop_name}", after(kill.at)),
-                    None => String::new(),
-                };
+            (E::KilledInside(_), _) => {
+                let after =
+                    stop.map(|_| format!(", {after} after {stop_name}")).unwrap_or_default();
                 let message = format!(
-                    "{name} died of SIGKILL by {comm} (pid {tgid}), a process of the container \
-                     itself{after}."
+                    "{killer} (pid {pid}), a process of the container itself, sent SIGKILL to \
+                     {name}{after}."
                 );
                 (V::Failed, unless_handled, message)
             }
             (E::KilledUnseen, _) => {
-                let message = format!("{name} died of SIGKILL, but who sent it was not seen.");
+                let message = format!("{name} died of SIGKILL; no record shows who sent it.");
                 (V::Unknown, Absence::Nothing, message)
             }
 
-            (E::StopSignal, R::Handled(_)) => {
-                let after = after(exit_at);
+            (E::StopSignal, R::Handled) => {
                 let message =
                     format!("{name} handled {stop_name} and ended itself with it {after} later.");
                 (V::Graceful, Absence::Nothing, message)
@@ -214,72 +202,64 @@ impl<'a> Facts<'a> {
             (E::StopSignal, _) => {
                 let message = format!(
                     "{name} has no handler for {stop_name}: its default action ended the process \
-                     after {}, nothing was cleaned up.",
-                    after(exit_at)
+                     after {after}, without any cleanup."
                 );
-                let is_fatal = |stop: &Sent| {
-                    let state = stop.signal.state;
-                    state.is_some_and(|s| s.group_exit && s.disposition == Disposition::Default)
-                };
-                let is_proven = stop.is_some_and(is_fatal);
+                let state = stop.and_then(|stop| stop.signal.state);
+                let is_proven =
+                    state.is_some_and(|s| s.group_exit && s.disposition == Disposition::Default);
                 let requires = if is_proven { Absence::Nothing } else { Absence::Delivery };
                 (V::TerminatedByDefault, requires, message)
             }
-            (E::OtherSignal(signal), R::NotSent) => match self.sender_of(signal, exit_at) {
-                Some(sent) => {
-                    let message = format!(
-                        "{name} died of {} by {}: its default action, nothing was cleaned up.",
-                        signal::name(signal),
-                        sent.signal.sender.comm
-                    );
-                    (V::TerminatedByDefault, Absence::Nothing, message)
+            (E::OtherSignal(signal), R::NotSent) => {
+                let sent = self.sender_of(signal, exit_at).map(|sent| &sent.signal.sender.comm);
+                let signal = signal::name(signal);
+                match sent {
+                    Some(comm) => {
+                        let message = format!(
+                            "{name} died of {signal} by {comm}: its default action, without any \
+                             cleanup."
+                        );
+                        (V::TerminatedByDefault, Absence::Nothing, message)
+                    }
+                    None => {
+                        let message = format!(
+                            "{name} died of {signal}; no process outside the container sent it."
+                        );
+                        (V::Failed, Absence::Stop, message)
+                    }
                 }
-                None => {
-                    let message = format!(
-                        "{name} died of {}, which nobody outside the container had sent.",
-                        signal::name(signal)
-                    );
-                    (V::Failed, Absence::Stop, message)
-                }
-            },
+            }
             (E::OtherSignal(signal), _) => {
-                let message = format!(
-                    "{name} died of {}, {} after {stop_name}.",
-                    signal::name(signal),
-                    after(exit_at)
-                );
+                let signal = signal::name(signal);
+                let message = format!("{name} died of {signal}, {after} after {stop_name}.");
                 (V::Failed, Absence::Delivery, message)
             }
 
-            (E::Code(code), R::Handled(_)) => {
+            (E::Code(code), R::Handled) => {
                 let message = format!(
-                    "{name} handled {stop_name}{by_stop} and left by itself {} later with code \
-                     {code}.",
-                    after(exit_at)
+                    "{name} handled {stop_name}{by_stop} and exited {after} later with code {code}."
                 );
                 (V::Graceful, Absence::Nothing, message)
             }
-            (E::Code(code), R::Waited(_)) => {
+            (E::Code(code), R::Waited) => {
                 let message = format!(
                     "{name} blocks {stop_name}{by_stop} to take it itself (sigwait or signalfd: \
-                     inferred) and left {} later with code {code}.",
-                    after(exit_at)
+                     inferred) and exited {after} later with code {code}."
                 );
                 (V::Graceful, Absence::Nothing, message)
             }
             (E::Code(code), R::NotSent) => {
                 let before = self.sent_before(exit_at);
-                let message = format!("{name} left by itself with code {code}; {before}.");
+                let message = format!("{name} exited with code {code}; {before}.");
                 (exited(code), Absence::Stop, message)
             }
             (E::Code(code), response) => {
-                let discarded = matches!(response, R::Discarded(_));
-                let never =
-                    if discarded { "was thrown away by the kernel" } else { "was never taken" };
-                let message = format!(
-                    "{name} left by itself with code {code}, {} after a {stop_name} that {never}.",
-                    after(exit_at)
-                );
+                let how = match response {
+                    R::Discarded => "that the kernel had discarded",
+                    _ => "that was never taken",
+                };
+                let message =
+                    format!("{name} exited with code {code}, {after} after a {stop_name} {how}.");
                 (exited(code), Absence::Delivery, message)
             }
         };
@@ -300,7 +280,7 @@ impl<'a> Facts<'a> {
         }
         match exit {
             ExitStatus::Signal { signal, core }
-                if OWN_MAKING.contains(&signal) && !self.sent_from_outside(signal) =>
+                if SELF_INFLICTED.contains(&signal) && !self.sent_from_outside(signal) =>
             {
                 End::OwnSignal { signal, core }
             }
@@ -319,70 +299,70 @@ impl<'a> Facts<'a> {
         }
     }
 
-    fn response(&self) -> Response<'a> {
+    fn response(&self) -> Response {
         let Some(stop) = self.stop else { return Response::NotSent };
         let killed = self.killed();
         if killed && self.kill.is_some_and(|kill| kill.at < stop.at) {
             return Response::NotSent;
         }
         if let Some(left) = self.left_by_hook().filter(|left| *left < GRACE_FLOOR_SECONDS) {
-            return Response::HookUsedGrace { stop, left };
+            return Response::HookUsedGrace { left };
         }
-        // A runtime that is back sends it again, and the handler may be there by then.
+        // A restarted runtime sends the signal again, and by then a handler may be installed.
         if self.taken.is_some() {
-            return Response::Handled(stop);
+            return Response::Handled;
         }
-        if thrown_away(&stop.signal) {
-            return Response::Discarded(stop);
+        if discarded(&stop.signal) {
+            return Response::Discarded;
         }
         if !killed {
-            return if kept(&stop.signal) {
-                Response::Waited(stop)
-            } else {
-                Response::Unseen(stop)
-            };
+            let waited = queued_for_sigwait(&stop.signal);
+            return if waited { Response::Waited } else { Response::Unseen };
         }
         let bit = 1_u64 << (u32::from(self.stop_signal().clamp(1, 64)) - 1);
         let at_kill = self.kill.or(self.kernel_kill).and_then(|kill| kill.signal.state);
         match (at_kill, stop.signal.state) {
-            (Some(state), _) if state.pending & bit != 0 => Response::Pending(stop),
-            (Some(_), _) => Response::Waited(stop),
-            (None, Some(state)) if state.blocked => Response::Blocked(stop),
-            _ => Response::Unseen(stop),
+            (Some(state), _) if state.pending & bit != 0 => Response::Pending,
+            (Some(_), _) => Response::Waited,
+            (None, Some(state)) if state.blocked => Response::Blocked,
+            _ => Response::Unseen,
         }
     }
 
-    fn hook_used_grace(&self, stop: &Sent, left: i64, stop_name: &str) -> String {
+    fn hook_used_grace(&self, left: i64, stop_name: &str) -> String {
+        let stop_at = self.stop.map_or_else(BootTime::default, |stop| stop.at);
         let grace = self.case.grace_seconds.unwrap_or_default();
-        let used = self.hook.as_ref().map(|h| stop.at.since(h.began)).unwrap_or_default();
+        let used = self.hook.as_ref().map(|h| stop_at.since(h.began)).unwrap_or_default();
         let state = if self.hook_was_cut_off() { "was still running" } else { "had ended" };
         format!(
             "preStop {state} after {} of a grace of {grace} s, so {stop_name} came with {} s left, \
              raised to the kubelet's floor of {GRACE_FLOOR_SECONDS} s; {}.",
             secs(used),
             left.max(0),
-            self.ended_how(stop.at),
+            self.ended_how(stop_at),
         )
     }
 
-    /// Who outside the container sent it the signal that ended it.
-    fn sender_of(&self, signal: u8, exit_at: BootTime) -> Option<&'a Sent> {
-        let sent = |s: &&Sent| s.from_outside() && s.signal.signal == signal && s.at <= exit_at;
+    /// The process outside the container that sent the fatal signal.
+    fn sender_of(&self, signal: u8, exit_at: BootTime) -> Option<&'a SentSignal> {
+        let sent =
+            |s: &&SentSignal| s.from_outside() && s.signal.signal == signal && s.at <= exit_at;
         self.case.processes.sent().find(sent)
     }
 
-    /// What had been sent to it from outside before it left by itself.
+    /// The last signal from outside before the exit, for the message.
     fn sent_before(&self, exit_at: BootTime) -> String {
         let window = exit_at - Duration::from_secs(longest_grace(&self.case));
-        // A process that only forked is not seen to have entered the container.
+        // A process that entered the container and only forked is not recorded.
         let main = self.case.processes.main();
-        let by_another = |s: &Sent| {
-            CONVENTIONAL.contains(&s.signal.signal)
+        let by_another = |s: &SentSignal| {
+            CONVENTIONAL_STOP_SIGNALS.contains(&s.signal.signal)
                 && s.signal.code != SI_KERNEL
                 && Some(s.signal.sender.tgid) != main
         };
-        let recent =
-            |s: &&Sent| (s.from_outside() || by_another(s)) && (window..=exit_at).contains(&s.at);
+        let recent = |s: &&SentSignal| {
+            (s.from_outside() || by_another(s)) && (window..=exit_at).contains(&s.at)
+        };
         match self.case.processes.sent().rev().find(recent) {
             Some(sent) => format!(
                 "{}{} had been sent to it {} before{}",
@@ -395,27 +375,27 @@ impl<'a> Facts<'a> {
                     (true, false) => ", from within the container",
                 }
             ),
-            None => "nothing had been sent to it".into(),
+            None => "no signal had been sent to it".into(),
         }
     }
 
-    /// SIGKILL by a process of the container: only one without a PID namespace of its own (hostPID,
-    /// shareProcessNamespace) can do that to its main process.
-    pub(super) fn inner_kill(&self) -> Option<&'a Sent> {
+    /// SIGKILL by a process of the container: possible only without a PID namespace of its own (hostPID,
+    /// shareProcessNamespace).
+    pub(super) fn inner_kill(&self) -> Option<&'a SentSignal> {
         let processes = self.case.processes;
-        let delivered = |s: &&Sent| {
+        let delivered = |s: &&SentSignal| {
             let signal = &s.signal;
             signal.signal == SIGKILL
                 && signal.code != SI_KERNEL
                 && !s.from_outside()
                 && signal.result == SignalResult::Delivered
         };
-        let in_time = |s: &&Sent| self.exit.is_none_or(|(at, _)| s.at <= at);
+        let in_time = |s: &&SentSignal| self.exit.is_none_or(|(at, _)| s.at <= at);
         processes.sent().filter(in_time).find(delivered)
     }
 
     fn without_exit(&self) -> String {
-        let lost: Vec<&str> = self.losses().map(LossKind::as_str).collect();
+        let lost: Vec<&str> = self.gaps().map(LossKind::as_str).collect();
         let why = if lost.is_empty() {
             "the agent never saw its processes".to_owned()
         } else {
@@ -430,7 +410,7 @@ impl<'a> Facts<'a> {
         victims.any(|pid| Tgid(pid) == main || self.is_thread_of_main(pid)).then_some(main)
     }
 
-    /// mark_victim may name a thread; the kernel's SIGKILL just before it names the same one.
+    /// mark_victim may name a thread; the kernel's SIGKILL just before names the same one.
     fn is_thread_of_main(&self, pid: u32) -> bool {
         self.kernel_kill.is_some_and(|kill| kill.signal.target.tid == pid)
     }
@@ -438,28 +418,12 @@ impl<'a> Facts<'a> {
     fn ended_how(&self, stop_at: BootTime) -> String {
         match self.exit {
             Some((at, ExitStatus::Code(code))) => {
-                format!("it left {} later with code {code}", secs(at.since(stop_at)))
+                format!("it exited {} later with code {code}", secs(at.since(stop_at)))
             }
             Some((at, ExitStatus::Signal { signal, .. })) => {
                 format!("it died of {} {} later", signal::name(signal), secs(at.since(stop_at)))
             }
-            None => "its end was not seen".into(),
-        }
-    }
-}
-
-impl<'a> Response<'a> {
-    /// The stop signal, if one had been sent before what ended it.
-    fn stop(self) -> Option<&'a Sent> {
-        match self {
-            Self::NotSent => None,
-            Self::HookUsedGrace { stop, .. }
-            | Self::Handled(stop)
-            | Self::Discarded(stop)
-            | Self::Pending(stop)
-            | Self::Blocked(stop)
-            | Self::Waited(stop)
-            | Self::Unseen(stop) => Some(stop),
+            None => "its exit was not recorded".into(),
         }
     }
 }

@@ -7,10 +7,10 @@ use coroner_core::{
     engine::Gauges,
     ids::{CgroupId, PodUid},
     input::{
-        ApiEvent, CriContainer, CriEvent, CriSandbox, CriState, ExitStatus, Hook, KernelFact,
+        ApiEvent, ContainerState, CriContainer, CriEvent, CriSandbox, ExitStatus, Hook, KernelFact,
         LossKind,
     },
-    observation::Verdict,
+    types::Verdict,
 };
 
 /// One pod from its beginning to its end, with all three sources telling.
@@ -18,11 +18,11 @@ fn life(world: &mut World, n: u64) {
     let at = world.at();
     world.api(ApiEvent::Applied(object(n, false, at)));
     world.starts(n);
-    world.lists(vec![sandbox(n, true)], vec![container(n, CriState::Running)]);
+    world.lists(vec![sandbox(n, true)], vec![container(n, ContainerState::Running)]);
     world.api(ApiEvent::Applied(object(n, true, at)));
     world.exits(n, ExitStatus::Code(0));
     world.cgroups_go(n);
-    world.lists(vec![sandbox(n, false)], vec![container(n, CriState::Exited)]);
+    world.lists(vec![sandbox(n, false)], vec![container(n, ContainerState::Exited)]);
     world.status(n, 0);
     world.api(ApiEvent::Deleted(object(n, true, at)));
     world.lists(Vec::new(), Vec::new());
@@ -138,7 +138,7 @@ fn a_pod_held_by_a_finalizer_for_a_day_is_told() {
     world.api(ApiEvent::Applied(object(1, true, at)));
     world.later(300).term(1, true);
     world.later(100).exits(1, CODE_0);
-    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     world.cgroups_go(1);
     world.lists(vec![], vec![]);
@@ -166,17 +166,17 @@ fn nothing_stays_of_the_lives_of_a_static_pod() {
     };
     for n in 1..=5 {
         world.starts(n);
-        let (sandbox, container) = of_static(n, true, CriState::Running);
+        let (sandbox, container) = of_static(n, true, ContainerState::Running);
         world.lists(vec![sandbox], vec![container]);
         world.ticks(10);
         world.term(n, true);
         world.exits(n, CODE_0);
-        let (sandbox, container) = of_static(n, false, CriState::Exited);
+        let (sandbox, container) = of_static(n, false, ContainerState::Exited);
         world.lists(vec![sandbox], vec![container]);
         world.status(n, 0);
         world.ticks(60);
     }
-    let (sandbox, container) = of_static(6, true, CriState::Running);
+    let (sandbox, container) = of_static(6, true, ContainerState::Running);
     world.starts(6);
     world.lists(vec![sandbox], vec![container]);
     world.ticks(1200);
@@ -199,10 +199,10 @@ fn a_grace_out_of_range_is_no_panic() {
             pre_stop: Some(Hook::Sleep(5)),
             ..container(1, state)
         };
-        world.later(60_000).lists(vec![sandbox(1, true)], vec![odd(CriState::Running)]);
+        world.later(60_000).lists(vec![sandbox(1, true)], vec![odd(ContainerState::Running)]);
         world.term(1, true);
         world.exits(1, CODE_0);
-        world.lists(vec![sandbox(1, true)], vec![odd(CriState::Exited)]);
+        world.lists(vec![sandbox(1, true)], vec![odd(ContainerState::Exited)]);
         world.status(1, 0);
         world.ticks(60);
         assert_eq!(world.died.len(), 1, "grace {grace}");
@@ -228,16 +228,16 @@ fn evicted_cgroups_of_a_tenant_leave_room_for_other_containers() {
     world.starts(2);
     world.lists(
         vec![sandbox(1, true), sandbox(2, true)],
-        vec![container(1, CriState::Running), container(2, CriState::Running)],
+        vec![container(1, ContainerState::Running), container(2, ContainerState::Running)],
     );
     world.later(1_000).exits(2, ExitStatus::Code(3));
     world.lists(
         vec![sandbox(1, true), sandbox(2, true)],
-        vec![container(1, CriState::Running), container(2, CriState::Exited)],
+        vec![container(1, ContainerState::Running), container(2, ContainerState::Exited)],
     );
     world.status(2, 3);
     world.ticks(60);
-    assert_eq!(world.died[0].verdict, Verdict::Failed, "{}", world.died[0].proof.sentence);
+    assert_eq!(world.died[0].verdict, Verdict::Failed, "{}", world.died[0].proof.message);
 }
 
 /// Container and sandbox come between two lists of the sandboxes, and go before the next: no pod's report
@@ -247,10 +247,10 @@ fn a_container_whose_sandbox_was_never_listed_counts_as_lost() {
     for listed_late in [false, true] {
         let mut world = World::in_sync();
         world.starts(1);
-        world.lists(vec![], vec![container(1, CriState::Running)]);
+        world.lists(vec![], vec![container(1, ContainerState::Running)]);
         world.later(1_000).exits(1, ExitStatus::Code(3));
         if listed_late {
-            let all = vec![container(1, CriState::Exited)];
+            let all = vec![container(1, ContainerState::Exited)];
             world.later(100).lists(vec![sandbox(1, false)], all);
             world.status(1, 3);
             world.ticks(20);

@@ -5,43 +5,43 @@ use super::world::{
     sandbox, shim, task,
 };
 use coroner_core::{
-    cause::{Circumstances, cause},
+    api::{Attempt, DeletionRequest, PodObject, Shown},
+    cause::{CauseInputs, cause},
     input::{
-        ApiContainer, ApiEvent, ApiPod, ApiProbe, ApiTerminated, ContainerKind, CriState,
+        ApiContainer, ApiEvent, ApiPod, ApiProbe, ApiTerminated, ContainerKind, ContainerState,
         ExitStatus, Input, KernelFact, Loss, LossKind,
     },
-    object::{Attempt, Object, Request, Shown},
-    observation::{Cause, Source, Verdict},
-    process::Processes,
+    process::ContainerProcesses,
     stop::Stop,
     time::{BootTime, WallTime},
+    types::{Cause, Source, Verdict},
 };
 use std::time::Duration;
 
-fn object(disruption: Option<&str>, reason: &str, grace: Option<i64>) -> Object {
+fn object(disruption: Option<&str>, reason: &str, grace: Option<i64>) -> PodObject {
     let pod = ApiPod {
         disruption: disruption.map(Into::into),
         reason: reason.into(),
         ..ApiPod::default()
     };
-    let requested = grace.map(|grace_seconds| Request {
-        at: BootTime(1),
+    let requested = grace.map(|grace_seconds| DeletionRequest {
+        estimate: BootTime(1),
         uncertainty: Duration::ZERO,
-        since: BootTime(1),
-        by: BootTime(1),
+        earliest: BootTime(1),
+        latest: BootTime(1),
         grace_seconds,
-        asked_wall: WallTime(0),
+        api_time: WallTime(0),
     });
-    let mut object = Object::new(BootTime(0), pod);
+    let mut object = PodObject::new(BootTime(0), pod);
     object.requested = requested;
     object
 }
 
-const NOTHING: Circumstances<'static> = Circumstances {
+const NOTHING: CauseInputs<'static> = CauseInputs {
     object: None,
     deleted: false,
     outlived: false,
-    vanished: false,
+    deleted_at_unknown_time: false,
     is_static: false,
     had_main: true,
     stopped: false,
@@ -65,7 +65,7 @@ fn causes_of_deletions() {
     ];
     for (disruption, grace, outlived, expected) in rows {
         let object = object(disruption, "", grace);
-        let of = Circumstances {
+        let of = CauseInputs {
             object: Some(&object),
             deleted: grace.is_some(),
             outlived,
@@ -80,17 +80,20 @@ fn causes_of_deletions() {
 fn causes_without_a_deletion() {
     let by = |disruption, reason: &str| {
         let object = object(disruption, reason, None);
-        cause(Circumstances { object: Some(&object), stopped: true, ..NOTHING }).cause
+        cause(CauseInputs { object: Some(&object), stopped: true, ..NOTHING }).cause
     };
     assert_eq!(by(None, "Evicted"), Cause::NodePressureEviction);
     assert_eq!(by(Some("TerminationByKubelet"), "Evicted"), Cause::NodePressureEviction);
     assert_eq!(by(Some("TerminationByKubelet"), "Terminated"), Cause::NodeShutdown);
     assert_eq!(by(None, ""), Cause::Unknown);
     assert_eq!(cause(NOTHING).cause, Cause::Completed);
-    assert_eq!(cause(Circumstances { complete: false, ..NOTHING }).cause, Cause::Unknown);
-    assert_eq!(cause(Circumstances { vanished: true, ..NOTHING }).cause, Cause::Unknown);
-    let of_file = Circumstances { is_static: true, ..NOTHING };
-    assert_eq!(cause(Circumstances { stopped: true, ..of_file }).cause, Cause::StaticRemoved);
+    assert_eq!(cause(CauseInputs { complete: false, ..NOTHING }).cause, Cause::Unknown);
+    assert_eq!(
+        cause(CauseInputs { deleted_at_unknown_time: true, ..NOTHING }).cause,
+        Cause::Unknown
+    );
+    let of_file = CauseInputs { is_static: true, ..NOTHING };
+    assert_eq!(cause(CauseInputs { stopped: true, ..of_file }).cause, Cause::StaticRemoved);
     assert_eq!(cause(of_file).cause, Cause::Completed);
 }
 
@@ -99,29 +102,29 @@ fn causes_without_a_deletion() {
 fn an_unknown_cause_says_what_is_missing() {
     let object = object(None, "", None);
     let rows = [
-        (None, true, true, "the apiserver never told of the pod"),
+        (None, true, true, "the apiserver never reported the pod"),
         (Some(&object), true, true, "its status names no reason"),
-        (Some(&object), false, false, "record of how a container of it ended is missing"),
+        (Some(&object), false, false, "record of how one of its containers ended is missing"),
     ];
     for (object, stopped, complete, says) in rows {
-        let told = cause(Circumstances { object, stopped, complete, ..NOTHING });
+        let told = cause(CauseInputs { object, stopped, complete, ..NOTHING });
         assert_eq!((told.cause, told.source), (Cause::Unknown, Source::Inferred));
-        assert!(told.sentence.contains(says), "{}", told.sentence);
+        assert!(told.message.contains(says), "{}", told.message);
     }
 }
 
 /// A container in which these processes from outside failed, one after the other.
-fn with_failed(names: &[&str]) -> Processes {
-    let mut processes = Processes::default();
-    processes.learn(BootTime(1), exec(1, 1, "app"), |_| false);
+fn with_failed(names: &[&str]) -> ContainerProcesses {
+    let mut processes = ContainerProcesses::default();
+    processes.apply(BootTime(1), exec(1, 1, "app"), |_| false);
     for (n, name) in (0..).zip(names) {
         let at = BootTime(100 + 10 * u64::from(n));
-        processes.learn(at, exec(100 + n, 30 + n, name), |_| false);
+        processes.apply(at, exec(100 + n, 30 + n, name), |_| false);
         let (cgroup, status) = (Cgroups::of(1).own, ExitStatus::Code(1));
         let task = task(100 + n, 30 + n, name);
         let parent = Some(shim());
         let exit = KernelFact::Exit { cgroup, task, status, parent };
-        processes.learn(at, exit, |_| false);
+        processes.apply(at, exit, |_| false);
     }
     processes
 }
@@ -250,8 +253,8 @@ fn causes_of_a_containers_own_stop() {
             sandbox_followed: None,
         }
         .reason();
-        assert_eq!((told.cause, told.source), (expected, source), "{}", told.sentence);
-        assert!(told.sentence.contains(says), "{}", told.sentence);
+        assert_eq!((told.cause, told.source), (expected, source), "{}", told.message);
+        assert!(told.message.contains(says), "{}", told.message);
     }
 }
 
@@ -269,7 +272,7 @@ fn a_shell_that_failed_proves_no_liveness_kill() {
     world.later(10).kernel(KernelFact::Exit { cgroup, task, status, parent });
     world.later(100_000).term(1, true);
     world.later(500).exits(1, CODE_0);
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     is_replaced(pod.containers.get_mut("c").unwrap(), 1);
     world.later(500).api(ApiEvent::Applied(pod));
@@ -290,10 +293,12 @@ fn told_of_a_stop(before: Option<bool>, after: Option<bool>) -> Cause {
     world.ticks(3600);
     world.term(1, true);
     world.later(500).exits(1, CODE_0);
-    let mut next = container(1, CriState::Running);
+    let mut next = container(1, ContainerState::Running);
     next.id = "c".repeat(64).as_str().into();
     next.attempt = 1;
-    world.later(500).lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited), next]);
+    world
+        .later(500)
+        .lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited), next]);
     world.status(1, 0);
     let c = pod.containers.get_mut("c").unwrap();
     c.started = after;
@@ -325,16 +330,20 @@ fn a_cause_that_rests_on_an_absence_of_a_container_found_late() {
     let name = format!("/kubepods/pod{pod}/{id}");
     world.kernel(KernelFact::CgroupCreated { cgroup: of.own, parent: None, name, scanned: true });
     world.kernel(KernelFact::Running { cgroup: of.own, task: init(1) });
-    world.lists(vec![of_file(sandbox(1, true))], vec![container(1, CriState::Running)]);
+    world.lists(vec![of_file(sandbox(1, true))], vec![container(1, ContainerState::Running)]);
     world.ticks(3);
     world.exits(1, CODE_0);
-    world.lists(vec![of_file(sandbox(1, false))], vec![container(1, CriState::Exited)]);
+    world.lists(vec![of_file(sandbox(1, false))], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     world.ticks(120);
     let end = &world.ended[0];
     assert_eq!(end.containers[0].verdict, Verdict::Unknown);
     assert_eq!((end.cause, end.cause_source), (Cause::Unknown, Source::Inferred));
-    assert!(end.cause_proof.contains("the agent began to watch it only"), "{}", end.cause_proof);
+    assert!(
+        end.cause_message.contains("the agent began to watch it only"),
+        "{}",
+        end.cause_message
+    );
 }
 
 /// The stop signal of a liveness kill was lost with the deciding ring.
@@ -343,13 +352,13 @@ fn a_containers_cause_that_rests_on_a_lost_record() {
     let mut world = running(1);
     world.say(Input::Lost(Loss::new(LossKind::DecidingRingFull, 1)));
     world.later(500).exits(1, CODE_0);
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     world.ticks(120);
     let death = &world.died[0];
     assert_eq!(death.verdict, Verdict::Unknown);
     assert_eq!((death.cause, death.cause_source), (Cause::Unknown, Source::Inferred));
-    assert!(death.cause_proof.contains("evidence was lost"), "{}", death.cause_proof);
+    assert!(death.cause_message.contains("evidence was lost"), "{}", death.cause_message);
 }
 
 /// The kubelet deletes the object with a grace of 0 when all containers have ended, by its own
@@ -365,7 +374,7 @@ fn deleted_before_its_end(change: fn(&mut ApiPod)) -> Cause {
     world.later(1000).api(ApiEvent::Applied(last.clone()));
     world.api(ApiEvent::Deleted(last));
     world.later(5000).exits(1, CODE_0);
-    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     world.ticks(60);
     world.ended[0].cause
@@ -397,7 +406,7 @@ fn a_status_reason_that_is_there_is_not_called_missing() {
         let mut world = running(1);
         world.term(1, true);
         world.later(500).exits(1, CODE_0);
-        world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+        world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
         world.status(1, 0);
         let mut pod = seen(1, false, world.at());
         (pod.phase, pod.reason) = ("Failed".into(), told.into());
@@ -405,7 +414,7 @@ fn a_status_reason_that_is_there_is_not_called_missing() {
         world.ticks(60);
         let end = &world.ended[0];
         assert_eq!((end.cause, end.cause_source), (expected, Source::Api));
-        assert!(end.cause_proof.contains(told), "{}", end.cause_proof);
+        assert!(end.cause_message.contains(told), "{}", end.cause_message);
     }
 }
 
@@ -422,16 +431,16 @@ fn a_static_pod_of_a_node_that_shuts_down() {
         mirror.mirror_of = Some(ids(1).0);
         world.api(ApiEvent::Applied(mirror.clone()));
         world.starts(1);
-        world.lists(vec![of_file(sandbox(1, true))], vec![container(1, CriState::Running)]);
+        world.lists(vec![of_file(sandbox(1, true))], vec![container(1, ContainerState::Running)]);
         world.ticks(60);
         world.term(1, true);
         world.later(500).exits(1, CODE_0);
-        world.lists(vec![of_file(sandbox(1, false))], vec![container(1, CriState::Exited)]);
+        world.lists(vec![of_file(sandbox(1, false))], vec![container(1, ContainerState::Exited)]);
         world.status(1, 0);
         (mirror.phase, mirror.reason) = ("Failed".into(), told.into());
         world.api(ApiEvent::Applied(mirror));
         world.ticks(120);
-        assert_eq!(world.ended[0].cause, expected, "{}", world.ended[0].cause_proof);
+        assert_eq!(world.ended[0].cause, expected, "{}", world.ended[0].cause_message);
     }
 }
 
@@ -439,8 +448,8 @@ fn a_static_pod_of_a_node_that_shuts_down() {
 #[test]
 fn a_pod_whose_init_container_failed_had_no_main_container() {
     for (told_to_stop, expected, says) in [
-        (false, Cause::Completed, "No main container of it ran"),
-        (true, Cause::Unknown, "It was told to stop without a deletion"),
+        (false, Cause::Completed, "None of its main containers ran"),
+        (true, Cause::Unknown, "It was stopped without a deletion"),
     ] {
         let mut world = running(1);
         let mut pod = seen(1, false, world.at());
@@ -451,13 +460,13 @@ fn a_pod_whose_init_container_failed_had_no_main_container() {
             world.term(1, true);
         }
         world.later(500).exits(1, ExitStatus::Code(1));
-        world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+        world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
         world.status(1, 1);
         pod.phase = "Failed".into();
         world.api(ApiEvent::Applied(pod));
         world.ticks(60);
         let end = &world.ended[0];
-        assert_eq!(end.cause, expected, "{}", end.cause_proof);
-        assert!(end.cause_proof.contains(says), "{}", end.cause_proof);
+        assert_eq!(end.cause, expected, "{}", end.cause_message);
+        assert!(end.cause_message.contains(says), "{}", end.cause_message);
     }
 }

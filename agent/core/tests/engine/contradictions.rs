@@ -2,8 +2,8 @@
 
 use super::world::{CODE_0, World, container, ids, object, running, sandbox};
 use coroner_core::{
-    input::{ApiEvent, ApiTerminated, CriEvent, CriExit, CriState, Input, Loss, LossKind},
-    observation::Contradiction,
+    input::{ApiEvent, ApiTerminated, ContainerState, CriEvent, CriExit, Input, Loss, LossKind},
+    types::Contradiction,
 };
 
 /// A pod that was told to go, and whose container handled that.
@@ -24,8 +24,8 @@ fn gone(world: &mut World) -> Vec<Contradiction> {
     findings.iter().filter_map(|f| f.contradiction).collect()
 }
 
-fn lists(world: &mut World, state: CriState) {
-    let ready = state == CriState::Running;
+fn lists(world: &mut World, state: ContainerState) {
+    let ready = state == ContainerState::Running;
     world.lists(vec![sandbox(1, ready)], vec![container(1, state)]);
 }
 
@@ -33,7 +33,7 @@ fn lists(world: &mut World, state: CriState) {
 fn agreement_is_no_finding() {
     let mut world = stopping();
     world.exits(1, CODE_0);
-    lists(&mut world, CriState::Exited);
+    lists(&mut world, ContainerState::Exited);
     world.status(1, 0);
     assert_eq!(gone(&mut world), []);
 }
@@ -42,7 +42,7 @@ fn agreement_is_no_finding() {
 fn exit_codes() {
     let mut world = stopping();
     world.exits(1, CODE_0);
-    lists(&mut world, CriState::Exited);
+    lists(&mut world, ContainerState::Exited);
     world.status(1, 255);
     let mut pod = object(1, true, world.at());
     let told = ApiTerminated {
@@ -57,14 +57,18 @@ fn exit_codes() {
     let findings = &world.ended[0].containers[0].findings;
     let kinds: Vec<_> = findings.iter().filter_map(|f| f.contradiction).collect();
     assert_eq!(kinds, [Contradiction::RuntimeExitCode, Contradiction::ApiExitCode]);
-    assert!(findings[1].detail.ends_with("the kernel says exit code 0."), "{}", findings[1].detail);
+    assert!(
+        findings[1].detail.ends_with("the kernel recorded exit code 0."),
+        "{}",
+        findings[1].detail
+    );
 }
 
 #[test]
 fn an_oom_kill_that_the_kernel_never_made() {
     let mut world = stopping();
     world.exits(1, CODE_0);
-    lists(&mut world, CriState::Exited);
+    lists(&mut world, ContainerState::Exited);
     world.cri(CriEvent::ContainerExited(CriExit {
         container: ids(1).2,
         started: None,
@@ -79,11 +83,11 @@ fn an_oom_kill_that_the_kernel_never_made() {
 fn running_without_processes() {
     let mut world = stopping();
     world.exits(1, CODE_0);
-    lists(&mut world, CriState::Running);
+    lists(&mut world, ContainerState::Running);
     world.ticks(4);
-    lists(&mut world, CriState::Running);
+    lists(&mut world, ContainerState::Running);
     world.later(100);
-    lists(&mut world, CriState::Exited);
+    lists(&mut world, ContainerState::Exited);
     world.status(1, 0);
     let at = world.at();
     world.api(ApiEvent::Applied(object(1, true, at)));
@@ -92,9 +96,9 @@ fn running_without_processes() {
     let mut world = stopping();
     world.exits(1, CODE_0);
     world.ticks(8);
-    lists(&mut world, CriState::Running);
+    lists(&mut world, ContainerState::Running);
     world.later(100);
-    lists(&mut world, CriState::Exited);
+    lists(&mut world, ContainerState::Exited);
     world.status(1, 0);
     assert_eq!(gone(&mut world), [Contradiction::RunningWithoutProcesses]);
 }
@@ -102,7 +106,7 @@ fn running_without_processes() {
 #[test]
 fn exited_with_processes() {
     let mut world = stopping();
-    lists(&mut world, CriState::Exited);
+    lists(&mut world, ContainerState::Exited);
     world.status(1, 0);
     world.ticks(8);
     world.exits(1, CODE_0);
@@ -115,7 +119,7 @@ fn a_loss_proves_nothing() {
     let mut world = stopping();
     world.say(Input::Lost(Loss::new(LossKind::DetailRingFull, 1)));
     world.exits(1, CODE_0);
-    lists(&mut world, CriState::Exited);
+    lists(&mut world, ContainerState::Exited);
     world.status(1, 255);
     assert_eq!(gone(&mut world), []);
 }

@@ -2,8 +2,9 @@
 
 use super::world::{CODE_0, Cgroups, World, container, ids, init, object, running, sandbox, shim};
 use coroner_core::{
-    input::{ApiEvent, CriEvent, CriSandbox, CriState, KernelFact, Task},
-    observation::{ContainerDeath, FindingKind, MilestoneKind, Verdict},
+    input::{ApiEvent, ContainerState, CriEvent, CriSandbox, KernelFact, Task},
+    report::ContainerDeath,
+    types::{FindingKind, MilestoneKind, Verdict},
 };
 
 /// The pod is deleted; what the host shows looks like a graceful end.
@@ -13,7 +14,7 @@ fn ends(world: &mut World, of: CriSandbox) -> ContainerDeath {
     world.later(100).term(1, true);
     world.later(500).exits(1, CODE_0);
     let stopped = CriSandbox { ready: false, ..of };
-    world.lists(vec![stopped], vec![container(1, CriState::Exited)]);
+    world.lists(vec![stopped], vec![container(1, ContainerState::Exited)]);
     world.status(1, 137);
     let at = world.at();
     world.api(ApiEvent::Deleted(object(1, true, at)));
@@ -22,12 +23,12 @@ fn ends(world: &mut World, of: CriSandbox) -> ContainerDeath {
 }
 
 fn assert_unseen(death: &ContainerDeath, by: &str) {
-    assert_eq!(death.verdict, Verdict::Unknown, "{}", death.proof.sentence);
+    assert_eq!(death.verdict, Verdict::Unknown, "{}", death.proof.message);
     assert_eq!(death.exit, None, "the hypervisor's, not the container's");
     let kinds: Vec<_> = death.findings.iter().map(|f| f.kind).collect();
     assert_eq!(kinds, [FindingKind::UnsupportedRuntime], "and no contradiction with it");
     assert!(death.findings[0].detail.contains(by), "{}", death.findings[0].detail);
-    assert!(death.proof.sentence.contains(by), "{}", death.proof.sentence);
+    assert!(death.proof.message.contains(by), "{}", death.proof.message);
     for kind in [MilestoneKind::TermSent, MilestoneKind::TermHandled, MilestoneKind::Exited] {
         assert_eq!(death.milestone(kind), None);
     }
@@ -37,7 +38,7 @@ fn assert_unseen(death: &ContainerDeath, by: &str) {
 fn handled_by(handler: &str) -> (World, CriSandbox) {
     let mut world = running(1);
     let of = CriSandbox { handler: handler.into(), ..sandbox(1, true) };
-    world.lists(vec![of.clone()], vec![container(1, CriState::Running)]);
+    world.lists(vec![of.clone()], vec![container(1, ContainerState::Running)]);
     (world, of)
 }
 
@@ -53,7 +54,7 @@ fn the_handler_names_the_runtime() {
 fn other_handlers_are_seen_into() {
     let (mut world, of) = handled_by("nvidia");
     let death = ends(&mut world, of);
-    assert_eq!(death.verdict, Verdict::Graceful, "{}", death.proof.sentence);
+    assert_eq!(death.verdict, Verdict::Graceful, "{}", death.proof.message);
 }
 
 #[test]

@@ -3,12 +3,12 @@
 
 use super::world::{CODE_0, World, container, ids, object, sandbox};
 use coroner_core::{
+    cri::CriState,
     dirty::Dirty,
     ids::SandboxId,
-    input::{ApiEvent, CriEvent, CriState},
-    observation::Verdict,
-    runtime::{Between, Runtime},
-    time::BootTime,
+    input::{ApiEvent, ContainerState, CriEvent},
+    time::{BootTime, Interval},
+    types::Verdict,
 };
 
 fn secs(n: u64) -> BootTime {
@@ -17,11 +17,11 @@ fn secs(n: u64) -> BootTime {
 
 /// A list of pod 1: of its sandbox' readiness and its container's state, as far as they are listed.
 fn list(
-    runtime: &mut Runtime,
+    runtime: &mut CriState,
     (asked, answered): (u64, u64),
     only: Option<SandboxId>,
     ready: Option<bool>,
-    state: Option<CriState>,
+    state: Option<ContainerState>,
 ) {
     let asked = secs(asked);
     let sandboxes = ready.map(|ready| sandbox(1, ready)).into_iter().collect();
@@ -41,21 +41,21 @@ fn only() -> Option<SandboxId> {
 #[test]
 fn a_late_list_takes_back_nothing_that_a_newer_one_showed() {
     let (_, id, app) = ids(1);
-    let mut runtime = Runtime::default();
-    list(&mut runtime, (1, 1), None, Some(true), Some(CriState::Running));
-    list(&mut runtime, (12, 13), only(), Some(false), Some(CriState::Exited));
+    let mut runtime = CriState::default();
+    list(&mut runtime, (1, 1), None, Some(true), Some(ContainerState::Running));
+    list(&mut runtime, (12, 13), only(), Some(false), Some(ContainerState::Exited));
     // Asked for before that, answered after it.
-    list(&mut runtime, (10, 25), None, Some(true), Some(CriState::Running));
+    list(&mut runtime, (10, 25), None, Some(true), Some(ContainerState::Running));
     let known = runtime.sandbox(&id).unwrap();
     assert!(!known.info.ready);
-    let between = Some(Between { after: secs(1), by: secs(13) });
-    assert_eq!((known.stopped, known.last_listed()), (between, secs(12)));
+    let between = Some(Interval { earliest: secs(1), latest: secs(13) });
+    assert_eq!((known.stopped, known.listing.asked), (between, secs(12)));
     let known = runtime.container(&app).unwrap();
-    assert_eq!((known.info.state, known.exited), (CriState::Exited, between));
+    assert_eq!((known.info.state, known.exited), (ContainerState::Exited, between));
     // What is gone stays gone.
     list(&mut runtime, (30, 31), only(), None, None);
-    list(&mut runtime, (28, 40), None, Some(true), Some(CriState::Running));
-    let gone = Some(Between { after: secs(12), by: secs(31) });
+    list(&mut runtime, (28, 40), None, Some(true), Some(ContainerState::Running));
+    let gone = Some(Interval { earliest: secs(12), latest: secs(31) });
     assert_eq!(runtime.sandbox(&id).unwrap().removed, gone);
     assert_eq!(runtime.container(&app).unwrap().removed, gone);
 }
@@ -63,18 +63,18 @@ fn a_late_list_takes_back_nothing_that_a_newer_one_showed() {
 #[test]
 fn what_a_late_list_does_not_have_may_be_younger() {
     let (_, id, app) = ids(1);
-    let mut runtime = Runtime::default();
-    list(&mut runtime, (12, 13), only(), Some(true), Some(CriState::Running));
+    let mut runtime = CriState::default();
+    list(&mut runtime, (12, 13), only(), Some(true), Some(ContainerState::Running));
     for late in [(2, 20), (10, 25)] {
         list(&mut runtime, late, None, None, None);
-        assert!(!runtime.sandbox(&id).unwrap().is_missing());
+        assert!(runtime.sandbox(&id).unwrap().listing.missing.is_none());
         assert_eq!(runtime.container(&app).unwrap().exited, None);
     }
     assert!(!runtime.has_listed_since(secs(11)), "what is not covered is not known");
     // Two that were asked for after it was listed.
     list(&mut runtime, (30, 45), None, None, None);
     list(&mut runtime, (50, 65), None, None, None);
-    let gone = Some(Between { after: secs(12), by: secs(45) });
+    let gone = Some(Interval { earliest: secs(12), latest: secs(45) });
     assert_eq!(runtime.sandbox(&id).unwrap().removed, gone);
 }
 
@@ -82,11 +82,11 @@ fn what_a_late_list_does_not_have_may_be_younger() {
 #[test]
 fn a_late_answer_is_true_as_of_its_request() {
     let (_, id, _) = ids(1);
-    let mut runtime = Runtime::default();
-    list(&mut runtime, (0, 15), None, Some(true), Some(CriState::Running));
+    let mut runtime = CriState::default();
+    list(&mut runtime, (0, 15), None, Some(true), Some(ContainerState::Running));
     assert!(runtime.is_current() && !runtime.has_listed_since(secs(1)));
-    list(&mut runtime, (20, 70), None, Some(false), Some(CriState::Exited));
-    let stopped = Some(Between { after: secs(0), by: secs(70) });
+    list(&mut runtime, (20, 70), None, Some(false), Some(ContainerState::Exited));
+    let stopped = Some(Interval { earliest: secs(0), latest: secs(70) });
     assert_eq!(runtime.sandbox(&id).unwrap().stopped, stopped);
     assert_eq!(runtime.outages(secs(0), secs(100)).count(), 0, "lateness is no outage");
 }

@@ -4,8 +4,8 @@
 use super::world::{CODE_0, World, container, ids, object, sandbox};
 use coroner_core::{
     engine::Gauges,
-    input::{ApiEvent, CriContainer, CriSandbox, CriState},
-    observation::{Cause, MilestoneKind, Verdict},
+    input::{ApiEvent, ContainerState, CriContainer, CriSandbox},
+    types::{Cause, MilestoneKind, Verdict},
 };
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ enum Watch {
 
 /// The runtime's lists: of the pods from the first on, so many are removed, and so many are stopped.
 fn lists(world: &mut World, removed: u64, stopped: u64) {
-    let state = |n| if n <= stopped { CriState::Exited } else { CriState::Running };
+    let state = |n| if n <= stopped { ContainerState::Exited } else { ContainerState::Running };
     let left = removed + 1..=PODS;
     let sandboxes: Vec<CriSandbox> = left.clone().map(|n| sandbox(n, n > stopped)).collect();
     let containers: Vec<CriContainer> = left.map(|n| container(n, state(n))).collect();
@@ -95,7 +95,7 @@ fn what_a_late_watch_delays_is_reported_and_counted_once() {
         assert_eq!(world.ended.len() as u64, PODS, "{watch:?}");
         assert_eq!(world.died.len() as u64, PODS, "{watch:?}");
         for end in &world.ended {
-            assert_eq!(end.cause, Cause::ApiDelete, "{watch:?}: {}", end.cause_proof);
+            assert_eq!(end.cause, Cause::ApiDelete, "{watch:?}: {}", end.cause_message);
             assert_eq!(end.containers[0].verdict, Verdict::Graceful, "{watch:?}");
             assert!(end.milestone(MilestoneKind::ObjectGone).is_some(), "{watch:?}: {end:?}");
             assert!(end.is_final, "{watch:?}: {end:?}");
@@ -127,7 +127,7 @@ fn pods_that_a_late_watch_never_showed_are_reported_and_counted_once() {
     assert_eq!(world.counted_deaths.len(), world.died.len());
     for end in world.reports() {
         assert!(end.is_final && end.revision <= 2, "{end:?}");
-        assert!(matches!(end.cause, Cause::ApiDelete | Cause::Unknown), "{}", end.cause_proof);
+        assert!(matches!(end.cause, Cause::ApiDelete | Cause::Unknown), "{}", end.cause_message);
         assert_eq!(end.containers[0].verdict, Verdict::Graceful);
     }
     let uids: BTreeSet<_> = (1..=PODS).map(|n| ids(n).0).collect();

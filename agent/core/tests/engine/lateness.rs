@@ -4,8 +4,8 @@ use super::world::{
     CODE_0, Cgroups, KILLED, World, container, ids, init, object, running, sandbox, shim, task,
 };
 use coroner_core::{
-    input::{ApiEvent, CriEvent, CriState, Hook, KernelFact},
-    observation::{Cause, FindingKind, PhaseKind, Verdict},
+    input::{ApiEvent, ContainerState, CriEvent, Hook, KernelFact},
+    types::{Cause, FindingKind, PhaseKind, Verdict},
 };
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn a_late_watch_event_is_a_deletion_all_the_same() {
     world.later(100).api(ApiEvent::Deleted(last));
     world.ticks(300);
     assert_eq!(world.ended.len(), 1);
-    assert_eq!(world.ended[0].cause, Cause::ApiDelete, "{}", world.ended[0].cause_proof);
+    assert_eq!(world.ended[0].cause, Cause::ApiDelete, "{}", world.ended[0].cause_message);
 }
 
 /// As above; kubelets up to 1.26 leave the phase at Running.
@@ -103,11 +103,11 @@ fn what_may_have_ended_before_the_object_did_not_outlive_it() {
     let mut world = World::in_sync();
     let at = world.at();
     world.api(ApiEvent::Applied(object(1, false, at)));
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
     world.ticks(5);
     let at = world.at();
     world.api(ApiEvent::Applied(object(1, true, at)));
-    world.later(100).lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.later(100).lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
     world.cri(CriEvent::Unreachable { error: "timed out".into(), code: None });
     world.ticks(3);
     let mut last = object(1, true, at);
@@ -115,7 +115,7 @@ fn what_may_have_ended_before_the_object_did_not_outlive_it() {
     world.api(ApiEvent::Applied(last.clone()));
     world.api(ApiEvent::Deleted(last));
     world.ticks(7);
-    world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     world.ticks(60);
     let end = &world.ended[0];
@@ -135,7 +135,7 @@ fn a_stop_that_began_before_the_agent_is_no_force_kill() {
     let name = format!("/kubepods/pod{pod}/{id}");
     world.kernel(KernelFact::CgroupCreated { cgroup: of.own, parent: None, name, scanned: true });
     world.kernel(KernelFact::Running { cgroup: of.own, task: init(1) });
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
     let asked = coroner_core::time::BootTime(world.at().0 - 120_000_000_000);
     world.api(ApiEvent::Snapshot { pods: vec![object(1, true, asked)] });
     world.ticks(60);
@@ -145,5 +145,5 @@ fn a_stop_that_began_before_the_agent_is_no_force_kill() {
     world.later(100).api(ApiEvent::Deleted(object(1, true, asked)));
     world.ticks(60);
     let death = &world.ended[0].containers[0];
-    assert_eq!(death.verdict, Verdict::Unknown, "{}", death.proof.sentence);
+    assert_eq!(death.verdict, Verdict::Unknown, "{}", death.proof.message);
 }

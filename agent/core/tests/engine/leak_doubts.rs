@@ -197,7 +197,7 @@ fn the_kubelet_is_back() {
     node.kubelet = DaemonState::Running { process };
     node.seconds(3_600);
     let leak = node.leak(1).unwrap();
-    assert_ne!(leak.cause.kind, LeakCause::KubeletDown, "{:?} {:?}", leak.cause, leak.remedy);
+    assert_ne!(leak.cause.kind, LeakCause::KubeletDown, "{:?} {:?}", leak.cause, leak.remediation);
 }
 
 #[test]
@@ -220,8 +220,8 @@ fn evidence_is_not_crowded_out() {
         node.seconds(1);
     }
     let after = &node.leak(1).unwrap().evidence;
-    let same = after.iter().filter(|e| e.sentence.contains("still open")).count();
-    let lost: Vec<_> = before.iter().filter(|e| !after.contains(e)).map(|e| &e.sentence).collect();
+    let same = after.iter().filter(|e| e.message.contains("still open")).count();
+    let lost: Vec<_> = before.iter().filter(|e| !after.contains(e)).map(|e| &e.message).collect();
     assert!(
         lost.is_empty() && same <= 2,
         "{same} times the same of {}, lost {lost:?}",
@@ -319,16 +319,16 @@ fn an_old_survey_is_no_evidence() {
 fn what_is_recalled_is_of_then() {
     let mut node = Node::new();
     node.run(1).seconds(3);
-    let leaks = vec![Recollection { key: key(1), observed: secs(40), since_start: false }];
+    let leaks = vec![PersistedLeak { key: key(1), first_observed: secs(40), preexisting: false }];
     node.say(Input::Recalled { leaks });
     // Healthy for an hour; what was wrong once has been mended.
     node.seconds(3_600).stop(1).delete(1).seconds(THRESHOLD + 8);
     let leak = node.leak(1).unwrap();
-    assert!(leak.observed >= WallTime::from_secs(3_600), "{:?}", leak.observed);
+    assert!(leak.first_observed >= WallTime::from_secs(3_600), "{:?}", leak.first_observed);
 }
 #[allow(dead_code)]
 fn unused() {
-    let _ = (BTreeSet::<u8>::new(), container(1, CriState::Exited));
+    let _ = (BTreeSet::<u8>::new(), container(1, ContainerState::Exited));
 }
 
 /// Its end was lost on the way; the runtime saw it exit.
@@ -355,10 +355,10 @@ fn an_exit_that_was_lost() {
     kernel(&mut node, signal(of.own, init(1), 9, shim()));
     node.say(Input::Lost(Loss::new(LossKind::DecidingRingFull, 3)));
     node.sandbox(1).ready = false;
-    node.containers = vec![container(1, CriState::Exited)];
+    node.containers = vec![container(1, ContainerState::Exited)];
     node.seconds(1).delete(1).seconds(THRESHOLD + 8);
     let leak = node.leak(1).unwrap();
-    let said: Vec<_> = leak.evidence.iter().map(|e| &e.sentence).collect();
+    let said: Vec<_> = leak.evidence.iter().map(|e| &e.message).collect();
     assert_ne!(leak.cause.kind, LeakCause::ProcessesRemain, "{:?} {said:#?}", leak.cause);
 }
 
@@ -382,7 +382,7 @@ fn who_reports_not_ready_runs() {
         other.leak(1).unwrap().cause.kind,
         LeakCause::KubeletDown,
         "{:?}",
-        other.leak(1).unwrap().remedy
+        other.leak(1).unwrap().remediation
     );
 }
 
@@ -442,8 +442,14 @@ fn what_comes_later_still_tells_the_cause() {
         }
     }
     let leak = last.unwrap();
-    assert!(leak.holds.netns.is_some());
-    assert_eq!(leak.cause.kind, LeakCause::CniDeleteFailing, "{:?} {:?}", leak.cause, leak.remedy);
+    assert!(leak.resources.netns.is_some());
+    assert_eq!(
+        leak.cause.kind,
+        LeakCause::CniDeleteFailing,
+        "{:?} {:?}",
+        leak.cause,
+        leak.remediation
+    );
 }
 
 /// A call was late, the runtime is the same process as before.
@@ -521,7 +527,7 @@ fn a_late_answer_is_no_restart() {
         }
     }
     let leak = last.unwrap();
-    let said: Vec<_> = leak.evidence.iter().map(|e| &e.sentence).collect();
+    let said: Vec<_> = leak.evidence.iter().map(|e| &e.message).collect();
     assert_ne!(leak.cause.kind, LeakCause::RuntimeRestarted, "{:?} {said:#?}", leak.cause);
 }
 
@@ -572,7 +578,7 @@ fn a_restart_at_the_wrong_moment() {
     node.kubelet = DaemonState::Running { process };
     node.seconds(600);
     let leak = node.leak(1).unwrap();
-    assert_ne!(leak.cause.kind, LeakCause::KubeletDown, "{:?}", leak.remedy);
+    assert_ne!(leak.cause.kind, LeakCause::KubeletDown, "{:?}", leak.remediation);
 }
 
 /// A static pod's manifest was changed: the old sandbox has another UID, and stays for good.
@@ -613,7 +619,7 @@ fn the_watch_did_show_it() {
     node.gets_answer = true;
     node.seconds(60);
     let leak = &node.leaks[&LeakKey::PodCgroup { pod, cgroup: CgroupId(9) }];
-    let said: Vec<_> = leak.evidence.iter().map(|e| e.sentence.as_str()).collect();
+    let said: Vec<_> = leak.evidence.iter().map(|e| e.message.as_str()).collect();
     assert!(!said.contains(&"the watch never showed this pod: it went before"), "{said:#?}");
 }
 

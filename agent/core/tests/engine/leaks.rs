@@ -7,10 +7,10 @@ use super::{
 use coroner_core::{
     ids::CgroupId,
     input::{
-        ApiContainer, ApiEvent, CriSandbox, CriState, DaemonProcess, DaemonState, HostSurvey,
+        ApiContainer, ApiEvent, ContainerState, CriSandbox, DaemonProcess, DaemonState, HostSurvey,
         Input, NetNamespace, PodCgroup, PodVolume, SandboxNetwork, Shim,
     },
-    leak::{Judgement, Leak, LeakCause, LeakClass, LeakKey, Recollection, StuckReason},
+    leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass, LeakKey, PersistedLeak},
     time::{BootTime, WallTime},
 };
 
@@ -30,7 +30,7 @@ fn left() -> Node {
 }
 
 fn evidence(leak: &Leak) -> Vec<&str> {
-    leak.evidence.iter().map(|one| one.sentence.as_str()).collect()
+    leak.evidence.iter().map(|one| one.message.as_str()).collect()
 }
 
 #[test]
@@ -43,20 +43,20 @@ fn a_stopped_sandbox_without_a_pod_is_told_once_after_the_threshold() {
     let leak = node.leak(1).unwrap();
     assert_eq!(leak.class, LeakClass::NotreadyNoPod);
     assert_eq!(leak.pod.as_ref().unwrap().name, "p1");
-    assert_eq!((leak.created, leak.since_start), (Some(WallTime(1)), false));
-    assert_eq!(leak.observed, WallTime::from_secs(108));
+    assert_eq!((leak.created, leak.preexisting), (Some(WallTime(1)), false));
+    assert_eq!(leak.first_observed, WallTime::from_secs(108));
     assert_eq!(leak.cause.kind, LeakCause::PodWorkerStuck, "kubelet 1.23 ran through");
     let said = evidence(leak);
     for wanted in [
-        "its object went",
+        "its object was deleted",
         "its sandbox was no longer ready",
-        "the apiserver, asked itself, has no pod of this UID",
+        "the apiserver, queried directly, has no pod of this UID",
         "the kubelet v1.23.1 (pid 800) has not been restarted since",
         "its network namespace is closed",
     ] {
         assert!(said.contains(&wanted), "{wanted}: {said:#?}");
     }
-    assert_eq!(leak.holds.netns, None);
+    assert_eq!(leak.resources.netns, None);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn the_kubelet_may_be_late() {
     let mut node = left();
     node.seconds(THRESHOLD - 3).collect(1).seconds(LONG);
     assert!(node.is_quiet());
-    assert_eq!(node.engine.gauges().leaks.suspects, 0);
+    assert_eq!(node.engine.gauges().leaks.candidates, 0);
 }
 
 /// The runtime's last answer may be older than the threshold's end, and the sandbox gone since.
@@ -113,9 +113,10 @@ fn an_outage_of_either_source_pauses_the_count() {
         }
         node.seconds(LONG);
         assert!(node.is_quiet(), "api {api}");
-        let judgement = node.engine.gauges().leaks.judgement;
-        let wanted = if api { Judgement::ApiOutOfSync } else { Judgement::CriUnreachable };
-        assert_eq!(judgement, wanted);
+        let detection_state = node.engine.gauges().leaks.detection_state;
+        let wanted =
+            if api { DetectionState::ApiOutOfSync } else { DetectionState::CriUnreachable };
+        assert_eq!(detection_state, wanted);
         (node.api_answers, node.cri_answers) = (true, true);
         node.seconds(THRESHOLD / 2 - 2);
         assert!(node.is_quiet(), "api {api}: the time before and after count, not that between");
@@ -169,11 +170,11 @@ fn another_machines_node_and_none_at_all_stop_all_judgement() {
     node.api_answers = true;
     node.seconds(LONG);
     assert!(node.is_quiet());
-    assert_eq!(node.engine.gauges().leaks.judgement, Judgement::NodeForeign);
+    assert_eq!(node.engine.gauges().leaks.detection_state, DetectionState::NodeForeign);
     node.say(Input::Api(ApiEvent::NodeUnknown { missing: true, error: "404".into() }));
     node.seconds(LONG);
     assert!(node.is_quiet());
-    assert_eq!(node.engine.gauges().leaks.judgement, Judgement::NodeMissing);
+    assert_eq!(node.engine.gauges().leaks.detection_state, DetectionState::NodeMissing);
 }
 
 #[test]
@@ -205,9 +206,9 @@ fn what_was_there_before_the_agent_says_so() {
     node.sandboxes.insert(ids(1).1, sandbox(1, false));
     node.seconds(THRESHOLD + MARGIN);
     let leak = node.leak(1).expect("found again after a restart of the agent");
-    assert!(leak.since_start);
+    assert!(leak.preexisting);
     assert_eq!(leak.created, Some(WallTime(1)), "the created age is right");
-    assert!(evidence(leak)[..].iter().any(|one| one.starts_with("nothing is known of this pod")));
+    assert!(evidence(leak)[..].iter().any(|one| one.starts_with("no record of this pod's object")));
 }
 
 #[test]
@@ -215,13 +216,13 @@ fn what_an_earlier_run_had_observed_is_remembered() {
     let mut node = Node::new();
     node.sandboxes.insert(ids(1).1, sandbox(1, false));
     let observed = BootTime(40_000_000_000);
-    let leaks = vec![Recollection { key: key(1), observed, since_start: false }];
+    let leaks = vec![PersistedLeak { key: key(1), first_observed: observed, preexisting: false }];
     node.say(Input::Recalled { leaks });
     node.seconds(THRESHOLD - 2);
     assert!(node.is_quiet(), "the threshold is this run's own");
     node.seconds(MARGIN);
     let leak = node.leak(1).unwrap();
-    assert_eq!((leak.observed, leak.since_start), (WallTime::from_secs(40), false));
+    assert_eq!((leak.first_observed, leak.preexisting), (WallTime::from_secs(40), false));
 }
 
 #[test]
@@ -231,7 +232,7 @@ fn a_running_sandbox_without_a_pod() {
     let leak = node.leak(1).unwrap();
     assert_eq!(leak.class, LeakClass::ReadyNoPod);
     assert_eq!(leak.cause.kind, LeakCause::PodWorkerGaveUp, "kubelet 1.23");
-    assert_eq!(leak.holds.containers, ["c (running)"]);
+    assert_eq!(leak.resources.containers, ["c (running)"]);
 }
 
 #[test]
@@ -239,7 +240,7 @@ fn containers_that_are_not_removed_keep_the_sandbox() {
     let mut node = Node::new();
     node.run(1).seconds(5);
     node.sandbox(1).ready = false;
-    node.containers = vec![container(1, CriState::Exited)];
+    node.containers = vec![container(1, ContainerState::Exited)];
     node.delete(1).seconds(THRESHOLD + MARGIN);
     assert_eq!(node.leak(1).unwrap().class, LeakClass::NotreadyWithContainers);
     // They go, it stays: the same leak, seen better.
@@ -272,7 +273,7 @@ fn an_old_sandbox_beside_a_new_one() {
     let mut node = Node::new();
     node.run(1).seconds(3);
     node.sandbox(1).ready = false;
-    node.containers = vec![container(1, CriState::Exited)];
+    node.containers = vec![container(1, ContainerState::Exited)];
     newer(&mut node, true);
     node.seconds(LONG);
     assert!(node.is_quiet(), "its container is kept for `kubectl logs --previous`");
@@ -288,8 +289,8 @@ fn a_finished_pod_that_keeps_its_network() {
     node.run(1).seconds(5).stop(1).seconds(THRESHOLD + MARGIN + 3);
     let leak = node.leak(1).unwrap();
     assert_eq!((leak.class, leak.cause.kind), (LeakClass::NetnsOpen, LeakCause::CniDeleteFailing));
-    assert_eq!(leak.holds.netns.as_deref(), Some("/run/netns/cni-1"));
-    assert_eq!(leak.holds.ips, ["10.0.0.9"]);
+    assert_eq!(leak.resources.netns.as_deref(), Some("/run/netns/cni-1"));
+    assert_eq!(leak.resources.ips, ["10.0.0.9"]);
     assert_eq!(node.engine.gauges().leaks.ips, 1);
     let closed = SandboxNetwork::Own { path: None, closed: Some(true) };
     node.networks.insert(ids(1).1, closed);
@@ -321,7 +322,7 @@ fn the_runtime_failed_around_the_end() {
     node.seconds(THRESHOLD + MARGIN);
     let leak = node.leak(1).unwrap();
     assert_eq!(leak.cause.kind, LeakCause::PodWorkerStuck);
-    assert!(leak.cause.sentence.ends_with("runtime killed as the object went"), "{leak:#?}");
+    assert!(leak.cause.message.ends_with("runtime killed as the object went"), "{leak:#?}");
     let said = evidence(leak);
     assert!(said.iter().any(|one| one.contains("(UNAVAILABLE)")), "{said:#?}");
 }
@@ -333,7 +334,7 @@ fn without_the_kubelet_nobody_cleans_up() {
     node.seconds(THRESHOLD + MARGIN);
     let leak = node.leak(1).unwrap();
     assert_eq!(leak.cause.kind, LeakCause::KubeletDown);
-    assert!(leak.remedy.contains(&"$ systemctl start kubelet".to_owned()));
+    assert!(leak.remediation.contains(&"$ systemctl start kubelet".to_owned()));
 }
 
 #[test]
@@ -421,7 +422,7 @@ fn a_cgroup_of_no_pod() {
     assert_eq!(node.found, std::slice::from_ref(&wanted));
     let leak = &node.leaks[&wanted];
     assert_eq!(leak.cause.kind, LeakCause::ProcessesRemain);
-    assert_eq!(leak.holds.pids, [4000, 4001]);
+    assert_eq!(leak.resources.pids, [4000, 4001]);
 }
 
 /// A pod that is to go since second 105, with a grace of 30 s.
@@ -436,7 +437,7 @@ fn terminating() -> Node {
     node
 }
 
-fn stuck(node: &Node) -> &Leak {
+fn blocked_on(node: &Node) -> &Leak {
     let key = LeakKey::Pod { uid: ids(1).0 };
     node.leaks.get(&key).unwrap_or_else(|| panic!("{:?}", node.found))
 }
@@ -455,12 +456,12 @@ fn a_finalizer_holds_the_object() {
     let mut node = terminating();
     node.pods.get_mut(&ids(1).0).unwrap().finalizers = vec!["example.com/hold".into()];
     node.seconds(3).stop(1).collect(1).seconds(UNTIL_STUCK);
-    let leak = stuck(&node);
+    let leak = blocked_on(&node);
     assert_eq!(leak.class, LeakClass::StuckTerminating);
-    assert_eq!(leak.stuck, Some(StuckReason::Finalizer));
+    assert_eq!(leak.blocked_on, Some(BlockedOn::Finalizer));
     assert_eq!(leak.cause.kind, LeakCause::Finalizer);
-    assert!(leak.cause.sentence.contains("example.com/hold"));
-    assert_eq!(node.engine.gauges().leaks.stuck[&StuckReason::Finalizer], 1);
+    assert!(leak.cause.message.contains("example.com/hold"));
+    assert_eq!(node.engine.gauges().leaks.blocked_on[&BlockedOn::Finalizer], 1);
     node.delete(1).seconds(2);
     assert_eq!(node.gone.len(), 1);
 }
@@ -472,32 +473,32 @@ fn what_else_a_stuck_pod_may_wait_for() {
         let mut node = terminating();
         arrange(&mut node);
         node.seconds(UNTIL_STUCK + 5);
-        let leak = stuck(&node);
-        assert!(!leak.cause.sentence.is_empty());
-        (leak.stuck.unwrap(), leak.cause.kind)
+        let leak = blocked_on(&node);
+        assert!(!leak.cause.message.is_empty());
+        (leak.blocked_on.unwrap(), leak.cause.kind)
     };
     let ends = |node: &mut Node| {
         node.stop(1).collect(1);
     };
     assert_eq!(
         reason(&|node| node.kubelet = DaemonState::Absent),
-        (StuckReason::KubeletGone, LeakCause::KubeletDown)
+        (BlockedOn::KubeletGone, LeakCause::KubeletDown)
     );
-    assert_eq!(reason(&|_| {}), (StuckReason::Unknown, LeakCause::Unknown), "nobody kills it");
+    assert_eq!(reason(&|_| {}), (BlockedOn::Unknown, LeakCause::Unknown), "nobody kills it");
     assert_eq!(
         reason(&|node| {
             node.cri_answers = false;
             node.seconds(3);
             node.cri_answers = true;
         }),
-        (StuckReason::RuntimeFailing, LeakCause::RuntimeFailing)
+        (BlockedOn::RuntimeFailing, LeakCause::RuntimeFailing)
     );
     assert_eq!(
         reason(&|node| {
             node.networks.insert(ids(1).1, open());
             node.stop(1);
         }),
-        (StuckReason::RuntimeFailing, LeakCause::CniDeleteFailing)
+        (BlockedOn::RuntimeFailing, LeakCause::CniDeleteFailing)
     );
     let volume = PodVolume { pod: uid.clone(), volume: "kubernetes.io~nfs/data".into() };
     assert_eq!(
@@ -505,16 +506,16 @@ fn what_else_a_stuck_pod_may_wait_for() {
             ends(node);
             node.survey.volumes = Some(vec![volume.clone()]);
         }),
-        (StuckReason::VolumeMounted, LeakCause::VolumeBusy)
+        (BlockedOn::VolumeMounted, LeakCause::VolumeBusy)
     );
     assert_eq!(
         reason(&|node| {
             ends(node);
             node.survey.pod_cgroups = Some(vec![group(uid.as_str(), 2)]);
         }),
-        (StuckReason::CgroupBusy, LeakCause::ProcessesRemain)
+        (BlockedOn::CgroupBusy, LeakCause::ProcessesRemain)
     );
-    assert_eq!(reason(&ends), (StuckReason::Unknown, LeakCause::Unknown));
+    assert_eq!(reason(&ends), (BlockedOn::Unknown, LeakCause::Unknown));
 }
 
 #[test]
@@ -532,7 +533,7 @@ fn a_node_full_of_leaks_is_told_of_over_some_seconds() {
     assert_eq!((node.found.len(), most), (2_000, 500));
     assert_eq!(node.asked.len(), 2_000);
     let gauges = node.engine.gauges().leaks;
-    assert_eq!((gauges.told.values().sum::<usize>(), gauges.suspects), (2_000, 0));
+    assert_eq!((gauges.reported.values().sum::<usize>(), gauges.candidates), (2_000, 0));
 }
 
 /// The object of a pod whose sandbox is leaked may be large; a leak needs little of it.
@@ -581,7 +582,7 @@ fn what_needs_an_answer_was_there_before_the_agent_all_the_same() {
         leak(&mut node);
         node.seconds(THRESHOLD + 3 * MARGIN);
         let found: Vec<_> =
-            node.leaks.values().map(|leak| (leak.class, leak.since_start)).collect();
+            node.leaks.values().map(|leak| (leak.class, leak.preexisting)).collect();
         let wanted = [
             LeakClass::NetnsOpen,
             LeakClass::OrphanShim,

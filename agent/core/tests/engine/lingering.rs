@@ -6,11 +6,12 @@ use super::world::{
 use coroner_core::{
     ids::Tgid,
     input::{
-        ApiEvent, CriState, Disposition, Input, KernelFact, Loss, LossKind, ProcProcess,
+        ApiEvent, ContainerState, Disposition, Input, KernelFact, Loss, LossKind, ProcProcess,
         ProcReport, SignalResult, Task, TaskState,
     },
-    observation::{ContainerDeath, FindingKind, Source, Verdict},
     output::{InspectProcesses, Report, Request},
+    report::ContainerDeath,
+    types::{FindingKind, Source, Verdict},
 };
 
 /// When the main process began, in ns, and as /proc rounds it down.
@@ -87,7 +88,7 @@ impl World {
 
     /// The runtime and the apiserver say the rest; the account is due.
     fn settles(&mut self, exit_code: i32) -> ContainerDeath {
-        self.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+        self.lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
         self.status(1, exit_code);
         let at = self.at();
         self.api(ApiEvent::Deleted(object(1, true, at)));
@@ -298,7 +299,7 @@ fn a_container_older_than_the_agent_is_looked_at_too() {
     let name = format!("/kubepods/pod{pod}/{id}");
     world.kernel(KernelFact::CgroupCreated { cgroup, parent: None, name, scanned: true });
     world.kernel(KernelFact::Running { cgroup, task: init(1) });
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
     world.deleted();
     // The runtime tries again what it tried before the agent was there: it is dying already.
     let KernelFact::SignalGenerated(mut again) = signal(cgroup, started(), 9, shim()) else {
@@ -377,7 +378,7 @@ fn what_is_frozen_at_the_stop_looks_blocked_and_is_explained() {
     world.later(30_000);
     killed_while_it_waits(&mut world);
     let death = world.settles(137);
-    assert_eq!(death.verdict, Verdict::StopSignalBlocked, "{}", death.proof.sentence);
+    assert_eq!(death.verdict, Verdict::StopSignalBlocked, "{}", death.proof.message);
     assert_eq!(
         detail(&death, FindingKind::Frozen),
         Some(
@@ -401,7 +402,7 @@ fn what_is_thawed_in_time_is_graceful() {
     world.kernel(KernelFact::SignalDelivered { cgroup, task: started(), signal: 15, disposition });
     world.later(10).exits(1, CODE_0);
     let death = world.settles(0);
-    assert_eq!(death.verdict, Verdict::Graceful, "{}", death.proof.sentence);
+    assert_eq!(death.verdict, Verdict::Graceful, "{}", death.proof.message);
     let finding = detail(&death, FindingKind::Frozen).unwrap();
     let told = "Its cgroup was frozen 500 ms before SIGTERM came, and thawed 5.0 s after it:";
     assert!(finding.starts_with(told), "{finding}");

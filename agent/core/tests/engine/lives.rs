@@ -6,13 +6,13 @@ use super::world::{
 };
 use coroner_core::{
     input::{
-        ApiContainer, ApiEvent, ContainerKind, CriContainer, CriEvent, CriExit, CriState, Daemon,
-        DaemonProcess, DaemonState, Disposition, ExitStatus, HostEvent, Input, KernelFact, Loss,
-        LossKind,
+        ApiContainer, ApiEvent, ContainerKind, ContainerState, CriContainer, CriEvent, CriExit,
+        Daemon, DaemonProcess, DaemonState, Disposition, ExitStatus, HostEvent, Input, KernelFact,
+        Loss, LossKind,
     },
-    observation::{Cause, Change, FindingKind, MilestoneKind, PhaseKind, Verdict},
     output::{CriRequest, Report, Request},
     time::{Anchor, BootTime, WallTime},
+    types::{Cause, Change, FindingKind, MilestoneKind, PhaseKind, Verdict},
 };
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ fn a_termination_that_had_begun_is_truncated() {
     world.cri(CriEvent::Connected { runtime: "test".into(), process: None });
     world.later(60_000);
     world.starts(1);
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
     // Asked for 20 s ago, with a grace of 30 s.
     let asked = BootTime(world.at().0 - 20_000_000_000);
     world.api(ApiEvent::Snapshot { pods: vec![object(1, true, asked)] });
@@ -104,7 +104,7 @@ fn an_outage_of_the_apiserver_suspends_the_account() {
     world.term(1, true);
     world.later(500).exits(1, CODE_0);
     world.api(ApiEvent::OutOfSync { error: "gone".into() });
-    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     world.ticks(90);
     assert!(world.ended.is_empty(), "unknown is not gone");
@@ -121,7 +121,7 @@ fn a_pod_that_ended_just_before_an_outage_is_told_when_its_object_is_found_gone(
     let mut world = running(1);
     world.exits(1, CODE_0);
     world.later(100).api(ApiEvent::OutOfSync { error: "reset".into() });
-    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     world.ticks(5);
     world.cgroups_go(1);
@@ -145,7 +145,7 @@ fn a_force_delete_may_show_its_deleted_event_only() {
     world.api(ApiEvent::Deleted(last));
     world.later(20).term(1, true);
     world.later(1000).exits(1, CODE_0);
-    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     world.ticks(10);
     let end = &world.ended[0];
@@ -158,10 +158,10 @@ fn a_restarted_container_dies_alone() {
     let mut world = running(1);
     world.term(1, true);
     world.later(500).exits(1, CODE_0);
-    let mut next = container(1, CriState::Running);
+    let mut next = container(1, ContainerState::Running);
     next.id = "c".repeat(64).as_str().into();
     next.attempt = 1;
-    let both = vec![container(1, CriState::Exited), next];
+    let both = vec![container(1, ContainerState::Exited), next];
     world.later(200).lists(vec![sandbox(1, true)], both);
     world.status(1, 0);
     let mut pod = object(1, false, world.at());
@@ -182,7 +182,7 @@ fn a_job_completes_once_and_its_deletion_is_no_second_end() {
     let mut done = object(1, false, at);
     done.phase = "Failed".into();
     world.api(ApiEvent::Applied(done));
-    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 7);
     world.ticks(90);
     delete(&mut world, 1);
@@ -207,7 +207,7 @@ fn a_pod_that_completed_and_is_deleted_at_once_completed() {
             world.ticks(3);
         }
         let sandbox_stops = |world: &mut World| {
-            world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+            world.lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
             world.status(1, 0);
         };
         world.exits(1, CODE_0);
@@ -229,7 +229,7 @@ fn a_pod_that_completed_and_is_deleted_at_once_completed() {
         }
         world.ticks(60);
         let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
-        assert_eq!(end.cause, Cause::Completed, "{} {outage} {sandbox_first}", end.cause_proof);
+        assert_eq!(end.cause, Cause::Completed, "{} {outage} {sandbox_first}", end.cause_message);
         assert_eq!(end.containers.len(), 1);
         assert_eq!(end.containers[0].verdict, Verdict::Completed);
     }
@@ -267,7 +267,7 @@ fn a_pod_that_runs_on_after_its_final_phase_is_deleted() {
     world.later(500).exits(1, CODE_0);
     finish(&mut world, 1, 0);
     world.ticks(60);
-    assert_eq!(world.ended[0].cause, Cause::ApiDelete, "{}", world.ended[0].cause_proof);
+    assert_eq!(world.ended[0].cause, Cause::ApiDelete, "{}", world.ended[0].cause_message);
     assert_eq!(world.ended[0].containers.len(), 1);
 }
 
@@ -276,7 +276,7 @@ fn a_pod_that_runs_on_after_its_final_phase_is_deleted() {
 fn a_dead_sandbox_alone_ends_no_pod() {
     let mut world = running(1);
     world.exits(1, ExitStatus::Code(1));
-    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 1);
     world.ticks(120);
     assert!(world.ended.is_empty());
@@ -290,7 +290,7 @@ fn late_evidence_is_a_new_revision_and_no_second_count() {
     delete(&mut world, 1);
     world.term(1, true);
     world.later(500).exits(1, CODE_0);
-    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
     let at = world.at();
     world.later(100).api(ApiEvent::Deleted(object(1, true, at)));
     world.ticks(40);
@@ -318,7 +318,7 @@ fn what_is_not_final_is_counted_60_s_after_its_end() {
     delete(&mut world, 1);
     world.term(1, true);
     world.later(500).exits(1, CODE_0);
-    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
     let at = world.at();
     world.later(100).api(ApiEvent::Deleted(object(1, true, at)));
     world.ticks(40);
@@ -342,7 +342,7 @@ fn an_agent_that_ends_counts_what_waits() {
     delete(&mut world, 1);
     world.term(1, true);
     world.later(500).exits(1, CODE_0);
-    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
     let at = world.at();
     world.later(100).api(ApiEvent::Deleted(object(1, true, at)));
     world.ticks(40);
@@ -357,7 +357,7 @@ fn an_agent_that_ends_counts_what_waits() {
 #[test]
 fn a_verdict_that_is_proven_later_is_a_new_revision() {
     let mut world = World::in_sync();
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
     world.ticks(5);
     delete(&mut world, 1);
     world.term(1, true);
@@ -409,7 +409,7 @@ fn an_uncommon_stop_signal_is_let_through_once() {
 #[test]
 fn a_container_without_a_known_cgroup_is_looked_for_and_joined() {
     let mut world = World::in_sync();
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
     world.ticks(5);
     let wanted = Request::Cri(CriRequest::FindCgroup(ids(1).2));
     assert_eq!(world.requests.iter().filter(|o| **o == wanted).count(), 1);
@@ -428,7 +428,7 @@ fn a_container_without_a_known_cgroup_is_looked_for_and_joined() {
 #[test]
 fn a_container_that_was_looked_for_has_its_uncommon_stop_signal_let_through() {
     let mut world = World::in_sync();
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
     world.cri(CriEvent::StopSignal { container: ids(1).2, signal: 37 });
     world.ticks(5);
     let learned = |world: &World| {
@@ -478,8 +478,8 @@ fn a_kubelet_that_was_restarted_is_a_finding() {
     world.ticks(10);
     let said: Vec<_> =
         world.ended[0].findings.iter().map(|f| (f.kind, f.detail.as_str())).collect();
-    let detail = "The kubelet ended 300 ms after the beginning and began anew 1.2 s after the \
-                  beginning.";
+    let detail =
+        "The kubelet ended 300 ms after the beginning and restarted 1.2 s after the beginning.";
     assert_eq!(said, [(FindingKind::KubeletRestarted, detail)]);
 }
 
@@ -550,7 +550,7 @@ fn a_job_with_a_native_sidecar_completes() {
     world.kernel(KernelFact::Exec { cgroup: cg, task: t.clone(), parent: shim() });
     world.lists(
         vec![sandbox(1, true)],
-        vec![container(1, CriState::Running), side(CriState::Running)],
+        vec![container(1, ContainerState::Running), side(ContainerState::Running)],
     );
     world.later(1000).exits(1, CODE_0);
     world.later(1000).kernel(signal(cg, t.clone(), 15, shim()));
@@ -570,7 +570,7 @@ fn a_job_with_a_native_sidecar_completes() {
     world.kernel(KernelFact::CgroupRemoved { cgroup: cg });
     world.later(500).lists(
         vec![sandbox(1, false)],
-        vec![container(1, CriState::Exited), side(CriState::Exited)],
+        vec![container(1, ContainerState::Exited), side(ContainerState::Exited)],
     );
     world.status(1, 0);
     world.cri(CriEvent::ContainerExited(CriExit {
@@ -596,7 +596,7 @@ fn a_job_that_was_restarted_by_its_probe_still_completes() {
     let mut world = running(1);
     world.term(1, true);
     world.later(100).exits(1, CODE_0); // liveness
-    let (_, mut c) = second(true, CriState::Running);
+    let (_, mut c) = second(true, ContainerState::Running);
     c.sandbox = ids(1).1;
     c.attempt = 1;
     let of = Cgroups::of(2);
@@ -607,12 +607,12 @@ fn a_job_that_was_restarted_by_its_probe_still_completes() {
         scanned: false,
     });
     world.kernel(KernelFact::Exec { cgroup: of.own, task: init(2), parent: shim() });
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited), c.clone()]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited), c.clone()]);
     world.status(1, 0);
     world.ticks(30);
     world.exits(2, CODE_0);
-    c.state = CriState::Exited;
-    world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited), c]);
+    c.state = ContainerState::Exited;
+    world.lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited), c]);
     world.status(2, 0);
     let mut o = object(1, false, world.at());
     o.phase = "Succeeded".into();
@@ -647,9 +647,9 @@ fn a_pod_deleted_while_its_image_is_pulled_is_told() {
 fn an_answer_with_a_gap_kills_nobody() {
     let mut world = running(1);
     world.lists(vec![sandbox(1, true)], vec![]); // the entry was nonsense and left out
-    world.later(250).lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.later(250).lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
     world.ticks(120);
-    assert_eq!(world.died.len(), 0, "{:?}", world.died.first().map(|d| &d.proof.sentence));
+    assert_eq!(world.died.len(), 0, "{:?}", world.died.first().map(|d| &d.proof.message));
 }
 
 /// The watch may be late by a second, but what was followed by another attempt ended before.
@@ -658,7 +658,8 @@ fn a_restart_just_before_a_delete_is_no_part_of_it() {
     let mut world = running(1);
     world.term(1, true);
     world.later(100).exits(1, CODE_0);
-    let again = CriContainer { sandbox: ids(1).1, attempt: 1, ..second(true, CriState::Running).1 };
+    let again =
+        CriContainer { sandbox: ids(1).1, attempt: 1, ..second(true, ContainerState::Running).1 };
     let of = Cgroups::of(2);
     let (cgroup, parent) = (of.own, Some(Cgroups::of(1).pod));
     let name = ids(2).2.to_string();
@@ -666,16 +667,16 @@ fn a_restart_just_before_a_delete_is_no_part_of_it() {
     world.kernel(KernelFact::Exec { cgroup, task: init(2), parent: shim() });
     let lists = |ready, state| {
         let again = CriContainer { state, ..again.clone() };
-        (vec![sandbox(1, ready)], vec![container(1, CriState::Exited), again])
+        (vec![sandbox(1, ready)], vec![container(1, ContainerState::Exited), again])
     };
-    let (sandboxes, containers) = lists(true, CriState::Running);
+    let (sandboxes, containers) = lists(true, ContainerState::Running);
     world.lists(sandboxes, containers);
     world.status(1, 0);
     world.later(400);
     delete(&mut world, 1);
     world.later(100).term(2, true);
     world.later(100).exits(2, CODE_0);
-    let (sandboxes, containers) = lists(false, CriState::Exited);
+    let (sandboxes, containers) = lists(false, ContainerState::Exited);
     world.lists(sandboxes, containers);
     world.status(2, 0);
     let at = world.at();

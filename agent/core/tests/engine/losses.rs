@@ -2,8 +2,9 @@
 
 use super::world::{CODE_0, Cgroups, World, container, ids, object, running, sandbox};
 use coroner_core::{
-    input::{ApiEvent, CriEvent, CriState, ExitStatus, Input, KernelFact, Loss, LossKind},
-    observation::{ContainerDeath, Verdict},
+    input::{ApiEvent, ContainerState, CriEvent, ExitStatus, Input, KernelFact, Loss, LossKind},
+    report::ContainerDeath,
+    types::Verdict,
 };
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ fn two() -> World {
     world.api(ApiEvent::Applied(object(2, false, at)));
     world.starts(2);
     let all = |state| vec![container(1, state), container(2, state)];
-    world.lists(vec![sandbox(1, true), sandbox(2, true)], all(CriState::Running));
+    world.lists(vec![sandbox(1, true), sandbox(2, true)], all(ContainerState::Running));
     world.later(1000).ticks(1);
     world
 }
@@ -35,7 +36,7 @@ fn a_budget_that_is_spent_is_missed_by_nobody_else() {
     for n in [1, 2] {
         world.later(10).exits(n, ExitStatus::Code(3));
     }
-    let exited = vec![container(1, CriState::Exited), container(2, CriState::Exited)];
+    let exited = vec![container(1, ContainerState::Exited), container(2, ContainerState::Exited)];
     world.lists(vec![sandbox(1, true), sandbox(2, true)], exited);
     for n in [1, 2] {
         world.status(n, 3);
@@ -56,9 +57,9 @@ fn a_budget_that_was_spent_is_not_missed_for_ever() {
     let until = world.at() + Duration::from_secs(1);
     world.kernel(KernelFact::BudgetSpent { cgroup, until });
     world.starts(1);
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
     world.later(30 * 24 * 3600 * 1000).exits(1, ExitStatus::Code(3));
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 3);
     world.ticks(120);
     assert_eq!(death(&world, 1).incomplete, []);
@@ -101,7 +102,7 @@ fn a_death_in_a_long_outage_of_the_runtime_is_told_after_it() {
     world.later(1000).exits(1, ExitStatus::Code(3));
     world.ticks(600);
     world.cri(CriEvent::Connected { runtime: "test".into(), process: None });
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 3);
     world.ticks(120);
     assert_eq!(death(&world, 1).verdict, Verdict::Failed);

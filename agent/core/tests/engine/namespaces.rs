@@ -6,10 +6,11 @@ use super::world::{
 use coroner_core::{
     ids::Tgid,
     input::{
-        ApiEvent, CriState, ExitStatus, Input, KernelFact, KilledProcess, Loss, LossKind,
+        ApiEvent, ContainerState, ExitStatus, Input, KernelFact, KilledProcess, Loss, LossKind,
         NamespaceKilled, SentTo,
     },
-    observation::{ContainerDeath, FindingKind, Verdict},
+    report::ContainerDeath,
+    types::{FindingKind, Verdict},
 };
 use std::time::Duration;
 
@@ -45,12 +46,12 @@ fn stopped(happens: impl FnOnce(&mut World), killed: NamespaceKilled) -> Contain
     world.later(1).kernel(KernelFact::NamespaceKilled(killed));
     world.kernel(KernelFact::CgroupEmpty { cgroup });
     world.kernel(KernelFact::CgroupRemoved { cgroup });
-    world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     world.later(100).api(ApiEvent::Deleted(object(1, true, at)));
     world.ticks(60);
     let death = world.ended[0].containers[0].clone();
-    assert_eq!(death.verdict, Verdict::Graceful, "{}", death.proof.sentence);
+    assert_eq!(death.verdict, Verdict::Graceful, "{}", death.proof.message);
     assert_eq!(death.exit, Some(ExitStatus::Code(0)));
     death
 }

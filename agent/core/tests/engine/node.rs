@@ -4,14 +4,13 @@
 use super::world::{container, ids, object, sandbox};
 use coroner_core::{
     engine::{Engine, Settings},
-    ids::{PodUid, SandboxId},
+    ids::{PodRef, PodUid, SandboxId},
     input::{
-        ApiEvent, ApiNode, ApiPod, CriContainer, CriEvent, CriSandbox, CriSandboxStatus, CriState,
-        Daemon, DaemonProcess, DaemonState, HostEvent, HostSurvey, Input, PodCheck, Received,
-        SandboxNetwork,
+        ApiEvent, ApiNode, ApiPod, ContainerState, CriContainer, CriEvent, CriSandbox,
+        CriSandboxStatus, Daemon, DaemonProcess, DaemonState, HostEvent, HostSurvey, Input,
+        PodCheck, Received, SandboxNetwork,
     },
     leak::{Leak, LeakKey},
-    observation::PodRef,
     output::{CriRequest, Report, Request},
     time::{Anchor, BootTime},
 };
@@ -103,7 +102,7 @@ impl Node {
     pub(crate) fn run(&mut self, n: u64) -> &mut Self {
         self.create(n);
         self.sandboxes.insert(ids(n).1, sandbox(n, true));
-        self.containers.push(container(n, CriState::Running));
+        self.containers.push(container(n, ContainerState::Running));
         self
     }
 

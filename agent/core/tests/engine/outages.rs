@@ -8,11 +8,12 @@ use super::world::{
 use coroner_core::{
     engine::{Engine, Settings},
     input::{
-        ApiContainer, ApiEvent, ApiPod, ApiProbe, ApiTerminated, CriContainer, CriEvent, CriExit,
-        CriSandbox, CriState, KernelFact,
+        ApiContainer, ApiEvent, ApiPod, ApiProbe, ApiTerminated, ContainerState, CriContainer,
+        CriEvent, CriExit, CriSandbox, KernelFact,
     },
-    observation::{Cause, ContainerDeath, MilestoneKind, PhaseKind, Verdict},
+    report::ContainerDeath,
     time::Anchor,
+    types::{Cause, MilestoneKind, PhaseKind, Verdict},
 };
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ fn with_a_sidecar() -> World {
     let (parent, name) = (Some(Cgroups::of(1).pod), id.to_string());
     world.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
     world.kernel(KernelFact::Exec { cgroup, task, parent: shim() });
-    let both = vec![container(1, CriState::Running), side(CriState::Running)];
+    let both = vec![container(1, ContainerState::Running), side(ContainerState::Running)];
     world.lists(vec![sandbox(1, true)], both);
     world.ticks(1);
     world
@@ -51,7 +52,7 @@ fn side_ends(world: &mut World) {
     world.kernel(KernelFact::Exit { cgroup, task, status: CODE_0, parent: Some(shim()) });
     world.kernel(KernelFact::CgroupEmpty { cgroup });
     world.kernel(KernelFact::CgroupRemoved { cgroup });
-    let both = vec![container(1, CriState::Exited), side(CriState::Exited)];
+    let both = vec![container(1, ContainerState::Exited), side(ContainerState::Exited)];
     world.later(100).lists(vec![sandbox(1, false)], both);
     world.cri(CriEvent::ContainerExited(CriExit {
         container: id,
@@ -69,7 +70,7 @@ fn first_of_two_ends() -> World {
     world.ticks(10);
     world.term(1, true);
     world.later(500).exits(1, CODE_0);
-    let both = vec![container(1, CriState::Exited), side(CriState::Running)];
+    let both = vec![container(1, ContainerState::Exited), side(ContainerState::Running)];
     world.later(100).lists(vec![sandbox(1, true)], both);
     world.status(1, 0);
     world
@@ -87,8 +88,8 @@ fn a_stop_that_nobody_watched_is_no_liveness_kill() {
     assert!(world.died.is_empty(), "the watch may soon be back");
     world.ticks(240);
     let death = first_death(&world);
-    assert_eq!(death.cause, Cause::Unknown, "{}", death.cause_proof);
-    assert!(death.cause_proof.contains("whether its pod was being deleted"));
+    assert_eq!(death.cause, Cause::Unknown, "{}", death.cause_message);
+    assert!(death.cause_message.contains("whether its pod was being deleted"));
 }
 
 /// The same of a pod with one container.
@@ -104,7 +105,7 @@ fn the_last_stop_that_nobody_watched_is_no_liveness_kill() {
     world.stopped(1, 0);
     world.ticks(250);
     let death = first_death(&world);
-    assert_eq!(death.cause, Cause::Unknown, "{}", death.cause_proof);
+    assert_eq!(death.cause, Cause::Unknown, "{}", death.cause_message);
     assert!(world.ended.is_empty());
 }
 
@@ -125,7 +126,7 @@ fn a_short_outage_is_waited_out() {
         world.api(ApiEvent::Applied(pod));
         world.ticks(60);
         let death = first_death(&world);
-        assert_eq!(death.cause, expected, "{}", death.cause_proof);
+        assert_eq!(death.cause, expected, "{}", death.cause_message);
     }
 }
 
@@ -135,7 +136,7 @@ fn an_end_by_itself_is_told_at_once_in_an_outage() {
     let mut world = with_a_sidecar();
     world.api(broken());
     world.exits(1, CODE_0);
-    let both = vec![container(1, CriState::Exited), side(CriState::Running)];
+    let both = vec![container(1, ContainerState::Exited), side(ContainerState::Running)];
     world.later(100).lists(vec![sandbox(1, true)], both);
     world.status(1, 0);
     world.ticks(8);
@@ -150,11 +151,11 @@ fn a_stop_in_a_pod_whose_object_is_found_gone_is_of_its_deletion() {
     world.api(ApiEvent::Snapshot { pods: Vec::new() });
     world.ticks(60);
     let death = first_death(&world);
-    assert_eq!(death.cause, Cause::ApiDelete, "{}", death.cause_proof);
+    assert_eq!(death.cause, Cause::ApiDelete, "{}", death.cause_message);
     side_ends(&mut world);
     world.ticks(60);
     assert_eq!(world.ended.len(), 1);
-    assert_eq!(world.ended[0].cause, Cause::ApiDelete, "{}", world.ended[0].cause_proof);
+    assert_eq!(world.ended[0].cause, Cause::ApiDelete, "{}", world.ended[0].cause_message);
 }
 
 /// The apiserver's clock is 90 s behind, or ahead, or the request came when it says: a relist dates
@@ -181,7 +182,7 @@ fn a_relist_dates_a_request_no_further_back_than_the_watch_was_told() {
         world.api(ApiEvent::Deleted(pod));
         world.ticks(60);
         let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
-        assert_eq!(end.cause, Cause::ApiDelete, "{}", end.cause_proof);
+        assert_eq!(end.cause, Cause::ApiDelete, "{}", end.cause_message);
         assert!(end.began >= broke, "{behind}: {:?}, before {broke:?}", end.began);
         assert!(end.began <= asked + Duration::from_millis(300), "{behind}: {:?}", end.began);
     }
@@ -196,7 +197,7 @@ fn a_stop_in_an_outage_belongs_to_the_request_whatever_the_apiservers_clock_says
         world.later(1000).api(broken());
         if !shown {
             world.starts(1);
-            world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+            world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
         }
         world.ticks(2);
         let mut pod = object(1, true, world.at());
@@ -209,9 +210,9 @@ fn a_stop_in_an_outage_belongs_to_the_request_whatever_the_apiservers_clock_says
         world.later(100).api(ApiEvent::Deleted(pod));
         world.ticks(60);
         let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
-        assert_eq!(end.cause, Cause::ApiDelete, "{ahead}: {}", end.cause_proof);
+        assert_eq!(end.cause, Cause::ApiDelete, "{ahead}: {}", end.cause_message);
         let [death] = end.containers.as_slice() else { panic!("{ahead}: {:?}", end.containers) };
-        assert_eq!(death.verdict, Verdict::Graceful, "{ahead}: {}", death.proof.sentence);
+        assert_eq!(death.verdict, Verdict::Graceful, "{ahead}: {}", death.proof.message);
     }
 }
 
@@ -240,7 +241,7 @@ fn what_had_ended_before_an_outage_belongs_to_no_request_in_it() {
         world.later(100).term(1, true);
         world.later(500).exits(1, CODE_0);
         world.later(500).api(ApiEvent::Snapshot { pods: vec![pod.clone()] });
-        let both = vec![container(1, CriState::Exited), side(CriState::Exited)];
+        let both = vec![container(1, ContainerState::Exited), side(ContainerState::Exited)];
         world.lists(vec![sandbox(1, false)], both);
         world.status(1, 0);
         world.api(ApiEvent::Deleted(pod));
@@ -257,7 +258,8 @@ fn side_ends_alone(world: &mut World) {
     world.kernel(KernelFact::Exit { cgroup, task, status: CODE_0, parent: Some(shim()) });
     world.kernel(KernelFact::CgroupEmpty { cgroup });
     world.kernel(KernelFact::CgroupRemoved { cgroup });
-    let both = vec![super::world::container(1, CriState::Running), side(CriState::Exited)];
+    let both =
+        vec![super::world::container(1, ContainerState::Running), side(ContainerState::Exited)];
     world.later(100).lists(vec![sandbox(1, true)], both);
     let exit = CriExit {
         container,
@@ -288,10 +290,10 @@ fn a_pod_that_ended_by_itself_in_an_outage_was_perhaps_not_deleted() {
         world.api(ApiEvent::Snapshot { pods: Vec::new() });
         world.ticks(60);
         let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
-        assert_eq!(end.cause, expected, "{}", end.cause_proof);
+        assert_eq!(end.cause, expected, "{}", end.cause_message);
         let death = &end.containers[0];
         let own = if stopped { Cause::ApiDelete } else { Cause::Completed };
-        assert_eq!(death.cause, own, "{}", death.cause_proof);
+        assert_eq!(death.cause, own, "{}", death.cause_message);
     }
 }
 
@@ -306,7 +308,7 @@ fn what_still_ran_when_its_object_was_found_gone_had_been_deleted() {
     world.stopped(1, 0);
     world.ticks(60);
     assert_eq!(world.ended.len(), 1);
-    assert_eq!(world.ended[0].cause, Cause::ApiDelete, "{}", world.ended[0].cause_proof);
+    assert_eq!(world.ended[0].cause, Cause::ApiDelete, "{}", world.ended[0].cause_message);
 }
 
 /// An agent that has just begun, with the runtime there and the apiserver away; a pod runs.
@@ -316,7 +318,7 @@ fn never_in_sync(uses_api: bool) -> World {
     world.engine = Engine::new(Settings { uses_api, ..Settings::new(anchor) });
     world.cri(CriEvent::Connected { runtime: "test".into(), process: None });
     world.starts(1);
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
     world.ticks(60);
     world
 }
@@ -346,18 +348,18 @@ fn a_pod_that_the_apiserver_never_told_of_is_not_over_with_its_sandbox() {
     let lists = |world: &mut World, ready, state| {
         let next = CriSandbox { pod: pod.clone(), attempt: 1, ..sandbox(2, ready) };
         let again = CriContainer { pod: Some(pod.clone()), attempt: 1, ..container(2, state) };
-        let containers = vec![container(1, CriState::Exited), again];
+        let containers = vec![container(1, ContainerState::Exited), again];
         world.later(100).lists(vec![sandbox(1, false), next], containers);
     };
-    lists(&mut world, true, CriState::Running);
+    lists(&mut world, true, ContainerState::Running);
     world.ticks(60);
     world.exits(2, CODE_0);
-    lists(&mut world, false, CriState::Exited);
+    lists(&mut world, false, ContainerState::Exited);
     world.status(2, 0);
     world.later(100).kernel(KernelFact::CgroupRemoved { cgroup: Cgroups::of(1).pod });
     world.ticks(60);
     let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
-    assert_eq!((end.life, end.cause), (1, Cause::Completed), "{}", end.cause_proof);
+    assert_eq!((end.life, end.cause), (1, Cause::Completed), "{}", end.cause_message);
     assert_eq!(world.died.len(), 2);
 }
 

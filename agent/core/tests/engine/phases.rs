@@ -4,12 +4,10 @@ use super::world::{CODE_0, Cgroups, object, running, shim};
 use coroner_core::{
     ids::Tgid,
     input::{ApiEvent, ContainerKind, ExitStatus, Hook, KernelFact, Task},
-    observation::{
-        Cause, Certainty, ContainerDeath, Milestone, MilestoneKind, Phase, PhaseKind,
-        PodTermination, Proof, Source, Verdict,
-    },
-    phases::{Path, phases},
+    phases::{CriticalPath, phases},
+    report::{ContainerDeath, Milestone, Phase, PodTermination, Proof},
     time::BootTime,
+    types::{Cause, Certainty, MilestoneKind, PhaseKind, Source, Verdict},
 };
 use std::time::Duration;
 
@@ -42,7 +40,7 @@ fn death(kind: ContainerKind, stopped: bool, path: &[(M, u64)]) -> ContainerDeat
         cause: Cause::ApiDelete,
         cause_certainty: Certainty::Proven,
         cause_source: Source::Api,
-        cause_proof: String::new(),
+        cause_message: String::new(),
         findings: Vec::new(),
         exit: None,
         stop_signal: 15,
@@ -72,7 +70,7 @@ fn check_of(
 ) {
     let (began, pod) = (BootTime(1000), marks(pod));
     let ended = critical.milestones.iter().chain(&pod).map(|m| m.at).max().unwrap();
-    let phases = phases(Path {
+    let phases = phases(CriticalPath {
         began,
         ended,
         critical: Some(critical),

@@ -3,7 +3,7 @@
 use super::world::{CODE_0, World, container, ids, object, running, sandbox};
 use coroner_core::{
     ids::SandboxId,
-    input::{ApiEvent, CriState},
+    input::{ApiEvent, ContainerState},
     output::{CriRequest, Request},
 };
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ fn dying() -> World {
 #[test]
 fn a_finalizer_does_not_keep_the_poller_busy() {
     let mut world = dying();
-    world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     world.cgroups_go(1);
     world.lists(vec![], vec![]);
@@ -56,7 +56,7 @@ fn a_finalizer_does_not_keep_the_poller_busy() {
 #[test]
 fn a_sandbox_that_will_not_stop_does_not_keep_the_poller_busy() {
     let mut world = dying();
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     world.ticks(60);
     assert_eq!(hurried(&world), BTreeSet::from([ids(1).1]));
@@ -70,7 +70,7 @@ fn a_restart_hurries_until_it_is_explained() {
     world.exits(1, CODE_0);
     world.ticks(1);
     assert_eq!(hurried(&world), BTreeSet::from([ids(1).1]));
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     world.ticks(120);
     assert!(hurried(&world).is_empty());

@@ -7,10 +7,11 @@ use super::world::{
 use coroner_core::{
     ids::{CgroupId, Tgid},
     input::{
-        ApiEvent, CriEvent, CriExit, CriState, Disposition, ExitStatus, Hook, Input, KernelEvent,
-        KernelFact, Loss, LossKind, Sender, SignalGenerated, SignalResult, TargetState, Task,
+        ApiEvent, ContainerState, CriEvent, CriExit, Disposition, ExitStatus, Hook, Input,
+        KernelEvent, KernelFact, Loss, LossKind, ProcessRef, SignalGenerated, SignalResult,
+        TargetState, Task,
     },
-    observation::{FindingKind, MilestoneKind, Verdict},
+    types::{FindingKind, MilestoneKind, Verdict},
 };
 
 /// SIGKILL that the kernel sends by itself, on behalf of a process of the first container.
@@ -36,7 +37,7 @@ fn by_kernel(target: Task, sender: &Task, result: SignalResult) -> KernelFact {
 
 /// The first container has exited; its pod goes on.
 fn exited(world: &mut World, code: i32) {
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited)]);
     world.status(1, code);
 }
 
@@ -57,12 +58,12 @@ fn a_stop_signal_is_not_lost_among_the_containers_own() {
     } // the master stops its workers
     world.later(30_000).kill(1);
     world.exits(1, ExitStatus::Signal { signal: 9, core: false });
-    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 137);
     let at = world.at();
     world.api(ApiEvent::Deleted(object(1, true, at)));
     world.ticks(60);
-    assert_eq!(world.died[0].verdict, Verdict::GraceExceeded, "{}", world.died[0].proof.sentence);
+    assert_eq!(world.died[0].verdict, Verdict::GraceExceeded, "{}", world.died[0].proof.message);
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn workers_that_were_signalled_are_not_forgotten() {
     s.code = 0x80;
     world.kernel(KernelFact::SignalGenerated(s));
     world.kernel(KernelFact::CgroupEmpty { cgroup: own });
-    world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     let at = world.at();
     world.api(ApiEvent::Deleted(object(1, true, at)));
@@ -125,7 +126,7 @@ fn a_hook_is_seen_to_end_after_any_number_of_children() {
     let died = &world.died[0];
     assert!(died.findings.is_empty(), "{:?}", died.findings);
     assert!(died.milestones.iter().any(|m| m.kind == MilestoneKind::PreStopEnded), "{died:?}");
-    assert_eq!(died.verdict, Verdict::Graceful, "{}", died.proof.sentence);
+    assert_eq!(died.verdict, Verdict::Graceful, "{}", died.proof.message);
 }
 
 #[test]
@@ -137,7 +138,7 @@ fn a_nested_namespace_does_not_usurp_the_main_process() {
     let of = Cgroups::of(1);
     let main = Task { ns_pid: Some(7), ..init(1) }; // shareProcessNamespace
     world.kernel(KernelFact::Exec { cgroup: of.own, task: main.clone(), parent: shim() });
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
     let at = world.at();
     world.api(ApiEvent::Applied(object(1, true, at)));
     world.later(100).kernel(signal(of.own, main.clone(), 15, shim()));
@@ -154,7 +155,7 @@ fn a_nested_namespace_does_not_usurp_the_main_process() {
         of.own,
         nested.clone(),
         9,
-        Sender {
+        ProcessRef {
             tgid: main.tgid,
             comm: "app".into(),
             cgroup: Some(of.own),
@@ -174,12 +175,12 @@ fn a_nested_namespace_does_not_usurp_the_main_process() {
         parent: Some(shim()),
     });
     world.kernel(KernelFact::CgroupEmpty { cgroup: of.own });
-    world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     let at = world.at();
     world.api(ApiEvent::Deleted(object(1, true, at)));
     world.ticks(60);
-    assert_eq!(world.died[0].verdict, Verdict::Graceful, "{}", world.died[0].proof.sentence);
+    assert_eq!(world.died[0].verdict, Verdict::Graceful, "{}", world.died[0].proof.message);
 }
 
 #[test]
@@ -190,7 +191,7 @@ fn a_program_named_like_a_runtime_is_seen() {
     world.starts(1);
     let t = Task { comm: "crunch-numbers".into(), ..init(1) };
     let cgroup = Cgroups::of(1).own;
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
     world.later(1000).kernel(KernelFact::Exit {
         cgroup,
         task: t,
@@ -198,13 +199,13 @@ fn a_program_named_like_a_runtime_is_seen() {
         parent: Some(shim()),
     });
     world.kernel(KernelFact::CgroupEmpty { cgroup });
-    world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     let mut o = object(1, false, world.at());
     o.phase = "Succeeded".into();
     world.api(ApiEvent::Applied(o));
     world.ticks(60);
-    assert_eq!(world.died[0].verdict, Verdict::Completed, "{}", world.died[0].proof.sentence);
+    assert_eq!(world.died[0].verdict, Verdict::Completed, "{}", world.died[0].proof.message);
 }
 
 #[test]
@@ -225,7 +226,7 @@ fn a_program_that_could_not_start_is_told() {
     });
     world.kernel(KernelFact::CgroupEmpty { cgroup: of.own });
     world.kernel(KernelFact::CgroupRemoved { cgroup: of.own });
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited)]);
     world.cri(CriEvent::ContainerExited(CriExit {
         container: ids(1).2,
         started: None,
@@ -234,7 +235,7 @@ fn a_program_that_could_not_start_is_told() {
         reason: "StartError".into(),
     }));
     world.ticks(90);
-    assert_ne!(world.died[0].verdict, Verdict::Unknown, "{}", world.died[0].proof.sentence);
+    assert_ne!(world.died[0].verdict, Verdict::Unknown, "{}", world.died[0].proof.message);
 }
 
 #[test]
@@ -275,7 +276,7 @@ fn a_probe_is_not_the_hook_of_a_restart() {
     });
     world.later(10).term(1, true);
     world.later(100).exits(1, CODE_0);
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     world.ticks(250);
     let began = world.died[0].milestone(MilestoneKind::PreStopBegan).unwrap().at;
@@ -289,12 +290,12 @@ fn an_images_stop_signal_is_what_the_runtime_sends() {
     let at = world.at();
     world.api(ApiEvent::Applied(object(1, true, at)));
     let cgroup = Cgroups::of(1).own;
-    let runc = Sender { comm: "runc".into(), ..shim() };
+    let runc = ProcessRef { comm: "runc".into(), ..shim() };
     world.later(100).kernel(signal(cgroup, init(1), 3, runc));
     let (task, disposition) = (init(1), Disposition::Handler);
     world.kernel(KernelFact::SignalDelivered { cgroup, task, signal: 3, disposition });
     world.later(500).exits(1, CODE_0);
-    world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+    world.lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     let at = world.at();
     world.api(ApiEvent::Deleted(object(1, true, at)));
@@ -320,7 +321,7 @@ fn an_oom_group_kill_of_many_processes() {
     exited(&mut world, 137);
     world.ticks(120);
     let death = &world.died[0];
-    assert_eq!(death.verdict, Verdict::OomKilled, "{}", death.proof.sentence);
+    assert_eq!(death.verdict, Verdict::OomKilled, "{}", death.proof.message);
 }
 
 /// Linux 5.10 names an OOM victim by pid only; a child of the main process was the victim, and
@@ -333,7 +334,7 @@ fn an_oom_killed_child_on_5_10_is_no_contradiction() {
         world.kernel(by_kernel(child.clone(), &sender, SignalResult::Delivered));
         world.kernel(KernelFact::OomVictim { cgroup: None, pid: 500 });
         world.later(500).exits(1, ExitStatus::Code(1));
-        world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+        world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited)]);
         world.cri(CriEvent::ContainerExited(CriExit {
             container: ids(1).2,
             started: None,
@@ -361,7 +362,7 @@ fn zombies_were_not_left_without_a_signal() {
         world.kernel(by_kernel(task(500, 9, "sh"), &init(1), result));
         world.kernel(KernelFact::CgroupEmpty { cgroup });
         world.kernel(KernelFact::CgroupRemoved { cgroup });
-        world.lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited)]);
+        world.lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
         world.status(1, 0);
         world.later(100).api(ApiEvent::Deleted(object(1, true, at)));
         world.ticks(60);
@@ -403,7 +404,7 @@ fn a_loss_that_may_have_hidden_the_main_process() {
     // Its exec was lost, and it is not PID 1: the first probe passes for it.
     let probe = task(500, 500, "probe");
     world.later(1000).kernel(KernelFact::Exec { cgroup: of.own, task: probe, parent: shim() });
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
     world.later(24 * 3600 * 1000);
     let exit =
         |task, status| KernelFact::Exit { cgroup: of.own, task, status, parent: Some(shim()) };
@@ -413,7 +414,7 @@ fn a_loss_that_may_have_hidden_the_main_process() {
     exited(&mut world, 3);
     world.ticks(120);
     let death = &world.died[0];
-    assert_eq!(death.verdict, Verdict::Unknown, "{}", death.proof.sentence);
+    assert_eq!(death.verdict, Verdict::Unknown, "{}", death.proof.message);
     assert_eq!(death.findings, []);
 }
 
@@ -421,7 +422,7 @@ fn a_loss_that_may_have_hidden_the_main_process() {
 /// reloader) or from outside, and then fails: nothing that decides was dropped.
 #[test]
 fn reloads_are_no_loss() {
-    let outside = Sender { comm: "reloader".into(), ..shim() };
+    let outside = ProcessRef { comm: "reloader".into(), ..shim() };
     for from in [inside(&task(500, 9, "reload")), outside] {
         for pause in [10, 60_000] {
             let mut world = running(1);
@@ -436,7 +437,7 @@ fn reloads_are_no_loss() {
             exited(&mut world, 3);
             world.ticks(120);
             let death = &world.died[0];
-            assert_eq!(death.verdict, Verdict::Failed, "{}", death.proof.sentence);
+            assert_eq!(death.verdict, Verdict::Failed, "{}", death.proof.message);
         }
     }
 }
@@ -450,7 +451,7 @@ fn a_kill_from_inside_was_seen() {
         let name = format!("/kubepods/pod{}/{}", ids(1).0, ids(1).2);
         world.kernel(KernelFact::CgroupCreated { cgroup, parent: None, name, scanned: false });
         world.kernel(KernelFact::Exec { cgroup, task: main.clone(), parent: shim() });
-        world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+        world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
         world.later(60_000);
         if stopped {
             world.kernel(signal(cgroup, main.clone(), 15, shim()));
@@ -463,10 +464,13 @@ fn a_kill_from_inside_was_seen() {
         exited(&mut world, 137);
         world.ticks(120);
         let death = &world.died[0];
-        let sentence = &death.proof.sentence;
-        assert_eq!(death.verdict, Verdict::Failed, "{sentence}");
-        assert!(sentence.contains("SIGKILL by watchdog (pid 20)"), "{sentence}");
-        assert_eq!(sentence.contains("100 ms after SIGTERM"), stopped, "{sentence}");
+        let message = &death.proof.message;
+        assert_eq!(death.verdict, Verdict::Failed, "{message}");
+        assert!(
+            message.contains("watchdog (pid 20), a process of the container itself"),
+            "{message}"
+        );
+        assert_eq!(message.contains("100 ms after SIGTERM"), stopped, "{message}");
         assert_eq!(death.killer.as_ref().map(|by| by.comm.as_str()), Some("watchdog"));
     }
 }
@@ -507,7 +511,7 @@ fn a_program_far_below_its_containers_cgroup_is_followed() {
     for fact in scan.iter().cloned() {
         world.kernel(fact);
     }
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
     world.cri(CriEvent::ContainerCgroup { container: ids(1).2, cgroup: own });
     // A second look at the same directories changes nothing.
     for fact in scan {
@@ -525,7 +529,7 @@ fn a_program_far_below_its_containers_cgroup_is_followed() {
     world.kernel(KernelFact::CgroupEmpty { cgroup: own });
     world.stopped(1, 3);
     world.ticks(120);
-    assert_eq!(world.died[0].verdict, Verdict::Failed, "{}", world.died[0].proof.sentence);
+    assert_eq!(world.died[0].verdict, Verdict::Failed, "{}", world.died[0].proof.message);
 }
 
 /// systemd in a container, with more units than the engine keeps cgroups of: whether its main process
@@ -550,7 +554,7 @@ fn a_main_process_is_not_lost_among_many_cgroups() {
             code: 0,
             group: true,
             result: if signal == 9 { SignalResult::Delivered } else { SignalResult::Ignored },
-            sender: Sender { comm: "runc".into(), ..shim() },
+            sender: ProcessRef { comm: "runc".into(), ..shim() },
             state: None,
         };
         world.later(100).kernel(KernelFact::SignalGenerated(runc(15)));
@@ -563,7 +567,7 @@ fn a_main_process_is_not_lost_among_many_cgroups() {
         world.api(ApiEvent::Deleted(object(1, true, at)));
         world.ticks(60);
         let death = &world.died[0];
-        assert_eq!(death.verdict, Verdict::StopSignalIgnored, "{scope}: {}", death.proof.sentence);
+        assert_eq!(death.verdict, Verdict::StopSignalIgnored, "{scope}: {}", death.proof.message);
         assert_eq!(death.incomplete, [LossKind::EngineFull], "{scope}");
         assert_eq!(world.engine.gauges().losses[&LossKind::EngineFull], lost, "{scope}");
     }
@@ -590,9 +594,9 @@ fn a_cgroup_that_was_empty_before_its_program_ran_has_not_ended() {
             let fact = KernelFact::CgroupEmpty { cgroup };
             world.say(Input::Kernel(KernelEvent { time: emptied, fact }));
         }
-        world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running)]);
+        world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
         world.ticks(120);
-        assert!(world.died.is_empty(), "{}", world.died[0].proof.sentence);
+        assert!(world.died.is_empty(), "{}", world.died[0].proof.message);
         world.exits(1, ExitStatus::Code(3));
         exited(&mut world, 3);
         world.ticks(120);

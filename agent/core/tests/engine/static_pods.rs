@@ -4,9 +4,9 @@ use super::world::{
     CODE_0, Cgroups, World, container, ids, init, object, of_file, sandbox, second, shim,
 };
 use coroner_core::{
-    input::{ApiEvent, ApiPod, CriState, KernelFact},
-    observation::{Cause, MilestoneKind},
+    input::{ApiEvent, ApiPod, ContainerState, CriEvent, KernelFact},
     time::BootTime,
+    types::{Cause, MilestoneKind},
 };
 
 fn mirror(own_uid: &str) -> ApiPod {
@@ -18,7 +18,7 @@ fn mirror(own_uid: &str) -> ApiPod {
 fn deleting_a_mirror_ends_nothing_and_removing_the_manifest_does() {
     let mut world = World::in_sync();
     world.starts(1);
-    world.lists(vec![of_file(sandbox(1, true))], vec![container(1, CriState::Running)]);
+    world.lists(vec![of_file(sandbox(1, true))], vec![container(1, ContainerState::Running)]);
     world.api(ApiEvent::Applied(mirror("a")));
     world.api(ApiEvent::Deleted(mirror("a")));
     world.later(300).api(ApiEvent::Applied(mirror("b")));
@@ -26,7 +26,9 @@ fn deleting_a_mirror_ends_nothing_and_removing_the_manifest_does() {
     assert!(world.ended.is_empty() && world.died.is_empty());
     world.term(1, true);
     world.later(1000).exits(1, CODE_0);
-    world.later(100).lists(vec![of_file(sandbox(1, false))], vec![container(1, CriState::Exited)]);
+    world
+        .later(100)
+        .lists(vec![of_file(sandbox(1, false))], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     world.later(500).api(ApiEvent::Deleted(mirror("b")));
     world.ticks(10);
@@ -39,11 +41,11 @@ fn deleting_a_mirror_ends_nothing_and_removing_the_manifest_does() {
 fn life(world: &mut World) {
     world.api(ApiEvent::Applied(mirror("a")));
     world.starts(1);
-    world.lists(vec![of_file(sandbox(1, true))], vec![container(1, CriState::Running)]);
+    world.lists(vec![of_file(sandbox(1, true))], vec![container(1, ContainerState::Running)]);
     world.later(1000).ticks(1);
     world.term(1, true);
     world.later(2000).exits(1, CODE_0);
-    world.lists(vec![of_file(sandbox(1, false))], vec![container(1, CriState::Exited)]);
+    world.lists(vec![of_file(sandbox(1, false))], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
 }
 
@@ -52,6 +54,12 @@ fn second_life() -> World {
     let mut world = World::in_sync();
     life(&mut world);
     world.ticks(2);
+    second_begins(&mut world);
+    lists_second(&mut world, true);
+    world
+}
+
+fn second_begins(world: &mut World) {
     let of = Cgroups::of(2);
     for (cgroup, parent, name) in [
         (of.pause, Some(Cgroups::of(1).pod), ids(2).1.to_string()),
@@ -60,16 +68,14 @@ fn second_life() -> World {
         world.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
     }
     world.kernel(KernelFact::Exec { cgroup: of.own, task: init(2), parent: shim() });
-    lists_second(&mut world, true);
-    world
 }
 
 fn lists_second(world: &mut World, runs: bool) {
-    let state = if runs { CriState::Running } else { CriState::Exited };
+    let state = if runs { ContainerState::Running } else { ContainerState::Exited };
     let (sandbox_2, container_2) = second(runs, state);
     world.lists(
         vec![of_file(sandbox(1, false)), sandbox_2],
-        vec![container(1, CriState::Exited), container_2],
+        vec![container(1, ContainerState::Exited), container_2],
     );
 }
 
@@ -79,6 +85,33 @@ fn a_static_pod_that_comes_back_at_once_ends_its_first_life() {
     world.ticks(120);
     let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
     assert_eq!((end.cause, end.life, world.died.len()), (Cause::StaticRemoved, 1, 1));
+}
+
+/// The mirror pod's status names the second instance's container before any list has its sandbox: it does not
+/// belong to the sandbox of the first, and a list of that one's containers does not say that it is gone.
+#[test]
+fn a_container_that_is_not_listed_yet_is_not_the_first_instances() {
+    let mut world = World::in_sync();
+    life(&mut world);
+    second_begins(&mut world);
+    let mut pod = mirror("b");
+    pod.containers.get_mut("c").unwrap().id = Some(ids(2).2);
+    world.api(ApiEvent::Applied(pod));
+    world.ticks(2);
+    for _ in 0..2 {
+        let (asked, only) = (world.at(), Some(ids(1).1));
+        let containers = vec![container(1, ContainerState::Exited)];
+        world.later(100).cri(CriEvent::Containers { asked, only, containers });
+    }
+    lists_second(&mut world, true);
+    world.later(10_000).ticks(1);
+    world.term(2, true);
+    world.later(100).exits(2, CODE_0);
+    lists_second(&mut world, false);
+    world.status(2, 0);
+    world.ticks(120);
+    assert_eq!(world.ended.len(), 2);
+    assert_eq!(world.ended[1].containers[0].findings, []);
 }
 
 #[test]
@@ -115,15 +148,15 @@ fn a_report_is_counted_in_time_although_the_pod_is_back() {
     let mut world = World::in_sync();
     world.api(ApiEvent::Applied(mirror("a")));
     world.starts(1);
-    world.lists(vec![of_file(sandbox(1, true))], vec![container(1, CriState::Running)]);
+    world.lists(vec![of_file(sandbox(1, true))], vec![container(1, ContainerState::Running)]);
     world.later(1000).ticks(1);
     world.term(1, true);
     world.exits(1, CODE_0);
-    world.lists(vec![of_file(sandbox(1, false))], vec![container(1, CriState::Exited)]);
+    world.lists(vec![of_file(sandbox(1, false))], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
     world.ticks(45);
-    let (next, _) = second(true, CriState::Running);
-    world.lists(vec![of_file(sandbox(1, false)), next], vec![container(1, CriState::Exited)]);
+    let (next, _) = second(true, ContainerState::Running);
+    world.lists(vec![of_file(sandbox(1, false)), next], vec![container(1, ContainerState::Exited)]);
     world.ticks(14);
     assert_eq!((world.ended.len(), world.counted.len()), (1, 0));
     world.ticks(2);

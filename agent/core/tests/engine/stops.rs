@@ -2,9 +2,10 @@
 //! review that found it said.
 use super::world::*;
 use coroner_core::{
-    ids::{ContainerId, SandboxId},
+    ids::{ContainerId, SandboxId, Tgid},
     input::*,
-    observation::{Cause, ContainerDeath, Verdict},
+    report::ContainerDeath,
+    types::{Cause, Verdict},
 };
 
 fn show(d: &ContainerDeath) -> String {
@@ -17,8 +18,8 @@ fn show(d: &ContainerDeath) -> String {
         d.cause_certainty,
         d.grace_seconds,
         d.grace_ratio,
-        d.proof.sentence,
-        d.cause_proof
+        d.proof.message,
+        d.cause_message
     )
 }
 fn dump(w: &World) -> String {
@@ -27,7 +28,7 @@ fn dump(w: &World) -> String {
         s += &format!("DIED {}\n", show(d));
     }
     for e in &w.ended {
-        s += &format!("POD {:?} {:?} {}\n", e.cause, e.cause_certainty, e.cause_proof);
+        s += &format!("POD {:?} {:?} {}\n", e.cause, e.cause_certainty, e.cause_message);
     }
     s
 }
@@ -74,14 +75,14 @@ fn taken(world: &mut World, sig: u8) {
 }
 fn next(world: &World) -> CriContainer {
     let _ = world;
-    let mut c = container(1, CriState::Running);
+    let mut c = container(1, ContainerState::Running);
     c.id = "c".repeat(64).as_str().into();
     c.attempt = 1;
     c
 }
 fn replaced(world: &mut World, mut pod: ApiPod) {
     let n = next(world);
-    world.later(300).lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited), n]);
+    world.later(300).lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited), n]);
     world.status(1, 0);
     is_replaced(pod.containers.get_mut("c").unwrap(), 1);
     world.later(200).api(ApiEvent::Applied(pod));
@@ -161,7 +162,7 @@ fn f3_kubelet_restart_during_liveness_stop() {
     w.term(1, true);
     w.later(2000).exits(1, CODE_0);
     w.later(1000).cri(CriEvent::Connected { runtime: "test".into(), process: None });
-    w.later(100).lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    w.later(100).lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited)]);
     w.status(1, 0);
     shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
     w.later(200).api(ApiEvent::Applied(pod.clone()));
@@ -232,7 +233,10 @@ fn two(w: &mut World, pod: &mut ApiPod) {
         scanned: false,
     });
     w.kernel(KernelFact::Exec { cgroup, task: t, parent: shim() });
-    w.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running), side(CriState::Running)]);
+    w.lists(
+        vec![sandbox(1, true)],
+        vec![container(1, ContainerState::Running), side(ContainerState::Running)],
+    );
     w.api(ApiEvent::Applied(pod.clone()));
     w.ticks(2);
 }
@@ -264,7 +268,7 @@ fn f6_cause_of_one_is_given_to_the_other() {
         }
         w.later(200).lists(
             vec![sandbox(1, false)],
-            vec![container(1, CriState::Exited), side(CriState::Exited)],
+            vec![container(1, ContainerState::Exited), side(ContainerState::Exited)],
         );
         w.status(1, 0);
         w.cri(CriEvent::ContainerExited(CriExit {
@@ -296,7 +300,7 @@ fn f7_sandbox_without_ip() {
     sb.attempt = 1;
     let mut c = next(&w);
     c.sandbox = sb.id.clone();
-    w.later(300).lists(vec![sandbox(1, false), sb], vec![container(1, CriState::Exited), c]);
+    w.later(300).lists(vec![sandbox(1, false), sb], vec![container(1, ContainerState::Exited), c]);
     w.status(1, 0);
     is_replaced(pod.containers.get_mut("c").unwrap(), 1);
     w.later(200).api(ApiEvent::Applied(pod));
@@ -314,7 +318,7 @@ fn f8_container_restart_policy_never() {
     w.later(500).exits(1, CODE_0);
     w.later(300).lists(
         vec![sandbox(1, true)],
-        vec![container(1, CriState::Exited), side(CriState::Running)],
+        vec![container(1, ContainerState::Exited), side(ContainerState::Running)],
     );
     w.status(1, 0);
     shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
@@ -362,7 +366,7 @@ fn f10_subshell_of_an_exec() {
     leaves(&mut w, sh, 0);
     w.later(50).exits(1, CODE_0);
     replaced(&mut w, pod);
-    assert!(!dump(&w).contains("nothing had been sent"), "\n{}", dump(&w));
+    assert!(!dump(&w).contains("no signal had been sent"), "\n{}", dump(&w));
 }
 // F11: a runtime of another name.
 #[test]
@@ -375,7 +379,7 @@ fn f11_sysbox() {
         Cgroups::of(1).own,
         init(1),
         15,
-        Sender { comm: "sysbox-runc".into(), ..shim() },
+        ProcessRef { comm: "sysbox-runc".into(), ..shim() },
     ));
     taken(&mut w, 15);
     w.later(500).exits(1, CODE_0);
@@ -417,6 +421,31 @@ fn f14_sighup() {
     replaced(&mut w, pod);
     assert!(!dump(&w).contains("which does not stop it"), "\n{}", dump(&w));
 }
+
+/// Neither the kubelet nor a runtime: an administrator's shell. Its SIGINT is handled and ends the program, so it is the
+/// stop signal, whatever the spec has.
+#[test]
+fn a_signal_of_an_administrators_shell_is_an_external_stop() {
+    for number in [15, 2] {
+        let mut w = running(1);
+        let pod = pod_with(&w, |_| {});
+        w.api(ApiEvent::Applied(pod.clone()));
+        let bash = ProcessRef { tgid: Tgid(4242), comm: "bash".into(), ..shim() };
+        w.kernel(signal(Cgroups::of(1).own, init(1), number, bash));
+        taken(&mut w, number);
+        w.later(10).exits(1, CODE_0);
+        replaced(&mut w, pod);
+        let death = &w.died[0];
+        assert_eq!(
+            (death.verdict, death.cause),
+            (Verdict::Graceful, Cause::ExternalStop),
+            "{}",
+            dump(&w)
+        );
+        assert!(death.cause_message.contains("bash (pid 4242)"), "{}", death.cause_message);
+    }
+}
+
 // F15: the grace of an external stop.
 #[test]
 fn f15_grace_of_external_stop() {
@@ -425,7 +454,7 @@ fn f15_grace_of_external_stop() {
     w.api(ApiEvent::Applied(pod.clone()));
     w.term(1, true);
     w.later(500).exits(1, CODE_0);
-    w.later(300).lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited)]);
+    w.later(300).lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited)]);
     w.status(1, 0);
     shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
     w.later(200).api(ApiEvent::Applied(pod.clone()));
@@ -444,7 +473,7 @@ fn g1_neighbour_named_runc() {
     let mut pod = pod_with(&w, |_| {});
     two(&mut w, &mut pod);
     let (cgroup, _, t) = sidecar();
-    let sender = Sender {
+    let sender = ProcessRef {
         tgid: t.tgid,
         comm: "runc".into(),
         cgroup: Some(cgroup),
@@ -457,7 +486,7 @@ fn g1_neighbour_named_runc() {
     let n = next(&w);
     w.later(300).lists(
         vec![sandbox(1, true)],
-        vec![container(1, CriState::Exited), n, side(CriState::Running)],
+        vec![container(1, ContainerState::Exited), n, side(ContainerState::Running)],
     );
     w.status(1, 1);
     is_replaced(pod.containers.get_mut("c").unwrap(), 1);
@@ -477,13 +506,13 @@ fn g2_exec_of_a_program_named_runc() {
     leaves(&mut w, t, 0);
     w.later(50).exits(1, CODE_0);
     replaced(&mut w, pod);
-    assert!(!dump(&w).contains("nothing had been sent"), "\n{}", dump(&w));
+    assert!(!dump(&w).contains("no signal had been sent"), "\n{}", dump(&w));
 }
 // G3: attempt u32::MAX.
 #[test]
 fn g3_attempt_overflow() {
     let mut w = running(1);
-    let mut c = container(1, CriState::Running);
+    let mut c = container(1, ContainerState::Running);
     c.attempt = u32::MAX;
     w.lists(vec![sandbox(1, true)], vec![c.clone()]);
     w = World::in_sync();
@@ -493,7 +522,7 @@ fn g3_attempt_overflow() {
     w.lists(vec![sandbox(1, true)], vec![c.clone()]);
     w.term(1, true);
     w.later(500).exits(1, CODE_0);
-    c.state = CriState::Exited;
+    c.state = ContainerState::Exited;
     w.later(300).lists(vec![sandbox(1, true)], vec![c]);
     w.status(1, 0);
     w.ticks(300);
@@ -573,12 +602,7 @@ fn g7_one_failed_run_proves_liveness() {
     w.later(100_000).term(1, true);
     w.later(500).exits(1, CODE_0);
     replaced(&mut w, pod);
-    assert_ne!(
-        w.died[0].cause_certainty,
-        coroner_core::observation::Certainty::Proven,
-        "\n{}",
-        dump(&w)
-    );
+    assert_ne!(w.died[0].cause_certainty, coroner_core::types::Certainty::Proven, "\n{}", dump(&w));
 }
 // G8: the main container is CrashLooping, another container's `restarts` by its pod's policy only.
 #[test]
@@ -597,7 +621,7 @@ fn g8_sidecar_backoff_in_a_job() {
     w.later(500).exits(1, CODE_0);
     w.later(300).lists(
         vec![sandbox(1, true)],
-        vec![container(1, CriState::Exited), side(CriState::Running)],
+        vec![container(1, ContainerState::Exited), side(ContainerState::Running)],
     );
     w.status(1, 0);
     let c = pod.containers.get_mut("c").unwrap();
@@ -622,7 +646,7 @@ fn h1_own_report_and_the_pods_disagree() {
     w.later(2900).exits(1, CODE_0);
     w.later(100).lists(
         vec![sandbox(1, true)],
-        vec![container(1, CriState::Exited), side(CriState::Running)],
+        vec![container(1, ContainerState::Exited), side(ContainerState::Running)],
     );
     w.status(1, 0);
     shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
@@ -631,7 +655,7 @@ fn h1_own_report_and_the_pods_disagree() {
     side_exits(&mut w);
     w.later(200).lists(
         vec![sandbox(1, false)],
-        vec![container(1, CriState::Exited), side(CriState::Exited)],
+        vec![container(1, ContainerState::Exited), side(ContainerState::Exited)],
     );
     w.cri(CriEvent::ContainerExited(CriExit {
         container: sidecar().1,

@@ -7,10 +7,10 @@ use super::world::{
 use coroner_core::{
     ids::{CgroupId, ContainerId},
     input::{
-        ApiContainer, ApiEvent, ContainerKind, CriContainer, CriEvent, CriExit, CriState,
-        Disposition, Hook, KernelFact, Sender,
+        ApiContainer, ApiEvent, ContainerKind, ContainerState, CriContainer, CriEvent, CriExit,
+        Disposition, Hook, KernelFact, ProcessRef,
     },
-    observation::{Cause, MilestoneKind, PhaseKind, Verdict},
+    types::{Cause, MilestoneKind, PhaseKind, Verdict},
 };
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn another(world: &mut World, name: &str) -> CriContainer {
     });
     let t = task(88, 1, "other");
     world.kernel(KernelFact::Exec { cgroup: CgroupId(18), task: t, parent: shim() });
-    CriContainer { id, name: name.into(), ..container(1, CriState::Running) }
+    CriContainer { id, name: name.into(), ..container(1, ContainerState::Running) }
 }
 
 fn another_exits(world: &mut World) {
@@ -51,16 +51,16 @@ fn an_init_container_does_not_die_of_the_eviction() {
         .insert("i".into(), ApiContainer { kind: ContainerKind::Init, ..Default::default() });
     world.api(ApiEvent::Applied(pod.clone()));
     let mut i = another(&mut world, "i");
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running), i.clone()]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running), i.clone()]);
     another_exits(&mut world);
-    i.state = CriState::Exited;
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running), i.clone()]);
+    i.state = ContainerState::Exited;
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running), i.clone()]);
     world.ticks(60);
     assert_eq!(world.died[0].cause, Cause::Completed);
     world.later(2 * 24 * 3600 * 1000);
     world.term(1, true);
     world.later(500).exits(1, CODE_0);
-    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited), i]);
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited), i]);
     world.status(1, 0);
     (pod.phase, pod.reason) = ("Failed".into(), "Evicted".into());
     world.api(ApiEvent::Applied(pod));
@@ -83,10 +83,10 @@ fn a_day_between_two_containers_is_no_termination_of_a_day() {
     pod.containers.insert("d".into(), ApiContainer::default());
     world.api(ApiEvent::Applied(pod.clone()));
     let mut d = another(&mut world, "d");
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Running), d.clone()]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running), d.clone()]);
     world.later(1000).term(1, true);
     world.later(500).exits(1, CODE_0);
-    world.lists(vec![sandbox(1, true)], vec![container(1, CriState::Exited), d.clone()]);
+    world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Exited), d.clone()]);
     world.status(1, 0);
     shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
     world.later(500).api(ApiEvent::Applied(pod.clone()));
@@ -94,8 +94,8 @@ fn a_day_between_two_containers_is_no_termination_of_a_day() {
     assert_eq!(world.died[0].cause, Cause::Unknown, "by its probe, or by somebody else");
     world.later(24 * 3600 * 1000);
     another_exits(&mut world);
-    d.state = CriState::Exited;
-    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, CriState::Exited), d]);
+    d.state = ContainerState::Exited;
+    world.later(100).lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited), d]);
     pod.phase = "Failed".into();
     world.api(ApiEvent::Applied(pod));
     world.ticks(60);
@@ -124,7 +124,7 @@ fn a_stop_signal_of_yesterday_is_not_this_stop() {
         "ratio {:?}, phases {:?}, {}",
         death.grace_ratio,
         world.ended[0].phases.iter().map(|p| p.kind).collect::<Vec<_>>(),
-        death.proof.sentence
+        death.proof.message
     );
 }
 
@@ -153,7 +153,7 @@ fn a_sleep_in_a_force_delete_is_not_the_kubelets_reaction() {
 fn a_reload_through_the_runtime_is_not_the_stop_of_three_days_later() {
     let mut world = running(1);
     let cgroup = Cgroups::of(1).own;
-    let runc = || Sender { comm: "runc".into(), ..shim() };
+    let runc = || ProcessRef { comm: "runc".into(), ..shim() };
     let taken = || {
         let disposition = Disposition::Handler;
         KernelFact::SignalDelivered { cgroup, task: init(1), signal: 15, disposition }
@@ -173,8 +173,8 @@ fn a_reload_through_the_runtime_is_not_the_stop_of_three_days_later() {
     let end = &world.ended[0];
     assert_eq!(end.began, asked, "{:?}", end.milestones);
     let death = &end.containers[0];
-    assert_eq!(death.verdict, Verdict::GraceExceeded, "{}", death.proof.sentence);
-    assert!(death.proof.sentence.contains("30.0 s later"), "{}", death.proof.sentence);
+    assert_eq!(death.verdict, Verdict::GraceExceeded, "{}", death.proof.message);
+    assert!(death.proof.message.contains("30.0 s later"), "{}", death.proof.message);
 }
 
 /// While its image is pulled, a pod is deleted; the watch is 10 s late.
@@ -192,5 +192,5 @@ fn a_pod_without_a_container_is_reported_however_late_the_watch_is() {
     world.later(100).api(ApiEvent::Deleted(object(1, true, asked)));
     world.ticks(60);
     let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
-    assert_eq!(end.cause, Cause::ApiDelete, "{}", end.cause_proof);
+    assert_eq!(end.cause, Cause::ApiDelete, "{}", end.cause_message);
 }

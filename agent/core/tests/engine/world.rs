@@ -4,13 +4,14 @@ use coroner_core::{
     engine::{Engine, Settings},
     ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
     input::{
-        ApiContainer, ApiEvent, ApiPod, ApiTerminated, CriContainer, CriEvent, CriExit, CriSandbox,
-        CriState, Disposition, ExitStatus, Input, KernelEvent, KernelFact, Received, Sender,
-        SignalGenerated, SignalResult, TargetState, Task,
+        ApiContainer, ApiEvent, ApiPod, ApiTerminated, ContainerState, CriContainer, CriEvent,
+        CriExit, CriSandbox, Disposition, ExitStatus, Input, KernelEvent, KernelFact, ProcessRef,
+        Received, SignalGenerated, SignalResult, TargetState, Task,
     },
-    observation::{Change, ContainerDeath, PodTermination},
     output::{Report, Request},
+    report::{ContainerDeath, PodTermination},
     time::{Anchor, BootTime, WallTime},
+    types::Change,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -168,7 +169,7 @@ impl World {
 
     /// A moment later the runtime says that the sandbox is stopped, and how the container exited.
     pub(crate) fn stopped(&mut self, n: u64, code: i32) {
-        self.later(100).lists(vec![sandbox(n, false)], vec![container(n, CriState::Exited)]);
+        self.later(100).lists(vec![sandbox(n, false)], vec![container(n, ContainerState::Exited)]);
         self.status(n, code);
     }
 
@@ -230,8 +231,8 @@ impl Cgroups {
     }
 }
 
-pub(crate) fn shim() -> Sender {
-    Sender { tgid: Tgid(1), comm: "runc".into(), cgroup: None, in_container: Some(false) }
+pub(crate) fn shim() -> ProcessRef {
+    ProcessRef { tgid: Tgid(1), comm: "runc".into(), cgroup: None, in_container: Some(false) }
 }
 
 pub(crate) fn init(n: u64) -> Task {
@@ -285,7 +286,7 @@ pub(crate) fn sandbox(n: u64, ready: bool) -> CriSandbox {
     }
 }
 
-pub(crate) fn container(n: u64, state: CriState) -> CriContainer {
+pub(crate) fn container(n: u64, state: ContainerState) -> CriContainer {
     let (pod, sandbox, id) = ids(n);
     CriContainer {
         id,
@@ -334,9 +335,9 @@ pub(crate) fn task(pid: u32, ns: u32, comm: &str) -> Task {
 }
 
 /// A process of the first container, as a sender.
-pub(crate) fn inside(of: &Task) -> Sender {
+pub(crate) fn inside(of: &Task) -> ProcessRef {
     let comm = of.comm.clone();
-    Sender { tgid: of.tgid, comm, cgroup: Some(Cgroups::of(1).own), in_container: Some(true) }
+    ProcessRef { tgid: of.tgid, comm, cgroup: Some(Cgroups::of(1).own), in_container: Some(true) }
 }
 
 /// How a program ends that was killed.
@@ -350,7 +351,7 @@ pub(crate) fn running(n: u64) -> World {
     let at = world.at();
     world.api(ApiEvent::Applied(object(n, false, at)));
     world.starts(n);
-    world.lists(vec![sandbox(n, true)], vec![container(n, CriState::Running)]);
+    world.lists(vec![sandbox(n, true)], vec![container(n, ContainerState::Running)]);
     world.later(1000).ticks(1);
     world
 }
@@ -363,12 +364,12 @@ pub(crate) fn sidecar() -> (CgroupId, ContainerId, Task) {
 }
 
 /// The same, as the runtime lists it.
-pub(crate) fn side(state: CriState) -> CriContainer {
+pub(crate) fn side(state: ContainerState) -> CriContainer {
     CriContainer { id: sidecar().1, name: "s".into(), ..container(1, state) }
 }
 
 /// A signal to a process that handles it.
-pub(crate) fn signal(cgroup: CgroupId, target: Task, signal: u8, sender: Sender) -> KernelFact {
+pub(crate) fn signal(cgroup: CgroupId, target: Task, signal: u8, sender: ProcessRef) -> KernelFact {
     let state = TargetState {
         unkillable: false,
         group_exit: signal == 9,
@@ -394,7 +395,7 @@ pub(crate) fn of_file(sandbox: CriSandbox) -> CriSandbox {
 }
 
 /// A second sandbox and container of the first pod, with the ids of pod 2's.
-pub(crate) fn second(ready: bool, state: CriState) -> (CriSandbox, CriContainer) {
+pub(crate) fn second(ready: bool, state: ContainerState) -> (CriSandbox, CriContainer) {
     let pod = ids(1).0;
     let sandbox = CriSandbox { pod: pod.clone(), attempt: 1, ..of_file(sandbox(2, ready)) };
     (sandbox, CriContainer { pod: Some(pod), ..container(2, state) })

@@ -4,8 +4,8 @@ use super::truth::{End, Expected};
 use coroner_core::{
     engine::{Engine, Settings},
     input::{LossKind, Received},
-    observation::ContainerDeath,
     output::Report,
+    report::ContainerDeath,
     time::Anchor,
 };
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ impl Kind {
 
 /// What came of one history.
 #[derive(Debug, Default)]
-pub(crate) struct Judgement {
+pub(crate) struct Shares {
     /// What must never be, in words.
     pub(crate) wrong: Vec<(Kind, String)>,
     deaths: u32,
@@ -51,7 +51,7 @@ impl Floor {
         self.deaths
     }
 
-    pub(crate) fn add(&mut self, judgement: &Judgement) {
+    pub(crate) fn add(&mut self, judgement: &Shares) {
         self.deaths += judgement.deaths;
         self.verdicts += judgement.verdicts;
         self.causes += judgement.causes;
@@ -88,12 +88,12 @@ fn is_wrong_restart(cause: &str, end: &End) -> bool {
 }
 
 /// Holds what the engine says against the truth.
-pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Judgement {
+pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Shares {
     let anchor = Anchor { boot_ns: 0, wall_ns: 0 };
     let mut engine = Engine::new(Settings { uses_api: true, ..Settings::new(anchor) });
     let mut told: BTreeMap<String, Vec<Told>> = BTreeMap::new();
     let mut ended: Vec<(u64, &'static str, String)> = Vec::new();
-    let mut judgement = Judgement::default();
+    let mut judgement = Shares::default();
     let mut uncounted: BTreeMap<String, i32> = BTreeMap::new();
     for received in inputs {
         let at = received.at.0 / 1_000_000;
@@ -104,7 +104,7 @@ pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Judgement {
                     what,
                     verdict: death.verdict.as_str(),
                     cause: death.cause.as_str(),
-                    why: format!("{} {}", death.proof.sentence, death.cause_proof),
+                    why: format!("{} {}", death.proof.message, death.cause_message),
                 });
             };
             match said {
@@ -113,7 +113,7 @@ pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Judgement {
                     *uncounted.entry(death.id.to_string()).or_default() += 1;
                 }
                 Report::PodTerminated(end) => {
-                    ended.push((at, end.cause.as_str(), end.cause_proof.clone()));
+                    ended.push((at, end.cause.as_str(), end.cause_message.clone()));
                     *uncounted.entry(end.pod.uid.to_string()).or_default() += 1;
                     end.containers.iter().for_each(|death| note("its pod's report", death));
                 }
@@ -216,5 +216,5 @@ pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Judgement {
             }
         }
     }
-    Judgement { deaths, verdicts, causes, ..judgement }
+    Shares { deaths, verdicts, causes, ..judgement }
 }

@@ -6,7 +6,7 @@ mod sources;
 mod truth;
 
 use coroner_core::input::{CriEvent, Input, Received};
-pub(crate) use judge::{Floor, Judgement, Kind, judge};
+pub(crate) use judge::{Floor, Kind, Shares, judge};
 pub(crate) use plan::{FAULTS, Plan};
 use proptest::{
     strategy::{Strategy as _, ValueTree as _},
@@ -52,7 +52,7 @@ struct Example {
     /// So many histories find it.
     number: u32,
     plan: Plan,
-    judgement: Judgement,
+    judgement: Shares,
 }
 
 pub(crate) fn simulate(fault: &'static str, cases: u32, seed: u64) -> Outcome {
@@ -92,7 +92,7 @@ pub(crate) fn simulate(fault: &'static str, cases: u32, seed: u64) -> Outcome {
     outcome
 }
 
-fn play(plan: &Plan) -> Judgement {
+fn play(plan: &Plan) -> Shares {
     let (expected, inputs) = history(plan);
     judge(&expected, &inputs)
 }

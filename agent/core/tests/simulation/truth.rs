@@ -5,9 +5,9 @@ use super::plan::{Fault, Plan, Response, Story, Why};
 use coroner_core::{
     ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
     input::{
-        ApiContainer, ApiPod, ApiProbe, ApiTerminated, ContainerKind, CriContainer, CriSandbox,
-        CriState, Disposition, ExitStatus, Hook, KernelFact, Sender, SignalGenerated, SignalResult,
-        TargetState, Task,
+        ApiContainer, ApiPod, ApiProbe, ApiTerminated, ContainerKind, ContainerState, CriContainer,
+        CriSandbox, Disposition, ExitStatus, Hook, KernelFact, ProcessRef, SignalGenerated,
+        SignalResult, TargetState, Task,
     },
     time::WallTime,
 };
@@ -98,8 +98,8 @@ pub(crate) struct Truth {
     hooks: Vec<bool>,
 }
 
-pub(crate) fn shim() -> Sender {
-    Sender { tgid: Tgid(1), comm: "runc".into(), cgroup: None, in_container: Some(false) }
+pub(crate) fn shim() -> ProcessRef {
+    ProcessRef { tgid: Tgid(1), comm: "runc".into(), cgroup: None, in_container: Some(false) }
 }
 
 pub(crate) fn uid() -> PodUid {
@@ -633,8 +633,8 @@ impl Truth {
         let (mut sandbox, mut states) = (Some(true), vec![None; self.attempts.len()]);
         for (_, change) in self.runtime.iter().take_while(|(when, _)| *when <= at) {
             match change {
-                InRuntime::Runs(index) => states[*index] = Some(CriState::Running),
-                InRuntime::Exited(index, _) => states[*index] = Some(CriState::Exited),
+                InRuntime::Runs(index) => states[*index] = Some(ContainerState::Running),
+                InRuntime::Exited(index, _) => states[*index] = Some(ContainerState::Exited),
                 InRuntime::Removed(index) => states[*index] = None,
                 InRuntime::SandboxStopped => sandbox = Some(false),
                 InRuntime::SandboxRemoved => sandbox = None,

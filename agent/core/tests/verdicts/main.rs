@@ -6,8 +6,8 @@ mod table;
 
 use coroner_core::{
     input::{ContainerKind, Disposition, ExitStatus, Hook},
-    observation::{MilestoneKind, Verdict},
-    verdict::{Case, judge},
+    types::{MilestoneKind, Verdict},
+    verdict::{VerdictInputs, assess},
 };
 use script::{Script, ms};
 
@@ -21,12 +21,12 @@ fn handled() -> Script {
 
 #[track_caller]
 fn verdict(script: Script, expected: Verdict, says: &str) {
-    judged(script, None, expected, says);
+    assessment(script, None, expected, says);
 }
 
 #[track_caller]
-fn judged(script: Script, pre_stop: Option<&Hook>, expected: Verdict, says: &str) {
-    let judgement = judge(Case {
+fn assessment(script: Script, pre_stop: Option<&Hook>, expected: Verdict, says: &str) {
+    let judgement = assess(VerdictInputs {
         processes: &script.processes,
         stop_signal: script.stop_signal,
         kind: ContainerKind::Main,
@@ -36,8 +36,8 @@ fn judged(script: Script, pre_stop: Option<&Hook>, expected: Verdict, says: &str
         requested: Some(ms(900)),
         earliest_request: Some(ms(1)),
     });
-    assert_eq!(judgement.verdict, expected, "{}", judgement.proof.sentence);
-    assert!(judgement.proof.sentence.contains(says), "{}", judgement.proof.sentence);
+    assert_eq!(judgement.verdict, expected, "{}", judgement.proof.message);
+    assert!(judgement.proof.message.contains(says), "{}", judgement.proof.message);
 }
 
 #[test]
@@ -67,7 +67,11 @@ fn crashed() {
 #[test]
 fn force_killed() {
     let killed = Script::new().init().kill(ms(1000), |s| s).exit(ms(1001), KILLED);
-    verdict(killed, Verdict::ForceKilled, "by runc (pid 900), with no SIGTERM before it");
+    verdict(
+        killed,
+        Verdict::ForceKilled,
+        "runc (pid 900) sent SIGKILL to PID 1 (app), with no SIGTERM before it",
+    );
     // A stop signal from inside the container is none.
     let own =
         Script::new().init().term_from_inside(ms(900)).kill(ms(1000), |s| s).exit(ms(1001), KILLED);
@@ -86,13 +90,13 @@ fn prestop_exhausted_grace() {
             .exit(ms(stop + 500), CODE_0)
     };
     let exhausted = Verdict::PrestopExhaustedGrace;
-    judged(script(11_000), Some(&hook), exhausted, "was still running after 10.0 s of a grace");
+    assessment(script(11_000), Some(&hook), exhausted, "was still running after 10.0 s of a grace");
     // The kubelet's clock began 1.5 s before the hook did: a node under load.
-    judged(script(9_500), Some(&hook), exhausted, "was still running after 8.5 s of a grace");
+    assessment(script(9_500), Some(&hook), exhausted, "was still running after 8.5 s of a grace");
     // Somebody else sent the signal meanwhile.
-    judged(script(8_900), Some(&hook), Verdict::Graceful, "handled SIGTERM");
+    assessment(script(8_900), Some(&hook), Verdict::Graceful, "handled SIGTERM");
     // Without a hook in the spec a process from outside is a probe.
-    judged(script(11_000), None, Verdict::Graceful, "handled SIGTERM");
+    assessment(script(11_000), None, Verdict::Graceful, "handled SIGTERM");
     // It comes before `stop_signal_ignored`: the hook is why.
     let ignored = Script::new()
         .init()
@@ -100,7 +104,7 @@ fn prestop_exhausted_grace() {
         .term(ms(10_600), |s| s.ignored())
         .kill(ms(12_600), |s| s)
         .exit(ms(12_601), KILLED);
-    judged(ignored, Some(&hook), exhausted, "had ended");
+    assessment(ignored, Some(&hook), exhausted, "had ended");
 }
 
 #[test]
@@ -110,7 +114,11 @@ fn stop_signal_ignored() {
         .term(ms(1000), |s| s.ignored())
         .kill(ms(11_000), |s| s)
         .exit(ms(11_001), KILLED);
-    verdict(by_kernel, Verdict::StopSignalIgnored, "PID 1 of a PID namespace, without a handler");
+    verdict(
+        by_kernel,
+        Verdict::StopSignalIgnored,
+        "PID 1 (app) had no handler for it. runc sent SIGKILL 10.0 s later.",
+    );
     let sig_ign = Script::new()
         .init()
         .term(ms(1000), |s| s.sig_ign())
@@ -135,7 +143,7 @@ fn stop_signal_ignored() {
     verdict(again, Verdict::GraceExceeded, "handled SIGTERM but was still running");
     // It left by itself before SIGKILL: ignoring was not what it died of.
     let left = Script::new().init().term(ms(1000), |s| s.ignored()).exit(ms(2000), CODE_0);
-    verdict(left, Verdict::Completed, "was thrown away by the kernel");
+    verdict(left, Verdict::Completed, "that the kernel had discarded");
 }
 
 #[test]
@@ -176,7 +184,7 @@ fn terminated_by_default() {
 
 #[test]
 fn graceful() {
-    verdict(handled().exit(ms(3000), CODE_0), Verdict::Graceful, "left by itself 2.0 s later");
+    verdict(handled().exit(ms(3000), CODE_0), Verdict::Graceful, "exited 2.0 s later");
     let with_code = handled().exit(ms(3000), ExitStatus::Code(2));
     verdict(with_code, Verdict::Graceful, "code 2");
     let sigwait = Script::new().init().term(ms(1000), |s| s.blocked()).exit(ms(2000), CODE_0);
@@ -196,17 +204,17 @@ fn graceful() {
 #[test]
 fn completed_and_failed() {
     let left = |code| Script::new().init().exit(ms(500), ExitStatus::Code(code));
-    verdict(left(0), Verdict::Completed, "nothing had been sent");
+    verdict(left(0), Verdict::Completed, "no signal had been sent");
     verdict(left(7), Verdict::Failed, "code 7");
     let other = Script::new().init().exit(ms(500), ExitStatus::Signal { signal: 15, core: false });
-    verdict(other, Verdict::Failed, "nobody outside the container had sent");
+    verdict(other, Verdict::Failed, "no process outside the container sent it");
 }
 
 #[test]
 fn unknown() {
     verdict(Script::new().init(), Verdict::Unknown, "record of its exit is missing");
     let unseen = Script::new().init().exit(ms(500), KILLED);
-    verdict(unseen, Verdict::Unknown, "who sent it was not seen");
+    verdict(unseen, Verdict::Unknown, "no record shows who sent it");
     // No state was recorded, and no delivery: it cannot be told.
     let bare = Script::new()
         .init()
@@ -220,7 +228,7 @@ fn unknown() {
 #[test]
 fn a_loss_is_named() {
     let mut script = Script::new().init();
-    script.processes.lose(ms(500), coroner_core::input::LossKind::DecidingRingFull);
+    script.processes.record_gap(ms(500), coroner_core::input::LossKind::DecidingRingFull);
     verdict(script, Verdict::Unknown, "deciding_ring_full");
 }
 
@@ -228,7 +236,7 @@ fn a_loss_is_named() {
 #[test]
 fn milestones_are_in_order_of_time() {
     let script = handled().exit(ms(3000), CODE_0).empty(ms(3001));
-    let judgement = judge(Case {
+    let judgement = assess(VerdictInputs {
         processes: &script.processes,
         stop_signal: 15,
         kind: ContainerKind::Main,
@@ -252,5 +260,5 @@ fn another_signals_handler_is_no_evidence() {
         .taken(ms(1500), 10, Disposition::Handler)
         .kill(ms(11_000), |s| s)
         .exit(ms(11_001), KILLED);
-    verdict(script, Verdict::StopSignalIgnored, "thrown away");
+    verdict(script, Verdict::StopSignalIgnored, "The kernel discarded SIGTERM");
 }

@@ -7,15 +7,16 @@ use super::{
 use coroner_core::{
     evidence::EvidenceKind,
     input::{ContainerKind, Hook},
-    observation::{Milestone, MilestoneKind, Source, Verdict},
+    report::Milestone,
     time::BootTime,
-    verdict::{Case, Judgement, judge},
+    types::{MilestoneKind, Source, Verdict},
+    verdict::{Assessment, VerdictInputs, assess},
 };
 
 const REQUESTED: u64 = 1000;
 
-fn judged(script: &Script, hook: &Hook, kind: ContainerKind, requested: bool) -> Judgement {
-    judge(Case {
+fn assessment(script: &Script, hook: &Hook, kind: ContainerKind, requested: bool) -> Assessment {
+    assess(VerdictInputs {
         processes: &script.processes,
         stop_signal: 15,
         kind,
@@ -36,7 +37,7 @@ fn stopped(at: u64) -> Script {
         .exit(ms(at + 500), CODE_0)
 }
 
-fn marks(of: &Judgement) -> [Option<(BootTime, Source)>; 2] {
+fn marks(of: &Assessment) -> [Option<(BootTime, Source)>; 2] {
     [MilestoneKind::PreStopBegan, MilestoneKind::PreStopEnded].map(|kind| {
         let mark: Option<&Milestone> = of.milestones.iter().find(|m| m.kind == kind);
         mark.map(|m| (m.at, m.source))
@@ -49,7 +50,8 @@ fn inferred(began: u64, ended: Option<u64>) -> [Option<(BootTime, Source)>; 2] {
 
 #[test]
 fn a_sleep_is_as_long_as_the_spec_says() {
-    let of = |at, requested| judged(&stopped(at), &Hook::Sleep(3), ContainerKind::Main, requested);
+    let of =
+        |at, requested| assessment(&stopped(at), &Hook::Sleep(3), ContainerKind::Main, requested);
     let ended = of(4200, true);
     assert_eq!(marks(&ended), inferred(1200, Some(4200)));
     assert_eq!(ended.verdict, Verdict::Graceful);
@@ -68,16 +70,16 @@ fn a_sleep_is_as_long_as_the_spec_says() {
 
 #[test]
 fn a_sleep_beyond_the_grace_leaves_the_floor() {
-    let of = judged(&stopped(11_100), &Hook::Sleep(60), ContainerKind::Main, true);
+    let of = assessment(&stopped(11_100), &Hook::Sleep(60), ContainerKind::Main, true);
     assert_eq!(marks(&of), inferred(1100, None));
-    assert_eq!(of.verdict, Verdict::PrestopExhaustedGrace, "{}", of.proof.sentence);
+    assert_eq!(of.verdict, Verdict::PrestopExhaustedGrace, "{}", of.proof.message);
     assert!(of.pre_stop_cut_off);
 }
 
 #[test]
 fn a_sleep_that_its_container_did_not_outlive() {
     let left = Script::new().init().exit(ms(2000), CODE_0);
-    let of = judged(&left, &Hook::Sleep(5), ContainerKind::Main, true);
+    let of = assessment(&left, &Hook::Sleep(5), ContainerKind::Main, true);
     assert_eq!(marks(&of), inferred(REQUESTED, None));
     assert_eq!(of.verdict, Verdict::Completed);
 }
@@ -85,7 +87,7 @@ fn a_sleep_that_its_container_did_not_outlive() {
 #[test]
 fn a_request_by_the_kubelet_fills_the_gap() {
     for hook in [Hook::HttpGet, Hook::TcpSocket] {
-        let of = |at, requested| judged(&stopped(at), &hook, ContainerKind::Main, requested);
+        let of = |at, requested| assessment(&stopped(at), &hook, ContainerKind::Main, requested);
         assert_eq!(marks(&of(4200, true)), inferred(REQUESTED, Some(4200)));
         // No longer than the kubelet's own reaction.
         assert_eq!(marks(&of(1200, true)), [None, None]);
@@ -101,14 +103,14 @@ fn a_request_by_the_kubelet_fills_the_gap() {
 /// Its hook runs at once, its stop signal waits until all others are gone.
 #[test]
 fn a_sidecars_hook_is_not_its_wait() {
-    let sleeps = judged(&stopped(8000), &Hook::Sleep(3), ContainerKind::Sidecar, true);
+    let sleeps = assessment(&stopped(8000), &Hook::Sleep(3), ContainerKind::Sidecar, true);
     assert_eq!(marks(&sleeps), inferred(REQUESTED, Some(4000)));
     assert_eq!(sleeps.verdict, Verdict::Graceful);
     assert!(!sleeps.pre_stop_cut_off);
-    let asks = judged(&stopped(8000), &Hook::HttpGet, ContainerKind::Sidecar, true);
+    let asks = assessment(&stopped(8000), &Hook::HttpGet, ContainerKind::Sidecar, true);
     assert_eq!(marks(&asks), [None, None]);
     let process = stopped(8000).hook(ms(1100), Some(ms(1300)));
-    let exec = judged(&process, &Hook::Exec("hook".into()), ContainerKind::Sidecar, true);
+    let exec = assessment(&process, &Hook::Exec("hook".into()), ContainerKind::Sidecar, true);
     assert_eq!(marks(&exec), [1100, 1300].map(|at| Some((ms(at), Source::Kernel))));
 }
 
@@ -117,8 +119,8 @@ fn a_sidecars_hook_is_not_its_wait() {
 #[test]
 fn the_main_process_is_no_hook() {
     let stopped = Script::found().main().term(ms(12_000), |s| s.handler()).exit(ms(12_500), CODE_0);
-    let of = judged(&stopped, &Hook::Exec("app".into()), ContainerKind::Main, false);
-    assert_eq!(marks(&of), [None, None], "{}", of.proof.sentence);
+    let of = assessment(&stopped, &Hook::Exec("app".into()), ContainerKind::Main, false);
+    assert_eq!(marks(&of), [None, None], "{}", of.proof.message);
 }
 
 /// A hook whose end may have been lost was not cut off for sure.
@@ -126,17 +128,17 @@ fn the_main_process_is_no_hook() {
 fn a_lost_end_cuts_nothing_off() {
     let hook = Hook::Exec("hook".into());
     let running = || stopped(4200).hook(ms(1100), None);
-    assert!(judged(&running(), &hook, ContainerKind::Main, true).pre_stop_cut_off);
+    assert!(assessment(&running(), &hook, ContainerKind::Main, true).pre_stop_cut_off);
     let mut lossy = running();
-    lossy.processes.lose(ms(1200), coroner_core::input::LossKind::DetailRingFull);
-    assert!(!judged(&lossy, &hook, ContainerKind::Main, true).pre_stop_cut_off);
+    lossy.processes.record_gap(ms(1200), coroner_core::input::LossKind::DetailRingFull);
+    assert!(!assessment(&lossy, &hook, ContainerKind::Main, true).pre_stop_cut_off);
 }
 
 /// The kubelet's clock began a moment before the hook's process did.
 #[test]
 fn a_hook_that_is_cut_off_at_a_grace_of_a_second() {
     let script = stopped(2000).hook(ms(1100), None);
-    let of = judge(Case {
+    let of = assess(VerdictInputs {
         processes: &script.processes,
         stop_signal: 15,
         kind: ContainerKind::Main,
@@ -146,18 +148,18 @@ fn a_hook_that_is_cut_off_at_a_grace_of_a_second() {
         requested: Some(ms(REQUESTED)),
         earliest_request: Some(ms(REQUESTED - 900)),
     });
-    assert_eq!(of.verdict, Verdict::PrestopExhaustedGrace, "{}", of.proof.sentence);
+    assert_eq!(of.verdict, Verdict::PrestopExhaustedGrace, "{}", of.proof.message);
 }
 
 /// Nobody said when the deletion was requested (the apiserver is away), and the node is slow.
 #[test]
 fn a_hook_that_a_slow_node_was_late_to_end_is_found() {
     let of = |script: &Script, name: &str| {
-        judged(script, &Hook::Exec(name.into()), ContainerKind::Main, false)
+        assessment(script, &Hook::Exec(name.into()), ContainerKind::Main, false)
     };
     let late = stopped(16_000).hook(ms(1000), Some(ms(15_900)));
     let exhausted = of(&late, "hook");
-    assert_eq!(exhausted.verdict, Verdict::PrestopExhaustedGrace, "{}", exhausted.proof.sentence);
+    assert_eq!(exhausted.verdict, Verdict::PrestopExhaustedGrace, "{}", exhausted.proof.message);
     // Somebody's shell, or a probe that ended long before, is none.
     assert_eq!(of(&late, "drain").verdict, Verdict::Graceful);
     let probe = stopped(16_000).hook(ms(1000), Some(ms(12_900)));
@@ -169,7 +171,7 @@ fn a_hook_that_a_slow_node_was_late_to_end_is_found() {
 fn a_probe_is_not_taken_for_the_hook_on_a_slow_node() {
     let script = stopped(11_400).hook(ms(1100), Some(ms(10_600)));
     let script = script.enters(201, "ready-probe", ms(11_100), Some(ms(11_200)));
-    let of = judged(&script, &Hook::Exec("hook".into()), ContainerKind::Main, true);
+    let of = assessment(&script, &Hook::Exec("hook".into()), ContainerKind::Main, true);
     assert_eq!(marks(&of), [1100, 10_600].map(|at| Some((ms(at), Source::Kernel))));
-    assert_eq!(of.verdict, Verdict::PrestopExhaustedGrace, "{}", of.proof.sentence);
+    assert_eq!(of.verdict, Verdict::PrestopExhaustedGrace, "{}", of.proof.message);
 }

@@ -3,10 +3,10 @@
 use coroner_core::{
     ids::{CgroupId, Tgid},
     input::{
-        Disposition, ExitStatus, KernelFact, Sender, SignalGenerated, SignalResult, TargetState,
-        Task,
+        Disposition, ExitStatus, KernelFact, ProcessRef, SignalGenerated, SignalResult,
+        TargetState, Task,
     },
-    process::{Processes, SI_KERNEL},
+    process::{ContainerProcesses, SI_KERNEL},
     time::BootTime,
 };
 
@@ -20,7 +20,7 @@ pub(crate) fn ms(at: u64) -> BootTime {
 
 /// The evidence so far.
 pub(crate) struct Script {
-    pub(crate) processes: Processes,
+    pub(crate) processes: ContainerProcesses,
     pub(crate) stop_signal: u8,
 }
 
@@ -35,14 +35,14 @@ impl Script {
     }
 
     fn begin(scanned: bool) -> Self {
-        let script = Self { processes: Processes::default(), stop_signal: 15 };
+        let script = Self { processes: ContainerProcesses::default(), stop_signal: 15 };
         let name = "c".into();
         script
             .fact(ms(1), KernelFact::CgroupCreated { cgroup: CGROUP, parent: None, name, scanned })
     }
 
     fn fact(mut self, at: BootTime, fact: KernelFact) -> Self {
-        self.processes.learn(at, fact, |id| id == CGROUP);
+        self.processes.apply(at, fact, |id| id == CGROUP);
         self
     }
 
@@ -92,7 +92,7 @@ impl Script {
     }
 
     pub(crate) fn term_from_inside(self, at: BootTime) -> Self {
-        let own = Sender {
+        let own = ProcessRef {
             tgid: Tgid(INIT),
             comm: "app".into(),
             cgroup: Some(CGROUP),
@@ -102,7 +102,7 @@ impl Script {
     }
 
     pub(crate) fn kernel_kill(self, at: BootTime) -> Self {
-        let by = Sender {
+        let by = ProcessRef {
             tgid: Tgid(INIT),
             comm: "app".into(),
             cgroup: Some(CGROUP),
@@ -188,7 +188,7 @@ impl Signal {
     }
 }
 
-fn generated(signal: u8, code: i32, sender: Sender) -> SignalGenerated {
+fn generated(signal: u8, code: i32, sender: ProcessRef) -> SignalGenerated {
     SignalGenerated {
         cgroup: CGROUP,
         target: task(INIT, "app"),
@@ -211,8 +211,8 @@ fn task(tgid: u32, comm: &str) -> Task {
     Task { tgid: Tgid(tgid), tid: tgid, ns_pid: None, started: None, comm: comm.into() }
 }
 
-fn outside() -> Sender {
-    Sender {
+fn outside() -> ProcessRef {
+    ProcessRef {
         tgid: Tgid(900),
         comm: "runc".into(),
         cgroup: Some(CgroupId(1)),

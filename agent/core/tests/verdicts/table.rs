@@ -3,7 +3,7 @@
 use super::script::{Script, ms};
 use coroner_core::{
     input::{ContainerKind, ExitStatus, LossKind},
-    verdict::{Case, judge},
+    verdict::{VerdictInputs, assess},
 };
 use std::{env, fmt::Write as _, fs, path::Path};
 
@@ -53,9 +53,9 @@ fn verdict(response: (&str, Build), end: (&str, Build), loss: Option<LossKind>) 
         script = script.kill(ms(11_000), |s| s.pending(15)).exit(ms(11_001), by(9));
     }
     if let Some(loss) = loss {
-        script.processes.lose(ms(1000), loss);
+        script.processes.record_gap(ms(1000), loss);
     }
-    let judgement = judge(Case {
+    let judgement = assess(VerdictInputs {
         processes: &script.processes,
         stop_signal: 15,
         kind: ContainerKind::Main,
@@ -65,7 +65,7 @@ fn verdict(response: (&str, Build), end: (&str, Build), loss: Option<LossKind>) 
         requested: Some(ms(900)),
         earliest_request: Some(ms(1)),
     });
-    assert!(judgement.proof.sentence.ends_with('.'), "{}", judgement.proof.sentence);
+    assert!(judgement.proof.message.ends_with('.'), "{}", judgement.proof.message);
     judgement.verdict.to_string()
 }
 

@@ -10,7 +10,7 @@ use crate::{
     report::{span, words},
 };
 use anyhow::{Context, bail};
-use coroner_core::leak::Judgement;
+use coroner_core::leak::DetectionState;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -37,9 +37,9 @@ pub(super) async fn answer(
         list = ask(agent, namespace).await?;
     }
     progress.wipe();
-    let judgement = list.judge.judgement;
-    if judgement != Judgement::Possible {
-        let why = words(judgement.as_str());
+    let detection_state = list.judge.detection_state;
+    if detection_state != DetectionState::Possible {
+        let why = words(detection_state.as_str());
         if list.leaks.is_empty() {
             bail!(
                 "the agent cannot judge whether anything was left behind: {why}; {} says what is \
@@ -57,8 +57,8 @@ pub(super) async fn answer(
     let answer = Answer::new(list, Vec::new(), false, namespace);
     out.put(&answer)?;
     let judge = &answer.list.judge;
-    if certain > 0 && judge.suspects > 0 && aim != Aim::Watch {
-        let (n, threshold) = (judge.suspects, span(judge.threshold_seconds));
+    if certain > 0 && judge.candidate_count > 0 && aim != Aim::Watch {
+        let (n, threshold) = (judge.candidate_count, span(judge.threshold_seconds));
         remark(&format!("{n} more on this node look like a leak, but not yet for {threshold}"));
     }
     Ok(certain)
@@ -66,7 +66,7 @@ pub(super) async fn answer(
 
 /// It has not watched for long enough to know.
 fn is_early(list: &LeakList) -> bool {
-    list.judge.judgement == Judgement::Possible && !list.judge.has_seen_enough()
+    list.judge.detection_state == DetectionState::Possible && !list.judge.has_seen_enough()
 }
 
 async fn ask(agent: &Agent, namespace: Option<&str>) -> anyhow::Result<LeakList> {

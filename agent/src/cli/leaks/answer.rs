@@ -7,7 +7,7 @@ use crate::{
     report::{self, Style, age, holds, printable, seconds_between, span, thing},
 };
 use coroner_core::{
-    leak::{Judgement, Leak, LeakClass, LeakKey},
+    leak::{DetectionState, Leak, LeakClass, LeakKey},
     time::WallTime,
 };
 use serde::Serialize;
@@ -29,7 +29,7 @@ pub(super) struct Answer {
     /// No agent was asked.
     pub(super) standalone: bool,
     /// What looks like a leak and is not certain. An agent does not name these.
-    pub(super) suspected: Vec<Arc<Leak>>,
+    pub(super) candidates: Vec<Arc<Leak>>,
     /// The namespace that was asked for.
     #[serde(skip)]
     pub(super) namespace: Option<String>,
@@ -41,9 +41,9 @@ pub(super) struct Answer {
 /// What an answer says, without what changes with every second.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Gist {
-    judgement: Judgement,
+    detection_state: DetectionState,
     certain: Vec<Arc<Leak>>,
-    suspected: Vec<(LeakKey, LeakClass)>,
+    candidates: Vec<(LeakKey, LeakClass)>,
     /// Of an empty list.
     verdict: Option<bool>,
 }
@@ -52,7 +52,7 @@ impl Answer {
     /// Only what concerns this namespace.
     pub(super) fn new(
         mut list: LeakList,
-        mut suspected: Vec<Arc<Leak>>,
+        mut candidates: Vec<Arc<Leak>>,
         standalone: bool,
         namespace: Option<&str>,
     ) -> Self {
@@ -60,20 +60,20 @@ impl Answer {
             let is_in =
                 |leak: &Arc<Leak>| leak.pod.as_ref().is_some_and(|pod| pod.namespace == wanted);
             list.leaks.retain(is_in);
-            suspected.retain(is_in);
+            candidates.retain(is_in);
         }
         let now = clock::anchor().wall(clock::boot_now());
-        Self { list, standalone, suspected, namespace: namespace.map(str::to_owned), now }
+        Self { list, standalone, candidates, namespace: namespace.map(str::to_owned), now }
     }
 
     pub(super) fn gist(&self) -> Gist {
         let judge = &self.list.judge;
-        let is_empty = self.list.leaks.is_empty() && self.suspected.is_empty();
+        let is_empty = self.list.leaks.is_empty() && self.candidates.is_empty();
         Gist {
-            judgement: judge.judgement,
+            detection_state: judge.detection_state,
             certain: self.list.leaks.clone(),
-            suspected: self.suspected.iter().map(|leak| (leak.key.clone(), leak.class)).collect(),
-            verdict: is_empty.then(|| judge.has_seen_enough() && judge.suspects == 0),
+            candidates: self.candidates.iter().map(|leak| (leak.key.clone(), leak.class)).collect(),
+            verdict: is_empty.then(|| judge.has_seen_enough() && judge.candidate_count == 0),
         }
     }
 
@@ -90,7 +90,7 @@ impl Answer {
     }
 
     fn plain(&self, wide: bool, verbose: bool, style: &Style) -> String {
-        let all = || self.list.leaks.iter().chain(&self.suspected);
+        let all = || self.list.leaks.iter().chain(&self.candidates);
         if all().next().is_none() {
             return self.nothing() + "\n";
         }
@@ -102,8 +102,8 @@ impl Answer {
             header.extend(["UID", "ATTEMPT", "HOLDS", "STUCK", "WHY"]);
         }
         let certain = self.list.leaks.iter().map(|leak| self.row(leak, "certain", wide));
-        let suspected = self.suspected.iter().map(|leak| self.row(leak, "suspected", wide));
-        let mut text = columns(header, certain.chain(suspected));
+        let candidates = self.candidates.iter().map(|leak| self.row(leak, "suspected", wide));
+        let mut text = columns(header, certain.chain(candidates));
         if verbose {
             for leak in all() {
                 let _ = write!(text, "\n{}", report::leak(leak, self.now, style));
@@ -124,7 +124,7 @@ impl Answer {
             or_none(pod.map_or("", |pod| &pod.name)),
             printable(&thing(&leak.key)),
             age(leak, self.now),
-            span(seconds_between(leak.observed, self.now)),
+            span(seconds_between(leak.first_observed, self.now)),
             leak.cause.kind.to_string(),
         ];
         if self.standalone {
@@ -134,9 +134,9 @@ impl Answer {
             row.extend([
                 or_none(pod.map_or("", |pod| pod.uid.as_str())),
                 or_none(&leak.attempt.map(|attempt| attempt.to_string()).unwrap_or_default()),
-                or_none(&holds(&leak.holds)),
-                or_none(leak.stuck.map_or("", |reason| reason.as_str())),
-                or_none(&leak.cause.sentence),
+                or_none(&holds(&leak.resources)),
+                or_none(leak.blocked_on.map_or("", |reason| reason.as_str())),
+                or_none(&leak.cause.message),
             ]);
         }
         row
@@ -149,14 +149,14 @@ impl Answer {
             Some(namespace) => format!(" in namespace {}", printable(namespace)),
             None => String::new(),
         };
-        if judge.judgement != Judgement::Possible {
+        if judge.detection_state != DetectionState::Possible {
             return format!(
                 "at this moment it cannot be judged whether anything was left behind{of}: {}",
-                report::words(judge.judgement.as_str())
+                report::words(judge.detection_state.as_str())
             );
         }
         let (watched, threshold) = (span(judge.watched_seconds), span(judge.threshold_seconds));
-        match (judge.suspects, judge.has_seen_enough(), self.standalone) {
+        match (judge.candidate_count, judge.has_seen_enough(), self.standalone) {
             (0, true, _) => {
                 format!("nothing was left behind{of} (all sources in sync, judged for {watched})")
             }
@@ -184,8 +184,13 @@ mod tests {
     };
     use coroner_core::leak::LeakCause;
 
-    fn judge(judgement: Judgement, watched_seconds: u64, suspects: usize) -> Judge {
-        Judge { judgement, watched_seconds, threshold_seconds: 300, suspects }
+    fn judge(detection_state: DetectionState, watched_seconds: u64, candidates: usize) -> Judge {
+        Judge {
+            detection_state,
+            watched_seconds,
+            threshold_seconds: 300,
+            candidate_count: candidates,
+        }
     }
 
     /// Of one certain leak, and one that is suspected.
@@ -193,13 +198,13 @@ mod tests {
         let mut orphan = leaked();
         orphan.pod = None;
         orphan.cause.kind = LeakCause::Unknown;
-        orphan.cause.sentence = "a\nbreak".into();
-        let now = WallTime(leaked().observed.0 + 400_000_000_000);
-        orphan.observed = WallTime(now.0 - 4_000_000_000);
+        orphan.cause.message = "a\nbreak".into();
+        let now = WallTime(leaked().first_observed.0 + 400_000_000_000);
+        orphan.first_observed = WallTime(now.0 - 4_000_000_000);
         let leaks = vec![Arc::new(leaked()), Arc::new(stuck())];
-        let list = LeakList { judge: judge(Judgement::Possible, 400, 1), leaks };
-        let suspected = if standalone { vec![Arc::new(orphan)] } else { Vec::new() };
-        Answer { list, standalone, suspected, namespace: None, now }
+        let list = LeakList { judge: judge(DetectionState::Possible, 400, 1), leaks };
+        let candidates = if standalone { vec![Arc::new(orphan)] } else { Vec::new() };
+        Answer { list, standalone, candidates, namespace: None, now }
     }
 
     #[test]
@@ -217,23 +222,25 @@ mod tests {
         let says = |judge: Judge, standalone: bool| {
             let list = LeakList { judge, leaks: Vec::new() };
             let now = WallTime(0);
-            let all = Answer { list, standalone, suspected: Vec::new(), namespace: None, now };
+            let all = Answer { list, standalone, candidates: Vec::new(), namespace: None, now };
             all.plain(false, true, &Style::default())
         };
-        let possible = |watched, suspects| judge(Judgement::Possible, watched, suspects);
+        let possible = |watched, candidates| judge(DetectionState::Possible, watched, candidates);
         for (judge, standalone, wanted) in [
             (possible(7200, 0), false, "nothing was left behind (all sources in sync, judged for"),
             (possible(4, 0), true, "nothing was left behind (all sources in sync, one look of 4s)"),
             (possible(4, 0), false, "nothing is certain yet: the agent could judge for 4s only"),
             (possible(7200, 2), false, "nothing is certain: on this node 2 thing(s) look like"),
-            (judge(Judgement::NodeForeign, 0, 0), true, "at this moment it cannot be judged"),
+            (judge(DetectionState::NodeForeign, 0, 0), true, "at this moment it cannot be judged"),
         ] {
             let text = says(judge, standalone);
             assert!(text.starts_with(wanted), "{text}");
         }
-        for judgement in Judgement::ALL.iter().filter(|one| **one != Judgement::Possible) {
-            let text = says(judge(*judgement, 7200, 0), false);
-            assert!(!text.contains("nothing"), "{judgement}: {text}");
+        for detection_state in
+            DetectionState::ALL.iter().filter(|one| **one != DetectionState::Possible)
+        {
+            let text = says(judge(*detection_state, 7200, 0), false);
+            assert!(!text.contains("nothing"), "{detection_state}: {text}");
         }
     }
 
@@ -244,7 +251,7 @@ mod tests {
         later.now = WallTime(later.now.0 + 60_000_000_000);
         later.list.judge.watched_seconds += 60;
         assert_eq!(old.gist(), later.gist());
-        let certain = later.suspected.remove(0);
+        let certain = later.candidates.remove(0);
         later.list.leaks.push(certain);
         assert_ne!(old.gist(), later.gist());
     }

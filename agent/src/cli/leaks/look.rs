@@ -27,7 +27,7 @@ pub(super) struct Sight {
     /// All there is on the host and of the runtime has been seen.
     pub(super) whole: bool,
     /// Things that look like a leak and are not certain.
-    pub(super) suspects: usize,
+    pub(super) candidates: usize,
     /// Those of them that have done so for [`LOOK`]: they can be named.
     pub(super) named: usize,
 }
@@ -56,8 +56,8 @@ impl FirstLook {
         }
         let unnamed = match self.aim {
             // Its threshold is one look: what is left by then awaits the apiserver's word.
-            Aim::Look => sight.suspects,
-            Aim::Watch => sight.suspects.saturating_sub(sight.named),
+            Aim::Look => sight.candidates,
+            Aim::Watch => sight.candidates.saturating_sub(sight.named),
             // Has its own way to wait for these.
             Aim::Wait => 0,
         };
@@ -107,14 +107,18 @@ impl Certainty {
     }
 
     /// Each of them is certain or gone, and so is what only waits for the apiserver's word; or it
-    /// took too long. `suspects`: what is not certain at this moment.
-    pub(super) fn is_reached(&self, watched: Duration, suspects: &BTreeMap<LeakKey, Age>) -> bool {
+    /// took too long. `candidates`: what is not certain at this moment.
+    pub(super) fn is_reached(
+        &self,
+        watched: Duration,
+        candidates: &BTreeMap<LeakKey, Age>,
+    ) -> bool {
         let is_open = |(key, age): (&LeakKey, &Age)| match age {
             Age::Young => self.awaited.contains(key),
             Age::Ripe => true,
             Age::Late => false,
         };
-        watched >= self.end || (watched >= self.due && !suspects.iter().any(is_open))
+        watched >= self.end || (watched >= self.due && !candidates.iter().any(is_open))
     }
 }
 
@@ -149,9 +153,9 @@ mod tests {
         for (case, aim, steps, is_over) in cases {
             let mut first = FirstLook::new(aim);
             let mut over = false;
-            for &(elapsed, watched, whole, suspects, named) in steps {
+            for &(elapsed, watched, whole, candidates, named) in steps {
                 let (elapsed, watched) = (secs(elapsed), secs(watched));
-                over = first.is_over(&Sight { elapsed, watched, whole, suspects, named });
+                over = first.is_over(&Sight { elapsed, watched, whole, candidates, named });
             }
             assert_eq!(over, is_over, "{case}");
         }
@@ -176,9 +180,9 @@ mod tests {
             ("one goes on beginning anew", 669, &[("b", Young)], false),
             ("for too long", 670, &[("b", Young)], true),
         ];
-        for (case, watched, suspects, is_reached) in cases {
-            let suspects = suspects.iter().map(|(id, age)| (key(id), *age)).collect();
-            assert_eq!(certainty.is_reached(secs(watched), &suspects), is_reached, "{case}");
+        for (case, watched, candidates, is_reached) in cases {
+            let candidates = candidates.iter().map(|(id, age)| (key(id), *age)).collect();
+            assert_eq!(certainty.is_reached(secs(watched), &candidates), is_reached, "{case}");
         }
     }
 }

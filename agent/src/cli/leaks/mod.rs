@@ -14,7 +14,6 @@ use super::{
 };
 use crate::config::{Host, Look};
 use answer::{Answer, Form};
-use http::Uri;
 use std::{
     io::{self, IsTerminal, Write},
     process::ExitCode,
@@ -51,11 +50,11 @@ async fn answer(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
     };
     let mut out = Out::new(args);
     if !args.standalone {
-        let url = args.url.clone().unwrap_or_else(default_url);
-        let agent = Agent::new(&url, args.ca.as_deref())?;
+        let agent = Agent::new(&args.agent)?;
         match agent::answer(&agent, args.namespace.as_deref(), aim, &mut out).await {
-            Err(error) if error.is::<NoAgent>() && args.url.is_none() => remark(&format!(
-                "no agent answers at {url}: looking at runtime, apiserver and host instead"
+            Err(error) if error.is::<NoAgent>() && args.agent.url.is_none() => remark(&format!(
+                "no agent answers at {}: looking at runtime, apiserver and host instead",
+                args.agent.socket.display()
             )),
             asked => return asked.map(|certain| status(args, certain)),
         }
@@ -67,10 +66,6 @@ async fn answer(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
             certain.map(|certain| status(args, certain))
         }
     }
-}
-
-fn default_url() -> Uri {
-    Uri::from_static("http://127.0.0.1:9470")
 }
 
 /// `certain`: how many things were left behind for certain.

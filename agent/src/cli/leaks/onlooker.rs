@@ -11,10 +11,10 @@ use crate::{
 };
 use coroner_core::{
     engine::{Engine, Settings},
+    ids::PodRef,
     input::{ApiEvent, CriEvent, HostEvent, HostSurvey, Input, Received},
-    leak::{Judgement, Leak},
+    leak::{DetectionState, Leak},
     leaks::LeakGauges,
-    observation::PodRef,
     output::{CriRequest, Report, Request},
     time::BootTime,
 };
@@ -124,7 +124,7 @@ impl Onlooker {
         let at = clock::boot_now();
         self.take(Received { at, input: Input::Tick });
         let gauges = self.gauges();
-        self.health.judge(gauges.judgement);
+        self.health.judge(gauges.detection_state);
         self.standing.judge(&gauges);
         Ok(())
     }
@@ -184,8 +184,8 @@ impl Onlooker {
     }
 
     /// What has looked like a leak for so long, the oldest first.
-    pub(super) fn suspected(&self, at_least: Duration) -> Vec<Arc<Leak>> {
-        let mut all = self.engine.suspected_leaks(clock::boot_now(), at_least);
+    pub(super) fn candidates(&self, at_least: Duration) -> Vec<Arc<Leak>> {
+        let mut all = self.engine.leak_candidates(clock::boot_now(), at_least);
         all.sort_by_key(crate::leaks::since);
         all.into_iter().map(Arc::new).collect()
     }
@@ -226,7 +226,10 @@ impl Onlooker {
 
     /// Waiting will not help: the apiserver has answered, and the answer is no.
     pub(super) fn is_hopeless(&self) -> bool {
-        matches!(self.gauges().judgement, Judgement::NodeMissing | Judgement::NodeForeign)
+        matches!(
+            self.gauges().detection_state,
+            DetectionState::NodeMissing | DetectionState::NodeForeign
+        )
     }
 }
 

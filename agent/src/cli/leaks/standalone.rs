@@ -12,7 +12,7 @@ use crate::{
     report::{span, words},
 };
 use anyhow::bail;
-use coroner_core::leak::{Judgement, LeakKey};
+use coroner_core::leak::{DetectionState, LeakKey};
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
@@ -57,13 +57,13 @@ pub(super) async fn answer(
     let list = onlooker.list();
     let answer = match aim {
         Aim::Look => one_look(list, &onlooker, threshold, namespace),
-        _ => Answer::new(list, onlooker.suspected(LOOK), true, namespace),
+        _ => Answer::new(list, onlooker.candidates(LOOK), true, namespace),
     };
     out.put(&answer)?;
     doubts(&onlooker);
-    if aim == Aim::Look && !answer.suspected.is_empty() {
+    if aim == Aim::Look && !answer.candidates.is_empty() {
         remark(&format!(
-            "suspected: observed for {} only, which does not tell what is late from what was left \
+            "candidates: observed for {} only, which does not tell what is late from what was left \
              behind; --wait to be certain",
             span(answer.list.judge.watched_seconds)
         ));
@@ -78,12 +78,12 @@ fn one_look(
     threshold: Duration,
     namespace: Option<&str>,
 ) -> Answer {
-    let mut suspected = std::mem::take(&mut list.leaks);
-    suspected.extend(onlooker.suspected(LOOK));
-    suspected.sort_by_key(|leak| crate::leaks::since(leak));
-    list.judge.suspects = suspected.len();
+    let mut candidates = std::mem::take(&mut list.leaks);
+    candidates.extend(onlooker.candidates(LOOK));
+    candidates.sort_by_key(|leak| crate::leaks::since(leak));
+    list.judge.candidate_count = candidates.len();
     list.judge.threshold_seconds = threshold.as_secs();
-    Answer::new(list, suspected, true, namespace)
+    Answer::new(list, candidates, true, namespace)
 }
 
 /// Until all sources are in sync.
@@ -92,7 +92,7 @@ async fn ready(onlooker: &mut Onlooker, progress: &mut Progress) -> anyhow::Resu
     progress.show("waiting for runtime and apiserver");
     loop {
         onlooker.turn().await?;
-        if onlooker.gauges().judgement == Judgement::Possible {
+        if onlooker.gauges().detection_state == DetectionState::Possible {
             return Ok(());
         }
         if onlooker.is_hopeless() || begun.elapsed() >= PATIENCE {
@@ -132,8 +132,8 @@ fn sight(onlooker: &Onlooker, begun: Instant) -> Sight {
         elapsed: begun.elapsed(),
         watched: gauges.watched,
         whole: onlooker.has_looked_around(),
-        suspects: gauges.suspects,
-        named: onlooker.suspected(LOOK).len(),
+        candidates: gauges.candidates,
+        named: onlooker.candidates(LOOK).len(),
     }
 }
 
@@ -144,8 +144,8 @@ async fn wait(
     progress: &mut Progress,
 ) -> anyhow::Result<()> {
     // From now on: only now all has been seen that there is.
-    let suspects = ages(onlooker, threshold).into_keys();
-    let certainty = Certainty::of(suspects, onlooker.gauges().watched, threshold);
+    let candidates = ages(onlooker, threshold).into_keys();
+    let certainty = Certainty::of(candidates, onlooker.gauges().watched, threshold);
     loop {
         let gauges = onlooker.gauges();
         if certainty.is_reached(gauges.watched, &ages(onlooker, threshold)) {
@@ -155,7 +155,7 @@ async fn wait(
             "{} to go; certain: {}, suspected: {}",
             span(certainty.to_go(gauges.watched).as_secs()),
             onlooker.list().leaks.len(),
-            gauges.suspects
+            gauges.candidates
         ));
         steady(onlooker, progress).await?;
     }
@@ -167,7 +167,7 @@ fn ages(onlooker: &Onlooker, threshold: Duration) -> BTreeMap<LeakKey, Age> {
     for (age, at_least) in
         [(Age::Young, Duration::ZERO), (Age::Ripe, threshold), (Age::Late, threshold + LATE)]
     {
-        ages.extend(onlooker.suspected(at_least).into_iter().map(|leak| (leak.key.clone(), age)));
+        ages.extend(onlooker.candidates(at_least).into_iter().map(|leak| (leak.key.clone(), age)));
     }
     ages
 }
@@ -177,15 +177,15 @@ async fn steady(onlooker: &mut Onlooker, progress: &mut Progress) -> anyhow::Res
     let begun = Instant::now();
     loop {
         onlooker.turn().await?;
-        let judgement = onlooker.gauges().judgement;
-        if judgement == Judgement::Possible {
+        let detection_state = onlooker.gauges().detection_state;
+        if detection_state == DetectionState::Possible {
             return Ok(());
         }
         if onlooker.is_hopeless() || begun.elapsed() >= OUTAGE {
             progress.wipe();
             bail!(onlooker.obstacle());
         }
-        progress.show(&format!("suspended: {}", words(judgement.as_str())));
+        progress.show(&format!("suspended: {}", words(detection_state.as_str())));
     }
 }
 
@@ -200,7 +200,7 @@ async fn watch(
     let (begun, mut first) = (Instant::now(), FirstLook::new(Aim::Watch));
     let mut opened = false;
     loop {
-        if possible != (onlooker.gauges().judgement == Judgement::Possible) {
+        if possible != (onlooker.gauges().detection_state == DetectionState::Possible) {
             possible = !possible;
             match possible {
                 true => remark("all sources are in sync again"),
@@ -211,8 +211,8 @@ async fn watch(
             if !std::mem::replace(&mut opened, true) {
                 doubts(onlooker);
             }
-            let suspected = onlooker.suspected(LOOK);
-            out.put(&Answer::new(onlooker.list(), suspected, true, namespace))?;
+            let candidates = onlooker.candidates(LOOK);
+            out.put(&Answer::new(onlooker.list(), candidates, true, namespace))?;
         }
         tokio::select! {
             () = stop.wait() => return Ok(()),

@@ -1,4 +1,6 @@
 use super::*;
+use crate::cri::client;
+use prost::Message as _;
 
 fn map(pairs: &[(&str, &str)]) -> HashMap<String, String> {
     pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
@@ -59,7 +61,8 @@ fn a_sandbox_without_metadata_is_named_by_its_labels() {
         labels: raw_sandbox().labels,
         ..v1::PodSandbox::default()
     };
-    let named = sandbox(bare.into()).unwrap();
+    let read = client::sandbox(bare.encode_to_vec().into(), &Cuts::default()).unwrap();
+    let named = sandbox(read).unwrap();
     assert_eq!(
         (named.pod.as_str(), &*named.name, &*named.namespace),
         ("lu", "label-name", "label-ns")
@@ -89,7 +92,7 @@ fn a_container() {
         sandbox: "s1".into(),
         name: "app".into(),
         attempt: 3,
-        state: CriState::Running,
+        state: ContainerState::Running,
         created: WallTime(7),
         pod: Some("u1".into()),
         hash: Some("5c0ffee".into()),
@@ -98,12 +101,12 @@ fn a_container() {
     };
     assert_eq!(container(raw_container()), Ok(expected.clone()));
     for (raw, state) in [
-        (0, CriState::Created),
-        (1, CriState::Running),
-        (2, CriState::Exited),
-        (3, CriState::Unknown),
-        (4, CriState::Unknown),
-        (-1, CriState::Unknown),
+        (0, ContainerState::Created),
+        (1, ContainerState::Running),
+        (2, ContainerState::Exited),
+        (3, ContainerState::Unknown),
+        (4, ContainerState::Unknown),
+        (-1, ContainerState::Unknown),
     ] {
         assert_eq!(
             container(RawContainer { state: raw, ..raw_container() }),
@@ -222,10 +225,18 @@ fn stop_signals() {
 #[test]
 fn runtime_types() {
     let kata = r#"{"pid":4711,"runtimeType":"io.containerd.kata.v2","config":{}}"#;
-    assert_eq!(runtime_type(kata).as_deref(), Some("io.containerd.kata.v2"));
+    assert_eq!(info_runtime(kata).as_deref(), Some("io.containerd.kata.v2"));
     for json in [r#"{"pid":1}"#, r#"{"runtimeType":""}"#, r#"{"runtimeType":7}"#, "{"] {
-        assert_eq!(runtime_type(json), None, "{json}");
+        assert_eq!(info_runtime(json), None, "{json}");
     }
+}
+
+fn info(json: &str) -> ContainerInfo {
+    ContainerInfo::parse(json, &Cuts::default())
+}
+
+fn info_runtime(json: &str) -> Option<String> {
+    info(json).runtime
 }
 
 #[test]
@@ -238,6 +249,6 @@ fn pids() {
         ("{}", None),
         ("", None),
     ] {
-        assert_eq!(pid(json), expected, "{json}");
+        assert_eq!(info(json).pid, expected, "{json}");
     }
 }

@@ -6,7 +6,7 @@
 
 use coroner_core::{
     ids::{ContainerId, PodUid, SandboxId},
-    input::{CriContainer, CriSandbox, CriState},
+    input::{ContainerState, CriContainer, CriSandbox},
     time::BootTime,
 };
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -145,7 +145,7 @@ impl Index {
             let known =
                 self.containers.entry(container.id.clone()).or_insert_with(|| Known::of(container));
             known.asked = known.asked.max(asked);
-            let exited = container.state == CriState::Exited;
+            let exited = container.state == ContainerState::Exited;
             let first = exited && !known.exited;
             known.exited |= exited;
             if known.wants_status() && (!known.queued || first) {
@@ -256,7 +256,7 @@ mod tests {
             sandbox: sandbox.into(),
             name: String::new(),
             attempt: 0,
-            state: CriState::Exited,
+            state: ContainerState::Exited,
             created: WallTime(0),
             pod: None,
             hash: None,

@@ -125,14 +125,14 @@ impl Poller {
 
     /// ListPodSandbox and ListContainers, of all.
     async fn full(&self, connection: &Connection) -> Result<(), Stop> {
-        let began = Instant::now();
+        let (began, cuts) = (Instant::now(), &self.options.counters.truncated);
         let asked = clock::boot_now();
         let (mut sandboxes, mut seen) = (Vec::new(), std::mem::take(&mut self.state().seen.0));
         self.state().index.begin_full();
         seen.begin();
         let each = |item| {
             let read = seen.item(item, |item| {
-                let one = convert::sandbox(client::sandbox(item)?)?;
+                let one = convert::sandbox(client::sandbox(item, cuts)?)?;
                 Ok(self.state().index.sharing_sandbox(one))
             });
             sandboxes.extend(self.sensible("sandbox", read));
@@ -152,7 +152,7 @@ impl Poller {
         seen.begin();
         let each = |item| {
             let read = seen.item(item, |item| {
-                let one = convert::container(client::container(item)?)?;
+                let one = convert::container(client::container(item, cuts)?)?;
                 Ok(self.state().index.sharing_container(one))
             });
             containers.extend(self.sensible("container", read));
@@ -184,10 +184,10 @@ impl Poller {
 
     /// ListPodSandbox and ListContainers, of one sandbox.
     async fn filtered(&self, connection: &Connection, only: SandboxId) -> Result<(), Stop> {
-        let asked = clock::boot_now();
+        let (asked, cuts) = (clock::boot_now(), &self.options.counters.truncated);
         let mut sandboxes = Vec::new();
         let each = |item| {
-            let read = client::sandbox(item).and_then(convert::sandbox);
+            let read = client::sandbox(item, cuts).and_then(convert::sandbox);
             let read = read.map(|one| self.state().index.sharing_sandbox(one));
             sandboxes.extend(self.sensible("sandbox", read));
         };
@@ -202,7 +202,7 @@ impl Poller {
         let asked = clock::boot_now();
         let mut containers = Vec::new();
         let each = |item| {
-            let read = client::container(item).and_then(convert::container);
+            let read = client::container(item, cuts).and_then(convert::container);
             let read = read.map(|one| self.state().index.sharing_container(one));
             containers.extend(self.sensible("container", read));
         };

@@ -7,7 +7,7 @@ use crate::{
         cgroup,
         client::Connection,
         convert::{
-            self, RawStatus,
+            self, ContainerInfo, RawStatus,
             sandbox_status::{Info, sandbox_status},
         },
         failure::{Failure, Trouble},
@@ -15,9 +15,10 @@ use crate::{
     procfs::host_proc,
 };
 use coroner_core::{
-    ids::{ContainerId, SandboxId},
+    ids::{CgroupId, ContainerId, SandboxId},
     input::CriEvent,
 };
+use std::path::PathBuf;
 use tonic::Code;
 use tracing::debug;
 
@@ -97,11 +98,10 @@ impl Poller {
             Some(root) => match connection.status(&container, true).await {
                 Ok((_, info)) => {
                     let info = info.get("info").map(String::as_str).unwrap_or_default();
-                    runtime = convert::runtime_type(info);
-                    match convert::pid(info) {
-                        Some(pid) => {
-                            cgroup::of_process(&host_proc(&self.options.host_root), root, pid)
-                        }
+                    let info = ContainerInfo::parse(info, &self.options.counters.truncated);
+                    runtime = info.runtime;
+                    match info.pid {
+                        Some(pid) => self.cgroup_of(root.clone(), pid).await,
                         None => Err("the runtime names no process".to_owned()),
                     }
                 }
@@ -126,6 +126,13 @@ impl Poller {
         Ok(())
     }
 
+    /// In a thread of its own: for the first one, this process' own cgroup is looked for among all.
+    async fn cgroup_of(&self, root: PathBuf, pid: u32) -> Result<CgroupId, String> {
+        let proc = host_proc(&self.options.host_root);
+        let look = move || cgroup::of_process(&proc, &root, pid);
+        self.patience.call(look).await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
     /// All that the runtime knows of a suspect.
     async fn sandbox_status(
         &self,
@@ -138,7 +145,8 @@ impl Poller {
         let at = clock::boot_now();
         let event = match answer {
             Ok(raw) => {
-                let info = self.sensible("sandbox status", Info::parse(&raw.info));
+                let cuts = &self.options.counters.truncated;
+                let info = self.sensible("sandbox status", Info::parse(&raw.info, cuts));
                 let sandbox = sandbox.clone();
                 let status = sandbox_status(sandbox, asked, &raw, info.unwrap_or_default());
                 Some(CriEvent::SandboxStatus(status))

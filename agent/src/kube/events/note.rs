@@ -8,55 +8,47 @@
 
 use crate::report;
 use coroner_core::{
+    ids::PodRef,
     input::ContainerKind,
     labels,
     leak::{Leak, LeakClass, LeakKey},
-    observation::{Cause, ContainerDeath, FindingKind, Holdout, PodRef, Verdict},
     output::Report,
+    report::{ContainerDeath, UnkillableContainer},
     signal,
+    types::{Cause, FindingKind, Verdict},
 };
 use std::collections::BTreeMap;
 
 /// The most that the apiserver takes, bytes (`NoteLengthLimit`, pkg/apis/core/validation/events.go).
 const MAX_MESSAGE: usize = 1024;
 
-/// Why there is an Event. A closed set: docs/events.md lists it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Reason {
-    /// The stop signal was thrown away; SIGKILL at the end of the grace.
-    StopSignalIgnored,
-    /// The stop signal was blocked and never taken; SIGKILL at the end of the grace.
-    StopSignalBlocked,
-    /// The stop signal was taken, and the grace was not enough.
-    GraceExceeded,
-    /// preStop left the container nothing of the grace but the kubelet's floor.
-    PreStopExhaustedGrace,
-    /// The OOM killer chose the container's main process.
-    OomKilled,
-    /// Alive after SIGKILL.
-    Unkillable,
-    /// The object waits long after its deadline.
-    StuckTerminating,
-    /// A sandbox was left behind.
-    SandboxLeaked,
-    /// A shim was left behind.
-    ShimOrphaned,
-    /// A network namespace was left behind.
-    NetnsOrphaned,
-    /// A pod's cgroup was left behind.
-    PodCgroupOrphaned,
-    /// There was more to say than the apiserver is to be burdened with.
-    EventsSuppressed,
-}
-
 labels! {
-    Reason {
-        StopSignalIgnored = "StopSignalIgnored", StopSignalBlocked = "StopSignalBlocked",
-        GraceExceeded = "GraceExceeded", PreStopExhaustedGrace = "PreStopExhaustedGrace",
-        OomKilled = "OomKilled", Unkillable = "Unkillable",
-        StuckTerminating = "StuckTerminating", SandboxLeaked = "SandboxLeaked",
-        ShimOrphaned = "ShimOrphaned", NetnsOrphaned = "NetnsOrphaned",
-        PodCgroupOrphaned = "PodCgroupOrphaned", EventsSuppressed = "EventsSuppressed",
+    /// Why there is an Event. A closed set: docs/events.md lists it.
+    pub enum Reason {
+        /// The stop signal was thrown away; SIGKILL at the end of the grace.
+        StopSignalIgnored = "StopSignalIgnored",
+        /// The stop signal was blocked and never taken; SIGKILL at the end of the grace.
+        StopSignalBlocked = "StopSignalBlocked",
+        /// The stop signal was taken, and the grace was not enough.
+        GraceExceeded = "GraceExceeded",
+        /// preStop left the container nothing of the grace but the kubelet's floor.
+        PreStopExhaustedGrace = "PreStopExhaustedGrace",
+        /// The OOM killer chose the container's main process.
+        OomKilled = "OomKilled",
+        /// Alive after SIGKILL.
+        Unkillable = "Unkillable",
+        /// The object waits long after its deadline.
+        StuckTerminating = "StuckTerminating",
+        /// A sandbox was left behind.
+        SandboxLeaked = "SandboxLeaked",
+        /// A shim was left behind.
+        ShimOrphaned = "ShimOrphaned",
+        /// A network namespace was left behind.
+        NetnsOrphaned = "NetnsOrphaned",
+        /// A pod's cgroup was left behind.
+        PodCgroupOrphaned = "PodCgroupOrphaned",
+        /// There was more to say than the apiserver is to be burdened with.
+        EventsSuppressed = "EventsSuppressed",
     }
 }
 
@@ -184,7 +176,7 @@ fn of_death(death: &ContainerDeath) -> Option<Note> {
         ),
         _ => return None,
     };
-    let message = format!("{} {what_to_do}", death.proof.sentence);
+    let message = format!("{} {what_to_do}", death.proof.message);
     let about = of_container(death.pod.as_ref()?, death.kind, &death.name);
     Some(Note::new(about, reason, &message))
 }
@@ -206,7 +198,7 @@ fn more_time(death: &ContainerDeath) -> String {
     }
 }
 
-fn of_holdout(holdout: &Holdout) -> Option<Note> {
+fn of_holdout(holdout: &UnkillableContainer) -> Option<Note> {
     if holdout.over {
         return None; // the container's status tells of its end
     }
@@ -235,7 +227,7 @@ fn of_leak(leak: &Leak) -> Option<Note> {
     // Of a cgroup only its pod's UID is known.
     let named = leak.pod.as_ref().filter(|pod| !pod.name.is_empty() && !pod.namespace.is_empty());
     let (about, what) = if leak.class == LeakClass::StuckTerminating {
-        let past = report::span(report::seconds_between(leak.observed, leak.confirmed));
+        let past = report::span(report::seconds_between(leak.first_observed, leak.confirmed));
         let about = About::Pod { pod: named?.clone(), field: None };
         (about, format!("Terminating, and stuck for {past}"))
     } else {
@@ -253,13 +245,13 @@ fn of_leak(leak: &Leak) -> Option<Note> {
         let about = About::Node { related: named.cloned(), field };
         (about, format!("{what}{thing}{of} was left behind ({class}), {age} old"))
     };
-    let mut message = format!("{what}: {}.", leak.cause.sentence.trim_end_matches('.'));
-    let held = report::holds(&leak.holds);
+    let mut message = format!("{what}: {}.", leak.cause.message.trim_end_matches('.'));
+    let held = report::holds(&leak.resources);
     if !held.is_empty() {
         message.push_str(&format!(" Holds {held}."));
     }
-    if !leak.remedy.is_empty() {
-        message.push_str(&format!(" To do: {}", in_one_line(&leak.remedy)));
+    if !leak.remediation.is_empty() {
+        message.push_str(&format!(" To do: {}", in_one_line(&leak.remediation)));
     }
     Some(Note::new(about, reason, &message))
 }

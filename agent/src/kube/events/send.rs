@@ -1,18 +1,38 @@
-//! One Event to the apiserver, through kube-rs' recorder, and what its answer means.
+//! One Event to the apiserver, and what its answer means.
 
 use super::note::{About, Note};
-use crate::kube::{client::ANSWER_LIMIT, lookup::is_name, tell::describe};
-use coroner_core::observation::PodRef;
+use crate::kube::{
+    answer::{self, Failure, Refusal},
+    client::ANSWER_LIMIT,
+    lookup::is_name,
+    tell::describe,
+};
+use coroner_core::ids::PodRef;
 use futures::Future;
-use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::{
+    api::{
+        core::v1::ObjectReference,
+        events::v1::{Event, EventSeries},
+    },
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+    jiff::Timestamp,
+};
 use kube::{
     Client,
-    core::Status,
-    runtime::events::{Event, EventType, Recorder, Reporter},
+    api::{Patch, PatchParams, PostParams},
+    core::Request,
 };
-use std::sync::{Arc, Mutex, PoisonError};
-use tokio::time::timeout;
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::time::{Instant, timeout};
 
+/// An Event that was sent less than so long ago is told again by its count (client-go's
+/// `finishTime`).
+const SERIES: Duration = Duration::from_secs(360);
+/// Events that are remembered for that.
+const MAX_SERIES: usize = 256;
 /// Who says so: `From` of `kubectl describe`.
 const CONTROLLER: &str = "coroner";
 /// The most that the apiserver takes (`ReportingInstanceLengthLimit`).
@@ -34,19 +54,18 @@ pub(super) enum Outcome {
     Away(String),
 }
 
-/// Sends Events. Cloning gives another handle on the same recorder.
+/// Sends Events. Cloning gives another handle on the same memory.
 #[derive(Clone)]
 pub(super) struct Sender {
     client: Client,
     node: String,
-    /// It remembers what it sent in the last minutes: the same again is a patch of the count.
-    recorder: Arc<Mutex<Recorder>>,
+    /// What was sent in the last minutes: the same again is a patch of the count.
+    sent: Arc<Mutex<Vec<(Event, Instant)>>>,
 }
 
 impl Sender {
     pub(super) fn new(client: Client, node: String) -> Self {
-        let recorder = Arc::new(Mutex::new(recorder(client.clone(), &node)));
-        Self { client, node, recorder }
+        Self { client, node, sent: Arc::default() }
     }
 
     /// Sends one. Owns what it needs, so that it can go on while its owner does something else.
@@ -69,30 +88,85 @@ impl Sender {
         let Some(regarding) = regarding else {
             return Outcome::Pointless("the runtime gives a pod a name that none can have".into());
         };
-        let event = Event {
-            type_: EventType::Warning,
-            reason: note.reason.as_str().to_owned(),
-            note: Some(note.message.clone()),
-            action: note.reason.action().to_owned(),
-            secondary: related,
-        };
-        match self.publish(&event, &regarding).await {
-            Err(kube::Error::Api(status)) if is_lost(&status) => {
+        let event = self.event(note, regarding, related);
+        match self.publish(event.clone()).await {
+            Err(Failure::Refused(refusal)) if is_lost(&refusal) => {
                 // The Event that it would patch has been deleted: forget it, and make a new one.
-                let fresh = recorder(self.client.clone(), &self.node);
-                *self.recorder.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
-                outcome(self.publish(&event, &regarding).await)
+                self.sent().clear();
+                outcome(self.publish(event).await)
             }
             result => outcome(result),
         }
     }
 
-    async fn publish(&self, event: &Event, regarding: &ObjectReference) -> kube::Result<()> {
-        let recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match timeout(ANSWER_LIMIT, recorder.publish(event, regarding)).await {
-            Ok(result) => result,
-            Err(late) => Err(kube::Error::Service(Box::new(late))),
+    fn event(
+        &self,
+        note: &Note,
+        regarding: ObjectReference,
+        related: Option<ObjectReference>,
+    ) -> Event {
+        let now = Timestamp::now();
+        let name = regarding.name.as_deref().unwrap_or(CONTROLLER);
+        Event {
+            action: Some(note.reason.action().to_owned()),
+            event_time: Some(MicroTime(now)),
+            metadata: ObjectMeta {
+                name: Some(format!("{name}.{:x}", now.as_nanosecond())),
+                namespace: regarding.namespace.clone(),
+                ..Default::default()
+            },
+            note: Some(note.message.clone()),
+            reason: Some(note.reason.as_str().to_owned()),
+            regarding: Some(regarding),
+            related,
+            reporting_controller: Some(CONTROLLER.into()),
+            reporting_instance: Some(instance(&self.node).to_owned()),
+            type_: Some("Warning".into()),
+            ..Default::default()
         }
+    }
+
+    /// Makes the Event, or tells it again.
+    async fn publish(&self, event: Event) -> Result<(), Failure> {
+        let again = {
+            let mut sent = self.sent();
+            sent.retain(|(_, at)| at.elapsed() < SERIES);
+            sent.iter().find(|(other, _)| is_same(other, &event)).map(|(other, _)| other.clone())
+        };
+        let event = match again {
+            None => event,
+            Some(before) => {
+                let count = before.series.as_ref().map_or(1, |series| series.count) + 1;
+                let last_observed_time = MicroTime(Timestamp::now());
+                Event { series: Some(EventSeries { count, last_observed_time }), ..before }
+            }
+        };
+        let namespace = event.metadata.namespace.as_deref().unwrap_or("default");
+        let events = Request::new(format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events"));
+        let request = match &event.series {
+            None => {
+                let body = serde_json::to_vec(&event)
+                    .map_err(kube::core::request::Error::SerializeBody)?;
+                events.create(&PostParams::default(), body)?
+            }
+            Some(_) => {
+                let name = event.metadata.name.as_deref().unwrap_or_default();
+                events.patch(name, &PatchParams::default(), &Patch::Merge(&event))?
+            }
+        };
+        let sent = timeout(ANSWER_LIMIT, answer::order(&self.client, request)).await;
+        sent.map_err(|late| Failure::Transport(kube::Error::Service(Box::new(late))))??;
+        let mut sent = self.sent();
+        sent.retain(|(other, _)| !is_same(other, &event));
+        if sent.len() >= MAX_SERIES {
+            sent.remove(0);
+        }
+        sent.push((event, Instant::now()));
+        Ok(())
+    }
+
+    fn sent(&self) -> MutexGuard<'_, Vec<(Event, Instant)>> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The kubelet's Events on a node have its name as UID (pkg/kubelet/kubelet.go, `nodeRef`);
@@ -109,9 +183,15 @@ impl Sender {
     }
 }
 
-fn recorder(client: Client, node: &str) -> Recorder {
-    let instance = Some(instance(node).to_owned());
-    Recorder::new(client, Reporter { controller: CONTROLLER.into(), instance })
+/// What an Event is about is the same, whatever it says of it now.
+fn is_same(one: &Event, other: &Event) -> bool {
+    fn object(reference: &ObjectReference) -> [&Option<String>; 4] {
+        [&reference.kind, &reference.namespace, &reference.name, &reference.uid]
+    }
+    one.reason == other.reason
+        && one.action == other.action
+        && one.regarding.as_ref().map(object) == other.regarding.as_ref().map(object)
+        && one.related.as_ref().map(object) == other.related.as_ref().map(object)
 }
 
 /// A node's name is ASCII, but may be longer than is taken.
@@ -132,37 +212,35 @@ fn pod_reference(pod: &PodRef, field: Option<String>) -> Option<ObjectReference>
     })
 }
 
-fn outcome(result: kube::Result<()>) -> Outcome {
+fn outcome(result: Result<(), Failure>) -> Outcome {
     match result {
         Ok(()) => Outcome::Sent,
-        Err(kube::Error::Api(status)) => refusal(&status),
+        Err(Failure::Refused(refusal)) => self::refusal(&refusal),
         // Our own doing: the same again would fail the same way.
-        Err(error @ (kube::Error::SerdeError(_) | kube::Error::BuildRequest(_))) => {
-            Outcome::Refused(describe(&error, None, RIGHT))
-        }
+        Err(error @ Failure::Request(_)) => Outcome::Refused(describe(&error, None, RIGHT)),
         Err(error) => Outcome::Away(describe(&error, None, RIGHT)),
     }
 }
 
-fn refusal(status: &Status) -> Outcome {
-    let why = describe(status, Some(status.code), RIGHT);
-    match status.code {
+fn refusal(refusal: &Refusal) -> Outcome {
+    let why = describe(refusal, Some(refusal.code), RIGHT);
+    match refusal.code {
         429 | 500.. => Outcome::Away(why),
-        _ if is_about_the_namespace(status) => Outcome::Pointless(why),
+        _ if is_about_the_namespace(refusal) => Outcome::Pointless(why),
         _ => Outcome::Refused(why),
     }
 }
 
 /// The Event that was to be patched is not there.
-fn is_lost(status: &Status) -> bool {
-    status.code == 404 && status.details.as_ref().is_some_and(|of| of.kind == "events")
+fn is_lost(refusal: &Refusal) -> bool {
+    refusal.code == 404 && refusal.details.as_ref().is_some_and(|of| of.kind == "events")
 }
 
 /// It goes, or is gone (`NamespaceTerminatingCause`, plugin/pkg/admission/namespace/lifecycle).
-fn is_about_the_namespace(status: &Status) -> bool {
-    status.details.as_ref().is_some_and(|of| {
-        of.causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
-            || status.code == 404 && of.kind == "namespaces"
+fn is_about_the_namespace(refusal: &Refusal) -> bool {
+    refusal.details.as_ref().is_some_and(|of| {
+        of.causes.iter().flatten().any(|cause| cause.reason == "NamespaceTerminating")
+            || refusal.code == 404 && of.kind == "namespaces"
     })
 }
 
@@ -170,7 +248,7 @@ fn is_about_the_namespace(status: &Status) -> bool {
 mod tests {
     use super::*;
 
-    fn status(code: u16, details: &str) -> Status {
+    fn status(code: u16, details: &str) -> Refusal {
         let text = format!(
             r#"{{"code": {code}, "message": "so says the apiserver", "details": {details}}}"#
         );

@@ -1,7 +1,10 @@
 //! One death: what is true of it, and what everybody said. Pure; nanoseconds of CLOCK_BOOTTIME.
 
 use super::{interval::Interval, way::Way};
-use coroner_core::observation::{ContainerDeath, MilestoneKind, Verdict};
+use coroner_core::{
+    report::ContainerDeath,
+    types::{MilestoneKind, Verdict},
+};
 use rustix::process::Signal;
 
 /// One death, with all that was said of it.

@@ -1,7 +1,7 @@
 //! The ways in which the benchmark has containers die: every verdict that can be made at speed.
 
 use crate::{image, scenario::NAMESPACE};
-use coroner_core::observation::Verdict;
+use coroner_core::types::Verdict;
 use k8s_openapi::{
     api::core::v1::{
         Container, ExecAction, HostPathVolumeSource, Lifecycle, LifecycleHandler, Pod, PodSpec,

@@ -4,9 +4,9 @@ use super::shift::STAYING_CGROUPS;
 use coroner_core::{
     ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
     input::{
-        ApiContainer, ApiEvent, ApiNode, ApiPod, ApiProbe, CriContainer, CriSandbox, CriState,
-        DaemonProcess, ExitStatus, HostEvent, HostSurvey, Input, KernelEvent, KernelFact,
-        NetNamespace, PodCgroup, Received, Sender, Shim, Task,
+        ApiContainer, ApiEvent, ApiNode, ApiPod, ApiProbe, ContainerState, CriContainer,
+        CriSandbox, DaemonProcess, ExitStatus, HostEvent, HostSurvey, Input, KernelEvent,
+        KernelFact, NetNamespace, PodCgroup, ProcessRef, Received, Shim, Task,
     },
     time::{BootTime, WallTime},
 };
@@ -64,7 +64,7 @@ impl Node {
             sandbox: SandboxId::new(sandbox(n)),
             name: container_name(c),
             attempt: 0,
-            state: CriState::Running,
+            state: ContainerState::Running,
             created,
             pod: Some(PodUid::new(uid(n))),
             hash: None,
@@ -183,7 +183,7 @@ impl Node {
 /// One run of an exec probe, as the programs tell of it.
 fn probe(at: BootTime, cgroup: CgroupId, turn: u32) -> Vec<Received> {
     let runc = 2_000_000 + 4 * turn;
-    let outside = |comm: &str| Sender {
+    let outside = |comm: &str| ProcessRef {
         tgid: Tgid(runc),
         comm: comm.to_owned(),
         cgroup: Some(OUTSIDE),

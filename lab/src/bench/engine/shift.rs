@@ -4,7 +4,7 @@ use coroner_core::{
     ids::{CgroupId, ContainerId, PodUid, SandboxId, Tgid},
     input::{
         ApiEvent, ApiPod, CriContainer, CriEvent, CriSandbox, Input, KernelEvent, KernelFact,
-        Received, Sender, Task,
+        ProcessRef, Received, Task,
     },
     time::{BootTime, WallTime},
 };
@@ -114,7 +114,7 @@ impl Shift {
         }
     }
 
-    fn sender(&self, sender: &mut Sender) {
+    fn sender(&self, sender: &mut ProcessRef) {
         self.tgid(&mut sender.tgid);
         sender.cgroup.iter_mut().for_each(|cgroup| self.cgroup(cgroup));
     }

@@ -193,7 +193,8 @@ impl Agent {
         let mut command = Command::new(binary);
         command
             .args(["run", "--no-api", "--cri", "/nowhere/cri.sock", "--node", "bench"])
-            .args(["--listen", &port.address().to_string()])
+            .args(["--listen", "127.0.0.1:0", "--socket", "off"])
+            .args(["--api-listen", &port.address().to_string()])
             .arg("--cgroup-root")
             .arg(root)
             .stdin(Stdio::null())

@@ -358,25 +358,28 @@ impl Service<http::Request<Body>> for Runtime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coroner::cri::convert;
+    use coroner::{
+        cri::{convert::ContainerInfo, fuzzing},
+        cut::Cuts,
+    };
 
     #[test]
     fn a_containers_life_as_the_agent_reads_it() {
         let (runtime, plan) = (Runtime::default(), Plan::of(1, 3));
         runtime.run_sandbox(&plan, "uid");
         runtime.run_container(&plan, "uid", "checkout", 7);
-        let all = runtime.list_sandboxes(Default::default()).expect("a list").items;
-        let sandbox = convert::sandbox(all[0].clone().into()).expect("sense");
+        let all = runtime.list_sandboxes(Default::default()).expect("a list").encode_to_vec();
+        let sandbox = fuzzing::sandboxes(&all).expect("a list").remove(0).expect("sense");
         assert!(sandbox.ready && sandbox.pod == "uid".into() && sandbox.name == plan.name);
-        let all = runtime.list_containers(Default::default()).expect("a list").containers;
-        let container = convert::container(all[0].clone().into()).expect("sense");
+        let all = runtime.list_containers(Default::default()).expect("a list").encode_to_vec();
+        let container = fuzzing::containers(&all).expect("a list").remove(0).expect("sense");
         assert_eq!((container.grace_seconds, container.sandbox), (Some(30), sandbox.id));
         let asked = || v1::ContainerStatusRequest {
             container_id: plan.container("checkout"),
             verbose: true,
         };
         let info = runtime.container_status(asked()).expect("a status").info;
-        assert_eq!(convert::pid(&info["info"]), Some(7));
+        assert_eq!(ContainerInfo::parse(&info["info"], &Cuts::default()).pid, Some(7));
 
         runtime.exited(&plan.container("checkout"), 143);
         runtime.stop_sandbox(&plan.sandbox());

@@ -1,6 +1,6 @@
 use super::*;
 use crate::report::samples;
-use coroner_core::{ids::ContainerId, leak::LikelyCause, observation::Finding};
+use coroner_core::{ids::ContainerId, leak::LikelyCause, report::Finding};
 use std::{path::Path, sync::Arc};
 
 fn died(death: ContainerDeath) -> Option<Note> {
@@ -39,7 +39,7 @@ fn every_verdict_has_its_reason_or_none() {
         assert_eq!(told.as_ref().map(|note| note.reason), wanted, "{verdict}");
         // The proof with its figures comes first, then what to do.
         if let Some(note) = told {
-            let rest = note.message.strip_prefix(&ignored().proof.sentence).unwrap();
+            let rest = note.message.strip_prefix(&ignored().proof.message).unwrap();
             assert!(rest.len() > 20 && rest.ends_with('.'), "{verdict}: {}", note.message);
         }
     }
@@ -108,7 +108,7 @@ fn a_missed_deadline_is_told_where_the_verdict_is_harmless() {
 
 #[test]
 fn what_sigkill_does_not_end_is_told_while_it_lasts() {
-    let holdout = Holdout {
+    let holdout = UnkillableContainer {
         container: Some(ContainerId::new("c1")),
         name: "app".into(),
         kind: ContainerKind::Main,
@@ -117,12 +117,12 @@ fn what_sigkill_does_not_end_is_told_while_it_lasts() {
             .into(),
         over: false,
     };
-    let told = |holdout: &Holdout| note(&Report::Unkillable(Box::new(holdout.clone())));
+    let told = |holdout: &UnkillableContainer| note(&Report::Unkillable(Box::new(holdout.clone())));
     let note = told(&holdout).unwrap();
     assert_eq!((note.reason, field_of(&note)), (Reason::Unkillable, "spec.containers{app}"));
     assert!(note.message.starts_with(&holdout.detail), "{}", note.message);
-    assert_eq!(told(&Holdout { over: true, ..holdout.clone() }), None);
-    assert_eq!(told(&Holdout { pod: None, ..holdout }), None);
+    assert_eq!(told(&UnkillableContainer { over: true, ..holdout.clone() }), None);
+    assert_eq!(told(&UnkillableContainer { pod: None, ..holdout }), None);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn every_class_of_leak_has_its_reason_and_object() {
             }
         };
         assert_eq!(note.about, about, "{class}");
-        assert!(note.message.contains(&leak.cause.sentence), "{class}: {}", note.message);
+        assert!(note.message.contains(&leak.cause.message), "{class}: {}", note.message);
     }
 }
 
@@ -159,8 +159,8 @@ fn a_leak_says_what_it_holds_and_what_to_do() {
         "Sandbox 398445f28f116 of shop/web-0 was left behind (notready no pod), 92d old: kubelet \
          pod worker stuck in terminating (kubernetes#107730): kubelet v1.23.1, runtime killed as \
          the object went. Holds network namespace /run/netns/cni-7a3f; addresses 10.244.1.17. To \
-         do: A kubelet that starts anew cleans up all of these at once: `systemctl restart \
-         kubelet`. Or by hand, this one only: `crictl stopp \
+         do: Restarting the kubelet cleans up all of these at once: `systemctl restart \
+         kubelet`. Or manually, only this one: `crictl stopp \
          398445f28f116ed45394c18d7697a64dceeef739379d5ac920bbf3fd6cc1bb78`; `crictl rmp \
          398445f28f116ed45394c18d7697a64dceeef739379d5ac920bbf3fd6cc1bb78`"
     );
@@ -190,8 +190,8 @@ fn other_changes_of_a_leak_are_not_told() {
 
 #[test]
 fn no_message_is_longer_than_the_apiserver_takes_or_harms_a_terminal() {
-    let sentence = format!("\x1b[2J{}", "ü".repeat(2000));
-    let cause = LikelyCause { sentence, ..samples::leaked().cause };
+    let message = format!("\x1b[2J{}", "ü".repeat(2000));
+    let cause = LikelyCause { message, ..samples::leaked().cause };
     let leak = Leak { cause, ..samples::leaked() };
     let note = note(&Report::LeakOpened(Arc::new(leak))).unwrap();
     assert!((1020..=1024).contains(&note.message.len()), "{}", note.message.len());

@@ -1,0 +1,162 @@
+//! What the pod's status and spec showed of each container attempt, in the apiserver's order. That order, and
+//! no clock, distinguishes a stop by the kubelet from all others.
+
+use crate::{
+    ids::ContainerId,
+    input::{ApiContainer, ApiPod},
+    time::BootTime,
+};
+
+/// Bound on attempts of a pod's containers; the oldest are evicted.
+const MAX_ATTEMPTS: usize = 64;
+/// `ContainerStatus.state.terminated.reason` of a container that was restarted with all others
+/// (kuberuntime_manager.go, KEP-5532).
+const RESTARTING_ALL: &str = "RestartingAllContainers";
+/// kubecontainer.ErrPostStartHook: `ContainerStatus.state.waiting.reason`.
+const POST_START_FAILED: &str = "PostStartHookError";
+
+/// One attempt of a container.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attempt {
+    /// The attempt's container.
+    pub id: ContainerId,
+    /// The status showed it started, so its startup probe (if any) succeeded; `None`: never seen running. The
+    /// kubelet sets `started` to false as soon as it stops a container (prober_manager.go).
+    pub started: Option<bool>,
+    /// How the status showed its end.
+    pub ended: Option<Shown>,
+    /// When that status was received.
+    pub ended_at: Option<BootTime>,
+    /// The status showed its end while the pod was to keep running, or another attempt after it.
+    pub outlasted: bool,
+    /// When the spec was first seen with another image.
+    pub image_changed: Option<BootTime>,
+    /// When the kubelet was first seen to resize the pod, after a change of resources that requires a
+    /// restart.
+    pub resized: Option<BootTime>,
+    resources_changed: bool,
+}
+
+impl Attempt {
+    /// An attempt without any status.
+    pub fn new(id: ContainerId) -> Self {
+        Self {
+            id,
+            started: None,
+            ended: None,
+            ended_at: None,
+            outlasted: false,
+            image_changed: None,
+            resized: None,
+            resources_changed: false,
+        }
+    }
+
+    /// Applies the first status that shows the end. `goes_on`: the pod was to keep running.
+    fn end(&mut self, at: BootTime, shown: Shown, goes_on: bool) {
+        self.ended.get_or_insert(shown);
+        self.ended_at.get_or_insert(at);
+        self.outlasted |= goes_on;
+    }
+}
+
+/// How a pod's status shows that an attempt of a container ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shown {
+    /// As terminated, and replaced only later: the kubelet found it ended.
+    Terminated,
+    /// As running, and at once as replaced or waiting: the kubelet stops and starts a container in one sync
+    /// (`SyncPod`, kuberuntime_manager.go).
+    Replaced,
+    /// The kubelet stopped it because its postStart hook failed.
+    PostStartFailed,
+    /// The kubelet restarted it with all other containers of the pod.
+    RestartedWithAll,
+    /// In a list, or without a restart: the order shows nothing.
+    Unordered,
+}
+
+/// The attempts of a pod's containers, oldest first.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Attempts(Vec<Attempt>);
+
+impl Attempts {
+    /// An attempt that the status has named.
+    pub fn get(&self, id: &ContainerId) -> Option<&Attempt> {
+        self.0.iter().find(|attempt| attempt.id == *id)
+    }
+
+    /// Applies the next state of the pod. `before`: the state before it, if the watch delivered both.
+    pub(super) fn apply(&mut self, at: BootTime, before: Option<&ApiPod>, now: &ApiPod) {
+        let goes_on = now.deletion_timestamp.is_none()
+            && !now.is_finished()
+            && now.reason.is_empty()
+            && now.disruption.is_none()
+            && !now.is_completing();
+        for (name, container) in &now.containers {
+            let before = before.and_then(|pod| pod.containers.get(name));
+            if let Some(id) = &container.id
+                && let Some(started) = container.started.filter(|_| !container.is_terminated())
+            {
+                let attempt = self.entry(id);
+                attempt.started = Some(started || attempt.started == Some(true));
+            }
+            for id in container.terminated.iter().filter_map(|end| end.id.as_ref()) {
+                let shown = shown(id, before, container, goes_on && !now.is_done(container));
+                self.entry(id).end(at, shown, goes_on || container.is_after(id));
+            }
+            let Some((before, id)) = before.and_then(|before| Some((before, before.id.as_ref()?)))
+            else {
+                continue;
+            };
+            let restarts_all = container.waiting.as_deref() == Some(RESTARTING_ALL)
+                || container.terminated.iter().any(|end| end.reason == RESTARTING_ALL);
+            let attempt = self.entry(id);
+            if container.id.as_ref() != Some(id) {
+                // The kubelet has removed the container and made up its last state, without an id.
+                let shown = if restarts_all { Shown::RestartedWithAll } else { Shown::Unordered };
+                attempt.end(at, shown, goes_on || container.is_after(id));
+            }
+            if container.image != before.image {
+                attempt.image_changed.get_or_insert(at);
+            }
+            attempt.resources_changed |= container.resources != before.resources;
+            if now.resizes && attempt.resources_changed {
+                attempt.resized.get_or_insert(at);
+            }
+        }
+        let excess = self.0.len().saturating_sub(MAX_ATTEMPTS);
+        self.0.drain(..excess);
+    }
+
+    fn entry(&mut self, id: &ContainerId) -> &mut Attempt {
+        let known = self.0.iter().position(|attempt| attempt.id == *id);
+        let index = known.unwrap_or_else(|| {
+            self.0.push(Attempt::new(id.clone()));
+            self.0.len() - 1
+        });
+        &mut self.0[index]
+    }
+}
+
+/// How this status shows the end of an attempt.
+fn shown(
+    id: &ContainerId,
+    before: Option<&ApiContainer>,
+    now: &ApiContainer,
+    restarts: bool,
+) -> Shown {
+    let is_current = now.id.as_ref() == Some(id);
+    if is_current && now.waiting.as_deref() == Some(POST_START_FAILED) {
+        return Shown::PostStartFailed;
+    }
+    let ran =
+        before.is_some_and(|before| before.id.as_ref() == Some(id) && before.waiting.is_none());
+    match (ran, is_current) {
+        // Also in a pod that is being deleted: a container found ended would not be started again there.
+        (true, false) => Shown::Replaced,
+        (true, true) if restarts && now.waiting.is_some() => Shown::Replaced,
+        (true, true) if restarts => Shown::Terminated,
+        _ => Shown::Unordered,
+    }
+}

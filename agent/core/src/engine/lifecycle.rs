@@ -1,0 +1,260 @@
+//! The life cycle of a pod: when its termination report and its containers' reports are due, and what
+//! follows.
+
+use super::{Engine, reported::ReportedTermination};
+use crate::{
+    ids::{ContainerId, PodUid, SandboxId},
+    output::{CriRequest, Outputs, Report, Request},
+    pod_view::PodView,
+    report::ContainerDeath,
+    table::Table,
+    time::BootTime,
+    types::MilestoneKind,
+};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Duration,
+};
+
+/// A pod report is built without missing evidence after this.
+pub(super) const COMPLETION_TIMEOUT: Duration = Duration::from_secs(30);
+/// A container death in a pod that is still terminating is reported on its own after this.
+const STANDALONE_DEATH_TIMEOUT: Duration = Duration::from_secs(60);
+/// How late the watch may show why a container was stopped: a broken watch is noticed after up to 120 s
+/// (`kube/watch.rs`), and the new list may take as long.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(240);
+/// The runtime is polled fast for this long after the deadline or the last process, however long the pod
+/// takes.
+const FAST_POLL_FOR: Duration = Duration::from_secs(300);
+/// Bound on static pods whose number of incarnations is kept.
+const MAX_STATIC_PODS: usize = 1_024;
+
+/// One pod UID, over all its incarnations.
+#[derive(Debug, Default)]
+pub(super) struct Pod {
+    pub(super) incarnation: u32,
+    /// Sandboxes of finished incarnations.
+    pub(super) finished_sandboxes: BTreeSet<SandboxId>,
+    /// Containers whose death was reported.
+    pub(super) reported: BTreeSet<ContainerId>,
+    /// A termination is in progress.
+    pub(super) terminating: bool,
+    /// Sandboxes for which fast polling is on.
+    pub(super) fast_polled: BTreeSet<SandboxId>,
+    pub(super) cgroup_removed: Option<BootTime>,
+    pub(super) reported_termination: Option<ReportedTermination>,
+}
+
+impl Pod {
+    /// Nothing here that the next evaluation would not find again.
+    fn is_blank(&self) -> bool {
+        self.finished_sandboxes.is_empty()
+            && self.reported.is_empty()
+            && self.fast_polled.is_empty()
+            && self.cgroup_removed.is_none()
+            && self.reported_termination.is_none()
+    }
+
+    /// Turns fast polling on for these sandboxes, and off for the pod's others.
+    pub(super) fn fast_poll(&mut self, wanted: BTreeSet<SandboxId>, out: &mut Outputs) {
+        let stopped: Vec<_> = self.fast_polled.difference(&wanted).cloned().collect();
+        let started: Vec<_> = wanted.difference(&self.fast_polled).cloned().collect();
+        if !started.is_empty() {
+            out.request(Request::Cri(CriRequest::StartFastPoll(started)));
+        }
+        if !stopped.is_empty() {
+            out.request(Request::Cri(CriRequest::StopFastPoll(stopped)));
+        }
+        self.fast_polled = wanted;
+    }
+}
+
+/// How many incarnations each static pod has had: only a static pod's UID comes back.
+#[derive(Debug, Default)]
+pub(super) struct Incarnations {
+    counts: Table<PodUid, u32>,
+    order: VecDeque<PodUid>,
+}
+
+impl Incarnations {
+    pub(super) fn count(&self, uid: &PodUid) -> u32 {
+        self.counts.get(uid).copied().unwrap_or_default()
+    }
+
+    fn note(&mut self, uid: &PodUid, count: u32) {
+        if self.counts.insert(uid.clone(), count).is_none() {
+            self.order.push_back(uid.clone());
+        }
+        if self.counts.len() > MAX_STATIC_PODS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.counts.remove(&oldest);
+        }
+    }
+}
+
+impl Engine {
+    /// Evaluates one pod. True: a termination is in progress.
+    pub(super) fn evaluate(
+        &mut self,
+        now: BootTime,
+        uid: &PodUid,
+        is_dirty: bool,
+        out: &mut Outputs,
+    ) -> bool {
+        let mut pod = self.pods.remove(uid).unwrap_or_else(|| self.new_pod(uid));
+        let mut under_way = self.evaluate_instance(now, uid, &mut pod, is_dirty, out);
+        if let Some(finished) = &mut pod.reported_termination {
+            under_way |= finished.count_if_due(now, out);
+        }
+        let known = !pod.is_blank() && self.cri.has_sandbox(uid);
+        if known || under_way || pod.reported_termination.is_some() {
+            self.pods.insert(uid.clone(), pod);
+        } else {
+            pod.fast_poll(BTreeSet::new(), out);
+        }
+        under_way
+    }
+
+    pub(super) fn new_pod(&self, uid: &PodUid) -> Pod {
+        Pod { incarnation: self.incarnations.count(uid), ..Pod::default() }
+    }
+
+    fn evaluate_instance(
+        &mut self,
+        now: BootTime,
+        uid: &PodUid,
+        pod: &mut Pod,
+        is_dirty: bool,
+        out: &mut Outputs,
+    ) -> bool {
+        let settle = self.settings.settle;
+        let view = self.pod_view(uid, &pod.finished_sandboxes, pod.cgroup_removed);
+        if view.is_empty() {
+            pod.terminating = false;
+            pod.fast_poll(BTreeSet::new(), out);
+            return self.follow_up(now, uid, pod, is_dirty, out);
+        }
+        let members = view.members();
+        if members.alive > 0
+            && let Some(earlier) = pod.reported_termination.take()
+        {
+            earlier.close(out); // another incarnation began
+        }
+        let unreported = |id: &ContainerId| !pod.reported.contains(id) && view.ended(id).is_some();
+        let begins = members.requested || members.all.iter().any(unreported);
+        pod.terminating = begins;
+        let settled = view.is_settled(&members, now, settle);
+        // The runtime is expected to act before this deadline.
+        let soon =
+            view.deadline(&members).max(members.ended).is_none_or(|at| now < at + FAST_POLL_FOR);
+        let cri_pending = view.cri_pending(&members);
+        let fast_poll =
+            begins && soon && (cri_pending || (!settled && !pod.fast_polled.is_empty()));
+        pod.fast_poll(if fast_poll { view.seen_sandboxes() } else { BTreeSet::new() }, out);
+        if settled && view.is_complete(&members, now, COMPLETION_TIMEOUT) {
+            let incarnation = pod.incarnation + 1;
+            let report = view.build(&members.all, incarnation);
+            // Deaths shortly before the pod's deletion, not reported yet.
+            let in_report = |id: &ContainerId| report.containers.iter().any(|c| c.id == *id);
+            let mut earlier: Vec<_> = members.all.iter().filter(|id| !in_report(id)).collect();
+            earlier.sort_by_key(|id| view.ended(id));
+            for death in earlier.into_iter().map(|id| view.death(id, None)) {
+                if pod.reported.insert(death.id.clone()) {
+                    report_alone(death, out);
+                }
+            }
+            let mut uncounted = BTreeSet::new();
+            for death in &report.containers {
+                if pod.reported.insert(death.id.clone()) {
+                    uncounted.insert(death.id.clone());
+                    out.report(Report::ContainerDied(Box::new(death.clone())));
+                }
+            }
+            if let Some(earlier) = pod.reported_termination.take() {
+                earlier.close(out);
+            }
+            let (sandboxes, is_static) = (view.sandboxes(), view.is_static());
+            pod.fast_poll(BTreeSet::new(), out);
+            pod.incarnation = incarnation;
+            if is_static {
+                self.incarnations.note(uid, incarnation);
+            }
+            pod.terminating = false;
+            pod.finished_sandboxes.extend(sandboxes.iter().cloned());
+            let members = members.all;
+            let finished =
+                ReportedTermination::new(now, sandboxes, members, report, uncounted, out);
+            pod.reported_termination = Some(finished);
+            return true;
+        }
+        // Deaths in a pod that keeps running or is still terminating.
+        let ending = view.is_ending(&members);
+        // A pod whose containers and sandboxes have all ended stays active until its report is complete:
+        // evidence may still come.
+        let ended = members.alive == 0 && !members.sandbox_runs && !members.all.is_empty();
+        let mut waiting = members.requested || ended;
+        for id in &members.all {
+            let Some(ended) = view.ended(id) else { continue };
+            if pod.reported.contains(id) {
+                continue;
+            }
+            waiting = true;
+            let due = if ending || members.alive == 0 {
+                ended + STANDALONE_DEATH_TIMEOUT
+            } else {
+                ended + settle
+            };
+            if now >= due && (view.is_cri_complete(id) || now >= ended + COMPLETION_TIMEOUT) {
+                let with_its_pod = ending && view.ended_with_its_pod(id);
+                let cause = with_its_pod.then(|| view.cause(&members.all));
+                let death = view.death(id, cause.as_ref());
+                // A stopped container is reported on its own only once it is clear that its pod is not being
+                // deleted.
+                let stopped = death.milestone(MilestoneKind::StopBegan).is_some();
+                if stopped && view.deletion_unknown(id) && now < ended + WATCH_TIMEOUT {
+                    continue;
+                }
+                pod.reported.insert(id.clone());
+                report_alone(death, out);
+            }
+        }
+        waiting
+    }
+
+    /// Updates the report of a terminated pod. True while its sandbox is not removed.
+    fn follow_up(
+        &self,
+        now: BootTime,
+        uid: &PodUid,
+        pod: &mut Pod,
+        is_dirty: bool,
+        out: &mut Outputs,
+    ) -> bool {
+        let Some(reported) = pod.reported_termination.as_mut().filter(|r| !r.is_over(now)) else {
+            return false;
+        };
+        if is_dirty || reported.is_open {
+            let earlier = pod.finished_sandboxes.difference(&reported.sandboxes).cloned().collect();
+            reported.update(&self.pod_view(uid, &earlier, pod.cgroup_removed), out);
+        }
+        !reported.is_removed()
+    }
+
+    /// The pod's evidence, without the sandboxes of earlier incarnations.
+    pub(super) fn pod_view<'a>(
+        &'a self,
+        uid: &'a PodUid,
+        earlier: &BTreeSet<SandboxId>,
+        cgroup_removed: Option<BootTime>,
+    ) -> PodView<'a> {
+        PodView::new(self.stores(), uid, earlier, cgroup_removed)
+    }
+}
+
+/// Reports a death that is not part of a pod report. It is never updated, so it is counted at once.
+fn report_alone(death: ContainerDeath, out: &mut Outputs) {
+    let death = Box::new(death);
+    out.report(Report::ContainerDied(death.clone()));
+    out.report(Report::CountDeath(death));
+}

@@ -1,0 +1,140 @@
+//! A terminated pod after its first report: updates, when the report becomes final, and when it is counted.
+
+use crate::{
+    ids::{ContainerId, SandboxId},
+    output::{Outputs, Report},
+    pod_view::PodView,
+    report::{Milestone, PodTermination},
+    time::BootTime,
+    types::{Change, MilestoneKind},
+};
+use std::{collections::BTreeSet, time::Duration};
+
+/// How long a report stays open if its pod's sandbox stays (a completed Job).
+pub(super) const AMEND_WINDOW: Duration = Duration::from_secs(600);
+/// A report that is not final is counted this long after the pod's end; evidence that comes sooner is in the
+/// numbers.
+const COUNTED_AFTER: Duration = Duration::from_secs(60);
+
+/// The report of a terminated pod.
+#[derive(Debug)]
+pub(super) struct ReportedTermination {
+    at: BootTime,
+    pub(super) sandboxes: BTreeSet<SandboxId>,
+    members: BTreeSet<ContainerId>,
+    report: PodTermination,
+    /// Some container was not listed as exited: each list of the runtime may change the report.
+    pub(super) is_open: bool,
+    /// Containers whose deaths are counted with the pod; `None`: all is counted.
+    uncounted: Option<BTreeSet<ContainerId>>,
+}
+
+impl ReportedTermination {
+    /// Emits the first report. The `uncounted` deaths are counted with it.
+    pub(super) fn new(
+        at: BootTime,
+        sandboxes: BTreeSet<SandboxId>,
+        members: BTreeSet<ContainerId>,
+        report: PodTermination,
+        uncounted: BTreeSet<ContainerId>,
+        out: &mut Outputs,
+    ) -> Self {
+        out.report(Report::PodTerminated(Box::new(report.clone())));
+        let uncounted = Some(uncounted);
+        Self { at, sandboxes, members, report, is_open: true, uncounted }
+    }
+
+    /// Counts the report if it is due. True: it is not counted yet.
+    pub(super) fn count_if_due(&mut self, now: BootTime, out: &mut Outputs) -> bool {
+        if self.report.is_final || now >= self.report.ended + COUNTED_AFTER {
+            self.count(out);
+        }
+        self.uncounted.is_some()
+    }
+
+    /// Counts the report and its uncounted deaths, as last reported.
+    pub(super) fn count(&mut self, out: &mut Outputs) {
+        let Some(deaths) = self.uncounted.take() else { return };
+        let deaths = self.report.containers.iter().filter(|death| deaths.contains(&death.id));
+        out.reports.extend(deaths.map(|death| Report::CountDeath(Box::new(death.clone()))));
+        out.report(Report::CountTermination(Box::new(self.report.clone())));
+    }
+
+    /// Counts the deaths that the next report no longer includes, as last reported.
+    fn count_dropped(&mut self, next: &PodTermination, out: &mut Outputs) {
+        let Some(uncounted) = &mut self.uncounted else { return };
+        let stays = |id: &ContainerId| next.containers.iter().any(|death| death.id == *id);
+        for death in self.report.containers.iter().filter(|death| !stays(&death.id)) {
+            if uncounted.remove(&death.id) {
+                out.report(Report::CountDeath(Box::new(death.clone())));
+            }
+        }
+    }
+
+    /// The amend window is over; the sandbox may stay much longer.
+    pub(super) fn is_over(&self, now: BootTime) -> bool {
+        now > self.at + AMEND_WINDOW
+    }
+
+    pub(super) fn is_removed(&self) -> bool {
+        self.report.milestone(MilestoneKind::SandboxRemoved).is_some()
+    }
+
+    /// Makes the report final as it is: its evidence is being evicted, or the next incarnation has begun.
+    pub(super) fn close(mut self, out: &mut Outputs) {
+        if !self.report.is_final {
+            self.report.is_final = true;
+            out.report(Report::PodUpdated(Box::new(self.report.clone()), Change::Final));
+        }
+        self.count(out);
+    }
+
+    /// Applies evidence that came since.
+    pub(super) fn update(&mut self, view: &PodView<'_>, out: &mut Outputs) {
+        // Each list may change a container that the runtime does not call exited.
+        self.is_open = !view.are_exited();
+        if self.report.is_final {
+            self.extend(view.tail(self.report.began), out);
+        } else {
+            self.replace(view.build(&self.members, self.report.life), out);
+        }
+    }
+
+    /// Emits the rebuilt report, if it differs.
+    fn replace(&mut self, mut report: PodTermination, out: &mut Outputs) {
+        // Evicted evidence must not take back what was reported.
+        if report.milestones.len() < self.report.milestones.len() {
+            return;
+        }
+        if report.began == self.report.began {
+            // A changed wall clock is no evidence.
+            report.began_wall_ns = self.report.began_wall_ns;
+            report.request_lag_seconds = self.report.request_lag_seconds;
+        }
+        let change = self.report.change(&report);
+        report.revision = self.report.revision + u32::from(change.is_some());
+        let change = change.or((report.is_final && !self.report.is_final).then_some(Change::Final));
+        let was_removed = self.is_removed();
+        self.count_dropped(&report, out);
+        self.report = report;
+        let removed = (self.is_removed() && !was_removed).then_some(Change::SandboxRemoved);
+        for change in change.into_iter().chain(removed) {
+            out.report(Report::PodUpdated(Box::new(self.report.clone()), change));
+        }
+    }
+
+    /// Adds the removal of sandbox and cgroup, the only additions to a final report.
+    fn extend(&mut self, tail: impl Iterator<Item = Milestone>, out: &mut Outputs) {
+        let was_removed = self.is_removed();
+        for milestone in tail {
+            if self.report.milestone(milestone.kind).is_none() {
+                self.report.milestones.push(milestone);
+                self.report.milestones.sort_by_key(|milestone| (milestone.at, milestone.kind));
+            }
+        }
+        if self.is_removed() && !was_removed {
+            let report = Box::new(self.report.clone());
+            out.report(Report::PodUpdated(report, Change::SandboxRemoved));
+        }
+    }
+}

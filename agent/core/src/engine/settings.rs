@@ -1,0 +1,56 @@
+//! The engine's settings and gauges.
+
+use crate::{
+    input::{LossKind, TaskState},
+    leaks::LeakGauges,
+    time::Anchor,
+};
+use std::{collections::BTreeMap, time::Duration};
+
+/// The engine's settings.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Boot clock ↔ wall clock.
+    pub anchor: Anchor,
+    /// How late a record may come and still count (design invariant 5).
+    pub settle: Duration,
+    /// How long a candidate must look like a leak, with all sources in sync, before it is reported.
+    pub leak_threshold: Duration,
+    /// The apiserver is one of the sources.
+    pub uses_api: bool,
+}
+
+impl Settings {
+    /// The defaults: a settle window of 5 s, leaks after 5 min, with an apiserver.
+    pub fn new(anchor: Anchor) -> Self {
+        Self {
+            anchor,
+            settle: Duration::from_secs(5),
+            leak_threshold: Duration::from_secs(300),
+            uses_api: true,
+        }
+    }
+}
+
+/// Store sizes and losses, for the metrics.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Gauges {
+    /// Known cgroups.
+    pub cgroups: usize,
+    /// Containers with process records.
+    pub containers: usize,
+    /// Sandboxes that the runtime has listed.
+    pub sandboxes: usize,
+    /// Pods that the apiserver has reported.
+    pub objects: usize,
+    /// Pods that are terminating, have reported containers, or have a report that is still open.
+    pub pods: usize,
+    /// Pods with a termination in progress.
+    pub terminating: usize,
+    /// Containers that SIGKILL does not end, by the state of the process that is left.
+    pub unkillable: BTreeMap<TaskState, usize>,
+    /// Losses by kind, since the start.
+    pub losses: BTreeMap<LossKind, u64>,
+    /// Leak detection.
+    pub leaks: LeakGauges,
+}

@@ -1,0 +1,321 @@
+//! The leak tracker: from the first candidate to the reported leak and its resolution.
+
+mod candidate;
+mod detail;
+mod seen;
+
+use candidate::{AbsenceBasis, Candidate, Next, Verification};
+use detail::DetailBudget;
+use seen::Seen;
+
+use super::{
+    classify::{self, Classes},
+    facts::LeakFacts,
+    netns::Namespaces,
+    subject::{is_gone, is_missing, is_shown_since, pod_of, pod_uid},
+};
+use crate::{
+    ids::{PodRef, PodUid},
+    input::PodCheck,
+    leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass, LeakKey, PersistedLeak},
+    output::{Outputs, Report, Request},
+    table::Table,
+    time::BootTime,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+/// Bound on candidates, the same as on sandboxes.
+const MAX_CANDIDATES: usize = 65_536;
+/// Leaks reported per tick; on a node with many leaks the reports take some seconds.
+const MAX_REPORTED: usize = 500;
+/// Pods verified per tick.
+const MAX_VERIFICATIONS: usize = 500;
+/// Stored leaks that are not found again by then are resolved.
+const RESTORED_FOR: Duration = Duration::from_secs(120);
+/// A network plugin may take this long to set up a pod's network (the kubelet's default is 4 min).
+const NETWORK_SETUP: Duration = Duration::from_secs(900);
+
+/// Candidates and leaks.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LeakTracker {
+    threshold: Duration,
+    candidates: BTreeMap<LeakKey, Candidate>,
+    /// Candidates that only a survey shows.
+    orphans: BTreeSet<LeakKey>,
+    restored: Table<LeakKey, PersistedLeak>,
+    /// The detection clock at the last evaluation.
+    watched: Duration,
+    seen: Seen,
+    refused: u64,
+    contradicted: u64,
+}
+
+/// Numbers for the metrics.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LeakGauges {
+    /// Whether leak detection is possible, and if not why.
+    pub detection_state: DetectionState,
+    /// How long leak detection was possible.
+    pub watched: Duration,
+    /// Candidates that are not confirmed.
+    pub candidates: usize,
+    /// Leaks by class and cause.
+    pub reported: BTreeMap<(LeakClass, LeakCause), usize>,
+    /// Stuck pods, by what they wait for.
+    pub blocked_on: BTreeMap<BlockedOn, usize>,
+    /// Addresses held by leaked sandboxes.
+    pub ips: usize,
+    /// Candidates whose pod the apiserver had, although the watch had not shown it.
+    pub contradicted: u64,
+}
+
+impl LeakTracker {
+    /// An empty tracker.
+    pub(super) fn new(threshold: Duration) -> Self {
+        Self { threshold, ..Self::default() }
+    }
+
+    /// Applies what an earlier run had stored.
+    pub(super) fn restore(&mut self, leaks: Vec<PersistedLeak>) {
+        let known = leaks.into_iter().take(MAX_CANDIDATES);
+        self.restored = known.map(|one| (one.key.clone(), one)).collect();
+    }
+
+    /// Applies the apiserver's answers.
+    pub(super) fn verified(&mut self, asked: BootTime, pods: &[PodCheck]) {
+        let answers: Table<&PodUid, bool> = pods
+            .iter()
+            .filter_map(|verification| Some((&verification.uid, verification.exists?)))
+            .collect();
+        for candidate in self.candidates.values_mut() {
+            let Verification::Asked(at) = candidate.verification else { continue };
+            let pod = candidate.asked_about.as_ref();
+            let Some(exists) = pod.and_then(|uid| answers.get(uid)) else { continue };
+            if asked >= at {
+                candidate.verification = Verification::Answered { asked, exists: *exists };
+            }
+        }
+    }
+
+    /// A candidate waits for its threshold or for an answer.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.candidates.values().any(|candidate| candidate.reported.is_none())
+    }
+
+    /// Candidates older than `at_least` that are not confirmed, with all their evidence.
+    pub(super) fn candidates(
+        &self,
+        facts: &LeakFacts<'_>,
+        watched: Duration,
+        at_least: Duration,
+    ) -> Vec<Leak> {
+        self.candidates
+            .iter()
+            .filter(|(_, candidate)| candidate.reported.is_none())
+            .filter(|(_, candidate)| watched.saturating_sub(candidate.from) >= at_least)
+            .filter_map(|(key, candidate)| candidate.describe(facts, key, true))
+            .collect()
+    }
+
+    /// While detection is suspended: drops candidates of these pods that are certainly gone.
+    pub(super) fn drop_vanished(
+        &mut self,
+        facts: &LeakFacts<'_>,
+        changed: &BTreeSet<PodUid>,
+        out: &mut Outputs,
+    ) {
+        let keys: BTreeSet<LeakKey> = changed
+            .iter()
+            .flat_map(|uid| {
+                let sandboxes = facts.stores.cri.sandboxes_of(uid);
+                let keys = sandboxes.map(|s| LeakKey::Sandbox { id: s.info.id.clone() });
+                keys.chain([LeakKey::Pod { uid: uid.clone() }])
+            })
+            .filter(|key| is_gone(facts, key))
+            .collect();
+        keys.iter().for_each(|key| self.drop(key, out));
+    }
+
+    /// Removes a candidate, and resolves its leak.
+    fn drop(&mut self, key: &LeakKey, out: &mut Outputs) {
+        self.orphans.remove(key);
+        let reported = self.candidates.remove(key).and_then(|candidate| candidate.reported);
+        out.reports.extend(reported.map(|reported| Report::LeakResolved(reported.leak)));
+    }
+
+    /// Evaluates all candidates while all sources are in sync. `watched`: the detection clock; `classes`: the
+    /// current classes of changed things; `orphans`: all current orphans. Returns pods with candidates that
+    /// were refused, to try again.
+    pub(super) fn track(
+        &mut self,
+        facts: &LeakFacts<'_>,
+        namespaces: &Namespaces<'_>,
+        watched: Duration,
+        classes: &Classes,
+        mut orphans: BTreeMap<LeakKey, LeakClass>,
+        out: &mut Outputs,
+    ) -> BTreeSet<PodUid> {
+        let elapsed = watched.saturating_sub(self.watched);
+        self.watched = watched;
+        let mut gone = Vec::new();
+        for key in &self.orphans {
+            if orphans.remove(key).is_some() {
+                continue;
+            }
+            match self.candidates.get_mut(key) {
+                Some(candidate) if classify::is_unseen(facts, namespaces, key) => {
+                    candidate.from += elapsed; // its time stands still
+                }
+                _ => gone.push(key.clone()),
+            }
+        }
+        gone.iter().for_each(|key| self.drop(key, out));
+        let mut new: Vec<(LeakKey, LeakClass)> = Vec::new();
+        for (key, class) in classes {
+            match (self.candidates.get_mut(key), class) {
+                (Some(candidate), Some(class)) => {
+                    let gone = candidate.reclassify(*class, watched, facts.now);
+                    out.reports.extend(gone.map(Report::LeakResolved));
+                }
+                (Some(_), None) => self.drop(key, out),
+                (None, Some(class)) => new.push((key.clone(), *class)),
+                (None, None) => {}
+            }
+        }
+        let mut refused = BTreeSet::new();
+        for (key, class) in new.into_iter().chain(orphans) {
+            if self.candidates.len() < MAX_CANDIDATES {
+                self.add(facts, watched, key, class);
+            } else {
+                self.refused += 1;
+                refused.extend(pod_uid(facts, &key).cloned());
+            }
+        }
+        self.seen.note(facts);
+        if watched >= RESTORED_FOR {
+            self.restored.clear();
+        }
+        self.confirm(facts, namespaces, watched, out);
+        refused
+    }
+
+    fn add(&mut self, facts: &LeakFacts<'_>, watched: Duration, key: LeakKey, class: LeakClass) {
+        let restored = self.restored.remove(&key);
+        let candidate = Candidate {
+            class,
+            first_observed: restored.as_ref().map_or(facts.now, |known| known.first_observed),
+            preexisting: restored.as_ref().map_or_else(
+                || self.seen.is_since_start(facts, &key, class),
+                |known| known.preexisting,
+            ),
+            first: facts.now,
+            from: watched,
+            due: None,
+            verification: Verification::None,
+            asked_about: None,
+            basis: match pod_uid(facts, &key) {
+                Some(uid) if facts.object(uid).is_none() => AbsenceBasis::New,
+                _ => AbsenceBasis::None,
+            },
+            reported: None,
+        };
+        if candidate.class.orphan().is_some() {
+            self.orphans.insert(key.clone());
+        }
+        self.candidates.insert(key, candidate);
+    }
+
+    fn confirm(
+        &mut self,
+        facts: &LeakFacts<'_>,
+        namespaces: &Namespaces<'_>,
+        watched: Duration,
+        out: &mut Outputs,
+    ) {
+        let mut wanted: BTreeMap<PodUid, PodRef> = BTreeMap::new();
+        let mut room = MAX_REPORTED;
+        let reported = self.candidates.values().filter_map(|candidate| candidate.reported.as_ref());
+        let with_details = reported.filter(|reported| reported.detailed);
+        let mut detailed = DetailBudget::default();
+        with_details.for_each(|reported| _ = detailed.take(reported.leak.class));
+        let surveyed = facts.survey.map(|survey| survey.asked);
+        // There may be thousands: look-ups come last.
+        for (key, candidate) in &mut self.candidates {
+            if candidate.reported.is_some() {
+                let news = candidate.describe_again(facts, key, &mut detailed);
+                out.reports.extend(news.map(Report::LeakChanged));
+                continue;
+            }
+            let threshold = match candidate.class {
+                LeakClass::OrphanNetns if namespaces.creates() => self.threshold.max(NETWORK_SETUP),
+                _ => self.threshold,
+            };
+            let needed = candidate.needs(key);
+            let is_over = watched.saturating_sub(candidate.from) >= threshold;
+            candidate.due = is_over.then(|| candidate.due.unwrap_or(facts.now));
+            let is_due = is_over || (candidate.basis == AbsenceBasis::New && needed == Some(false));
+            let next = if is_due { candidate.next(facts.now, needed) } else { Next::Wait };
+            let has_room = match next {
+                Next::Wait => false,
+                Next::Ask => wanted.len() < MAX_VERIFICATIONS,
+                Next::Begin { .. } => true,
+                Next::Report => room > 0,
+            };
+            // An orphan needs a survey from after it was first seen.
+            let seen_since = candidate.class.orphan().is_none()
+                || surveyed.is_some_and(|asked| asked > candidate.first);
+            if !has_room || !seen_since || is_missing(facts, key) {
+                continue;
+            }
+            match next {
+                Next::Wait => {}
+                Next::Ask => {
+                    if let Some(pod) = pod_of(facts, key) {
+                        candidate.verification = Verification::Asked(facts.now);
+                        candidate.asked_about = Some(pod.uid.clone());
+                        wanted.insert(pod.uid.clone(), pod);
+                    }
+                }
+                Next::Begin { basis } => {
+                    (candidate.from, candidate.verification, candidate.basis) =
+                        (watched, Verification::None, basis);
+                    self.contradicted += u64::from(basis == AbsenceBasis::Contradicted);
+                }
+                Next::Report => {
+                    if candidate.due.is_some_and(|due| is_shown_since(facts, key, due)) {
+                        room -= usize::from(candidate.report(facts, key, &mut detailed, out));
+                    }
+                }
+            }
+        }
+        if !wanted.is_empty() {
+            out.request(Request::VerifyPods(wanted.into_values().collect()));
+        }
+    }
+
+    /// Numbers for the metrics.
+    pub(super) fn gauges(&self) -> LeakGauges {
+        let mut gauges = LeakGauges { contradicted: self.contradicted, ..LeakGauges::default() };
+        for candidate in self.candidates.values() {
+            let Some(reported) = &candidate.reported else {
+                gauges.candidates += 1;
+                continue;
+            };
+            let leak = &reported.leak;
+            *gauges.reported.entry((leak.class, leak.cause.kind)).or_default() += 1;
+            if let Some(reason) = leak.blocked_on {
+                *gauges.blocked_on.entry(reason).or_default() += 1;
+            }
+            gauges.ips += leak.resources.ips.len();
+        }
+        gauges
+    }
+
+    /// How many candidates were refused since the last call because the tracker is full.
+    pub(super) fn take_refused(&mut self) -> u64 {
+        std::mem::take(&mut self.refused)
+    }
+}

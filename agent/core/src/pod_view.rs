@@ -1,0 +1,392 @@
+//! The join: a read-only view of one pod's evidence from all sources. Nothing is stored here, so a report can
+//! be rebuilt at any time.
+
+mod death;
+mod findings;
+mod termination;
+
+use super::{
+    api::{ApiState, DeletionRequest, LONGEST_SILENCE, PodObject},
+    cgroup_tree::CgroupTree,
+    cri::{Container, CriState, Sandbox},
+    ids::{CgroupId, ContainerId, PodUid, SandboxId},
+    input::ApiContainer,
+    kubelet::KUBELET_SLACK,
+    node::NodeState,
+    process::{ContainerProcesses, Origin, SI_KERNEL, SIGKILL, SIGTERM, SentSignal},
+    report::Milestone,
+    table::Table,
+    time::{Anchor, BootTime, Interval},
+    types::{MilestoneKind, Source},
+    verdict::CONVENTIONAL_STOP_SIGNALS,
+};
+use std::{collections::BTreeSet, time::Duration};
+
+/// All stores.
+#[derive(Clone, Copy, Debug)]
+pub struct Stores<'a> {
+    /// The tree of cgroups.
+    pub cgroups: &'a CgroupTree,
+    /// The kernel's records, by the container's own cgroup.
+    pub processes: &'a Table<CgroupId, ContainerProcesses>,
+    /// The container runtime's answers.
+    pub cri: &'a CriState,
+    /// The apiserver's pods.
+    pub api: &'a ApiState,
+    /// The node and its daemons.
+    pub node: &'a NodeState,
+    /// Boot clock ↔ wall clock.
+    pub anchor: Anchor,
+}
+
+/// The evidence of one incarnation of a pod.
+#[derive(Clone, Debug)]
+pub struct PodView<'a> {
+    stores: Stores<'a>,
+    uid: &'a PodUid,
+    /// The incarnation's sandboxes, oldest first, including those that the agent never saw running.
+    sandboxes: Vec<&'a Sandbox>,
+    /// Another incarnation of the same UID has begun.
+    superseded: bool,
+    /// When the pod's own cgroup was removed.
+    cgroup_removed: Option<BootTime>,
+}
+
+/// The containers of the current incarnation.
+#[derive(Clone, Debug, Default)]
+pub struct PodContainers {
+    /// All of them, dead or alive.
+    pub all: BTreeSet<ContainerId>,
+    /// How many are alive.
+    pub alive: usize,
+    /// When the last of those that ended did.
+    pub ended: Option<BootTime>,
+    /// The pod's deletion was requested while part of it ran.
+    pub requested: bool,
+    /// A sandbox of the pod is not stopped yet.
+    pub sandbox_runs: bool,
+}
+
+impl<'a> PodView<'a> {
+    /// A view without the sandboxes of `earlier` incarnations.
+    pub fn new(
+        stores: Stores<'a>,
+        uid: &'a PodUid,
+        earlier: &BTreeSet<SandboxId>,
+        cgroup_removed: Option<BootTime>,
+    ) -> Self {
+        let sandboxes = stores.cri.sandboxes_of(uid);
+        let sandboxes = sandboxes.filter(|s| !earlier.contains(&s.info.id)).collect();
+        let mut view = Self { stores, uid, sandboxes, superseded: false, cgroup_removed };
+        view.truncate_to_incarnation();
+        view
+    }
+
+    /// A static pod's UID comes back with its manifest: a sandbox made after all earlier ones ended belongs
+    /// to the next incarnation. Any other pod has one incarnation, however many sandboxes it takes.
+    fn truncate_to_incarnation(&mut self) {
+        if !self.is_static() {
+            return;
+        }
+        let killed_with_namespace = |sandbox: &Sandbox| {
+            sandbox.stopped.is_some()
+                && self
+                    .stores
+                    .cri
+                    .containers_of(&sandbox.info.id)
+                    .all(|c| self.ended(&c.info.id).is_some())
+        };
+        let first = self.sandboxes.iter().position(|s| self.is_own(s) && killed_with_namespace(s));
+        let over = first.map_or(self.sandboxes.len(), |first| first + 1);
+        if over < self.sandboxes.len() {
+            self.sandboxes.truncate(over);
+            self.superseded = true;
+        }
+    }
+
+    fn object(&self) -> Option<&'a PodObject> {
+        self.stores.api.get(self.uid)
+    }
+
+    fn processes_of(&self, id: &ContainerId) -> Option<&'a ContainerProcesses> {
+        self.stores.processes.get(&self.stores.cgroups.cgroup(id)?)
+    }
+
+    /// The sandbox ran while the agent watched, according to the runtime or to the kernel's records of the
+    /// sandbox's own container (which has its id).
+    fn is_own(&self, sandbox: &Sandbox) -> bool {
+        sandbox.seen_ready
+            || self.processes_of(&ContainerId::new(sandbox.info.id.as_str())).is_some()
+    }
+
+    fn own_sandboxes(&self) -> impl Iterator<Item = &'a Sandbox> {
+        self.sandboxes.iter().copied().filter(|s| self.is_own(s))
+    }
+
+    fn containers(&self) -> impl Iterator<Item = &'a Container> {
+        self.sandboxes.iter().flat_map(|s| self.stores.cri.containers_of(&s.info.id))
+    }
+
+    /// The container ran while the agent watched.
+    fn ran(&self, container: &Container) -> bool {
+        container.seen_alive || self.processes_of(&container.info.id).is_some()
+    }
+
+    /// Nothing of this incarnation ran while the agent watched.
+    pub fn is_empty(&self) -> bool {
+        self.own_sandboxes().next().is_none() && !self.containers().any(|c| self.ran(c))
+    }
+
+    /// This incarnation's sandboxes.
+    pub fn sandboxes(&self) -> BTreeSet<SandboxId> {
+        self.sandboxes.iter().map(|s| s.info.id.clone()).collect()
+    }
+
+    /// This incarnation's sandboxes that ran while the agent watched.
+    pub fn seen_sandboxes(&self) -> BTreeSet<SandboxId> {
+        self.own_sandboxes().map(|s| s.info.id.clone()).collect()
+    }
+
+    /// This incarnation's containers that ran while the agent watched.
+    pub fn members(&self) -> PodContainers {
+        let mut members = PodContainers::default();
+        for container in self.containers().filter(|c| self.ran(c)) {
+            let id = &container.info.id;
+            match self.ended(id) {
+                Some(at) => members.ended = members.ended.max(Some(at)),
+                None => members.alive += 1,
+            }
+            members.all.insert(id.clone());
+        }
+        members.sandbox_runs = self.own_sandboxes().any(|s| s.stopped.is_none());
+        members.requested = self.request(&members.all).is_some();
+        members
+    }
+
+    /// When a container ended, from the kernel or, if its record is missing, from the runtime.
+    fn end(&self, id: &ContainerId) -> Option<Interval> {
+        let by_kernel = self.processes_of(id).and_then(ContainerProcesses::ended);
+        let by_kernel = by_kernel.map(|at| Interval { earliest: at, latest: at });
+        by_kernel.or_else(|| self.stores.cri.container(id)?.exited)
+    }
+
+    /// The latest moment at which a container may have ended.
+    pub fn ended(&self, id: &ContainerId) -> Option<BootTime> {
+        self.end(id).map(|end| end.latest)
+    }
+
+    /// The runtime has reported everything about this container's exit.
+    pub fn is_cri_complete(&self, id: &ContainerId) -> bool {
+        self.stores.cri.container(id).is_none_or(|c| c.exit.is_some() || c.removed.is_some())
+    }
+
+    /// The runtime lists all of this incarnation's containers as exited.
+    pub fn are_exited(&self) -> bool {
+        self.containers().all(|container| container.exited.is_some())
+    }
+
+    /// All evidence of this end has arrived, except the removal of sandbox and cgroup. The runtime has
+    /// reported each container's exit and cgroup, and the stopped sandbox. The apiserver has reported that
+    /// the object is gone, or a final phase with every container terminated. Neither the runtime nor the
+    /// kubelet is down, which would be a finding.
+    pub fn is_final(&self, members: &BTreeSet<ContainerId>) -> bool {
+        !self.is_empty()
+            && self.stores.cri.is_connected()
+            && !self.stores.node.kubelet.has_ended()
+            && self.own_sandboxes().all(|sandbox| sandbox.stopped.is_some())
+            && self.are_exited()
+            && members.iter().all(|id| self.is_cri_complete(id) && self.processes_of(id).is_some())
+            && (!self.stores.api.has_apiserver() || self.object().is_some_and(is_final))
+    }
+
+    fn cri_complete(&self, members: &PodContainers) -> bool {
+        members.all.iter().all(|id| self.is_cri_complete(id))
+    }
+
+    /// Evidence from the runtime is still missing.
+    pub fn cri_pending(&self, members: &PodContainers) -> bool {
+        members.alive > 0 || members.sandbox_runs || !self.cri_complete(members)
+    }
+
+    /// The deletion request, if part of the pod still ran when it came.
+    fn request(&self, members: &BTreeSet<ContainerId>) -> Option<&'a DeletionRequest> {
+        let object = self.object()?;
+        let request = object.request()?;
+        let containers = members.iter().any(|id| self.ended_with_its_pod(id));
+        // The sandbox of a finished pod is stopped without a request; any other sandbox shows that the pod
+        // ran.
+        let counts = !object.requested_after_end || members.is_empty();
+        let sandbox = counts && self.own_sandboxes().next().is_some();
+        (containers || sandbox).then_some(request)
+    }
+
+    /// The end of the grace, if part of the pod still ran when the request came.
+    pub fn deadline(&self, members: &PodContainers) -> Option<BootTime> {
+        let request = self.request(&members.all)?;
+        let grace = u64::try_from(request.grace_seconds).unwrap_or_default();
+        Some(request.estimate + Duration::from_secs(grace))
+    }
+
+    /// The pod is being deleted: a request came, or its object disappeared, while part of it ran.
+    pub fn is_ending(&self, members: &PodContainers) -> bool {
+        let mirror = self.object().is_some_and(PodObject::is_mirror);
+        members.requested || (!mirror && self.gone(&members.all).is_some())
+    }
+
+    /// The pod kept running after this container's end: another attempt followed, or the status showed the
+    /// end while the pod was to keep running. A missing deletion proves nothing, because the watch may be
+    /// late; nor does a mirror pod's status, because the manifest is removed without it.
+    pub fn went_on_after(&self, id: &ContainerId) -> bool {
+        let container = self.stores.cri.container(id);
+        container.is_some_and(|c| !self.is_last_attempt(c))
+            || self.object().is_some_and(|object| !object.is_mirror() && object.outlasted(id))
+    }
+
+    /// The container ended with its pod, or still runs: it was stopped, or it exited when the request or the
+    /// object's removal may have come already.
+    pub fn ended_with_its_pod(&self, id: &ContainerId) -> bool {
+        let (Some(ended), Some(object)) = (self.ended(id), self.object()) else { return true };
+        if self.went_on_after(id) {
+            return false;
+        }
+        match (object.request(), object.gone) {
+            (Some(request), _) if object.requested_after_end => ended >= request.estimate,
+            (Some(request), _) => ended >= request.earliest || self.was_sent_stop_signal(id),
+            (None, Some(gone)) if object.pod.is_finished() => ended >= gone.earliest,
+            (None, Some(gone)) => ended >= gone.earliest || self.was_sent_stop_signal(id),
+            (None, None) => false,
+        }
+    }
+
+    /// A process outside sent the container its stop signal or SIGKILL.
+    fn was_sent_stop_signal(&self, id: &ContainerId) -> bool {
+        let signal = self.stores.cri.container(id).map_or(SIGTERM, |c| self.stop_signal(c));
+        let stops = |sent: &SentSignal| {
+            let sent =
+                (sent.from_outside() && sent.signal.code != SI_KERNEL).then_some(&sent.signal);
+            sent.is_some_and(|sent| [signal, SIGKILL].contains(&sent.signal))
+        };
+        // Signals of its preStop hook, or of another process that entered it.
+        let ended = self.ended(id);
+        let entered = |sent: &SentSignal| {
+            let soon = ended.is_none_or(|ended| ended.since(sent.at) <= KUBELET_SLACK);
+            sent.origin == Origin::Entered
+                && CONVENTIONAL_STOP_SIGNALS.contains(&sent.signal.signal)
+                && soon
+        };
+        let stops = |sent: &SentSignal| stops(sent) || entered(sent);
+        self.processes_of(id).is_some_and(|processes| processes.sent().any(stops))
+    }
+
+    /// A missing watch event may show whether the pod keeps running or is being deleted, and how the kubelet
+    /// restarted the container.
+    pub fn deletion_unknown(&self, id: &ContainerId) -> bool {
+        let Some(object) = self.object() else { return false };
+        if self.went_on_after(id) {
+            let ended = object.attempt(id).and_then(|attempt| attempt.ended);
+            let container = self.stores.cri.container(id);
+            let shown =
+                container.and_then(|c| object.pod.containers.get(&c.info.name)?.id.as_ref());
+            // A status that names a later attempt shows nothing more about this one.
+            let is_later = |shown: &ContainerId| {
+                let attempt =
+                    |id| self.stores.cri.container(id).map(|c: &Container| c.info.attempt);
+                shown != id && attempt(shown) > attempt(id)
+            };
+            return object.exists() && ended.is_none() && !shown.is_some_and(is_later);
+        }
+        let owes = !object.is_mirror() && object.requested.is_none();
+        owes && !self.is_static() && !self.ended_with_its_pod(id)
+    }
+
+    /// When the object disappeared, unless that was a later cleanup of a pod long finished.
+    fn gone(&self, members: &BTreeSet<ContainerId>) -> Option<Interval> {
+        let gone = self.object()?.gone?;
+        // If the watch did not show the deletion, a container that exited by then may have exited before it.
+        let with_it =
+            |id, at| at >= gone.latest || (at >= gone.earliest && self.was_sent_stop_signal(id));
+        let ran = members.iter().any(|id| self.ended(id).is_none_or(|at| with_it(id, at)));
+        let mirror = self.object().is_some_and(PodObject::is_mirror);
+        (ran || mirror || self.request(members).is_some()).then_some(gone)
+    }
+
+    fn sandbox_stopped(&self) -> Option<Interval> {
+        let stopped: Option<Vec<_>> = self.own_sandboxes().map(|s| s.stopped).collect();
+        stopped?.into_iter().max_by_key(|s| s.latest)
+    }
+
+    fn sandbox_removed(&self) -> Option<Interval> {
+        let removed: Option<Vec<_>> = self.own_sandboxes().map(|s| s.removed).collect();
+        removed?.into_iter().max_by_key(|s| s.latest)
+    }
+
+    /// All evidence for the report has arrived, or `timeout` is over.
+    pub fn is_complete(&self, members: &PodContainers, now: BootTime, timeout: Duration) -> bool {
+        if members.alive > 0 || members.sandbox_runs {
+            return false;
+        }
+        // Deleted before it had a container: its sandbox is all there was.
+        let Some(ended) = members.ended.or_else(|| Some(self.sandbox_stopped()?.latest)) else {
+            return false;
+        };
+        let late = now >= ended + timeout;
+        if !(late || self.cri_complete(members)) {
+            return false;
+        }
+        if self.superseded || !self.stores.api.has_apiserver() {
+            return true;
+        }
+        let gone = self.gone(&members.all).is_some();
+        match self.object() {
+            _ if members.requested => gone,
+            _ if members.all.is_empty() => false, // it gets another sandbox
+            Some(object) if object.is_mirror() => gone || late,
+            // Without a request a pod is over if the kubelet says so, because a sandbox that died is
+            // replaced; or if its object is gone, because the watch may have missed the status.
+            Some(object) => object.gone.is_some() || object.pod.is_finished(),
+            // The watch may be late. Nothing else shows a pod that came and went in that time.
+            None if self.stores.api.is_in_sync() => {
+                now >= ended + LONGEST_SILENCE || late && self.is_static()
+            }
+            // The apiserver never reported the pod, and is not in sync. A static pod does not need it; for
+            // any other, the removal of its cgroup or sandbox shows that it is over.
+            None => late && (self.is_static() || self.resources_released(ended)),
+        }
+    }
+
+    /// The kubelet keeps a pod's cgroup and last sandbox while the pod may keep running
+    /// (pod_container_manager_linux.go, kuberuntime_gc.go).
+    fn resources_released(&self, ended: BootTime) -> bool {
+        self.cgroup_removed.is_some_and(|at| at >= ended) || self.sandbox_removed().is_some()
+    }
+
+    /// The settle window has passed since the last event of the report.
+    pub fn is_settled(&self, members: &PodContainers, now: BootTime, settle: Duration) -> bool {
+        now >= self.last(&members.all).unwrap_or(now) + settle
+    }
+
+    /// The last event of the report: the end of processes, sandbox or object.
+    fn last(&self, members: &BTreeSet<ContainerId>) -> Option<BootTime> {
+        let processes = members.iter().filter_map(|id| self.ended(id)).max();
+        let sandbox = self.sandbox_stopped().map(|s| s.latest);
+        [processes, sandbox, self.gone(members).map(|g| g.latest)].into_iter().flatten().max()
+    }
+
+    /// The kubelet read the pod from a file or a URL.
+    pub fn is_static(&self) -> bool {
+        self.own_sandboxes()
+            .any(|s| matches!(s.info.config_source.as_deref(), Some("file" | "http")))
+    }
+}
+
+/// The apiserver has reported the whole termination: the object is gone, or its phase is final with every
+/// container terminated. The phase of a static pod's mirror shows nothing: the mirror goes with the pod.
+fn is_final(object: &PodObject) -> bool {
+    let mut made = object.pod.containers.values().filter(|container| container.id.is_some());
+    let is_over = object.pod.is_finished() && made.all(ApiContainer::is_terminated);
+    object.gone.is_some() || (is_over && !object.is_mirror())
+}
+
+fn between(kind: MilestoneKind, change: Interval, source: Source) -> Milestone {
+    Milestone { kind, at: change.latest, uncertainty: change.uncertainty(), source }
+}

@@ -1,0 +1,357 @@
+//! One container's report.
+
+use super::{PodView, between};
+use crate::{
+    api::{CLOCK_SKEW, DeletionRequest},
+    cause::{AttributedCause, unstopped},
+    cri::Container,
+    exit_blockers,
+    ids::ContainerId,
+    input::{ApiProbe, Hook, LossKind},
+    isolation::Isolation,
+    process::{ContainerProcesses, SIGKILL, SIGTERM, SentSignal},
+    report::{ContainerDeath, Finding},
+    stop::{RESTART_ALL_GRACE_SECONDS, Stop},
+    time::{BootTime, Interval},
+    types::{Cause, FindingKind, MilestoneKind, Source, Verdict},
+    verdict::{Assessment, GRACE_FLOOR_SECONDS, VerdictInputs, assess},
+};
+use std::{collections::BTreeSet, time::Duration};
+
+/// The grace of a stop that is not the pod's; `None`: unknown.
+#[derive(Clone, Copy)]
+pub(super) struct OwnGrace(Option<i64>);
+
+/// A verdict, with the container's settings that it rests on.
+pub(super) struct ContainerAssessment {
+    pub(super) assessment: Assessment,
+    stop_signal: u8,
+    grace_seconds: Option<i64>,
+    pre_stop: Option<Hook>,
+    /// How the container is isolated from the host's kernel.
+    isolated: Option<String>,
+}
+
+impl<'a> PodView<'a> {
+    /// The stop signal: the one that the runtime's tool was seen to send, else the runtime's (it has read the
+    /// image), else the spec's (containerd before 2.3 ignores `lifecycle.stopSignal`), else SIGTERM.
+    pub(super) fn stop_signal(&self, container: &Container) -> u8 {
+        let by_spec = || self.object()?.pod.containers.get(&container.info.name)?.stop_signal;
+        let seen = || self.processes_of(&container.info.id)?.sent_by_runtime();
+        seen().or(container.stop_signal).or_else(by_spec).unwrap_or(SIGTERM)
+    }
+
+    /// The granted grace: the first request's, else the runtime's annotation, else the spec's.
+    fn grace(&self, container: &Container, request: Option<&DeletionRequest>) -> Option<i64> {
+        request
+            .map(|r| r.grace_seconds)
+            .or(container.info.grace_seconds)
+            .or_else(|| self.object()?.pod.grace_seconds)
+    }
+
+    pub(super) fn longest_grace(
+        &self,
+        container: &Container,
+        request: Option<&DeletionRequest>,
+    ) -> Option<i64> {
+        let by_spec = self.object().and_then(|o| o.pod.grace_seconds);
+        let by_request = request.map(|r| r.grace_seconds);
+        [by_request, container.info.grace_seconds, by_spec].into_iter().flatten().max()
+    }
+
+    /// The time from the stop to the deadline, which a later deletion request may have shortened.
+    fn allowed(
+        &self,
+        from: BootTime,
+        ended: BootTime,
+        grace_seconds: i64,
+        request: Option<&DeletionRequest>,
+    ) -> Option<Duration> {
+        let seconds = |s: i64| u64::try_from(s).ok().map(Duration::from_secs);
+        let shortened = self
+            .object()
+            .filter(|_| request.is_some())
+            .and_then(|o| o.in_force(ended))
+            .filter(|r| r.grace_seconds < grace_seconds && r.estimate > from);
+        match shortened {
+            Some(r) => Some(r.estimate.since(from) + seconds(r.grace_seconds)?),
+            // The kubelet raises any grace to its floor.
+            None => {
+                seconds(if grace_seconds > 0 { grace_seconds.max(GRACE_FLOOR_SECONDS) } else { 0 })
+            }
+        }
+        .filter(|allowed| !allowed.is_zero())
+    }
+
+    /// Evaluates a container's end by these processes, unless the container is isolated.
+    pub(super) fn assessment(
+        &self,
+        container: Option<&Container>,
+        processes: &ContainerProcesses,
+        request: Option<&DeletionRequest>,
+        own_grace: Option<OwnGrace>,
+    ) -> ContainerAssessment {
+        let name = container.map_or("", |c| c.info.name.as_str());
+        let stop_signal = container.map_or(SIGTERM, |c| self.stop_signal(c));
+        let grace_seconds = match own_grace {
+            Some(OwnGrace(own)) => own,
+            None => container.and_then(|container| self.grace(container, request)),
+        };
+        let spec = || self.object()?.pod.containers.get(name)?.pre_stop.clone();
+        let pre_stop = container.and_then(|c| spec().or_else(|| c.info.pre_stop.clone()));
+        let assessment = assess(VerdictInputs {
+            processes,
+            stop_signal,
+            kind: self.kind(name),
+            grace_seconds,
+            longest_grace_seconds: container.and_then(|c| self.longest_grace(c, request)),
+            pre_stop: pre_stop.as_ref(),
+            requested: request.map(|r| r.estimate),
+            earliest_request: request.map(|r| r.earliest),
+        });
+        let isolated = container.and_then(|c| self.isolated(c));
+        let assessment = match &isolated {
+            Some(how) => assessment.unseen(how),
+            None => assessment,
+        };
+        ContainerAssessment { assessment, stop_signal, grace_seconds, pre_stop, isolated }
+    }
+
+    /// How the container is isolated: by its runtime, or by the process that runs in place of `pause`.
+    fn isolated(&self, container: &Container) -> Option<String> {
+        let sandbox = &container.info.sandbox;
+        let handler = self.stores.cri.sandbox(sandbox).map(|s| s.info.handler.as_str());
+        let cri = container.runtime_type.as_deref();
+        let process = self
+            .processes_of(&ContainerId::new(sandbox.as_str()))
+            .and_then(|p| p.init.as_ref())
+            .map(|init| init.comm.as_str());
+        let by = |how: Option<Isolation>, what: &str, name: Option<&str>| {
+            Some(format!("It runs in {} ({what} {})", how?.as_str(), name?))
+        };
+        by(handler.and_then(Isolation::by_handler), "runtime handler", handler)
+            .or_else(|| by(cri.and_then(Isolation::by_runtime_type), "runtime", cri))
+            .or_else(|| by(process.and_then(Isolation::by_sandbox_process), "process", process))
+    }
+
+    /// One container's report. `pod_cause`: the cause of the pod's termination, if one is in progress.
+    pub fn death(&self, id: &ContainerId, pod_cause: Option<&AttributedCause>) -> ContainerDeath {
+        let nothing = ContainerProcesses::default();
+        let processes = self.processes_of(id).unwrap_or(&nothing);
+        let container = self.stores.cri.container(id);
+        let alone = BTreeSet::from([id.clone()]);
+        let request = self.request(&alone).filter(|_| self.ended_with_its_pod(id));
+        let name = container.map(|c| c.info.name.clone()).unwrap_or_default();
+        let mut all = self.assessment(container, processes, request, None);
+        let (cause, own_grace) = self.why(id, &all.assessment, request, pod_cause);
+        if own_grace.is_some_and(|OwnGrace(grace)| all.grace_seconds != grace) {
+            all = self.assessment(container, processes, request, own_grace);
+        }
+        let ContainerAssessment { assessment, stop_signal, grace_seconds, pre_stop, isolated } =
+            all;
+        let processes = if isolated.is_some() { &nothing } else { processes };
+        let mut milestones = assessment.milestones.clone();
+        if let Some(exited) = container.and_then(|c| c.exited) {
+            milestones.push(between(MilestoneKind::ContainerExited, exited, Source::Cri));
+        }
+        milestones.sort_by_key(|m| (m.at, m.kind));
+        let at = |kind| milestones.iter().find(|m| m.kind == kind).map(|m| m.at);
+        let stop_began = at(MilestoneKind::StopBegan);
+        let children = processes.killed_with_namespace(stop_signal, stop_began);
+
+        let mut findings = Vec::new();
+        let was_sent = at(MilestoneKind::TermSent).is_some();
+        // Records of a container's own processes are the first to be lost, unless they are counted.
+        let harmless = |loss: &LossKind| children.are_counted && loss.is_detail_only();
+        if children.unsignalled > 0 && was_sent && assessment.gaps.iter().all(harmless) {
+            findings.push(super::findings::not_signalled(&children, stop_signal));
+        }
+        if assessment.pre_stop_cut_off {
+            let detail = "The preStop hook was still running when the stop signal came.";
+            findings.push(Finding::new(FindingKind::PrestopCutOff, detail));
+        }
+        let stopped = at(MilestoneKind::TermSent).map(|at| (at, stop_signal));
+        let killed = || Some((processes.killed_since()?, SIGKILL));
+        findings.extend(exit_blockers::frozen(processes, stopped.or_else(killed)));
+        findings.extend(exit_blockers::unkillable(processes));
+        findings.extend(self.deadline_missed(id, request));
+        match isolated {
+            Some(how) => findings.push(Finding::new(
+                FindingKind::UnsupportedRuntime,
+                format!("{how}: the host's kernel does not see inside."),
+            )),
+            // With records missing, another process may have been taken for the main one.
+            None if assessment.gaps.is_empty() => {
+                findings.extend(self.contradictions(id, assessment.exit));
+            }
+            None => {}
+        }
+
+        let ended = self.ended(id);
+        let grace_ratio = match (stop_began, ended, grace_seconds) {
+            (Some(from), Some(to), Some(grace)) => self
+                .allowed(from, to, grace, request)
+                .map(|allowed| to.since(from).as_secs_f64() / allowed.as_secs_f64()),
+            _ => None,
+        };
+        let mut proof = assessment.proof;
+        proof.evidence.extend(exit_blockers::evidence(processes));
+        proof.evidence.sort_by_key(|e| e.at);
+        ContainerDeath {
+            id: id.clone(),
+            pod: Some(self.pod_ref()),
+            kind: self.kind(&name),
+            verdict: assessment.verdict,
+            proof,
+            cause: cause.cause,
+            cause_certainty: cause.certainty(),
+            cause_source: cause.source,
+            cause_message: cause.message,
+            findings,
+            exit: assessment.exit,
+            stop_signal: assessment.stop.map_or(stop_signal, |stop| stop.signal.signal),
+            grace_seconds,
+            grace_ratio,
+            pre_stop,
+            killer: assessment.killer,
+            children_killed: children.killed,
+            children_names: children.names,
+            milestones,
+            truncated: assessment.truncated || self.is_truncated(),
+            incomplete: assessment.gaps,
+            name,
+        }
+    }
+
+    /// The cause, and the grace of a stop that is not the pod's.
+    fn why(
+        &self,
+        id: &ContainerId,
+        assessment: &Assessment,
+        request: Option<&DeletionRequest>,
+        pod_cause: Option<&AttributedCause>,
+    ) -> (AttributedCause, Option<OwnGrace>) {
+        let stop = self.stop_of(id, assessment);
+        let Some(stop) = stop else {
+            // A container that was not stopped ended with its pod only if it ended when the deletion was
+            // certain.
+            let gone = || self.object()?.gone.map(|gone| gone.latest);
+            let deleted = request.map(|request| request.latest).or_else(gone);
+            let ended_after = self.ended(id).zip(deleted).is_none_or(|(ended, by)| ended >= by);
+            let pod_cause = pod_cause.filter(|pod| !pod.cause.is_requested() || ended_after);
+            let pod_cause = pod_cause.filter(|pod| !pod.cause.is_of_a_container());
+            return (unstopped(pod_cause.cloned(), assessment.unproven.as_deref()), None);
+        };
+        // A container whose pod kept running was not stopped for its pod's termination.
+        let pod_cause = pod_cause.filter(|_| !self.went_on_after(id));
+        // The stop began before the pod's deletion was requested, so the kubelet may have had another reason.
+        let before_request = pod_cause.is_some_and(|reason| reason.cause.is_requested())
+            && request.is_some_and(|request| {
+                let asked = self.stores.anchor.boot(request.api_time);
+                stop.began < request.earliest && stop.began + CLOCK_SKEW < asked
+            });
+        let unknown = |message| AttributedCause::unknown(message);
+        if before_request {
+            let reason = stop.evident().unwrap_or_else(|| {
+                unknown(
+                    "It was stopped before its pod was deleted, according to the apiserver's clock; the \
+                     reason is not known, because no later attempt and no status shows that the pod kept running in between.",
+                )
+            });
+            return (reason, Some(OwnGrace(self.spec_grace(id))));
+        }
+        // Another container's own stop explains this one's only if the same reason applies to it.
+        match pod_cause {
+            Some(pod) if !pod.cause.is_of_a_container() => return (pod.clone(), None),
+            Some(pod) => {
+                return (stop.of_ended_pod().unwrap_or_else(|| pod.clone()), None);
+            }
+            None => {}
+        }
+        if !self.went_on_after(id) && self.object().is_some() {
+            let reason = stop.evident().unwrap_or_else(|| {
+                unknown(
+                    "It was stopped; whether its pod was being deleted is not known, because nothing \
+                     shows that the pod kept running, and the watch of the apiserver may be late.",
+                )
+            });
+            return (reason, None);
+        }
+        let reason = stop.reason();
+        let spec = self.object().and_then(|object| object.pod.containers.get(stop.container));
+        let of_probe = |probe: Option<&ApiProbe>| probe?.grace_seconds;
+        let own_grace = match reason.cause {
+            Cause::Liveness => of_probe(spec.and_then(|spec| spec.liveness.as_ref())).map(Some),
+            Cause::Startup => of_probe(spec.and_then(|spec| spec.startup.as_ref())).map(Some),
+            Cause::RestartAllContainers => Some(Some(RESTART_ALL_GRACE_SECONDS)),
+            Cause::ExternalStop => Some(None),
+            _ => None,
+        };
+        (reason, own_grace.map(OwnGrace))
+    }
+
+    fn spec_grace(&self, id: &ContainerId) -> Option<i64> {
+        self.grace(self.stores.cri.container(id)?, None)
+    }
+
+    /// The stop of a container with the evidence for its reason; `None`: not stopped.
+    pub(super) fn stop_of<'s>(
+        &'s self,
+        id: &ContainerId,
+        assessment: &'s Assessment,
+    ) -> Option<Stop<'s>> {
+        let began = assessment.stop_began()?;
+        let container = self.stores.cri.container(id)?;
+        let processes = self.processes_of(id)?;
+        let is_kill = |s: &&SentSignal| s.from_outside() && s.signal.signal == SIGKILL;
+        let at_once =
+            assessment.verdict == Verdict::ForceKilled && self.stop_signal(container) != SIGKILL;
+        let killed = processes.sent().find(is_kill).filter(|_| at_once);
+        let sender = assessment.stop.as_ref().or(killed).and_then(|sent| sent.signal.sender.cgroup);
+        let neighbour = sender
+            .and_then(|cgroup| self.stores.cgroups.container(self.stores.cgroups.owner(cgroup)))
+            .filter(|owner| *owner != id)
+            .and_then(|owner| self.stores.cri.container(owner));
+        let sandbox = &container.info.sandbox;
+        let pause = self.processes_of(&ContainerId::new(sandbox.as_str()));
+        let pause_ended = pause.and_then(ContainerProcesses::ended);
+        let stopped = self.stores.cri.sandbox(sandbox).and_then(|sandbox| sandbox.stopped);
+        let sandbox_died = match (pause_ended, stopped) {
+            (Some(at), _) => (at < began).then_some(Source::Kernel),
+            (None, Some(Interval { latest: by, .. })) => (by < began).then_some(Source::Cri),
+            (None, None) => None,
+        };
+        let name = container.info.name.as_str();
+        let after = container.info.attempt.checked_add(1);
+        let next = self
+            .containers()
+            .find(|other| other.info.name == name && Some(other.info.attempt) == after);
+        let ended = self.ended(id);
+        let until = ended.unwrap_or(began);
+        let interrupted = self.stores.cri.outages(began, until).next().is_some()
+            || self.stores.node.kubelet.changes(began, until).next().is_some();
+        let hashes =
+            next.and_then(|next| next.info.hash.as_ref()).zip(container.info.hash.as_ref());
+        Some(Stop {
+            began,
+            ended,
+            container: name,
+            processes,
+            signal: assessment.stop.as_ref(),
+            killed,
+            neighbour: neighbour.map(|container| container.info.name.as_str()),
+            object: self.object(),
+            attempt: self.object().and_then(|object| object.attempt(id)),
+            sandbox_died,
+            redefined: hashes.is_some_and(|(next, own)| next != own),
+            moved: next.is_some_and(|next| next.info.sandbox != *sandbox),
+            hook: assessment.hook,
+            interrupted,
+            sandbox_followed: pause_ended.zip(ended).map(|(pause, own)| pause.since(own)),
+        })
+    }
+
+    pub(super) fn is_truncated(&self) -> bool {
+        self.object().is_some_and(|o| o.found_deleting)
+    }
+}

@@ -1,0 +1,190 @@
+//! Findings: contradictions between the sources, missed deadlines, restarts.
+
+use super::PodView;
+use crate::{
+    api::{DeletionRequest, PodObject},
+    cri::Container,
+    ids::ContainerId,
+    input::{ApiTerminated, ContainerState, ExitStatus},
+    kubelet::KUBELET_SLACK,
+    process::{Children, ContainerProcesses},
+    report::Finding,
+    signal,
+    time::{BootTime, secs},
+    types::{Contradiction, FindingKind},
+};
+use std::time::Duration;
+
+/// The interval of lists while a pod terminates, plus the runtime's own delay.
+const CRI_LAG: Duration = Duration::from_secs(5);
+
+/// Children that were never sent the stop signal.
+pub(super) fn not_signalled(children: &Children, stop_signal: u8) -> Finding {
+    let Children { unsignalled, names, .. } = children;
+    let more = if names.len() < *unsignalled as usize { ", …" } else { "" };
+    let who = match names.as_slice() {
+        [] => String::new(),
+        names => format!(" ({}{more})", names.join(", ")),
+    };
+    let detail = format!(
+        "{unsignalled} process(es){who} were killed by the kernel with the PID namespace; none of \
+         them had been sent {}.",
+        signal::name(stop_signal)
+    );
+    Finding::new(FindingKind::ChildrenNotSignalled, detail)
+}
+
+impl<'a> PodView<'a> {
+    pub(super) fn deadline_missed(
+        &self,
+        id: &ContainerId,
+        request: Option<&DeletionRequest>,
+    ) -> Option<Finding> {
+        request?;
+        let ended = self.end(id)?.earliest;
+        let in_force = self.object()?.in_force(ended)?;
+        let grace = u64::try_from(in_force.grace_seconds).ok()?;
+        let deadline = in_force.latest + Duration::from_secs(grace);
+        (ended > deadline + KUBELET_SLACK).then(|| Finding::new(FindingKind::DeadlineMissed, match self.object().and_then(PodObject::shortened) {
+                Some(_) => format!(
+                    "It ended {} after its deadline: a later request had shortened the grace to \
+                     {grace} s, {} before it ended.",
+                    secs(ended.since(deadline)),
+                    secs(ended.since(in_force.latest)),
+                ),
+                None => format!(
+                    "It ended {} after its deadline, {} after the request with a grace of {grace} \
+                     s.",
+                    secs(ended.since(deadline)),
+                    secs(ended.since(in_force.latest)),
+                ),
+            }))
+    }
+
+    /// Contradictions of the runtime or the apiserver with the kernel.
+    pub(super) fn contradictions(
+        &self,
+        id: &ContainerId,
+        exit: Option<ExitStatus>,
+    ) -> Vec<Finding> {
+        let Some(processes) = self.processes_of(id) else {
+            return Vec::new();
+        };
+        let container = self.stores.cri.container(id);
+        let mut findings = Vec::new();
+        findings.extend(exit.into_iter().flat_map(|exit| self.exit_codes(id, exit)));
+        findings.extend(container.and_then(|c| oom_killed(c, processes)));
+        findings.extend(container.and_then(|c| state(c, processes.ended()?)));
+        findings
+    }
+
+    fn exit_codes(&self, id: &ContainerId, exit: ExitStatus) -> Vec<Finding> {
+        let proven = match exit {
+            ExitStatus::Code(code) => format!("exit code {code}"),
+            ExitStatus::Signal { signal, .. } => {
+                format!("{} (exit code {})", signal::name(signal), exit.runtime_code())
+            }
+        };
+        let mut findings = Vec::new();
+        let mut differ = |about, who: String, code: i32| {
+            if code != exit.runtime_code() {
+                let detail = format!("{who}, the kernel recorded {proven}.");
+                findings.push(Finding::contradiction(about, detail));
+            }
+        };
+        if let Some(reported) = self.stores.cri.container(id).and_then(|c| c.exit.as_ref()) {
+            let code = reported.exit_code;
+            let who = format!("The runtime reports exit code {code} ({})", reported.reason);
+            differ(Contradiction::RuntimeExitCode, who, code);
+        }
+        if let Some(reported) = self.api_terminated(id) {
+            let phase = self.object().map(|o| o.pod.phase.as_str()).unwrap_or_default();
+            let code = reported.exit_code;
+            let who = format!("The API reports exit code {code} and phase {phase}");
+            differ(Contradiction::ApiExitCode, who, code);
+        }
+        findings
+    }
+
+    fn api_terminated(&self, id: &ContainerId) -> Option<&'a ApiTerminated> {
+        let name = &self.stores.cri.container(id)?.info.name;
+        let reported = self.object()?.pod.containers.get(name)?;
+        reported.terminated.iter().find(|end| end.id.as_ref() == Some(id))
+    }
+
+    /// Restarts of the runtime or the kubelet between `from` and `to`.
+    pub(super) fn restarts(&self, from: BootTime, to: BootTime) -> Vec<Finding> {
+        let cri = self.runtime_restarted(from, to);
+        cri.into_iter().chain(self.kubelet_restarted(from, to)).collect()
+    }
+
+    fn kubelet_restarted(&self, from: BootTime, to: BootTime) -> Option<Finding> {
+        let since = |at: BootTime| secs(at.since(from));
+        let kubelet = &self.stores.node.kubelet;
+        let ended = kubelet.changes(from, to).find_map(|run| {
+            let ended = run.ended.filter(|ended| from <= *ended && *ended <= to)?;
+            Some(format!("ended {} after the beginning", since(ended)))
+        });
+        let began = kubelet.changes(from, to).map(|run| run.began());
+        let began = began.filter(|began| from <= *began && *began <= to).last();
+        let began = began.map(|at| format!("restarted {} after the beginning", since(at)));
+        let parts: Vec<String> = ended.into_iter().chain(began).collect();
+        let detail = format!("The kubelet {}.", parts.join(" and "));
+        (!parts.is_empty()).then(|| Finding::new(FindingKind::KubeletRestarted, detail))
+    }
+
+    fn runtime_restarted(&self, from: BootTime, to: BootTime) -> Option<Finding> {
+        let outage = self
+            .stores
+            .cri
+            .outages(from, to)
+            .find(|o| o.to.is_some() && o.restarted != Some(false))?;
+        let silent = outage.to.map_or(Duration::ZERO, |to| to.since(outage.from));
+        let how = match outage.restarted {
+            Some(true) => "another process answered afterwards",
+            _ => "whether it is the same process is not known",
+        };
+        Some(Finding::new(
+            FindingKind::RuntimeRestarted,
+            format!(
+                "The container runtime did not answer for {} during the termination: {how}.",
+                secs(silent)
+            ),
+        ))
+    }
+}
+
+fn oom_killed(container: &Container, processes: &ContainerProcesses) -> Option<Finding> {
+    let says = container.exit.as_ref().is_some_and(|e| e.reason == "OOMKilled");
+    let whole = processes.created.is_some();
+    (says && whole && processes.oom.is_empty()).then(|| {
+        let detail =
+            "The runtime reports OOMKilled, but the OOM killer chose no process of the container.";
+        Finding::contradiction(Contradiction::RuntimeOomKilled, detail)
+    })
+}
+
+/// The runtime's state contradicts the cgroup. `empty`: when the last process was gone.
+fn state(container: &Container, empty: BootTime) -> Option<Finding> {
+    let running_until = match container.exited {
+        Some(exited) => exited.earliest,
+        None if container.info.state == ContainerState::Running => container.listing.asked,
+        None => empty,
+    };
+    if running_until > empty + CRI_LAG {
+        let detail = format!(
+            "The runtime listed it as running for {} after its last process was gone, according to the \
+             kernel.",
+            secs(running_until.since(empty))
+        );
+        return Some(Finding::contradiction(Contradiction::RunningWithoutProcesses, detail));
+    }
+    let exited = container.exited.filter(|_| container.info.state == ContainerState::Exited)?;
+    (exited.latest + CRI_LAG < empty).then(|| {
+        let detail = format!(
+            "The runtime listed it as exited {} before its last process was gone, according to the kernel.",
+            secs(empty.since(exited.latest))
+        );
+        Finding::contradiction(Contradiction::ExitedWithProcesses, detail)
+    })
+}

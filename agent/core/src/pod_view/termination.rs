@@ -1,0 +1,326 @@
+//! The pod's report: its containers, cause and phases.
+
+use super::{PodView, between};
+use crate::{
+    api::{DeletionRequest, PodObject},
+    cause::{AttributedCause, CauseInputs, TERMINATION_BY_KUBELET, cause},
+    cri::Container,
+    ids::{ContainerId, PodRef},
+    input::{ApiPod, ContainerKind, Hook, LossKind},
+    kubelet::KUBELET_SLACK,
+    phases::{CriticalPath, phases},
+    report::{ContainerDeath, Finding, Milestone, PodTermination},
+    time::{BootTime, Interval, secs},
+    types::{Cause, FindingKind, MilestoneKind, Source},
+    verdict::Assessment,
+};
+use std::{collections::BTreeSet, time::Duration};
+
+impl<'a> PodView<'a> {
+    /// The containers that ended with the pod: after the request or, without one, together with the last.
+    /// Earlier deaths and replaced attempts were reported on their own. Init containers count only if the pod
+    /// had no others.
+    fn final_containers<'m>(
+        &'m self,
+        members: &'m BTreeSet<ContainerId>,
+    ) -> impl Iterator<Item = &'m ContainerId> {
+        let request = self.request(members);
+        let last = members.iter().filter_map(|id| self.ended(id)).max();
+        let container = |id: &ContainerId| self.stores.cri.container(id);
+        let is_init = |c: &Container| self.kind(&c.info.name) == ContainerKind::Init;
+        let only_init = members.iter().filter_map(container).all(is_init);
+        let grace = members
+            .iter()
+            .filter_map(|id| self.longest_grace(container(id)?, None))
+            .filter_map(|seconds| u64::try_from(seconds).ok())
+            .max()
+            .unwrap_or_default();
+        let window = Duration::from_secs(grace) + KUBELET_SLACK;
+        members.iter().filter(move |id| match request {
+            Some(_) => self.ended_with_its_pod(id),
+            None => {
+                let of_end = |c: &Container| self.is_last_attempt(c) && (only_init || !is_init(c));
+                let late = self.ended(id).zip(last).is_none_or(|(at, last)| at + window >= last);
+                late && self.stores.cri.container(id).is_none_or(of_end)
+            }
+        })
+    }
+
+    /// No later attempt of the container exists.
+    pub(super) fn is_last_attempt(&self, container: &Container) -> bool {
+        let attempt = |c: &Container| (c.info.created, c.info.attempt);
+        let same = |c: &&Container| c.info.name == container.info.name && self.ran(c);
+        !self.containers().filter(same).any(|c| attempt(c) > attempt(container))
+    }
+
+    pub(super) fn kind(&self, container: &str) -> ContainerKind {
+        let container = self.object().and_then(|o| o.pod.containers.get(container));
+        container.map_or(ContainerKind::Main, |c| c.kind)
+    }
+
+    /// Why the pod terminated.
+    pub fn cause(&self, members: &BTreeSet<ContainerId>) -> AttributedCause {
+        let container = |id: &ContainerId| self.stores.cri.container(id);
+        let is_main = |c: &Container| self.kind(&c.info.name) == ContainerKind::Main;
+        // The main containers decide: the kubelet stops sidecars when all others have ended.
+        let (mains, others): (Vec<_>, Vec<_>) =
+            self.final_containers(members).partition(|id| container(id).is_some_and(is_main));
+        let had_main = !mains.is_empty();
+        let deciding = if had_main { mains } else { others };
+        let assess = |id: &ContainerId| {
+            let assessment =
+                self.assessment(Some(container(id)?), self.processes_of(id)?, None, None);
+            Some(assessment.assessment)
+        };
+        let assessment: Vec<Option<Assessment>> = deciding.iter().map(|id| assess(id)).collect();
+        // The pod ended with its last main container. The kubelet stops a sidecar after all main containers
+        // have exited, seen or not.
+        let of_end = deciding.iter().zip(&assessment).filter(|(id, _)| !self.went_on_after(id));
+        let last = of_end.filter(|_| had_main).max_by_key(|(id, _)| self.ended(id));
+        let stopped_for = last
+            .and_then(|(id, assessment)| self.stop_of(id, assessment.as_ref()?)?.of_ended_pod());
+        let stopped = deciding.iter().zip(&assessment).any(|(id, assessment)| {
+            assessment.as_ref().is_some_and(|j| j.stop_began().is_some()) && !self.went_on_after(id)
+        });
+        let complete = assessment.iter().all(|j| j.as_ref().is_some_and(|j| j.exit.is_some()));
+        let unproven = assessment.iter().flatten().find_map(|j| j.unproven.as_deref());
+        let outlived = self.outlived(members).is_some();
+        let requested = self.request(members).is_some();
+        let unseen = self.object().is_some_and(PodObject::deleted_during_gap);
+        let gone = self.gone(members).filter(|_| unseen && !requested);
+        // A container that was stopped, or ran on after the object was gone, had been deleted.
+        let ran_on = |gone: Interval| {
+            members.iter().any(|id| self.end(id).is_none_or(|end| end.earliest > gone.latest))
+        };
+        // The last status showed part of the pod running when the object was deleted, and that part was
+        // stopped.
+        let forced = |object: &PodObject| {
+            let disrupted = object.pod.disruption.as_deref();
+            let by_control_plane = disrupted.is_some_and(|reason| reason != TERMINATION_BY_KUBELET);
+            let unasked = object.requested.is_none() && !object.pod.is_over();
+            object.deletion_observed() && (by_control_plane || unasked)
+        };
+        let deleted = requested
+            || gone.is_some_and(|gone| stopped || ran_on(gone))
+            || stopped && self.object().is_some_and(forced);
+        // In back-off nothing runs either, and the pod is not over.
+        let is_over = |pod: &ApiPod| pod.is_finished() || pod.is_over() && pod.is_completing();
+        let was_over = self.object().is_some_and(|o| is_over(&o.pod));
+        let came_and_went = self.object().is_none() && self.stores.api.was_in_sync();
+        let deleted_at_unknown_time = unseen && !deleted && !was_over || came_and_went && !stopped;
+        let is_static = self.is_static();
+        cause(CauseInputs {
+            object: self.object(),
+            deleted,
+            outlived,
+            deleted_at_unknown_time,
+            is_static,
+            had_main,
+            stopped,
+            complete,
+            unproven,
+            stopped_for: stopped_for.as_ref(),
+        })
+    }
+
+    /// By how much the processes outlived the object.
+    fn outlived(&self, members: &BTreeSet<ContainerId>) -> Option<Duration> {
+        let gone = self.gone(members)?;
+        let last = members.iter().filter_map(|id| Some(self.end(id)?.earliest)).max()?;
+        (last > gone.latest && !self.object()?.is_mirror()).then(|| last.since(gone.latest))
+    }
+
+    pub(super) fn pod_ref(&self) -> PodRef {
+        if let Some(sandbox) = self.stores.cri.sandboxes_of(self.uid).next() {
+            return sandbox.info.pod_ref();
+        }
+        self.object().map_or_else(|| PodRef::nameless(self.uid), PodObject::pod_ref)
+    }
+
+    /// Builds the report from the evidence so far.
+    pub fn build(&self, members: &BTreeSet<ContainerId>, incarnation: u32) -> PodTermination {
+        let request = self.request(members);
+        let gone = self.gone(members);
+        let cause = self.cause(members);
+        let mut containers: Vec<ContainerDeath> =
+            self.final_containers(members).map(|id| self.death(id, Some(&cause))).collect();
+        let order = |id: &ContainerId| {
+            self.stores.cri.container(id).map(|c| (c.info.created, c.info.name.clone()))
+        };
+        containers.sort_by_key(|c| (order(&c.id), c.id.clone()));
+        let critical = containers.iter().max_by_key(|c| (self.ended(&c.id), &c.id));
+
+        let stopping = containers
+            .iter()
+            .filter_map(|c| c.milestone(MilestoneKind::StopBegan))
+            .map(|m| m.at)
+            .min();
+        let began = self.began(request, gone, cause.cause, stopping, &containers);
+        let ended = self.last(members).unwrap_or(began).max(began);
+        let mut pod_milestones = Vec::new();
+        if let Some(request) = request {
+            pod_milestones.push(Milestone {
+                kind: MilestoneKind::DeleteRequested,
+                at: began,
+                uncertainty: request.uncertainty,
+                source: if began < request.estimate { Source::Inferred } else { Source::Api },
+            });
+        }
+        pod_milestones.extend(request.and_then(|r| self.post_start_ended(r, stopping)));
+        let stopped = self.sandbox_stopped();
+        let stopped = stopped.map(|s| between(MilestoneKind::SandboxStopped, s, Source::Cri));
+        pod_milestones.extend(stopped);
+        pod_milestones.extend(gone.map(|g| between(MilestoneKind::ObjectGone, g, Source::Api)));
+        let by_api =
+            |kind, at| Milestone { kind, at, uncertainty: Duration::ZERO, source: Source::Api };
+        // Once the object is gone no later status can come.
+        let reported = self.object().filter(|_| gone.is_some()).and_then(|o| o.reported);
+        let reported = reported.filter(|at| *at >= began);
+        pod_milestones.extend(reported.map(|at| by_api(MilestoneKind::StatusReported, at)));
+        let object = self.object().filter(|_| request.is_some());
+        if let Some(at) = object.and_then(|o| o.final_delete) {
+            pod_milestones.push(by_api(MilestoneKind::FinalDelete, at));
+        }
+        let shortened = object.and_then(PodObject::shortened);
+        if let Some(shortened) = shortened {
+            pod_milestones.push(by_api(MilestoneKind::GraceShortened, shortened.estimate));
+        }
+        pod_milestones.extend(self.tail(began));
+
+        let path = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
+        let pod = pod_milestones.as_slice();
+        let phases =
+            phases(CriticalPath { began, ended, critical, pod, stopping, cause: cause.cause });
+        // The pod ended no earlier than the last of these events could have happened.
+        let until = |m: &Milestone| m.at - m.uncertainty;
+        let of_end = |m: &&Milestone| !m.kind.is_of_the_tail() && m.at <= ended;
+        let earliest = path.iter().chain(pod).filter(of_end).map(until).max();
+        let uncertainty = ended.since(earliest.unwrap_or(ended))
+            + request.map(|request| request.uncertainty).unwrap_or_default();
+        let mut milestones: Vec<Milestone> = path.iter().chain(&pod_milestones).cloned().collect();
+        milestones.sort_by_key(|m| (m.at, m.kind));
+
+        let mut findings = Vec::new();
+        if let Some(by) = self.outlived(members) {
+            findings.push(Finding::new(
+                FindingKind::OutlivedObject,
+                format!("Its processes outlived the pod's object by {}.", secs(by)),
+            ));
+        }
+        findings.extend(self.restarts(began, ended));
+        let mut incomplete: BTreeSet<LossKind> = BTreeSet::new();
+        for container in &containers {
+            incomplete.extend(&container.incomplete);
+        }
+        let began_wall_ns = self.stores.anchor.wall(began).0;
+        let truncated = self.is_truncated() || containers.iter().any(|c| c.truncated);
+        PodTermination {
+            pod: self.pod_ref(),
+            life: incarnation,
+            revision: 1,
+            is_final: self.is_final(members),
+            cause: cause.cause,
+            cause_certainty: cause.certainty(),
+            cause_source: cause.source,
+            cause_message: cause.message,
+            grace_seconds: self.pod_grace(request),
+            shortened_to_seconds: shortened.map(|s| s.grace_seconds),
+            began,
+            ended,
+            began_wall_ns,
+            request_lag_seconds: request
+                .map(|r| began_wall_ns.saturating_sub(r.api_time.0) as f64 / 1e9),
+            critical: critical.map(|c| c.id.clone()),
+            milestones,
+            phases,
+            uncertainty,
+            containers,
+            findings,
+            truncated,
+            incomplete: incomplete.into_iter().collect(),
+        }
+    }
+
+    /// The end of a postStart hook that ran after the deletion was requested: the pod's worker waits for it
+    /// before it stops anything. Of the hooks without a process only a sleep has a known length.
+    fn post_start_ended(
+        &self,
+        request: &DeletionRequest,
+        stopping: Option<BootTime>,
+    ) -> Option<Milestone> {
+        let held_up =
+            |at: &BootTime| *at > request.estimate && stopping.is_none_or(|stop| *at <= stop);
+        let ended = |container: &'a Container| {
+            let hook =
+                self.object()?.pod.containers.get(&container.info.name)?.post_start.as_ref()?;
+            let processes = self.processes_of(&container.info.id)?;
+            match hook {
+                Hook::Exec(_) if processes.found.is_some() => None,
+                Hook::Exec(binary) => {
+                    // The kubelet runs the hook before any probe.
+                    let named = processes.exec_processes().filter(|one| one.is_named(binary));
+                    let hook = named.min_by_key(|one| one.began)?;
+                    Some((hook.ended?.0, Source::Kernel))
+                }
+                Hook::Sleep(seconds) => {
+                    let began = self.stores.anchor.boot(container.info.created);
+                    let seconds = u64::try_from(*seconds).ok()?;
+                    Some((began + Duration::from_secs(seconds), Source::Inferred))
+                }
+                Hook::HttpGet | Hook::TcpSocket => None,
+            }
+        };
+        let all = self.containers().filter_map(ended).filter(|(at, _)| held_up(at));
+        let (at, source) = all.max_by_key(|(at, _)| *at)?;
+        let (kind, uncertainty) = (MilestoneKind::PostStartEnded, Duration::ZERO);
+        Some(Milestone { kind, at, uncertainty, source })
+    }
+
+    /// The removal of sandbox and cgroup so far, for the report that begins at `began`.
+    pub fn tail(&self, began: BootTime) -> impl Iterator<Item = Milestone> {
+        let sandbox = self.sandbox_removed();
+        let sandbox = sandbox.map(|s| between(MilestoneKind::SandboxRemoved, s, Source::Cri));
+        let cgroup = self.cgroup_removed.filter(|at| *at >= began).map(|at| Milestone {
+            kind: MilestoneKind::CgroupRemoved,
+            at,
+            uncertainty: Duration::ZERO,
+            source: Source::Kernel,
+        });
+        sandbox.into_iter().chain(cgroup)
+    }
+
+    /// The grace of the first request; a later one may have shortened it.
+    fn pod_grace(&self, request: Option<&DeletionRequest>) -> Option<i64> {
+        request.map(|r| r.grace_seconds).or_else(|| self.object()?.pod.grace_seconds)
+    }
+
+    /// Where the report begins.
+    fn began(
+        &self,
+        request: Option<&DeletionRequest>,
+        gone: Option<Interval>,
+        cause: Cause,
+        stopping: Option<BootTime>,
+        containers: &[ContainerDeath],
+    ) -> BootTime {
+        let ended = |c: &ContainerDeath| {
+            c.milestone(MilestoneKind::Exited)
+                .or_else(|| c.milestone(MilestoneKind::CgroupEmpty))
+                .or_else(|| c.milestone(MilestoneKind::ContainerExited))
+                .map(|m| m.at)
+        };
+        // The last main container that exited; sidecars are stopped after it.
+        let before_init_known = |c: &&ContainerDeath| c.kind == ContainerKind::Main;
+        let last = containers.iter().filter(before_init_known).filter_map(ended).max();
+        let ended_by_itself = last.or_else(|| containers.iter().filter_map(ended).max());
+        let stop_began = if cause == Cause::Completed { None } else { stopping };
+        match request {
+            // The kubelet may have received the request before this watch did.
+            Some(request) => stop_began.map_or(request.estimate, |at| at.min(request.estimate)),
+            None => {
+                let gone = gone.map(|g| g.latest).filter(|_| !self.is_static());
+                stop_began.or(ended_by_itself).into_iter().chain(gone).min().unwrap_or_default()
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The engine's reports. They are serialisable: the HTTP API returns them, and the lab compares them with its
+//! expectations.
+
+use super::{
+    evidence::Evidence,
+    ids::{ContainerId, PodRef},
+    input::{ContainerKind, ExitStatus, Hook, LossKind, ProcessRef},
+    time::BootTime,
+    types::{
+        Cause, Certainty, Change, Contradiction, FindingKind, MilestoneKind, PhaseKind, Source,
+        Verdict,
+    },
+};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// A container that survives SIGKILL.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnkillableContainer {
+    /// The container, where known.
+    pub container: Option<ContainerId>,
+    /// The name in the pod; empty until the runtime reports it.
+    pub name: String,
+    /// The container's kind.
+    pub kind: ContainerKind,
+    /// The pod, where known.
+    pub pod: Option<PodRef>,
+    /// The process that is left and where it hangs, as one sentence.
+    pub detail: String,
+    /// The container has ended.
+    pub over: bool,
+}
+
+/// A finding.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Finding {
+    /// The kind of finding.
+    pub kind: FindingKind,
+    /// The particulars, as one sentence.
+    pub detail: String,
+    /// For a contradiction: its subject.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contradiction: Option<Contradiction>,
+}
+
+impl Finding {
+    /// A finding other than a contradiction.
+    pub fn new(kind: FindingKind, detail: impl Into<String>) -> Self {
+        Self { kind, detail: detail.into(), contradiction: None }
+    }
+
+    /// A contradiction: both sides, and which one is proven.
+    pub fn contradiction(about: Contradiction, detail: impl Into<String>) -> Self {
+        let kind = FindingKind::Contradiction;
+        Self { kind, detail: detail.into(), contradiction: Some(about) }
+    }
+}
+
+/// A moment of a termination.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Milestone {
+    /// The kind of milestone.
+    pub kind: MilestoneKind,
+    /// The moment at which it was certain: the end of its interval.
+    pub at: BootTime,
+    /// It happened within this time before `at` (the runtime is polled).
+    #[serde(default, skip_serializing_if = "Duration::is_zero", with = "nanos")]
+    pub uncertainty: Duration,
+    /// The source.
+    pub source: Source,
+}
+
+/// A phase of a pod's termination.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Phase {
+    /// The kind of phase.
+    pub kind: PhaseKind,
+    /// The beginning: the end of the phase before.
+    pub from: BootTime,
+    /// The end.
+    pub to: BootTime,
+    /// The phase may have ended up to this much earlier.
+    #[serde(default, skip_serializing_if = "Duration::is_zero", with = "nanos")]
+    pub uncertainty: Duration,
+}
+
+impl Phase {
+    /// The length, at most.
+    pub fn took(&self) -> Duration {
+        self.to.since(self.from)
+    }
+
+    /// The length is a measurement, not an interval.
+    pub fn is_exact(&self) -> bool {
+        is_exact(self.took(), self.uncertainty)
+    }
+}
+
+/// The proof of a verdict: one sentence for people, and the evidence as data.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Proof {
+    /// One sentence.
+    pub message: String,
+    /// In order of time.
+    pub evidence: Vec<Evidence>,
+}
+
+/// The end of one container.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ContainerDeath {
+    /// The container's id.
+    pub id: ContainerId,
+    /// The name in the pod; empty until the runtime reports it.
+    pub name: String,
+    /// The pod; `None` until a source reports it.
+    pub pod: Option<PodRef>,
+    /// The container's kind.
+    pub kind: ContainerKind,
+    /// How the container died.
+    pub verdict: Verdict,
+    /// The proof of the verdict.
+    pub proof: Proof,
+    /// Why the container was stopped.
+    pub cause: Cause,
+    /// How certain the cause is.
+    pub cause_certainty: Certainty,
+    /// The source of the cause.
+    pub cause_source: Source,
+    /// The evidence for the cause; for `unknown`, what is missing. One sentence.
+    pub cause_message: String,
+    /// Further findings.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
+    /// How the init exited, from the kernel.
+    pub exit: Option<ExitStatus>,
+    /// The stop signal.
+    pub stop_signal: u8,
+    /// The granted grace, seconds.
+    pub grace_seconds: Option<i64>,
+    /// Used share of the allowed time, from the beginning of the stop to the empty cgroup. Allowed is the
+    /// grace, or less where a later request shortened it.
+    pub grace_ratio: Option<f64>,
+    /// The preStop hook in the spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_stop: Option<Hook>,
+    /// The sender of the SIGKILL that ended the container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub killer: Option<ProcessRef>,
+    /// Number of processes that the kernel killed with the PID namespace.
+    pub children_killed: u32,
+    /// Names of the first few of these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub children_names: Vec<String>,
+    /// Milestones in order of time.
+    pub milestones: Vec<Milestone>,
+    /// The agent started after the beginning of the end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub truncated: bool,
+    /// Losses that may affect this report.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incomplete: Vec<LossKind>,
+}
+
+/// The termination of one incarnation of a pod.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PodTermination {
+    /// The pod.
+    pub pod: PodRef,
+    /// 1 for the first incarnation of this UID; a static pod whose manifest comes back has more.
+    pub life: u32,
+    /// 1 for the first report of this incarnation. Each update has the next number, unless it changes only
+    /// the removal of sandbox and cgroup, or `final`.
+    pub revision: u32,
+    /// No other revision follows; only the removal of sandbox and cgroup may be added.
+    #[serde(rename = "final")]
+    pub is_final: bool,
+    /// Why the pod terminated.
+    pub cause: Cause,
+    /// How certain the cause is.
+    pub cause_certainty: Certainty,
+    /// The source of the cause.
+    pub cause_source: Source,
+    /// The evidence for the cause; for `unknown`, what is missing. One sentence.
+    pub cause_message: String,
+    /// The grace of the first request, seconds.
+    pub grace_seconds: Option<i64>,
+    /// A later request shortened it to this, in seconds from then on (the apiserver sets 1 if the new
+    /// deadline has passed already).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shortened_to_seconds: Option<i64>,
+    /// Where the report begins.
+    pub began: BootTime,
+    /// Where the report ends: the last of the processes, the sandbox and the object.
+    pub ended: BootTime,
+    /// `began`, ns since the Unix epoch.
+    pub began_wall_ns: i64,
+    /// The apiserver's timestamp of the request (deletionTimestamp − grace, the lower bound), as seconds
+    /// before `began`. Includes the clock skew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_lag_seconds: Option<f64>,
+    /// Milestones of the pod and of the container on the critical path, in order of time.
+    pub milestones: Vec<Milestone>,
+    /// Additive: they sum to `ended` − `began` exactly.
+    pub phases: Vec<Phase>,
+    /// `ended` − `began` is an interval of this length: a source did not show the last event, or the request,
+    /// when it happened.
+    #[serde(default, skip_serializing_if = "Duration::is_zero", with = "nanos")]
+    pub uncertainty: Duration,
+    /// The container whose cgroup became empty last: the critical path.
+    pub critical: Option<ContainerId>,
+    /// The pod's containers.
+    pub containers: Vec<ContainerDeath>,
+    /// Findings about the pod itself; the containers have their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
+    /// The agent started after the beginning of the termination.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub truncated: bool,
+    /// Losses that may affect this report.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incomplete: Vec<LossKind>,
+}
+
+impl PodTermination {
+    /// The time from the request to the end, without the sandbox's removal.
+    pub fn total(&self) -> Duration {
+        self.ended.since(self.began)
+    }
+
+    /// The milestone, if it is known.
+    pub fn milestone(&self, kind: MilestoneKind) -> Option<&Milestone> {
+        self.milestones.iter().find(|m| m.kind == kind)
+    }
+
+    /// What a later report of the same incarnation changes; `None`: only the removal of sandbox and cgroup,
+    /// its number, or that it is final.
+    pub(crate) fn change(&self, later: &Self) -> Option<Change> {
+        let comparable = |report: &Self| {
+            let mut report = Self { revision: 0, is_final: false, ..report.clone() };
+            report.milestones.retain(|milestone| !milestone.kind.is_of_the_tail());
+            report
+        };
+        if comparable(self) == comparable(later) {
+            return None;
+        }
+        let has_another_verdict = |now: &ContainerDeath| {
+            let before = self.containers.iter().find(|before| before.id == now.id);
+            before.is_some_and(|before| before.verdict != now.verdict)
+        };
+        let verdict = later.containers.iter().any(has_another_verdict);
+        Some(if verdict { Change::Verdict } else { Change::Other })
+    }
+
+    /// The total is a measurement, not an interval.
+    pub fn is_exact(&self) -> bool {
+        is_exact(self.total(), self.uncertainty)
+    }
+
+    /// Time spent in a phase.
+    pub fn phase(&self, kind: PhaseKind) -> Duration {
+        self.phases.iter().filter(|p| p.kind == kind).map(Phase::took).sum()
+    }
+}
+
+/// Whether a duration with this uncertainty counts as measured: polling is no more precise than a second, and
+/// 10 % are less than a histogram's bucket.
+fn is_exact(duration: Duration, uncertainty: Duration) -> bool {
+    uncertainty <= Duration::from_secs(1) || uncertainty * 10 <= duration
+}
+
+impl ContainerDeath {
+    /// The milestone, if it is known.
+    pub fn milestone(&self, kind: MilestoneKind) -> Option<&Milestone> {
+        self.milestones.iter().find(|m| m.kind == kind)
+    }
+}
+
+mod nanos {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::time::Duration;
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(u64::try_from(value.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_nanos)
+    }
+}

@@ -1,0 +1,298 @@
+//! The vocabulary of reports: closed sets, each value with its label in metrics, on screen and in the API.
+
+use super::labels;
+
+labels! {
+    /// What an update changes in the report of a terminated pod: the first that applies. A closed set; the
+    /// values that make a new revision are a metric's label.
+    pub enum Change {
+        /// Late evidence: the verdict of a container. A new revision.
+        Verdict = "verdict",
+        /// Late evidence: something else, such as a cause, a time or a finding. A new revision.
+        Other = "other",
+        /// The sandbox was removed after the object. Expected, and no new revision.
+        SandboxRemoved = "sandbox_removed",
+        /// Only that no further revision follows.
+        Final = "final",
+    }
+}
+
+impl Change {
+    /// The report has a new revision.
+    pub fn is_revision(self) -> bool {
+        matches!(self, Self::Verdict | Self::Other)
+    }
+}
+
+labels! {
+    /// Why a pod or a container was stopped. A closed set: it is a metric's label.
+    pub enum Cause {
+        /// Deleted through the apiserver.
+        ApiDelete = "api_delete",
+        /// Deleted with grace 0 while part of the pod still ran.
+        ForceDelete = "force_delete",
+        /// Evicted through the eviction API (drain).
+        ApiEviction = "api_eviction",
+        /// Evicted by the kubelet because the node was short of a resource.
+        NodePressureEviction = "node_pressure_eviction",
+        /// Evicted by the kubelet because the pod exceeded its own limits of local storage.
+        LocalStorageLimit = "local_storage_limit",
+        /// Preempted by the scheduler.
+        Preemption = "preemption",
+        /// Preempted by the kubelet, for a critical static pod (preemption.go).
+        KubeletPreemption = "kubelet_preemption",
+        /// A taint without a toleration.
+        TaintEviction = "taint_eviction",
+        /// Deleted by the control plane's pod garbage collector.
+        PodGc = "pod_gc",
+        /// Graceful node shutdown.
+        NodeShutdown = "node_shutdown",
+        /// The pod's `activeDeadlineSeconds` expired (active_deadline.go).
+        DeadlineExceeded = "deadline_exceeded",
+        /// A liveness probe failed.
+        Liveness = "liveness",
+        /// A startup probe failed.
+        Startup = "startup",
+        /// The container's image was changed in the pod's spec.
+        DefinitionChanged = "definition_changed",
+        /// The container's resources were changed, and its resizePolicy is RestartContainer.
+        ResizeRestart = "resize_restart",
+        /// A container exited with the rule RestartAllContainers (KEP-5532).
+        RestartAllContainers = "restart_all_containers",
+        /// The pod's sandbox had died and was replaced.
+        SandboxChanged = "sandbox_changed",
+        /// The container's postStart hook failed.
+        PostStartFailed = "post_start_failed",
+        /// Stopped by something other than the kubelet: an administrator's `crictl stop`, another process,
+        /// the runtime itself.
+        ExternalStop = "external_stop",
+        /// Stopped and restarted by the kubelet, for an unknown one of its reasons.
+        Restart = "restart",
+        /// Exited on its own.
+        Completed = "completed",
+        /// A static pod's manifest was removed.
+        StaticRemoved = "static_removed",
+        /// No source shows the cause.
+        Unknown = "unknown",
+    }
+}
+
+impl Cause {
+    /// A reason to stop one container; a pod's cause only if the pod ended with that container.
+    pub const fn is_of_a_container(self) -> bool {
+        matches!(
+            self,
+            Self::Liveness
+                | Self::Startup
+                | Self::DefinitionChanged
+                | Self::ResizeRestart
+                | Self::RestartAllContainers
+                | Self::SandboxChanged
+                | Self::PostStartFailed
+                | Self::ExternalStop
+                | Self::Restart
+        )
+    }
+
+    /// The pod's deletion was requested at the apiserver.
+    pub(crate) fn is_requested(self) -> bool {
+        matches!(
+            self,
+            Self::ApiDelete
+                | Self::ForceDelete
+                | Self::ApiEviction
+                | Self::Preemption
+                | Self::TaintEviction
+                | Self::PodGc
+        )
+    }
+}
+
+labels! {
+    /// How certain a cause is. A closed set.
+    pub enum Certainty {
+        /// A source names it, or nothing else explains the evidence.
+        Proven = "proven",
+        /// The most likely explanation of the evidence.
+        Inferred = "inferred",
+        /// The cause is unknown.
+        None = "none",
+    }
+}
+
+labels! {
+    /// How a container died. A closed set, in the order of precedence: the first that matches wins.
+    pub enum Verdict {
+        /// The OOM killer chose the container's init.
+        OomKilled = "oom_killed",
+        /// A fatal signal that the program caused itself.
+        Crashed = "crashed",
+        /// SIGKILL from outside with no stop signal before it.
+        ForceKilled = "force_killed",
+        /// preStop used up the grace: the stop signal came with only the kubelet's floor left.
+        PrestopExhaustedGrace = "prestop_exhausted_grace",
+        /// PID 1 without a handler, or SIG_IGN; then SIGKILL.
+        StopSignalIgnored = "stop_signal_ignored",
+        /// The stop signal was still pending when SIGKILL came.
+        StopSignalBlocked = "stop_signal_blocked",
+        /// The process took the stop signal, was still running at the deadline, and got SIGKILL.
+        GraceExceeded = "grace_exceeded",
+        /// The stop signal's default action ended the process without any cleanup.
+        TerminatedByDefault = "terminated_by_default",
+        /// The process took the stop signal and exited within the grace.
+        Graceful = "graceful",
+        /// Exited with code 0 without a signal.
+        Completed = "completed",
+        /// Exited with another code without a signal.
+        Failed = "failed",
+        /// Evidence was lost or never available.
+        Unknown = "unknown",
+    }
+}
+
+labels! {
+    /// Further findings about a death. A closed set: it is a metric's label.
+    pub enum FindingKind {
+        /// The kernel killed processes with the PID namespace that were never sent the stop signal.
+        ChildrenNotSignalled = "children_not_signalled",
+        /// The container ran well past its deadline.
+        DeadlineMissed = "deadline_missed",
+        /// The API or the CRI contradicts the kernel.
+        Contradiction = "contradiction",
+        /// The pod's processes outlived its object.
+        OutlivedObject = "outlived_object",
+        /// The runtime was down and came back during the termination.
+        RuntimeRestarted = "runtime_restarted",
+        /// The kubelet ended or restarted during the termination.
+        KubeletRestarted = "kubelet_restarted",
+        /// preStop was still running when the stop signal came.
+        PrestopCutOff = "prestop_cut_off",
+        /// Alive long after SIGKILL: which process, in which state, and in which kernel function.
+        Unkillable = "unkillable",
+        /// The cgroup was frozen when the stop signal came or before the container ended.
+        Frozen = "frozen",
+        /// Kata, gVisor and similar runtimes: the host's kernel does not see inside.
+        UnsupportedRuntime = "unsupported_runtime",
+    }
+}
+
+impl FindingKind {
+    /// A finding about the whole pod, as opposed to one of its containers.
+    pub const fn is_of_the_pod(self) -> bool {
+        matches!(self, Self::OutlivedObject | Self::RuntimeRestarted | Self::KubeletRestarted)
+    }
+}
+
+labels! {
+    /// What the sources contradict each other about. A closed set: it is a metric's label.
+    pub enum Contradiction {
+        /// The runtime's exit code is not the kernel's.
+        RuntimeExitCode = "runtime_exit_code",
+        /// The apiserver's exit code is not the kernel's.
+        ApiExitCode = "api_exit_code",
+        /// The runtime reports OOMKilled, but the OOM killer chose no process of the container.
+        RuntimeOomKilled = "runtime_oom_killed",
+        /// The runtime listed the container as running long after its last process was gone.
+        RunningWithoutProcesses = "running_without_processes",
+        /// The runtime listed the container as exited while its processes were alive.
+        ExitedWithProcesses = "exited_with_processes",
+    }
+}
+
+labels! {
+    /// The source of a piece of evidence.
+    pub enum Source {
+        /// A kernel program.
+        Kernel = "kernel",
+        /// The container runtime.
+        Cri = "cri",
+        /// The apiserver.
+        Api = "api",
+        /// The host's /proc.
+        Proc = "proc",
+        /// Inferred from the others.
+        Inferred = "inferred",
+    }
+}
+
+labels! {
+    /// The milestones of a termination.
+    pub enum MilestoneKind {
+        /// The deletion request reached this node.
+        DeleteRequested = "delete_requested",
+        /// The end of a postStart hook that the kubelet waited for before the deletion.
+        PostStartEnded = "post_start_ended",
+        /// The beginning of the stop: preStop or the stop signal.
+        StopBegan = "stop_began",
+        /// The preStop hook's process began.
+        PreStopBegan = "pre_stop_began",
+        /// The preStop hook's process ended.
+        PreStopEnded = "pre_stop_ended",
+        /// The stop signal was sent.
+        TermSent = "term_sent",
+        /// The stop signal's handler ran.
+        TermHandled = "term_handled",
+        /// SIGKILL was sent.
+        KillSent = "kill_sent",
+        /// The init's last thread exited.
+        Exited = "exited",
+        /// The container's last task left its cgroup.
+        CgroupEmpty = "cgroup_empty",
+        /// The runtime lists the container as exited.
+        ContainerExited = "container_exited",
+        /// The sandbox is stopped (not ready).
+        SandboxStopped = "sandbox_stopped",
+        /// The kubelet reported to the apiserver that nothing of the pod runs any more.
+        StatusReported = "status_reported",
+        /// A later deletion request shortened the grace.
+        GraceShortened = "grace_shortened",
+        /// The kubelet deleted the object for good; finalizers hold it.
+        FinalDelete = "final_delete",
+        /// The pod's object is gone.
+        ObjectGone = "object_gone",
+        /// The runtime removed the sandbox.
+        SandboxRemoved = "sandbox_removed",
+        /// The pod's cgroup is gone.
+        CgroupRemoved = "cgroup_removed",
+    }
+}
+
+impl MilestoneKind {
+    /// May come long after the pod's end, and changes nothing that was reported.
+    pub(crate) fn is_of_the_tail(self) -> bool {
+        matches!(self, Self::SandboxRemoved | Self::CgroupRemoved)
+    }
+}
+
+labels! {
+    /// The phases of a pod's termination, along its critical path. A closed set: a metric's label.
+    pub enum PhaseKind {
+        /// Deletion request → end of a postStart hook that the kubelet waits for before it stops anything
+        /// (`startContainer`, kuberuntime_container.go, in the pod's worker).
+        PostStart = "post_start",
+        /// Deletion request → the kubelet's first action.
+        KubeletReaction = "kubelet_reaction",
+        /// The preStop hook runs.
+        PreStop = "pre_stop",
+        /// End of preStop → stop signal.
+        StopCall = "stop_call",
+        /// A native sidecar waits until all other containers have ended, then gets its stop signal.
+        SidecarWait = "sidecar_wait",
+        /// Stop signal → exit or SIGKILL.
+        Shutdown = "shutdown",
+        /// SIGKILL → exit.
+        Kill = "kill",
+        /// Exit of the init → empty cgroup.
+        Reap = "reap",
+        /// Empty cgroup → the runtime lists the container as exited.
+        RuntimeNotice = "runtime_notice",
+        /// Container exited → sandbox stopped (including the CNI teardown).
+        SandboxStop = "sandbox_stop",
+        /// Sandbox stopped → the kubelet deletes the object (status, volumes, cgroup).
+        Cleanup = "cleanup",
+        /// The kubelet's last delete → the last finalizer is removed, and the object with it.
+        Finalizers = "finalizers",
+        /// Time between two known milestones when a required one in between is missing.
+        Unattributed = "unattributed",
+    }
+}

@@ -1,0 +1,140 @@
+//! Decides when to look into /proc for containers that do not end after they were stopped or killed.
+
+use super::{
+    exit_blockers::{AFTER, survivor},
+    ids::CgroupId,
+    input::TaskState,
+    output::InspectProcesses,
+    process::ContainerProcesses,
+    table::Table,
+    time::{BootTime, secs},
+};
+use std::{collections::BTreeMap, time::Duration};
+
+/// A container that only leaves a stop signal unanswered is looked at for this long.
+const UNANSWERED: Duration = Duration::from_secs(3600);
+
+/// Containers that were sent a signal, or whose main process exited, and that have not ended.
+#[derive(Debug, Default)]
+pub struct UnkillableWatch {
+    late: BTreeMap<CgroupId, Watched>,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    asked: Option<BootTime>,
+    /// The blocking process, as last reported.
+    reported: Option<LastReport>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct LastReport {
+    comm: String,
+    state: TaskState,
+    function: Option<String>,
+    killed: BootTime,
+}
+
+/// What is due at a moment.
+#[derive(Debug, Default)]
+pub struct Actions {
+    /// Containers to look at now.
+    pub wanted: Vec<InspectProcesses>,
+    /// Containers that survived SIGKILL and have ended now, with the message.
+    pub over: Vec<(CgroupId, String)>,
+}
+
+impl UnkillableWatch {
+    /// Watches a container: one of its processes was sent a signal, or its main process exited.
+    pub fn note(&mut self, container: CgroupId) {
+        self.late.entry(container).or_default();
+    }
+
+    /// Returns what is due now, and drops containers that have ended or were not stopped.
+    pub fn due(
+        &mut self,
+        now: BootTime,
+        processes: &Table<CgroupId, ContainerProcesses>,
+    ) -> Actions {
+        let mut due = Actions::default();
+        self.late.retain(|cgroup, late| {
+            let known = processes.get(cgroup).filter(|p| !p.is_over());
+            let since = known.and_then(|p| p.killed_since().or(p.unanswered_since()));
+            let (Some(known), Some(since)) = (known, since) else {
+                due.over.extend(
+                    late.ended(*cgroup, processes.get(cgroup).and_then(ContainerProcesses::ended)),
+                );
+                return false;
+            };
+            let given_up = known.killed_since().is_none() && now >= since + UNANSWERED;
+            if given_up || known.inspections.is_gone(since) {
+                due.over.extend(late.ended(*cgroup, None));
+                return false;
+            }
+            let age = now.since(since);
+            if age >= AFTER && late.asked.is_none_or(|asked| now >= asked + interval(age)) {
+                late.asked = Some(now);
+                let main = known.main();
+                let started = main.and_then(|main| known.started(main));
+                due.wanted.push(InspectProcesses { cgroup: *cgroup, main, started });
+            }
+            true
+        });
+        due
+    }
+
+    /// Applies a look into /proc. Returns a message if a process survives SIGKILL and differs from the last
+    /// report.
+    pub fn inspected(
+        &mut self,
+        cgroup: CgroupId,
+        processes: &ContainerProcesses,
+    ) -> Option<String> {
+        let late = self.late.get_mut(&cgroup)?;
+        let survivor = survivor(processes)?;
+        let process = survivor.process;
+        let held = LastReport {
+            comm: process.comm.clone(),
+            state: process.state,
+            function: process.wchan.clone(),
+            killed: survivor.killed,
+        };
+        if late.reported.as_ref() == Some(&held) {
+            return None;
+        }
+        late.reported = Some(held);
+        Some(survivor.still_alive())
+    }
+
+    /// Number of containers that survive SIGKILL, by the state of the process that is left.
+    pub fn unkillable(&self) -> BTreeMap<TaskState, usize> {
+        let mut count = BTreeMap::new();
+        for held in self.late.values().filter_map(|late| late.reported.as_ref()) {
+            *count.entry(held.state).or_default() += 1;
+        }
+        count
+    }
+}
+
+impl Watched {
+    fn ended(&self, cgroup: CgroupId, at: Option<BootTime>) -> Option<(CgroupId, String)> {
+        let held = self.reported.as_ref()?;
+        let function = held.function.as_deref().map(|f| format!(" in {f}")).unwrap_or_default();
+        let hung = format!("{} had been in state {}{function}", held.comm, held.state.letter());
+        let message = match at {
+            Some(at) => format!("It ended {} after SIGKILL: {hung}.", secs(at.since(held.killed))),
+            None => format!("It has ended at an unknown time: {hung}."),
+        };
+        Some((cgroup, message))
+    }
+}
+
+/// Looks once a second at first, when the container is about to end; then less often, because a process that
+/// hangs for minutes hangs for hours.
+fn interval(age: Duration) -> Duration {
+    match age.as_secs() {
+        0..10 => Duration::from_secs(1),
+        10..120 => Duration::from_secs(10),
+        _ => Duration::from_secs(60),
+    }
+}

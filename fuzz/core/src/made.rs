@@ -1,0 +1,266 @@
+//! Inputs that the stories lack: answers to the engine's requests, lists of what a story names, and the host.
+
+use crate::story::Story;
+use coroner_core::{
+    ids::{ContainerId, SandboxId, Tgid},
+    input::{
+        ApiEvent, ApiNode, ApiPod, ContainerState, CriContainer, CriEvent, CriSandboxStatus,
+        Daemon, DaemonProcess, DaemonState, HostEvent, HostSurvey, Input, KernelFact, NetNamespace,
+        PodCgroup, PodCheck, PodVolume, ProcProcess, ProcReport, SandboxNetwork, Shim, TaskState,
+    },
+    output::{CriRequest, Request},
+    time::{BootTime, WallTime},
+};
+
+fn has(mask: u8, index: usize) -> bool {
+    mask & 1 << (index % 8) != 0
+}
+
+/// Whether the request has an answer of its own. The others bring lists sooner, or nothing.
+pub(crate) fn is_answered(request: &Request) -> bool {
+    match request {
+        Request::Cri(request) => {
+            matches!(request, CriRequest::FindCgroup(_) | CriRequest::SandboxStatus(_))
+        }
+        Request::TraceSignal { .. } => false,
+        Request::VerifyPods(_) | Request::InspectProcesses(_) => true,
+    }
+}
+
+/// What an adapter answers, if [`is_answered`].
+pub(crate) fn answer(story: &Story, request: &Request, now: BootTime, how: u8) -> Option<Input> {
+    Some(match request {
+        Request::Cri(CriRequest::FindCgroup(container)) => {
+            let cgroup = story.cgroups[usize::from(how) % story.cgroups.len()];
+            Input::Cri(CriEvent::ContainerCgroup { container: container.clone(), cgroup })
+        }
+        Request::Cri(CriRequest::SandboxStatus(sandbox)) => {
+            Input::Cri(sandbox_status(sandbox, now, how))
+        }
+        Request::Cri(_) | Request::TraceSignal { .. } => return None,
+        Request::VerifyPods(pods) => {
+            let check = |(index, pod): (usize, &coroner_core::ids::PodRef)| PodCheck {
+                uid: pod.uid.clone(),
+                exists: (how & 3 != 3).then(|| has(how, index)),
+            };
+            let pods = pods.iter().enumerate().map(check).collect();
+            Input::Api(ApiEvent::Checked { asked: now, pods })
+        }
+        Request::InspectProcesses(wanted) => {
+            let process = |index: u32| ProcProcess {
+                tgid: Tgid(wanted.main.map_or(1, |main| main.0).saturating_add(index)),
+                comm: "app".into(),
+                started: wanted.started.unwrap_or_default(),
+                state: TaskState::of(['D', 'R', 'S', 'T', 'Z', '?'][usize::from(how) % 6]),
+                thread: has(how, 3).then_some(7),
+                wchan: has(how, 4).then(|| "nfs_wait_bit_killable".into()),
+                stack: if has(how, 5) { vec!["rpc_wait_bit_killable".into()] } else { Vec::new() },
+            };
+            let alive = u32::from(how & 3);
+            Input::Proc(ProcReport {
+                cgroup: wanted.cgroup,
+                looked: now,
+                alive: has(how, 6).then_some(alive),
+                processes: (0..alive).map(process).collect(),
+                frozen: Some(has(how, 7)),
+            })
+        }
+    })
+}
+
+fn sandbox_status(sandbox: &SandboxId, asked: BootTime, how: u8) -> CriEvent {
+    let sandbox = sandbox.clone();
+    let network = match how % 5 {
+        0 => return CriEvent::SandboxStatusRefused { sandbox, code: "unknown".into() },
+        1 => SandboxNetwork::Host,
+        2 => SandboxNetwork::Unknown,
+        _ => SandboxNetwork::Own {
+            path: Some(netns(usize::from(how >> 6))),
+            closed: has(how, 3).then(|| has(how, 4)),
+        },
+    };
+    let ips = if has(how, 5) { vec!["10.0.0.7".into()] } else { Vec::new() };
+    CriEvent::SandboxStatus(CriSandboxStatus {
+        sandbox,
+        asked,
+        pid: has(how, 2).then_some(4_242),
+        ips,
+        network,
+    })
+}
+
+fn netns(index: usize) -> String {
+    format!("/var/run/netns/cni-{index}")
+}
+
+/// Everything that the runtime has: those whose bit is set, running or not.
+pub(crate) fn lists(story: &Story, asked: BootTime, present: u8, running: u8) -> [Input; 2] {
+    let sandboxes = story.sandboxes.iter().cloned().enumerate();
+    let sandboxes = sandboxes
+        .filter(|(index, _)| has(present, *index))
+        .map(|(index, mut one)| {
+            one.ready = has(running, index);
+            one
+        })
+        .collect();
+    // From the other end: fewer sandboxes than containers are there without the other.
+    let state = |index: usize, mut one: CriContainer| {
+        one.state = if has(running, 7 - index % 8) {
+            ContainerState::Running
+        } else {
+            ContainerState::Exited
+        };
+        one
+    };
+    let containers = story.containers.iter().cloned().enumerate();
+    let containers = containers
+        .filter(|(index, _)| has(present, 7 - index % 8))
+        .map(|(index, one)| state(index, one))
+        .collect();
+    [
+        Input::Cri(CriEvent::Sandboxes { asked, only: None, sandboxes }),
+        Input::Cri(CriEvent::Containers { asked, only: None, containers }),
+    ]
+}
+
+/// A list of pods: those whose bit is set, with a deletion or without.
+pub(crate) fn pods(story: &Story, now: WallTime, present: u8, deleted: u8) -> Input {
+    let listed = |(index, pod): (usize, &ApiPod)| {
+        let mut pod = pod.clone();
+        let deletes = has(deleted, index);
+        pod.deletion_timestamp = deletes.then_some(now);
+        pod.deletion_grace_seconds = deletes.then_some(i64::from(deleted >> 3));
+        pod
+    };
+    let pods = story.pods.iter().enumerate();
+    let pods = pods.filter(|(index, _)| has(present, *index)).map(listed).collect();
+    Input::Api(ApiEvent::Snapshot { pods })
+}
+
+/// What is left on the host, of those whose bit is set: each kind is looked at or not.
+pub(crate) fn survey(story: &Story, asked: BootTime, present: u8, how: u8) -> Input {
+    let there = |count: usize| (0..count).filter(|index| has(present, *index));
+    let shims = there(story.sandboxes.len()).map(|index| Shim {
+        process: process(index as u32, how),
+        comm: "containerd-shim".into(),
+        id: story.sandboxes[index].id.to_string(),
+        children: u32::from(how >> 6),
+    });
+    let namespaces = there(4).map(|index| NetNamespace {
+        name: netns(index),
+        inode: has(how, 4).then_some(index as u64),
+        processes: u32::from(how >> 6),
+    });
+    let cgroups = there(story.pods.len()).map(|index| PodCgroup {
+        pod: story.pod_uid(index),
+        cgroup: story.cgroups[index % story.cgroups.len()],
+        path: format!("/kubepods/pod{index}"),
+        tasks: u32::from(how >> 6),
+        pids: vec![77; usize::from(how >> 6)],
+    });
+    let volumes = there(story.pods.len())
+        .map(|index| PodVolume { pod: story.pod_uid(index), volume: "data".into() });
+    Input::Host(HostEvent::Survey(HostSurvey {
+        asked,
+        shims: has(how, 0).then(|| shims.collect()),
+        netns: has(how, 1).then(|| namespaces.collect()),
+        pod_cgroups: has(how, 2).then(|| cgroups.collect()),
+        volumes: has(how, 3).then(|| volumes.collect()),
+    }))
+}
+
+fn process(pid: u32, how: u8) -> DaemonProcess {
+    DaemonProcess { pid: 100 + pid, started: u64::from(how >> 5) }
+}
+
+/// What is known of a healthy node: no leak is certain without it.
+pub(crate) fn healthy_node() -> [Input; 3] {
+    // In the bits of `node`: the host's boot, the apiserver's node of the same boot, a kubelet that runs.
+    [0b1_0100, 0b1_1011, 0].map(node)
+}
+
+/// The node's daemons and its status.
+pub(crate) fn node(how: u8) -> Input {
+    let daemon = if has(how, 2) { Daemon::Runtime } else { Daemon::Kubelet };
+    let state = match how & 3 {
+        0 => DaemonState::Running { process: process(0, how) },
+        1 => DaemonState::Ended { process: process(0, how) },
+        2 => DaemonState::Absent,
+        _ => DaemonState::Unknown,
+    };
+    let boot_id = format!("boot-{}", how >> 6);
+    match how >> 3 & 3 {
+        0 | 1 => Input::Host(HostEvent::Daemon { daemon, state }),
+        2 => Input::Host(HostEvent::Boot { boot_id: has(how, 2).then_some(boot_id) }),
+        _ if has(how, 2) => {
+            Input::Api(ApiEvent::NodeUnknown { missing: has(how, 0), error: "gone".into() })
+        }
+        _ => {
+            let ready = has(how, 0).then(|| has(how, 1));
+            Input::Api(ApiEvent::Node(ApiNode {
+                boot_id,
+                kubelet_version: "v1.33.0".into(),
+                ready,
+            }))
+        }
+    }
+}
+
+/// The same of another process: `by` further.
+pub(crate) fn of_another_process(mut input: Input, by: u32) -> Input {
+    match &mut input {
+        Input::Kernel(event) => {
+            let task = match &mut event.fact {
+                KernelFact::SignalGenerated(signal) => &mut signal.target,
+                KernelFact::SignalDelivered { task, .. }
+                | KernelFact::Exec { task, .. }
+                | KernelFact::Exit { task, .. }
+                | KernelFact::Running { task, .. } => task,
+                KernelFact::CgroupCreated { cgroup, .. } => {
+                    cgroup.0 = cgroup.0.wrapping_add(u64::from(by));
+                    return input;
+                }
+                _ => return input,
+            };
+            task.tgid.0 = task.tgid.0.wrapping_add(by);
+            task.tid = task.tid.wrapping_add(by);
+            task.ns_pid = task.ns_pid.map(|pid| pid.wrapping_add(by));
+        }
+        Input::Cri(CriEvent::ContainerExited(exit)) => {
+            exit.container = ContainerId::new(format!("{}{by}", exit.container));
+        }
+        _ => {}
+    }
+    input
+}
+
+/// What an input itself reports of its times, wrong.
+pub(crate) fn shifted(mut input: Input, by: i64) -> Input {
+    let moved = |at: BootTime| BootTime(at.0.wrapping_add_signed(by));
+    match &mut input {
+        Input::Kernel(event) => event.time = moved(event.time),
+        Input::Cri(CriEvent::Sandboxes { asked, sandboxes, .. }) => {
+            *asked = moved(*asked);
+            sandboxes.iter_mut().for_each(|one| one.created.0 = one.created.0.wrapping_add(by));
+        }
+        Input::Cri(CriEvent::Containers { asked, containers, .. }) => {
+            *asked = moved(*asked);
+            containers.iter_mut().for_each(|one| one.created.0 = one.created.0.wrapping_add(by));
+        }
+        Input::Cri(CriEvent::ContainerExited(exit)) => {
+            for time in [&mut exit.started, &mut exit.finished].into_iter().flatten() {
+                time.0 = time.0.wrapping_add(by);
+            }
+        }
+        Input::Api(ApiEvent::Applied(pod) | ApiEvent::Deleted(pod)) => {
+            for time in pod.deletion_timestamp.iter_mut() {
+                time.0 = time.0.wrapping_add(by);
+            }
+            if let Some(seconds) = &mut pod.deletion_grace_seconds {
+                *seconds = seconds.wrapping_add(by);
+            }
+        }
+        _ => {}
+    }
+    input
+}
