@@ -5,13 +5,8 @@ mod attempts;
 
 pub use self::attempts::{Attempt, Attempts, Shown};
 
-use super::{
-    dirty::Dirty,
-    ids::{ContainerId, PodRef, PodUid},
-    input::{ApiEvent, ApiPod},
-    table::Table,
-    time::{Anchor, BootTime, Interval, WallTime},
-};
+use super::{dirty::Dirty, table::Table};
+use crate::{ids::*, input::*, time::*};
 use std::{collections::BTreeSet, time::Duration};
 
 /// Bound on pods. Beyond it the pods gone longest are evicted, then new ones refused.

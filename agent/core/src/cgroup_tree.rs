@@ -3,9 +3,9 @@
 
 use super::{
     cgroup_path::{CgroupKind, CgroupOwner, classify, parse},
-    ids::{CgroupId, ContainerId, PodUid},
     table::{Table, remove_from},
 };
+use crate::ids::*;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Four times the size of the kernel programs' map.

@@ -5,11 +5,9 @@ mod lists;
 
 use super::{
     dirty::Dirty,
-    ids::{ContainerId, PodUid, SandboxId},
-    input::{CriContainer, CriEvent, CriExit, CriSandbox, DaemonProcess},
     table::{Table, remove_from},
-    time::{BootTime, Interval},
 };
+use crate::{ids::*, input::*, time::*};
 pub use lists::Listing;
 
 /// Bound on sandboxes and on containers. Further ones are refused and counted.

@@ -19,22 +19,16 @@ use super::{
     cgroup_tree::CgroupTree,
     cri::CriState,
     dirty::Dirty,
-    ids::{CgroupId, ContainerId, PodUid},
-    input::{
-        ContainerKind, CriEvent, HostEvent, Input, KernelEvent, KernelFact, Loss, LossKind,
-        ProcReport, Received,
-    },
     leak::Leak,
     leaks::Leaks,
     node::NodeState,
     output::{CriRequest, Outputs, Report, Request},
     pod_view::Stores,
     process::ContainerProcesses,
-    report::UnkillableContainer,
     table::Table,
-    time::BootTime,
     unkillable::UnkillableWatch,
 };
+use crate::{ids::*, input::*, report::*, time::*};
 use lifecycle::{Incarnations, Pod};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque, hash_map::Entry},

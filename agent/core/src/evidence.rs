@@ -1,12 +1,7 @@
 //! The evidence of a verdict as data: fields for programs, and a sentence for people.
 
-use super::{
-    ids::Tgid,
-    input::{Disposition, ExitStatus, Hook, ProcProcess, ProcessRef, SignalResult, TargetState},
-    signal,
-    time::BootTime,
-    types::Source,
-};
+use super::signal;
+use crate::{ids::*, input::*, time::*, types::*};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

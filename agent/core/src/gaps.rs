@@ -1,7 +1,7 @@
 //! Records lost during a container's lifetime: which kinds, and until when. A loss hides only events before
 //! it was noticed, so an old loss does not affect new evidence.
 
-use super::{input::LossKind, time::BootTime};
+use crate::{input::*, time::*};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The losses of one container.

@@ -1,10 +1,7 @@
 //! The node's state: its Node object, and its daemons.
 
-use super::{
-    input::{ApiEvent, ApiNode, Daemon, DaemonProcess, DaemonState, HostEvent},
-    leak::DetectionState,
-    time::BootTime,
-};
+use super::leak::DetectionState;
+use crate::{input::*, time::*};
 
 /// The unit of start times in /proc: `USER_HZ` is 100 on every architecture of Kubernetes.
 const CLOCK_TICK_NS: u64 = 10_000_000;

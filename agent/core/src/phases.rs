@@ -1,11 +1,6 @@
 //! The phases of a pod's termination: milestones → additive phases along the critical path.
 
-use super::{
-    input::ContainerKind,
-    report::{ContainerDeath, Milestone, Phase},
-    time::BootTime,
-    types::{Cause, MilestoneKind, PhaseKind, Verdict},
-};
+use crate::{input::*, report::*, time::*, types::*};
 
 /// The inputs of the phases.
 #[derive(Clone, Copy, Debug)]

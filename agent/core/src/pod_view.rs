@@ -9,17 +9,13 @@ use super::{
     api::{ApiState, DeletionRequest, LONGEST_SILENCE, PodObject},
     cgroup_tree::CgroupTree,
     cri::{Container, CriState, Sandbox},
-    ids::{CgroupId, ContainerId, PodUid, SandboxId},
-    input::ApiContainer,
     kubelet::KUBELET_SLACK,
     node::NodeState,
     process::{ContainerProcesses, Origin, SI_KERNEL, SIGKILL, SIGTERM, SentSignal},
-    report::Milestone,
     table::Table,
-    time::{Anchor, BootTime, Interval},
-    types::{MilestoneKind, Source},
     verdict::CONVENTIONAL_STOP_SIGNALS,
 };
+use crate::{ids::*, input::*, report::*, time::*, types::*};
 use std::{collections::BTreeSet, time::Duration};
 
 /// All stores.

@@ -10,15 +10,8 @@ mod signals;
 pub use inspections::{Freeze, Inspections};
 pub use origin::{discarded, is_of_the_node, is_runtime, queued_for_sigwait};
 
-use super::{
-    gaps::Gaps,
-    ids::{CgroupId, Tgid},
-    input::{
-        Disposition, ExitStatus, KernelFact, LossKind, NamespaceKilled, ProcessRef,
-        SignalGenerated, SignalResult, Task,
-    },
-    time::BootTime,
-};
+use super::gaps::Gaps;
+use crate::{ids::*, input::*, time::*};
 use exits::ExitTable;
 use origin::outside;
 use signals::push_bounded;

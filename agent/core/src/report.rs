@@ -1,16 +1,8 @@
 //! The engine's reports. They are serialisable: the HTTP API returns them, and the lab compares them with its
 //! expectations.
 
-use super::{
-    evidence::Evidence,
-    ids::{ContainerId, PodRef},
-    input::{ContainerKind, ExitStatus, Hook, LossKind, ProcessRef},
-    time::BootTime,
-    types::{
-        Cause, Certainty, Change, Contradiction, FindingKind, MilestoneKind, PhaseKind, Source,
-        Verdict,
-    },
-};
+use super::evidence::Evidence;
+use crate::{ids::*, input::*, time::*, types::*};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

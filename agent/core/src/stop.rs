@@ -5,13 +5,10 @@
 use super::{
     api::{Attempt, PodObject, Shown},
     cause::AttributedCause,
-    ids::Tgid,
-    input::{ApiContainer, ApiProbe},
     process::{ContainerProcesses, Origin, SI_KERNEL, SentSignal, is_of_the_node},
     signal,
-    time::BootTime,
-    types::{Cause, Source},
 };
+use crate::{ids::*, input::*, time::*, types::*};
 use std::time::Duration;
 
 /// The grace of a container that is restarted with all others: 0, which the kubelet raises to its floor.

@@ -9,18 +9,14 @@ mod table;
 use self::{pre_stop::HookRun, table::Row};
 use super::{
     api::DEFAULT_GRACE_SECONDS,
-    ids::Tgid,
-    input::{ContainerKind, Disposition, ExitStatus, Hook, LossKind, ProcessRef},
     kubelet::{HOOK_GAP, KUBELET_SLACK},
     process::{
         ContainerProcesses, ExecProcess, Origin, SI_KERNEL, SIGKILL, SIGTERM, SentSignal,
         TakenSignal, is_runtime, queued_for_sigwait,
     },
-    report::{Milestone, Proof},
     signal,
-    time::BootTime,
-    types::{MilestoneKind, Verdict},
 };
+use crate::{ids::*, input::*, report::*, time::*, types::*};
 use std::time::Duration;
 
 /// The kubelet's floor for the grace before SIGKILL (`minimumGracePeriodInSeconds`, kuberuntime_manager.go).

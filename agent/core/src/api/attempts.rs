@@ -1,11 +1,7 @@
 //! What the pod's status and spec showed of each container attempt, in the apiserver's order. That order, and
 //! no clock, distinguishes a stop by the kubelet from all others.
 
-use crate::{
-    ids::ContainerId,
-    input::{ApiContainer, ApiPod},
-    time::BootTime,
-};
+use crate::{ids::*, input::*, time::*};
 
 /// Bound on attempts of a pod's containers; the oldest are evicted.
 const MAX_ATTEMPTS: usize = 64;

@@ -3,13 +3,8 @@
 //! counts.
 
 use super::{Container, CriState, MAX_KNOWN, Sandbox, insert_sorted, pod_of};
-use crate::{
-    dirty::Dirty,
-    ids::{ContainerId, SandboxId},
-    input::{ContainerState, CriContainer, CriSandbox},
-    table::remove_from,
-    time::{BootTime, Interval},
-};
+use crate::{dirty::Dirty, table::remove_from};
+use crate::{ids::*, input::*, time::*};
 
 /// The number of no list.
 const NEVER: u64 = 0;

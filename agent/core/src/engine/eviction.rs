@@ -1,14 +1,8 @@
 //! Eviction: entries that are gone and reported, so that memory does not grow with time.
 
 use super::{Engine, MAX_CONTAINERS, lifecycle::COMPLETION_TIMEOUT, reported::AMEND_WINDOW};
-use crate::{
-    api::PodObject,
-    ids::{CgroupId, ContainerId, PodUid, SandboxId},
-    input::LossKind,
-    output::Outputs,
-    process::ContainerProcesses,
-    time::BootTime,
-};
+use crate::{api::PodObject, output::Outputs, process::ContainerProcesses};
+use crate::{ids::*, input::*, time::*};
 use std::{collections::BTreeSet, time::Duration};
 
 /// A cgroup whose container the runtime never listed is given up after this,

@@ -2,14 +2,11 @@
 //! follows.
 
 use super::{Engine, reported::ReportedTermination};
+use crate::{ids::*, report::*, time::*, types::*};
 use crate::{
-    ids::{ContainerId, PodUid, SandboxId},
     output::{CriRequest, Outputs, Report, Request},
     pod_view::PodView,
-    report::ContainerDeath,
     table::Table,
-    time::BootTime,
-    types::MilestoneKind,
 };
 use std::{
     collections::{BTreeSet, VecDeque},

@@ -1,12 +1,9 @@
 //! A terminated pod after its first report: updates, when the report becomes final, and when it is counted.
 
+use crate::{ids::*, report::*, time::*, types::*};
 use crate::{
-    ids::{ContainerId, SandboxId},
     output::{Outputs, Report},
     pod_view::PodView,
-    report::{Milestone, PodTermination},
-    time::BootTime,
-    types::{Change, MilestoneKind},
 };
 use std::{collections::BTreeSet, time::Duration};
 

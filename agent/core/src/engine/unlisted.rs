@@ -2,11 +2,7 @@
 //! container may be removed in that time.
 
 use super::Engine;
-use crate::{
-    ids::{ContainerId, PodUid},
-    input::{ContainerState, CriContainer},
-    time::BootTime,
-};
+use crate::{ids::*, input::*, time::*};
 use std::collections::BTreeSet;
 
 impl Engine {

@@ -1,10 +1,7 @@
 //! The apiserver's events.
 
 use super::hook::Hook;
-use crate::{
-    ids::{ContainerId, PodUid},
-    time::{BootTime, WallTime},
-};
+use crate::{ids::*, time::*};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -1,10 +1,7 @@
 //! /proc of a container that does not end.
 
 use crate::labels;
-use crate::{
-    ids::{CgroupId, Tgid},
-    time::BootTime,
-};
+use crate::{ids::*, time::*};
 use serde::{Deserialize, Serialize};
 
 /// /proc of a container that does not end: the answer to `Request::InspectProcesses`. It contains names of

@@ -6,16 +6,12 @@ use crate::{
     cause::{AttributedCause, unstopped},
     cri::Container,
     exit_blockers,
-    ids::ContainerId,
-    input::{ApiProbe, Hook, LossKind},
     isolation::Isolation,
     process::{ContainerProcesses, SIGKILL, SIGTERM, SentSignal},
-    report::{ContainerDeath, Finding},
     stop::{RESTART_ALL_GRACE_SECONDS, Stop},
-    time::{BootTime, Interval},
-    types::{Cause, FindingKind, MilestoneKind, Source, Verdict},
     verdict::{Assessment, GRACE_FLOOR_SECONDS, VerdictInputs, assess},
 };
+use crate::{ids::*, input::*, report::*, time::*, types::*};
 use std::{collections::BTreeSet, time::Duration};
 
 /// The grace of a stop that is not the pod's; `None`: unknown.

@@ -4,15 +4,11 @@ use super::PodView;
 use crate::{
     api::{DeletionRequest, PodObject},
     cri::Container,
-    ids::ContainerId,
-    input::{ApiTerminated, ContainerState, ExitStatus},
     kubelet::KUBELET_SLACK,
     process::{Children, ContainerProcesses},
-    report::Finding,
     signal,
-    time::{BootTime, secs},
-    types::{Contradiction, FindingKind},
 };
+use crate::{ids::*, input::*, report::*, time::*, types::*};
 use std::time::Duration;
 
 /// The interval of lists while a pod terminates, plus the runtime's own delay.

@@ -5,15 +5,11 @@ use crate::{
     api::{DeletionRequest, PodObject},
     cause::{AttributedCause, CauseInputs, TERMINATION_BY_KUBELET, cause},
     cri::Container,
-    ids::{ContainerId, PodRef},
-    input::{ApiPod, ContainerKind, Hook, LossKind},
     kubelet::KUBELET_SLACK,
     phases::{CriticalPath, phases},
-    report::{ContainerDeath, Finding, Milestone, PodTermination},
-    time::{BootTime, Interval, secs},
-    types::{Cause, FindingKind, MilestoneKind, Source},
     verdict::Assessment,
 };
+use crate::{ids::*, input::*, report::*, time::*, types::*};
 use std::{collections::BTreeSet, time::Duration};
 
 impl<'a> PodView<'a> {

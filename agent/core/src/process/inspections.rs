@@ -1,6 +1,6 @@
 //! What keeps one container from ending, according to the kernel's records and to looks into /proc.
 
-use crate::{input::ProcReport, time::BootTime};
+use crate::{input::*, time::*};
 use std::{collections::VecDeque, time::Duration};
 
 /// A runtime that signals all processes of a container freezes it for some milliseconds (runc,

@@ -1,13 +1,8 @@
 //! The evidence of a verdict as data, and the milestones that follow from it.
 
 use super::{DeathFacts, HookRun};
-use crate::{
-    evidence::{Evidence, EvidenceKind},
-    input::SignalGenerated,
-    report::Milestone,
-    time::BootTime,
-    types::{MilestoneKind, Source},
-};
+use crate::evidence::{Evidence, EvidenceKind};
+use crate::{input::*, report::*, time::*, types::*};
 use std::time::Duration;
 
 impl<'a> DeathFacts<'a> {

@@ -6,15 +6,12 @@ use super::{
     CONVENTIONAL_STOP_SIGNALS, DeathFacts, GRACE_FLOOR_SECONDS, SELF_INFLICTED, absence::Absence,
     ended_with, longest_grace,
 };
+use crate::{ids::*, input::*, time::*, types::*};
 use crate::{
-    ids::Tgid,
-    input::{Disposition, ExitStatus, LossKind, ProcessRef, SignalResult},
     process::{
         Origin, SI_KERNEL, SIGKILL, SentSignal, discarded, is_of_the_node, queued_for_sigwait,
     },
     signal,
-    time::{BootTime, secs},
-    types::Verdict,
 };
 use std::time::Duration;
 
