@@ -66,18 +66,6 @@ labels! {
 }
 
 impl TaskState {
-    /// Parses the letter.
-    pub fn of(letter: char) -> Self {
-        match letter {
-            'D' => Self::Uninterruptible,
-            'R' => Self::Running,
-            'S' | 'I' => Self::Sleeping,
-            'T' | 't' => Self::Stopped,
-            'Z' | 'X' => Self::Zombie,
-            _ => Self::Other,
-        }
-    }
-
     /// The letter that ps(1) shows.
     pub fn letter(self) -> char {
         match self {
