@@ -187,7 +187,7 @@ impl Engine {
         Gauges {
             cgroups: self.cgroups.len(),
             containers: self.processes.len(),
-            sandboxes: self.cri.len().0,
+            sandboxes: self.cri.sandboxes().len(),
             objects: self.api.count(),
             pods: self.pods.len(),
             terminating: self.pods.values().filter(|p| p.terminating).count(),
@@ -292,7 +292,7 @@ impl Engine {
         let container = cgroups.container(owner);
         let of_sandbox = |id: &ContainerId| {
             // The sandbox's own container has the sandbox's id.
-            Some(&self.cri.sandbox_called(id.as_str())?.info.pod)
+            Some(&self.cri.sandboxes().get(id.as_str())?.info.pod)
         };
         let pod = container
             .and_then(|id| self.cri.pod_of(id))
@@ -327,7 +327,7 @@ impl Engine {
         }
         if !evicted.is_empty() {
             // Any container may have lost its cgroup: look for all of them again.
-            self.dirty.containers.extend(self.cri.containers().map(|c| c.info.id.clone()));
+            self.dirty.containers.extend(self.cri.containers().keys().cloned());
         }
     }
 
@@ -435,7 +435,7 @@ impl Engine {
     ) {
         for id in containers {
             let Some(container) = self.cri.container(&id) else { continue };
-            if container.exited.is_some() || self.requested.contains(&id) {
+            if container.ended.is_some() || self.requested.contains(&id) {
                 continue;
             }
             let Some(cgroup) = self.cgroups.cgroup(&id) else {
@@ -453,7 +453,7 @@ impl Engine {
                 .and_then(|uid| self.api.get(uid))
                 .and_then(|o| o.pod.containers.get(&container.info.name))
                 .and_then(|c| c.stop_signal);
-            if let Some(signal) = container.stop_signal.or(by_spec) {
+            if let Some(signal) = container.status.stop_signal.or(by_spec) {
                 self.requested.insert(id);
                 if !COMMON_STOP_SIGNALS.contains(&signal) {
                     out.request(Request::TraceSignal { cgroup, signal });

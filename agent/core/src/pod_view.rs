@@ -85,7 +85,7 @@ impl<'a> PodView<'a> {
             return;
         }
         let killed_with_namespace = |sandbox: &Sandbox| {
-            sandbox.stopped.is_some()
+            sandbox.ended.is_some()
                 && self
                     .stores
                     .cri
@@ -111,7 +111,7 @@ impl<'a> PodView<'a> {
     /// The sandbox ran while the agent watched, according to the runtime or to the kernel's records of the
     /// sandbox's own container (which has its id).
     fn is_own(&self, sandbox: &Sandbox) -> bool {
-        sandbox.seen_ready
+        sandbox.seen_alive
             || self.processes_of(&ContainerId::new(sandbox.info.id.as_str())).is_some()
     }
 
@@ -154,7 +154,7 @@ impl<'a> PodView<'a> {
             }
             members.all.insert(id.clone());
         }
-        members.sandbox_runs = self.own_sandboxes().any(|s| s.stopped.is_none());
+        members.sandbox_runs = self.own_sandboxes().any(|s| s.ended.is_none());
         members.requested = self.request(&members.all).is_some();
         members
     }
@@ -163,7 +163,7 @@ impl<'a> PodView<'a> {
     fn end(&self, id: &ContainerId) -> Option<Interval> {
         let by_kernel = self.processes_of(id).and_then(ContainerProcesses::ended);
         let by_kernel = by_kernel.map(|at| Interval { earliest: at, latest: at });
-        by_kernel.or_else(|| self.stores.cri.container(id)?.exited)
+        by_kernel.or_else(|| self.stores.cri.container(id)?.ended)
     }
 
     /// The latest moment at which a container may have ended.
@@ -173,12 +173,12 @@ impl<'a> PodView<'a> {
 
     /// The runtime has reported everything about this container's exit.
     pub fn is_cri_complete(&self, id: &ContainerId) -> bool {
-        self.stores.cri.container(id).is_none_or(|c| c.exit.is_some() || c.removed.is_some())
+        self.stores.cri.container(id).is_none_or(|c| c.status.exit.is_some() || c.removed.is_some())
     }
 
     /// The runtime lists all of this incarnation's containers as exited.
     pub fn are_exited(&self) -> bool {
-        self.containers().all(|container| container.exited.is_some())
+        self.containers().all(|container| container.ended.is_some())
     }
 
     /// All evidence of this end has arrived, except the removal of sandbox and cgroup. The runtime has
@@ -189,7 +189,7 @@ impl<'a> PodView<'a> {
         !self.is_empty()
             && self.stores.cri.is_connected()
             && !self.stores.node.kubelet.has_ended()
-            && self.own_sandboxes().all(|sandbox| sandbox.stopped.is_some())
+            && self.own_sandboxes().all(|sandbox| sandbox.ended.is_some())
             && self.are_exited()
             && members.iter().all(|id| self.is_cri_complete(id) && self.processes_of(id).is_some())
             && (!self.stores.api.has_apiserver() || self.object().is_some_and(is_final))
@@ -307,7 +307,7 @@ impl<'a> PodView<'a> {
     }
 
     fn sandbox_stopped(&self) -> Option<Interval> {
-        let stopped: Option<Vec<_>> = self.own_sandboxes().map(|s| s.stopped).collect();
+        let stopped: Option<Vec<_>> = self.own_sandboxes().map(|s| s.ended).collect();
         stopped?.into_iter().max_by_key(|s| s.latest)
     }
 

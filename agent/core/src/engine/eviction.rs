@@ -30,7 +30,7 @@ impl Engine {
             let settled = now >= by + self.settings.settle;
             let busy = self.active.contains(&uid);
             // A sandbox that never ran is no evidence for its pod's termination.
-            let ran = self.cri.sandbox(&sandbox).is_none_or(|known| known.seen_ready)
+            let ran = self.cri.sandbox(&sandbox).is_none_or(|known| known.seen_alive)
                 || self.cri.containers_of(&sandbox).any(|container| {
                     container.seen_alive || self.cgroups.cgroup(&container.info.id).is_some()
                 });
@@ -56,7 +56,7 @@ impl Engine {
             }
         }
         // Containers removed from a sandbox that still runs: kept while the pod's report may need them.
-        for (id, by) in self.cri.removed_containers() {
+        for (id, _, by) in self.cri.removed_containers() {
             let uid = self.cri.pod_of(&id).cloned();
             let reported = uid.as_ref().and_then(|uid| self.pods.get(uid)).is_some_and(|pod| {
                 pod.reported.contains(&id) && pod.reported_termination.is_none()
@@ -67,7 +67,7 @@ impl Engine {
             // All sandboxes are stopped, and the termination report is still to come.
             let suspended = uid.as_ref().is_some_and(|uid| {
                 let mut sandboxes = self.cri.sandboxes_of(uid);
-                self.active.contains(uid) && sandboxes.all(|sandbox| sandbox.stopped.is_some())
+                self.active.contains(uid) && sandboxes.all(|sandbox| sandbox.ended.is_some())
             });
             if now >= by + UNRESOLVED && self.has_ended_without_sandbox(&id) {
                 let processes = self.cgroups.cgroup(&id).and_then(|own| self.processes.get(&own));
@@ -107,7 +107,7 @@ impl Engine {
             let sandboxes = self.cri.sandboxes_of(uid);
             let mut containers = sandboxes.flat_map(|s| self.cri.containers_of(&s.info.id));
             self.pods.get(uid).is_none_or(|pod| pod.reported_termination.is_none())
-                && containers.all(|container| container.exited.is_some())
+                && containers.all(|container| container.ended.is_some())
         };
         let is_large = |(uid, object, by): &(&PodUid, &PodObject, BootTime)| {
             now >= *by + AMEND_WINDOW && !object.is_reduced() && is_over(uid)

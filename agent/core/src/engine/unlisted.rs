@@ -13,8 +13,7 @@ impl Engine {
             let Some(object) = self.api.get(uid) else { continue };
             // While the sandbox runs, the next list may still show the container.
             let newest = self.cri.sandboxes_of(uid).next_back();
-            let Some((sandbox, stopped)) = newest.and_then(|s| Some((&s.info.id, s.stopped?)))
-            else {
+            let Some((sandbox, stopped)) = newest.and_then(|s| Some((&s.info.id, s.ended?))) else {
                 continue;
             };
             // The kubelet creates the container just after its cgroup.

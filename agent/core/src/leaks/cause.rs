@@ -29,7 +29,7 @@ pub(super) fn of_sandbox(
     evidence.sandbox(sandbox);
     let failure = evidence.outages_around(end);
     evidence.kubelet_around(end);
-    let gone = end.map(|(_, to)| to).or(sandbox.stopped.map(|stopped| stopped.latest));
+    let gone = end.map(|(_, to)| to).or(sandbox.ended.map(|stopped| stopped.latest));
     evidence.kubelet(gone);
     let (kind, message) = likely_cause(facts, class, sandbox, failure);
     LikelyCause { kind, message }

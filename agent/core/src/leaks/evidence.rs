@@ -98,11 +98,11 @@ impl<'a> EvidenceBuilder<'a> {
 
     /// Adds what the runtime reported of the sandbox.
     pub(super) fn sandbox(&mut self, sandbox: &Sandbox) {
-        if let Some(stopped) = sandbox.stopped.filter(|_| sandbox.seen_ready) {
+        if let Some(stopped) = sandbox.ended.filter(|_| sandbox.seen_alive) {
             self.add(Some(stopped.latest), Source::Cri, "its sandbox was no longer ready");
         } else if !sandbox.info.ready {
             let message = "its sandbox was not ready when it was first listed";
-            self.add(sandbox.stopped.map(|stopped| stopped.latest), Source::Cri, message);
+            self.add(sandbox.ended.map(|stopped| stopped.latest), Source::Cri, message);
         }
         for container in self.facts.containers_of(&sandbox.info.id).take(MAX_LISTED) {
             let name = &container.info.name;

@@ -34,7 +34,7 @@ impl<'a> PodView<'a> {
     pub(super) fn stop_signal(&self, container: &Container) -> u8 {
         let by_spec = || self.object()?.pod.containers.get(&container.info.name)?.stop_signal;
         let seen = || self.processes_of(&container.info.id)?.sent_by_runtime();
-        seen().or(container.stop_signal).or_else(by_spec).unwrap_or(SIGTERM)
+        seen().or(container.status.stop_signal).or_else(by_spec).unwrap_or(SIGTERM)
     }
 
     /// The granted grace: the first request's, else the runtime's annotation, else the spec's.
@@ -117,7 +117,7 @@ impl<'a> PodView<'a> {
     fn isolated(&self, container: &Container) -> Option<String> {
         let sandbox = &container.info.sandbox;
         let handler = self.stores.cri.sandbox(sandbox).map(|s| s.info.handler.as_str());
-        let cri = container.runtime_type.as_deref();
+        let cri = container.status.runtime_type.as_deref();
         let process = self
             .processes_of(&ContainerId::new(sandbox.as_str()))
             .and_then(|p| p.init.as_ref())
@@ -147,7 +147,7 @@ impl<'a> PodView<'a> {
             all;
         let processes = if isolated.is_some() { &nothing } else { processes };
         let mut milestones = assessment.milestones.clone();
-        if let Some(exited) = container.and_then(|c| c.exited) {
+        if let Some(exited) = container.and_then(|c| c.ended) {
             milestones.push(between(MilestoneKind::ContainerExited, exited, Source::Cri));
         }
         milestones.sort_by_key(|m| (m.at, m.kind));
@@ -311,7 +311,7 @@ impl<'a> PodView<'a> {
         let sandbox = &container.info.sandbox;
         let pause = self.processes_of(&ContainerId::new(sandbox.as_str()));
         let pause_ended = pause.and_then(ContainerProcesses::ended);
-        let stopped = self.stores.cri.sandbox(sandbox).and_then(|sandbox| sandbox.stopped);
+        let stopped = self.stores.cri.sandbox(sandbox).and_then(|sandbox| sandbox.ended);
         let sandbox_died = match (pause_ended, stopped) {
             (Some(at), _) => (at < began).then_some(Source::Kernel),
             (None, Some(Interval { latest: by, .. })) => (by < began).then_some(Source::Cri),

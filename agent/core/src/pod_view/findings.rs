@@ -88,7 +88,7 @@ impl<'a> PodView<'a> {
                 findings.push(Finding::contradiction(about, detail));
             }
         };
-        if let Some(reported) = self.stores.cri.container(id).and_then(|c| c.exit.as_ref()) {
+        if let Some(reported) = self.stores.cri.container(id).and_then(|c| c.status.exit.as_ref()) {
             let code = reported.exit_code;
             let who = format!("The runtime reports exit code {code} ({})", reported.reason);
             differ(Contradiction::RuntimeExitCode, who, code);
@@ -151,7 +151,7 @@ impl<'a> PodView<'a> {
 }
 
 fn oom_killed(container: &Container, processes: &ContainerProcesses) -> Option<Finding> {
-    let says = container.exit.as_ref().is_some_and(|e| e.reason == "OOMKilled");
+    let says = container.status.exit.as_ref().is_some_and(|e| e.reason == "OOMKilled");
     let whole = processes.created.is_some();
     (says && whole && processes.oom.is_empty()).then(|| {
         let detail =
@@ -162,9 +162,9 @@ fn oom_killed(container: &Container, processes: &ContainerProcesses) -> Option<F
 
 /// The runtime's state contradicts the cgroup. `empty`: when the last process was gone.
 fn state(container: &Container, empty: BootTime) -> Option<Finding> {
-    let running_until = match container.exited {
+    let running_until = match container.ended {
         Some(exited) => exited.earliest,
-        None if container.info.state == ContainerState::Running => container.listing.asked,
+        None if container.info.state == ContainerState::Running => container.asked,
         None => empty,
     };
     if running_until > empty + CRI_LAG {
@@ -175,7 +175,7 @@ fn state(container: &Container, empty: BootTime) -> Option<Finding> {
         );
         return Some(Finding::contradiction(Contradiction::RunningWithoutProcesses, detail));
     }
-    let exited = container.exited.filter(|_| container.info.state == ContainerState::Exited)?;
+    let exited = container.ended.filter(|_| container.info.state == ContainerState::Exited)?;
     (exited.latest + CRI_LAG < empty).then(|| {
         let detail = format!(
             "The runtime listed it as exited {} before its last process was gone, according to the kernel.",
