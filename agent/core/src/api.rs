@@ -95,12 +95,13 @@ impl ApiState {
 
     /// Applies an event.
     pub fn apply(&mut self, at: BootTime, event: ApiEvent, dirty: &mut Dirty) {
-        let not_before = self.not_before(at);
+        let watched = Delivery { at, not_before: self.not_before(at), is_watched: true };
         match event {
             ApiEvent::Snapshot { pods } => {
                 // The list ends an outage, whether the outage was noticed or not.
                 let after = self.silent_since(at);
-                let not_before = not_before.min(after - WATCH_LAG);
+                let not_before = watched.not_before.min(after - WATCH_LAG);
+                let listing = Delivery { at, not_before, is_watched: false };
                 let listed: BTreeSet<&str> = pods.iter().map(runtime_uid).collect();
                 for (uid, object) in &mut self.pods {
                     let is_listed = listed.contains(uid.as_str());
@@ -113,20 +114,18 @@ impl ApiState {
                         object.gone = Some(Interval { earliest: after, latest: at });
                     }
                 }
-                for pod in pods {
-                    self.put(at, pod, Delivery::Listed { not_before }, dirty);
-                }
+                pods.into_iter().for_each(|pod| self.put(pod, listing, dirty));
                 self.synced(at);
             }
             ApiEvent::Applied(pod) => {
                 self.synced(at);
-                self.put(at, pod, Delivery::Watched { not_before }, dirty);
+                self.put(pod, watched, dirty);
             }
             ApiEvent::Deleted(pod) => {
                 dirty.orphans = true;
                 self.synced(at);
                 let uid = PodUid::new(runtime_uid(&pod));
-                self.put(at, pod, Delivery::Watched { not_before }, dirty);
+                self.put(pod, watched, dirty);
                 if let Some(object) = self.pods.get_mut(&uid) {
                     object.gone.get_or_insert(Interval { earliest: at, latest: at });
                     object.reappeared = false;
@@ -173,12 +172,13 @@ impl ApiState {
     }
 
     /// Stores a pod as delivered.
-    fn put(&mut self, at: BootTime, pod: ApiPod, delivery: Delivery, dirty: &mut Dirty) {
+    fn put(&mut self, pod: ApiPod, delivery: Delivery, dirty: &mut Dirty) {
+        let Delivery { at, is_watched, .. } = delivery;
         let known = self.pods.get_key_value(runtime_uid(&pod)).map(|(uid, _)| uid.clone());
         let uid = known.unwrap_or_else(|| PodUid::new(runtime_uid(&pod)));
         let had_no_request =
             self.pods.get(&uid).is_some_and(|o| o.requested.is_none() && o.exists());
-        let request = request(&pod, at, delivery, had_no_request, &self.anchor);
+        let request = request(&pod, delivery, had_no_request, &self.anchor);
         dirty.pod(&uid);
         if let Some(known) = self.pods.get_mut(&uid) {
             if known.gone.is_some() {
@@ -215,24 +215,20 @@ impl ApiState {
             if to_zero && known.final_delete.is_none() && !pod.finalizers.is_empty() {
                 known.final_delete = Some(at);
             }
-            match (pod.is_over(), delivery) {
-                (true, Delivery::Watched { .. }) if !known.pod.is_over() => {
-                    known.reported = Some(at)
-                }
-                (true, _) => {}
-                (false, _) => known.reported = None,
+            if !pod.is_over() {
+                known.reported = None;
+            } else if is_watched && !known.pod.is_over() {
+                known.reported = Some(at);
             }
             dirty.orphans |= known.pod.mirror_of != pod.mirror_of;
-            let watched = matches!(delivery, Delivery::Watched { .. });
-            known.attempts.apply(at, watched.then_some(&known.pod), &pod);
+            known.attempts.apply(at, is_watched.then_some(&known.pod), &pod);
             (known.pod, known.is_reduced) = (pod, false);
         } else {
             if self.pods.len() >= MAX_KNOWN && !self.evict_oldest(dirty) {
                 dirty.refused += 1;
                 return;
             }
-            let listed = matches!(delivery, Delivery::Listed { .. });
-            let found_deleting = listed && request.is_some();
+            let found_deleting = !is_watched && request.is_some();
             let requested = request.map(|request| request.as_first_of(&pod));
             let object = PodObject { requested, found_deleting, ..PodObject::new(at, pod) };
             self.pods.insert(uid, object);
@@ -240,12 +236,8 @@ impl ApiState {
     }
 
     fn evict_oldest(&mut self, dirty: &mut Dirty) -> bool {
-        let oldest = self
-            .pods
-            .iter()
-            .filter_map(|(uid, object)| Some((object.gone?.latest, uid)))
-            .min()
-            .map(|(_, uid)| uid.clone());
+        let oldest = self.gone().min_by_key(|(uid, _, gone)| (*gone, *uid));
+        let oldest = oldest.map(|(uid, ..)| uid.clone());
         oldest.is_some_and(|uid| self.evict(&uid, dirty))
     }
 
@@ -309,11 +301,14 @@ fn runtime_uid(pod: &ApiPod) -> &str {
     pod.mirror_of.as_ref().map_or(&pod.uid, PodUid::as_str)
 }
 
-/// How a pod's state was delivered, and the moment after which its changes happened.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Delivery {
-    Listed { not_before: BootTime },
-    Watched { not_before: BootTime },
+/// How a pod's state was delivered.
+#[derive(Clone, Copy)]
+struct Delivery {
+    at: BootTime,
+    /// Its changes happened after this.
+    not_before: BootTime,
+    /// By the watch, not in a list.
+    is_watched: bool,
 }
 
 impl DeletionRequest {
@@ -330,8 +325,7 @@ impl DeletionRequest {
 /// `had_no_request`: the watch has shown the pod without a request.
 fn request(
     pod: &ApiPod,
-    at: BootTime,
-    delivery: Delivery,
+    Delivery { at, not_before, is_watched }: Delivery,
     had_no_request: bool,
     anchor: &Anchor,
 ) -> Option<DeletionRequest> {
@@ -347,29 +341,21 @@ fn request(
     } else {
         asked
     };
-    let latest = at;
-    let (estimate, uncertainty, earliest) = match delivery {
+    let is_skewed = asked < not_before || by_its_clock > at + CLOCK_SKEW;
+    let (estimate, uncertainty, earliest) = match (is_watched, had_no_request) {
+        // The watch was away, and the request may have been made in that time.
+        (true, _) if not_before + WATCH_LAG < at => (at, Duration::ZERO, first.max(not_before)),
+        (true, _) => (at, Duration::ZERO, asked.min(at - CLOCK_SKEW).max(not_before)),
         // The apiserver's timestamp lies before the last state without a request, or in the future: its clock
         // is skewed, so ignore it.
-        Delivery::Listed { not_before }
-            if had_no_request && (asked < not_before || by_its_clock > at + CLOCK_SKEW) =>
-        {
-            (at, at.since(not_before), not_before)
-        }
+        (false, true) if is_skewed => (at, at.since(not_before), not_before),
         // Use the apiserver's timestamp as the estimate; the lower bound does not depend on it.
-        Delivery::Listed { not_before } if had_no_request => (asked, CLOCK_SKEW, not_before),
+        (false, true) => (asked, CLOCK_SKEW, not_before),
         // The timestamp has whole seconds of another machine's clock, and the whole request may fall into the
         // outage.
-        Delivery::Listed { not_before } => {
-            (asked, CLOCK_SKEW, (first - CLOCK_SKEW).min(not_before))
-        }
-        Delivery::Watched { not_before } if not_before + WATCH_LAG < at => {
-            (at, Duration::ZERO, first.max(not_before))
-        }
-        Delivery::Watched { not_before } => {
-            (at, Duration::ZERO, asked.min(at - CLOCK_SKEW).max(not_before))
-        }
+        (false, false) => (asked, CLOCK_SKEW, (first - CLOCK_SKEW).min(not_before)),
     };
+    let latest = at;
     Some(DeletionRequest { estimate, uncertainty, earliest, latest, grace_seconds, api_time })
 }
 

@@ -3,6 +3,7 @@
 
 mod absence;
 mod evidence;
+mod message;
 mod pre_stop;
 mod table;
 
