@@ -62,6 +62,18 @@ pub struct Milestone {
     pub source: Source,
 }
 
+impl Milestone {
+    /// A milestone whose moment is known.
+    pub fn exact(kind: MilestoneKind, at: BootTime, source: Source) -> Self {
+        Self { kind, at, uncertainty: Duration::ZERO, source }
+    }
+
+    /// A milestone that happened within an interval.
+    pub fn within(kind: MilestoneKind, change: Interval, source: Source) -> Self {
+        Self { kind, at: change.latest, uncertainty: change.uncertainty(), source }
+    }
+}
+
 /// A phase of a pod's termination.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Phase {

@@ -132,7 +132,7 @@ impl Engine {
             pod.fast_poll(BTreeSet::new(), out);
             return self.follow_up(now, uid, pod, is_dirty, out);
         }
-        let members = view.members();
+        let members = &view.members;
         if members.alive > 0
             && let Some(earlier) = pod.reported_termination.take()
         {
@@ -141,17 +141,16 @@ impl Engine {
         let unreported = |id: &ContainerId| !pod.reported.contains(id) && view.ended(id).is_some();
         let begins = members.requested || members.all.iter().any(unreported);
         pod.terminating = begins;
-        let settled = view.is_settled(&members, now, settle);
+        let settled = view.is_settled(now, settle);
         // The runtime is expected to act before this deadline.
-        let soon =
-            view.deadline(&members).max(members.ended).is_none_or(|at| now < at + FAST_POLL_FOR);
-        let cri_pending = view.cri_pending(&members);
+        let soon = view.deadline().max(members.ended).is_none_or(|at| now < at + FAST_POLL_FOR);
+        let cri_pending = view.cri_pending();
         let fast_poll =
             begins && soon && (cri_pending || (!settled && !pod.fast_polled.is_empty()));
         pod.fast_poll(if fast_poll { view.seen_sandboxes() } else { BTreeSet::new() }, out);
-        if settled && view.is_complete(&members, now, COMPLETION_TIMEOUT) {
+        if settled && view.is_complete(now, COMPLETION_TIMEOUT) {
             let incarnation = pod.incarnation + 1;
-            let report = view.build(&members.all, incarnation);
+            let report = view.build(incarnation);
             // Deaths shortly before the pod's deletion, not reported yet.
             let in_report = |id: &ContainerId| report.containers.iter().any(|c| c.id == *id);
             let mut earlier: Vec<_> = members.all.iter().filter(|id| !in_report(id)).collect();
@@ -172,6 +171,7 @@ impl Engine {
                 earlier.close(out);
             }
             let (sandboxes, is_static) = (view.sandboxes(), view.is_static());
+            let members = view.members;
             pod.fast_poll(BTreeSet::new(), out);
             pod.incarnation = incarnation;
             if is_static {
@@ -179,14 +179,13 @@ impl Engine {
             }
             pod.terminating = false;
             pod.finished_sandboxes.extend(sandboxes.iter().cloned());
-            let members = members.all;
             let finished =
                 ReportedTermination::new(now, sandboxes, members, report, uncounted, out);
             pod.reported_termination = Some(finished);
             return true;
         }
         // Deaths in a pod that keeps running or is still terminating.
-        let ending = view.is_ending(&members);
+        let ending = view.is_ending();
         // A pod whose containers and sandboxes have all ended stays active until its report is complete:
         // evidence may still come.
         let ended = members.alive == 0 && !members.sandbox_runs && !members.all.is_empty();
@@ -204,7 +203,7 @@ impl Engine {
             };
             if now >= due && (view.is_cri_complete(id) || now >= ended + COMPLETION_TIMEOUT) {
                 let with_its_pod = ending && view.ended_with_its_pod(id);
-                let cause = with_its_pod.then(|| view.cause(&members.all));
+                let cause = with_its_pod.then(|| view.cause());
                 let death = view.death(id, cause.as_ref());
                 // A stopped container is reported on its own only once it is clear that its pod is not being
                 // deleted.
@@ -233,7 +232,7 @@ impl Engine {
         };
         if is_dirty || reported.is_open {
             let earlier = pod.finished_sandboxes.difference(&reported.sandboxes).cloned().collect();
-            reported.update(&self.pod_view(uid, &earlier, pod.cgroup_removed), out);
+            reported.update(self.pod_view(uid, &earlier, pod.cgroup_removed), out);
         }
         !reported.is_removed()
     }

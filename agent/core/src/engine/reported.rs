@@ -3,7 +3,7 @@
 use crate::{ids::*, report::*, time::*, types::*};
 use crate::{
     output::{Outputs, Report},
-    pod_view::PodView,
+    pod_view::{PodContainers, PodView},
 };
 use std::{collections::BTreeSet, time::Duration};
 
@@ -18,7 +18,7 @@ const COUNTED_AFTER: Duration = Duration::from_secs(60);
 pub(super) struct ReportedTermination {
     at: BootTime,
     pub(super) sandboxes: BTreeSet<SandboxId>,
-    members: BTreeSet<ContainerId>,
+    members: PodContainers,
     report: PodTermination,
     /// Some container was not listed as exited: each list of the runtime may change the report.
     pub(super) is_open: bool,
@@ -31,7 +31,7 @@ impl ReportedTermination {
     pub(super) fn new(
         at: BootTime,
         sandboxes: BTreeSet<SandboxId>,
-        members: BTreeSet<ContainerId>,
+        members: PodContainers,
         report: PodTermination,
         uncounted: BTreeSet<ContainerId>,
         out: &mut Outputs,
@@ -87,13 +87,14 @@ impl ReportedTermination {
     }
 
     /// Applies evidence that came since.
-    pub(super) fn update(&mut self, view: &PodView<'_>, out: &mut Outputs) {
+    pub(super) fn update(&mut self, mut view: PodView<'_>, out: &mut Outputs) {
         // Each list may change a container that the runtime does not call exited.
         self.is_open = !view.are_exited();
         if self.report.is_final {
             self.extend(view.tail(self.report.began), out);
         } else {
-            self.replace(view.build(&self.members, self.report.life), out);
+            view.members.clone_from(&self.members);
+            self.replace(view.build(self.report.life), out);
         }
     }
 

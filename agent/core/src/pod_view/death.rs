@@ -1,8 +1,8 @@
 //! One container's report.
 
-use super::{PodView, between};
+use super::PodView;
 use crate::{
-    api::{CLOCK_SKEW, DeletionRequest},
+    api::{CLOCK_SKEW, DeletionRequest, PodObject},
     cause::{AttributedCause, unstopped},
     cri::Container,
     exit_blockers,
@@ -12,11 +12,7 @@ use crate::{
     verdict::{Assessment, GRACE_FLOOR_SECONDS, VerdictInputs, assess},
 };
 use crate::{ids::*, input::*, report::*, time::*, types::*};
-use std::{collections::BTreeSet, time::Duration};
-
-/// The grace of a stop that is not the pod's; `None`: unknown.
-#[derive(Clone, Copy)]
-pub(super) struct OwnGrace(Option<i64>);
+use std::time::Duration;
 
 /// A verdict, with the container's settings that it rests on.
 pub(super) struct ContainerAssessment {
@@ -32,27 +28,21 @@ impl<'a> PodView<'a> {
     /// The stop signal: the one that the runtime's tool was seen to send, else the runtime's (it has read the
     /// image), else the spec's (containerd before 2.3 ignores `lifecycle.stopSignal`), else SIGTERM.
     pub(super) fn stop_signal(&self, container: &Container) -> u8 {
-        let by_spec = || self.object()?.pod.containers.get(&container.info.name)?.stop_signal;
+        let by_spec = || self.spec(&container.info.name)?.stop_signal;
         let seen = || self.processes_of(&container.info.id)?.sent_by_runtime();
         seen().or(container.status.stop_signal).or_else(by_spec).unwrap_or(SIGTERM)
     }
 
-    /// The granted grace: the first request's, else the runtime's annotation, else the spec's.
-    fn grace(&self, container: &Container, request: Option<&DeletionRequest>) -> Option<i64> {
-        request
-            .map(|r| r.grace_seconds)
-            .or(container.info.grace_seconds)
-            .or_else(|| self.object()?.pod.grace_seconds)
-    }
-
-    pub(super) fn longest_grace(
+    /// The grace according to the first request, the runtime's annotation and the spec, in seconds. The first
+    /// of them applies.
+    pub(super) fn graces(
         &self,
-        container: &Container,
+        container: Option<&Container>,
         request: Option<&DeletionRequest>,
-    ) -> Option<i64> {
+    ) -> impl Iterator<Item = i64> {
         let by_spec = self.object().and_then(|o| o.pod.grace_seconds);
-        let by_request = request.map(|r| r.grace_seconds);
-        [by_request, container.info.grace_seconds, by_spec].into_iter().flatten().max()
+        let by_runtime = container.and_then(|c| c.info.grace_seconds);
+        [request.map(|r| r.grace_seconds), by_runtime, by_spec].into_iter().flatten()
     }
 
     /// The time from the stop to the deadline, which a later deletion request may have shortened.
@@ -85,22 +75,18 @@ impl<'a> PodView<'a> {
         container: Option<&Container>,
         processes: &ContainerProcesses,
         request: Option<&DeletionRequest>,
-        own_grace: Option<OwnGrace>,
+        grace_seconds: Option<i64>,
     ) -> ContainerAssessment {
         let name = container.map_or("", |c| c.info.name.as_str());
         let stop_signal = container.map_or(SIGTERM, |c| self.stop_signal(c));
-        let grace_seconds = match own_grace {
-            Some(OwnGrace(own)) => own,
-            None => container.and_then(|container| self.grace(container, request)),
-        };
-        let spec = || self.object()?.pod.containers.get(name)?.pre_stop.clone();
+        let spec = || self.spec(name)?.pre_stop.clone();
         let pre_stop = container.and_then(|c| spec().or_else(|| c.info.pre_stop.clone()));
         let assessment = assess(VerdictInputs {
             processes,
             stop_signal,
             kind: self.kind(name),
             grace_seconds,
-            longest_grace_seconds: container.and_then(|c| self.longest_grace(c, request)),
+            longest_grace_seconds: container.and_then(|c| self.graces(Some(c), request).max()),
             pre_stop: pre_stop.as_ref(),
             requested: request.map(|r| r.estimate),
             earliest_request: request.map(|r| r.earliest),
@@ -119,7 +105,7 @@ impl<'a> PodView<'a> {
         let handler = self.stores.cri.sandbox(sandbox).map(|s| s.info.handler.as_str());
         let cri = container.status.runtime_type.as_deref();
         let process = self
-            .processes_of(&ContainerId::new(sandbox.as_str()))
+            .processes_of_sandbox(sandbox)
             .and_then(|p| p.init.as_ref())
             .map(|init| init.comm.as_str());
         let by = |how: Option<Isolation>, what: &str, name: Option<&str>| {
@@ -134,13 +120,14 @@ impl<'a> PodView<'a> {
     pub fn death(&self, id: &ContainerId, pod_cause: Option<&AttributedCause>) -> ContainerDeath {
         let nothing = ContainerProcesses::default();
         let processes = self.processes_of(id).unwrap_or(&nothing);
-        let container = self.stores.cri.container(id);
-        let alone = BTreeSet::from([id.clone()]);
-        let request = self.request(&alone).filter(|_| self.ended_with_its_pod(id));
+        let container = self.container(id);
+        let request = self.object().and_then(PodObject::request);
+        let request = request.filter(|_| self.ended_with_its_pod(id));
         let name = container.map(|c| c.info.name.clone()).unwrap_or_default();
-        let mut all = self.assessment(container, processes, request, None);
-        let (cause, own_grace) = self.why(id, &all.assessment, request, pod_cause);
-        if own_grace.is_some_and(|OwnGrace(grace)| all.grace_seconds != grace) {
+        let grace = container.and_then(|c| self.graces(Some(c), request).next());
+        let mut all = self.assessment(container, processes, request, grace);
+        let (cause, own_grace) = self.why(id, &all, request, pod_cause);
+        if own_grace != grace {
             all = self.assessment(container, processes, request, own_grace);
         }
         let ContainerAssessment { assessment, stop_signal, grace_seconds, pre_stop, isolated } =
@@ -148,7 +135,7 @@ impl<'a> PodView<'a> {
         let processes = if isolated.is_some() { &nothing } else { processes };
         let mut milestones = assessment.milestones.clone();
         if let Some(exited) = container.and_then(|c| c.ended) {
-            milestones.push(between(MilestoneKind::ContainerExited, exited, Source::Cri));
+            milestones.push(Milestone::within(MilestoneKind::ContainerExited, exited, Source::Cri));
         }
         milestones.sort_by_key(|m| (m.at, m.kind));
         let at = |kind| milestones.iter().find(|m| m.kind == kind).map(|m| m.at);
@@ -219,14 +206,15 @@ impl<'a> PodView<'a> {
         }
     }
 
-    /// The cause, and the grace of a stop that is not the pod's.
+    /// The cause, and the grace that applied: a stop that is not the pod's may have its own.
     fn why(
         &self,
         id: &ContainerId,
-        assessment: &Assessment,
+        assessed: &ContainerAssessment,
         request: Option<&DeletionRequest>,
         pod_cause: Option<&AttributedCause>,
-    ) -> (AttributedCause, Option<OwnGrace>) {
+    ) -> (AttributedCause, Option<i64>) {
+        let ContainerAssessment { assessment, grace_seconds: grace, .. } = assessed;
         let stop = self.stop_of(id, assessment);
         let Some(stop) = stop else {
             // A container that was not stopped ended with its pod only if it ended when the deletion was
@@ -236,7 +224,7 @@ impl<'a> PodView<'a> {
             let ended_after = self.ended(id).zip(deleted).is_none_or(|(ended, by)| ended >= by);
             let pod_cause = pod_cause.filter(|pod| !pod.cause.is_requested() || ended_after);
             let pod_cause = pod_cause.filter(|pod| !pod.cause.is_of_a_container());
-            return (unstopped(pod_cause.cloned(), assessment.unproven.as_deref()), None);
+            return (unstopped(pod_cause.cloned(), assessment.unproven.as_deref()), *grace);
         };
         // A container whose pod kept running was not stopped for its pod's termination.
         let pod_cause = pod_cause.filter(|_| !self.went_on_after(id));
@@ -254,14 +242,12 @@ impl<'a> PodView<'a> {
                      reason is not known, because no later attempt and no status shows that the pod kept running in between.",
                 )
             });
-            return (reason, Some(OwnGrace(self.spec_grace(id))));
+            return (reason, self.graces(self.container(id), None).next());
         }
         // Another container's own stop explains this one's only if the same reason applies to it.
         match pod_cause {
-            Some(pod) if !pod.cause.is_of_a_container() => return (pod.clone(), None),
-            Some(pod) => {
-                return (stop.of_ended_pod().unwrap_or_else(|| pod.clone()), None);
-            }
+            Some(pod) if !pod.cause.is_of_a_container() => return (pod.clone(), *grace),
+            Some(pod) => return (stop.of_ended_pod().unwrap_or_else(|| pod.clone()), *grace),
             None => {}
         }
         if !self.went_on_after(id) && self.object().is_some() {
@@ -271,23 +257,19 @@ impl<'a> PodView<'a> {
                      shows that the pod kept running, and the watch of the apiserver may be late.",
                 )
             });
-            return (reason, None);
+            return (reason, *grace);
         }
         let reason = stop.reason();
-        let spec = self.object().and_then(|object| object.pod.containers.get(stop.container));
+        let spec = self.spec(stop.container);
         let of_probe = |probe: Option<&ApiProbe>| probe?.grace_seconds;
         let own_grace = match reason.cause {
-            Cause::Liveness => of_probe(spec.and_then(|spec| spec.liveness.as_ref())).map(Some),
-            Cause::Startup => of_probe(spec.and_then(|spec| spec.startup.as_ref())).map(Some),
-            Cause::RestartAllContainers => Some(Some(RESTART_ALL_GRACE_SECONDS)),
-            Cause::ExternalStop => Some(None),
-            _ => None,
+            Cause::Liveness => of_probe(spec.and_then(|spec| spec.liveness.as_ref())).or(*grace),
+            Cause::Startup => of_probe(spec.and_then(|spec| spec.startup.as_ref())).or(*grace),
+            Cause::RestartAllContainers => Some(RESTART_ALL_GRACE_SECONDS),
+            Cause::ExternalStop => None,
+            _ => *grace,
         };
-        (reason, own_grace.map(OwnGrace))
-    }
-
-    fn spec_grace(&self, id: &ContainerId) -> Option<i64> {
-        self.grace(self.stores.cri.container(id)?, None)
+        (reason, own_grace)
     }
 
     /// The stop of a container with the evidence for its reason; `None`: not stopped.
@@ -297,7 +279,7 @@ impl<'a> PodView<'a> {
         assessment: &'s Assessment,
     ) -> Option<Stop<'s>> {
         let began = assessment.stop_began()?;
-        let container = self.stores.cri.container(id)?;
+        let container = self.container(id)?;
         let processes = self.processes_of(id)?;
         let is_kill = |s: &&SentSignal| s.from_outside() && s.signal.signal == SIGKILL;
         let at_once =
@@ -307,10 +289,9 @@ impl<'a> PodView<'a> {
         let neighbour = sender
             .and_then(|cgroup| self.stores.cgroups.container(self.stores.cgroups.owner(cgroup)))
             .filter(|owner| *owner != id)
-            .and_then(|owner| self.stores.cri.container(owner));
+            .and_then(|owner| self.container(owner));
         let sandbox = &container.info.sandbox;
-        let pause = self.processes_of(&ContainerId::new(sandbox.as_str()));
-        let pause_ended = pause.and_then(ContainerProcesses::ended);
+        let pause_ended = self.processes_of_sandbox(sandbox).and_then(ContainerProcesses::ended);
         let stopped = self.stores.cri.sandbox(sandbox).and_then(|sandbox| sandbox.ended);
         let sandbox_died = match (pause_ended, stopped) {
             (Some(at), _) => (at < began).then_some(Source::Kernel),

@@ -2,7 +2,7 @@
 
 use super::PodView;
 use crate::{
-    api::{DeletionRequest, PodObject},
+    api::DeletionRequest,
     cri::Container,
     kubelet::KUBELET_SLACK,
     process::{Children, ContainerProcesses},
@@ -41,20 +41,18 @@ impl<'a> PodView<'a> {
         let in_force = self.object()?.in_force(ended)?;
         let grace = u64::try_from(in_force.grace_seconds).ok()?;
         let deadline = in_force.latest + Duration::from_secs(grace);
-        (ended > deadline + KUBELET_SLACK).then(|| Finding::new(FindingKind::DeadlineMissed, match self.object().and_then(PodObject::shortened) {
-                Some(_) => format!(
-                    "It ended {} after its deadline: a later request had shortened the grace to \
-                     {grace} s, {} before it ended.",
-                    secs(ended.since(deadline)),
-                    secs(ended.since(in_force.latest)),
-                ),
-                None => format!(
-                    "It ended {} after its deadline, {} after the request with a grace of {grace} \
-                     s.",
-                    secs(ended.since(deadline)),
-                    secs(ended.since(in_force.latest)),
-                ),
-            }))
+        let (late, after) = (secs(ended.since(deadline)), secs(ended.since(in_force.latest)));
+        let detail = match self.object()?.shortened() {
+            Some(_) => format!(
+                "It ended {late} after its deadline: a later request had shortened the grace to {grace} s, \
+                 {after} before it ended."
+            ),
+            None => format!(
+                "It ended {late} after its deadline, {after} after the request with a grace of {grace} s."
+            ),
+        };
+        (ended > deadline + KUBELET_SLACK)
+            .then(|| Finding::new(FindingKind::DeadlineMissed, detail))
     }
 
     /// Contradictions of the runtime or the apiserver with the kernel.
@@ -66,7 +64,7 @@ impl<'a> PodView<'a> {
         let Some(processes) = self.processes_of(id) else {
             return Vec::new();
         };
-        let container = self.stores.cri.container(id);
+        let container = self.container(id);
         let mut findings = Vec::new();
         findings.extend(exit.into_iter().flat_map(|exit| self.exit_codes(id, exit)));
         findings.extend(container.and_then(|c| oom_killed(c, processes)));
@@ -88,7 +86,7 @@ impl<'a> PodView<'a> {
                 findings.push(Finding::contradiction(about, detail));
             }
         };
-        if let Some(reported) = self.stores.cri.container(id).and_then(|c| c.status.exit.as_ref()) {
+        if let Some(reported) = self.container(id).and_then(|c| c.status.exit.as_ref()) {
             let code = reported.exit_code;
             let who = format!("The runtime reports exit code {code} ({})", reported.reason);
             differ(Contradiction::RuntimeExitCode, who, code);
@@ -103,8 +101,8 @@ impl<'a> PodView<'a> {
     }
 
     fn api_terminated(&self, id: &ContainerId) -> Option<&'a ApiTerminated> {
-        let name = &self.stores.cri.container(id)?.info.name;
-        let reported = self.object()?.pod.containers.get(name)?;
+        let name = &self.container(id)?.info.name;
+        let reported = self.spec(name)?;
         reported.terminated.iter().find(|end| end.id.as_ref() == Some(id))
     }
 

@@ -3,7 +3,6 @@
 use super::{DeathFacts, HookRun};
 use crate::evidence::{Evidence, EvidenceKind};
 use crate::{input::*, report::*, time::*, types::*};
-use std::time::Duration;
 
 impl<'a> DeathFacts<'a> {
     pub(super) fn evidence(&self) -> Vec<Evidence> {
@@ -41,8 +40,7 @@ impl<'a> DeathFacts<'a> {
         };
         let mut list: Vec<Milestone> = Vec::new();
         let mut mark = |kind, at: Option<BootTime>, source| {
-            let uncertainty = Duration::ZERO;
-            list.extend(at.map(|at| Milestone { kind, at, uncertainty, source }));
+            list.extend(at.map(|at| Milestone::exact(kind, at, source)));
         };
         let (stop, seen) = (self.stop.map(|s| s.at), Source::Kernel);
         let acts = [stop, self.kill.map(|s| s.at)].into_iter().flatten().min();
