@@ -68,11 +68,10 @@ pub struct PodObject {
 }
 
 /// All pods that the apiserver has reported.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ApiState {
-    /// The apiserver is one of the sources.
-    has_apiserver: bool,
-    anchor: Anchor,
+    /// The apiserver is one of the sources, whether it has answered or not.
+    pub has_apiserver: bool,
     pods: Table<PodUid, PodObject>,
     ever_in_sync: bool,
     last_in_sync: BootTime,
@@ -81,27 +80,15 @@ pub struct ApiState {
 }
 
 impl ApiState {
-    /// An empty store. `has_apiserver`: the apiserver is one of the sources.
-    pub fn new(anchor: Anchor, has_apiserver: bool) -> Self {
-        Self {
-            has_apiserver,
-            anchor,
-            pods: Table::default(),
-            ever_in_sync: false,
-            last_in_sync: BootTime(0),
-            outage: None,
-        }
-    }
-
-    /// Applies an event.
-    pub fn apply(&mut self, at: BootTime, event: ApiEvent, dirty: &mut Dirty) {
-        let watched = Delivery { at, not_before: self.not_before(at), is_watched: true };
+    /// Applies an event. `anchor`: the mapping to the wall clock.
+    pub fn apply(&mut self, at: BootTime, event: ApiEvent, anchor: Anchor, dirty: &mut Dirty) {
+        let watched = Delivery { at, not_before: self.not_before(at), is_watched: true, anchor };
         match event {
             ApiEvent::Snapshot { pods } => {
                 // The list ends an outage, whether the outage was noticed or not.
                 let after = self.silent_since(at);
                 let not_before = watched.not_before.min(after - WATCH_LAG);
-                let listing = Delivery { at, not_before, is_watched: false };
+                let listing = Delivery { not_before, is_watched: false, ..watched };
                 let listed: BTreeSet<&str> = pods.iter().map(runtime_uid).collect();
                 for (uid, object) in &mut self.pods {
                     let is_listed = listed.contains(uid.as_str());
@@ -178,7 +165,7 @@ impl ApiState {
         let uid = known.unwrap_or_else(|| PodUid::new(runtime_uid(&pod)));
         let had_no_request =
             self.pods.get(&uid).is_some_and(|o| o.requested.is_none() && o.exists());
-        let request = request(&pod, delivery, had_no_request, &self.anchor);
+        let request = request(&pod, delivery, had_no_request);
         dirty.pod(&uid);
         if let Some(known) = self.pods.get_mut(&uid) {
             if known.gone.is_some() {
@@ -251,11 +238,6 @@ impl ApiState {
         self.ever_in_sync && !matches!(self.outage, Some((_, None)))
     }
 
-    /// The apiserver is one of the sources, whether it has answered or not.
-    pub fn has_apiserver(&self) -> bool {
-        self.has_apiserver
-    }
-
     /// The watch has been in sync at least once.
     pub fn was_in_sync(&self) -> bool {
         self.ever_in_sync
@@ -289,11 +271,6 @@ impl ApiState {
     pub fn count(&self) -> usize {
         self.pods.len()
     }
-
-    /// Sets the mapping to the wall clock.
-    pub fn set_anchor(&mut self, anchor: Anchor) {
-        self.anchor = anchor;
-    }
 }
 
 /// The UID by which the runtime knows the pod.
@@ -309,6 +286,8 @@ struct Delivery {
     not_before: BootTime,
     /// By the watch, not in a list.
     is_watched: bool,
+    /// Boot clock ↔ wall clock.
+    anchor: Anchor,
 }
 
 impl DeletionRequest {
@@ -325,9 +304,8 @@ impl DeletionRequest {
 /// `had_no_request`: the watch has shown the pod without a request.
 fn request(
     pod: &ApiPod,
-    Delivery { at, not_before, is_watched }: Delivery,
+    Delivery { at, not_before, is_watched, anchor }: Delivery,
     had_no_request: bool,
-    anchor: &Anchor,
 ) -> Option<DeletionRequest> {
     let deadline = pod.deletion_timestamp?;
     let grace_seconds = pod.deletion_grace_seconds.unwrap_or(0).max(0);

@@ -19,18 +19,18 @@ use crate::{ids::*, input::*, time::*};
 use std::{collections::BTreeSet, time::Duration};
 
 /// All stores.
-#[derive(Clone, Copy, Debug)]
-pub struct Stores<'a> {
+#[derive(Debug, Default)]
+pub struct Stores {
     /// The tree of cgroups.
-    pub cgroups: &'a CgroupTree,
+    pub cgroups: CgroupTree,
     /// The kernel's records, by the container's own cgroup.
-    pub processes: &'a Table<CgroupId, ContainerProcesses>,
+    pub processes: Table<CgroupId, ContainerProcesses>,
     /// The container runtime's answers.
-    pub cri: &'a CriState,
+    pub cri: CriState,
     /// The apiserver's pods.
-    pub api: &'a ApiState,
+    pub api: ApiState,
     /// The node and its daemons.
-    pub node: &'a NodeState,
+    pub node: NodeState,
     /// Boot clock ↔ wall clock.
     pub anchor: Anchor,
 }
@@ -38,7 +38,7 @@ pub struct Stores<'a> {
 /// The evidence of one incarnation of a pod.
 #[derive(Clone, Debug)]
 pub struct PodView<'a> {
-    stores: Stores<'a>,
+    stores: &'a Stores,
     uid: &'a PodUid,
     /// The incarnation's sandboxes, oldest first, including those that the agent never saw running.
     sandboxes: Vec<&'a Sandbox>,
@@ -68,7 +68,7 @@ pub struct PodContainers {
 impl<'a> PodView<'a> {
     /// A view without the sandboxes of `earlier` incarnations.
     pub fn new(
-        stores: Stores<'a>,
+        stores: &'a Stores,
         uid: &'a PodUid,
         earlier: &BTreeSet<SandboxId>,
         cgroup_removed: Option<BootTime>,
@@ -211,7 +211,7 @@ impl<'a> PodView<'a> {
                 .all
                 .iter()
                 .all(|id| self.is_cri_complete(id) && self.processes_of(id).is_some())
-            && (!self.stores.api.has_apiserver() || self.object().is_some_and(is_final))
+            && (!self.stores.api.has_apiserver || self.object().is_some_and(is_final))
     }
 
     fn cri_complete(&self) -> bool {
@@ -342,7 +342,7 @@ impl<'a> PodView<'a> {
         if !(late || self.cri_complete()) {
             return false;
         }
-        if self.superseded || !self.stores.api.has_apiserver() {
+        if self.superseded || !self.stores.api.has_apiserver {
             return true;
         }
         let gone = self.gone().is_some();

@@ -104,7 +104,7 @@ impl Engine {
         if let Some(finished) = &mut pod.reported_termination {
             under_way |= finished.count_if_due(now, out);
         }
-        let known = !pod.is_blank() && self.cri.has_sandbox(uid);
+        let known = !pod.is_blank() && self.stores.cri.has_sandbox(uid);
         if known || under_way || pod.reported_termination.is_some() {
             self.pods.insert(uid.clone(), pod);
         } else {
@@ -125,7 +125,7 @@ impl Engine {
         is_dirty: bool,
         out: &mut Outputs,
     ) -> bool {
-        let settle = self.settings.settle;
+        let settle = self.settle;
         let view = self.pod_view(uid, &pod.finished_sandboxes, pod.cgroup_removed);
         if view.is_empty() {
             pod.terminating = false;
@@ -244,7 +244,7 @@ impl Engine {
         earlier: &BTreeSet<SandboxId>,
         cgroup_removed: Option<BootTime>,
     ) -> PodView<'a> {
-        PodView::new(self.stores(), uid, earlier, cgroup_removed)
+        PodView::new(&self.stores, uid, earlier, cgroup_removed)
     }
 }
 

@@ -41,7 +41,7 @@ fn likely_cause(
     sandbox: &Sandbox,
     failure: Failure,
 ) -> (LeakCause, String) {
-    let node = facts.stores.node;
+    let node = &facts.stores.node;
     let uid = &sandbox.info.pod;
     let version = node.kubelet_version();
     let written = version.map(|(_, text)| format!("kubelet {text}"));

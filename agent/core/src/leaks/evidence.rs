@@ -213,7 +213,7 @@ impl<'a> EvidenceBuilder<'a> {
 
     /// Adds the kubelet's version, and since when it runs.
     pub(super) fn kubelet(&mut self, since: Option<BootTime>) {
-        let node = self.facts.stores.node;
+        let node = &self.facts.stores.node;
         let version = node.kubelet_version().map(|(_, text)| format!(" {text}"));
         let version = version.unwrap_or_default();
         if node.kubelet_is_down() {

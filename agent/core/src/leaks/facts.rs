@@ -16,7 +16,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeakFacts<'a> {
     /// Kernel, runtime and apiserver.
-    pub stores: Stores<'a>,
+    pub stores: &'a Stores,
     /// Verbose statuses.
     pub statuses: &'a SandboxStatusCache,
     /// The latest survey of the host.
@@ -112,7 +112,7 @@ impl<'a> LeakFacts<'a> {
 
     /// The runtime lists a sandbox or container with this id.
     pub(super) fn lists(&self, id: &str) -> bool {
-        let cri = self.stores.cri;
+        let cri = &self.stores.cri;
         let sandbox = || cri.sandboxes().get(id).is_some_and(|s| s.removed.is_none());
         sandbox() || cri.containers().get(id).is_some_and(|c| c.removed.is_none())
     }
