@@ -3,9 +3,10 @@
 
 mod lists;
 
-use super::{dirty::Dirty, table::Table};
+use super::{dirty::Dirty, table::push_latest};
 use crate::{ids::*, input::*, time::*};
 pub use lists::{Item, Listed, Lists};
+use std::collections::VecDeque;
 
 /// Bound on outages; the oldest are evicted.
 const MAX_OUTAGES: usize = 32;
@@ -81,9 +82,11 @@ pub struct Outage {
 /// All answers of the runtime, by sandbox and container.
 #[derive(Clone, Debug, Default)]
 pub struct CriState {
-    sandboxes: Lists<CriSandbox>,
-    containers: Lists<CriContainer>,
-    outages: Vec<Outage>,
+    /// Sandboxes, by pod.
+    pub sandboxes: Lists<CriSandbox>,
+    /// Containers, by sandbox.
+    pub containers: Lists<CriContainer>,
+    outages: VecDeque<Outage>,
     process: Option<DaemonProcess>,
     connected: bool,
 }
@@ -93,16 +96,20 @@ impl CriState {
     pub fn apply(&mut self, at: BootTime, event: CriEvent, dirty: &mut Dirty) {
         dirty.all_reports |= !self.connected;
         if !matches!(event, CriEvent::Connected { .. } | CriEvent::Unreachable { .. }) {
-            self.answered(at);
+            // Without a new connection: a call failed, but the runtime ran all along.
+            self.answered(at, Some(false));
         }
         match event {
             CriEvent::Connected { process, .. } => {
                 dirty.all_reports = true;
-                self.connect(at, process);
+                let restarted = self.process.zip(process).map(|(before, now)| before != now);
+                self.process = process.or(self.process);
+                self.answered(at, restarted);
             }
             CriEvent::Unreachable { error, code } => {
                 if self.connected || self.outages.is_empty() {
-                    self.note_outage(Outage { from: at, to: None, error, code, restarted: None });
+                    let outage = Outage { from: at, to: None, error, code, restarted: None };
+                    push_latest(&mut self.outages, outage, MAX_OUTAGES);
                 }
                 self.connected = false;
             }
@@ -146,46 +153,19 @@ impl CriState {
         }
     }
 
-    fn note_outage(&mut self, outage: Outage) {
-        if self.outages.len() >= MAX_OUTAGES {
-            self.outages.remove(0);
-        }
-        self.outages.push(outage);
-    }
-
-    /// An answer without a new connection: a call failed, but the runtime ran all along.
-    fn answered(&mut self, at: BootTime) {
-        if let Some(outage) = self.outages.last_mut().filter(|o| o.to.is_none()) {
-            outage.to = Some(at);
-            outage.restarted = Some(false);
-        }
+    /// The runtime answered, which ends an outage. `restarted`: another process answers; `None`: unknown.
+    fn answered(&mut self, at: BootTime, restarted: Option<bool>) {
         self.connected = true;
-    }
-
-    fn connect(&mut self, at: BootTime, process: Option<DaemonProcess>) {
-        let restarted = match (self.process, process) {
-            (Some(before), Some(now)) => Some(before != now),
-            _ => None,
-        };
-        match self.outages.last_mut() {
-            Some(outage) if outage.to.is_none() => {
-                outage.to = Some(at);
-                outage.restarted = restarted;
-            }
+        match self.outages.back_mut().filter(|outage| outage.to.is_none()) {
+            Some(outage) => (outage.to, outage.restarted) = (Some(at), restarted),
             // Restarted so fast that no call failed.
-            _ if restarted == Some(true) => self.note_outage(Outage {
-                from: at,
-                to: Some(at),
-                error: "another process answers at the socket".into(),
-                code: None,
-                restarted,
-            }),
-            _ => {}
+            None if restarted == Some(true) => {
+                let error = "another process answers at the socket".into();
+                let outage = Outage { from: at, to: Some(at), error, code: None, restarted };
+                push_latest(&mut self.outages, outage, MAX_OUTAGES);
+            }
+            None => {}
         }
-        if process.is_some() {
-            self.process = process;
-        }
-        self.connected = true;
     }
 
     /// Adds a container that no list has shown yet.
@@ -207,7 +187,7 @@ impl CriState {
 
     /// The runtime answers, and both lists were requested after its last outage.
     pub fn is_current(&self) -> bool {
-        let since = self.outages.last().map_or(BootTime(0), |outage| outage.from);
+        let since = self.outages.back().map_or(BootTime(0), |outage| outage.from);
         self.connected && self.has_listed_since(since)
     }
 
@@ -230,16 +210,6 @@ impl CriState {
     /// A container.
     pub fn container(&self, id: &ContainerId) -> Option<&Container> {
         self.containers.entries().get(id)
-    }
-
-    /// All sandboxes.
-    pub fn sandboxes(&self) -> &Table<SandboxId, Sandbox> {
-        self.sandboxes.entries()
-    }
-
-    /// All containers.
-    pub fn containers(&self) -> &Table<ContainerId, Container> {
-        self.containers.entries()
     }
 
     /// A pod's sandboxes, oldest first.
@@ -281,21 +251,6 @@ impl CriState {
             self.containers.evict(container, dirty);
         }
         containers
-    }
-
-    /// Evicts a removed container.
-    pub fn evict_container(&mut self, id: &ContainerId, dirty: &mut Dirty) {
-        self.containers.evict(id, dirty);
-    }
-
-    /// Removed sandboxes: candidates for eviction.
-    pub fn removed_sandboxes(&self) -> Vec<(SandboxId, PodUid, BootTime)> {
-        self.sandboxes.removed()
-    }
-
-    /// Removed containers: candidates for eviction.
-    pub fn removed_containers(&self) -> Vec<(ContainerId, SandboxId, BootTime)> {
-        self.containers.removed()
     }
 }
 

@@ -151,7 +151,7 @@ impl Engine {
         Gauges {
             cgroups: self.stores.cgroups.len(),
             containers: self.stores.processes.len(),
-            sandboxes: self.stores.cri.sandboxes().len(),
+            sandboxes: self.stores.cri.sandboxes.entries().len(),
             objects: self.stores.api.count(),
             pods: self.pods.len(),
             terminating: self.pods.values().filter(|p| p.terminating).count(),
@@ -256,7 +256,7 @@ impl Engine {
         let container = cgroups.container(owner);
         let of_sandbox = |id: &ContainerId| {
             // The sandbox's own container has the sandbox's id.
-            Some(&self.stores.cri.sandboxes().get(id.as_str())?.info.pod)
+            Some(&self.stores.cri.sandboxes.entries().get(id.as_str())?.info.pod)
         };
         let pod = container
             .and_then(|id| self.stores.cri.pod_of(id))
@@ -291,7 +291,7 @@ impl Engine {
         }
         if !evicted.is_empty() {
             // Any container may have lost its cgroup: look for all of them again.
-            self.dirty.containers.extend(self.stores.cri.containers().keys().cloned());
+            self.dirty.containers.extend(self.stores.cri.containers.entries().keys().cloned());
         }
     }
 

@@ -10,12 +10,15 @@ mod signals;
 pub use inspections::{Freeze, Inspections};
 pub use origin::{discarded, is_of_the_node, is_runtime, queued_for_sigwait};
 
-use super::gaps::Gaps;
+use super::{gaps::Gaps, table::push_latest};
 use crate::{ids::*, input::*, time::*};
 use exits::ExitTable;
 use origin::outside;
 use signals::push_bounded;
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 /// Bounds on the records of one container, however many events it causes.
 const MAX_EXEC_PROCESSES: usize = 64;
@@ -159,7 +162,7 @@ pub struct ContainerProcesses {
     /// Processes from outside, including the init's first exec.
     exec_processes: Vec<ExecProcess>,
     /// Descendants of these that executed a program, oldest first.
-    entered: Vec<Descendant>,
+    entered: VecDeque<Descendant>,
     /// Ends of processes.
     exits: ExitTable,
     /// Killed with the PID namespace, on behalf of the exiting init.
@@ -281,10 +284,8 @@ impl ContainerProcesses {
             // The PID was reused, or the process executes another program.
             self.entered.retain(|known| known.tgid != task.tgid);
             if let Some(root) = self.root(parent.tgid, at) {
-                if self.entered.len() >= MAX_EXEC_PROCESSES {
-                    self.entered.remove(0);
-                }
-                self.entered.push(Descendant { tgid: task.tgid, root, ended: None });
+                let descendant = Descendant { tgid: task.tgid, root, ended: None };
+                push_latest(&mut self.entered, descendant, MAX_EXEC_PROCESSES);
                 self.note_entered(at, task.tgid);
             }
             return;

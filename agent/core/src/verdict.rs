@@ -57,7 +57,7 @@ pub struct VerdictInputs<'a> {
 }
 
 /// A verdict with its proof.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Assessment {
     /// How the container died.
     pub verdict: Verdict,
@@ -93,23 +93,13 @@ impl Assessment {
     /// sandbox's machinery. Only the empty cgroup still shows when the container was over.
     #[must_use]
     pub fn unseen(self, why: &str) -> Self {
-        let mut milestones = self.milestones.clone();
+        let mut milestones = self.milestones;
         milestones.retain(|m| m.kind == MilestoneKind::CgroupEmpty);
-        let message = format!("How it ended is not known: {}.", lower_first(why));
+        let why = lower_first(why);
+        let message = format!("How it ended is not known: {why}.");
         let proof = Proof { message, evidence: Vec::new() };
-        Self {
-            unproven: Some(lower_first(why)),
-            verdict: Verdict::Unknown,
-            proof,
-            exit: None,
-            killer: None,
-            stop: None,
-            hook: None,
-            pre_stop_cut_off: false,
-            milestones,
-            gaps: Vec::new(),
-            ..self
-        }
+        let (truncated, unproven) = (self.truncated, Some(why));
+        Self { proof, milestones, truncated, unproven, ..Self::default() }
     }
 }
 

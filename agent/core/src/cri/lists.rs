@@ -251,7 +251,7 @@ impl<T: Item> Lists<T> {
     }
 
     /// Evicts an entry.
-    pub(super) fn evict(&mut self, id: &T::Id, dirty: &mut Dirty) -> Option<T> {
+    pub fn evict(&mut self, id: &T::Id, dirty: &mut Dirty) -> Option<T> {
         dirty.orphans = true;
         let known = self.entries.remove(id)?;
         remove_from(&mut self.by_parent, known.info.keys().1, id);

@@ -1,7 +1,7 @@
 //! Eviction: entries that are gone and reported, so that memory does not grow with time.
 
 use super::{Engine, MAX_CONTAINERS, lifecycle::COMPLETION_TIMEOUT, reported::AMEND_WINDOW};
-use crate::{api::PodObject, output::Outputs, process::ContainerProcesses};
+use crate::{api::PodObject, output::Outputs, process::ContainerProcesses, table::push_latest};
 use crate::{ids::*, input::*, time::*};
 use std::{collections::BTreeSet, time::Duration};
 
@@ -26,7 +26,7 @@ impl Engine {
 
     /// Evicts entries that are gone and reported.
     pub(super) fn evict(&mut self, now: BootTime, out: &mut Outputs) {
-        for (sandbox, uid, by) in self.stores.cri.removed_sandboxes() {
+        for (sandbox, uid, by) in self.stores.cri.sandboxes.removed() {
             let settled = now >= by + self.settle;
             let busy = self.active.contains(&uid);
             // A sandbox that never ran is no evidence for its pod's termination.
@@ -56,7 +56,7 @@ impl Engine {
             }
         }
         // Containers removed from a sandbox that still runs: kept while the pod's report may need them.
-        for (id, _, by) in self.stores.cri.removed_containers() {
+        for (id, _, by) in self.stores.cri.containers.removed() {
             let uid = self.stores.cri.pod_of(&id).cloned();
             let reported = uid.as_ref().and_then(|uid| self.pods.get(uid)).is_some_and(|pod| {
                 pod.reported.contains(&id) && pod.reported_termination.is_none()
@@ -77,14 +77,14 @@ impl Engine {
                 if !processes.is_some_and(ContainerProcesses::was_never_populated) {
                     self.count_loss(LossKind::NeverResolved, 1);
                 }
-                self.stores.cri.evict_container(&id, &mut self.dirty);
+                self.stores.cri.containers.evict(&id, &mut self.dirty);
                 self.evict_container(&id);
                 continue;
             }
             let stuck = now >= by + STUCK
                 && !uid.as_ref().is_some_and(|uid| self.has_pending_deletion(uid));
             if over && ((reported && !requested && !suspended) || stuck) {
-                self.stores.cri.evict_container(&id, &mut self.dirty);
+                self.stores.cri.containers.evict(&id, &mut self.dirty);
                 self.evict_container(&id);
                 if let Some(pod) = uid.and_then(|uid| self.pods.get_mut(&uid)) {
                     pod.reported.remove(&id);
@@ -200,11 +200,8 @@ impl Engine {
     /// Bounds the removed cgroups in which no process was ever seen. The runtime may still report a failed
     /// container there, but not the cgroups that a program makes and removes by the thousand.
     pub(super) fn note_unpopulated(&mut self, owner: CgroupId) {
-        self.unpopulated.push_back(owner);
-        if self.unpopulated.len() <= MAX_UNPOPULATED {
-            return;
-        }
-        let Some(oldest) = self.unpopulated.pop_front() else { return };
+        let evicted = push_latest(&mut self.unpopulated, owner, MAX_UNPOPULATED);
+        let Some(oldest) = evicted else { return };
         let known = |id| self.stores.cri.container(id).is_some();
         let explained = self.stores.cgroups.container(oldest).is_some_and(known);
         if !explained
@@ -221,11 +218,7 @@ impl Engine {
     /// Bounds the cgroups of no known container, so that a tenant who makes cgroups by the thousand leaves
     /// room for other containers.
     pub(super) fn note_unowned(&mut self, owner: CgroupId) {
-        self.unowned.push_back(owner);
-        if self.unowned.len() <= MAX_UNOWNED {
-            return;
-        }
-        let Some(oldest) = self.unowned.pop_front() else { return };
+        let Some(oldest) = push_latest(&mut self.unowned, owner, MAX_UNOWNED) else { return };
         if self.stores.cgroups.container(oldest).is_none()
             && self.stores.processes.remove(&oldest).is_some()
         {

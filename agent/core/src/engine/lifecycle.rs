@@ -6,7 +6,7 @@ use crate::{ids::*, report::*, time::*, types::*};
 use crate::{
     output::{CriRequest, Outputs, Report, Request},
     pod_view::PodView,
-    table::Table,
+    table::{Table, push_latest},
 };
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -79,11 +79,8 @@ impl Incarnations {
     }
 
     fn note(&mut self, uid: &PodUid, count: u32) {
-        if self.counts.insert(uid.clone(), count).is_none() {
-            self.order.push_back(uid.clone());
-        }
-        if self.counts.len() > MAX_STATIC_PODS
-            && let Some(oldest) = self.order.pop_front()
+        if self.counts.insert(uid.clone(), count).is_none()
+            && let Some(oldest) = push_latest(&mut self.order, uid.clone(), MAX_STATIC_PODS)
         {
             self.counts.remove(&oldest);
         }

@@ -59,7 +59,7 @@ impl<'a> LeakFacts<'a> {
 
     /// All listed sandboxes, in no order.
     pub(super) fn listed(&self) -> impl Iterator<Item = &'a Sandbox> + use<'a> {
-        self.stores.cri.sandboxes().values().filter(|sandbox| sandbox.removed.is_none())
+        self.stores.cri.sandboxes.entries().values().filter(|sandbox| sandbox.removed.is_none())
     }
 
     /// The listed sandboxes of a pod, oldest first.
@@ -113,8 +113,8 @@ impl<'a> LeakFacts<'a> {
     /// The runtime lists a sandbox or container with this id.
     pub(super) fn lists(&self, id: &str) -> bool {
         let cri = &self.stores.cri;
-        let sandbox = || cri.sandboxes().get(id).is_some_and(|s| s.removed.is_none());
-        sandbox() || cri.containers().get(id).is_some_and(|c| c.removed.is_none())
+        let sandbox = || cri.sandboxes.entries().get(id).is_some_and(|s| s.removed.is_none());
+        sandbox() || cri.containers.entries().get(id).is_some_and(|c| c.removed.is_none())
     }
 
     /// When the pod's deletion was requested, and when its object disappeared: a daemon's failure around this
