@@ -5,8 +5,8 @@ mod attempts;
 
 pub use self::attempts::{Attempt, Attempts, Shown};
 
-use super::{dirty::Dirty, table::Table};
-use crate::{ids::*, input::*, time::*};
+use crate::gaps::{Connection, Outage};
+use crate::{dirty::Dirty, ids::*, input::*, table::Table, time::*};
 use std::{collections::BTreeSet, time::Duration};
 
 /// Bound on pods. Beyond it the pods gone longest are evicted, then new ones refused.
@@ -64,7 +64,7 @@ pub struct PodObject {
     /// The object reappeared after that: only a restored backup does this.
     reappeared: bool,
     /// Only the fields that leak detection needs are left.
-    is_reduced: bool,
+    pub is_reduced: bool,
 }
 
 /// All pods that the apiserver has reported.
@@ -73,10 +73,8 @@ pub struct ApiState {
     /// The apiserver is one of the sources, whether it has answered or not.
     pub has_apiserver: bool,
     pods: Table<PodUid, PodObject>,
-    ever_in_sync: bool,
-    last_in_sync: BootTime,
-    /// The last event before the watch last broke, and when it was in sync again.
-    outage: Option<(BootTime, Option<BootTime>)>,
+    /// The connection of the watch.
+    pub watch: Connection,
 }
 
 impl ApiState {
@@ -102,15 +100,15 @@ impl ApiState {
                     }
                 }
                 pods.into_iter().for_each(|pod| self.put(pod, listing, dirty));
-                self.synced(at);
+                self.watch.up(at, None);
             }
             ApiEvent::Applied(pod) => {
-                self.synced(at);
+                self.watch.up(at, None);
                 self.put(pod, watched, dirty);
             }
             ApiEvent::Deleted(pod) => {
                 dirty.orphans = true;
-                self.synced(at);
+                self.watch.up(at, None);
                 let uid = PodUid::new(runtime_uid(&pod));
                 self.put(pod, watched, dirty);
                 if let Some(object) = self.pods.get_mut(&uid) {
@@ -118,13 +116,12 @@ impl ApiState {
                     object.reappeared = false;
                 }
             }
-            ApiEvent::OutOfSync { .. } => {
-                if self.is_in_sync() {
-                    self.last_in_sync = self.silent_since(at);
-                    self.outage = Some((self.last_in_sync, None));
+            ApiEvent::OutOfSync { error } => {
+                if self.watch.last_up().is_some() {
+                    self.watch.down(self.silent_since(at), error, None);
                 }
             }
-            ApiEvent::Resumed => self.synced(at),
+            ApiEvent::Resumed => self.watch.up(at, None),
             // Node events and verifications concern node state and leak detection.
             ApiEvent::Node(_) | ApiEvent::NodeUnknown { .. } | ApiEvent::Checked { .. } => {}
         }
@@ -132,30 +129,19 @@ impl ApiState {
 
     /// Everything that the watch has not shown by now happened after this.
     fn silent_since(&self, now: BootTime) -> BootTime {
-        if self.is_in_sync() {
-            self.last_in_sync.max(now - LONGEST_SILENCE)
-        } else {
-            self.last_in_sync
+        match self.watch.last().filter(|outage| outage.to.is_none()) {
+            Some(outage) => outage.from,
+            None => {
+                self.watch.last_up().map_or(BootTime(0), |last| last.max(now - LONGEST_SILENCE))
+            }
         }
     }
 
     /// Everything that a watch event shows happened after this.
     fn not_before(&self, at: BootTime) -> BootTime {
-        let late = match self.outage {
-            Some((from, None)) => from,
-            // Events that were queued during the outage arrive now.
-            Some((from, Some(to))) if at <= to + WATCH_LAG => from,
-            _ => at,
-        };
-        late - WATCH_LAG
-    }
-
-    fn synced(&mut self, at: BootTime) {
-        if let Some((_, to @ None)) = &mut self.outage {
-            *to = Some(at);
-        }
-        self.ever_in_sync = true;
-        self.last_in_sync = at;
+        // Events that were queued during the outage arrive just after it.
+        let queued = |outage: &&Outage| outage.to.is_none_or(|to| at <= to + WATCH_LAG);
+        self.watch.last().filter(queued).map_or(at, |outage| outage.from) - WATCH_LAG
     }
 
     /// Stores a pod as delivered.
@@ -233,16 +219,6 @@ impl ApiState {
         self.pods.get(uid)
     }
 
-    /// The watch is in sync.
-    pub fn is_in_sync(&self) -> bool {
-        self.ever_in_sync && !matches!(self.outage, Some((_, None)))
-    }
-
-    /// The watch has been in sync at least once.
-    pub fn was_in_sync(&self) -> bool {
-        self.ever_in_sync
-    }
-
     /// Evicts a pod. True: it was stored.
     pub fn evict(&mut self, uid: &PodUid, dirty: &mut Dirty) -> bool {
         dirty.orphans = true;
@@ -257,9 +233,13 @@ impl ApiState {
 
     /// Reduces an object that is gone and reported to what leak detection needs, some 500 bytes.
     pub fn reduce(&mut self, uid: &PodUid) {
-        if let Some(object) = self.pods.get_mut(uid).filter(|object| !object.exists()) {
-            object.reduce();
-        }
+        let gone = self.pods.get_mut(uid).filter(|object| !object.exists() && !object.is_reduced);
+        let Some(object) = gone else { return };
+        let ApiPod { uid, namespace, name, mirror_of, .. } = std::mem::take(&mut object.pod);
+        object.pod = ApiPod { uid, namespace, name, mirror_of, ..ApiPod::default() };
+        object.attempts = Attempts::default();
+        object.changed.shrink_to_fit();
+        object.is_reduced = true;
     }
 
     /// Pods whose object is gone, and since when.
@@ -349,23 +329,6 @@ impl PodObject {
     pub fn pod_ref(&self) -> PodRef {
         let (namespace, name) = (self.pod.namespace.clone(), self.pod.name.clone());
         PodRef { namespace, name, uid: PodUid::new(runtime_uid(&self.pod)) }
-    }
-
-    /// Only the fields that leak detection needs are left.
-    pub fn is_reduced(&self) -> bool {
-        self.is_reduced
-    }
-
-    fn reduce(&mut self) {
-        if self.is_reduced {
-            return;
-        }
-        let pod = std::mem::take(&mut self.pod);
-        let ApiPod { uid, namespace, name, mirror_of, .. } = pod;
-        self.pod = ApiPod { uid, namespace, name, mirror_of, ..ApiPod::default() };
-        self.attempts = Attempts::default();
-        self.changed.shrink_to_fit();
-        self.is_reduced = true;
     }
 
     /// What the status showed of this attempt of a container.

@@ -3,13 +3,8 @@
 
 mod lists;
 
-use super::{dirty::Dirty, table::push_latest};
-use crate::{ids::*, input::*, time::*};
+use crate::{dirty::Dirty, gaps::Connection, ids::*, input::*, time::*};
 pub use lists::{Item, Listed, Lists};
-use std::collections::VecDeque;
-
-/// Bound on outages; the oldest are evicted.
-const MAX_OUTAGES: usize = 32;
 
 /// A sandbox.
 pub type Sandbox = Listed<CriSandbox>;
@@ -64,21 +59,6 @@ impl Item for CriContainer {
     }
 }
 
-/// A time in which the runtime did not answer.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Outage {
-    /// The first call that failed.
-    pub from: BootTime,
-    /// The first answer after it.
-    pub to: Option<BootTime>,
-    /// The error of that call.
-    pub error: String,
-    /// The gRPC status code, where there was one.
-    pub code: Option<String>,
-    /// Another process answered afterwards; `None`: unknown.
-    pub restarted: Option<bool>,
-}
-
 /// All answers of the runtime, by sandbox and container.
 #[derive(Clone, Debug, Default)]
 pub struct CriState {
@@ -86,33 +66,32 @@ pub struct CriState {
     pub sandboxes: Lists<CriSandbox>,
     /// Containers, by sandbox.
     pub containers: Lists<CriContainer>,
-    outages: VecDeque<Outage>,
+    /// The connection to the runtime.
+    pub connection: Connection,
     process: Option<DaemonProcess>,
-    connected: bool,
 }
 
 impl CriState {
     /// Applies an answer.
     pub fn apply(&mut self, at: BootTime, event: CriEvent, dirty: &mut Dirty) {
-        dirty.all_reports |= !self.connected;
+        dirty.all_reports |= !self.connection.is_up();
         if !matches!(event, CriEvent::Connected { .. } | CriEvent::Unreachable { .. }) {
             // Without a new connection: a call failed, but the runtime ran all along.
-            self.answered(at, Some(false));
+            self.connection.up(at, Some(false));
         }
         match event {
             CriEvent::Connected { process, .. } => {
                 dirty.all_reports = true;
                 let restarted = self.process.zip(process).map(|(before, now)| before != now);
                 self.process = process.or(self.process);
-                self.answered(at, restarted);
-            }
-            CriEvent::Unreachable { error, code } => {
-                if self.connected || self.outages.is_empty() {
-                    let outage = Outage { from: at, to: None, error, code, restarted: None };
-                    push_latest(&mut self.outages, outage, MAX_OUTAGES);
+                if restarted == Some(true) {
+                    // Perhaps so fast that no call failed.
+                    let error = "another process answers at the socket".into();
+                    self.connection.down(at, error, None);
                 }
-                self.connected = false;
+                self.connection.up(at, restarted);
             }
+            CriEvent::Unreachable { error, code } => self.connection.down(at, error, code),
             CriEvent::Sandboxes { asked, only, sandboxes } => {
                 let containers = &self.containers;
                 let note = |info: &mut CriSandbox, dirty: &mut Dirty| {
@@ -153,21 +132,6 @@ impl CriState {
         }
     }
 
-    /// The runtime answered, which ends an outage. `restarted`: another process answers; `None`: unknown.
-    fn answered(&mut self, at: BootTime, restarted: Option<bool>) {
-        self.connected = true;
-        match self.outages.back_mut().filter(|outage| outage.to.is_none()) {
-            Some(outage) => (outage.to, outage.restarted) = (Some(at), restarted),
-            // Restarted so fast that no call failed.
-            None if restarted == Some(true) => {
-                let error = "another process answers at the socket".into();
-                let outage = Outage { from: at, to: Some(at), error, code: None, restarted };
-                push_latest(&mut self.outages, outage, MAX_OUTAGES);
-            }
-            None => {}
-        }
-    }
-
     /// Adds a container that no list has shown yet.
     pub fn add_unlisted(
         &mut self,
@@ -187,13 +151,8 @@ impl CriState {
 
     /// The runtime answers, and both lists were requested after its last outage.
     pub fn is_current(&self) -> bool {
-        let since = self.outages.back().map_or(BootTime(0), |outage| outage.from);
-        self.connected && self.has_listed_since(since)
-    }
-
-    /// The runtime answers.
-    pub fn is_connected(&self) -> bool {
-        self.connected
+        let since = self.connection.last().map_or(BootTime(0), |outage| outage.from);
+        self.connection.is_up() && self.has_listed_since(since)
     }
 
     /// Both full lists were requested after `at`.
@@ -233,13 +192,6 @@ impl CriState {
     /// The pod of a container.
     pub fn pod_of(&self, container: &ContainerId) -> Option<&PodUid> {
         pod_of(&self.sandboxes, &self.container(container)?.info)
-    }
-
-    /// Outages that overlap the time from `from` to `to`.
-    pub fn outages(&self, from: BootTime, to: BootTime) -> impl Iterator<Item = &Outage> {
-        self.outages
-            .iter()
-            .filter(move |o| o.from <= to && o.to.is_none_or(|answered| answered >= from))
     }
 
     /// Evicts a removed sandbox with its containers, and returns the containers.

@@ -216,13 +216,15 @@ impl Engine {
             return;
         };
         self.find_main(cgroup, &fact);
+        let removed = matches!(fact, KernelFact::CgroupRemoved { .. });
         let owner = self.stores.cgroups.owner(cgroup);
         let own = owner == cgroup;
         if self.stores.cgroups.is_above_containers(cgroup) {
-            self.above_containers(time, cgroup, &fact, out);
+            if removed {
+                self.pod_cgroup_removed(time, cgroup, out);
+            }
             return;
         }
-        let removed = matches!(fact, KernelFact::CgroupRemoved { .. });
         let ends = removed || matches!(fact, KernelFact::CgroupEmpty { .. });
         let created = matches!(fact, KernelFact::CgroupCreated { .. });
         if !own && (created || ends || matches!(fact, KernelFact::CgroupFrozen { .. })) {
@@ -313,24 +315,17 @@ impl Engine {
         }
     }
 
-    fn above_containers(
-        &mut self,
-        time: BootTime,
-        cgroup: CgroupId,
-        fact: &KernelFact,
-        out: &mut Outputs,
-    ) {
-        if let KernelFact::CgroupRemoved { .. } = fact {
-            if let Some(uid) = self.stores.cgroups.pod_level(cgroup).cloned() {
-                if self.stores.cri.has_sandbox(&uid) {
-                    let fresh = self.new_pod(&uid);
-                    self.pods.entry(uid.clone()).or_insert(fresh).cgroup_removed = Some(time);
-                }
-                self.dirty.pods.insert(uid);
-                out.request(Request::Cri(CriRequest::PollNow(None)));
+    /// A cgroup above those of containers was removed.
+    fn pod_cgroup_removed(&mut self, time: BootTime, cgroup: CgroupId, out: &mut Outputs) {
+        if let Some(uid) = self.stores.cgroups.pod_level(cgroup).cloned() {
+            if self.stores.cri.has_sandbox(&uid) {
+                let fresh = self.new_pod(&uid);
+                self.pods.entry(uid.clone()).or_insert(fresh).cgroup_removed = Some(time);
             }
-            self.stores.cgroups.remove(cgroup);
+            self.dirty.pods.insert(uid);
+            out.request(Request::Cri(CriRequest::PollNow(None)));
         }
+        self.stores.cgroups.remove(cgroup);
     }
 
     fn tick(&mut self, now: BootTime, out: &mut Outputs) {
@@ -379,14 +374,8 @@ impl Engine {
         let object = pod.as_ref().and_then(|pod| self.stores.api.get(&pod.uid));
         let spec = object.and_then(|object| object.pod.containers.get(&name));
         let kind = spec.map_or(ContainerKind::Main, |spec| spec.kind);
-        Report::Unkillable(Box::new(UnkillableContainer {
-            container,
-            name,
-            kind,
-            pod,
-            detail,
-            over,
-        }))
+        let report = UnkillableContainer { container, name, kind, pod, detail, over };
+        Report::Unkillable(Box::new(report))
     }
 
     /// Requests the cgroup and the stop signal of changed containers, where they are missing.

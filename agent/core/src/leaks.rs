@@ -119,13 +119,13 @@ impl Leaks {
         if !stores.api.has_apiserver {
             return DetectionState::NoApi;
         }
-        if !stores.api.was_in_sync() || !stores.cri.was_connected() {
+        if stores.api.watch.last_up().is_none() || !stores.cri.was_connected() {
             return DetectionState::Starting;
         }
-        if !stores.api.is_in_sync() {
+        if !stores.api.watch.is_up() {
             return DetectionState::ApiOutOfSync;
         }
-        if !stores.cri.is_connected() {
+        if !stores.cri.connection.is_up() {
             return DetectionState::CriUnreachable;
         }
         match stores.cri.is_current() {

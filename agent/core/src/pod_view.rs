@@ -202,7 +202,7 @@ impl<'a> PodView<'a> {
     /// kubelet is down, which would be a finding.
     pub fn is_final(&self) -> bool {
         !self.is_empty()
-            && self.stores.cri.is_connected()
+            && self.stores.cri.connection.is_up()
             && !self.stores.node.kubelet.has_ended()
             && self.own_sandboxes().all(|sandbox| sandbox.ended.is_some())
             && self.are_exited()
@@ -354,7 +354,7 @@ impl<'a> PodView<'a> {
             // replaced; or if its object is gone, because the watch may have missed the status.
             Some(object) => object.gone.is_some() || object.pod.is_finished(),
             // The watch may be late. Nothing else shows a pod that came and went in that time.
-            None if self.stores.api.is_in_sync() => {
+            None if self.stores.api.watch.is_up() => {
                 now >= ended + LONGEST_SILENCE || late && self.is_static()
             }
             // The apiserver never reported the pod, and is not in sync. A static pod does not need it; for

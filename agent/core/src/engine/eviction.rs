@@ -71,19 +71,15 @@ impl Engine {
                 let mut sandboxes = self.stores.cri.sandboxes_of(uid);
                 self.active.contains(uid) && sandboxes.all(|sandbox| sandbox.ended.is_some())
             });
-            if now >= by + UNRESOLVED && self.has_ended_without_sandbox(&id) {
-                let processes =
-                    self.stores.cgroups.cgroup(&id).and_then(|own| self.stores.processes.get(&own));
-                if !processes.is_some_and(ContainerProcesses::was_never_populated) {
-                    self.count_loss(LossKind::NeverResolved, 1);
-                }
-                self.stores.cri.containers.evict(&id, &mut self.dirty);
-                self.evict_container(&id);
-                continue;
+            let orphaned = now >= by + UNRESOLVED && self.has_ended_without_sandbox(&id);
+            if orphaned {
+                let populated =
+                    self.stores.cgroups.cgroup(&id).is_none_or(|own| self.was_populated(own));
+                self.count_loss(LossKind::NeverResolved, u64::from(populated));
             }
             let stuck = now >= by + STUCK
                 && !uid.as_ref().is_some_and(|uid| self.has_pending_deletion(uid));
-            if over && ((reported && !requested && !suspended) || stuck) {
+            if orphaned || over && ((reported && !requested && !suspended) || stuck) {
                 self.stores.cri.containers.evict(&id, &mut self.dirty);
                 self.evict_container(&id);
                 if let Some(pod) = uid.and_then(|uid| self.pods.get_mut(&uid)) {
@@ -113,7 +109,7 @@ impl Engine {
                 && containers.all(|container| container.ended.is_some())
         };
         let is_large = |(uid, object, by): &(&PodUid, &PodObject, BootTime)| {
-            now >= *by + AMEND_WINDOW && !object.is_reduced() && is_over(uid)
+            now >= *by + AMEND_WINDOW && !object.is_reduced && is_over(uid)
         };
         let large: Vec<PodUid> =
             kept.into_iter().filter(is_large).map(|(uid, ..)| uid.clone()).collect();
@@ -132,6 +128,12 @@ impl Engine {
             self.stores.cgroups.cgroup(id).and_then(|own| self.stores.processes.get(&own));
         sandbox.is_some_and(|sandbox| self.stores.cri.sandbox(sandbox).is_none())
             && processes.is_none_or(ContainerProcesses::is_over)
+    }
+
+    /// A process was seen in the cgroup, or its record may have been lost.
+    fn was_populated(&self, owner: CgroupId) -> bool {
+        let processes = self.stores.processes.get(&owner);
+        !processes.is_some_and(ContainerProcesses::was_never_populated)
     }
 
     /// Closes reports after [`AMEND_WINDOW`]. The sandbox of a completed Job stays as long as its object
@@ -183,16 +185,8 @@ impl Engine {
             .collect();
         for owner in unresolved {
             // Count it as a loss only if it was a container in which some process was seen.
-            let is_container = self.stores.cgroups.container(owner).is_some();
-            if is_container
-                && !self
-                    .stores
-                    .processes
-                    .get(&owner)
-                    .is_some_and(ContainerProcesses::was_never_populated)
-            {
-                self.count_loss(LossKind::NeverResolved, 1);
-            }
+            let lost = self.stores.cgroups.container(owner).is_some() && self.was_populated(owner);
+            self.count_loss(LossKind::NeverResolved, u64::from(lost));
             self.evict_cgroup(owner);
         }
     }

@@ -123,7 +123,7 @@ impl Engine {
         out: &mut Outputs,
     ) -> bool {
         let settle = self.settle;
-        let view = self.pod_view(uid, &pod.finished_sandboxes, pod.cgroup_removed);
+        let view = PodView::new(&self.stores, uid, &pod.finished_sandboxes, pod.cgroup_removed);
         if view.is_empty() {
             pod.terminating = false;
             pod.fast_poll(BTreeSet::new(), out);
@@ -229,19 +229,10 @@ impl Engine {
         };
         if is_dirty || reported.is_open {
             let earlier = pod.finished_sandboxes.difference(&reported.sandboxes).cloned().collect();
-            reported.update(self.pod_view(uid, &earlier, pod.cgroup_removed), out);
+            let view = PodView::new(&self.stores, uid, &earlier, pod.cgroup_removed);
+            reported.update(view, out);
         }
         !reported.is_removed()
-    }
-
-    /// The pod's evidence, without the sandboxes of earlier incarnations.
-    pub(super) fn pod_view<'a>(
-        &'a self,
-        uid: &'a PodUid,
-        earlier: &BTreeSet<SandboxId>,
-        cgroup_removed: Option<BootTime>,
-    ) -> PodView<'a> {
-        PodView::new(&self.stores, uid, earlier, cgroup_removed)
     }
 }
 

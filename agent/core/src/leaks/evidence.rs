@@ -2,7 +2,8 @@
 
 use super::facts::LeakFacts;
 use crate::{
-    cri::{Outage, Sandbox},
+    cri::Sandbox,
+    gaps::Outage,
     ids::PodUid,
     input::{ContainerState, SandboxNetwork},
     leak::{LeakEvidence, LeakedResources},
@@ -162,7 +163,7 @@ impl<'a> EvidenceBuilder<'a> {
     /// Adds the runtime's failures around `end`.
     pub(super) fn outages_around(&mut self, end: Option<(BootTime, BootTime)>) -> Failure {
         let Some((from, to)) = end.map(around) else { return Failure::None };
-        let outages: Vec<&Outage> = self.facts.stores.cri.outages(from, to).collect();
+        let outages: Vec<&Outage> = self.facts.stores.cri.connection.outages(from, to).collect();
         for outage in &outages {
             let back = match (outage.to, outage.restarted) {
                 (None, _) => "and does not answer yet".to_owned(),

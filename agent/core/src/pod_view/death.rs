@@ -305,7 +305,7 @@ impl<'a> PodView<'a> {
             .find(|other| other.info.name == name && Some(other.info.attempt) == after);
         let ended = self.ended(id);
         let until = ended.unwrap_or(began);
-        let interrupted = self.stores.cri.outages(began, until).next().is_some()
+        let interrupted = self.stores.cri.connection.outages(began, until).next().is_some()
             || self.stores.node.kubelet.changes(began, until).next().is_some();
         let hashes =
             next.and_then(|next| next.info.hash.as_ref()).zip(container.info.hash.as_ref());

@@ -131,6 +131,7 @@ impl<'a> PodView<'a> {
         let outage = self
             .stores
             .cri
+            .connection
             .outages(from, to)
             .find(|o| o.to.is_some() && o.restarted != Some(false))?;
         let silent = outage.to.map_or(Duration::ZERO, |to| to.since(outage.from));

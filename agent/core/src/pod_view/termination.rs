@@ -101,7 +101,7 @@ impl<'a> PodView<'a> {
         // In back-off nothing runs either, and the pod is not over.
         let is_over = |pod: &ApiPod| pod.is_finished() || pod.is_over() && pod.is_completing();
         let was_over = self.object().is_some_and(|o| is_over(&o.pod));
-        let came_and_went = self.object().is_none() && self.stores.api.was_in_sync();
+        let came_and_went = self.object().is_none() && self.stores.api.watch.last_up().is_some();
         let deleted_at_unknown_time = unseen && !deleted && !was_over || came_and_went && !stopped;
         let is_static = self.is_static();
         cause(CauseInputs {
