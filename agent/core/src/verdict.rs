@@ -81,6 +81,8 @@ pub struct Assessment {
     pub milestones: Vec<Milestone>,
     /// Losses that may hide evidence of this end.
     pub gaps: Vec<LossKind>,
+    /// How the container is isolated from the host's kernel.
+    pub isolated: Option<String>,
 }
 
 impl Assessment {
@@ -92,14 +94,14 @@ impl Assessment {
     /// The verdict of a container that the host's kernel does not see into: signals and exits are the
     /// sandbox's machinery. Only the empty cgroup still shows when the container was over.
     #[must_use]
-    pub fn unseen(self, why: &str) -> Self {
-        let mut milestones = self.milestones;
+    pub fn unseen(self, how: String) -> Self {
+        let Self { mut milestones, truncated, .. } = self;
         milestones.retain(|m| m.kind == MilestoneKind::CgroupEmpty);
-        let why = lower_first(why);
+        let why = lower_first(&how);
         let message = format!("How it ended is not known: {why}.");
         let proof = Proof { message, evidence: Vec::new() };
-        let (truncated, unproven) = (self.truncated, Some(why));
-        Self { proof, milestones, truncated, unproven, ..Self::default() }
+        let (unproven, isolated) = (Some(why), Some(how));
+        Self { proof, milestones, truncated, unproven, isolated, ..Self::default() }
     }
 }
 
@@ -143,6 +145,7 @@ pub fn assess(case: VerdictInputs<'_>) -> Assessment {
         unproven: facts.stop_may_be_missing(),
         milestones: facts.milestones(),
         gaps: facts.gaps().collect(),
+        isolated: None,
     }
 }
 

@@ -14,16 +14,6 @@ use crate::{
 use crate::{ids::*, input::*, report::*, time::*, types::*};
 use std::time::Duration;
 
-/// A verdict, with the container's settings that it rests on.
-pub(super) struct ContainerAssessment {
-    pub(super) assessment: Assessment,
-    stop_signal: u8,
-    grace_seconds: Option<i64>,
-    pre_stop: Option<Hook>,
-    /// How the container is isolated from the host's kernel.
-    isolated: Option<String>,
-}
-
 impl<'a> PodView<'a> {
     /// The stop signal: the one that the runtime's tool was seen to send, else the runtime's (it has read the
     /// image), else the spec's (containerd before 2.3 ignores `lifecycle.stopSignal`), else SIGTERM.
@@ -69,34 +59,38 @@ impl<'a> PodView<'a> {
         .filter(|allowed| !allowed.is_zero())
     }
 
-    /// Evaluates a container's end by these processes, unless the container is isolated.
-    pub(super) fn assessment(
-        &self,
-        container: Option<&Container>,
-        processes: &ContainerProcesses,
+    /// What the verdict of a container's end depends on.
+    pub(super) fn verdict_inputs<'p>(
+        &'p self,
+        container: Option<&'p Container>,
+        processes: &'p ContainerProcesses,
         request: Option<&DeletionRequest>,
-        grace_seconds: Option<i64>,
-    ) -> ContainerAssessment {
+    ) -> VerdictInputs<'p> {
         let name = container.map_or("", |c| c.info.name.as_str());
-        let stop_signal = container.map_or(SIGTERM, |c| self.stop_signal(c));
-        let spec = || self.spec(name)?.pre_stop.clone();
-        let pre_stop = container.and_then(|c| spec().or_else(|| c.info.pre_stop.clone()));
-        let assessment = assess(VerdictInputs {
+        let by_spec = self.spec(name).and_then(|spec| spec.pre_stop.as_ref());
+        VerdictInputs {
             processes,
-            stop_signal,
+            stop_signal: container.map_or(SIGTERM, |c| self.stop_signal(c)),
             kind: self.kind(name),
-            grace_seconds,
-            longest_grace_seconds: container.and_then(|c| self.graces(Some(c), request).max()),
-            pre_stop: pre_stop.as_ref(),
+            grace_seconds: container.and_then(|_| self.graces(container, request).next()),
+            longest_grace_seconds: container.and_then(|_| self.graces(container, request).max()),
+            pre_stop: container.and_then(|c| by_spec.or(c.info.pre_stop.as_ref())),
             requested: request.map(|r| r.estimate),
             earliest_request: request.map(|r| r.earliest),
-        });
-        let isolated = container.and_then(|c| self.isolated(c));
-        let assessment = match &isolated {
+        }
+    }
+
+    /// Evaluates a container's end, unless the container is isolated.
+    pub(super) fn assess(
+        &self,
+        container: Option<&Container>,
+        inputs: VerdictInputs<'_>,
+    ) -> Assessment {
+        let assessment = assess(inputs);
+        match container.and_then(|c| self.isolated(c)) {
             Some(how) => assessment.unseen(how),
             None => assessment,
-        };
-        ContainerAssessment { assessment, stop_signal, grace_seconds, pre_stop, isolated }
+        }
     }
 
     /// How the container is isolated: by its runtime, or by the process that runs in place of `pause`.
@@ -124,15 +118,16 @@ impl<'a> PodView<'a> {
         let request = self.object().and_then(PodObject::request);
         let request = request.filter(|_| self.ended_with_its_pod(id));
         let name = container.map(|c| c.info.name.clone()).unwrap_or_default();
-        let grace = container.and_then(|c| self.graces(Some(c), request).next());
-        let mut all = self.assessment(container, processes, request, grace);
-        let (cause, own_grace) = self.why(id, &all, request, pod_cause);
-        if own_grace != grace {
-            all = self.assessment(container, processes, request, own_grace);
+        let mut inputs = self.verdict_inputs(container, processes, request);
+        let mut assessment = self.assess(container, inputs);
+        let (cause, grace_seconds) =
+            self.why(id, &assessment, inputs.grace_seconds, request, pod_cause);
+        if grace_seconds != inputs.grace_seconds {
+            inputs.grace_seconds = grace_seconds;
+            assessment = self.assess(container, inputs);
         }
-        let ContainerAssessment { assessment, stop_signal, grace_seconds, pre_stop, isolated } =
-            all;
-        let processes = if isolated.is_some() { &nothing } else { processes };
+        let stop_signal = inputs.stop_signal;
+        let processes = if assessment.isolated.is_some() { &nothing } else { processes };
         let mut milestones = assessment.milestones.clone();
         if let Some(exited) = container.and_then(|c| c.ended) {
             milestones.push(Milestone::within(MilestoneKind::ContainerExited, exited, Source::Cri));
@@ -158,7 +153,7 @@ impl<'a> PodView<'a> {
         findings.extend(exit_blockers::frozen(processes, stopped.or_else(killed)));
         findings.extend(exit_blockers::unkillable(processes));
         findings.extend(self.deadline_missed(id, request));
-        match isolated {
+        match &assessment.isolated {
             Some(how) => findings.push(Finding::new(
                 FindingKind::UnsupportedRuntime,
                 format!("{how}: the host's kernel does not see inside."),
@@ -171,19 +166,18 @@ impl<'a> PodView<'a> {
         }
 
         let ended = self.ended(id);
-        let grace_ratio = match (stop_began, ended, grace_seconds) {
-            (Some(from), Some(to), Some(grace)) => self
-                .allowed(from, to, grace, request)
-                .map(|allowed| to.since(from).as_secs_f64() / allowed.as_secs_f64()),
-            _ => None,
-        };
+        let grace_ratio =
+            stop_began.zip(ended).zip(grace_seconds).and_then(|((from, to), grace)| {
+                let allowed = self.allowed(from, to, grace, request)?;
+                Some(to.since(from).as_secs_f64() / allowed.as_secs_f64())
+            });
         let mut proof = assessment.proof;
         proof.evidence.extend(exit_blockers::evidence(processes));
         proof.evidence.sort_by_key(|e| e.at);
         ContainerDeath {
             id: id.clone(),
             pod: Some(self.pod_ref()),
-            kind: self.kind(&name),
+            kind: inputs.kind,
             verdict: assessment.verdict,
             proof,
             cause: cause.cause,
@@ -195,7 +189,7 @@ impl<'a> PodView<'a> {
             stop_signal: assessment.stop.map_or(stop_signal, |stop| stop.signal.signal),
             grace_seconds,
             grace_ratio,
-            pre_stop,
+            pre_stop: inputs.pre_stop.cloned(),
             killer: assessment.killer,
             children_killed: children.killed,
             children_names: children.names,
@@ -210,11 +204,11 @@ impl<'a> PodView<'a> {
     fn why(
         &self,
         id: &ContainerId,
-        assessed: &ContainerAssessment,
+        assessment: &Assessment,
+        grace: Option<i64>,
         request: Option<&DeletionRequest>,
         pod_cause: Option<&AttributedCause>,
     ) -> (AttributedCause, Option<i64>) {
-        let ContainerAssessment { assessment, grace_seconds: grace, .. } = assessed;
         let stop = self.stop_of(id, assessment);
         let Some(stop) = stop else {
             // A container that was not stopped ended with its pod only if it ended when the deletion was
@@ -224,7 +218,7 @@ impl<'a> PodView<'a> {
             let ended_after = self.ended(id).zip(deleted).is_none_or(|(ended, by)| ended >= by);
             let pod_cause = pod_cause.filter(|pod| !pod.cause.is_requested() || ended_after);
             let pod_cause = pod_cause.filter(|pod| !pod.cause.is_of_a_container());
-            return (unstopped(pod_cause.cloned(), assessment.unproven.as_deref()), *grace);
+            return (unstopped(pod_cause.cloned(), assessment.unproven.as_deref()), grace);
         };
         // A container whose pod kept running was not stopped for its pod's termination.
         let pod_cause = pod_cause.filter(|_| !self.went_on_after(id));
@@ -246,8 +240,8 @@ impl<'a> PodView<'a> {
         }
         // Another container's own stop explains this one's only if the same reason applies to it.
         match pod_cause {
-            Some(pod) if !pod.cause.is_of_a_container() => return (pod.clone(), *grace),
-            Some(pod) => return (stop.of_ended_pod().unwrap_or_else(|| pod.clone()), *grace),
+            Some(pod) if !pod.cause.is_of_a_container() => return (pod.clone(), grace),
+            Some(pod) => return (stop.of_ended_pod().unwrap_or_else(|| pod.clone()), grace),
             None => {}
         }
         if !self.went_on_after(id) && self.object().is_some() {
@@ -257,17 +251,17 @@ impl<'a> PodView<'a> {
                      shows that the pod kept running, and the watch of the apiserver may be late.",
                 )
             });
-            return (reason, *grace);
+            return (reason, grace);
         }
         let reason = stop.reason();
         let spec = self.spec(stop.container);
         let of_probe = |probe: Option<&ApiProbe>| probe?.grace_seconds;
         let own_grace = match reason.cause {
-            Cause::Liveness => of_probe(spec.and_then(|spec| spec.liveness.as_ref())).or(*grace),
-            Cause::Startup => of_probe(spec.and_then(|spec| spec.startup.as_ref())).or(*grace),
+            Cause::Liveness => of_probe(spec.and_then(|spec| spec.liveness.as_ref())).or(grace),
+            Cause::Startup => of_probe(spec.and_then(|spec| spec.startup.as_ref())).or(grace),
             Cause::RestartAllContainers => Some(RESTART_ALL_GRACE_SECONDS),
             Cause::ExternalStop => None,
-            _ => *grace,
+            _ => grace,
         };
         (reason, own_grace)
     }

@@ -61,8 +61,8 @@ impl<'a> PodView<'a> {
         let deciding = if had_main { mains } else { others };
         let assess = |id: &ContainerId| {
             let container = Some(self.container(id)?);
-            let grace = self.graces(container, None).next();
-            Some(self.assessment(container, self.processes_of(id)?, None, grace).assessment)
+            let inputs = self.verdict_inputs(container, self.processes_of(id)?, None);
+            Some(self.assess(container, inputs))
         };
         let assessment: Vec<Option<Assessment>> = deciding.iter().map(|id| assess(id)).collect();
         // The pod ended with its last main container. The kubelet stops a sidecar after all main containers
