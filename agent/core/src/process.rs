@@ -72,6 +72,8 @@ pub enum Origin {
 pub struct TakenSignal {
     /// When it was delivered.
     pub at: BootTime,
+    /// The process.
+    pub target: Tgid,
     /// The signal's number.
     pub signal: u8,
     /// The disposition at that moment.
@@ -158,7 +160,7 @@ pub struct ContainerProcesses {
     /// Signals to the container's processes; the init may become known later.
     sent: Vec<SentSignal>,
     /// Delivered signals.
-    taken: Vec<(Tgid, TakenSignal)>,
+    taken: Vec<TakenSignal>,
     /// Processes from outside, including the init's first exec.
     exec_processes: Vec<ExecProcess>,
     /// Descendants of these that executed a program, oldest first.
@@ -211,10 +213,8 @@ impl ContainerProcesses {
                 self.note_ran(at, task.tgid);
                 if self.init.is_none() || self.is_init(task.tgid) {
                     let main = self.main();
-                    let taken = (task.tgid, TakenSignal { at, signal, disposition });
-                    let kind = |(target, t): &(Tgid, TakenSignal)| {
-                        (t.at, (*target, t.signal, t.disposition))
-                    };
+                    let taken = TakenSignal { at, target: task.tgid, signal, disposition };
+                    let kind = |t: &TakenSignal| (t.at, (t.target, t.signal, t.disposition));
                     let lost = push_bounded(&mut self.taken, taken, main, kind);
                     self.note_dropped(lost);
                 }
@@ -244,11 +244,8 @@ impl ContainerProcesses {
                 self.removed.get_or_insert(at);
             }
             KernelFact::CgroupCreated { scanned, .. } => {
-                if scanned {
-                    self.found.get_or_insert(at);
-                } else {
-                    self.created.get_or_insert(at);
-                }
+                let since = if scanned { &mut self.found } else { &mut self.created };
+                since.get_or_insert(at);
             }
             KernelFact::CgroupFrozen { frozen, .. } => self.inspections.apply_frozen(at, frozen),
             KernelFact::BudgetSpent { until, .. } => self.record_gap(until, LossKind::BudgetSpent),

@@ -7,7 +7,7 @@ mod message;
 mod pre_stop;
 mod table;
 
-use self::{pre_stop::HookRun, table::Row};
+use self::pre_stop::HookRun;
 use super::{
     api::DEFAULT_GRACE_SECONDS,
     kubelet::{HOOK_GAP, KUBELET_SLACK},
@@ -121,7 +121,9 @@ struct DeathFacts<'a> {
 /// Evaluates one container's end.
 pub fn assess(case: VerdictInputs<'_>) -> Assessment {
     let facts = DeathFacts::new(case);
-    let Row { mut verdict, requires, mut message } = facts.row();
+    let (end, response) = (facts.end(), facts.response());
+    let (mut verdict, requires) = facts.row(&end, response);
+    let mut message = facts.message(&end, response);
     let late = facts.late(requires);
     let truncated = late.is_some();
     if let Some(missing) = late.or_else(|| facts.lost(requires)) {

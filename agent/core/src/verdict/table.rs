@@ -51,23 +51,13 @@ pub(super) enum Response {
     Unseen,
 }
 
-/// A row of the table.
-pub(super) struct Row {
-    pub(super) verdict: Verdict,
-    /// The event that must not have happened for the verdict to hold.
-    pub(super) requires: Absence,
-    /// The proof of the verdict as one sentence.
-    pub(super) message: String,
-}
-
 impl<'a> DeathFacts<'a> {
-    /// The first row that fits.
-    pub(super) fn row(&self) -> Row {
+    /// The first row that fits: the verdict, and the event that must not have happened for it to hold.
+    pub(super) fn row(&self, end: &End<'_>, response: Response) -> (Verdict, Absence) {
         use {Absence as A, End as E, Response as R, Verdict as V};
-        let (end, response) = (self.end(), self.response());
         // Without a recorded delivery, a lost record may hold one.
         let unless_handled = if response == R::NotSent { A::Stop } else { A::Delivery };
-        let (verdict, requires) = match (&end, response) {
+        let (verdict, requires) = match (end, response) {
             (E::NeverStarted(_), _) => (V::Failed, unless_handled),
             (E::Unseen, _) => (V::Unknown, A::Nothing),
             (E::OomKilled(_), _) => (V::OomKilled, A::Nothing),
@@ -96,8 +86,7 @@ impl<'a> DeathFacts<'a> {
         };
         let by_stop =
             !matches!(verdict, V::OomKilled | V::PrestopExhaustedGrace | V::Unknown | V::Crashed);
-        let requires = if by_stop && self.hook_may_have_exhausted() { A::Hook } else { requires };
-        Row { verdict, requires, message: self.message(&end, response) }
+        (verdict, if by_stop && self.hook_may_have_exhausted() { A::Hook } else { requires })
     }
 
     /// The stop signal's own record shows that its default action ended the process.
@@ -106,7 +95,7 @@ impl<'a> DeathFacts<'a> {
         state.is_some_and(|s| s.group_exit && s.disposition == Disposition::Default)
     }
 
-    fn end(&self) -> End<'a> {
+    pub(super) fn end(&self) -> End<'a> {
         let Some((exit_at, exit)) = self.exit else {
             let never = self.case.processes.never_started();
             return never.map_or(End::Unseen, |(_, status)| End::NeverStarted(status));
@@ -140,7 +129,7 @@ impl<'a> DeathFacts<'a> {
         }
     }
 
-    fn response(&self) -> Response {
+    pub(super) fn response(&self) -> Response {
         let Some(stop) = self.stop else { return Response::NotSent };
         let killed = self.killed();
         if killed && self.kill.is_some_and(|kill| kill.at < stop.at) {
