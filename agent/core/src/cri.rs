@@ -190,8 +190,12 @@ impl CriState {
     }
 
     /// The pod of a container.
-    pub fn pod_of(&self, container: &ContainerId) -> Option<&PodUid> {
-        pod_of(&self.sandboxes, &self.container(container)?.info)
+    pub fn pod_of(&self, id: &ContainerId) -> Option<&PodUid> {
+        match self.container(id) {
+            Some(container) => pod_of(&self.sandboxes, &container.info),
+            // The sandbox's own container has the sandbox's id.
+            None => Some(&self.sandboxes.entries().get(id.as_str())?.info.pod),
+        }
     }
 
     /// Evicts a removed sandbox with its containers, and returns the containers.

@@ -256,14 +256,7 @@ impl Engine {
         let cgroups = &self.stores.cgroups;
         let is_unpopulated = processes.was_never_populated();
         let container = cgroups.container(owner);
-        let of_sandbox = |id: &ContainerId| {
-            // The sandbox's own container has the sandbox's id.
-            Some(&self.stores.cri.sandboxes.entries().get(id.as_str())?.info.pod)
-        };
-        let pod = container
-            .and_then(|id| self.stores.cri.pod_of(id))
-            .or(cgroups.pod(owner))
-            .or_else(|| container.and_then(of_sandbox));
+        let pod = container.and_then(|id| self.stores.cri.pod_of(id)).or(cgroups.pod(owner));
         if let Some(pod) = pod {
             self.dirty.pod(pod);
         }

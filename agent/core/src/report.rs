@@ -64,13 +64,14 @@ pub struct Milestone {
 
 impl Milestone {
     /// A milestone whose moment is known.
-    pub fn exact(kind: MilestoneKind, at: BootTime, source: Source) -> Self {
-        Self { kind, at, uncertainty: Duration::ZERO, source }
+    pub fn exact(kind: MilestoneKind, at: Option<BootTime>, source: Source) -> Option<Self> {
+        at.map(|at| Self { kind, at, uncertainty: Duration::ZERO, source })
     }
 
     /// A milestone that happened within an interval.
-    pub fn within(kind: MilestoneKind, change: Interval, source: Source) -> Self {
-        Self { kind, at: change.latest, uncertainty: change.uncertainty(), source }
+    pub fn within(kind: MilestoneKind, change: Option<Interval>, source: Source) -> Option<Self> {
+        let change = change?;
+        Some(Self { kind, at: change.latest, uncertainty: change.uncertainty(), source })
     }
 }
 

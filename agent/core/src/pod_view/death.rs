@@ -129,9 +129,8 @@ impl<'a> PodView<'a> {
         let stop_signal = inputs.stop_signal;
         let processes = if assessment.isolated.is_some() { &nothing } else { processes };
         let mut milestones = assessment.milestones.clone();
-        if let Some(exited) = container.and_then(|c| c.ended) {
-            milestones.push(Milestone::within(MilestoneKind::ContainerExited, exited, Source::Cri));
-        }
+        let exited = container.and_then(|c| c.ended);
+        milestones.extend(Milestone::within(MilestoneKind::ContainerExited, exited, Source::Cri));
         milestones.sort_by_key(|m| (m.at, m.kind));
         let at = |kind| milestones.iter().find(|m| m.kind == kind).map(|m| m.at);
         let stop_began = at(MilestoneKind::StopBegan);

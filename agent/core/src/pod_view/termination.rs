@@ -134,9 +134,8 @@ impl<'a> PodView<'a> {
 
     /// Builds the report from the evidence so far.
     pub fn build(&self, incarnation: u32) -> PodTermination {
-        let request = self.request();
-        let gone = self.gone();
-        let cause = self.cause();
+        use MilestoneKind as M;
+        let (request, gone, cause) = (self.request(), self.gone(), self.cause());
         let mut containers: Vec<ContainerDeath> =
             self.final_containers().map(|id| self.death(id, Some(&cause))).collect();
         let order =
@@ -144,69 +143,61 @@ impl<'a> PodView<'a> {
         containers.sort_by_key(|c| (order(&c.id), c.id.clone()));
         let critical = containers.iter().max_by_key(|c| (self.ended(&c.id), &c.id));
 
-        let stopping = containers
-            .iter()
-            .filter_map(|c| c.milestone(MilestoneKind::StopBegan))
-            .map(|m| m.at)
-            .min();
+        let stopped = containers.iter().filter_map(|c| c.milestone(M::StopBegan));
+        let stopping = stopped.map(|m| m.at).min();
         let began = self.began(request, gone, cause.cause, stopping, &containers);
         let ended = self.last().unwrap_or(began).max(began);
-        let mut pod_milestones = Vec::new();
-        if let Some(request) = request {
-            pod_milestones.push(Milestone {
-                kind: MilestoneKind::DeleteRequested,
-                at: began,
-                uncertainty: request.uncertainty,
-                source: if began < request.estimate { Source::Inferred } else { Source::Api },
-            });
-        }
-        pod_milestones.extend(request.and_then(|r| self.post_start_ended(r, stopping)));
-        let stopped = self.all_sandboxes(|s| s.ended);
-        let stopped =
-            stopped.map(|s| Milestone::within(MilestoneKind::SandboxStopped, s, Source::Cri));
-        pod_milestones.extend(stopped);
-        pod_milestones
-            .extend(gone.map(|g| Milestone::within(MilestoneKind::ObjectGone, g, Source::Api)));
-        let by_api = |kind, at| Milestone::exact(kind, at, Source::Api);
+        let object = self.object().filter(|_| request.is_some());
+        let shortened = object.and_then(PodObject::shortened);
         // Once the object is gone no later status can come.
         let reported = self.object().filter(|_| gone.is_some()).and_then(|o| o.reported);
-        let reported = reported.filter(|at| *at >= began);
-        pod_milestones.extend(reported.map(|at| by_api(MilestoneKind::StatusReported, at)));
-        let object = self.object().filter(|_| request.is_some());
-        if let Some(at) = object.and_then(|o| o.final_delete) {
-            pod_milestones.push(by_api(MilestoneKind::FinalDelete, at));
-        }
-        let shortened = object.and_then(PodObject::shortened);
-        if let Some(shortened) = shortened {
-            pod_milestones.push(by_api(MilestoneKind::GraceShortened, shortened.estimate));
-        }
-        pod_milestones.extend(self.tail(began));
+        let by_api = |kind, at| Milestone::exact(kind, at, Source::Api);
+        let requested = request.map(|request| Milestone {
+            kind: M::DeleteRequested,
+            at: began,
+            uncertainty: request.uncertainty,
+            source: if began < request.estimate { Source::Inferred } else { Source::Api },
+        });
+        let pod: Vec<Milestone> = [
+            requested,
+            request.and_then(|r| self.post_start_ended(r, stopping)),
+            Milestone::within(M::SandboxStopped, self.all_sandboxes(|s| s.ended), Source::Cri),
+            Milestone::within(M::ObjectGone, gone, Source::Api),
+            by_api(M::StatusReported, reported.filter(|at| *at >= began)),
+            by_api(M::FinalDelete, object.and_then(|o| o.final_delete)),
+            by_api(M::GraceShortened, shortened.map(|s| s.estimate)),
+        ]
+        .into_iter()
+        .flatten()
+        .chain(self.tail(began))
+        .collect();
 
         let path = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
-        let pod = pod_milestones.as_slice();
-        let phases =
-            phases(CriticalPath { began, ended, critical, pod, stopping, cause: cause.cause });
+        let phases = phases(CriticalPath {
+            began,
+            ended,
+            critical,
+            pod: &pod,
+            stopping,
+            cause: cause.cause,
+        });
         // The pod ended no earlier than the last of these events could have happened.
         let until = |m: &Milestone| m.at - m.uncertainty;
         let of_end = |m: &&Milestone| !m.kind.is_of_the_tail() && m.at <= ended;
-        let earliest = path.iter().chain(pod).filter(of_end).map(until).max();
+        let earliest = path.iter().chain(&pod).filter(of_end).map(until).max();
         let uncertainty = ended.since(earliest.unwrap_or(ended))
             + request.map(|request| request.uncertainty).unwrap_or_default();
-        let mut milestones: Vec<Milestone> = path.iter().chain(&pod_milestones).cloned().collect();
+        let mut milestones: Vec<Milestone> = path.iter().chain(&pod).cloned().collect();
         milestones.sort_by_key(|m| (m.at, m.kind));
 
         let mut findings = Vec::new();
         if let Some(by) = self.outlived() {
-            findings.push(Finding::new(
-                FindingKind::OutlivedObject,
-                format!("Its processes outlived the pod's object by {}.", secs(by)),
-            ));
+            let detail = format!("Its processes outlived the pod's object by {}.", secs(by));
+            findings.push(Finding::new(FindingKind::OutlivedObject, detail));
         }
         findings.extend(self.restarts(began, ended));
-        let mut incomplete: BTreeSet<LossKind> = BTreeSet::new();
-        for container in &containers {
-            incomplete.extend(&container.incomplete);
-        }
+        let incomplete: BTreeSet<LossKind> =
+            containers.iter().flat_map(|container| container.incomplete.iter().copied()).collect();
         let began_wall_ns = self.stores.anchor.wall(began).0;
         let truncated = self.is_truncated() || containers.iter().any(|c| c.truncated);
         PodTermination {
@@ -266,17 +257,15 @@ impl<'a> PodView<'a> {
         };
         let all = self.containers().filter_map(ended).filter(|(at, _)| held_up(at));
         let (at, source) = all.max_by_key(|(at, _)| *at)?;
-        Some(Milestone::exact(MilestoneKind::PostStartEnded, at, source))
+        Milestone::exact(MilestoneKind::PostStartEnded, Some(at), source)
     }
 
     /// The removal of sandbox and cgroup so far, for the report that begins at `began`.
     pub fn tail(&self, began: BootTime) -> impl Iterator<Item = Milestone> {
         let sandbox = self.all_sandboxes(|s| s.removed);
-        let sandbox =
-            sandbox.map(|s| Milestone::within(MilestoneKind::SandboxRemoved, s, Source::Cri));
+        let sandbox = Milestone::within(MilestoneKind::SandboxRemoved, sandbox, Source::Cri);
         let cgroup = self.cgroup_removed.filter(|at| *at >= began);
-        let cgroup =
-            cgroup.map(|at| Milestone::exact(MilestoneKind::CgroupRemoved, at, Source::Kernel));
+        let cgroup = Milestone::exact(MilestoneKind::CgroupRemoved, cgroup, Source::Kernel);
         sandbox.into_iter().chain(cgroup)
     }
 
@@ -296,8 +285,8 @@ impl<'a> PodView<'a> {
                 .map(|m| m.at)
         };
         // The last main container that exited; sidecars are stopped after it.
-        let before_init_known = |c: &&ContainerDeath| c.kind == ContainerKind::Main;
-        let last = containers.iter().filter(before_init_known).filter_map(ended).max();
+        let is_main = |c: &&ContainerDeath| c.kind == ContainerKind::Main;
+        let last = containers.iter().filter(is_main).filter_map(ended).max();
         let ended_by_itself = last.or_else(|| containers.iter().filter_map(ended).max());
         let stop_began = if cause == Cause::Completed { None } else { stopping };
         match request {

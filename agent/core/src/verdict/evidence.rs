@@ -40,7 +40,7 @@ impl<'a> DeathFacts<'a> {
         };
         let mut list: Vec<Milestone> = Vec::new();
         let mut mark = |kind, at: Option<BootTime>, source| {
-            list.extend(at.map(|at| Milestone::exact(kind, at, source)));
+            list.extend(Milestone::exact(kind, at, source));
         };
         let (stop, seen) = (self.stop.map(|s| s.at), Source::Kernel);
         let acts = [stop, self.kill.map(|s| s.at)].into_iter().flatten().min();
