@@ -368,23 +368,16 @@ impl PodObject {
 
     /// The last request that shortened the grace, except the kubelet's own last delete.
     pub fn shortened(&self) -> Option<&DeletionRequest> {
-        let first = self.request()?;
-        self.changed
-            .iter()
-            .rev()
-            .find(|r| r.grace_seconds > 0 && r.grace_seconds < first.grace_seconds)
+        let first = self.request()?.grace_seconds;
+        self.changed.iter().rfind(|r| r.grace_seconds > 0 && r.grace_seconds < first)
     }
 
     /// The request in force before `until`, except the kubelet's own last delete (grace 0, just before the
     /// object goes).
     pub fn in_force(&self, until: BootTime) -> Option<&DeletionRequest> {
         let first = self.request()?;
-        Some(
-            self.changed
-                .iter()
-                .rev()
-                .find(|r| r.estimate < until && r.grace_seconds < first.grace_seconds)
-                .unwrap_or(first),
-        )
+        let is_shorter = |r: &&DeletionRequest| r.grace_seconds < first.grace_seconds;
+        let mut later = self.changed.iter().filter(|r| r.estimate < until);
+        Some(later.rfind(is_shorter).unwrap_or(first))
     }
 }

@@ -149,7 +149,7 @@ impl Engine {
     /// Store sizes and losses.
     pub fn gauges(&self) -> Gauges {
         Gauges {
-            cgroups: self.stores.cgroups.len(),
+            cgroups: self.stores.cgroups.count(),
             containers: self.stores.processes.len(),
             sandboxes: self.stores.cri.sandboxes.entries().len(),
             objects: self.stores.api.count(),
@@ -277,7 +277,7 @@ impl Engine {
     /// Records a gap for each container of which a cgroup was evicted: later events there are not attributed
     /// to it.
     fn note_evicted(&mut self) {
-        let evicted = self.stores.cgroups.take_evicted();
+        let evicted = std::mem::take(&mut self.stores.cgroups.evicted);
         for owner in &evicted {
             if let Some(processes) = self.stores.processes.get_mut(owner) {
                 processes.record_gap(BootTime(u64::MAX), LossKind::EngineFull);
@@ -294,7 +294,7 @@ impl Engine {
     /// one that was evicted.
     fn find_main(&mut self, cgroup: CgroupId, fact: &KernelFact) {
         // Fast path: nearly always no cgroup was evicted.
-        if self.stores.cgroups.incomplete().is_empty() || self.stores.cgroups.has_owner(cgroup) {
+        if self.stores.cgroups.incomplete.is_empty() || self.stores.cgroups.has_owner(cgroup) {
             return;
         }
         let Some(process) = fact.process() else { return };
@@ -302,7 +302,7 @@ impl Engine {
             let processes = self.stores.processes.get(owner);
             processes.is_some_and(|p| p.main() == Some(process) && p.exit().is_none())
         };
-        let owner = self.stores.cgroups.incomplete().iter().copied().find(is_main);
+        let owner = self.stores.cgroups.incomplete.iter().copied().find(is_main);
         if let Some(owner) = owner {
             self.stores.cgroups.main_is_in(owner, cgroup);
         }

@@ -95,29 +95,28 @@ impl Engine {
     /// Evicts pod objects that are gone, once the runtime has listed everything since. If a sandbox remains,
     /// possibly for months, the object is reduced to the fields that leak detection needs.
     fn evict_objects(&mut self, now: BootTime) {
-        let gone = self.stores.api.gone().filter(|(uid, _, by)| {
+        let is_due = |(uid, object, by): &(&PodUid, &PodObject, BootTime)| {
             let is_listed = self.stores.cri.has_listed_since(*by) || now >= *by + UNANSWERED;
-            let is_due = now >= *by + COMPLETION_TIMEOUT && is_listed;
-            is_due && !self.active.contains(*uid)
-        });
-        let (kept, others): (Vec<_>, Vec<_>) =
-            gone.partition(|(uid, ..)| self.stores.cri.has_sandbox(uid));
-        let is_over = |uid: &PodUid| {
-            let sandboxes = self.stores.cri.sandboxes_of(uid);
-            let mut containers = sandboxes.flat_map(|s| self.stores.cri.containers_of(&s.info.id));
-            self.pods.get(uid).is_none_or(|pod| pod.reported_termination.is_none())
-                && containers.all(|container| container.ended.is_some())
+            now >= *by + COMPLETION_TIMEOUT
+                && is_listed
+                && !self.active.contains(*uid)
+                && !(object.is_reduced && self.stores.cri.has_sandbox(uid))
         };
-        let is_large = |(uid, object, by): &(&PodUid, &PodObject, BootTime)| {
-            now >= *by + AMEND_WINDOW && !object.is_reduced && is_over(uid)
-        };
-        let large: Vec<PodUid> =
-            kept.into_iter().filter(is_large).map(|(uid, ..)| uid.clone()).collect();
-        let others = others.into_iter().filter(|(uid, ..)| !self.pods.contains_key(*uid));
-        let others: Vec<PodUid> = others.map(|(uid, ..)| uid.clone()).collect();
-        large.iter().for_each(|uid| self.stores.api.reduce(uid));
-        for uid in others {
-            self.stores.api.evict(&uid, &mut self.dirty);
+        let gone = self.stores.api.gone().filter(is_due);
+        let gone: Vec<_> = gone.map(|(uid, _, by)| (uid.clone(), by)).collect();
+        for (uid, by) in gone {
+            let pod = self.pods.get(&uid);
+            if self.stores.cri.has_sandbox(&uid) {
+                let sandboxes = self.stores.cri.sandboxes_of(&uid);
+                let mut containers =
+                    sandboxes.flat_map(|s| self.stores.cri.containers_of(&s.info.id));
+                let is_open = pod.is_some_and(|pod| pod.reported_termination.is_some());
+                if now >= by + AMEND_WINDOW && !is_open && containers.all(|c| c.ended.is_some()) {
+                    self.stores.api.reduce(&uid);
+                }
+            } else if pod.is_none() {
+                self.stores.api.evict(&uid, &mut self.dirty);
+            }
         }
     }
 

@@ -176,9 +176,11 @@ impl Engine {
             }
             pod.terminating = false;
             pod.finished_sandboxes.extend(sandboxes.iter().cloned());
-            let finished =
-                ReportedTermination::new(now, sandboxes, members, report, uncounted, out);
-            pod.reported_termination = Some(finished);
+            out.report(Report::PodTerminated(Box::new(report.clone())));
+            let (at, is_open, uncounted) = (now, true, Some(uncounted));
+            let reported =
+                ReportedTermination { at, sandboxes, members, report, is_open, uncounted };
+            pod.reported_termination = Some(reported);
             return true;
         }
         // Deaths in a pod that keeps running or is still terminating.

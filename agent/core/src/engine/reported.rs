@@ -16,31 +16,17 @@ const COUNTED_AFTER: Duration = Duration::from_secs(60);
 /// The report of a terminated pod.
 #[derive(Debug)]
 pub(super) struct ReportedTermination {
-    at: BootTime,
+    pub(super) at: BootTime,
     pub(super) sandboxes: BTreeSet<SandboxId>,
-    members: PodContainers,
-    report: PodTermination,
+    pub(super) members: PodContainers,
+    pub(super) report: PodTermination,
     /// Some container was not listed as exited: each list of the runtime may change the report.
     pub(super) is_open: bool,
     /// Containers whose deaths are counted with the pod; `None`: all is counted.
-    uncounted: Option<BTreeSet<ContainerId>>,
+    pub(super) uncounted: Option<BTreeSet<ContainerId>>,
 }
 
 impl ReportedTermination {
-    /// Emits the first report. The `uncounted` deaths are counted with it.
-    pub(super) fn new(
-        at: BootTime,
-        sandboxes: BTreeSet<SandboxId>,
-        members: PodContainers,
-        report: PodTermination,
-        uncounted: BTreeSet<ContainerId>,
-        out: &mut Outputs,
-    ) -> Self {
-        out.report(Report::PodTerminated(Box::new(report.clone())));
-        let uncounted = Some(uncounted);
-        Self { at, sandboxes, members, report, is_open: true, uncounted }
-    }
-
     /// Counts the report if it is due. True: it is not counted yet.
     pub(super) fn count_if_due(&mut self, now: BootTime, out: &mut Outputs) -> bool {
         if self.report.is_final || now >= self.report.ended + COUNTED_AFTER {

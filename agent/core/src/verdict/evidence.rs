@@ -34,10 +34,7 @@ impl<'a> DeathFacts<'a> {
     }
 
     pub(super) fn milestones(&self) -> Vec<Milestone> {
-        use MilestoneKind::{
-            CgroupEmpty, Exited, KillSent, PreStopBegan, PreStopEnded, StopBegan, TermHandled,
-            TermSent,
-        };
+        use MilestoneKind as M;
         let mut list: Vec<Milestone> = Vec::new();
         let mut mark = |kind, at: Option<BootTime>, source| {
             list.extend(Milestone::exact(kind, at, source));
@@ -46,19 +43,19 @@ impl<'a> DeathFacts<'a> {
         let acts = [stop, self.kill.map(|s| s.at)].into_iter().flatten().min();
         match &self.hook {
             Some(hook) if acts.is_none_or(|act| hook.began < act) => {
-                mark(StopBegan, Some(hook.began), hook.source);
+                mark(M::StopBegan, Some(hook.began), hook.source);
             }
-            _ => mark(StopBegan, acts, seen),
+            _ => mark(M::StopBegan, acts, seen),
         }
         if let Some(hook) = &self.hook {
-            mark(PreStopBegan, Some(hook.began), hook.source);
-            mark(PreStopEnded, hook.ended, hook.source);
+            mark(M::PreStopBegan, Some(hook.began), hook.source);
+            mark(M::PreStopEnded, hook.ended, hook.source);
         }
-        mark(TermSent, stop, seen);
-        mark(TermHandled, self.taken.map(|t| t.at), seen);
-        mark(KillSent, self.fatal_kill().map(|s| s.at), seen);
-        mark(Exited, self.exit.map(|(at, _)| at), seen);
-        mark(CgroupEmpty, self.case.processes.ended(), seen);
+        mark(M::TermSent, stop, seen);
+        mark(M::TermHandled, self.taken.map(|t| t.at), seen);
+        mark(M::KillSent, self.fatal_kill().map(|s| s.at), seen);
+        mark(M::Exited, self.exit.map(|(at, _)| at), seen);
+        mark(M::CgroupEmpty, self.case.processes.ended(), seen);
         list.sort_by_key(|m| (m.at, m.kind));
         list
     }
