@@ -1,8 +1,7 @@
 //! What the pod's status and spec showed of each container attempt, in the apiserver's order. That order, and
 //! no clock, distinguishes a stop by the kubelet from all others.
 
-use crate::{ids::*, input::*, table::push_latest, time::*};
-use std::collections::VecDeque;
+use crate::{ids::*, input::*, time::*};
 
 /// Bound on attempts of a pod's containers; the oldest are evicted.
 const MAX_ATTEMPTS: usize = 64;
@@ -59,7 +58,7 @@ pub enum Shown {
 
 /// The attempts of a pod's containers, oldest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Attempts(VecDeque<(ContainerId, Attempt)>);
+pub struct Attempts(Vec<(ContainerId, Attempt)>);
 
 impl Attempts {
     /// An attempt that the status has named.
@@ -106,14 +105,18 @@ impl Attempts {
                 attempt.resized.get_or_insert(at);
             }
         }
+        // Only now: the attempts of one state must not evict each other.
+        let excess = self.0.len().saturating_sub(MAX_ATTEMPTS);
+        self.0.drain(..excess);
     }
 
     fn entry(&mut self, id: &ContainerId) -> &mut Attempt {
-        if self.get(id).is_none() {
-            push_latest(&mut self.0, (id.clone(), Attempt::default()), MAX_ATTEMPTS);
-        }
-        let known = self.0.iter().position(|(of, _)| of == id).unwrap_or_default();
-        &mut self.0[known].1
+        let known = self.0.iter().position(|(of, _)| of == id);
+        let index = known.unwrap_or_else(|| {
+            self.0.push((id.clone(), Attempt::default()));
+            self.0.len() - 1
+        });
+        &mut self.0[index].1
     }
 }
 
