@@ -15,11 +15,8 @@ pub use host::*;
 pub use kernel::*;
 pub use proc::*;
 
-use super::{
-    labels,
-    leak::PersistedLeak,
-    time::{Anchor, BootTime},
-};
+use super::{labels, leak::PersistedLeak};
+use crate::time::*;
 use serde::{Deserialize, Serialize};
 
 /// One input and the moment at which the agent received it.

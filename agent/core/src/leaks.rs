@@ -111,21 +111,21 @@ impl Leaks {
 
     /// Updates the detection state. Called after each input that may change it, so that not even a short
     /// outage counts as watched.
-    pub fn advance(&mut self, now: BootTime, stores: &Stores<'_>) {
+    pub fn advance(&mut self, now: BootTime, stores: &Stores) {
         self.clock.advance(now, self.detection_state(stores));
     }
 
-    fn detection_state(&self, stores: &Stores<'_>) -> DetectionState {
-        if !stores.api.has_apiserver() {
+    fn detection_state(&self, stores: &Stores) -> DetectionState {
+        if !stores.api.has_apiserver {
             return DetectionState::NoApi;
         }
-        if !stores.api.was_in_sync() || !stores.cri.was_connected() {
+        if stores.api.watch.last_up().is_none() || !stores.cri.was_connected() {
             return DetectionState::Starting;
         }
-        if !stores.api.is_in_sync() {
+        if !stores.api.watch.is_up() {
             return DetectionState::ApiOutOfSync;
         }
-        if !stores.cri.is_connected() {
+        if !stores.cri.connection.is_up() {
             return DetectionState::CriUnreachable;
         }
         match stores.cri.is_current() {
@@ -135,8 +135,8 @@ impl Leaks {
     }
 
     /// Evaluates the changed candidates, on a tick.
-    pub fn tick(&mut self, now: BootTime, stores: Stores<'_>, changed: Dirty, out: &mut Outputs) {
-        self.advance(now, &stores);
+    pub fn tick(&mut self, now: BootTime, stores: &Stores, changed: Dirty, out: &mut Outputs) {
+        self.advance(now, stores);
         if changed.orphans {
             self.orphans.reset();
         }
@@ -173,12 +173,12 @@ impl Leaks {
         (self.evaluated, self.stale) = (Some(now), false);
     }
 
-    fn facts<'a>(&'a self, now: BootTime, stores: Stores<'a>) -> LeakFacts<'a> {
+    fn facts<'a>(&'a self, now: BootTime, stores: &'a Stores) -> LeakFacts<'a> {
         let Self { statuses, survey, cgroups, .. } = self;
         LeakFacts { stores, statuses, survey: survey.as_ref(), cgroups, now }
     }
 
-    fn evaluate(&mut self, now: BootTime, stores: Stores<'_>, out: &mut Outputs) {
+    fn evaluate(&mut self, now: BootTime, stores: &Stores, out: &mut Outputs) {
         let mut dirty = std::mem::take(&mut self.dirty);
         let answered = std::mem::take(&mut self.answered);
         self.note_statics(now, stores, &mut dirty);
@@ -221,7 +221,7 @@ impl Leaks {
     }
 
     /// Updates which pods are static. If one of them changed, all of them are classified again.
-    fn note_statics(&mut self, now: BootTime, stores: Stores<'_>, dirty: &mut BTreeSet<PodUid>) {
+    fn note_statics(&mut self, now: BootTime, stores: &Stores, dirty: &mut BTreeSet<PodUid>) {
         let facts = self.facts(now, stores);
         let (now_static, others): (Vec<_>, Vec<_>) = dirty
             .iter()
@@ -238,7 +238,7 @@ impl Leaks {
     }
 
     /// Candidates older than `at_least` that are not confirmed.
-    pub fn candidates(&self, now: BootTime, stores: Stores<'_>, at_least: Duration) -> Vec<Leak> {
+    pub fn candidates(&self, now: BootTime, stores: &Stores, at_least: Duration) -> Vec<Leak> {
         let facts = self.facts(now, stores);
         self.tracker.candidates(&facts, self.clock.watched(), at_least)
     }

@@ -2,11 +2,7 @@
 //! container may be removed in that time.
 
 use super::Engine;
-use crate::{
-    ids::{ContainerId, PodUid},
-    input::{ContainerState, CriContainer},
-    time::BootTime,
-};
+use crate::{ids::*, input::*, time::*};
 use std::collections::BTreeSet;
 
 impl Engine {
@@ -14,26 +10,25 @@ impl Engine {
     /// has the cgroup, the status has the name. A later list replaces the entry.
     pub(super) fn add_unlisted(&mut self, now: BootTime, pods: &BTreeSet<PodUid>) {
         for uid in pods {
-            let Some(object) = self.api.get(uid) else { continue };
+            let Some(object) = self.stores.api.get(uid) else { continue };
             // While the sandbox runs, the next list may still show the container.
-            let newest = self.cri.sandboxes_of(uid).next_back();
-            let Some((sandbox, stopped)) = newest.and_then(|s| Some((&s.info.id, s.stopped?)))
-            else {
+            let newest = self.stores.cri.sandboxes_of(uid).next_back();
+            let Some((sandbox, stopped)) = newest.and_then(|s| Some((&s.info.id, s.ended?))) else {
                 continue;
             };
             // The kubelet creates the container just after its cgroup.
             let created = |id: &ContainerId| {
-                let processes = self.processes.get(&self.cgroups.cgroup(id)?)?;
+                let processes = self.stores.processes.get(&self.stores.cgroups.cgroup(id)?)?;
                 processes.created
             };
-            let is_unlisted = |id: &ContainerId| self.cri.container(id).is_none();
+            let is_unlisted = |id: &ContainerId| self.stores.cri.container(id).is_none();
             let known = object.pod.containers.iter().filter_map(|(name, container)| {
                 let id = container.id.clone().filter(is_unlisted)?;
                 // A container created later belongs to a sandbox that is not listed either, of a static pod's
                 // next incarnation.
                 let created = created(&id).filter(|created| *created < stopped.latest)?;
                 let container = CriContainer {
-                    created: self.settings.anchor.wall(created),
+                    created: self.stores.anchor.wall(created),
                     id,
                     sandbox: sandbox.clone(),
                     name: name.clone(),
@@ -47,7 +42,7 @@ impl Engine {
                 Some((created, container))
             });
             for (created, container) in known.collect::<Vec<_>>() {
-                self.cri.add_unlisted(now, created, container, &mut self.dirty);
+                self.stores.cri.add_unlisted(now, created, container, &mut self.dirty);
             }
         }
     }

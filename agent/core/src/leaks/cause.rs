@@ -29,7 +29,7 @@ pub(super) fn of_sandbox(
     evidence.sandbox(sandbox);
     let failure = evidence.outages_around(end);
     evidence.kubelet_around(end);
-    let gone = end.map(|(_, to)| to).or(sandbox.stopped.map(|stopped| stopped.latest));
+    let gone = end.map(|(_, to)| to).or(sandbox.ended.map(|stopped| stopped.latest));
     evidence.kubelet(gone);
     let (kind, message) = likely_cause(facts, class, sandbox, failure);
     LikelyCause { kind, message }
@@ -41,7 +41,7 @@ fn likely_cause(
     sandbox: &Sandbox,
     failure: Failure,
 ) -> (LeakCause, String) {
-    let node = facts.stores.node;
+    let node = &facts.stores.node;
     let uid = &sandbox.info.pod;
     let version = node.kubelet_version();
     let written = version.map(|(_, text)| format!("kubelet {text}"));

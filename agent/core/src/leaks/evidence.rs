@@ -2,7 +2,8 @@
 
 use super::facts::LeakFacts;
 use crate::{
-    cri::{Outage, Sandbox},
+    cri::Sandbox,
+    gaps::Outage,
     ids::PodUid,
     input::{ContainerState, SandboxNetwork},
     leak::{LeakEvidence, LeakedResources},
@@ -98,11 +99,11 @@ impl<'a> EvidenceBuilder<'a> {
 
     /// Adds what the runtime reported of the sandbox.
     pub(super) fn sandbox(&mut self, sandbox: &Sandbox) {
-        if let Some(stopped) = sandbox.stopped.filter(|_| sandbox.seen_ready) {
+        if let Some(stopped) = sandbox.ended.filter(|_| sandbox.seen_alive) {
             self.add(Some(stopped.latest), Source::Cri, "its sandbox was no longer ready");
         } else if !sandbox.info.ready {
             let message = "its sandbox was not ready when it was first listed";
-            self.add(sandbox.stopped.map(|stopped| stopped.latest), Source::Cri, message);
+            self.add(sandbox.ended.map(|stopped| stopped.latest), Source::Cri, message);
         }
         for container in self.facts.containers_of(&sandbox.info.id).take(MAX_LISTED) {
             let name = &container.info.name;
@@ -162,7 +163,7 @@ impl<'a> EvidenceBuilder<'a> {
     /// Adds the runtime's failures around `end`.
     pub(super) fn outages_around(&mut self, end: Option<(BootTime, BootTime)>) -> Failure {
         let Some((from, to)) = end.map(around) else { return Failure::None };
-        let outages: Vec<&Outage> = self.facts.stores.cri.outages(from, to).collect();
+        let outages: Vec<&Outage> = self.facts.stores.cri.connection.outages(from, to).collect();
         for outage in &outages {
             let back = match (outage.to, outage.restarted) {
                 (None, _) => "and does not answer yet".to_owned(),
@@ -213,7 +214,7 @@ impl<'a> EvidenceBuilder<'a> {
 
     /// Adds the kubelet's version, and since when it runs.
     pub(super) fn kubelet(&mut self, since: Option<BootTime>) {
-        let node = self.facts.stores.node;
+        let node = &self.facts.stores.node;
         let version = node.kubelet_version().map(|(_, text)| format!(" {text}"));
         let version = version.unwrap_or_default();
         if node.kubelet_is_down() {

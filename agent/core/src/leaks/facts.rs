@@ -16,7 +16,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeakFacts<'a> {
     /// Kernel, runtime and apiserver.
-    pub stores: Stores<'a>,
+    pub stores: &'a Stores,
     /// Verbose statuses.
     pub statuses: &'a SandboxStatusCache,
     /// The latest survey of the host.
@@ -59,7 +59,7 @@ impl<'a> LeakFacts<'a> {
 
     /// All listed sandboxes, in no order.
     pub(super) fn listed(&self) -> impl Iterator<Item = &'a Sandbox> + use<'a> {
-        self.stores.cri.sandboxes().filter(|sandbox| sandbox.removed.is_none())
+        self.stores.cri.sandboxes.entries().values().filter(|sandbox| sandbox.removed.is_none())
     }
 
     /// The listed sandboxes of a pod, oldest first.
@@ -92,7 +92,7 @@ impl<'a> LeakFacts<'a> {
         }
         let sandbox = self.stores.cri.sandbox(&container.info.sandbox);
         let by_handler = sandbox.and_then(|s| Isolation::by_handler(&s.info.handler));
-        let by_type = container.runtime_type.as_deref().and_then(Isolation::by_runtime_type);
+        let by_type = container.status.runtime_type.as_deref().and_then(Isolation::by_runtime_type);
         let unseen =
             by_handler.or(by_type).is_some() || !processes.gaps.is_complete_since(BootTime(0));
         // The survey shows that no task is left.
@@ -112,9 +112,9 @@ impl<'a> LeakFacts<'a> {
 
     /// The runtime lists a sandbox or container with this id.
     pub(super) fn lists(&self, id: &str) -> bool {
-        let cri = self.stores.cri;
-        let sandbox = || cri.sandbox_called(id).is_some_and(|s| s.removed.is_none());
-        sandbox() || cri.container_called(id).is_some_and(|c| c.removed.is_none())
+        let cri = &self.stores.cri;
+        let sandbox = || cri.sandboxes.entries().get(id).is_some_and(|s| s.removed.is_none());
+        sandbox() || cri.containers.entries().get(id).is_some_and(|c| c.removed.is_none())
     }
 
     /// When the pod's deletion was requested, and when its object disappeared: a daemon's failure around this

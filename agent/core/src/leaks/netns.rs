@@ -97,7 +97,7 @@ impl<'a> Namespaces<'a> {
     /// A pod waits for its sandbox, so the runtime may be creating a namespace.
     pub(super) fn creates(&self) -> bool {
         *self.creates.get_or_init(|| {
-            let cri = self.facts.stores.cri;
+            let cri = &self.facts.stores.cri;
             self.facts.stores.api.present().any(|(uid, object)| {
                 let waits = object.request().is_none() && !object.pod.is_over();
                 let runs = |s: &Sandbox| s.removed.is_none() && s.info.ready;

@@ -90,7 +90,7 @@ impl SandboxStatusCache {
 
     /// The status, unless the sandbox has stopped since.
     pub(super) fn current(&self, sandbox: &Sandbox) -> Option<&CriSandboxStatus> {
-        let stopped = sandbox.stopped.filter(|_| !sandbox.info.ready);
+        let stopped = sandbox.ended.filter(|_| !sandbox.info.ready);
         self.get(&sandbox.info.id)
             .filter(|status| stopped.is_none_or(|stopped| status.asked >= stopped.latest))
     }

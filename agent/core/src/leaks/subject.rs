@@ -31,14 +31,14 @@ pub(super) fn pod_of(facts: &LeakFacts<'_>, key: &LeakKey) -> Option<PodRef> {
 /// The last list lacked the sandbox: it may be gone.
 pub(super) fn is_missing(facts: &LeakFacts<'_>, key: &LeakKey) -> bool {
     let LeakKey::Sandbox { id } = key else { return false };
-    facts.stores.cri.sandbox(id).is_some_and(|sandbox| sandbox.listing.missing.is_some())
+    facts.stores.cri.sandbox(id).is_some_and(|sandbox| sandbox.missing.is_some())
 }
 
 /// The runtime or a survey has shown it since `due`. For a pod the apiserver is queried directly.
 pub(super) fn is_shown_since(facts: &LeakFacts<'_>, key: &LeakKey, due: BootTime) -> bool {
     match key {
         LeakKey::Sandbox { id } => {
-            facts.stores.cri.sandbox(id).is_some_and(|sandbox| sandbox.listing.asked >= due)
+            facts.stores.cri.sandbox(id).is_some_and(|sandbox| sandbox.asked >= due)
         }
         LeakKey::Shim { .. } | LeakKey::Netns { .. } | LeakKey::PodCgroup { .. } => {
             facts.survey.is_some_and(|survey| survey.asked >= due)

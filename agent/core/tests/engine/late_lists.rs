@@ -49,9 +49,9 @@ fn a_late_list_takes_back_nothing_that_a_newer_one_showed() {
     let known = runtime.sandbox(&id).unwrap();
     assert!(!known.info.ready);
     let between = Some(Interval { earliest: secs(1), latest: secs(13) });
-    assert_eq!((known.stopped, known.listing.asked), (between, secs(12)));
+    assert_eq!((known.ended, known.asked), (between, secs(12)));
     let known = runtime.container(&app).unwrap();
-    assert_eq!((known.info.state, known.exited), (ContainerState::Exited, between));
+    assert_eq!((known.info.state, known.ended), (ContainerState::Exited, between));
     // What is gone stays gone.
     list(&mut runtime, (30, 31), only(), None, None);
     list(&mut runtime, (28, 40), None, Some(true), Some(ContainerState::Running));
@@ -67,8 +67,8 @@ fn what_a_late_list_does_not_have_may_be_younger() {
     list(&mut runtime, (12, 13), only(), Some(true), Some(ContainerState::Running));
     for late in [(2, 20), (10, 25)] {
         list(&mut runtime, late, None, None, None);
-        assert!(runtime.sandbox(&id).unwrap().listing.missing.is_none());
-        assert_eq!(runtime.container(&app).unwrap().exited, None);
+        assert!(runtime.sandbox(&id).unwrap().missing.is_none());
+        assert_eq!(runtime.container(&app).unwrap().ended, None);
     }
     assert!(!runtime.has_listed_since(secs(11)), "what is not covered is not known");
     // Two that were asked for after it was listed.
@@ -87,8 +87,8 @@ fn a_late_answer_is_true_as_of_its_request() {
     assert!(runtime.is_current() && !runtime.has_listed_since(secs(1)));
     list(&mut runtime, (20, 70), None, Some(false), Some(ContainerState::Exited));
     let stopped = Some(Interval { earliest: secs(0), latest: secs(70) });
-    assert_eq!(runtime.sandbox(&id).unwrap().stopped, stopped);
-    assert_eq!(runtime.outages(secs(0), secs(100)).count(), 0, "lateness is no outage");
+    assert_eq!(runtime.sandbox(&id).unwrap().ended, stopped);
+    assert_eq!(runtime.connection.outages(secs(0), secs(100)).count(), 0, "lateness is no outage");
 }
 
 /// The runtime's lists of containers come when the pod is gone: the kernel and the pod's status have named the
