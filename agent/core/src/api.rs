@@ -226,6 +226,11 @@ impl ApiState {
         self.pods.remove(uid).is_some()
     }
 
+    /// All pods.
+    pub fn pods(&self) -> impl Iterator<Item = (&PodUid, &PodObject)> {
+        self.pods.iter()
+    }
+
     /// Pods whose object exists.
     pub fn present(&self) -> impl Iterator<Item = (&PodUid, &PodObject)> {
         self.pods.iter().filter(|(_, object)| object.exists())

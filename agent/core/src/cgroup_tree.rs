@@ -249,6 +249,18 @@ impl CgroupTree {
         self.cgroups.get(&id)?.pod.as_ref()
     }
 
+    /// The newest sandbox of a pod: its own container has its id, and is none of the pod's containers.
+    pub fn sandbox(
+        &self,
+        pod: &PodUid,
+        is_container: impl Fn(&ContainerId) -> bool,
+    ) -> Option<SandboxId> {
+        let of_pod = self.containers.iter().filter(|(_, cgroup)| self.pod(**cgroup) == Some(pod));
+        let others = of_pod.filter(|(container, _)| !is_container(container));
+        let newest = others.max_by_key(|(_, cgroup)| **cgroup)?;
+        Some(SandboxId::new(newest.0.as_str()))
+    }
+
     /// The pod whose own cgroup this is.
     pub fn pod_level(&self, id: CgroupId) -> Option<&PodUid> {
         self.cgroups.get(&id).filter(|c| c.is_pod)?.pod.as_ref()

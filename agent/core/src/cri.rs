@@ -141,7 +141,22 @@ impl CriState {
         dirty: &mut Dirty,
     ) {
         let note = |info: &mut CriContainer, dirty: &mut Dirty| note(&self.sandboxes, info, dirty);
-        self.containers.add_unlisted(at, created, info, note, dirty);
+        self.containers.add_unlisted(at, created, info, None, note, dirty);
+    }
+
+    /// Adds a sandbox that ran and was removed before any list showed it.
+    pub fn add_removed(
+        &mut self,
+        at: BootTime,
+        created: BootTime,
+        info: CriSandbox,
+        removed: Interval,
+        dirty: &mut Dirty,
+    ) {
+        if self.sandbox(&info.id).is_none() {
+            let note = |info: &mut CriSandbox, dirty: &mut Dirty| dirty.pod(&info.pod);
+            self.sandboxes.add_unlisted(at, created, info, Some(removed), note, dirty);
+        }
     }
 
     /// The runtime has answered at least once.
@@ -153,6 +168,11 @@ impl CriState {
     pub fn is_current(&self) -> bool {
         let since = self.connection.last().map_or(BootTime(0), |outage| outage.from);
         self.connection.is_up() && self.has_listed_since(since)
+    }
+
+    /// When the last full lists of sandboxes and of containers were requested.
+    pub fn full_lists(&self) -> (Option<BootTime>, Option<BootTime>) {
+        (self.sandboxes.full, self.containers.full)
     }
 
     /// Both full lists were requested after `at`.

@@ -54,6 +54,8 @@ pub struct Engine {
     dirty: Dirty,
     /// Containers whose stop signal or cgroup was requested already.
     requested: BTreeSet<ContainerId>,
+    /// When the full lists were requested that were looked through for what they lack.
+    listed: (Option<BootTime>, Option<BootTime>),
     unkillable_watch: UnkillableWatch,
     leaks: Leaks,
     losses: BTreeMap<LossKind, u64>,

@@ -88,15 +88,17 @@ impl<'a> PodView<'a> {
         if !self.is_static() {
             return;
         }
-        let killed_with_namespace = |sandbox: &Sandbox| {
-            sandbox.ended.is_some()
+        // The runtime's list may show much later that the sandbox's own container has exited.
+        let has_ended = |sandbox: &Sandbox| {
+            let own = self.processes_of(&ContainerId::new(sandbox.info.id.as_str()));
+            (sandbox.ended.is_some() || own.is_some_and(|own| own.ended().is_some()))
                 && self
                     .stores
                     .cri
                     .containers_of(&sandbox.info.id)
                     .all(|c| self.ended(&c.info.id).is_some())
         };
-        let first = self.sandboxes.iter().position(|s| self.is_own(s) && killed_with_namespace(s));
+        let first = self.sandboxes.iter().position(|s| self.is_own(s) && has_ended(s));
         let over = first.map_or(self.sandboxes.len(), |first| first + 1);
         if over < self.sandboxes.len() {
             self.sandboxes.truncate(over);

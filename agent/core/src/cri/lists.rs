@@ -185,17 +185,20 @@ impl<T: Item> Lists<T> {
         }
     }
 
-    /// Adds an entry that no list has shown yet. A list that was requested earlier does not remove it.
+    /// Adds an entry that no list has shown. A list that was requested earlier does not remove it. `removed`:
+    /// it ran, and is gone.
     pub(super) fn add_unlisted(
         &mut self,
         at: BootTime,
         created: BootTime,
         info: T,
+        removed: Option<Interval>,
         note: impl Fn(&mut T, &mut Dirty),
         dirty: &mut Dirty,
     ) {
-        let new =
-            Listed { covered: at, seen_alive: false, ..Listed::new(at, created, NEVER, info) };
+        let (covered, seen_alive) = (at, removed.is_some());
+        let new = Listed::new(at, created, NEVER, info);
+        let new = Listed { covered, seen_alive, ended: removed, removed, ..new };
         self.insert(new, note, dirty);
     }
 

@@ -150,6 +150,11 @@ impl ApiPod {
         }
     }
 
+    /// The status names this container.
+    pub fn has_container(&self, id: &ContainerId) -> bool {
+        self.containers.values().any(|container| container.id.as_ref() == Some(id))
+    }
+
     /// According to the status, nothing runs any more: the phase is final or, as kubelets up to 1.26 leave it
     /// at Running, every created container is terminated.
     pub fn is_over(&self) -> bool {

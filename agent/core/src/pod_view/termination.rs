@@ -294,7 +294,9 @@ impl<'a> PodView<'a> {
             Some(request) => stop_began.map_or(request.estimate, |at| at.min(request.estimate)),
             None => {
                 let gone = gone.map(|g| g.latest).filter(|_| !self.is_static());
-                stop_began.or(ended_by_itself).into_iter().chain(gone).min().unwrap_or_default()
+                let sandbox = self.all_sandboxes(|s| s.ended).map(|stopped| stopped.earliest);
+                let began = stop_began.or(ended_by_itself).into_iter().chain(gone).min();
+                began.or(sandbox).unwrap_or_default()
             }
         }
     }

@@ -8,7 +8,7 @@ use coroner_core::{
     ids::SandboxId,
     input::{ApiEvent, ContainerState, CriEvent},
     time::{BootTime, Interval},
-    types::Verdict,
+    types::{Cause, Verdict},
 };
 
 fn secs(n: u64) -> BootTime {
@@ -117,4 +117,50 @@ fn a_container_that_no_list_ever_showed_is_in_its_pods_report() {
     let end = world.reports().next().expect("a report");
     let [death] = end.containers.as_slice() else { panic!("{end:?}") };
     assert_eq!((death.name.as_str(), death.verdict), ("c", Verdict::Graceful), "{death:?}");
+}
+
+/// The pod comes and goes while the runtime is down: no list has its sandbox, and `listed` says whether one has
+/// its container.
+fn comes_and_goes_without_a_list_of_its_sandbox(listed: bool) {
+    let mut world = World::in_sync();
+    let mut pod = object(1, false, world.at());
+    pod.containers.get_mut("c").unwrap().id = Some(ids(1).2);
+    world.starts(1);
+    world.api(ApiEvent::Applied(pod.clone()));
+    world.ticks(1);
+    if listed {
+        let (asked, containers) = (world.at(), vec![container(1, ContainerState::Running)]);
+        world.cri(CriEvent::Containers { asked, only: None, containers });
+    }
+    world.cri(CriEvent::Unreachable { error: "gone".into(), code: None });
+    let deleting = object(1, true, world.at());
+    (pod.deletion_timestamp, pod.deletion_grace_seconds) =
+        (deleting.deletion_timestamp, deleting.deletion_grace_seconds);
+    world.api(ApiEvent::Applied(pod.clone()));
+    world.term(1, true);
+    world.later(500).exits(1, CODE_0);
+    world.cgroups_go(1);
+    world.api(ApiEvent::Deleted(pod));
+    world.ticks(20);
+    assert_eq!(world.ended.len(), 0);
+    for _ in 0..2 {
+        world.lists(Vec::new(), Vec::new());
+        world.ticks(10);
+    }
+    world.ticks(60);
+    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+    let [death] = end.containers.as_slice() else { panic!("{end:?}") };
+    assert_eq!((death.name.as_str(), death.verdict), ("c", Verdict::Graceful), "{death:?}");
+    assert_eq!(end.cause, Cause::ApiDelete);
+    assert_eq!(world.died.len(), 1, "{:?}", world.died);
+}
+
+#[test]
+fn a_pod_whose_sandbox_no_list_showed_is_reported() {
+    comes_and_goes_without_a_list_of_its_sandbox(true);
+}
+
+#[test]
+fn a_pod_of_which_no_list_showed_anything_is_reported() {
+    comes_and_goes_without_a_list_of_its_sandbox(false);
 }
