@@ -147,7 +147,7 @@ fn without_an_end() -> Vec<Draft> {
             .shows("One exits with the code of its rule RestartAllContainers: all others are stopped.")
             .runs(Part::new("app", "handle --for 500ms"))
             .runs(Part::new("aide", "handle --for 300ms"))
-            .runs(Part::new("asks", "job --for 6s --exit 42").restarts_all_on(42))
+            .runs(Part::new("asks", "job --for 6+listed --exit 42").restarts_all_on(42))
             .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
             .died_before("asks", Cause::Completed, Verdict::Failed, code(42))
             .died_before("app", Cause::RestartAllContainers, Verdict::Graceful, code(0)).within(2)
@@ -158,7 +158,7 @@ fn without_an_end() -> Vec<Draft> {
             .spends(Span::about(Shutdown, 2.0)),
         runs_on("leaves-and-is-restarted", 2)
             .shows("It gives up with 3 and is started anew, without a handler, then deleted.")
-            .runs(Part::new("app", "job --for 10s --exit 3"))
+            .runs(Part::new("app", "job --for 10+listed --exit 3"))
             .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
             .died_before("app", Cause::Completed, Verdict::Failed, code(3))
             .dies("app", Verdict::StopSignalIgnored, signal(SIGKILL))

@@ -205,11 +205,13 @@ impl Revisions {
     }
 }
 
-/// The deaths in the order in which they are expected, without those that repeat a container's last one: its
-/// probe goes on failing, and the kubelet restarting it, while the lab waits for late answers.
-pub fn without_repetitions(
+/// The deaths in the order in which they are expected: containers that are stopped together end in any order.
+/// `repeats`: without those that repeat a container's last one, because its probe goes on failing, and the
+/// kubelet restarting it, while the lab waits for late answers.
+pub fn as_expected(
     expected: &[Earlier],
     mut observed: Vec<ObservedEarlier>,
+    repeats: bool,
 ) -> Vec<ObservedEarlier> {
     let mut ordered = Vec::new();
     for expected in expected {
@@ -218,7 +220,10 @@ pub fn without_repetitions(
     }
     observed.retain(|seen| {
         let last = expected.iter().rfind(|expected| expected.container == seen.container);
-        last.is_none_or(|last| !earlier(slice::from_ref(last), slice::from_ref(seen)).is_empty())
+        !repeats
+            || last.is_none_or(|last| {
+                !earlier(slice::from_ref(last), slice::from_ref(seen)).is_empty()
+            })
     });
     ordered.extend(observed);
     ordered
@@ -321,10 +326,10 @@ mod tests {
         let expected = &probe.expected.earlier;
         let seen = agreeing(&probe.expected).earlier;
         let twice = [seen.clone(), seen.clone()].concat();
-        assert_eq!(without_repetitions(expected, twice.clone()), seen);
+        assert_eq!(as_expected(expected, twice.clone(), true), seen);
         let mut another = twice;
         another.last_mut().unwrap().cause = Cause::Unknown;
-        assert_eq!(without_repetitions(expected, another.clone()), another);
+        assert_eq!(as_expected(expected, another.clone(), true), another);
     }
 
     #[test]

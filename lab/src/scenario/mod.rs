@@ -165,7 +165,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    const SITE: Site<'_> = Site { node: "node", port: 8080 };
+    const SITE: Site<'_> = Site { node: "node", port: 8080, listed: std::time::Duration::ZERO };
 
     #[test]
     fn every_scenario_has_a_name_of_its_own() {

@@ -10,10 +10,13 @@ use k8s_openapi::{
     },
     apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 /// In a workload's command line: a port that is free on the node.
 pub(super) const PORT: &str = "{port}";
+
+/// In a command: for so many seconds more than this, the runtime's lists may show the container.
+const LISTED: &str = "+listed";
 
 /// Where a pod is made.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +25,8 @@ pub struct Site<'a> {
     pub node: &'a str,
     /// A port that is free there.
     pub port: u16,
+    /// How long the runtime's lists take to show a container.
+    pub listed: Duration,
 }
 
 /// What a scenario's pod is made from.
@@ -272,6 +277,10 @@ fn handler(hook: Hook, site: Site<'_>) -> LifecycleHandler {
 }
 
 fn command(life: &str, site: Site<'_>) -> Vec<String> {
-    let word = |word: &str| if word == PORT { site.port.to_string() } else { word.into() };
+    let word = |word: &str| match word.strip_suffix(LISTED).map(str::parse::<u64>) {
+        Some(Ok(seconds)) => format!("{}s", seconds + site.listed.as_secs()),
+        _ if word == PORT => site.port.to_string(),
+        _ => word.into(),
+    };
     std::iter::once(image::PROGRAM.to_owned()).chain(life.split_whitespace().map(word)).collect()
 }
