@@ -215,8 +215,9 @@ impl ContainerProcesses {
                     let main = self.main();
                     let taken = TakenSignal { at, target: task.tgid, signal, disposition };
                     let kind = |t: &TakenSignal| (t.at, (t.target, t.signal, t.disposition));
-                    let lost = push_bounded(&mut self.taken, taken, main, kind);
-                    self.note_dropped(lost);
+                    if let Some(lost) = push_bounded(&mut self.taken, taken, main, kind) {
+                        self.record_gap(lost, LossKind::EngineFull);
+                    }
                 }
             }
             KernelFact::Exit { task, status, parent, .. } => {
@@ -386,8 +387,9 @@ impl ContainerProcesses {
         }
         let sent = SentSignal { at, signal, origin };
         let kind = |s: &SentSignal| (s.at, (s.signal.target.tgid, s.signal.signal, s.origin));
-        let lost = push_bounded(&mut self.sent, sent, main, kind);
-        self.note_dropped(lost);
+        if let Some(lost) = push_bounded(&mut self.sent, sent, main, kind) {
+            self.record_gap(lost, LossKind::EngineFull);
+        }
     }
 
     /// With memory.oom.group the kernel marks every process, and the main one is not the last.
@@ -428,12 +430,6 @@ impl ContainerProcesses {
         let no_signal = self.sent.is_empty() && self.taken.is_empty();
         let nothing_lost = self.created.is_some_and(|at| self.gaps.is_complete_since(at));
         nothing_lost && self.removed.is_some() && nothing && nobody && no_signal
-    }
-
-    fn note_dropped(&mut self, dropped: Option<BootTime>) {
-        if let Some(at) = dropped {
-            self.record_gap(at, LossKind::EngineFull);
-        }
     }
 
     /// Takes a PID 1 as the init only if none is known: a container may create PID namespaces of its own.
