@@ -299,7 +299,9 @@ impl<'a> PodView<'a> {
     /// A missing watch event may show whether the pod keeps running or is being deleted, and how the kubelet
     /// restarted the container.
     pub fn deletion_unknown(&self, id: &ContainerId) -> bool {
-        let Some(object) = self.object() else { return false };
+        let Some(object) = self.object() else {
+            return self.stores.api.has_apiserver && !self.is_static();
+        };
         if self.went_on_after(id) {
             let ended = object.attempt(id).and_then(|attempt| attempt.ended);
             let shown = || self.spec(&self.container(id)?.info.name)?.id.as_ref();

@@ -68,7 +68,7 @@ impl<'a> PodView<'a> {
         let mut findings = Vec::new();
         findings.extend(exit.into_iter().flat_map(|exit| self.exit_codes(id, exit)));
         findings.extend(container.and_then(|c| oom_killed(c, processes)));
-        findings.extend(container.and_then(|c| state(c, processes.ended()?)));
+        findings.extend(container.and_then(|c| self.state(c, processes.ended()?)));
         findings
     }
 
@@ -110,6 +110,34 @@ impl<'a> PodView<'a> {
     pub(super) fn restarts(&self, from: BootTime, to: BootTime) -> Vec<Finding> {
         let cri = self.runtime_restarted(from, to);
         cri.into_iter().chain(self.kubelet_restarted(from, to)).collect()
+    }
+
+    /// The runtime's state contradicts the cgroup. `empty`: when the last process was gone.
+    fn state(&self, container: &Container, empty: BootTime) -> Option<Finding> {
+        let running_until = match container.ended {
+            Some(exited) => exited.earliest,
+            None if container.info.state == ContainerState::Running => container.asked,
+            None => empty,
+        };
+        // A runtime that was away finds out once it is back.
+        let outages = self.stores.cri.connection.outages(empty, running_until);
+        let back = outages.filter_map(|outage| outage.to).max().unwrap_or(empty);
+        if running_until > empty.max(back) + CRI_LAG {
+            let detail = format!(
+                "The runtime listed it as running for {} after its last process was gone, according to the \
+                 kernel.",
+                secs(running_until.since(empty))
+            );
+            return Some(Finding::contradiction(Contradiction::RunningWithoutProcesses, detail));
+        }
+        let exited = container.ended.filter(|_| container.info.state == ContainerState::Exited)?;
+        (exited.latest + CRI_LAG < empty).then(|| {
+            let detail = format!(
+                "The runtime listed it as exited {} before its last process was gone, according to the kernel.",
+                secs(empty.since(exited.latest))
+            );
+            Finding::contradiction(Contradiction::ExitedWithProcesses, detail)
+        })
     }
 
     fn kubelet_restarted(&self, from: BootTime, to: BootTime) -> Option<Finding> {
@@ -156,30 +184,5 @@ fn oom_killed(container: &Container, processes: &ContainerProcesses) -> Option<F
         let detail =
             "The runtime reports OOMKilled, but the OOM killer chose no process of the container.";
         Finding::contradiction(Contradiction::RuntimeOomKilled, detail)
-    })
-}
-
-/// The runtime's state contradicts the cgroup. `empty`: when the last process was gone.
-fn state(container: &Container, empty: BootTime) -> Option<Finding> {
-    let running_until = match container.ended {
-        Some(exited) => exited.earliest,
-        None if container.info.state == ContainerState::Running => container.asked,
-        None => empty,
-    };
-    if running_until > empty + CRI_LAG {
-        let detail = format!(
-            "The runtime listed it as running for {} after its last process was gone, according to the \
-             kernel.",
-            secs(running_until.since(empty))
-        );
-        return Some(Finding::contradiction(Contradiction::RunningWithoutProcesses, detail));
-    }
-    let exited = container.ended.filter(|_| container.info.state == ContainerState::Exited)?;
-    (exited.latest + CRI_LAG < empty).then(|| {
-        let detail = format!(
-            "The runtime listed it as exited {} before its last process was gone, according to the kernel.",
-            secs(empty.since(exited.latest))
-        );
-        Finding::contradiction(Contradiction::ExitedWithProcesses, detail)
     })
 }

@@ -137,3 +137,27 @@ fn pods_that_a_late_watch_never_showed_are_reported_and_counted_once() {
     assert!(most.containers <= 2 * pods && most.cgroups <= 3 * pods, "{most:?}");
     assert_eq!(world.engine.gauges(), Gauges::default(), "nothing stays");
 }
+
+/// A container is stopped before the watch has shown its pod: why is known only from the watch.
+#[test]
+fn a_death_waits_for_the_first_state_of_its_pod() {
+    let mut world = World::in_sync();
+    world.starts(1);
+    let listed = |state| (vec![sandbox(1, true)], vec![container(1, state)]);
+    let (sandboxes, containers) = listed(ContainerState::Running);
+    world.lists(sandboxes, containers);
+    world.later(2000).term(1, true);
+    world.later(500).exits(1, CODE_0);
+    let (sandboxes, containers) = listed(ContainerState::Exited);
+    world.later(100).lists(sandboxes, containers);
+    world.status(1, 0);
+    world.ticks(90);
+    assert_eq!(world.died.len(), 0, "{:?}", world.died);
+    let mut pod = object(1, false, world.at());
+    pod.containers.get_mut("c").expect("it has one").id = Some(ids(1).2);
+    world.api(ApiEvent::Applied(pod.clone()));
+    super::world::is_replaced(pod.containers.get_mut("c").expect("it has one"), 1);
+    world.api(ApiEvent::Applied(pod));
+    world.ticks(10);
+    assert_eq!(world.died[0].cause, Cause::Restart, "{:?}", world.died);
+}

@@ -462,7 +462,7 @@ fn a_kill_from_inside_was_seen() {
         world.kernel(KernelFact::Exit { cgroup, task, status: KILLED, parent });
         world.kernel(KernelFact::CgroupEmpty { cgroup });
         exited(&mut world, 137);
-        world.ticks(120);
+        world.ticks(300);
         let death = &world.died[0];
         let message = &death.proof.message;
         assert_eq!(death.verdict, Verdict::Failed, "{message}");
