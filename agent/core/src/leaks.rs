@@ -12,9 +12,8 @@ mod evidence;
 mod facts;
 mod netns;
 mod orphans;
-mod remediation;
+mod resources;
 mod sandbox_status;
-mod stuck;
 mod subject;
 mod tracker;
 
@@ -24,8 +23,8 @@ use super::{
     cri::Sandbox,
     dirty::Dirty,
     ids::{PodUid, SandboxId},
-    input::{ApiEvent, CriEvent, HostEvent, HostSurvey},
-    leak::{DetectionState, Leak, LeakKey, PersistedLeak},
+    input::{ApiEvent, CriEvent, HostEvent, HostSurvey, PersistedLeak},
+    leak::{DetectionState, Leak, LeakKey},
     output::{CriRequest, Outputs, Request},
     pod_view::Stores,
     table::Table,

@@ -1,6 +1,6 @@
 //! Classifies what looks like a leak now. Time and the apiserver decide whether it is one.
 
-use super::{facts::LeakFacts, netns::Namespaces, orphans::OrphanCandidates, stuck};
+use super::{facts::LeakFacts, netns::Namespaces, orphans::OrphanCandidates};
 use crate::{
     api::PodObject,
     cri::Sandbox,
@@ -49,10 +49,10 @@ impl<'a> Classifier<'a> {
         let facts = &self.facts;
         let object = facts.object(uid).filter(|object| object.exists());
         let is_terminating = object.and_then(PodObject::request).is_some();
-        let is_late = is_terminating && stuck::is_late(facts, uid);
+        let is_late = is_terminating && facts.is_late(uid);
         let class = is_late.then_some(LeakClass::StuckTerminating);
         classes.insert(LeakKey::Pod { uid: uid.clone() }, class);
-        let in_grace = stuck::in_grace(facts, uid);
+        let in_grace = facts.in_grace(uid);
         let newest = Newest::new(facts, uid);
         let sandboxes = facts.stores.cri.sandboxes_of(uid);
         for sandbox in sandboxes.filter(|sandbox| is_wanted(&sandbox.info.id)) {

@@ -3,19 +3,9 @@
 use super::facts::LeakFacts;
 use crate::{
     api::PodObject,
-    ids::{PodRef, PodUid},
-    leak::LeakKey,
+    ids::{LeakKey, PodRef},
     time::BootTime,
 };
-
-/// The UID of a candidate's pod.
-pub(super) fn pod_uid<'a>(facts: &LeakFacts<'a>, key: &'a LeakKey) -> Option<&'a PodUid> {
-    match key {
-        LeakKey::Sandbox { id } => Some(&facts.stores.cri.sandbox(id)?.info.pod),
-        LeakKey::Pod { uid } | LeakKey::PodCgroup { pod: uid, .. } => Some(uid),
-        LeakKey::Shim { .. } | LeakKey::Netns { .. } => None,
-    }
-}
 
 /// The pod of a candidate; for a cgroup possibly only the UID.
 pub(super) fn pod_of(facts: &LeakFacts<'_>, key: &LeakKey) -> Option<PodRef> {

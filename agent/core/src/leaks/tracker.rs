@@ -12,12 +12,12 @@ use super::{
     classify::{self, Classes},
     facts::LeakFacts,
     netns::Namespaces,
-    subject::{is_gone, is_missing, is_shown_since, pod_of, pod_uid},
+    subject::{is_gone, is_missing, is_shown_since, pod_of},
 };
 use crate::{
     ids::{PodRef, PodUid},
-    input::PodCheck,
-    leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass, LeakKey, PersistedLeak},
+    input::{PersistedLeak, PodCheck},
+    leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass, LeakKey},
     output::{Outputs, Report, Request},
     table::Table,
     time::BootTime,
@@ -116,7 +116,7 @@ impl LeakTracker {
             .iter()
             .filter(|(_, candidate)| candidate.reported.is_none())
             .filter(|(_, candidate)| watched.saturating_sub(candidate.from) >= at_least)
-            .filter_map(|(key, candidate)| candidate.describe(facts, key, true))
+            .filter_map(|(key, candidate)| candidate.describe(facts, key))
             .collect()
     }
 
@@ -191,7 +191,7 @@ impl LeakTracker {
                 self.add(facts, watched, key, class);
             } else {
                 self.refused += 1;
-                refused.extend(pod_uid(facts, &key).cloned());
+                refused.extend(facts.pod_uid(&key).cloned());
             }
         }
         self.seen.note(facts);
@@ -216,7 +216,7 @@ impl LeakTracker {
             due: None,
             verification: Verification::None,
             asked_about: None,
-            basis: match pod_uid(facts, &key) {
+            basis: match facts.pod_uid(&key) {
                 Some(uid) if facts.object(uid).is_none() => AbsenceBasis::New,
                 _ => AbsenceBasis::None,
             },
@@ -238,7 +238,7 @@ impl LeakTracker {
         let mut wanted: BTreeMap<PodUid, PodRef> = BTreeMap::new();
         let mut room = MAX_REPORTED;
         let reported = self.candidates.values().filter_map(|candidate| candidate.reported.as_ref());
-        let with_details = reported.filter(|reported| reported.detailed);
+        let with_details = reported.filter(|reported| !reported.leak.evidence.is_empty());
         let mut detailed = DetailBudget::default();
         with_details.for_each(|reported| _ = detailed.take(reported.leak.class));
         let surveyed = facts.survey.map(|survey| survey.asked);

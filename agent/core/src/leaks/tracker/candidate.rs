@@ -2,18 +2,11 @@
 
 use super::detail::DetailBudget;
 use crate::{
-    ids::PodUid,
-    leak::{Leak, LeakCause, LeakClass, LeakEvidence, LeakKey, LeakedResources, LikelyCause},
-    leaks::{
-        cause,
-        evidence::{self, EvidenceBuilder},
-        facts::LeakFacts,
-        remediation, stuck,
-        subject::pod_of,
-    },
+    ids::{LeakKey, PodUid},
+    leak::{Leak, LeakCause, LeakClass, LeakEvidence},
+    leaks::{cause, evidence, facts::LeakFacts, resources, subject::pod_of},
     output::{Outputs, Report},
     time::BootTime,
-    types::Source,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -61,8 +54,6 @@ pub(super) enum AbsenceBasis {
 pub(super) struct ReportedLeak {
     pub(super) leak: Arc<Leak>,
     pub(super) described: BootTime,
-    /// With its evidence and remediation.
-    pub(super) detailed: bool,
 }
 
 /// The apiserver's answer about a candidate's pod.
@@ -112,14 +103,16 @@ impl Candidate {
         &mut self,
         facts: &LeakFacts<'_>,
         key: &LeakKey,
-        room: &mut DetailBudget,
+        budget: &mut DetailBudget,
         out: &mut Outputs,
     ) -> bool {
-        let detailed = room.take(self.class);
-        let Some(leak) = self.describe(facts, key, detailed) else { return false };
+        let Some(mut leak) = self.describe(facts, key) else { return false };
+        if !budget.take(self.class) {
+            leak.evidence = Vec::new();
+        }
         let leak = Arc::new(leak);
         out.report(Report::LeakOpened(Arc::clone(&leak)));
-        self.reported = Some(ReportedLeak { leak, described: facts.now, detailed });
+        self.reported = Some(ReportedLeak { leak, described: facts.now });
         true
     }
 
@@ -168,124 +161,74 @@ impl Candidate {
         &mut self,
         facts: &LeakFacts<'_>,
         key: &LeakKey,
-        detailed: &mut DetailBudget,
+        budget: &mut DetailBudget,
     ) -> Option<Arc<Leak>> {
-        let reported = self.reported.as_ref()?;
-        if facts.now < reported.described + DESCRIBE_AGAIN && reported.leak.class == self.class {
+        let ReportedLeak { leak: before, described } = self.reported.as_ref()?;
+        if facts.now < *described + DESCRIBE_AGAIN && before.class == self.class {
             return None;
         }
-        let promoted = !reported.detailed && detailed.take(self.class);
-        let now = self.describe(facts, key, false)?;
-        let is_news = promoted || is_news(&reported.leak, &now);
-        let detailed = reported.detailed || promoted;
-        let now = match is_news && detailed {
-            true => self.describe(facts, key, true)?,
-            false => now,
-        };
-        let reported = self.reported.as_mut()?;
-        reported.described = facts.now;
-        if !is_news {
-            return None;
+        let mut leak = self.describe(facts, key)?;
+        let is_same_matter = (leak.class, leak.blocked_on) == (before.class, before.blocked_on);
+        // Whether the kubelet runs is always known; any other evidence may be evicted.
+        let is_forgotten =
+            leak.cause.kind == LeakCause::Unknown && before.cause.kind != LeakCause::KubeletDown;
+        let keeps_cause = is_same_matter && (is_forgotten || leak.cause.kind == before.cause.kind);
+        if keeps_cause {
+            leak.cause = before.cause.clone();
         }
-        (reported.leak, reported.detailed) = (Arc::new(changed(&reported.leak, now)), detailed);
-        Some(Arc::clone(&reported.leak))
+        leak.confirmed = before.confirmed;
+        let is_promoted = before.evidence.is_empty() && budget.take(self.class);
+        let is_news = is_promoted || !keeps_cause || holds_other(before, &leak);
+        if is_promoted || !before.evidence.is_empty() {
+            let is_known = |one: &LeakEvidence| before.evidence.iter().any(|b| b.kind == one.kind);
+            leak.evidence.retain(|one| !is_known(one));
+            leak.evidence.splice(..0, before.evidence.iter().cloned());
+            leak.evidence.truncate(MAX_EVIDENCE);
+            leak.evidence.sort_by_key(|one| (one.at.is_none(), one.at));
+        } else {
+            leak.evidence = Vec::new();
+        }
+        let leak = if is_news { Arc::new(leak) } else { Arc::clone(before) };
+        self.reported = Some(ReportedLeak { leak: Arc::clone(&leak), described: facts.now });
+        is_news.then_some(leak)
     }
 
-    /// Describes the leak; unless `detailed`, without evidence and remediation.
-    pub(super) fn describe(
-        &self,
-        facts: &LeakFacts<'_>,
-        key: &LeakKey,
-        detailed: bool,
-    ) -> Option<Leak> {
-        let mut evidence = EvidenceBuilder::new(facts, detailed);
-        if let Verification::Answered { asked, exists } = self.verification {
-            let message = match exists {
-                true => "the apiserver, queried directly, still has the pod",
-                false => "the apiserver, queried directly, has no pod of this UID",
-            };
-            evidence.add(Some(asked), Source::Api, message);
-        }
-        let pod = pod_of(facts, key).filter(|pod| !pod.name.is_empty());
-        let mut leak = Leak {
+    /// Describes the leak.
+    pub(super) fn describe(&self, facts: &LeakFacts<'_>, key: &LeakKey) -> Option<Leak> {
+        let queried = match self.verification {
+            Verification::Answered { asked, exists } => Some((asked, exists)),
+            Verification::None | Verification::Asked(_) => None,
+        };
+        let (attempt, created) = match key {
+            LeakKey::Sandbox { id } => {
+                let info = &facts.stores.cri.sandbox(id)?.info;
+                (Some(info.attempt), Some(info.created))
+            }
+            LeakKey::Pod { uid } => (None, facts.object(uid)?.request().map(|r| r.api_time)),
+            _ => (None, None),
+        };
+        let cause = cause::likely(facts, self.class, key);
+        let is_pod = matches!(key, LeakKey::Pod { .. });
+        Some(Leak {
             class: self.class,
             key: key.clone(),
-            pod,
-            attempt: None,
-            created: None,
+            pod: pod_of(facts, key).filter(|pod| !pod.name.is_empty()),
+            attempt,
+            created,
             first_observed: facts.wall(self.first_observed),
             preexisting: self.preexisting,
             confirmed: facts.wall(facts.now),
-            resources: LeakedResources::default(),
-            cause: LikelyCause { kind: LeakCause::Unknown, message: String::new() },
-            blocked_on: None,
-            evidence: Vec::new(),
-            remediation: Vec::new(),
-        };
-        match key {
-            LeakKey::Sandbox { id } => {
-                let sandbox = facts.stores.cri.sandbox(id)?;
-                leak.attempt = Some(sandbox.info.attempt);
-                leak.created = Some(sandbox.info.created);
-                leak.resources = evidence::holds(facts, sandbox);
-                leak.cause = cause::of_sandbox(facts, self.class, sandbox, &mut evidence);
-            }
-            LeakKey::Pod { uid } => {
-                evidence.object(uid);
-                let (stuck, kind, message) = stuck::reason(facts, uid, &mut evidence);
-                evidence.kubelet(stuck::deadline(facts, uid));
-                leak.created = facts.object(uid)?.request().map(|request| request.api_time);
-                leak.resources = facts
-                    .listed_of(uid)
-                    .next_back()
-                    .map_or_else(LeakedResources::default, |last| evidence::holds(facts, last));
-                leak.cause = LikelyCause { kind, message };
-                leak.blocked_on = Some(stuck);
-            }
-            _ => cause::of_orphan(facts, &mut leak, &mut evidence),
-        }
-        if detailed {
-            leak.evidence = evidence.build();
-            leak.remediation = remediation::steps(&leak);
-        } else {
-            leak.cause.message = String::new();
-        }
-        Some(leak)
+            resources: resources::of(facts, key),
+            blocked_on: is_pod.then(|| cause::blocked_on(&cause)),
+            cause,
+            evidence: evidence::collect(facts, key, queried),
+        })
     }
 }
 
-/// A known cause is kept when the sources no longer have its evidence.
-fn keeps_cause(before: &Leak, now: &Leak) -> bool {
-    let known = before.cause.kind;
-    let same_matter = (now.class, now.blocked_on) == (before.class, before.blocked_on);
-    // Whether the kubelet runs is always known; any other evidence may be evicted.
-    let forgotten = now.cause.kind == LeakCause::Unknown && known != LeakCause::KubeletDown;
-    same_matter && (forgotten || now.cause.kind == known)
-}
-
-/// The leak has changed. Other processes in it are no change.
-fn is_news(before: &Leak, now: &Leak) -> bool {
+/// Other processes are no change.
+fn holds_other(before: &Leak, now: &Leak) -> bool {
     let (held, holds) = (&before.resources, &now.resources);
-    let is_same = (&held.netns, &held.ips, &held.cgroup, &held.containers)
-        == (&holds.netns, &holds.ips, &holds.cgroup, &holds.containers);
-    !keeps_cause(before, now) || !is_same
-}
-
-/// The leak as it is now, with the evidence collected so far.
-fn changed(before: &Leak, mut now: Leak) -> Leak {
-    if keeps_cause(before, &now) {
-        now.cause = before.cause.clone();
-    }
-    now.confirmed = before.confirmed;
-    if now.evidence.is_empty() {
-        return now;
-    }
-    now.remediation = remediation::steps(&now);
-    let known = |one: &LeakEvidence| {
-        before.evidence.iter().any(|old| (old.source, &old.message) == (one.source, &one.message))
-    };
-    let news: Vec<_> = now.evidence.iter().filter(|one| !known(one)).cloned().collect();
-    now.evidence = before.evidence.iter().cloned().chain(news).take(MAX_EVIDENCE).collect();
-    now.evidence.sort_by_key(|one| (one.at.is_none(), one.at));
-    now
+    (&held.netns, &held.ips, &held.cgroup, &held.containers)
+        != (&holds.netns, &holds.ips, &holds.cgroup, &holds.containers)
 }
