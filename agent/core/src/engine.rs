@@ -119,7 +119,7 @@ impl Engine {
                     }
                     self.dirty.pods.extend(self.cri.pod_of(container).cloned());
                 }
-                self.leaks.apply_cri(received.at, &event);
+                self.leaks.apply_cri(received.at, &event, &self.cri);
                 self.cri.apply(received.at, event, &mut self.dirty);
             }
             Input::Api(event) => {
@@ -377,7 +377,7 @@ impl Engine {
 
     fn tick(&mut self, now: BootTime, out: &mut Outputs) {
         self.ticks += 1;
-        let refused = std::mem::take(&mut self.dirty.refused) + self.leaks.take_refused();
+        let refused = std::mem::take(&mut self.dirty.refused);
         self.count_loss(LossKind::EngineFull, refused);
         self.note_evicted();
         let mut dirty = std::mem::take(&mut self.dirty);
@@ -395,7 +395,8 @@ impl Engine {
             out.report(self.unkillable_report(cgroup, detail, true));
         }
         let (leaks, sources) = self.leaks_and_stores();
-        leaks.tick(now, sources, dirty, out);
+        let refused = leaks.tick(now, sources, dirty.pods, out);
+        self.dirty.refused += refused;
         if self.ticks.is_multiple_of(10) {
             self.evict(now, out);
         }

@@ -11,7 +11,6 @@ use crate::{
     leak::RuntimeAtEnd,
     pod_view::Stores,
     process::ContainerProcesses,
-    table::Table,
     time::{BootTime, WallTime},
 };
 use std::time::Duration;
@@ -29,8 +28,6 @@ pub(super) struct LeakFacts<'a> {
     pub statuses: &'a SandboxStatusCache,
     /// The latest survey of the host.
     pub survey: Option<&'a HostSurvey>,
-    /// Index of each pod's cgroup in the survey.
-    pub cgroups: &'a Table<PodUid, usize>,
     /// The current time.
     pub now: BootTime,
 }
@@ -114,8 +111,8 @@ impl<'a> LeakFacts<'a> {
 
     /// The pod's cgroup in the latest survey.
     pub(super) fn pod_cgroup(&self, uid: &PodUid) -> Option<&'a PodCgroup> {
-        let place = self.cgroups.get(uid)?;
-        self.survey?.pod_cgroups.as_ref()?.get(*place)
+        let groups = self.survey?.pod_cgroups.as_ref()?;
+        groups.get(groups.binary_search_by(|group| group.pod.cmp(uid)).ok()?)
     }
 
     /// The cgroup that is an orphan, or that of the candidate's pod.

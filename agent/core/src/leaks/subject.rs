@@ -18,17 +18,12 @@ pub(super) fn pod_of(facts: &LeakFacts<'_>, key: &LeakKey) -> Option<PodRef> {
     }
 }
 
-/// The last list lacked the sandbox: it may be gone.
-pub(super) fn is_missing(facts: &LeakFacts<'_>, key: &LeakKey) -> bool {
-    let LeakKey::Sandbox { id } = key else { return false };
-    facts.stores.cri.sandbox(id).is_some_and(|sandbox| sandbox.listing.missing.is_some())
-}
-
-/// The runtime or a survey has shown it since `due`. For a pod the apiserver is queried directly.
+/// The runtime or a survey has shown it since `due`, and no list has lacked it. For a pod the apiserver is queried directly.
 pub(super) fn is_shown_since(facts: &LeakFacts<'_>, key: &LeakKey, due: BootTime) -> bool {
     match key {
         LeakKey::Sandbox { id } => {
-            facts.stores.cri.sandbox(id).is_some_and(|sandbox| sandbox.listing.asked >= due)
+            let listing = facts.stores.cri.sandbox(id).map(|sandbox| &sandbox.listing);
+            listing.is_some_and(|listing| listing.missing.is_none() && listing.asked >= due)
         }
         LeakKey::Shim { .. } | LeakKey::Netns { .. } | LeakKey::PodCgroup { .. } => {
             facts.survey.is_some_and(|survey| survey.asked >= due)

@@ -24,15 +24,11 @@ pub(super) struct Candidate {
     pub(super) class: LeakClass,
     pub(super) first_observed: BootTime,
     pub(super) preexisting: bool,
-    /// When this run first saw it.
-    pub(super) first: BootTime,
     /// The detection clock when it became a candidate.
     pub(super) from: Duration,
     /// When its threshold was first seen to have passed.
     pub(super) due: Option<BootTime>,
     pub(super) verification: Verification,
-    /// The pod that is being verified.
-    pub(super) asked_about: Option<PodUid>,
     /// Why the watch alone does not prove that its pod is gone.
     pub(super) basis: AbsenceBasis,
     pub(super) reported: Option<ReportedLeak>,
@@ -57,12 +53,12 @@ pub(super) struct ReportedLeak {
 }
 
 /// The apiserver's answer about a candidate's pod.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Verification {
     /// Not queried.
     None,
-    /// Queried at this moment.
-    Asked(BootTime),
+    /// Queried at this moment for this pod.
+    Asked(BootTime, PodUid),
     /// Answered; `asked`: when it was queried.
     Answered { asked: BootTime, exists: bool },
 }
@@ -82,18 +78,18 @@ pub(super) enum Next {
 
 impl Candidate {
     pub(super) fn next(&self, now: BootTime, needed: Option<bool>) -> Next {
-        match (needed, self.verification) {
+        match (needed, &self.verification) {
             (None, _) => Next::Report,
             (Some(needed), Verification::Answered { asked, exists })
-                if now < asked + VERIFICATION_VALID =>
+                if now < *asked + VERIFICATION_VALID =>
             {
-                match (exists == needed, self.basis) {
+                match (*exists == needed, self.basis) {
                     (true, AbsenceBasis::None) => Next::Report,
                     (true, _) => Next::Begin { basis: AbsenceBasis::None },
                     (false, _) => Next::Begin { basis: AbsenceBasis::Contradicted },
                 }
             }
-            (Some(_), Verification::Asked(at)) if now < at + VERIFICATION_TIMEOUT => Next::Wait,
+            (Some(_), Verification::Asked(at, _)) if now < *at + VERIFICATION_TIMEOUT => Next::Wait,
             (Some(_), _) => Next::Ask,
         }
     }
@@ -136,7 +132,7 @@ impl Candidate {
             return None;
         }
         (self.from, self.verification) = (watched, Verification::None);
-        (self.first_observed, self.first, self.preexisting) = (now, now, false);
+        (self.first_observed, self.preexisting) = (now, false);
         self.reported.take().map(|reported| reported.leak)
     }
 
@@ -197,7 +193,7 @@ impl Candidate {
     pub(super) fn describe(&self, facts: &LeakFacts<'_>, key: &LeakKey) -> Option<Leak> {
         let queried = match self.verification {
             Verification::Answered { asked, exists } => Some((asked, exists)),
-            Verification::None | Verification::Asked(_) => None,
+            Verification::None | Verification::Asked(..) => None,
         };
         let (attempt, created) = match key {
             LeakKey::Sandbox { id } => {
