@@ -103,14 +103,20 @@ impl LeakTracker {
             .iter()
             .filter(|(_, candidate)| candidate.reported.is_none())
             .filter(|(_, candidate)| watched.saturating_sub(candidate.from) >= at_least)
-            .filter_map(|(key, candidate)| candidate.describe(facts, key))
+            .filter_map(|(key, candidate)| candidate.describe(facts, key, true))
             .collect()
     }
 
     /// While detection is suspended: drops candidates that are certainly gone.
     pub(super) fn drop_vanished(&mut self, facts: &LeakFacts<'_>, out: &mut Outputs) {
-        let gone = self.candidates.extract_if(.., |key, _| is_gone(facts, key));
-        let reported = gone.filter_map(|(_, candidate)| candidate.reported);
+        let gone: Vec<_> =
+            self.candidates.keys().filter(|key| is_gone(facts, key)).cloned().collect();
+        gone.iter().for_each(|key| self.drop(key, out));
+    }
+
+    /// Removes a candidate, and resolves its leak.
+    fn drop(&mut self, key: &LeakKey, out: &mut Outputs) {
+        let reported = self.candidates.remove(key).and_then(|candidate| candidate.reported);
         out.reports.extend(reported.map(|reported| Report::LeakResolved(reported.leak)));
     }
 
@@ -126,20 +132,22 @@ impl LeakTracker {
     ) -> Vec<LeakKey> {
         let elapsed = watched.saturating_sub(self.watched);
         self.watched = watched;
-        let gone = self.candidates.extract_if(.., |key, candidate| match classes.get(key) {
-            Some(class) => class.is_none(),
-            None if candidate.class.orphan().is_none() => false,
-            None if classify::is_unseen(facts, namespaces, key) => {
-                candidate.from += elapsed; // its time stands still
-                false
+        // There may be thousands: only orphans are looked up.
+        let mut gone = Vec::new();
+        let orphans = self.candidates.iter_mut().filter(|(_, one)| one.class.orphan().is_some());
+        for (key, candidate) in orphans.filter(|(key, _)| !classes.contains_key(key)) {
+            match classify::is_unseen(facts, namespaces, key) {
+                true => candidate.from += elapsed, // its time stands still
+                false => gone.push(key.clone()),
             }
-            None => true,
-        });
-        let reported = gone.filter_map(|(_, candidate)| candidate.reported);
-        out.reports.extend(reported.map(|reported| Report::LeakResolved(reported.leak)));
+        }
+        gone.iter().for_each(|key| self.drop(key, out));
         let mut refused = Vec::new();
         for (key, class) in classes {
-            let Some(class) = class else { continue };
+            let Some(class) = class else {
+                self.drop(key, out);
+                continue;
+            };
             if let Some(candidate) = self.candidates.get_mut(key) {
                 let gone = candidate.reclassify(*class, watched, facts.now);
                 out.reports.extend(gone.map(Report::LeakResolved));

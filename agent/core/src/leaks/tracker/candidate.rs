@@ -102,10 +102,8 @@ impl Candidate {
         budget: &mut DetailBudget,
         out: &mut Outputs,
     ) -> bool {
-        let Some(mut leak) = self.describe(facts, key) else { return false };
-        if !budget.take(self.class) {
-            leak.evidence = Vec::new();
-        }
+        let has_room = budget.take(self.class);
+        let Some(leak) = self.describe(facts, key, has_room) else { return false };
         let leak = Arc::new(leak);
         out.report(Report::LeakOpened(Arc::clone(&leak)));
         self.reported = Some(ReportedLeak { leak, described: facts.now });
@@ -163,7 +161,9 @@ impl Candidate {
         if facts.now < *described + DESCRIBE_AGAIN && before.class == self.class {
             return None;
         }
-        let mut leak = self.describe(facts, key)?;
+        let is_promoted = before.evidence.is_empty() && budget.take(self.class);
+        let has_evidence = is_promoted || !before.evidence.is_empty();
+        let mut leak = self.describe(facts, key, has_evidence)?;
         let is_same_matter = (leak.class, leak.blocked_on) == (before.class, before.blocked_on);
         // Whether the kubelet runs is always known; any other evidence may be evicted.
         let is_forgotten =
@@ -173,24 +173,24 @@ impl Candidate {
             leak.cause = before.cause.clone();
         }
         leak.confirmed = before.confirmed;
-        let is_promoted = before.evidence.is_empty() && budget.take(self.class);
         let is_news = is_promoted || !keeps_cause || holds_other(before, &leak);
-        if is_promoted || !before.evidence.is_empty() {
-            let is_known = |one: &LeakEvidence| before.evidence.iter().any(|b| b.kind == one.kind);
-            leak.evidence.retain(|one| !is_known(one));
-            leak.evidence.splice(..0, before.evidence.iter().cloned());
-            leak.evidence.truncate(MAX_EVIDENCE);
-            leak.evidence.sort_by_key(|one| (one.at.is_none(), one.at));
-        } else {
-            leak.evidence = Vec::new();
-        }
+        let is_known = |one: &LeakEvidence| before.evidence.iter().any(|b| b.kind == one.kind);
+        leak.evidence.retain(|one| !is_known(one));
+        leak.evidence.splice(..0, before.evidence.iter().cloned());
+        leak.evidence.truncate(MAX_EVIDENCE);
+        leak.evidence.sort_by_key(|one| (one.at.is_none(), one.at));
         let leak = if is_news { Arc::new(leak) } else { Arc::clone(before) };
         self.reported = Some(ReportedLeak { leak: Arc::clone(&leak), described: facts.now });
         is_news.then_some(leak)
     }
 
-    /// Describes the leak.
-    pub(super) fn describe(&self, facts: &LeakFacts<'_>, key: &LeakKey) -> Option<Leak> {
+    /// Describes the leak, with or without its evidence.
+    pub(super) fn describe(
+        &self,
+        facts: &LeakFacts<'_>,
+        key: &LeakKey,
+        has_evidence: bool,
+    ) -> Option<Leak> {
         let queried = match self.verification {
             Verification::Answered { asked, exists } => Some((asked, exists)),
             Verification::None | Verification::Asked(..) => None,
@@ -217,7 +217,7 @@ impl Candidate {
             resources: resources::of(facts, key),
             blocked_on: is_pod.then(|| cause::blocked_on(&cause)),
             cause,
-            evidence: evidence::collect(facts, key, queried),
+            evidence: if has_evidence { evidence::collect(facts, key, queried) } else { vec![] },
         })
     }
 }
