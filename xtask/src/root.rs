@@ -58,7 +58,7 @@ pub(crate) fn demand() -> Result<()> {
     let Some(sudo) = host::find_program("sudo") else {
         bail!(
             "{WHY}, and there is no sudo: log in as root and run `cargo xtask` there. Without root you can \
-             run `cargo xtask build` and `cargo xtask test lint unit vm`"
+             run `cargo xtask build` and `cargo xtask test lint unit vm fuzz`"
         );
     };
     if needs_no_password(&sudo) {
@@ -67,7 +67,7 @@ pub(crate) fn demand() -> Result<()> {
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
         bail!(
             "{WHY}, and sudo cannot ask for a password here: run it in a terminal, or as root. Without root \
-             you can run `cargo xtask build` and `cargo xtask test lint unit vm`"
+             you can run `cargo xtask build` and `cargo xtask test lint unit vm fuzz`"
         );
     }
     let asked = Command::new(&sudo).arg("--validate").status().context("cannot start sudo")?;

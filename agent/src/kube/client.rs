@@ -17,8 +17,12 @@ pub(super) const WATCH_SECONDS: u32 = 120;
 /// the only sign of life.
 const READ_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 15);
 
-/// A question and its answer take no longer than this.
-pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// A question and its answer take no longer than this: the apiserver itself gives up on a request after it
+/// (`--request-timeout`). A late answer is used.
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+
+/// An apiserver that cannot be reached is told from one that is late.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Two clients of one configuration. A connection each, so that a question never waits for the
 /// watch, nor makes a watch that is broken look as if it had been answered.
@@ -45,7 +49,7 @@ pub(super) async fn asking(kubeconfig: Option<&Path>) -> anyhow::Result<Client> 
 
 fn impatient(mut config: Config) -> anyhow::Result<Client> {
     config.read_timeout = Some(ANSWER_LIMIT);
-    config.connect_timeout = Some(ANSWER_LIMIT);
+    config.connect_timeout = Some(CONNECT_LIMIT);
     Ok(ClientBuilder::try_from(config).map_err(unusable)?.build())
 }
 

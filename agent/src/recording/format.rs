@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::Duration};
 
 /// Version of the format. Raised when a reader of the old one would misread the new: fields may
-/// come without that, kinds of lines and changed meanings may not.
+/// come without that, kinds of lines and changed meanings may not. Names in it are those of
+/// `tests/recording/format-1.jsonl`, whatever the core calls them.
 pub const VERSION: u32 = 1;
 
 /// The first line.
