@@ -110,7 +110,6 @@ impl ApiState {
                 for (uid, object) in &mut self.pods {
                     let is_listed = listed.contains(uid.as_str());
                     if !is_listed && (object.gone.is_none() || object.reappeared) {
-                        dirty.orphans = true;
                         dirty.pod(uid);
                     }
                     object.reappeared &= is_listed;
@@ -128,7 +127,6 @@ impl ApiState {
                 self.put(at, pod, Delivery::Watched { not_before }, dirty);
             }
             ApiEvent::Deleted(pod) => {
-                dirty.orphans = true;
                 self.synced(at);
                 let uid = PodUid::new(runtime_uid(&pod));
                 self.put(at, pod, Delivery::Watched { not_before }, dirty);
@@ -227,7 +225,6 @@ impl ApiState {
                 (true, _) => {}
                 (false, _) => known.reported = None,
             }
-            dirty.orphans |= known.pod.mirror_of != pod.mirror_of;
             let watched = matches!(delivery, Delivery::Watched { .. });
             known.attempts.apply(at, watched.then_some(&known.pod), &pod);
             (known.pod, known.is_reduced) = (pod, false);
@@ -276,7 +273,6 @@ impl ApiState {
 
     /// Evicts a pod. True: it was stored.
     pub fn evict(&mut self, uid: &PodUid, dirty: &mut Dirty) -> bool {
-        dirty.orphans = true;
         dirty.pod(uid);
         self.pods.remove(uid).is_some()
     }

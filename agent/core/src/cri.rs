@@ -270,7 +270,6 @@ impl CriState {
 
     /// Evicts a removed sandbox with its containers, and returns the containers.
     pub fn evict(&mut self, id: &SandboxId, dirty: &mut Dirty) -> Vec<ContainerId> {
-        dirty.orphans = true;
         if let Some(sandbox) = self.sandboxes.remove(id) {
             remove_from(&mut self.by_pod, &sandbox.info.pod, id);
             dirty.pods.insert(sandbox.info.pod);
@@ -284,8 +283,7 @@ impl CriState {
     }
 
     /// Evicts a removed container.
-    pub fn evict_container(&mut self, id: &ContainerId, dirty: &mut Dirty) {
-        dirty.orphans = true;
+    pub fn evict_container(&mut self, id: &ContainerId) {
         if let Some(known) = self.containers.remove(id) {
             remove_from(&mut self.by_sandbox, &known.info.sandbox, id);
         }

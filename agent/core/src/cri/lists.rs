@@ -100,7 +100,6 @@ impl CriState {
                         let before = std::mem::replace(&mut known.info, info);
                         let (id, pod) = (before.id.clone(), known.info.pod.clone());
                         if (&before.pod, before.created) != (&pod, known.info.created) {
-                            dirty.orphans = true;
                             remove_from(&mut self.by_pod, &before.pod, &id);
                             self.own(&pod, id);
                         }
@@ -136,7 +135,6 @@ impl CriState {
             if alive {
                 known.stopped.get_or_insert(removed);
             }
-            dirty.orphans = true;
             dirty.pod(&known.info.pod);
         };
         match only {
@@ -205,7 +203,6 @@ impl CriState {
             let Some(removed) = removed.filter(|_| known.removed.is_none()) else { return };
             known.removed = Some(removed);
             known.exited.get_or_insert(removed);
-            dirty.orphans = true;
             dirty.pods.extend(pod_of(sandboxes, known).cloned());
         };
         match only {

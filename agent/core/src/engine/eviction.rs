@@ -80,14 +80,14 @@ impl Engine {
                 if !processes.is_some_and(ContainerProcesses::was_never_populated) {
                     self.count_loss(LossKind::NeverResolved, 1);
                 }
-                self.cri.evict_container(&id, &mut self.dirty);
+                self.cri.evict_container(&id);
                 self.evict_container(&id);
                 continue;
             }
             let stuck = now >= by + STUCK
                 && !uid.as_ref().is_some_and(|uid| self.has_pending_deletion(uid));
             if over && ((reported && !requested && !suspended) || stuck) {
-                self.cri.evict_container(&id, &mut self.dirty);
+                self.cri.evict_container(&id);
                 self.evict_container(&id);
                 if let Some(pod) = uid.and_then(|uid| self.pods.get_mut(&uid)) {
                     pod.reported.remove(&id);
