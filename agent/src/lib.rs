@@ -34,5 +34,6 @@ pub mod replay;
 pub mod report;
 pub mod shown;
 pub mod socket;
+mod spec;
 pub mod state;
 pub mod tls;

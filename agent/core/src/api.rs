@@ -5,13 +5,8 @@ mod attempts;
 
 pub use self::attempts::{Attempt, Attempts, Shown};
 
-use super::{
-    dirty::Dirty,
-    ids::{ContainerId, PodRef, PodUid},
-    input::{ApiEvent, ApiPod},
-    table::Table,
-    time::{Anchor, BootTime, Interval, WallTime},
-};
+use crate::gaps::{Connection, Outage};
+use crate::{dirty::Dirty, ids::*, input::*, table::Table, time::*};
 use std::{collections::BTreeSet, time::Duration};
 
 /// Bound on pods. Beyond it the pods gone longest are evicted, then new ones refused.
@@ -69,43 +64,29 @@ pub struct PodObject {
     /// The object reappeared after that: only a restored backup does this.
     reappeared: bool,
     /// Only the fields that leak detection needs are left.
-    is_reduced: bool,
+    pub is_reduced: bool,
 }
 
 /// All pods that the apiserver has reported.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ApiState {
-    /// The apiserver is one of the sources.
-    has_apiserver: bool,
-    anchor: Anchor,
+    /// The apiserver is one of the sources, whether it has answered or not.
+    pub has_apiserver: bool,
     pods: Table<PodUid, PodObject>,
-    ever_in_sync: bool,
-    last_in_sync: BootTime,
-    /// The last event before the watch last broke, and when it was in sync again.
-    outage: Option<(BootTime, Option<BootTime>)>,
+    /// The connection of the watch.
+    pub watch: Connection,
 }
 
 impl ApiState {
-    /// An empty store. `has_apiserver`: the apiserver is one of the sources.
-    pub fn new(anchor: Anchor, has_apiserver: bool) -> Self {
-        Self {
-            has_apiserver,
-            anchor,
-            pods: Table::default(),
-            ever_in_sync: false,
-            last_in_sync: BootTime(0),
-            outage: None,
-        }
-    }
-
-    /// Applies an event.
-    pub fn apply(&mut self, at: BootTime, event: ApiEvent, dirty: &mut Dirty) {
-        let not_before = self.not_before(at);
+    /// Applies an event. `anchor`: the mapping to the wall clock.
+    pub fn apply(&mut self, at: BootTime, event: ApiEvent, anchor: Anchor, dirty: &mut Dirty) {
+        let watched = Delivery { at, not_before: self.not_before(at), is_watched: true, anchor };
         match event {
             ApiEvent::Snapshot { pods } => {
                 // The list ends an outage, whether the outage was noticed or not.
                 let after = self.silent_since(at);
-                let not_before = not_before.min(after - WATCH_LAG);
+                let not_before = watched.not_before.min(after - WATCH_LAG);
+                let listing = Delivery { not_before, is_watched: false, ..watched };
                 let listed: BTreeSet<&str> = pods.iter().map(runtime_uid).collect();
                 for (uid, object) in &mut self.pods {
                     let is_listed = listed.contains(uid.as_str());
@@ -117,31 +98,28 @@ impl ApiState {
                         object.gone = Some(Interval { earliest: after, latest: at });
                     }
                 }
-                for pod in pods {
-                    self.put(at, pod, Delivery::Listed { not_before }, dirty);
-                }
-                self.synced(at);
+                pods.into_iter().for_each(|pod| self.put(pod, listing, dirty));
+                self.watch.up(at, None);
             }
             ApiEvent::Applied(pod) => {
-                self.synced(at);
-                self.put(at, pod, Delivery::Watched { not_before }, dirty);
+                self.watch.up(at, None);
+                self.put(pod, watched, dirty);
             }
             ApiEvent::Deleted(pod) => {
-                self.synced(at);
+                self.watch.up(at, None);
                 let uid = PodUid::new(runtime_uid(&pod));
-                self.put(at, pod, Delivery::Watched { not_before }, dirty);
+                self.put(pod, watched, dirty);
                 if let Some(object) = self.pods.get_mut(&uid) {
                     object.gone.get_or_insert(Interval { earliest: at, latest: at });
                     object.reappeared = false;
                 }
             }
-            ApiEvent::OutOfSync { .. } => {
-                if self.is_in_sync() {
-                    self.last_in_sync = self.silent_since(at);
-                    self.outage = Some((self.last_in_sync, None));
+            ApiEvent::OutOfSync { error } => {
+                if self.watch.last_up().is_some() {
+                    self.watch.down(self.silent_since(at), error, None);
                 }
             }
-            ApiEvent::Resumed => self.synced(at),
+            ApiEvent::Resumed => self.watch.up(at, None),
             // Node events and verifications concern node state and leak detection.
             ApiEvent::Node(_) | ApiEvent::NodeUnknown { .. } | ApiEvent::Checked { .. } => {}
         }
@@ -149,39 +127,29 @@ impl ApiState {
 
     /// Everything that the watch has not shown by now happened after this.
     fn silent_since(&self, now: BootTime) -> BootTime {
-        if self.is_in_sync() {
-            self.last_in_sync.max(now - LONGEST_SILENCE)
-        } else {
-            self.last_in_sync
+        match self.watch.last().filter(|outage| outage.to.is_none()) {
+            Some(outage) => outage.from,
+            None => {
+                self.watch.last_up().map_or(BootTime(0), |last| last.max(now - LONGEST_SILENCE))
+            }
         }
     }
 
     /// Everything that a watch event shows happened after this.
     fn not_before(&self, at: BootTime) -> BootTime {
-        let late = match self.outage {
-            Some((from, None)) => from,
-            // Events that were queued during the outage arrive now.
-            Some((from, Some(to))) if at <= to + WATCH_LAG => from,
-            _ => at,
-        };
-        late - WATCH_LAG
-    }
-
-    fn synced(&mut self, at: BootTime) {
-        if let Some((_, to @ None)) = &mut self.outage {
-            *to = Some(at);
-        }
-        self.ever_in_sync = true;
-        self.last_in_sync = at;
+        // Events that were queued during the outage arrive just after it.
+        let queued = |outage: &&Outage| outage.to.is_none_or(|to| at <= to + WATCH_LAG);
+        self.watch.last().filter(queued).map_or(at, |outage| outage.from) - WATCH_LAG
     }
 
     /// Stores a pod as delivered.
-    fn put(&mut self, at: BootTime, pod: ApiPod, delivery: Delivery, dirty: &mut Dirty) {
+    fn put(&mut self, pod: ApiPod, delivery: Delivery, dirty: &mut Dirty) {
+        let Delivery { at, is_watched, .. } = delivery;
         let known = self.pods.get_key_value(runtime_uid(&pod)).map(|(uid, _)| uid.clone());
         let uid = known.unwrap_or_else(|| PodUid::new(runtime_uid(&pod)));
         let had_no_request =
             self.pods.get(&uid).is_some_and(|o| o.requested.is_none() && o.exists());
-        let request = request(&pod, at, delivery, had_no_request, &self.anchor);
+        let request = request(&pod, delivery, had_no_request);
         dirty.pod(&uid);
         if let Some(known) = self.pods.get_mut(&uid) {
             if known.gone.is_some() {
@@ -218,23 +186,19 @@ impl ApiState {
             if to_zero && known.final_delete.is_none() && !pod.finalizers.is_empty() {
                 known.final_delete = Some(at);
             }
-            match (pod.is_over(), delivery) {
-                (true, Delivery::Watched { .. }) if !known.pod.is_over() => {
-                    known.reported = Some(at)
-                }
-                (true, _) => {}
-                (false, _) => known.reported = None,
+            if !pod.is_over() {
+                known.reported = None;
+            } else if is_watched && !known.pod.is_over() {
+                known.reported = Some(at);
             }
-            let watched = matches!(delivery, Delivery::Watched { .. });
-            known.attempts.apply(at, watched.then_some(&known.pod), &pod);
+            known.attempts.apply(at, is_watched.then_some(&known.pod), &pod);
             (known.pod, known.is_reduced) = (pod, false);
         } else {
             if self.pods.len() >= MAX_KNOWN && !self.evict_oldest(dirty) {
                 dirty.refused += 1;
                 return;
             }
-            let listed = matches!(delivery, Delivery::Listed { .. });
-            let found_deleting = listed && request.is_some();
+            let found_deleting = !is_watched && request.is_some();
             let requested = request.map(|request| request.as_first_of(&pod));
             let object = PodObject { requested, found_deleting, ..PodObject::new(at, pod) };
             self.pods.insert(uid, object);
@@ -242,12 +206,8 @@ impl ApiState {
     }
 
     fn evict_oldest(&mut self, dirty: &mut Dirty) -> bool {
-        let oldest = self
-            .pods
-            .iter()
-            .filter_map(|(uid, object)| Some((object.gone?.latest, uid)))
-            .min()
-            .map(|(_, uid)| uid.clone());
+        let oldest = self.gone().min_by_key(|(uid, _, gone)| (*gone, *uid));
+        let oldest = oldest.map(|(uid, ..)| uid.clone());
         oldest.is_some_and(|uid| self.evict(&uid, dirty))
     }
 
@@ -256,25 +216,15 @@ impl ApiState {
         self.pods.get(uid)
     }
 
-    /// The watch is in sync.
-    pub fn is_in_sync(&self) -> bool {
-        self.ever_in_sync && !matches!(self.outage, Some((_, None)))
-    }
-
-    /// The apiserver is one of the sources, whether it has answered or not.
-    pub fn has_apiserver(&self) -> bool {
-        self.has_apiserver
-    }
-
-    /// The watch has been in sync at least once.
-    pub fn was_in_sync(&self) -> bool {
-        self.ever_in_sync
-    }
-
     /// Evicts a pod. True: it was stored.
     pub fn evict(&mut self, uid: &PodUid, dirty: &mut Dirty) -> bool {
         dirty.pod(uid);
         self.pods.remove(uid).is_some()
+    }
+
+    /// All pods.
+    pub fn pods(&self) -> impl Iterator<Item = (&PodUid, &PodObject)> {
+        self.pods.iter()
     }
 
     /// Pods whose object exists.
@@ -284,9 +234,13 @@ impl ApiState {
 
     /// Reduces an object that is gone and reported to what leak detection needs, some 500 bytes.
     pub fn reduce(&mut self, uid: &PodUid) {
-        if let Some(object) = self.pods.get_mut(uid).filter(|object| !object.exists()) {
-            object.reduce();
-        }
+        let gone = self.pods.get_mut(uid).filter(|object| !object.exists() && !object.is_reduced);
+        let Some(object) = gone else { return };
+        let ApiPod { uid, namespace, name, mirror_of, .. } = std::mem::take(&mut object.pod);
+        object.pod = ApiPod { uid, namespace, name, mirror_of, ..ApiPod::default() };
+        object.attempts = Attempts::default();
+        object.changed.shrink_to_fit();
+        object.is_reduced = true;
     }
 
     /// Pods whose object is gone, and since when.
@@ -298,11 +252,6 @@ impl ApiState {
     pub fn count(&self) -> usize {
         self.pods.len()
     }
-
-    /// Sets the mapping to the wall clock.
-    pub fn set_anchor(&mut self, anchor: Anchor) {
-        self.anchor = anchor;
-    }
 }
 
 /// The UID by which the runtime knows the pod.
@@ -310,11 +259,16 @@ fn runtime_uid(pod: &ApiPod) -> &str {
     pod.mirror_of.as_ref().map_or(&pod.uid, PodUid::as_str)
 }
 
-/// How a pod's state was delivered, and the moment after which its changes happened.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Delivery {
-    Listed { not_before: BootTime },
-    Watched { not_before: BootTime },
+/// How a pod's state was delivered.
+#[derive(Clone, Copy)]
+struct Delivery {
+    at: BootTime,
+    /// Its changes happened after this.
+    not_before: BootTime,
+    /// By the watch, not in a list.
+    is_watched: bool,
+    /// Boot clock ↔ wall clock.
+    anchor: Anchor,
 }
 
 impl DeletionRequest {
@@ -331,10 +285,8 @@ impl DeletionRequest {
 /// `had_no_request`: the watch has shown the pod without a request.
 fn request(
     pod: &ApiPod,
-    at: BootTime,
-    delivery: Delivery,
+    Delivery { at, not_before, is_watched, anchor }: Delivery,
     had_no_request: bool,
-    anchor: &Anchor,
 ) -> Option<DeletionRequest> {
     let deadline = pod.deletion_timestamp?;
     let grace_seconds = pod.deletion_grace_seconds.unwrap_or(0).max(0);
@@ -348,29 +300,21 @@ fn request(
     } else {
         asked
     };
-    let latest = at;
-    let (estimate, uncertainty, earliest) = match delivery {
+    let is_skewed = asked < not_before || by_its_clock > at + CLOCK_SKEW;
+    let (estimate, uncertainty, earliest) = match (is_watched, had_no_request) {
+        // The watch was away, and the request may have been made in that time.
+        (true, _) if not_before + WATCH_LAG < at => (at, Duration::ZERO, first.max(not_before)),
+        (true, _) => (at, Duration::ZERO, asked.min(at - CLOCK_SKEW).max(not_before)),
         // The apiserver's timestamp lies before the last state without a request, or in the future: its clock
         // is skewed, so ignore it.
-        Delivery::Listed { not_before }
-            if had_no_request && (asked < not_before || by_its_clock > at + CLOCK_SKEW) =>
-        {
-            (at, at.since(not_before), not_before)
-        }
+        (false, true) if is_skewed => (at, at.since(not_before), not_before),
         // Use the apiserver's timestamp as the estimate; the lower bound does not depend on it.
-        Delivery::Listed { not_before } if had_no_request => (asked, CLOCK_SKEW, not_before),
+        (false, true) => (asked, CLOCK_SKEW, not_before),
         // The timestamp has whole seconds of another machine's clock, and the whole request may fall into the
         // outage.
-        Delivery::Listed { not_before } => {
-            (asked, CLOCK_SKEW, (first - CLOCK_SKEW).min(not_before))
-        }
-        Delivery::Watched { not_before } if not_before + WATCH_LAG < at => {
-            (at, Duration::ZERO, first.max(not_before))
-        }
-        Delivery::Watched { not_before } => {
-            (at, Duration::ZERO, asked.min(at - CLOCK_SKEW).max(not_before))
-        }
+        (false, false) => (asked, CLOCK_SKEW, (first - CLOCK_SKEW).min(not_before)),
     };
+    let latest = at;
     Some(DeletionRequest { estimate, uncertainty, earliest, latest, grace_seconds, api_time })
 }
 
@@ -386,23 +330,6 @@ impl PodObject {
     pub fn pod_ref(&self) -> PodRef {
         let (namespace, name) = (self.pod.namespace.clone(), self.pod.name.clone());
         PodRef { namespace, name, uid: PodUid::new(runtime_uid(&self.pod)) }
-    }
-
-    /// Only the fields that leak detection needs are left.
-    pub fn is_reduced(&self) -> bool {
-        self.is_reduced
-    }
-
-    fn reduce(&mut self) {
-        if self.is_reduced {
-            return;
-        }
-        let pod = std::mem::take(&mut self.pod);
-        let ApiPod { uid, namespace, name, mirror_of, .. } = pod;
-        self.pod = ApiPod { uid, namespace, name, mirror_of, ..ApiPod::default() };
-        self.attempts = Attempts::default();
-        self.changed.shrink_to_fit();
-        self.is_reduced = true;
     }
 
     /// What the status showed of this attempt of a container.
@@ -442,23 +369,16 @@ impl PodObject {
 
     /// The last request that shortened the grace, except the kubelet's own last delete.
     pub fn shortened(&self) -> Option<&DeletionRequest> {
-        let first = self.request()?;
-        self.changed
-            .iter()
-            .rev()
-            .find(|r| r.grace_seconds > 0 && r.grace_seconds < first.grace_seconds)
+        let first = self.request()?.grace_seconds;
+        self.changed.iter().rfind(|r| r.grace_seconds > 0 && r.grace_seconds < first)
     }
 
     /// The request in force before `until`, except the kubelet's own last delete (grace 0, just before the
     /// object goes).
     pub fn in_force(&self, until: BootTime) -> Option<&DeletionRequest> {
         let first = self.request()?;
-        Some(
-            self.changed
-                .iter()
-                .rev()
-                .find(|r| r.estimate < until && r.grace_seconds < first.grace_seconds)
-                .unwrap_or(first),
-        )
+        let is_shorter = |r: &&DeletionRequest| r.grace_seconds < first.grace_seconds;
+        let mut later = self.changed.iter().filter(|r| r.estimate < until);
+        Some(later.rfind(is_shorter).unwrap_or(first))
     }
 }

@@ -1,10 +1,8 @@
 //! Why a pod terminated. [`super::stop`] has the reasons for a stop of one container in a pod that keeps
 //! running.
 
-use super::{
-    api::PodObject,
-    types::{Cause, Certainty, Source},
-};
+use super::api::PodObject;
+use crate::types::*;
 use serde::{Deserialize, Serialize};
 
 /// Reason of the condition DisruptionTarget that the kubelet sets; the control plane sets all others.

@@ -6,7 +6,7 @@
 //! `crio-conmon-<id>`), dockershim and cri-dockerd (`docker-<id>.scope`). v1 and v2 use the same
 //! names; kind and k3s put the whole tree below another root.
 
-use super::ids::{ContainerId, PodUid};
+use crate::ids::*;
 
 /// What one directory of the hierarchy stands for.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -3,9 +3,9 @@
 
 use super::{
     cgroup_path::{CgroupKind, CgroupOwner, classify, parse},
-    ids::{CgroupId, ContainerId, PodUid},
     table::{Table, remove_from},
 };
+use crate::ids::*;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Four times the size of the kernel programs' map.
@@ -41,9 +41,9 @@ pub struct CgroupTree {
     /// In order of creation, to evict the oldest first.
     order: VecDeque<CgroupId>,
     /// Containers of which an existing cgroup was evicted.
-    incomplete: BTreeSet<CgroupId>,
-    /// Containers of evicted cgroups since [`Self::take_evicted`].
-    evicted: Vec<CgroupId>,
+    pub incomplete: BTreeSet<CgroupId>,
+    /// The container of each cgroup that was evicted, until the engine takes them.
+    pub evicted: Vec<CgroupId>,
 }
 
 impl CgroupTree {
@@ -140,16 +140,6 @@ impl CgroupTree {
             self.add(id, None, "");
         }
         self.assign(id, owner, None);
-    }
-
-    /// Containers of which an existing cgroup was evicted.
-    pub fn incomplete(&self) -> &BTreeSet<CgroupId> {
-        &self.incomplete
-    }
-
-    /// The container of each cgroup evicted since the last call.
-    pub fn take_evicted(&mut self) -> Vec<CgroupId> {
-        std::mem::take(&mut self.evicted)
     }
 
     /// Drops removed cgroups from the order once they are the most of it.
@@ -259,19 +249,26 @@ impl CgroupTree {
         self.cgroups.get(&id)?.pod.as_ref()
     }
 
+    /// The newest sandbox of a pod: its own container has its id, and is none of the pod's containers.
+    pub fn sandbox(
+        &self,
+        pod: &PodUid,
+        is_container: impl Fn(&ContainerId) -> bool,
+    ) -> Option<SandboxId> {
+        let of_pod = self.containers.iter().filter(|(_, cgroup)| self.pod(**cgroup) == Some(pod));
+        let others = of_pod.filter(|(container, _)| !is_container(container));
+        let newest = others.max_by_key(|(_, cgroup)| **cgroup)?;
+        Some(SandboxId::new(newest.0.as_str()))
+    }
+
     /// The pod whose own cgroup this is.
     pub fn pod_level(&self, id: CgroupId) -> Option<&PodUid> {
         self.cgroups.get(&id).filter(|c| c.is_pod)?.pod.as_ref()
     }
 
     /// Number of known cgroups.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.cgroups.len()
-    }
-
-    /// None is known.
-    pub fn is_empty(&self) -> bool {
-        self.cgroups.is_empty()
     }
 }
 
@@ -291,7 +288,7 @@ mod tests {
             cgroups.remove(CgroupId(n));
         }
         assert!(cgroups.order.len() < 1_000, "{}", cgroups.order.len());
-        assert!(cgroups.is_empty());
+        assert!(cgroups.cgroups.is_empty());
     }
 
     #[test]
@@ -313,7 +310,7 @@ mod tests {
         cgroups.add(grandchild, Some(child), "b");
         assert_eq!((cgroups.cgroup(&container), cgroups.owner(grandchild)), (Some(own), own));
         cgroups.remove(own);
-        assert_eq!(cgroups.len(), 1, "what was below it goes with it");
+        assert_eq!(cgroups.count(), 1, "what was below it goes with it");
         cgroups.remove(CgroupId(4));
         assert!(cgroups.unowned.is_empty());
     }
@@ -327,9 +324,9 @@ mod tests {
                 cgroups.add(CgroupId(1_000 * round + n), Some(CgroupId(1)), "nested");
             }
         }
-        assert_eq!(cgroups.len(), 1 + MAX_NESTED);
+        assert_eq!(cgroups.count(), 1 + MAX_NESTED);
         cgroups.remove(CgroupId(1));
-        assert!(cgroups.is_empty());
+        assert!(cgroups.cgroups.is_empty());
     }
 
     #[test]
@@ -341,7 +338,7 @@ mod tests {
             cgroups.add(CgroupId(100 + n), Some(CgroupId(2)), "nested");
         }
         assert!(cgroups.container(CgroupId(1)).is_some());
-        assert_eq!(cgroups.len(), 2 + MAX_NESTED);
+        assert_eq!(cgroups.count(), 2 + MAX_NESTED);
         assert_eq!(cgroups.owner(CgroupId(100 + 69_999)), CgroupId(2));
         assert_eq!(cgroups.owner(CgroupId(100)), CgroupId(2), "the first");
         cgroups.main_is_in(CgroupId(2), CgroupId(100 + 69_990));
@@ -351,8 +348,8 @@ mod tests {
         }
         assert_eq!(cgroups.owner(CgroupId(100 + 60_000)), CgroupId(2), "its main process is there");
         assert!(!cgroups.has_owner(CgroupId(100 + 69_990)), "it was there");
-        assert_eq!(cgroups.len(), 2 + MAX_NESTED);
+        assert_eq!(cgroups.count(), 2 + MAX_NESTED);
         cgroups.remove(CgroupId(2));
-        assert_eq!(cgroups.len(), 1, "what was below it goes with it");
+        assert_eq!(cgroups.count(), 1, "what was below it goes with it");
     }
 }

@@ -1,7 +1,7 @@
 //! What changed since the last tick and must be evaluated again. Every store marks its own changes; nothing
 //! else decides what is evaluated.
 
-use super::ids::{ContainerId, PodUid};
+use crate::ids::*;
 use std::collections::BTreeSet;
 
 /// The changes since the last tick.

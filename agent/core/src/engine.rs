@@ -15,26 +15,16 @@ mod unlisted;
 pub use settings::{Gauges, Settings};
 
 use super::{
-    api::ApiState,
-    cgroup_tree::CgroupTree,
-    cri::CriState,
     dirty::Dirty,
-    ids::{CgroupId, ContainerId, PodUid},
-    input::{
-        ContainerKind, CriEvent, HostEvent, Input, KernelEvent, KernelFact, Loss, LossKind,
-        ProcReport, Received,
-    },
     leak::Leak,
     leaks::Leaks,
-    node::NodeState,
     output::{CriRequest, Outputs, Report, Request},
     pod_view::Stores,
     process::ContainerProcesses,
-    report::UnkillableContainer,
     table::Table,
-    time::BootTime,
     unkillable::UnkillableWatch,
 };
+use crate::{ids::*, input::*, report::*, time::*};
 use lifecycle::{Incarnations, Pod};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque, hash_map::Entry},
@@ -51,13 +41,11 @@ const LOSS_LAG: Duration = Duration::from_secs(2);
 const COMMON_STOP_SIGNALS: [u8; 5] = [1, 2, 3, 9, 15];
 
 /// The engine: all stores, and what is reported of each pod.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Engine {
-    settings: Settings,
-    cgroups: CgroupTree,
-    processes: Table<CgroupId, ContainerProcesses>,
-    cri: CriState,
-    api: ApiState,
+    /// How late a record may come and still count.
+    settle: Duration,
+    stores: Stores,
     pods: Table<PodUid, Pod>,
     incarnations: Incarnations,
     /// Pods with a termination in progress: evaluated on every tick.
@@ -66,8 +54,9 @@ pub struct Engine {
     dirty: Dirty,
     /// Containers whose stop signal or cgroup was requested already.
     requested: BTreeSet<ContainerId>,
+    /// When the full lists were requested that were looked through for what they lack.
+    listed: (Option<BootTime>, Option<BootTime>),
     unkillable_watch: UnkillableWatch,
-    node: NodeState,
     leaks: Leaks,
     losses: BTreeMap<LossKind, u64>,
     /// Removed cgroups in which no process was ever seen, oldest first.
@@ -80,25 +69,10 @@ pub struct Engine {
 impl Engine {
     /// An engine with empty stores.
     pub fn new(settings: Settings) -> Self {
-        Self {
-            settings,
-            cgroups: CgroupTree::default(),
-            processes: Table::default(),
-            cri: CriState::default(),
-            api: ApiState::new(settings.anchor, settings.uses_api),
-            pods: Table::default(),
-            incarnations: Incarnations::default(),
-            active: BTreeSet::new(),
-            dirty: Dirty::default(),
-            requested: BTreeSet::new(),
-            unkillable_watch: UnkillableWatch::default(),
-            node: NodeState::default(),
-            leaks: Leaks::new(settings.leak_threshold),
-            losses: BTreeMap::new(),
-            unpopulated: VecDeque::new(),
-            unowned: VecDeque::new(),
-            ticks: 0,
-        }
+        let Settings { anchor, settle, leak_threshold, uses_api } = settings;
+        let mut stores = Stores { anchor, ..Stores::default() };
+        stores.api.has_apiserver = uses_api;
+        Self { settle, stores, leaks: Leaks::new(leak_threshold), ..Self::default() }
     }
 
     /// Applies one input and returns what follows from it.
@@ -110,44 +84,43 @@ impl Engine {
             Input::Kernel(event) => self.kernel(event, &mut out),
             Input::Cri(event) => {
                 if let CriEvent::ContainerCgroup { container, cgroup } = &event {
-                    self.cgroups.set_own_cgroup(container.clone(), *cgroup);
+                    self.stores.cgroups.set_own_cgroup(container.clone(), *cgroup);
                     // The custom stop signal of this container could not be requested before its cgroup was
                     // known.
-                    if self.cgroups.cgroup(container).is_some() && self.requested.remove(container)
+                    if self.stores.cgroups.cgroup(container).is_some()
+                        && self.requested.remove(container)
                     {
                         self.dirty.containers.insert(container.clone());
                     }
-                    self.dirty.pods.extend(self.cri.pod_of(container).cloned());
+                    self.dirty.pods.extend(self.stores.cri.pod_of(container).cloned());
                 }
-                self.leaks.apply_cri(received.at, &event, &self.cri);
-                self.cri.apply(received.at, event, &mut self.dirty);
+                self.leaks.apply_cri(received.at, &event, &self.stores.cri);
+                self.stores.cri.apply(received.at, event, &mut self.dirty);
             }
             Input::Api(event) => {
-                self.node.apply_node(&event);
+                self.stores.node.apply_node(&event);
                 self.leaks.apply_api(&event);
                 let mut dirty = Dirty::default();
-                self.api.apply(received.at, event, &mut dirty);
+                self.stores.api.apply(received.at, event, self.stores.anchor, &mut dirty);
                 self.find_containers(&mut dirty, &mut out);
                 self.dirty.append(dirty);
             }
             Input::Proc(report) => self.inspected(report, &mut out),
             Input::Host(event) => {
                 self.dirty.all_reports |= matches!(event, HostEvent::Daemon { .. });
-                self.node.apply_host(received.at, &event);
+                self.stores.node.apply_host(received.at, &event);
                 self.leaks.apply_host(event);
             }
             Input::Recalled { leaks } => self.leaks.restore(leaks),
             Input::Lost(loss) => self.lost(received.at, &loss),
             Input::Clock(anchor) => {
-                self.settings.anchor = anchor;
+                self.stores.anchor = anchor;
                 self.dirty.all_reports = true;
-                self.api.set_anchor(anchor);
             }
             Input::Tick => self.tick(received.at, &mut out),
         }
         if of_the_sources {
-            let (leaks, sources) = self.leaks_and_stores();
-            leaks.advance(received.at, &sources);
+            self.leaks.advance(received.at, &self.stores);
         }
         out
     }
@@ -157,14 +130,14 @@ impl Engine {
     fn find_containers(&self, dirty: &mut Dirty, out: &mut Outputs) {
         // A pod deleted before the runtime was ever requested about its sandbox exists for seconds only.
         let unknown = |uid: &PodUid| {
-            let requested = self.api.get(uid).is_some_and(|o| o.requested.is_some());
-            requested && !self.cri.has_sandbox(uid)
+            let requested = self.stores.api.get(uid).is_some_and(|o| o.requested.is_some());
+            requested && !self.stores.cri.has_sandbox(uid)
         };
         if dirty.pods.iter().any(unknown) {
             out.request(Request::Cri(CriRequest::PollNow(None)));
         }
-        for sandbox in dirty.pods.iter().flat_map(|uid| self.cri.sandboxes_of(uid)) {
-            let containers = self.cri.containers_of(&sandbox.info.id);
+        for sandbox in dirty.pods.iter().flat_map(|uid| self.stores.cri.sandboxes_of(uid)) {
+            let containers = self.stores.cri.containers_of(&sandbox.info.id);
             dirty.containers.extend(containers.map(|c| c.info.id.clone()));
         }
     }
@@ -172,29 +145,16 @@ impl Engine {
     /// Leak candidates older than `at_least` that are not confirmed: for a person who looks, never for an
     /// alert.
     pub fn leak_candidates(&self, now: BootTime, at_least: Duration) -> Vec<Leak> {
-        self.leaks.candidates(now, self.stores(), at_least)
-    }
-
-    /// All stores, read-only.
-    fn stores(&self) -> Stores<'_> {
-        let Self { cgroups, processes, cri, api, node, settings, .. } = self;
-        Stores { cgroups, processes, cri, api, node, anchor: settings.anchor }
-    }
-
-    /// All stores, read-only, and the leak detection.
-    fn leaks_and_stores(&mut self) -> (&mut Leaks, Stores<'_>) {
-        let Self { leaks, cgroups, processes, cri, api, node, settings, .. } = self;
-        let anchor = settings.anchor;
-        (leaks, Stores { cgroups, processes, cri, api, node, anchor })
+        self.leaks.candidates(now, &self.stores, at_least)
     }
 
     /// Store sizes and losses.
     pub fn gauges(&self) -> Gauges {
         Gauges {
-            cgroups: self.cgroups.len(),
-            containers: self.processes.len(),
-            sandboxes: self.cri.len().0,
-            objects: self.api.count(),
+            cgroups: self.stores.cgroups.count(),
+            containers: self.stores.processes.len(),
+            sandboxes: self.stores.cri.sandboxes.entries().len(),
+            objects: self.stores.api.count(),
             pods: self.pods.len(),
             terminating: self.pods.values().filter(|p| p.terminating).count(),
             unkillable: self.unkillable_watch.unkillable(),
@@ -229,7 +189,7 @@ impl Engine {
         }
         let since = loss.since.unwrap_or(at);
         let recent = |p: &ContainerProcesses| !p.is_over() || p.last_event + LOSS_LAG >= since;
-        for processes in self.processes.values_mut().filter(|p| recent(p)) {
+        for processes in self.stores.processes.values_mut().filter(|p| recent(p)) {
             processes.record_gap(at, loss.kind);
         }
     }
@@ -237,12 +197,12 @@ impl Engine {
     fn kernel(&mut self, event: KernelEvent, out: &mut Outputs) {
         let KernelEvent { time, fact } = event;
         if let KernelFact::CgroupCreated { cgroup, parent, name, .. } = &fact {
-            let before = self.cgroups.container(*cgroup).cloned();
-            self.cgroups.add(*cgroup, *parent, name);
-            let now = self.cgroups.container(*cgroup);
+            let before = self.stores.cgroups.container(*cgroup).cloned();
+            self.stores.cgroups.add(*cgroup, *parent, name);
+            let now = self.stores.cgroups.container(*cgroup);
             if before.is_some() && now.is_some() && before.as_ref() != now {
                 // The kernel reused the cgroup id: the records belong to another container.
-                self.processes.remove(cgroup);
+                self.stores.processes.remove(cgroup);
                 self.dirty.all_reports = true;
             }
         }
@@ -251,36 +211,38 @@ impl Engine {
             let KernelFact::OomVictim { pid, .. } = fact else { return };
             self.dirty.all_reports = true;
             let killed = |p: &ContainerProcesses| p.killed_by_kernel(pid);
-            let owner = self.processes.values_mut().max_by_key(|p| killed(p));
+            let owner = self.stores.processes.values_mut().max_by_key(|p| killed(p));
             if let Some(processes) = owner.filter(|p| killed(p).is_some()) {
                 processes.apply(time, fact, |_| false);
             }
             return;
         };
         self.find_main(cgroup, &fact);
-        let owner = self.cgroups.owner(cgroup);
+        let removed = matches!(fact, KernelFact::CgroupRemoved { .. });
+        let owner = self.stores.cgroups.owner(cgroup);
         let own = owner == cgroup;
-        if self.cgroups.is_above_containers(cgroup) {
-            self.above_containers(time, cgroup, &fact, out);
+        if self.stores.cgroups.is_above_containers(cgroup) {
+            if removed {
+                self.pod_cgroup_removed(time, cgroup, out);
+            }
             return;
         }
-        let removed = matches!(fact, KernelFact::CgroupRemoved { .. });
         let ends = removed || matches!(fact, KernelFact::CgroupEmpty { .. });
         let created = matches!(fact, KernelFact::CgroupCreated { .. });
         if !own && (created || ends || matches!(fact, KernelFact::CgroupFrozen { .. })) {
             // A cgroup below the container's own does not show the container's end.
             if removed {
-                self.cgroups.remove(cgroup);
+                self.stores.cgroups.remove(cgroup);
             }
             return;
         }
         if matches!(fact, KernelFact::SignalGenerated(_) | KernelFact::Exit { .. }) {
             self.unkillable_watch.note(owner);
         }
-        let room = self.processes.len() < MAX_CONTAINERS;
-        let cgroups = &self.cgroups;
+        let room = self.stores.processes.len() < MAX_CONTAINERS;
+        let cgroups = &self.stores.cgroups;
         let mut is_new = false;
-        let processes = match self.processes.entry(owner) {
+        let processes = match self.stores.processes.entry(owner) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) if room => {
                 is_new = true;
@@ -291,24 +253,17 @@ impl Engine {
         let process = fact.process();
         processes.apply(time, fact, |sender| cgroups.owner(sender) == owner);
         if !own && process.is_some() && process == processes.main() {
-            self.cgroups.main_is_in(owner, cgroup);
+            self.stores.cgroups.main_is_in(owner, cgroup);
         }
-        let cgroups = &self.cgroups;
+        let cgroups = &self.stores.cgroups;
         let is_unpopulated = processes.was_never_populated();
         let container = cgroups.container(owner);
-        let of_sandbox = |id: &ContainerId| {
-            // The sandbox's own container has the sandbox's id.
-            Some(&self.cri.sandbox_called(id.as_str())?.info.pod)
-        };
-        let pod = container
-            .and_then(|id| self.cri.pod_of(id))
-            .or(cgroups.pod(owner))
-            .or_else(|| container.and_then(of_sandbox));
+        let pod = container.and_then(|id| self.stores.cri.pod_of(id)).or(cgroups.pod(owner));
         if let Some(pod) = pod {
             self.dirty.pod(pod);
         }
         if ends {
-            let known = container.and_then(|id| self.cri.container(id));
+            let known = container.and_then(|id| self.stores.cri.container(id));
             let sandbox = known.map(|known| known.info.sandbox.clone());
             out.request(Request::Cri(CriRequest::PollNow(sandbox)));
         }
@@ -324,16 +279,16 @@ impl Engine {
     /// Records a gap for each container of which a cgroup was evicted: later events there are not attributed
     /// to it.
     fn note_evicted(&mut self) {
-        let evicted = self.cgroups.take_evicted();
+        let evicted = std::mem::take(&mut self.stores.cgroups.evicted);
         for owner in &evicted {
-            if let Some(processes) = self.processes.get_mut(owner) {
+            if let Some(processes) = self.stores.processes.get_mut(owner) {
                 processes.record_gap(BootTime(u64::MAX), LossKind::EngineFull);
             }
             self.count_loss(LossKind::EngineFull, 1);
         }
         if !evicted.is_empty() {
             // Any container may have lost its cgroup: look for all of them again.
-            self.dirty.containers.extend(self.cri.containers().map(|c| c.info.id.clone()));
+            self.dirty.containers.extend(self.stores.cri.containers.entries().keys().cloned());
         }
     }
 
@@ -341,38 +296,31 @@ impl Engine {
     /// one that was evicted.
     fn find_main(&mut self, cgroup: CgroupId, fact: &KernelFact) {
         // Fast path: nearly always no cgroup was evicted.
-        if self.cgroups.incomplete().is_empty() || self.cgroups.has_owner(cgroup) {
+        if self.stores.cgroups.incomplete.is_empty() || self.stores.cgroups.has_owner(cgroup) {
             return;
         }
         let Some(process) = fact.process() else { return };
         let is_main = |owner: &CgroupId| {
-            let processes = self.processes.get(owner);
+            let processes = self.stores.processes.get(owner);
             processes.is_some_and(|p| p.main() == Some(process) && p.exit().is_none())
         };
-        let owner = self.cgroups.incomplete().iter().copied().find(is_main);
+        let owner = self.stores.cgroups.incomplete.iter().copied().find(is_main);
         if let Some(owner) = owner {
-            self.cgroups.main_is_in(owner, cgroup);
+            self.stores.cgroups.main_is_in(owner, cgroup);
         }
     }
 
-    fn above_containers(
-        &mut self,
-        time: BootTime,
-        cgroup: CgroupId,
-        fact: &KernelFact,
-        out: &mut Outputs,
-    ) {
-        if let KernelFact::CgroupRemoved { .. } = fact {
-            if let Some(uid) = self.cgroups.pod_level(cgroup).cloned() {
-                if self.cri.has_sandbox(&uid) {
-                    let fresh = self.new_pod(&uid);
-                    self.pods.entry(uid.clone()).or_insert(fresh).cgroup_removed = Some(time);
-                }
-                self.dirty.pods.insert(uid);
-                out.request(Request::Cri(CriRequest::PollNow(None)));
+    /// A cgroup above those of containers was removed.
+    fn pod_cgroup_removed(&mut self, time: BootTime, cgroup: CgroupId, out: &mut Outputs) {
+        if let Some(uid) = self.stores.cgroups.pod_level(cgroup).cloned() {
+            if self.stores.cri.has_sandbox(&uid) {
+                let fresh = self.new_pod(&uid);
+                self.pods.entry(uid.clone()).or_insert(fresh).cgroup_removed = Some(time);
             }
-            self.cgroups.remove(cgroup);
+            self.dirty.pods.insert(uid);
+            out.request(Request::Cri(CriRequest::PollNow(None)));
         }
+        self.stores.cgroups.remove(cgroup);
     }
 
     fn tick(&mut self, now: BootTime, out: &mut Outputs) {
@@ -389,14 +337,12 @@ impl Engine {
         });
         self.active = active;
         self.request_missing(now, std::mem::take(&mut dirty.containers), out);
-        let due = self.unkillable_watch.due(now, &self.processes);
+        let due = self.unkillable_watch.due(now, &self.stores.processes);
         out.requests.extend(due.wanted.into_iter().map(Request::InspectProcesses));
         for (cgroup, detail) in due.over {
             out.report(self.unkillable_report(cgroup, detail, true));
         }
-        let (leaks, sources) = self.leaks_and_stores();
-        let refused = leaks.tick(now, sources, dirty.pods, out);
-        self.dirty.refused += refused;
+        self.dirty.refused += self.leaks.tick(now, &self.stores, dirty.pods, out);
         if self.ticks.is_multiple_of(10) {
             self.evict(now, out);
         }
@@ -405,32 +351,26 @@ impl Engine {
     /// Applies a look into /proc. The container may have been evicted since the request.
     fn inspected(&mut self, report: ProcReport, out: &mut Outputs) {
         let cgroup = report.cgroup;
-        let Some(processes) = self.processes.get_mut(&cgroup) else { return };
+        let Some(processes) = self.stores.processes.get_mut(&cgroup) else { return };
         processes.inspections.apply(report);
         if let Some(detail) = self.unkillable_watch.inspected(cgroup, processes) {
             out.report(self.unkillable_report(cgroup, detail, false));
         }
-        let pod = self.cgroups.container(cgroup).and_then(|c| self.cri.pod_of(c));
+        let pod = self.stores.cgroups.container(cgroup).and_then(|c| self.stores.cri.pod_of(c));
         self.dirty.pods.extend(pod.cloned());
     }
 
     fn unkillable_report(&self, cgroup: CgroupId, detail: String, over: bool) -> Report {
-        let container = self.cgroups.container(cgroup).cloned();
-        let known = container.as_ref().and_then(|id| self.cri.container(id));
+        let container = self.stores.cgroups.container(cgroup).cloned();
+        let known = container.as_ref().and_then(|id| self.stores.cri.container(id));
         let name = known.map(|known| known.info.name.clone()).unwrap_or_default();
-        let sandbox = known.and_then(|known| self.cri.sandbox(&known.info.sandbox));
+        let sandbox = known.and_then(|known| self.stores.cri.sandbox(&known.info.sandbox));
         let pod = sandbox.map(|s| s.info.pod_ref());
-        let object = pod.as_ref().and_then(|pod| self.api.get(&pod.uid));
+        let object = pod.as_ref().and_then(|pod| self.stores.api.get(&pod.uid));
         let spec = object.and_then(|object| object.pod.containers.get(&name));
         let kind = spec.map_or(ContainerKind::Main, |spec| spec.kind);
-        Report::Unkillable(Box::new(UnkillableContainer {
-            container,
-            name,
-            kind,
-            pod,
-            detail,
-            over,
-        }))
+        let report = UnkillableContainer { container, name, kind, pod, detail, over };
+        Report::Unkillable(Box::new(report))
     }
 
     /// Requests the cgroup and the stop signal of changed containers, where they are missing.
@@ -441,11 +381,11 @@ impl Engine {
         out: &mut Outputs,
     ) {
         for id in containers {
-            let Some(container) = self.cri.container(&id) else { continue };
-            if container.exited.is_some() || self.requested.contains(&id) {
+            let Some(container) = self.stores.cri.container(&id) else { continue };
+            if container.ended.is_some() || self.requested.contains(&id) {
                 continue;
             }
-            let Some(cgroup) = self.cgroups.cgroup(&id) else {
+            let Some(cgroup) = self.stores.cgroups.cgroup(&id) else {
                 if now >= container.first_seen + CGROUP_DUE {
                     self.requested.insert(id.clone());
                     out.request(Request::Cri(CriRequest::FindCgroup(id)));
@@ -455,12 +395,13 @@ impl Engine {
                 continue;
             };
             let by_spec = self
+                .stores
                 .cri
                 .pod_of(&id)
-                .and_then(|uid| self.api.get(uid))
+                .and_then(|uid| self.stores.api.get(uid))
                 .and_then(|o| o.pod.containers.get(&container.info.name))
                 .and_then(|c| c.stop_signal);
-            if let Some(signal) = container.stop_signal.or(by_spec) {
+            if let Some(signal) = container.status.stop_signal.or(by_spec) {
                 self.requested.insert(id);
                 if !COMMON_STOP_SIGNALS.contains(&signal) {
                     out.request(Request::TraceSignal { cgroup, signal });

@@ -1,14 +1,7 @@
-//! The evidence of a verdict as data: fields for programs, and a sentence for people.
+//! The evidence of a verdict as data: the agent renders it for people (`report/evidence.rs`).
 
-use super::{
-    ids::Tgid,
-    input::{Disposition, ExitStatus, Hook, ProcProcess, ProcessRef, SignalResult, TargetState},
-    signal,
-    time::BootTime,
-    types::Source,
-};
+use crate::{ids::*, input::*, time::*, types::*};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// One piece of evidence.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -76,90 +69,4 @@ pub enum EvidenceKind {
     },
     /// /proc of a process that survives SIGKILL.
     Process(ProcProcess),
-}
-
-impl fmt::Display for EvidenceKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::SignalGenerate { signal, result, sender, target, .. } => {
-                let ProcessRef { comm, tgid, .. } = sender;
-                let result = match result {
-                    SignalResult::Delivered => "the kernel accepted it",
-                    SignalResult::Ignored => "the kernel discarded it",
-                    SignalResult::AlreadyPending => "one was pending already",
-                    SignalResult::Overflow => "the queue was full",
-                    SignalResult::Unknown => "with an unknown result",
-                };
-                let name = signal::name(*signal);
-                write!(f, "{comm} (pid {tgid}) sent {name}: {result}")?;
-                target.iter().try_for_each(|target| state(f, target))
-            }
-            Self::SignalDeliver { signal } => {
-                write!(f, "its handler of {} began to run", signal::name(*signal))
-            }
-            Self::SchedProcessExit { status } => write!(f, "the main process {}", ended(*status)),
-            Self::MarkVictim { pid } => write!(f, "the OOM killer chose pid {pid}"),
-            Self::CgroupEmpty => f.write_str("the last process left the cgroup"),
-            Self::PreStopExec { pid, comm } => {
-                write!(f, "{comm} (pid {pid}) started in the container: its preStop hook")
-            }
-            Self::PreStopExit { status } => write!(f, "the preStop hook {}", ended(*status)),
-            Self::PreStopSpec { hook } => {
-                let hook = match hook {
-                    Hook::Exec(_) => "command",
-                    Hook::HttpGet => "httpGet",
-                    Hook::TcpSocket => "tcpSocket",
-                    Hook::Sleep(seconds) => return sleep(f, *seconds),
-                };
-                write!(f, "the spec has a preStop {hook}, which has no process")
-            }
-            Self::Process(process) => {
-                let ProcProcess { tgid, comm, state, wchan, stack, .. } = process;
-                write!(f, "{comm} (pid {tgid}) is in state {}", state.letter())?;
-                if let Some(wchan) = wchan {
-                    write!(f, " in {wchan}")?;
-                }
-                if !stack.is_empty() {
-                    write!(f, ", stack {}", stack.join(" < "))?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-fn sleep(f: &mut fmt::Formatter<'_>, seconds: i64) -> fmt::Result {
-    write!(f, "the spec has a preStop sleep of {seconds} s, which has no process")
-}
-
-/// The target's disposition and state.
-fn state(f: &mut fmt::Formatter<'_>, target: &TargetState) -> fmt::Result {
-    f.write_str(match target.disposition {
-        Disposition::Default => "; its default action applies",
-        Disposition::Ignore => "; it has set SIG_IGN",
-        Disposition::Handler => "; it has a handler",
-    })?;
-    let marks = [
-        (target.unkillable, "it is PID 1 of its namespace"),
-        (target.blocked, "it blocks the signal"),
-        (target.group_exit, "it is exiting"),
-    ];
-    for (_, mark) in marks.iter().filter(|(is_set, _)| *is_set) {
-        write!(f, ", {mark}")?;
-    }
-    let pending = (1..=64).filter(|number| target.pending & (1 << (number - 1)) != 0);
-    let pending: Vec<_> = pending.map(signal::name).collect();
-    if pending.is_empty() { Ok(()) } else { write!(f, ", pending: {}", pending.join(", ")) }
-}
-
-fn ended(status: ExitStatus) -> String {
-    match status {
-        ExitStatus::Code(code) => format!("exited with code {code}"),
-        ExitStatus::Signal { signal, core: false } => {
-            format!("was ended by {}", signal::name(signal))
-        }
-        ExitStatus::Signal { signal, core: true } => {
-            format!("was ended by {}, with a core dump", signal::name(signal))
-        }
-    }
 }

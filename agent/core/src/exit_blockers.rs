@@ -7,13 +7,10 @@
 
 use super::{
     evidence::{Evidence, EvidenceKind},
-    input::{ProcProcess, TaskState},
     process::{ContainerProcesses, Freeze},
-    report::Finding,
     signal,
-    time::{BootTime, secs},
-    types::{FindingKind, Source},
 };
+use crate::{input::*, report::*, time::*, types::*};
 use std::{fmt::Write, time::Duration};
 
 /// A process that is alive this long after SIGKILL is reported. Less is normal: the memory of a big process

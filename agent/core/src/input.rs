@@ -15,11 +15,8 @@ pub use host::*;
 pub use kernel::*;
 pub use proc::*;
 
-use super::{
-    ids::LeakKey,
-    labels,
-    time::{Anchor, BootTime},
-};
+use super::labels;
+use crate::{ids::*, time::*};
 use serde::{Deserialize, Serialize};
 
 /// A leak that an earlier run of the agent had stored.

@@ -1,6 +1,5 @@
 //! Leak detection.
 //!
-//!
 //! A thing that looks like a leak is a *candidate*. It becomes a leak when it has looked so for the
 //! threshold, counted only while all sources are in sync ([`clock`]), and when the apiserver, queried
 //! directly, does not contradict. Otherwise nothing is reported: unknown is not false.
@@ -20,13 +19,11 @@ pub use tracker::LeakGauges;
 
 use super::{
     cri::CriState,
-    ids::PodUid,
-    input::{ApiEvent, CriEvent, HostEvent, HostSurvey, PersistedLeak},
-    leak::{DetectionState, Leak, LeakKey},
+    leak::{DetectionState, Leak},
     output::{CriRequest, Outputs, Request},
     pod_view::Stores,
-    time::BootTime,
 };
+use crate::{ids::*, input::*, time::*};
 use classify::{Classes, Classifier};
 use clock::DetectionClock;
 use facts::LeakFacts;
@@ -91,7 +88,7 @@ impl Leaks {
 
     /// Updates the detection state. Called after each input that may change it, so that not even a short
     /// outage counts as watched.
-    pub fn advance(&mut self, now: BootTime, stores: &Stores<'_>) {
+    pub fn advance(&mut self, now: BootTime, stores: &Stores) {
         self.clock.advance(now, detection_state(stores));
     }
 
@@ -100,11 +97,11 @@ impl Leaks {
     pub fn tick(
         &mut self,
         now: BootTime,
-        stores: Stores<'_>,
+        stores: &Stores,
         mut changed: BTreeSet<PodUid>,
         out: &mut Outputs,
     ) -> u64 {
-        self.advance(now, &stores);
+        self.advance(now, stores);
         for sandbox in changed.iter().flat_map(|uid| stores.cri.sandboxes_of(uid)) {
             if sandbox.removed.is_some() {
                 self.statuses.evict(&sandbox.info.id);
@@ -140,7 +137,7 @@ impl Leaks {
     }
 
     /// Candidates older than `at_least` that are not confirmed.
-    pub fn candidates(&self, now: BootTime, stores: Stores<'_>, at_least: Duration) -> Vec<Leak> {
+    pub fn candidates(&self, now: BootTime, stores: &Stores, at_least: Duration) -> Vec<Leak> {
         let facts =
             LeakFacts { stores, statuses: &self.statuses, survey: self.survey.as_ref(), now };
         self.tracker.candidates(&facts, self.clock.watched, at_least)
@@ -153,15 +150,15 @@ impl Leaks {
     }
 }
 
-fn detection_state(stores: &Stores<'_>) -> DetectionState {
+fn detection_state(stores: &Stores) -> DetectionState {
     let Stores { api, cri, node, .. } = stores;
-    if !api.has_apiserver() {
+    if !api.has_apiserver {
         DetectionState::NoApi
-    } else if !api.was_in_sync() || !cri.was_connected() {
+    } else if api.watch.last_up().is_none() || !cri.was_connected() {
         DetectionState::Starting
-    } else if !api.is_in_sync() {
+    } else if !api.watch.is_up() {
         DetectionState::ApiOutOfSync
-    } else if !cri.is_connected() {
+    } else if !cri.connection.is_up() {
         DetectionState::CriUnreachable
     } else if !cri.is_current() {
         DetectionState::Starting

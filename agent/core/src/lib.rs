@@ -3,6 +3,8 @@
 //!
 //! **Architecture invariant.** No I/O, no clock, no failure; memory is bounded. All inputs are
 //! [`input::Input`], all outputs [`output::Outputs`]. `Cargo.toml` and `tests/purity.rs` enforce it.
+//!
+//! Nearly every module uses the vocabulary (`ids`, `input`, `report`, `time`, `types`), and imports it whole.
 
 pub mod api;
 pub mod cause;

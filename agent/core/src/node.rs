@@ -1,10 +1,8 @@
 //! The node's state: its Node object, and its daemons.
 
-use super::{
-    input::{ApiEvent, ApiNode, Daemon, DaemonProcess, DaemonState, HostEvent},
-    leak::DetectionState,
-    time::BootTime,
-};
+use super::leak::DetectionState;
+use crate::{input::*, table::push_latest, time::*};
+use std::collections::VecDeque;
 
 /// The unit of start times in /proc: `USER_HZ` is 100 on every architecture of Kubernetes.
 const CLOCK_TICK_NS: u64 = 10_000_000;
@@ -30,38 +28,28 @@ impl ProcessRun {
 /// A daemon over its restarts.
 #[derive(Clone, Debug, Default)]
 pub struct DaemonHistory {
-    runs: Vec<ProcessRun>,
+    runs: VecDeque<ProcessRun>,
     /// The last reported state.
     state: Option<DaemonState>,
 }
 
 impl DaemonHistory {
     fn apply(&mut self, at: BootTime, state: DaemonState) {
-        match &state {
-            DaemonState::Running { process } => {
-                match self.runs.last_mut() {
-                    Some(last) if last.process == *process => last.ended = None,
-                    last => {
-                        if let Some(last) = last {
-                            last.ended.get_or_insert(at);
-                        }
-                        self.runs.push(ProcessRun { process: *process, ended: None });
-                    }
-                }
-                let excess = self.runs.len().saturating_sub(MAX_RUNS);
-                self.runs.drain(..excess);
+        match (&state, self.runs.back_mut()) {
+            (DaemonState::Running { process }, Some(last)) if last.process == *process => {
+                last.ended = None;
             }
-            DaemonState::Ended { process } => {
-                if let Some(run) = self.runs.iter_mut().rev().find(|run| run.process == *process) {
-                    run.ended.get_or_insert(at);
-                }
+            (DaemonState::Running { process }, last) => {
+                last.into_iter().for_each(|last| last.ended = last.ended.or(Some(at)));
+                let run = ProcessRun { process: *process, ended: None };
+                push_latest(&mut self.runs, run, MAX_RUNS);
             }
-            DaemonState::Absent => {
-                if let Some(last) = self.runs.last_mut() {
-                    last.ended.get_or_insert(at);
-                }
+            (DaemonState::Ended { process }, _) => {
+                let run = self.runs.iter_mut().rev().find(|run| run.process == *process);
+                run.into_iter().for_each(|run| run.ended = run.ended.or(Some(at)));
             }
-            DaemonState::Unknown => {}
+            (DaemonState::Absent, Some(last)) => last.ended = last.ended.or(Some(at)),
+            _ => {}
         }
         self.state = Some(state);
     }
@@ -75,7 +63,7 @@ impl DaemonHistory {
     /// The current process.
     pub fn running(&self) -> Option<ProcessRun> {
         match self.state {
-            Some(DaemonState::Running { .. }) => self.runs.last().copied(),
+            Some(DaemonState::Running { .. }) => self.runs.back().copied(),
             _ => None,
         }
     }
@@ -113,12 +101,10 @@ impl NodeState {
     pub fn apply_host(&mut self, at: BootTime, event: &HostEvent) {
         match event {
             HostEvent::Boot { boot_id } => self.own_boot.clone_from(boot_id),
-            HostEvent::Daemon { daemon: Daemon::Runtime, state } => {
-                self.runtime.apply(at, state.clone());
-            }
-            HostEvent::Daemon { daemon: Daemon::Kubelet, state } => {
-                self.kubelet.apply(at, state.clone());
-            }
+            HostEvent::Daemon { daemon, state } => match daemon {
+                Daemon::Runtime => self.runtime.apply(at, state.clone()),
+                Daemon::Kubelet => self.kubelet.apply(at, state.clone()),
+            },
             HostEvent::Survey(_) => {}
         }
     }

@@ -1,11 +1,7 @@
 //! The outputs of a step: reports, and requests to the adapters.
 
-use super::{
-    ids::{CgroupId, ContainerId, PodRef, SandboxId, Tgid},
-    leak::Leak,
-    report::{ContainerDeath, PodTermination, UnkillableContainer},
-    types::Change,
-};
+use super::leak::Leak;
+use crate::{ids::*, report::*, types::*};
 use std::sync::Arc;
 
 /// The outputs of a step, each kind in the order of emission.

@@ -1,11 +1,6 @@
 //! The phases of a pod's termination: milestones → additive phases along the critical path.
 
-use super::{
-    input::ContainerKind,
-    report::{ContainerDeath, Milestone, Phase},
-    time::BootTime,
-    types::{Cause, MilestoneKind, PhaseKind, Verdict},
-};
+use crate::{input::*, report::*, time::*, types::*};
 
 /// The inputs of the phases.
 #[derive(Clone, Copy, Debug)]
@@ -28,22 +23,19 @@ pub struct CriticalPath<'a> {
 /// one before ended, and none goes backwards, so an event earlier than its place in the graph (an object gone
 /// before its processes) takes no time from another phase.
 pub fn phases(path: CriticalPath<'_>) -> Vec<Phase> {
-    use MilestoneKind::{
-        CgroupEmpty, ContainerExited, Exited, FinalDelete, KillSent, ObjectGone, PostStartEnded,
-        PreStopBegan, PreStopEnded, SandboxStopped, TermSent,
-    };
+    use MilestoneKind as M;
     let CriticalPath { began, ended, critical, pod, .. } = path;
     let of_container = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
     let at = |kind| of_container.iter().chain(pod).find(|m| m.kind == kind).map(|m| m.at);
     let intervals: Vec<&Milestone> = pod.iter().filter(|m| !m.uncertainty.is_zero()).collect();
     let mut walk = Walk { cur: began, ended, intervals, phases: Vec::new() };
 
-    let (term, kill, exited) = (at(TermSent), at(KillSent), at(Exited));
-    walk.to(at(PostStartEnded), PhaseKind::PostStart);
+    let (term, kill, exited) = (at(M::TermSent), at(M::KillSent), at(M::Exited));
+    walk.to(at(M::PostStartEnded), PhaseKind::PostStart);
     let sidecar = critical.is_some_and(|c| c.kind == ContainerKind::Sidecar);
-    if let Some(hook) = at(PreStopBegan) {
+    if let Some(hook) = at(M::PreStopBegan) {
         walk.to(Some(hook), PhaseKind::KubeletReaction);
-        let hook_ended = at(PreStopEnded).filter(|end| term.is_none_or(|term| *end <= term));
+        let hook_ended = at(M::PreStopEnded).filter(|end| term.is_none_or(|term| *end <= term));
         match (hook_ended, term) {
             (Some(end), _) => walk.to(Some(end), PhaseKind::PreStop),
             (None, Some(term)) => walk.to(Some(term), PhaseKind::PreStop),
@@ -63,20 +55,24 @@ pub fn phases(path: CriticalPath<'_>) -> Vec<Phase> {
         // No stop signal was sent before the end, or its record is missing.
         let required = critical.is_some_and(|c| requires_stop(path.cause, c));
         let kind = if required { PhaseKind::Unattributed } else { PhaseKind::KubeletReaction };
-        walk.to(kill.or(exited).or(at(CgroupEmpty)), kind);
+        walk.to(kill.or(exited).or(at(M::CgroupEmpty)), kind);
     }
     walk.to(kill, PhaseKind::Shutdown);
     let last = if kill.is_some() { PhaseKind::Kill } else { PhaseKind::Shutdown };
     walk.to(exited, last);
-    walk.known(at(CgroupEmpty), exited.is_some() || at(CgroupEmpty).is_none(), PhaseKind::Reap);
-    let mut known = at(CgroupEmpty).is_some();
-    walk.known(at(ContainerExited), known, PhaseKind::RuntimeNotice);
-    known = at(ContainerExited).is_some() || of_container.is_empty();
-    walk.known(at(SandboxStopped), known, PhaseKind::SandboxStop);
-    known = at(SandboxStopped).is_some();
-    walk.known(at(FinalDelete), known, PhaseKind::Cleanup);
-    let last = if at(FinalDelete).is_some() { PhaseKind::Finalizers } else { PhaseKind::Cleanup };
-    walk.known(at(ObjectGone), known, last);
+    walk.known(
+        at(M::CgroupEmpty),
+        exited.is_some() || at(M::CgroupEmpty).is_none(),
+        PhaseKind::Reap,
+    );
+    walk.known(at(M::ContainerExited), at(M::CgroupEmpty).is_some(), PhaseKind::RuntimeNotice);
+    let is_listed = at(M::ContainerExited).is_some() || of_container.is_empty();
+    walk.known(at(M::SandboxStopped), is_listed, PhaseKind::SandboxStop);
+    let known = at(M::SandboxStopped).is_some();
+    walk.known(at(M::FinalDelete), known, PhaseKind::Cleanup);
+    let last =
+        if at(M::FinalDelete).is_some() { PhaseKind::Finalizers } else { PhaseKind::Cleanup };
+    walk.known(at(M::ObjectGone), known, last);
     walk.to(Some(ended), PhaseKind::Unattributed);
     walk.phases
 }

@@ -9,32 +9,28 @@ use super::{
     api::{ApiState, DeletionRequest, LONGEST_SILENCE, PodObject},
     cgroup_tree::CgroupTree,
     cri::{Container, CriState, Sandbox},
-    ids::{CgroupId, ContainerId, PodUid, SandboxId},
-    input::ApiContainer,
     kubelet::KUBELET_SLACK,
     node::NodeState,
     process::{ContainerProcesses, Origin, SI_KERNEL, SIGKILL, SIGTERM, SentSignal},
-    report::Milestone,
     table::Table,
-    time::{Anchor, BootTime, Interval},
-    types::{MilestoneKind, Source},
     verdict::CONVENTIONAL_STOP_SIGNALS,
 };
+use crate::{ids::*, input::*, time::*};
 use std::{collections::BTreeSet, time::Duration};
 
 /// All stores.
-#[derive(Clone, Copy, Debug)]
-pub struct Stores<'a> {
+#[derive(Debug, Default)]
+pub struct Stores {
     /// The tree of cgroups.
-    pub cgroups: &'a CgroupTree,
+    pub cgroups: CgroupTree,
     /// The kernel's records, by the container's own cgroup.
-    pub processes: &'a Table<CgroupId, ContainerProcesses>,
+    pub processes: Table<CgroupId, ContainerProcesses>,
     /// The container runtime's answers.
-    pub cri: &'a CriState,
+    pub cri: CriState,
     /// The apiserver's pods.
-    pub api: &'a ApiState,
+    pub api: ApiState,
     /// The node and its daemons.
-    pub node: &'a NodeState,
+    pub node: NodeState,
     /// Boot clock ↔ wall clock.
     pub anchor: Anchor,
 }
@@ -42,7 +38,7 @@ pub struct Stores<'a> {
 /// The evidence of one incarnation of a pod.
 #[derive(Clone, Debug)]
 pub struct PodView<'a> {
-    stores: Stores<'a>,
+    stores: &'a Stores,
     uid: &'a PodUid,
     /// The incarnation's sandboxes, oldest first, including those that the agent never saw running.
     sandboxes: Vec<&'a Sandbox>,
@@ -50,6 +46,8 @@ pub struct PodView<'a> {
     superseded: bool,
     /// When the pod's own cgroup was removed.
     cgroup_removed: Option<BootTime>,
+    /// This incarnation's containers that ran while the agent watched.
+    pub members: PodContainers,
 }
 
 /// The containers of the current incarnation.
@@ -70,15 +68,17 @@ pub struct PodContainers {
 impl<'a> PodView<'a> {
     /// A view without the sandboxes of `earlier` incarnations.
     pub fn new(
-        stores: Stores<'a>,
+        stores: &'a Stores,
         uid: &'a PodUid,
         earlier: &BTreeSet<SandboxId>,
         cgroup_removed: Option<BootTime>,
     ) -> Self {
         let sandboxes = stores.cri.sandboxes_of(uid);
         let sandboxes = sandboxes.filter(|s| !earlier.contains(&s.info.id)).collect();
-        let mut view = Self { stores, uid, sandboxes, superseded: false, cgroup_removed };
+        let members = PodContainers::default();
+        let mut view = Self { stores, uid, sandboxes, superseded: false, cgroup_removed, members };
         view.truncate_to_incarnation();
+        view.find_members();
         view
     }
 
@@ -88,15 +88,17 @@ impl<'a> PodView<'a> {
         if !self.is_static() {
             return;
         }
-        let killed_with_namespace = |sandbox: &Sandbox| {
-            sandbox.stopped.is_some()
+        // The runtime's list may show much later that the sandbox's own container has exited.
+        let has_ended = |sandbox: &Sandbox| {
+            let own = self.processes_of(&ContainerId::new(sandbox.info.id.as_str()));
+            (sandbox.ended.is_some() || own.is_some_and(|own| own.ended().is_some()))
                 && self
                     .stores
                     .cri
                     .containers_of(&sandbox.info.id)
                     .all(|c| self.ended(&c.info.id).is_some())
         };
-        let first = self.sandboxes.iter().position(|s| self.is_own(s) && killed_with_namespace(s));
+        let first = self.sandboxes.iter().position(|s| self.is_own(s) && has_ended(s));
         let over = first.map_or(self.sandboxes.len(), |first| first + 1);
         if over < self.sandboxes.len() {
             self.sandboxes.truncate(over);
@@ -108,15 +110,27 @@ impl<'a> PodView<'a> {
         self.stores.api.get(self.uid)
     }
 
+    fn container(&self, id: &ContainerId) -> Option<&'a Container> {
+        self.stores.cri.container(id)
+    }
+
+    /// The container in the pod's spec and status.
+    fn spec(&self, name: &str) -> Option<&'a ApiContainer> {
+        self.object()?.pod.containers.get(name)
+    }
+
     fn processes_of(&self, id: &ContainerId) -> Option<&'a ContainerProcesses> {
         self.stores.processes.get(&self.stores.cgroups.cgroup(id)?)
     }
 
-    /// The sandbox ran while the agent watched, according to the runtime or to the kernel's records of the
-    /// sandbox's own container (which has its id).
+    /// The records of the sandbox's own container, which has its id.
+    fn processes_of_sandbox(&self, id: &SandboxId) -> Option<&'a ContainerProcesses> {
+        self.processes_of(&ContainerId::new(id.as_str()))
+    }
+
+    /// The sandbox ran while the agent watched, according to the runtime or to the kernel.
     fn is_own(&self, sandbox: &Sandbox) -> bool {
-        sandbox.seen_ready
-            || self.processes_of(&ContainerId::new(sandbox.info.id.as_str())).is_some()
+        sandbox.seen_alive || self.processes_of_sandbox(&sandbox.info.id).is_some()
     }
 
     fn own_sandboxes(&self) -> impl Iterator<Item = &'a Sandbox> {
@@ -147,8 +161,7 @@ impl<'a> PodView<'a> {
         self.own_sandboxes().map(|s| s.info.id.clone()).collect()
     }
 
-    /// This incarnation's containers that ran while the agent watched.
-    pub fn members(&self) -> PodContainers {
+    fn find_members(&mut self) {
         let mut members = PodContainers::default();
         for container in self.containers().filter(|c| self.ran(c)) {
             let id = &container.info.id;
@@ -158,16 +171,16 @@ impl<'a> PodView<'a> {
             }
             members.all.insert(id.clone());
         }
-        members.sandbox_runs = self.own_sandboxes().any(|s| s.stopped.is_none());
-        members.requested = self.request(&members.all).is_some();
-        members
+        members.sandbox_runs = self.own_sandboxes().any(|s| s.ended.is_none());
+        self.members = members;
+        self.members.requested = self.request().is_some();
     }
 
     /// When a container ended, from the kernel or, if its record is missing, from the runtime.
     fn end(&self, id: &ContainerId) -> Option<Interval> {
         let by_kernel = self.processes_of(id).and_then(ContainerProcesses::ended);
         let by_kernel = by_kernel.map(|at| Interval { earliest: at, latest: at });
-        by_kernel.or_else(|| self.stores.cri.container(id)?.exited)
+        by_kernel.or_else(|| self.container(id)?.ended)
     }
 
     /// The latest moment at which a container may have ended.
@@ -177,67 +190,71 @@ impl<'a> PodView<'a> {
 
     /// The runtime has reported everything about this container's exit.
     pub fn is_cri_complete(&self, id: &ContainerId) -> bool {
-        self.stores.cri.container(id).is_none_or(|c| c.exit.is_some() || c.removed.is_some())
+        self.container(id).is_none_or(|c| c.status.exit.is_some() || c.removed.is_some())
     }
 
     /// The runtime lists all of this incarnation's containers as exited.
     pub fn are_exited(&self) -> bool {
-        self.containers().all(|container| container.exited.is_some())
+        self.containers().all(|container| container.ended.is_some())
     }
 
     /// All evidence of this end has arrived, except the removal of sandbox and cgroup. The runtime has
     /// reported each container's exit and cgroup, and the stopped sandbox. The apiserver has reported that
     /// the object is gone, or a final phase with every container terminated. Neither the runtime nor the
     /// kubelet is down, which would be a finding.
-    pub fn is_final(&self, members: &BTreeSet<ContainerId>) -> bool {
+    pub fn is_final(&self) -> bool {
         !self.is_empty()
-            && self.stores.cri.is_connected()
+            && self.stores.cri.connection.is_up()
             && !self.stores.node.kubelet.has_ended()
-            && self.own_sandboxes().all(|sandbox| sandbox.stopped.is_some())
+            && self.own_sandboxes().all(|sandbox| sandbox.ended.is_some())
             && self.are_exited()
-            && members.iter().all(|id| self.is_cri_complete(id) && self.processes_of(id).is_some())
-            && (!self.stores.api.has_apiserver() || self.object().is_some_and(is_final))
+            && self
+                .members
+                .all
+                .iter()
+                .all(|id| self.is_cri_complete(id) && self.processes_of(id).is_some())
+            && (!self.stores.api.has_apiserver || self.object().is_some_and(is_final))
     }
 
-    fn cri_complete(&self, members: &PodContainers) -> bool {
-        members.all.iter().all(|id| self.is_cri_complete(id))
+    fn cri_complete(&self) -> bool {
+        self.members.all.iter().all(|id| self.is_cri_complete(id))
     }
 
     /// Evidence from the runtime is still missing.
-    pub fn cri_pending(&self, members: &PodContainers) -> bool {
-        members.alive > 0 || members.sandbox_runs || !self.cri_complete(members)
+    pub fn cri_pending(&self) -> bool {
+        self.members.alive > 0 || self.members.sandbox_runs || !self.cri_complete()
     }
 
     /// The deletion request, if part of the pod still ran when it came.
-    fn request(&self, members: &BTreeSet<ContainerId>) -> Option<&'a DeletionRequest> {
+    fn request(&self) -> Option<&'a DeletionRequest> {
         let object = self.object()?;
         let request = object.request()?;
-        let containers = members.iter().any(|id| self.ended_with_its_pod(id));
+        let containers = self.members.all.iter().any(|id| self.ended_with_its_pod(id));
         // The sandbox of a finished pod is stopped without a request; any other sandbox shows that the pod
         // ran.
-        let counts = !object.requested_after_end || members.is_empty();
+        let counts = !object.requested_after_end || self.members.all.is_empty();
         let sandbox = counts && self.own_sandboxes().next().is_some();
         (containers || sandbox).then_some(request)
     }
 
     /// The end of the grace, if part of the pod still ran when the request came.
-    pub fn deadline(&self, members: &PodContainers) -> Option<BootTime> {
-        let request = self.request(&members.all)?;
+    pub fn deadline(&self) -> Option<BootTime> {
+        let request = self.request()?;
         let grace = u64::try_from(request.grace_seconds).unwrap_or_default();
         Some(request.estimate + Duration::from_secs(grace))
     }
 
     /// The pod is being deleted: a request came, or its object disappeared, while part of it ran.
-    pub fn is_ending(&self, members: &PodContainers) -> bool {
+    pub fn is_ending(&self) -> bool {
         let mirror = self.object().is_some_and(PodObject::is_mirror);
-        members.requested || (!mirror && self.gone(&members.all).is_some())
+        self.members.requested || (!mirror && self.gone().is_some())
     }
 
     /// The pod kept running after this container's end: another attempt followed, or the status showed the
     /// end while the pod was to keep running. A missing deletion proves nothing, because the watch may be
     /// late; nor does a mirror pod's status, because the manifest is removed without it.
     pub fn went_on_after(&self, id: &ContainerId) -> bool {
-        let container = self.stores.cri.container(id);
+        let container = self.container(id);
         container.is_some_and(|c| !self.is_last_attempt(c))
             || self.object().is_some_and(|object| !object.is_mirror() && object.outlasted(id))
     }
@@ -260,21 +277,22 @@ impl<'a> PodView<'a> {
 
     /// A process outside sent the container its stop signal or SIGKILL.
     fn was_sent_stop_signal(&self, id: &ContainerId) -> bool {
-        let signal = self.stores.cri.container(id).map_or(SIGTERM, |c| self.stop_signal(c));
-        let stops = |sent: &SentSignal| {
-            let sent =
-                (sent.from_outside() && sent.signal.code != SI_KERNEL).then_some(&sent.signal);
-            sent.is_some_and(|sent| [signal, SIGKILL].contains(&sent.signal))
-        };
-        // Signals of its preStop hook, or of another process that entered it.
+        let signal = self.container(id).map_or(SIGTERM, |c| self.stop_signal(c));
         let ended = self.ended(id);
-        let entered = |sent: &SentSignal| {
-            let soon = ended.is_none_or(|ended| ended.since(sent.at) <= KUBELET_SLACK);
-            sent.origin == Origin::Entered
-                && CONVENTIONAL_STOP_SIGNALS.contains(&sent.signal.signal)
-                && soon
+        let stops = |sent: &SentSignal| match sent.origin {
+            Origin::Inside => false,
+            _ if sent.signal.code != SI_KERNEL
+                && [signal, SIGKILL].contains(&sent.signal.signal) =>
+            {
+                true
+            }
+            // A signal of its preStop hook, or of another process that entered it.
+            Origin::Entered => {
+                CONVENTIONAL_STOP_SIGNALS.contains(&sent.signal.signal)
+                    && ended.is_none_or(|ended| ended.since(sent.at) <= KUBELET_SLACK)
+            }
+            Origin::Outside => false,
         };
-        let stops = |sent: &SentSignal| stops(sent) || entered(sent);
         self.processes_of(id).is_some_and(|processes| processes.sent().any(stops))
     }
 
@@ -284,68 +302,61 @@ impl<'a> PodView<'a> {
         let Some(object) = self.object() else { return false };
         if self.went_on_after(id) {
             let ended = object.attempt(id).and_then(|attempt| attempt.ended);
-            let container = self.stores.cri.container(id);
-            let shown =
-                container.and_then(|c| object.pod.containers.get(&c.info.name)?.id.as_ref());
+            let shown = || self.spec(&self.container(id)?.info.name)?.id.as_ref();
             // A status that names a later attempt shows nothing more about this one.
-            let is_later = |shown: &ContainerId| {
-                let attempt =
-                    |id| self.stores.cri.container(id).map(|c: &Container| c.info.attempt);
-                shown != id && attempt(shown) > attempt(id)
-            };
-            return object.exists() && ended.is_none() && !shown.is_some_and(is_later);
+            let attempt = |id: &ContainerId| self.container(id).map(|c| c.info.attempt);
+            let is_later = |shown: &ContainerId| shown != id && attempt(shown) > attempt(id);
+            return object.exists() && ended.is_none() && !shown().is_some_and(is_later);
         }
         let owes = !object.is_mirror() && object.requested.is_none();
         owes && !self.is_static() && !self.ended_with_its_pod(id)
     }
 
     /// When the object disappeared, unless that was a later cleanup of a pod long finished.
-    fn gone(&self, members: &BTreeSet<ContainerId>) -> Option<Interval> {
+    fn gone(&self) -> Option<Interval> {
         let gone = self.object()?.gone?;
         // If the watch did not show the deletion, a container that exited by then may have exited before it.
         let with_it =
             |id, at| at >= gone.latest || (at >= gone.earliest && self.was_sent_stop_signal(id));
-        let ran = members.iter().any(|id| self.ended(id).is_none_or(|at| with_it(id, at)));
+        let ran = self.members.all.iter().any(|id| self.ended(id).is_none_or(|at| with_it(id, at)));
         let mirror = self.object().is_some_and(PodObject::is_mirror);
-        (ran || mirror || self.request(members).is_some()).then_some(gone)
+        (ran || mirror || self.request().is_some()).then_some(gone)
     }
 
-    fn sandbox_stopped(&self) -> Option<Interval> {
-        let stopped: Option<Vec<_>> = self.own_sandboxes().map(|s| s.stopped).collect();
-        stopped?.into_iter().max_by_key(|s| s.latest)
-    }
-
-    fn sandbox_removed(&self) -> Option<Interval> {
-        let removed: Option<Vec<_>> = self.own_sandboxes().map(|s| s.removed).collect();
-        removed?.into_iter().max_by_key(|s| s.latest)
+    /// When this had happened to all sandboxes.
+    fn all_sandboxes(&self, when: impl Fn(&Sandbox) -> Option<Interval>) -> Option<Interval> {
+        let all: Option<Vec<_>> = self.own_sandboxes().map(when).collect();
+        all?.into_iter().max_by_key(|change| change.latest)
     }
 
     /// All evidence for the report has arrived, or `timeout` is over.
-    pub fn is_complete(&self, members: &PodContainers, now: BootTime, timeout: Duration) -> bool {
-        if members.alive > 0 || members.sandbox_runs {
+    pub fn is_complete(&self, now: BootTime, timeout: Duration) -> bool {
+        if self.members.alive > 0 || self.members.sandbox_runs {
             return false;
         }
         // Deleted before it had a container: its sandbox is all there was.
-        let Some(ended) = members.ended.or_else(|| Some(self.sandbox_stopped()?.latest)) else {
+        let Some(ended) =
+            self.members.ended.or_else(|| Some(self.all_sandboxes(|s| s.ended)?.latest))
+        else {
             return false;
         };
         let late = now >= ended + timeout;
-        if !(late || self.cri_complete(members)) {
+        if !(late || self.cri_complete()) {
             return false;
         }
-        if self.superseded || !self.stores.api.has_apiserver() {
+        if self.superseded || !self.stores.api.has_apiserver {
             return true;
         }
-        let gone = self.gone(&members.all).is_some();
+        let gone = self.gone().is_some();
         match self.object() {
-            _ if members.requested => gone,
-            _ if members.all.is_empty() => false, // it gets another sandbox
+            _ if self.members.requested => gone,
+            _ if self.members.all.is_empty() => false, // it gets another sandbox
             Some(object) if object.is_mirror() => gone || late,
             // Without a request a pod is over if the kubelet says so, because a sandbox that died is
             // replaced; or if its object is gone, because the watch may have missed the status.
             Some(object) => object.gone.is_some() || object.pod.is_finished(),
             // The watch may be late. Nothing else shows a pod that came and went in that time.
-            None if self.stores.api.is_in_sync() => {
+            None if self.stores.api.watch.is_up() => {
                 now >= ended + LONGEST_SILENCE || late && self.is_static()
             }
             // The apiserver never reported the pod, and is not in sync. A static pod does not need it; for
@@ -357,19 +368,20 @@ impl<'a> PodView<'a> {
     /// The kubelet keeps a pod's cgroup and last sandbox while the pod may keep running
     /// (pod_container_manager_linux.go, kuberuntime_gc.go).
     fn resources_released(&self, ended: BootTime) -> bool {
-        self.cgroup_removed.is_some_and(|at| at >= ended) || self.sandbox_removed().is_some()
+        self.cgroup_removed.is_some_and(|at| at >= ended)
+            || self.all_sandboxes(|s| s.removed).is_some()
     }
 
     /// The settle window has passed since the last event of the report.
-    pub fn is_settled(&self, members: &PodContainers, now: BootTime, settle: Duration) -> bool {
-        now >= self.last(&members.all).unwrap_or(now) + settle
+    pub fn is_settled(&self, now: BootTime, settle: Duration) -> bool {
+        now >= self.last().unwrap_or(now) + settle
     }
 
     /// The last event of the report: the end of processes, sandbox or object.
-    fn last(&self, members: &BTreeSet<ContainerId>) -> Option<BootTime> {
-        let processes = members.iter().filter_map(|id| self.ended(id)).max();
-        let sandbox = self.sandbox_stopped().map(|s| s.latest);
-        [processes, sandbox, self.gone(members).map(|g| g.latest)].into_iter().flatten().max()
+    fn last(&self) -> Option<BootTime> {
+        let processes = self.members.all.iter().filter_map(|id| self.ended(id)).max();
+        let sandbox = self.all_sandboxes(|s| s.ended).map(|s| s.latest);
+        [processes, sandbox, self.gone().map(|g| g.latest)].into_iter().flatten().max()
     }
 
     /// The kubelet read the pod from a file or a URL.
@@ -385,8 +397,4 @@ fn is_final(object: &PodObject) -> bool {
     let mut made = object.pod.containers.values().filter(|container| container.id.is_some());
     let is_over = object.pod.is_finished() && made.all(ApiContainer::is_terminated);
     object.gone.is_some() || (is_over && !object.is_mirror())
-}
-
-fn between(kind: MilestoneKind, change: Interval, source: Source) -> Milestone {
-    Milestone { kind, at: change.latest, uncertainty: change.uncertainty(), source }
 }

@@ -10,19 +10,15 @@ mod signals;
 pub use inspections::{Freeze, Inspections};
 pub use origin::{discarded, is_of_the_node, is_runtime, queued_for_sigwait};
 
-use super::{
-    gaps::Gaps,
-    ids::{CgroupId, Tgid},
-    input::{
-        Disposition, ExitStatus, KernelFact, LossKind, NamespaceKilled, ProcessRef,
-        SignalGenerated, SignalResult, Task,
-    },
-    time::BootTime,
-};
+use super::{gaps::Gaps, table::push_latest};
+use crate::{ids::*, input::*, time::*};
 use exits::ExitTable;
 use origin::outside;
 use signals::push_bounded;
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 /// Bounds on the records of one container, however many events it causes.
 const MAX_EXEC_PROCESSES: usize = 64;
@@ -76,6 +72,8 @@ pub enum Origin {
 pub struct TakenSignal {
     /// When it was delivered.
     pub at: BootTime,
+    /// The process.
+    pub target: Tgid,
     /// The signal's number.
     pub signal: u8,
     /// The disposition at that moment.
@@ -162,11 +160,11 @@ pub struct ContainerProcesses {
     /// Signals to the container's processes; the init may become known later.
     sent: Vec<SentSignal>,
     /// Delivered signals.
-    taken: Vec<(Tgid, TakenSignal)>,
+    taken: Vec<TakenSignal>,
     /// Processes from outside, including the init's first exec.
     exec_processes: Vec<ExecProcess>,
     /// Descendants of these that executed a program, oldest first.
-    entered: Vec<Descendant>,
+    entered: VecDeque<Descendant>,
     /// Ends of processes.
     exits: ExitTable,
     /// Killed with the PID namespace, on behalf of the exiting init.
@@ -215,10 +213,8 @@ impl ContainerProcesses {
                 self.note_ran(at, task.tgid);
                 if self.init.is_none() || self.is_init(task.tgid) {
                     let main = self.main();
-                    let taken = (task.tgid, TakenSignal { at, signal, disposition });
-                    let kind = |(target, t): &(Tgid, TakenSignal)| {
-                        (t.at, (*target, t.signal, t.disposition))
-                    };
+                    let taken = TakenSignal { at, target: task.tgid, signal, disposition };
+                    let kind = |t: &TakenSignal| (t.at, (t.target, t.signal, t.disposition));
                     let lost = push_bounded(&mut self.taken, taken, main, kind);
                     self.note_dropped(lost);
                 }
@@ -248,11 +244,8 @@ impl ContainerProcesses {
                 self.removed.get_or_insert(at);
             }
             KernelFact::CgroupCreated { scanned, .. } => {
-                if scanned {
-                    self.found.get_or_insert(at);
-                } else {
-                    self.created.get_or_insert(at);
-                }
+                let since = if scanned { &mut self.found } else { &mut self.created };
+                since.get_or_insert(at);
             }
             KernelFact::CgroupFrozen { frozen, .. } => self.inspections.apply_frozen(at, frozen),
             KernelFact::BudgetSpent { until, .. } => self.record_gap(until, LossKind::BudgetSpent),
@@ -288,10 +281,8 @@ impl ContainerProcesses {
             // The PID was reused, or the process executes another program.
             self.entered.retain(|known| known.tgid != task.tgid);
             if let Some(root) = self.root(parent.tgid, at) {
-                if self.entered.len() >= MAX_EXEC_PROCESSES {
-                    self.entered.remove(0);
-                }
-                self.entered.push(Descendant { tgid: task.tgid, root, ended: None });
+                let descendant = Descendant { tgid: task.tgid, root, ended: None };
+                push_latest(&mut self.entered, descendant, MAX_EXEC_PROCESSES);
                 self.note_entered(at, task.tgid);
             }
             return;

@@ -1,16 +1,8 @@
 //! The engine's reports. They are serialisable: the HTTP API returns them, and the lab compares them with its
 //! expectations.
 
-use super::{
-    evidence::Evidence,
-    ids::{ContainerId, PodRef},
-    input::{ContainerKind, ExitStatus, Hook, LossKind, ProcessRef},
-    time::BootTime,
-    types::{
-        Cause, Certainty, Change, Contradiction, FindingKind, MilestoneKind, PhaseKind, Source,
-        Verdict,
-    },
-};
+use super::evidence::Evidence;
+use crate::{ids::*, input::*, time::*, types::*};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -68,6 +60,19 @@ pub struct Milestone {
     pub uncertainty: Duration,
     /// The source.
     pub source: Source,
+}
+
+impl Milestone {
+    /// A milestone whose moment is known.
+    pub fn exact(kind: MilestoneKind, at: Option<BootTime>, source: Source) -> Option<Self> {
+        at.map(|at| Self { kind, at, uncertainty: Duration::ZERO, source })
+    }
+
+    /// A milestone that happened within an interval.
+    pub fn within(kind: MilestoneKind, change: Option<Interval>, source: Source) -> Option<Self> {
+        let change = change?;
+        Some(Self { kind, at: change.latest, uncertainty: change.uncertainty(), source })
+    }
 }
 
 /// A phase of a pod's termination.

@@ -5,13 +5,10 @@
 use super::{
     api::{Attempt, PodObject, Shown},
     cause::AttributedCause,
-    ids::Tgid,
-    input::{ApiContainer, ApiProbe},
     process::{ContainerProcesses, Origin, SI_KERNEL, SentSignal, is_of_the_node},
     signal,
-    time::BootTime,
-    types::{Cause, Source},
 };
+use crate::{ids::*, input::*, time::*, types::*};
 use std::time::Duration;
 
 /// The grace of a container that is restarted with all others: 0, which the kubelet raises to its floor.
@@ -78,26 +75,26 @@ impl Stop<'_> {
 
     /// The reason that a source names, or that nothing else explains, whether the pod keeps running or not.
     pub fn evident(&self) -> Option<AttributedCause> {
-        let shown = self.shown();
-        if let Some(reason) = self.by_another() {
-            return Some(reason);
-        }
-        if shown == Some(Shown::RestartedWithAll) {
-            let message = "A container of the pod exited with the rule RestartAllContainers: the \
-                            status shows RestartingAllContainers.";
-            return Some(AttributedCause::new(Cause::RestartAllContainers, Source::Api, message));
-        }
-        if shown == Some(Shown::PostStartFailed) {
-            let message =
-                "Its postStart hook failed: its state.waiting.reason is PostStartHookError.";
-            return Some(AttributedCause::new(Cause::PostStartFailed, Source::Api, message));
-        }
-        if let Some(source) = self.sandbox_died {
-            let message = "The pod's sandbox had died before the container was stopped: the kubelet \
-                            replaces both.";
-            return Some(AttributedCause::new(Cause::SandboxChanged, source, message));
-        }
-        self.redefinition().filter(|reason| reason.source != Source::Inferred)
+        let by_status = match self.shown() {
+            Some(Shown::RestartedWithAll) => Some((
+                Cause::RestartAllContainers,
+                "A container of the pod exited with the rule RestartAllContainers: the status shows \
+                 RestartingAllContainers.",
+            )),
+            Some(Shown::PostStartFailed) => Some((
+                Cause::PostStartFailed,
+                "Its postStart hook failed: its state.waiting.reason is PostStartHookError.",
+            )),
+            _ => None,
+        };
+        let by_status =
+            by_status.map(|(cause, message)| AttributedCause::new(cause, Source::Api, message));
+        let by_sandbox = || {
+            let message = "The pod's sandbox had died before the container was stopped: the kubelet replaces both.";
+            Some(AttributedCause::new(Cause::SandboxChanged, self.sandbox_died?, message))
+        };
+        let redefined = || self.redefinition().filter(|reason| reason.source != Source::Inferred);
+        self.by_another().or(by_status).or_else(by_sandbox).or_else(redefined)
     }
 
     /// A sender that cannot act for the kubelet.
@@ -173,18 +170,14 @@ impl Stop<'_> {
 
     /// The reason in a pod that kept running.
     pub fn reason(&self) -> AttributedCause {
-        if let Some(reason) = self.evident() {
-            return reason;
-        }
-        let shown = self.shown();
         let probed = self.spec().map(|spec| self.probe(spec));
-        if let Some(Probed::Failed(cause, probe)) = &probed
-            && let Some(reason) = self.by_failed_runs(*cause, probe)
-        {
-            return reason;
-        }
-        let weaker = self.redefinition().or_else(|| self.resize()).or_else(|| self.by_runtime());
-        if let Some(reason) = weaker.or_else(|| self.by_next_sandbox()) {
+        let failed = || match &probed {
+            Some(Probed::Failed(cause, probe)) => self.by_failed_runs(*cause, probe),
+            _ => None,
+        };
+        let reason = self.evident().or_else(failed).or_else(|| self.redefinition());
+        let reason = reason.or_else(|| self.resize()).or_else(|| self.by_runtime());
+        if let Some(reason) = reason.or_else(|| self.by_next_sandbox()) {
             return reason;
         }
         let Some(probed) = probed else {
@@ -193,7 +186,7 @@ impl Stop<'_> {
             return AttributedCause::unknown(message);
         };
         let restart = |message: String| AttributedCause::inferred(self.ambiguous_cause(), message);
-        match (shown, probed) {
+        match (self.shown(), probed) {
             (Some(Shown::Terminated), _) if self.interrupted => restart(
                 "The kubelet or the runtime was interrupted during the stop, so the status does not show \
                  whether the kubelet stopped it or found it ended."

@@ -6,7 +6,7 @@
 
 use foldhash::fast::FixedState;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     hash::Hash,
 };
 
@@ -23,4 +23,10 @@ pub fn remove_from<K: Eq + Hash, V: PartialEq>(table: &mut Table<K, Vec<V>>, key
             table.remove(key);
         }
     }
+}
+
+/// Appends to a bounded list, and returns the oldest entry if the list has no room for it any more.
+pub fn push_latest<T>(list: &mut VecDeque<T>, item: T, max: usize) -> Option<T> {
+    list.push_back(item);
+    if list.len() > max { list.pop_front() } else { None }
 }

@@ -83,7 +83,7 @@ impl WallTime {
 }
 
 /// CLOCK_BOOTTIME and CLOCK_REALTIME, read together: maps one to the other without a clock in the core.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Anchor {
     /// CLOCK_BOOTTIME, ns.
     pub boot_ns: u64,

@@ -122,6 +122,7 @@ labels! {
 
 labels! {
     /// How a container died. A closed set, in the order of precedence: the first that matches wins.
+    #[derive(Default)]
     pub enum Verdict {
         /// The OOM killer chose the container's init.
         OomKilled = "oom_killed",
@@ -146,6 +147,7 @@ labels! {
         /// Exited with another code without a signal.
         Failed = "failed",
         /// Evidence was lost or never available.
+        #[default]
         Unknown = "unknown",
     }
 }

@@ -2,13 +2,11 @@
 
 use super::{
     exit_blockers::{AFTER, survivor},
-    ids::CgroupId,
-    input::TaskState,
     output::InspectProcesses,
     process::ContainerProcesses,
     table::Table,
-    time::{BootTime, secs},
 };
+use crate::{ids::*, input::*, time::*};
 use std::{collections::BTreeMap, time::Duration};
 
 /// A container that only leaves a stop signal unanswered is looked at for this long.

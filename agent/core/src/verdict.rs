@@ -3,24 +3,21 @@
 
 mod absence;
 mod evidence;
+mod message;
 mod pre_stop;
 mod table;
 
-use self::{pre_stop::HookRun, table::Row};
+use self::pre_stop::HookRun;
 use super::{
     api::DEFAULT_GRACE_SECONDS,
-    ids::Tgid,
-    input::{ContainerKind, Disposition, ExitStatus, Hook, LossKind, ProcessRef},
     kubelet::{HOOK_GAP, KUBELET_SLACK},
     process::{
         ContainerProcesses, ExecProcess, Origin, SI_KERNEL, SIGKILL, SIGTERM, SentSignal,
         TakenSignal, is_runtime, queued_for_sigwait,
     },
-    report::{Milestone, Proof},
     signal,
-    time::BootTime,
-    types::{MilestoneKind, Verdict},
 };
+use crate::{ids::*, input::*, report::*, time::*, types::*};
 use std::time::Duration;
 
 /// The kubelet's floor for the grace before SIGKILL (`minimumGracePeriodInSeconds`, kuberuntime_manager.go).
@@ -60,7 +57,7 @@ pub struct VerdictInputs<'a> {
 }
 
 /// A verdict with its proof.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Assessment {
     /// How the container died.
     pub verdict: Verdict,
@@ -84,6 +81,8 @@ pub struct Assessment {
     pub milestones: Vec<Milestone>,
     /// Losses that may hide evidence of this end.
     pub gaps: Vec<LossKind>,
+    /// How the container is isolated from the host's kernel.
+    pub isolated: Option<String>,
 }
 
 impl Assessment {
@@ -95,24 +94,14 @@ impl Assessment {
     /// The verdict of a container that the host's kernel does not see into: signals and exits are the
     /// sandbox's machinery. Only the empty cgroup still shows when the container was over.
     #[must_use]
-    pub fn unseen(self, why: &str) -> Self {
-        let mut milestones = self.milestones.clone();
+    pub fn unseen(self, how: String) -> Self {
+        let Self { mut milestones, truncated, .. } = self;
         milestones.retain(|m| m.kind == MilestoneKind::CgroupEmpty);
-        let message = format!("How it ended is not known: {}.", lower_first(why));
+        let why = lower_first(&how);
+        let message = format!("How it ended is not known: {why}.");
         let proof = Proof { message, evidence: Vec::new() };
-        Self {
-            unproven: Some(lower_first(why)),
-            verdict: Verdict::Unknown,
-            proof,
-            exit: None,
-            killer: None,
-            stop: None,
-            hook: None,
-            pre_stop_cut_off: false,
-            milestones,
-            gaps: Vec::new(),
-            ..self
-        }
+        let (unproven, isolated) = (Some(why), Some(how));
+        Self { proof, milestones, truncated, unproven, isolated, ..Self::default() }
     }
 }
 
@@ -132,7 +121,9 @@ struct DeathFacts<'a> {
 /// Evaluates one container's end.
 pub fn assess(case: VerdictInputs<'_>) -> Assessment {
     let facts = DeathFacts::new(case);
-    let Row { mut verdict, requires, mut message } = facts.row();
+    let (end, response) = (facts.end(), facts.response());
+    let (mut verdict, requires) = facts.row(&end, response);
+    let mut message = facts.message(&end, response);
     let late = facts.late(requires);
     let truncated = late.is_some();
     if let Some(missing) = late.or_else(|| facts.lost(requires)) {
@@ -156,6 +147,7 @@ pub fn assess(case: VerdictInputs<'_>) -> Assessment {
         unproven: facts.stop_may_be_missing(),
         milestones: facts.milestones(),
         gaps: facts.gaps().collect(),
+        isolated: None,
     }
 }
 

@@ -7,11 +7,11 @@ mod tests;
 use crate::{
     cut::Cuts,
     json::{self, Keep},
+    spec::{exec_hook, signal_number},
 };
 use coroner_core::{
     ids::{ContainerId, PodUid, SandboxId},
     input::{ContainerState, CriContainer, CriExit, CriSandbox, Hook},
-    signal,
     time::WallTime,
 };
 use coroner_cri_api::v1;
@@ -264,9 +264,9 @@ pub fn stop_signal(raw: i32) -> Option<u8> {
         "TRAP", "TSTP", "TTIN", "TTOU", "URG", "USR1", "USR2", "VTALRM", "WINCH", "XCPU", "XFSZ",
     ];
     match raw {
-        1..=34 => signal::number(NAMES[raw as usize - 1]),
-        35..=50 => signal::number(&format!("RTMIN+{}", raw - 35)),
-        51..=65 => signal::number(&format!("RTMAX-{}", 65 - raw)),
+        1..=34 => signal_number(NAMES[raw as usize - 1]),
+        35..=50 => signal_number(&format!("RTMIN+{}", raw - 35)),
+        51..=65 => signal_number(&format!("RTMAX-{}", 65 - raw)),
         _ => None,
     }
 }
@@ -332,7 +332,7 @@ fn hook(json: &str) -> Option<Hook> {
     }
     let reduced = json::reduce(&SHAPE, json.as_bytes(), &Cuts::default()).ok()?;
     match reduced.decode().filter(|_| reduced.is_sound)? {
-        Handler { exec: Some(exec), .. } => Some(Hook::exec(exec.command.first()?)),
+        Handler { exec: Some(exec), .. } => Some(exec_hook(exec.command.first()?)),
         Handler { http_get: Some(There {}), .. } => Some(Hook::HttpGet),
         Handler { tcp_socket: Some(There {}), .. } => Some(Hook::TcpSocket),
         Handler { sleep: Some(sleep), .. } => Some(Hook::Sleep(sleep.seconds)),

@@ -1,12 +1,9 @@
 //! k8s-openapi's Pod and Node → what the core knows. Pure.
 
+use crate::spec::{binary_name, exec_hook, signal_number};
 use coroner_core::{
     ids::{ContainerId, PodUid},
-    input::{
-        ApiContainer, ApiNode, ApiPod, ApiProbe, ApiTerminated, ContainerKind, Hook, MESSAGES,
-        binary_name,
-    },
-    signal,
+    input::{ApiContainer, ApiNode, ApiPod, ApiProbe, ApiTerminated, ContainerKind, Hook},
     time::WallTime,
 };
 use k8s_openapi::{
@@ -146,6 +143,18 @@ fn probe(probe: &Probe) -> ApiProbe {
     }
 }
 
+/// The beginnings of the kubelet's messages about pods that it ends (eviction_manager.go and helpers.go,
+/// preemption.go, nodeshutdown_manager.go). The rest of a message, and any other message, may contain names.
+const MESSAGES: [&str; 7] = [
+    "The node was low on resource",
+    "Usage of EmptyDir volume",
+    "Pod ephemeral local storage usage exceeds",
+    "Container ",
+    "Preempted in order to admit critical pod",
+    "Pod was preempted by Kubelet",
+    "Pod was terminated in response to",
+];
+
 /// What a message of the kubelet's begins with, and nothing that may be somebody's.
 fn beginning(message: Option<&String>) -> String {
     let known = MESSAGES.iter().find(|known| message.is_some_and(|text| text.starts_with(**known)));
@@ -179,7 +188,7 @@ fn specified(kind: ContainerKind, lifecycle: Option<&Lifecycle>) -> ApiContainer
         post_start: lifecycle.and_then(|all| all.post_start.as_ref()).and_then(hook),
         stop_signal: lifecycle
             .and_then(|all| all.stop_signal.as_ref())
-            .and_then(|name| signal::number(name)),
+            .and_then(|name| signal_number(name)),
         ..ApiContainer::default()
     }
 }
@@ -212,7 +221,7 @@ fn terminated(state: &ContainerStateTerminated) -> ApiTerminated {
 /// A hook, reduced to its kind and, for exec, the binary's file name.
 fn hook(handler: &LifecycleHandler) -> Option<Hook> {
     if let Some(exec) = &handler.exec {
-        return exec.command.as_ref()?.first().map(|command| Hook::exec(command));
+        return exec.command.as_ref()?.first().map(|command| exec_hook(command));
     }
     if handler.http_get.is_some() {
         return Some(Hook::HttpGet);

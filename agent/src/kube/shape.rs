@@ -25,7 +25,7 @@ const WORD: Keep = Text(64);
 const NAME: Keep = Text(320);
 /// A reason, an id, an image, the path of a binary.
 const PHRASE: Keep = Text(256);
-/// Only known beginnings matter (`coroner_core::input::MESSAGES`).
+/// Only known beginnings matter (`MESSAGES` in `convert.rs`).
 const MESSAGE: Keep = Head(64);
 /// What is compared with a word that is known.
 const KEYWORD: Keep = Head(64);

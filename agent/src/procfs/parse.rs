@@ -22,10 +22,22 @@ pub fn stat(text: &[u8]) -> Option<Stat> {
     let (left, right) = text.rsplit_once(')')?;
     let (_, comm) = left.split_once('(')?;
     let mut fields = right.split_ascii_whitespace();
-    let state = TaskState::of(fields.next()?.chars().next()?);
+    let state = task_state(fields.next()?.chars().next()?);
     let parent = fields.next()?.parse().ok()?;
     let started = fields.nth(17)?.parse().ok()?; // field 22; the parent was the fourth
     Some(Stat { comm: comm.to_owned(), state, parent, started })
+}
+
+/// The state behind its letter (`fs/proc/array.c`, `task_state_array`).
+fn task_state(letter: char) -> TaskState {
+    match letter {
+        'D' => TaskState::Uninterruptible,
+        'R' => TaskState::Running,
+        'S' | 'I' => TaskState::Sleeping,
+        'T' | 't' => TaskState::Stopped,
+        'Z' | 'X' => TaskState::Zombie,
+        _ => TaskState::Other,
+    }
 }
 
 /// /proc/PID/wchan: a function, or 0 if the process runs or must not be looked at.

@@ -2,8 +2,8 @@
 //! its evidence, where the time went, and how sure all that is.
 
 use super::{
-    Style, cause_of, container, container_name, findings, header, not_final, printable, seconds,
-    style::Paint, utc, warnings, waterfall, words, wrap,
+    Style, cause_of, container, container_name, evidence, findings, header, not_final, printable,
+    seconds, style::Paint, utc, warnings, waterfall, words, wrap,
 };
 use coroner_core::{
     input::{ExitStatus, Hook},
@@ -223,7 +223,7 @@ fn proof(text: &mut String, death: &ContainerDeath, account: &PodTermination, st
         let _ = writeln!(text, "    {}", style.paint(Paint::Faint, "evidence:"));
     }
     for one in &death.proof.evidence {
-        let line = format!("{}  {}", source(one.source), one.kind);
+        let line = format!("{}  {}", source(one.source), evidence::sentence(&one.kind));
         wrap(text, &line, 4, &format!("{:>11}  ", offset(one.at, account)), style);
     }
 }

@@ -2,6 +2,7 @@
 //! verdict and what proves it. Pure: the same account and style give the same text.
 
 mod bars;
+mod evidence;
 mod explain;
 mod leak;
 mod line;

@@ -51,7 +51,7 @@ pub(crate) fn answer(story: &Story, request: &Request, now: BootTime, how: u8) -
                 tgid: Tgid(wanted.main.map_or(1, |main| main.0).saturating_add(index)),
                 comm: "app".into(),
                 started: wanted.started.unwrap_or_default(),
-                state: TaskState::of(['D', 'R', 'S', 'T', 'Z', '?'][usize::from(how) % 6]),
+                state: TaskState::ALL[usize::from(how) % TaskState::ALL.len()],
                 thread: has(how, 3).then_some(7),
                 wchan: has(how, 4).then(|| "nfs_wait_bit_killable".into()),
                 stack: if has(how, 5) { vec!["rpc_wait_bit_killable".into()] } else { Vec::new() },

@@ -1,11 +1,7 @@
 //! What the pod's status and spec showed of each container attempt, in the apiserver's order. That order, and
 //! no clock, distinguishes a stop by the kubelet from all others.
 
-use crate::{
-    ids::ContainerId,
-    input::{ApiContainer, ApiPod},
-    time::BootTime,
-};
+use crate::{ids::*, input::*, time::*};
 
 /// Bound on attempts of a pod's containers; the oldest are evicted.
 const MAX_ATTEMPTS: usize = 64;
@@ -16,10 +12,8 @@ const RESTARTING_ALL: &str = "RestartingAllContainers";
 const POST_START_FAILED: &str = "PostStartHookError";
 
 /// One attempt of a container.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Attempt {
-    /// The attempt's container.
-    pub id: ContainerId,
     /// The status showed it started, so its startup probe (if any) succeeded; `None`: never seen running. The
     /// kubelet sets `started` to false as soon as it stops a container (prober_manager.go).
     pub started: Option<bool>,
@@ -38,20 +32,6 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// An attempt without any status.
-    pub fn new(id: ContainerId) -> Self {
-        Self {
-            id,
-            started: None,
-            ended: None,
-            ended_at: None,
-            outlasted: false,
-            image_changed: None,
-            resized: None,
-            resources_changed: false,
-        }
-    }
-
     /// Applies the first status that shows the end. `goes_on`: the pod was to keep running.
     fn end(&mut self, at: BootTime, shown: Shown, goes_on: bool) {
         self.ended.get_or_insert(shown);
@@ -78,12 +58,12 @@ pub enum Shown {
 
 /// The attempts of a pod's containers, oldest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Attempts(Vec<Attempt>);
+pub struct Attempts(Vec<(ContainerId, Attempt)>);
 
 impl Attempts {
     /// An attempt that the status has named.
     pub fn get(&self, id: &ContainerId) -> Option<&Attempt> {
-        self.0.iter().find(|attempt| attempt.id == *id)
+        self.0.iter().find(|(of, _)| of == id).map(|(_, attempt)| attempt)
     }
 
     /// Applies the next state of the pod. `before`: the state before it, if the watch delivered both.
@@ -125,17 +105,18 @@ impl Attempts {
                 attempt.resized.get_or_insert(at);
             }
         }
+        // Only now: the attempts of one state must not evict each other.
         let excess = self.0.len().saturating_sub(MAX_ATTEMPTS);
         self.0.drain(..excess);
     }
 
     fn entry(&mut self, id: &ContainerId) -> &mut Attempt {
-        let known = self.0.iter().position(|attempt| attempt.id == *id);
+        let known = self.0.iter().position(|(of, _)| of == id);
         let index = known.unwrap_or_else(|| {
-            self.0.push(Attempt::new(id.clone()));
+            self.0.push((id.clone(), Attempt::default()));
             self.0.len() - 1
         });
-        &mut self.0[index]
+        &mut self.0[index].1
     }
 }
 

@@ -1,22 +1,45 @@
 //! Applies the runtime's lists. A change happened between the request for the last list without it and the
-//! answer that shows it. Lists may overlap: for each sandbox and container, the list that was requested later
-//! counts.
+//! answer that shows it. Lists may overlap: for each entry, the list that was requested later counts.
 
-use super::{Container, CriState, MAX_KNOWN, Sandbox, insert_sorted, pod_of};
-use crate::{
-    dirty::Dirty,
-    ids::{ContainerId, SandboxId},
-    input::{ContainerState, CriContainer, CriSandbox},
-    table::remove_from,
-    time::{BootTime, Interval},
-};
+use crate::table::{Table, remove_from};
+use crate::{dirty::Dirty, time::*};
+use std::{fmt::Debug, hash::Hash};
 
+/// Bound on sandboxes and on containers. Further ones are refused and counted.
+const MAX_KNOWN: usize = 65_536;
 /// The number of no list.
 const NEVER: u64 = 0;
 
-/// Which lists had an entry.
+/// What the runtime lists: a sandbox of a pod, or a container of a sandbox.
+pub trait Item: PartialEq {
+    /// Its id.
+    type Id: Clone + Ord + Hash + Debug;
+    /// What it belongs to.
+    type Parent: Clone + Eq + Hash + Debug;
+    /// What the runtime reports about it outside lists.
+    type Status: Clone + Default + Debug;
+
+    /// Its id, what it belongs to, and when it was created.
+    fn keys(&self) -> (&Self::Id, &Self::Parent, WallTime);
+    /// It is listed as alive.
+    fn is_alive(&self) -> bool;
+    /// It is listed as ended.
+    fn has_ended(&self) -> bool;
+}
+
+/// An entry of the runtime's lists.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Listing {
+pub struct Listed<T: Item> {
+    /// As last listed.
+    pub info: T,
+    /// When it was first listed.
+    pub first_seen: BootTime,
+    /// It was listed as alive at least once.
+    pub seen_alive: bool,
+    /// When it ended, or disappeared from the lists.
+    pub ended: Option<Interval>,
+    /// When it disappeared from the lists.
+    pub removed: Option<Interval>,
     /// When the newest list that had it was requested.
     pub asked: BootTime,
     /// It was alive when last listed, and one list lacked it.
@@ -25,11 +48,24 @@ pub struct Listing {
     covered: BootTime,
     /// The last list that had it, or `NEVER`.
     list: u64,
+    /// What the runtime reports about it outside lists.
+    pub status: T::Status,
 }
 
-impl Listing {
-    fn new(asked: BootTime, list: u64) -> Self {
-        Self { asked, missing: None, covered: asked, list }
+impl<T: Item> Listed<T> {
+    fn new(at: BootTime, asked: BootTime, list: u64, info: T) -> Self {
+        Self {
+            seen_alive: info.is_alive(),
+            info,
+            first_seen: at,
+            ended: None,
+            removed: None,
+            asked,
+            missing: None,
+            covered: asked,
+            list,
+            status: T::Status::default(),
+        }
     }
 
     /// Applies a list that has the entry. Returns when the list before was requested; `None`: a newer list
@@ -38,243 +74,187 @@ impl Listing {
         if self.covered > asked && self.list != NEVER {
             return None;
         }
-        let before = self.asked;
-        *self = Self::new(asked, list);
-        Some(before)
+        (self.missing, self.covered, self.list) = (None, asked, list);
+        Some(std::mem::replace(&mut self.asked, asked))
     }
 
-    /// Applies a list that lacks the entry. Returns when it was removed, once that is certain. An entry that
-    /// was alive must be missing twice, because the runtime leaves out entries that it cannot read; one that
-    /// had ended is removed at once.
-    fn missed(
-        &mut self,
-        asked: BootTime,
-        by: BootTime,
-        list: u64,
-        alive: bool,
-    ) -> Option<Interval> {
+    /// Applies a list that lacks the entry. True: it was removed, which is certain now. An entry that was
+    /// alive must be missing twice, because the runtime leaves out entries that it cannot read; one that had
+    /// ended is removed at once.
+    fn missed(&mut self, asked: BootTime, by: BootTime, list: u64) -> bool {
         if self.list == list || self.covered > asked {
-            return None;
+            return false;
         }
         self.covered = asked;
         let now = Interval { earliest: self.asked, latest: by };
-        match self.missing {
-            None if alive => {
-                self.missing = Some(now);
-                None
-            }
-            first => first.or(Some(now)),
+        if self.missing.is_none() && self.info.is_alive() {
+            self.missing = Some(now);
+            return false;
         }
+        if self.removed.is_some() {
+            return false;
+        }
+        self.removed = Some(self.missing.unwrap_or(now));
+        self.ended = self.ended.or(self.removed);
+        true
     }
 }
 
-impl CriState {
-    pub(super) fn list_sandboxes(
+/// All sandboxes, or all containers.
+#[derive(Clone, Debug)]
+pub struct Lists<T: Item> {
+    entries: Table<T::Id, Listed<T>>,
+    /// By what they belong to, oldest first; nearly always one entry each.
+    by_parent: Table<T::Parent, Vec<T::Id>>,
+    /// When the last full list was requested. An entry missing there is younger.
+    pub(super) full: Option<BootTime>,
+    /// Number of lists so far.
+    lists: u64,
+}
+
+impl<T: Item> Default for Lists<T> {
+    fn default() -> Self {
+        Self { entries: Table::default(), by_parent: Table::default(), full: None, lists: NEVER }
+    }
+}
+
+impl<T: Item> Lists<T> {
+    /// Applies a list. `covered`: the entries that it should have; `None`: all. `note` is called for each
+    /// change, with the entry as it was and as it is.
+    pub(super) fn apply(
         &mut self,
-        at: BootTime,
-        asked: BootTime,
-        only: Option<SandboxId>,
-        listed: Vec<CriSandbox>,
+        (at, asked): (BootTime, BootTime),
+        covered: Option<Vec<T::Id>>,
+        listed: Vec<T>,
+        note: impl Fn(&mut T, &mut Dirty),
         dirty: &mut Dirty,
     ) {
-        let since = self.full.0.unwrap_or_default();
-        if only.is_none() {
-            self.full.0 = self.full.0.max(Some(asked));
+        let since = self.full.unwrap_or_default();
+        if covered.is_none() {
+            self.full = self.full.max(Some(asked));
         }
         self.lists += 1;
         let list = self.lists;
-        for info in listed {
-            let room = self.sandboxes.len() < MAX_KNOWN;
-            match self.sandboxes.get_mut(&info.id) {
-                Some(known) => {
-                    let Some(before) = known.listing.seen(asked, list) else { continue };
-                    if known.info.ready && !info.ready && known.stopped.is_none() {
-                        known.stopped = Some(Interval { earliest: before, latest: at });
-                    }
-                    if known.removed.take().is_some() {
-                        dirty.pod(&info.pod);
-                    }
-                    known.seen_ready |= info.ready;
-                    // Nearly always equal; kept, to avoid reallocating every entry with each list.
-                    if known.info != info {
-                        let before = std::mem::replace(&mut known.info, info);
-                        let (id, pod) = (before.id.clone(), known.info.pod.clone());
-                        if (&before.pod, before.created) != (&pod, known.info.created) {
-                            remove_from(&mut self.by_pod, &before.pod, &id);
-                            self.own(&pod, id);
-                        }
-                        dirty.pods.extend([before.pod, pod]);
-                    }
+        for mut info in listed {
+            let Some(known) = self.entries.get_mut(info.keys().0) else {
+                let mut new = Listed::new(at, asked, list, info);
+                let ended = Interval { earliest: since, latest: at };
+                new.ended = new.info.has_ended().then_some(ended);
+                self.insert(new, &note, dirty);
+                continue;
+            };
+            let Some(before) = known.seen(asked, list) else { continue };
+            let ends = info.has_ended() && known.ended.is_none();
+            if ends {
+                known.ended = Some(Interval { earliest: before, latest: at });
+            }
+            known.seen_alive |= info.is_alive();
+            if info.is_alive() && known.ended == known.removed {
+                // Only lists without it had shown its end.
+                known.ended = None;
+            }
+            let reappears = known.removed.take().is_some();
+            let changes = known.info != info;
+            if ends || reappears || changes {
+                note(&mut known.info, dirty);
+            }
+            // Nearly always equal; kept, to avoid reallocating every entry with each list.
+            if changes {
+                note(&mut info, dirty);
+                let before = std::mem::replace(&mut known.info, info);
+                let (id, parent, created) = known.info.keys();
+                if before.keys() != (id, parent, created) {
+                    let (id, parent) = (id.clone(), parent.clone());
+                    remove_from(&mut self.by_parent, before.keys().1, &id);
+                    self.place(parent, id);
                 }
-                None if room => {
-                    let (pod, id) = (info.pod.clone(), info.id.clone());
-                    dirty
-                        .containers
-                        .extend(self.by_sandbox.get(&id).into_iter().flatten().cloned());
-                    let known = Sandbox {
-                        seen_ready: info.ready,
-                        stopped: (!info.ready).then_some(Interval { earliest: since, latest: at }),
-                        removed: None,
-                        listing: Listing::new(asked, list),
-                        info,
-                    };
-                    self.sandboxes.insert(id.clone(), known);
-                    self.own(&pod, id);
-                    dirty.pods.insert(pod);
-                }
-                None => dirty.refused += 1,
             }
         }
-        let mut check = |known: &mut Sandbox| {
-            let alive = known.info.ready;
-            let Some(removed) = known.listing.missed(asked, at, list, alive) else { return };
-            if known.removed.is_some() {
-                return;
+        let mut check = |known: &mut Listed<T>| {
+            if known.missed(asked, at, list) {
+                note(&mut known.info, dirty);
             }
-            known.removed = Some(removed);
-            if alive {
-                known.stopped.get_or_insert(removed);
-            }
-            dirty.pod(&known.info.pod);
         };
-        match only {
-            Some(id) => self.sandboxes.get_mut(&id).into_iter().for_each(&mut check),
-            None => self.sandboxes.values_mut().for_each(check),
+        match covered {
+            Some(ids) => {
+                ids.iter().for_each(|id| self.entries.get_mut(id).into_iter().for_each(&mut check));
+            }
+            None => self.entries.values_mut().for_each(check),
         }
     }
 
-    pub(super) fn list_containers(
-        &mut self,
-        at: BootTime,
-        asked: BootTime,
-        only: Option<SandboxId>,
-        listed: Vec<CriContainer>,
-        dirty: &mut Dirty,
-    ) {
-        let since = self.full.1.unwrap_or_default();
-        if only.is_none() {
-            self.full.1 = self.full.1.max(Some(asked));
-        }
-        self.lists += 1;
-        let list = self.lists;
-        for info in listed {
-            let room = self.containers.len() < MAX_KNOWN;
-            match self.containers.get_mut(&info.id) {
-                Some(known) => {
-                    let Some(before) = known.listing.seen(asked, list) else { continue };
-                    let exits = info.state == ContainerState::Exited && known.exited.is_none();
-                    if exits {
-                        known.exited = Some(Interval { earliest: before, latest: at });
-                    }
-                    known.seen_alive |= is_alive(&info);
-                    if is_alive(&info) && known.exited == known.removed {
-                        // Only lists without it had shown its exit.
-                        known.exited = None;
-                    }
-                    let is_new = known.info != info;
-                    if is_new {
-                        dirty.containers.insert(info.id.clone());
-                        if known.info.sandbox != info.sandbox {
-                            // It was added before it was listed, to the pod's newest sandbox.
-                            remove_from(&mut self.by_sandbox, &known.info.sandbox, &info.id);
-                            let siblings = self.by_sandbox.entry(info.sandbox.clone());
-                            siblings.or_default().push(info.id.clone());
-                        }
-                        known.info = info;
-                    }
-                    if is_new || exits || known.removed.take().is_some() {
-                        dirty.pods.extend(pod_of(&self.sandboxes, known).cloned());
-                    }
-                    known.removed = None;
-                }
-                None if room => {
-                    let exited = (info.state == ContainerState::Exited).then_some(since);
-                    let exited = exited.map(|after| Interval { earliest: after, latest: at });
-                    let alive = is_alive(&info);
-                    let known = self.insert(at, info, Listing::new(asked, list), dirty);
-                    (known.exited, known.seen_alive) = (exited, alive);
-                }
-                None => dirty.refused += 1,
-            }
-        }
-        let Self { sandboxes, containers, by_sandbox, .. } = self;
-        let mut check = |known: &mut Container| {
-            let removed = known.listing.missed(asked, at, list, is_alive(&known.info));
-            let Some(removed) = removed.filter(|_| known.removed.is_none()) else { return };
-            known.removed = Some(removed);
-            known.exited.get_or_insert(removed);
-            dirty.pods.extend(pod_of(sandboxes, known).cloned());
-        };
-        match only {
-            Some(id) => {
-                for id in by_sandbox.get(&id).into_iter().flatten() {
-                    containers.get_mut(id).into_iter().for_each(&mut check);
-                }
-            }
-            None => containers.values_mut().for_each(check),
-        }
-    }
-
-    /// Adds a container that no list has shown yet. A list that was requested earlier does not remove it.
-    pub fn add_unlisted(
+    /// Adds an entry that no list has shown. A list that was requested earlier does not remove it. `removed`:
+    /// it ran, and is gone.
+    pub(super) fn add_unlisted(
         &mut self,
         at: BootTime,
         created: BootTime,
-        info: CriContainer,
+        info: T,
+        removed: Option<Interval>,
+        note: impl Fn(&mut T, &mut Dirty),
         dirty: &mut Dirty,
     ) {
-        if self.containers.len() < MAX_KNOWN {
-            let listing = Listing { covered: at, ..Listing::new(created, NEVER) };
-            self.insert(at, info, listing, dirty);
-        } else {
+        let (covered, seen_alive) = (at, removed.is_some());
+        let new = Listed::new(at, created, NEVER, info);
+        let new = Listed { covered, seen_alive, ended: removed, removed, ..new };
+        self.insert(new, note, dirty);
+    }
+
+    fn insert(&mut self, mut new: Listed<T>, note: impl Fn(&mut T, &mut Dirty), dirty: &mut Dirty) {
+        if self.entries.len() >= MAX_KNOWN {
             dirty.refused += 1;
+            return;
         }
+        note(&mut new.info, dirty);
+        let (id, parent, _) = new.info.keys();
+        let (id, parent) = (id.clone(), parent.clone());
+        self.entries.insert(id.clone(), new);
+        self.place(parent, id);
     }
 
-    fn insert(
-        &mut self,
-        at: BootTime,
-        info: CriContainer,
-        listing: Listing,
-        dirty: &mut Dirty,
-    ) -> &mut Container {
-        let info = self.intern_ids(info);
-        let (sandbox, id, created) = (info.sandbox.clone(), info.id.clone(), info.created);
-        dirty.containers.insert(id.clone());
-        let known = Container {
-            seen_alive: false,
-            first_seen: at,
-            exited: None,
-            removed: None,
-            exit: None,
-            stop_signal: None,
-            runtime_type: None,
-            listing,
-            info,
+    fn place(&mut self, parent: T::Parent, id: T::Id) {
+        let entries = &self.entries;
+        let age = |id: &T::Id| entries.get(id).map(|known| (known.info.keys().2, id.clone()));
+        let siblings = self.by_parent.entry(parent).or_default();
+        // Nearly always the new entry is the last.
+        let its = age(&id);
+        let is_last = siblings.last().is_none_or(|last| age(last) <= its);
+        let younger = || siblings.partition_point(|other| age(other) <= its);
+        let place = if is_last { siblings.len() } else { younger() };
+        siblings.insert(place, id);
+    }
+
+    /// All entries, by id.
+    pub fn entries(&self) -> &Table<T::Id, Listed<T>> {
+        &self.entries
+    }
+
+    /// An entry, for what the runtime reports about it outside lists.
+    pub(super) fn get_mut(&mut self, id: &T::Id) -> Option<&mut Listed<T>> {
+        self.entries.get_mut(id)
+    }
+
+    /// The ids of what belongs to `parent`, oldest first.
+    pub fn ids_of<'a>(
+        &'a self,
+        parent: &T::Parent,
+    ) -> impl DoubleEndedIterator<Item = &'a T::Id> + Clone + use<'a, T> {
+        self.by_parent.get(parent).into_iter().flatten()
+    }
+
+    /// Removed entries: candidates for eviction.
+    pub fn removed(&self) -> Vec<(T::Id, T::Parent, BootTime)> {
+        let removed = |known: &Listed<T>| {
+            let (id, parent, _) = known.info.keys();
+            Some((id.clone(), parent.clone(), known.removed?.latest))
         };
-        dirty.pods.extend(pod_of(&self.sandboxes, &known).cloned());
-        let Self { containers, by_sandbox, .. } = self;
-        let its = (created, id.clone());
-        let place = |other: &ContainerId| {
-            let known = containers.get(other).map(|known| (known.info.created, other.clone()));
-            known.unwrap_or_else(|| its.clone())
-        };
-        insert_sorted(by_sandbox.entry(sandbox).or_default(), id.clone(), place);
-        self.containers.entry(id).or_insert(known)
+        self.entries.values().filter_map(removed).collect()
     }
 
-    /// Replaces the container's ids by its sandbox's, to share their memory.
-    fn intern_ids(&self, mut info: CriContainer) -> CriContainer {
-        if let Some((id, sandbox)) = self.sandboxes.get_key_value(&info.sandbox) {
-            info.sandbox = id.clone();
-            if info.pod.as_ref() == Some(&sandbox.info.pod) {
-                info.pod = Some(sandbox.info.pod.clone());
-            }
-        }
-        info
+    /// Evicts an entry.
+    pub fn evict(&mut self, id: &T::Id) -> Option<T> {
+        let known = self.entries.remove(id)?;
+        remove_from(&mut self.by_parent, known.info.keys().1, id);
+        Some(known.info)
     }
-}
-
-fn is_alive(info: &CriContainer) -> bool {
-    matches!(info.state, ContainerState::Created | ContainerState::Running)
 }

@@ -1,14 +1,8 @@
 //! Eviction: entries that are gone and reported, so that memory does not grow with time.
 
 use super::{Engine, MAX_CONTAINERS, lifecycle::COMPLETION_TIMEOUT, reported::AMEND_WINDOW};
-use crate::{
-    api::PodObject,
-    ids::{CgroupId, ContainerId, PodUid, SandboxId},
-    input::LossKind,
-    output::Outputs,
-    process::ContainerProcesses,
-    time::BootTime,
-};
+use crate::{api::PodObject, output::Outputs, process::ContainerProcesses, table::push_latest};
+use crate::{ids::*, input::*, time::*};
 use std::{collections::BTreeSet, time::Duration};
 
 /// A cgroup whose container the runtime never listed is given up after this,
@@ -27,21 +21,21 @@ const MAX_UNOWNED: usize = 1_024;
 impl Engine {
     /// The pod's deletion is requested and its object still exists: a finalizer may hold it indefinitely.
     fn has_pending_deletion(&self, uid: &PodUid) -> bool {
-        self.api.get(uid).is_some_and(|o| o.request().is_some() && o.gone.is_none())
+        self.stores.api.get(uid).is_some_and(|o| o.request().is_some() && o.gone.is_none())
     }
 
     /// Evicts entries that are gone and reported.
     pub(super) fn evict(&mut self, now: BootTime, out: &mut Outputs) {
-        for (sandbox, uid, by) in self.cri.removed_sandboxes() {
-            let settled = now >= by + self.settings.settle;
+        for (sandbox, uid, by) in self.stores.cri.sandboxes.removed() {
+            let settled = now >= by + self.settle;
             let busy = self.active.contains(&uid);
             // A sandbox that never ran is no evidence for its pod's termination.
-            let ran = self.cri.sandbox(&sandbox).is_none_or(|known| known.seen_ready)
-                || self.cri.containers_of(&sandbox).any(|container| {
-                    container.seen_alive || self.cgroups.cgroup(&container.info.id).is_some()
+            let ran = self.stores.cri.sandbox(&sandbox).is_none_or(|known| known.seen_alive)
+                || self.stores.cri.containers_of(&sandbox).any(|container| {
+                    container.seen_alive || self.stores.cgroups.cgroup(&container.info.id).is_some()
                 });
             if settled && !(busy && ran) || now >= by + STUCK && !self.has_pending_deletion(&uid) {
-                let mut gone = self.cri.evict(&sandbox, &mut self.dirty);
+                let mut gone = self.stores.cri.evict(&sandbox, &mut self.dirty);
                 gone.push(ContainerId::new(sandbox.as_str()));
                 if let Some(pod) = self.pods.get_mut(&uid) {
                     pod.finished_sandboxes.remove(&sandbox);
@@ -50,7 +44,7 @@ impl Engine {
                 for id in gone {
                     self.evict_container(&id);
                 }
-                if !self.cri.has_sandbox(&uid)
+                if !self.stores.cri.has_sandbox(&uid)
                     && !busy
                     && let Some(mut pod) = self.pods.remove(&uid)
                 {
@@ -62,32 +56,31 @@ impl Engine {
             }
         }
         // Containers removed from a sandbox that still runs: kept while the pod's report may need them.
-        for (id, by) in self.cri.removed_containers() {
-            let uid = self.cri.pod_of(&id).cloned();
+        for (id, _, by) in self.stores.cri.containers.removed() {
+            let uid = self.stores.cri.pod_of(&id).cloned();
             let reported = uid.as_ref().and_then(|uid| self.pods.get(uid)).is_some_and(|pod| {
                 pod.reported.contains(&id) && pod.reported_termination.is_none()
             });
-            let over = now >= by + self.settings.settle;
-            let requested =
-                uid.as_ref().and_then(|u| self.api.get(u)).is_some_and(|o| o.request().is_some());
+            let over = now >= by + self.settle;
+            let requested = uid
+                .as_ref()
+                .and_then(|u| self.stores.api.get(u))
+                .is_some_and(|o| o.request().is_some());
             // All sandboxes are stopped, and the termination report is still to come.
             let suspended = uid.as_ref().is_some_and(|uid| {
-                let mut sandboxes = self.cri.sandboxes_of(uid);
-                self.active.contains(uid) && sandboxes.all(|sandbox| sandbox.stopped.is_some())
+                let mut sandboxes = self.stores.cri.sandboxes_of(uid);
+                self.active.contains(uid) && sandboxes.all(|sandbox| sandbox.ended.is_some())
             });
-            if now >= by + UNRESOLVED && self.has_ended_without_sandbox(&id) {
-                let processes = self.cgroups.cgroup(&id).and_then(|own| self.processes.get(&own));
-                if !processes.is_some_and(ContainerProcesses::was_never_populated) {
-                    self.count_loss(LossKind::NeverResolved, 1);
-                }
-                self.cri.evict_container(&id);
-                self.evict_container(&id);
-                continue;
+            let orphaned = now >= by + UNRESOLVED && self.has_ended_without_sandbox(&id);
+            if orphaned {
+                let populated =
+                    self.stores.cgroups.cgroup(&id).is_none_or(|own| self.was_populated(own));
+                self.count_loss(LossKind::NeverResolved, u64::from(populated));
             }
             let stuck = now >= by + STUCK
                 && !uid.as_ref().is_some_and(|uid| self.has_pending_deletion(uid));
-            if over && ((reported && !requested && !suspended) || stuck) {
-                self.cri.evict_container(&id);
+            if orphaned || over && ((reported && !requested && !suspended) || stuck) {
+                self.stores.cri.containers.evict(&id);
                 self.evict_container(&id);
                 if let Some(pod) = uid.and_then(|uid| self.pods.get_mut(&uid)) {
                     pod.reported.remove(&id);
@@ -102,38 +95,44 @@ impl Engine {
     /// Evicts pod objects that are gone, once the runtime has listed everything since. If a sandbox remains,
     /// possibly for months, the object is reduced to the fields that leak detection needs.
     fn evict_objects(&mut self, now: BootTime) {
-        let gone = self.api.gone().filter(|(uid, _, by)| {
-            let is_listed = self.cri.has_listed_since(*by) || now >= *by + UNANSWERED;
-            let is_due = now >= *by + COMPLETION_TIMEOUT && is_listed;
-            is_due && !self.active.contains(*uid)
-        });
-        let (kept, others): (Vec<_>, Vec<_>) =
-            gone.partition(|(uid, ..)| self.cri.has_sandbox(uid));
-        let is_over = |uid: &PodUid| {
-            let sandboxes = self.cri.sandboxes_of(uid);
-            let mut containers = sandboxes.flat_map(|s| self.cri.containers_of(&s.info.id));
-            self.pods.get(uid).is_none_or(|pod| pod.reported_termination.is_none())
-                && containers.all(|container| container.exited.is_some())
+        let is_due = |(uid, object, by): &(&PodUid, &PodObject, BootTime)| {
+            let is_listed = self.stores.cri.has_listed_since(*by) || now >= *by + UNANSWERED;
+            now >= *by + COMPLETION_TIMEOUT
+                && is_listed
+                && !self.active.contains(*uid)
+                && !(object.is_reduced && self.stores.cri.has_sandbox(uid))
         };
-        let is_large = |(uid, object, by): &(&PodUid, &PodObject, BootTime)| {
-            now >= *by + AMEND_WINDOW && !object.is_reduced() && is_over(uid)
-        };
-        let large: Vec<PodUid> =
-            kept.into_iter().filter(is_large).map(|(uid, ..)| uid.clone()).collect();
-        let others = others.into_iter().filter(|(uid, ..)| !self.pods.contains_key(*uid));
-        let others: Vec<PodUid> = others.map(|(uid, ..)| uid.clone()).collect();
-        large.iter().for_each(|uid| self.api.reduce(uid));
-        for uid in others {
-            self.api.evict(&uid, &mut self.dirty);
+        let gone = self.stores.api.gone().filter(is_due);
+        let gone: Vec<_> = gone.map(|(uid, _, by)| (uid.clone(), by)).collect();
+        for (uid, by) in gone {
+            let pod = self.pods.get(&uid);
+            if self.stores.cri.has_sandbox(&uid) {
+                let sandboxes = self.stores.cri.sandboxes_of(&uid);
+                let mut containers =
+                    sandboxes.flat_map(|s| self.stores.cri.containers_of(&s.info.id));
+                let is_open = pod.is_some_and(|pod| pod.reported_termination.is_some());
+                if now >= by + AMEND_WINDOW && !is_open && containers.all(|c| c.ended.is_some()) {
+                    self.stores.api.reduce(&uid);
+                }
+            } else if pod.is_none() {
+                self.stores.api.evict(&uid, &mut self.dirty);
+            }
         }
     }
 
     /// The runtime listed the container, but never its sandbox: no pod report will include it.
     fn has_ended_without_sandbox(&self, id: &ContainerId) -> bool {
-        let sandbox = self.cri.container(id).map(|container| &container.info.sandbox);
-        let processes = self.cgroups.cgroup(id).and_then(|own| self.processes.get(&own));
-        sandbox.is_some_and(|sandbox| self.cri.sandbox(sandbox).is_none())
+        let sandbox = self.stores.cri.container(id).map(|container| &container.info.sandbox);
+        let processes =
+            self.stores.cgroups.cgroup(id).and_then(|own| self.stores.processes.get(&own));
+        sandbox.is_some_and(|sandbox| self.stores.cri.sandbox(sandbox).is_none())
             && processes.is_none_or(ContainerProcesses::is_over)
+    }
+
+    /// A process was seen in the cgroup, or its record may have been lost.
+    fn was_populated(&self, owner: CgroupId) -> bool {
+        let processes = self.stores.processes.get(&owner);
+        !processes.is_some_and(ContainerProcesses::was_never_populated)
     }
 
     /// Closes reports after [`AMEND_WINDOW`]. The sandbox of a completed Job stays as long as its object
@@ -149,7 +148,7 @@ impl Engine {
             }
         }
         for sandbox in over {
-            let containers = self.cri.containers_of(&sandbox);
+            let containers = self.stores.cri.containers_of(&sandbox);
             let ids: Vec<_> = containers.map(|c| c.info.id.clone()).collect();
             for id in ids {
                 self.evict_container(&id);
@@ -160,36 +159,33 @@ impl Engine {
     /// Evicts cgroups that ended and that the runtime never listed.
     fn evict_unresolved(&mut self, now: BootTime) {
         // Ended cgroups must not take the room of running ones.
-        let has_room = self.processes.len() < MAX_CONTAINERS / 2;
+        let has_room = self.stores.processes.len() < MAX_CONTAINERS / 2;
         let unresolved: Vec<CgroupId> = self
+            .stores
             .processes
             .iter()
             .filter(|(owner, p)| {
                 // The cgroup was evicted before this record came, or the mkdir record was lost: no end will
                 // come.
-                let orphan = self.cgroups.container(**owner).is_none();
+                let orphan = self.stores.cgroups.container(**owner).is_none();
                 let end = p.removed.or(p.ended()).or(orphan.then_some(p.last_event));
                 end.is_some_and(|at| {
-                    let may_be_listed = has_room && !self.cri.has_listed_since(at);
+                    let may_be_listed = has_room && !self.stores.cri.has_listed_since(at);
                     now >= at + if may_be_listed { UNANSWERED } else { UNRESOLVED }
                 })
             })
             .map(|(owner, _)| *owner)
             .filter(|owner| {
-                self.cgroups.container(*owner).is_none_or(|id| {
-                    self.cri.container(id).is_none()
-                        && self.cri.sandbox(&SandboxId::new(id.as_str())).is_none()
+                self.stores.cgroups.container(*owner).is_none_or(|id| {
+                    self.stores.cri.container(id).is_none()
+                        && self.stores.cri.sandbox(&SandboxId::new(id.as_str())).is_none()
                 })
             })
             .collect();
         for owner in unresolved {
             // Count it as a loss only if it was a container in which some process was seen.
-            let is_container = self.cgroups.container(owner).is_some();
-            if is_container
-                && !self.processes.get(&owner).is_some_and(ContainerProcesses::was_never_populated)
-            {
-                self.count_loss(LossKind::NeverResolved, 1);
-            }
+            let lost = self.stores.cgroups.container(owner).is_some() && self.was_populated(owner);
+            self.count_loss(LossKind::NeverResolved, u64::from(lost));
             self.evict_cgroup(owner);
         }
     }
@@ -197,15 +193,16 @@ impl Engine {
     /// Bounds the removed cgroups in which no process was ever seen. The runtime may still report a failed
     /// container there, but not the cgroups that a program makes and removes by the thousand.
     pub(super) fn note_unpopulated(&mut self, owner: CgroupId) {
-        self.unpopulated.push_back(owner);
-        if self.unpopulated.len() <= MAX_UNPOPULATED {
-            return;
-        }
-        let Some(oldest) = self.unpopulated.pop_front() else { return };
-        let known = |id| self.cri.container(id).is_some();
-        let explained = self.cgroups.container(oldest).is_some_and(known);
+        let evicted = push_latest(&mut self.unpopulated, owner, MAX_UNPOPULATED);
+        let Some(oldest) = evicted else { return };
+        let known = |id| self.stores.cri.container(id).is_some();
+        let explained = self.stores.cgroups.container(oldest).is_some_and(known);
         if !explained
-            && self.processes.get(&oldest).is_some_and(ContainerProcesses::was_never_populated)
+            && self
+                .stores
+                .processes
+                .get(&oldest)
+                .is_some_and(ContainerProcesses::was_never_populated)
         {
             self.evict_cgroup(oldest);
         }
@@ -214,12 +211,10 @@ impl Engine {
     /// Bounds the cgroups of no known container, so that a tenant who makes cgroups by the thousand leaves
     /// room for other containers.
     pub(super) fn note_unowned(&mut self, owner: CgroupId) {
-        self.unowned.push_back(owner);
-        if self.unowned.len() <= MAX_UNOWNED {
-            return;
-        }
-        let Some(oldest) = self.unowned.pop_front() else { return };
-        if self.cgroups.container(oldest).is_none() && self.processes.remove(&oldest).is_some() {
+        let Some(oldest) = push_latest(&mut self.unowned, owner, MAX_UNOWNED) else { return };
+        if self.stores.cgroups.container(oldest).is_none()
+            && self.stores.processes.remove(&oldest).is_some()
+        {
             self.dirty.all_reports = true;
             self.count_loss(LossKind::EngineFull, 1);
         }
@@ -230,14 +225,14 @@ impl Engine {
         if self.requested.remove(id) {
             self.dirty.containers.insert(id.clone());
         }
-        if let Some(cgroup) = self.cgroups.cgroup(id) {
+        if let Some(cgroup) = self.stores.cgroups.cgroup(id) {
             self.evict_cgroup(cgroup);
         }
     }
 
     fn evict_cgroup(&mut self, cgroup: CgroupId) {
         self.dirty.all_reports = true;
-        self.processes.remove(&cgroup);
-        self.cgroups.remove(cgroup);
+        self.stores.processes.remove(&cgroup);
+        self.stores.cgroups.remove(cgroup);
     }
 }

@@ -2,14 +2,11 @@
 //! follows.
 
 use super::{Engine, reported::ReportedTermination};
+use crate::{ids::*, report::*, time::*, types::*};
 use crate::{
-    ids::{ContainerId, PodUid, SandboxId},
     output::{CriRequest, Outputs, Report, Request},
     pod_view::PodView,
-    report::ContainerDeath,
-    table::Table,
-    time::BootTime,
-    types::MilestoneKind,
+    table::{Table, push_latest},
 };
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -82,11 +79,8 @@ impl Incarnations {
     }
 
     fn note(&mut self, uid: &PodUid, count: u32) {
-        if self.counts.insert(uid.clone(), count).is_none() {
-            self.order.push_back(uid.clone());
-        }
-        if self.counts.len() > MAX_STATIC_PODS
-            && let Some(oldest) = self.order.pop_front()
+        if self.counts.insert(uid.clone(), count).is_none()
+            && let Some(oldest) = push_latest(&mut self.order, uid.clone(), MAX_STATIC_PODS)
         {
             self.counts.remove(&oldest);
         }
@@ -107,7 +101,7 @@ impl Engine {
         if let Some(finished) = &mut pod.reported_termination {
             under_way |= finished.count_if_due(now, out);
         }
-        let known = !pod.is_blank() && self.cri.has_sandbox(uid);
+        let known = !pod.is_blank() && self.stores.cri.has_sandbox(uid);
         if known || under_way || pod.reported_termination.is_some() {
             self.pods.insert(uid.clone(), pod);
         } else {
@@ -128,14 +122,14 @@ impl Engine {
         is_dirty: bool,
         out: &mut Outputs,
     ) -> bool {
-        let settle = self.settings.settle;
-        let view = self.pod_view(uid, &pod.finished_sandboxes, pod.cgroup_removed);
+        let settle = self.settle;
+        let view = PodView::new(&self.stores, uid, &pod.finished_sandboxes, pod.cgroup_removed);
         if view.is_empty() {
             pod.terminating = false;
             pod.fast_poll(BTreeSet::new(), out);
             return self.follow_up(now, uid, pod, is_dirty, out);
         }
-        let members = view.members();
+        let members = &view.members;
         if members.alive > 0
             && let Some(earlier) = pod.reported_termination.take()
         {
@@ -144,17 +138,16 @@ impl Engine {
         let unreported = |id: &ContainerId| !pod.reported.contains(id) && view.ended(id).is_some();
         let begins = members.requested || members.all.iter().any(unreported);
         pod.terminating = begins;
-        let settled = view.is_settled(&members, now, settle);
+        let settled = view.is_settled(now, settle);
         // The runtime is expected to act before this deadline.
-        let soon =
-            view.deadline(&members).max(members.ended).is_none_or(|at| now < at + FAST_POLL_FOR);
-        let cri_pending = view.cri_pending(&members);
+        let soon = view.deadline().max(members.ended).is_none_or(|at| now < at + FAST_POLL_FOR);
+        let cri_pending = view.cri_pending();
         let fast_poll =
             begins && soon && (cri_pending || (!settled && !pod.fast_polled.is_empty()));
         pod.fast_poll(if fast_poll { view.seen_sandboxes() } else { BTreeSet::new() }, out);
-        if settled && view.is_complete(&members, now, COMPLETION_TIMEOUT) {
+        if settled && view.is_complete(now, COMPLETION_TIMEOUT) {
             let incarnation = pod.incarnation + 1;
-            let report = view.build(&members.all, incarnation);
+            let report = view.build(incarnation);
             // Deaths shortly before the pod's deletion, not reported yet.
             let in_report = |id: &ContainerId| report.containers.iter().any(|c| c.id == *id);
             let mut earlier: Vec<_> = members.all.iter().filter(|id| !in_report(id)).collect();
@@ -175,6 +168,7 @@ impl Engine {
                 earlier.close(out);
             }
             let (sandboxes, is_static) = (view.sandboxes(), view.is_static());
+            let members = view.members;
             pod.fast_poll(BTreeSet::new(), out);
             pod.incarnation = incarnation;
             if is_static {
@@ -182,14 +176,15 @@ impl Engine {
             }
             pod.terminating = false;
             pod.finished_sandboxes.extend(sandboxes.iter().cloned());
-            let members = members.all;
-            let finished =
-                ReportedTermination::new(now, sandboxes, members, report, uncounted, out);
-            pod.reported_termination = Some(finished);
+            out.report(Report::PodTerminated(Box::new(report.clone())));
+            let (at, is_open, uncounted) = (now, true, Some(uncounted));
+            let reported =
+                ReportedTermination { at, sandboxes, members, report, is_open, uncounted };
+            pod.reported_termination = Some(reported);
             return true;
         }
         // Deaths in a pod that keeps running or is still terminating.
-        let ending = view.is_ending(&members);
+        let ending = view.is_ending();
         // A pod whose containers and sandboxes have all ended stays active until its report is complete:
         // evidence may still come.
         let ended = members.alive == 0 && !members.sandbox_runs && !members.all.is_empty();
@@ -207,7 +202,7 @@ impl Engine {
             };
             if now >= due && (view.is_cri_complete(id) || now >= ended + COMPLETION_TIMEOUT) {
                 let with_its_pod = ending && view.ended_with_its_pod(id);
-                let cause = with_its_pod.then(|| view.cause(&members.all));
+                let cause = with_its_pod.then(|| view.cause());
                 let death = view.death(id, cause.as_ref());
                 // A stopped container is reported on its own only once it is clear that its pod is not being
                 // deleted.
@@ -236,19 +231,10 @@ impl Engine {
         };
         if is_dirty || reported.is_open {
             let earlier = pod.finished_sandboxes.difference(&reported.sandboxes).cloned().collect();
-            reported.update(&self.pod_view(uid, &earlier, pod.cgroup_removed), out);
+            let view = PodView::new(&self.stores, uid, &earlier, pod.cgroup_removed);
+            reported.update(view, out);
         }
         !reported.is_removed()
-    }
-
-    /// The pod's evidence, without the sandboxes of earlier incarnations.
-    pub(super) fn pod_view<'a>(
-        &'a self,
-        uid: &'a PodUid,
-        earlier: &BTreeSet<SandboxId>,
-        cgroup_removed: Option<BootTime>,
-    ) -> PodView<'a> {
-        PodView::new(self.stores(), uid, earlier, cgroup_removed)
     }
 }
 

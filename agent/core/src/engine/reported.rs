@@ -1,12 +1,9 @@
 //! A terminated pod after its first report: updates, when the report becomes final, and when it is counted.
 
+use crate::{ids::*, report::*, time::*, types::*};
 use crate::{
-    ids::{ContainerId, SandboxId},
     output::{Outputs, Report},
-    pod_view::PodView,
-    report::{Milestone, PodTermination},
-    time::BootTime,
-    types::{Change, MilestoneKind},
+    pod_view::{PodContainers, PodView},
 };
 use std::{collections::BTreeSet, time::Duration};
 
@@ -19,31 +16,17 @@ const COUNTED_AFTER: Duration = Duration::from_secs(60);
 /// The report of a terminated pod.
 #[derive(Debug)]
 pub(super) struct ReportedTermination {
-    at: BootTime,
+    pub(super) at: BootTime,
     pub(super) sandboxes: BTreeSet<SandboxId>,
-    members: BTreeSet<ContainerId>,
-    report: PodTermination,
+    pub(super) members: PodContainers,
+    pub(super) report: PodTermination,
     /// Some container was not listed as exited: each list of the runtime may change the report.
     pub(super) is_open: bool,
     /// Containers whose deaths are counted with the pod; `None`: all is counted.
-    uncounted: Option<BTreeSet<ContainerId>>,
+    pub(super) uncounted: Option<BTreeSet<ContainerId>>,
 }
 
 impl ReportedTermination {
-    /// Emits the first report. The `uncounted` deaths are counted with it.
-    pub(super) fn new(
-        at: BootTime,
-        sandboxes: BTreeSet<SandboxId>,
-        members: BTreeSet<ContainerId>,
-        report: PodTermination,
-        uncounted: BTreeSet<ContainerId>,
-        out: &mut Outputs,
-    ) -> Self {
-        out.report(Report::PodTerminated(Box::new(report.clone())));
-        let uncounted = Some(uncounted);
-        Self { at, sandboxes, members, report, is_open: true, uncounted }
-    }
-
     /// Counts the report if it is due. True: it is not counted yet.
     pub(super) fn count_if_due(&mut self, now: BootTime, out: &mut Outputs) -> bool {
         if self.report.is_final || now >= self.report.ended + COUNTED_AFTER {
@@ -90,13 +73,14 @@ impl ReportedTermination {
     }
 
     /// Applies evidence that came since.
-    pub(super) fn update(&mut self, view: &PodView<'_>, out: &mut Outputs) {
+    pub(super) fn update(&mut self, mut view: PodView<'_>, out: &mut Outputs) {
         // Each list may change a container that the runtime does not call exited.
         self.is_open = !view.are_exited();
         if self.report.is_final {
             self.extend(view.tail(self.report.began), out);
         } else {
-            self.replace(view.build(&self.members, self.report.life), out);
+            view.members.clone_from(&self.members);
+            self.replace(view.build(self.report.life), out);
         }
     }
 

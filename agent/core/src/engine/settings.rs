@@ -1,10 +1,7 @@
 //! The engine's settings and gauges.
 
-use crate::{
-    input::{LossKind, TaskState},
-    leaks::LeakGauges,
-    time::Anchor,
-};
+use crate::leaks::LeakGauges;
+use crate::{input::*, time::*};
 use std::{collections::BTreeMap, time::Duration};
 
 /// The engine's settings.

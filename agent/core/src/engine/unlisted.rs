@@ -1,54 +1,98 @@
-//! Containers that the runtime has not listed: its answers may come up to a minute after the request, and a
-//! container may be removed in that time.
+//! Containers and sandboxes that the runtime has not listed: its answers may come up to a minute after the
+//! request, and both may be removed in that time.
 
 use super::Engine;
-use crate::{
-    ids::{ContainerId, PodUid},
-    input::{ContainerState, CriContainer},
-    time::BootTime,
-};
+use crate::{api::PodObject, ids::*, input::*, pod_view::Stores, time::*};
 use std::collections::BTreeSet;
+
+/// A container, and what is known of its sandbox.
+struct Unlisted {
+    created: BootTime,
+    container: CriContainer,
+    /// The sandbox, and when it was removed, if the runtime never listed it.
+    sandbox: Option<(CriSandbox, Interval)>,
+}
 
 impl Engine {
     /// Adds containers that the kernel and the pod's status show and the runtime has not listed: the kernel
     /// has the cgroup, the status has the name. A later list replaces the entry.
     pub(super) fn add_unlisted(&mut self, now: BootTime, pods: &BTreeSet<PodUid>) {
-        for uid in pods {
-            let Some(object) = self.api.get(uid) else { continue };
-            // While the sandbox runs, the next list may still show the container.
-            let newest = self.cri.sandboxes_of(uid).next_back();
-            let Some((sandbox, stopped)) = newest.and_then(|s| Some((&s.info.id, s.stopped?)))
-            else {
-                continue;
-            };
-            // The kubelet creates the container just after its cgroup.
-            let created = |id: &ContainerId| {
-                let processes = self.processes.get(&self.cgroups.cgroup(id)?)?;
-                processes.created
-            };
-            let is_unlisted = |id: &ContainerId| self.cri.container(id).is_none();
-            let known = object.pod.containers.iter().filter_map(|(name, container)| {
-                let id = container.id.clone().filter(is_unlisted)?;
-                // A container created later belongs to a sandbox that is not listed either, of a static pod's
-                // next incarnation.
-                let created = created(&id).filter(|created| *created < stopped.latest)?;
-                let container = CriContainer {
-                    created: self.settings.anchor.wall(created),
-                    id,
-                    sandbox: sandbox.clone(),
-                    name: name.clone(),
-                    attempt: container.restarts,
-                    state: ContainerState::Running,
-                    pod: Some(uid.clone()),
-                    hash: None,
-                    grace_seconds: None,
-                    pre_stop: None,
-                };
-                Some((created, container))
-            });
-            for (created, container) in known.collect::<Vec<_>>() {
-                self.cri.add_unlisted(now, created, container, &mut self.dirty);
+        let Stores { cri, api, .. } = &self.stores;
+        let full = cri.full_lists();
+        let find = |(uid, object)| unlisted(&self.stores, now, uid, object);
+        // A list that lacks a pod's sandbox does not mark the pod.
+        let found: Vec<Unlisted> = if std::mem::replace(&mut self.listed, full) == full {
+            let objects = pods.iter().filter_map(|uid| Some((uid, api.get(uid)?)));
+            objects.flat_map(find).collect()
+        } else {
+            api.pods().flat_map(find).collect()
+        };
+        for Unlisted { created, container, sandbox } in found {
+            if let Some((sandbox, removed)) = sandbox {
+                self.stores.cri.add_removed(now, created, sandbox, removed, &mut self.dirty);
+            }
+            if self.stores.cri.container(&container.id).is_none() {
+                self.stores.cri.add_unlisted(now, created, container, &mut self.dirty);
             }
         }
     }
+}
+
+fn unlisted(stores: &Stores, now: BootTime, uid: &PodUid, object: &PodObject) -> Vec<Unlisted> {
+    let Stores { cri, cgroups, processes, anchor, .. } = stores;
+    let newest = cri.sandboxes_of(uid).next_back();
+    // While the sandbox runs, the next list may still show the container.
+    if newest.is_some_and(|sandbox| sandbox.ended.is_none()) {
+        return Vec::new();
+    }
+    let of_container = |(name, status): (&String, &ApiContainer)| {
+        let id = status.id.clone()?;
+        let listed = cri.container(&id).map(|container| &container.info);
+        if listed.is_some_and(|container| cri.sandbox(&container.sandbox).is_some()) {
+            return None;
+        }
+        // The kubelet creates the container just after its cgroup.
+        let known = processes.get(&cgroups.cgroup(&id)?)?;
+        let created = known.created?;
+        let before_its_end = newest.filter(|sandbox| {
+            listed.is_none() && sandbox.ended.is_some_and(|ended| created < ended.latest)
+        });
+        // Otherwise its sandbox is not listed either, and is gone once a list that was requested after the
+        // container's end lacks it.
+        let sandbox = match before_its_end {
+            Some(_) => None,
+            None => {
+                let ended = known.ended().filter(|ended| cri.has_listed_since(*ended))?;
+                let PodRef { namespace, name, uid } = object.pod_ref();
+                let own = || cgroups.sandbox(&uid, |id| object.pod.has_container(id));
+                let sandbox = CriSandbox {
+                    id: listed.map(|c| c.sandbox.clone()).or_else(own)?,
+                    pod: uid.clone(),
+                    name,
+                    namespace,
+                    attempt: newest.map_or(0, |sandbox| sandbox.info.attempt + 1),
+                    ready: false,
+                    created: anchor.wall(created),
+                    handler: String::new(),
+                    config_source: Some(if object.is_mirror() { "file" } else { "api" }.into()),
+                };
+                Some((sandbox, Interval { earliest: ended, latest: now }))
+            }
+        };
+        let of = sandbox.as_ref().map(|(sandbox, _)| &sandbox.id);
+        let container = CriContainer {
+            created: anchor.wall(created),
+            id,
+            sandbox: of.or(newest.map(|sandbox| &sandbox.info.id))?.clone(),
+            name: name.clone(),
+            attempt: status.restarts,
+            state: ContainerState::Running,
+            pod: Some(uid.clone()),
+            hash: None,
+            grace_seconds: None,
+            pre_stop: None,
+        };
+        Some(Unlisted { created, container, sandbox })
+    };
+    object.pod.containers.iter().filter_map(of_container).collect()
 }

@@ -1,10 +1,7 @@
 //! The apiserver's events.
 
 use super::hook::Hook;
-use crate::{
-    ids::{ContainerId, PodUid},
-    time::{BootTime, WallTime},
-};
+use crate::{ids::*, time::*};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -69,18 +66,6 @@ pub struct PodCheck {
     pub exists: Option<bool>,
 }
 
-/// The beginnings of the kubelet's messages about pods that it ends (eviction_manager.go and helpers.go,
-/// preemption.go, nodeshutdown_manager.go). The rest of a message, and any other message, may contain names.
-pub const MESSAGES: [&str; 7] = [
-    "The node was low on resource",
-    "Usage of EmptyDir volume",
-    "Pod ephemeral local storage usage exceeds",
-    "Container ",
-    "Preempted in order to admit critical pod",
-    "Pod was preempted by Kubelet",
-    "Pod was terminated in response to",
-];
-
 /// A pod of the apiserver, reduced to what the join needs.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ApiPod {
@@ -114,13 +99,13 @@ pub struct ApiPod {
     /// status.reason (`Evicted`, `Terminated`, …).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// The beginning of status.message, if it is one of [`MESSAGES`].
+    /// The beginning of status.message, if it is a known one (`kube/convert.rs`).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The reason of a condition DisruptionTarget that is True.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disruption: Option<String>,
-    /// The beginning of the condition's message, if it is one of [`MESSAGES`]: nothing else distinguishes the
+    /// The beginning of the condition's message, if it is a known one (`kube/convert.rs`): nothing else distinguishes the
     /// kubelet's own reasons.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub disruption_message: String,
@@ -163,6 +148,11 @@ impl ApiPod {
             (_, "") => &self.restart_policy,
             (_, own) => own,
         }
+    }
+
+    /// The status names this container.
+    pub fn has_container(&self, id: &ContainerId) -> bool {
+        self.containers.values().any(|container| container.id.as_ref() == Some(id))
     }
 
     /// According to the status, nothing runs any more: the phase is final or, as kubelets up to 1.26 leave it

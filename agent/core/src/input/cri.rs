@@ -1,10 +1,7 @@
 //! The container runtime's answers.
 
 use super::{hook::Hook, host::DaemonProcess};
-use crate::{
-    ids::{CgroupId, ContainerId, PodRef, PodUid, SandboxId},
-    time::{BootTime, WallTime},
-};
+use crate::{ids::*, time::*};
 use serde::{Deserialize, Serialize};
 
 /// An answer of the container runtime, or the failure of a call.

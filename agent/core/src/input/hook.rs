@@ -15,17 +15,3 @@ pub enum Hook {
     /// The kubelet waits this many seconds: no process in the container.
     Sleep(i64),
 }
-
-impl Hook {
-    /// An exec hook, reduced to the binary's file name. Arguments may contain secrets, also those in the same
-    /// word as the binary.
-    pub fn exec(command: &str) -> Self {
-        Self::Exec(binary_name(command))
-    }
-}
-
-/// The file name of the binary in a command's first word.
-pub fn binary_name(command: &str) -> String {
-    let binary = command.split_whitespace().next().unwrap_or_default();
-    binary.rsplit('/').next().unwrap_or(binary).to_owned()
-}

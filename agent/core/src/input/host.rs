@@ -1,10 +1,7 @@
 //! The host's file systems: what remains of pods on the node, and whether the node's daemons run. All paths
 //! are below `--host-root`.
 
-use crate::{
-    ids::{CgroupId, PodUid},
-    time::BootTime,
-};
+use crate::{ids::*, time::*};
 use serde::{Deserialize, Serialize};
 
 /// An observation of the host.

@@ -1,9 +1,6 @@
 //! The kernel programs' records, and the scan of the cgroup hierarchy at the start.
 
-use crate::{
-    ids::{CgroupId, Tgid},
-    time::BootTime,
-};
+use crate::{ids::*, time::*};
 use serde::{Deserialize, Serialize};
 
 /// A kernel record with the kernel's own time.

@@ -1,10 +1,7 @@
 //! /proc of a container that does not end.
 
 use crate::labels;
-use crate::{
-    ids::{CgroupId, Tgid},
-    time::BootTime,
-};
+use crate::{ids::*, time::*};
 use serde::{Deserialize, Serialize};
 
 /// /proc of a container that does not end: the answer to `Request::InspectProcesses`. It contains names of
@@ -69,18 +66,6 @@ labels! {
 }
 
 impl TaskState {
-    /// Parses the letter.
-    pub fn of(letter: char) -> Self {
-        match letter {
-            'D' => Self::Uninterruptible,
-            'R' => Self::Running,
-            'S' | 'I' => Self::Sleeping,
-            'T' | 't' => Self::Stopped,
-            'Z' | 'X' => Self::Zombie,
-            _ => Self::Other,
-        }
-    }
-
     /// The letter that ps(1) shows.
     pub fn letter(self) -> char {
         match self {

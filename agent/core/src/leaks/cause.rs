@@ -3,8 +3,8 @@
 use super::facts::LeakFacts;
 use crate::{
     cri::{Container, Sandbox},
-    ids::{LeakKey, PodUid},
-    input::ContainerState,
+    ids::*,
+    input::*,
     leak::{BlockedOn, LeakCause, LeakClass, LikelyCause, RuntimeAtEnd},
 };
 
@@ -18,7 +18,7 @@ type Found<'a> = (LeakCause, Option<&'a str>);
 
 /// The most likely cause.
 pub(super) fn likely(facts: &LeakFacts<'_>, class: LeakClass, key: &LeakKey) -> LikelyCause {
-    let node = facts.stores.node;
+    let node = &facts.stores.node;
     let pod = facts.pod_uid(key);
     let runtime = pod.and_then(|uid| facts.runtime_at_end(uid));
     let (kind, name) = match key {
@@ -48,7 +48,7 @@ fn of_sandbox<'a>(
     sandbox: &'a Sandbox,
     runtime: Option<RuntimeAtEnd>,
 ) -> Found<'a> {
-    let node = facts.stores.node;
+    let node = &facts.stores.node;
     let gone = facts.end_of(&sandbox.info.pod).map(|(_, to)| to);
     // The kubelet may have been restarted where neither its process nor the pod's end was seen.
     let can_hang = node.kubelet_version().is_some_and(|(v, _)| HANGING_WORKERS.contains(&v))

@@ -2,13 +2,7 @@
 
 use super::{facts::LeakFacts, netns::UnusedNamespaces};
 use crate::{
-    api::PodObject,
-    cri::Sandbox,
-    ids::{LeakKey, PodUid},
-    input::{DaemonProcess, PodCgroup},
-    leak::LeakClass,
-    table::Table,
-    time::WallTime,
+    api::PodObject, cri::Sandbox, ids::*, input::*, leak::LeakClass, table::Table, time::*,
 };
 use std::{cell::OnceCell, collections::BTreeMap};
 

@@ -4,10 +4,10 @@ use super::facts::LeakFacts;
 use crate::{
     cri::Sandbox,
     exit_blockers,
-    ids::{LeakKey, PodUid},
-    input::{Daemon, SandboxNetwork},
+    ids::*,
+    input::*,
     leak::{LeakEvidence, LeakEvidenceKind as Kind},
-    time::BootTime,
+    time::*,
 };
 
 /// Bounds on the evidence of one leak, and on the containers of one sandbox.
@@ -31,7 +31,7 @@ pub(super) fn collect(
                 let uid = &sandbox.info.pod;
                 evidence.pod(uid, std::iter::once(sandbox));
                 let gone = facts.end_of(uid).map(|(_, to)| to);
-                evidence.kubelet(gone.or(sandbox.stopped.map(|stopped| stopped.latest)));
+                evidence.kubelet(gone.or(sandbox.ended.map(|stopped| stopped.latest)));
             }
         }
         LeakKey::Pod { uid } => {
@@ -65,7 +65,7 @@ impl<'a> Evidence<'a> {
         self.object(uid);
         sandboxes.for_each(|sandbox| self.sandbox(sandbox));
         if let Some((from, to)) = self.facts.around_end(uid) {
-            for outage in self.facts.stores.cri.outages(from, to) {
+            for outage in self.facts.stores.cri.connection.outages(from, to) {
                 let lasted = outage.to.map(|to| to.since(outage.from).as_millis());
                 let kind = Kind::RuntimeFailed {
                     error: outage.error.clone(),
@@ -96,11 +96,11 @@ impl<'a> Evidence<'a> {
     }
 
     fn sandbox(&mut self, sandbox: &Sandbox) {
-        let stopped = sandbox.stopped.map(|stopped| stopped.latest);
+        let stopped = sandbox.ended.map(|stopped| stopped.latest);
         if sandbox.info.ready {
             self.add(None, Kind::SandboxReady);
         } else {
-            self.add(stopped, Kind::SandboxStopped { seen_ready: sandbox.seen_ready });
+            self.add(stopped, Kind::SandboxStopped { seen_ready: sandbox.seen_alive });
         }
         let since = self.facts.end_of(&sandbox.info.pod).map(|(from, _)| from);
         for container in self.facts.containers_of(&sandbox.info.id).take(MAX_CONTAINERS) {
@@ -172,7 +172,7 @@ impl<'a> Evidence<'a> {
     }
 
     fn restarts(&mut self, daemon: Daemon, from: BootTime, to: BootTime) {
-        let node = self.facts.stores.node;
+        let node = &self.facts.stores.node;
         let history = match daemon {
             Daemon::Runtime => &node.runtime,
             Daemon::Kubelet => &node.kubelet,
@@ -190,7 +190,7 @@ impl<'a> Evidence<'a> {
 
     /// Adds the kubelet's version, and whether it was restarted since.
     fn kubelet(&mut self, since: Option<BootTime>) {
-        let node = self.facts.stores.node;
+        let node = &self.facts.stores.node;
         let version = node.kubelet_version().map(|(_, text)| text.to_owned());
         if node.kubelet_is_down() {
             self.add(node.kubelet.last_end(), Kind::KubeletDown { version });

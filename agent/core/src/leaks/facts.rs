@@ -4,14 +4,14 @@ use super::sandbox_status::SandboxStatusCache;
 use crate::{
     api::{DeletionRequest, PodObject},
     cri::{Container, Sandbox},
-    ids::{ContainerId, LeakKey, PodUid, SandboxId},
-    input::{ContainerState, HostSurvey, PodCgroup},
+    ids::*,
+    input::*,
     isolation::Isolation,
     kubelet::KUBELET_SLACK,
     leak::RuntimeAtEnd,
     pod_view::Stores,
     process::ContainerProcesses,
-    time::{BootTime, WallTime},
+    time::*,
 };
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const RELATED_AFTER: Duration = Duration::from_secs(120);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeakFacts<'a> {
     /// Kernel, runtime and apiserver.
-    pub stores: Stores<'a>,
+    pub stores: &'a Stores,
     /// Verbose statuses.
     pub statuses: &'a SandboxStatusCache,
     /// The latest survey of the host.
@@ -64,7 +64,7 @@ impl<'a> LeakFacts<'a> {
 
     /// All listed sandboxes, in no order.
     pub(super) fn listed(&self) -> impl Iterator<Item = &'a Sandbox> + use<'a> {
-        self.stores.cri.sandboxes().filter(|sandbox| sandbox.removed.is_none())
+        self.stores.cri.sandboxes.entries().values().filter(|sandbox| sandbox.removed.is_none())
     }
 
     /// The listed sandboxes of a pod, oldest first.
@@ -97,7 +97,7 @@ impl<'a> LeakFacts<'a> {
         }
         let sandbox = self.stores.cri.sandbox(&container.info.sandbox);
         let by_handler = sandbox.and_then(|s| Isolation::by_handler(&s.info.handler));
-        let by_type = container.runtime_type.as_deref().and_then(Isolation::by_runtime_type);
+        let by_type = container.status.runtime_type.as_deref().and_then(Isolation::by_runtime_type);
         let unseen =
             by_handler.or(by_type).is_some() || !processes.gaps.is_complete_since(BootTime(0));
         // The survey shows that no task is left.
@@ -144,9 +144,9 @@ impl<'a> LeakFacts<'a> {
 
     /// The runtime lists a sandbox or container with this id.
     pub(super) fn lists(&self, id: &str) -> bool {
-        let cri = self.stores.cri;
-        let sandbox = || cri.sandbox_called(id).is_some_and(|s| s.removed.is_none());
-        sandbox() || cri.container_called(id).is_some_and(|c| c.removed.is_none())
+        let cri = &self.stores.cri;
+        let sandbox = || cri.sandboxes.entries().get(id).is_some_and(|s| s.removed.is_none());
+        sandbox() || cri.containers.entries().get(id).is_some_and(|c| c.removed.is_none())
     }
 
     /// When the pod's deletion was requested, and when its object disappeared.
@@ -167,7 +167,7 @@ impl<'a> LeakFacts<'a> {
     /// The runtime around the pod's end, if that was observed.
     pub(super) fn runtime_at_end(&self, uid: &PodUid) -> Option<RuntimeAtEnd> {
         let (from, to) = self.around_end(uid)?;
-        let mut outages = self.stores.cri.outages(from, to).peekable();
+        let mut outages = self.stores.cri.connection.outages(from, to).peekable();
         let has_failed = outages.peek().is_some();
         let was_replaced = self.stores.node.runtime.changes(from, to).next().is_some();
         Some(match (has_failed, was_replaced) {

@@ -1,10 +1,7 @@
 //! Network namespaces without a process, and the sandboxes that claim them.
 
 use super::facts::LeakFacts;
-use crate::{
-    input::{CriSandboxStatus, NetNamespace, SandboxNetwork},
-    table::TableSet,
-};
+use crate::{input::*, table::TableSet};
 
 /// Namespaces without a process. An empty file without a mount is no namespace.
 pub(super) fn unused<'a>(

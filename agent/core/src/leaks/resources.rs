@@ -3,8 +3,8 @@
 use super::facts::LeakFacts;
 use crate::{
     cri::Sandbox,
-    ids::LeakKey,
-    input::SandboxNetwork,
+    ids::*,
+    input::*,
     leak::{LeakedContainer, LeakedResources},
 };
 

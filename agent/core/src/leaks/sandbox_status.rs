@@ -2,13 +2,7 @@
 //! time.
 
 use super::netns;
-use crate::{
-    cri::Sandbox,
-    ids::SandboxId,
-    input::{CriSandboxStatus, SandboxNetwork},
-    table::Table,
-    time::BootTime,
-};
+use crate::{cri::Sandbox, ids::*, input::*, table::Table, time::*};
 use std::{collections::BTreeSet, time::Duration};
 
 /// An open namespace may be closed by now.
@@ -84,7 +78,7 @@ impl SandboxStatusCache {
 
     /// The status, unless the sandbox has stopped since.
     pub(super) fn current(&self, sandbox: &Sandbox) -> Option<&CriSandboxStatus> {
-        let stopped = sandbox.stopped.filter(|_| !sandbox.info.ready);
+        let stopped = sandbox.ended.filter(|_| !sandbox.info.ready);
         self.get(&sandbox.info.id)
             .filter(|status| stopped.is_none_or(|stopped| status.asked >= stopped.latest))
     }

@@ -1,11 +1,7 @@
 //! The subject of a leak by its key: its pod, and whether it still exists.
 
 use super::facts::LeakFacts;
-use crate::{
-    api::PodObject,
-    ids::{LeakKey, PodRef},
-    time::BootTime,
-};
+use crate::{api::PodObject, ids::*, time::*};
 
 /// The pod of a candidate; for a cgroup possibly only the UID.
 pub(super) fn pod_of(facts: &LeakFacts<'_>, key: &LeakKey) -> Option<PodRef> {
@@ -18,12 +14,13 @@ pub(super) fn pod_of(facts: &LeakFacts<'_>, key: &LeakKey) -> Option<PodRef> {
     }
 }
 
-/// The runtime or a survey has shown it since `due`, and no list has lacked it. For a pod the apiserver is queried directly.
+/// The runtime or a survey has shown it since `due`, and no list has lacked it. For a pod the apiserver is
+/// queried directly.
 pub(super) fn is_shown_since(facts: &LeakFacts<'_>, key: &LeakKey, due: BootTime) -> bool {
     match key {
         LeakKey::Sandbox { id } => {
-            let listing = facts.stores.cri.sandbox(id).map(|sandbox| &sandbox.listing);
-            listing.is_some_and(|listing| listing.missing.is_none() && listing.asked >= due)
+            let sandbox = facts.stores.cri.sandbox(id);
+            sandbox.is_some_and(|sandbox| sandbox.missing.is_none() && sandbox.asked >= due)
         }
         LeakKey::Shim { .. } | LeakKey::Netns { .. } | LeakKey::PodCgroup { .. } => {
             facts.survey.is_some_and(|survey| survey.asked >= due)

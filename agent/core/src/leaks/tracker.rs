@@ -15,12 +15,12 @@ use super::{
     subject::{is_gone, is_shown_since, pod_of},
 };
 use crate::{
-    ids::{PodRef, PodUid},
-    input::{PersistedLeak, PodCheck},
+    ids::*,
+    input::*,
     leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass, LeakKey},
     output::{Outputs, Report, Request},
     table::Table,
-    time::BootTime,
+    time::*,
 };
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,62 +1,38 @@
 //! One container's report.
 
-use super::{PodView, between};
+use super::PodView;
 use crate::{
-    api::{CLOCK_SKEW, DeletionRequest},
+    api::{CLOCK_SKEW, DeletionRequest, PodObject},
     cause::{AttributedCause, unstopped},
     cri::Container,
     exit_blockers,
-    ids::ContainerId,
-    input::{ApiProbe, Hook, LossKind},
     isolation::Isolation,
     process::{ContainerProcesses, SIGKILL, SIGTERM, SentSignal},
-    report::{ContainerDeath, Finding},
     stop::{RESTART_ALL_GRACE_SECONDS, Stop},
-    time::{BootTime, Interval},
-    types::{Cause, FindingKind, MilestoneKind, Source, Verdict},
     verdict::{Assessment, GRACE_FLOOR_SECONDS, VerdictInputs, assess},
 };
-use std::{collections::BTreeSet, time::Duration};
-
-/// The grace of a stop that is not the pod's; `None`: unknown.
-#[derive(Clone, Copy)]
-pub(super) struct OwnGrace(Option<i64>);
-
-/// A verdict, with the container's settings that it rests on.
-pub(super) struct ContainerAssessment {
-    pub(super) assessment: Assessment,
-    stop_signal: u8,
-    grace_seconds: Option<i64>,
-    pre_stop: Option<Hook>,
-    /// How the container is isolated from the host's kernel.
-    isolated: Option<String>,
-}
+use crate::{ids::*, input::*, report::*, time::*, types::*};
+use std::time::Duration;
 
 impl<'a> PodView<'a> {
     /// The stop signal: the one that the runtime's tool was seen to send, else the runtime's (it has read the
     /// image), else the spec's (containerd before 2.3 ignores `lifecycle.stopSignal`), else SIGTERM.
     pub(super) fn stop_signal(&self, container: &Container) -> u8 {
-        let by_spec = || self.object()?.pod.containers.get(&container.info.name)?.stop_signal;
+        let by_spec = || self.spec(&container.info.name)?.stop_signal;
         let seen = || self.processes_of(&container.info.id)?.sent_by_runtime();
-        seen().or(container.stop_signal).or_else(by_spec).unwrap_or(SIGTERM)
+        seen().or(container.status.stop_signal).or_else(by_spec).unwrap_or(SIGTERM)
     }
 
-    /// The granted grace: the first request's, else the runtime's annotation, else the spec's.
-    fn grace(&self, container: &Container, request: Option<&DeletionRequest>) -> Option<i64> {
-        request
-            .map(|r| r.grace_seconds)
-            .or(container.info.grace_seconds)
-            .or_else(|| self.object()?.pod.grace_seconds)
-    }
-
-    pub(super) fn longest_grace(
+    /// The grace according to the first request, the runtime's annotation and the spec, in seconds. The first
+    /// of them applies.
+    pub(super) fn graces(
         &self,
-        container: &Container,
+        container: Option<&Container>,
         request: Option<&DeletionRequest>,
-    ) -> Option<i64> {
+    ) -> impl Iterator<Item = i64> {
         let by_spec = self.object().and_then(|o| o.pod.grace_seconds);
-        let by_request = request.map(|r| r.grace_seconds);
-        [by_request, container.info.grace_seconds, by_spec].into_iter().flatten().max()
+        let by_runtime = container.and_then(|c| c.info.grace_seconds);
+        [request.map(|r| r.grace_seconds), by_runtime, by_spec].into_iter().flatten()
     }
 
     /// The time from the stop to the deadline, which a later deletion request may have shortened.
@@ -83,47 +59,47 @@ impl<'a> PodView<'a> {
         .filter(|allowed| !allowed.is_zero())
     }
 
-    /// Evaluates a container's end by these processes, unless the container is isolated.
-    pub(super) fn assessment(
-        &self,
-        container: Option<&Container>,
-        processes: &ContainerProcesses,
+    /// What the verdict of a container's end depends on.
+    pub(super) fn verdict_inputs<'p>(
+        &'p self,
+        container: Option<&'p Container>,
+        processes: &'p ContainerProcesses,
         request: Option<&DeletionRequest>,
-        own_grace: Option<OwnGrace>,
-    ) -> ContainerAssessment {
+    ) -> VerdictInputs<'p> {
         let name = container.map_or("", |c| c.info.name.as_str());
-        let stop_signal = container.map_or(SIGTERM, |c| self.stop_signal(c));
-        let grace_seconds = match own_grace {
-            Some(OwnGrace(own)) => own,
-            None => container.and_then(|container| self.grace(container, request)),
-        };
-        let spec = || self.object()?.pod.containers.get(name)?.pre_stop.clone();
-        let pre_stop = container.and_then(|c| spec().or_else(|| c.info.pre_stop.clone()));
-        let assessment = assess(VerdictInputs {
+        let by_spec = self.spec(name).and_then(|spec| spec.pre_stop.as_ref());
+        VerdictInputs {
             processes,
-            stop_signal,
+            stop_signal: container.map_or(SIGTERM, |c| self.stop_signal(c)),
             kind: self.kind(name),
-            grace_seconds,
-            longest_grace_seconds: container.and_then(|c| self.longest_grace(c, request)),
-            pre_stop: pre_stop.as_ref(),
+            grace_seconds: container.and_then(|_| self.graces(container, request).next()),
+            longest_grace_seconds: container.and_then(|_| self.graces(container, request).max()),
+            pre_stop: container.and_then(|c| by_spec.or(c.info.pre_stop.as_ref())),
             requested: request.map(|r| r.estimate),
             earliest_request: request.map(|r| r.earliest),
-        });
-        let isolated = container.and_then(|c| self.isolated(c));
-        let assessment = match &isolated {
+        }
+    }
+
+    /// Evaluates a container's end, unless the container is isolated.
+    pub(super) fn assess(
+        &self,
+        container: Option<&Container>,
+        inputs: VerdictInputs<'_>,
+    ) -> Assessment {
+        let assessment = assess(inputs);
+        match container.and_then(|c| self.isolated(c)) {
             Some(how) => assessment.unseen(how),
             None => assessment,
-        };
-        ContainerAssessment { assessment, stop_signal, grace_seconds, pre_stop, isolated }
+        }
     }
 
     /// How the container is isolated: by its runtime, or by the process that runs in place of `pause`.
     fn isolated(&self, container: &Container) -> Option<String> {
         let sandbox = &container.info.sandbox;
         let handler = self.stores.cri.sandbox(sandbox).map(|s| s.info.handler.as_str());
-        let cri = container.runtime_type.as_deref();
+        let cri = container.status.runtime_type.as_deref();
         let process = self
-            .processes_of(&ContainerId::new(sandbox.as_str()))
+            .processes_of_sandbox(sandbox)
             .and_then(|p| p.init.as_ref())
             .map(|init| init.comm.as_str());
         let by = |how: Option<Isolation>, what: &str, name: Option<&str>| {
@@ -138,22 +114,23 @@ impl<'a> PodView<'a> {
     pub fn death(&self, id: &ContainerId, pod_cause: Option<&AttributedCause>) -> ContainerDeath {
         let nothing = ContainerProcesses::default();
         let processes = self.processes_of(id).unwrap_or(&nothing);
-        let container = self.stores.cri.container(id);
-        let alone = BTreeSet::from([id.clone()]);
-        let request = self.request(&alone).filter(|_| self.ended_with_its_pod(id));
+        let container = self.container(id);
+        let request = self.object().and_then(PodObject::request);
+        let request = request.filter(|_| self.ended_with_its_pod(id));
         let name = container.map(|c| c.info.name.clone()).unwrap_or_default();
-        let mut all = self.assessment(container, processes, request, None);
-        let (cause, own_grace) = self.why(id, &all.assessment, request, pod_cause);
-        if own_grace.is_some_and(|OwnGrace(grace)| all.grace_seconds != grace) {
-            all = self.assessment(container, processes, request, own_grace);
+        let mut inputs = self.verdict_inputs(container, processes, request);
+        let mut assessment = self.assess(container, inputs);
+        let (cause, grace_seconds) =
+            self.why(id, &assessment, inputs.grace_seconds, request, pod_cause);
+        if grace_seconds != inputs.grace_seconds {
+            inputs.grace_seconds = grace_seconds;
+            assessment = self.assess(container, inputs);
         }
-        let ContainerAssessment { assessment, stop_signal, grace_seconds, pre_stop, isolated } =
-            all;
-        let processes = if isolated.is_some() { &nothing } else { processes };
+        let stop_signal = inputs.stop_signal;
+        let processes = if assessment.isolated.is_some() { &nothing } else { processes };
         let mut milestones = assessment.milestones.clone();
-        if let Some(exited) = container.and_then(|c| c.exited) {
-            milestones.push(between(MilestoneKind::ContainerExited, exited, Source::Cri));
-        }
+        let exited = container.and_then(|c| c.ended);
+        milestones.extend(Milestone::within(MilestoneKind::ContainerExited, exited, Source::Cri));
         milestones.sort_by_key(|m| (m.at, m.kind));
         let at = |kind| milestones.iter().find(|m| m.kind == kind).map(|m| m.at);
         let stop_began = at(MilestoneKind::StopBegan);
@@ -175,7 +152,7 @@ impl<'a> PodView<'a> {
         findings.extend(exit_blockers::frozen(processes, stopped.or_else(killed)));
         findings.extend(exit_blockers::unkillable(processes));
         findings.extend(self.deadline_missed(id, request));
-        match isolated {
+        match &assessment.isolated {
             Some(how) => findings.push(Finding::new(
                 FindingKind::UnsupportedRuntime,
                 format!("{how}: the host's kernel does not see inside."),
@@ -188,19 +165,18 @@ impl<'a> PodView<'a> {
         }
 
         let ended = self.ended(id);
-        let grace_ratio = match (stop_began, ended, grace_seconds) {
-            (Some(from), Some(to), Some(grace)) => self
-                .allowed(from, to, grace, request)
-                .map(|allowed| to.since(from).as_secs_f64() / allowed.as_secs_f64()),
-            _ => None,
-        };
+        let grace_ratio =
+            stop_began.zip(ended).zip(grace_seconds).and_then(|((from, to), grace)| {
+                let allowed = self.allowed(from, to, grace, request)?;
+                Some(to.since(from).as_secs_f64() / allowed.as_secs_f64())
+            });
         let mut proof = assessment.proof;
         proof.evidence.extend(exit_blockers::evidence(processes));
         proof.evidence.sort_by_key(|e| e.at);
         ContainerDeath {
             id: id.clone(),
             pod: Some(self.pod_ref()),
-            kind: self.kind(&name),
+            kind: inputs.kind,
             verdict: assessment.verdict,
             proof,
             cause: cause.cause,
@@ -212,7 +188,7 @@ impl<'a> PodView<'a> {
             stop_signal: assessment.stop.map_or(stop_signal, |stop| stop.signal.signal),
             grace_seconds,
             grace_ratio,
-            pre_stop,
+            pre_stop: inputs.pre_stop.cloned(),
             killer: assessment.killer,
             children_killed: children.killed,
             children_names: children.names,
@@ -223,14 +199,15 @@ impl<'a> PodView<'a> {
         }
     }
 
-    /// The cause, and the grace of a stop that is not the pod's.
+    /// The cause, and the grace that applied: a stop that is not the pod's may have its own.
     fn why(
         &self,
         id: &ContainerId,
         assessment: &Assessment,
+        grace: Option<i64>,
         request: Option<&DeletionRequest>,
         pod_cause: Option<&AttributedCause>,
-    ) -> (AttributedCause, Option<OwnGrace>) {
+    ) -> (AttributedCause, Option<i64>) {
         let stop = self.stop_of(id, assessment);
         let Some(stop) = stop else {
             // A container that was not stopped ended with its pod only if it ended when the deletion was
@@ -240,7 +217,7 @@ impl<'a> PodView<'a> {
             let ended_after = self.ended(id).zip(deleted).is_none_or(|(ended, by)| ended >= by);
             let pod_cause = pod_cause.filter(|pod| !pod.cause.is_requested() || ended_after);
             let pod_cause = pod_cause.filter(|pod| !pod.cause.is_of_a_container());
-            return (unstopped(pod_cause.cloned(), assessment.unproven.as_deref()), None);
+            return (unstopped(pod_cause.cloned(), assessment.unproven.as_deref()), grace);
         };
         // A container whose pod kept running was not stopped for its pod's termination.
         let pod_cause = pod_cause.filter(|_| !self.went_on_after(id));
@@ -258,14 +235,12 @@ impl<'a> PodView<'a> {
                      reason is not known, because no later attempt and no status shows that the pod kept running in between.",
                 )
             });
-            return (reason, Some(OwnGrace(self.spec_grace(id))));
+            return (reason, self.graces(self.container(id), None).next());
         }
         // Another container's own stop explains this one's only if the same reason applies to it.
         match pod_cause {
-            Some(pod) if !pod.cause.is_of_a_container() => return (pod.clone(), None),
-            Some(pod) => {
-                return (stop.of_ended_pod().unwrap_or_else(|| pod.clone()), None);
-            }
+            Some(pod) if !pod.cause.is_of_a_container() => return (pod.clone(), grace),
+            Some(pod) => return (stop.of_ended_pod().unwrap_or_else(|| pod.clone()), grace),
             None => {}
         }
         if !self.went_on_after(id) && self.object().is_some() {
@@ -275,23 +250,19 @@ impl<'a> PodView<'a> {
                      shows that the pod kept running, and the watch of the apiserver may be late.",
                 )
             });
-            return (reason, None);
+            return (reason, grace);
         }
         let reason = stop.reason();
-        let spec = self.object().and_then(|object| object.pod.containers.get(stop.container));
+        let spec = self.spec(stop.container);
         let of_probe = |probe: Option<&ApiProbe>| probe?.grace_seconds;
         let own_grace = match reason.cause {
-            Cause::Liveness => of_probe(spec.and_then(|spec| spec.liveness.as_ref())).map(Some),
-            Cause::Startup => of_probe(spec.and_then(|spec| spec.startup.as_ref())).map(Some),
-            Cause::RestartAllContainers => Some(Some(RESTART_ALL_GRACE_SECONDS)),
-            Cause::ExternalStop => Some(None),
-            _ => None,
+            Cause::Liveness => of_probe(spec.and_then(|spec| spec.liveness.as_ref())).or(grace),
+            Cause::Startup => of_probe(spec.and_then(|spec| spec.startup.as_ref())).or(grace),
+            Cause::RestartAllContainers => Some(RESTART_ALL_GRACE_SECONDS),
+            Cause::ExternalStop => None,
+            _ => grace,
         };
-        (reason, own_grace.map(OwnGrace))
-    }
-
-    fn spec_grace(&self, id: &ContainerId) -> Option<i64> {
-        self.grace(self.stores.cri.container(id)?, None)
+        (reason, own_grace)
     }
 
     /// The stop of a container with the evidence for its reason; `None`: not stopped.
@@ -301,7 +272,7 @@ impl<'a> PodView<'a> {
         assessment: &'s Assessment,
     ) -> Option<Stop<'s>> {
         let began = assessment.stop_began()?;
-        let container = self.stores.cri.container(id)?;
+        let container = self.container(id)?;
         let processes = self.processes_of(id)?;
         let is_kill = |s: &&SentSignal| s.from_outside() && s.signal.signal == SIGKILL;
         let at_once =
@@ -311,11 +282,10 @@ impl<'a> PodView<'a> {
         let neighbour = sender
             .and_then(|cgroup| self.stores.cgroups.container(self.stores.cgroups.owner(cgroup)))
             .filter(|owner| *owner != id)
-            .and_then(|owner| self.stores.cri.container(owner));
+            .and_then(|owner| self.container(owner));
         let sandbox = &container.info.sandbox;
-        let pause = self.processes_of(&ContainerId::new(sandbox.as_str()));
-        let pause_ended = pause.and_then(ContainerProcesses::ended);
-        let stopped = self.stores.cri.sandbox(sandbox).and_then(|sandbox| sandbox.stopped);
+        let pause_ended = self.processes_of_sandbox(sandbox).and_then(ContainerProcesses::ended);
+        let stopped = self.stores.cri.sandbox(sandbox).and_then(|sandbox| sandbox.ended);
         let sandbox_died = match (pause_ended, stopped) {
             (Some(at), _) => (at < began).then_some(Source::Kernel),
             (None, Some(Interval { latest: by, .. })) => (by < began).then_some(Source::Cri),
@@ -328,7 +298,7 @@ impl<'a> PodView<'a> {
             .find(|other| other.info.name == name && Some(other.info.attempt) == after);
         let ended = self.ended(id);
         let until = ended.unwrap_or(began);
-        let interrupted = self.stores.cri.outages(began, until).next().is_some()
+        let interrupted = self.stores.cri.connection.outages(began, until).next().is_some()
             || self.stores.node.kubelet.changes(began, until).next().is_some();
         let hashes =
             next.and_then(|next| next.info.hash.as_ref()).zip(container.info.hash.as_ref());

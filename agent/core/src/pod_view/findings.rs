@@ -2,17 +2,13 @@
 
 use super::PodView;
 use crate::{
-    api::{DeletionRequest, PodObject},
+    api::DeletionRequest,
     cri::Container,
-    ids::ContainerId,
-    input::{ApiTerminated, ContainerState, ExitStatus},
     kubelet::KUBELET_SLACK,
     process::{Children, ContainerProcesses},
-    report::Finding,
     signal,
-    time::{BootTime, secs},
-    types::{Contradiction, FindingKind},
 };
+use crate::{ids::*, input::*, report::*, time::*, types::*};
 use std::time::Duration;
 
 /// The interval of lists while a pod terminates, plus the runtime's own delay.
@@ -45,20 +41,18 @@ impl<'a> PodView<'a> {
         let in_force = self.object()?.in_force(ended)?;
         let grace = u64::try_from(in_force.grace_seconds).ok()?;
         let deadline = in_force.latest + Duration::from_secs(grace);
-        (ended > deadline + KUBELET_SLACK).then(|| Finding::new(FindingKind::DeadlineMissed, match self.object().and_then(PodObject::shortened) {
-                Some(_) => format!(
-                    "It ended {} after its deadline: a later request had shortened the grace to \
-                     {grace} s, {} before it ended.",
-                    secs(ended.since(deadline)),
-                    secs(ended.since(in_force.latest)),
-                ),
-                None => format!(
-                    "It ended {} after its deadline, {} after the request with a grace of {grace} \
-                     s.",
-                    secs(ended.since(deadline)),
-                    secs(ended.since(in_force.latest)),
-                ),
-            }))
+        let (late, after) = (secs(ended.since(deadline)), secs(ended.since(in_force.latest)));
+        let detail = match self.object()?.shortened() {
+            Some(_) => format!(
+                "It ended {late} after its deadline: a later request had shortened the grace to {grace} s, \
+                 {after} before it ended."
+            ),
+            None => format!(
+                "It ended {late} after its deadline, {after} after the request with a grace of {grace} s."
+            ),
+        };
+        (ended > deadline + KUBELET_SLACK)
+            .then(|| Finding::new(FindingKind::DeadlineMissed, detail))
     }
 
     /// Contradictions of the runtime or the apiserver with the kernel.
@@ -70,7 +64,7 @@ impl<'a> PodView<'a> {
         let Some(processes) = self.processes_of(id) else {
             return Vec::new();
         };
-        let container = self.stores.cri.container(id);
+        let container = self.container(id);
         let mut findings = Vec::new();
         findings.extend(exit.into_iter().flat_map(|exit| self.exit_codes(id, exit)));
         findings.extend(container.and_then(|c| oom_killed(c, processes)));
@@ -92,7 +86,7 @@ impl<'a> PodView<'a> {
                 findings.push(Finding::contradiction(about, detail));
             }
         };
-        if let Some(reported) = self.stores.cri.container(id).and_then(|c| c.exit.as_ref()) {
+        if let Some(reported) = self.container(id).and_then(|c| c.status.exit.as_ref()) {
             let code = reported.exit_code;
             let who = format!("The runtime reports exit code {code} ({})", reported.reason);
             differ(Contradiction::RuntimeExitCode, who, code);
@@ -107,8 +101,8 @@ impl<'a> PodView<'a> {
     }
 
     fn api_terminated(&self, id: &ContainerId) -> Option<&'a ApiTerminated> {
-        let name = &self.stores.cri.container(id)?.info.name;
-        let reported = self.object()?.pod.containers.get(name)?;
+        let name = &self.container(id)?.info.name;
+        let reported = self.spec(name)?;
         reported.terminated.iter().find(|end| end.id.as_ref() == Some(id))
     }
 
@@ -137,6 +131,7 @@ impl<'a> PodView<'a> {
         let outage = self
             .stores
             .cri
+            .connection
             .outages(from, to)
             .find(|o| o.to.is_some() && o.restarted != Some(false))?;
         let silent = outage.to.map_or(Duration::ZERO, |to| to.since(outage.from));
@@ -155,7 +150,7 @@ impl<'a> PodView<'a> {
 }
 
 fn oom_killed(container: &Container, processes: &ContainerProcesses) -> Option<Finding> {
-    let says = container.exit.as_ref().is_some_and(|e| e.reason == "OOMKilled");
+    let says = container.status.exit.as_ref().is_some_and(|e| e.reason == "OOMKilled");
     let whole = processes.created.is_some();
     (says && whole && processes.oom.is_empty()).then(|| {
         let detail =
@@ -166,9 +161,9 @@ fn oom_killed(container: &Container, processes: &ContainerProcesses) -> Option<F
 
 /// The runtime's state contradicts the cgroup. `empty`: when the last process was gone.
 fn state(container: &Container, empty: BootTime) -> Option<Finding> {
-    let running_until = match container.exited {
+    let running_until = match container.ended {
         Some(exited) => exited.earliest,
-        None if container.info.state == ContainerState::Running => container.listing.asked,
+        None if container.info.state == ContainerState::Running => container.asked,
         None => empty,
     };
     if running_until > empty + CRI_LAG {
@@ -179,7 +174,7 @@ fn state(container: &Container, empty: BootTime) -> Option<Finding> {
         );
         return Some(Finding::contradiction(Contradiction::RunningWithoutProcesses, detail));
     }
-    let exited = container.exited.filter(|_| container.info.state == ContainerState::Exited)?;
+    let exited = container.ended.filter(|_| container.info.state == ContainerState::Exited)?;
     (exited.latest + CRI_LAG < empty).then(|| {
         let detail = format!(
             "The runtime listed it as exited {} before its last process was gone, according to the kernel.",

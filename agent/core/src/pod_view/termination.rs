@@ -1,47 +1,41 @@
 //! The pod's report: its containers, cause and phases.
 
-use super::{PodView, between};
+use super::PodView;
 use crate::{
     api::{DeletionRequest, PodObject},
     cause::{AttributedCause, CauseInputs, TERMINATION_BY_KUBELET, cause},
     cri::Container,
-    ids::{ContainerId, PodRef},
-    input::{ApiPod, ContainerKind, Hook, LossKind},
     kubelet::KUBELET_SLACK,
     phases::{CriticalPath, phases},
-    report::{ContainerDeath, Finding, Milestone, PodTermination},
-    time::{BootTime, Interval, secs},
-    types::{Cause, FindingKind, MilestoneKind, Source},
     verdict::Assessment,
 };
+use crate::{ids::*, input::*, report::*, time::*, types::*};
 use std::{collections::BTreeSet, time::Duration};
 
 impl<'a> PodView<'a> {
     /// The containers that ended with the pod: after the request or, without one, together with the last.
     /// Earlier deaths and replaced attempts were reported on their own. Init containers count only if the pod
     /// had no others.
-    fn final_containers<'m>(
-        &'m self,
-        members: &'m BTreeSet<ContainerId>,
-    ) -> impl Iterator<Item = &'m ContainerId> {
-        let request = self.request(members);
-        let last = members.iter().filter_map(|id| self.ended(id)).max();
-        let container = |id: &ContainerId| self.stores.cri.container(id);
+    fn final_containers(&self) -> impl Iterator<Item = &ContainerId> {
+        let request = self.request();
+        let last = self.members.all.iter().filter_map(|id| self.ended(id)).max();
         let is_init = |c: &Container| self.kind(&c.info.name) == ContainerKind::Init;
-        let only_init = members.iter().filter_map(container).all(is_init);
-        let grace = members
+        let only_init = self.members.all.iter().filter_map(|id| self.container(id)).all(is_init);
+        let grace = self
+            .members
+            .all
             .iter()
-            .filter_map(|id| self.longest_grace(container(id)?, None))
+            .filter_map(|id| self.graces(Some(self.container(id)?), None).max())
             .filter_map(|seconds| u64::try_from(seconds).ok())
             .max()
             .unwrap_or_default();
         let window = Duration::from_secs(grace) + KUBELET_SLACK;
-        members.iter().filter(move |id| match request {
+        self.members.all.iter().filter(move |id| match request {
             Some(_) => self.ended_with_its_pod(id),
             None => {
                 let of_end = |c: &Container| self.is_last_attempt(c) && (only_init || !is_init(c));
                 let late = self.ended(id).zip(last).is_none_or(|(at, last)| at + window >= last);
-                late && self.stores.cri.container(id).is_none_or(of_end)
+                late && self.container(id).is_none_or(of_end)
             }
         })
     }
@@ -54,23 +48,21 @@ impl<'a> PodView<'a> {
     }
 
     pub(super) fn kind(&self, container: &str) -> ContainerKind {
-        let container = self.object().and_then(|o| o.pod.containers.get(container));
-        container.map_or(ContainerKind::Main, |c| c.kind)
+        self.spec(container).map_or(ContainerKind::Main, |c| c.kind)
     }
 
     /// Why the pod terminated.
-    pub fn cause(&self, members: &BTreeSet<ContainerId>) -> AttributedCause {
-        let container = |id: &ContainerId| self.stores.cri.container(id);
+    pub fn cause(&self) -> AttributedCause {
         let is_main = |c: &Container| self.kind(&c.info.name) == ContainerKind::Main;
         // The main containers decide: the kubelet stops sidecars when all others have ended.
         let (mains, others): (Vec<_>, Vec<_>) =
-            self.final_containers(members).partition(|id| container(id).is_some_and(is_main));
+            self.final_containers().partition(|id| self.container(id).is_some_and(is_main));
         let had_main = !mains.is_empty();
         let deciding = if had_main { mains } else { others };
         let assess = |id: &ContainerId| {
-            let assessment =
-                self.assessment(Some(container(id)?), self.processes_of(id)?, None, None);
-            Some(assessment.assessment)
+            let container = Some(self.container(id)?);
+            let inputs = self.verdict_inputs(container, self.processes_of(id)?, None);
+            Some(self.assess(container, inputs))
         };
         let assessment: Vec<Option<Assessment>> = deciding.iter().map(|id| assess(id)).collect();
         // The pod ended with its last main container. The kubelet stops a sidecar after all main containers
@@ -84,13 +76,16 @@ impl<'a> PodView<'a> {
         });
         let complete = assessment.iter().all(|j| j.as_ref().is_some_and(|j| j.exit.is_some()));
         let unproven = assessment.iter().flatten().find_map(|j| j.unproven.as_deref());
-        let outlived = self.outlived(members).is_some();
-        let requested = self.request(members).is_some();
+        let outlived = self.outlived().is_some();
+        let requested = self.request().is_some();
         let unseen = self.object().is_some_and(PodObject::deleted_during_gap);
-        let gone = self.gone(members).filter(|_| unseen && !requested);
+        let gone = self.gone().filter(|_| unseen && !requested);
         // A container that was stopped, or ran on after the object was gone, had been deleted.
         let ran_on = |gone: Interval| {
-            members.iter().any(|id| self.end(id).is_none_or(|end| end.earliest > gone.latest))
+            self.members
+                .all
+                .iter()
+                .any(|id| self.end(id).is_none_or(|end| end.earliest > gone.latest))
         };
         // The last status showed part of the pod running when the object was deleted, and that part was
         // stopped.
@@ -106,7 +101,7 @@ impl<'a> PodView<'a> {
         // In back-off nothing runs either, and the pod is not over.
         let is_over = |pod: &ApiPod| pod.is_finished() || pod.is_over() && pod.is_completing();
         let was_over = self.object().is_some_and(|o| is_over(&o.pod));
-        let came_and_went = self.object().is_none() && self.stores.api.was_in_sync();
+        let came_and_went = self.object().is_none() && self.stores.api.watch.last_up().is_some();
         let deleted_at_unknown_time = unseen && !deleted && !was_over || came_and_went && !stopped;
         let is_static = self.is_static();
         cause(CauseInputs {
@@ -124,9 +119,9 @@ impl<'a> PodView<'a> {
     }
 
     /// By how much the processes outlived the object.
-    fn outlived(&self, members: &BTreeSet<ContainerId>) -> Option<Duration> {
-        let gone = self.gone(members)?;
-        let last = members.iter().filter_map(|id| Some(self.end(id)?.earliest)).max()?;
+    fn outlived(&self) -> Option<Duration> {
+        let gone = self.gone()?;
+        let last = self.members.all.iter().filter_map(|id| Some(self.end(id)?.earliest)).max()?;
         (last > gone.latest && !self.object()?.is_mirror()).then(|| last.since(gone.latest))
     }
 
@@ -138,92 +133,83 @@ impl<'a> PodView<'a> {
     }
 
     /// Builds the report from the evidence so far.
-    pub fn build(&self, members: &BTreeSet<ContainerId>, incarnation: u32) -> PodTermination {
-        let request = self.request(members);
-        let gone = self.gone(members);
-        let cause = self.cause(members);
+    pub fn build(&self, incarnation: u32) -> PodTermination {
+        use MilestoneKind as M;
+        let (request, gone, cause) = (self.request(), self.gone(), self.cause());
         let mut containers: Vec<ContainerDeath> =
-            self.final_containers(members).map(|id| self.death(id, Some(&cause))).collect();
-        let order = |id: &ContainerId| {
-            self.stores.cri.container(id).map(|c| (c.info.created, c.info.name.clone()))
-        };
+            self.final_containers().map(|id| self.death(id, Some(&cause))).collect();
+        let order =
+            |id: &ContainerId| self.container(id).map(|c| (c.info.created, c.info.name.clone()));
         containers.sort_by_key(|c| (order(&c.id), c.id.clone()));
         let critical = containers.iter().max_by_key(|c| (self.ended(&c.id), &c.id));
 
-        let stopping = containers
-            .iter()
-            .filter_map(|c| c.milestone(MilestoneKind::StopBegan))
-            .map(|m| m.at)
-            .min();
+        let stopped = containers.iter().filter_map(|c| c.milestone(M::StopBegan));
+        let stopping = stopped.map(|m| m.at).min();
         let began = self.began(request, gone, cause.cause, stopping, &containers);
-        let ended = self.last(members).unwrap_or(began).max(began);
-        let mut pod_milestones = Vec::new();
-        if let Some(request) = request {
-            pod_milestones.push(Milestone {
-                kind: MilestoneKind::DeleteRequested,
-                at: began,
-                uncertainty: request.uncertainty,
-                source: if began < request.estimate { Source::Inferred } else { Source::Api },
-            });
-        }
-        pod_milestones.extend(request.and_then(|r| self.post_start_ended(r, stopping)));
-        let stopped = self.sandbox_stopped();
-        let stopped = stopped.map(|s| between(MilestoneKind::SandboxStopped, s, Source::Cri));
-        pod_milestones.extend(stopped);
-        pod_milestones.extend(gone.map(|g| between(MilestoneKind::ObjectGone, g, Source::Api)));
-        let by_api =
-            |kind, at| Milestone { kind, at, uncertainty: Duration::ZERO, source: Source::Api };
+        let ended = self.last().unwrap_or(began).max(began);
+        let object = self.object().filter(|_| request.is_some());
+        let shortened = object.and_then(PodObject::shortened);
         // Once the object is gone no later status can come.
         let reported = self.object().filter(|_| gone.is_some()).and_then(|o| o.reported);
-        let reported = reported.filter(|at| *at >= began);
-        pod_milestones.extend(reported.map(|at| by_api(MilestoneKind::StatusReported, at)));
-        let object = self.object().filter(|_| request.is_some());
-        if let Some(at) = object.and_then(|o| o.final_delete) {
-            pod_milestones.push(by_api(MilestoneKind::FinalDelete, at));
-        }
-        let shortened = object.and_then(PodObject::shortened);
-        if let Some(shortened) = shortened {
-            pod_milestones.push(by_api(MilestoneKind::GraceShortened, shortened.estimate));
-        }
-        pod_milestones.extend(self.tail(began));
+        let by_api = |kind, at| Milestone::exact(kind, at, Source::Api);
+        let requested = request.map(|request| Milestone {
+            kind: M::DeleteRequested,
+            at: began,
+            uncertainty: request.uncertainty,
+            source: if began < request.estimate { Source::Inferred } else { Source::Api },
+        });
+        let pod: Vec<Milestone> = [
+            requested,
+            request.and_then(|r| self.post_start_ended(r, stopping)),
+            Milestone::within(M::SandboxStopped, self.all_sandboxes(|s| s.ended), Source::Cri),
+            Milestone::within(M::ObjectGone, gone, Source::Api),
+            by_api(M::StatusReported, reported.filter(|at| *at >= began)),
+            by_api(M::FinalDelete, object.and_then(|o| o.final_delete)),
+            by_api(M::GraceShortened, shortened.map(|s| s.estimate)),
+        ]
+        .into_iter()
+        .flatten()
+        .chain(self.tail(began))
+        .collect();
 
         let path = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
-        let pod = pod_milestones.as_slice();
-        let phases =
-            phases(CriticalPath { began, ended, critical, pod, stopping, cause: cause.cause });
+        let phases = phases(CriticalPath {
+            began,
+            ended,
+            critical,
+            pod: &pod,
+            stopping,
+            cause: cause.cause,
+        });
         // The pod ended no earlier than the last of these events could have happened.
         let until = |m: &Milestone| m.at - m.uncertainty;
         let of_end = |m: &&Milestone| !m.kind.is_of_the_tail() && m.at <= ended;
-        let earliest = path.iter().chain(pod).filter(of_end).map(until).max();
+        let earliest = path.iter().chain(&pod).filter(of_end).map(until).max();
         let uncertainty = ended.since(earliest.unwrap_or(ended))
             + request.map(|request| request.uncertainty).unwrap_or_default();
-        let mut milestones: Vec<Milestone> = path.iter().chain(&pod_milestones).cloned().collect();
+        let mut milestones: Vec<Milestone> = path.iter().chain(&pod).cloned().collect();
         milestones.sort_by_key(|m| (m.at, m.kind));
 
         let mut findings = Vec::new();
-        if let Some(by) = self.outlived(members) {
-            findings.push(Finding::new(
-                FindingKind::OutlivedObject,
-                format!("Its processes outlived the pod's object by {}.", secs(by)),
-            ));
+        if let Some(by) = self.outlived() {
+            let detail = format!("Its processes outlived the pod's object by {}.", secs(by));
+            findings.push(Finding::new(FindingKind::OutlivedObject, detail));
         }
         findings.extend(self.restarts(began, ended));
-        let mut incomplete: BTreeSet<LossKind> = BTreeSet::new();
-        for container in &containers {
-            incomplete.extend(&container.incomplete);
-        }
+        let incomplete: BTreeSet<LossKind> =
+            containers.iter().flat_map(|container| container.incomplete.iter().copied()).collect();
         let began_wall_ns = self.stores.anchor.wall(began).0;
         let truncated = self.is_truncated() || containers.iter().any(|c| c.truncated);
         PodTermination {
             pod: self.pod_ref(),
             life: incarnation,
             revision: 1,
-            is_final: self.is_final(members),
+            is_final: self.is_final(),
             cause: cause.cause,
             cause_certainty: cause.certainty(),
             cause_source: cause.source,
             cause_message: cause.message,
-            grace_seconds: self.pod_grace(request),
+            grace_seconds: self.graces(None, request).next(),
             shortened_to_seconds: shortened.map(|s| s.grace_seconds),
             began,
             ended,
@@ -251,8 +237,7 @@ impl<'a> PodView<'a> {
         let held_up =
             |at: &BootTime| *at > request.estimate && stopping.is_none_or(|stop| *at <= stop);
         let ended = |container: &'a Container| {
-            let hook =
-                self.object()?.pod.containers.get(&container.info.name)?.post_start.as_ref()?;
+            let hook = self.spec(&container.info.name)?.post_start.as_ref()?;
             let processes = self.processes_of(&container.info.id)?;
             match hook {
                 Hook::Exec(_) if processes.found.is_some() => None,
@@ -272,26 +257,16 @@ impl<'a> PodView<'a> {
         };
         let all = self.containers().filter_map(ended).filter(|(at, _)| held_up(at));
         let (at, source) = all.max_by_key(|(at, _)| *at)?;
-        let (kind, uncertainty) = (MilestoneKind::PostStartEnded, Duration::ZERO);
-        Some(Milestone { kind, at, uncertainty, source })
+        Milestone::exact(MilestoneKind::PostStartEnded, Some(at), source)
     }
 
     /// The removal of sandbox and cgroup so far, for the report that begins at `began`.
     pub fn tail(&self, began: BootTime) -> impl Iterator<Item = Milestone> {
-        let sandbox = self.sandbox_removed();
-        let sandbox = sandbox.map(|s| between(MilestoneKind::SandboxRemoved, s, Source::Cri));
-        let cgroup = self.cgroup_removed.filter(|at| *at >= began).map(|at| Milestone {
-            kind: MilestoneKind::CgroupRemoved,
-            at,
-            uncertainty: Duration::ZERO,
-            source: Source::Kernel,
-        });
+        let sandbox = self.all_sandboxes(|s| s.removed);
+        let sandbox = Milestone::within(MilestoneKind::SandboxRemoved, sandbox, Source::Cri);
+        let cgroup = self.cgroup_removed.filter(|at| *at >= began);
+        let cgroup = Milestone::exact(MilestoneKind::CgroupRemoved, cgroup, Source::Kernel);
         sandbox.into_iter().chain(cgroup)
-    }
-
-    /// The grace of the first request; a later one may have shortened it.
-    fn pod_grace(&self, request: Option<&DeletionRequest>) -> Option<i64> {
-        request.map(|r| r.grace_seconds).or_else(|| self.object()?.pod.grace_seconds)
     }
 
     /// Where the report begins.
@@ -310,8 +285,8 @@ impl<'a> PodView<'a> {
                 .map(|m| m.at)
         };
         // The last main container that exited; sidecars are stopped after it.
-        let before_init_known = |c: &&ContainerDeath| c.kind == ContainerKind::Main;
-        let last = containers.iter().filter(before_init_known).filter_map(ended).max();
+        let is_main = |c: &&ContainerDeath| c.kind == ContainerKind::Main;
+        let last = containers.iter().filter(is_main).filter_map(ended).max();
         let ended_by_itself = last.or_else(|| containers.iter().filter_map(ended).max());
         let stop_began = if cause == Cause::Completed { None } else { stopping };
         match request {
@@ -319,7 +294,9 @@ impl<'a> PodView<'a> {
             Some(request) => stop_began.map_or(request.estimate, |at| at.min(request.estimate)),
             None => {
                 let gone = gone.map(|g| g.latest).filter(|_| !self.is_static());
-                stop_began.or(ended_by_itself).into_iter().chain(gone).min().unwrap_or_default()
+                let sandbox = self.all_sandboxes(|s| s.ended).map(|stopped| stopped.earliest);
+                let began = stop_began.or(ended_by_itself).into_iter().chain(gone).min();
+                began.or(sandbox).unwrap_or_default()
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What keeps one container from ending, according to the kernel's records and to looks into /proc.
 
-use crate::{input::ProcReport, time::BootTime};
+use crate::{input::*, table::push_latest, time::*};
 use std::{collections::VecDeque, time::Duration};
 
 /// A runtime that signals all processes of a container freezes it for some milliseconds (runc,
@@ -45,16 +45,16 @@ struct FreezePoll {
 impl Inspections {
     /// The kernel reported that the container's own cgroup was frozen or thawed.
     pub fn apply_frozen(&mut self, at: BootTime, frozen: bool) {
-        let open = self.freezes.back_mut().filter(|freeze| freeze.to.is_none());
-        match (frozen, open) {
-            (true, Some(_)) => return,
-            (true, None) => self.freezes.push_back(Freeze { from: Some(at), to: None }),
-            (false, Some(open)) => open.to = Some(at),
-            (false, None) => self.freezes.push_back(Freeze { from: None, to: Some(at) }),
-        }
-        if self.freezes.len() > MAX_FREEZES {
-            self.freezes.pop_front();
-        }
+        let freeze = match self.freezes.back_mut().filter(|freeze| freeze.to.is_none()) {
+            Some(_) if frozen => return,
+            Some(open) => {
+                open.to = Some(at);
+                return;
+            }
+            None if frozen => Freeze { from: Some(at), to: None },
+            None => Freeze { from: None, to: Some(at) },
+        };
+        push_latest(&mut self.freezes, freeze, MAX_FREEZES);
     }
 
     /// Applies a look into /proc.

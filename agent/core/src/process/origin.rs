@@ -1,9 +1,6 @@
 //! Where a signal came from, and what the kernel did with it.
 
-use crate::{
-    ids::CgroupId,
-    input::{Disposition, ProcessRef, SignalGenerated, SignalResult},
-};
+use crate::{ids::*, input::*};
 
 /// The kernel discarded the signal because the target ignores it or has no handler, not because the target
 /// was exiting.

@@ -4,7 +4,7 @@ use super::{
     Children, ContainerProcesses, ExecProcess, MAX_CHILDREN, NamespaceKill, Origin, PROBES,
     SIGKILL, SIGTERM, SentSignal, TakenSignal, discarded, is_runtime,
 };
-use crate::{ids::Tgid, input::ExitStatus, time::BootTime};
+use crate::{ids::*, input::*, time::*};
 use std::collections::BTreeSet;
 
 impl ContainerProcesses {
@@ -34,7 +34,7 @@ impl ContainerProcesses {
     /// Signals taken by the main process, in order.
     pub fn taken(&self) -> impl Iterator<Item = TakenSignal> {
         let main = self.main();
-        self.taken.iter().filter(move |(tgid, _)| Some(*tgid) == main).map(|(_, taken)| *taken)
+        self.taken.iter().filter(move |taken| Some(taken.target) == main).copied()
     }
 
     /// The signal with which the runtime's tool stopped the container: SIGTERM if it was sent, else the last
@@ -46,23 +46,13 @@ impl ContainerProcesses {
             let in_container = sender.in_container == Some(true);
             s.origin == Origin::Outside && !in_container && is_runtime(&sender.comm)
         };
-        let mut signals = self.sent().filter(by_runtime).map(|s| s.signal.signal);
-        let mut last = None;
-        signals
-            .find(|signal| {
-                last = Some(*signal).filter(|s| *s != SIGKILL).or(last);
-                *signal == SIGTERM
-            })
-            .or(last)
+        let signals = || self.sent().filter(by_runtime).map(|s| s.signal.signal);
+        signals().find(|s| *s == SIGTERM).or_else(|| signals().rfind(|s| *s != SIGKILL))
     }
 
     /// When and how the main process exited.
     pub fn exit(&self) -> Option<(BootTime, ExitStatus)> {
-        self.end_of(self.main()?)
-    }
-
-    pub(super) fn end_of(&self, process: Tgid) -> Option<(BootTime, ExitStatus)> {
-        self.exits.get(process)
+        self.exits.get(self.main()?)
     }
 
     /// The runtime's init exited before it became the container's program, and nothing else of the container
@@ -78,7 +68,7 @@ impl ContainerProcesses {
         self.exec_processes
             .iter()
             .filter(move |i| Some(i.tgid) != main)
-            .map(|i| ExecProcess { ended: self.end_of(i.tgid), ..i.clone() })
+            .map(|i| ExecProcess { ended: self.exits.get(i.tgid), ..i.clone() })
     }
 
     /// How many runs of this exec probe failed in a row, up to this moment.

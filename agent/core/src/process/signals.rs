@@ -1,7 +1,7 @@
 //! A bounded list of signals.
 
 use super::{SIGKILL, SIGTERM};
-use crate::{ids::Tgid, time::BootTime};
+use crate::{ids::*, time::*};
 
 /// Bound on each list.
 const MAX_SIGNALS: usize = 64;

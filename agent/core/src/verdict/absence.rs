@@ -1,11 +1,7 @@
 //! Events that must not have happened for a verdict to hold, and the gaps that may hide them.
 
 use super::{DeathFacts, longest_grace};
-use crate::{
-    input::{Hook, LossKind},
-    time::BootTime,
-};
-use crate::{kubelet::KUBELET_SLACK, time::secs};
+use crate::{input::*, kubelet::KUBELET_SLACK, time::*};
 use std::time::Duration;
 
 /// An event that must not have happened unseen.

@@ -1,14 +1,8 @@
 //! The evidence of a verdict as data, and the milestones that follow from it.
 
 use super::{DeathFacts, HookRun};
-use crate::{
-    evidence::{Evidence, EvidenceKind},
-    input::SignalGenerated,
-    report::Milestone,
-    time::BootTime,
-    types::{MilestoneKind, Source},
-};
-use std::time::Duration;
+use crate::evidence::{Evidence, EvidenceKind};
+use crate::{input::*, report::*, time::*, types::*};
 
 impl<'a> DeathFacts<'a> {
     pub(super) fn evidence(&self) -> Vec<Evidence> {
@@ -40,32 +34,28 @@ impl<'a> DeathFacts<'a> {
     }
 
     pub(super) fn milestones(&self) -> Vec<Milestone> {
-        use MilestoneKind::{
-            CgroupEmpty, Exited, KillSent, PreStopBegan, PreStopEnded, StopBegan, TermHandled,
-            TermSent,
-        };
+        use MilestoneKind as M;
         let mut list: Vec<Milestone> = Vec::new();
         let mut mark = |kind, at: Option<BootTime>, source| {
-            let uncertainty = Duration::ZERO;
-            list.extend(at.map(|at| Milestone { kind, at, uncertainty, source }));
+            list.extend(Milestone::exact(kind, at, source));
         };
         let (stop, seen) = (self.stop.map(|s| s.at), Source::Kernel);
         let acts = [stop, self.kill.map(|s| s.at)].into_iter().flatten().min();
         match &self.hook {
             Some(hook) if acts.is_none_or(|act| hook.began < act) => {
-                mark(StopBegan, Some(hook.began), hook.source);
+                mark(M::StopBegan, Some(hook.began), hook.source);
             }
-            _ => mark(StopBegan, acts, seen),
+            _ => mark(M::StopBegan, acts, seen),
         }
         if let Some(hook) = &self.hook {
-            mark(PreStopBegan, Some(hook.began), hook.source);
-            mark(PreStopEnded, hook.ended, hook.source);
+            mark(M::PreStopBegan, Some(hook.began), hook.source);
+            mark(M::PreStopEnded, hook.ended, hook.source);
         }
-        mark(TermSent, stop, seen);
-        mark(TermHandled, self.taken.map(|t| t.at), seen);
-        mark(KillSent, self.fatal_kill().map(|s| s.at), seen);
-        mark(Exited, self.exit.map(|(at, _)| at), seen);
-        mark(CgroupEmpty, self.case.processes.ended(), seen);
+        mark(M::TermSent, stop, seen);
+        mark(M::TermHandled, self.taken.map(|t| t.at), seen);
+        mark(M::KillSent, self.fatal_kill().map(|s| s.at), seen);
+        mark(M::Exited, self.exit.map(|(at, _)| at), seen);
+        mark(M::CgroupEmpty, self.case.processes.ended(), seen);
         list.sort_by_key(|m| (m.at, m.kind));
         list
     }

@@ -4,13 +4,10 @@
 use super::DeathFacts;
 use crate::{
     evidence::EvidenceKind,
-    ids::Tgid,
-    input::{ContainerKind, ExitStatus, Hook},
     kubelet::{HOOK_GAP, KUBELET_REACTION, KUBELET_SLACK},
     process::ExecProcess,
-    time::BootTime,
-    types::Source,
 };
+use crate::{ids::*, input::*, time::*, types::*};
 use std::time::Duration;
 
 /// One run of the hook.

@@ -232,7 +232,7 @@ fn causes_of_a_containers_own_stop() {
         (None, None, at_once, three, Cause::Unknown, inferred, "has not reported the pod"),
     ];
     for (object, started, ended, failed, expected, source, says) in rows {
-        let mut attempt = Attempt::new(ids(1).2);
+        let mut attempt = Attempt::default();
         (attempt.started, attempt.ended) = (started, ended);
         let processes = with_failed(failed);
         let told = Stop {

@@ -8,7 +8,7 @@ use coroner_core::{
     ids::SandboxId,
     input::{ApiEvent, ContainerState, CriEvent},
     time::{BootTime, Interval},
-    types::Verdict,
+    types::{Cause, Verdict},
 };
 
 fn secs(n: u64) -> BootTime {
@@ -49,9 +49,9 @@ fn a_late_list_takes_back_nothing_that_a_newer_one_showed() {
     let known = runtime.sandbox(&id).unwrap();
     assert!(!known.info.ready);
     let between = Some(Interval { earliest: secs(1), latest: secs(13) });
-    assert_eq!((known.stopped, known.listing.asked), (between, secs(12)));
+    assert_eq!((known.ended, known.asked), (between, secs(12)));
     let known = runtime.container(&app).unwrap();
-    assert_eq!((known.info.state, known.exited), (ContainerState::Exited, between));
+    assert_eq!((known.info.state, known.ended), (ContainerState::Exited, between));
     // What is gone stays gone.
     list(&mut runtime, (30, 31), only(), None, None);
     list(&mut runtime, (28, 40), None, Some(true), Some(ContainerState::Running));
@@ -67,8 +67,8 @@ fn what_a_late_list_does_not_have_may_be_younger() {
     list(&mut runtime, (12, 13), only(), Some(true), Some(ContainerState::Running));
     for late in [(2, 20), (10, 25)] {
         list(&mut runtime, late, None, None, None);
-        assert!(runtime.sandbox(&id).unwrap().listing.missing.is_none());
-        assert_eq!(runtime.container(&app).unwrap().exited, None);
+        assert!(runtime.sandbox(&id).unwrap().missing.is_none());
+        assert_eq!(runtime.container(&app).unwrap().ended, None);
     }
     assert!(!runtime.has_listed_since(secs(11)), "what is not covered is not known");
     // Two that were asked for after it was listed.
@@ -87,8 +87,8 @@ fn a_late_answer_is_true_as_of_its_request() {
     assert!(runtime.is_current() && !runtime.has_listed_since(secs(1)));
     list(&mut runtime, (20, 70), None, Some(false), Some(ContainerState::Exited));
     let stopped = Some(Interval { earliest: secs(0), latest: secs(70) });
-    assert_eq!(runtime.sandbox(&id).unwrap().stopped, stopped);
-    assert_eq!(runtime.outages(secs(0), secs(100)).count(), 0, "lateness is no outage");
+    assert_eq!(runtime.sandbox(&id).unwrap().ended, stopped);
+    assert_eq!(runtime.connection.outages(secs(0), secs(100)).count(), 0, "lateness is no outage");
 }
 
 /// The runtime's lists of containers come when the pod is gone: the kernel and the pod's status have named the
@@ -117,4 +117,50 @@ fn a_container_that_no_list_ever_showed_is_in_its_pods_report() {
     let end = world.reports().next().expect("a report");
     let [death] = end.containers.as_slice() else { panic!("{end:?}") };
     assert_eq!((death.name.as_str(), death.verdict), ("c", Verdict::Graceful), "{death:?}");
+}
+
+/// The pod comes and goes while the runtime is down: no list has its sandbox, and `listed` says whether one has
+/// its container.
+fn comes_and_goes_without_a_list_of_its_sandbox(listed: bool) {
+    let mut world = World::in_sync();
+    let mut pod = object(1, false, world.at());
+    pod.containers.get_mut("c").unwrap().id = Some(ids(1).2);
+    world.starts(1);
+    world.api(ApiEvent::Applied(pod.clone()));
+    world.ticks(1);
+    if listed {
+        let (asked, containers) = (world.at(), vec![container(1, ContainerState::Running)]);
+        world.cri(CriEvent::Containers { asked, only: None, containers });
+    }
+    world.cri(CriEvent::Unreachable { error: "gone".into(), code: None });
+    let deleting = object(1, true, world.at());
+    (pod.deletion_timestamp, pod.deletion_grace_seconds) =
+        (deleting.deletion_timestamp, deleting.deletion_grace_seconds);
+    world.api(ApiEvent::Applied(pod.clone()));
+    world.term(1, true);
+    world.later(500).exits(1, CODE_0);
+    world.cgroups_go(1);
+    world.api(ApiEvent::Deleted(pod));
+    world.ticks(20);
+    assert_eq!(world.ended.len(), 0);
+    for _ in 0..2 {
+        world.lists(Vec::new(), Vec::new());
+        world.ticks(10);
+    }
+    world.ticks(60);
+    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+    let [death] = end.containers.as_slice() else { panic!("{end:?}") };
+    assert_eq!((death.name.as_str(), death.verdict), ("c", Verdict::Graceful), "{death:?}");
+    assert_eq!(end.cause, Cause::ApiDelete);
+    assert_eq!(world.died.len(), 1, "{:?}", world.died);
+}
+
+#[test]
+fn a_pod_whose_sandbox_no_list_showed_is_reported() {
+    comes_and_goes_without_a_list_of_its_sandbox(true);
+}
+
+#[test]
+fn a_pod_of_which_no_list_showed_anything_is_reported() {
+    comes_and_goes_without_a_list_of_its_sandbox(false);
 }

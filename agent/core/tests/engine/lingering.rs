@@ -4,6 +4,7 @@ use super::world::{
     CODE_0, Cgroups, KILLED, World, container, ids, init, object, running, sandbox, shim, signal,
 };
 use coroner_core::{
+    evidence::EvidenceKind,
     ids::Tgid,
     input::{
         ApiEvent, ContainerState, Disposition, Input, KernelFact, Loss, LossKind, ProcProcess,
@@ -148,8 +149,9 @@ fn what_sigkill_does_not_end_is_looked_at_until_it_ends() {
         )
     );
     let proof = death.proof.evidence.iter().find(|e| e.source == Source::Proc).unwrap();
-    let shown = proof.kind.to_string();
-    assert!(shown.contains("is in state D in nfs_wait_bit_killable"), "{shown}");
+    let EvidenceKind::Process(process) = &proof.kind else { panic!("{proof:?}") };
+    assert_eq!(process.state, TaskState::Uninterruptible);
+    assert_eq!(process.wchan.as_deref(), Some("nfs_wait_bit_killable"));
     assert_eq!(world.updated.len(), 0);
 }
 

@@ -114,6 +114,32 @@ fn a_container_that_is_not_listed_yet_is_not_the_first_instances() {
     assert_eq!(world.ended[1].containers[0].findings, []);
 }
 
+/// The runtime's lists are late: the second instance's sandbox and container are listed before the first's are
+/// listed as ended.
+#[test]
+fn the_kernel_shows_that_an_instance_is_over_before_the_runtime_does() {
+    let mut world = World::in_sync();
+    world.api(ApiEvent::Applied(mirror("a")));
+    world.starts(1);
+    let first = || of_file(sandbox(1, true));
+    world.lists(vec![first()], vec![container(1, ContainerState::Running)]);
+    world.later(1000).ticks(1);
+    world.term(1, true);
+    world.later(2000).exits(1, CODE_0);
+    let cgroup = Cgroups::of(1).pause;
+    world.kernel(KernelFact::CgroupEmpty { cgroup });
+    second_begins(&mut world);
+    world.ticks(2);
+    let (sandbox_2, container_2) = second(true, ContainerState::Running);
+    for _ in 0..2 {
+        world.lists(vec![sandbox_2.clone()], vec![container_2.clone()]);
+        world.ticks(20);
+    }
+    world.ticks(60);
+    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+    assert_eq!((end.cause, end.containers.len()), (Cause::StaticRemoved, 1), "{end:?}");
+}
+
 #[test]
 fn two_lives_within_the_settle_window_are_two() {
     let mut world = second_life();

@@ -2,11 +2,11 @@
 
 use super::detail::DetailBudget;
 use crate::{
-    ids::{LeakKey, PodUid},
+    ids::*,
     leak::{Leak, LeakCause, LeakClass, LeakEvidence},
     leaks::{cause, evidence, facts::LeakFacts, resources, subject::pod_of},
     output::{Outputs, Report},
-    time::BootTime,
+    time::*,
 };
 use std::{sync::Arc, time::Duration};
 

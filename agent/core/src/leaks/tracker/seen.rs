@@ -3,7 +3,7 @@
 use crate::{
     leak::{LeakClass, LeakKey},
     leaks::{facts::LeakFacts, netns},
-    time::BootTime,
+    time::*,
 };
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ impl Seen {
             // list.
             LeakKey::Sandbox { id } if class == LeakClass::NetnsOpen => {
                 let sandbox = facts.stores.cri.sandbox(id);
-                let stopped = sandbox.and_then(|sandbox| sandbox.stopped);
+                let stopped = sandbox.and_then(|sandbox| sandbox.ended);
                 stopped.is_some_and(|stopped| stopped.earliest == BootTime(0))
             }
             LeakKey::Sandbox { .. } | LeakKey::Pod { .. } => !self.pods,
