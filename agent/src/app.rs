@@ -7,8 +7,9 @@ mod senders;
 mod start;
 use coroner_core::{
     engine::{Engine, Settings},
+    input::PersistedLeak,
     input::{CriEvent, Input, Received},
-    leak::{Leak, PersistedLeak},
+    leak::Leak,
     output::Report,
     time::Anchor,
 };

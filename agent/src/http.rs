@@ -1,8 +1,13 @@
 //! The HTTP server: metrics and health for everybody, and the API for people on the node. It only reads.
 
 use crate::{
-    accept::Listener, clock, health::Health, history::History, leaks::Standing, metrics::Metrics,
-    report::printable,
+    accept::Listener,
+    clock,
+    health::Health,
+    history::History,
+    leaks::Standing,
+    metrics::Metrics,
+    report::{LeakJson, printable},
 };
 use axum::{
     Json, Router,
@@ -289,7 +294,7 @@ async fn leaks(
     match serde_json::to_string(&list.judge) {
         Ok(judge) => object(
             format!("{},\"leaks\":[", judge.trim_end_matches('}')),
-            list.leaks,
+            list.leaks.into_iter().map(|leak| Arc::new(LeakJson(leak))).collect(),
             "]}".to_owned(),
         ),
         Err(error) => no(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),

@@ -1,8 +1,10 @@
 //! The leaks that are certain at this moment: for the HTTP API, the series with an identity, and
 //! the state directory.
 
+use crate::report;
 use coroner_core::{
-    leak::{DetectionState, Leak, LeakKey, PersistedLeak},
+    input::PersistedLeak,
+    leak::{DetectionState, Leak, LeakKey},
     leaks::LeakGauges,
     time::{Anchor, WallTime},
 };
@@ -46,6 +48,7 @@ pub struct LeakList {
     #[serde(flatten)]
     pub judge: Judge,
     /// The leaks: the oldest first.
+    #[serde(serialize_with = "report::serialize_leaks")]
     pub leaks: Vec<Arc<Leak>>,
 }
 

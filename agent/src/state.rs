@@ -6,7 +6,7 @@ mod keeper;
 pub use keeper::Keeper;
 
 use anyhow::Context;
-use coroner_core::leak::PersistedLeak;
+use coroner_core::input::PersistedLeak;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File},

@@ -351,9 +351,8 @@ fn leak(namespace: &str) -> Leak {
         "first_observed": 1_700_000_100 * second,
         "confirmed": 1_700_000_400 * second,
         "resources": { "netns": "/run/netns/cni-1", "ips": ["10.0.0.9"] },
-        "cause": { "kind": "pod_worker_stuck", "message": "stuck\u{1b}[2J" },
-        "evidence": [{ "source": "cri", "message": "the sandbox is not ready" }],
-        "remediation": ["$ crictl rmp 0123456789abcdef"],
+        "cause": { "kind": "pod_worker_stuck", "kubelet_version": "v1.23\u{1b}[2J" },
+        "evidence": [{ "kind": "sandbox_stopped", "seen_ready": true }],
     }))
     .unwrap()
 }
@@ -373,7 +372,10 @@ fn a_running_agent_is_asked() {
     }
     assert!(!out.contains('\u{1b}'), "a terminal must not obey it: {out}");
     let (_, out, _) = run(&mut coroner(&format!("leaks --url {url} -v")));
-    assert!(out.contains("the sandbox is not ready") && out.contains("$ crictl rmp"), "{out}");
+    assert!(
+        out.contains("its sandbox was no longer ready") && out.contains("$ crictl rmp"),
+        "{out}"
+    );
     let (_, out, _) = run(&mut coroner(&format!("leaks --url {url} --json")));
     let answer: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((&answer["standalone"], &answer["watched_seconds"]), (&json!(false), &json!(1000)));

@@ -91,7 +91,6 @@ impl ApiState {
                 for (uid, object) in &mut self.pods {
                     let is_listed = listed.contains(uid.as_str());
                     if !is_listed && (object.gone.is_none() || object.reappeared) {
-                        dirty.orphans = true;
                         dirty.pod(uid);
                     }
                     object.reappeared &= is_listed;
@@ -107,7 +106,6 @@ impl ApiState {
                 self.put(pod, watched, dirty);
             }
             ApiEvent::Deleted(pod) => {
-                dirty.orphans = true;
                 self.watch.up(at, None);
                 let uid = PodUid::new(runtime_uid(&pod));
                 self.put(pod, watched, dirty);
@@ -193,7 +191,6 @@ impl ApiState {
             } else if is_watched && !known.pod.is_over() {
                 known.reported = Some(at);
             }
-            dirty.orphans |= known.pod.mirror_of != pod.mirror_of;
             known.attempts.apply(at, is_watched.then_some(&known.pod), &pod);
             (known.pod, known.is_reduced) = (pod, false);
         } else {
@@ -221,7 +218,6 @@ impl ApiState {
 
     /// Evicts a pod. True: it was stored.
     pub fn evict(&mut self, uid: &PodUid, dirty: &mut Dirty) -> bool {
-        dirty.orphans = true;
         dirty.pod(uid);
         self.pods.remove(uid).is_some()
     }

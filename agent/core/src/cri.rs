@@ -220,11 +220,11 @@ impl CriState {
 
     /// Evicts a removed sandbox with its containers, and returns the containers.
     pub fn evict(&mut self, id: &SandboxId, dirty: &mut Dirty) -> Vec<ContainerId> {
-        let sandbox = self.sandboxes.evict(id, dirty);
+        let sandbox = self.sandboxes.evict(id);
         dirty.pods.extend(sandbox.map(|sandbox| sandbox.pod));
         let containers: Vec<ContainerId> = self.containers.ids_of(id).cloned().collect();
         for container in &containers {
-            self.containers.evict(container, dirty);
+            self.containers.evict(container);
         }
         containers
     }

@@ -94,7 +94,7 @@ impl Engine {
                     }
                     self.dirty.pods.extend(self.stores.cri.pod_of(container).cloned());
                 }
-                self.leaks.apply_cri(received.at, &event);
+                self.leaks.apply_cri(received.at, &event, &self.stores.cri);
                 self.stores.cri.apply(received.at, event, &mut self.dirty);
             }
             Input::Api(event) => {
@@ -325,7 +325,7 @@ impl Engine {
 
     fn tick(&mut self, now: BootTime, out: &mut Outputs) {
         self.ticks += 1;
-        let refused = std::mem::take(&mut self.dirty.refused) + self.leaks.take_refused();
+        let refused = std::mem::take(&mut self.dirty.refused);
         self.count_loss(LossKind::EngineFull, refused);
         self.note_evicted();
         let mut dirty = std::mem::take(&mut self.dirty);
@@ -342,7 +342,7 @@ impl Engine {
         for (cgroup, detail) in due.over {
             out.report(self.unkillable_report(cgroup, detail, true));
         }
-        self.leaks.tick(now, &self.stores, dirty, out);
+        self.dirty.refused += self.leaks.tick(now, &self.stores, dirty.pods, out);
         if self.ticks.is_multiple_of(10) {
             self.evict(now, out);
         }

@@ -96,3 +96,42 @@ impl PodRef {
         Self { namespace: String::new(), name: String::new(), uid: uid.clone() }
     }
 }
+
+/// The identity of a leaked thing: one leak each.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(tag = "thing", rename_all = "snake_case")]
+pub enum LeakKey {
+    /// A sandbox.
+    Sandbox {
+        /// The sandbox's id.
+        id: SandboxId,
+    },
+    /// A shim.
+    Shim {
+        /// The shim's PID.
+        pid: u32,
+        /// Start time, clock ticks.
+        started: u64,
+        /// The sandbox or container it was started for.
+        id: String,
+    },
+    /// A network namespace.
+    Netns {
+        /// The file's name.
+        name: String,
+        /// Its inode.
+        inode: u64,
+    },
+    /// A pod's cgroup.
+    PodCgroup {
+        /// The pod in the cgroup's name.
+        pod: PodUid,
+        /// The cgroup's id.
+        cgroup: CgroupId,
+    },
+    /// A pod.
+    Pod {
+        /// The pod's UID.
+        uid: PodUid,
+    },
+}

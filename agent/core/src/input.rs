@@ -15,9 +15,20 @@ pub use host::*;
 pub use kernel::*;
 pub use proc::*;
 
-use super::{labels, leak::PersistedLeak};
-use crate::time::*;
+use super::labels;
+use crate::{ids::*, time::*};
 use serde::{Deserialize, Serialize};
+
+/// A leak that an earlier run of the agent had stored.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PersistedLeak {
+    /// The leaked thing.
+    pub key: LeakKey,
+    /// When it was first observed as leaked.
+    pub first_observed: BootTime,
+    /// It was leaked before the agent first started.
+    pub preexisting: bool,
+}
 
 /// One input and the moment at which the agent received it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -1,12 +1,14 @@
 //! The vocabulary of leaks, as reported.
 
 use super::{
-    ids::{CgroupId, PodRef, PodUid, SandboxId},
+    ids::PodRef,
+    input::{ContainerState, Daemon},
     labels,
-    time::{BootTime, WallTime},
-    types::Source,
+    time::WallTime,
 };
 use serde::{Deserialize, Serialize};
+
+pub use super::ids::LeakKey;
 
 labels! {
     /// What was leaked. A closed set: it is a metric's label.
@@ -52,45 +54,6 @@ impl LeakClass {
     }
 }
 
-/// The identity of a leaked thing: one leak each.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[serde(tag = "thing", rename_all = "snake_case")]
-pub enum LeakKey {
-    /// A sandbox.
-    Sandbox {
-        /// The sandbox's id.
-        id: SandboxId,
-    },
-    /// A shim.
-    Shim {
-        /// The shim's PID.
-        pid: u32,
-        /// Start time, clock ticks.
-        started: u64,
-        /// The sandbox or container it was started for.
-        id: String,
-    },
-    /// A network namespace.
-    Netns {
-        /// The file's name.
-        name: String,
-        /// Its inode.
-        inode: u64,
-    },
-    /// A pod's cgroup.
-    PodCgroup {
-        /// The pod in the cgroup's name.
-        pod: PodUid,
-        /// The cgroup's id.
-        cgroup: CgroupId,
-    },
-    /// A pod.
-    Pod {
-        /// The pod's UID.
-        uid: PodUid,
-    },
-}
-
 /// A leak.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Leak {
@@ -122,10 +85,8 @@ pub struct Leak {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked_on: Option<BlockedOn>,
     /// The evidence, in order of time where there is one. On a node with more than 1,000 leaks the later ones
-    /// have no evidence and no remediation.
+    /// have none.
     pub evidence: Vec<LeakEvidence>,
-    /// Remediation steps, in order. Lines that begin with `$ ` are commands for the node's shell.
-    pub remediation: Vec<String>,
 }
 
 /// Resources of the node that a leak holds.
@@ -143,30 +104,196 @@ pub struct LeakedResources {
     /// The first few processes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pids: Vec<u32>,
-    /// Containers that the runtime still lists, by name and state.
+    /// Containers that the runtime still lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub containers: Vec<String>,
+    pub containers: Vec<LeakedContainer>,
+}
+
+/// A container that the runtime still lists.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeakedContainer {
+    /// The container's name.
+    pub name: String,
+    /// Its state according to the runtime.
+    pub state: ContainerState,
 }
 
 /// One piece of evidence.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LeakEvidence {
     /// The time, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<WallTime>,
-    /// The source.
-    pub source: Source,
-    /// One sentence.
-    pub message: String,
+    /// The content.
+    #[serde(flatten)]
+    pub kind: LeakEvidenceKind,
 }
 
-/// The likely cause and its evidence.
+/// The content of a piece of evidence.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum LeakEvidenceKind {
+    /// The apiserver was queried directly for a pod of this UID.
+    PodQueried {
+        /// It has one.
+        exists: bool,
+    },
+    /// No record of the pod's object: its deletion was not observed, or so long ago that it was evicted.
+    ObjectUnknown,
+    /// The pod's deletion was requested.
+    DeletionRequested {
+        /// The grace, seconds; 0: by force.
+        grace_seconds: i64,
+    },
+    /// The pod's object was deleted.
+    ObjectDeleted {
+        /// It was missing in a new list, and was deleted in these seconds before; `None`: observed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        within_seconds: Option<u64>,
+    },
+    /// The object's finalizers.
+    Finalizers {
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// The sandbox is ready.
+    SandboxReady,
+    /// The sandbox is not ready.
+    SandboxStopped {
+        /// It was listed as ready before.
+        seen_ready: bool,
+    },
+    /// The sandbox used the host's network.
+    HostNetwork,
+    /// The sandbox's network namespace.
+    NetworkNamespace {
+        /// It is still open.
+        open: bool,
+        /// Its path, if it is open.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        path: Option<String>,
+    },
+    /// The runtime refused the status of the sandbox.
+    StatusRefused {
+        /// The gRPC status code.
+        code: String,
+    },
+    /// A container is alive according to the kernel.
+    ContainerAlive {
+        /// The container's name.
+        name: String,
+        /// Its state according to the runtime.
+        state: ContainerState,
+        /// The last signal that it was sent from outside since the pod's end.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signal: Option<u8>,
+        /// Which process survives SIGKILL, and where it hangs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unkillable: Option<String>,
+    },
+    /// The runtime lists a container.
+    ContainerListed {
+        /// The container's name.
+        name: String,
+        /// Its state.
+        state: ContainerState,
+    },
+    /// Calls to the runtime failed.
+    RuntimeFailed {
+        /// The error of the first call.
+        error: String,
+        /// Its gRPC status code.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<String>,
+        /// How long the runtime did not answer, milliseconds; `None`: it does not answer yet.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        outage_ms: Option<u64>,
+        /// Another process answered afterwards; `None`: unknown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        restarted: Option<bool>,
+    },
+    /// A daemon's process started.
+    DaemonStarted {
+        /// The daemon.
+        daemon: Daemon,
+        /// The process.
+        pid: u32,
+    },
+    /// A daemon's process ended.
+    DaemonEnded {
+        /// The daemon.
+        daemon: Daemon,
+        /// The process.
+        pid: u32,
+    },
+    /// The kubelet does not run.
+    KubeletDown {
+        /// Its version, from the Node object.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        version: Option<String>,
+    },
+    /// The kubelet runs.
+    KubeletRunning {
+        /// Its version, from the Node object.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        version: Option<String>,
+        /// Its process.
+        pid: u32,
+        /// It started after the pod's end, or that is unknown.
+        restarted: bool,
+    },
+    /// The Node object names the kubelet's version; its process was not found.
+    KubeletVersion {
+        /// The version.
+        version: String,
+    },
+    /// The runtime lists nothing that the shim, network namespace or cgroup belongs to.
+    NotListed,
+    /// The shim runs.
+    ShimRunning {
+        /// `comm`.
+        comm: String,
+        /// Number of its children.
+        children: u32,
+    },
+    /// Tasks in the cgroup and below, or in the network namespace.
+    Tasks {
+        /// Number of tasks.
+        count: u32,
+    },
+    /// Volumes are still mounted below the pod's directory.
+    VolumesMounted {
+        /// `PLUGIN/NAME` of each.
+        volumes: Vec<String>,
+    },
+}
+
+/// The likely cause, and what its sentence needs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LikelyCause {
     /// The cause.
     pub kind: LeakCause,
-    /// One sentence.
-    pub message: String,
+    /// The container, volume or finalizer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The kubelet's version, from the Node object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet_version: Option<String>,
+    /// The runtime around the pod's end; `None`: the pod's end was not observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<RuntimeAtEnd>,
+}
+
+/// The runtime around a pod's end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RuntimeAtEnd {
+    /// No failure is known.
+    Answered,
+    /// Calls failed; the process was the same before and after.
+    Failed,
+    /// The runtime was down: another process answered afterwards, or that is unknown.
+    Down,
 }
 
 labels! {
@@ -242,15 +369,4 @@ labels! {
         /// The Node object is another machine's, or was not updated since this machine booted.
         NodeForeign = "node_foreign",
     }
-}
-
-/// A leak that an earlier run of the agent had stored.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PersistedLeak {
-    /// The leaked thing.
-    pub key: LeakKey,
-    /// When it was first observed as leaked.
-    pub first_observed: BootTime,
-    /// It was leaked before the agent first started.
-    pub preexisting: bool,
 }

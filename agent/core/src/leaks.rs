@@ -1,6 +1,5 @@
 //! Leak detection.
 //!
-//!
 //! A thing that looks like a leak is a *candidate*. It becomes a leak when it has looked so for the
 //! threshold, counted only while all sources are in sync ([`clock`]), and when the apiserver, queried
 //! directly, does not contradict. Otherwise nothing is reported: unknown is not false.
@@ -11,39 +10,30 @@ mod clock;
 mod evidence;
 mod facts;
 mod netns;
-mod orphans;
-mod remediation;
+mod resources;
 mod sandbox_status;
-mod stuck;
 mod subject;
 mod tracker;
 
 pub use tracker::LeakGauges;
 
 use super::{
-    cri::Sandbox,
-    dirty::Dirty,
-    ids::{PodUid, SandboxId},
-    input::{ApiEvent, CriEvent, HostEvent, HostSurvey},
-    leak::{DetectionState, Leak, LeakKey, PersistedLeak},
+    cri::CriState,
+    leak::{DetectionState, Leak},
     output::{CriRequest, Outputs, Request},
     pod_view::Stores,
-    table::Table,
-    time::BootTime,
 };
+use crate::{ids::*, input::*, time::*};
 use classify::{Classes, Classifier};
 use clock::DetectionClock;
 use facts::LeakFacts;
-use netns::Namespaces;
-use orphans::OrphanCandidates;
-use sandbox_status::{Need, SandboxStatusCache};
+use netns::UnusedNamespaces;
+use sandbox_status::SandboxStatusCache;
 use std::{collections::BTreeSet, time::Duration};
 use tracker::LeakTracker;
 
 /// Verbose sandbox statuses requested per tick.
 const MAX_STATUSES: usize = 5;
-/// Evaluate at least this often: thresholds pass without an input.
-const EVALUATE_AT_LEAST: Duration = Duration::from_secs(10);
 
 /// Leak candidates and confirmed leaks.
 #[derive(Clone, Debug, Default)]
@@ -51,26 +41,15 @@ pub struct Leaks {
     clock: DetectionClock,
     statuses: SandboxStatusCache,
     survey: Option<HostSurvey>,
-    /// Index of each pod's cgroup in the survey.
-    cgroups: Table<PodUid, usize>,
     tracker: LeakTracker,
-    /// Pods changed since they were classified, or whose class changes with time alone.
+    /// Pods changed since they were classified, or whose class may change without a change of theirs.
     dirty: BTreeSet<PodUid>,
-    /// Sandboxes with a new status since they were classified.
-    answered: BTreeSet<SandboxId>,
-    /// Pods with a static pod's sandbox: the class of one depends on the others.
-    statics: BTreeSet<PodUid>,
-    orphans: OrphanCandidates,
-    /// When the candidates were last evaluated.
-    evaluated: Option<BootTime>,
-    /// An input came since then.
-    stale: bool,
 }
 
 impl Leaks {
     /// No candidates.
     pub fn new(threshold: Duration) -> Self {
-        Self { tracker: LeakTracker::new(threshold), stale: true, ..Self::default() }
+        Self { tracker: LeakTracker::new(threshold), ..Self::default() }
     }
 
     /// Applies what an earlier run had stored.
@@ -80,13 +59,11 @@ impl Leaks {
 
     /// Applies a survey of the host.
     pub fn apply_host(&mut self, event: HostEvent) {
-        if let HostEvent::Survey(survey) = event {
-            let groups = survey.pod_cgroups.iter().flatten().enumerate();
-            self.cgroups = groups.map(|(place, group)| (group.pod.clone(), place)).collect();
+        if let HostEvent::Survey(mut survey) = event {
+            // Sorted for look-ups by pod.
+            survey.pod_cgroups.iter_mut().for_each(|all| all.sort_by(|a, b| a.pod.cmp(&b.pod)));
             self.survey = Some(survey);
-            self.orphans = OrphanCandidates::default();
         }
-        self.stale = true;
     }
 
     /// Applies the apiserver's answer to a verification.
@@ -94,165 +71,98 @@ impl Leaks {
         if let ApiEvent::Checked { asked, pods } = event {
             self.tracker.verified(*asked, pods);
         }
-        self.stale = true;
     }
 
-    /// Applies a verbose sandbox status.
-    pub fn apply_cri(&mut self, at: BootTime, event: &CriEvent) {
-        match event {
-            CriEvent::SandboxStatus(status) => self.statuses.answered(at, status.clone()),
-            CriEvent::SandboxStatusRefused { sandbox, code } => {
-                self.statuses.refused(at, sandbox, code.clone());
-            }
-            _ => {}
+    /// Applies a verbose sandbox status, unless the sandbox is gone.
+    pub fn apply_cri(&mut self, at: BootTime, event: &CriEvent, cri: &CriState) {
+        let (id, answer) = match event {
+            CriEvent::SandboxStatus(status) => (&status.sandbox, Ok(status.clone())),
+            CriEvent::SandboxStatusRefused { sandbox, code } => (sandbox, Err(code.clone())),
+            _ => return,
+        };
+        if let Some(sandbox) = cri.sandbox(id).filter(|sandbox| sandbox.removed.is_none()) {
+            self.dirty.insert(sandbox.info.pod.clone());
+            self.statuses.answered(at, id, answer);
         }
-        self.stale = true;
     }
 
     /// Updates the detection state. Called after each input that may change it, so that not even a short
     /// outage counts as watched.
     pub fn advance(&mut self, now: BootTime, stores: &Stores) {
-        self.clock.advance(now, self.detection_state(stores));
+        self.clock.advance(now, detection_state(stores));
     }
 
-    fn detection_state(&self, stores: &Stores) -> DetectionState {
-        if !stores.api.has_apiserver {
-            return DetectionState::NoApi;
-        }
-        if stores.api.watch.last_up().is_none() || !stores.cri.was_connected() {
-            return DetectionState::Starting;
-        }
-        if !stores.api.watch.is_up() {
-            return DetectionState::ApiOutOfSync;
-        }
-        if !stores.cri.connection.is_up() {
-            return DetectionState::CriUnreachable;
-        }
-        match stores.cri.is_current() {
-            true => stores.node.detection_state(),
-            false => DetectionState::Starting,
-        }
-    }
-
-    /// Evaluates the changed candidates, on a tick.
-    pub fn tick(&mut self, now: BootTime, stores: &Stores, changed: Dirty, out: &mut Outputs) {
+    /// Evaluates the candidates, on a tick. `changed`: pods changed since the last tick. Returns how many
+    /// candidates were refused because the tracker is full.
+    pub fn tick(
+        &mut self,
+        now: BootTime,
+        stores: &Stores,
+        mut changed: BTreeSet<PodUid>,
+        out: &mut Outputs,
+    ) -> u64 {
         self.advance(now, stores);
-        if changed.orphans {
-            self.orphans.reset();
-        }
-        let mut changed = changed.pods;
-        for id in self.statuses.take_answered() {
-            match stores.cri.sandbox(&id) {
-                Some(sandbox) if sandbox.removed.is_none() => _ = self.answered.insert(id),
-                _ => self.statuses.evict(&id),
+        for sandbox in changed.iter().flat_map(|uid| stores.cri.sandboxes_of(uid)) {
+            if sandbox.removed.is_some() {
+                self.statuses.evict(&sandbox.info.id);
             }
         }
-        for uid in &changed {
-            let removed = stores.cri.sandboxes_of(uid).filter(|sandbox| sandbox.removed.is_some());
-            removed.for_each(|sandbox| self.statuses.evict(&sandbox.info.id));
-        }
-        if self.clock.detection_state() != DetectionState::Possible {
-            let Self { statuses, survey, cgroups, tracker, .. } = self;
-            let facts = LeakFacts { stores, statuses, survey: survey.as_ref(), cgroups, now };
-            tracker.drop_vanished(&facts, &changed, out);
-            // A pod without a sandbox and an object cannot become a leak.
-            let is_known =
-                |uid: &PodUid| stores.cri.has_sandbox(uid) || stores.api.get(uid).is_some();
-            self.dirty.append(&mut changed);
-            self.dirty.retain(is_known);
-            self.answered.retain(|id| stores.cri.sandbox(id).is_some());
-            self.statics.retain(is_known);
-            return;
-        }
         self.dirty.append(&mut changed);
-        let due = self.evaluated.is_none_or(|evaluated| now >= evaluated + EVALUATE_AT_LEAST);
-        if !self.stale && !due && !self.tracker.is_waiting() {
-            return;
+        let facts =
+            LeakFacts { stores, statuses: &self.statuses, survey: self.survey.as_ref(), now };
+        if self.clock.detection_state != DetectionState::Possible {
+            self.tracker.drop_vanished(&facts, out);
+            // A pod without a sandbox and an object cannot become a leak.
+            self.dirty.retain(|uid| stores.cri.has_sandbox(uid) || facts.object(uid).is_some());
+            return 0;
         }
-        self.evaluate(now, stores, out);
-        (self.evaluated, self.stale) = (Some(now), false);
-    }
-
-    fn facts<'a>(&'a self, now: BootTime, stores: &'a Stores) -> LeakFacts<'a> {
-        let Self { statuses, survey, cgroups, .. } = self;
-        LeakFacts { stores, statuses, survey: survey.as_ref(), cgroups, now }
-    }
-
-    fn evaluate(&mut self, now: BootTime, stores: &Stores, out: &mut Outputs) {
-        let mut dirty = std::mem::take(&mut self.dirty);
-        let answered = std::mem::take(&mut self.answered);
-        self.note_statics(now, stores, &mut dirty);
-        let Self { statuses, survey, cgroups, tracker, statics, orphans, .. } = self;
-        let facts = LeakFacts { stores, statuses, survey: survey.as_ref(), cgroups, now };
-        let (mut classes, classifier) = (Classes::new(), Classifier::new(&facts, statics));
-        let pod_of = |id: &SandboxId| Some(&stores.cri.sandbox(id)?.info.pod);
-        let of_answers: BTreeSet<&PodUid> = answered.iter().filter_map(pod_of).collect();
-        for uid in of_answers.into_iter().filter(|uid| !dirty.contains(*uid)) {
-            classifier.pod(uid, |id| answered.contains(id), &mut classes);
+        let mut classes = Classes::new();
+        let classifier = Classifier::new(&facts);
+        self.dirty.retain(|uid| classifier.pod(uid, &mut classes));
+        let namespaces = UnusedNamespaces::new(&facts);
+        classify::orphans(&facts, &namespaces, &mut classes);
+        let watched = self.clock.watched;
+        let refused = self.tracker.track(&facts, &namespaces, watched, &classes, out);
+        self.dirty.extend(refused.iter().filter_map(|key| facts.pod_uid(key)).cloned());
+        let for_claims = !namespaces.is_certain;
+        for (key, class) in &classes {
+            let LeakKey::Sandbox { id } = key else { continue };
+            if let Some(sandbox) = stores.cri.sandbox(id).filter(|s| s.removed.is_none()) {
+                self.statuses.schedule(sandbox, class.is_some());
+            }
         }
-        dirty.retain(|uid| classifier.pod(uid, |_| true, &mut classes));
-        let namespaces = Namespaces::new(&facts);
-        orphans.scan(&facts);
-        let orphans = classify::orphans(&facts, orphans, &namespaces);
-        let watched = self.clock.watched();
-        dirty.append(&mut tracker.track(&facts, &namespaces, watched, &classes, orphans, out));
-        let for_claims = namespaces.any_unused();
-        let needs: Vec<(&Sandbox, Option<Need>)> = classes
-            .iter()
-            .filter_map(|(key, class)| match key {
-                LeakKey::Sandbox { id } => Some((stores.cri.sandbox(id)?, class)),
-                _ => None,
-            })
-            .filter(|(sandbox, _)| sandbox.removed.is_none())
-            .map(|(sandbox, class)| {
-                let of_leak = class.is_some() || !sandbox.info.ready;
-                let status = facts.statuses.get(&sandbox.info.id);
-                let of_claim = netns::is_unknown(status).then_some(Need::Claim);
-                (sandbox, if of_leak { Some(Need::Leak) } else { of_claim })
-            })
-            .collect();
-        for (sandbox, need) in needs {
-            statuses.schedule(sandbox, need);
-        }
-        let asked = statuses.ask(now, for_claims, MAX_STATUSES);
-        out.requests
-            .extend(asked.into_iter().map(|id| Request::Cri(CriRequest::SandboxStatus(id))));
-        self.dirty = dirty;
-    }
-
-    /// Updates which pods are static. If one of them changed, all of them are classified again.
-    fn note_statics(&mut self, now: BootTime, stores: &Stores, dirty: &mut BTreeSet<PodUid>) {
-        let facts = self.facts(now, stores);
-        let (now_static, others): (Vec<_>, Vec<_>) = dirty
-            .iter()
-            .cloned()
-            .partition(|uid| facts.listed_of(uid).any(|sandbox| facts.is_static(sandbox)));
-        let mut any = !now_static.is_empty();
-        for uid in others {
-            any |= self.statics.remove(&uid);
-        }
-        if any {
-            self.statics.extend(now_static);
-            dirty.extend(self.statics.iter().cloned());
-        }
+        let asked = self.statuses.ask(now, for_claims, MAX_STATUSES).into_iter();
+        out.requests.extend(asked.map(|id| Request::Cri(CriRequest::SandboxStatus(id))));
+        refused.len() as u64
     }
 
     /// Candidates older than `at_least` that are not confirmed.
     pub fn candidates(&self, now: BootTime, stores: &Stores, at_least: Duration) -> Vec<Leak> {
-        let facts = self.facts(now, stores);
-        self.tracker.candidates(&facts, self.clock.watched(), at_least)
+        let facts =
+            LeakFacts { stores, statuses: &self.statuses, survey: self.survey.as_ref(), now };
+        self.tracker.candidates(&facts, self.clock.watched, at_least)
     }
 
     /// Numbers for the metrics.
     pub fn gauges(&self) -> LeakGauges {
-        let mut gauges = self.tracker.gauges();
-        gauges.detection_state = self.clock.detection_state();
-        gauges.watched = self.clock.watched();
-        gauges
+        let DetectionClock { detection_state, watched, .. } = self.clock;
+        LeakGauges { detection_state, watched, ..self.tracker.gauges() }
     }
+}
 
-    /// How many candidates were refused since the last call because the tracker is full.
-    pub fn take_refused(&mut self) -> u64 {
-        self.tracker.take_refused()
+fn detection_state(stores: &Stores) -> DetectionState {
+    let Stores { api, cri, node, .. } = stores;
+    if !api.has_apiserver {
+        DetectionState::NoApi
+    } else if api.watch.last_up().is_none() || !cri.was_connected() {
+        DetectionState::Starting
+    } else if !api.watch.is_up() {
+        DetectionState::ApiOutOfSync
+    } else if !cri.connection.is_up() {
+        DetectionState::CriUnreachable
+    } else if !cri.is_current() {
+        DetectionState::Starting
+    } else {
+        node.detection_state()
     }
 }

@@ -148,7 +148,7 @@ pub(super) fn leak(leak: &Leak, gone: bool, now: WallTime) {
                 age_seconds = age,
                 stuck = leak.blocked_on.map(|reason| reason.as_str()),
                 cause = %leak.cause.kind,
-                why = leak.cause.message,
+                why = report::leak_cause(leak),
                 ips = leak.resources.ips.join(" "),
                 $words
             )

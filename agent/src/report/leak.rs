@@ -1,11 +1,47 @@
-//! A leak as text for a person.
+//! A leak as text for a person, and as JSON: the core's data with sentences and steps.
+
+mod cause;
+mod evidence;
+mod remediation;
+
+pub use cause::leak_cause;
+pub use remediation::remediation;
 
 use super::{Paint, Style, printable, utc, words, wrap};
 use coroner_core::{
-    leak::{Leak, LeakCause, LeakKey, LeakedResources},
+    leak::{Leak, LeakCause, LeakKey, LeakedContainer, LeakedResources},
     time::WallTime,
 };
-use std::fmt::Write;
+use serde::{Serialize, Serializer, ser::Error};
+use std::{fmt::Write, sync::Arc};
+
+/// A leak as JSON: with the source and the sentence of each piece of evidence, the sentence of the cause, and
+/// the remediation.
+#[derive(Debug)]
+pub struct LeakJson(pub Arc<Leak>);
+
+impl Serialize for LeakJson {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let leak = &*self.0;
+        let mut json = serde_json::to_value(leak).map_err(S::Error::custom)?;
+        json["cause"]["message"] = leak_cause(leak).into();
+        json["remediation"] = remediation(leak).into();
+        let entries = json["evidence"].as_array_mut().into_iter().flatten();
+        for (entry, one) in entries.zip(&leak.evidence) {
+            entry["source"] = evidence::source(&one.kind).as_str().into();
+            entry["message"] = evidence::sentence(leak, &one.kind).into();
+        }
+        json.serialize(serializer)
+    }
+}
+
+/// Leaks as JSON, for a field of a list.
+pub fn serialize_leaks<S: Serializer>(
+    leaks: &[Arc<Leak>],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(leaks.iter().map(|leak| LeakJson(Arc::clone(leak))))
+}
 
 /// One leak with all that is known of it, and what to do. `now`: for its age.
 pub fn leak(leak: &Leak, now: WallTime, style: &Style) -> String {
@@ -44,13 +80,14 @@ pub fn leak(leak: &Leak, now: WallTime, style: &Style) -> String {
         LeakCause::Unknown => String::new(),
         kind => format!("{}: ", words(kind.as_str())),
     };
-    wrap(&mut text, &format!("{likely}{}", leak.cause.message), 2, "cause   ", style);
+    wrap(&mut text, &format!("{likely}{}", leak_cause(leak)), 2, "cause   ", style);
     for one in &leak.evidence {
         let at = one.at.and_then(|at| utc(at.0, 3)).unwrap_or_default();
-        let line = format!("{at:<24}  {:<8}  {}", one.source.as_str(), one.message);
+        let (source, sentence) = (evidence::source(&one.kind), evidence::sentence(leak, &one.kind));
+        let line = format!("{at:<24}  {:<8}  {sentence}", source.as_str());
         wrap(&mut text, line.trim_start(), if at.is_empty() { 28 } else { 2 }, "", style);
     }
-    for (n, step) in leak.remediation.iter().enumerate() {
+    for (n, step) in remediation(leak).iter().enumerate() {
         let bullet = if n == 0 { "to do   " } else { "        " };
         // A command is not broken: it is to be copied.
         match step.starts_with("$ ") {
@@ -80,7 +117,9 @@ pub fn holds(holds: &LeakedResources) -> String {
         parts.push(format!("processes {}", pids.join(" ")));
     }
     if !holds.containers.is_empty() {
-        parts.push(format!("containers {}", holds.containers.join(", ")));
+        let described = |c: &LeakedContainer| format!("{} ({})", c.name, evidence::words(c.state));
+        let containers: Vec<_> = holds.containers.iter().map(described).collect();
+        parts.push(format!("containers {}", containers.join(", ")));
     }
     printable(&parts.join("; "))
 }
@@ -120,5 +159,29 @@ pub fn span(seconds: u64) -> String {
         (0, _, _) => format!("{hours}h {}m", minutes % 60),
         (1..=3, _, _) => format!("{days}d {}h", hours % 24),
         _ => format!("{days}d"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::samples;
+
+    #[test]
+    fn json_has_the_data_and_the_sentences() {
+        let leak = Arc::new(samples::leaked());
+        let json = serde_json::to_value(LeakJson(Arc::clone(&leak))).unwrap();
+        let entry = serde_json::json!({
+            "at": 1_699_999_996_000_000_000_i64, "source": "api", "kind": "object_deleted",
+            "message": "its object was deleted",
+        });
+        assert_eq!(json["evidence"][0], entry);
+        assert_eq!(json["cause"]["message"], leak_cause(&leak));
+        assert_eq!(json["remediation"][1], "$ systemctl restart kubelet");
+        assert_eq!(
+            serde_json::from_value::<Leak>(json).unwrap(),
+            *leak,
+            "the client reads the data"
+        );
     }
 }

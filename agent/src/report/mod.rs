@@ -13,7 +13,10 @@ mod style;
 mod tests;
 
 pub use explain::explain;
-pub use leak::{age, holds, leak, seconds_between, span, thing};
+pub use leak::{
+    LeakJson, age, holds, leak, leak_cause, remediation, seconds_between, serialize_leaks, span,
+    thing,
+};
 pub use line::{LogLine, log_line};
 pub use style::Style;
 

@@ -7,7 +7,10 @@ use coroner_core::{
         ContainerKind, Disposition, ExitStatus, Hook, LossKind, ProcessRef, SignalResult,
         TargetState,
     },
-    leak::{self, BlockedOn, Leak, LeakCause, LeakClass, LeakKey, LeakedResources, LikelyCause},
+    leak::{
+        self, BlockedOn, Leak, LeakCause, LeakClass, LeakEvidenceKind, LeakKey, LeakedResources,
+        LikelyCause,
+    },
     report::{ContainerDeath, Finding, Milestone, Phase, PodTermination, Proof},
     time::{BootTime, WallTime},
     types::{Cause, Certainty, FindingKind, MilestoneKind, PhaseKind, Source, Verdict},
@@ -278,11 +281,7 @@ pub(crate) fn second_life() -> PodTermination {
 pub(crate) fn leaked() -> Leak {
     let id = "398445f28f116ed45394c18d7697a64dceeef739379d5ac920bbf3fd6cc1bb78";
     let wall = |seconds: i64| WallTime::from_secs(1_700_000_000 + seconds);
-    let said = |at: Option<i64>, source, message: &str| leak::LeakEvidence {
-        at: at.map(wall),
-        source,
-        message: message.into(),
-    };
+    let shows = |at: Option<i64>, kind| leak::LeakEvidence { at: at.map(wall), kind };
     Leak {
         class: LeakClass::NotreadyNoPod,
         key: LeakKey::Sandbox { id: id.into() },
@@ -299,23 +298,23 @@ pub(crate) fn leaked() -> Leak {
         },
         cause: LikelyCause {
             kind: LeakCause::PodWorkerStuck,
-            message: "kubelet pod worker stuck in terminating (kubernetes#107730): kubelet \
-                       v1.23.1, runtime killed as the object went"
-                .into(),
+            name: None,
+            kubelet_version: Some("v1.23.1".into()),
+            runtime: Some(leak::RuntimeAtEnd::Down),
         },
         blocked_on: None,
         evidence: vec![
-            said(Some(-4), Source::Api, "its object was deleted"),
-            said(Some(-3), Source::Cri, "its sandbox was no longer ready"),
-            said(Some(299), Source::Api, "the apiserver, queried directly, has no pod of this UID"),
-            said(None, Source::Proc, "the kubelet v1.23.1 (pid 814) has not been restarted since"),
-        ],
-        remediation: vec![
-            "Restarting the kubelet cleans up all of these at once:".into(),
-            "$ systemctl restart kubelet".into(),
-            "Or manually, only this one:".into(),
-            format!("$ crictl stopp {id}"),
-            format!("$ crictl rmp {id}"),
+            shows(Some(-4), LeakEvidenceKind::ObjectDeleted { within_seconds: None }),
+            shows(Some(-3), LeakEvidenceKind::SandboxStopped { seen_ready: true }),
+            shows(Some(299), LeakEvidenceKind::PodQueried { exists: false }),
+            shows(
+                None,
+                LeakEvidenceKind::KubeletRunning {
+                    version: Some("v1.23.1".into()),
+                    pid: 814,
+                    restarted: false,
+                },
+            ),
         ],
     }
 }
@@ -332,12 +331,12 @@ pub(crate) fn stuck() -> Leak {
         resources: LeakedResources::default(),
         cause: LikelyCause {
             kind: LeakCause::Finalizer,
-            message: "all is done on this node; the finalizer example.com/hold holds the object"
-                .into(),
+            name: Some("example.com/hold".into()),
+            kubelet_version: None,
+            runtime: None,
         },
         blocked_on: Some(BlockedOn::Finalizer),
         evidence: Vec::new(),
-        remediation: Vec::new(),
         ..leaked()
     }
 }

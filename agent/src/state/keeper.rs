@@ -1,7 +1,7 @@
 //! Keeps what should outlive the agent, on a thread of its own: a disk that is slow or hangs
 //! never holds up the event loop.
 
-use coroner_core::leak::PersistedLeak;
+use coroner_core::input::PersistedLeak;
 use std::{
     io,
     sync::{

@@ -5,8 +5,7 @@ use crate::{
     story::{STORIES, Story},
 };
 use coroner_core::{
-    input::{ApiEvent, CriEvent, Input, Loss, LossKind, Received},
-    leak::PersistedLeak,
+    input::{ApiEvent, CriEvent, Input, Loss, LossKind, PersistedLeak, Received},
     output::{Outputs, Request},
     time::{Anchor, BootTime},
 };

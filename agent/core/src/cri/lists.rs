@@ -165,7 +165,6 @@ impl<T: Item> Lists<T> {
                 let (id, parent, created) = known.info.keys();
                 if before.keys() != (id, parent, created) {
                     let (id, parent) = (id.clone(), parent.clone());
-                    dirty.orphans = true;
                     remove_from(&mut self.by_parent, before.keys().1, &id);
                     self.place(parent, id);
                 }
@@ -173,7 +172,6 @@ impl<T: Item> Lists<T> {
         }
         let mut check = |known: &mut Listed<T>| {
             if known.missed(asked, at, list) {
-                dirty.orphans = true;
                 note(&mut known.info, dirty);
             }
         };
@@ -254,8 +252,7 @@ impl<T: Item> Lists<T> {
     }
 
     /// Evicts an entry.
-    pub fn evict(&mut self, id: &T::Id, dirty: &mut Dirty) -> Option<T> {
-        dirty.orphans = true;
+    pub fn evict(&mut self, id: &T::Id) -> Option<T> {
         let known = self.entries.remove(id)?;
         remove_from(&mut self.by_parent, known.info.keys().1, id);
         Some(known.info)

@@ -80,7 +80,7 @@ impl Engine {
             let stuck = now >= by + STUCK
                 && !uid.as_ref().is_some_and(|uid| self.has_pending_deletion(uid));
             if orphaned || over && ((reported && !requested && !suspended) || stuck) {
-                self.stores.cri.containers.evict(&id, &mut self.dirty);
+                self.stores.cri.containers.evict(&id);
                 self.evict_container(&id);
                 if let Some(pod) = uid.and_then(|uid| self.pods.get_mut(&uid)) {
                     pod.reported.remove(&id);

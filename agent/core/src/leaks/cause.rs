@@ -1,14 +1,11 @@
 //! The most likely cause of a leak. The rules are in docs/leaks.md.
 
-use super::{
-    evidence::{EvidenceBuilder, Failure},
-    facts::LeakFacts,
-};
+use super::facts::LeakFacts;
 use crate::{
-    cri::Sandbox,
-    input::ContainerState,
-    leak::{Leak, LeakCause, LeakClass, LeakKey, LikelyCause},
-    types::Source,
+    cri::{Container, Sandbox},
+    ids::*,
+    input::*,
+    leak::{BlockedOn, LeakCause, LeakClass, LikelyCause, RuntimeAtEnd},
 };
 
 /// Kubelets whose pod workers can hang: from their rewrite in 1.22 until 1.27, where housekeeping asks the
@@ -16,198 +13,145 @@ use crate::{
 /// (kubernetes#113145).
 const HANGING_WORKERS: std::ops::Range<(u32, u32)> = (1, 22)..(1, 27);
 
-/// The most likely cause; adds the evidence on the way.
-pub(super) fn of_sandbox(
-    facts: &LeakFacts<'_>,
-    class: LeakClass,
-    sandbox: &Sandbox,
-    evidence: &mut EvidenceBuilder<'_>,
-) -> LikelyCause {
-    let uid = &sandbox.info.pod;
-    let end = facts.end_of(uid);
-    evidence.object(uid);
-    evidence.sandbox(sandbox);
-    let failure = evidence.outages_around(end);
-    evidence.kubelet_around(end);
-    let gone = end.map(|(_, to)| to).or(sandbox.ended.map(|stopped| stopped.latest));
-    evidence.kubelet(gone);
-    let (kind, message) = likely_cause(facts, class, sandbox, failure);
-    LikelyCause { kind, message }
-}
+/// A cause, and the name of the container, volume or finalizer.
+type Found<'a> = (LeakCause, Option<&'a str>);
 
-fn likely_cause(
-    facts: &LeakFacts<'_>,
-    class: LeakClass,
-    sandbox: &Sandbox,
-    failure: Failure,
-) -> (LeakCause, String) {
+/// The most likely cause.
+pub(super) fn likely(facts: &LeakFacts<'_>, class: LeakClass, key: &LeakKey) -> LikelyCause {
     let node = &facts.stores.node;
-    let uid = &sandbox.info.pod;
-    let version = node.kubelet_version();
-    let written = version.map(|(_, text)| format!("kubelet {text}"));
-    let kubelet = written.unwrap_or_else(|| "the kubelet (unknown version)".to_owned());
-    let affected = version.map(|(version, _)| HANGING_WORKERS.contains(&version));
-    let gone = facts.end_of(uid).map(|(_, to)| to);
-    // `None` if neither the kubelet's process nor the end of the pod was seen.
-    let uninterrupted_since = gone.and_then(|gone| node.kubelet.uninterrupted_since(gone));
-    if node.kubelet_is_down() {
-        let message = "the kubelet does not run, so nothing cleans up";
-        return (LeakCause::KubeletDown, message.to_owned());
-    }
-    let open = facts.statuses.is_open(sandbox) == Some(true);
-    let alive = facts
-        .containers_of(&sandbox.info.id)
-        .filter(|container| facts.is_alive(container))
-        .collect::<Vec<_>>();
-    let killed = alive.iter().find(|container| {
-        facts.processes(&container.info.id).is_some_and(|p| p.killed_since().is_some())
-    });
-    match class {
-        LeakClass::DuplicateReady | LeakClass::NotreadySuperseded => {
-            let message = "the pod has a newer sandbox, and the kubelet lost track of this one \
-                            (as in kubernetes#113073)";
-            (LeakCause::SandboxReplaced, message.to_owned())
-        }
-        _ if let Some(container) = killed => {
-            let name = &container.info.name;
-            let message = format!("processes of {name} survived SIGKILL");
-            (LeakCause::ProcessesRemain, message)
-        }
-        LeakClass::ReadyNoPod => match (affected, uninterrupted_since) {
-            (Some(true), Some(true) | None) if gone.is_some() || !alive.is_empty() => {
-                let message = format!(
-                    "kubelet pod worker stuck after a runtime error (kubernetes#113145): \
-                     {kubelet} gave up killing a pod whose object was gone"
-                );
-                (LeakCause::PodWorkerGaveUp, message)
-            }
-            _ => of_runtime(failure, "during the pod's teardown").unwrap_or_else(unknown),
+    let pod = facts.pod_uid(key);
+    let runtime = pod.and_then(|uid| facts.runtime_at_end(uid));
+    let (kind, name) = match key {
+        LeakKey::Shim { .. } | LeakKey::Netns { .. } => (LeakCause::UntrackedByRuntime, None),
+        _ if node.kubelet_is_down() => (LeakCause::KubeletDown, None),
+        LeakKey::Sandbox { id } => match facts.stores.cri.sandbox(id) {
+            Some(sandbox) => of_sandbox(facts, class, sandbox, runtime),
+            None => (LeakCause::Unknown, None),
         },
-        _ if open && failure == Failure::None => {
-            let message = "the sandbox is stopped but keeps its network namespace: the network \
-                            plugin's delete fails";
-            (LeakCause::CniDeleteFailing, message.to_owned())
-        }
-        LeakClass::NetnsOpen => {
-            of_runtime(failure, "before it released the network").unwrap_or_else(unknown)
-        }
-        LeakClass::NotreadyNoPod | LeakClass::NotreadyWithContainers => {
-            match (affected, uninterrupted_since) {
-                (Some(true), Some(true) | None) => {
-                    let when = match (failure, gone.is_some()) {
-                        (Failure::Away, _) => ", runtime killed as the object went",
-                        (Failure::Failed, _) => ", runtime failing as the object went",
-                        (Failure::None, true) => "",
-                        (Failure::None, false) => ", and the agent did not see how it came about",
-                    };
-                    let message = format!(
-                        "kubelet pod worker stuck in terminating (kubernetes#107730): \
-                         {kubelet}{when}"
-                    );
-                    (LeakCause::PodWorkerStuck, message)
-                }
-                _ if failure != Failure::None => {
-                    let when = format!("during the teardown, and {kubelet} did not retry it");
-                    of_runtime(failure, &when).unwrap_or_else(unknown)
-                }
-                _ => unfinished(facts, sandbox),
-            }
-        }
-        _ => unknown(),
-    }
-}
-
-fn of_runtime(failure: Failure, when: &str) -> Option<(LeakCause, String)> {
-    match failure {
-        Failure::None => None,
-        Failure::Failed => Some((LeakCause::RuntimeFailing, format!("the runtime failed {when}"))),
-        Failure::Away => {
-            Some((LeakCause::RuntimeRestarted, format!("the runtime was down {when}")))
-        }
-    }
-}
-
-/// A stopped sandbox with containers is exempt from garbage collection.
-fn unfinished(facts: &LeakFacts<'_>, sandbox: &Sandbox) -> (LeakCause, String) {
-    let mut containers = facts.containers_of(&sandbox.info.id);
-    let odd = containers.find(|container| container.info.state != ContainerState::Exited);
-    match odd {
-        Some(container) => {
-            let name = &container.info.name;
-            let message = format!("the runtime cannot stop its container {name}");
-            (LeakCause::RuntimeFailing, message)
-        }
-        None => unknown(),
-    }
-}
-
-fn unknown() -> (LeakCause, String) {
-    (LeakCause::Unknown, "no source shows the cause: see the evidence".to_owned())
-}
-
-/// The same for an orphan, with the resources that it holds.
-pub(super) fn of_orphan(
-    facts: &LeakFacts<'_>,
-    leak: &mut Leak,
-    evidence: &mut EvidenceBuilder<'_>,
-) {
-    let cri = &facts.stores.node.runtime;
-    if let Some(ended) = cri.last_end() {
-        evidence.add(Some(ended), Source::Proc, "the runtime's previous process ended");
-    }
-    if let Some(run) = cri.running() {
-        let message = format_args!("the runtime (pid {}) started", run.process.pid);
-        evidence.add(Some(run.began()), Source::Proc, message);
-    }
-    let survey = facts.survey;
-    let (kind, message) = match &leak.key {
-        LeakKey::Shim { pid, id, .. } => {
-            let shims = survey.and_then(|survey| survey.shims.as_ref());
-            let shim = shims.into_iter().flatten().find(|shim| shim.process.pid == *pid);
-            if let Some(shim) = shim {
-                let message = format_args!("{} runs with {} children", shim.comm, shim.children);
-                evidence.add(None, Source::Proc, message);
-            }
-            evidence.add(
-                None,
-                Source::Cri,
-                format_args!("the runtime lists nothing with the id {id}"),
-            );
-            leak.resources.pids = vec![*pid];
-            let message = "the runtime no longer tracks what this shim runs, usually because the \
-             runtime was killed or gave up during a removal";
-            (LeakCause::UntrackedByRuntime, message)
-        }
-        LeakKey::Netns { name, inode } => {
-            let message = format_args!("no process is in it (inode {inode})");
-            evidence.add(None, Source::Proc, message);
-            evidence.add(None, Source::Cri, "no sandbox that the runtime lists claims it");
-            leak.resources.netns = Some(name.clone());
-            let message = "the runtime no longer tracks the sandbox that this was made for; the network \
-             plugin may still have its address allocated";
-            (LeakCause::UntrackedByRuntime, message)
-        }
-        LeakKey::PodCgroup { pod, cgroup } => {
-            evidence.object(pod);
-            evidence.add(None, Source::Cri, "the runtime has no sandbox of this pod");
-            let group = facts.pod_cgroup(pod).filter(|group| group.cgroup == *cgroup);
-            if let Some(group) = group {
-                leak.resources.cgroup = Some(group.path.clone());
-                leak.resources.pids.clone_from(&group.pids);
-                let message = format_args!("{} tasks in it and below", group.tasks);
-                evidence.add(None, Source::Proc, message);
-            }
-            if facts.stores.node.kubelet_is_down() {
-                (LeakCause::KubeletDown, "the kubelet does not run, so nothing cleans up")
-            } else if group.is_some_and(|group| group.tasks > 0) {
-                let message = "processes in it keep the kubelet from removing it";
-                (LeakCause::ProcessesRemain, message)
-            } else {
-                (LeakCause::Unknown, "it is empty, and yet the kubelet has not removed it")
-            }
-        }
-        LeakKey::Sandbox { .. } | LeakKey::Pod { .. } => return,
+        LeakKey::PodCgroup { .. } => match facts.cgroup_of(key) {
+            Some(group) if group.tasks > 0 => (LeakCause::ProcessesRemain, None),
+            _ => (LeakCause::Unknown, None),
+        },
+        LeakKey::Pod { uid } => of_stuck_pod(facts, uid, runtime),
     };
-    evidence.kubelet(None);
-    leak.cause = LikelyCause { kind, message: message.to_owned() };
+    LikelyCause {
+        kind,
+        name: name.map(str::to_owned),
+        kubelet_version: node.kubelet_version().map(|(_, text)| text.to_owned()),
+        runtime,
+    }
+}
+
+fn of_sandbox<'a>(
+    facts: &LeakFacts<'a>,
+    class: LeakClass,
+    sandbox: &'a Sandbox,
+    runtime: Option<RuntimeAtEnd>,
+) -> Found<'a> {
+    let node = &facts.stores.node;
+    let gone = facts.end_of(&sandbox.info.pod).map(|(_, to)| to);
+    // The kubelet may have been restarted where neither its process nor the pod's end was seen.
+    let can_hang = node.kubelet_version().is_some_and(|(v, _)| HANGING_WORKERS.contains(&v))
+        && gone.and_then(|gone| node.kubelet.uninterrupted_since(gone)) != Some(false);
+    let has_failed = matches!(runtime, Some(RuntimeAtEnd::Failed | RuntimeAtEnd::Down));
+    let alive = alive(facts, std::iter::once(sandbox));
+    let kind = match class {
+        LeakClass::DuplicateReady | LeakClass::NotreadySuperseded => LeakCause::SandboxReplaced,
+        _ if let Some(killed) = killed(facts, &alive) => {
+            return (LeakCause::ProcessesRemain, Some(&killed.info.name));
+        }
+        LeakClass::ReadyNoPod if can_hang && (gone.is_some() || !alive.is_empty()) => {
+            LeakCause::PodWorkerGaveUp
+        }
+        LeakClass::ReadyNoPod => of_runtime(runtime),
+        _ if facts.statuses.is_open(sandbox) == Some(true) && !has_failed => {
+            LeakCause::CniDeleteFailing
+        }
+        LeakClass::NetnsOpen => of_runtime(runtime),
+        _ if can_hang => LeakCause::PodWorkerStuck,
+        _ if has_failed => of_runtime(runtime),
+        // A stopped sandbox with containers is exempt from garbage collection.
+        _ => {
+            let mut containers = facts.containers_of(&sandbox.info.id);
+            let unfinished = containers.find(|c| c.info.state != ContainerState::Exited);
+            return match unfinished {
+                Some(container) => (LeakCause::RuntimeFailing, Some(&container.info.name)),
+                None => (LeakCause::Unknown, None),
+            };
+        }
+    };
+    (kind, None)
+}
+
+fn of_runtime(runtime: Option<RuntimeAtEnd>) -> LeakCause {
+    match runtime {
+        Some(RuntimeAtEnd::Failed) => LeakCause::RuntimeFailing,
+        Some(RuntimeAtEnd::Down) => LeakCause::RuntimeRestarted,
+        Some(RuntimeAtEnd::Answered) | None => LeakCause::Unknown,
+    }
+}
+
+fn of_stuck_pod<'a>(
+    facts: &LeakFacts<'a>,
+    uid: &PodUid,
+    runtime: Option<RuntimeAtEnd>,
+) -> Found<'a> {
+    let alive = alive(facts, facts.listed_of(uid));
+    if let Some(killed) = killed(facts, &alive) {
+        return (LeakCause::ProcessesRemain, Some(&killed.info.name));
+    }
+    if let Some(container) = alive.first() {
+        let kind = match runtime {
+            Some(RuntimeAtEnd::Failed | RuntimeAtEnd::Down) => LeakCause::RuntimeFailing,
+            Some(RuntimeAtEnd::Answered) | None => LeakCause::Unknown,
+        };
+        return (kind, Some(&container.info.name));
+    }
+    for sandbox in facts.listed_of(uid) {
+        if sandbox.info.ready {
+            return (LeakCause::RuntimeFailing, None);
+        }
+        if facts.statuses.is_open(sandbox) == Some(true) {
+            return (LeakCause::CniDeleteFailing, None);
+        }
+    }
+    if let Some(volume) = facts.volumes(uid).next() {
+        return (LeakCause::VolumeBusy, Some(volume));
+    }
+    if facts.pod_cgroup(uid).is_some_and(|group| group.tasks > 0) {
+        return (LeakCause::ProcessesRemain, None);
+    }
+    match facts.object(uid).and_then(|object| object.pod.finalizers.first()) {
+        Some(first) => (LeakCause::Finalizer, Some(first)),
+        None => (LeakCause::Unknown, None),
+    }
+}
+
+fn alive<'a>(
+    facts: &LeakFacts<'a>,
+    sandboxes: impl Iterator<Item = &'a Sandbox>,
+) -> Vec<&'a Container> {
+    let containers = sandboxes.flat_map(|sandbox| facts.containers_of(&sandbox.info.id));
+    containers.filter(|container| facts.is_alive(container)).collect()
+}
+
+/// The first that was sent SIGKILL.
+fn killed<'a>(facts: &LeakFacts<'_>, alive: &[&'a Container]) -> Option<&'a Container> {
+    let is_killed = |container: &Container| {
+        facts.processes(&container.info.id).is_some_and(|p| p.killed_since().is_some())
+    };
+    alive.iter().copied().find(|container| is_killed(container))
+}
+
+/// What a stuck pod waits for.
+pub(super) fn blocked_on(cause: &LikelyCause) -> BlockedOn {
+    match cause.kind {
+        LeakCause::KubeletDown => BlockedOn::KubeletGone,
+        LeakCause::ProcessesRemain if cause.name.is_some() => BlockedOn::Process,
+        LeakCause::ProcessesRemain => BlockedOn::CgroupBusy,
+        LeakCause::RuntimeFailing | LeakCause::CniDeleteFailing => BlockedOn::RuntimeFailing,
+        LeakCause::VolumeBusy => BlockedOn::VolumeMounted,
+        LeakCause::Finalizer => BlockedOn::Finalizer,
+        _ => BlockedOn::Unknown,
+    }
 }

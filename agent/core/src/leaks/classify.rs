@@ -1,18 +1,10 @@
 //! Classifies what looks like a leak now. Time and the apiserver decide whether it is one.
 
-use super::{facts::LeakFacts, netns::Namespaces, orphans::OrphanCandidates, stuck};
+use super::{facts::LeakFacts, netns::UnusedNamespaces};
 use crate::{
-    api::PodObject,
-    cri::Sandbox,
-    ids::{PodUid, SandboxId},
-    leak::{LeakClass, LeakKey},
-    table::Table,
-    time::WallTime,
+    api::PodObject, cri::Sandbox, ids::*, input::*, leak::LeakClass, table::Table, time::*,
 };
-use std::{
-    cell::OnceCell,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::{cell::OnceCell, collections::BTreeMap};
 
 /// The age of a sandbox among those of its pod; the greatest is the newest.
 type Place<'a> = (WallTime, u32, &'a str);
@@ -28,73 +20,57 @@ pub(super) type Classes = BTreeMap<LeakKey, Option<LeakClass>>;
 #[derive(Debug)]
 pub(super) struct Classifier<'a> {
     facts: LeakFacts<'a>,
-    statics: &'a BTreeSet<PodUid>,
     /// Running static pods by namespace and name: another manifest means another UID.
     static_ready: OnceCell<Table<(&'a str, &'a str), Place<'a>>>,
 }
 
 impl<'a> Classifier<'a> {
-    /// `statics`: all pods with a static pod's sandbox.
-    pub(super) fn new(facts: &LeakFacts<'a>, statics: &'a BTreeSet<PodUid>) -> Self {
-        Self { facts: *facts, statics, static_ready: OnceCell::new() }
+    pub(super) fn new(facts: &LeakFacts<'a>) -> Self {
+        Self { facts: *facts, static_ready: OnceCell::new() }
     }
 
-    /// Adds the classes of a pod and of its wanted sandboxes. True: they change with time alone.
-    pub(super) fn pod(
-        &self,
-        uid: &PodUid,
-        is_wanted: impl Fn(&SandboxId) -> bool,
-        classes: &mut Classes,
-    ) -> bool {
+    /// Adds the classes of a pod and of its sandboxes. True: they may change without a change of the pod, with
+    /// time or with another static pod.
+    pub(super) fn pod(&self, uid: &PodUid, classes: &mut Classes) -> bool {
         let facts = &self.facts;
         let object = facts.object(uid).filter(|object| object.exists());
         let is_terminating = object.and_then(PodObject::request).is_some();
-        let is_late = is_terminating && stuck::is_late(facts, uid);
+        let is_late = is_terminating && facts.is_late(uid);
         let class = is_late.then_some(LeakClass::StuckTerminating);
         classes.insert(LeakKey::Pod { uid: uid.clone() }, class);
-        let in_grace = stuck::in_grace(facts, uid);
-        let newest = Newest::new(facts, uid);
-        let sandboxes = facts.stores.cri.sandboxes_of(uid);
-        for sandbox in sandboxes.filter(|sandbox| is_wanted(&sandbox.info.id)) {
-            let is_listed = sandbox.removed.is_none();
-            let class = || self.sandbox(sandbox, object.is_some(), in_grace, &newest);
-            let class = is_listed.then(class).flatten();
+        let in_grace = facts.in_grace(uid);
+        let mut may_change = (is_terminating && !is_late) || in_grace;
+        let newest = facts.listed_of(uid).map(place).max();
+        let newest_ready = facts.listed_of(uid).filter(|s| s.info.ready).map(place).max();
+        for sandbox in facts.stores.cri.sandboxes_of(uid) {
+            let is_static = facts.is_static(sandbox);
+            let has_pod = is_static || object.is_some();
+            let class = if sandbox.removed.is_some() {
+                None
+            } else if !sandbox.info.ready {
+                may_change |= is_static;
+                let is_newest = newest <= Some(place(sandbox))
+                    && !(is_static && self.has_newer_manifest(sandbox));
+                self.stopped(sandbox, has_pod, is_newest)
+            } else if newest_ready > Some(place(sandbox)) {
+                Some(LeakClass::DuplicateReady)
+            } else {
+                (!has_pod && !in_grace).then_some(LeakClass::ReadyNoPod)
+            };
             classes.insert(LeakKey::Sandbox { id: sandbox.info.id.clone() }, class);
         }
-        (is_terminating && !is_late) || in_grace
+        may_change
     }
 
-    fn sandbox(
-        &self,
-        sandbox: &Sandbox,
-        exists: bool,
-        in_grace: bool,
-        newest: &Newest<'_>,
-    ) -> Option<LeakClass> {
-        let facts = &self.facts;
-        let is_static = facts.is_static(sandbox);
-        let has_pod = is_static || exists;
-        if sandbox.info.ready {
-            return match (newest.ready > Some(place(sandbox)), has_pod) {
-                (true, _) => Some(LeakClass::DuplicateReady),
-                (false, false) if in_grace => None,
-                (false, false) => Some(LeakClass::ReadyNoPod),
-                (false, true) => None,
-            };
-        }
-        let is_empty = facts.containers_of(&sandbox.info.id).next().is_none();
-        if !has_pod {
-            return Some(match is_empty {
-                true => LeakClass::NotreadyNoPod,
-                false => LeakClass::NotreadyWithContainers,
-            });
-        }
-        let has_newer = newest.any > Some(place(sandbox));
-        if has_newer || (is_static && self.has_newer_manifest(sandbox)) {
+    fn stopped(&self, sandbox: &Sandbox, has_pod: bool, is_newest: bool) -> Option<LeakClass> {
+        let is_empty = self.facts.containers_of(&sandbox.info.id).next().is_none();
+        match (has_pod, is_newest) {
+            (false, _) if is_empty => Some(LeakClass::NotreadyNoPod),
+            (false, _) => Some(LeakClass::NotreadyWithContainers),
             // The kubelet keeps the last containers for their logs while the pod exists.
-            return is_empty.then_some(LeakClass::NotreadySuperseded);
+            (true, false) => is_empty.then_some(LeakClass::NotreadySuperseded),
+            (true, true) => self.facts.statuses.is_open(sandbox)?.then_some(LeakClass::NetnsOpen),
         }
-        facts.statuses.is_open(sandbox)?.then_some(LeakClass::NetnsOpen)
     }
 
     /// The static pod of this name runs from a later manifest.
@@ -102,8 +78,7 @@ impl<'a> Classifier<'a> {
         let ready = self.static_ready.get_or_init(|| {
             let facts = &self.facts;
             let mut newest: Table<_, Place<'a>> = Table::default();
-            let of_static = self.statics.iter().flat_map(|uid| facts.listed_of(uid));
-            for one in of_static.filter(|one| one.info.ready && facts.is_static(one)) {
+            for one in facts.listed().filter(|one| one.info.ready && facts.is_static(one)) {
                 let known = newest.entry(name(one)).or_insert(place(one));
                 *known = (*known).max(place(one));
             }
@@ -113,61 +88,48 @@ impl<'a> Classifier<'a> {
     }
 }
 
-/// The newest sandboxes of a pod that the runtime lists.
-#[derive(Debug)]
-struct Newest<'a> {
-    any: Option<Place<'a>>,
-    ready: Option<Place<'a>>,
-}
-
-impl<'a> Newest<'a> {
-    fn new(facts: &LeakFacts<'a>, uid: &PodUid) -> Self {
-        let mut newest = Self { any: None, ready: None };
-        for sandbox in facts.listed_of(uid) {
-            newest.any = newest.any.max(Some(place(sandbox)));
-            if sandbox.info.ready {
-                newest.ready = newest.ready.max(Some(place(sandbox)));
-            }
-        }
-        newest
-    }
-}
-
-/// Things on the host whose pod or sandbox is unknown.
+/// Adds things on the host that no source knows the pod or the sandbox of.
 pub(super) fn orphans(
     facts: &LeakFacts<'_>,
-    orphans: &OrphanCandidates,
-    namespaces: &Namespaces<'_>,
-) -> BTreeMap<LeakKey, LeakClass> {
-    let mut found = BTreeMap::new();
-    for shim in orphans.shims(facts) {
-        let key = LeakKey::Shim {
-            pid: shim.process.pid,
-            started: shim.process.started,
-            id: shim.id.clone(),
-        };
-        found.insert(key, LeakClass::OrphanShim);
+    namespaces: &UnusedNamespaces<'_>,
+    classes: &mut Classes,
+) {
+    let Some(survey) = facts.survey else { return };
+    for shim in survey.shims.iter().flatten().filter(|shim| !facts.lists(&shim.id)) {
+        let DaemonProcess { pid, started } = shim.process;
+        let key = LeakKey::Shim { pid, started, id: shim.id.clone() };
+        classes.insert(key, Some(LeakClass::OrphanShim));
     }
-    for (namespace, inode) in namespaces.unclaimed() {
-        let key = LeakKey::Netns { name: namespace.name.clone(), inode };
-        found.insert(key, LeakClass::OrphanNetns);
+    if namespaces.is_certain {
+        for (namespace, inode) in &namespaces.unclaimed {
+            let key = LeakKey::Netns { name: namespace.name.clone(), inode: *inode };
+            classes.insert(key, Some(LeakClass::OrphanNetns));
+        }
     }
-    for group in orphans.groups(facts) {
-        let key = LeakKey::PodCgroup { pod: group.pod.clone(), cgroup: group.cgroup };
-        found.insert(key, LeakClass::OrphanPodCgroup);
+    for PodCgroup { pod, cgroup, .. } in survey.pod_cgroups.iter().flatten() {
+        let is_known = facts.exists(pod) || facts.is_static_pod(pod);
+        if !is_known && facts.listed_of(pod).next().is_none() {
+            let key = LeakKey::PodCgroup { pod: pod.clone(), cgroup: *cgroup };
+            classes.insert(key, Some(LeakClass::OrphanPodCgroup));
+        }
     }
-    found
 }
 
 /// This kind of thing could not be read, so its absence proves nothing.
-pub(super) fn is_unseen(facts: &LeakFacts<'_>, namespaces: &Namespaces<'_>, key: &LeakKey) -> bool {
-    let survey = facts.survey;
+pub(super) fn is_unseen(
+    facts: &LeakFacts<'_>,
+    namespaces: &UnusedNamespaces<'_>,
+    key: &LeakKey,
+) -> bool {
+    let Some(survey) = facts.survey else { return true };
     match key {
-        LeakKey::Shim { .. } => survey.is_none_or(|survey| survey.shims.is_none()),
+        LeakKey::Shim { .. } => survey.shims.is_none(),
         LeakKey::Netns { name, .. } => {
-            survey.is_none_or(|survey| survey.netns.is_none()) || namespaces.may_be_claimed(name)
+            let mut unused = namespaces.unclaimed.iter();
+            survey.netns.is_none()
+                || (!namespaces.is_certain && unused.any(|(one, _)| one.name == *name))
         }
-        LeakKey::PodCgroup { .. } => survey.is_none_or(|survey| survey.pod_cgroups.is_none()),
+        LeakKey::PodCgroup { .. } => survey.pod_cgroups.is_none(),
         LeakKey::Sandbox { .. } | LeakKey::Pod { .. } => false,
     }
 }

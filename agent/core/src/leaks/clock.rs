@@ -10,9 +10,11 @@ const LONGEST_STEP: Duration = Duration::from_secs(5);
 /// The time in which leak detection was possible.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DetectionClock {
-    detection_state: DetectionState,
+    /// Whether leak detection is possible now.
+    pub(super) detection_state: DetectionState,
     last: BootTime,
-    watched: Duration,
+    /// How long leak detection was possible.
+    pub(super) watched: Duration,
 }
 
 impl DetectionClock {
@@ -23,16 +25,6 @@ impl DetectionClock {
         }
         self.last = self.last.max(now);
         self.detection_state = detection_state;
-    }
-
-    /// Whether leak detection is possible now.
-    pub(super) fn detection_state(&self) -> DetectionState {
-        self.detection_state
-    }
-
-    /// How long leak detection was possible.
-    pub(super) fn watched(&self) -> Duration {
-        self.watched
     }
 }
 
@@ -47,14 +39,14 @@ mod tests {
         for n in 0..=10 {
             clock.advance(secs(n), DetectionState::Possible);
         }
-        assert_eq!(clock.watched(), Duration::from_secs(10));
+        assert_eq!(clock.watched, Duration::from_secs(10));
         clock.advance(secs(11), DetectionState::CriUnreachable);
         clock.advance(secs(100), DetectionState::Possible);
-        assert_eq!(clock.watched(), Duration::from_secs(11));
+        assert_eq!(clock.watched, Duration::from_secs(11));
         clock.advance(secs(4000), DetectionState::Possible);
-        assert_eq!(clock.watched(), Duration::from_secs(16), "the machine slept");
+        assert_eq!(clock.watched, Duration::from_secs(16), "the machine slept");
         clock.advance(secs(3000), DetectionState::Possible);
-        assert_eq!(clock.watched(), Duration::from_secs(16), "a late input");
-        assert_eq!(clock.detection_state(), DetectionState::Possible);
+        assert_eq!(clock.watched, Duration::from_secs(16), "a late input");
+        assert_eq!(clock.detection_state, DetectionState::Possible);
     }
 }

@@ -1,295 +1,205 @@
-//! Builds the evidence for one leak: sentences with a source and, where there is one, a time.
+//! Collects the evidence for one leak: what each source shows, with a time where there is one.
 
 use super::facts::LeakFacts;
 use crate::{
     cri::Sandbox,
-    gaps::Outage,
-    ids::PodUid,
-    input::{ContainerState, SandboxNetwork},
-    leak::{LeakEvidence, LeakedResources},
-    node::DaemonHistory,
-    time::BootTime,
-    types::Source,
+    exit_blockers,
+    ids::*,
+    input::*,
+    leak::{LeakEvidence, LeakEvidenceKind as Kind},
+    time::*,
 };
-use std::{fmt::Display, time::Duration};
 
-/// A daemon's failure this long after a pod's end may be related.
-const RELATED_WITHIN: Duration = Duration::from_secs(120);
-/// Bounds on the sentences of one leak, and on the items of one sentence.
-const MAX_SENTENCES: usize = 24;
-const MAX_LISTED: usize = 8;
+/// Bounds on the evidence of one leak, and on the containers of one sandbox.
+const MAX_ENTRIES: usize = 24;
+const MAX_CONTAINERS: usize = 8;
 
-/// How the runtime failed around a pod's end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Failure {
-    /// No known failure.
-    None,
-    /// Calls failed; the process was the same before and after.
-    Failed,
-    /// The runtime was down: another process answered afterwards, or that is unknown.
-    Away,
-}
-
-/// The evidence for one leak.
-#[derive(Debug)]
-pub(super) struct EvidenceBuilder<'a> {
-    facts: &'a LeakFacts<'a>,
-    /// `None`: no sentences are needed.
-    entries: Option<Vec<LeakEvidence>>,
-}
-
-impl<'a> EvidenceBuilder<'a> {
-    /// No evidence yet. `is_read`: whether sentences are needed.
-    pub(super) fn new(facts: &'a LeakFacts<'a>, is_read: bool) -> Self {
-        Self { facts, entries: is_read.then(Vec::new) }
+/// The evidence, in order of time; entries without a time come last. `queried`: when the apiserver was
+/// queried for the pod, and whether it has it.
+pub(super) fn collect(
+    facts: &LeakFacts<'_>,
+    key: &LeakKey,
+    queried: Option<(BootTime, bool)>,
+) -> Vec<LeakEvidence> {
+    let mut evidence = Evidence { facts, entries: Vec::new() };
+    if let Some((asked, exists)) = queried {
+        evidence.add(Some(asked), Kind::PodQueried { exists });
     }
+    match key {
+        LeakKey::Sandbox { id } => {
+            if let Some(sandbox) = facts.stores.cri.sandbox(id) {
+                let uid = &sandbox.info.pod;
+                evidence.pod(uid, std::iter::once(sandbox));
+                let gone = facts.end_of(uid).map(|(_, to)| to);
+                evidence.kubelet(gone.or(sandbox.ended.map(|stopped| stopped.latest)));
+            }
+        }
+        LeakKey::Pod { uid } => {
+            evidence.pod(uid, facts.listed_of(uid));
+            evidence.leftovers(uid);
+            evidence.kubelet(facts.deadline(uid));
+        }
+        _ => evidence.orphan(key),
+    }
+    let mut entries = evidence.entries;
+    entries.sort_by_key(|one| (one.at.is_none(), one.at));
+    entries
+}
 
-    /// Adds a sentence, unless it is there already.
-    pub(super) fn add(&mut self, at: Option<BootTime>, source: Source, message: impl Display) {
-        let Some(entries) = self.entries.as_mut().filter(|entries| entries.len() < MAX_SENTENCES)
-        else {
-            return;
-        };
-        let at = at.map(|at| self.facts.wall(at));
-        let one = LeakEvidence { at, source, message: message.to_string() };
-        if !entries.contains(&one) {
-            entries.push(one);
+struct Evidence<'a> {
+    facts: &'a LeakFacts<'a>,
+    entries: Vec<LeakEvidence>,
+}
+
+impl<'a> Evidence<'a> {
+    /// Adds an entry, unless it is there already.
+    fn add(&mut self, at: Option<BootTime>, kind: Kind) {
+        let one = LeakEvidence { at: at.map(|at| self.facts.wall(at)), kind };
+        if self.entries.len() < MAX_ENTRIES && !self.entries.contains(&one) {
+            self.entries.push(one);
         }
     }
 
-    /// All sentences in order of time; those without a time come last.
-    pub(super) fn build(self) -> Vec<LeakEvidence> {
-        let mut entries = self.entries.unwrap_or_default();
-        entries.sort_by_key(|one| (one.at.is_none(), one.at));
-        entries
+    /// Adds what the sources show of a pod, and of the daemons around its end.
+    fn pod(&mut self, uid: &PodUid, sandboxes: impl Iterator<Item = &'a Sandbox>) {
+        self.object(uid);
+        sandboxes.for_each(|sandbox| self.sandbox(sandbox));
+        if let Some((from, to)) = self.facts.around_end(uid) {
+            for outage in self.facts.stores.cri.connection.outages(from, to) {
+                let lasted = outage.to.map(|to| to.since(outage.from).as_millis());
+                let kind = Kind::RuntimeFailed {
+                    error: outage.error.clone(),
+                    code: outage.code.clone(),
+                    outage_ms: lasted.map(|lasted| u64::try_from(lasted).unwrap_or(u64::MAX)),
+                    restarted: outage.restarted,
+                };
+                self.add(Some(outage.from), kind);
+            }
+            self.restarts(Daemon::Runtime, from, to);
+            self.restarts(Daemon::Kubelet, from, to);
+        }
     }
 
-    /// Adds what the apiserver reported of the pod.
-    pub(super) fn object(&mut self, uid: &PodUid) {
+    fn object(&mut self, uid: &PodUid) {
         let Some(object) = self.facts.object(uid) else {
-            self.add(
-                None,
-                Source::Api,
-                "no record of this pod's object: its deletion was not observed",
-            );
-            return;
+            return self.add(None, Kind::ObjectUnknown);
         };
         if let Some(request) = object.request() {
-            let at = Some(request.estimate);
-            match request.grace_seconds {
-                0 => self.add(at, Source::Api, "deleted by force (grace 0)"),
-                grace => {
-                    let how = format_args!("its deletion was requested with a grace of {grace} s");
-                    self.add(at, Source::Api, how);
-                }
-            }
+            let grace_seconds = request.grace_seconds;
+            self.add(Some(request.estimate), Kind::DeletionRequested { grace_seconds });
         }
         if let Some(gone) = object.gone {
-            if gone.earliest == gone.latest {
-                self.add(Some(gone.latest), Source::Api, "its object was deleted");
-            } else {
-                let within = gone.uncertainty().as_secs();
-                let message = format_args!(
-                    "its object was missing in a new list; it was deleted within the {within} s before"
-                );
-                self.add(Some(gone.latest), Source::Api, message);
-            }
+            let was_observed = gone.earliest == gone.latest;
+            let within_seconds = (!was_observed).then(|| gone.uncertainty().as_secs());
+            self.add(Some(gone.latest), Kind::ObjectDeleted { within_seconds });
         }
     }
 
-    /// Adds what the runtime reported of the sandbox.
-    pub(super) fn sandbox(&mut self, sandbox: &Sandbox) {
-        if let Some(stopped) = sandbox.ended.filter(|_| sandbox.seen_alive) {
-            self.add(Some(stopped.latest), Source::Cri, "its sandbox was no longer ready");
-        } else if !sandbox.info.ready {
-            let message = "its sandbox was not ready when it was first listed";
-            self.add(sandbox.ended.map(|stopped| stopped.latest), Source::Cri, message);
+    fn sandbox(&mut self, sandbox: &Sandbox) {
+        let stopped = sandbox.ended.map(|stopped| stopped.latest);
+        if sandbox.info.ready {
+            self.add(None, Kind::SandboxReady);
+        } else {
+            self.add(stopped, Kind::SandboxStopped { seen_ready: sandbox.seen_alive });
         }
-        for container in self.facts.containers_of(&sandbox.info.id).take(MAX_LISTED) {
-            let name = &container.info.name;
-            let state = state(container.info.state);
-            let processes = self.facts.processes(&container.info.id);
-            let since = self.facts.end_of(&sandbox.info.pod).map(|(from, _)| from);
-            let sent = processes.and_then(|processes| {
-                let sent = processes.sent().filter(|sent| sent.from_outside());
-                let mut late = sent.filter(|sent| since.is_none_or(|since| sent.at >= since));
-                late.next_back().map(|sent| (sent.at, sent.signal.signal))
-            });
-            match (self.facts.is_alive(container), sent) {
-                (true, Some((at, signal))) => self.add(
-                    Some(at),
-                    Source::Kernel,
-                    format_args!("{name} ({state}) was sent signal {signal} and is still alive"),
-                ),
-                (true, None) if processes.is_some() => self.add(
-                    None,
-                    Source::Kernel,
-                    format_args!("{name} ({state}) is alive and was not sent a signal"),
-                ),
-                _ => {
-                    let message = format_args!("the runtime still lists {name}, {state}");
-                    self.add(None, Source::Cri, message);
-                }
-            }
+        let since = self.facts.end_of(&sandbox.info.pod).map(|(from, _)| from);
+        for container in self.facts.containers_of(&sandbox.info.id).take(MAX_CONTAINERS) {
+            let (name, state) = (container.info.name.clone(), container.info.state);
+            let alive = self.facts.processes(&container.info.id);
+            let Some(processes) = alive.filter(|_| self.facts.is_alive(container)) else {
+                self.add(None, Kind::ContainerListed { name, state });
+                continue;
+            };
+            let mut sent = processes.sent().filter(|sent| sent.from_outside());
+            let last = sent.rfind(|sent| since.is_none_or(|since| sent.at >= since));
+            let signal = last.map(|sent| sent.signal.signal);
+            let unkillable = exit_blockers::unkillable(processes).map(|finding| finding.detail);
+            let kind = Kind::ContainerAlive { name, state, signal, unkillable };
+            self.add(last.map(|sent| sent.at), kind);
         }
-        self.status(sandbox);
-    }
-
-    /// Adds what the verbose status shows.
-    pub(super) fn status(&mut self, sandbox: &Sandbox) {
         if let Some((code, at)) = self.facts.statuses.refusal(&sandbox.info.id) {
-            let message = format_args!("the runtime refused the status of its sandbox: {code}");
-            self.add(Some(at), Source::Cri, message);
+            self.add(Some(at), Kind::StatusRefused { code: code.to_owned() });
         }
         let Some(status) = self.facts.statuses.current(sandbox) else { return };
-        let (message, path) = match &status.network {
-            SandboxNetwork::Own { closed: Some(false), path } => {
-                ("its network namespace is still open", path.as_deref())
+        let kind = match &status.network {
+            SandboxNetwork::Own { closed: Some(closed), path } => {
+                let path = path.clone().filter(|_| !closed);
+                Kind::NetworkNamespace { open: !closed, path }
             }
-            SandboxNetwork::Own { closed: Some(true), .. } => {
-                ("its network namespace is closed", None)
-            }
-            SandboxNetwork::Host => ("it used the host's network", None),
+            SandboxNetwork::Host => Kind::HostNetwork,
             SandboxNetwork::Own { closed: None, .. } | SandboxNetwork::Unknown => return,
         };
-        match path {
-            Some(path) => {
-                self.add(Some(status.asked), Source::Cri, format_args!("{message} ({path})"));
+        self.add(Some(status.asked), kind);
+    }
+
+    /// Adds what still holds the object of a pod that is being deleted.
+    fn leftovers(&mut self, uid: &PodUid) {
+        let volumes: Vec<String> = self.facts.volumes(uid).map(str::to_owned).collect();
+        if !volumes.is_empty() {
+            self.add(None, Kind::VolumesMounted { volumes });
+        }
+        if let Some(group) = self.facts.pod_cgroup(uid).filter(|group| group.tasks > 0) {
+            self.add(None, Kind::Tasks { count: group.tasks });
+        }
+        if let Some(object) = self.facts.object(uid).filter(|o| !o.pod.finalizers.is_empty()) {
+            let names = object.pod.finalizers.clone();
+            self.add(object.final_delete, Kind::Finalizers { names });
+        }
+    }
+
+    /// Adds what the sources show of a thing on the host without a pod, or without a sandbox.
+    fn orphan(&mut self, key: &LeakKey) {
+        self.add(None, Kind::NotListed);
+        match key {
+            LeakKey::Shim { pid, .. } => {
+                let shims = self.facts.survey.and_then(|survey| survey.shims.as_ref());
+                let shim = shims.into_iter().flatten().find(|shim| shim.process.pid == *pid);
+                if let Some(shim) = shim {
+                    let (comm, children) = (shim.comm.clone(), shim.children);
+                    self.add(None, Kind::ShimRunning { comm, children });
+                }
             }
-            None => self.add(Some(status.asked), Source::Cri, message),
+            LeakKey::PodCgroup { pod, .. } => {
+                self.object(pod);
+                if let Some(group) = self.facts.cgroup_of(key) {
+                    self.add(None, Kind::Tasks { count: group.tasks });
+                }
+            }
+            _ => self.add(None, Kind::Tasks { count: 0 }),
         }
+        self.kubelet(None);
+        self.restarts(Daemon::Runtime, BootTime(0), self.facts.now);
     }
 
-    /// Adds the runtime's failures around `end`.
-    pub(super) fn outages_around(&mut self, end: Option<(BootTime, BootTime)>) -> Failure {
-        let Some((from, to)) = end.map(around) else { return Failure::None };
-        let outages: Vec<&Outage> = self.facts.stores.cri.connection.outages(from, to).collect();
-        for outage in &outages {
-            let back = match (outage.to, outage.restarted) {
-                (None, _) => "and does not answer yet".to_owned(),
-                (Some(to), restarted) => format!(
-                    "and answered again after {:.1} s{}",
-                    to.since(outage.from).as_secs_f64(),
-                    match restarted {
-                        Some(true) => ", another process",
-                        Some(false) => ", the same process",
-                        None => "",
-                    }
-                ),
-            };
-            let code = outage.code.as_deref().map(|code| format!(" ({code})")).unwrap_or_default();
-            let message = format_args!("the runtime failed{code}: {} {back}", outage.error);
-            self.add(Some(outage.from), Source::Cri, message);
-        }
-        let restarted = self.changes("the runtime", &self.facts.stores.node.runtime, from, to);
-        match (outages.is_empty(), restarted) {
-            (true, false) => Failure::None,
-            (false, false) if outages.iter().all(|o| o.restarted == Some(false)) => Failure::Failed,
-            _ => Failure::Away,
-        }
-    }
-
-    /// Adds the kubelet's restarts around `end`.
-    pub(super) fn kubelet_around(&mut self, end: Option<(BootTime, BootTime)>) {
-        if let Some((from, to)) = end.map(around) {
-            self.changes("the kubelet", &self.facts.stores.node.kubelet, from, to);
-        }
-    }
-
-    fn changes(&mut self, what: &str, runs: &DaemonHistory, from: BootTime, to: BootTime) -> bool {
-        let mut any = false;
-        for run in runs.changes(from, to) {
-            any = true;
-            if run.began() >= from && run.began() <= to {
-                let message = format_args!("{what} started (pid {})", run.process.pid);
-                self.add(Some(run.began()), Source::Proc, message);
+    fn restarts(&mut self, daemon: Daemon, from: BootTime, to: BootTime) {
+        let node = &self.facts.stores.node;
+        let history = match daemon {
+            Daemon::Runtime => &node.runtime,
+            Daemon::Kubelet => &node.kubelet,
+        };
+        for run in history.changes(from, to) {
+            let pid = run.process.pid;
+            if from <= run.began() && run.began() <= to {
+                self.add(Some(run.began()), Kind::DaemonStarted { daemon, pid });
             }
             if let Some(ended) = run.ended.filter(|ended| from <= *ended && *ended <= to) {
-                let message = format_args!("{what} ended (pid {})", run.process.pid);
-                self.add(Some(ended), Source::Proc, message);
+                self.add(Some(ended), Kind::DaemonEnded { daemon, pid });
             }
         }
-        any
     }
 
-    /// Adds the kubelet's version, and since when it runs.
-    pub(super) fn kubelet(&mut self, since: Option<BootTime>) {
+    /// Adds the kubelet's version, and whether it was restarted since.
+    fn kubelet(&mut self, since: Option<BootTime>) {
         let node = &self.facts.stores.node;
-        let version = node.kubelet_version().map(|(_, text)| format!(" {text}"));
-        let version = version.unwrap_or_default();
+        let version = node.kubelet_version().map(|(_, text)| text.to_owned());
         if node.kubelet_is_down() {
-            let message = format_args!("the kubelet{version} does not run");
-            self.add(node.kubelet.last_end(), Source::Proc, message);
-            return;
+            self.add(node.kubelet.last_end(), Kind::KubeletDown { version });
+        } else if let Some(run) = node.kubelet.running() {
+            let restarted = since.is_none_or(|since| run.began() > since);
+            let kind = Kind::KubeletRunning { version, pid: run.process.pid, restarted };
+            self.add(restarted.then_some(run.began()), kind);
+        } else if let Some(version) = version {
+            self.add(None, Kind::KubeletVersion { version });
         }
-        match (node.kubelet.running(), since) {
-            (Some(run), Some(since)) if run.began() <= since => self.add(
-                None,
-                Source::Proc,
-                format_args!(
-                    "the kubelet{version} (pid {}) has not been restarted since",
-                    run.process.pid
-                ),
-            ),
-            (Some(run), _) => self.add(
-                Some(run.began()),
-                Source::Proc,
-                format_args!("the kubelet{version} (pid {}) started", run.process.pid),
-            ),
-            (None, _) if !version.is_empty() => {
-                self.add(None, Source::Api, format_args!("the kubelet is{version}"));
-            }
-            (None, _) => {}
-        }
-    }
-}
-
-fn around((from, to): (BootTime, BootTime)) -> (BootTime, BootTime) {
-    (from - Duration::from_secs(10), to + RELATED_WITHIN)
-}
-
-/// The resources that a sandbox still holds.
-pub(super) fn holds(facts: &LeakFacts<'_>, sandbox: &Sandbox) -> LeakedResources {
-    let id = &sandbox.info.id;
-    let status = facts.statuses.current(sandbox);
-    let netns = status.and_then(|status| match &status.network {
-        SandboxNetwork::Own { closed: Some(true), .. } => None,
-        SandboxNetwork::Own { path, closed } => {
-            let known = sandbox.info.ready || *closed == Some(false);
-            known.then(|| path.clone().unwrap_or_else(|| "(path not reported)".to_owned()))
-        }
-        SandboxNetwork::Host | SandboxNetwork::Unknown => None,
-    });
-    let ips = match (&netns, status) {
-        (Some(_), Some(status)) => status.ips.clone(),
-        _ => Vec::new(),
-    };
-    let group = facts.pod_cgroup(&sandbox.info.pod);
-    let mut pids: Vec<u32> =
-        status.and_then(|s| s.pid).filter(|pid| *pid > 0).into_iter().collect();
-    for pid in group.into_iter().flat_map(|group| &group.pids) {
-        if !pids.contains(pid) {
-            pids.push(*pid);
-        }
-    }
-    let containers = facts.containers_of(id);
-    LeakedResources {
-        netns,
-        ips,
-        cgroup: group.map(|group| group.path.clone()),
-        pids: pids.into_iter().take(2 * MAX_LISTED).collect(),
-        containers: containers
-            .take(2 * MAX_LISTED)
-            .map(|container| format!("{} ({})", container.info.name, state(container.info.state)))
-            .collect(),
-    }
-}
-
-fn state(state: ContainerState) -> &'static str {
-    match state {
-        ContainerState::Created => "created",
-        ContainerState::Running => "running",
-        ContainerState::Exited => "exited",
-        ContainerState::Unknown => "in an unknown state",
     }
 }

@@ -2,16 +2,23 @@
 
 use super::sandbox_status::SandboxStatusCache;
 use crate::{
-    api::PodObject,
+    api::{DeletionRequest, PodObject},
     cri::{Container, Sandbox},
-    ids::{ContainerId, PodUid, SandboxId},
-    input::{ContainerState, HostSurvey, PodCgroup},
+    ids::*,
+    input::*,
     isolation::Isolation,
+    kubelet::KUBELET_SLACK,
+    leak::RuntimeAtEnd,
     pod_view::Stores,
     process::ContainerProcesses,
-    table::Table,
-    time::{BootTime, WallTime},
+    time::*,
 };
+use std::time::Duration;
+
+/// A daemon's failure this long before and after a pod's end may be related.
+const RELATED_BEFORE: Duration = Duration::from_secs(10);
+const RELATED_AFTER: Duration = Duration::from_secs(120);
+
 /// A view of all stores, surveys and statuses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeakFacts<'a> {
@@ -21,8 +28,6 @@ pub(super) struct LeakFacts<'a> {
     pub statuses: &'a SandboxStatusCache,
     /// The latest survey of the host.
     pub survey: Option<&'a HostSurvey>,
-    /// Index of each pod's cgroup in the survey.
-    pub cgroups: &'a Table<PodUid, usize>,
     /// The current time.
     pub now: BootTime,
 }
@@ -106,8 +111,35 @@ impl<'a> LeakFacts<'a> {
 
     /// The pod's cgroup in the latest survey.
     pub(super) fn pod_cgroup(&self, uid: &PodUid) -> Option<&'a PodCgroup> {
-        let place = self.cgroups.get(uid)?;
-        self.survey?.pod_cgroups.as_ref()?.get(*place)
+        let groups = self.survey?.pod_cgroups.as_ref()?;
+        groups.get(groups.binary_search_by(|group| group.pod.cmp(uid)).ok()?)
+    }
+
+    /// The cgroup that is an orphan, or that of the candidate's pod.
+    pub(super) fn cgroup_of(&self, key: &LeakKey) -> Option<&'a PodCgroup> {
+        let group = self.pod_cgroup(self.pod_uid(key)?)?;
+        match key {
+            LeakKey::PodCgroup { cgroup, .. } if group.cgroup != *cgroup => None,
+            _ => Some(group),
+        }
+    }
+
+    /// Volumes that are still mounted below the pod's directory.
+    pub(super) fn volumes(&self, uid: &PodUid) -> impl Iterator<Item = &'a str> {
+        let all = self.survey.and_then(|survey| survey.volumes.as_deref()).unwrap_or_default();
+        all.iter().filter(move |volume| volume.pod == *uid).map(|volume| volume.volume.as_str())
+    }
+
+    /// The UID of a candidate's pod.
+    pub(super) fn pod_uid<'k>(&self, key: &'k LeakKey) -> Option<&'k PodUid>
+    where
+        'a: 'k,
+    {
+        match key {
+            LeakKey::Sandbox { id } => Some(&self.stores.cri.sandbox(id)?.info.pod),
+            LeakKey::Pod { uid } | LeakKey::PodCgroup { pod: uid, .. } => Some(uid),
+            LeakKey::Shim { .. } | LeakKey::Netns { .. } => None,
+        }
     }
 
     /// The runtime lists a sandbox or container with this id.
@@ -117,8 +149,7 @@ impl<'a> LeakFacts<'a> {
         sandbox() || cri.containers.entries().get(id).is_some_and(|c| c.removed.is_none())
     }
 
-    /// When the pod's deletion was requested, and when its object disappeared: a daemon's failure around this
-    /// time may be the cause.
+    /// When the pod's deletion was requested, and when its object disappeared.
     pub(super) fn end_of(&self, uid: &PodUid) -> Option<(BootTime, BootTime)> {
         let object = self.object(uid)?;
         let gone = object.gone.map(|gone| gone.latest);
@@ -126,4 +157,47 @@ impl<'a> LeakFacts<'a> {
         let (from, to) = (asked.or(gone)?, gone.or(asked)?);
         Some((from.min(to), to.max(from)))
     }
+
+    /// The time around the pod's end in which a daemon's failure may be the cause of a leak.
+    pub(super) fn around_end(&self, uid: &PodUid) -> Option<(BootTime, BootTime)> {
+        let (from, to) = self.end_of(uid)?;
+        Some((from - RELATED_BEFORE, to + RELATED_AFTER))
+    }
+
+    /// The runtime around the pod's end, if that was observed.
+    pub(super) fn runtime_at_end(&self, uid: &PodUid) -> Option<RuntimeAtEnd> {
+        let (from, to) = self.around_end(uid)?;
+        let mut outages = self.stores.cri.connection.outages(from, to).peekable();
+        let has_failed = outages.peek().is_some();
+        let was_replaced = self.stores.node.runtime.changes(from, to).next().is_some();
+        Some(match (has_failed, was_replaced) {
+            (false, false) => RuntimeAtEnd::Answered,
+            (true, false) if outages.all(|outage| outage.restarted == Some(false)) => {
+                RuntimeAtEnd::Failed
+            }
+            _ => RuntimeAtEnd::Down,
+        })
+    }
+
+    /// The deadline of the pod's deletion has passed and the object still exists.
+    pub(super) fn is_late(&self, uid: &PodUid) -> bool {
+        self.deadline(uid).is_some_and(|deadline| self.now > deadline + KUBELET_SLACK)
+    }
+
+    /// The first granted grace is not over: kubelet and runtime may use all of it, even if a later request
+    /// shortened it or removed the object.
+    pub(super) fn in_grace(&self, uid: &PodUid) -> bool {
+        let first = self.object(uid).and_then(PodObject::request);
+        first.is_some_and(|first| self.now < deadline_of(first) + KUBELET_SLACK)
+    }
+
+    /// When the pod's processes should have ended.
+    pub(super) fn deadline(&self, uid: &PodUid) -> Option<BootTime> {
+        let object = self.object(uid).filter(|object| object.gone.is_none())?;
+        Some(deadline_of(object.shortened().or(object.request())?))
+    }
+}
+
+fn deadline_of(request: &DeletionRequest) -> BootTime {
+    request.estimate + Duration::from_secs(request.grace_seconds.max(0).unsigned_abs())
 }

@@ -1,13 +1,8 @@
 //! Verbose statuses of single sandboxes. They are expensive, so only candidates are asked about, a few at a
 //! time.
 
-use crate::{
-    cri::Sandbox,
-    ids::SandboxId,
-    input::{CriSandboxStatus, SandboxNetwork},
-    table::Table,
-    time::BootTime,
-};
+use super::netns;
+use crate::{cri::Sandbox, ids::*, input::*, table::Table, time::*};
 use std::{collections::BTreeSet, time::Duration};
 
 /// An open namespace may be closed by now.
@@ -23,8 +18,6 @@ pub(super) struct SandboxStatusCache {
     entries: Table<SandboxId, CachedStatus>,
     /// Sandboxes to ask about, by purpose and time.
     queue: BTreeSet<(Need, BootTime, SandboxId)>,
-    /// Sandboxes answered since [`Self::take_answered`].
-    answered: Vec<SandboxId>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -39,7 +32,7 @@ struct CachedStatus {
 
 /// The purpose of an answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Need {
+enum Need {
     /// The sandbox looks like a leak, or is stopped and may hold its network.
     Leak,
     /// The sandbox may claim a network namespace that seems orphaned.
@@ -47,25 +40,20 @@ pub(super) enum Need {
 }
 
 impl SandboxStatusCache {
-    /// Applies an answer, whether this run requested it or the recorded one did.
-    pub(super) fn answered(&mut self, at: BootTime, status: CriSandboxStatus) {
-        self.answered.push(status.sandbox.clone());
-        let known = self.entries.entry(status.sandbox.clone()).or_default();
-        known.asked.get_or_insert(status.asked);
-        (known.answered, known.refused) = (Some((status, at)), None);
-    }
-
-    /// Applies a refusal; the earlier answer still holds.
-    pub(super) fn refused(&mut self, at: BootTime, sandbox: &SandboxId, code: String) {
-        self.answered.push(sandbox.clone());
+    /// Applies an answer, whether this run requested it or the recorded one did. After a refusal the earlier
+    /// answer still holds.
+    pub(super) fn answered(
+        &mut self,
+        at: BootTime,
+        sandbox: &SandboxId,
+        answer: Result<CriSandboxStatus, String>,
+    ) {
         let known = self.entries.entry(sandbox.clone()).or_default();
         known.asked.get_or_insert(at);
-        known.refused = Some((code, at));
-    }
-
-    /// Sandboxes answered since the last call.
-    pub(super) fn take_answered(&mut self) -> Vec<SandboxId> {
-        std::mem::take(&mut self.answered)
+        match answer {
+            Ok(status) => (known.answered, known.refused) = (Some((status, at)), None),
+            Err(code) => known.refused = Some((code, at)),
+        }
     }
 
     /// The latest status of a sandbox.
@@ -120,9 +108,14 @@ impl SandboxStatusCache {
     }
 
     /// Enters a sandbox into its queue, or removes it.
-    pub(super) fn schedule(&mut self, sandbox: &Sandbox, need: Option<Need>) {
-        let due = need.and_then(|need| Some((need, self.due(sandbox)?)));
-        self.place(&sandbox.info.id, due);
+    pub(super) fn schedule(&mut self, sandbox: &Sandbox, is_candidate: bool) {
+        let id = &sandbox.info.id;
+        let need = if is_candidate || !sandbox.info.ready {
+            Some(Need::Leak)
+        } else {
+            netns::claim(self.get(id)).is_none().then_some(Need::Claim)
+        };
+        self.place(id, need.and_then(|need| Some((need, self.due(sandbox)?))));
     }
 
     fn place(&mut self, sandbox: &SandboxId, due: Option<(Need, BootTime)>) {

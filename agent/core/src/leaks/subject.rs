@@ -1,21 +1,7 @@
 //! The subject of a leak by its key: its pod, and whether it still exists.
 
 use super::facts::LeakFacts;
-use crate::{
-    api::PodObject,
-    ids::{PodRef, PodUid},
-    leak::LeakKey,
-    time::BootTime,
-};
-
-/// The UID of a candidate's pod.
-pub(super) fn pod_uid<'a>(facts: &LeakFacts<'a>, key: &'a LeakKey) -> Option<&'a PodUid> {
-    match key {
-        LeakKey::Sandbox { id } => Some(&facts.stores.cri.sandbox(id)?.info.pod),
-        LeakKey::Pod { uid } | LeakKey::PodCgroup { pod: uid, .. } => Some(uid),
-        LeakKey::Shim { .. } | LeakKey::Netns { .. } => None,
-    }
-}
+use crate::{api::PodObject, ids::*, time::*};
 
 /// The pod of a candidate; for a cgroup possibly only the UID.
 pub(super) fn pod_of(facts: &LeakFacts<'_>, key: &LeakKey) -> Option<PodRef> {
@@ -28,17 +14,13 @@ pub(super) fn pod_of(facts: &LeakFacts<'_>, key: &LeakKey) -> Option<PodRef> {
     }
 }
 
-/// The last list lacked the sandbox: it may be gone.
-pub(super) fn is_missing(facts: &LeakFacts<'_>, key: &LeakKey) -> bool {
-    let LeakKey::Sandbox { id } = key else { return false };
-    facts.stores.cri.sandbox(id).is_some_and(|sandbox| sandbox.missing.is_some())
-}
-
-/// The runtime or a survey has shown it since `due`. For a pod the apiserver is queried directly.
+/// The runtime or a survey has shown it since `due`, and no list has lacked it. For a pod the apiserver is
+/// queried directly.
 pub(super) fn is_shown_since(facts: &LeakFacts<'_>, key: &LeakKey, due: BootTime) -> bool {
     match key {
         LeakKey::Sandbox { id } => {
-            facts.stores.cri.sandbox(id).is_some_and(|sandbox| sandbox.asked >= due)
+            let sandbox = facts.stores.cri.sandbox(id);
+            sandbox.is_some_and(|sandbox| sandbox.missing.is_none() && sandbox.asked >= due)
         }
         LeakKey::Shim { .. } | LeakKey::Netns { .. } | LeakKey::PodCgroup { .. } => {
             facts.survey.is_some_and(|survey| survey.asked >= due)

@@ -11,21 +11,18 @@ use seen::Seen;
 use super::{
     classify::{self, Classes},
     facts::LeakFacts,
-    netns::Namespaces,
-    subject::{is_gone, is_missing, is_shown_since, pod_of, pod_uid},
+    netns::UnusedNamespaces,
+    subject::{is_gone, is_shown_since, pod_of},
 };
 use crate::{
-    ids::{PodRef, PodUid},
-    input::PodCheck,
-    leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass, LeakKey, PersistedLeak},
+    ids::*,
+    input::*,
+    leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass, LeakKey},
     output::{Outputs, Report, Request},
     table::Table,
-    time::BootTime,
+    time::*,
 };
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 /// Bound on candidates, the same as on sandboxes.
 const MAX_CANDIDATES: usize = 65_536;
@@ -43,13 +40,10 @@ const NETWORK_SETUP: Duration = Duration::from_secs(900);
 pub(super) struct LeakTracker {
     threshold: Duration,
     candidates: BTreeMap<LeakKey, Candidate>,
-    /// Candidates that only a survey shows.
-    orphans: BTreeSet<LeakKey>,
     restored: Table<LeakKey, PersistedLeak>,
     /// The detection clock at the last evaluation.
     watched: Duration,
     seen: Seen,
-    refused: u64,
     contradicted: u64,
 }
 
@@ -91,18 +85,11 @@ impl LeakTracker {
             .filter_map(|verification| Some((&verification.uid, verification.exists?)))
             .collect();
         for candidate in self.candidates.values_mut() {
-            let Verification::Asked(at) = candidate.verification else { continue };
-            let pod = candidate.asked_about.as_ref();
-            let Some(exists) = pod.and_then(|uid| answers.get(uid)) else { continue };
-            if asked >= at {
+            let Verification::Asked(at, uid) = &candidate.verification else { continue };
+            if let Some(exists) = answers.get(uid).filter(|_| asked >= *at) {
                 candidate.verification = Verification::Answered { asked, exists: *exists };
             }
         }
-    }
-
-    /// A candidate waits for its threshold or for an answer.
-    pub(super) fn is_waiting(&self) -> bool {
-        self.candidates.values().any(|candidate| candidate.reported.is_none())
     }
 
     /// Candidates older than `at_least` that are not confirmed, with all their evidence.
@@ -120,78 +107,54 @@ impl LeakTracker {
             .collect()
     }
 
-    /// While detection is suspended: drops candidates of these pods that are certainly gone.
-    pub(super) fn drop_vanished(
-        &mut self,
-        facts: &LeakFacts<'_>,
-        changed: &BTreeSet<PodUid>,
-        out: &mut Outputs,
-    ) {
-        let keys: BTreeSet<LeakKey> = changed
-            .iter()
-            .flat_map(|uid| {
-                let sandboxes = facts.stores.cri.sandboxes_of(uid);
-                let keys = sandboxes.map(|s| LeakKey::Sandbox { id: s.info.id.clone() });
-                keys.chain([LeakKey::Pod { uid: uid.clone() }])
-            })
-            .filter(|key| is_gone(facts, key))
-            .collect();
-        keys.iter().for_each(|key| self.drop(key, out));
+    /// While detection is suspended: drops candidates that are certainly gone.
+    pub(super) fn drop_vanished(&mut self, facts: &LeakFacts<'_>, out: &mut Outputs) {
+        let gone: Vec<_> =
+            self.candidates.keys().filter(|key| is_gone(facts, key)).cloned().collect();
+        gone.iter().for_each(|key| self.drop(key, out));
     }
 
     /// Removes a candidate, and resolves its leak.
     fn drop(&mut self, key: &LeakKey, out: &mut Outputs) {
-        self.orphans.remove(key);
         let reported = self.candidates.remove(key).and_then(|candidate| candidate.reported);
         out.reports.extend(reported.map(|reported| Report::LeakResolved(reported.leak)));
     }
 
     /// Evaluates all candidates while all sources are in sync. `watched`: the detection clock; `classes`: the
-    /// current classes of changed things; `orphans`: all current orphans. Returns pods with candidates that
-    /// were refused, to try again.
+    /// current classes of changed things, and all current orphans. Returns candidates that were refused.
     pub(super) fn track(
         &mut self,
         facts: &LeakFacts<'_>,
-        namespaces: &Namespaces<'_>,
+        namespaces: &UnusedNamespaces<'_>,
         watched: Duration,
         classes: &Classes,
-        mut orphans: BTreeMap<LeakKey, LeakClass>,
         out: &mut Outputs,
-    ) -> BTreeSet<PodUid> {
+    ) -> Vec<LeakKey> {
         let elapsed = watched.saturating_sub(self.watched);
         self.watched = watched;
+        // There may be thousands: only orphans are looked up.
         let mut gone = Vec::new();
-        for key in &self.orphans {
-            if orphans.remove(key).is_some() {
-                continue;
-            }
-            match self.candidates.get_mut(key) {
-                Some(candidate) if classify::is_unseen(facts, namespaces, key) => {
-                    candidate.from += elapsed; // its time stands still
-                }
-                _ => gone.push(key.clone()),
+        let orphans = self.candidates.iter_mut().filter(|(_, one)| one.class.orphan().is_some());
+        for (key, candidate) in orphans.filter(|(key, _)| !classes.contains_key(key)) {
+            match classify::is_unseen(facts, namespaces, key) {
+                true => candidate.from += elapsed, // its time stands still
+                false => gone.push(key.clone()),
             }
         }
         gone.iter().for_each(|key| self.drop(key, out));
-        let mut new: Vec<(LeakKey, LeakClass)> = Vec::new();
+        let mut refused = Vec::new();
         for (key, class) in classes {
-            match (self.candidates.get_mut(key), class) {
-                (Some(candidate), Some(class)) => {
-                    let gone = candidate.reclassify(*class, watched, facts.now);
-                    out.reports.extend(gone.map(Report::LeakResolved));
-                }
-                (Some(_), None) => self.drop(key, out),
-                (None, Some(class)) => new.push((key.clone(), *class)),
-                (None, None) => {}
-            }
-        }
-        let mut refused = BTreeSet::new();
-        for (key, class) in new.into_iter().chain(orphans) {
-            if self.candidates.len() < MAX_CANDIDATES {
-                self.add(facts, watched, key, class);
+            let Some(class) = class else {
+                self.drop(key, out);
+                continue;
+            };
+            if let Some(candidate) = self.candidates.get_mut(key) {
+                let gone = candidate.reclassify(*class, watched, facts.now);
+                out.reports.extend(gone.map(Report::LeakResolved));
+            } else if self.candidates.len() < MAX_CANDIDATES {
+                self.add(facts, watched, key, *class);
             } else {
-                self.refused += 1;
-                refused.extend(pod_uid(facts, &key).cloned());
+                refused.push(key.clone());
             }
         }
         self.seen.note(facts);
@@ -202,46 +165,40 @@ impl LeakTracker {
         refused
     }
 
-    fn add(&mut self, facts: &LeakFacts<'_>, watched: Duration, key: LeakKey, class: LeakClass) {
-        let restored = self.restored.remove(&key);
+    fn add(&mut self, facts: &LeakFacts<'_>, watched: Duration, key: &LeakKey, class: LeakClass) {
+        let restored = self.restored.remove(key);
         let candidate = Candidate {
             class,
             first_observed: restored.as_ref().map_or(facts.now, |known| known.first_observed),
             preexisting: restored.as_ref().map_or_else(
-                || self.seen.is_since_start(facts, &key, class),
+                || self.seen.is_since_start(facts, key, class),
                 |known| known.preexisting,
             ),
-            first: facts.now,
             from: watched,
             due: None,
             verification: Verification::None,
-            asked_about: None,
-            basis: match pod_uid(facts, &key) {
+            basis: match facts.pod_uid(key) {
                 Some(uid) if facts.object(uid).is_none() => AbsenceBasis::New,
                 _ => AbsenceBasis::None,
             },
             reported: None,
         };
-        if candidate.class.orphan().is_some() {
-            self.orphans.insert(key.clone());
-        }
-        self.candidates.insert(key, candidate);
+        self.candidates.insert(key.clone(), candidate);
     }
 
     fn confirm(
         &mut self,
         facts: &LeakFacts<'_>,
-        namespaces: &Namespaces<'_>,
+        namespaces: &UnusedNamespaces<'_>,
         watched: Duration,
         out: &mut Outputs,
     ) {
         let mut wanted: BTreeMap<PodUid, PodRef> = BTreeMap::new();
         let mut room = MAX_REPORTED;
         let reported = self.candidates.values().filter_map(|candidate| candidate.reported.as_ref());
-        let with_details = reported.filter(|reported| reported.detailed);
+        let with_details = reported.filter(|reported| !reported.leak.evidence.is_empty());
         let mut detailed = DetailBudget::default();
         with_details.for_each(|reported| _ = detailed.take(reported.leak.class));
-        let surveyed = facts.survey.map(|survey| survey.asked);
         // There may be thousands: look-ups come last.
         for (key, candidate) in &mut self.candidates {
             if candidate.reported.is_some() {
@@ -250,7 +207,7 @@ impl LeakTracker {
                 continue;
             }
             let threshold = match candidate.class {
-                LeakClass::OrphanNetns if namespaces.creates() => self.threshold.max(NETWORK_SETUP),
+                LeakClass::OrphanNetns if namespaces.creates => self.threshold.max(NETWORK_SETUP),
                 _ => self.threshold,
             };
             let needed = candidate.needs(key);
@@ -258,24 +215,10 @@ impl LeakTracker {
             candidate.due = is_over.then(|| candidate.due.unwrap_or(facts.now));
             let is_due = is_over || (candidate.basis == AbsenceBasis::New && needed == Some(false));
             let next = if is_due { candidate.next(facts.now, needed) } else { Next::Wait };
-            let has_room = match next {
-                Next::Wait => false,
-                Next::Ask => wanted.len() < MAX_VERIFICATIONS,
-                Next::Begin { .. } => true,
-                Next::Report => room > 0,
-            };
-            // An orphan needs a survey from after it was first seen.
-            let seen_since = candidate.class.orphan().is_none()
-                || surveyed.is_some_and(|asked| asked > candidate.first);
-            if !has_room || !seen_since || is_missing(facts, key) {
-                continue;
-            }
             match next {
-                Next::Wait => {}
-                Next::Ask => {
+                Next::Ask if wanted.len() < MAX_VERIFICATIONS => {
                     if let Some(pod) = pod_of(facts, key) {
-                        candidate.verification = Verification::Asked(facts.now);
-                        candidate.asked_about = Some(pod.uid.clone());
+                        candidate.verification = Verification::Asked(facts.now, pod.uid.clone());
                         wanted.insert(pod.uid.clone(), pod);
                     }
                 }
@@ -284,11 +227,12 @@ impl LeakTracker {
                         (watched, Verification::None, basis);
                     self.contradicted += u64::from(basis == AbsenceBasis::Contradicted);
                 }
-                Next::Report => {
+                Next::Report if room > 0 => {
                     if candidate.due.is_some_and(|due| is_shown_since(facts, key, due)) {
                         room -= usize::from(candidate.report(facts, key, &mut detailed, out));
                     }
                 }
+                Next::Wait | Next::Ask | Next::Report => {}
             }
         }
         if !wanted.is_empty() {
@@ -312,10 +256,5 @@ impl LeakTracker {
             gauges.ips += leak.resources.ips.len();
         }
         gauges
-    }
-
-    /// How many candidates were refused since the last call because the tracker is full.
-    pub(super) fn take_refused(&mut self) -> u64 {
-        std::mem::take(&mut self.refused)
     }
 }

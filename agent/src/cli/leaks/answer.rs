@@ -29,6 +29,7 @@ pub(super) struct Answer {
     /// No agent was asked.
     pub(super) standalone: bool,
     /// What looks like a leak and is not certain. An agent does not name these.
+    #[serde(serialize_with = "report::serialize_leaks")]
     pub(super) candidates: Vec<Arc<Leak>>,
     /// The namespace that was asked for.
     #[serde(skip)]
@@ -136,7 +137,7 @@ impl Answer {
                 or_none(&leak.attempt.map(|attempt| attempt.to_string()).unwrap_or_default()),
                 or_none(&holds(&leak.resources)),
                 or_none(leak.blocked_on.map_or("", |reason| reason.as_str())),
-                or_none(&leak.cause.message),
+                or_none(&report::leak_cause(leak)),
             ]);
         }
         row
@@ -198,7 +199,7 @@ mod tests {
         let mut orphan = leaked();
         orphan.pod = None;
         orphan.cause.kind = LeakCause::Unknown;
-        orphan.cause.message = "a\nbreak".into();
+        orphan.cause.name = Some("a\nbreak".into());
         let now = WallTime(leaked().first_observed.0 + 400_000_000_000);
         orphan.first_observed = WallTime(now.0 - 4_000_000_000);
         let leaks = vec![Arc::new(leaked()), Arc::new(stuck())];

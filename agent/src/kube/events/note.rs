@@ -245,13 +245,14 @@ fn of_leak(leak: &Leak) -> Option<Note> {
         let about = About::Node { related: named.cloned(), field };
         (about, format!("{what}{thing}{of} was left behind ({class}), {age} old"))
     };
-    let mut message = format!("{what}: {}.", leak.cause.message.trim_end_matches('.'));
+    let mut message = format!("{what}: {}.", report::leak_cause(leak).trim_end_matches('.'));
     let held = report::holds(&leak.resources);
     if !held.is_empty() {
         message.push_str(&format!(" Holds {held}."));
     }
-    if !leak.remediation.is_empty() {
-        message.push_str(&format!(" To do: {}", in_one_line(&leak.remediation)));
+    let steps = report::remediation(leak);
+    if !steps.is_empty() {
+        message.push_str(&format!(" To do: {}", in_one_line(&steps)));
     }
     Some(Note::new(about, reason, &message))
 }

@@ -2,18 +2,11 @@
 
 use super::detail::DetailBudget;
 use crate::{
-    ids::PodUid,
-    leak::{Leak, LeakCause, LeakClass, LeakEvidence, LeakKey, LeakedResources, LikelyCause},
-    leaks::{
-        cause,
-        evidence::{self, EvidenceBuilder},
-        facts::LeakFacts,
-        remediation, stuck,
-        subject::pod_of,
-    },
+    ids::*,
+    leak::{Leak, LeakCause, LeakClass, LeakEvidence},
+    leaks::{cause, evidence, facts::LeakFacts, resources, subject::pod_of},
     output::{Outputs, Report},
-    time::BootTime,
-    types::Source,
+    time::*,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -31,15 +24,11 @@ pub(super) struct Candidate {
     pub(super) class: LeakClass,
     pub(super) first_observed: BootTime,
     pub(super) preexisting: bool,
-    /// When this run first saw it.
-    pub(super) first: BootTime,
     /// The detection clock when it became a candidate.
     pub(super) from: Duration,
     /// When its threshold was first seen to have passed.
     pub(super) due: Option<BootTime>,
     pub(super) verification: Verification,
-    /// The pod that is being verified.
-    pub(super) asked_about: Option<PodUid>,
     /// Why the watch alone does not prove that its pod is gone.
     pub(super) basis: AbsenceBasis,
     pub(super) reported: Option<ReportedLeak>,
@@ -61,17 +50,15 @@ pub(super) enum AbsenceBasis {
 pub(super) struct ReportedLeak {
     pub(super) leak: Arc<Leak>,
     pub(super) described: BootTime,
-    /// With its evidence and remediation.
-    pub(super) detailed: bool,
 }
 
 /// The apiserver's answer about a candidate's pod.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Verification {
     /// Not queried.
     None,
-    /// Queried at this moment.
-    Asked(BootTime),
+    /// Queried at this moment for this pod.
+    Asked(BootTime, PodUid),
     /// Answered; `asked`: when it was queried.
     Answered { asked: BootTime, exists: bool },
 }
@@ -91,18 +78,18 @@ pub(super) enum Next {
 
 impl Candidate {
     pub(super) fn next(&self, now: BootTime, needed: Option<bool>) -> Next {
-        match (needed, self.verification) {
+        match (needed, &self.verification) {
             (None, _) => Next::Report,
             (Some(needed), Verification::Answered { asked, exists })
-                if now < asked + VERIFICATION_VALID =>
+                if now < *asked + VERIFICATION_VALID =>
             {
-                match (exists == needed, self.basis) {
+                match (*exists == needed, self.basis) {
                     (true, AbsenceBasis::None) => Next::Report,
                     (true, _) => Next::Begin { basis: AbsenceBasis::None },
                     (false, _) => Next::Begin { basis: AbsenceBasis::Contradicted },
                 }
             }
-            (Some(_), Verification::Asked(at)) if now < at + VERIFICATION_TIMEOUT => Next::Wait,
+            (Some(_), Verification::Asked(at, _)) if now < *at + VERIFICATION_TIMEOUT => Next::Wait,
             (Some(_), _) => Next::Ask,
         }
     }
@@ -112,14 +99,14 @@ impl Candidate {
         &mut self,
         facts: &LeakFacts<'_>,
         key: &LeakKey,
-        room: &mut DetailBudget,
+        budget: &mut DetailBudget,
         out: &mut Outputs,
     ) -> bool {
-        let detailed = room.take(self.class);
-        let Some(leak) = self.describe(facts, key, detailed) else { return false };
+        let has_room = budget.take(self.class);
+        let Some(leak) = self.describe(facts, key, has_room) else { return false };
         let leak = Arc::new(leak);
         out.report(Report::LeakOpened(Arc::clone(&leak)));
-        self.reported = Some(ReportedLeak { leak, described: facts.now, detailed });
+        self.reported = Some(ReportedLeak { leak, described: facts.now });
         true
     }
 
@@ -143,7 +130,7 @@ impl Candidate {
             return None;
         }
         (self.from, self.verification) = (watched, Verification::None);
-        (self.first_observed, self.first, self.preexisting) = (now, now, false);
+        (self.first_observed, self.preexisting) = (now, false);
         self.reported.take().map(|reported| reported.leak)
     }
 
@@ -168,124 +155,76 @@ impl Candidate {
         &mut self,
         facts: &LeakFacts<'_>,
         key: &LeakKey,
-        detailed: &mut DetailBudget,
+        budget: &mut DetailBudget,
     ) -> Option<Arc<Leak>> {
-        let reported = self.reported.as_ref()?;
-        if facts.now < reported.described + DESCRIBE_AGAIN && reported.leak.class == self.class {
+        let ReportedLeak { leak: before, described } = self.reported.as_ref()?;
+        if facts.now < *described + DESCRIBE_AGAIN && before.class == self.class {
             return None;
         }
-        let promoted = !reported.detailed && detailed.take(self.class);
-        let now = self.describe(facts, key, false)?;
-        let is_news = promoted || is_news(&reported.leak, &now);
-        let detailed = reported.detailed || promoted;
-        let now = match is_news && detailed {
-            true => self.describe(facts, key, true)?,
-            false => now,
-        };
-        let reported = self.reported.as_mut()?;
-        reported.described = facts.now;
-        if !is_news {
-            return None;
+        let is_promoted = before.evidence.is_empty() && budget.take(self.class);
+        let has_evidence = is_promoted || !before.evidence.is_empty();
+        let mut leak = self.describe(facts, key, has_evidence)?;
+        let is_same_matter = (leak.class, leak.blocked_on) == (before.class, before.blocked_on);
+        // Whether the kubelet runs is always known; any other evidence may be evicted.
+        let is_forgotten =
+            leak.cause.kind == LeakCause::Unknown && before.cause.kind != LeakCause::KubeletDown;
+        let keeps_cause = is_same_matter && (is_forgotten || leak.cause.kind == before.cause.kind);
+        if keeps_cause {
+            leak.cause = before.cause.clone();
         }
-        (reported.leak, reported.detailed) = (Arc::new(changed(&reported.leak, now)), detailed);
-        Some(Arc::clone(&reported.leak))
+        leak.confirmed = before.confirmed;
+        let is_news = is_promoted || !keeps_cause || holds_other(before, &leak);
+        let is_known = |one: &LeakEvidence| before.evidence.iter().any(|b| b.kind == one.kind);
+        leak.evidence.retain(|one| !is_known(one));
+        leak.evidence.splice(..0, before.evidence.iter().cloned());
+        leak.evidence.truncate(MAX_EVIDENCE);
+        leak.evidence.sort_by_key(|one| (one.at.is_none(), one.at));
+        let leak = if is_news { Arc::new(leak) } else { Arc::clone(before) };
+        self.reported = Some(ReportedLeak { leak: Arc::clone(&leak), described: facts.now });
+        is_news.then_some(leak)
     }
 
-    /// Describes the leak; unless `detailed`, without evidence and remediation.
+    /// Describes the leak, with or without its evidence.
     pub(super) fn describe(
         &self,
         facts: &LeakFacts<'_>,
         key: &LeakKey,
-        detailed: bool,
+        has_evidence: bool,
     ) -> Option<Leak> {
-        let mut evidence = EvidenceBuilder::new(facts, detailed);
-        if let Verification::Answered { asked, exists } = self.verification {
-            let message = match exists {
-                true => "the apiserver, queried directly, still has the pod",
-                false => "the apiserver, queried directly, has no pod of this UID",
-            };
-            evidence.add(Some(asked), Source::Api, message);
-        }
-        let pod = pod_of(facts, key).filter(|pod| !pod.name.is_empty());
-        let mut leak = Leak {
+        let queried = match self.verification {
+            Verification::Answered { asked, exists } => Some((asked, exists)),
+            Verification::None | Verification::Asked(..) => None,
+        };
+        let (attempt, created) = match key {
+            LeakKey::Sandbox { id } => {
+                let info = &facts.stores.cri.sandbox(id)?.info;
+                (Some(info.attempt), Some(info.created))
+            }
+            LeakKey::Pod { uid } => (None, facts.object(uid)?.request().map(|r| r.api_time)),
+            _ => (None, None),
+        };
+        let cause = cause::likely(facts, self.class, key);
+        let is_pod = matches!(key, LeakKey::Pod { .. });
+        Some(Leak {
             class: self.class,
             key: key.clone(),
-            pod,
-            attempt: None,
-            created: None,
+            pod: pod_of(facts, key).filter(|pod| !pod.name.is_empty()),
+            attempt,
+            created,
             first_observed: facts.wall(self.first_observed),
             preexisting: self.preexisting,
             confirmed: facts.wall(facts.now),
-            resources: LeakedResources::default(),
-            cause: LikelyCause { kind: LeakCause::Unknown, message: String::new() },
-            blocked_on: None,
-            evidence: Vec::new(),
-            remediation: Vec::new(),
-        };
-        match key {
-            LeakKey::Sandbox { id } => {
-                let sandbox = facts.stores.cri.sandbox(id)?;
-                leak.attempt = Some(sandbox.info.attempt);
-                leak.created = Some(sandbox.info.created);
-                leak.resources = evidence::holds(facts, sandbox);
-                leak.cause = cause::of_sandbox(facts, self.class, sandbox, &mut evidence);
-            }
-            LeakKey::Pod { uid } => {
-                evidence.object(uid);
-                let (stuck, kind, message) = stuck::reason(facts, uid, &mut evidence);
-                evidence.kubelet(stuck::deadline(facts, uid));
-                leak.created = facts.object(uid)?.request().map(|request| request.api_time);
-                leak.resources = facts
-                    .listed_of(uid)
-                    .next_back()
-                    .map_or_else(LeakedResources::default, |last| evidence::holds(facts, last));
-                leak.cause = LikelyCause { kind, message };
-                leak.blocked_on = Some(stuck);
-            }
-            _ => cause::of_orphan(facts, &mut leak, &mut evidence),
-        }
-        if detailed {
-            leak.evidence = evidence.build();
-            leak.remediation = remediation::steps(&leak);
-        } else {
-            leak.cause.message = String::new();
-        }
-        Some(leak)
+            resources: resources::of(facts, key),
+            blocked_on: is_pod.then(|| cause::blocked_on(&cause)),
+            cause,
+            evidence: if has_evidence { evidence::collect(facts, key, queried) } else { vec![] },
+        })
     }
 }
 
-/// A known cause is kept when the sources no longer have its evidence.
-fn keeps_cause(before: &Leak, now: &Leak) -> bool {
-    let known = before.cause.kind;
-    let same_matter = (now.class, now.blocked_on) == (before.class, before.blocked_on);
-    // Whether the kubelet runs is always known; any other evidence may be evicted.
-    let forgotten = now.cause.kind == LeakCause::Unknown && known != LeakCause::KubeletDown;
-    same_matter && (forgotten || now.cause.kind == known)
-}
-
-/// The leak has changed. Other processes in it are no change.
-fn is_news(before: &Leak, now: &Leak) -> bool {
+/// Other processes are no change.
+fn holds_other(before: &Leak, now: &Leak) -> bool {
     let (held, holds) = (&before.resources, &now.resources);
-    let is_same = (&held.netns, &held.ips, &held.cgroup, &held.containers)
-        == (&holds.netns, &holds.ips, &holds.cgroup, &holds.containers);
-    !keeps_cause(before, now) || !is_same
-}
-
-/// The leak as it is now, with the evidence collected so far.
-fn changed(before: &Leak, mut now: Leak) -> Leak {
-    if keeps_cause(before, &now) {
-        now.cause = before.cause.clone();
-    }
-    now.confirmed = before.confirmed;
-    if now.evidence.is_empty() {
-        return now;
-    }
-    now.remediation = remediation::steps(&now);
-    let known = |one: &LeakEvidence| {
-        before.evidence.iter().any(|old| (old.source, &old.message) == (one.source, &one.message))
-    };
-    let news: Vec<_> = now.evidence.iter().filter(|one| !known(one)).cloned().collect();
-    now.evidence = before.evidence.iter().cloned().chain(news).take(MAX_EVIDENCE).collect();
-    now.evidence.sort_by_key(|one| (one.at.is_none(), one.at));
-    now
+    (&held.netns, &held.ips, &held.cgroup, &held.containers)
+        != (&holds.netns, &holds.ips, &holds.cgroup, &holds.containers)
 }

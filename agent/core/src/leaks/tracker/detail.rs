@@ -1,13 +1,12 @@
-//! The budget for leaks that are reported with all details.
+//! The budget for leaks that keep their evidence.
 
 use crate::leak::LeakClass;
 use std::collections::BTreeMap;
 
-/// Bound on leaks with evidence and remediation. Beyond it the node has another problem, and the details
-/// only use memory.
+/// Bound on leaks with evidence. Beyond it the node has another problem, and the evidence only uses memory.
 const MAX_DETAILED: usize = 1_000;
 
-/// Detailed leaks so far: sandboxes, orphans and pods each have their own budget.
+/// Leaks with evidence so far: sandboxes, orphans and pods each have their own budget.
 #[derive(Debug, Default)]
 pub(super) struct DetailBudget(BTreeMap<(bool, bool), usize>);
 

@@ -3,7 +3,7 @@
 use crate::{
     leak::{LeakClass, LeakKey},
     leaks::{facts::LeakFacts, netns},
-    time::BootTime,
+    time::*,
 };
 use std::collections::BTreeSet;
 
@@ -16,8 +16,6 @@ pub(super) struct Seen {
     /// Inodes of network namespaces without a process at the first survey. Their sandbox is known only after
     /// an answer about each sandbox.
     unused: Option<BTreeSet<u64>>,
-    /// When the latest survey applied here was taken.
-    surveyed: Option<BootTime>,
 }
 
 impl Seen {
@@ -46,21 +44,12 @@ impl Seen {
 
     pub(super) fn note(&mut self, facts: &LeakFacts<'_>) {
         self.pods = true;
-        let news = facts.survey.filter(|survey| Some(survey.asked) != self.surveyed);
-        let Some(survey) = news else { return };
-        self.surveyed = Some(survey.asked);
+        let Some(survey) = facts.survey else { return };
         self.shims |= survey.shims.is_some();
         self.pod_cgroups |= survey.pod_cgroups.is_some();
         if survey.netns.is_some() {
-            let now = netns::unused(facts).map(|(_, inode)| inode);
-            match &mut self.unused {
-                None => self.unused = Some(now.collect()),
-                Some(unused) if !unused.is_empty() => {
-                    let now: BTreeSet<u64> = now.collect();
-                    unused.retain(|inode| now.contains(inode));
-                }
-                Some(_) => {}
-            }
+            let now: BTreeSet<u64> = netns::unused(facts).map(|(_, inode)| inode).collect();
+            self.unused = Some(self.unused.as_ref().map_or_else(|| now.clone(), |old| old & &now));
         }
     }
 }

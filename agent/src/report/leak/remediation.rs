@@ -1,12 +1,12 @@
 //! Remediation of a leak, according to its cause. Lines that begin with `$ ` are commands for the node's
 //! shell.
 
-use crate::leak::{BlockedOn, Leak, LeakCause, LeakClass, LeakKey};
+use coroner_core::leak::{BlockedOn, Leak, LeakCause, LeakClass, LeakKey};
 
 const RESTART_KUBELET: &str = "$ systemctl restart kubelet";
 
 /// The steps, in order.
-pub(super) fn steps(leak: &Leak) -> Vec<String> {
+pub fn remediation(leak: &Leak) -> Vec<String> {
     let Leak { class, cause, resources, .. } = leak;
     let cause = cause.kind;
     let mut steps = Vec::new();
