@@ -29,7 +29,10 @@ use clock::DetectionClock;
 use facts::LeakFacts;
 use netns::UnusedNamespaces;
 use sandbox_status::SandboxStatusCache;
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 use tracker::LeakTracker;
 
 /// Verbose sandbox statuses requested per tick.
@@ -44,6 +47,8 @@ pub struct Leaks {
     tracker: LeakTracker,
     /// Pods changed since they were classified, or whose class may change without a change of theirs.
     dirty: BTreeSet<PodUid>,
+    /// Sandboxes whose status was answered since they were classified, by pod. One pod may have a thousand.
+    answered: BTreeMap<PodUid, BTreeSet<SandboxId>>,
 }
 
 impl Leaks {
@@ -81,7 +86,8 @@ impl Leaks {
             _ => return,
         };
         if let Some(sandbox) = cri.sandbox(id).filter(|sandbox| sandbox.removed.is_none()) {
-            self.dirty.insert(sandbox.info.pod.clone());
+            let of_pod = self.answered.entry(sandbox.info.pod.clone()).or_default();
+            of_pod.insert(id.clone());
             self.statuses.answered(at, id, answer);
         }
     }
@@ -114,11 +120,15 @@ impl Leaks {
             self.tracker.drop_vanished(&facts, out);
             // A pod without a sandbox and an object cannot become a leak.
             self.dirty.retain(|uid| stores.cri.has_sandbox(uid) || facts.object(uid).is_some());
+            self.answered.retain(|uid, _| stores.cri.has_sandbox(uid));
             return 0;
         }
         let mut classes = Classes::new();
         let classifier = Classifier::new(&facts);
-        self.dirty.retain(|uid| classifier.pod(uid, &mut classes));
+        for (uid, ids) in std::mem::take(&mut self.answered) {
+            classifier.pod(&uid, |id| ids.contains(id), &mut classes);
+        }
+        self.dirty.retain(|uid| classifier.pod(uid, |_| true, &mut classes));
         let namespaces = UnusedNamespaces::new(&facts);
         classify::orphans(&facts, &namespaces, &mut classes);
         let watched = self.clock.watched;

@@ -29,9 +29,14 @@ impl<'a> Classifier<'a> {
         Self { facts: *facts, static_ready: OnceCell::new() }
     }
 
-    /// Adds the classes of a pod and of its sandboxes. True: they may change without a change of the pod, with
-    /// time or with another static pod.
-    pub(super) fn pod(&self, uid: &PodUid, classes: &mut Classes) -> bool {
+    /// Adds the classes of a pod and of those sandboxes that `wanted` names. True: they may change without a
+    /// change of the pod, with time or with another static pod.
+    pub(super) fn pod(
+        &self,
+        uid: &PodUid,
+        wanted: impl Fn(&SandboxId) -> bool,
+        classes: &mut Classes,
+    ) -> bool {
         let facts = &self.facts;
         let object = facts.object(uid).filter(|object| object.exists());
         let is_terminating = object.and_then(PodObject::request).is_some();
@@ -42,7 +47,7 @@ impl<'a> Classifier<'a> {
         let mut may_change = (is_terminating && !is_late) || in_grace;
         let newest = facts.listed_of(uid).map(place).max();
         let newest_ready = facts.listed_of(uid).filter(|s| s.info.ready).map(place).max();
-        for sandbox in facts.stores.cri.sandboxes_of(uid) {
+        for sandbox in facts.stores.cri.sandboxes_of(uid).filter(|s| wanted(&s.info.id)) {
             let is_static = facts.is_static(sandbox);
             let has_pod = is_static || object.is_some();
             let class = if sandbox.removed.is_some() {
