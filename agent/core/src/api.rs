@@ -73,6 +73,8 @@ pub struct ApiState {
     /// The apiserver is one of the sources, whether it has answered or not.
     pub has_apiserver: bool,
     pods: Table<PodUid, PodObject>,
+    /// The last list.
+    listed: Option<BootTime>,
     /// The connection of the watch.
     pub watch: Connection,
 }
@@ -83,6 +85,7 @@ impl ApiState {
         let watched = Delivery { at, not_before: self.not_before(at), is_watched: true, anchor };
         match event {
             ApiEvent::Snapshot { pods } => {
+                self.listed = Some(at);
                 // The list ends an outage, whether the outage was noticed or not.
                 let after = self.silent_since(at);
                 let not_before = watched.not_before.min(after - WATCH_LAG);
@@ -214,6 +217,11 @@ impl ApiState {
     /// A pod by the UID that the runtime knows.
     pub fn get(&self, uid: &PodUid) -> Option<&PodObject> {
         self.pods.get(uid)
+    }
+
+    /// A pod that is not stored, and ended at `ended`, may still be reported: no list since then lacked it.
+    pub fn may_show(&self, ended: BootTime) -> bool {
+        self.has_apiserver && self.listed.is_none_or(|at| at < ended)
     }
 
     /// Evicts a pod. True: it was stored.

@@ -300,7 +300,8 @@ impl<'a> PodView<'a> {
     /// restarted the container.
     pub fn deletion_unknown(&self, id: &ContainerId) -> bool {
         let Some(object) = self.object() else {
-            return self.stores.api.has_apiserver && !self.is_static();
+            let may_show = |ended| self.stores.api.may_show(ended);
+            return !self.is_static() && self.ended(id).is_some_and(may_show);
         };
         if self.went_on_after(id) {
             let ended = object.attempt(id).and_then(|attempt| attempt.ended);
