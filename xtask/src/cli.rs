@@ -252,14 +252,24 @@ fn duration(text: &str) -> Result<Duration, String> {
     if duration < Duration::from_secs(1) { Err("at least 1s".to_owned()) } else { Ok(duration) }
 }
 
+/// How long a soak lasts.
+fn soak_time(text: &str) -> Result<Duration, String> {
+    let least = Duration::from_secs(300);
+    let time = duration(text)?;
+    if time < least {
+        return Err("at least 5m: fewer rounds show no trend".to_owned());
+    }
+    Ok(time)
+}
+
 /// How long the layers take whose time is a choice.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Times {
     /// How long the layer fuzz runs each target: 30s, 5m, 1h
     #[arg(long, value_name = "TIME", default_value = FUZZ_FOR, value_parser = duration)]
     pub(crate) fuzz_for: Duration,
-    /// How long the layer soak lasts
-    #[arg(long, value_name = "TIME", default_value = SOAK_FOR, value_parser = duration)]
+    /// How long the layer soak lasts, at least 5m
+    #[arg(long, value_name = "TIME", default_value = SOAK_FOR, value_parser = soak_time)]
     pub(crate) soak_for: Duration,
     /// Run each benchmark of the layer bench in its shortest form, which is held to no goal: does it work?
     #[arg(long)]
@@ -516,8 +526,10 @@ mod tests {
         let default = Times::default();
         let default = (default.fuzz_for.as_secs(), default.soak_for.as_secs(), false);
         assert_eq!(times(&[]), default);
-        let chosen = ["--fuzz-for", "10s", "--soak-for", "2m", "--bench-briefly"];
-        assert_eq!(times(&chosen), (10, 120, true));
+        let chosen = ["--fuzz-for", "10s", "--soak-for", "5m", "--bench-briefly"];
+        assert_eq!(times(&chosen), (10, 300, true));
+        let too_short = ["xtask", "test", "--long", "--soak-for", "4m"];
+        assert!(Cli::try_parse_from(too_short).is_err());
     }
 
     #[test]
