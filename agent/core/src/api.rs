@@ -209,7 +209,8 @@ impl ApiState {
     }
 
     fn evict_oldest(&mut self, dirty: &mut Dirty) -> bool {
-        let oldest = self.gone().min_by_key(|(uid, _, gone)| (*gone, *uid));
+        let gone = self.gone().filter(|(_, object, _)| !object.exists());
+        let oldest = gone.min_by_key(|(uid, _, gone)| (*gone, *uid));
         let oldest = oldest.map(|(uid, ..)| uid.clone());
         oldest.is_some_and(|uid| self.evict(&uid, dirty))
     }

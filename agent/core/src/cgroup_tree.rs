@@ -249,16 +249,9 @@ impl CgroupTree {
         self.cgroups.get(&id)?.pod.as_ref()
     }
 
-    /// The newest sandbox of a pod: its own container has its id, and is none of the pod's containers.
-    pub fn sandbox(
-        &self,
-        pod: &PodUid,
-        is_container: impl Fn(&ContainerId) -> bool,
-    ) -> Option<SandboxId> {
-        let of_pod = self.containers.iter().filter(|(_, cgroup)| self.pod(**cgroup) == Some(pod));
-        let others = of_pod.filter(|(container, _)| !is_container(container));
-        let newest = others.max_by_key(|(_, cgroup)| **cgroup)?;
-        Some(SandboxId::new(newest.0.as_str()))
+    /// The containers of a pod, sandboxes' own included, with their cgroups.
+    pub fn containers_of(&self, pod: &PodUid) -> impl Iterator<Item = (&ContainerId, &CgroupId)> {
+        self.containers.iter().filter(|(_, cgroup)| self.pod(**cgroup) == Some(pod))
     }
 
     /// The pod whose own cgroup this is.

@@ -45,6 +45,21 @@ fn unlisted(stores: &Stores, now: BootTime, uid: &PodUid, object: &PodObject) ->
     if newest.is_some_and(|sandbox| sandbox.ended.is_none()) {
         return Vec::new();
     }
+    // The sandbox's own container has its id, and is the first that began after the sandbox before.
+    let since = newest.and_then(|newest| newest.ended).map(|ended| ended.earliest);
+    let since = since.unwrap_or_default();
+    let own_container = || {
+        let may_be = |id: &ContainerId, cgroup: &CgroupId| {
+            let created = processes.get(cgroup).and_then(|processes| processes.created);
+            let is_container = object.pod.has_container(id) || cri.container(id).is_some();
+            !is_container && created.is_some_and(|created| created >= since)
+        };
+        let first = cgroups
+            .containers_of(uid)
+            .filter(|(id, cgroup)| may_be(id, cgroup))
+            .min_by_key(|of| *of.1);
+        first.map(|(id, _)| SandboxId::new(id.as_str()))
+    };
     let of_container = |(name, status): (&String, &ApiContainer)| {
         let id = status.id.clone()?;
         let listed = cri.container(&id).map(|container| &container.info);
@@ -63,14 +78,20 @@ fn unlisted(stores: &Stores, now: BootTime, uid: &PodUid, object: &PodObject) ->
             Some(_) => None,
             None => {
                 let ended = known.ended().filter(|ended| cri.has_listed_since(*ended))?;
+                let id = listed.map(|c| c.sandbox.clone()).or_else(own_container)?;
+                // The runtime leaves out entries that it cannot read. Of a static pod nothing else says so.
+                let own = cgroups.cgroup(&ContainerId::new(id.as_str()));
+                let own = own.and_then(|own| processes.get(&own));
+                if own.map_or(object.is_mirror(), |own| own.ended().is_none()) {
+                    return None;
+                }
                 let PodRef { namespace, name, uid } = object.pod_ref();
-                let own = || cgroups.sandbox(&uid, |id| object.pod.has_container(id));
                 let sandbox = CriSandbox {
-                    id: listed.map(|c| c.sandbox.clone()).or_else(own)?,
+                    id,
                     pod: uid.clone(),
                     name,
                     namespace,
-                    attempt: newest.map_or(0, |sandbox| sandbox.info.attempt + 1),
+                    attempt: newest.map_or(0, |newest| newest.info.attempt.saturating_add(1)),
                     ready: false,
                     created: anchor.wall(created),
                     handler: String::new(),

@@ -150,9 +150,11 @@ impl ApiPod {
         }
     }
 
-    /// The status names this container.
+    /// The status names this container, or its end.
     pub fn has_container(&self, id: &ContainerId) -> bool {
-        self.containers.values().any(|container| container.id.as_ref() == Some(id))
+        let ends = self.containers.values().flat_map(|container| &container.terminated);
+        let current = self.containers.values().map(|container| &container.id);
+        current.chain(ends.map(|end| &end.id)).any(|named| named.as_ref() == Some(id))
     }
 
     /// According to the status, nothing runs any more: the phase is final or, as kubelets up to 1.26 leave it

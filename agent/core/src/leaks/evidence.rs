@@ -35,9 +35,10 @@ pub(super) fn collect(
             }
         }
         LeakKey::Pod { uid } => {
-            evidence.pod(uid, facts.listed_of(uid));
+            // What it is stuck on comes first: there is room for a part only.
             evidence.leftovers(uid);
             evidence.kubelet(facts.deadline(uid));
+            evidence.pod(uid, facts.listed_of(uid));
         }
         _ => evidence.orphan(key),
     }
@@ -45,6 +46,9 @@ pub(super) fn collect(
     entries.sort_by_key(|one| (one.at.is_none(), one.at));
     entries
 }
+
+/// Bound on the runs of a daemon, the newest ones.
+const MAX_RUNS: usize = 4;
 
 struct Evidence<'a> {
     facts: &'a LeakFacts<'a>,
@@ -177,7 +181,8 @@ impl<'a> Evidence<'a> {
             Daemon::Runtime => &node.runtime,
             Daemon::Kubelet => &node.kubelet,
         };
-        for run in history.changes(from, to) {
+        let runs: Vec<_> = history.changes(from, to).collect();
+        for run in runs.into_iter().rev().take(MAX_RUNS) {
             let pid = run.process.pid;
             if from <= run.began() && run.began() <= to {
                 self.add(Some(run.began()), Kind::DaemonStarted { daemon, pid });

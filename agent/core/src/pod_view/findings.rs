@@ -121,7 +121,8 @@ impl<'a> PodView<'a> {
         };
         // A runtime that was away finds out once it is back.
         let outages = self.stores.cri.connection.outages(empty, running_until);
-        let back = outages.filter_map(|outage| outage.to).max().unwrap_or(empty);
+        let soon = outages.filter(|outage| outage.from <= empty + CRI_LAG);
+        let back = soon.filter_map(|outage| outage.to).max().unwrap_or(empty);
         if running_until > empty.max(back) + CRI_LAG {
             let detail = format!(
                 "The runtime listed it as running for {} after its last process was gone, according to the \

@@ -1,12 +1,12 @@
 //! Lists of the runtime whose answers come in another order than they were asked for: a full one may
 //! take a minute, while filtered ones are answered.
 
-use super::world::{CODE_0, World, container, ids, object, sandbox};
+use super::world::{CODE_0, Cgroups, World, container, ids, init, object, sandbox, shim, task};
 use coroner_core::{
     cri::CriState,
     dirty::Dirty,
-    ids::SandboxId,
-    input::{ApiEvent, ContainerState, CriEvent},
+    ids::{CgroupId, SandboxId},
+    input::{ApiEvent, ContainerState, CriEvent, KernelFact},
     time::{BootTime, Interval},
     types::{Cause, Verdict},
 };
@@ -163,4 +163,59 @@ fn a_pod_whose_sandbox_no_list_showed_is_reported() {
 #[test]
 fn a_pod_of_which_no_list_showed_anything_is_reported() {
     comes_and_goes_without_a_list_of_its_sandbox(false);
+}
+
+/// The runtime leaves out a sandbox that it cannot read, and the kernel shows that it runs.
+#[test]
+fn a_sandbox_that_runs_is_not_taken_for_removed() {
+    let mut world = World::in_sync();
+    let mut pod = object(1, false, world.at());
+    pod.mirror_of = Some(ids(1).0);
+    pod.containers.get_mut("c").unwrap().id = Some(ids(1).2);
+    world.starts(1);
+    let (cgroup, parent) = (Cgroups::of(1).pause, shim());
+    world.kernel(KernelFact::Exec { cgroup, task: task(7, 1, "pause"), parent });
+    world.api(ApiEvent::Applied(pod));
+    world.later(2000).exits(1, CODE_0);
+    for _ in 0..3 {
+        world.lists(Vec::new(), Vec::new());
+        world.ticks(40);
+    }
+    assert_eq!(world.ended.len(), 0, "{:?}", world.ended);
+}
+
+/// Its first attempt's cgroup is no sandbox.
+#[test]
+fn the_first_container_of_an_unlisted_pod_is_its_sandbox() {
+    let mut world = World::in_sync();
+    let mut pod = object(1, false, world.at());
+    world.starts(1);
+    world.later(1000).exits(1, CODE_0);
+    let (cgroup, name) = (CgroupId(19), ids(2).2.to_string());
+    let parent = Some(Cgroups::of(1).pod);
+    world.kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
+    world.kernel(KernelFact::Exec { cgroup, task: init(2), parent: shim() });
+    let second = pod.containers.get_mut("c").unwrap();
+    (second.id, second.restarts) = (Some(ids(2).2), 1);
+    world.api(ApiEvent::Applied(pod.clone()));
+    world.later(1000).kernel(KernelFact::Exit {
+        cgroup,
+        task: init(2),
+        status: CODE_0,
+        parent: Some(shim()),
+    });
+    world.kernel(KernelFact::CgroupEmpty { cgroup });
+    world.cgroups_go(1);
+    world.api(ApiEvent::Deleted(pod));
+    world.ticks(5);
+    world.lists(Vec::new(), Vec::new());
+    world.ticks(1);
+    let held = format!("{:?}", world.engine);
+    let sandbox = format!("sandbox: {:?}", ids(1).1);
+    assert!(held.contains(&sandbox), "the container's sandbox is the pod's first cgroup: {held}");
+    world.ticks(10);
+    world.lists(Vec::new(), Vec::new());
+    world.ticks(60);
+    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+    assert_eq!(end.containers.len(), 1, "{end:?}");
 }

@@ -464,7 +464,7 @@ fn a_late_answer_is_no_restart() {
     ] {
         one.step(Received { at: secs(100), input });
     }
-    for t in 101..=300 {
+    for t in 101..=600 {
         let at = secs(t);
         if t == 110 {
             one.step(Received {

@@ -130,7 +130,7 @@ proptest! {
         let mut since: BTreeMap<LeakKey, u64> = BTreeMap::new();
         let mut told = 0;
         let settle = [
-            (Event::Api(true), 0), (Event::Cri(true), 0), (Event::Gets(true), THRESHOLD + 100),
+            (Event::Api(true), 0), (Event::Cri(true), 0), (Event::Gets(true), THRESHOLD + 250),
         ];
         for (event, seconds) in history.into_iter().chain(settle) {
             happens(&mut node, event);

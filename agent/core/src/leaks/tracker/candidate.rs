@@ -10,10 +10,10 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// An older answer confirms nothing. An answer may take 60 s.
-const VERIFICATION_VALID: Duration = Duration::from_secs(90);
-/// Ask again if no answer came by then: none does after 60 s.
-const VERIFICATION_TIMEOUT: Duration = Duration::from_secs(90);
+/// An older answer confirms nothing. It may take three requests of up to 60 s each (`kube/lookup.rs`).
+const VERIFICATION_VALID: Duration = Duration::from_secs(240);
+/// Ask again if no answer came by then.
+const VERIFICATION_TIMEOUT: Duration = Duration::from_secs(240);
 /// Bound on the evidence that a leak collects.
 const MAX_EVIDENCE: usize = 32;
 /// A leak is described again after this, because its resources may change.
