@@ -1,6 +1,6 @@
 //! Network namespaces without a process, and the sandboxes that claim them.
 
-use super::facts::LeakFacts;
+use super::{facts::LeakFacts, sandbox_status::claim};
 use crate::{input::*, table::TableSet};
 
 /// Namespaces without a process. An empty file without a mount is no namespace.
@@ -10,15 +10,6 @@ pub(super) fn unused<'a>(
     let all = facts.survey.and_then(|survey| survey.netns.as_deref()).unwrap_or_default();
     let unused = all.iter().filter(|namespace| namespace.processes == 0);
     unused.filter_map(|namespace| Some((namespace, namespace.inode?)))
-}
-
-/// The name of the sandbox's network namespace; `None`: not reported, `Some(None)`: none is left.
-pub(super) fn claim(status: Option<&CriSandboxStatus>) -> Option<Option<&str>> {
-    match &status?.network {
-        SandboxNetwork::Own { path: Some(path), .. } => Some(path.rsplit('/').next()),
-        SandboxNetwork::Host | SandboxNetwork::Own { closed: Some(true), .. } => Some(None),
-        SandboxNetwork::Own { .. } | SandboxNetwork::Unknown => None,
-    }
 }
 
 /// Namespaces without a process during one evaluation.

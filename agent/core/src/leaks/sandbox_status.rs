@@ -1,7 +1,6 @@
 //! Verbose statuses of single sandboxes. They are expensive, so only candidates are asked about, a few at a
 //! time.
 
-use super::netns;
 use crate::{cri::Sandbox, ids::*, input::*, table::Table, time::*};
 use std::{collections::BTreeSet, time::Duration};
 
@@ -113,7 +112,7 @@ impl SandboxStatusCache {
         let need = if is_candidate || !sandbox.info.ready {
             Some(Need::Leak)
         } else {
-            netns::claim(self.get(id)).is_none().then_some(Need::Claim)
+            claim(self.get(id)).is_none().then_some(Need::Claim)
         };
         self.place(id, need.and_then(|need| Some((need, self.due(sandbox)?))));
     }
@@ -155,5 +154,14 @@ impl SandboxStatusCache {
     pub(super) fn evict(&mut self, sandbox: &SandboxId) {
         self.place(sandbox, None);
         self.entries.remove(sandbox);
+    }
+}
+
+/// The name of the sandbox's network namespace; `None`: not reported, `Some(None)`: none is left.
+pub(super) fn claim(status: Option<&CriSandboxStatus>) -> Option<Option<&str>> {
+    match &status?.network {
+        SandboxNetwork::Own { path: Some(path), .. } => Some(path.rsplit('/').next()),
+        SandboxNetwork::Host | SandboxNetwork::Own { closed: Some(true), .. } => Some(None),
+        SandboxNetwork::Own { .. } | SandboxNetwork::Unknown => None,
     }
 }
