@@ -194,7 +194,7 @@ impl ApiState {
             } else if is_watched && !known.pod.is_over() {
                 known.reported = Some(at);
             }
-            known.attempts.apply(at, is_watched.then_some(&known.pod), &pod);
+            known.attempts.apply(at, Some(&known.pod), is_watched, &pod);
             (known.pod, known.is_reduced) = (pod, false);
         } else {
             if self.pods.len() >= MAX_KNOWN && !self.evict_oldest(dirty) {
@@ -331,7 +331,7 @@ impl PodObject {
     /// A pod as first seen, with no request to delete it.
     pub fn new(at: BootTime, pod: ApiPod) -> Self {
         let mut attempts = Attempts::default();
-        attempts.apply(at, None, &pod);
+        attempts.apply(at, None, false, &pod);
         Self { pod, attempts, ..Self::default() }
     }
 

@@ -66,15 +66,23 @@ impl Attempts {
         self.0.iter().find(|(of, _)| of == id).map(|(_, attempt)| attempt)
     }
 
-    /// Applies the next state of the pod. `before`: the state before it, if the watch delivered both.
-    pub(super) fn apply(&mut self, at: BootTime, before: Option<&ApiPod>, now: &ApiPod) {
+    /// Applies the next state of the pod. `known`: the last state before it. `in_order`: the watch delivered both,
+    /// so none is missing in between.
+    pub(super) fn apply(
+        &mut self,
+        at: BootTime,
+        known: Option<&ApiPod>,
+        in_order: bool,
+        now: &ApiPod,
+    ) {
         let goes_on = now.deletion_timestamp.is_none()
             && !now.is_finished()
             && now.reason.is_empty()
             && now.disruption.is_none()
             && !now.is_completing();
         for (name, container) in &now.containers {
-            let before = before.and_then(|pod| pod.containers.get(name));
+            let known = known.and_then(|pod| pod.containers.get(name));
+            let before = known.filter(|_| in_order);
             if let Some(id) = &container.id
                 && let Some(started) = container.started.filter(|_| !container.is_terminated())
             {
@@ -85,22 +93,23 @@ impl Attempts {
                 let shown = shown(id, before, container, goes_on && !now.is_done(container));
                 self.entry(id).end(at, shown, goes_on || container.is_after(id));
             }
-            let Some((before, id)) = before.and_then(|before| Some((before, before.id.as_ref()?)))
+            let Some((known, id)) = known.and_then(|known| Some((known, known.id.as_ref()?)))
             else {
                 continue;
             };
             let restarts_all = container.waiting.as_deref() == Some(RESTARTING_ALL)
                 || container.terminated.iter().any(|end| end.reason == RESTARTING_ALL);
             let attempt = self.entry(id);
-            if container.id.as_ref() != Some(id) {
+            if in_order && container.id.as_ref() != Some(id) {
                 // The kubelet has removed the container and made up its last state, without an id.
                 let shown = if restarts_all { Shown::RestartedWithAll } else { Shown::Unordered };
                 attempt.end(at, shown, goes_on || container.is_after(id));
             }
-            if container.image != before.image {
+            // In a list, a change may have come after the end of an attempt that is replaced there.
+            if container.image != known.image && (in_order || container.id.as_ref() == Some(id)) {
                 attempt.image_changed.get_or_insert(at);
             }
-            attempt.resources_changed |= container.resources != before.resources;
+            attempt.resources_changed |= container.resources != known.resources;
             if now.resizes && attempt.resources_changed {
                 attempt.resized.get_or_insert(at);
             }
