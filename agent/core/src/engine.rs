@@ -1,6 +1,5 @@
 //! `step(input) → outputs`: the join of the kernel, the container runtime and the apiserver.
 //!
-//!
 //! Each source has its own store ([`ContainerProcesses`], [`CriState`], [`ApiState`]). The stores are joined
 //! only when a report is due, so the order in which the sources arrive does not matter. A report is due when
 //! all its evidence has arrived and the settle window has passed. Later evidence updates the report until the
@@ -366,8 +365,7 @@ impl Engine {
         let name = known.map(|known| known.info.name.clone()).unwrap_or_default();
         let sandbox = known.and_then(|known| self.stores.cri.sandbox(&known.info.sandbox));
         let pod = sandbox.map(|s| s.info.pod_ref());
-        let object = pod.as_ref().and_then(|pod| self.stores.api.get(&pod.uid));
-        let spec = object.and_then(|object| object.pod.containers.get(&name));
+        let spec = pod.as_ref().and_then(|pod| self.stores.spec(&pod.uid, &name));
         let kind = spec.map_or(ContainerKind::Main, |spec| spec.kind);
         let report = UnkillableContainer { container, name, kind, pod, detail, over };
         Report::Unkillable(Box::new(report))
@@ -394,13 +392,9 @@ impl Engine {
                 }
                 continue;
             };
-            let by_spec = self
-                .stores
-                .cri
-                .pod_of(&id)
-                .and_then(|uid| self.stores.api.get(uid))
-                .and_then(|o| o.pod.containers.get(&container.info.name))
-                .and_then(|c| c.stop_signal);
+            let pod = self.stores.cri.pod_of(&id);
+            let spec = pod.and_then(|uid| self.stores.spec(uid, &container.info.name));
+            let by_spec = spec.and_then(|spec| spec.stop_signal);
             if let Some(signal) = container.status.stop_signal.or(by_spec) {
                 self.requested.insert(id);
                 if !COMMON_STOP_SIGNALS.contains(&signal) {

@@ -35,6 +35,23 @@ pub struct Stores {
     pub anchor: Anchor,
 }
 
+impl Stores {
+    /// The kernel's records of a container.
+    pub fn processes_of(&self, id: &ContainerId) -> Option<&ContainerProcesses> {
+        self.processes.get(&self.cgroups.cgroup(id)?)
+    }
+
+    /// The kernel's records of a sandbox's own container, which has its id.
+    pub fn processes_of_sandbox(&self, id: &SandboxId) -> Option<&ContainerProcesses> {
+        self.processes_of(&ContainerId::new(id.as_str()))
+    }
+
+    /// A container in its pod's spec and status.
+    pub fn spec(&self, pod: &PodUid, name: &str) -> Option<&ApiContainer> {
+        self.api.get(pod)?.pod.containers.get(name)
+    }
+}
+
 /// The evidence of one incarnation of a pod.
 #[derive(Clone, Debug)]
 pub struct PodView<'a> {
@@ -90,7 +107,7 @@ impl<'a> PodView<'a> {
         }
         // The runtime's list may show much later that the sandbox's own container has exited.
         let has_ended = |sandbox: &Sandbox| {
-            let own = self.processes_of(&ContainerId::new(sandbox.info.id.as_str()));
+            let own = self.processes_of_sandbox(&sandbox.info.id);
             (sandbox.ended.is_some() || own.is_some_and(|own| own.ended().is_some()))
                 && self
                     .stores
@@ -116,16 +133,16 @@ impl<'a> PodView<'a> {
 
     /// The container in the pod's spec and status.
     fn spec(&self, name: &str) -> Option<&'a ApiContainer> {
-        self.object()?.pod.containers.get(name)
+        self.stores.spec(self.uid, name)
     }
 
     fn processes_of(&self, id: &ContainerId) -> Option<&'a ContainerProcesses> {
-        self.stores.processes.get(&self.stores.cgroups.cgroup(id)?)
+        self.stores.processes_of(id)
     }
 
     /// The records of the sandbox's own container, which has its id.
     fn processes_of_sandbox(&self, id: &SandboxId) -> Option<&'a ContainerProcesses> {
-        self.processes_of(&ContainerId::new(id.as_str()))
+        self.stores.processes_of_sandbox(id)
     }
 
     /// The sandbox ran while the agent watched, according to the runtime or to the kernel.

@@ -124,8 +124,7 @@ impl Engine {
     /// The runtime listed the container, but never its sandbox: no pod report will include it.
     fn has_ended_without_sandbox(&self, id: &ContainerId) -> bool {
         let sandbox = self.stores.cri.container(id).map(|container| &container.info.sandbox);
-        let processes =
-            self.stores.cgroups.cgroup(id).and_then(|own| self.stores.processes.get(&own));
+        let processes = self.stores.processes_of(id);
         sandbox.is_some_and(|sandbox| self.stores.cri.sandbox(sandbox).is_none())
             && processes.is_none_or(ContainerProcesses::is_over)
     }

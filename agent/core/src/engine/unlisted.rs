@@ -67,7 +67,7 @@ fn unlisted(stores: &Stores, now: BootTime, uid: &PodUid, object: &PodObject) ->
             return None;
         }
         // The kubelet creates the container just after its cgroup.
-        let known = processes.get(&cgroups.cgroup(&id)?)?;
+        let known = stores.processes_of(&id)?;
         let created = known.created?;
         let before_its_end = newest.filter(|sandbox| {
             listed.is_none() && sandbox.ended.is_some_and(|ended| created < ended.latest)
@@ -80,8 +80,7 @@ fn unlisted(stores: &Stores, now: BootTime, uid: &PodUid, object: &PodObject) ->
                 let ended = known.ended().filter(|ended| cri.has_listed_since(*ended))?;
                 let id = listed.map(|c| c.sandbox.clone()).or_else(own_container)?;
                 // The runtime leaves out entries that it cannot read. Of a static pod nothing else says so.
-                let own = cgroups.cgroup(&ContainerId::new(id.as_str()));
-                let own = own.and_then(|own| processes.get(&own));
+                let own = stores.processes_of_sandbox(&id);
                 if own.map_or(object.is_mirror(), |own| own.ended().is_none()) {
                     return None;
                 }

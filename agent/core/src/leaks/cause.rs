@@ -138,7 +138,7 @@ fn alive<'a>(
 /// The first that was sent SIGKILL.
 fn killed<'a>(facts: &LeakFacts<'_>, alive: &[&'a Container]) -> Option<&'a Container> {
     let is_killed = |container: &Container| {
-        facts.processes(&container.info.id).is_some_and(|p| p.killed_since().is_some())
+        facts.stores.processes_of(&container.info.id).is_some_and(|p| p.killed_since().is_some())
     };
     alive.iter().copied().find(|container| is_killed(container))
 }

@@ -109,7 +109,7 @@ impl<'a> Evidence<'a> {
         let since = self.facts.end_of(&sandbox.info.pod).map(|(from, _)| from);
         for container in self.facts.containers_of(&sandbox.info.id).take(MAX_CONTAINERS) {
             let (name, state) = (container.info.name.clone(), container.info.state);
-            let alive = self.facts.processes(&container.info.id);
+            let alive = self.facts.stores.processes_of(&container.info.id);
             let Some(processes) = alive.filter(|_| self.facts.is_alive(container)) else {
                 self.add(None, Kind::ContainerListed { name, state });
                 continue;

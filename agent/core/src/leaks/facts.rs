@@ -10,7 +10,6 @@ use crate::{
     kubelet::KUBELET_SLACK,
     leak::RuntimeAtEnd,
     pod_view::Stores,
-    process::ContainerProcesses,
     time::*,
 };
 use std::time::Duration;
@@ -82,16 +81,13 @@ impl<'a> LeakFacts<'a> {
         all.filter(|container| container.removed.is_none())
     }
 
-    /// The kernel's records of a container.
-    pub(super) fn processes(&self, container: &ContainerId) -> Option<&'a ContainerProcesses> {
-        self.stores.processes.get(&self.stores.cgroups.cgroup(container)?)
-    }
-
     /// The container is alive according to the kernel, or to the runtime if the kernel does not see into it
     /// or its exit may be lost.
     pub(super) fn is_alive(&self, container: &Container) -> bool {
         let by_runtime = container.info.state == ContainerState::Running;
-        let Some(processes) = self.processes(&container.info.id) else { return by_runtime };
+        let Some(processes) = self.stores.processes_of(&container.info.id) else {
+            return by_runtime;
+        };
         if processes.is_over() {
             return false;
         }
