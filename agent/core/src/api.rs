@@ -209,8 +209,7 @@ impl ApiState {
     }
 
     fn evict_oldest(&mut self, dirty: &mut Dirty) -> bool {
-        let gone = self.gone().filter(|(_, object, _)| !object.exists());
-        let oldest = gone.min_by_key(|(uid, _, gone)| (*gone, *uid));
+        let oldest = self.gone().min_by_key(|(uid, _, gone)| (*gone, *uid));
         let oldest = oldest.map(|(uid, ..)| uid.clone());
         oldest.is_some_and(|uid| self.evict(&uid, dirty))
     }
@@ -252,9 +251,10 @@ impl ApiState {
         object.is_reduced = true;
     }
 
-    /// Pods whose object is gone, and since when.
+    /// Pods whose object is gone and has not reappeared, and since when.
     pub fn gone(&self) -> impl Iterator<Item = (&PodUid, &PodObject, BootTime)> {
-        self.pods.iter().filter_map(|(uid, object)| Some((uid, object, object.gone?.latest)))
+        let gone = self.pods.iter().filter(|(_, object)| !object.exists());
+        gone.filter_map(|(uid, object)| Some((uid, object, object.gone?.latest)))
     }
 
     /// How many pods are stored.

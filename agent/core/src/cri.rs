@@ -153,10 +153,8 @@ impl CriState {
         removed: Interval,
         dirty: &mut Dirty,
     ) {
-        if self.sandbox(&info.id).is_none() {
-            let note = |info: &mut CriSandbox, dirty: &mut Dirty| dirty.pod(&info.pod);
-            self.sandboxes.add_unlisted(at, created, info, Some(removed), note, dirty);
-        }
+        let note = |info: &mut CriSandbox, dirty: &mut Dirty| dirty.pod(&info.pod);
+        self.sandboxes.add_unlisted(at, created, info, Some(removed), note, dirty);
     }
 
     /// The runtime has answered at least once.

@@ -183,7 +183,7 @@ impl<T: Item> Lists<T> {
         }
     }
 
-    /// Adds an entry that no list has shown. A list that was requested earlier does not remove it. `removed`:
+    /// Adds an entry, unless it is known: no list has shown it. A list that was requested earlier does not remove it. `removed`:
     /// it ran, and is gone.
     pub(super) fn add_unlisted(
         &mut self,
@@ -194,6 +194,9 @@ impl<T: Item> Lists<T> {
         note: impl Fn(&mut T, &mut Dirty),
         dirty: &mut Dirty,
     ) {
+        if self.entries.contains_key(info.keys().0) {
+            return;
+        }
         let (covered, seen_alive) = (at, removed.is_some());
         let new = Listed::new(at, created, NEVER, info);
         let new = Listed { covered, seen_alive, ended: removed, removed, ..new };

@@ -99,7 +99,6 @@ impl Engine {
             let is_listed = self.stores.cri.has_listed_since(*by) || now >= *by + UNANSWERED;
             now >= *by + COMPLETION_TIMEOUT
                 && is_listed
-                && !object.exists() // it reappeared
                 && !self.active.contains(*uid)
                 && !(object.is_reduced && self.stores.cri.has_sandbox(uid))
         };

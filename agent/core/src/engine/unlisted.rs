@@ -2,7 +2,7 @@
 //! request, and both may be removed in that time.
 
 use super::Engine;
-use crate::{api::PodObject, ids::*, input::*, pod_view::Stores, time::*};
+use crate::{api::PodObject, cri::Sandbox, ids::*, input::*, pod_view::Stores, time::*};
 use std::collections::BTreeSet;
 
 /// A container, and what is known of its sandbox.
@@ -28,38 +28,22 @@ impl Engine {
             api.pods().flat_map(find).collect()
         };
         for Unlisted { created, container, sandbox } in found {
+            let cri = &mut self.stores.cri;
             if let Some((sandbox, removed)) = sandbox {
-                self.stores.cri.add_removed(now, created, sandbox, removed, &mut self.dirty);
+                cri.add_removed(now, created, sandbox, removed, &mut self.dirty);
             }
-            if self.stores.cri.container(&container.id).is_none() {
-                self.stores.cri.add_unlisted(now, created, container, &mut self.dirty);
-            }
+            cri.add_unlisted(now, created, container, &mut self.dirty);
         }
     }
 }
 
 fn unlisted(stores: &Stores, now: BootTime, uid: &PodUid, object: &PodObject) -> Vec<Unlisted> {
-    let Stores { cri, cgroups, processes, anchor, .. } = stores;
+    let Stores { cri, anchor, .. } = stores;
     let newest = cri.sandboxes_of(uid).next_back();
     // While the sandbox runs, the next list may still show the container.
     if newest.is_some_and(|sandbox| sandbox.ended.is_none()) {
         return Vec::new();
     }
-    // The sandbox's own container has its id, and is the first that began after the sandbox before.
-    let since = newest.and_then(|newest| newest.ended).map(|ended| ended.earliest);
-    let since = since.unwrap_or_default();
-    let own_container = || {
-        let may_be = |id: &ContainerId, cgroup: &CgroupId| {
-            let created = processes.get(cgroup).and_then(|processes| processes.created);
-            let is_container = object.pod.has_container(id) || cri.container(id).is_some();
-            !is_container && created.is_some_and(|created| created >= since)
-        };
-        let first = cgroups
-            .containers_of(uid)
-            .filter(|(id, cgroup)| may_be(id, cgroup))
-            .min_by_key(|of| *of.1);
-        first.map(|(id, _)| SandboxId::new(id.as_str()))
-    };
     let of_container = |(name, status): (&String, &ApiContainer)| {
         let id = status.id.clone()?;
         let listed = cri.container(&id).map(|container| &container.info);
@@ -72,38 +56,22 @@ fn unlisted(stores: &Stores, now: BootTime, uid: &PodUid, object: &PodObject) ->
         let before_its_end = newest.filter(|sandbox| {
             listed.is_none() && sandbox.ended.is_some_and(|ended| created < ended.latest)
         });
-        // Otherwise its sandbox is not listed either, and is gone once a list that was requested after the
-        // container's end lacks it.
-        let sandbox = match before_its_end {
-            Some(_) => None,
+        let (of, sandbox) = match before_its_end {
+            Some(newest) => (newest.info.id.clone(), None),
+            // Its sandbox is not listed either, and is gone once a list that was requested after the
+            // container's end lacks it.
             None => {
                 let ended = known.ended().filter(|ended| cri.has_listed_since(*ended))?;
-                let id = listed.map(|c| c.sandbox.clone()).or_else(own_container)?;
-                // The runtime leaves out entries that it cannot read. Of a static pod nothing else says so.
-                let own = stores.processes_of_sandbox(&id);
-                if own.map_or(object.is_mirror(), |own| own.ended().is_none()) {
-                    return None;
-                }
-                let PodRef { namespace, name, uid } = object.pod_ref();
-                let sandbox = CriSandbox {
-                    id,
-                    pod: uid.clone(),
-                    name,
-                    namespace,
-                    attempt: newest.map_or(0, |newest| newest.info.attempt.saturating_add(1)),
-                    ready: false,
-                    created: anchor.wall(created),
-                    handler: String::new(),
-                    config_source: Some(if object.is_mirror() { "file" } else { "api" }.into()),
-                };
-                Some((sandbox, Interval { earliest: ended, latest: now }))
+                let of = listed.map(|container| container.sandbox.clone());
+                let of = of.or_else(|| own_container(stores, uid, object, newest))?;
+                let sandbox = removed_sandbox(stores, &of, object, newest, anchor.wall(created))?;
+                (of, Some((sandbox, Interval { earliest: ended, latest: now })))
             }
         };
-        let of = sandbox.as_ref().map(|(sandbox, _)| &sandbox.id);
         let container = CriContainer {
             created: anchor.wall(created),
             id,
-            sandbox: of.or(newest.map(|sandbox| &sandbox.info.id))?.clone(),
+            sandbox: of,
             name: name.clone(),
             attempt: status.restarts,
             state: ContainerState::Running,
@@ -115,4 +83,52 @@ fn unlisted(stores: &Stores, now: BootTime, uid: &PodUid, object: &PodObject) ->
         Some(Unlisted { created, container, sandbox })
     };
     object.pod.containers.iter().filter_map(of_container).collect()
+}
+
+/// The sandbox after `newest`: its own container has its id, and is the first that began after that one.
+fn own_container(
+    stores: &Stores,
+    uid: &PodUid,
+    object: &PodObject,
+    newest: Option<&Sandbox>,
+) -> Option<SandboxId> {
+    let since = newest.and_then(|newest| newest.ended).map(|ended| ended.earliest);
+    let since = since.unwrap_or_default();
+    let may_be = |id: &ContainerId, cgroup: &CgroupId| {
+        let created = stores.processes.get(cgroup).and_then(|processes| processes.created);
+        let is_container = object.pod.has_container(id) || stores.cri.container(id).is_some();
+        !is_container && created.is_some_and(|created| created >= since)
+    };
+    let of_pod = stores.cgroups.containers_of(uid).filter(|(id, cgroup)| may_be(id, cgroup));
+    of_pod.min_by_key(|of| *of.1).map(|(id, _)| SandboxId::new(id.as_str()))
+}
+
+/// A sandbox that a list lacks; `None`: it may still run.
+fn removed_sandbox(
+    stores: &Stores,
+    id: &SandboxId,
+    object: &PodObject,
+    newest: Option<&Sandbox>,
+    created: WallTime,
+) -> Option<CriSandbox> {
+    // The runtime leaves out entries that it cannot read. Of a static pod nothing else says so.
+    let may_run = match stores.processes_of_sandbox(id) {
+        Some(own) => own.ended().is_none(),
+        None => object.is_mirror(),
+    };
+    if may_run {
+        return None;
+    }
+    let PodRef { namespace, name, uid: pod } = object.pod_ref();
+    Some(CriSandbox {
+        id: id.clone(),
+        pod,
+        name,
+        namespace,
+        attempt: newest.map_or(0, |newest| newest.info.attempt.saturating_add(1)),
+        ready: false,
+        created,
+        handler: String::new(),
+        config_source: Some(if object.is_mirror() { "file" } else { "api" }.into()),
+    })
 }
