@@ -8,6 +8,7 @@ use hyper_util::{
     server::graceful::GracefulShutdown,
     service::TowerToHyperService,
 };
+use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
     convert::Infallible,
@@ -16,7 +17,7 @@ use std::{
     net::IpAddr,
     pin::{Pin, pin},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
@@ -205,17 +206,13 @@ struct Place {
 impl Places {
     /// A place for a connection. `None`: all that are in its way have a request that is being answered.
     fn take(&self, peer: Peer) -> Option<Place> {
-        let mut open = self.lock();
-        let of_peer = open.count(|other| other == peer);
-        let of_kind = open.count(|other| (other == Peer::Node) == (peer == Peer::Node));
-        let (full, places) = match peer {
-            Peer::Node => (false, PLACES_OF_NODE),
-            Peer::Other(_) => (of_peer >= PLACES_OF_PEER, PLACES),
-        };
-        if full {
-            open.evict(|other| other == peer)?;
-        } else if of_kind >= places {
-            open.evict(|other| (other == Peer::Node) == (peer == Peer::Node))?;
+        let mut open = self.0.lock();
+        match peer {
+            Peer::Node => open.keep_below(PLACES_OF_NODE, |other| other == Peer::Node)?,
+            Peer::Other(_) => {
+                open.keep_below(PLACES_OF_PEER, |other| other == peer)?;
+                open.keep_below(PLACES, |other| other != Peer::Node)?;
+            }
         }
         let (number, busy) = (open.next, Arc::<AtomicBool>::default());
         open.next += 1;
@@ -225,22 +222,19 @@ impl Places {
     }
 
     fn is_served_by(&self, number: u64, task: AbortHandle) {
-        if let Some(connection) = self.lock().connections.get_mut(&number) {
+        if let Some(connection) = self.0.lock().connections.get_mut(&number) {
             connection.task = Some(task);
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Open> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Open {
-    fn count(&self, of: impl Fn(Peer) -> bool) -> usize {
-        self.connections.values().filter(|connection| of(connection.peer)).count()
-    }
-
-    fn evict(&mut self, of: impl Fn(Peer) -> bool) -> Option<()> {
+    /// Closes the oldest idle connection of a kind if there are `places` of them. `None`: none is idle.
+    fn keep_below(&mut self, places: usize, of: impl Fn(Peer) -> bool) -> Option<()> {
+        let open = self.connections.values().filter(|connection| of(connection.peer)).count();
+        if open < places {
+            return Some(());
+        }
         let is_idle = |connection: &Connection| {
             of(connection.peer) && !connection.busy.load(Ordering::Relaxed)
         };
@@ -255,7 +249,7 @@ impl Open {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.places.lock().connections.remove(&self.number);
+        self.places.0.lock().connections.remove(&self.number);
     }
 }
 
@@ -334,9 +328,9 @@ mod tests {
         let first: Vec<_> = (0..PLACES_OF_PEER).map(|_| places.take(other(1)).unwrap()).collect();
         first[0].busy.store(true, Ordering::Relaxed);
         let _more = places.take(other(1)).unwrap();
-        let open = |place: &Place| places.lock().connections.contains_key(&place.number);
+        let open = |place: &Place| places.0.lock().connections.contains_key(&place.number);
         assert_eq!((open(&first[0]), open(&first[1]), open(&first[2])), (true, false, true));
-        assert_eq!(places.lock().connections.len(), PLACES_OF_PEER);
+        assert_eq!(places.0.lock().connections.len(), PLACES_OF_PEER);
     }
 
     #[test]
@@ -349,7 +343,7 @@ mod tests {
                 held.push(place);
             }
         }
-        assert_eq!(places.lock().connections.len(), PLACES);
+        assert_eq!(places.0.lock().connections.len(), PLACES);
         assert!(places.take(other(7)).is_none(), "all of them are busy");
         assert!(places.take(Peer::Node).is_some());
         held.pop();

@@ -23,7 +23,7 @@ use crate::{
     health::Health,
     history::History,
     host,
-    http::{self, Audience, Shared, lock},
+    http::{self, Audience, Shared},
     kernel, kube,
     leaks::Standing,
     memory,
@@ -43,7 +43,7 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 use tokio::{
@@ -129,15 +129,14 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         format!("cannot listen on {}: choose another address with --listen", config.listen)
     })?;
     let address = listener.local_addr().context("the listening socket has no address")?;
-    let shared = Arc::new(Shared {
-        health: Mutex::new(Health::new(config.sources.kube.is_some(), clock::boot_now())),
-        history: Mutex::new(History::new(config.history)),
-        leaks: Mutex::new(Standing::new(config.leaks.threshold)),
-        metrics: Metrics::new()
-            .and_then(Metrics::with_process)
-            .context("the metrics' catalogue")?,
-        scrape: Mutex::default(),
-    });
+    let metrics =
+        Metrics::new().and_then(Metrics::with_process).context("the metrics' catalogue")?;
+    let shared = Arc::new(Shared::new(
+        Health::new(config.sources.kube.is_some(), clock::boot_now()),
+        History::new(config.history),
+        Standing::new(config.leaks.threshold),
+        metrics,
+    ));
     let (hang_up, hung_up) = watch::channel(());
     let mut servers = JoinSet::new();
     let mut serve = |listener: Listener, audience| {
@@ -191,7 +190,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     for Hidden { part, cost, todo } in sight.hidden() {
         warn!(part, cost, todo, "a part of the host cannot be read");
     }
-    lock(&shared.health).sees(sight);
+    shared.health.lock().sees(sight);
     let boot_id = host::boot_id(host_root);
     let (keeper, recalled) = match config.leaks.state_dir.clone() {
         Some(dir) => {
@@ -223,7 +222,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     };
     if !recalled.is_empty() {
         info!(leaks = recalled.len(), "an earlier run had found leaks (--state-dir)");
-        lock(&events.shared.leaks).recall(recalled.clone());
+        events.shared.leaks.lock().recall(recalled.clone());
         let input = Input::Recalled { leaks: recalled };
         events.take(Received { at: clock::boot_now(), input });
     }
@@ -331,7 +330,7 @@ fn start_adapters(
         proc: proc.counters.clone(),
         host: host.counters.clone(),
     });
-    lock(&shared.health).kernel_started(kernel.report());
+    shared.health.lock().kernel_started(kernel.report());
     let mut adapters = Adapters::default();
     adapters.spawn("kernel", kernel.run(to.clone(), from_commands));
     adapters.spawn("proc", procfs::run(proc, to.clone(), from_looks));
@@ -436,7 +435,7 @@ impl EventLoop {
         if strays >= CLOCK_WAS_SET {
             info!(by = ?strays, "the wall clock was set; moments are told by the new one");
         }
-        lock(&self.shared.leaks).clock_was_set(&self.anchor, &anchor);
+        self.shared.leaks.lock().clock_was_set(&self.anchor, &anchor);
         self.anchor = anchor;
         self.take(Received { at: clock::boot_now(), input: Input::Clock(anchor) });
     }
@@ -447,13 +446,13 @@ impl EventLoop {
         let gauges = self.engine.gauges();
         self.shared.metrics.engine(&gauges);
         let longest = self.shared.metrics.slowest_cri_call();
-        if let Some(slow) = lock(&self.shared.health).runtime_takes(longest) {
+        if let Some(slow) = self.shared.health.lock().runtime_takes(longest) {
             log::runtime_speed(slow, longest);
         }
         self.losses.log_sums(Instant::now());
         let detection_state = gauges.leaks.detection_state;
-        lock(&self.shared.health).judge(detection_state);
-        if lock(&self.shared.leaks).judge(&gauges.leaks) {
+        self.shared.health.lock().judge(detection_state);
+        if self.shared.leaks.lock().judge(&gauges.leaks) {
             log::detection_state(detection_state);
         }
         self.leaks_changed();
@@ -466,7 +465,7 @@ impl EventLoop {
             log::more_leaks(more);
         }
         let (list, recollections) = {
-            let mut standing = lock(&self.shared.leaks);
+            let mut standing = self.shared.leaks.lock();
             if !standing.take_news() {
                 return;
             }
@@ -487,7 +486,7 @@ impl EventLoop {
 
     fn take(&mut self, received: Received) {
         self.shared.metrics.input(&received);
-        lock(&self.shared.health).note(&received);
+        self.shared.health.lock().note(&received);
         if let Input::Lost(loss) = &received.input {
             // The sources log their own outages.
             self.losses.note(loss.kind, loss.count, Instant::now());
@@ -513,27 +512,27 @@ impl EventLoop {
         match report {
             Report::ContainerDied(death) => {
                 log::death(&death);
-                lock(&self.shared.history).died(*death);
+                self.shared.history.lock().died(*death);
             }
             Report::PodTerminated(account) => {
                 log::termination(&account);
-                lock(&self.shared.history).put(*account, false);
+                self.shared.history.lock().put(*account, false);
             }
             Report::PodUpdated(account, change) => {
                 log::update(&account, change);
-                lock(&self.shared.history).put(*account, true);
+                self.shared.history.lock().put(*account, true);
             }
             // By metrics and Events alone, above.
             Report::CountDeath(_) | Report::CountTermination(_) => {}
             Report::Unkillable(holdout) => log::holdout(&holdout),
             Report::LeakOpened(leak) => {
                 self.log_leak(&leak, false);
-                lock(&self.shared.leaks).put(leak);
+                self.shared.leaks.lock().put(leak);
             }
-            Report::LeakChanged(leak) => lock(&self.shared.leaks).put(leak),
+            Report::LeakChanged(leak) => self.shared.leaks.lock().put(leak),
             Report::LeakResolved(leak) => {
                 self.log_leak(&leak, true);
-                lock(&self.shared.leaks).gone(&leak.key);
+                self.shared.leaks.lock().gone(&leak.key);
             }
         }
     }

@@ -29,13 +29,9 @@ use coroner_core::{
     time::BootTime,
 };
 use futures::stream;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::{
-    future::Future,
-    net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{future::Future, net::IpAddr, sync::Arc, time::Duration};
 
 /// Who is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,9 +85,12 @@ pub struct Shared {
     pub scrape: Mutex<Option<(BootTime, Bytes)>>,
 }
 
-/// Locks, also after a panic elsewhere: these values are whole between any two statements.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+impl Shared {
+    /// Before anything is known.
+    pub fn new(health: Health, history: History, leaks: Standing, metrics: Metrics) -> Self {
+        let (health, history, leaks) = (health.into(), history.into(), leaks.into());
+        Self { health, history, leaks, metrics, scrape: Mutex::default() }
+    }
 }
 
 /// Serves until `stop` is done.
@@ -175,7 +174,7 @@ fn array<T: Serialize + Send + Sync + 'static>(items: Vec<Arc<T>>) -> Response {
 /// Items between what stands before and after them.
 fn object<T: Serialize + Send + Sync + 'static>(
     head: impl Into<Bytes>,
-    items: Vec<Arc<T>>,
+    items: Vec<T>,
     tail: String,
 ) -> Response {
     let separated = items.into_iter().enumerate().map(|(number, item)| {
@@ -206,9 +205,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Parameters<T> 
 /// At most one scrape a second is computed, and all who ask in that second share its bytes.
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     let now = clock::boot_now();
-    let mut last = lock(&shared.scrape);
+    let mut last = shared.scrape.lock();
     if last.as_ref().is_none_or(|(at, _)| now.since(*at) >= SCRAPE_AGE) {
-        match shared.metrics.scrape(&lock(&shared.health)) {
+        match shared.metrics.scrape(&shared.health.lock()) {
             Ok(text) => *last = Some((now, text.into())),
             Err(error) => return no(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
         }
@@ -218,7 +217,7 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn healthz(State(shared): State<Arc<Shared>>) -> Response {
-    match lock(&shared.health).alive(clock::boot_now()) {
+    match shared.health.lock().alive(clock::boot_now()) {
         Ok(()) => "ok\n".into_response(),
         Err(silent) => no(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -246,7 +245,7 @@ async fn readyz(
     State(shared): State<Arc<Shared>>,
     Parameters(query): Parameters<ReadyQuery>,
 ) -> Response {
-    let readiness = lock(&shared.health).readiness(clock::boot_now());
+    let readiness = shared.health.lock().readiness(clock::boot_now());
     let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     if query.format == Format::Json {
         return (status, Json(readiness)).into_response();
@@ -275,7 +274,9 @@ async fn deaths(
     State(shared): State<Arc<Shared>>,
     Parameters(query): Parameters<ListQuery>,
 ) -> Response {
-    let found: Vec<Arc<ContainerDeath>> = lock(&shared.history)
+    let found: Vec<Arc<ContainerDeath>> = shared
+        .history
+        .lock()
         .deaths()
         .filter(|death| query.wants(death.pod.as_ref()))
         .take(query.limit.unwrap_or(usize::MAX))
@@ -288,13 +289,13 @@ async fn leaks(
     State(shared): State<Arc<Shared>>,
     Parameters(query): Parameters<ListQuery>,
 ) -> Response {
-    let mut list = lock(&shared.leaks).list();
+    let mut list = shared.leaks.lock().list();
     list.leaks.retain(|leak| query.wants(leak.pod.as_ref()));
     list.leaks.truncate(query.limit.unwrap_or(usize::MAX));
     match serde_json::to_string(&list.judge) {
         Ok(judge) => object(
             format!("{},\"leaks\":[", judge.trim_end_matches('}')),
-            list.leaks.into_iter().map(|leak| Arc::new(LeakJson(leak))).collect(),
+            list.leaks.into_iter().map(LeakJson).collect(),
             "]}".to_owned(),
         ),
         Err(error) => no(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
@@ -305,7 +306,9 @@ async fn terminations(
     State(shared): State<Arc<Shared>>,
     Parameters(query): Parameters<ListQuery>,
 ) -> Response {
-    let found: Vec<Arc<PodTermination>> = lock(&shared.history)
+    let found: Vec<Arc<PodTermination>> = shared
+        .history
+        .lock()
         .newest_first()
         .filter(|kept| query.wants(Some(&kept.pod)))
         .take(query.limit.unwrap_or(usize::MAX))
@@ -325,7 +328,7 @@ async fn termination(
     Path(uid): Path<String>,
     Parameters(query): Parameters<OneQuery>,
 ) -> Response {
-    let found = lock(&shared.history).life(&PodUid::new(&uid), query.life).cloned();
+    let found = shared.history.lock().life(&PodUid::new(&uid), query.life).cloned();
     match found {
         Some(account) => Json(account).into_response(),
         None => no(

@@ -5,12 +5,13 @@
 //! by mistake, may hold a secret.
 
 use crate::accept::Listener;
+use parking_lot::{Mutex, RwLock};
 use std::{
     fs::File,
     hash::{BuildHasher, RandomState},
     io::{self, Read},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::Arc,
     time::Duration,
 };
 use tokio_rustls::TlsAcceptor;
@@ -110,12 +111,12 @@ impl Certificate {
     pub fn refresh(&self) -> Result<bool, TlsError> {
         let contents = Contents::read(&self.files)?;
         let hash = contents.hash(&self.hasher);
-        let mut made_of = self.made_of.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made_of = self.made_of.lock();
         if hash == *made_of {
             return Ok(false);
         }
         let pair = Arc::new(contents.pair(&self.files, &self.provider)?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = pair;
+        *self.current.write() = pair;
         *made_of = hash;
         Ok(true)
     }
@@ -162,7 +163,7 @@ impl Certificate {
 
 impl ResolvesServerCert for Certificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)))
+        Some(Arc::clone(&self.current.read()))
     }
 }
 

@@ -11,6 +11,7 @@ use coroner::{
     history::History,
     http::{Audience, Shared, serve},
     kernel,
+    leaks::Standing,
     metrics::Metrics,
 };
 use coroner_core::report::PodTermination;
@@ -22,7 +23,7 @@ use std::{
     net::{TcpListener, TcpStream},
     os::unix::process::CommandExt,
     process::Stdio,
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 #[test]
@@ -190,13 +191,9 @@ fn agent_with(accounts: usize, audience: Audience) -> String {
         account.pod.uid = format!("uid-{n}").as_str().into();
         history.put(account, false);
     }
-    let shared = Arc::new(Shared {
-        health: Mutex::new(Health::new(false, clock::boot_now())),
-        history: Mutex::new(history),
-        leaks: Mutex::default(),
-        metrics: Metrics::new().unwrap(),
-        scrape: Default::default(),
-    });
+    let health = Health::new(false, clock::boot_now());
+    let metrics = Metrics::new().unwrap();
+    let shared = Arc::new(Shared::new(health, history, Standing::default(), metrics));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

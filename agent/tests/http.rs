@@ -8,8 +8,9 @@ use coroner::{
     clock,
     health::Health,
     history::History,
-    http::{Audience, Shared, lock, router},
+    http::{Audience, Shared, router},
     kernel::StartReport,
+    leaks::Standing,
     metrics::Metrics,
 };
 use coroner_core::{
@@ -17,10 +18,7 @@ use coroner_core::{
     report::{ContainerDeath, PodTermination},
 };
 use http_body_util::BodyExt;
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::BTreeMap, sync::Arc};
 use tower::ServiceExt;
 
 /// The account that the unit tests pin as the API's form.
@@ -44,13 +42,8 @@ fn agent() -> Arc<Shared> {
         }
         history.put(account, false);
     }
-    Arc::new(Shared {
-        health: Mutex::new(Health::new(true, clock::boot_now())),
-        history: Mutex::new(history),
-        leaks: Mutex::default(),
-        metrics: Metrics::new().unwrap(),
-        scrape: Default::default(),
-    })
+    let health = Health::new(true, clock::boot_now());
+    Arc::new(Shared::new(health, history, Standing::default(), Metrics::new().unwrap()))
 }
 
 async fn ask(shared: &Arc<Shared>, method: Method, uri: &str) -> (StatusCode, String) {
@@ -175,14 +168,14 @@ async fn ready_only_when_every_source_works() {
     let (status, body) = get(&agent, "/readyz").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(body.matches("FAILING").count(), 1, "the kernel side comes first: {body}");
-    lock(&agent.health).kernel_started(StartReport::default());
+    agent.health.lock().kernel_started(StartReport::default());
     let (_, body) = get(&agent, "/readyz").await;
     assert_eq!(body.matches("FAILING").count(), 2, "{body}");
 
     let at = clock::boot_now();
     let connected = CriEvent::Connected { runtime: "containerd 1.7".into(), process: None };
     {
-        let mut health = lock(&agent.health);
+        let mut health = agent.health.lock();
         let hooks = BTreeMap::from([("cgroup_mkdir", Ok(()))]);
         health.kernel_started(StartReport { hooks, ..StartReport::default() });
         health.note(&Received { at, input: Input::Cri(connected) });
@@ -203,7 +196,7 @@ async fn alive_while_the_loop_ticks() {
     let agent = agent();
     assert_eq!(get(&agent, "/healthz").await.0, StatusCode::OK);
     let long_ago = clock::boot_now() - std::time::Duration::from_secs(11);
-    lock(&agent.health).note(&Received { at: long_ago, input: Input::Tick });
+    agent.health.lock().note(&Received { at: long_ago, input: Input::Tick });
     let (status, body) = get(&agent, "/healthz").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(body.contains("not ticked"), "{body}");
@@ -272,7 +265,7 @@ async fn a_scrape_is_shared_for_a_second() {
     let (_, second) = get(&agent, "/metrics").await;
     assert_eq!(first, second);
     let long_ago = clock::boot_now() - std::time::Duration::from_secs(2);
-    lock(&agent.scrape).as_mut().unwrap().0 = long_ago;
+    agent.scrape.lock().as_mut().unwrap().0 = long_ago;
     let (_, third) = get(&agent, "/metrics").await;
     assert_ne!(first, third);
 }

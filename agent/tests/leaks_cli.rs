@@ -38,7 +38,7 @@ use std::{
     net::TcpListener,
     path::PathBuf,
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 use tempfile::TempDir;
@@ -315,13 +315,8 @@ fn agent(leaks: Vec<Leak>, detection_state: DetectionState, watched: u64) -> (St
     let mut standing = Standing::new(Duration::from_secs(300));
     leaks.into_iter().for_each(|leak| standing.put(Arc::new(leak)));
     standing.judge(&gauges(detection_state, watched));
-    let shared = Arc::new(Shared {
-        health: Mutex::new(Health::new(true, clock::boot_now())),
-        history: Mutex::new(History::new(1)),
-        leaks: Mutex::new(standing),
-        metrics: Metrics::new().unwrap(),
-        scrape: Default::default(),
-    });
+    let health = Health::new(true, clock::boot_now());
+    let shared = Arc::new(Shared::new(health, History::new(1), standing, Metrics::new().unwrap()));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -410,7 +405,7 @@ fn an_agent_that_has_just_started_has_not_seen_enough() {
     let waiting =
         coroner(&format!("leaks --url {url} --exit-code")).stdout(Stdio::piped()).spawn().unwrap();
     {
-        let mut standing = shared.leaks.lock().unwrap();
+        let mut standing = shared.leaks.lock();
         standing.put(Arc::new(leak("shop")));
         standing.judge(&gauges(DetectionState::Possible, 300));
     }
@@ -422,7 +417,7 @@ fn a_watched_agent_is_told_of_again_when_it_changes() {
     let (url, shared) = agent(Vec::new(), DetectionState::Possible, 1000);
     let mut watch = Watch::start(coroner(&format!("leaks --url {url} --watch --json")));
     assert_eq!(watch.answer()["leaks"], json!([]));
-    shared.leaks.lock().unwrap().put(Arc::new(leak("shop")));
+    shared.leaks.lock().put(Arc::new(leak("shop")));
     assert_eq!(watch.answer()["leaks"][0]["pod"]["name"], "web-0");
     assert_eq!(watch.interrupt(), 0);
 }

@@ -9,6 +9,7 @@ use coroner::{
     health::Health,
     history::History,
     http::{Audience, Shared, serve},
+    leaks::Standing,
     metrics::Metrics,
     tls::{Certificate, Files},
 };
@@ -19,7 +20,7 @@ use std::{
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::Stdio,
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 use tempfile::TempDir;
 
@@ -61,13 +62,9 @@ impl Authority {
 
 /// Serves an agent that has seen nothing yet until the test ends; its port.
 fn agent(certificate: Option<Arc<Certificate>>) -> u16 {
-    let shared = Arc::new(Shared {
-        health: Mutex::new(Health::new(false, clock::boot_now())),
-        history: Mutex::new(History::new(1)),
-        leaks: Mutex::default(),
-        metrics: Metrics::new().unwrap(),
-        scrape: Default::default(),
-    });
+    let health = Health::new(false, clock::boot_now());
+    let metrics = Metrics::new().unwrap();
+    let shared = Arc::new(Shared::new(health, History::new(1), Standing::default(), metrics));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();

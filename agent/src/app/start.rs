@@ -3,7 +3,7 @@
 use super::{Stop, TICK};
 use crate::{
     clock,
-    http::{Shared, lock},
+    http::Shared,
     kernel::{self, Kernel, StartError},
     memory,
     privileges::{self, Privileges},
@@ -42,7 +42,7 @@ impl Start<'_> {
             attempts += 1;
             // Each time: a limit may have been lifted meanwhile.
             let lacks = kernel::privileges_lacking(self.options);
-            lock(&shared.health).lacking(lacks);
+            shared.health.lock().lacking(lacks);
             let failure = match kernel::start(self.options) {
                 // A node that is overloaded just now may have been too slow for the self-test.
                 Ok(kernel) if self.stay && attempts < ATTEMPTS && kernel.report().is_refused() => {
@@ -50,7 +50,7 @@ impl Start<'_> {
                 }
                 Ok(kernel) => {
                     // The programs' maps were made: so much memory could be locked.
-                    lock(&shared.health).lacking(Privileges::held().lacking(false));
+                    shared.health.lock().lacking(Privileges::held().lacking(false));
                     // It has read the kernel's BTF (5 MiB) and the object of the programs.
                     memory::give_back();
                     say(&kernel);
@@ -63,7 +63,7 @@ impl Start<'_> {
             if !self.stay {
                 return Err(explain(failure));
             }
-            lock(&shared.health).kernel_failed(failure.to_string());
+            shared.health.lock().kernel_failed(failure.to_string());
             let failure = explain(failure);
             error!("{failure:#}; trying again in {} s", RETRY.as_secs());
             if !wait(shared, stop).await {
@@ -82,7 +82,7 @@ fn explain(failure: StartError) -> anyhow::Error {
 async fn wait(shared: &Shared, stop: &mut Stop) -> bool {
     let until = Instant::now() + RETRY;
     loop {
-        lock(&shared.health).note(&Received { at: clock::boot_now(), input: Input::Tick });
+        shared.health.lock().note(&Received { at: clock::boot_now(), input: Input::Tick });
         tokio::select! {
             () = sleep_until(until) => return true,
             () = sleep(TICK) => {}

@@ -2,13 +2,13 @@
 
 use crate::{cgroupfs, procfs::read_lossy};
 use coroner_core::ids::CgroupId;
+use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
     ffi::OsString,
     fs,
     os::unix::{ffi::OsStringExt, fs::MetadataExt},
     path::{Component, Path, PathBuf},
-    sync::{Mutex, PoisonError},
 };
 
 /// The cgroup of a process in the hierarchy mounted at `cgroup_root`. The error says what failed.
@@ -89,7 +89,7 @@ impl Mount {
 fn own_cgroup(root: &Path) -> Option<PathBuf> {
     static FOUND: Mutex<BTreeMap<PathBuf, PathBuf>> = Mutex::new(BTreeMap::new());
     // Whole between any two statements.
-    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut found = FOUND.lock();
     if let Some(own) = found.get(root) {
         return Some(own.clone());
     }

@@ -1,11 +1,8 @@
 //! How long the runtime takes to answer.
 
 use crate::peak::Peak;
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 
 /// How long calls to the runtime take, those that wait for an answer included.
@@ -30,7 +27,7 @@ pub(super) struct Waiting<'a> {
 impl Latency {
     /// A call is made now.
     pub(super) fn begin(&self) -> Waiting<'_> {
-        let mut calls = self.calls();
+        let mut calls = self.0.lock();
         let call = calls.made;
         calls.made += 1;
         calls.under_way.insert(call, Instant::now());
@@ -40,22 +37,17 @@ impl Latency {
     /// The longest that a call of the last minute or two took, or waits now.
     pub fn slowest(&self) -> Duration {
         let now = Instant::now();
-        let mut calls = self.calls();
+        let mut calls = self.0.lock();
         let waits = calls.under_way.values().next().map(|made| now.duration_since(*made));
         let took = calls.slowest.as_mut().map_or(0, |slowest| slowest.see(now, 0));
         waits.unwrap_or_default().max(Duration::from_millis(took))
-    }
-
-    fn calls(&self) -> MutexGuard<'_, Calls> {
-        // Whole between any two statements.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
-        let mut calls = self.latency.calls();
+        let mut calls = self.latency.0.lock();
         if let Some(made) = calls.under_way.remove(&self.call) {
             let took = u64::try_from(now.duration_since(made).as_millis()).unwrap_or(u64::MAX);
             calls.slowest.get_or_insert_with(|| Peak::new(now)).see(now, took);

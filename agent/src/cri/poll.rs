@@ -26,12 +26,13 @@ use coroner_core::{
     time::BootTime,
 };
 use index::Index;
+use parking_lot::Mutex;
 use seen::Seen;
 use std::{
     collections::VecDeque,
     convert::Infallible,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 use tokio::{
@@ -80,6 +81,7 @@ pub(super) struct Poller {
     /// For looks at /proc and cgroups.
     patience: Patience,
     /// What the lanes share. Where both are locked, the wishes come first.
+    /// Never locked across an await.
     state: Mutex<State>,
 }
 
@@ -126,12 +128,6 @@ impl Poller {
         };
         let patience = Patience::new(LOOK_LIMIT, 2);
         Self { socket, options, to, wishes, patience, state: Mutex::new(state) }
-    }
-
-    /// Never held across an await.
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Whole between any two statements.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Polls until the channel closes.
@@ -183,7 +179,7 @@ impl Poller {
     /// The calls that were under way were cut off.
     fn cut_off(&self) {
         let mut open = self.wishes.open();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.listing = None;
         let (container, sandbox) = std::mem::take(&mut state.asking);
         if let Some(container) = container {
@@ -212,7 +208,7 @@ impl Poller {
         let api = runtime.speaks.name();
         let runtime = format!("{} {}", runtime.name, runtime.version);
         info!(runtime, api, peer = ?connection.peer, "connected to the container runtime");
-        self.state().outage_told = false;
+        self.state.lock().outage_told = false;
         self.send(CriEvent::Connected { runtime, process: connection.peer }).await?;
         Ok(connection)
     }
@@ -230,7 +226,7 @@ impl Poller {
     async fn tell_outage(&self, trouble: Trouble) -> Result<(), Closed> {
         let code = trouble.code();
         let error = trouble.text;
-        if std::mem::replace(&mut self.state().outage_told, true) {
+        if std::mem::replace(&mut self.state.lock().outage_told, true) {
             debug!(error, "the container runtime is still unreachable");
             return Ok(());
         }
@@ -246,7 +242,7 @@ impl Poller {
             open.look.clear();
             open.hints.clear();
             open.look_at_all = false;
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.round.clear();
             state.next_full = Instant::now();
             state.backoff.next().unwrap_or(MAX_PAUSE)
@@ -261,7 +257,7 @@ impl Poller {
 
     /// Sends an answer, which ends any outage.
     async fn answer(&self, at: BootTime, event: CriEvent) -> Result<(), Closed> {
-        self.state().outage_told = false;
+        self.state.lock().outage_told = false;
         self.to.send(Received { at, input: Input::Cri(event) }).await.map_err(|_| Closed)
     }
 

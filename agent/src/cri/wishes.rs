@@ -5,10 +5,10 @@ use coroner_core::{
     ids::{ContainerId, SandboxId},
     output::CriRequest,
 };
+use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::{BTreeSet, HashSet, VecDeque},
     hash::Hash,
-    sync::{Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::{mpsc, watch};
 
@@ -81,8 +81,7 @@ impl<T: Clone + Eq + Hash> Line<T> {
 impl Wishes {
     /// What is asked for. Never held across an await.
     pub(super) fn open(&self) -> MutexGuard<'_, Open> {
-        // Every change to `Open` is complete in itself: a panic elsewhere cannot have left half.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     /// Changes whenever something is asked for from now on.

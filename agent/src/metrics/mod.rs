@@ -31,11 +31,12 @@ use crate::{
 };
 use catalogue::Families;
 use newborn::Newborn;
+use parking_lot::Mutex;
 use prometheus::{Encoder, IntCounter, IntCounterVec, Registry, TextEncoder};
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -298,7 +299,7 @@ impl Metrics {
     /// Counts what a leak is from now on; `None`: gone. Another class counts as gone of the one
     /// and found of the other: found minus gone is what stands, of each class.
     fn leak(&self, leak: &Leak, class: Option<LeakClass>) {
-        let mut classes = self.classes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut classes = self.classes.lock();
         let before = match class {
             Some(class) => classes.insert(leak.key.clone(), class),
             None => classes.remove(&leak.key),
@@ -374,7 +375,7 @@ impl Metrics {
 
     /// The namespace as a label's value: its own name for the first hundred.
     fn bounded(&self, namespace: &str) -> String {
-        let mut seen = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.namespaces.lock();
         if !seen.contains(namespace) {
             if seen.len() >= NAMESPACES {
                 return OTHER.to_owned();

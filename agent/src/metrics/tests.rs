@@ -271,7 +271,7 @@ fn found_minus_gone_is_what_stands_of_each_class() {
     metrics.record(&Report::LeakResolved(stands(LeakClass::NotreadyNoPod)));
     assert_eq!(counted(LeakClass::ReadyNoPod), [1, 1]);
     assert_eq!(counted(LeakClass::NotreadyNoPod), [1, 1]);
-    assert!(metrics.classes.lock().unwrap().is_empty(), "nothing is kept of what is gone");
+    assert!(metrics.classes.lock().is_empty(), "nothing is kept of what is gone");
 }
 
 /// Every label's value in this scrape, with its metric.

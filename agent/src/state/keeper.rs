@@ -2,10 +2,11 @@
 //! never holds up the event loop.
 
 use coroner_core::input::PersistedLeak;
+use parking_lot::{Condvar, Mutex};
 use std::{
     io,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc,
         mpsc::{Receiver, RecvTimeoutError, sync_channel},
     },
     thread,
@@ -40,27 +41,23 @@ struct Sheet {
 }
 
 impl Desk {
-    fn sheet(&self) -> MutexGuard<'_, Sheet> {
-        // Every change to it is complete in itself.
-        self.sheet.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The next to be written, once there is one; `None`: there will be no more.
     fn wait(&self) -> Option<Vec<PersistedLeak>> {
         let idle = |sheet: &mut Sheet| sheet.next.is_none() && !sheet.closed;
-        let sheet = self.news.wait_while(self.sheet(), idle);
-        sheet.unwrap_or_else(PoisonError::into_inner).next.take()
+        let mut sheet = self.sheet.lock();
+        self.news.wait_while(&mut sheet, idle);
+        sheet.next.take()
     }
 
     /// Lays back what could not be written, unless there is a newer one, and pauses. False: no
     /// further attempt is worth it.
     fn lay_back(&self, failed: Vec<PersistedLeak>) -> bool {
-        let mut sheet = self.sheet();
+        let mut sheet = self.sheet.lock();
         if sheet.closed && sheet.next.is_none() {
             return false;
         }
         sheet.next.get_or_insert(failed);
-        drop(self.news.wait_timeout_while(sheet, RETRY, |sheet| !sheet.closed));
+        self.news.wait_while_for(&mut sheet, |sheet| !sheet.closed, RETRY);
         true
     }
 }
@@ -85,14 +82,14 @@ impl Keeper {
     pub fn keep(&mut self, leaks: Vec<PersistedLeak>) {
         if leaks != self.last {
             self.last.clone_from(&leaks);
-            self.desk.sheet().next = Some(leaks);
+            self.desk.sheet.lock().next = Some(leaks);
             self.desk.news.notify_one();
         }
     }
 
     /// Has the last one written; waits for the disk no longer than this. False: it is too slow.
     pub fn end(self, patience: Duration) -> bool {
-        self.desk.sheet().closed = true;
+        self.desk.sheet.lock().closed = true;
         self.desk.news.notify_one();
         let in_time = self.ended.recv_timeout(patience) != Err(RecvTimeoutError::Timeout);
         if !in_time {

@@ -8,6 +8,7 @@ use coroner_core::{
     ids::CgroupId,
     input::{Input, KernelEvent, KernelFact, LossKind, Received, TaskState},
 };
+use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::BTreeMap,
     ffi::CStr,
@@ -15,7 +16,7 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU32, Ordering},
     },
     thread::JoinHandle,
@@ -51,7 +52,7 @@ pub(crate) fn machine() -> Option<MutexGuard<'static, ()>> {
         eprintln!("not run: CORONER_UNPRIVILEGED=1");
         return None;
     }
-    Some(MACHINE.lock().unwrap_or_else(PoisonError::into_inner))
+    Some(MACHINE.lock())
 }
 
 /// Mount points of cgroup2 and of a v1 hierarchy with a controller, mounted for the test if need be.

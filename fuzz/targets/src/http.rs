@@ -8,12 +8,13 @@ use coroner::{
     health::Health,
     history::History,
     http::{Audience, Shared, router},
+    leaks::Standing,
     metrics::Metrics,
 };
 use coroner_core::report::PodTermination;
 use futures::{FutureExt as _, executor::block_on};
 use http_body_util::BodyExt as _;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 use tower::ServiceExt as _;
 
 /// An agent that knows a death.
@@ -23,13 +24,9 @@ static AGENT: LazyLock<Arc<Shared>> = LazyLock::new(|| {
     let mut history = History::new(8);
     account.containers.iter().for_each(|death| history.died(death.clone()));
     history.put(account, false);
-    Arc::new(Shared {
-        health: Mutex::new(Health::new(true, clock::boot_now())),
-        history: Mutex::new(history),
-        leaks: Mutex::default(),
-        metrics: Metrics::new().expect("metrics"),
-        scrape: Default::default(),
-    })
+    let health = Health::new(true, clock::boot_now());
+    let metrics = Metrics::new().expect("metrics");
+    Arc::new(Shared::new(health, history, Standing::default(), metrics))
 });
 
 /// Requests to the agent's own server: any path and query.

@@ -32,7 +32,7 @@ impl Poller {
     pub(super) async fn full_lists(&self, connection: &Connection) -> Lane {
         let mut news = self.wishes.news();
         loop {
-            if self.state().give_back.take_if(|due| Instant::now() >= *due).is_some() {
+            if self.state.lock().give_back.take_if(|due| Instant::now() >= *due).is_some() {
                 memory::give_back();
             }
             if self.begin_full() {
@@ -53,7 +53,7 @@ impl Poller {
                 Some(sandbox) => self.filtered(connection, sandbox).await?,
                 None => {
                     let hurried = !self.wishes.open().hurried.is_empty();
-                    let due = hurried.then_some(self.state().next_busy);
+                    let due = hurried.then_some(self.state.lock().next_busy);
                     rest(&mut news, due).await;
                 }
             }
@@ -64,7 +64,7 @@ impl Poller {
     fn begin_full(&self) -> bool {
         let now = Instant::now();
         let mut open = self.wishes.open();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let wanted = open.look_at_all && now >= state.look_not_before;
         if now < state.next_full && !wanted && !open.full_now {
             return false;
@@ -76,7 +76,7 @@ impl Poller {
 
     fn full_due(&self) -> Instant {
         let open = self.wishes.open();
-        let state = self.state();
+        let state = self.state.lock();
         let look = open.look_at_all.then_some(state.look_not_before);
         [look, state.give_back].into_iter().flatten().fold(state.next_full, Instant::min)
     }
@@ -86,7 +86,7 @@ impl Poller {
         let now = Instant::now();
         let mut all = false;
         let mut open = self.wishes.open();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         for sandbox in std::mem::take(&mut open.look) {
             if !state.index.has_sandbox(&sandbox) {
                 (open.look_at_all, all) = (true, true);
@@ -127,13 +127,13 @@ impl Poller {
     async fn full(&self, connection: &Connection) -> Result<(), Stop> {
         let (began, cuts) = (Instant::now(), &self.options.counters.truncated);
         let asked = clock::boot_now();
-        let (mut sandboxes, mut seen) = (Vec::new(), std::mem::take(&mut self.state().seen.0));
-        self.state().index.begin_full();
+        let (mut sandboxes, mut seen) = (Vec::new(), std::mem::take(&mut self.state.lock().seen.0));
+        self.state.lock().index.begin_full();
         seen.begin();
         let each = |item| {
             let read = seen.item(item, |item| {
                 let one = convert::sandbox(client::sandbox(item, cuts)?)?;
-                Ok(self.state().index.sharing_sandbox(one))
+                Ok(self.state.lock().index.sharing_sandbox(one))
             });
             sandboxes.extend(self.sensible("sandbox", read));
         };
@@ -141,19 +141,20 @@ impl Poller {
         seen.end(MANY_SANDBOXES);
         let at = clock::boot_now();
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.seen.0 = seen;
             state.index.take_sandboxes(asked, None, &mut sandboxes);
         }
         self.answer(at, CriEvent::Sandboxes { asked, only: None, sandboxes }).await?;
 
         let asked = clock::boot_now();
-        let (mut containers, mut seen) = (Vec::new(), std::mem::take(&mut self.state().seen.1));
+        let (mut containers, mut seen) =
+            (Vec::new(), std::mem::take(&mut self.state.lock().seen.1));
         seen.begin();
         let each = |item| {
             let read = seen.item(item, |item| {
                 let one = convert::container(client::container(item, cuts)?)?;
-                Ok(self.state().index.sharing_container(one))
+                Ok(self.state.lock().index.sharing_container(one))
             });
             containers.extend(self.sensible("container", read));
         };
@@ -161,7 +162,7 @@ impl Poller {
         seen.end(MANY_CONTAINERS);
         let at = clock::boot_now();
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.seen.1 = seen;
             state.index.take_containers(asked, None, &mut containers);
         }
@@ -169,7 +170,7 @@ impl Poller {
         self.answer(at, CriEvent::Containers { asked, only: None, containers }).await?;
 
         let mut open = self.wishes.open();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // Gone for good: whoever hurried them may never get to relax them.
         open.hurried.retain(|sandbox| state.index.has_sandbox(sandbox));
         let now = Instant::now();
@@ -188,14 +189,14 @@ impl Poller {
         let mut sandboxes = Vec::new();
         let each = |item| {
             let read = client::sandbox(item, cuts).and_then(convert::sandbox);
-            let read = read.map(|one| self.state().index.sharing_sandbox(one));
+            let read = read.map(|one| self.state.lock().index.sharing_sandbox(one));
             sandboxes.extend(self.sensible("sandbox", read));
         };
         connection.sandboxes(Some(&only), each).await?;
         let at = clock::boot_now();
         // A filter may be taken as a prefix.
         sandboxes.retain(|sandbox| sandbox.id == only);
-        self.state().index.take_sandboxes(asked, Some(&only), &mut sandboxes);
+        self.state.lock().index.take_sandboxes(asked, Some(&only), &mut sandboxes);
         let some = Some(only.clone());
         self.answer(at, CriEvent::Sandboxes { asked, only: some, sandboxes }).await?;
 
@@ -203,17 +204,17 @@ impl Poller {
         let mut containers = Vec::new();
         let each = |item| {
             let read = client::container(item, cuts).and_then(convert::container);
-            let read = read.map(|one| self.state().index.sharing_container(one));
+            let read = read.map(|one| self.state.lock().index.sharing_container(one));
             containers.extend(self.sensible("container", read));
         };
         connection.containers(Some(&only), each).await?;
         let at = clock::boot_now();
         containers.retain(|container| container.sandbox == only);
-        self.state().index.take_containers(asked, Some(&only), &mut containers);
+        self.state.lock().index.take_containers(asked, Some(&only), &mut containers);
         self.wishes.stir();
         let some = Some(only);
         self.answer(at, CriEvent::Containers { asked, only: some, containers }).await?;
-        self.state().backoff = backoff();
+        self.state.lock().backoff = backoff();
         Ok(())
     }
 }

@@ -27,7 +27,7 @@ impl Poller {
     pub(super) async fn statuses(&self, connection: &Connection) -> Lane {
         let mut news = self.wishes.news();
         loop {
-            let next = self.state().index.next_container();
+            let next = self.state.lock().index.next_container();
             match next {
                 Some(container) => self.status(connection, container).await?,
                 None => rest(&mut news, None).await,
@@ -64,7 +64,7 @@ impl Poller {
         let raw = match connection.status(&container, false).await {
             Ok((raw, _)) => raw,
             Err(Failure::NotFound) => {
-                self.state().index.forget_container(&container);
+                self.state.lock().index.forget_container(&container);
                 return Ok(());
             }
             Err(Failure::Refused(trouble) | Failure::Lacking(trouble)) => {
@@ -79,7 +79,7 @@ impl Poller {
         let end = self.sensible("container status", convert::exit(&raw));
         // Nonsense would be the same the next time.
         let ended = !matches!(end, Some(None));
-        let Some(is_news) = self.state().index.told(&container, ended) else { return Ok(()) };
+        let Some(is_news) = self.state.lock().index.told(&container, ended) else { return Ok(()) };
         if let Some(signal) = convert::stop_signal(raw.stop_signal).filter(|_| is_news) {
             self.answer(at, CriEvent::StopSignal { container, signal }).await?;
         }
@@ -91,7 +91,7 @@ impl Poller {
 
     /// A container's cgroup, by the process that its verbose status names.
     async fn cgroup(&self, connection: &Connection, container: ContainerId) -> Result<(), Stop> {
-        self.state().asking.0 = Some(container.clone());
+        self.state.lock().asking.0 = Some(container.clone());
         let mut runtime = None;
         let found = match &self.options.cgroup_root {
             None => Err("the watched hierarchy is not known".to_owned()),
@@ -111,7 +111,7 @@ impl Poller {
             },
         };
         self.wishes.open().find.leave(&container);
-        self.state().asking.0 = None;
+        self.state.lock().asking.0 = None;
         let at = clock::boot_now();
         if let Some(runtime) = runtime {
             let container = container.clone();
@@ -139,7 +139,7 @@ impl Poller {
         connection: &Connection,
         sandbox: SandboxId,
     ) -> Result<(), Stop> {
-        self.state().asking.1 = Some(sandbox.clone());
+        self.state.lock().asking.1 = Some(sandbox.clone());
         let asked = clock::boot_now();
         let answer = connection.sandbox_status(&sandbox).await;
         let at = clock::boot_now();
@@ -162,7 +162,7 @@ impl Poller {
             Err(broken) => return Err(broken.into()),
         };
         self.wishes.open().statuses.leave(&sandbox);
-        self.state().asking.1 = None;
+        self.state.lock().asking.1 = None;
         if let Some(event) = event {
             self.answer(at, event).await?;
         }

@@ -22,10 +22,8 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
     core::Request,
 };
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout};
 
 /// An Event that was sent less than so long ago is told again by its count (client-go's
@@ -92,7 +90,7 @@ impl Sender {
         match self.publish(event.clone()).await {
             Err(Failure::Refused(refusal)) if is_lost(&refusal) => {
                 // The Event that it would patch has been deleted: forget it, and make a new one.
-                self.sent().clear();
+                self.sent.lock().clear();
                 outcome(self.publish(event).await)
             }
             result => outcome(result),
@@ -129,7 +127,7 @@ impl Sender {
     /// Makes the Event, or tells it again.
     async fn publish(&self, event: Event) -> Result<(), Failure> {
         let again = {
-            let mut sent = self.sent();
+            let mut sent = self.sent.lock();
             sent.retain(|(_, at)| at.elapsed() < SERIES);
             sent.iter().find(|(other, _)| is_same(other, &event)).map(|(other, _)| other.clone())
         };
@@ -156,17 +154,13 @@ impl Sender {
         };
         let sent = timeout(ANSWER_LIMIT, answer::order(&self.client, request)).await;
         sent.map_err(|late| Failure::Transport(kube::Error::Service(Box::new(late))))??;
-        let mut sent = self.sent();
+        let mut sent = self.sent.lock();
         sent.retain(|(other, _)| !is_same(other, &event));
         if sent.len() >= MAX_SERIES {
             sent.remove(0);
         }
         sent.push((event, Instant::now()));
         Ok(())
-    }
-
-    fn sent(&self) -> MutexGuard<'_, Vec<(Event, Instant)>> {
-        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The kubelet's Events on a node have its name as UID (pkg/kubelet/kubelet.go, `nodeRef`);
