@@ -226,7 +226,6 @@ impl Reader {
 
     /// Takes one byte, or none where that one belongs to what follows.
     fn step(&mut self, byte: u8) -> Result<(usize, Option<Event>), ()> {
-        let mut taken = 1;
         match &mut self.state {
             State::Skip { depth, string } => {
                 let is_over = match (&string, byte) {
@@ -292,55 +291,49 @@ impl Reader {
         if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') {
             return Ok((1, None));
         }
-        let event = match (&self.state, byte) {
-            (State::FirstName, b'}') | (State::FirstItem, b']') => self.close(byte)?,
+        match (&self.state, byte) {
+            (State::FirstName | State::After, b'}') | (State::FirstItem | State::After, b']') => {
+                return Ok((1, self.close(byte)?));
+            }
             (State::FirstName | State::Name, b'"') => {
                 self.name.text.clear();
                 self.name.is_known = true;
                 self.state = State::InName { escaped: false };
-                None
             }
             (State::FirstItem, _) => {
                 self.item_begins();
-                taken = 0;
-                None
+                return Ok((0, None));
             }
-            (State::Colon, b':') => {
-                self.member();
-                None
-            }
-            (State::After, b'}' | b']') => self.close(byte)?,
-            (State::After, b',') => {
-                match self.open.last() {
-                    Some(Frame::Object { .. }) => self.state = State::Name,
-                    Some(_) => self.item_begins(),
-                    None => return Err(()),
-                }
-                None
-            }
+            (State::Colon, b':') => self.member(),
+            (State::After, b',') => match self.open.last() {
+                Some(Frame::Object { .. }) => self.state = State::Name,
+                Some(_) => self.item_begins(),
+                None => return Err(()),
+            },
             (State::Value(keep), _) => {
                 let keep = *keep;
-                self.value(byte, keep)?
+                self.value(byte, keep)?;
             }
             _ => return Err(()),
-        };
-        Ok((taken, event))
+        }
+        Ok((1, None))
     }
 
     /// A value begins.
-    fn value(&mut self, byte: u8, keep: Option<&'static Keep>) -> Result<Option<Event>, ()> {
+    fn value(&mut self, byte: u8, keep: Option<&'static Keep>) -> Result<(), ()> {
         let frame = match (byte, keep) {
             (b'"', Some(Keep::Text(most))) => {
                 self.state = State::Text(Text::begin(*most, true, &mut self.out));
-                return Ok(None);
+                return Ok(());
             }
             (b'"', Some(Keep::Head(most))) => {
                 self.state = State::Text(Text::begin(*most, false, &mut self.out));
-                return Ok(None);
+                return Ok(());
             }
             (b'{', Some(Keep::Presence)) => {
                 self.out.extend_from_slice(b"{}");
-                return self.skip(byte);
+                self.skip(byte);
+                return Ok(());
             }
             (b'{', Some(Keep::Object(fields))) => Frame::Object { fields, seen: 0 },
             (b'[', Some(Keep::List(most, cut, of))) => {
@@ -351,28 +344,31 @@ impl Reader {
             (b'"' | b'{' | b'[', Some(_)) => {
                 self.is_sound = false;
                 self.out.extend_from_slice(b"null");
-                return self.skip(byte);
+                self.skip(byte);
+                return Ok(());
             }
-            (b'"' | b'{' | b'[', None) => return self.skip(byte),
+            (b'"' | b'{' | b'[', None) => {
+                self.skip(byte);
+                return Ok(());
+            }
             (_, keep) => {
                 let token = Token::begin(byte).ok_or(())?;
                 self.state = State::Token(token, keep);
-                return Ok(None);
+                return Ok(());
             }
         };
         let is_object = matches!(frame, Frame::Object { .. });
         self.out.push(if is_object { b'{' } else { b'[' });
         self.state = if is_object { State::FirstName } else { State::FirstItem };
         self.open.push(frame);
-        Ok(None)
+        Ok(())
     }
 
-    fn skip(&mut self, byte: u8) -> Result<Option<Event>, ()> {
+    fn skip(&mut self, byte: u8) {
         self.state = match byte {
             b'"' => State::Skip { depth: 0, string: Some(Escape::No) },
             _ => State::Skip { depth: 1, string: None },
         };
-        Ok(None)
     }
 
     /// A number or word is complete.

@@ -52,22 +52,20 @@ const SUDO_EVERY: Duration = Duration::from_secs(60);
 /// When this is neither root nor can become it, or root may not do what it takes; the error says what to do.
 pub(crate) fn demand() -> Result<()> {
     const WHY: &str = "loading kernel programs and starting containers takes root";
+    const WITHOUT: &str =
+        "Without root you can run `cargo xtask build` and `cargo xtask test lint unit vm fuzz`";
     if geteuid().is_root() {
         return may_do_all();
     }
     let Some(sudo) = host::find_program("sudo") else {
-        bail!(
-            "{WHY}, and there is no sudo: log in as root and run `cargo xtask` there. Without root you can \
-             run `cargo xtask build` and `cargo xtask test lint unit vm fuzz`"
-        );
+        bail!("{WHY}, and there is no sudo: log in as root and run `cargo xtask` there. {WITHOUT}");
     };
     if needs_no_password(&sudo) {
         return Ok(());
     }
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
         bail!(
-            "{WHY}, and sudo cannot ask for a password here: run it in a terminal, or as root. Without root \
-             you can run `cargo xtask build` and `cargo xtask test lint unit vm fuzz`"
+            "{WHY}, and sudo cannot ask for a password here: run it in a terminal, or as root. {WITHOUT}"
         );
     }
     let asked = Command::new(&sudo).arg("--validate").status().context("cannot start sudo")?;

@@ -131,11 +131,6 @@ pub(super) fn weight(pod: &ApiPod) -> usize {
     of_itself(pod) + leaves + containers.map(|(name, one)| of_container(name, one)).sum::<usize>()
 }
 
-/// A string on the heap.
-fn text(text: &str) -> usize {
-    text.len()
-}
-
 fn of_itself(pod: &ApiPod) -> usize {
     let texts = [
         &pod.uid,
@@ -149,26 +144,27 @@ fn of_itself(pod: &ApiPod) -> usize {
     ];
     let optional = pod.disruption.iter().chain(&pod.finalizers);
     size_of::<ApiPod>()
-        + texts.into_iter().chain(optional).map(|one| text(one)).sum::<usize>()
+        + texts.into_iter().chain(optional).map(|one| one.len()).sum::<usize>()
         + pod.finalizers.len() * size_of::<String>()
-        + pod.mirror_of.as_ref().map_or(0, |uid| text(uid.as_str()))
+        + pod.mirror_of.as_ref().map_or(0, |uid| uid.as_str().len())
 }
 
 fn of_container(name: &str, container: &ApiContainer) -> usize {
     let hooks = [&container.pre_stop, &container.post_start];
     let hooks = hooks.into_iter().flatten().map(|hook| match hook {
-        Hook::Exec(binary) => text(binary),
+        Hook::Exec(binary) => binary.len(),
         _ => 0,
     });
     let probes = [&container.liveness, &container.startup];
-    let probes = probes.into_iter().flatten().filter_map(|probe| probe.exec.as_deref()).map(text);
+    let probes =
+        probes.into_iter().flatten().filter_map(|probe| probe.exec.as_deref()).map(str::len);
     let ends = container.terminated.iter().map(|end| {
-        size_of_val(end) + text(&end.reason) + end.id.as_ref().map_or(0, |id| text(id.as_str()))
+        size_of_val(end) + end.reason.len() + end.id.as_ref().map_or(0, |id| id.as_str().len())
     });
-    text(name)
-        + text(&container.restart_policy)
-        + container.waiting.as_deref().map_or(0, text)
-        + container.id.as_ref().map_or(0, |id| text(id.as_str()))
+    name.len()
+        + container.restart_policy.len()
+        + container.waiting.as_deref().map_or(0, str::len)
+        + container.id.as_ref().map_or(0, |id| id.as_str().len())
         + hooks.chain(probes).chain(ends).sum::<usize>()
 }
 
