@@ -56,8 +56,10 @@ pub struct Stop<'a> {
     pub attempt: Option<&'a Attempt>,
     /// The source that shows that the sandbox had died before the stop began.
     pub sandbox_died: Option<Source>,
-    /// The next attempt of the container has another definition.
-    pub redefined: bool,
+    /// The agent started too late for a verdict.
+    pub truncated: bool,
+    /// The next attempt of the container has another definition; `None`: not known.
+    pub redefined: Option<bool>,
     /// The next attempt is in another sandbox.
     pub moved: bool,
     /// How long after the container the sandbox ended.
@@ -138,7 +140,7 @@ impl Stop<'_> {
     fn redefinition(&self) -> Option<AttributedCause> {
         let changed = self.attempt.and_then(|attempt| attempt.image_changed);
         let before = changed.is_some_and(|at| at <= self.began + self.watch_delay());
-        let (source, message) = match (before, self.redefined) {
+        let (source, message) = match (before, self.redefined == Some(true)) {
             (true, true) => (
                 Source::Api,
                 "The image in the pod's spec was changed before it was stopped, and the next attempt \
@@ -186,6 +188,8 @@ impl Stop<'_> {
             return AttributedCause::unknown(message);
         };
         let restart = |message: String| AttributedCause::inferred(self.ambiguous_cause(), message);
+        // Its image may have been changed before the agent started.
+        let image_is_known = !self.truncated || self.redefined == Some(false);
         match (self.shown(), probed) {
             (Some(Shown::Terminated), _) if self.interrupted => restart(
                 "The kubelet or the runtime was interrupted during the stop, so the status does not show \
@@ -197,7 +201,7 @@ impl Stop<'_> {
                                 the kubelet did not stop it (as with `crictl stop`).";
                 AttributedCause::inferred(Cause::ExternalStop, message)
             }
-            (Some(Shown::Replaced), Probed::Failed(cause, _)) => {
+            (Some(Shown::Replaced), Probed::Failed(cause, _)) if image_is_known => {
                 let message = format!(
                     "Inferred: it has a {cause} probe, and the kubelet stopped it and started it again at \
                      once: the probe's failure is the most likely reason."
@@ -205,8 +209,8 @@ impl Stop<'_> {
                 AttributedCause::inferred(cause, message)
             }
             (_, Probed::Failed(cause, _)) => restart(format!(
-                "It was stopped while its pod kept running: perhaps for its {cause} probe; the status does \
-                 not show whether the kubelet stopped it or found it ended."
+                "It was stopped while its pod kept running: perhaps for its {cause} probe; no evidence excludes \
+                 other reasons."
             )),
             (_, Probed::Perhaps) => restart(
                 "It was stopped while its pod kept running: by its startup probe, its liveness probe or \

@@ -52,7 +52,7 @@ pub struct VerdictInputs<'a> {
     pub pre_stop: Option<&'a Hook>,
     /// When the pod's deletion was requested.
     pub requested: Option<BootTime>,
-    /// The earliest moment at which the kubelet may have received the request.
+    /// The earliest moment at which the kubelet may have received the request; `None`: after the container's end.
     pub earliest_request: Option<BootTime>,
 }
 

@@ -248,8 +248,9 @@ fn causes_of_a_containers_own_stop() {
             moved: false,
             object,
             attempt: Some(&attempt),
+            truncated: false,
             sandbox_died: None,
-            redefined: false,
+            redefined: None,
             sandbox_followed: None,
         }
         .reason();
