@@ -313,9 +313,9 @@ impl<'a> PodView<'a> {
         self.processes_of(id).is_some_and(|processes| processes.sent().any(stops))
     }
 
-    /// A missing watch event may show whether the pod keeps running or is being deleted, and how the kubelet
+    /// Evidence may still come that shows whether the pod keeps running or is being deleted, and why the kubelet
     /// restarted the container.
-    pub fn deletion_unknown(&self, id: &ContainerId) -> bool {
+    pub fn reason_pending(&self, id: &ContainerId) -> bool {
         let Some(object) = self.object() else {
             let may_show = |ended| self.stores.api.may_show(ended);
             return !self.is_static() && self.ended(id).is_some_and(may_show);
@@ -323,10 +323,15 @@ impl<'a> PodView<'a> {
         if self.went_on_after(id) {
             let ended = object.attempt(id).and_then(|attempt| attempt.ended);
             let shown = || self.spec(&self.container(id)?.info.name)?.id.as_ref();
-            // A status that names a later attempt shows nothing more about this one.
             let attempt = |id: &ContainerId| self.container(id).map(|c| c.info.attempt);
-            let is_later = |shown: &ContainerId| shown != id && attempt(shown) > attempt(id);
-            return object.exists() && ended.is_none() && !shown().is_some_and(is_later);
+            return object.exists()
+                && match shown().filter(|shown| *shown != id) {
+                    // The runtime's next list has the next attempt's hash.
+                    Some(next) if self.container(next).is_none() => true,
+                    // A status that names a later attempt shows nothing more about this one.
+                    Some(next) => ended.is_none() && attempt(next) <= attempt(id),
+                    None => ended.is_none(),
+                };
         }
         let owes = !object.is_mirror() && object.requested.is_none();
         owes && !self.is_static() && !self.ended_with_its_pod(id)

@@ -207,7 +207,7 @@ impl Engine {
                 // A stopped container is reported on its own only once it is clear that its pod is not being
                 // deleted.
                 let stopped = death.milestone(MilestoneKind::StopBegan).is_some();
-                if stopped && view.deletion_unknown(id) && now < ended + WATCH_TIMEOUT {
+                if stopped && view.reason_pending(id) && now < ended + WATCH_TIMEOUT {
                     continue;
                 }
                 pod.reported.insert(id.clone());

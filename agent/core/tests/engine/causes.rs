@@ -1,8 +1,8 @@
 //! Circumstances → cause, with what says so.
 
 use super::world::{
-    CODE_0, Cgroups, World, container, ids, init, is_replaced, object as seen, of_file, running,
-    sandbox, shim, task,
+    CODE_0, Cgroups, World, container, ids, init, is_replaced, object as seen, of_file,
+    replacement, running, sandbox, shim, task,
 };
 use coroner_core::{
     api::{Attempt, DeletionRequest, PodObject, Shown},
@@ -278,6 +278,9 @@ fn a_shell_that_failed_proves_no_liveness_kill() {
     is_replaced(pod.containers.get_mut("c").unwrap(), 1);
     world.later(500).api(ApiEvent::Applied(pod));
     world.ticks(120);
+    assert_eq!(world.died.len(), 0, "the next attempt's hash may exclude the probe");
+    world.lists(vec![sandbox(1, true)], vec![replacement()]);
+    world.ticks(2);
     let death = &world.died[0];
     assert_eq!((death.cause, death.cause_source), (Cause::Liveness, Source::Inferred));
 }

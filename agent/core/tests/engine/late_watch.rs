@@ -158,6 +158,7 @@ fn a_death_waits_for_the_first_state_of_its_pod() {
     world.api(ApiEvent::Applied(pod.clone()));
     super::world::is_replaced(pod.containers.get_mut("c").expect("it has one"), 1);
     world.api(ApiEvent::Applied(pod));
+    world.lists(vec![sandbox(1, true)], vec![super::world::replacement()]);
     world.ticks(10);
     assert_eq!(world.died[0].cause, Cause::Restart, "{:?}", world.died);
 }

@@ -2,8 +2,8 @@
 //! told is not known, and is not made up.
 
 use super::world::{
-    CODE_0, Cgroups, World, container, ids, init, is_replaced, object, running, sandbox, shim,
-    side, sidecar, signal,
+    CODE_0, Cgroups, World, container, ids, init, is_replaced, object, replacement, running,
+    sandbox, shim, side, sidecar, signal,
 };
 use coroner_core::{
     engine::{Engine, Settings},
@@ -124,6 +124,10 @@ fn a_short_outage_is_waited_out() {
         world.ticks(2);
         assert!(world.died.is_empty(), "what had queued up may still come");
         world.api(ApiEvent::Applied(pod));
+        if !deleting {
+            let both = vec![replacement(), side(ContainerState::Running)];
+            world.lists(vec![sandbox(1, true)], both);
+        }
         world.ticks(60);
         let death = first_death(&world);
         assert_eq!(death.cause, expected, "{}", death.cause_message);

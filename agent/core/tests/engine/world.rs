@@ -329,6 +329,12 @@ pub(crate) fn is_replaced(container: &mut ApiContainer, n: u64) {
     (container.id, container.restarts) = (Some("c".repeat(64).as_str().into()), 1);
 }
 
+/// The container of [`is_replaced`], as the runtime lists it.
+pub(crate) fn replacement() -> CriContainer {
+    let id = "c".repeat(64).as_str().into();
+    CriContainer { id, attempt: 1, ..container(1, ContainerState::Running) }
+}
+
 /// A process, by its pid on the host and in its own namespace.
 pub(crate) fn task(pid: u32, ns: u32, comm: &str) -> Task {
     Task { tgid: Tgid(pid), tid: pid, ns_pid: Some(ns), started: None, comm: comm.into() }
