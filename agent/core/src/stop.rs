@@ -137,7 +137,8 @@ impl Stop<'_> {
         late.unwrap_or_default() + WATCH_DELAY
     }
 
-    fn redefinition(&self) -> Option<AttributedCause> {
+    /// Its image was changed.
+    pub fn redefinition(&self) -> Option<AttributedCause> {
         let changed = self.attempt.and_then(|attempt| attempt.image_changed);
         let before = changed.is_some_and(|at| at <= self.began + self.watch_delay());
         let (source, message) = match (before, self.redefined == Some(true)) {

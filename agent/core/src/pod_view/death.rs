@@ -234,7 +234,7 @@ impl<'a> PodView<'a> {
             });
         let unknown = |message| AttributedCause::unknown(message);
         if before_request {
-            let reason = stop.evident().unwrap_or_else(|| {
+            let reason = stop.evident().or_else(|| stop.redefinition()).unwrap_or_else(|| {
                 unknown(
                     "It was stopped before its pod was deleted, according to the apiserver's clock; the \
                      reason is not known, because no later attempt and no status shows that the pod kept running in between.",
