@@ -346,6 +346,11 @@ impl PodObject {
         self.attempts.get(container)
     }
 
+    /// All attempts of its containers that the status has named.
+    pub fn attempts(&self) -> impl Iterator<Item = (&ContainerId, &Attempt)> {
+        self.attempts.iter()
+    }
+
     /// The status showed the container's end while the pod was to keep running.
     pub fn outlasted(&self, container: &ContainerId) -> bool {
         self.attempt(container).is_some_and(|attempt| attempt.outlasted)

@@ -14,6 +14,10 @@ const POST_START_FAILED: &str = "PostStartHookError";
 /// One attempt of a container.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Attempt {
+    /// The container's name.
+    pub name: String,
+    /// How often the container had been restarted before.
+    pub restarts: u32,
     /// The status showed it started, so its startup probe (if any) succeeded; `None`: never seen running. The
     /// kubelet sets `started` to false as soon as it stops a container (prober_manager.go).
     pub started: Option<bool>,
@@ -66,6 +70,11 @@ impl Attempts {
         self.0.iter().find(|(of, _)| of == id).map(|(_, attempt)| attempt)
     }
 
+    /// All of them, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = (&ContainerId, &Attempt)> {
+        self.0.iter().map(|(id, attempt)| (id, attempt))
+    }
+
     /// Applies the next state of the pod. `known`: the last state before it. `in_order`: the watch delivered both,
     /// so none is missing in between.
     pub(super) fn apply(
@@ -83,15 +92,17 @@ impl Attempts {
         for (name, container) in &now.containers {
             let known = known.and_then(|pod| pod.containers.get(name));
             let before = known.filter(|_| in_order);
-            if let Some(id) = &container.id
-                && let Some(started) = container.started.filter(|_| !container.is_terminated())
-            {
-                let attempt = self.entry(id);
-                attempt.started = Some(started || attempt.started == Some(true));
+            if let Some(id) = &container.id {
+                let attempt = self.entry(id, name, container.restarts);
+                if let Some(started) = container.started.filter(|_| !container.is_terminated()) {
+                    attempt.started = Some(started || attempt.started == Some(true));
+                }
             }
             for id in container.terminated.iter().filter_map(|end| end.id.as_ref()) {
                 let shown = shown(id, before, container, goes_on && !now.is_done(container));
-                self.entry(id).end(at, shown, goes_on || container.is_after(id));
+                let restarts =
+                    container.restarts - u32::from(container.is_after(id)).min(container.restarts);
+                self.entry(id, name, restarts).end(at, shown, goes_on || container.is_after(id));
             }
             let Some((known, id)) = known.and_then(|known| Some((known, known.id.as_ref()?)))
             else {
@@ -99,7 +110,7 @@ impl Attempts {
             };
             let restarts_all = container.waiting.as_deref() == Some(RESTARTING_ALL)
                 || container.terminated.iter().any(|end| end.reason == RESTARTING_ALL);
-            let attempt = self.entry(id);
+            let attempt = self.entry(id, name, known.restarts);
             if in_order && container.id.as_ref() != Some(id) {
                 // The kubelet has removed the container and made up its last state, without an id.
                 let shown = if restarts_all { Shown::RestartedWithAll } else { Shown::Unordered };
@@ -119,10 +130,11 @@ impl Attempts {
         self.0.drain(..excess);
     }
 
-    fn entry(&mut self, id: &ContainerId) -> &mut Attempt {
+    fn entry(&mut self, id: &ContainerId, name: &str, restarts: u32) -> &mut Attempt {
         let known = self.0.iter().position(|(of, _)| of == id);
         let index = known.unwrap_or_else(|| {
-            self.0.push((id.clone(), Attempt::default()));
+            let new = Attempt { name: name.to_owned(), restarts, ..Attempt::default() };
+            self.0.push((id.clone(), new));
             self.0.len() - 1
         });
         &mut self.0[index].1

@@ -2,7 +2,14 @@
 //! request, and both may be removed in that time.
 
 use super::Engine;
-use crate::{api::PodObject, cri::Sandbox, ids::*, input::*, pod_view::Stores, time::*};
+use crate::{
+    api::{Attempt, PodObject},
+    cri::Sandbox,
+    ids::*,
+    input::*,
+    pod_view::Stores,
+    time::*,
+};
 use std::collections::BTreeSet;
 
 /// A container, and what is known of its sandbox.
@@ -39,41 +46,39 @@ impl Engine {
 
 fn unlisted(stores: &Stores, now: BootTime, uid: &PodUid, object: &PodObject) -> Vec<Unlisted> {
     let Stores { cri, anchor, .. } = stores;
-    let newest = cri.sandboxes_of(uid).next_back();
-    // While the sandbox runs, the next list may still show the container.
-    if newest.is_some_and(|sandbox| sandbox.ended.is_none()) {
-        return Vec::new();
-    }
-    let of_container = |(name, status): (&String, &ApiContainer)| {
-        let id = status.id.clone()?;
-        let listed = cri.container(&id).map(|container| &container.info);
+    let of_attempt = |(id, attempt): (&ContainerId, &Attempt)| {
+        let listed = cri.container(id).map(|container| &container.info);
         if listed.is_some_and(|container| cri.sandbox(&container.sandbox).is_some()) {
             return None;
         }
         // The kubelet creates the container just after its cgroup.
-        let known = stores.processes_of(&id)?;
+        let known = stores.processes_of(id)?;
         let created = known.created?;
-        let before_its_end = newest.filter(|sandbox| {
-            listed.is_none() && sandbox.ended.is_some_and(|ended| created < ended.latest)
+        // A list that was requested after its end lacks it.
+        let missed = known.ended().filter(|ended| cri.has_listed_since(*ended));
+        let before = cri.sandboxes_of(uid).rfind(|s| anchor.boot(s.info.created) <= created);
+        let own = before.filter(|sandbox| match sandbox.ended {
+            Some(ended) => listed.is_none() && created < ended.latest,
+            // The next list may still show the container.
+            None => listed.is_none() && missed.is_some(),
         });
-        let (of, sandbox) = match before_its_end {
-            Some(newest) => (newest.info.id.clone(), None),
-            // Its sandbox is not listed either, and is gone once a list that was requested after the
-            // container's end lacks it.
-            None => {
-                let ended = known.ended().filter(|ended| cri.has_listed_since(*ended))?;
+        let (of, sandbox) = match (own, missed) {
+            (Some(own), _) => (own.info.id.clone(), None),
+            // Its sandbox is not listed either, and is gone.
+            (None, Some(ended)) if before.is_none_or(|before| before.ended.is_some()) => {
                 let of = listed.map(|container| container.sandbox.clone());
-                let of = of.or_else(|| own_container(stores, uid, object, newest))?;
-                let sandbox = removed_sandbox(stores, &of, object, newest, anchor.wall(created))?;
+                let of = of.or_else(|| own_container(stores, uid, object, before))?;
+                let sandbox = removed_sandbox(stores, &of, object, before, anchor.wall(created))?;
                 (of, Some((sandbox, Interval { earliest: ended, latest: now })))
             }
+            (None, _) => return None,
         };
         let container = CriContainer {
             created: anchor.wall(created),
-            id,
+            id: id.clone(),
             sandbox: of,
-            name: name.clone(),
-            attempt: status.restarts,
+            name: attempt.name.clone(),
+            attempt: attempt.restarts,
             state: ContainerState::Running,
             pod: Some(uid.clone()),
             hash: None,
@@ -82,21 +87,21 @@ fn unlisted(stores: &Stores, now: BootTime, uid: &PodUid, object: &PodObject) ->
         };
         Some(Unlisted { created, container, sandbox })
     };
-    object.pod.containers.iter().filter_map(of_container).collect()
+    object.attempts().filter_map(of_attempt).collect()
 }
 
-/// The sandbox after `newest`: its own container has its id, and is the first that began after that one.
+/// The sandbox after `before`: its own container has its id, and is the first that began after that one.
 fn own_container(
     stores: &Stores,
     uid: &PodUid,
     object: &PodObject,
-    newest: Option<&Sandbox>,
+    before: Option<&Sandbox>,
 ) -> Option<SandboxId> {
-    let since = newest.and_then(|newest| newest.ended).map(|ended| ended.earliest);
+    let since = before.and_then(|before| before.ended).map(|ended| ended.earliest);
     let since = since.unwrap_or_default();
     let may_be = |id: &ContainerId, cgroup: &CgroupId| {
         let created = stores.processes.get(cgroup).and_then(|processes| processes.created);
-        let is_container = object.pod.has_container(id) || stores.cri.container(id).is_some();
+        let is_container = object.attempt(id).is_some() || stores.cri.container(id).is_some();
         !is_container && created.is_some_and(|created| created >= since)
     };
     let of_pod = stores.cgroups.containers_of(uid).filter(|(id, cgroup)| may_be(id, cgroup));
@@ -108,7 +113,7 @@ fn removed_sandbox(
     stores: &Stores,
     id: &SandboxId,
     object: &PodObject,
-    newest: Option<&Sandbox>,
+    before: Option<&Sandbox>,
     created: WallTime,
 ) -> Option<CriSandbox> {
     // The runtime leaves out entries that it cannot read. Of a static pod nothing else says so.
@@ -125,7 +130,7 @@ fn removed_sandbox(
         pod,
         name,
         namespace,
-        attempt: newest.map_or(0, |newest| newest.info.attempt.saturating_add(1)),
+        attempt: before.map_or(0, |before| before.info.attempt.saturating_add(1)),
         ready: false,
         created,
         handler: String::new(),

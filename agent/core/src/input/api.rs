@@ -150,13 +150,6 @@ impl ApiPod {
         }
     }
 
-    /// The status names this container, or its end.
-    pub fn has_container(&self, id: &ContainerId) -> bool {
-        let ends = self.containers.values().flat_map(|container| &container.terminated);
-        let current = self.containers.values().map(|container| &container.id);
-        current.chain(ends.map(|end| &end.id)).any(|named| named.as_ref() == Some(id))
-    }
-
     /// According to the status, nothing runs any more: the phase is final or, as kubelets up to 1.26 leave it
     /// at Running, every created container is terminated.
     pub fn is_over(&self) -> bool {

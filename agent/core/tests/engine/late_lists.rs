@@ -1,7 +1,10 @@
 //! Lists of the runtime whose answers come in another order than they were asked for: a full one may
 //! take a minute, while filtered ones are answered.
 
-use super::world::{CODE_0, Cgroups, World, container, ids, init, object, sandbox, shim, task};
+use super::world::{
+    CODE_0, Cgroups, World, container, ids, init, is_replaced, object, replacement, sandbox, shim,
+    task,
+};
 use coroner_core::{
     cri::CriState,
     dirty::Dirty,
@@ -117,6 +120,28 @@ fn a_container_that_no_list_ever_showed_is_in_its_pods_report() {
     let end = world.reports().next().expect("a report");
     let [death] = end.containers.as_slice() else { panic!("{end:?}") };
     assert_eq!((death.name.as_str(), death.verdict), ("c", Verdict::Graceful), "{death:?}");
+}
+
+/// An attempt comes and goes between two lists, and its pod goes on: its own report is all there is of it.
+#[test]
+fn an_attempt_that_no_list_ever_showed_is_reported() {
+    let mut world = World::in_sync();
+    let mut pod = object(1, false, world.at());
+    pod.containers.get_mut("c").unwrap().id = Some(ids(1).2);
+    world.lists(vec![sandbox(1, true)], Vec::new());
+    world.starts(1);
+    world.api(ApiEvent::Applied(pod.clone()));
+    world.later(1000).term(1, true);
+    world.later(500).exits(1, CODE_0);
+    world.ticks(20);
+    is_replaced(pod.containers.get_mut("c").unwrap(), 1);
+    world.api(ApiEvent::Applied(pod));
+    assert!(world.died.is_empty(), "the next list may show it");
+    world.lists(vec![sandbox(1, true)], vec![replacement()]);
+    world.ticks(60);
+    let [death] = world.died.as_slice() else { panic!("{:?}", world.died) };
+    assert_eq!((&death.id, death.name.as_str()), (&ids(1).2, "c"));
+    assert_eq!((death.verdict, death.cause), (Verdict::Graceful, Cause::Restart), "{death:?}");
 }
 
 /// The pod comes and goes while the runtime is down: no list has its sandbox, and `listed` says whether one has
