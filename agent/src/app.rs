@@ -1,7 +1,6 @@
 //! The wiring: adapters in, one event loop, adapters out. One thread: a node's deaths are few,
 //! and what the kernel tells waits in its rings.
 
-mod log;
 mod record;
 mod senders;
 mod start;
@@ -15,25 +14,27 @@ use coroner_core::{
 };
 
 use crate::{
-    accept::Listener,
-    adapters::Adapters,
-    clock,
     config::{Config, Leaks, Sources},
-    cri,
-    health::Health,
-    history::History,
-    host,
-    http::{self, Audience, Shared},
-    kernel, kube,
-    leaks::Standing,
-    memory,
-    metrics::{Metrics, SourceCounters},
-    patience::Patience,
-    procfs::{self, Hidden, Sight},
-    recording::{self, Recorder},
-    socket,
-    state::{Keeper, State},
-    tls,
+    linux::{
+        allocator,
+        blocking::Patience,
+        clock,
+        procfs::{Hidden, Sight},
+    },
+    outputs::{
+        events,
+        http::{self, Audience, Shared, addresses, listener::Listener, tls},
+        log::lines,
+        metrics::{Metrics, SourceCounters},
+        recording::{self, Recorder},
+    },
+    sources::{cri, host, kernel, kube, processes, tasks::Adapters},
+    store::{
+        health::Health,
+        leaks::Standing,
+        persistence::{Keeper, State},
+        terminations::History,
+    },
 };
 use anyhow::Context;
 use record::Record;
@@ -86,7 +87,7 @@ const STATE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs until SIGTERM, SIGINT or SIGHUP. An error is what ended it, with what to do.
 pub fn run(config: Config) -> anyhow::Result<()> {
-    memory::be_frugal();
+    allocator::be_frugal();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -118,7 +119,7 @@ async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 fn node_addresses() -> Vec<IpAddr> {
     let given = std::env::var("NODE_IPS").unwrap_or_default();
     let given = given.split(',').filter_map(|address| address.trim().parse().ok());
-    given.chain(socket::gateways()).collect()
+    given.chain(addresses::gateways()).collect()
 }
 
 async fn observe(config: Config) -> anyhow::Result<()> {
@@ -169,7 +170,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         }
     }
     if let Some(path) = &config.socket {
-        match socket::listen(path).await {
+        match addresses::listen(path).await {
             Ok(listener) => serve(listener.into(), Audience::Node),
             Err(error) => {
                 let error = format!("{error:#}");
@@ -218,7 +219,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         leak_series: config.leaks.series,
         leak_lines: 0,
         keeper,
-        losses: log::Losses::default(),
+        losses: lines::Losses::default(),
     };
     if !recalled.is_empty() {
         info!(leaks = recalled.len(), "an earlier run had found leaks (--state-dir)");
@@ -309,7 +310,7 @@ fn start_adapters(
     let (host_requests, from_host_requests) = mpsc::channel(REQUESTS);
     // Cgroups are found in the hierarchy that the programs watch: ids of others mean nothing.
     let cgroup_root = kernel.cgroup_root().to_owned();
-    let proc = procfs::Options {
+    let proc = processes::Options {
         host_root: sources.cri.host_root.clone(),
         cgroup_root: cgroup_root.clone(),
         counters: Arc::default(),
@@ -333,7 +334,7 @@ fn start_adapters(
     shared.health.lock().kernel_started(kernel.report());
     let mut adapters = Adapters::default();
     adapters.spawn("kernel", kernel.run(to.clone(), from_commands));
-    adapters.spawn("proc", procfs::run(proc, to.clone(), from_looks));
+    adapters.spawn("proc", processes::run(proc, to.clone(), from_looks));
     adapters.spawn("cri", cri::run(sources.cri, to.clone(), from_cri_requests));
     adapters.spawn("host", host::run(host, to.clone(), from_host_requests));
     let api = sources.kube.map(|mut options| {
@@ -354,15 +355,11 @@ fn start_adapters(
     (adapters, inputs, senders)
 }
 
-fn start_events(
-    options: kube::events::Options,
-    adapters: &mut Adapters,
-    shared: &Shared,
-) -> Events {
+fn start_events(options: events::Options, adapters: &mut Adapters, shared: &Shared) -> Events {
     let counters = Arc::clone(&options.counters);
     shared.metrics.watch_events(Arc::clone(&counters));
     let (notes, from_notes) = mpsc::channel(REQUESTS);
-    adapters.spawn("events", kube::events::run(options, from_notes));
+    adapters.spawn("events", events::run(options, from_notes));
     Events { notes, counters }
 }
 
@@ -377,7 +374,7 @@ struct EventLoop {
     /// Lines about leaks since the last tick.
     leak_lines: usize,
     keeper: Option<Keeper>,
-    losses: log::Losses,
+    losses: lines::Losses,
 }
 
 impl EventLoop {
@@ -401,8 +398,8 @@ impl EventLoop {
                 error = adapters.failure() => break Err(error),
                 _ = ticks.tick() => self.tick(),
                 _ = rests.tick() => match std::mem::take(&mut starting) {
-                    true => memory::forget_the_start(),
-                    false => memory::give_back(),
+                    true => allocator::forget_the_start(),
+                    false => allocator::give_back(),
                 },
                 _ = inputs.recv_many(&mut batch, BATCH) => {
                     for received in batch.drain(..) {
@@ -447,13 +444,13 @@ impl EventLoop {
         self.shared.metrics.engine(&gauges);
         let longest = self.shared.metrics.slowest_cri_call();
         if let Some(slow) = self.shared.health.lock().runtime_takes(longest) {
-            log::runtime_speed(slow, longest);
+            lines::runtime_speed(slow, longest);
         }
         self.losses.log_sums(Instant::now());
         let detection_state = gauges.leaks.detection_state;
         self.shared.health.lock().judge(detection_state);
         if self.shared.leaks.lock().judge(&gauges.leaks) {
-            log::detection_state(detection_state);
+            lines::detection_state(detection_state);
         }
         self.leaks_changed();
     }
@@ -462,16 +459,16 @@ impl EventLoop {
     fn leaks_changed(&mut self) {
         let more = std::mem::take(&mut self.leak_lines).saturating_sub(LEAK_LINES);
         if more > 0 {
-            log::more_leaks(more);
+            lines::more_leaks(more);
         }
-        let (list, recollections) = {
+        let (leaks, recollections) = {
             let mut standing = self.shared.leaks.lock();
             if !standing.take_news() {
                 return;
             }
-            (standing.list(), standing.recollections(&self.anchor))
+            (standing.oldest_first(), standing.recollections(&self.anchor))
         };
-        self.shared.metrics.leaked(&list.leaks, self.leak_series);
+        self.shared.metrics.leaked(&leaks, self.leak_series);
         if let Some(keeper) = &mut self.keeper {
             keeper.keep(recollections);
         }
@@ -480,7 +477,7 @@ impl EventLoop {
     fn log_leak(&mut self, leak: &Leak, gone: bool) {
         self.leak_lines += 1;
         if self.leak_lines <= LEAK_LINES {
-            log::leak(leak, gone, self.anchor.wall(clock::boot_now()));
+            lines::leak(leak, gone, self.anchor.wall(clock::boot_now()));
         }
     }
 
@@ -511,20 +508,20 @@ impl EventLoop {
         self.senders.post_event(&report);
         match report {
             Report::ContainerDied(death) => {
-                log::death(&death);
+                lines::death(&death);
                 self.shared.history.lock().died(*death);
             }
             Report::PodTerminated(account) => {
-                log::termination(&account);
+                lines::termination(&account);
                 self.shared.history.lock().put(*account, false);
             }
             Report::PodUpdated(account, change) => {
-                log::update(&account, change);
+                lines::update(&account, change);
                 self.shared.history.lock().put(*account, true);
             }
             // By metrics and Events alone, above.
             Report::CountDeath(_) | Report::CountTermination(_) => {}
-            Report::Unkillable(holdout) => log::holdout(&holdout),
+            Report::Unkillable(holdout) => lines::holdout(&holdout),
             Report::LeakOpened(leak) => {
                 self.log_leak(&leak, false);
                 self.shared.leaks.lock().put(leak);

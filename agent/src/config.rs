@@ -1,9 +1,12 @@
 //! Flags and environment → a validated [`Config`]. Facts about the host come in as a value, so
 //! that the rules are pure; nothing binds or attaches before they have passed.
 
+pub mod args;
+
 use crate::{
-    cli::args::{JudgeArgs, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs},
-    cri, host, kernel, kube, recording, tls,
+    config::args::{JudgeArgs, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs},
+    outputs::{events, http::tls, recording},
+    sources::{cri, host, kernel, kube},
 };
 use std::{
     net::SocketAddr,
@@ -59,7 +62,7 @@ pub struct Config {
     /// What counts as left behind.
     pub leaks: Leaks,
     /// How Events are made, if they are.
-    pub events: Option<kube::events::Options>,
+    pub events: Option<events::Options>,
     /// The sources.
     pub sources: Sources,
 }
@@ -244,7 +247,7 @@ impl Config {
             return Err(ConfigError::Polls { busy, idle });
         }
         let events = match (args.events, &sources.kube) {
-            (true, Some(api)) => Some(kube::events::Options::new(api)),
+            (true, Some(api)) => Some(events::Options::new(api)),
             (true, None) => return Err(ConfigError::EventsWithoutApi),
             (false, _) => None,
         };
@@ -402,7 +405,7 @@ fn is_node_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::args::{Cli, Command};
+    use crate::config::args::{Cli, Command};
     use clap::Parser;
 
     /// A host on which everything works.

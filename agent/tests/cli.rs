@@ -6,13 +6,13 @@ mod nobody;
 
 use binary::{coroner, run};
 use coroner::{
-    clock,
-    health::Health,
-    history::History,
-    http::{Audience, Shared, serve},
-    kernel,
-    leaks::Standing,
-    metrics::Metrics,
+    linux::clock,
+    outputs::{
+        http::{Audience, Shared, serve},
+        metrics::Metrics,
+    },
+    sources::kernel,
+    store::{health::Health, leaks::Standing, terminations::History},
 };
 use coroner_core::report::PodTermination;
 use nobody::Nobody;

@@ -5,13 +5,13 @@ use axum::{
     http::{Method, Request, StatusCode},
 };
 use coroner::{
-    clock,
-    health::Health,
-    history::History,
-    http::{Audience, Shared, router},
-    kernel::StartReport,
-    leaks::Standing,
-    metrics::Metrics,
+    linux::clock,
+    outputs::{
+        http::{Audience, Shared, router},
+        metrics::Metrics,
+    },
+    sources::kernel::StartReport,
+    store::{health::Health, leaks::Standing, terminations::History},
 };
 use coroner_core::{
     input::{ApiEvent, CriEvent, Input, Received},
@@ -261,7 +261,7 @@ async fn a_forwarded_port_is_named_by_an_address() {
 async fn a_scrape_is_shared_for_a_second() {
     let agent = agent();
     let (_, first) = get(&agent, "/metrics").await;
-    agent.metrics.request_dropped(coroner::metrics::Adapter::Cri);
+    agent.metrics.request_dropped(coroner::outputs::metrics::Adapter::Cri);
     let (_, second) = get(&agent, "/metrics").await;
     assert_eq!(first, second);
     let long_ago = clock::boot_now() - std::time::Duration::from_secs(2);

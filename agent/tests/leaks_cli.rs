@@ -18,12 +18,12 @@ mod nobody;
 use apiserver::{FakeApiserver, Script};
 use binary::{coroner, run};
 use coroner::{
-    clock,
-    health::Health,
-    history::History,
-    http::{Audience, Shared, serve},
-    leaks::Standing,
-    metrics::Metrics,
+    linux::clock,
+    outputs::{
+        http::{Audience, Shared, serve},
+        metrics::Metrics,
+    },
+    store::{health::Health, leaks::Standing, terminations::History},
 };
 use coroner_core::{
     leak::{DetectionState, Leak},

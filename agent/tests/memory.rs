@@ -1,6 +1,6 @@
 //! What an apiserver can make the agent hold: every limit of docs/security.md filled at once, measured.
 
-use coroner::{
+use coroner::sources::{
     cut::Cut,
     kube::{self, Options},
 };

@@ -76,7 +76,7 @@ fn nothing_of_what_cannot_be_read_is_shown() {
             let (_, out, err) = run(&mut command);
             assert!(!out.contains(SECRET), "{body}: {out}");
             assert!(!err.contains(SECRET), "{body}: {err}");
-            assert!(err.contains("coroner::kube"), "our own lines are there: {err}");
+            assert!(err.contains("coroner::sources::kube"), "our own lines are there: {err}");
             assert!(!err.contains("kube_client") && !err.contains("hyper"), "{err}");
         }
     }

@@ -5,13 +5,15 @@ mod binary;
 
 use binary::{coroner, run};
 use coroner::{
-    clock,
-    health::Health,
-    history::History,
-    http::{Audience, Shared, serve},
-    leaks::Standing,
-    metrics::Metrics,
-    tls::{Certificate, Files},
+    linux::clock,
+    outputs::{
+        http::{
+            Audience, Shared, serve,
+            tls::{Certificate, Files},
+        },
+        metrics::Metrics,
+    },
+    store::{health::Health, leaks::Standing, terminations::History},
 };
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use std::{

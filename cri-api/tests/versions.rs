@@ -1,4 +1,4 @@
-//! v1alpha2 is v1 on the wire: the agent decodes both with v1's messages (`agent/src/cri/calls.rs`).
+//! v1alpha2 is v1 on the wire: the agent decodes both with v1's messages (`agent/src/sources/cri/calls.rs`).
 
 use std::{collections::BTreeMap, path::Path};
 

@@ -9,6 +9,9 @@ pub mod filter;
 pub mod maps;
 pub mod record;
 
+/// Levels below a container that are followed.
+pub const MAX_NESTING: u32 = 8;
+
 /// The frozen `.rodata` of the programs: offsets taken from the running kernel's BTF, and what is
 /// asked of the programs. Every member is read by itself, volatile, so that the verifier knows it
 /// and prunes the branches that it rules out. 0 for an offset that this kernel does not have,

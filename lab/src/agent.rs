@@ -3,7 +3,7 @@
 use crate::{port::Port, wait};
 use anyhow::{Context as _, anyhow, bail};
 use axum::http::{StatusCode, Uri};
-use coroner::leaks::LeakList;
+use coroner::outputs::report::LeakList;
 use coroner_core::report::{ContainerDeath, PodTermination};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_util::{

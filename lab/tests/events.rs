@@ -1,9 +1,9 @@
 //! What the agent says in Events, as kubectl shows it: through the agent's own adapter and the lab's
 //! apiserver. Needs a current kubectl; what happens in real containers is the catalogue's.
 
-use coroner::kube::{
-    self,
-    events::{self, Note, Options, note},
+use coroner::{
+    outputs::events::{self, Note, Options, note},
+    sources::kube,
 };
 use coroner_core::{leak::Leak, output::Report, report::ContainerDeath};
 use coroner_lab::apiserver::{self, Apiserver, Kind};

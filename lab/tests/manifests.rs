@@ -4,7 +4,7 @@
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser as _;
 use coroner::{
-    cli::args::{Cli, Command, DEFAULT_PORT, RunArgs},
+    config::args::{Cli, Command, DEFAULT_PORT, RunArgs},
     config::{Config, Host},
 };
 use coroner_lab::{

@@ -25,7 +25,7 @@ use crate::{
 
 /// Where the image would be pulled from.
 const REPOSITORY: &str = "ghcr.io/coroner-dev/coroner";
-/// Where the agent serves: `DEFAULT_PORT` of agent/src/cli/args.rs.
+/// Where the agent serves: `DEFAULT_PORT` of agent/src/config/args.rs.
 const PORT: u16 = 9470;
 /// What it does where the container says nothing else.
 const COMMAND: &str = "run";

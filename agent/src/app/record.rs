@@ -1,9 +1,11 @@
 //! The recording, from the flag to the thread that writes.
 
 use crate::{
-    http::Shared,
-    kernel,
-    recording::{self, Recorder},
+    outputs::{
+        http::Shared,
+        recording::{self, Recorder},
+    },
+    sources::kernel,
 };
 use anyhow::Context;
 use coroner_core::engine::Settings;

@@ -2,11 +2,12 @@
 //! cannot be handed over is dropped and counted.
 
 use crate::{
-    host,
-    http::Shared,
-    kernel,
-    kube::events::{Counters, Note, note},
-    metrics::Adapter,
+    outputs::{
+        events::{Counters, Note, note},
+        http::Shared,
+        metrics::Adapter,
+    },
+    sources::{host, kernel},
 };
 use coroner_core::{
     ids::PodRef,

@@ -2,11 +2,12 @@
 
 use super::{Stop, TICK};
 use crate::{
-    clock,
-    http::Shared,
-    kernel::{self, Kernel, StartError},
-    memory,
-    privileges::{self, Privileges},
+    linux::{
+        allocator, clock,
+        privileges::{self, Privileges},
+    },
+    outputs::http::Shared,
+    sources::kernel::{self, Kernel, StartError},
 };
 use coroner_core::input::{Input, Received};
 use std::time::Duration;
@@ -52,14 +53,14 @@ impl Start<'_> {
                     // The programs' maps were made: so much memory could be locked.
                     shared.health.lock().lacking(Privileges::held().lacking(false));
                     // It has read the kernel's BTF (5 MiB) and the object of the programs.
-                    memory::give_back();
+                    allocator::give_back();
                     say(&kernel);
                     lay_down(&kernel);
                     return Ok(Some(kernel));
                 }
                 Err(failure) => failure,
             };
-            memory::give_back();
+            allocator::give_back();
             if !self.stay {
                 return Err(explain(failure));
             }

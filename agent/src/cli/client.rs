@@ -1,7 +1,7 @@
 //! Asks a running agent over HTTP: on its unix socket, or on TCP with TLS or without.
 
-use super::args::AgentArgs;
-use crate::report::printable;
+use crate::config::args::AgentArgs;
+use crate::outputs::report::printable;
 use anyhow::{Context, bail};
 use axum::body::Body;
 use coroner_core::report::PodTermination;

@@ -1,14 +1,13 @@
 //! `coroner explain`: one pod's end, from a running agent, a recording, or the sample.
 
 use super::{
-    args::ExplainArgs,
     client, remark,
     replay::open,
     select::{Unclear, Wanted},
 };
-use crate::{
-    recording::{self, Reader},
-    replay::Replay,
+use crate::config::args::ExplainArgs;
+use crate::outputs::{
+    recording::{self, Reader, replay::Replay},
     report::{self, Style},
 };
 use anyhow::{Context, anyhow, bail};

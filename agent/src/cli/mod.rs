@@ -1,21 +1,20 @@
 //! The command line: parse, set up the log, do it, say how it went.
 
-pub mod args;
 mod client;
 mod columns;
+pub mod doctor;
 mod explain;
 mod leaks;
 mod replay;
 mod select;
 mod terminations;
 
+use crate::config::args::{Cli, Command, LogArgs, LogFormat};
 use crate::{
     app,
     config::{Config, Host},
-    doctor,
-    logging::{self, Form},
+    outputs::log::{self, Form},
 };
-use args::{Cli, Command, LogArgs, LogFormat};
 use clap::{Parser, error::ErrorKind};
 use std::{
     io::{self, Write},
@@ -108,7 +107,7 @@ fn start_log(args: &LogArgs, level: &str) -> Result<(), ParseError> {
         LogFormat::Json => Form::Json,
         LogFormat::Text => Form::Text { colours: colors(&io::stderr()) },
     };
-    logging::start(&directives, form)
+    log::start(&directives, form)
 }
 
 fn colors(to: &impl io::IsTerminal) -> bool {

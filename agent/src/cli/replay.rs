@@ -1,13 +1,9 @@
 //! `coroner replay`: says again what the agent said while it recorded.
 
-use super::{
-    args::{ReplayArgs, ReplayOutput},
-    remark,
-    terminations::table,
-};
-use crate::{
-    recording::Reader,
-    replay::Replay,
+use super::{remark, terminations::table};
+use crate::config::args::{ReplayArgs, ReplayOutput};
+use crate::outputs::{
+    recording::{Reader, replay::Replay},
     report::{self, Style},
 };
 use anyhow::Context;

@@ -1,6 +1,6 @@
 //! Which of many accounts a person means.
 
-use crate::report::{ended_at, seconds};
+use crate::outputs::report::{ended_at, seconds};
 use coroner_core::report::PodTermination;
 use std::{borrow::Borrow, collections::BTreeMap, fmt::Write};
 
@@ -98,7 +98,7 @@ fn unknown<'a>(wanted: &Wanted, all: impl Iterator<Item = &'a PodTermination>) -
 
 fn list(text: &mut String, found: &[&PodTermination]) {
     for one in found.iter().take(LISTED) {
-        let line = crate::report::log_line(one);
+        let line = crate::outputs::report::log_line(one);
         let _ = write!(
             text,
             "\n  {}/{}  {}  ended {}  took {}",
@@ -120,7 +120,7 @@ fn list(text: &mut String, found: &[&PodTermination]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::samples;
+    use crate::outputs::report::samples;
     use coroner_core::ids::PodUid;
 
     fn account(namespace: &str, name: &str, uid: &str, life: u32) -> PodTermination {

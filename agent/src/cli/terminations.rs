@@ -1,11 +1,8 @@
 //! `coroner terminations`: asks a running agent over HTTP, prints a table.
 
-use super::{
-    args::{ListOutput, TerminationsArgs},
-    client,
-    columns::columns,
-};
-use crate::report::{ended_at, seconds};
+use super::{client, columns::columns};
+use crate::config::args::{ListOutput, TerminationsArgs};
+use crate::outputs::report::{ended_at, seconds};
 use coroner_core::{report::PodTermination, types::MilestoneKind};
 use std::{
     borrow::Borrow,
@@ -49,7 +46,7 @@ pub(super) fn table(all: &[impl Borrow<PodTermination>], wide: bool) -> String {
 }
 
 fn row(account: &PodTermination, wide: bool) -> Vec<String> {
-    let line = crate::report::log_line(account);
+    let line = crate::outputs::report::log_line(account);
     let mut row = vec![
         line.namespace,
         line.pod,
@@ -91,8 +88,9 @@ fn none() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::args::AgentArgs, *};
-    use crate::report::samples;
+    use super::*;
+    use crate::config::args::AgentArgs;
+    use crate::outputs::report::samples;
 
     #[test]
     fn the_question() {

@@ -1,7 +1,7 @@
 //! The adapter, running, and a runtime for it.
 
 use crate::runtime::{Call, FakeRuntime, Serving};
-use coroner::cri::{self, Counters, Options};
+use coroner::sources::cri::{self, Counters, Options};
 use coroner_core::input::{CriEvent, CriExit, Input, Received};
 use coroner_core::output::CriRequest;
 use std::{

@@ -5,7 +5,7 @@ use crate::{
     runtime::{Call, FakeRuntime},
     things::{container, sandbox, sandbox_status, status},
 };
-use coroner::cri::Options;
+use coroner::sources::cri::Options;
 use coroner_core::output::CriRequest;
 use coroner_core::{ids::SandboxId, input::CriEvent, time::BootTime};
 use coroner_cri_api::v1::ContainerState;

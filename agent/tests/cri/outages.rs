@@ -5,7 +5,7 @@ use crate::{
     runtime::FakeRuntime,
     things::{container, sandbox, status},
 };
-use coroner::cri::{self, Options};
+use coroner::sources::cri::{self, Options};
 use coroner_core::input::{CriEvent, Input};
 use coroner_core::output::CriRequest;
 use coroner_cri_api::v1::ContainerState;

@@ -33,7 +33,7 @@ async fn makes_no_call_but_those_that_read() {
 
 /// The calls that the adapter's source can make, and the source of all of it.
 fn source() -> (Vec<String>, Vec<(PathBuf, String)>) {
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cri")];
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sources/cri")];
     let mut files = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {

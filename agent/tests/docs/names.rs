@@ -2,7 +2,7 @@
 
 use crate::pages::{self, Page};
 use clap::{Command, CommandFactory};
-use coroner::{cli::args::Cli, metrics::CATALOGUE};
+use coroner::{config::args::Cli, outputs::metrics::CATALOGUE};
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
 /// The words of `line` that begin with `prefix`, cut where `wanted` ends.

@@ -5,7 +5,7 @@ use crate::{
     apiserver::{FakeApiserver, Script, not_found, status_object},
     kubeconfig, wait_until,
 };
-use coroner::kube::events::{self, About, Counters, Note, Options, Pace, Rate, Reason};
+use coroner::outputs::events::{self, About, Counters, Note, Options, Pace, Rate, Reason};
 use coroner_core::ids::PodRef;
 use serde_json::{Value, json};
 use std::{
@@ -36,9 +36,9 @@ impl Bench {
         let server = FakeApiserver::start(script);
         let folder = tempfile::tempdir().expect("a folder");
         let url = format!("http://{}", server.address);
-        let api = coroner::kube::Options {
+        let api = coroner::sources::kube::Options {
             kubeconfig: Some(kubeconfig(folder.path(), &url)),
-            ..coroner::kube::Options::new("n1")
+            ..coroner::sources::kube::Options::new("n1")
         };
         let options = Options { pace, ..Options::new(&api) };
         let counters = Arc::clone(&options.counters);
@@ -316,9 +316,9 @@ async fn a_shutdown_sends_what_waits_once() {
 
 #[tokio::test]
 async fn an_unusable_kubeconfig_is_named() {
-    let api = coroner::kube::Options {
+    let api = coroner::sources::kube::Options {
         kubeconfig: Some("/nowhere/kubeconfig".into()),
-        ..coroner::kube::Options::new("n1")
+        ..coroner::sources::kube::Options::new("n1")
     };
     let (_notes, from_notes) = mpsc::channel(1);
     let error = events::run(Options::new(&api), from_notes).await.unwrap_err();

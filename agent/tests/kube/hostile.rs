@@ -1,7 +1,7 @@
 //! Objects that a tenant makes so that others come to harm: a real apiserver takes and serves them.
 
 use super::*;
-use coroner::cut::Cut;
+use coroner::sources::cut::Cut;
 
 /// A pod as text: with so many levels in its managed fields, which are free-form JSON.
 fn deep(name: &str, version: u64, levels: usize) -> String {

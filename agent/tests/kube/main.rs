@@ -6,7 +6,7 @@ mod hostile;
 mod lookup;
 
 use apiserver::{FakeApiserver, Script, status_object};
-use coroner::kube::{self, Counters, Options};
+use coroner::sources::kube::{self, Counters, Options};
 use coroner_core::ids::PodRef;
 use coroner_core::input::{ApiEvent, ApiPod, Input, Received};
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! Processes that play containers. Forked from a test with threads: a child calls nothing but
 //! plain system calls.
 
-use coroner::kernel::tiny::Executable;
+use coroner::sources::kernel::tiny::Executable;
 use std::{
     ffi::{c_char, c_int, c_void},
     fs, io,

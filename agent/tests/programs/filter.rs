@@ -6,7 +6,7 @@ use crate::{
     ends,
     stage::{Cgroup, POD, Pod, Session, on_each_hierarchy},
 };
-use coroner::kernel::Command;
+use coroner::sources::kernel::Command;
 use coroner_core::{
     ids::{CgroupId, Tgid},
     input::{ExitStatus, KernelFact},

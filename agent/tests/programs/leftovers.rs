@@ -4,7 +4,7 @@ use crate::{
     actors::{Actor, Role},
     stage::{Cgroup, POD, Pod, on_each_hierarchy},
 };
-use coroner::host::{Host, survey};
+use coroner::sources::host::{Host, survey};
 use coroner_core::{
     ids::PodUid,
     input::{DaemonProcess, NetNamespace, PodCgroup, PodVolume},

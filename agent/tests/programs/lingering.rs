@@ -5,8 +5,8 @@ use crate::{
     stage::{Cgroup, PATIENCE, Pod, Session, freezer, on_each_hierarchy},
 };
 use coroner::{
-    clock,
-    procfs::{Host, look},
+    linux::clock,
+    sources::processes::{Host, look},
 };
 use coroner_core::{
     engine::{Engine, Settings},

@@ -17,7 +17,7 @@ mod threads;
 mod waking;
 
 use actors::{Actor, Role, Then};
-use coroner::kernel::{Command, Options};
+use coroner::sources::kernel::{Command, Options};
 use coroner_core::{
     ids::Tgid,
     input::{

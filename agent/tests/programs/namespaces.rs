@@ -5,7 +5,7 @@ use crate::{
     delivered, ends, is_end,
     stage::{self, Pod, Session, on_each_hierarchy},
 };
-use coroner::kernel::Options;
+use coroner::sources::kernel::Options;
 use coroner_core::{
     ids::{CgroupId, Tgid},
     input::{ExitStatus, KernelFact, LossKind, NamespaceKilled, SentTo},

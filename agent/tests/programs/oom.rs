@@ -5,7 +5,7 @@ use crate::{
     ends, sent,
     stage::{self, Cgroup, Pod, Session, on_each_hierarchy},
 };
-use coroner::kernel::btf::Parameter;
+use coroner::sources::kernel::btf::Parameter;
 use coroner_core::{
     ids::Tgid,
     input::{ExitStatus, KernelFact},

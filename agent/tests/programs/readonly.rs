@@ -1,7 +1,7 @@
 //! As in the DaemonSet: the host's cgroups are there, and none can be made.
 
 use crate::stage::{on_each_hierarchy, options};
-use coroner::kernel;
+use coroner::sources::kernel;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount};
 use std::{io, path::Path};
 

@@ -1,13 +1,14 @@
 //! Hierarchies, pods and a running kernel side.
 
 use coroner::{
-    kernel::{self, Command, Counters, Kernel, MAX_NESTING, Options, btf::Parameter},
-    procfs::parse,
+    linux::procfs::parse,
+    sources::kernel::{self, Command, Counters, Kernel, Options, btf::Parameter},
 };
 use coroner_core::{
     ids::CgroupId,
     input::{Input, KernelEvent, KernelFact, LossKind, Received, TaskState},
 };
+use coroner_ebpf::MAX_NESTING;
 use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::BTreeMap,

@@ -5,7 +5,7 @@ use crate::{
     ends, is_end,
     stage::{self, Pod, Session, on_each_hierarchy},
 };
-use coroner::kernel::tiny::Executable;
+use coroner::sources::kernel::tiny::Executable;
 use coroner_core::{
     ids::Tgid,
     input::{ExitStatus, KernelFact},

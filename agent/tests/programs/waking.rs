@@ -5,7 +5,7 @@ use crate::{
     stage::{self, Pod, Session, on_each_hierarchy},
 };
 use aya::maps::loaded_maps;
-use coroner::kernel::Options;
+use coroner::sources::kernel::Options;
 use coroner_core::input::KernelFact;
 use coroner_ebpf::{
     maps::{DETAIL, READ_PAUSE},

@@ -1,6 +1,6 @@
 //! The real agent records, where this machine lets its programs in.
 
-use coroner::{kernel, recording::Reader};
+use coroner::{outputs::recording::Reader, sources::kernel};
 use coroner_core::input::{CriEvent, Input, Received};
 use std::{
     io::{BufRead, BufReader},

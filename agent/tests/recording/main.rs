@@ -18,9 +18,8 @@ use coroner_core::{
 };
 
 use coroner::{
-    history::History,
-    recording::{Header, Node, Reader, Stopped, Writer},
-    replay::Replay,
+    outputs::recording::{Header, Node, Reader, Stopped, Writer, replay::Replay},
+    store::terminations::History,
 };
 use std::{io::Cursor, path::PathBuf, time::Duration};
 
@@ -164,6 +163,10 @@ fn a_replay_goes_on_for_a_bounded_time() {
         replay.run(&mut reader);
         replay.go_on(Duration::MAX);
         let mut engine = Engine::new(Settings::new(anchor));
-        coroner::replay::replay(&mut engine, [inputs[0].clone(), last], Duration::MAX);
+        coroner::outputs::recording::replay::replay(
+            &mut engine,
+            [inputs[0].clone(), last],
+            Duration::MAX,
+        );
     }
 }

@@ -3,9 +3,11 @@
 
 use crate::{header, reader};
 use coroner::{
-    cri::convert::{self as cri, RawContainer, RawSandbox},
-    kube::convert as kube,
-    recording::{Stopped, Writer, harmless},
+    outputs::recording::{Stopped, Writer, harmless},
+    sources::{
+        cri::convert::{self as cri, RawContainer, RawSandbox},
+        kube::convert as kube,
+    },
 };
 use coroner_core::{
     input::{ApiEvent, CriEvent, Input, Received},

@@ -1,7 +1,7 @@
 //! Files that are not what they should be: each says what it is, and gives what it has.
 
 use crate::{NODES, header, live, random::cases, reader, record, replayed, said_live};
-use coroner::recording::{Problem, Reader, VERSION, Writer};
+use coroner::outputs::recording::{Problem, Reader, VERSION, Writer};
 use coroner_core::input::{Input, Loss, LossKind, Received};
 use flate2::read::GzDecoder;
 use proptest::prelude::*;
@@ -119,7 +119,7 @@ fn a_gap_shows_in_the_timelines_that_it_may_have_touched() {
             writer.input(input).unwrap();
         }
     }
-    let file = writer.end(coroner::recording::Stopped::Agent).unwrap();
+    let file = writer.end(coroner::outputs::recording::Stopped::Agent).unwrap();
     let said = replayed(&file);
     assert!(said.iter().any(|line| line.contains("\"unrecorded\"")), "{said:#?}");
     let mut reader = reader(&file);

@@ -1,7 +1,7 @@
 //! The thread that writes: what it is given arrives, what it cannot write is counted and told.
 
 use crate::{NODES, header, live, reader};
-use coroner::recording::{Counters, Reader, Recorder, create};
+use coroner::outputs::recording::{Counters, Reader, Recorder, create};
 use coroner_core::input::Received;
 use std::{
     fs,

@@ -1,7 +1,7 @@
 //! Whatever is lost, told twice or restarted: never a wrong verdict. `unknown` is allowed.
 
 use super::{RECORDINGS, Said, collect, dir, import, random::cases};
-use coroner::replay::replay;
+use coroner::outputs::recording::replay::replay;
 use coroner_core::{
     engine::{Engine, Settings},
     ids::ContainerId,

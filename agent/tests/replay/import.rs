@@ -1,7 +1,7 @@
 //! Reads a recording of a real node (see `recordings/README.md`) as the inputs that the adapters
 //! would have made of it.
 
-use coroner::{
+use coroner::sources::{
     cri::convert::{self as cri, RawContainer, RawSandbox, RawStatus},
     kube::convert as kube,
 };

@@ -180,7 +180,7 @@ fn every_recording_has_the_leaks_of_its_truth() {
                 let leak = found.last.get(pod).unwrap_or_else(|| panic!("{pod} of {shown}"));
                 assert_eq!(wanted["class"], leak.class.as_str(), "{shown}");
                 let cause = wanted["likely_cause"].as_str().unwrap();
-                let said = coroner::report::leak_cause(leak).replace(" v1.", " 1.");
+                let said = coroner::outputs::report::leak_cause(leak).replace(" v1.", " 1.");
                 let start = said.get(..cause.len()).unwrap_or(&said);
                 assert_eq!(start, cause, "{shown}");
             }
@@ -197,7 +197,11 @@ fn every_recording_has_the_leaks_of_its_truth() {
 fn the_story_of_the_stuck_worker_is_told() {
     let found = run("k1.23-containerd1.7/leak-notready");
     let leak = &found.last["default/leak2"];
-    let text = coroner::report::leak(leak, leak.confirmed, &coroner::report::Style::default());
+    let text = coroner::outputs::report::leak(
+        leak,
+        leak.confirmed,
+        &coroner::outputs::report::Style::default(),
+    );
     for wanted in [
         "its object was deleted",
         "its sandbox was no longer ready",

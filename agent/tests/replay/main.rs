@@ -15,7 +15,7 @@ use coroner_core::{
     types::{FindingKind, MilestoneKind, PhaseKind, Source},
 };
 
-use coroner::replay::replay;
+use coroner::outputs::recording::replay::replay;
 use serde_json::Value;
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 

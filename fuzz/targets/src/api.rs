@@ -1,5 +1,5 @@
 use crate::fed::{Coroner, binary};
-use coroner::kube::fuzzing;
+use coroner::sources::kube::fuzzing;
 use coroner_core::input::{ApiEvent, ApiPod, Hook, Input};
 
 /// Answers of the apiserver: any JSON as a list, as lines of a watch, as a node → the engine.

@@ -1,4 +1,4 @@
-use coroner::kernel::{Hierarchy, btf::Btf, layout, plan};
+use coroner::sources::kernel::{Hierarchy, btf::Btf, layout, plan};
 
 /// BTF: any bytes through the parser and the resolution of the programs' layout.
 pub fn btf(bytes: &[u8]) {

@@ -1,5 +1,5 @@
 use crate::fed::{Coroner, binary, pieces};
-use coroner::cri::{convert::stop_signal, fuzzing};
+use coroner::sources::cri::{convert::stop_signal, fuzzing};
 use coroner_core::input::{CriContainer, CriEvent, Hook, Input, SandboxNetwork};
 use std::net::IpAddr;
 

@@ -1,6 +1,6 @@
 //! What the fuzz targets share: an engine that is fed, and what must be true of all that is shown.
 
-use coroner::report::{self, Style};
+use coroner::outputs::report::{self, Style};
 use coroner_core::{
     engine::{Gauges, Settings},
     input::{Input, Received},

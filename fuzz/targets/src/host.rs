@@ -1,4 +1,7 @@
-use coroner::{cri, host, kernel, procfs::parse};
+use coroner::{
+    linux::{process_cgroup, procfs::parse},
+    sources::{host, kernel},
+};
 use coroner_core::cgroup_path;
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -33,7 +36,7 @@ pub fn host(bytes: &[u8]) {
         })
         .collect();
     if let Ok(mangled) = str::from_utf8(&mangled) {
-        assert_eq!(cri::fuzzing::unescape(mangled).as_os_str().as_bytes(), part);
+        assert_eq!(process_cgroup::unescape(mangled).as_os_str().as_bytes(), part);
     }
 
     let (volumes, left_out) = host::fuzzing::volumes(&table);
@@ -48,7 +51,7 @@ pub fn host(bytes: &[u8]) {
         }
     }
 
-    assert!(cri::fuzzing::freezers(&table, &second) <= table.lines().count());
+    assert!(process_cgroup::freezers_in(&table, &second).len() <= table.lines().count());
     if let Some(kernel::Hierarchy::V1 { id, controller, .. }) =
         kernel::facts::hierarchy_in(&table, &second)
     {

@@ -4,12 +4,12 @@ use axum::{
     http::{Request, StatusCode, Uri, header::CONTENT_TYPE},
 };
 use coroner::{
-    clock,
-    health::Health,
-    history::History,
-    http::{Audience, Shared, router},
-    leaks::Standing,
-    metrics::Metrics,
+    linux::clock,
+    outputs::{
+        http::{Audience, Shared, router},
+        metrics::Metrics,
+    },
+    store::{health::Health, leaks::Standing, terminations::History},
 };
 use coroner_core::report::PodTermination;
 use futures::{FutureExt as _, executor::block_on};

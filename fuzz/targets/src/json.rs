@@ -1,4 +1,4 @@
-use coroner::kube::fuzzing;
+use coroner::sources::kube::fuzzing;
 use serde_json::Value;
 
 /// Documents as they arrive, of any bytes: in whichever pieces, the same is left of them. What is JSON to

@@ -1,5 +1,5 @@
 use crate::fed::{Coroner, pieces};
-use coroner::kernel::decode::{KINDS, decode};
+use coroner::sources::kernel::decode::{KINDS, decode};
 use coroner_core::{
     ids::CgroupId,
     input::{Input, KernelFact},

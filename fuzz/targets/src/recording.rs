@@ -1,8 +1,5 @@
 use crate::fed::{Coroner, plain};
-use coroner::{
-    recording::{Condition, Header, Reader, Stopped, Writer},
-    replay::Replay,
-};
+use coroner::outputs::recording::{Condition, Header, Reader, Stopped, Writer, replay::Replay};
 use coroner_core::input::Received;
 use std::{io::Cursor, time::Duration};
 
@@ -38,7 +35,7 @@ pub fn recording(bytes: &[u8]) {
 
 type Read = (Header, Vec<Received>, Condition);
 
-fn read(bytes: &[u8]) -> Result<Read, coroner::recording::Problem> {
+fn read(bytes: &[u8]) -> Result<Read, coroner::outputs::recording::Problem> {
     let mut reader = Reader::new(Cursor::new(bytes.to_vec()))?;
     let inputs = reader.by_ref().collect();
     Ok((reader.header().clone(), inputs, reader.condition().clone()))

@@ -24,7 +24,7 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail, ensure};
 use axum::http::StatusCode;
-use coroner::cli::args::DEFAULT_API_PORT;
+use coroner::config::args::DEFAULT_API_PORT;
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
 use std::path::{Path, PathBuf};
 

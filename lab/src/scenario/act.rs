@@ -1,7 +1,7 @@
 //! What is done to a scenario's pod, and to the node under it.
 
 use crate::{controlplane::Disruption, kubelet::Ending};
-use coroner::kube::events::Reason;
+use coroner::outputs::events::Reason;
 use coroner_core::leak::{DetectionState, LeakClass};
 use std::time::Duration;
 

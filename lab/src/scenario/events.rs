@@ -8,7 +8,7 @@ use super::{
     pod::Part,
 };
 use crate::image;
-use coroner::kube::events::Reason;
+use coroner::outputs::events::Reason;
 use coroner_core::{
     process::SIGKILL,
     types::{Cause, Verdict},

@@ -104,7 +104,7 @@ pub fn catalogue() -> Vec<Scenario> {
 }
 
 /// A pod that lives as long as the lab, as every node has one: by its processes the agent tells its own
-/// node's cgroups from those of others on the machine (agent/src/host/pods.rs), also while nothing is
+/// node's cgroups from those of others on the machine (agent/src/sources/host/pods.rs), also while nothing is
 /// played.
 pub fn resident() -> Scenario {
     draft::runs_on("resident", 1).runs(pod::Part::new("app", "handle --for 0s")).finish("")

@@ -3,7 +3,7 @@
 use super::Outcome;
 use crate::scenario::{Scenario, judge};
 use comfy_table::{ContentArrangement, Table, presets::UTF8_HORIZONTAL_ONLY};
-use coroner::report::{self, Style};
+use coroner::outputs::report::{self, Style};
 use coroner_core::{
     leak::{Leak, LeakCause, LeakClass},
     report::PodTermination,

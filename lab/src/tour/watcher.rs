@@ -7,7 +7,7 @@ use crate::{
     wait,
 };
 use anyhow::Context as _;
-use coroner::leaks::LeakList;
+use coroner::outputs::report::LeakList;
 use coroner_core::{
     leak::{DetectionState, Leak, LeakKey},
     report::{ContainerDeath, PodTermination},

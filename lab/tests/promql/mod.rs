@@ -2,7 +2,7 @@
 //! held against the agent's catalogue. What is misspelt parses, is quiet for ever, and is noticed
 //! in the night in which it should have told something.
 
-use coroner::metrics::{Buckets, CATALOGUE, Entry, Kind, Values};
+use coroner::outputs::metrics::{Buckets, CATALOGUE, Entry, Kind, Values};
 use promql_parser::{
     label::{Labels, MatchOp, Matcher},
     parser::{self, AggregateExpr, BinaryExpr, Call, Expr, LabelModifier, VectorSelector},

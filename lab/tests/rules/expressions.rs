@@ -3,7 +3,7 @@
 use crate::files;
 use crate::promql::Vocabulary;
 use anyhow::{Error, Result, ensure};
-use coroner::metrics::CATALOGUE;
+use coroner::outputs::metrics::CATALOGUE;
 use promql_parser::{
     parser::{self, AggregateExpr, Expr, LabelModifier},
     util::{ExprVisitor, walk_expr},

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// What an agent does before it asks (`agent/src/kube/watch.rs`).
+/// What an agent does before it asks (`agent/src/sources/kube/watch.rs`).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Manners {
     /// The first pause after a failure,

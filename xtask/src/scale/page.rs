@@ -75,7 +75,7 @@ fn at_once(text: &mut String, f: &Figures) {
     let _ = write!(
         text,
         "## All at once\n\n\
-         Simulated: {} agents with the pauses of `agent/src/kube/watch.rs` (after a failure {} s, doubled up to {} s, \
+         Simulated: {} agents with the pauses of `agent/src/sources/kube/watch.rs` (after a failure {} s, doubled up to {} s, \
          and as much again at random), seed {SEED}. *Before* is without, *after* with what the agent has for the \
          sake of fleets: up to {} s at random before the first list and after each failure, and watches of different \
          lengths. The peak is the most that comes within any one second.\n\n\
@@ -117,7 +117,7 @@ fn at_once(text: &mut String, f: &Figures) {
          asks etcd, page by page, for every pod of the cluster until it has those of one node: {} pods for each of \
          {} agents, {:.1} thousand million in all against {}. An old answer does no harm then: there \
          is nothing yet that could go backwards, the watch brings what it lacks, and no leak that rests on a pod being \
-         gone is told before etcd itself was asked (`agent/src/kube/lookup.rs`). A list after the watch lost its place is asked for without a version, \
+         gone is told before etcd itself was asked (`agent/src/sources/kube/lookup.rs`). A list after the watch lost its place is asked for without a version, \
          as the past must not come back, and in pages: before Kubernetes 1.31 each page goes to etcd, and the whole \
          fleet is past every pod for it. So is the one list that more than ten suspected leaks are checked by. From \
          1.31 on such lists are answered from the cache, too.\n\n",

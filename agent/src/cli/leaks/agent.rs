@@ -6,8 +6,7 @@ use crate::{
         client::{self, Agent},
         remark,
     },
-    leaks::LeakList,
-    report::{span, words},
+    outputs::report::{LeakList, span, words},
 };
 use anyhow::{Context, bail};
 use coroner_core::leak::DetectionState;

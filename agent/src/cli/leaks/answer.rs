@@ -2,9 +2,8 @@
 
 use crate::{
     cli::columns::columns,
-    clock,
-    leaks::LeakList,
-    report::{self, Style, age, holds, printable, seconds_between, span, thing},
+    linux::clock,
+    outputs::report::{self, LeakList, Style, age, holds, printable, seconds_between, span, thing},
 };
 use coroner_core::{
     leak::{DetectionState, Leak, LeakClass, LeakKey},
@@ -180,8 +179,8 @@ impl Answer {
 mod tests {
     use super::*;
     use crate::{
-        leaks::Judge,
-        report::samples::{golden, leaked, stuck},
+        outputs::report::samples::{golden, leaked, stuck},
+        store::leaks::Judge,
     };
     use coroner_core::leak::LeakCause;
 

@@ -8,10 +8,10 @@ mod onlooker;
 mod standalone;
 
 use super::{
-    args::{LeaksArgs, ListOutput},
     client::{Agent, NoAgent},
     remark, usage,
 };
+use crate::config::args::{LeaksArgs, ListOutput};
 use crate::config::{Host, Look};
 use answer::{Answer, Form};
 use std::{

@@ -1,13 +1,14 @@
 //! The agent's adapters and engine without the kernel side.
 
+use crate::outputs::report::LeakList;
 use crate::{
-    adapters::Adapters,
-    clock,
     config::Look,
-    cri,
-    health::{Health, State},
-    host, kernel, kube,
-    leaks::{LeakList, Standing},
+    linux::clock,
+    sources::{cri, host, kernel, kube, tasks::Adapters},
+    store::{
+        health::{Health, State},
+        leaks::Standing,
+    },
 };
 use coroner_core::{
     engine::{Engine, Settings},
@@ -180,13 +181,13 @@ impl Onlooker {
 
     /// What has looked like a leak for the engine's threshold.
     pub(super) fn list(&self) -> LeakList {
-        self.standing.list()
+        LeakList::from(&self.standing)
     }
 
     /// What has looked like a leak for so long, the oldest first.
     pub(super) fn candidates(&self, at_least: Duration) -> Vec<Arc<Leak>> {
         let mut all = self.engine.leak_candidates(clock::boot_now(), at_least);
-        all.sort_by_key(crate::leaks::since);
+        all.sort_by_key(crate::store::leaks::since);
         all.into_iter().map(Arc::new).collect()
     }
 

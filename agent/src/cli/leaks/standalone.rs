@@ -8,8 +8,7 @@ use super::{
 use crate::{
     cli::remark,
     config::Look,
-    leaks::LeakList,
-    report::{span, words},
+    outputs::report::{LeakList, span, words},
 };
 use anyhow::bail;
 use coroner_core::leak::{DetectionState, LeakKey};
@@ -80,7 +79,7 @@ fn one_look(
 ) -> Answer {
     let mut candidates = std::mem::take(&mut list.leaks);
     candidates.extend(onlooker.candidates(LOOK));
-    candidates.sort_by_key(|leak| crate::leaks::since(leak));
+    candidates.sort_by_key(|leak| crate::store::leaks::since(leak));
     list.judge.candidate_count = candidates.len();
     list.judge.threshold_seconds = threshold.as_secs();
     Answer::new(list, candidates, true, namespace)

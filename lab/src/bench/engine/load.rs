@@ -6,7 +6,7 @@ use super::{
     shift::{STAYING_CGROUPS, Shift},
 };
 use anyhow::{Context as _, ensure};
-use coroner::{recording, replay::replay};
+use coroner::outputs::recording::{self, replay::replay};
 use coroner_core::{
     engine::Settings,
     ids::CgroupId,

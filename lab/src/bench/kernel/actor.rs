@@ -2,7 +2,7 @@
 //! nothing else going on in it.
 
 use anyhow::{Context as _, bail};
-use coroner::kernel::tiny::Executable;
+use coroner::sources::kernel::tiny::Executable;
 use rustix::process::{Pid, Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
 use std::{

@@ -145,7 +145,7 @@ fn times(act: Act) -> u32 {
 /// Waits for the beginning of the stretch of time for which each container has a budget.
 async fn next_budget() {
     let window = 1 << coroner_ebpf::WINDOW_SHIFT;
-    let left = window - coroner::clock::boot_now().0 % window;
+    let left = window - coroner::linux::clock::boot_now().0 % window;
     tokio::time::sleep(Duration::from_nanos(left)).await;
 }
 

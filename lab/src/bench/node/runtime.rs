@@ -358,7 +358,7 @@ impl Service<http::Request<Body>> for Runtime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coroner::{
+    use coroner::sources::{
         cri::{convert::ContainerInfo, fuzzing},
         cut::Cuts,
     };

@@ -1,0 +1,487 @@
+//! `coroner doctor`: would `run` work here? Facts are looked at one by one, judged by pure
+//! functions, and the whole is proven by what `run` itself would do: load the programs, ask the
+//! runtime, list the pods.
+
+use crate::{
+    config::args::{DoctorArgs, DoctorOutput},
+    config::{ConfigError, Host, Sources},
+    linux::procfs::Sight,
+    outputs::report::Style,
+    sources::{cri, host, kernel, kube},
+};
+use coroner_core::input::{ApiEvent, CriEvent, Input, Received};
+use serde::Serialize;
+use std::{
+    future::Future,
+    io::{self, Write},
+    path::Path,
+    process::ExitCode,
+    time::Duration,
+};
+use tokio::sync::mpsc;
+
+/// How long a source may take for its first answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a check came out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Well.
+    Ok,
+    /// `run` works, and tells less than it could.
+    Degraded,
+    /// `run` would not work.
+    Failed,
+    /// Not looked at, and why.
+    Skipped,
+}
+
+/// One check.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub name: &'static str,
+    /// How it came out.
+    pub outcome: Outcome,
+    /// What was found.
+    pub found: String,
+    /// What to do, where something is to be done.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub todo: String,
+}
+
+/// The whole answer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Diagnosis {
+    /// `run` would work.
+    pub ok: bool,
+    /// The checks, in their order.
+    pub checks: Vec<Check>,
+}
+
+impl Check {
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self { name, outcome: Outcome::Ok, found: found.into(), todo: String::new() }
+    }
+
+    fn degraded(name: &'static str, found: impl Into<String>, todo: impl Into<String>) -> Self {
+        Self { name, outcome: Outcome::Degraded, found: found.into(), todo: todo.into() }
+    }
+
+    fn failed(name: &'static str, found: impl Into<String>, todo: impl Into<String>) -> Self {
+        Self { name, outcome: Outcome::Failed, found: found.into(), todo: todo.into() }
+    }
+
+    fn skipped(name: &'static str, why: impl Into<String>) -> Self {
+        Self { name, outcome: Outcome::Skipped, found: why.into(), todo: String::new() }
+    }
+}
+
+/// Looks at everything and prints it. The exit status says whether `run` would work.
+pub fn main(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    let sources = Sources::validate(&args.sources, &Host::probe());
+    let diagnosis = diagnose(sources, args.sources.node.cgroup_root.as_deref())?;
+    let mut stdout = io::stdout().lock();
+    match args.output {
+        DoctorOutput::Json => {
+            serde_json::to_writer_pretty(&mut stdout, &diagnosis).map_err(io::Error::from)?;
+            stdout.write_all(b"\n")?;
+        }
+        DoctorOutput::Text => {
+            stdout.write_all(text(&diagnosis, &Style::for_stdout()).as_bytes())?;
+        }
+    }
+    stdout.flush()?;
+    Ok(if diagnosis.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn diagnose(
+    sources: Result<Sources, ConfigError>,
+    cgroup_root: Option<&Path>,
+) -> anyhow::Result<Diagnosis> {
+    let sources = match sources {
+        Ok(sources) => sources,
+        Err(error) => {
+            // The kernel side needs none of what is wrong: it can be looked at all the same.
+            let cgroup_root = cgroup_root.map(Into::into);
+            let mut checks = kernel_side(&kernel::Options { cgroup_root, ..Default::default() });
+            checks.push(Check::failed("configuration", error.to_string(), ""));
+            return Ok(Diagnosis::of(checks));
+        }
+    };
+    let mut checks = kernel_side(&sources.kernel);
+    checks.extend(host_checks(Sight::probe(&sources.cri.host_root)));
+    let boot_id = host::boot_id(&sources.cri.host_root);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    checks.push(runtime.block_on(container_runtime(sources.cri)));
+    match sources.kube {
+        Some(options) => {
+            // One person asks, once: that is no fleet.
+            let options = kube::Options { spread: Duration::ZERO, ..options };
+            checks.push(runtime.block_on(apiserver(options.clone())));
+            checks.push(runtime.block_on(node(options, boot_id)));
+        }
+        None => checks.push(Check::skipped("apiserver", "not used (--no-api)")),
+    }
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    Ok(Diagnosis::of(checks))
+}
+
+/// The kernel's facts, and if they promise well, the programs themselves.
+fn kernel_side(options: &kernel::Options) -> Vec<Check> {
+    let mut checks = judge(&kernel::probe(options));
+    let promising = checks.iter().all(|check| check.outcome != Outcome::Failed);
+    checks.push(match promising {
+        true => programs(options),
+        false => Check::skipped("self-test", "not possible before the above is well"),
+    });
+    checks
+}
+
+impl Diagnosis {
+    fn of(checks: Vec<Check>) -> Self {
+        Self { ok: checks.iter().all(|check| check.outcome != Outcome::Failed), checks }
+    }
+}
+
+/// What the kernel's facts mean for `run`. Pure.
+fn judge(facts: &kernel::Facts) -> Vec<Check> {
+    vec![
+        release(&facts.release),
+        match &facts.btf {
+            Ok(btf) => Check::ok("BTF", format!("{} KiB", btf.bytes.len() / 1024)),
+            Err(error) => Check::failed(
+                "BTF",
+                error,
+                "use a kernel with CONFIG_DEBUG_INFO_BTF=y, and mount /sys into the container",
+            ),
+        },
+        capabilities(facts),
+        match &facts.hierarchy {
+            Ok(hierarchy) => Check::ok("cgroups", hierarchy.to_string()),
+            Err(error) => Check::failed("cgroups", error.to_string(), ""),
+        },
+        match facts.programs_embedded {
+            true => Check::ok("programs", "built into this binary"),
+            false => Check::failed(
+                "programs",
+                "not built into this binary",
+                "build it with `cargo xtask build`",
+            ),
+        },
+    ]
+}
+
+/// Ring buffers came with 5.8; 5.10 is the oldest kernel that the programs are tried on.
+fn release(release: &str) -> Check {
+    let found = format!("Linux {release}");
+    if kernel::facts::version(release) >= (5, 8) {
+        return Check::ok("kernel", found);
+    }
+    let todo = "use Linux 5.8 or newer (5.10 is the oldest that is tested)";
+    Check::failed("kernel", found, todo)
+}
+
+fn capabilities(facts: &kernel::Facts) -> Check {
+    const NAME: &str = "capabilities";
+    let held = facts.privileges;
+    let lacks = held.lacking(facts.memlock_is_short);
+    if lacks.is_empty() {
+        return Check::ok(NAME, held.names().collect::<Vec<_>>().join(", "));
+    }
+    let found = lacks
+        .iter()
+        .map(|lack| format!("missing {}: {}", lack.capability, lack.purpose))
+        .collect::<Vec<_>>()
+        .join("; ");
+    let todo = "run as root, or give the container's securityContext all the capabilities that \
+                deploy/base has (CAP_SYS_RESOURCE: deploy/overlays/kernel-5.10)";
+    if lacks.iter().any(|lack| lack.essential) {
+        return Check::failed(NAME, found, todo);
+    }
+    Check::degraded(NAME, found, todo)
+}
+
+/// What of the host can be read, and what is not reported of the rest: nothing else stops. Pure.
+fn host_checks(sight: Sight) -> [Check; 2] {
+    const FILES: &str = "host files";
+    const PROCESSES: &str = "processes";
+    let hidden = sight.hidden();
+    let hidden = |part| {
+        let hidden = hidden.iter().find(|hidden| hidden.part == part)?;
+        Some(Check::degraded(part, hidden.cost, hidden.todo))
+    };
+    let processes = match sight {
+        Sight { wait_channels: false, .. } => Check::degraded(
+            PROCESSES,
+            "states only: neither leaks of the classes orphan_shim and orphan_netns, nor where in \
+             the kernel a process hangs that SIGKILL does not end are reported",
+            "run as root, or add SYS_PTRACE to the container's capabilities",
+        ),
+        Sight { stacks: false, .. } => {
+            Check::ok(PROCESSES, "states and wait channels; stacks would need CAP_SYS_ADMIN")
+        }
+        Sight { .. } => Check::ok(PROCESSES, "states, wait channels and stacks"),
+    };
+    [
+        hidden(FILES).unwrap_or_else(|| Check::ok(FILES, "below --host-root")),
+        hidden(PROCESSES).unwrap_or(processes),
+    ]
+}
+
+/// Loads and attaches for real, proves it by the self-test, and detaches.
+fn programs(options: &kernel::Options) -> Check {
+    const NAME: &str = "self-test";
+    let kernel = match kernel::start(options) {
+        Ok(kernel) => kernel,
+        Err(error) => {
+            return Check::failed(NAME, error.to_string(), "");
+        }
+    };
+    let report = kernel.report();
+    let refused = report.refusals();
+    let hooks = report.hooks.len();
+    if let (true, Some(unproven)) = (refused.is_empty(), &report.unproven) {
+        let found = format!("{hooks} hooks attached; {unproven}");
+        return match unproven.is_harmless() {
+            true => Check::ok(NAME, found),
+            false => Check::skipped(NAME, found),
+        };
+    }
+    if refused.is_empty() {
+        return Check::ok(NAME, format!("{hooks} hooks attached and proven"));
+    }
+    Check::failed(
+        NAME,
+        refused,
+        "these hooks are missing on this kernel: please report it with the output of `uname -a`",
+    )
+}
+
+async fn container_runtime(options: cri::Options) -> Check {
+    const NAME: &str = "CRI";
+    let endpoint = options.endpoint.clone();
+    let (to, inputs) = mpsc::channel(64);
+    let (_requests, from_requests) = mpsc::channel(1);
+    let answer = first(cri::run(options, to, from_requests), inputs, |input| match input {
+        Input::Cri(CriEvent::Connected { runtime, .. }) => Some(Ok(runtime)),
+        Input::Cri(CriEvent::Unreachable { error, .. }) => Some(Err(error)),
+        _ => None,
+    });
+    match answer.await {
+        Ok(runtime) => Check::ok(NAME, format!("{runtime} at {endpoint}")),
+        Err(error) => Check::failed(NAME, error, "if it has another socket, name that by --cri"),
+    }
+}
+
+async fn apiserver(options: kube::Options) -> Check {
+    const NAME: &str = "apiserver";
+    let node = options.node.clone();
+    let (to, inputs) = mpsc::channel(64);
+    let (_ask, requests) = mpsc::channel(1);
+    let answer = first(kube::run(options, to, requests), inputs, |input| match input {
+        Input::Api(ApiEvent::Snapshot { pods }) => Some(Ok(pods.len())),
+        Input::Api(ApiEvent::OutOfSync { error }) => Some(Err(error)),
+        _ => None,
+    });
+    match answer.await {
+        Ok(pods) => Check::ok(NAME, format!("{pods} pods on node {node}")),
+        Err(error) => Check::failed(
+            NAME,
+            error,
+            "can the apiserver be reached, and may the agent list and watch pods (RBAC)? --no-api \
+             does without",
+        ),
+    }
+}
+
+/// Asks whose node it is.
+async fn node(options: kube::Options, boot_id: Option<String>) -> Check {
+    let name = options.node.clone();
+    let (to, inputs) = mpsc::channel(64);
+    let (_ask, requests) = mpsc::channel(1);
+    let answer = first(kube::run(options, to, requests), inputs, |input| match input {
+        Input::Api(event @ (ApiEvent::Node(_) | ApiEvent::NodeUnknown { .. })) => Some(Ok(event)),
+        _ => None,
+    });
+    whose_node(&name, answer.await, boot_id.as_deref())
+}
+
+/// Whether the Node object is this machine's: without that no leak is told.
+fn whose_node(name: &str, answer: Result<ApiEvent, String>, boot_id: Option<&str>) -> Check {
+    const NAME: &str = "node";
+    const RIGHT: &str = "the agent's role must allow get of nodes: without it no leak is told";
+    match (answer, boot_id) {
+        (Ok(ApiEvent::Node(_)), None) => Check::degraded(
+            NAME,
+            "cannot read the boot id (/proc/sys/kernel/random/boot_id): no leak is reported",
+            "mount /proc into the container",
+        ),
+        (Ok(ApiEvent::Node(node)), Some(boot_id)) if node.boot_id == boot_id => {
+            Check::ok(NAME, format!("{name} is this machine, its kubelet {}", node.kubelet_version))
+        }
+        (Ok(ApiEvent::Node(_)), Some(_)) => Check::failed(
+            NAME,
+            format!("{name} is another machine, or this one before it was booted"),
+            "check --node (NODE_NAME); just after a boot, wait for the kubelet",
+        ),
+        // Its text says what to do.
+        (Ok(ApiEvent::NodeUnknown { missing: true, error }), _) => Check::failed(NAME, error, ""),
+        (Ok(ApiEvent::NodeUnknown { error, .. }) | Err(error), _) => {
+            Check::degraded(NAME, error, RIGHT)
+        }
+        (Ok(_), _) => Check::degraded(NAME, "the apiserver gave no Node", RIGHT),
+    }
+}
+
+/// The first word of a source that counts.
+async fn first<T>(
+    source: impl Future<Output = anyhow::Result<()>>,
+    mut inputs: mpsc::Receiver<Received>,
+    counts: impl Fn(Input) -> Option<Result<T, String>>,
+) -> Result<T, String> {
+    let answer = async {
+        while let Some(received) = inputs.recv().await {
+            if let Some(answer) = counts(received.input) {
+                return answer;
+            }
+        }
+        Err("it ended without an answer".to_owned())
+    };
+    tokio::select! {
+        biased;
+        answer = answer => answer,
+        ended = source => Err(match ended {
+            Ok(()) => "it ended without an answer".to_owned(),
+            Err(error) => format!("{error:#}"),
+        }),
+        () = tokio::time::sleep(PATIENCE) => {
+            Err(format!("no answer within {} s", PATIENCE.as_secs()))
+        }
+    }
+}
+
+fn text(diagnosis: &Diagnosis, style: &Style) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for check in &diagnosis.checks {
+        let (mark, color) = match check.outcome {
+            Outcome::Ok => ("✔", "32"),
+            Outcome::Degraded => ("!", "33"),
+            Outcome::Failed => ("✘", "31"),
+            Outcome::Skipped => ("–", "2"),
+        };
+        let mark = if style.color { format!("\x1b[{color}m{mark}\x1b[0m") } else { mark.into() };
+        lines.push(format!("{mark} {:<13} {}", check.name, check.found));
+        if !check.todo.is_empty() {
+            lines.push(format!("  {:<13} → {}", "", check.todo));
+        }
+    }
+    lines.push(if diagnosis.ok {
+        "`coroner run` would work here.".to_owned()
+    } else {
+        "`coroner run` would not work here: see ✘ above.".to_owned()
+    });
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linux::privileges::Privileges;
+    use rustix::thread::CapabilitySet;
+
+    /// A host on which everything works.
+    fn capable() -> kernel::Facts {
+        kernel::Facts {
+            release: "6.18.5".into(),
+            btf: Ok(kernel::facts::BtfFacts { bytes: vec![0; 4096], tracepoints: vec![] }),
+            privileges: Privileges::of(
+                CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::SYS_PTRACE,
+            ),
+            memlock_is_short: false,
+            hierarchy: Ok(kernel::Hierarchy::V2 { root: "/sys/fs/cgroup".into() }),
+            programs_embedded: true,
+        }
+    }
+
+    fn failed(facts: &kernel::Facts) -> Vec<&'static str> {
+        let checks = judge(facts);
+        let failed = checks.iter().filter(|check| check.outcome == Outcome::Failed);
+        failed.map(|check| check.name).collect()
+    }
+
+    #[test]
+    fn whose_node_it_is() {
+        use coroner_core::input::ApiNode;
+        let node =
+            |boot: &str| Ok(ApiEvent::Node(ApiNode { boot_id: boot.into(), ..ApiNode::default() }));
+        let unknown = |missing| Ok(ApiEvent::NodeUnknown { missing, error: "check --node".into() });
+        for (answer, boot, expected) in [
+            (node("b1"), Some("b1"), Outcome::Ok),
+            (node("b1"), Some("b2"), Outcome::Failed),
+            (node("b1"), None, Outcome::Degraded),
+            (unknown(true), Some("b1"), Outcome::Failed),
+            (unknown(false), Some("b1"), Outcome::Degraded),
+            (Err("no answer".into()), Some("b1"), Outcome::Degraded),
+        ] {
+            let check = whose_node("n1", answer.clone(), boot);
+            assert_eq!(check.outcome, expected, "{answer:?} {boot:?}: {}", check.found);
+        }
+    }
+
+    #[test]
+    fn each_missing_fact_is_named() {
+        assert_eq!(failed(&capable()), [""; 0]);
+        let old = kernel::Facts { release: "5.4.0-150-generic".into(), ..capable() };
+        assert_eq!(failed(&old), ["kernel"]);
+        let odd = kernel::Facts { release: String::new(), ..capable() };
+        assert_eq!(failed(&odd), ["kernel"]);
+        let without = kernel::Facts { btf: Err("no".into()), ..capable() };
+        assert_eq!(failed(&without), ["BTF"]);
+        let with = |set| kernel::Facts { privileges: Privileges::of(set), ..capable() };
+        assert_eq!(failed(&with(CapabilitySet::BPF)), ["capabilities"]);
+        assert_eq!(failed(&with(CapabilitySet::SYS_ADMIN)), [""; 0], "it includes the others");
+        let bare = kernel::Facts { hierarchy: Err(kernel::HierarchyError::None), ..capable() };
+        assert_eq!(failed(&bare), ["cgroups"]);
+        let hollow = kernel::Facts { programs_embedded: false, ..capable() };
+        assert_eq!(failed(&hollow), ["programs"]);
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_named_and_is_no_failure() {
+        let all =
+            Sight { root: true, host: true, namespaces: true, wait_channels: true, stacks: true };
+        for (sight, outcome, word) in [
+            (all, Outcome::Ok, "stacks"),
+            (Sight { stacks: false, ..all }, Outcome::Ok, "CAP_SYS_ADMIN"),
+            (Sight { wait_channels: false, ..all }, Outcome::Degraded, "states only"),
+            (Sight { namespaces: false, ..all }, Outcome::Degraded, "security module"),
+            (Sight { host: false, ..all }, Outcome::Degraded, "not the host's processes"),
+        ] {
+            let [files, check] = host_checks(sight);
+            assert_eq!(files.outcome, Outcome::Ok);
+            assert_eq!(check.outcome, outcome, "{sight:?}");
+            assert!(check.found.contains(word), "{}", check.found);
+            assert_eq!(check.todo.is_empty(), outcome == Outcome::Ok, "{}", check.todo);
+            assert!(Diagnosis::of(vec![check]).ok);
+        }
+        let [files, processes] = host_checks(Sight { root: false, ..all });
+        assert_eq!((files.outcome, processes.outcome), (Outcome::Degraded, Outcome::Ok));
+        assert!(files.found.contains("orphan_netns") && !files.todo.is_empty());
+    }
+
+    #[test]
+    fn the_answer_as_text() {
+        let checks = vec![
+            Check::ok("kernel", "Linux 6.18"),
+            Check::failed("BTF", "missing", "use another kernel"),
+            Check::skipped("apiserver", "not used"),
+        ];
+        let answer = text(&Diagnosis { ok: false, checks }, &Style::default());
+        let wanted = "✔ kernel        Linux 6.18\n✘ BTF           missing\n                → use another \
+                      kernel\n– apiserver     not used\n`coroner run` would not work here: see ✘ \
+                      above.\n";
+        assert_eq!(answer, wanted);
+    }
+}

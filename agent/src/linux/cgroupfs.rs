@@ -1,0 +1,476 @@
+//! The cgroup hierarchy as a file system: what was there before the agent.
+//!
+//! The scan has no gap: the programs are attached first, and of each directory the id is inserted
+//! *before* its entries are read. A child made in between is listed, or inherited in the kernel.
+
+use coroner_core::{
+    ids::{CgroupId, Tgid},
+    input::{KernelFact, Task},
+};
+use coroner_ebpf::{Container, MAX_NESTING, is_container_name};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+/// What marks the root of a kubelet's cgroups, wherever it is.
+const ROOT: &str = "kubepods";
+/// CRI-O's monitor of a container: left out, as in the kernel.
+const MONITOR: &str = "-conmon-";
+/// Directories deeper than this are not looked at.
+const MAX_DEPTH: usize = 32;
+
+/// Cgroups that one search goes through.
+const MAX_VISITED: usize = 1 << 16;
+
+/// What became of an insertion into the map of watched cgroups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inserted {
+    /// It is new.
+    New,
+    /// The kernel knew it: it was made since the programs are attached.
+    Known,
+    /// The map refuses it.
+    Full,
+}
+
+/// Scans for processes and cgroups that were there before.
+pub struct Scan<'a> {
+    /// Mount point of the hierarchy.
+    pub root: &'a Path,
+    /// `/proc`.
+    pub proc: &'a Path,
+    /// Makes a cgroup watched.
+    pub insert: &'a mut dyn FnMut(CgroupId, Container) -> Inserted,
+    /// Tells a container's main process.
+    pub main: &'a mut dyn FnMut(CgroupId, &Task),
+    /// So many more cgroups and processes are looked at.
+    pub room: Room,
+}
+
+/// How much one scan looks at. What is beyond that is left out, and counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// Cgroups.
+    pub cgroups: usize,
+    /// Processes.
+    pub processes: usize,
+    /// Cgroups that were left out.
+    pub left_out: u64,
+}
+
+impl Room {
+    /// For all that may be on a machine, once.
+    pub const ALL: Self = Self { cgroups: MAX_VISITED, processes: 1 << 20, left_out: 0 };
+    /// For one container, on the event loop: some ten milliseconds. Who may make cgroups of his own can
+    /// make any number.
+    pub const ONE: Self = Self { cgroups: 256, processes: 512, left_out: 0 };
+}
+
+impl Scan<'_> {
+    /// Watches every `kubepods` tree of the hierarchy and tells what is in it.
+    pub fn kubepods(&mut self) -> Vec<KernelFact> {
+        let mut found = Vec::new();
+        for root in kubepods_below(self.root) {
+            self.directory(&root, None, &mut found);
+        }
+        found
+    }
+
+    /// Watches the cgroup in this directory ([`find_cgroup`]) and what is below it. A cgroup that has
+    /// processes is a container, whatever its name.
+    pub fn cgroup(&mut self, path: &Path) -> Vec<KernelFact> {
+        let mut found = Vec::new();
+        self.directory(path, None, &mut found);
+        found
+    }
+
+    fn directory(&mut self, path: &Path, above: Option<Container>, found: &mut Vec<KernelFact>) {
+        let Some(name) = path.file_name().map(|name| name.to_string_lossy()) else { return };
+        // Vanished since it was listed: the kernel tells of that too.
+        let Some(id) = inode(path) else { return };
+        if name.contains(MONITOR) {
+            return;
+        }
+        let is_container = is_container_name(name.len(), name.contains(ROOT))
+            || (above.is_none() && !pids(path).is_empty());
+        let entry = entry(id, is_container, above);
+        if entry.depth > MAX_NESTING {
+            return;
+        }
+        let Some(left) = self.room.cgroups.checked_sub(1) else {
+            self.room.left_out += 1;
+            return;
+        };
+        self.room.cgroups = left;
+        let state = (self.insert)(CgroupId(id), entry);
+        if state == Inserted::New {
+            found.push(KernelFact::CgroupCreated {
+                cgroup: CgroupId(id),
+                parent: path.parent().and_then(inode).map(CgroupId),
+                name: format!("/{}", path.strip_prefix(self.root).unwrap_or(path).display()),
+                scanned: true,
+            });
+        }
+        if state == Inserted::New {
+            let processes = processes(path, self.proc, self.room.processes);
+            self.room.processes -= processes.len();
+            if let Some(main) = main_process(&processes).filter(|_| entry.owner == id) {
+                (self.main)(CgroupId(id), main);
+            }
+            found.extend(
+                processes
+                    .into_iter()
+                    .map(|task| KernelFact::Running { cgroup: CgroupId(id), task }),
+            );
+        }
+        for child in directories(path) {
+            self.directory(&child, Some(entry), found);
+        }
+    }
+}
+
+/// The same rules as in the kernel's `cgroup_mkdir`.
+fn entry(id: u64, is_container: bool, above: Option<Container>) -> Container {
+    let above_owner = above.map_or(0, |above| above.owner);
+    let owner = match above_owner {
+        0 if is_container => id,
+        owner => owner,
+    };
+    let depth = match above {
+        None => 0,
+        Some(_) if owner == id => 0,
+        Some(above) => above.depth + 1,
+    };
+    Container { owner, depth, ..Container::default() }
+}
+
+/// The init of a PID namespace; in a container that shares its pod's or the host's, the first
+/// process, which is the oldest unless the numbers have wrapped.
+fn main_process(processes: &[Task]) -> Option<&Task> {
+    let init = processes.iter().find(|task| task.ns_pid == Some(1));
+    init.or(processes.first())
+}
+
+/// Whether a hierarchy has a `kubepods` tree.
+pub fn holds_kubepods(root: &Path) -> bool {
+    find(root, &mut |path| is_kubepods(path)).is_some()
+}
+
+/// The topmost directories that bear `kubepods` in their names.
+pub(crate) fn kubepods_below(root: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![(root.to_owned(), 0)];
+    while let Some((path, depth)) = open.pop() {
+        for child in directories(&path) {
+            if is_kubepods(&child) {
+                found.push(child);
+            } else if depth < MAX_DEPTH {
+                open.push((child, depth + 1));
+            }
+        }
+    }
+    found
+}
+
+fn is_kubepods(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().contains(ROOT))
+}
+
+/// The uppermost first: what containers make below their own cgroups comes after all containers, however
+/// much it is.
+fn find(root: &Path, wanted: &mut dyn FnMut(&Path) -> bool) -> Option<PathBuf> {
+    let (mut open, mut visited) = (VecDeque::from([(root.to_owned(), 0)]), 0);
+    while let Some((path, depth)) = open.pop_front() {
+        for child in directories(&path) {
+            visited += 1;
+            if wanted(&child) {
+                return Some(child);
+            }
+            if visited >= MAX_VISITED {
+                return None;
+            }
+            if depth < MAX_DEPTH {
+                open.push_back((child, depth + 1));
+            }
+        }
+    }
+    None
+}
+
+/// Where a cgroup is. `None`: there is no such cgroup.
+pub fn find_cgroup(root: &Path, cgroup: CgroupId) -> Option<PathBuf> {
+    find(root, &mut |path| inode(path) == Some(cgroup.0))
+}
+
+/// The cgroup of this process. A cgroup namespace does not hide it: looked for is the directory that
+/// lists our pid.
+pub fn own_cgroup(root: &Path) -> Option<PathBuf> {
+    let own = std::process::id();
+    if pids(root).contains(&own) {
+        return Some(root.to_owned());
+    }
+    find(root, &mut |path| pids(path).contains(&own))
+}
+
+/// A cgroup's id is its directory's inode number.
+pub fn inode(path: &Path) -> Option<u64> {
+    fs::metadata(path).ok().map(|metadata| metadata.ino())
+}
+
+/// The cgroups right below one.
+pub fn directories(path: &Path) -> Vec<PathBuf> {
+    // A directory may go at any time: then it has no entries.
+    let Ok(entries) = fs::read_dir(path) else { return Vec::new() };
+    let mut found: Vec<_> = entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .take(MAX_VISITED)
+        .map(|entry| entry.path())
+        .collect();
+    found.sort();
+    found
+}
+
+/// The pids in one cgroup, of either version; 0 is one that this PID namespace has no number for.
+/// Nothing if the cgroup is gone.
+pub(crate) fn pids(path: &Path) -> BTreeSet<u32> {
+    let procs = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    procs.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// The processes of a cgroup that have a number here, of so many at most.
+fn processes(path: &Path, proc: &Path, most: usize) -> Vec<Task> {
+    pids(path)
+        .into_iter()
+        .filter(|pid| *pid != 0)
+        .take(most)
+        .filter_map(|pid| {
+            // Its name may be no UTF-8.
+            let status = fs::read(proc.join(pid.to_string()).join("status")).ok()?;
+            Some(task(pid, &String::from_utf8_lossy(&status)))
+        })
+        .collect()
+}
+
+/// A process from its /proc/PID/status. When it started is left open: /proc tells it in clock
+/// ticks, the programs in nanoseconds, and the two would not compare.
+fn task(pid: u32, status: &str) -> Task {
+    let field = |name: &str| {
+        status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    };
+    Task {
+        tgid: Tgid(pid),
+        tid: pid,
+        ns_pid: field("NSpid").and_then(|pids| pids.split_whitespace().last()?.parse().ok()),
+        started: None,
+        comm: field("Name").unwrap_or_default().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    /// A hierarchy, a /proc and a map, all of our own.
+    struct Host {
+        folder: tempfile::TempDir,
+        watched: BTreeMap<u64, Container>,
+        mains: BTreeMap<u64, u32>,
+        known: Option<u64>,
+        full: bool,
+        room: Room,
+    }
+
+    impl Host {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let (watched, mains) = (BTreeMap::new(), BTreeMap::new());
+            let room = Room::ALL;
+            let host = Self { folder, watched, mains, known: None, full: false, room };
+            fs::create_dir_all(host.root()).unwrap();
+            host
+        }
+
+        fn root(&self) -> PathBuf {
+            self.folder.path().join("cgroup")
+        }
+
+        fn cgroup(&self, path: &str, pids: &[u32]) -> u64 {
+            let path = self.root().join(path);
+            fs::create_dir_all(&path).unwrap();
+            let procs: String = pids.iter().map(|pid| format!("{pid}\n")).collect();
+            fs::write(path.join("cgroup.procs"), procs).unwrap();
+            inode(&path).unwrap()
+        }
+
+        fn process(&self, pid: u32, status: &str) {
+            let path = self.folder.path().join("proc").join(pid.to_string());
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("status"), status).unwrap();
+        }
+
+        fn scan<T>(&mut self, scan: impl FnOnce(&mut Scan<'_>) -> T) -> T {
+            let (root, proc) = (self.root(), self.folder.path().join("proc"));
+            let (watched, mains) = (&mut self.watched, &mut self.mains);
+            let (known, full, room) = (self.known, self.full, self.room);
+            scan(&mut Scan {
+                root: &root,
+                proc: &proc,
+                insert: &mut |id, entry| {
+                    if full {
+                        return Inserted::Full;
+                    }
+                    watched.insert(id.0, entry);
+                    if known == Some(id.0) { Inserted::Known } else { Inserted::New }
+                },
+                main: &mut |id, main| {
+                    mains.insert(id.0, main.tgid.0);
+                },
+                room,
+            })
+        }
+    }
+
+    fn names(facts: &[KernelFact]) -> Vec<&str> {
+        facts
+            .iter()
+            .filter_map(|fact| match fact {
+                KernelFact::CgroupCreated { name, scanned: true, .. } => Some(name.as_str()),
+                _ => None,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn trees_of_pods_are_found_under_any_root() {
+        let mut host = Host::new();
+        host.cgroup("system.slice/sshd.service", &[1]);
+        let root = host.cgroup("system.slice/docker.scope/kubelet-kubepods.slice", &[]);
+        let pod_path =
+            "system.slice/docker.scope/kubelet-kubepods.slice/kubelet-kubepods-pod0.slice";
+        let pod = host.cgroup(pod_path, &[]);
+        let container_path = format!("{pod_path}/cri-containerd-{ID}.scope");
+        let container = host.cgroup(&container_path, &[7, 0, 8]);
+        let nested = host.cgroup(&format!("{container_path}/nested"), &[]);
+        host.cgroup(&format!("{pod_path}/crio-conmon-{ID}.scope"), &[9]);
+        host.process(7, "Name:\tnginx\nNSpid:\t7\t1\n");
+        assert!(holds_kubepods(&host.root()));
+
+        let facts = host.scan(|scan| scan.kubepods());
+        let expected = [
+            "/system.slice/docker.scope/kubelet-kubepods.slice".to_owned(),
+            format!("/{pod_path}"),
+            format!("/{container_path}"),
+            format!("/{container_path}/nested"),
+        ];
+        assert_eq!(names(&facts), expected);
+        let running: Vec<_> =
+            facts.iter().filter(|f| matches!(f, KernelFact::Running { .. })).collect();
+        let task =
+            Task { tgid: Tgid(7), tid: 7, ns_pid: Some(1), started: None, comm: "nginx".into() };
+        let expected = KernelFact::Running { cgroup: CgroupId(container), task };
+        assert_eq!(running, [&expected], "8 is gone, 0 is of another namespace, 9 is a monitor");
+
+        let shape = |id: u64| host.watched.get(&id).map(|entry| (entry.owner, entry.depth));
+        assert_eq!(shape(root), Some((0, 0)));
+        assert_eq!(shape(pod), Some((0, 1)));
+        assert_eq!(shape(container), Some((container, 0)));
+        assert_eq!(shape(nested), Some((container, 1)));
+        assert_eq!(host.watched.len(), 4);
+        assert_eq!(host.mains, BTreeMap::from([(container, 7)]));
+    }
+
+    #[test]
+    fn a_main_process_is_one_by_whatever_name() {
+        let mut host = Host::new();
+        let container = host.cgroup(&format!("kubepods/pod0/{ID}"), &[7, 8]);
+        host.process(7, "Name:\tapp\nNSpid:\t7\t1\n");
+        host.process(8, "Name:\tchild\nNSpid:\t8\t2\n");
+        let status = host.folder.path().join("proc/7/status");
+        fs::write(status, b"Name:\t\xff\nNSpid:\t7\t1\n").unwrap();
+        host.scan(|scan| scan.kubepods());
+        assert_eq!(host.mains, BTreeMap::from([(container, 7)]));
+    }
+
+    #[test]
+    fn what_the_kernel_has_told_is_not_told_again() {
+        let mut host = Host::new();
+        let root = host.cgroup("kubepods", &[]);
+        host.cgroup("kubepods/pod0", &[]);
+        host.known = Some(root);
+        assert_eq!(names(&host.scan(|scan| scan.kubepods())), ["/kubepods/pod0"]);
+    }
+
+    #[test]
+    fn what_cannot_be_watched_is_not_told() {
+        let mut host = Host::new();
+        host.cgroup("kubepods/pod0", &[]);
+        host.full = true;
+        assert_eq!(host.scan(|scan| scan.kubepods()), []);
+    }
+
+    #[test]
+    fn the_main_process_is_the_init_or_else_the_first() {
+        let process = |pid, ns_pid| Task {
+            tgid: Tgid(pid),
+            tid: pid,
+            ns_pid: Some(ns_pid),
+            started: None,
+            comm: String::new(),
+        };
+        let main = |processes: &[Task]| main_process(processes).map(|task| task.tgid);
+        assert_eq!(main(&[process(5, 9), process(7, 1)]), Some(Tgid(7)));
+        assert_eq!(main(&[process(5, 5), process(7, 7)]), Some(Tgid(5)));
+        assert_eq!(main(&[]), None);
+    }
+
+    /// A container may make cgroups below its own without end.
+    #[test]
+    fn one_container_is_looked_at_as_far_as_there_is_room() {
+        let mut host = Host::new();
+        let container = host.cgroup(&format!("kubepods/pod0/{ID}"), &[7, 8, 9]);
+        for n in 0..10 {
+            host.cgroup(&format!("kubepods/pod0/{ID}/n{n}"), &[]);
+        }
+        for pid in 7..10 {
+            host.process(pid, &format!("Name:\tapp\nNSpid:\t{pid}\t{}\n", pid - 6));
+        }
+        let path = find_cgroup(&host.root(), CgroupId(container)).unwrap();
+        host.room = Room { cgroups: 4, processes: 2, left_out: 0 };
+        let (facts, left_out) = host.scan(|scan| (scan.cgroup(&path), scan.room.left_out));
+        assert_eq!((names(&facts).len(), left_out), (4, 7));
+        let running = facts.iter().filter(|fact| matches!(fact, KernelFact::Running { .. }));
+        assert_eq!(running.count(), 2);
+    }
+
+    #[test]
+    fn nesting_is_followed_to_a_bound() {
+        let mut host = Host::new();
+        let deep: String = (0..20).map(|n| format!("/n{n}")).collect();
+        host.cgroup(&format!("kubepods/pod0/{ID}{deep}"), &[]);
+        let facts = host.scan(|scan| scan.kubepods());
+        assert_eq!(names(&facts).len(), 3 + MAX_NESTING as usize);
+    }
+
+    #[test]
+    fn a_cgroup_with_processes_is_a_container_by_any_name() {
+        let mut host = Host::new();
+        let odd = host.cgroup("machine/odd", &[7]);
+        let level = host.cgroup("machine", &[]);
+        assert!(!holds_kubepods(&host.root()));
+        let path = find_cgroup(&host.root(), CgroupId(odd)).unwrap();
+        let facts = host.scan(|scan| scan.cgroup(&path));
+        assert_eq!(names(&facts), ["/machine/odd"]);
+        assert_eq!(host.watched[&odd].owner, odd);
+        let path = find_cgroup(&host.root(), CgroupId(level)).unwrap();
+        host.scan(|scan| scan.cgroup(&path));
+        assert_eq!(host.watched[&level].owner, 0);
+        assert_eq!(find_cgroup(&host.root(), CgroupId(1)), None);
+    }
+}

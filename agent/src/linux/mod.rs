@@ -1,0 +1,9 @@
+//! What Linux has and Rust's library lacks: /proc, cgroups, privileges, clocks, calls that may hang.
+
+pub(crate) mod allocator;
+pub(crate) mod blocking;
+pub mod cgroupfs;
+pub mod clock;
+pub mod privileges;
+pub mod process_cgroup;
+pub mod procfs;

@@ -1,0 +1,189 @@
+//! How much of the host this process may see.
+
+use crate::linux::privileges::Privileges;
+use rustix::thread::CapabilitySet;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// This process' own /proc.
+const OWN: &str = "/proc";
+/// Processes whose namespaces show whether those of the host's processes can be read: PID 1, which
+/// some kernels let no other process read, and kthreadd, which no security module confines either.
+const PROBED: [u32; 2] = [1, KTHREADD];
+/// The parent of all kernel threads, in the first PID namespace and in no other.
+const KTHREADD: u32 = 2;
+
+/// How much of the host this process may see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sight {
+    /// The host's file system below `--host-root` can be entered.
+    pub root: bool,
+    /// The host's processes can be seen: the /proc that is read is of the host's PID namespace, so
+    /// that numbers mean the same as to the kernel.
+    pub host: bool,
+    /// The namespaces of the host's processes can be read: neither CAP_SYS_PTRACE is missing, nor
+    /// does a security module (AppArmor, SELinux) deny what it gives.
+    pub namespaces: bool,
+    /// CAP_SYS_PTRACE: /proc/PID/wchan of processes that are privileged or another user's.
+    pub wait_channels: bool,
+    /// CAP_SYS_ADMIN: /proc/PID/stack.
+    pub stacks: bool,
+}
+
+/// A part of the host that cannot be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hidden {
+    /// Which part, as a name for a check: `host files`, `processes`.
+    pub part: &'static str,
+    /// What cannot be read, and what is not reported because of it.
+    pub cost: &'static str,
+    /// What to do.
+    pub todo: &'static str,
+}
+
+impl Sight {
+    /// Looks at this process' rights, and at what is below `host_root`.
+    pub fn probe(host_root: &Path) -> Self {
+        let held = Privileges::held();
+        let proc = host_proc(host_root);
+        let namespace = |pid| proc.join(format!("{pid}/ns/net"));
+        Self {
+            root: fs::metadata(host_root.join("proc")).is_ok(),
+            host: is_of_the_host(&proc),
+            namespaces: PROBED.iter().any(|pid| fs::read_link(namespace(pid)).is_ok()),
+            wait_channels: held.has(CapabilitySet::SYS_PTRACE),
+            stacks: held.has(CapabilitySet::SYS_ADMIN),
+        }
+    }
+
+    /// Each part that cannot be read although no capability is missing for it. Those that are
+    /// missing are named by [`Privileges::lacking`].
+    pub fn hidden(self) -> Vec<Hidden> {
+        let mut hidden = Vec::new();
+        if !self.root {
+            hidden.push(Hidden {
+                part: "host files",
+                cost: "the file system below --host-root cannot be entered: leaks of the class \
+                       orphan_netns are not reported",
+                todo: "let the agent enter it (/proc/1/root: CAP_SYS_PTRACE, and unconfined by \
+                       AppArmor and SELinux, as deploy/ does), or mount the host's / into the pod \
+                       and set --host-root to the mount point",
+            });
+        }
+        if !self.host {
+            hidden.push(Hidden {
+                part: "processes",
+                cost: "not the host's processes: neither leaks of the classes orphan_shim, \
+                       orphan_netns and orphan_pod_cgroup, nor restarts of the kubelet, nor the \
+                       processes that SIGKILL does not end are reported",
+                todo: "set hostPID: true and check --host-root; where the host's /proc is mounted \
+                       with hidepid, add SYS_PTRACE to the container's capabilities",
+            });
+        } else if !self.namespaces && self.wait_channels {
+            hidden.push(Hidden {
+                part: "processes",
+                cost: "a security module denies what CAP_SYS_PTRACE allows: neither leaks of the \
+                       classes orphan_shim and orphan_netns, nor where in the kernel a process \
+                       hangs are reported",
+                todo: "run the container with appArmorProfile: Unconfined (SELinux: type spc_t), \
+                       as deploy/ does",
+            });
+        }
+        hidden
+    }
+}
+
+/// The /proc through which the host's processes are read: the one below `host_root`, or, where that
+/// cannot be entered, this process' own if it shows the same processes (`hostPID: true`).
+///
+/// /proc/1/root is closed to a process that may not ptrace PID 1 (`proc_pid_get_link` in
+/// `fs/proc/base.c`); states, parents, command lines, cgroups and mount tables are not.
+pub(crate) fn host_proc(host_root: &Path) -> PathBuf {
+    host_proc_or(host_root, Path::new(OWN))
+}
+
+fn host_proc_or(host_root: &Path, own: &Path) -> PathBuf {
+    let below = host_root.join("proc");
+    if is_closed(&below) && is_of_the_host(own) { own.to_owned() } else { below }
+}
+
+/// Something is there that cannot be entered: what is missing would only be a wrong path.
+fn is_closed(path: &Path) -> bool {
+    fs::metadata(path).is_err_and(|error| error.kind() != io::ErrorKind::NotFound)
+}
+
+/// Whether a /proc is of the first PID namespace.
+pub(crate) fn is_of_the_host(proc: &Path) -> bool {
+    fs::read_to_string(proc.join(format!("{KTHREADD}/comm")))
+        .is_ok_and(|comm| comm.trim() == "kthreadd")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_namespace_has_no_kthreadd() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!is_of_the_host(folder.path()));
+        fs::create_dir_all(folder.path().join("2")).unwrap();
+        for (comm, expected) in [("sleep\n", false), ("kthreadd\n", true)] {
+            fs::write(folder.path().join("2/comm"), comm).unwrap();
+            assert_eq!(is_of_the_host(folder.path()), expected, "{comm}");
+        }
+    }
+
+    #[test]
+    fn a_closed_root_leaves_the_own_proc_if_it_is_the_hosts() {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, open) = (folder.path().join("own"), folder.path().join("root"));
+        fs::create_dir_all(own.join("2")).unwrap();
+        fs::create_dir_all(open.join("proc")).unwrap();
+        // Nothing below a file can be entered, by root either.
+        let closed = folder.path().join("closed");
+        fs::write(&closed, "").unwrap();
+        assert!(is_closed(&closed.join("proc")));
+        assert_eq!(host_proc_or(&closed, &own), closed.join("proc"), "another PID namespace");
+        fs::write(own.join("2/comm"), "kthreadd\n").unwrap();
+        assert_eq!(host_proc_or(&closed, &own), own);
+        assert_eq!(host_proc_or(&open, &own), open.join("proc"));
+        let missing = folder.path().join("missing");
+        assert_eq!(host_proc_or(&missing, &own), missing.join("proc"), "a mistyped path");
+    }
+
+    #[test]
+    fn the_namespaces_of_any_process_of_the_host_are_enough() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = |pid: &str| {
+            let folder = folder.path().join(format!("proc/{pid}/ns"));
+            fs::create_dir_all(&folder).unwrap();
+            std::os::unix::fs::symlink("net:[7]", folder.join("net")).unwrap();
+        };
+        link("3");
+        assert!(!Sight::probe(folder.path()).namespaces);
+        link("2");
+        let sight = Sight::probe(folder.path());
+        assert!(sight.namespaces, "PID 1 is closed, and kthreadd is not");
+        assert!(sight.root && !sight.host);
+    }
+
+    #[test]
+    fn each_part_that_is_hidden_is_named_alone() {
+        let all =
+            Sight { root: true, host: true, namespaces: true, wait_channels: true, stacks: false };
+        let parts =
+            |sight: Sight| sight.hidden().iter().map(|hidden| hidden.part).collect::<Vec<_>>();
+        for (sight, expected) in [
+            (all, &[][..]),
+            (Sight { root: false, ..all }, &["host files"]),
+            (Sight { host: false, ..all }, &["processes"]),
+            (Sight { namespaces: false, ..all }, &["processes"]),
+            (Sight { namespaces: false, wait_channels: false, ..all }, &[]),
+            (Sight { root: false, namespaces: false, ..all }, &["host files", "processes"]),
+        ] {
+            assert_eq!(parts(sight), expected, "{sight:?}");
+        }
+    }
+}

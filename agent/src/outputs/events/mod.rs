@@ -1,0 +1,349 @@
+//! Events on pods and on this node, for whoever looks with `kubectl describe` (opt-in, `--events`).
+//!
+//! **Invariant.** It creates and patches Events of events.k8s.io and makes no other request. It never
+//! waits for the apiserver with anything but its own short queue: what does not fit, or is more than
+//! the rate allows, is dropped and counted. A refusal never ends the agent.
+
+mod budget;
+mod note;
+mod send;
+
+pub use budget::Rate;
+pub use note::{About, Note, Reason, note};
+
+use crate::sources::kube::{Options as Apiserver, client};
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use budget::Bucket;
+use futures::{FutureExt, future::BoxFuture};
+use send::{Outcome, Sender};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+use tracing::{debug, info, warn};
+
+/// Notes that wait for the apiserver: those of two full buckets.
+const QUEUE: usize = 64;
+
+/// How Events are made.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A kubeconfig; `None`: $KUBECONFIG, ~/.kube/config or the service account.
+    pub kubeconfig: Option<PathBuf>,
+    /// This node's name: whose Events leaks are, and the reporter's instance.
+    pub node: String,
+    /// How fast.
+    pub pace: Pace,
+    /// Where the adapter counts what it does.
+    pub counters: Arc<Counters>,
+}
+
+impl Options {
+    /// From the same apiserver as the pods.
+    pub fn new(api: &Apiserver) -> Self {
+        Self {
+            kubeconfig: api.kubeconfig.clone(),
+            node: api.node.clone(),
+            pace: Pace::default(),
+            counters: Arc::default(),
+        }
+    }
+}
+
+/// How many Events, how often, and how long one tries.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Events on pods.
+    pub pods: Rate,
+    /// Events on the node. client-go allows one source as much on one object
+    /// (`EventSourceObjectSpamFilter`): 25, then one in 5 minutes.
+    pub node: Rate,
+    /// The first one that was left out is told of after so long, with all that were meanwhile.
+    pub suppressed_after: Duration,
+    /// And the next ones no sooner than this. Longer than the recorder remembers an Event (6
+    /// minutes), or it would count the new one as the old one again, with the old figures.
+    pub suppressed_every: Duration,
+    /// The first pause before a failed request is made again.
+    pub min_pause: Duration,
+    /// The longest pause, before jitter.
+    pub max_pause: Duration,
+    /// Later than this an Event is not sent any more: its time would be wrong by as much.
+    pub patience: Duration,
+    /// A failure that lasts is logged again after so long.
+    pub log_every: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            pods: Rate { burst: 25, every: Duration::from_secs(30) },
+            node: Rate { burst: 25, every: Duration::from_secs(300) },
+            suppressed_after: Duration::from_secs(30),
+            suppressed_every: Duration::from_secs(600),
+            min_pause: Duration::from_secs(1),
+            max_pause: Duration::from_secs(60),
+            patience: Duration::from_secs(300),
+            log_every: Duration::from_secs(3600),
+        }
+    }
+}
+
+/// What became of the notes, since the adapter began.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// The apiserver took it.
+    pub sent: AtomicU64,
+    /// The apiserver refused it: no right, a namespace that is being deleted, an invalid name.
+    pub refused: AtomicU64,
+    /// The apiserver could not be reached in time.
+    pub failed: AtomicU64,
+    /// More than the rate allows.
+    pub suppressed: AtomicU64,
+    /// There was no room in a queue.
+    pub dropped: AtomicU64,
+}
+
+impl Counters {
+    /// All of them, with the value of the metric's label `outcome`.
+    pub fn all(&self) -> [(&'static str, &AtomicU64); 5] {
+        [
+            ("sent", &self.sent),
+            ("refused", &self.refused),
+            ("failed", &self.failed),
+            ("suppressed", &self.suppressed),
+            ("dropped", &self.dropped),
+        ]
+    }
+}
+
+/// Sends until the channel is closed; then what waits gets one try. Fails only if the
+/// configuration cannot be used at all.
+pub async fn run(options: Options, mut notes: mpsc::Receiver<Note>) -> anyhow::Result<()> {
+    let client = client::asking(options.kubeconfig.as_deref()).await?;
+    let mut publisher = Publisher::new(options, client);
+    while publisher.turn(&mut notes).await {}
+    publisher.finish().await;
+    Ok(())
+}
+
+/// A note that may be sent, and since when.
+struct Waiting {
+    note: Note,
+    since: Instant,
+}
+
+/// The last failure that was logged. Not its words: those of a refusal name namespace and object.
+struct Trouble {
+    refused: bool,
+    logged: Instant,
+}
+
+struct Publisher {
+    sender: Sender,
+    pace: Pace,
+    counters: Arc<Counters>,
+    pods: Bucket,
+    node: Bucket,
+    queue: VecDeque<Waiting>,
+    /// What is with the apiserver now, and when it became a note.
+    sending: Option<(BoxFuture<'static, (Note, Outcome)>, Instant)>,
+    /// Not before this: the apiserver was away.
+    not_before: Option<Instant>,
+    backoff: ExponentialBackoff,
+    left_out: BTreeMap<Reason, u64>,
+    /// Whom SIGKILL does not end, and when that was told.
+    unkillable: Vec<(About, Instant)>,
+    /// When of what was left out is told, if anything was.
+    summary: Option<Instant>,
+    last_summary: Option<Instant>,
+    trouble: Option<Trouble>,
+}
+
+impl Publisher {
+    fn new(options: Options, client: kube::Client) -> Self {
+        let Options { node, pace, counters, .. } = options;
+        let now = Instant::now();
+        Self {
+            sender: Sender::new(client, node),
+            pods: Bucket::full(pace.pods, now),
+            node: Bucket::full(pace.node, now),
+            backoff: backoff(&pace),
+            pace,
+            counters,
+            queue: VecDeque::new(),
+            sending: None,
+            not_before: None,
+            left_out: BTreeMap::new(),
+            unkillable: Vec::new(),
+            summary: None,
+            last_summary: None,
+            trouble: None,
+        }
+    }
+
+    /// Waits for one thing and deals with it; false: nobody has anything to say any more.
+    async fn turn(&mut self, notes: &mut mpsc::Receiver<Note>) -> bool {
+        self.begin();
+        let again = self.not_before.filter(|_| self.sending.is_none() && !self.queue.is_empty());
+        let outcome = async {
+            match &mut self.sending {
+                Some((sending, _)) => sending.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            note = notes.recv() => match note {
+                Some(note) => self.admit(note, Instant::now()),
+                None => return false,
+            },
+            (note, outcome) = outcome => self.conclude(note, outcome),
+            () = until(again) => self.not_before = None,
+            () = until(self.summary) => self.summarise(Instant::now()),
+        }
+        true
+    }
+
+    /// What waits is sent once, without patience; whoever runs this cuts it off.
+    async fn finish(mut self) {
+        if let Some((sending, _)) = self.sending.take() {
+            let (_, outcome) = sending.await;
+            self.count(&outcome);
+        }
+        while let Some(waiting) = self.queue.pop_front() {
+            let (_, outcome) = self.sender.send(waiting.note).await;
+            self.count(&outcome);
+        }
+    }
+
+    /// Takes a note, if the rate allows it. What of a container hangs, and where, may change each
+    /// second: that would be all that the node's rate allows.
+    fn admit(&mut self, note: Note, now: Instant) {
+        if note.reason == Reason::Unkillable {
+            self.unkillable.retain(|(_, at)| now.duration_since(*at) < self.pace.suppressed_every);
+            if self.unkillable.iter().any(|(about, _)| *about == note.about) {
+                self.counters.suppressed.fetch_add(1, Relaxed);
+                return;
+            }
+            if self.unkillable.len() < QUEUE {
+                self.unkillable.push((note.about.clone(), now));
+            }
+        }
+        let bucket = match note.about {
+            About::Pod { .. } => &mut self.pods,
+            About::Node { .. } => &mut self.node,
+        };
+        if bucket.take(now) {
+            self.wait(note, now);
+            return;
+        }
+        self.counters.suppressed.fetch_add(1, Relaxed);
+        *self.left_out.entry(note.reason).or_default() += 1;
+        if self.summary.is_none() {
+            let soon = now + self.pace.suppressed_after;
+            let next = self.last_summary.map(|last| last + self.pace.suppressed_every);
+            self.summary = Some(next.map_or(soon, |next| next.max(soon)));
+        }
+    }
+
+    fn wait(&mut self, note: Note, now: Instant) {
+        if self.queue.len() < QUEUE {
+            self.queue.push_back(Waiting { note, since: now });
+        } else {
+            self.counters.dropped.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn summarise(&mut self, now: Instant) {
+        self.summary = None;
+        self.last_summary = Some(now);
+        let left_out = std::mem::take(&mut self.left_out);
+        self.wait(note::suppressed(&left_out), now);
+    }
+
+    /// Sends the next one, if it is time.
+    fn begin(&mut self) {
+        if self.sending.is_some() || self.not_before.is_some() {
+            return;
+        }
+        while let Some(Waiting { note, since }) = self.queue.pop_front() {
+            if since.elapsed() <= self.pace.patience {
+                self.sending = Some((self.sender.send(note).boxed(), since));
+                return;
+            }
+            self.counters.failed.fetch_add(1, Relaxed);
+            debug!(reason = %note.reason, "an Event could not be sent in time");
+        }
+    }
+
+    fn conclude(&mut self, note: Note, outcome: Outcome) {
+        let since = self.sending.take().map_or_else(Instant::now, |(_, since)| since);
+        match &outcome {
+            Outcome::Sent => {
+                self.backoff = backoff(&self.pace);
+                if self.trouble.take().is_some() {
+                    info!("Events can be sent again");
+                }
+            }
+            Outcome::Refused(why) => self.complain(true, why),
+            Outcome::Pointless(why) => debug!(why, reason = %note.reason, "an Event is pointless"),
+            Outcome::Away(why) => {
+                self.complain(false, why);
+                let pause = self.backoff.next().unwrap_or(self.pace.max_pause);
+                self.not_before = Some(Instant::now() + pause);
+                // Behind the others: what is in the way may concern this one alone.
+                self.queue.push_back(Waiting { note, since });
+                return; // not concluded
+            }
+        }
+        self.count(&outcome);
+    }
+
+    fn count(&self, outcome: &Outcome) {
+        let counter = match outcome {
+            Outcome::Sent => &self.counters.sent,
+            Outcome::Refused(_) | Outcome::Pointless(_) => &self.counters.refused,
+            Outcome::Away(_) => &self.counters.failed,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// Logs what is new, and from time to time what lasts.
+    fn complain(&mut self, refused: bool, what: &str) {
+        let now = Instant::now();
+        let again = |t: &Trouble| {
+            t.refused != refused || now.duration_since(t.logged) >= self.pace.log_every
+        };
+        if self.trouble.as_ref().is_none_or(again) {
+            warn!(error = what, "Events cannot be sent (--events)");
+            self.trouble = Some(Trouble { refused, logged: now });
+        } else {
+            debug!(error = what, "Events still cannot be sent");
+        }
+    }
+}
+
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn backoff(pace: &Pace) -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(pace.min_pause)
+        .with_max_delay(pace.max_pause)
+        .with_jitter()
+        .without_max_times()
+        .build()
+}

@@ -1,0 +1,302 @@
+//! What is worth an Event, and its words. Pure: the same observation gives the same note.
+//!
+//! Told is what a person who looks at the pod would want to act on. What needs no action (a graceful
+//! end, a job that completed, a crash that the status shows with its exit code) is not told, and of
+//! what is not proven (`unknown`) nothing is said. An OOM kill is told: the kubelet makes no Event of
+//! it but for the node as a whole (`SystemOOM`, pkg/kubelet/oom/oom_watcher_linux.go), and the
+//! container's status remembers only its last end.
+
+use crate::outputs::report;
+use coroner_core::{
+    ids::PodRef,
+    input::ContainerKind,
+    labels,
+    leak::{Leak, LeakClass, LeakKey},
+    output::Report,
+    report::{ContainerDeath, UnkillableContainer},
+    signal,
+    types::{Cause, FindingKind, Verdict},
+};
+use std::collections::BTreeMap;
+
+/// The most that the apiserver takes, bytes (`NoteLengthLimit`, pkg/apis/core/validation/events.go).
+const MAX_MESSAGE: usize = 1024;
+
+labels! {
+    /// Why there is an Event. A closed set: docs/events.md lists it.
+    pub enum Reason {
+        /// The stop signal was thrown away; SIGKILL at the end of the grace.
+        StopSignalIgnored = "StopSignalIgnored",
+        /// The stop signal was blocked and never taken; SIGKILL at the end of the grace.
+        StopSignalBlocked = "StopSignalBlocked",
+        /// The stop signal was taken, and the grace was not enough.
+        GraceExceeded = "GraceExceeded",
+        /// preStop left the container nothing of the grace but the kubelet's floor.
+        PreStopExhaustedGrace = "PreStopExhaustedGrace",
+        /// The OOM killer chose the container's main process.
+        OomKilled = "OomKilled",
+        /// Alive after SIGKILL.
+        Unkillable = "Unkillable",
+        /// The object waits long after its deadline.
+        StuckTerminating = "StuckTerminating",
+        /// A sandbox was left behind.
+        SandboxLeaked = "SandboxLeaked",
+        /// A shim was left behind.
+        ShimOrphaned = "ShimOrphaned",
+        /// A network namespace was left behind.
+        NetnsOrphaned = "NetnsOrphaned",
+        /// A pod's cgroup was left behind.
+        PodCgroupOrphaned = "PodCgroupOrphaned",
+        /// There was more to say than the apiserver is to be burdened with.
+        EventsSuppressed = "EventsSuppressed",
+    }
+}
+
+impl Reason {
+    /// What was being done: an Event's `action`, which the apiserver demands.
+    pub fn action(self) -> &'static str {
+        match self {
+            Self::OomKilled => "Running",
+            Self::StopSignalIgnored
+            | Self::StopSignalBlocked
+            | Self::GraceExceeded
+            | Self::PreStopExhaustedGrace
+            | Self::Unkillable => "Stopping",
+            Self::StuckTerminating => "Deleting",
+            Self::SandboxLeaked
+            | Self::ShimOrphaned
+            | Self::NetnsOrphaned
+            | Self::PodCgroupOrphaned => "CleaningUp",
+            Self::EventsSuppressed => "Reporting",
+        }
+    }
+}
+
+/// What an Event is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum About {
+    /// A pod.
+    Pod {
+        /// Which. Of a static pod the UID is the runtime's, which its mirror carries as the annotation
+        /// `kubernetes.io/config.mirror`: it is by that one that the kubelet makes Events of it, and
+        /// that `kubectl describe` looks for them.
+        pod: PodRef,
+        /// Of its containers, as the kubelet writes it: `spec.containers{app}`.
+        field: Option<String>,
+    },
+    /// This node.
+    Node {
+        /// The pod that it has to do with.
+        related: Option<PodRef>,
+        /// What of the node: without it, two that have no pod would be counted as one Event.
+        field: Option<String>,
+    },
+}
+
+/// An Event to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Note {
+    /// What it is about.
+    pub about: About,
+    /// Why.
+    pub reason: Reason,
+    /// The fact with its figures and what to do about it, at most 1024 bytes.
+    pub message: String,
+}
+
+impl Note {
+    fn new(about: About, reason: Reason, message: &str) -> Self {
+        Self { about, reason, message: short(message) }
+    }
+}
+
+/// What an observation is worth.
+pub fn note(report: &Report) -> Option<Note> {
+    match report {
+        Report::CountDeath(death) => of_death(death),
+        Report::Unkillable(holdout) => of_holdout(holdout),
+        Report::LeakOpened(leak) => of_leak(leak),
+        _ => None,
+    }
+}
+
+/// What was left out, by reason, so that the apiserver is not flooded. An Event of its own.
+pub(super) fn suppressed(left_out: &BTreeMap<Reason, u64>) -> Note {
+    let counts: Vec<String> =
+        left_out.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    let message = format!(
+        "{} more Events of coroner were left out so as not to flood the apiserver: {}. `coroner \
+         leaks` and `coroner terminations` on this node list all.",
+        left_out.values().sum::<u64>(),
+        counts.join(", "),
+    );
+    let about = About::Node { related: None, field: None };
+    Note::new(about, Reason::EventsSuppressed, &message)
+}
+
+fn of_death(death: &ContainerDeath) -> Option<Note> {
+    let stop = signal::name(death.stop_signal);
+    let late = death.findings.iter().find(|f| f.kind == FindingKind::DeadlineMissed);
+    let (reason, what_to_do) = match (death.verdict, late) {
+        (Verdict::StopSignalIgnored, _) => (
+            Reason::StopSignalIgnored,
+            format!(
+                "It waited in vain and nothing was shut down in order: handle {stop} in PID 1, \
+                 start the program with `exec` instead of below a shell, or run it under an init \
+                 that passes signals on."
+            ),
+        ),
+        (Verdict::StopSignalBlocked, _) => (
+            Reason::StopSignalBlocked,
+            format!("Nothing was shut down in order: let it take {stop} instead of blocking it."),
+        ),
+        (Verdict::GraceExceeded, _) => (Reason::GraceExceeded, more_time(death)),
+        (Verdict::PrestopExhaustedGrace, _) => (
+            Reason::PreStopExhaustedGrace,
+            "Shorten the preStop hook, or raise terminationGracePeriodSeconds to more than hook \
+             and shutdown take together."
+                .to_owned(),
+        ),
+        (Verdict::OomKilled, _) => (
+            Reason::OomKilled,
+            "If it was at its own limit, raise resources.limits.memory or make it need less; if \
+             the node was out of memory, request what it needs."
+                .to_owned(),
+        ),
+        // It left by itself after all: nobody has proof of a SIGKILL.
+        (
+            Verdict::Graceful | Verdict::TerminatedByDefault | Verdict::Completed | Verdict::Failed,
+            Some(late),
+        ) => (
+            Reason::GraceExceeded,
+            format!(
+                "{} Nobody killed it in time: the logs of kubelet and runtime say why.",
+                late.detail
+            ),
+        ),
+        _ => return None,
+    };
+    let message = format!("{} {what_to_do}", death.proof.message);
+    let about = of_container(death.pod.as_ref()?, death.kind, &death.name);
+    Some(Note::new(about, reason, &message))
+}
+
+/// Whose the grace was decides what helps.
+fn more_time(death: &ContainerDeath) -> String {
+    let grace = match death.grace_seconds {
+        Some(seconds) => format!("the grace of {seconds} s"),
+        None => "the grace".to_owned(),
+    };
+    match death.cause {
+        Cause::NodePressureEviction | Cause::NodeShutdown | Cause::ForceDelete => format!(
+            "{grace} was not the pod's own ({}): only a shorter shutdown helps.",
+            report::words(death.cause.as_str())
+        ),
+        _ => format!(
+            "Make its shutdown shorter than {grace}, or raise terminationGracePeriodSeconds."
+        ),
+    }
+}
+
+fn of_holdout(holdout: &UnkillableContainer) -> Option<Note> {
+    if holdout.over {
+        return None; // the container's status tells of its end
+    }
+    let about = of_container(holdout.pod.as_ref()?, holdout.kind, &holdout.name);
+    let message = format!(
+        "{} More signals change nothing. If this lasts, it waits for something in the kernel (often \
+         a dead NFS server or block device), and ends when that does, or with the node.",
+        holdout.detail
+    );
+    Some(Note::new(about, Reason::Unkillable, &message))
+}
+
+fn of_leak(leak: &Leak) -> Option<Note> {
+    let reason = match leak.class {
+        LeakClass::StuckTerminating => Reason::StuckTerminating,
+        LeakClass::OrphanShim => Reason::ShimOrphaned,
+        LeakClass::OrphanNetns => Reason::NetnsOrphaned,
+        LeakClass::OrphanPodCgroup => Reason::PodCgroupOrphaned,
+        LeakClass::NotreadyNoPod
+        | LeakClass::ReadyNoPod
+        | LeakClass::NotreadyWithContainers
+        | LeakClass::NotreadySuperseded
+        | LeakClass::DuplicateReady
+        | LeakClass::NetnsOpen => Reason::SandboxLeaked,
+    };
+    // Of a cgroup only its pod's UID is known.
+    let named = leak.pod.as_ref().filter(|pod| !pod.name.is_empty() && !pod.namespace.is_empty());
+    let (about, what) = if leak.class == LeakClass::StuckTerminating {
+        let past = report::span(report::seconds_between(leak.first_observed, leak.confirmed));
+        let about = About::Pod { pod: named?.clone(), field: None };
+        (about, format!("Terminating, and stuck for {past}"))
+    } else {
+        let of = named.map(|pod| format!(" of {}/{}", pod.namespace, pod.name)).unwrap_or_default();
+        let what = match &leak.key {
+            LeakKey::Sandbox { .. } => "Sandbox ",
+            LeakKey::Shim { .. } => "Shim ",
+            LeakKey::Netns { .. } => "Network namespace ",
+            LeakKey::PodCgroup { .. } | LeakKey::Pod { .. } => "The ",
+        };
+        let class = report::words(leak.class.as_str());
+        let thing = report::thing(&leak.key);
+        let age = report::age(leak, leak.confirmed);
+        let field = Some(format!("{}{{{thing}}}", leak.class));
+        let about = About::Node { related: named.cloned(), field };
+        (about, format!("{what}{thing}{of} was left behind ({class}), {age} old"))
+    };
+    let mut message = format!("{what}: {}.", report::leak_cause(leak).trim_end_matches('.'));
+    let held = report::holds(&leak.resources);
+    if !held.is_empty() {
+        message.push_str(&format!(" Holds {held}."));
+    }
+    let steps = report::remediation(leak);
+    if !steps.is_empty() {
+        message.push_str(&format!(" To do: {}", in_one_line(&steps)));
+    }
+    Some(Note::new(about, reason, &message))
+}
+
+/// Steps, some of which are commands, as running text.
+fn in_one_line(steps: &[String]) -> String {
+    let mut text = String::new();
+    for step in steps {
+        let command = step.strip_prefix("$ ");
+        match text.chars().last() {
+            None => {}
+            Some('`') if command.is_some() => text.push_str("; "),
+            Some('`') => text.push_str(". "),
+            Some(_) => text.push(' '),
+        }
+        match command {
+            Some(command) => text.push_str(&format!("`{command}`")),
+            None => text.push_str(step),
+        }
+    }
+    text
+}
+
+/// As the kubelet names it (pkg/kubelet/container/ref.go, `fieldPath`).
+fn of_container(pod: &PodRef, kind: ContainerKind, name: &str) -> About {
+    let list = match kind {
+        ContainerKind::Main => "containers",
+        ContainerKind::Init | ContainerKind::Sidecar => "initContainers",
+        ContainerKind::Ephemeral => "ephemeralContainers",
+    };
+    let field = (!name.is_empty()).then(|| format!("spec.{list}{{{name}}}"));
+    About::Pod { pod: pod.clone(), field }
+}
+
+/// Fit for a terminal, and no longer than the apiserver takes.
+fn short(text: &str) -> String {
+    let mut text = report::printable(text);
+    if text.len() > MAX_MESSAGE {
+        const MORE: &str = "…";
+        text.truncate(text.floor_char_boundary(MAX_MESSAGE - MORE.len()));
+        text.push_str(MORE);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+use super::*;
+use crate::outputs::report::samples;
+use coroner_core::{ids::ContainerId, leak::LeakCause, report::Finding};
+use std::{path::Path, sync::Arc};
+
+fn died(death: ContainerDeath) -> Option<Note> {
+    note(&Report::CountDeath(Box::new(death)))
+}
+
+fn ignored() -> ContainerDeath {
+    samples::two_containers().containers.remove(1)
+}
+
+fn field(note: &Note) -> Option<&str> {
+    match &note.about {
+        About::Pod { field, .. } => field.as_deref(),
+        About::Node { .. } => None,
+    }
+}
+
+#[test]
+fn every_verdict_has_its_reason_or_none() {
+    for verdict in Verdict::ALL {
+        let wanted = match verdict {
+            Verdict::StopSignalIgnored => Some(Reason::StopSignalIgnored),
+            Verdict::StopSignalBlocked => Some(Reason::StopSignalBlocked),
+            Verdict::GraceExceeded => Some(Reason::GraceExceeded),
+            Verdict::PrestopExhaustedGrace => Some(Reason::PreStopExhaustedGrace),
+            Verdict::OomKilled => Some(Reason::OomKilled),
+            Verdict::Crashed
+            | Verdict::ForceKilled
+            | Verdict::TerminatedByDefault
+            | Verdict::Graceful
+            | Verdict::Completed
+            | Verdict::Failed
+            | Verdict::Unknown => None,
+        };
+        let told = died(ContainerDeath { verdict: *verdict, ..ignored() });
+        assert_eq!(told.as_ref().map(|note| note.reason), wanted, "{verdict}");
+        // The proof with its figures comes first, then what to do.
+        if let Some(note) = told {
+            let rest = note.message.strip_prefix(&ignored().proof.message).unwrap();
+            assert!(rest.len() > 20 && rest.ends_with('.'), "{verdict}: {}", note.message);
+        }
+    }
+}
+
+#[test]
+fn a_death_has_its_event_when_it_is_counted() {
+    assert_eq!(note(&Report::ContainerDied(Box::new(ignored()))), None);
+}
+
+#[test]
+fn it_names_pod_and_container_as_the_kubelet_does() {
+    let note = died(ignored()).unwrap();
+    let About::Pod { pod, field } = note.about else { panic!("{note:?}") };
+    assert_eq!((pod.namespace.as_str(), pod.name.as_str()), ("shop", "web-0"));
+    assert_eq!(field.as_deref(), Some("spec.containers{proxy}"));
+    let list = |kind| died(ContainerDeath { kind, ..ignored() }).unwrap();
+    assert_eq!(field_of(&list(ContainerKind::Init)), "spec.initContainers{proxy}");
+    assert_eq!(field_of(&list(ContainerKind::Sidecar)), "spec.initContainers{proxy}");
+    assert_eq!(field_of(&list(ContainerKind::Ephemeral)), "spec.ephemeralContainers{proxy}");
+    assert_eq!(
+        self::field(&died(ContainerDeath { name: String::new(), ..ignored() }).unwrap()),
+        None
+    );
+    assert_eq!(died(ContainerDeath { pod: None, ..ignored() }), None, "nothing to put it on");
+}
+
+fn field_of(note: &Note) -> &str {
+    field(note).unwrap_or_default()
+}
+
+#[test]
+fn the_signal_is_the_one_that_was_sent() {
+    let note = died(ContainerDeath { stop_signal: 10, ..ignored() }).unwrap();
+    assert!(note.message.contains("handle SIGUSR1 in PID 1"), "{}", note.message);
+}
+
+#[test]
+fn who_granted_the_grace_decides_what_helps() {
+    let exceeded = |cause| {
+        died(ContainerDeath { verdict: Verdict::GraceExceeded, cause, ..ignored() })
+            .unwrap()
+            .message
+    };
+    let own = exceeded(Cause::ApiDelete);
+    assert!(own.contains("the grace of 10 s, or raise terminationGracePeriodSeconds"), "{own}");
+    for cause in [Cause::NodePressureEviction, Cause::NodeShutdown, Cause::ForceDelete] {
+        let other = exceeded(cause);
+        assert!(!other.contains("terminationGracePeriodSeconds"), "{other}");
+        assert!(other.contains(&report::words(cause.as_str())), "{other}");
+    }
+}
+
+#[test]
+fn a_missed_deadline_is_told_where_the_verdict_is_harmless() {
+    let missed = Finding::new(FindingKind::DeadlineMissed, "It ended 9 s after its deadline.");
+    let late = |verdict| ContainerDeath { verdict, findings: vec![missed.clone()], ..ignored() };
+    let note = died(late(Verdict::Graceful)).unwrap();
+    assert_eq!(note.reason, Reason::GraceExceeded);
+    assert!(note.message.contains("It ended 9 s after its deadline."), "{}", note.message);
+    assert_eq!(died(late(Verdict::StopSignalIgnored)).unwrap().reason, Reason::StopSignalIgnored);
+    for verdict in [Verdict::ForceKilled, Verdict::Unknown, Verdict::Crashed] {
+        assert_eq!(died(late(verdict)), None, "{verdict}: not known, or not true");
+    }
+}
+
+#[test]
+fn what_sigkill_does_not_end_is_told_while_it_lasts() {
+    let holdout = UnkillableContainer {
+        container: Some(ContainerId::new("c1")),
+        name: "app".into(),
+        kind: ContainerKind::Main,
+        pod: ignored().pod,
+        detail: "Still alive 2.1 s after SIGKILL: dd (pid 7) in state D (uninterruptible) in nfs."
+            .into(),
+        over: false,
+    };
+    let told = |holdout: &UnkillableContainer| note(&Report::Unkillable(Box::new(holdout.clone())));
+    let note = told(&holdout).unwrap();
+    assert_eq!((note.reason, field_of(&note)), (Reason::Unkillable, "spec.containers{app}"));
+    assert!(note.message.starts_with(&holdout.detail), "{}", note.message);
+    assert_eq!(told(&UnkillableContainer { over: true, ..holdout.clone() }), None);
+    assert_eq!(told(&UnkillableContainer { pod: None, ..holdout }), None);
+}
+
+#[test]
+fn every_class_of_leak_has_its_reason_and_object() {
+    for class in LeakClass::ALL {
+        let leak = Leak { class: *class, ..samples::leaked() };
+        let note = note(&Report::LeakOpened(Arc::new(leak.clone()))).unwrap();
+        let reason = match class.orphan() {
+            Some("shim") => Reason::ShimOrphaned,
+            Some("netns") => Reason::NetnsOrphaned,
+            Some(_) => Reason::PodCgroupOrphaned,
+            None if class.is_sandbox() => Reason::SandboxLeaked,
+            None => Reason::StuckTerminating,
+        };
+        assert_eq!(note.reason, reason, "{class}");
+        let pod = leak.pod.clone().unwrap();
+        let about = match reason {
+            Reason::StuckTerminating => About::Pod { pod, field: None },
+            _ => {
+                let field = Some(format!("{class}{{398445f28f116}}"));
+                About::Node { related: Some(pod), field }
+            }
+        };
+        assert_eq!(note.about, about, "{class}");
+        assert!(note.message.contains(&report::leak_cause(&leak)), "{class}: {}", note.message);
+    }
+}
+
+#[test]
+fn a_leak_says_what_it_holds_and_what_to_do() {
+    let note = note(&Report::LeakOpened(Arc::new(samples::leaked()))).unwrap();
+    assert_eq!(
+        note.message,
+        "Sandbox 398445f28f116 of shop/web-0 was left behind (notready no pod), 92d old: kubelet \
+         pod worker stuck in terminating (kubernetes#107730): kubelet v1.23.1, runtime killed as \
+         the object went. Holds network namespace /run/netns/cni-7a3f; addresses 10.244.1.17. To \
+         do: Restarting the kubelet cleans up all of these at once: `systemctl restart \
+         kubelet`. To fix the bug, upgrade the kubelet to 1.27 or later. Or manually, only this \
+         one: `crictl stopp \
+         398445f28f116ed45394c18d7697a64dceeef739379d5ac920bbf3fd6cc1bb78`; `crictl rmp \
+         398445f28f116ed45394c18d7697a64dceeef739379d5ac920bbf3fd6cc1bb78`"
+    );
+}
+
+#[test]
+fn of_a_cgroup_only_the_uid_is_known() {
+    let mut leak = Leak { class: LeakClass::OrphanPodCgroup, ..samples::leaked() };
+    let pod = leak.pod.as_mut().unwrap();
+    (pod.name, pod.namespace) = (String::new(), String::new());
+    let told = |leak: &Leak| note(&Report::LeakOpened(Arc::new(leak.clone())));
+    let about = |leak| told(leak).unwrap().about;
+    assert!(matches!(about(&leak), About::Node { related: None, .. }));
+    let mut other = leak.clone();
+    other.key = LeakKey::Sandbox { id: "another".into() };
+    assert_ne!(about(&leak), about(&other), "two of them are two Events");
+    leak.class = LeakClass::StuckTerminating;
+    assert_eq!(told(&leak), None);
+}
+
+#[test]
+fn other_changes_of_a_leak_are_not_told() {
+    let leak = Arc::new(samples::leaked());
+    assert_eq!(note(&Report::LeakChanged(Arc::clone(&leak))), None);
+    assert_eq!(note(&Report::LeakResolved(leak)), None);
+}
+
+#[test]
+fn no_message_is_longer_than_the_apiserver_takes_or_harms_a_terminal() {
+    let mut leak = samples::leaked();
+    leak.cause.kind = LeakCause::RuntimeFailing;
+    leak.cause.name = Some(format!("\x1b[2J{}", "ü".repeat(2000)));
+    let note = note(&Report::LeakOpened(Arc::new(leak))).unwrap();
+    assert!((1020..=1024).contains(&note.message.len()), "{}", note.message.len());
+    assert!(note.message.ends_with("ü…") && !note.message.contains('\x1b'), "{}", note.message);
+}
+
+#[test]
+fn what_was_left_out_is_counted_by_reason() {
+    let left_out = [(Reason::StopSignalIgnored, 7), (Reason::SandboxLeaked, 13_990)].into();
+    let note = suppressed(&left_out);
+    assert_eq!(note.about, About::Node { related: None, field: None });
+    assert!(
+        note.message.starts_with(
+            "13997 more Events of coroner were left out so as not to flood the apiserver: 7 \
+             StopSignalIgnored, 13990 SandboxLeaked."
+        ),
+        "{}",
+        note.message
+    );
+}
+
+/// As the apiserver wants them, and as the documentation lists them.
+#[test]
+fn reasons_and_actions_are_camel_case_and_documented() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/events.md");
+    let page = std::fs::read_to_string(&page).unwrap();
+    for reason in Reason::ALL {
+        for word in [reason.as_str(), reason.action()] {
+            assert!(word.starts_with(|c: char| c.is_ascii_uppercase()), "{word}");
+            assert!(word.chars().all(|c| c.is_ascii_alphanumeric()), "{word}");
+        }
+        assert!(page.contains(&format!("| `{reason}` |")), "docs/events.md lacks {reason}");
+    }
+    let listed = page.lines().filter(|line| line.starts_with("| `")).count();
+    assert_eq!(listed, Reason::ALL.len(), "docs/events.md lists others");
+}

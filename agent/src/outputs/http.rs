@@ -1,0 +1,343 @@
+//! The HTTP server: metrics and health for everybody, and the API for people on the node. It only reads.
+
+pub mod addresses;
+pub mod listener;
+pub mod tls;
+
+use crate::{
+    linux::clock,
+    outputs::{
+        http::listener::Listener,
+        metrics::Metrics,
+        report::{LeakJson, LeakList, printable},
+    },
+    store::{health::Health, leaks::Standing, terminations::History},
+};
+use axum::{
+    Json, Router,
+    body::{Body, Bytes},
+    extract::{FromRequestParts, Path, Query, Request, State},
+    http::{
+        HeaderValue, StatusCode,
+        header::{CONTENT_TYPE, HOST, X_CONTENT_TYPE_OPTIONS},
+        request::Parts,
+        uri::Authority,
+    },
+    middleware::{Next, from_fn, map_response},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use coroner_core::{
+    ids::{PodRef, PodUid},
+    report::{ContainerDeath, PodTermination},
+    time::BootTime,
+};
+use futures::stream;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::{future::Future, net::IpAddr, sync::Arc, time::Duration};
+
+/// Who is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Audience {
+    /// Anyone who reaches the port (`--listen`): metrics and health, which name no pod but those of leaks
+    /// (`--leak-series`).
+    Network,
+    /// Anyone who may forward a port to the agent (`--api-listen`): the API, too. A web page that a browser on
+    /// that machine shows is refused by its Host header.
+    Forwarded,
+    /// This user on this node (`--socket`): the API, too.
+    Node,
+}
+
+const INDEX: &str = "coroner: how long pods take to die on this node, and how their containers died
+
+/metrics                     Prometheus
+/healthz                     200 while the event loop turns
+/readyz                      200 while every source of evidence works; else 503 and what to do
+";
+
+const INDEX_OF_API: &str = "\
+/api/v1/terminations         recent pod terminations, newest first
+                             ?namespace=NAMESPACE &pod=NAME &limit=N
+/api/v1/terminations/UID     the last termination of one pod; ?life=N for an earlier life
+/api/v1/leaks                what was left behind, the oldest first, and whether that can be judged
+                             ?namespace=NAMESPACE &pod=NAME &limit=N
+/api/v1/deaths               recent deaths of containers, also in pods that go on, newest first
+                             ?namespace=NAMESPACE &pod=NAME &limit=N
+";
+
+const NOT_HERE: &str = "the API names pods and is not served here: ask on the node's socket \
+                        (coroner terminations), or through kubectl port-forward to --api-listen";
+
+/// No scrape is older than this: a flood of them costs no more than one a second.
+const SCRAPE_AGE: Duration = Duration::from_secs(1);
+
+/// What the event loop writes and the server reads. Locks are held for a few instructions, never
+/// across an await.
+#[derive(Debug)]
+pub struct Shared {
+    /// The agent's own state.
+    pub health: Mutex<Health>,
+    /// The last terminations.
+    pub history: Mutex<History>,
+    /// The leaks that are certain.
+    pub leaks: Mutex<Standing>,
+    /// The metrics.
+    pub metrics: Metrics,
+    /// The last scrape, and when it was computed.
+    pub scrape: Mutex<Option<(BootTime, Bytes)>>,
+}
+
+impl Shared {
+    /// Before anything is known.
+    pub fn new(health: Health, history: History, leaks: Standing, metrics: Metrics) -> Self {
+        let (health, history, leaks) = (health.into(), history.into(), leaks.into());
+        Self { health, history, leaks, metrics, scrape: Mutex::default() }
+    }
+}
+
+/// Serves until `stop` is done.
+pub async fn serve(
+    listener: impl Into<Listener>,
+    shared: Arc<Shared>,
+    audience: Audience,
+    stop: impl Future<Output = ()>,
+) {
+    listener.into().serve(router(shared, audience), stop).await;
+}
+
+/// The routes.
+pub fn router(shared: Arc<Shared>, audience: Audience) -> Router {
+    let api = match audience {
+        Audience::Network => Router::new().route("/{*page}", get(not_here)),
+        Audience::Forwarded | Audience::Node => Router::new()
+            .route("/terminations", get(terminations))
+            .route("/terminations/{uid}", get(termination))
+            .route("/leaks", get(leaks))
+            .route("/deaths", get(deaths)),
+    };
+    let router = Router::new()
+        .route("/", get(async move || index(audience)))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .nest("/api/v1", api)
+        .fallback(async || no(StatusCode::NOT_FOUND, "no such page; / lists what there is"))
+        .method_not_allowed_fallback(async || no(StatusCode::METHOD_NOT_ALLOWED, "only GET"))
+        .with_state(shared);
+    let router = match audience {
+        Audience::Forwarded => router.layer(from_fn(only_by_address)),
+        Audience::Network | Audience::Node => router,
+    };
+    router.layer(map_response(with_headers))
+}
+
+/// What is served is text or JSON, whatever a browser makes of the bytes.
+async fn with_headers(mut response: Response) -> Response {
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// A web page may have its own name resolve to 127.0.0.1, and so read what a port-forward serves there: the Host
+/// header then bears that name (DNS rebinding).
+async fn only_by_address(request: Request, next: Next) -> Response {
+    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+    let authority = host.and_then(|host| host.parse::<Authority>().ok());
+    let is_address = authority.is_some_and(|authority| {
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok()
+    });
+    if is_address {
+        return next.run(request).await;
+    }
+    no(StatusCode::FORBIDDEN, "name the agent by an address, or localhost, in the Host header")
+}
+
+/// Part of it may be what was asked for: nothing of that gets at the asker's terminal.
+fn no(status: StatusCode, why: impl AsRef<str>) -> Response {
+    (status, printable(why.as_ref()) + "\n").into_response()
+}
+
+fn index(audience: Audience) -> String {
+    match audience {
+        Audience::Network => format!("{INDEX}\n/api/v1/*: {NOT_HERE}\n"),
+        Audience::Forwarded | Audience::Node => format!("{INDEX}{INDEX_OF_API}"),
+    }
+}
+
+async fn not_here() -> Response {
+    no(StatusCode::FORBIDDEN, NOT_HERE)
+}
+
+/// A JSON array, one element after the other as the client reads: many that do not read hold no copies.
+fn array<T: Serialize + Send + Sync + 'static>(items: Vec<Arc<T>>) -> Response {
+    object("[", items, "]".to_owned())
+}
+
+/// Items between what stands before and after them.
+fn object<T: Serialize + Send + Sync + 'static>(
+    head: impl Into<Bytes>,
+    items: Vec<T>,
+    tail: String,
+) -> Response {
+    let separated = items.into_iter().enumerate().map(|(number, item)| {
+        let mut bytes = if number == 0 { Vec::new() } else { b",".to_vec() };
+        serde_json::to_writer(&mut bytes, &item)?;
+        Ok(Bytes::from(bytes))
+    });
+    let parts = std::iter::once(Ok(head.into())).chain(separated);
+    let parts = parts.chain(std::iter::once(Ok(Bytes::from(tail))));
+    let body = Body::from_stream(stream::iter(parts.map(|part: serde_json::Result<Bytes>| part)));
+    ([(CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+/// The query, refused in plain words.
+struct Parameters<T>(T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Parameters<T> {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let query = Query::from_request_parts(parts, state).await;
+        query
+            .map(|Query(query)| Self(query))
+            .map_err(|error| no(StatusCode::BAD_REQUEST, error.body_text()))
+    }
+}
+
+/// At most one scrape a second is computed, and all who ask in that second share its bytes.
+async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+    let now = clock::boot_now();
+    let mut last = shared.scrape.lock();
+    if last.as_ref().is_none_or(|(at, _)| now.since(*at) >= SCRAPE_AGE) {
+        match shared.metrics.scrape(&shared.health.lock()) {
+            Ok(text) => *last = Some((now, text.into())),
+            Err(error) => return no(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+        }
+    }
+    let text = last.as_ref().map(|(_, text)| text.clone()).unwrap_or_default();
+    ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response()
+}
+
+async fn healthz(State(shared): State<Arc<Shared>>) -> Response {
+    match shared.health.lock().alive(clock::boot_now()) {
+        Ok(()) => "ok\n".into_response(),
+        Err(silent) => no(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("the event loop has not ticked for {} s", silent.as_secs()),
+        ),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReadyQuery {
+    #[serde(default)]
+    format: Format,
+}
+
+#[derive(Deserialize, Default, PartialEq)]
+#[serde(rename_all = "snake_case")]
+enum Format {
+    #[default]
+    Text,
+    Json,
+}
+
+async fn readyz(
+    State(shared): State<Arc<Shared>>,
+    Parameters(query): Parameters<ReadyQuery>,
+) -> Response {
+    let readiness = shared.health.lock().readiness(clock::boot_now());
+    let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    if query.format == Format::Json {
+        return (status, Json(readiness)).into_response();
+    }
+    (status, readiness.to_string()).into_response()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListQuery {
+    namespace: Option<String>,
+    pod: Option<String>,
+    limit: Option<usize>,
+}
+
+impl ListQuery {
+    fn wants(&self, pod: Option<&PodRef>) -> bool {
+        let is = |wanted: &Option<String>, of: fn(&PodRef) -> &String| {
+            wanted.as_ref().is_none_or(|wanted| pod.is_some_and(|pod| wanted == of(pod)))
+        };
+        is(&self.namespace, |pod| &pod.namespace) && is(&self.pod, |pod| &pod.name)
+    }
+}
+
+async fn deaths(
+    State(shared): State<Arc<Shared>>,
+    Parameters(query): Parameters<ListQuery>,
+) -> Response {
+    let found: Vec<Arc<ContainerDeath>> = shared
+        .history
+        .lock()
+        .deaths()
+        .filter(|death| query.wants(death.pod.as_ref()))
+        .take(query.limit.unwrap_or(usize::MAX))
+        .cloned()
+        .collect();
+    array(found)
+}
+
+async fn leaks(
+    State(shared): State<Arc<Shared>>,
+    Parameters(query): Parameters<ListQuery>,
+) -> Response {
+    let mut list = LeakList::from(&*shared.leaks.lock());
+    list.leaks.retain(|leak| query.wants(leak.pod.as_ref()));
+    list.leaks.truncate(query.limit.unwrap_or(usize::MAX));
+    match serde_json::to_string(&list.judge) {
+        Ok(judge) => object(
+            format!("{},\"leaks\":[", judge.trim_end_matches('}')),
+            list.leaks.into_iter().map(LeakJson).collect(),
+            "]}".to_owned(),
+        ),
+        Err(error) => no(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
+async fn terminations(
+    State(shared): State<Arc<Shared>>,
+    Parameters(query): Parameters<ListQuery>,
+) -> Response {
+    let found: Vec<Arc<PodTermination>> = shared
+        .history
+        .lock()
+        .newest_first()
+        .filter(|kept| query.wants(Some(&kept.pod)))
+        .take(query.limit.unwrap_or(usize::MAX))
+        .cloned()
+        .collect();
+    array(found)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OneQuery {
+    life: Option<u32>,
+}
+
+async fn termination(
+    State(shared): State<Arc<Shared>>,
+    Path(uid): Path<String>,
+    Parameters(query): Parameters<OneQuery>,
+) -> Response {
+    let found = shared.history.lock().life(&PodUid::new(&uid), query.life).cloned();
+    match found {
+        Some(account) => Json(account).into_response(),
+        None => no(
+            StatusCode::NOT_FOUND,
+            format!("no termination of pod {uid} is kept; --history says how many are"),
+        ),
+    }
+}

@@ -1,0 +1,247 @@
+//! TLS for the HTTP server: a certificate and its key from two files, taken anew when they change, as
+//! cert-manager and the kubelet change them.
+//!
+//! What a file holds is told nowhere, neither in an error nor in a log: a file of another kind, given
+//! by mistake, may hold a secret.
+
+use crate::outputs::http::listener::Listener;
+use parking_lot::{Mutex, RwLock};
+use std::{
+    fs::File,
+    hash::{BuildHasher, RandomState},
+    io::{self, Read},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::{
+    self, ServerConfig,
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::{ClientHello, ResolvesServerCert},
+    sign::CertifiedKey,
+};
+use tracing::{info, warn};
+
+/// How often the files are looked at. A kubelet brings a changed Secret within a minute or so.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// No chain of certificates is longer, bytes.
+const MAX_FILE: u64 = 1 << 20;
+
+/// Where a certificate and its key are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Files {
+    /// PEM: the server's certificate, then those of its issuers.
+    pub cert: PathBuf,
+    /// PEM: its private key (PKCS#8, PKCS#1 or SEC1), not encrypted.
+    pub key: PathBuf,
+}
+
+/// Why a certificate cannot be used. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("--{flag} {}: cannot be read: {error}", path.display())]
+    Unreadable {
+        /// The flag that names it.
+        flag: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// Not a certificate.
+    #[error(
+        "--tls-cert {}: holds no certificate: give a PEM file with the server's certificate, then \
+         those of its issuers",
+        .0.display()
+    )]
+    NoCertificate(PathBuf),
+    /// Not a key.
+    #[error(
+        "--tls-key {}: holds no private key: give a PEM file with an unencrypted key (PKCS#8, \
+         PKCS#1 or SEC1)",
+        .0.display()
+    )]
+    NoKey(PathBuf),
+    /// A key of a kind that cannot be used.
+    #[error("--tls-key {}: such a key cannot be used: give one of RSA, ECDSA or Ed25519", .0.display())]
+    UnusableKey(PathBuf),
+    /// Key and certificate are not of one pair.
+    #[error(
+        "--tls-key {} is not the key of the first certificate in --tls-cert {}: give a pair",
+        .0.key.display(), .0.cert.display()
+    )]
+    NoPair(Files),
+    /// TLS as such cannot be set up.
+    #[error("TLS cannot be set up: {0}")]
+    Setup(#[source] rustls::Error),
+}
+
+/// A certificate that connections are answered with, always the last good one of its files.
+#[derive(Debug)]
+pub struct Certificate {
+    files: Files,
+    provider: Arc<CryptoProvider>,
+    current: RwLock<Arc<CertifiedKey>>,
+    /// Of what `current` was made, as a hash, so that the key is not kept twice.
+    made_of: Mutex<u64>,
+    hasher: RandomState,
+}
+
+impl Certificate {
+    /// Reads it for the first time.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn open(files: Files) -> Result<Arc<Self>, TlsError> {
+        let (provider, hasher) = (Arc::new(ring::default_provider()), RandomState::new());
+        let contents = Contents::read(&files)?;
+        let pair = contents.pair(&files, &provider)?;
+        let made_of = Mutex::new(contents.hash(&hasher));
+        let current = RwLock::new(Arc::new(pair));
+        Ok(Arc::new(Self { files, provider, current, made_of, hasher }))
+    }
+
+    /// Reads it again; whether it has changed. Where it cannot be used, the one before stays.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn refresh(&self) -> Result<bool, TlsError> {
+        let contents = Contents::read(&self.files)?;
+        let hash = contents.hash(&self.hasher);
+        let mut made_of = self.made_of.lock();
+        if hash == *made_of {
+            return Ok(false);
+        }
+        let pair = Arc::new(contents.pair(&self.files, &self.provider)?);
+        *self.current.write() = pair;
+        *made_of = hash;
+        Ok(true)
+    }
+
+    /// Connections to `listener` are answered with this, TLS 1.2 or 1.3.
+    ///
+    /// # Errors
+    /// The cryptographic library refuses its own defaults.
+    pub fn behind(self: Arc<Self>, listener: Listener) -> Result<Listener, TlsError> {
+        let mut config = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_safe_default_protocol_versions()
+            .map_err(TlsError::Setup)?
+            .with_no_client_auth()
+            .with_cert_resolver(self);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(listener.with_tls(TlsAcceptor::from(Arc::new(config))))
+    }
+
+    /// Looks at the files for ever, and says on the log what became of a change.
+    pub async fn follow(self: Arc<Self>) {
+        let mut trouble = Trouble::default();
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let this = Arc::clone(&self);
+            let looked = tokio::task::spawn_blocking(move || this.refresh()).await;
+            let cert = self.files.cert.display();
+            match looked {
+                Ok(Ok(changed)) => {
+                    trouble = Trouble::default();
+                    if changed {
+                        info!(%cert, "a new TLS certificate is used from now on");
+                    }
+                }
+                Ok(Err(error)) => {
+                    if trouble.is_news(&error.to_string()) {
+                        warn!(%error, "the TLS certificate before stays in use");
+                    }
+                }
+                Err(_) => return, // the runtime ends
+            }
+        }
+    }
+}
+
+impl ResolvesServerCert for Certificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.current.read()))
+    }
+}
+
+/// What went wrong at the last look.
+#[derive(Default, Debug)]
+struct Trouble {
+    said: String,
+    times: u32,
+}
+
+impl Trouble {
+    /// The same for the second time, and no more. Files that are replaced one by one are no pair in
+    /// between, which is no trouble yet.
+    fn is_news(&mut self, said: &str) -> bool {
+        if self.said == said {
+            self.times = self.times.saturating_add(1);
+        } else {
+            *self = Self { said: said.to_owned(), times: 1 };
+        }
+        self.times == 2
+    }
+}
+
+/// What stands in the two files.
+struct Contents {
+    cert: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl Contents {
+    fn read(files: &Files) -> Result<Self, TlsError> {
+        Ok(Self { cert: read("tls-cert", &files.cert)?, key: read("tls-key", &files.key)? })
+    }
+
+    fn hash(&self, hasher: &RandomState) -> u64 {
+        hasher.hash_one((&self.cert, &self.key))
+    }
+
+    fn pair(&self, files: &Files, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
+        let no_certificate = || TlsError::NoCertificate(files.cert.clone());
+        // The parser's own words would show lines of the file.
+        let chain = CertificateDer::pem_slice_iter(&self.cert).collect::<Result<Vec<_>, _>>();
+        let chain = chain.map_err(|_| no_certificate())?;
+        if chain.is_empty() {
+            return Err(no_certificate());
+        }
+        let key = PrivateKeyDer::from_pem_slice(&self.key)
+            .map_err(|_| TlsError::NoKey(files.key.clone()))?;
+        let key = provider
+            .key_provider
+            .load_private_key(key)
+            .map_err(|_| TlsError::UnusableKey(files.key.clone()))?;
+        let pair = CertifiedKey::new(chain, key);
+        match pair.keys_match() {
+            Ok(()) => Ok(pair),
+            Err(rustls::Error::InconsistentKeys(_)) => Err(TlsError::NoPair(files.clone())),
+            Err(_) => Err(no_certificate()),
+        }
+    }
+}
+
+fn read(flag: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    let mut content = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(MAX_FILE).read_to_end(&mut content))
+        .map_err(|error| TlsError::Unreadable { flag, path: path.to_owned(), error })?;
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_told_once_and_not_at_once() {
+        let mut trouble = Trouble::default();
+        let told: Vec<bool> =
+            ["a", "b", "b", "b", "a", "a"].map(|said| trouble.is_news(said)).into();
+        assert_eq!(told, [false, false, true, false, false, true]);
+    }
+}

@@ -1,0 +1,223 @@
+//! The log's lines about what was observed.
+
+use crate::outputs::report;
+use coroner_core::{
+    input::LossKind,
+    leak::{DetectionState, Leak},
+    report::{ContainerDeath, PodTermination, UnkillableContainer},
+    time::WallTime,
+    types::Change,
+};
+use std::time::Duration;
+use tokio::time::Instant;
+use tracing::{debug, error, info, warn};
+
+/// Between two lines about losses of one kind: a container can cause ten in a second, for ever.
+const LOSS_EVERY: Duration = Duration::from_secs(60);
+
+/// Losses of evidence: of each kind the first at once, and then the sum of a minute.
+#[derive(Debug, Default)]
+pub(crate) struct Losses(Vec<(LossKind, u64, Instant)>);
+
+impl Losses {
+    /// So much was lost.
+    pub(crate) fn note(&mut self, kind: LossKind, count: u64, now: Instant) {
+        match self.0.iter_mut().find(|(known, ..)| *known == kind) {
+            Some((_, sum, _)) => *sum += count,
+            None => {
+                self.0.push((kind, 0, now));
+                lost(kind, count);
+            }
+        }
+    }
+
+    /// Logs what a minute has brought; of a kind that ceased the next one is a first one again.
+    pub(crate) fn log_sums(&mut self, now: Instant) {
+        self.0.retain_mut(|(kind, sum, since)| {
+            if now.duration_since(*since) < LOSS_EVERY {
+                return true;
+            }
+            let count = std::mem::take(sum);
+            *since = now;
+            if count > 0 {
+                lost(*kind, count);
+            }
+            count > 0
+        });
+    }
+}
+
+fn lost(kind: LossKind, count: u64) {
+    warn!(%kind, count, "evidence was lost");
+}
+
+/// The one line that is needed while it still hangs: its account comes when it has ended.
+pub(crate) fn holdout(holdout: &UnkillableContainer) {
+    let pod = holdout.pod.as_ref();
+    warn!(
+        target: "coroner::unkillable",
+        namespace = pod.map(|pod| pod.namespace.as_str()),
+        pod = pod.map(|pod| pod.name.as_str()),
+        container = holdout.container.as_ref().map(|id| id.as_str()),
+        over = holdout.over,
+        detail = holdout.detail,
+        "a container that SIGKILL did not end"
+    );
+}
+
+macro_rules! termination {
+    ($level:ident, $account:ident, $change:expr, $words:literal) => {{
+        let line = report::log_line($account);
+        let change: Option<Change> = $change;
+        $level!(
+            target: "coroner::termination",
+            namespace = line.namespace,
+            pod = line.pod,
+            uid = line.uid,
+            revision = line.revision,
+            final = line.is_final,
+            change = change.map(|change| change.as_str()),
+            cause = line.cause,
+            cause_certainty = line.cause_certainty,
+            seconds = line.seconds,
+            verdicts = line.verdicts,
+            phases = line.phases,
+            findings = line.findings,
+            truncated = line.truncated,
+            incomplete = line.incomplete,
+            $words
+        );
+    }};
+}
+
+pub(crate) fn termination(account: &PodTermination) {
+    termination!(info, account, None, "terminated");
+}
+
+/// One line for each later revision; the rest changes nothing that a line shows but `final`.
+pub(crate) fn update(account: &PodTermination, change: Change) {
+    if change.is_revision() {
+        termination!(info, account, Some(change), "termination updated");
+    } else {
+        termination!(debug, account, Some(change), "termination updated");
+    }
+}
+
+/// The runtime has become slow, or has ceased to be.
+pub(crate) fn runtime_speed(slow: bool, longest: Duration) {
+    if slow {
+        warn!(
+            seconds = longest.as_secs(),
+            "the container runtime is slow: its answers are used until 60 s after the request, and \
+             a termination may be reported without them; see its log and the node's load"
+        );
+    } else {
+        info!("the container runtime is no longer slow");
+    }
+}
+
+/// Only for debugging: the pod's line tells its containers' verdicts.
+pub(crate) fn death(death: &ContainerDeath) {
+    debug!(
+        target: "coroner::death",
+        container = death.name,
+        id = death.id.as_str(),
+        verdict = %death.verdict,
+        cause = %death.cause,
+        cause_certainty = %death.cause_certainty,
+        cause_message = death.cause_message,
+        proof = death.proof.message,
+        "died"
+    );
+}
+
+/// A leak that is certain, or gone, as of `now`: the one line of each.
+pub(crate) fn leak(leak: &Leak, gone: bool, now: WallTime) {
+    let pod = leak.pod.as_ref();
+    let thing = report::thing(&leak.key);
+    let age = report::seconds_between(crate::store::leaks::since(leak), now);
+    macro_rules! line {
+        ($level:ident, $words:literal) => {
+            $level!(
+                target: "coroner::leak",
+                class = %leak.class,
+                namespace = pod.map(|pod| pod.namespace.as_str()),
+                pod = pod.map(|pod| pod.name.as_str()),
+                uid = pod.map(|pod| pod.uid.as_str()),
+                thing,
+                age_seconds = age,
+                stuck = leak.blocked_on.map(|reason| reason.as_str()),
+                cause = %leak.cause.kind,
+                why = report::leak_cause(leak),
+                ips = leak.resources.ips.join(" "),
+                $words
+            )
+        };
+    }
+    if gone {
+        line!(info, "no longer left behind");
+    } else {
+        line!(warn, "left behind");
+    }
+}
+
+/// Lines that were left out, so that a node full of leaks does not fill the log as well.
+pub(crate) fn more_leaks(count: usize) {
+    warn!(target: "coroner::leak", count, "more leaks came or went at the same time; \
+           `coroner leaks` lists all");
+}
+
+/// Leaks can be judged again, or no longer.
+pub(crate) fn detection_state(detection_state: DetectionState) {
+    match detection_state {
+        DetectionState::Possible => info!("leaks are judged: all sources are in sync"),
+        DetectionState::Starting | DetectionState::NoApi => {
+            debug!(state = %detection_state, "leaks are not judged");
+        }
+        DetectionState::NodeMissing => error!(
+            "leaks are not judged: there is no Node object of this name; check --node (NODE_NAME)"
+        ),
+        DetectionState::NodeForeign => error!(
+            "leaks are not judged: the Node object of this name is another machine's, or its \
+             kubelet has not reported since this machine booted; check --node (NODE_NAME)"
+        ),
+        DetectionState::ApiOutOfSync
+        | DetectionState::CriUnreachable
+        | DetectionState::NodeUnknown => {
+            warn!(state = %detection_state, "leaks are not judged meanwhile");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outputs::log::tests::logged;
+
+    #[test]
+    fn a_flood_of_losses_is_a_line_a_minute() {
+        let (kind, other) = (LossKind::ALL[0], LossKind::ALL[1]);
+        let begun = Instant::now();
+        let text = logged(|| {
+            let mut losses = Losses::default();
+            for tenth in 0..1_250_u32 {
+                let now = begun + Duration::from_millis(100) * tenth;
+                losses.note(kind, 5, now);
+                if tenth % 10 == 0 {
+                    losses.log_sums(now);
+                }
+                if tenth == 3 {
+                    losses.note(other, 1, now);
+                }
+            }
+        });
+        let lines = |kind: LossKind| {
+            let kind = format!("kind={kind} ");
+            text.lines().filter(|line| line.contains(&kind)).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(kind).len(), 3, "{text}");
+        assert!(lines(kind)[0].contains("count=5"), "the first at once: {text}");
+        assert!(lines(kind)[1].contains("count=3000"), "600 of a minute: {text}");
+        assert_eq!(lines(other).len(), 1, "{text}");
+    }
+}

@@ -1,0 +1,132 @@
+//! The values that the labels can have.
+
+use super::{Adapter, NAMESPACES, OTHER};
+use crate::{
+    outputs::events,
+    sources::{cut::Cut, kernel},
+};
+use coroner_core::{
+    input::{LossKind, TaskState},
+    leak::{BlockedOn, DetectionState, LeakCause, LeakClass},
+    types::{Cause, Change, Contradiction, FindingKind, PhaseKind, Verdict},
+};
+
+/// What values a label can have.
+#[derive(Clone, Copy, Debug)]
+pub enum Values {
+    /// These, and no others.
+    Closed(fn() -> Vec<&'static str>),
+    /// What this sentence says.
+    Open(&'static str),
+}
+
+impl Values {
+    /// All there are; none of a set that is open.
+    pub fn closed(self) -> Vec<&'static str> {
+        match self {
+            Self::Closed(values) => values(),
+            Self::Open(_) => Vec::new(),
+        }
+    }
+}
+
+macro_rules! closed {
+    ($($(#[$doc:meta])* $name:ident = $kind:ty;)*) => { $(
+        $(#[$doc])*
+        pub(super) const $name: Values =
+            Values::Closed(|| <$kind>::ALL.iter().map(|value| value.as_str()).collect());
+    )* };
+}
+
+/// Of a pod's end.
+pub(super) const CAUSES: Values =
+    Values::Closed(|| Cause::ALL.iter().map(|cause| cause.as_str()).collect());
+
+/// Those of them that are counted from zero: those of a container's own stop end a pod only where it is not
+/// restarted, and would take nine series of each node.
+pub(super) const PODS_OWN_CAUSES: Values = Values::Closed(|| {
+    let of_pod = Cause::ALL.iter().filter(|cause| !cause.is_of_a_container());
+    of_pod.map(|cause| cause.as_str()).collect()
+});
+
+closed! {
+    CUTS = Cut;
+    VERDICTS = Verdict;
+    CONTRADICTIONS = Contradiction;
+    PHASES = PhaseKind;
+    CLASSES = LeakClass;
+    LEAK_CAUSES = LeakCause;
+    REASONS = BlockedOn;
+    JUDGEMENTS = DetectionState;
+    ADAPTERS = Adapter;
+}
+
+pub(super) const NAMESPACE: Values = Values::Open(
+    "the first 100 namespaces in which a container died, then `other`; also `other` where the pod \
+     is not known",
+);
+const _: () = assert!(NAMESPACES == 100 && matches!(OTHER.as_bytes(), b"other"));
+
+pub(super) const POD_FINDINGS: Values = Values::Closed(|| {
+    let of_pod = FindingKind::ALL.iter().filter(|kind| kind.is_of_the_pod());
+    of_pod.map(|kind| kind.as_str()).collect()
+});
+
+pub(super) const CONTAINER_FINDINGS: Values = Values::Closed(|| {
+    let of_container = FindingKind::ALL.iter().filter(|kind| !kind.is_of_the_pod());
+    of_container.map(|kind| kind.as_str()).collect()
+});
+
+/// What a recording lacks shows only in its replay.
+pub(super) const LOSSES: Values = Values::Closed(|| {
+    let told = LossKind::ALL.iter().filter(|kind| **kind != LossKind::Unrecorded);
+    told.map(|kind| kind.as_str()).collect()
+});
+
+/// A zombie is dead: what hangs is whoever does not reap it.
+pub(super) const UNKILLABLE: Values = Values::Closed(|| {
+    let alive = TaskState::ALL.iter().filter(|state| **state != TaskState::Zombie);
+    alive.map(|state| state.as_str()).collect()
+});
+
+pub(super) const SANDBOX_CLASSES: Values = Values::Closed(|| {
+    let classes = LeakClass::ALL.iter().filter(|class| class.is_sandbox());
+    classes.map(|class| class.as_str()).collect()
+});
+
+pub(super) const ORPHANS: Values =
+    Values::Closed(|| LeakClass::ALL.iter().filter_map(|class| class.orphan()).collect());
+
+/// The removal of a sandbox is counted with the time that it takes; that a report is final is no change.
+pub(super) const CHANGES: Values = Values::Closed(|| {
+    let counted = Change::ALL.iter().filter(|change| change.is_revision());
+    counted.map(|change| change.as_str()).collect()
+});
+
+pub(super) const INPUTS: Values =
+    Values::Closed(|| vec!["kernel", "cri", "api", "proc", "host", "lost"]);
+
+pub(super) const SOURCES: Values = Values::Closed(|| vec!["cri", "api", "proc", "host"]);
+
+pub(super) const SPEAKERS: Values = Values::Closed(|| vec!["cri", "api"]);
+
+pub(super) const RECORDS: Values = Values::Closed(|| kernel::decode::counted_kinds().collect());
+
+pub(super) const OUTCOMES: Values = Values::Closed(|| vec!["written", "dropped"]);
+
+pub(super) const EVENT_OUTCOMES: Values =
+    Values::Closed(|| events::Counters::default().all().map(|(outcome, _)| outcome).to_vec());
+
+pub(super) const ENTRIES: Values =
+    Values::Closed(|| vec!["cgroups", "containers", "sandboxes", "objects"]);
+
+pub(super) const HOOKS: Values =
+    Values::Closed(|| kernel::plan::HOOKS.iter().map(|hook| hook.name).collect());
+
+pub(super) const RINGS: Values = Values::Closed(|| vec!["deciding", "detail"]);
+
+pub(super) const OF_POD: Values = Values::Open("of the leaked sandbox's pod");
+
+pub(super) const SANDBOX: Values = Values::Open("the CRI's id of the sandbox");
+
+pub(super) const VERSION: Values = Values::Open("of the agent");

@@ -1,0 +1,516 @@
+//! The metrics: what the world may learn, counted.
+//!
+//! **Architecture invariant.** Every label is a closed set or bounded; pod identity never is one.
+
+mod catalogue;
+mod labels;
+mod newborn;
+mod process;
+
+pub use catalogue::{Buckets, CATALOGUE, Entry, Kind, Stability};
+use coroner_core::{
+    engine::Gauges,
+    ids::PodRef,
+    input::{Input, Received, TaskState},
+    labels,
+    leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass, LeakKey},
+    leaks::LeakGauges,
+    output::Report,
+    report::{ContainerDeath, Finding, PodTermination},
+    types::{Change, MilestoneKind, PhaseKind},
+};
+pub use labels::Values;
+
+use crate::{
+    linux::clock,
+    outputs::{events, recording},
+    sources::{
+        cri,
+        cut::{Cut, Cuts},
+        host, kernel, kube, processes,
+    },
+    store::{health::Health, leaks::since},
+};
+use catalogue::Families;
+use newborn::Newborn;
+use parking_lot::Mutex;
+use prometheus::{Encoder, IntCounter, IntCounterVec, Registry, TextEncoder};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+/// Namespaces that get a label value of their own.
+const NAMESPACES: usize = 100;
+/// The label value of the rest.
+const OTHER: &str = "other";
+
+/// All metrics of one agent.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    families: Families,
+    namespaces: Mutex<BTreeSet<String>>,
+    newborn: Newborn,
+    /// As what each leak that stands was counted last.
+    classes: Mutex<HashMap<LeakKey, LeakClass>>,
+    sources: OnceLock<SourceCounters>,
+    recording: OnceLock<Arc<recording::Counters>>,
+    events: OnceLock<Arc<events::Counters>>,
+}
+
+/// What the adapters count, shared with them.
+#[derive(Debug)]
+pub struct SourceCounters {
+    /// The kernel side.
+    pub kernel: Arc<kernel::Counters>,
+    /// The container runtime.
+    pub cri: Arc<cri::Counters>,
+    /// The apiserver; `None`: done without.
+    pub api: Option<Arc<kube::Counters>>,
+    /// The host's /proc.
+    pub proc: Arc<processes::Counters>,
+    /// The host's file systems.
+    pub host: Arc<host::Counters>,
+}
+
+labels! {
+    /// An adapter that the engine asks something of.
+    pub enum Adapter {
+        /// The kernel side.
+        Kernel = "kernel",
+        /// The container runtime.
+        Cri = "cri",
+        /// The host's /proc.
+        Proc = "proc",
+        /// The host's file systems.
+        Host = "host",
+        /// The apiserver.
+        Api = "api",
+    }
+}
+
+impl Metrics {
+    /// Registers the catalogue. Values of closed sets exist from the start, so that a rate over
+    /// their first increase is right. Fails only if the catalogue itself is wrong.
+    pub fn new() -> prometheus::Result<Self> {
+        let registry = Registry::new();
+        let families = Families::register(&registry)?;
+        let metrics = Self {
+            registry,
+            families,
+            namespaces: Mutex::default(),
+            newborn: Newborn::default(),
+            classes: Mutex::default(),
+            sources: OnceLock::new(),
+            recording: OnceLock::new(),
+            events: OnceLock::new(),
+        };
+        metrics.initialise();
+        Ok(metrics)
+    }
+
+    /// Adds this process' own memory, CPU and file descriptors.
+    pub fn with_process(self) -> prometheus::Result<Self> {
+        self.registry.register(Box::new(process::Process::this()))?;
+        Ok(self)
+    }
+
+    fn initialise(&self) {
+        let of = &self.families;
+        for (counter, values) in [
+            (&of.pod_terminations, labels::PODS_OWN_CAUSES),
+            (&of.container_findings, labels::CONTAINER_FINDINGS),
+            (&of.pod_findings, labels::POD_FINDINGS),
+            (&of.contradictions, labels::CONTRADICTIONS),
+            (&of.evidence_lost, labels::LOSSES),
+            (&of.updates, labels::CHANGES),
+            (&of.leaks_opened, labels::CLASSES),
+            (&of.leaks_resolved, labels::CLASSES),
+            (&of.inputs, labels::INPUTS),
+            (&of.requests_dropped, labels::ADAPTERS),
+        ] {
+            for value in values.closed() {
+                counter.with_label_values(&[value]);
+            }
+        }
+        for phase in labels::PHASES.closed() {
+            of.phase_seconds.with_label_values(&[phase]);
+        }
+        for histogram in
+            [&of.termination_duration, &of.stop_duration, &of.removal_duration, &of.grace_ratio]
+        {
+            histogram.with_label_values::<&str>(&[]);
+        }
+        for counter in [&of.unmeasured, &of.incomplete] {
+            counter.with_label_values::<&str>(&[]);
+        }
+        of.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
+    }
+
+    /// The adapters have started: their counters are read at each scrape.
+    pub fn watch(&self, sources: SourceCounters) {
+        // A second call would be a second set of adapters: the first one's counters stay.
+        let _ = self.sources.set(sources);
+    }
+
+    /// The inputs are recorded: its counters are read at each scrape.
+    pub fn watch_recording(&self, counters: Arc<recording::Counters>) {
+        let _ = self.recording.set(counters); // as above
+    }
+
+    /// Events are made: their counters are read at each scrape.
+    pub fn watch_events(&self, counters: Arc<events::Counters>) {
+        let _ = self.events.set(counters); // as above
+    }
+
+    /// An input passes.
+    pub fn input(&self, received: &Received) {
+        let source = match &received.input {
+            Input::Kernel(_) => "kernel",
+            Input::Cri(_) => "cri",
+            Input::Api(_) => "api",
+            Input::Proc(_) => "proc",
+            Input::Host(_) => "host",
+            Input::Recalled { .. } | Input::Clock(_) | Input::Tick => return, // the agent's own
+            Input::Lost(_) => "lost", // counted by the engine, which has losses of its own
+        };
+        self.families.inputs.with_label_values(&[source]).inc();
+    }
+
+    /// The engine's sizes and losses as they are now.
+    pub fn engine(&self, gauges: &Gauges) {
+        let of = &self.families;
+        for (kind, count) in &gauges.losses {
+            raise(&of.evidence_lost.with_label_values(&[kind.as_str()]), *count);
+        }
+        let sizes = [
+            ("cgroups", gauges.cgroups),
+            ("containers", gauges.containers),
+            ("sandboxes", gauges.sandboxes),
+            ("objects", gauges.objects),
+        ];
+        for (kind, size) in sizes {
+            of.engine_entries.with_label_values(&[kind]).set(size as f64);
+        }
+        of.terminating.with_label_values::<&str>(&[]).set(gauges.terminating as f64);
+        for state in TaskState::ALL.iter().filter(|state| **state != TaskState::Zombie) {
+            let count = gauges.unkillable.get(state).copied().unwrap_or_default();
+            of.unkillable.with_label_values(&[state.as_str()]).set(count as f64);
+        }
+        self.leaks(&gauges.leaks);
+    }
+
+    fn leaks(&self, gauges: &LeakGauges) {
+        let of = &self.families;
+        let count = |wanted: &dyn Fn(LeakClass, LeakCause) -> bool| -> f64 {
+            let told = gauges.reported.iter().filter(|((class, cause), _)| wanted(*class, *cause));
+            told.map(|(_, count)| *count).sum::<usize>() as f64
+        };
+        for class in LeakClass::ALL {
+            let found = count(&|of, _| of == *class);
+            match class.orphan() {
+                Some(kind) => of.orphans.with_label_values(&[kind]).set(found),
+                None if class.is_sandbox() => {
+                    of.leaked_sandboxes.with_label_values(&[class.as_str()]).set(found);
+                }
+                None => {} // by its reason, below
+            }
+        }
+        for cause in LeakCause::ALL {
+            let found = count(&|_, of| of == *cause);
+            of.leak_causes.with_label_values(&[cause.as_str()]).set(found);
+        }
+        for reason in BlockedOn::ALL {
+            let stuck = gauges.blocked_on.get(reason).copied().unwrap_or_default();
+            of.stuck_terminating.with_label_values(&[reason.as_str()]).set(stuck as f64);
+        }
+        for state in DetectionState::ALL {
+            let on = if gauges.detection_state == *state { 1.0 } else { 0.0 };
+            of.leak_detection_state.with_label_values(&[state.as_str()]).set(on);
+        }
+        of.leaked_ips.with_label_values::<&str>(&[]).set(gauges.ips as f64);
+        of.leak_candidates.with_label_values::<&str>(&[]).set(gauges.candidates as f64);
+        raise(&of.leak_detection_active.with_label_values::<&str>(&[]), gauges.watched.as_secs());
+        let contradicted = of.leak_contradictions.with_label_values::<&str>(&[]);
+        raise(&contradicted, gauges.contradicted);
+    }
+
+    /// The leaks that are certain have changed: the oldest sandboxes, up to `bound`, get a series.
+    pub fn leaked(&self, leaks: &[Arc<Leak>], bound: usize) {
+        let of = &self.families;
+        of.leaked_created.reset();
+        let sandboxes = leaks.iter().filter_map(|leak| match &leak.key {
+            LeakKey::Sandbox { id } => Some((leak, id)),
+            _ => None,
+        });
+        let mut without = 0;
+        for (place, (leak, id)) in sandboxes.enumerate() {
+            if place >= bound {
+                without += 1;
+                continue;
+            }
+            let name = |of: fn(&PodRef) -> &str| leak.pod.as_ref().map(of).unwrap_or_default();
+            let created = since(leak).0 as f64 / 1e9;
+            of.leaked_created
+                .with_label_values(&[
+                    name(|pod| &pod.namespace),
+                    name(|pod| &pod.name),
+                    name(|pod| pod.uid.as_str()),
+                    id.as_str(),
+                    leak.class.as_str(),
+                    leak.cause.kind.as_str(),
+                ])
+                .set(created);
+        }
+        of.leaked_unlisted.with_label_values::<&str>(&[]).set(without as f64);
+    }
+
+    /// A request could not be handed over.
+    pub fn request_dropped(&self, to: Adapter) {
+        self.families.requests_dropped.with_label_values(&[to.as_str()]).inc();
+    }
+
+    /// Counts what a report adds to the metrics.
+    pub fn record(&self, report: &Report) {
+        match report {
+            Report::CountDeath(death) => self.container(death),
+            Report::CountTermination(account) => self.pod(account),
+            // The sandbox may be removed by then: no update follows.
+            Report::PodTerminated(account) => self.removal(account),
+            Report::PodUpdated(account, change) => {
+                if change.is_revision() {
+                    self.families.updates.with_label_values(&[change.as_str()]).inc();
+                }
+                if *change == Change::SandboxRemoved {
+                    self.removal(account);
+                }
+            }
+            Report::ContainerDied(_) | Report::Unkillable(_) => {}
+            Report::LeakOpened(leak) | Report::LeakChanged(leak) => {
+                self.leak(leak, Some(leak.class));
+            }
+            Report::LeakResolved(leak) => self.leak(leak, None),
+        }
+    }
+
+    /// Counts what a leak is from now on; `None`: gone. Another class counts as gone of the one
+    /// and found of the other: found minus gone is what stands, of each class.
+    fn leak(&self, leak: &Leak, class: Option<LeakClass>) {
+        let mut classes = self.classes.lock();
+        let before = match class {
+            Some(class) => classes.insert(leak.key.clone(), class),
+            None => classes.remove(&leak.key),
+        };
+        if before == class {
+            return;
+        }
+        if let Some(before) = before {
+            self.families.leaks_resolved.with_label_values(&[before.as_str()]).inc();
+        }
+        if let Some(class) = class {
+            self.families.leaks_opened.with_label_values(&[class.as_str()]).inc();
+        }
+    }
+
+    fn container(&self, death: &ContainerDeath) {
+        let of = &self.families;
+        let namespace = match &death.pod {
+            Some(pod) => self.bounded(&pod.namespace),
+            None => OTHER.to_owned(),
+        };
+        self.newborn.count(&of.container_deaths, &namespace, death.verdict);
+        count(&of.container_findings, &death.findings);
+        for kind in death.findings.iter().filter_map(|f| f.contradiction) {
+            of.contradictions.with_label_values(&[kind.as_str()]).inc();
+        }
+        if death.truncated {
+            return; // its times would be too short by an unknown amount
+        }
+        let began = death
+            .milestone(MilestoneKind::StopBegan)
+            .or_else(|| death.milestone(MilestoneKind::TermSent));
+        if let (Some(began), Some(empty)) = (began, death.milestone(MilestoneKind::CgroupEmpty)) {
+            let took = empty.at.since(began.at).as_secs_f64();
+            of.stop_duration.with_label_values::<&str>(&[]).observe(took);
+        }
+        if let Some(ratio) = death.grace_ratio {
+            of.grace_ratio.with_label_values::<&str>(&[]).observe(ratio);
+        }
+    }
+
+    fn pod(&self, account: &PodTermination) {
+        let of = &self.families;
+        of.pod_terminations.with_label_values(&[account.cause.as_str()]).inc();
+        count(&of.pod_findings, &account.findings);
+        for phase in &account.phases {
+            // Of a phase whose end was not seen, the rest may be the next one's.
+            let lost = if phase.is_exact() { Duration::ZERO } else { phase.uncertainty };
+            let add = |kind: PhaseKind, time: Duration| {
+                let seconds = time.as_secs_f64();
+                of.phase_seconds.with_label_values(&[kind.as_str()]).inc_by(seconds);
+            };
+            add(phase.kind, phase.took().saturating_sub(lost));
+            add(PhaseKind::Unattributed, lost);
+        }
+        if !account.incomplete.is_empty() {
+            of.incomplete.with_label_values::<&str>(&[]).inc();
+        }
+        if account.truncated || !account.is_exact() {
+            of.unmeasured.with_label_values::<&str>(&[]).inc();
+        } else {
+            let took = account.total().as_secs_f64();
+            of.termination_duration.with_label_values::<&str>(&[]).observe(took);
+        }
+    }
+
+    fn removal(&self, account: &PodTermination) {
+        if let Some(took) = sandbox_removal(account) {
+            let family = &self.families.removal_duration;
+            family.with_label_values::<&str>(&[]).observe(took.as_secs_f64());
+        }
+    }
+
+    /// The namespace as a label's value: its own name for the first hundred.
+    fn bounded(&self, namespace: &str) -> String {
+        let mut seen = self.namespaces.lock();
+        if !seen.contains(namespace) {
+            if seen.len() >= NAMESPACES {
+                return OTHER.to_owned();
+            }
+            seen.insert(namespace.to_owned());
+        }
+        namespace.to_owned()
+    }
+
+    /// The longest that a call to the runtime of the last minute or two took, or waits now.
+    pub fn slowest_cri_call(&self) -> Duration {
+        self.sources.get().map_or(Duration::ZERO, |sources| sources.cri.latency.slowest())
+    }
+
+    /// The text of a scrape, with the gauges of this moment.
+    pub fn scrape(&self, health: &Health) -> prometheus::Result<String> {
+        self.refresh(health);
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        self.newborn.grow(&self.families.container_deaths);
+        String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))
+    }
+
+    fn refresh(&self, health: &Health) {
+        let of = &self.families;
+        let flag = |on: bool| if on { 1.0 } else { 0.0 };
+        if let Some(connected) = health.cri_connected() {
+            of.cri_connected.with_label_values::<&str>(&[]).set(flag(connected));
+        }
+        if let Some(in_sync) = health.api_in_sync() {
+            of.api_in_sync.with_label_values::<&str>(&[]).set(flag(in_sync));
+        }
+        let ready = health.readiness(clock::boot_now()).ready;
+        of.ready.with_label_values::<&str>(&[]).set(flag(ready));
+        of.hook_attached.reset(); // those of a kernel side that failed may not all be its successor's
+        for (hook, attached) in health.hooks() {
+            of.hook_attached.with_label_values(&[hook]).set(flag(attached));
+        }
+        if let Some(recording) = self.recording.get() {
+            self.refresh_recording(recording);
+        }
+        if let Some(events) = self.events.get() {
+            for (outcome, count) in events.all() {
+                raise(&of.events.with_label_values(&[outcome]), count.load(Relaxed));
+            }
+        }
+        if let Some(sources) = self.sources.get() {
+            self.refresh_kernel(&sources.kernel);
+            raise(&of.cri_calls.with_label_values::<&str>(&[]), sources.cri.calls.load(Relaxed));
+            let slowest = sources.cri.latency.slowest().as_secs_f64();
+            of.cri_slowest_call.with_label_values::<&str>(&[]).set(slowest);
+            self.refresh_source("cri", &sources.cri.errors, &sources.cri.skipped);
+            self.refresh_cuts("cri", &sources.cri.truncated);
+            let errors = |source| of.source_errors.with_label_values(&[source]);
+            raise(&errors("proc"), sources.proc.errors.load(Relaxed));
+            raise(&errors("host"), sources.host.errors.load(Relaxed));
+            if let Some(api) = &sources.api {
+                let snapshots = of.api_snapshots.with_label_values::<&str>(&[]);
+                raise(&snapshots, api.snapshots.load(Relaxed));
+                self.refresh_source("api", &api.errors, &api.skipped);
+                self.refresh_cuts("api", &api.truncated);
+            }
+        }
+    }
+
+    fn refresh_source(&self, source: &str, errors: &AtomicU64, skipped: &AtomicU64) {
+        let of = &self.families;
+        raise(&of.source_errors.with_label_values(&[source]), errors.load(Relaxed));
+        raise(&of.source_skipped.with_label_values(&[source]), skipped.load(Relaxed));
+    }
+
+    /// Only what ever was cut has a series: on nearly every node that is nothing.
+    fn refresh_cuts(&self, source: &str, cuts: &Cuts) {
+        for cut in Cut::ALL.iter().copied().filter(|cut| cuts.of(*cut) > 0) {
+            let of = &self.families.source_truncated;
+            raise(&of.with_label_values(&[source, cut.as_str()]), cuts.of(cut));
+        }
+    }
+
+    fn refresh_recording(&self, counters: &recording::Counters) {
+        let of = &self.families;
+        let on = if counters.recording.load(Relaxed) { 1.0 } else { 0.0 };
+        of.recording.with_label_values::<&str>(&[]).set(on);
+        for (outcome, count) in [("written", &counters.written), ("dropped", &counters.dropped)] {
+            raise(&of.recording_inputs.with_label_values(&[outcome]), count.load(Relaxed));
+        }
+        let bytes = counters.bytes.load(Relaxed) as f64;
+        of.recording_bytes.with_label_values::<&str>(&[]).set(bytes);
+        let errors = of.recording_errors.with_label_values::<&str>(&[]);
+        raise(&errors, counters.errors.load(Relaxed));
+    }
+
+    fn refresh_kernel(&self, counters: &kernel::Counters) {
+        let of = &self.families;
+        let records = counters.records().filter(|(kind, _)| kernel::decode::is_counted(kind));
+        for (kind, count) in records {
+            raise(&of.kernel_records.with_label_values(&[kind]), count);
+        }
+        let too_deep = of.cgroups_too_deep.with_label_values::<&str>(&[]);
+        raise(&too_deep, counters.too_deep.load(Relaxed));
+        let size = counters.ring_bytes.load(Relaxed) as f64;
+        for (ring, used) in
+            [("deciding", &counters.deciding_used), ("detail", &counters.detail_used)]
+        {
+            of.ring_used.with_label_values(&[ring]).set(used.load(Relaxed) as f64);
+            of.ring_size.with_label_values(&[ring]).set(size);
+        }
+        let watched = counters.containers.load(Relaxed) as f64;
+        of.watched_cgroups.with_label_values::<&str>(&[]).set(watched);
+    }
+}
+
+/// From the sandbox's stop to its removal, where both are known.
+pub fn sandbox_removal(account: &PodTermination) -> Option<Duration> {
+    let stopped = account.milestone(MilestoneKind::SandboxStopped)?;
+    let removed = account.milestone(MilestoneKind::SandboxRemoved)?;
+    let took = removed.at.since(stopped.at);
+    // Between two idle polls at the best: half of it is still the same bucket or the next.
+    (removed.uncertainty.max(stopped.uncertainty) <= took / 2).then_some(took)
+}
+
+fn count(family: &IntCounterVec, findings: &[Finding]) {
+    for finding in findings {
+        family.with_label_values(&[finding.kind.as_str()]).inc();
+    }
+}
+
+/// Brings a counter up to a count kept elsewhere.
+fn raise(counter: &IntCounter, to: u64) {
+    counter.inc_by(to.saturating_sub(counter.get()));
+}
+
+#[cfg(test)]
+mod reference;
+#[cfg(test)]
+mod tests;

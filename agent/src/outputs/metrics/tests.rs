@@ -1,0 +1,339 @@
+use super::*;
+use crate::outputs::events;
+use crate::{outputs::report::samples, sources::kernel::StartReport};
+use coroner_core::{input::LossKind, time::BootTime, types::Verdict};
+
+/// The one family with an identity.
+const LEAKED: &str = "coroner_leaked_sandbox_created_timestamp_seconds";
+
+fn health() -> Health {
+    let mut health = Health::new(true, BootTime(0));
+    let hooks = [("cgroup_mkdir", Ok(()))].into();
+    health.kernel_started(StartReport { hooks, ..StartReport::default() });
+    health
+}
+
+/// Metrics that have seen one of everything.
+fn seen() -> Metrics {
+    let metrics = Metrics::new().unwrap();
+    let counters = Arc::new(kernel::Counters::default());
+    counters.records[7].store(7, Relaxed); // exits
+    counters.ring_bytes.store(1 << 20, Relaxed);
+    counters.deciding_used.store(96, Relaxed);
+    counters.containers.store(3, Relaxed);
+    let cri = Arc::new(cri::Counters::default());
+    cri.calls.store(11, Relaxed);
+    let api = Arc::new(kube::Counters::default());
+    api.errors.store(2, Relaxed);
+    api.truncated.add(Cut::Finalizers, 6);
+    let (proc, host) = (Arc::default(), Arc::default());
+    metrics.watch(SourceCounters { kernel: counters, cri, api: Some(api), proc, host });
+    let recorded = Arc::new(recording::Counters::default());
+    recorded.written.store(5, Relaxed);
+    recorded.recording.store(true, Relaxed);
+    metrics.watch_recording(recorded);
+    let events = Arc::new(events::Counters::default());
+    events.sent.store(8, Relaxed);
+    metrics.watch_events(events);
+    let account = samples::two_containers();
+    for death in &account.containers {
+        metrics.record(&Report::CountDeath(Box::new(death.clone())));
+    }
+    metrics.record(&Report::PodTerminated(Box::new(account.clone())));
+    metrics.record(&Report::CountTermination(Box::new(account.clone())));
+    let updated = samples::with_sandbox_removed(account);
+    for change in Change::ALL {
+        metrics.record(&Report::PodUpdated(Box::new(updated.clone()), *change));
+    }
+    metrics.input(&Received { at: BootTime(1), input: Input::Tick });
+    let leaks = LeakGauges {
+        detection_state: DetectionState::Possible,
+        watched: Duration::from_secs(77),
+        candidates: 3,
+        reported: [
+            ((LeakClass::NotreadyNoPod, LeakCause::PodWorkerStuck), 2),
+            ((LeakClass::OrphanNetns, LeakCause::UntrackedByRuntime), 1),
+        ]
+        .into(),
+        blocked_on: [(BlockedOn::Finalizer, 4)].into(),
+        ips: 5,
+        contradicted: 6,
+    };
+    let leaked = Arc::new(samples::leaked());
+    metrics.record(&Report::LeakOpened(Arc::clone(&leaked)));
+    metrics.record(&Report::LeakResolved(Arc::clone(&leaked)));
+    metrics.leaked(&[leaked, Arc::new(samples::stuck())], 50);
+    let losses = [(LossKind::DetailRingFull, 5)].into();
+    let unkillable = [(TaskState::Uninterruptible, 2)].into();
+    let gauges =
+        Gauges { cgroups: 4, terminating: 1, losses, unkillable, leaks, ..Gauges::default() };
+    metrics.engine(&gauges);
+    metrics.engine(&gauges); // the same again adds nothing
+    metrics.request_dropped(Adapter::Cri);
+    metrics
+}
+
+/// The second scrape: the first shows new series at zero.
+fn scrape(metrics: &Metrics) -> String {
+    metrics.scrape(&health()).unwrap();
+    metrics.scrape(&health()).unwrap()
+}
+
+#[test]
+fn a_new_series_is_shown_at_zero_first() {
+    let metrics = Metrics::new().unwrap();
+    let death = Box::new(samples::graceful().containers.remove(0));
+    let died = || metrics.record(&Report::CountDeath(death.clone()));
+    let shown = || {
+        let text = metrics.scrape(&health()).unwrap();
+        let line = text.lines().find(|line| line.starts_with("coroner_container_deaths_total{"));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+    };
+    assert_eq!(shown(), None);
+    died();
+    died();
+    assert_eq!((shown(), shown(), shown()), (Some(0), Some(2), Some(2)));
+    died();
+    assert_eq!(shown(), Some(3));
+}
+
+#[test]
+fn sources_that_are_not_asked_are_not_reported_as_silent() {
+    let metrics = Metrics::new().unwrap();
+    let mut health = Health::new(true, BootTime(0));
+    health.kernel_failed("no BTF".into());
+    let text = metrics.scrape(&health).unwrap();
+    for name in ["coroner_cri_connected ", "coroner_api_in_sync "] {
+        assert!(!text.lines().any(|line| line.starts_with(name)), "{text}");
+    }
+    assert!(text.contains("coroner_hook_attached{hook=\"cgroup_mkdir\"} 0\n"), "{text}");
+    assert!(text.contains("coroner_ready 0\n"), "{text}");
+}
+
+#[test]
+fn names_follow_the_rules_of_prometheus() {
+    for entry in CATALOGUE {
+        let name = entry.name;
+        assert!(name.starts_with("coroner_"), "{name}");
+        assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}");
+        assert_eq!(name.ends_with("_total"), entry.kind == Kind::Counter, "{name}");
+        let stem = name.trim_end_matches("_total");
+        if !entry.unit.is_empty() {
+            assert!(stem.ends_with(&format!("_{}", entry.unit)), "{name}: {}", entry.unit);
+        }
+        for wrong in ["_ms", "_milliseconds", "_count", "_sum", "_bucket", "_minutes"] {
+            assert!(!stem.ends_with(wrong), "{name}");
+        }
+        assert!(entry.help.ends_with('.'), "{name}: the help is a sentence");
+        for label in entry.labels {
+            assert!(!matches!(*label, "le" | "job" | "instance"), "{name}");
+            // Identity only in a series that exists no longer than the thing it names.
+            let identity = matches!(*label, "pod" | "uid" | "sandbox");
+            assert!(!identity || name == LEAKED, "{name}");
+        }
+        if let Kind::Histogram(buckets) = entry.kind {
+            assert!(buckets.0.is_sorted_by(|a, b| a < b), "{name}");
+        }
+    }
+}
+
+#[test]
+fn every_entry_is_in_a_scrape() {
+    let text = scrape(&seen());
+    for entry in CATALOGUE {
+        // A family with labels of an open set appears with its first value.
+        let kind = match entry.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram(_) => "histogram",
+        };
+        assert!(text.contains(&format!("# TYPE {} {kind}\n", entry.name)), "{}", entry.name);
+        assert!(text.contains(&format!("# HELP {} ", entry.name)), "{}", entry.name);
+    }
+}
+
+#[test]
+fn a_termination_as_a_scrape() {
+    let text = scrape(&seen()).replace(env!("CARGO_PKG_VERSION"), "VERSION");
+    crate::outputs::report::samples::golden("metrics.txt", &text);
+}
+
+#[test]
+fn a_scrape_does_not_count_the_same_records_again() {
+    let metrics = seen();
+    scrape(&metrics);
+    assert!(scrape(&metrics).contains("coroner_kernel_records_total{kind=\"exit\"} 7\n"));
+}
+
+#[test]
+fn terminations_that_began_unseen_are_counted_but_not_timed() {
+    let metrics = Metrics::new().unwrap();
+    let mut account = samples::graceful();
+    account.truncated = true;
+    metrics.record(&Report::CountTermination(Box::new(account)));
+    let text = scrape(&metrics);
+    assert!(text.contains("coroner_pod_terminations_total{cause=\"api_delete\"} 1\n"), "{text}");
+    assert!(text.contains("coroner_pod_terminations_unmeasured_total 1\n"), "{text}");
+    assert!(text.contains("coroner_pod_termination_duration_seconds_count 0\n"), "{text}");
+}
+
+/// The object went at some time in an outage of the watch of 90 s.
+#[test]
+fn a_duration_that_is_an_interval_is_in_no_histogram() {
+    let metrics = Metrics::new().unwrap();
+    let account = samples::gone_in_an_outage();
+    metrics.record(&Report::CountTermination(Box::new(account)));
+    let text = scrape(&metrics);
+    assert!(text.contains("coroner_pod_terminations_unmeasured_total 1\n"), "{text}");
+    assert!(text.contains("coroner_pod_termination_duration_seconds_count 0\n"), "{text}");
+    let phase =
+        |kind: &str| format!("coroner_pod_termination_phase_seconds_total{{phase=\"{kind}\"}}");
+    let seconds = |kind: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(&phase(kind)));
+        line.and_then(|value| value.trim().parse::<f64>().ok()).unwrap_or_else(|| panic!("{text}"))
+    };
+    assert!((seconds("unattributed") - 90.0).abs() < 0.001, "{text}");
+    assert!(seconds("cleanup") < 2.0, "{text}");
+}
+
+#[test]
+fn a_report_is_counted_only_when_it_is_to_be() {
+    let metrics = Metrics::new().unwrap();
+    let account = samples::two_containers();
+    for death in &account.containers {
+        metrics.record(&Report::ContainerDied(Box::new(death.clone())));
+    }
+    metrics.record(&Report::PodTerminated(Box::new(account)));
+    let text = scrape(&metrics);
+    assert!(text.contains("coroner_pod_terminations_total{cause=\"api_delete\"} 0\n"), "{text}");
+    assert!(!text.contains("coroner_container_deaths_total{"), "{text}");
+}
+
+#[test]
+fn namespaces_are_bounded() {
+    let metrics = Metrics::new().unwrap();
+    let mut death = samples::graceful().containers.remove(0);
+    for n in 0..NAMESPACES + 5 {
+        death.pod.as_mut().unwrap().namespace = format!("ns-{n}");
+        metrics.record(&Report::CountDeath(Box::new(death.clone())));
+    }
+    let text = scrape(&metrics);
+    let series = |of: &str| text.lines().filter(|line| line.starts_with(of)).count();
+    assert_eq!(series("coroner_container_deaths_total{"), NAMESPACES + 1);
+    let other = "coroner_container_deaths_total{namespace=\"other\",verdict=\"graceful\"} 5\n";
+    assert!(text.contains(other), "{text}");
+}
+
+#[test]
+fn the_process_is_measured_too() {
+    let metrics = Metrics::new().unwrap().with_process().unwrap();
+    assert!(scrape(&metrics).contains("process_resident_memory_bytes "));
+}
+
+#[test]
+fn series_with_an_identity_are_bounded_and_go_with_the_leak() {
+    let metrics = Metrics::new().unwrap();
+    let leaks: Vec<_> = (0..5)
+        .map(|n| {
+            let mut leak = samples::leaked();
+            leak.key = LeakKey::Sandbox { id: format!("s{n}").as_str().into() };
+            Arc::new(leak)
+        })
+        .collect();
+    let series = |metrics: &Metrics| {
+        scrape(metrics).lines().filter(|line| line.starts_with(&format!("{LEAKED}{{"))).count()
+    };
+    metrics.leaked(&leaks, 3);
+    assert_eq!(series(&metrics), 3);
+    assert!(scrape(&metrics).contains("coroner_leaked_sandboxes_without_series 2\n"));
+    metrics.leaked(&leaks[4..], 3);
+    assert_eq!(series(&metrics), 1);
+    assert!(scrape(&metrics).contains("sandbox=\"s4\""));
+    metrics.leaked(&[], 3);
+    assert_eq!(series(&metrics), 0);
+}
+
+#[test]
+fn found_minus_gone_is_what_stands_of_each_class() {
+    let metrics = Metrics::new().unwrap();
+    let counted = |class: LeakClass| {
+        let of = &metrics.families;
+        [&of.leaks_opened, &of.leaks_resolved]
+            .map(|of| of.with_label_values(&[class.as_str()]).get())
+    };
+    let leak = samples::leaked();
+    let stands = |class| Arc::new(Leak { class, ..leak.clone() });
+    metrics.record(&Report::LeakOpened(stands(LeakClass::ReadyNoPod)));
+    metrics.record(&Report::LeakChanged(stands(LeakClass::ReadyNoPod)));
+    assert_eq!(counted(LeakClass::ReadyNoPod), [1, 0]);
+    metrics.record(&Report::LeakChanged(stands(LeakClass::NotreadyNoPod)));
+    assert_eq!(counted(LeakClass::ReadyNoPod), [1, 1]);
+    assert_eq!(counted(LeakClass::NotreadyNoPod), [1, 0]);
+    metrics.record(&Report::LeakResolved(stands(LeakClass::NotreadyNoPod)));
+    assert_eq!(counted(LeakClass::ReadyNoPod), [1, 1]);
+    assert_eq!(counted(LeakClass::NotreadyNoPod), [1, 1]);
+    assert!(metrics.classes.lock().is_empty(), "nothing is kept of what is gone");
+}
+
+/// Every label's value in this scrape, with its metric.
+fn labelled(text: &str) -> Vec<(&str, &str, &str)> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let series = lines.filter_map(|line| line.split_once('{'));
+    series
+        .flat_map(|(name, rest)| {
+            let (labels, _) = rest.rsplit_once('}').unwrap();
+            let pairs = labels.split("\",").filter(|pair| !pair.is_empty());
+            pairs.map(move |pair| {
+                let (label, value) = pair.split_once("=\"").unwrap();
+                (name, label, value.trim_end_matches('"'))
+            })
+        })
+        .collect()
+}
+
+#[test]
+fn closed_sets_of_labels_are_closed() {
+    let text = scrape(&seen());
+    for (series, label, value) in labelled(&text).into_iter().filter(|(_, label, _)| *label != "le")
+    {
+        let name = series.trim_end_matches("_bucket");
+        let entry = CATALOGUE.iter().find(|entry| entry.name == name).expect(name);
+        match entry.values(label).unwrap_or_else(|| panic!("{name} has no label {label}")) {
+            Values::Closed(values) => assert!(values().contains(&value), "{name}: {label}={value}"),
+            Values::Open(bound) => assert!(!bound.is_empty(), "{name}: {label}"),
+        }
+    }
+}
+
+/// At defaults, on a node with 250 pods in 30 namespaces: each died in another way than all others
+/// of its namespace, as far as there are other ways.
+#[test]
+fn a_full_node_has_at_most_500_series() {
+    let metrics = Metrics::new().unwrap().with_process().unwrap();
+    let counters = Arc::new(kernel::Counters::default());
+    for count in &counters.records {
+        count.store(1, Relaxed);
+    }
+    let (cri, proc, host) = (Arc::default(), Arc::default(), Arc::default());
+    let api = Some(Arc::default());
+    metrics.watch(SourceCounters { kernel: counters, cri, api, proc, host });
+    let mut health = Health::new(true, BootTime(0));
+    let hooks = kernel::plan::HOOKS.iter().map(|hook| (hook.name, Ok(()))).collect();
+    health.kernel_started(StartReport { hooks, ..StartReport::default() });
+    metrics.engine(&Gauges::default());
+    metrics.leaked(&[], 50);
+    let mut account = samples::graceful();
+    let mut death = account.containers[0].clone();
+    for pod in 0..250 {
+        account.pod.namespace = format!("team-{}", pod % 30);
+        death.pod = Some(account.pod.clone());
+        death.verdict = Verdict::ALL[pod / 30 % Verdict::ALL.len()];
+        metrics.record(&Report::CountDeath(Box::new(death.clone())));
+        metrics.record(&Report::CountTermination(Box::new(account.clone())));
+    }
+    let text = metrics.scrape(&health).unwrap();
+    let series = text.lines().filter(|line| !line.starts_with('#')).count();
+    let deaths = text.lines().filter(|l| l.starts_with("coroner_container_deaths_total{")).count();
+    assert_eq!(deaths, 250, "the worst there is");
+    assert!(series <= 500, "{series} series");
+}

@@ -1,0 +1,8 @@
+//! The outputs: metrics, HTTP, Events, the log, recordings, and text for people.
+
+pub mod events;
+pub mod http;
+pub mod log;
+pub mod metrics;
+pub mod recording;
+pub mod report;

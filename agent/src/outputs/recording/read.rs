@@ -1,0 +1,279 @@
+//! Reads a recording, as much of it as there is.
+
+use super::format::{self, End, Header, Line, MarkKind, Stopped, VERSION};
+use crate::outputs::report::printable;
+use coroner_core::{
+    input::{Input, Loss, LossKind, Received},
+    time::BootTime,
+};
+use flate2::bufread::MultiGzDecoder;
+use serde::Deserialize;
+use std::{
+    fmt,
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+    path::Path,
+};
+
+/// A list of a full node's containers has some hundred kilobytes: what is longer is no line.
+const MAX_LINE: u64 = 64 << 20;
+
+/// Why something cannot be read as a recording. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    /// The file cannot be opened or read at all.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// Nothing in it.
+    #[error(
+        "it is empty: a full disk, or an agent that was killed at once, leaves such a file; make \
+         room and record again with `coroner run --record FILE`"
+    )]
+    Empty,
+    /// Something else.
+    #[error("it is not a recording: `coroner run --record FILE` makes one")]
+    Foreign,
+    /// A later format.
+    #[error(
+        "it has format {found}, written by coroner {agent}; this is coroner {} and reads format \
+         {VERSION}: use a coroner at least as new as the one that recorded",
+        env!("CARGO_PKG_VERSION")
+    )]
+    Version {
+        /// Its format.
+        found: u32,
+        /// Who wrote it.
+        agent: String,
+    },
+    /// The first line is that of a recording of this format, but broken.
+    #[error("its first line is broken ({0}): has the file been changed?")]
+    Header(serde_json::Error),
+}
+
+/// How whole a recording is, as far as it was read.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Condition {
+    /// Inputs read.
+    pub inputs: u64,
+    /// Inputs that the recording says it lacks: the disk was too slow.
+    pub dropped: u64,
+    /// Lines that were not understood.
+    pub misread: u64,
+    /// Its last line; `None`: it is cut off.
+    pub end: Option<End>,
+    /// Where it is cut off by more than an end, what the reader met there.
+    pub broken: Option<String>,
+}
+
+impl Condition {
+    /// A replay gives what the recorded agent said, and nothing is missing at the end.
+    pub fn is_whole(&self) -> bool {
+        *self == Self { inputs: self.inputs, end: self.end.clone(), ..Self::default() }
+            && self.end.as_ref().is_some_and(|end| end.inputs == self.inputs)
+    }
+}
+
+/// What a person should know before trusting a replay, a sentence a line; nothing if all is well.
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.end {
+            None => {
+                let how = match &self.broken {
+                    Some(error) => format!("is damaged ({error})"),
+                    None => "is cut off".to_owned(),
+                };
+                let inputs = self.inputs;
+                writeln!(
+                    f,
+                    "the recording {how}: the agent was killed, or the file was not copied whole; \
+                     the {inputs} inputs before that are used"
+                )?;
+            }
+            Some(End { why: Stopped::Limit, .. }) => writeln!(
+                f,
+                "the recording ended at its size limit while the agent went on: record again \
+                 with a larger --record-limit if what you look for is not in it"
+            )?,
+            Some(End { inputs, .. }) if *inputs != self.inputs && self.misread == 0 => writeln!(
+                f,
+                "the recording should have {inputs} inputs and has {}: has the file been changed?",
+                self.inputs
+            )?,
+            Some(_) => {}
+        }
+        if self.dropped > 0 {
+            writeln!(
+                f,
+                "the recording lacks {} inputs that the agent had (its disk was too slow): \
+                 timelines that this may have touched say `unrecorded`",
+                self.dropped
+            )?;
+        }
+        if self.misread > 0 {
+            writeln!(
+                f,
+                "{} lines of the recording are not understood and were taken as lost: was it made \
+                 by another version of coroner, or changed?",
+                self.misread
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// A recording's inputs, one after the other; nothing is held in memory. A gap comes as
+/// [`LossKind::Unrecorded`], so that what the engine says shows it.
+pub struct Reader {
+    lines: Box<dyn BufRead>,
+    header: Header,
+    line: Vec<u8>,
+    last: BootTime,
+    over: bool,
+    condition: Condition,
+}
+
+impl Reader {
+    /// Opens a file; `-` is stdin.
+    pub fn open(file: &Path) -> Result<Self, Problem> {
+        if file == Path::new("-") {
+            return Self::new(io::stdin());
+        }
+        Self::new(File::open(file)?)
+    }
+
+    /// Reads the header. Takes the lines compressed or plain.
+    pub fn new(from: impl Read + 'static) -> Result<Self, Problem> {
+        let mut from = BufReader::with_capacity(64 << 10, from);
+        let start = from.fill_buf()?;
+        if start.is_empty() {
+            return Err(Problem::Empty);
+        }
+        let compressed = start.starts_with(&[0x1f, 0x8b]);
+        let mut lines: Box<dyn BufRead> = if compressed {
+            Box::new(BufReader::with_capacity(64 << 10, MultiGzDecoder::new(from)))
+        } else {
+            Box::new(from)
+        };
+        let mut line = Vec::new();
+        match next_line(&mut *lines, &mut line) {
+            Ok(true) => {}
+            // Compression had begun, and nothing had been flushed.
+            Err(error) if compressed && is_end(&error) && line.is_empty() => {
+                return Err(Problem::Empty);
+            }
+            Ok(false) => return Err(Problem::Foreign),
+            Err(error) if is_content(&error) => return Err(Problem::Foreign),
+            Err(error) => return Err(error.into()),
+        }
+        let header = header(&line)?;
+        let last = BootTime(header.clock.boot_ns);
+        Ok(Self { lines, header, line, last, over: false, condition: Condition::default() })
+    }
+
+    /// The first line.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// How whole it is, as far as it was read.
+    pub fn condition(&self) -> &Condition {
+        &self.condition
+    }
+
+    fn lost(&self, count: u64) -> Received {
+        let loss = Loss::new(LossKind::Unrecorded, count);
+        Received { at: self.last, input: Input::Lost(loss) }
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader")
+            .field("header", &self.header)
+            .field("condition", &self.condition)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Iterator for Reader {
+    type Item = Received;
+
+    fn next(&mut self) -> Option<Received> {
+        if self.over {
+            return None;
+        }
+        self.line.clear();
+        match next_line(&mut *self.lines, &mut self.line) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.over = true;
+                return None;
+            }
+            Err(error) => {
+                self.over = true;
+                self.condition.broken = (!is_end(&error)).then(|| error.to_string());
+                return None;
+            }
+        }
+        match format::parse(&self.line) {
+            Ok(Line::Input(received)) => {
+                self.condition.inputs += 1;
+                self.last = received.at;
+                Some(*received)
+            }
+            Ok(Line::Mark(mark)) => {
+                self.last = mark.at;
+                match mark.what {
+                    MarkKind::Gap { inputs } => {
+                        self.condition.dropped = self.condition.dropped.saturating_add(inputs);
+                        Some(self.lost(inputs))
+                    }
+                    MarkKind::End(end) => {
+                        self.condition.end = Some(end);
+                        self.over = true;
+                        None
+                    }
+                }
+            }
+            Err(_) => {
+                self.condition.misread += 1;
+                Some(self.lost(1))
+            }
+        }
+    }
+}
+
+/// A whole line, or none: one without its newline was cut off.
+fn next_line(from: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    from.take(MAX_LINE).read_until(b'\n', line)?;
+    if line.len() as u64 >= MAX_LINE {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a line without end"));
+    }
+    Ok(line.last() == Some(&b'\n'))
+}
+
+fn is_end(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::UnexpectedEof
+}
+
+/// What was read is at fault, not the reading.
+fn is_content(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+    matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
+}
+
+fn header(line: &[u8]) -> Result<Header, Problem> {
+    /// What every version of the format keeps.
+    #[derive(Deserialize)]
+    struct Any {
+        coroner_recording: u32,
+        #[serde(default)]
+        agent: serde_json::Value,
+    }
+    let Ok(any) = serde_json::from_slice::<Any>(line) else { return Err(Problem::Foreign) };
+    if any.coroner_recording != VERSION {
+        let agent = printable(any.agent.as_str().unwrap_or("of an unknown version"));
+        return Err(Problem::Version { found: any.coroner_recording, agent });
+    }
+    serde_json::from_slice(line).map_err(Problem::Header)
+}

@@ -1,0 +1,205 @@
+//! A leak as text for a person, and as JSON: the core's data with sentences and steps.
+
+mod cause;
+mod evidence;
+mod remediation;
+
+pub use cause::leak_cause;
+pub use remediation::remediation;
+
+use super::{Paint, Style, printable, utc, words, wrap};
+use crate::store::leaks::{Judge, Standing, since};
+use coroner_core::{
+    leak::{Leak, LeakCause, LeakKey, LeakedContainer, LeakedResources},
+    time::WallTime,
+};
+use serde::{Deserialize, Serialize, Serializer, ser::Error};
+use std::{fmt::Write, sync::Arc};
+
+/// A leak as JSON: with the source and the sentence of each piece of evidence, the sentence of the cause, and
+/// the remediation.
+#[derive(Debug)]
+pub struct LeakJson(pub Arc<Leak>);
+
+impl Serialize for LeakJson {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let leak = &*self.0;
+        let mut json = serde_json::to_value(leak).map_err(S::Error::custom)?;
+        json["cause"]["message"] = leak_cause(leak).into();
+        json["remediation"] = remediation(leak).into();
+        let entries = json["evidence"].as_array_mut().into_iter().flatten();
+        for (entry, one) in entries.zip(&leak.evidence) {
+            entry["source"] = evidence::source(&one.kind).as_str().into();
+            entry["message"] = evidence::sentence(leak, &one.kind).into();
+        }
+        json.serialize(serializer)
+    }
+}
+
+/// The answer of /api/v1/leaks.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LeakList {
+    /// How far the judge has come.
+    #[serde(flatten)]
+    pub judge: Judge,
+    /// The leaks: the oldest first.
+    #[serde(serialize_with = "serialize_leaks")]
+    pub leaks: Vec<Arc<Leak>>,
+}
+
+impl From<&Standing> for LeakList {
+    fn from(standing: &Standing) -> Self {
+        Self { judge: standing.progress(), leaks: standing.oldest_first() }
+    }
+}
+
+/// Leaks as JSON, for a field of a list.
+pub fn serialize_leaks<S: Serializer>(
+    leaks: &[Arc<Leak>],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(leaks.iter().map(|leak| LeakJson(Arc::clone(leak))))
+}
+
+/// One leak with all that is known of it, and what to do. `now`: for its age.
+pub fn leak(leak: &Leak, now: WallTime, style: &Style) -> String {
+    let mut text = String::new();
+    let of = leak.pod.as_ref().map(|pod| printable(&format!("{}/{}", pod.namespace, pod.name)));
+    let thing = printable(&thing(&leak.key));
+    let name = of.map_or_else(|| thing.clone(), |of| format!("{of}  {thing}"));
+    let class = style.paint(Paint::Bad, &words(leak.class.as_str()));
+    let _ = writeln!(text, "{}  {class}  {}", style.paint(Paint::Strong, &name), age(leak, now));
+    let since = |at: WallTime| utc(at.0, 0).unwrap_or_else(|| "-".to_owned());
+    let created = leak.created.map_or_else(|| "-".to_owned(), since);
+    let observed = match leak.preexisting {
+        true => {
+            format!(
+                "{} (when the agent started: it may be so for longer)",
+                since(leak.first_observed)
+            )
+        }
+        false => since(leak.first_observed),
+    };
+    wrap(
+        &mut text,
+        &format!("made {created}, observed as left behind since {observed}"),
+        2,
+        "",
+        style,
+    );
+    let held = holds(&leak.resources);
+    if !held.is_empty() {
+        wrap(&mut text, &format!("holds {held}"), 2, "", style);
+    }
+    if let Some(reason) = leak.blocked_on {
+        wrap(&mut text, &format!("waits for: {}", words(reason.as_str())), 2, "", style);
+    }
+    let likely = match leak.cause.kind {
+        LeakCause::Unknown => String::new(),
+        kind => format!("{}: ", words(kind.as_str())),
+    };
+    wrap(&mut text, &format!("{likely}{}", leak_cause(leak)), 2, "cause   ", style);
+    for one in &leak.evidence {
+        let at = one.at.and_then(|at| utc(at.0, 3)).unwrap_or_default();
+        let (source, sentence) = (evidence::source(&one.kind), evidence::sentence(leak, &one.kind));
+        let line = format!("{at:<24}  {:<8}  {sentence}", source.as_str());
+        wrap(&mut text, line.trim_start(), if at.is_empty() { 28 } else { 2 }, "", style);
+    }
+    for (n, step) in remediation(leak).iter().enumerate() {
+        let bullet = if n == 0 { "to do   " } else { "        " };
+        // A command is not broken: it is to be copied.
+        match step.starts_with("$ ") {
+            true => {
+                let _ = writeln!(text, "  {bullet}{}", printable(step));
+            }
+            false => wrap(&mut text, step, 2, bullet, style),
+        }
+    }
+    text
+}
+
+/// What it holds, on one line; empty if that is nothing.
+pub fn holds(holds: &LeakedResources) -> String {
+    let mut parts = Vec::new();
+    if let Some(netns) = &holds.netns {
+        parts.push(format!("network namespace {netns}"));
+    }
+    if !holds.ips.is_empty() {
+        parts.push(format!("addresses {}", holds.ips.join(" ")));
+    }
+    if let Some(cgroup) = &holds.cgroup {
+        parts.push(format!("cgroup {cgroup}"));
+    }
+    if !holds.pids.is_empty() {
+        let pids: Vec<_> = holds.pids.iter().map(u32::to_string).collect();
+        parts.push(format!("processes {}", pids.join(" ")));
+    }
+    if !holds.containers.is_empty() {
+        let described = |c: &LeakedContainer| format!("{} ({})", c.name, evidence::words(c.state));
+        let containers: Vec<_> = holds.containers.iter().map(described).collect();
+        parts.push(format!("containers {}", containers.join(", ")));
+    }
+    printable(&parts.join("; "))
+}
+
+/// What it is, short enough for a column: ids as crictl shortens them.
+pub fn thing(key: &LeakKey) -> String {
+    match key {
+        LeakKey::Sandbox { id } => short(id.as_str()).to_owned(),
+        LeakKey::Shim { pid, id, .. } => format!("{} (pid {pid})", short(id)),
+        LeakKey::Netns { name, .. } => name.clone(),
+        LeakKey::PodCgroup { cgroup, .. } => format!("cgroup {cgroup}"),
+        LeakKey::Pod { uid } => uid.as_str().to_owned(),
+    }
+}
+
+/// The first 13 digits, as crictl shows them.
+fn short(id: &str) -> &str {
+    id.get(..13).unwrap_or(id)
+}
+
+/// Whole seconds from one moment to a later one.
+pub fn seconds_between(from: WallTime, to: WallTime) -> u64 {
+    u64::try_from(to.0.saturating_sub(from.0) / 1_000_000_000).unwrap_or(0)
+}
+
+/// How old it is at a moment, since it was made: `92d`, `4h 10m`, `35s`.
+pub fn age(leak: &Leak, now: WallTime) -> String {
+    span(seconds_between(since(leak), now))
+}
+
+/// A time that has passed, as short as a column wants it: `92d`, `4h 10m`, `35s`.
+pub fn span(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m"),
+        (0, _, _) => format!("{hours}h {}m", minutes % 60),
+        (1..=3, _, _) => format!("{days}d {}h", hours % 24),
+        _ => format!("{days}d"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outputs::report::samples;
+
+    #[test]
+    fn json_has_the_data_and_the_sentences() {
+        let leak = Arc::new(samples::leaked());
+        let json = serde_json::to_value(LeakJson(Arc::clone(&leak))).unwrap();
+        let entry = serde_json::json!({
+            "at": 1_699_999_996_000_000_000_i64, "source": "api", "kind": "object_deleted",
+            "message": "its object was deleted",
+        });
+        assert_eq!(json["evidence"][0], entry);
+        assert_eq!(json["cause"]["message"], leak_cause(&leak));
+        assert_eq!(json["remediation"][1], "$ systemctl restart kubelet");
+        assert_eq!(
+            serde_json::from_value::<Leak>(json).unwrap(),
+            *leak,
+            "the client reads the data"
+        );
+    }
+}

@@ -1,0 +1,298 @@
+//! A termination as text for a person: a waterfall of its phases, then each container with its
+//! verdict and what proves it. Pure: the same account and style give the same text.
+
+mod bars;
+mod evidence;
+mod explain;
+mod leak;
+mod line;
+#[cfg(test)]
+pub(crate) mod samples;
+mod style;
+#[cfg(test)]
+mod tests;
+
+pub use explain::explain;
+pub use leak::{
+    LeakJson, LeakList, age, holds, leak, leak_cause, remediation, seconds_between,
+    serialize_leaks, span, thing,
+};
+pub use line::{LogLine, log_line};
+pub use style::Style;
+
+use bars::Scale;
+use coroner_core::{
+    input::{ExitStatus, LossKind},
+    report::{ContainerDeath, Finding, Milestone, Phase, PodTermination},
+    signal,
+    types::{Cause, Certainty, MilestoneKind, PhaseKind, Verdict},
+};
+use std::{fmt::Write, time::Duration};
+use style::Paint;
+
+/// Column of names: the longest phase is `kubelet reaction`.
+const NAME: usize = 16;
+/// What stands beside the bar: indent, name, gaps, offset, seconds.
+const BESIDE: usize = 2 + NAME + 2 + 2 + 11 + 2 + 9;
+
+/// One termination: header, waterfall, containers, second tail.
+pub fn termination(account: &PodTermination, style: &Style) -> String {
+    let mut text = header(account, style);
+    waterfall(&mut text, account, style);
+    for death in &account.containers {
+        container(&mut text, death, account, style);
+    }
+    findings(&mut text, &account.findings, 2, style);
+    footer(&mut text, account, style);
+    text
+}
+
+fn header(account: &PodTermination, style: &Style) -> String {
+    let pod = printable(&format!("{}/{}", account.pod.namespace, account.pod.name));
+    let mut text = style.paint(Paint::Strong, &pod);
+    if account.life > 1 {
+        let _ = write!(text, "  life {}", account.life);
+    }
+    if account.revision > 1 {
+        let _ = write!(text, "  revision {}", account.revision);
+    }
+    let _ = write!(text, "  {}", cause_of(account));
+    if let Some(grace) = account.grace_seconds {
+        let _ = write!(text, "  grace {grace} s");
+    }
+    let took = total(account);
+    let _ = writeln!(text, "  took {}", style.paint(Paint::Strong, &took));
+    if account.cause == Cause::Unknown {
+        wrap(&mut text, &account.cause_message, 2, "", style);
+    }
+    text
+}
+
+/// A duration that is an interval is shown as one.
+fn total(account: &PodTermination) -> String {
+    let total = account.total();
+    if account.is_exact() {
+        return seconds(total);
+    }
+    format!("{} to {}", seconds(total.saturating_sub(account.uncertainty)), seconds(total))
+}
+
+fn waterfall(text: &mut String, account: &PodTermination, style: &Style) {
+    let cells = style.width.saturating_sub(BESIDE).clamp(10, 80);
+    let scale = Scale::new(account.began, account.ended, cells);
+    for phase in account.phases.iter().filter(|phase| phase.to > phase.from) {
+        let bar = scale.bar(phase.from, phase.to, phase.kind == PhaseKind::Unattributed);
+        let bar = style.paint(phase_paint(phase), &bar);
+        let _ = writeln!(
+            text,
+            "  {:<NAME$}  {bar}  {:>11}  {:>9}",
+            words(phase.kind.as_str()),
+            format!("+{}", seconds(phase.from.since(account.began))),
+            seconds(phase.to.since(phase.from)),
+        );
+    }
+}
+
+fn phase_paint(phase: &Phase) -> Paint {
+    match phase.kind {
+        PhaseKind::Unattributed => Paint::Faint,
+        PhaseKind::PreStop | PhaseKind::Shutdown => Paint::Own,
+        PhaseKind::Kill => Paint::Bad,
+        _ => Paint::System,
+    }
+}
+
+fn container(text: &mut String, death: &ContainerDeath, account: &PodTermination, style: &Style) {
+    let name = printable(container_name(death));
+    let verdict = style.paint(verdict_paint(death.verdict), death.verdict.as_str());
+    let critical = account.containers.len() > 1 && account.critical.as_ref() == Some(&death.id);
+    let mark =
+        if critical { style.paint(Paint::Faint, "  (the last to go)") } else { String::new() };
+    let _ = writeln!(text, "  {}  {verdict}{mark}", style.paint(Paint::Strong, &name));
+    if !death.proof.message.is_empty() {
+        wrap(text, &death.proof.message, 4, "", style);
+    }
+    let facts = facts(death);
+    if !facts.is_empty() {
+        wrap(text, &facts.join(" · "), 4, "", style);
+    }
+    findings(text, &death.findings, 4, style);
+    warnings(text, death.truncated, &death.incomplete, 4, style);
+}
+
+/// How it ended, from which act of stopping to the exit, and the share of the grace.
+fn facts(death: &ContainerDeath) -> Vec<String> {
+    let mut facts = Vec::new();
+    match death.exit {
+        Some(ExitStatus::Code(code)) => facts.push(format!("exit code {code}")),
+        Some(ExitStatus::Signal { signal: number, core }) => {
+            let core = if core { ", core dumped" } else { "" };
+            facts.push(format!("ended by {}{core}", signal::name(number)));
+        }
+        None => {}
+    }
+    if let Some((what, from, to)) = stop_to_exit(death) {
+        facts.push(format!("{what} → exit {}", seconds(to.at.since(from.at))));
+    }
+    if let (Some(ratio), Some(grace)) = (death.grace_ratio, death.grace_seconds) {
+        facts.push(format!("{:.0} % of {grace} s grace", ratio * 100.0));
+    }
+    if let Some(killer) = &death.killer {
+        facts.push(format!("SIGKILL by {} (pid {})", printable(&killer.comm), killer.tgid));
+    }
+    facts
+}
+
+fn stop_to_exit(death: &ContainerDeath) -> Option<(String, &Milestone, &Milestone)> {
+    let end = death
+        .milestone(MilestoneKind::Exited)
+        .or_else(|| death.milestone(MilestoneKind::CgroupEmpty))?;
+    if let Some(sent) = death.milestone(MilestoneKind::TermSent) {
+        return Some((signal::name(death.stop_signal), sent, end));
+    }
+    let killed = death.milestone(MilestoneKind::KillSent)?;
+    Some(("SIGKILL".to_owned(), killed, end))
+}
+
+fn findings(text: &mut String, findings: &[Finding], indent: usize, style: &Style) {
+    for finding in findings {
+        let line = format!("{}: {}", words(finding.kind.as_str()), finding.detail);
+        wrap(text, &line, indent, "• ", style);
+    }
+}
+
+fn footer(text: &mut String, account: &PodTermination, style: &Style) {
+    if let Some(removed) = account.milestone(MilestoneKind::SandboxRemoved) {
+        let after = removed.at.signed_since(account.ended);
+        let when = if after < 0 { "before the end" } else { "later" };
+        let distance = seconds(Duration::from_nanos(after.unsigned_abs()));
+        let line = format!("sandbox removed {distance} {when}");
+        let _ = writeln!(text, "  {}", style.paint(Paint::Faint, &line));
+    }
+    not_final(text, account, style);
+    warnings(text, account.truncated, &account.incomplete, 2, style);
+}
+
+fn not_final(text: &mut String, account: &PodTermination, style: &Style) {
+    if !account.is_final {
+        wrap(text, "not final: late evidence may still change this report", 2, "! ", style);
+    }
+}
+
+fn warnings(text: &mut String, truncated: bool, lost: &[LossKind], indent: usize, style: &Style) {
+    if truncated {
+        wrap(text, "truncated: coroner started after this began", indent, "! ", style);
+    }
+    if !lost.is_empty() {
+        let kinds: Vec<_> = lost.iter().map(|kind| kind.as_str()).collect();
+        let line = format!("incomplete: evidence was lost ({})", kinds.join(", "));
+        wrap(text, &line, indent, "! ", style);
+    }
+}
+
+/// Breaks a line at spaces to the style's width; `bullet` stands before its first part.
+fn wrap(text: &mut String, line: &str, indent: usize, bullet: &str, style: &Style) {
+    let hang = indent + bullet.chars().count();
+    let room = style.width.saturating_sub(hang).max(20);
+    let mut used = 0;
+    let _ = write!(text, "{:indent$}{bullet}", "");
+    for word in printable(line).split(' ') {
+        let len = word.chars().count();
+        if used > 0 && used + 1 + len > room {
+            let _ = write!(text, "\n{:hang$}", "");
+            used = 0;
+        } else if used > 0 {
+            text.push(' ');
+            used += 1;
+        }
+        text.push_str(word);
+        used += len;
+    }
+    text.push('\n');
+}
+
+fn verdict_paint(verdict: Verdict) -> Paint {
+    match verdict {
+        Verdict::Graceful | Verdict::Completed => Paint::Good,
+        Verdict::TerminatedByDefault | Verdict::PrestopExhaustedGrace => Paint::Doubtful,
+        Verdict::Unknown => Paint::Faint,
+        _ => Paint::Bad,
+    }
+}
+
+/// The cause, marked if it is not proven.
+fn cause_of(account: &PodTermination) -> String {
+    let mark = match account.cause_certainty {
+        Certainty::Inferred => " (inferred)",
+        Certainty::Proven | Certainty::None => "",
+    };
+    format!("{}{mark}", cause(account.cause))
+}
+
+fn cause(cause: Cause) -> &'static str {
+    match cause {
+        Cause::ApiDelete => "deleted",
+        Cause::ForceDelete => "force-deleted",
+        Cause::ApiEviction => "evicted through the API",
+        Cause::NodePressureEviction => "evicted: the node was short of resources",
+        Cause::LocalStorageLimit => "evicted: over its own storage limit",
+        Cause::Preemption => "preempted",
+        Cause::KubeletPreemption => "preempted by the kubelet for a critical pod",
+        Cause::TaintEviction => "evicted by a taint",
+        Cause::PodGc => "deleted by the pod garbage collector",
+        Cause::NodeShutdown => "stopped by the node's shutdown",
+        Cause::Liveness => "liveness probe failed",
+        Cause::Startup => "startup probe failed",
+        Cause::DeadlineExceeded => "stopped by its activeDeadlineSeconds",
+        Cause::DefinitionChanged => "image changed",
+        Cause::ResizeRestart => "restarted to be resized",
+        Cause::RestartAllContainers => "all its containers were restarted",
+        Cause::SandboxChanged => "its sandbox was replaced",
+        Cause::PostStartFailed => "postStart hook failed",
+        Cause::ExternalStop => "stopped by someone other than the kubelet",
+        Cause::Restart => "restarted",
+        Cause::Completed => "completed",
+        Cause::StaticRemoved => "static pod removed",
+        Cause::Unknown => "ended, cause unknown",
+    }
+}
+
+/// Always milliseconds: what is measured is that good, and columns stay aligned.
+pub(crate) fn seconds(time: Duration) -> String {
+    let millis = (time.as_nanos() + 500_000) / 1_000_000;
+    format!("{}.{:03} s", millis / 1000, millis % 1000)
+}
+
+/// When it ended, by the node's wall clock, in UTC. `None`: out of the calendar's range.
+pub(crate) fn ended_at(account: &PodTermination) -> Option<String> {
+    let took = i64::try_from(account.total().as_nanos()).unwrap_or(i64::MAX);
+    utc(account.began_wall_ns.saturating_add(took), 0)
+}
+
+/// A wall clock's time in UTC, with so many digits of the second.
+pub(crate) fn utc(wall_ns: i64, digits: u8) -> Option<String> {
+    let at = jiff::Timestamp::from_nanosecond(i128::from(wall_ns)).ok()?;
+    let format = match digits {
+        0 => "%Y-%m-%dT%H:%M:%SZ",
+        _ => "%Y-%m-%dT%H:%M:%S%.3fZ",
+    };
+    Some(at.strftime(format).to_string())
+}
+
+pub(crate) fn words(label: &str) -> String {
+    match label {
+        "pre_stop" => "preStop".to_owned(),
+        other => other.replace('_', " "),
+    }
+}
+
+/// [`shown`](crate::printable::shown), owned.
+pub(crate) fn printable(text: &str) -> String {
+    crate::printable::shown(text).into_owned()
+}
+
+/// Its name, or the start of its id as runtimes' tools show it.
+fn container_name(death: &ContainerDeath) -> &str {
+    let id = death.id.as_str();
+    if death.name.is_empty() { id.get(..13).unwrap_or(id) } else { &death.name }
+}

@@ -1,0 +1,292 @@
+//! When to ask the runtime what.
+//!
+//! Each kind of question has a lane of its own: full lists, lists of single sandboxes, statuses of
+//! containers, their cgroups, statuses of sandboxes. A lane has one call under way: a slow runtime is
+//! never asked faster than it answers, and no kind waits for another. A call that fails ends all
+//! lanes, and they begin again with a full list.
+
+mod index;
+mod lists;
+mod seen;
+mod single;
+
+use super::{
+    Options,
+    client::Connection,
+    convert::Nonsense,
+    events,
+    failure::{Failure, Trouble},
+    wishes::Wishes,
+};
+use crate::linux::{blocking::Patience, clock, procfs::host_proc};
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use coroner_core::{
+    ids::{ContainerId, SandboxId},
+    input::{CriContainer, CriEvent, CriSandbox, Input, Received},
+    time::BootTime,
+};
+use index::Index;
+use parking_lot::Mutex;
+use seen::Seen;
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, sleep, sleep_until},
+};
+use tonic::Code;
+use tracing::{debug, info, warn};
+
+/// A look at a process' cgroup that takes longer hangs.
+const LOOK_LIMIT: Duration = Duration::from_secs(10);
+/// The first pause after a failure, and what a wish to look cannot shorten any more.
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause (jitter at most doubles it).
+const MAX_PAUSE: Duration = Duration::from_millis(2_500);
+
+/// The channel to the core is closed: nobody listens any more.
+struct Closed;
+
+/// Why the lanes ended.
+enum Stop {
+    Closed,
+    Outage(Failure),
+}
+
+impl From<Closed> for Stop {
+    fn from(_: Closed) -> Self {
+        Self::Closed
+    }
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Outage(failure)
+    }
+}
+
+/// What a lane gives: it goes on until the channel closes or a call fails.
+type Lane = Result<Infallible, Stop>;
+
+pub(super) struct Poller {
+    socket: PathBuf,
+    options: Options,
+    to: mpsc::Sender<Received>,
+    wishes: Arc<Wishes>,
+    /// For looks at /proc and cgroups.
+    patience: Patience,
+    /// What the lanes share. Where both are locked, the wishes come first.
+    /// Never locked across an await.
+    state: Mutex<State>,
+}
+
+struct State {
+    index: Index,
+    /// What the last full lists held.
+    seen: (Seen<CriSandbox>, Seen<CriContainer>),
+    /// Sandboxes to be listed, one after the other.
+    round: VecDeque<SandboxId>,
+    next_full: Instant,
+    next_busy: Instant,
+    /// A full list that was asked for waits until then.
+    look_not_before: Instant,
+    /// Since when a full list is under way.
+    listing: Option<Instant>,
+    /// When to give back the memory that a long list took.
+    give_back: Option<Instant>,
+    /// The container whose cgroup, and the sandbox whose status, is being asked for.
+    asking: (Option<ContainerId>, Option<SandboxId>),
+    outage_told: bool,
+    backoff: ExponentialBackoff,
+}
+
+impl Poller {
+    pub(super) fn new(
+        socket: PathBuf,
+        options: Options,
+        to: mpsc::Sender<Received>,
+        wishes: Arc<Wishes>,
+    ) -> Self {
+        let now = Instant::now();
+        let state = State {
+            index: Index::default(),
+            seen: Default::default(),
+            round: VecDeque::new(),
+            next_full: now,
+            next_busy: now,
+            look_not_before: now,
+            listing: None,
+            give_back: None,
+            asking: (None, None),
+            outage_told: false,
+            backoff: backoff(),
+        };
+        let patience = Patience::new(LOOK_LIMIT, 2);
+        Self { socket, options, to, wishes, patience, state: Mutex::new(state) }
+    }
+
+    /// Polls until the channel closes.
+    pub(super) async fn run(self) {
+        let mut connection = None;
+        loop {
+            let failure = match self.poll(&mut connection).await {
+                Stop::Closed => return,
+                Stop::Outage(failure) => failure,
+            };
+            let trouble = match failure {
+                Failure::Broken(trouble) => {
+                    connection = None;
+                    trouble
+                }
+                Failure::Refused(trouble) | Failure::Lacking(trouble) => trouble,
+                Failure::NotFound => Trouble {
+                    text: "the runtime says that a list does not exist".to_owned(),
+                    code: Some(Code::NotFound),
+                },
+            };
+            if self.tell_outage(trouble).await.is_err() {
+                return;
+            }
+            self.pause().await;
+        }
+    }
+
+    /// Connects if need be, then works until something fails.
+    async fn poll(&self, slot: &mut Option<Connection>) -> Stop {
+        let connection = match slot {
+            Some(connection) => &*connection,
+            None => match self.connect().await {
+                Ok(connection) => &*slot.insert(connection),
+                Err(stop) => return stop,
+            },
+        };
+        let Err(stop) = tokio::select! {
+            stop = self.full_lists(connection) => stop,
+            stop = self.filtered_lists(connection) => stop,
+            stop = self.statuses(connection) => stop,
+            stop = self.cgroups(connection) => stop,
+            stop = self.sandbox_statuses(connection) => stop,
+        };
+        self.cut_off();
+        stop
+    }
+
+    /// The calls that were under way were cut off.
+    fn cut_off(&self) {
+        let mut open = self.wishes.open();
+        let mut state = self.state.lock();
+        state.listing = None;
+        let (container, sandbox) = std::mem::take(&mut state.asking);
+        if let Some(container) = container {
+            // Still wanted, but after the others: it may break the next connection too.
+            open.find.leave(&container);
+            open.find.join(container);
+        }
+        if let Some(sandbox) = sandbox {
+            // The runtime may not survive this very question.
+            open.statuses.leave(&sandbox);
+        }
+    }
+
+    async fn connect(&self) -> Result<Connection, Stop> {
+        let Options { host_root, timeout, counters, .. } = &self.options;
+        let proc = host_proc(host_root);
+        let opened = Connection::open(&self.socket, &proc, *timeout, Arc::clone(counters)).await;
+        let mut connection = opened.map_err(|error| {
+            counters.errors.fetch_add(1, Ordering::Relaxed);
+            Failure::Broken(Trouble::without_code(error))
+        })?;
+        let runtime = connection.runtime().await?;
+        if self.options.events && events::broadcast(&runtime) {
+            connection.subscribe(Arc::clone(&self.wishes));
+        }
+        let api = runtime.speaks.name();
+        let runtime = format!("{} {}", runtime.name, runtime.version);
+        info!(runtime, api, peer = ?connection.peer, "connected to the container runtime");
+        self.state.lock().outage_told = false;
+        self.send(CriEvent::Connected { runtime, process: connection.peer }).await?;
+        Ok(connection)
+    }
+
+    /// Leaves nonsense out, counted.
+    fn sensible<T>(&self, what: &str, converted: Result<T, Nonsense>) -> Option<T> {
+        converted
+            .inspect_err(|nonsense| {
+                self.options.counters.skipped.fetch_add(1, Ordering::Relaxed);
+                debug!(%nonsense, "left out a {what} of the runtime's answer");
+            })
+            .ok()
+    }
+
+    async fn tell_outage(&self, trouble: Trouble) -> Result<(), Closed> {
+        let code = trouble.code();
+        let error = trouble.text;
+        if std::mem::replace(&mut self.state.lock().outage_told, true) {
+            debug!(error, "the container runtime is still unreachable");
+            return Ok(());
+        }
+        warn!(error, "the container runtime is unreachable; trying on");
+        self.send(CriEvent::Unreachable { error, code }).await
+    }
+
+    /// Waits before the next attempt; a wish to look ends the wait early.
+    async fn pause(&self) {
+        // The next attempt begins with everything: older wishes to look are met by it.
+        let pause = {
+            let mut open = self.wishes.open();
+            open.look.clear();
+            open.hints.clear();
+            open.look_at_all = false;
+            let mut state = self.state.lock();
+            state.round.clear();
+            state.next_full = Instant::now();
+            state.backoff.next().unwrap_or(MAX_PAUSE)
+        };
+        let early = pause.min(MIN_PAUSE);
+        sleep(early).await;
+        tokio::select! {
+            () = sleep(pause - early) => {}
+            () = self.wishes.look_wanted() => {}
+        }
+    }
+
+    /// Sends an answer, which ends any outage.
+    async fn answer(&self, at: BootTime, event: CriEvent) -> Result<(), Closed> {
+        self.state.lock().outage_told = false;
+        self.to.send(Received { at, input: Input::Cri(event) }).await.map_err(|_| Closed)
+    }
+
+    async fn send(&self, event: CriEvent) -> Result<(), Closed> {
+        let received = Received { at: clock::boot_now(), input: Input::Cri(event) };
+        self.to.send(received).await.map_err(|_| Closed)
+    }
+}
+
+/// A lane that has nothing to ask waits for something to be wanted, or for a time.
+async fn rest(news: &mut watch::Receiver<()>, until: Option<Instant>) {
+    let due = async {
+        match until {
+            Some(until) => sleep_until(until).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        // An error: nobody can want anything any more, while the poller holds the sender.
+        _ = news.changed() => {}
+        () = due => {}
+    }
+}
+
+fn backoff() -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(MIN_PAUSE)
+        .with_max_delay(MAX_PAUSE)
+        .with_jitter()
+        .without_max_times()
+        .build()
+}

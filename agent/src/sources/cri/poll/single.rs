@@ -1,0 +1,176 @@
+//! The lanes of what is asked about single containers and sandboxes.
+
+use super::{Lane, Poller, Stop, rest};
+use crate::linux::process_cgroup;
+use crate::{
+    linux::{clock, procfs::host_proc},
+    sources::cri::{
+        client::Connection,
+        convert::{
+            self, ContainerInfo, RawStatus,
+            sandbox_status::{Info, sandbox_status},
+        },
+        failure::{Failure, Trouble},
+    },
+};
+use coroner_core::{
+    ids::{CgroupId, ContainerId, SandboxId},
+    input::CriEvent,
+};
+use std::path::PathBuf;
+use tonic::Code;
+use tracing::debug;
+
+impl Poller {
+    /// The lane of containers' statuses.
+    pub(super) async fn statuses(&self, connection: &Connection) -> Lane {
+        let mut news = self.wishes.news();
+        loop {
+            let next = self.state.lock().index.next_container();
+            match next {
+                Some(container) => self.status(connection, container).await?,
+                None => rest(&mut news, None).await,
+            }
+        }
+    }
+
+    /// The lane of containers' cgroups.
+    pub(super) async fn cgroups(&self, connection: &Connection) -> Lane {
+        let mut news = self.wishes.news();
+        loop {
+            let next = self.wishes.open().find.first().cloned();
+            match next {
+                Some(container) => self.cgroup(connection, container).await?,
+                None => rest(&mut news, None).await,
+            }
+        }
+    }
+
+    /// The lane of suspects' statuses.
+    pub(super) async fn sandbox_statuses(&self, connection: &Connection) -> Lane {
+        let mut news = self.wishes.news();
+        loop {
+            let next = self.wishes.open().statuses.first().cloned();
+            match next {
+                Some(sandbox) => self.sandbox_status(connection, sandbox).await?,
+                None => rest(&mut news, None).await,
+            }
+        }
+    }
+
+    /// ContainerStatus, for a container's end and its stop signal.
+    async fn status(&self, connection: &Connection, container: ContainerId) -> Result<(), Stop> {
+        let raw = match connection.status(&container, false).await {
+            Ok((raw, _)) => raw,
+            Err(Failure::NotFound) => {
+                self.state.lock().index.forget_container(&container);
+                return Ok(());
+            }
+            Err(Failure::Refused(trouble) | Failure::Lacking(trouble)) => {
+                let error = trouble.text;
+                debug!(%container, error, "a container's status could not be had");
+                return Ok(());
+            }
+            Err(broken) => return Err(broken.into()),
+        };
+        let at = clock::boot_now();
+        let raw = RawStatus { id: container.as_str().to_owned(), ..raw };
+        let end = self.sensible("container status", convert::exit(&raw));
+        // Nonsense would be the same the next time.
+        let ended = !matches!(end, Some(None));
+        let Some(is_news) = self.state.lock().index.told(&container, ended) else { return Ok(()) };
+        if let Some(signal) = convert::stop_signal(raw.stop_signal).filter(|_| is_news) {
+            self.answer(at, CriEvent::StopSignal { container, signal }).await?;
+        }
+        if let Some(Some(exit)) = end {
+            self.answer(at, CriEvent::ContainerExited(exit)).await?;
+        }
+        Ok(())
+    }
+
+    /// A container's cgroup, by the process that its verbose status names.
+    async fn cgroup(&self, connection: &Connection, container: ContainerId) -> Result<(), Stop> {
+        self.state.lock().asking.0 = Some(container.clone());
+        let mut runtime = None;
+        let found = match &self.options.cgroup_root {
+            None => Err("the watched hierarchy is not known".to_owned()),
+            Some(root) => match connection.status(&container, true).await {
+                Ok((_, info)) => {
+                    let info = info.get("info").map(String::as_str).unwrap_or_default();
+                    let info = ContainerInfo::parse(info, &self.options.counters.truncated);
+                    runtime = info.runtime;
+                    match info.pid {
+                        Some(pid) => self.cgroup_of(root.clone(), pid).await,
+                        None => Err("the runtime names no process".to_owned()),
+                    }
+                }
+                Err(Failure::Refused(trouble) | Failure::Lacking(trouble)) => Err(trouble.text),
+                Err(Failure::NotFound) => Err("the runtime does not know it".to_owned()),
+                Err(broken) => return Err(broken.into()),
+            },
+        };
+        self.wishes.open().find.leave(&container);
+        self.state.lock().asking.0 = None;
+        let at = clock::boot_now();
+        if let Some(runtime) = runtime {
+            let container = container.clone();
+            self.answer(at, CriEvent::RuntimeType { container, runtime }).await?;
+        }
+        match found {
+            Ok(cgroup) => {
+                self.answer(at, CriEvent::ContainerCgroup { container, cgroup }).await?;
+            }
+            Err(error) => debug!(%container, error, "a container's cgroup could not be found"),
+        }
+        Ok(())
+    }
+
+    /// In a thread of its own: for the first one, this process' own cgroup is looked for among all.
+    async fn cgroup_of(&self, root: PathBuf, pid: u32) -> Result<CgroupId, String> {
+        let proc = host_proc(&self.options.host_root);
+        let look = move || process_cgroup::of_process(&proc, &root, pid);
+        self.patience.call(look).await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    /// All that the runtime knows of a suspect.
+    async fn sandbox_status(
+        &self,
+        connection: &Connection,
+        sandbox: SandboxId,
+    ) -> Result<(), Stop> {
+        self.state.lock().asking.1 = Some(sandbox.clone());
+        let asked = clock::boot_now();
+        let answer = connection.sandbox_status(&sandbox).await;
+        let at = clock::boot_now();
+        let event = match answer {
+            Ok(raw) => {
+                let cuts = &self.options.counters.truncated;
+                let info = self.sensible("sandbox status", Info::parse(&raw.info, cuts));
+                let sandbox = sandbox.clone();
+                let status = sandbox_status(sandbox, asked, &raw, info.unwrap_or_default());
+                Some(CriEvent::SandboxStatus(status))
+            }
+            // A runtime without the call says nothing of the sandbox.
+            Err(Failure::NotFound | Failure::Lacking(_)) => None,
+            Err(Failure::Refused(trouble)) => {
+                debug!(%sandbox, error = trouble.text, "a sandbox' status could not be had");
+                let code = trouble.code().filter(|_| speaks_of_the_sandbox(&trouble));
+                let sandbox = sandbox.clone();
+                code.map(|code| CriEvent::SandboxStatusRefused { sandbox, code })
+            }
+            Err(broken) => return Err(broken.into()),
+        };
+        self.wishes.open().statuses.leave(&sandbox);
+        self.state.lock().asking.1 = None;
+        if let Some(event) = event {
+            self.answer(at, event).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Neither a runtime that lacks the call nor an answer too large for us says anything of the
+/// sandbox.
+fn speaks_of_the_sandbox(trouble: &Trouble) -> bool {
+    !matches!(trouble.code, Some(Code::Unimplemented | Code::ResourceExhausted | Code::OutOfRange))
+}

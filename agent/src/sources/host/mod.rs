@@ -1,0 +1,292 @@
+//! The host adapter: what pods left behind on the node (shims, network namespaces, cgroups,
+//! mounts), and whether the daemons live that should clean up. It only reads: /proc, the cgroup
+//! hierarchy and /run, all below `--host-root`.
+//!
+//! **Invariant.** What cannot be looked at is `None`, never empty: nothing may be concluded from
+//! it. Of command lines only the few words are kept that tell whom a shim serves.
+
+mod daemons;
+#[cfg(test)]
+mod fake;
+#[doc(hidden)]
+pub mod fuzzing;
+mod kubelet;
+mod mounts;
+mod netns;
+mod pods;
+mod run;
+mod shims;
+mod table;
+
+use coroner_core::input::{DaemonProcess, DaemonState, HostSurvey};
+pub use run::{Counters, Options, Request, run};
+
+use crate::linux::{blocking::GaveUp, clock};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+use table::Table;
+use tracing::warn;
+
+/// Entries of each kind that one survey tells; the others are counted as errors.
+const MAX_ENTRIES: usize = 16_384;
+
+/// Where to look, and for whom.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Root of the host's file system.
+    pub root: PathBuf,
+    /// The /proc that shows the host's processes: mostly the one below `root`.
+    pub proc: PathBuf,
+    /// Mount point of the cgroup hierarchy that the pods are in.
+    pub cgroup_root: PathBuf,
+    /// Names of the kubelet's process, or of what it is part of; see [`Host::KUBELETS`].
+    pub kubelets: Vec<String>,
+    /// The socket that the CRI is spoken on, as this process sees it.
+    pub socket: Option<PathBuf>,
+    /// The runtime's process, where it is known.
+    pub runtime: Option<DaemonProcess>,
+    /// The kubelet's process, where it is known.
+    pub kubelet: Option<DaemonProcess>,
+}
+
+impl Host {
+    /// Names of a kubelet's process: its own, k3s' two, microk8s'.
+    pub const KUBELETS: [&str; 4] = ["kubelet", "k3s-server", "k3s-agent", "kubelite"];
+}
+
+/// Why a part of the host could not be looked at, and what to do.
+#[derive(Debug, thiserror::Error)]
+enum Blind {
+    /// A file or folder.
+    #[error("{} cannot be read ({error}): mount the host's / into the pod and name it by --host-root",
+            path.display())]
+    Unread { path: PathBuf, error: String },
+    /// Processes are missing.
+    #[error("{} does not show the host's processes: run the agent with hostPID: true, or mount the \
+             host's / and name it by --host-root; where that /proc is mounted with hidepid, give the \
+             agent the capability SYS_PTRACE", .0.display())]
+    NotTheHost(PathBuf),
+    /// A bound.
+    #[error("the host has more than {0} processes")]
+    TooManyProcesses(usize),
+    /// A privilege.
+    #[error(
+        "the namespaces of the host's processes may not be read: give the agent the capability \
+         SYS_PTRACE, and run it unconfined by AppArmor and SELinux"
+    )]
+    NamespacesDenied,
+    /// Nothing tells our shims from others.
+    #[error("the runtime's process is not known: its shims cannot be told from another's")]
+    NoRuntime,
+    /// No living pod tells our kubelet's cgroups from another's.
+    #[error(
+        "of {0} trees of pods' cgroups none is known to be this kubelet's: that shows as soon as \
+         one of its pods runs and the agent sees the host's processes (hostPID: true)"
+    )]
+    NobodysPods(usize),
+    /// No process tells.
+    #[error("no process tells what is mounted on the host")]
+    NoMounts,
+    /// Not in time.
+    #[error("reading it gives no answer: {0}")]
+    NoAnswer(#[from] GaveUp),
+}
+
+impl Blind {
+    fn unread(path: &Path, error: &io::Error) -> Self {
+        Self::Unread { path: path.to_owned(), error: error.to_string() }
+    }
+}
+
+/// A list that takes no more than [`MAX_ENTRIES`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Bounded<T> {
+    list: Vec<T>,
+    /// How many it did not take.
+    left_out: u64,
+}
+
+impl<T> Default for Bounded<T> {
+    fn default() -> Self {
+        Self { list: Vec::new(), left_out: 0 }
+    }
+}
+
+impl<T> Bounded<T> {
+    fn push(&mut self, entry: T) {
+        if self.list.len() < MAX_ENTRIES {
+            self.list.push(entry);
+        } else {
+            self.left_out += 1;
+        }
+    }
+}
+
+impl<T> Extend<T> for Bounded<T> {
+    fn extend<I: IntoIterator<Item = T>>(&mut self, entries: I) {
+        for entry in entries {
+            self.push(entry);
+        }
+    }
+}
+
+/// The parts of a survey, by the names that warnings give them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Part {
+    Processes,
+    Shims,
+    NetworkNamespaces,
+    PodCgroups,
+    Volumes,
+}
+
+impl Part {
+    /// What is not reported while this part cannot be read.
+    fn cost(self) -> &'static str {
+        match self {
+            Self::Processes => {
+                "leaks of the classes orphan_shim, orphan_netns and orphan_pod_cgroup, and restarts \
+                 of the kubelet"
+            }
+            Self::Shims => "leaks of the class orphan_shim",
+            Self::NetworkNamespaces => "leaks of the class orphan_netns",
+            Self::PodCgroups => "leaks of the class orphan_pod_cgroup",
+            Self::Volumes => "volumes of a pod that are still mounted, as the cause of a leak",
+        }
+    }
+}
+
+/// A survey while it is put together, and what is wrong with it.
+#[derive(Debug, Default)]
+struct Looked {
+    survey: HostSurvey,
+    troubles: Vec<(Part, Blind)>,
+    left_out: u64,
+}
+
+impl Looked {
+    fn begin() -> Self {
+        let survey = HostSurvey { asked: clock::boot_now(), ..HostSurvey::default() };
+        Self { survey, ..Self::default() }
+    }
+
+    fn seen<T>(&mut self, part: Part, found: Result<T, Blind>) -> Option<T> {
+        found.map_err(|blind| self.troubles.push((part, blind))).ok()
+    }
+
+    fn list<T>(&mut self, part: Part, found: Result<Bounded<T>, Blind>) -> Option<Vec<T>> {
+        let found = self.seen(part, found)?;
+        self.left_out += found.left_out;
+        Some(found.list)
+    }
+}
+
+/// Looks once at all that is left of pods on the host. Blocks, and hangs where a file system does.
+/// What could not be looked at is said on the log.
+pub fn survey(host: &Host) -> HostSurvey {
+    let mut looked = Looked::begin();
+    if let Some(table) = looked.seen(Part::Processes, Table::read(host)) {
+        looked.survey.shims =
+            looked.list(Part::Shims, shims::shims(&table, shims::ours(host, &table)));
+        let namespaces = netns::namespaces(host, &table);
+        looked.survey.netns = looked.list(Part::NetworkNamespaces, namespaces);
+        looked.survey.pod_cgroups = looked.list(Part::PodCgroups, pods::cgroups(host, &table));
+    }
+    looked.survey.volumes = looked.list(Part::Volumes, mounts::volumes(host));
+    for (part, why) in &looked.troubles {
+        warn!(?part, %why, not_reported = part.cost(), "the host survey is incomplete");
+    }
+    looked.survey
+}
+
+/// Looks once for the kubelet.
+pub fn kubelet(host: &Host) -> DaemonState {
+    Table::read(host).map_or(DaemonState::Unknown, |table| kubelet::find(host, &table))
+}
+
+/// The boot that this is, `8c1b2f9e-…`. `None`: cannot be read.
+///
+/// The kernel has one id for all namespaces (`proc_do_uuid` in `drivers/char/random.c`), so that this
+/// process' own /proc shows it where the host's file system is closed. The host's comes first: in a
+/// node that is a container, systemd-nspawn mounts another file over it, which the kubelet reports.
+pub fn boot_id(host_root: &Path) -> Option<String> {
+    boot_id_in([&host_root.join("proc"), Path::new("/proc")])
+}
+
+fn boot_id_in(procs: [&Path; 2]) -> Option<String> {
+    procs.into_iter().find_map(|proc| {
+        let text = fs::read_to_string(proc.join("sys/kernel/random/boot_id")).ok()?;
+        let id = text.trim();
+        (!id.is_empty()).then(|| id.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fake::Fake;
+
+    #[test]
+    fn no_more_than_can_be_held() {
+        let mut found = Bounded::default();
+        found.extend(0..MAX_ENTRIES + 3);
+        assert_eq!((found.list.len(), found.left_out), (MAX_ENTRIES, 3));
+    }
+
+    #[test]
+    fn boots() {
+        let fake = Fake::new();
+        let own = fake.host.root.join("own");
+        let boot_id = || boot_id_in([&fake.host.proc, &own]);
+        assert_eq!(boot_id(), None);
+        for (file, text, expected) in [
+            ("proc/sys/kernel/random/boot_id", "\n", None),
+            ("own/sys/kernel/random/boot_id", "8c1b2f9e\n", Some("8c1b2f9e")),
+            ("proc/sys/kernel/random/boot_id", "77d01a3e\n", Some("77d01a3e")),
+        ] {
+            fake.file(file, text);
+            assert_eq!(boot_id().as_deref(), expected, "{file}");
+        }
+    }
+
+    #[test]
+    fn the_boot_id_needs_no_host_root() {
+        let mut fake = Fake::new();
+        fake.close_root();
+        let own = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        assert_eq!(boot_id(&fake.host.root).as_deref(), Some(own.trim()));
+    }
+
+    /// As with hostPID where /proc/1/root is closed.
+    #[test]
+    fn a_closed_root_costs_the_network_namespaces_alone() {
+        let mut fake = Fake::new();
+        fake.kthreadd();
+        fake.file("proc/1/mountinfo", "22 1 8:1 / / rw - ext4 /dev/vda1 rw\n");
+        let process = fake.process(9, "kubelet", 1, 90);
+        fake.close_root();
+        let found = survey(&fake.host);
+        assert_eq!(found.netns, None, "unknown, not empty");
+        assert_eq!((found.shims, found.pod_cgroups), (Some(vec![]), Some(vec![])));
+        assert_eq!(found.volumes, Some(vec![]));
+        assert_eq!(kubelet(&fake.host), DaemonState::Running { process });
+    }
+
+    #[test]
+    fn one_look_without_the_adapter() {
+        let mut fake = Fake::new();
+        fake.file("proc/1/mountinfo", "22 1 8:1 / / rw - ext4 /dev/vda1 rw\n");
+        let blind = survey(&fake.host);
+        assert_eq!((blind.shims, blind.netns), (None, None), "not the host's /proc");
+        assert_eq!((blind.pod_cgroups, blind.volumes), (None, Some(vec![])));
+        assert_eq!(kubelet(&fake.host), DaemonState::Unknown);
+        fake.kthreadd();
+        fake.host.cgroup_root = "/nonexistent".into();
+        let seeing = survey(&fake.host);
+        assert_eq!((seeing.shims, seeing.netns), (Some(vec![]), Some(vec![])));
+        assert_eq!(seeing.pod_cgroups, None);
+        assert_eq!(kubelet(&fake.host), DaemonState::Absent);
+    }
+}

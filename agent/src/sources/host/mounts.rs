@@ -1,0 +1,150 @@
+//! The host's mounts: volumes below pods' directories, and the network namespaces that mounts keep.
+//! Format: proc(5), /proc/PID/mountinfo.
+
+use super::{Blind, Bounded, Host, table::namespace_inode};
+use crate::linux::process_cgroup::unescape;
+use coroner_core::{ids::PodUid, input::PodVolume};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::PathBuf,
+};
+
+/// The mounts of the namespace in which the kubelet mounts volumes.
+///
+/// That is the kubelet's own (which OpenShift hides from the rest of the host, and Talos puts into
+/// a container); while it does not run, the runtime's; and otherwise the one of the host's first
+/// process. An agent's own namespace comes last: it shows what was mounted when the agent began.
+fn read(host: &Host) -> Result<String, Blind> {
+    let daemons = [host.kubelet, host.runtime].into_iter().flatten();
+    let whose = daemons.map(|daemon| daemon.pid.to_string()).chain(["1".into(), "self".into()]);
+    let mut failure = None;
+    for pid in whose {
+        let path = host.proc.join(pid).join("mountinfo");
+        match fs::read(&path) {
+            // Empty: a process that has ended and is not reaped.
+            Ok(text) if !text.is_empty() => return Ok(String::from_utf8_lossy(&text).into_owned()),
+            Ok(_) => {}
+            Err(error) => {
+                failure.get_or_insert_with(|| Blind::unread(&path, &error));
+            }
+        }
+    }
+    Err(failure.unwrap_or(Blind::NoMounts))
+}
+
+/// Every mount at a pod's volume, whether the pod lives or not.
+pub(super) fn volumes(host: &Host) -> Result<Bounded<PodVolume>, Blind> {
+    Ok(volumes_in(&read(host)?))
+}
+
+pub(super) fn volumes_in(mountinfo: &str) -> Bounded<PodVolume> {
+    let mut found = Bounded::default();
+    let mut known = BTreeSet::new();
+    for (_, at) in mounts(mountinfo).filter(|(_, at)| at.contains("/pods/")) {
+        let at = unescape(at);
+        if let Some(volume) = volume(&at.to_string_lossy())
+            && known.insert((volume.pod.clone(), volume.volume.clone()))
+        {
+            found.push(volume);
+        }
+    }
+    found
+}
+
+/// The inodes of the network namespaces that are mounted, by mount point.
+pub(super) fn net_namespaces(host: &Host) -> Result<BTreeMap<PathBuf, u64>, Blind> {
+    Ok(net_namespaces_in(&read(host)?))
+}
+
+pub(super) fn net_namespaces_in(mountinfo: &str) -> BTreeMap<PathBuf, u64> {
+    mounts(mountinfo)
+        .filter(|(root, _)| root.starts_with("net:["))
+        .filter_map(|(root, at)| Some((unescape(at), namespace_inode(root)?)))
+        .collect()
+}
+
+/// What is mounted where: the root within its file system, and the mount point, both as written.
+fn mounts(mountinfo: &str) -> impl Iterator<Item = (&str, &str)> {
+    mountinfo.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(3);
+        Some((fields.next()?, fields.next()?))
+    })
+}
+
+/// `…/pods/UID/volumes/PLUGIN/NAME`, or something below. A plugin's name always has a `~`, which is
+/// how the kubelet writes the slash in `kubernetes.io/nfs` (`pkg/volume/plugins.go`).
+fn volume(mount_point: &str) -> Option<PodVolume> {
+    let parts: Vec<&str> = mount_point.split('/').collect();
+    parts.windows(5).find_map(|window| match window {
+        ["pods", pod, "volumes", plugin, name]
+            if plugin.contains('~') && !pod.is_empty() && !name.is_empty() =>
+        {
+            Some(PodVolume { pod: PodUid::new(pod), volume: format!("{plugin}/{name}") })
+        }
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources::host::fake::Fake;
+    use coroner_core::input::DaemonProcess;
+
+    const POD: &str = "8dbc5577-d0e2-4706-8787-57d52c03ddf2";
+    const MOUNTS: &str = "\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
+40 22 0:40 / /var/lib/kubelet/pods/{pod}/volumes/kubernetes.io~projected/token rw - tmpfs tmpfs rw
+41 22 0:41 /x /var/lib/kubelet/pods/{pod}/volumes/kubernetes.io~nfs/my\\040data rw - nfs4 nas:/x rw
+42 22 0:41 / /var/lib/kubelet/pods/{pod}/volumes/kubernetes.io~nfs/my\\040data rw - nfs4 nas:/ rw
+43 22 0:42 / /data/kubelet/pods/5d41402abc4b2a76b9719d911017c592/volumes/kubernetes.io~csi/pv-1/mount rw - ext4 /dev/sdb rw
+44 22 0:43 / /var/lib/kubelet/pods/{pod}/volume-subpaths/data/app/0 rw - nfs4 nas:/ rw
+45 22 0:44 / /home/pods/me/volumes/holiday/photos rw - ext4 /dev/sdc rw
+46 22 0:45 / /var/lib/kubelet/pods/{pod}/volumes/kubernetes.io~nfs rw - nfs4 nas:/ rw
+50 23 0:4 net:[4026532567] /run/netns/cni-1 rw shared:9 - nsfs nsfs rw
+51 23 0:4 mnt:[4026532568] /run/mntns/x rw - nsfs nsfs rw
+52 23 0:4 net:[x] /run/netns/cni-2 rw - nsfs nsfs rw
+
+garbage
+";
+
+    #[test]
+    fn volumes_of_pods_and_nothing_else() {
+        let found = volumes_in(&MOUNTS.replace("{pod}", POD));
+        let all: Vec<_> = found.list.iter().map(|v| (v.pod.as_str(), v.volume.as_str())).collect();
+        assert_eq!(
+            all,
+            [
+                (POD, "kubernetes.io~projected/token"),
+                (POD, "kubernetes.io~nfs/my data"),
+                ("5d41402abc4b2a76b9719d911017c592", "kubernetes.io~csi/pv-1"),
+            ]
+        );
+        assert_eq!(found.left_out, 0);
+    }
+
+    #[test]
+    fn namespaces_that_are_mounted() {
+        let expected = BTreeMap::from([(PathBuf::from("/run/netns/cni-1"), 4_026_532_567)]);
+        assert_eq!(net_namespaces_in(MOUNTS), expected);
+    }
+
+    #[test]
+    fn whose_mounts_count() {
+        let mut fake = Fake::new();
+        assert!(matches!(read(&fake.host), Err(Blind::Unread { .. })));
+        for pid in ["self", "1", "7", "9"] {
+            fake.file(&format!("proc/{pid}/mountinfo"), format!("of {pid}"));
+            if pid == "7" {
+                fake.host.runtime = Some(DaemonProcess { pid: 7, started: 70 });
+            }
+            if pid == "9" {
+                fake.host.kubelet = Some(DaemonProcess { pid: 9, started: 90 });
+            }
+            assert_eq!(read(&fake.host).unwrap(), format!("of {pid}"));
+        }
+        fake.file("proc/9/mountinfo", "");
+        assert_eq!(read(&fake.host).unwrap(), "of 7");
+    }
+}

@@ -1,0 +1,341 @@
+//! Pods' cgroups, and what is in them.
+//!
+//! Many kubelets may live on one machine: a kind, k3d or minikube node is a container, and the
+//! cgroups of its pods are in the machine's hierarchy, or in what of it the agent sees, like any
+//! other. Another kubelet's pods are never told: nobody here knows them, so that each would be an
+//! orphan.
+//!
+//! Names do not tell whose a tree is, and neither does the kubelet's own cgroup: on an ordinary node
+//! it is in `system.slice`, beside the pods and not above them. The processes do: a tree is ours if
+//! one in it descends from a shim of our runtime, the nearest shim above it counting (a kind node
+//! may be a container of the same runtime). This is decided by the pids in `cgroup.procs`, not by
+//! the paths in /proc/PID/cgroup, which depend on the reader's cgroup namespace.
+//!
+//! If no tree is shown to be ours (no pod lives), the only one that nothing shows to be another's is
+//! taken, if it is in no container; of several nothing is told. Before the first pod of a node, and
+//! where the agent does not share the host's PID namespace, that is the rule which counts.
+
+use super::{
+    Blind, Bounded, Host,
+    shims::{is_a_shim, ours},
+    table::Table,
+};
+use crate::linux::cgroupfs;
+use coroner_core::{
+    cgroup_path,
+    ids::{CgroupId, PodUid},
+    input::PodCgroup,
+};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Processes of one pod that are told by number; the others are only counted.
+const MAX_PIDS: usize = 16;
+/// Pods are right below `kubepods`, or below a QoS class.
+const LEVELS: usize = 2;
+/// So many parents are gone through on the way to a shim.
+const MAX_ANCESTORS: usize = 64;
+
+/// The cgroups of this kubelet's pods, whether they live or not.
+pub(super) fn cgroups(host: &Host, table: &Table) -> Result<Bounded<PodCgroup>, Blind> {
+    let root = &host.cgroup_root;
+    fs::read_dir(root).map_err(|error| Blind::unread(root, &error))?;
+    let shims = ours(host, table)?.into_iter().map(|own| own.shim.process.pid).collect();
+    let trees = cgroupfs::kubepods_below(root)
+        .into_iter()
+        .map(|top| Tree::read(root, top, |pid| whose(table, &shims, pid)));
+    let (ours, others): (Vec<_>, Vec<_>) = trees.partition(|tree| tree.has_ours);
+    let mut found = Bounded::default();
+    if ours.is_empty() {
+        let mut unclaimed = others
+            .into_iter()
+            .filter(|tree| !tree.has_anothers && !tree.pods.list.is_empty())
+            .collect::<Vec<_>>();
+        match (unclaimed.pop(), unclaimed.len()) {
+            (None, _) => {}
+            (Some(tree), 0) if !is_in_a_container(&tree.path) => found = tree.pods,
+            (Some(_), more) => return Err(Blind::NobodysPods(more + 1)),
+        }
+    }
+    for tree in ours {
+        found.left_out += tree.pods.left_out;
+        found.extend(tree.pods.list);
+    }
+    found.list.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(found)
+}
+
+/// Whose shim a process descends from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Whose {
+    Ours,
+    Anothers,
+    Nobodys,
+}
+
+fn whose(table: &Table, shims: &BTreeSet<u32>, pid: u32) -> Whose {
+    let mut at = pid;
+    for _ in 0..MAX_ANCESTORS {
+        let Some(process) = table.get(at) else { break };
+        if shims.contains(&at) {
+            return Whose::Ours;
+        }
+        if is_a_shim(&process.comm) {
+            return Whose::Anothers;
+        }
+        at = process.parent;
+    }
+    Whose::Nobodys
+}
+
+/// One kubelet's.
+struct Tree {
+    /// Of its top, from the hierarchy's root.
+    path: String,
+    pods: Bounded<PodCgroup>,
+    has_ours: bool,
+    has_anothers: bool,
+}
+
+impl Tree {
+    fn read(root: &Path, top: PathBuf, whose: impl Fn(u32) -> Whose) -> Self {
+        let path =
+            |folder: &Path| format!("/{}", folder.strip_prefix(root).unwrap_or(folder).display());
+        let mut tree = Self {
+            path: path(&top),
+            pods: Bounded::default(),
+            has_ours: false,
+            has_anothers: false,
+        };
+        let mut open = vec![(top, 0)];
+        while let Some((folder, level)) = open.pop() {
+            for child in cgroupfs::directories(&folder) {
+                let path = path(&child);
+                match cgroup_path::parse(&path).pod {
+                    Some(pod) => {
+                        let pod = pod_cgroup(&child, path, pod, |pid| match whose(pid) {
+                            Whose::Ours => tree.has_ours = true,
+                            Whose::Anothers => tree.has_anothers = true,
+                            Whose::Nobodys => {}
+                        });
+                        tree.pods.extend(pod);
+                    }
+                    None if level + 1 < LEVELS => open.push((child, level + 1)),
+                    None => {}
+                }
+            }
+        }
+        tree
+    }
+}
+
+/// A name on the way is what a runtime or a manager of machines gives a container.
+fn is_in_a_container(path: &str) -> bool {
+    path.split('/').any(|name| {
+        let stem = name.strip_suffix(".scope").unwrap_or(name);
+        let id = stem.rsplit_once('-').map_or(stem, |(_, id)| id);
+        let is_id = id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit());
+        is_id || name.starts_with("lxc.payload") || name == "machine.slice"
+    })
+}
+
+/// `None`: removed meanwhile.
+fn pod_cgroup(
+    folder: &Path,
+    path: String,
+    pod: PodUid,
+    mut heed: impl FnMut(u32),
+) -> Option<PodCgroup> {
+    let cgroup = CgroupId(cgroupfs::inode(folder)?);
+    let mut tasks = 0_usize;
+    let mut pids = Vec::new();
+    let mut open = vec![folder.to_owned()];
+    while let Some(folder) = open.pop() {
+        let here = cgroupfs::pids(&folder);
+        tasks += here.len();
+        // 0 is one that this PID namespace has no number for.
+        for pid in here.into_iter().filter(|pid| *pid != 0) {
+            heed(pid);
+            pids.push(pid);
+        }
+        pids.sort_unstable();
+        pids.truncate(MAX_PIDS);
+        open.extend(cgroupfs::directories(&folder));
+    }
+    Some(PodCgroup { pod, cgroup, path, tasks: u32::try_from(tasks).unwrap_or(u32::MAX), pids })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources::host::fake::Fake;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    const UID: &str = "8dbc5577-d0e2-4706-8787-57d52c03ddf2";
+    const STATIC: &str = "bad66ee59a4de7f24d8f4a47d6e2e7a9";
+
+    /// A kind node's container, as docker names it with the systemd driver.
+    const NODE: &str = "/system.slice/docker-0123456789abcdef0123456789abcdef0123456789abcdef\
+                        0123456789abcdef.scope/kubelet.slice/kubelet-kubepods.slice";
+
+    /// All in these trees is ours.
+    fn host() -> Fake {
+        let mut fake = Fake::new();
+        fake.kthreadd();
+        fake.host.socket = Some("/run/ours.sock".into());
+        fake.host.runtime = Some(fake.process(100, "containerd", 1, 1));
+        fake.namespace(100, "mnt", 1);
+        fake
+    }
+
+    /// A shim of the runtime in this mount namespace, and a process of it in a pod's cgroup.
+    fn living_pod(fake: &Fake, shim: u32, mount: u64, parent: u32, cgroup: &str) {
+        fake.process(shim, "containerd-shim", parent, 1);
+        fake.namespace(shim, "mnt", mount);
+        let words = ["shim", "-namespace", "k8s.io", "-id", ID, "-address", "/run/ours.sock"];
+        fake.file(&format!("proc/{shim}/cmdline"), words.join("\0"));
+        fake.process(shim + 1, "pause", shim, 1);
+        // What it runs is no child of the shim.
+        fake.process(shim + 2, "app", shim + 1, 1);
+        fake.file(&format!("cgroup{cgroup}/{ID}/cgroup.procs"), format!("{}\n", shim + 2));
+    }
+
+    fn look(fake: &Fake) -> Result<Bounded<PodCgroup>, Blind> {
+        cgroups(&fake.host, &Table::read(&fake.host).unwrap())
+    }
+
+    fn paths(fake: &Fake) -> Vec<String> {
+        look(fake).unwrap().list.into_iter().map(|pod| pod.path).collect()
+    }
+
+    fn found(fake: &Fake) -> Vec<(String, String, u32, Vec<u32>)> {
+        let found = look(fake).unwrap();
+        found
+            .list
+            .into_iter()
+            .map(|c| (c.pod.as_str().to_owned(), c.path, c.tasks, c.pids))
+            .collect()
+    }
+
+    #[test]
+    fn of_both_drivers_and_under_any_root() {
+        let fake = host();
+        for pid in [5, 40] {
+            fake.process(pid, "app", 51, 1);
+        }
+        fake.process(51, "containerd-shim", 1, 1);
+        fake.namespace(51, "mnt", 1);
+        let words = ["shim", "-namespace", "k8s.io", "-id", ID, "-address", "/run/ours.sock"];
+        fake.file("proc/51/cmdline", words.join("\0"));
+        let escaped = UID.replace('-', "_");
+        let systemd = format!(
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{escaped}.slice"
+        );
+        let guaranteed = format!("/k3s/kubepods/pod{STATIC}");
+        let own = "/k3s/kubepods/besteffort/podmy-own".to_owned();
+        for path in [&systemd, &guaranteed, &own] {
+            fake.file(&format!("cgroup{path}/cgroup.procs"), "");
+        }
+        fake.file(&format!("cgroup{systemd}/cri-containerd-{ID}.scope/cgroup.procs"), "7\n0\n5\n");
+        fake.file(&format!("cgroup{systemd}/cri-containerd-{ID}.scope/in/cgroup.procs"), "6\n");
+        let many: String = (1..=40).map(|pid| format!("{pid}\n")).collect();
+        fake.file(&format!("cgroup{own}/{ID}/cgroup.procs"), many);
+        fake.file("cgroup/system.slice/podman.service/cgroup.procs", "9\n");
+        fake.file("cgroup/kubepods.slice/cgroup.procs", "9\n");
+        assert_eq!(
+            found(&fake),
+            [
+                ("my-own".to_owned(), own, 40, (1..=16).collect()),
+                (STATIC.to_owned(), guaranteed, 0, vec![]),
+                (UID.to_owned(), systemd.clone(), 4, vec![5, 6, 7]),
+            ]
+        );
+        let inode = cgroupfs::inode(&fake.host.cgroup_root.join(&systemd[1..]));
+        let cgroup = look(&fake).unwrap().list.pop().unwrap().cgroup;
+        assert_eq!(Some(cgroup.0), inode);
+    }
+
+    #[test]
+    fn a_hierarchy_that_is_not_there_proves_nothing() {
+        let mut fake = host();
+        assert_eq!(found(&fake), []);
+        fake.host.cgroup_root = "/nonexistent".into();
+        assert!(matches!(look(&fake), Err(Blind::Unread { .. })));
+    }
+
+    /// An agent of the machine, with nodes in containers beside it.
+    #[test]
+    fn another_kubelets_pods_are_not_told() {
+        let fake = host();
+        let ours = format!("/kubepods/burstable/pod{UID}");
+        let theirs = format!("{NODE}/kubelet-kubepods-pod{STATIC}.slice");
+        let orphan = "/kubepods/podleft";
+        living_pod(&fake, 10, 1, 1, &ours);
+        living_pod(&fake, 20, 2, 1, &theirs);
+        fake.file(&format!("cgroup{NODE}/kubelet-kubepods-podleft.slice/cgroup.procs"), "");
+        fake.file(&format!("cgroup{orphan}/cgroup.procs"), "");
+        assert_eq!(paths(&fake), [ours, orphan.to_owned()]);
+    }
+
+    /// A node that is a container of our own runtime, made by hand in its namespace for pods.
+    #[test]
+    fn the_nearest_shim_counts() {
+        let fake = host();
+        let theirs = format!("{NODE}/kubelet-kubepods-pod{STATIC}.slice");
+        living_pod(&fake, 10, 1, 1, "/default");
+        living_pod(&fake, 20, 2, 11, &theirs);
+        assert_eq!(paths(&fake), [""; 0]);
+    }
+
+    /// An agent in a kind node that sees the machine's whole hierarchy: the numbers of processes
+    /// outside are 0.
+    #[test]
+    fn a_node_in_a_container_finds_its_own() {
+        let fake = host();
+        let ours = format!("{NODE}/kubelet-kubepods-pod{STATIC}.slice");
+        living_pod(&fake, 10, 1, 1, &ours);
+        let sibling = NODE.replace("docker-01", "docker-ff");
+        for pod in
+            [format!("{sibling}/kubelet-kubepods-pod{STATIC}.slice"), "/kubepods/podx".into()]
+        {
+            fake.file(&format!("cgroup{pod}/cgroup.procs"), "0\n");
+        }
+        assert_eq!(paths(&fake), [ours]);
+    }
+
+    /// Before the first pod, and after the last.
+    #[test]
+    fn without_a_living_pod_only_a_tree_beyond_doubt_is_told() {
+        let fake = host();
+        let orphan = format!("/coroner-lab-1/kubepods/besteffort/pod{UID}");
+        fake.process(9, "sleep", 1, 1);
+        fake.file(&format!("cgroup{orphan}/cgroup.procs"), "9\n");
+        fake.file("cgroup/kubepods.slice/cgroup.procs", "");
+        assert_eq!(paths(&fake), [orphan.as_str()], "and a tree without any pod");
+        living_pod(&fake, 20, 2, 1, &format!("{NODE}/kubelet-kubepods-pod{STATIC}.slice"));
+        assert_eq!(paths(&fake), [orphan.as_str()], "and another's");
+        fake.file("cgroup/k3s/kubepods/podx/cgroup.procs", "");
+        assert!(matches!(look(&fake), Err(Blind::NobodysPods(2))));
+        living_pod(&fake, 10, 1, 1, "/k3s/kubepods/podx");
+        assert_eq!(paths(&fake), ["/k3s/kubepods/podx"]);
+    }
+
+    #[test]
+    fn a_tree_in_a_container_needs_proof() {
+        let libpod = format!("/machine.slice/libpod-{ID}.scope/container/kubepods");
+        let lxc = "/lxc.payload.node/kubepods".to_owned();
+        for top in [NODE.to_owned(), format!("/docker/{ID}/kubepods"), libpod, lxc] {
+            let fake = host();
+            fake.file(&format!("cgroup{top}/pod{UID}/cgroup.procs"), "");
+            assert!(matches!(look(&fake), Err(Blind::NobodysPods(1))), "{top}");
+            living_pod(&fake, 10, 1, 1, &format!("{top}/pod{STATIC}"));
+            assert_eq!(paths(&fake).len(), 2, "{top}");
+        }
+        for top in ["/kubepods", "/kubelet.slice/kubelet-kubepods.slice", "/k3s/kubepods"] {
+            assert!(!is_in_a_container(top), "{top}");
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! The adapter: surveys at intervals, and what becomes of the daemons in between.
+
+use super::{
+    Blind, Host, Looked, Part, boot_id, daemons::Daemons, kubelet, mounts, netns, pods, shims,
+    table::Table,
+};
+use crate::linux::{blocking::Patience, clock, procfs::host_proc};
+use coroner_core::input::{DaemonProcess, DaemonState, HostEvent, Input, Received};
+use futures::{FutureExt, future::BoxFuture};
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+use tracing::{debug, info, warn};
+
+/// A part of a survey that takes longer hangs: the kernel's /proc/PID/cmdline waits for a lock that
+/// a process which cannot be killed may hold.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// So many parts may hang; then none is looked at before one of them ends.
+const MAX_HANGING: usize = 8;
+/// Surveys are at least so far apart, however often they are asked for.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+
+/// Where to look, and how often.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Root of the host's file system.
+    pub host_root: PathBuf,
+    /// Mount point of the cgroup hierarchy that the pods are in.
+    pub cgroup_root: PathBuf,
+    /// Names of the kubelet's process, or of what it is part of; see [`Host::KUBELETS`].
+    pub kubelet: Vec<String>,
+    /// The socket that the CRI is spoken on, as this process sees it.
+    pub socket: Option<PathBuf>,
+    /// From the end of one survey to the next.
+    pub every: Duration,
+    /// Where the adapter counts what it does.
+    pub counters: Arc<Counters>,
+}
+
+impl Options {
+    /// The defaults: a kubelet of any known name, a survey every minute.
+    pub fn new(host_root: impl Into<PathBuf>, cgroup_root: impl Into<PathBuf>) -> Self {
+        Self {
+            host_root: host_root.into(),
+            cgroup_root: cgroup_root.into(),
+            kubelet: Host::KUBELETS.map(str::to_owned).to_vec(),
+            socket: None,
+            every: Duration::from_secs(60),
+            counters: Arc::default(),
+        }
+    }
+}
+
+/// What the adapter did, since it began.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Surveys, whatever they could not look at.
+    pub surveys: AtomicU64,
+    /// Parts of surveys that could not be looked at, and entries that were too many.
+    pub errors: AtomicU64,
+}
+
+/// What the app may ask of the running adapter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// The CRI adapter connected to this process.
+    Runtime(DaemonProcess),
+    /// Look at the host now; at most once a second.
+    SurveyNow,
+}
+
+/// Surveys for ever; ends when either channel is closed.
+pub async fn run(
+    options: Options,
+    to: mpsc::Sender<Received>,
+    requests: mpsc::Receiver<Request>,
+) -> anyhow::Result<()> {
+    let boot_id = boot_id(&options.host_root);
+    if boot_id.is_none() {
+        warn!(
+            host_root = %options.host_root.display(),
+            "cannot read the boot id (/proc/sys/kernel/random/boot_id): leak detection is suspended; \
+             mount /proc into the container"
+        );
+    }
+    let adapter = Adapter {
+        daemons: Daemons::new(&host_proc(&options.host_root)),
+        patience: Patience::new(PATIENCE, MAX_HANGING),
+        troubled: BTreeSet::new(),
+        options,
+        to: to.clone(),
+    };
+    tokio::select! {
+        () = to.closed() => {}
+        _ = adapter.turn(boot_id, requests) => {} // either way a channel is closed
+    }
+    Ok(())
+}
+
+/// A channel is closed.
+struct Closed;
+
+struct Adapter {
+    options: Options,
+    to: mpsc::Sender<Received>,
+    daemons: Daemons,
+    patience: Patience,
+    /// Parts that could not be looked at: logged once, until they can.
+    troubled: BTreeSet<Part>,
+}
+
+impl Adapter {
+    /// Until a channel closes. Neither requests nor the ends of daemons wait for a survey.
+    async fn turn(
+        mut self,
+        boot_id: Option<String>,
+        mut requests: mpsc::Receiver<Request>,
+    ) -> Result<(), Closed> {
+        self.tell(HostEvent::Boot { boot_id }).await?;
+        let mut under_way: Option<BoxFuture<'static, Seen>> = None;
+        let (mut next, mut again) = (Instant::now(), false);
+        loop {
+            tokio::select! {
+                request = requests.recv() => {
+                    if let Request::Runtime(process) = request.ok_or(Closed)? {
+                        self.tell_all(|daemons| daemons.connected(process)).await?;
+                    }
+                    // Of another runtime, too: whose shims there are may only be known now.
+                    again = true;
+                }
+                event = self.daemons.ended() => self.tell(event).await?,
+                () = sleep_until(next), if under_way.is_none() => {
+                    again = false;
+                    under_way = Some(look(self.host(), self.patience.clone()).boxed());
+                }
+                seen = done(&mut under_way) => {
+                    under_way = None;
+                    next = Instant::now() + self.options.every;
+                    self.surveyed(seen).await?;
+                }
+            }
+            if again && under_way.is_none() {
+                next = next.min(Instant::now() + MIN_PAUSE);
+            }
+        }
+    }
+
+    /// What is known of it now.
+    fn host(&self) -> Host {
+        Host {
+            root: self.options.host_root.clone(),
+            proc: host_proc(&self.options.host_root),
+            cgroup_root: self.options.cgroup_root.clone(),
+            kubelets: self.options.kubelet.clone(),
+            socket: self.options.socket.clone(),
+            runtime: self.daemons.runtime(),
+            kubelet: self.daemons.kubelet(),
+        }
+    }
+
+    async fn surveyed(&mut self, seen: Seen) -> Result<(), Closed> {
+        let Seen { looked, processes } = seen;
+        let counters = &self.options.counters;
+        counters.surveys.fetch_add(1, Relaxed);
+        counters.errors.fetch_add(looked.left_out, Relaxed);
+        let mut troubled = BTreeSet::new();
+        for (part, why) in looked.troubles {
+            if matches!(why, Blind::NoRuntime) {
+                continue; // the CRI adapter tells of it
+            }
+            counters.errors.fetch_add(1, Relaxed);
+            troubled.insert(part);
+            if self.troubled.contains(&part) {
+                debug!(?part, %why, "the host survey is still incomplete");
+            } else {
+                warn!(?part, %why, not_reported = part.cost(), "the host survey is incomplete");
+            }
+        }
+        for part in self.troubled.difference(&troubled) {
+            info!(?part, "the host survey includes this part again");
+        }
+        self.troubled = troubled;
+        self.tell_all(|daemons| daemons.surveyed(processes)).await?;
+        self.tell(HostEvent::Survey(looked.survey)).await
+    }
+
+    async fn tell_all(
+        &mut self,
+        learn: impl FnOnce(&mut Daemons) -> Vec<HostEvent>,
+    ) -> Result<(), Closed> {
+        for event in learn(&mut self.daemons) {
+            self.tell(event).await?;
+        }
+        Ok(())
+    }
+
+    async fn tell(&self, event: HostEvent) -> Result<(), Closed> {
+        let received = Received { at: clock::boot_now(), input: Input::Host(event) };
+        self.to.send(received).await.map_err(|_| Closed)
+    }
+}
+
+/// What one look found.
+struct Seen {
+    looked: Looked,
+    /// The processes and the kubelet among them, if they could be seen.
+    processes: Option<(Arc<Table>, DaemonState)>,
+}
+
+/// [`survey`](super::survey), except that each part may hang by itself.
+async fn look(mut host: Host, patience: Patience) -> Seen {
+    let mut looked = Looked::begin();
+    let processes = in_time(&patience, &host, |host| {
+        let table = Table::read(host)?;
+        let kubelet = kubelet::find(host, &table);
+        Ok((Arc::new(table), kubelet))
+    });
+    let processes = looked.seen(Part::Processes, processes.await);
+    if let Some((_, DaemonState::Running { process })) = processes {
+        host.kubelet = Some(process);
+    }
+    let volumes = in_time(&patience, &host, mounts::volumes).await;
+    looked.survey.volumes = looked.list(Part::Volumes, volumes);
+    if let Some((table, _)) = &processes {
+        let [one, other, third] = std::array::from_fn(|_| Arc::clone(table));
+        let (shims, netns, cgroups) = tokio::join!(
+            in_time(&patience, &host, move |host| shims::shims(&one, shims::ours(host, &one))),
+            in_time(&patience, &host, move |host| netns::namespaces(host, &other)),
+            in_time(&patience, &host, move |host| pods::cgroups(host, &third)),
+        );
+        looked.survey.shims = looked.list(Part::Shims, shims);
+        looked.survey.netns = looked.list(Part::NetworkNamespaces, netns);
+        looked.survey.pod_cgroups = looked.list(Part::PodCgroups, cgroups);
+    }
+    Seen { looked, processes }
+}
+
+/// A part of a look, on a thread of its own.
+async fn in_time<T: Send + 'static>(
+    patience: &Patience,
+    host: &Host,
+    look: impl FnOnce(&Host) -> Result<T, Blind> + Send + 'static,
+) -> Result<T, Blind> {
+    let host = host.clone();
+    patience.call(move || look(&host)).await?
+}
+
+/// The outcome of what is under way; never, if nothing is.
+async fn done(under_way: &mut Option<BoxFuture<'static, Seen>>) -> Seen {
+    match under_way {
+        Some(under_way) => under_way.await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources::host::fake::Fake;
+    use coroner_core::input::{Daemon, HostSurvey};
+
+    /// Ends a test that would wait for ever; nothing is measured by it.
+    const STUCK: Duration = Duration::from_secs(60);
+    const LONG: Duration = Duration::from_secs(3600);
+
+    struct Bench {
+        events: mpsc::Receiver<Received>,
+        ask: mpsc::Sender<Request>,
+        counters: Arc<Counters>,
+        adapter: tokio::task::JoinHandle<anyhow::Result<()>>,
+    }
+
+    impl Bench {
+        fn start(fake: &Fake, every: Duration) -> Self {
+            let options = Options {
+                every,
+                socket: Some("/run/ours.sock".into()),
+                ..Options::new(&fake.host.root, &fake.host.cgroup_root)
+            };
+            let counters = Arc::clone(&options.counters);
+            let (to, events) = mpsc::channel(16);
+            let (ask, requests) = mpsc::channel(16);
+            let adapter = tokio::spawn(run(options, to, requests));
+            Self { events, ask, counters, adapter }
+        }
+
+        async fn event(&mut self) -> HostEvent {
+            let received = tokio::time::timeout(STUCK, self.events.recv()).await.expect("no event");
+            match received.expect("the adapter ended").input {
+                Input::Host(event) => event,
+                other => panic!("not of the host: {other:?}"),
+            }
+        }
+
+        async fn survey(&mut self) -> HostSurvey {
+            loop {
+                if let HostEvent::Survey(survey) = self.event().await {
+                    return survey;
+                }
+            }
+        }
+
+        async fn daemon(&mut self) -> (Daemon, DaemonState) {
+            match self.event().await {
+                HostEvent::Daemon { daemon, state } => (daemon, state),
+                other => panic!("no daemon but {other:?}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_boot_then_the_daemons_then_the_survey() {
+        let fake = Fake::new();
+        fake.kthreadd();
+        fake.file("proc/sys/kernel/random/boot_id", "b0\n");
+        fake.file("proc/1/mountinfo", "");
+        fake.file("proc/self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/vda1 rw\n");
+        let kubelet = fake.process(9, "kubelet", 1, 90);
+        let mut bench = Bench::start(&fake, LONG);
+        assert_eq!(bench.event().await, HostEvent::Boot { boot_id: Some("b0".into()) });
+        assert_eq!(
+            bench.daemon().await,
+            (Daemon::Kubelet, DaemonState::Running { process: kubelet })
+        );
+        assert_eq!(bench.daemon().await, (Daemon::Runtime, DaemonState::Unknown));
+        assert_eq!(bench.daemon().await.0, Daemon::Kubelet);
+        let survey = bench.survey().await;
+        let nothing = HostSurvey {
+            asked: survey.asked,
+            shims: Some(vec![]),
+            netns: Some(vec![]),
+            pod_cgroups: Some(vec![]),
+            volumes: Some(vec![]),
+        };
+        assert_eq!(survey, nothing);
+        assert_eq!(bench.counters.errors.load(Relaxed), 0);
+        // The next one is an hour away, unless it is asked for.
+        fake.ended(9);
+        bench.ask.send(Request::SurveyNow).await.unwrap();
+        assert_eq!(bench.daemon().await, (Daemon::Runtime, DaemonState::Unknown));
+        let ended = DaemonState::Ended { process: kubelet };
+        assert_eq!(bench.daemon().await, (Daemon::Kubelet, ended));
+        bench.survey().await;
+        drop(bench.ask);
+        bench.adapter.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_runtime_that_ends_is_told_between_surveys() {
+        let fake = Fake::new();
+        let mut bench = Bench::start(&fake, LONG);
+        assert!(matches!(bench.event().await, HostEvent::Boot { .. }));
+        bench.survey().await;
+        let runtime = DaemonProcess { pid: 7, started: 70 };
+        bench.ask.send(Request::Runtime(runtime)).await.unwrap();
+        let ended = DaemonState::Ended { process: runtime };
+        assert_eq!(bench.daemon().await, (Daemon::Runtime, ended), "it had ended by then");
+        bench.survey().await; // because of it: another runtime, other shims
+        drop(bench.events);
+        bench.adapter.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_seen_is_not_told_to_be_empty() {
+        let mut fake = Fake::new();
+        fake.file("proc/self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/vda1 rw\n");
+        fake.host.cgroup_root = "/nonexistent".into();
+        let mut bench = Bench::start(&fake, Duration::from_millis(1));
+        for round in 1..=2 {
+            let survey = bench.survey().await;
+            let volumes = HostSurvey { volumes: Some(vec![]), ..HostSurvey::default() };
+            assert_eq!(survey, HostSurvey { asked: survey.asked, ..volumes });
+            assert!(bench.counters.errors.load(Relaxed) >= round, "processes");
+        }
+    }
+}

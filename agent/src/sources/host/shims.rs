@@ -1,0 +1,422 @@
+//! Shims: the processes that a runtime leaves with each sandbox, and that outlive the runtime.
+//!
+//! Many runtimes may live on one machine: docker's containerd, nerdctl's namespaces, a second
+//! containerd of its own socket, podman's conmon. Somebody else's shim is never told, at the price
+//! of missing one of ours whose runtime cannot be made out. A shim is this runtime's if
+//!
+//! - it was started for pods: containerd's namespace `k8s.io`; of conmon a container's name
+//!   `k8s_…` and no `--exit-command`, which podman always gives and CRI-O never does;
+//! - its mount namespace is the runtime's, where both can be read (a kind node's containerd has the
+//!   same paths as the machine's);
+//! - the socket that it reports to (`-address`) is the one that the CRI is spoken on, where both
+//!   are known: by path, or, where the agent sees the socket elsewhere, by inode;
+//! - and one of the latter two is known to hold.
+//!
+//! Of containerd's the CRI plugin made only those whose bundle says so: `ctr -n k8s.io run` and
+//! `nerdctl -n k8s.io run` use the same namespace, and the CRI never lists what they start. A shim's
+//! working directory is its bundle, wherever the runtime's state is kept. Where the runtime has
+//! removed it, the shim is left over by definition; an id as the CRI plugin makes them is the only
+//! word then, for `nerdctl` makes the same. What else cannot be read is left out.
+//!
+//! containerd's shims of before 1.4 (`containerd-shim -workdir …`) do not say whom they serve and
+//! are left out.
+
+use super::{Blind, Bounded, Host, table::Table};
+use coroner_core::input::{DaemonProcess, Shim};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2, stat};
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    fs::File,
+    io::{self, Read},
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+/// containerd's namespace of the CRI plugin: `pkg/cri/constants`, `K8sContainerdNamespace`.
+const NAMESPACE: &[u8] = b"k8s.io";
+/// What begins the name that CRI-O gives a container: the kubelet's `k8s_NAME_POD_NAMESPACE_…`.
+const CONTAINER_NAME: &[u8] = b"k8s_";
+/// The annotation that the CRI plugin gives each sandbox and container: containerd's
+/// `pkg/cri/annotations`, `ContainerType`.
+const CRI_MADE: &[u8] = b"\"io.kubernetes.cri.container-type\"";
+/// The longest `config.json` that is looked at: one has some ten kilobytes.
+const MAX_CONFIG: u64 = 2 << 20;
+/// The longest command line that is looked at: a shim's is some hundred bytes.
+const MAX_COMMAND: u64 = 64 << 10;
+
+/// The shims that the CRI should know of.
+pub(super) fn shims(table: &Table, ours: Result<Vec<Own>, Blind>) -> Result<Bounded<Shim>, Blind> {
+    let children = table.children();
+    let mut found = Bounded::default();
+    for Own { kind, shim, bundle } in ours? {
+        let children = children.get(&shim.process.pid).copied().unwrap_or_default();
+        if kind == Kind::Conmon || is_made_for_cri(&bundle, &shim.id)? {
+            found.push(Shim { children, ..shim });
+        }
+    }
+    Ok(found)
+}
+
+/// A shim of this runtime, for whatever.
+#[derive(Clone, Debug)]
+pub(super) struct Own {
+    kind: Kind,
+    /// Its children are not counted yet.
+    pub(super) shim: Shim,
+    /// Its working directory, as a link in /proc.
+    bundle: PathBuf,
+}
+
+/// This runtime's shims.
+pub(super) fn ours(host: &Host, table: &Table) -> Result<Vec<Own>, Blind> {
+    let mount_namespace = |pid| table.namespace(pid, "mnt").ok();
+    let runtimes = host.runtime.filter(|r| table.has(*r)).and_then(|r| mount_namespace(r.pid));
+    let mut sockets = BTreeMap::new();
+    let mut found = Vec::new();
+    for (pid, process) in table.living() {
+        let Some(kind) = Kind::of(&process.comm) else { continue };
+        let proc = host.proc.join(pid.to_string());
+        // Gone, or gone and its number used again: the next look will not find it.
+        let Ok(command) = read_at_most(&proc.join("cmdline"), MAX_COMMAND) else { continue };
+        let Some(served) = kind.served(&command) else { continue };
+        let in_namespace = runtimes.zip(mount_namespace(pid)).map(|(ours, its)| ours == its);
+        let at_socket = served.address.and_then(|address| {
+            *sockets.entry(address.to_vec()).or_insert_with(|| is_the_runtimes(host, address))
+        });
+        match (in_namespace, at_socket) {
+            (Some(false), _) | (_, Some(false)) => {}
+            (None, None) if host.runtime.is_none() => return Err(Blind::NoRuntime),
+            (None, None) => return Err(Blind::NamespacesDenied),
+            (Some(true), _) | (_, Some(true)) => found.push(Own {
+                kind,
+                shim: Shim {
+                    process: DaemonProcess { pid, started: process.started },
+                    comm: process.comm.clone(),
+                    id: String::from_utf8_lossy(served.id).into_owned(),
+                    children: 0,
+                },
+                bundle: proc.join("cwd"),
+            }),
+        }
+    }
+    Ok(found)
+}
+
+/// A process of this name serves containers, whosesoever.
+pub(super) fn is_a_shim(comm: &str) -> bool {
+    Kind::of(comm).is_some()
+}
+
+/// The id that a process of this name and command line serves, if it is a shim of pods.
+pub(super) fn serves<'a>(comm: &str, command: &'a [u8]) -> Option<&'a [u8]> {
+    Kind::of(comm)?.served(command).map(|served| served.id)
+}
+
+/// Whether the CRI plugin made the container of this bundle, or, where nothing is left of it, may
+/// have.
+fn is_made_for_cri(bundle: &Path, id: &str) -> Result<bool, Blind> {
+    match read_at_most(&bundle.join("config.json"), MAX_CONFIG) {
+        Ok(config) => Ok(config.windows(CRI_MADE.len()).any(|word| word == CRI_MADE)),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(Blind::NamespacesDenied)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(is_cri_id(id) && is_removed(bundle))
+        }
+        Err(_) => Ok(false),
+    }
+}
+
+/// The directory that a link in /proc leads to has no name any more. (`fs/d_path.c`, `d_path`)
+fn is_removed(link: &Path) -> bool {
+    std::fs::read_link(link)
+        .is_ok_and(|target| target.as_os_str().as_bytes().ends_with(b" (deleted)"))
+}
+
+/// containerd's `internal/cri/util`, `GenerateID`.
+fn is_cri_id(id: &str) -> bool {
+    id.len() == 64 && id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// The two that there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Containerd,
+    Conmon,
+}
+
+/// What of a shim's arguments counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Served<'a> {
+    id: &'a [u8],
+    address: Option<&'a [u8]>,
+}
+
+impl Kind {
+    fn of(comm: &str) -> Option<Self> {
+        // Cut to 15 bytes: `containerd-shim-runc-v2` and `containerd-shim-kata-v2` are the same.
+        match comm {
+            _ if comm.starts_with("containerd-shim") => Some(Self::Containerd),
+            "conmon" => Some(Self::Conmon),
+            _ => None,
+        }
+    }
+
+    /// Whom it serves; `None` for one that serves no pod.
+    fn served(self, command: &[u8]) -> Option<Served<'_>> {
+        let words: Vec<&[u8]> = command.split(|byte| *byte == 0).skip(1).collect();
+        match self {
+            Self::Containerd => {
+                // The short-lived helpers that begin and clean up a shim have the same options.
+                let is_helper = words.iter().any(|word| matches!(*word, b"start" | b"delete"));
+                (!is_helper && value(&words, b"namespace") == Some(NAMESPACE)).then_some(())?;
+                Some(Served { id: value(&words, b"id")?, address: value(&words, b"address") })
+            }
+            Self::Conmon => {
+                let is_pods = value(&words, b"n")?.starts_with(CONTAINER_NAME);
+                // One that only runs an exec in a container says so.
+                let is_other =
+                    words.iter().any(|word| *word == b"-e" || word.starts_with(b"--exit-command"));
+                (is_pods && !is_other).then_some(())?;
+                Some(Served { id: value(&words, b"c")?, address: None })
+            }
+        }
+        .filter(|served| !served.id.is_empty())
+    }
+}
+
+/// The value of an option, as Go's flags and GLib's are written: `-name value`, `--name=value`.
+fn value<'a>(words: &[&'a [u8]], name: &[u8]) -> Option<&'a [u8]> {
+    words.iter().enumerate().find_map(|(at, word)| {
+        let option = word.strip_prefix(b"-")?;
+        let rest = option.strip_prefix(b"-").unwrap_or(option).strip_prefix(name)?;
+        match rest {
+            [] => words.get(at + 1).copied(),
+            [b'=', value @ ..] => Some(value),
+            _ => None,
+        }
+    })
+}
+
+/// Of a regular file, and of nothing else that may have its name: a container chooses what is in its
+/// working directory, and who opens a FIFO waits for its other end.
+fn read_at_most(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = open(path, flags, Mode::empty())?;
+    if !FileType::from_raw_mode(fstat(&file)?.st_mode).is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut text = Vec::new();
+    File::from(file).take(bytes).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// Whether the socket of this path on the host is the one that the CRI is spoken on. `None`: the
+/// latter is not known.
+fn is_the_runtimes(host: &Host, address: &[u8]) -> Option<bool> {
+    let socket = host.socket.as_deref()?;
+    let address = Path::new(OsStr::from_bytes(address.strip_prefix(b"unix://").unwrap_or(address)));
+    if address == socket {
+        return Some(true);
+    }
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    // A closed root shows neither that it is the same socket nor that it is another.
+    let root = open(&host.root, flags | OFlags::DIRECTORY, Mode::empty()).ok()?;
+    let same = || {
+        // The host's own symlinks (/var/run) lead to places in the host's root.
+        let theirs = openat2(root, address, flags, Mode::empty(), ResolveFlags::IN_ROOT).ok()?;
+        let (theirs, ours) = (fstat(theirs).ok()?, stat(socket).ok()?);
+        Some((theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino))
+    };
+    Some(same().unwrap_or(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources::host::fake::Fake;
+    use std::os::unix::net::UnixListener;
+
+    const ID: &str = "0123456789abcdef";
+    const CRI: &str = r#"{"annotations":{"io.kubernetes.cri.container-type":"sandbox"}}"#;
+
+    fn words(text: &str) -> Vec<u8> {
+        text.replace(' ', "\0").replace("{id}", ID).into_bytes()
+    }
+
+    #[test]
+    fn only_regular_files_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("file"), "text").unwrap();
+        std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, path("fifo"), Mode::from(0o600)).unwrap();
+        assert_eq!(read_at_most(&path("file"), 3).unwrap(), b"tex");
+        for other in ["link", "fifo", "", "missing"] {
+            assert!(read_at_most(&path(other), 3).is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn only_arguments_of_pods_count() {
+        let table: &[(Kind, &str, Option<Option<&str>>)] = &[
+            (
+                Kind::Containerd,
+                "/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id {id} -address /run/c.sock",
+                Some(Some("/run/c.sock")),
+            ),
+            (Kind::Containerd, "shim --namespace=k8s.io --id={id}", Some(None)),
+            (Kind::Containerd, "shim -namespace moby -id {id} -address /run/c.sock", None),
+            (Kind::Containerd, "shim -namespace default -id {id}", None),
+            (Kind::Containerd, "shim -namespace k8s.io -address /run/c.sock", None),
+            (Kind::Containerd, "shim -namespace k8s.io -id", None),
+            (Kind::Containerd, "shim -namespace k8s.io -id ", None),
+            (Kind::Containerd, "shim -namespace k8s.io -id {id} -address /run/c.sock start", None),
+            (Kind::Containerd, "shim -namespace k8s.io -id {id} -bundle /b delete", None),
+            (Kind::Containerd, "shim -namespaces k8s.io -id {id}", None),
+            (Kind::Containerd, "-namespace", None),
+            (Kind::Containerd, "", None),
+            (Kind::Conmon, "conmon -b /b -c {id} -n k8s_app_web-0_shop_u_0 -u {id} -s", Some(None)),
+            (Kind::Conmon, "conmon -c {id} -n web --exit-command /usr/bin/podman", None),
+            (Kind::Conmon, "conmon -c {id} -n k8s_x --exit-command /usr/bin/podman", None),
+            (Kind::Conmon, "conmon -c {id} -n k8s_app_web-0_shop_u_0 -r runc -e -T 5", None),
+            (Kind::Conmon, "conmon -c {id}", None),
+        ];
+        for (kind, command, expected) in table {
+            let command = words(command);
+            let served = kind.served(&command);
+            let expected = expected
+                .map(|address| Served { id: ID.as_bytes(), address: address.map(str::as_bytes) });
+            assert_eq!(served, expected, "{}", String::from_utf8_lossy(&command));
+        }
+    }
+
+    #[test]
+    fn shims_are_told_from_others() {
+        for (comm, kind) in [
+            ("containerd-shim", Some(Kind::Containerd)),
+            ("containerd", None),
+            ("conmon", Some(Kind::Conmon)),
+            ("dockerd", None),
+        ] {
+            assert_eq!(Kind::of(comm), kind, "{comm}");
+        }
+    }
+
+    /// Shims of several runtimes: ours, one in another mount namespace, one at another socket.
+    fn crowd() -> Fake {
+        let mut fake = Fake::new();
+        fake.kthreadd();
+        let shim = "shim -namespace k8s.io -id {id} -address";
+        for (pid, comm, namespace, command) in [
+            (10, "containerd", 1, String::new()),
+            (11, "containerd-shim", 1, format!("{shim} /run/ours.sock")),
+            (12, "containerd-shim", 2, format!("{shim} /run/ours.sock")),
+            (13, "containerd-shim", 1, format!("{shim} /run/other.sock")),
+            (14, "conmon", 1, "conmon -c {id} -n k8s_app_web-0_shop_u_0".into()),
+            (15, "conmon", 2, "conmon -c {id} -n k8s_app_web-0_shop_u_0".into()),
+            (16, "containerd-shim", 1, "shim -namespace moby -id {id}".into()),
+        ] {
+            fake.process(pid, comm, 1, u64::from(pid));
+            fake.namespace(pid, "mnt", namespace);
+            fake.file(&format!("proc/{pid}/cmdline"), String::from_utf8(words(&command)).unwrap());
+            fake.file(&format!("proc/{pid}/cwd/config.json"), CRI);
+        }
+        fake.host.runtime = Some(DaemonProcess { pid: 10, started: 10 });
+        fake.host.socket = Some("/run/ours.sock".into());
+        fake
+    }
+
+    fn found(host: &Host) -> Result<Bounded<Shim>, Blind> {
+        let table = Table::read(host).unwrap();
+        shims(&table, ours(host, &table))
+    }
+
+    fn pids(host: &Host) -> Vec<u32> {
+        found(host).unwrap().list.iter().map(|shim| shim.process.pid).collect()
+    }
+
+    #[test]
+    fn somebody_elses_are_left_out() {
+        let mut fake = crowd();
+        assert_eq!(pids(&fake.host), [11, 14]);
+        fake.host.socket = None;
+        assert_eq!(pids(&fake.host), [11, 13, 14], "which of two sockets is not known");
+        let blind = Host { runtime: None, ..fake.host.clone() };
+        assert!(matches!(found(&blind), Err(Blind::NoRuntime)));
+    }
+
+    /// `ctr -n k8s.io run`, and bundles of which nothing is left.
+    #[test]
+    fn what_the_cri_plugin_did_not_make_is_left_out() {
+        let fake = Fake::new();
+        let id = ID.repeat(4);
+        let bundle = |name: &str| fake.host.root.join(name);
+        let padding = " ".repeat(usize::try_from(MAX_CONFIG).unwrap());
+        for (name, config, expected) in [
+            ("cri", CRI.to_owned(), true),
+            ("ctr", r#"{"annotations":{"nerdctl/name":"io.kubernetes.cri"}}"#.into(), false),
+            ("empty", String::new(), false),
+            ("endless", padding + CRI, false),
+        ] {
+            fake.file(&format!("{name}/config.json"), config);
+            assert_eq!(is_made_for_cri(&bundle(name), &id).unwrap(), expected, "{name}");
+        }
+        std::fs::create_dir(bundle("bare")).unwrap();
+        std::os::unix::fs::symlink(bundle("bare"), bundle("cwd")).unwrap();
+        assert!(!is_made_for_cri(&bundle("cwd"), &id).unwrap(), "it is there, without a config");
+        // As the kernel writes it.
+        let gone = format!("{} (deleted)", bundle("gone").display());
+        std::os::unix::fs::symlink(gone, bundle("gone-cwd")).unwrap();
+        assert!(is_made_for_cri(&bundle("gone-cwd"), &id).unwrap());
+        for other in ["web", &id[1..], &id.to_uppercase(), ""] {
+            assert!(!is_made_for_cri(&bundle("gone-cwd"), other).unwrap(), "{other:?}");
+        }
+        assert!(!is_made_for_cri(&bundle("no-process"), &id).unwrap());
+    }
+
+    #[test]
+    fn children_that_live_are_counted() {
+        let fake = crowd();
+        fake.process(20, "pause", 11, 200);
+        fake.process(21, "app", 11, 210);
+        fake.task(22, "dead", 'Z', 11, 220);
+        fake.process(23, "child", 21, 230);
+        let found = found(&fake.host).unwrap();
+        let expected = Shim {
+            process: DaemonProcess { pid: 11, started: 11 },
+            comm: "containerd-shim".into(),
+            id: ID.into(),
+            children: 2,
+        };
+        assert_eq!(found.list[0], expected);
+    }
+
+    #[test]
+    fn a_socket_seen_elsewhere_is_the_same() {
+        let mut fake = Fake::new();
+        let below = fake.host.root.join("run");
+        std::fs::create_dir_all(&below).unwrap();
+        let _listener = UnixListener::bind(below.join("c.sock")).unwrap();
+        let _other = UnixListener::bind(below.join("o.sock")).unwrap();
+        std::os::unix::fs::symlink("/run", fake.host.root.join("var-run")).unwrap();
+        assert_eq!(is_the_runtimes(&fake.host, b"/run/c.sock"), None);
+        fake.host.socket = Some(below.join("c.sock"));
+        for (address, expected) in [
+            ("/run/c.sock", true),
+            ("/var-run/c.sock", true),
+            ("unix:///run/c.sock", true),
+            ("/run/o.sock", false),
+            ("/run/missing.sock", false),
+        ] {
+            assert_eq!(
+                is_the_runtimes(&fake.host, address.as_bytes()),
+                Some(expected),
+                "{address}"
+            );
+        }
+        fake.close_root();
+        assert_eq!(is_the_runtimes(&fake.host, b"/var-run/c.sock"), None, "it may be the same");
+    }
+}

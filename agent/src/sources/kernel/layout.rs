@@ -1,0 +1,227 @@
+//! BTF and hierarchy → [`Layout`]: what the programs are told before they are loaded. Pure.
+
+use super::{
+    btf::{Btf, Parameter},
+    facts::Hierarchy,
+};
+use coroner_ebpf::{Layout, MAX_NESTING, signal_bit};
+
+/// Signals that end nobody and come by the thousand: URG (Go's runtime preempts with it), CHLD,
+/// CONT, ALRM, VTALRM, PROF, and the two that the C library keeps for itself.
+const CHATTER: [u32; 8] = [23, 17, 18, 14, 26, 27, 32, 33];
+
+/// Signals that are reported for every container: HUP, INT, QUIT, ILL, TRAP, ABRT, BUS, FPE, KILL,
+/// SEGV, TERM, XCPU, XFSZ, SYS.
+const REPORTED: [u32; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 15, 24, 25, 31];
+
+/// Detail records of one container in about a second.
+const BUDGET: u32 = 256;
+
+/// The running kernel's BTF lacks something that the programs cannot do without.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the kernel's BTF lacks {}: it is older than 5.10, or newer than this coroner knows", .0.join(", "))]
+pub struct LayoutError(pub Vec<String>);
+
+/// Resolves all offsets, or names all that are missing.
+pub fn resolve(btf: &Btf<'_>, hierarchy: &Hierarchy) -> Result<Layout, LayoutError> {
+    let mut missing = Vec::new();
+    let mut known = |what: String, value: Option<u32>| {
+        value.unwrap_or_else(|| {
+            missing.push(what);
+            0
+        })
+    };
+    let mut at = |of: &str, path: &str| known(format!("{of}.{path}"), btf.offset(of, path));
+
+    let mut layout = Layout {
+        chatter_mask: mask(&CHATTER),
+        signal_mask: mask(&REPORTED),
+        hierarchy_id: 0,
+        unified: 1,
+        task_cgroups: at("task_struct", "cgroups"),
+        task_tgid: at("task_struct", "tgid"),
+        task_pid: at("task_struct", "pid"),
+        task_comm: at("task_struct", "comm"),
+        task_real_parent: at("task_struct", "real_parent"),
+        task_group_leader: at("task_struct", "group_leader"),
+        task_start_boottime: at("task_struct", "start_boottime"),
+        task_signal: at("task_struct", "signal"),
+        task_sighand: at("task_struct", "sighand"),
+        task_blocked: at("task_struct", "blocked"),
+        task_pending: at("task_struct", "pending.signal"),
+        task_exit_code: at("task_struct", "exit_code"),
+        signal_flags: at("signal_struct", "flags"),
+        signal_live: at("signal_struct", "live"),
+        signal_group_exit_code: at("signal_struct", "group_exit_code"),
+        signal_shared_pending: at("signal_struct", "shared_pending.signal"),
+        // PIDTYPE_TGID is 1 (include/linux/pid_types.h).
+        signal_pids_tgid: at("signal_struct", "pids[1]"),
+        sighand_action: at("sighand_struct", "action"),
+        sigaction_handler: at("k_sigaction", "sa.sa_handler"),
+        pid_level: at("pid", "level"),
+        pid_numbers: at("pid", "numbers"),
+        upid_nr: at("upid", "nr"),
+        css_set_dfl_cgrp: at("css_set", "dfl_cgrp"),
+        css_set_subsys: 0,
+        css_cgroup: at("cgroup_subsys_state", "cgroup"),
+        css_parent: at("cgroup_subsys_state", "parent"),
+        cgroup_self: at("cgroup", "self"),
+        cgroup_kn: at("cgroup", "kn"),
+        cgroup_root: at("cgroup", "root"),
+        cgroup_level: at("cgroup", "level"),
+        root_hierarchy_id: at("cgroup_root", "hierarchy_id"),
+        kn_id: at("kernfs_node", "id"),
+        kn_name: at("kernfs_node", "name"),
+        siginfo_code: at("kernel_siginfo", "si_code"),
+        sigaction_size: 0,
+        upid_size: 0,
+        exit_has_group_dead: 0,
+        mark_victim_is_task: 0,
+        max_nesting: MAX_NESTING,
+        budget: BUDGET,
+        root_needle: u64::from_le_bytes(*b"kubepods"),
+        skip_needle: u64::from_le_bytes(*b"-conmon-"),
+    };
+    layout.sigaction_size = known("size of k_sigaction".into(), btf.size("k_sigaction"));
+    layout.upid_size = known("size of upid".into(), btf.size("upid"));
+    if let Hierarchy::V1 { controller, id, .. } = hierarchy {
+        let enumerator = format!("{}_cgrp_id", subsystem(controller));
+        let index = btf.enumerator("cgroup_subsys_id", &enumerator);
+        let index = known(format!("cgroup_subsys_id::{enumerator}"), index);
+        let path = format!("subsys[{index}]");
+        layout.css_set_subsys = known(format!("css_set.{path}"), btf.offset("css_set", &path));
+        layout.hierarchy_id = *id;
+        layout.unified = 0;
+    }
+    layout.exit_has_group_dead =
+        u32::from(btf.tracepoint("sched_process_exit").is_some_and(|with| with.len() >= 2));
+    layout.mark_victim_is_task = u32::from(
+        btf.tracepoint("mark_victim").is_some_and(|with| with.first() == Some(&Parameter::Pointer)),
+    );
+    if missing.is_empty() { Ok(layout) } else { Err(LayoutError(missing)) }
+}
+
+/// What the kernel's sources call a v1 controller: `blkio` became `io` there.
+fn subsystem(controller: &str) -> &str {
+    if controller == "blkio" { "io" } else { controller }
+}
+
+fn mask(signals: &[u32]) -> u64 {
+    signals.iter().fold(0, |mask, signal| mask | signal_bit(*signal))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::plan, *};
+    use std::path::PathBuf;
+
+    /// BTF of real kernels, cut down by `examples/trim-btf.rs`.
+    const V5_10: &[u8] = include_bytes!("../../../tests/fixtures/btf/5.10.btf");
+    const V6_1: &[u8] = include_bytes!("../../../tests/fixtures/btf/6.1.btf");
+    const V6_12: &[u8] = include_bytes!("../../../tests/fixtures/btf/6.12.btf");
+    const V6_18: &[u8] = include_bytes!("../../../tests/fixtures/btf/6.18.btf");
+    const V7_2: &[u8] = include_bytes!("../../../tests/fixtures/btf/7.2.btf");
+    const ALL: [&[u8]; 5] = [V5_10, V6_1, V6_12, V6_18, V7_2];
+
+    fn v2() -> Hierarchy {
+        Hierarchy::V2 { root: PathBuf::from("/sys/fs/cgroup") }
+    }
+
+    fn v1(controller: &str) -> Hierarchy {
+        Hierarchy::V1 { root: PathBuf::new(), controller: controller.into(), id: 8 }
+    }
+
+    fn layout(bytes: &[u8], hierarchy: &Hierarchy) -> Layout {
+        resolve(&Btf::parse(bytes).unwrap(), hierarchy).unwrap()
+    }
+
+    #[test]
+    fn offsets_are_those_that_bpftool_tells() {
+        let kernels = ALL.map(|bytes| layout(bytes, &v2()));
+        let check = |what: &str, of: fn(&Layout) -> u32, expected: [u32; 5]| {
+            assert_eq!(kernels.each_ref().map(of), expected, "{what}");
+        };
+        check("task_struct.cgroups", |l| l.task_cgroups, [3328, 3600, 3584, 2376, 4000]);
+        check("task_struct.pending.signal", |l| l.task_pending, [2888, 3128, 3128, 1904, 3504]);
+        check("task_struct.comm", |l| l.task_comm, [2736, 2976, 2976, 1752, 3344]);
+        check(
+            "task_struct.start_boottime",
+            |l| l.task_start_boottime,
+            [2544, 2784, 2784, 1560, 3160],
+        );
+        check("signal_struct.pids[1]", |l| l.signal_pids_tgid, [360, 368, 360, 368, 384]);
+        check(
+            "signal_struct.shared_pending.signal",
+            |l| l.signal_shared_pending,
+            [80, 80, 80, 80, 80],
+        );
+        check("signal_struct.flags", |l| l.signal_flags, [116, 116, 116, 116, 116]);
+        check("sighand_struct.action", |l| l.sighand_action, [32, 32, 32, 32, 32]);
+        check("pid.numbers", |l| l.pid_numbers, [96, 96, 112, 144, 128]);
+        check("css_set.dfl_cgrp", |l| l.css_set_dfl_cgrp, [120, 128, 128, 112, 128]);
+        check("cgroup_subsys_state.parent", |l| l.css_parent, [192, 192, 192, 184, 184]);
+        check("cgroup.kn", |l| l.cgroup_kn, [248, 248, 256, 256, 296]);
+        check("cgroup.root", |l| l.cgroup_root, [480, 656, 720, 696, 808]);
+        check("kernfs_node.id", |l| l.kn_id, [104, 104, 96, 96, 96]);
+        check("kernfs_node.name", |l| l.kn_name, [16, 16, 16, 16, 16]);
+        check("kernel_siginfo.si_code", |l| l.siginfo_code, [8, 8, 8, 8, 8]);
+        check("sizes", |l| l.sigaction_size + l.upid_size, [48, 48, 48, 48, 48]);
+    }
+
+    #[test]
+    fn variants_are_told_by_the_tracepoints_arguments() {
+        let variant = |bytes| {
+            let layout = layout(bytes, &v2());
+            (layout.exit_has_group_dead, layout.mark_victim_is_task)
+        };
+        assert_eq!(variant(V5_10), (0, 0));
+        assert_eq!(variant(V6_1), (0, 1), "a stable kernel took the new mark_victim over");
+        assert_eq!(variant(V6_12), (0, 1));
+        assert_eq!(variant(V6_18), (1, 1));
+        assert_eq!(variant(V7_2), (1, 1));
+    }
+
+    #[test]
+    fn every_kernel_has_every_hook_on_both_hierarchies() {
+        for bytes in ALL {
+            let tracepoints = plan::tracepoints(&Btf::parse(bytes).unwrap());
+            for (hierarchy, hooks) in [(v2(), 9), (v1("pids"), 8)] {
+                let plan = plan::plan(&tracepoints, hierarchy.is_unified());
+                assert_eq!(plan.len(), hooks);
+                assert!(plan.iter().all(|planned| planned.verdict.is_ok()), "{plan:#?}");
+                layout(bytes, &hierarchy);
+            }
+        }
+    }
+
+    #[test]
+    fn a_v1_hierarchy_is_found_by_its_controller() {
+        let unified = layout(V6_18, &v2());
+        assert_eq!((unified.unified, unified.hierarchy_id, unified.css_set_subsys), (1, 0, 0));
+        let pids = layout(V6_18, &v1("pids"));
+        assert_eq!((pids.unified, pids.hierarchy_id, pids.css_set_subsys), (0, 8, 88));
+        let pids_of = |bytes| layout(bytes, &v1("pids")).css_set_subsys;
+        assert_eq!(ALL.map(pids_of), [88; 5]);
+        assert_eq!(layout(V6_18, &v1("blkio")).css_set_subsys, 24, "io by its other name");
+    }
+
+    #[test]
+    fn all_that_is_missing_is_named() {
+        let btf = Btf::parse(V6_18).unwrap();
+        let error = resolve(&btf, &v1("bogus")).unwrap_err();
+        assert_eq!(error.0[0], "cgroup_subsys_id::bogus_cgrp_id");
+        let nothing =
+            [0x9f, 0xeb, 1, 0, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let error = resolve(&Btf::parse(&nothing).unwrap(), &v2()).unwrap_err();
+        assert!(error.0.contains(&"task_struct.cgroups".to_owned()));
+        assert!(error.0.contains(&"size of upid".to_owned()));
+    }
+
+    #[test]
+    fn no_signal_is_both_chatter_and_reported() {
+        let layout = layout(V6_18, &v2());
+        assert_eq!(layout.chatter_mask & layout.signal_mask, 0);
+        assert_ne!(layout.signal_mask & signal_bit(9), 0);
+        assert_ne!(layout.signal_mask & signal_bit(15), 0);
+    }
+}

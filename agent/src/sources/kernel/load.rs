@@ -1,0 +1,233 @@
+//! Loads and attaches the programs: the effect of [`plan`](super::plan).
+
+use super::{Options, StartError, debug::Diagnostics, plan::Planned, ring::Rings};
+use crate::linux::cgroupfs::Inserted;
+use aya::{
+    Ebpf, EbpfLoader,
+    maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
+    programs::{ProgramError, RawTracePoint},
+};
+use coroner_core::{ids::CgroupId, input::Task};
+use coroner_ebpf::{CONTAINER_PID_ONE, Container, Layout, Told, filter, maps, signal_bit};
+use std::io;
+
+/// `bpf(2)`: the key must not be there yet.
+const BPF_NOEXIST: u64 = 1;
+/// `bpf(2)`: the key must be there.
+const BPF_EXIST: u64 = 2;
+
+/// The object with the programs, if one was there when this binary was built.
+#[cfg(coroner_bpf)]
+pub(super) const OBJECT: Option<&[u8]> =
+    Some(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/coroner-bpf.o")));
+/// The object with the programs, if one was there when this binary was built.
+#[cfg(not(coroner_bpf))]
+pub(super) const OBJECT: Option<&[u8]> = None;
+
+/// The same with diagnostics.
+#[cfg(coroner_bpf_debug)]
+const DEBUG_OBJECT: Option<&[u8]> =
+    Some(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/coroner-bpf-debug.o")));
+#[cfg(not(coroner_bpf_debug))]
+const DEBUG_OBJECT: Option<&[u8]> = None;
+
+/// The ABI's types as aya wants them: newtypes, for the trait is foreign and so are they.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(super) struct Value<T>(pub(super) T);
+// SAFETY: both are `repr(C)` integers without padding, see the const assertions beside them.
+unsafe impl aya::Pod for Value<Layout> {}
+// SAFETY: as above.
+unsafe impl aya::Pod for Value<Container> {}
+// SAFETY: as above.
+unsafe impl aya::Pod for Value<Told> {}
+
+/// The programs, for as long as this lives, and what they are told.
+pub(super) struct Watching {
+    containers: HashMap<MapData, u64, Value<Container>>,
+    told: Array<MapData, Value<Told>>,
+    programs: Ebpf,
+    diagnostics: Option<Diagnostics>,
+}
+
+/// Loads the object and attaches what is planned. Hooks that the kernel refuses get their reason
+/// in `plan`; only what concerns all of them is an error.
+pub(super) fn load(
+    options: &Options,
+    layout: &Layout,
+    plan: &mut [Planned],
+) -> Result<(Watching, Rings), StartError> {
+    let object = match options.debug_bpf {
+        true => DEBUG_OBJECT.ok_or(StartError::NoDebugObject)?,
+        false => OBJECT.ok_or(StartError::NoObject)?,
+    };
+    let layout = Value(*layout);
+    let mut ebpf = EbpfLoader::new()
+        .override_global("LAYOUT", &layout, true)
+        .map_max_entries(maps::DECIDING, options.ring_bytes)
+        .map_max_entries(maps::DETAIL, options.ring_bytes)
+        .map_max_entries(maps::NOTIFIED, options.notified)
+        .load(object)
+        .map_err(|error| StartError::from_load(Box::new(error)))?;
+
+    for planned in plan.iter_mut().filter(|planned| planned.verdict.is_ok()) {
+        if let Err(error) = attach(&mut ebpf, planned.hook.name) {
+            if is_denied(&error) {
+                return Err(StartError::NotPermitted(error.to_string()));
+            }
+            planned.verdict = Err(format!(
+                "the kernel refuses program {}: {}: {}",
+                planned.hook.name,
+                describe(&error),
+                planned.hook.loss
+            ));
+        }
+    }
+
+    let diagnostics = options.debug_bpf.then(|| Diagnostics::of(&mut ebpf)).transpose()?;
+    let rings = Rings::new(
+        RingBuf::try_from(take(&mut ebpf, maps::DECIDING)?)?,
+        RingBuf::try_from(take(&mut ebpf, maps::DETAIL)?)?,
+        PerCpuArray::try_from(take(&mut ebpf, maps::LOST)?)?,
+    );
+    let watching = Watching {
+        containers: HashMap::try_from(take(&mut ebpf, maps::CONTAINERS)?)?,
+        told: Array::try_from(take(&mut ebpf, maps::TOLD)?)?,
+        programs: ebpf,
+        diagnostics,
+    };
+    Ok((watching, rings))
+}
+
+impl Watching {
+    /// Makes a cgroup watched, unless it is.
+    pub(super) fn insert(&mut self, cgroup: CgroupId, entry: Container) -> Inserted {
+        // A mark stays for ever: none for what needs none.
+        if self.containers.get(&cgroup.0, 0).is_ok() {
+            return Inserted::Known;
+        }
+        if self.mark(cgroup).is_err() {
+            // It could be inserted, and would not be found.
+            return Inserted::Full;
+        }
+        match self.containers.insert(cgroup.0, Value(entry), BPF_NOEXIST) {
+            Ok(()) => Inserted::New,
+            Err(MapError::SyscallError(error))
+                if error.io_error.kind() == io::ErrorKind::AlreadyExists =>
+            {
+                Inserted::Known
+            }
+            Err(_) => Inserted::Full,
+        }
+    }
+
+    /// Lets the programs look this cgroup up, which must come before it can be found.
+    fn mark(&mut self, cgroup: CgroupId) -> Result<(), MapError> {
+        let (word, bit) = filter::mark(filter::slot(cgroup.0));
+        self.tell(|told| &mut told.marks[word], bit)
+    }
+
+    /// Sets a bit of what the programs are told. Nobody else writes there.
+    fn tell(&mut self, word: impl FnOnce(&mut Told) -> &mut u64, bit: u64) -> Result<(), MapError> {
+        let Value(mut told) = self.told.get(&0, 0)?;
+        let word = word(&mut told);
+        if *word & bit == 0 {
+            *word |= bit;
+            self.told.set(0, Value(told), 0)?;
+        }
+        Ok(())
+    }
+
+    /// bpf(2) still lets this thread use a map that it has open.
+    pub(super) fn answers(&self) -> bool {
+        self.told.get(&0, 0).is_ok()
+    }
+
+    /// Stops watching a cgroup.
+    pub(super) fn remove(&mut self, cgroup: CgroupId) {
+        // Not being there is as good.
+        let _ = self.containers.remove(&cgroup.0);
+    }
+
+    /// Tells the programs a container's main process, unless they know it.
+    pub(super) fn set_main(&mut self, cgroup: CgroupId, main: &Task) {
+        let Ok(Value(mut entry)) = self.containers.get(&cgroup.0, 0) else { return };
+        if entry.main == 0 {
+            entry.main = main.tgid.0;
+            if main.ns_pid == Some(1) {
+                entry.flags |= CONTAINER_PID_ONE;
+            }
+            // Gone in the meantime: then so is its main process.
+            let _ = self.containers.insert(cgroup.0, Value(entry), BPF_EXIST);
+        }
+    }
+
+    /// Reports this signal for this cgroup from now on. False: the cgroup is not watched (any more).
+    pub(super) fn allow(&mut self, cgroup: CgroupId, signal: u8) -> Result<bool, MapError> {
+        let bit = signal_bit(u32::from(signal));
+        let Ok(Value(mut entry)) = self.containers.get(&cgroup.0, 0) else { return Ok(false) };
+        // The programs write to the same value. What this may undo is a count, or a mark that was set in
+        // this very moment: the next signal sets it again, but for the one at the main process' exec,
+        // without which each signal and exit among its processes is a record.
+        entry.signal_mask |= bit;
+        self.containers.insert(cgroup.0, Value(entry), BPF_EXIST)?;
+        self.tell(|told| &mut told.unmuted, bit)?;
+        Ok(true)
+    }
+
+    /// Hands on the programs' diagnostics, if they were asked for.
+    pub(super) fn flush_diagnostics(&mut self) {
+        if let Some(diagnostics) = &mut self.diagnostics {
+            diagnostics.flush();
+        }
+    }
+
+    /// Detaches one hook's program.
+    pub(super) fn detach(&mut self, name: &str) {
+        if let Some(Ok(program)) =
+            self.programs.program_mut(name).map(TryInto::<&mut RawTracePoint>::try_into)
+        {
+            // Unloading drops the links; a program that is not loaded has none.
+            let _ = program.unload();
+        }
+    }
+}
+
+fn attach(ebpf: &mut Ebpf, name: &str) -> Result<(), ProgramError> {
+    let program: &mut RawTracePoint = ebpf
+        .program_mut(name)
+        .ok_or_else(|| {
+            ProgramError::IOError(io::Error::new(io::ErrorKind::NotFound, "not in the object"))
+        })?
+        .try_into()?;
+    program.load()?;
+    program.attach(name)?;
+    Ok(())
+}
+
+fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, StartError> {
+    ebpf.take_map(name).ok_or(StartError::MapMissing(name))
+}
+
+/// EPERM; not EACCES, which is the verifier's verdict on one program.
+fn is_denied(error: &ProgramError) -> bool {
+    let io_error = match error {
+        ProgramError::LoadError { io_error, .. } => io_error,
+        ProgramError::SyscallError(error) => &error.io_error,
+        _ => return false,
+    };
+    io_error.raw_os_error() == Some(libc::EPERM)
+}
+
+/// An error with what the verifier said last, which is what counts.
+fn describe(error: &ProgramError) -> String {
+    match error {
+        ProgramError::LoadError { io_error, verifier_log } => {
+            let log = verifier_log.to_string();
+            let last: Vec<_> = log.lines().filter(|line| !line.trim().is_empty()).collect();
+            let tail = last[last.len().saturating_sub(4)..].join(" | ");
+            format!("{io_error}: {tail}")
+        }
+        error => error.to_string(),
+    }
+}

@@ -1,0 +1,455 @@
+//! The kernel adapter: facts of the host → layout → plan → load → ring. The only place that knows
+//! aya.
+
+mod again;
+pub mod btf;
+mod debug;
+pub mod decode;
+mod error;
+pub mod facts;
+pub mod layout;
+mod load;
+pub mod plan;
+mod ring;
+mod selftest;
+pub mod tiny;
+
+use coroner_core::{
+    ids::CgroupId,
+    input::{Input, KernelEvent, KernelFact, Loss, Received},
+    time::BootTime,
+};
+pub use error::StartError;
+pub use facts::{Facts, Hierarchy, HierarchyError, hierarchy, probe};
+
+use crate::linux::{
+    blocking::{GaveUp, Patience},
+    cgroupfs::{self, Inserted, Room, Scan},
+    clock,
+    privileges::{self, Lack, Privileges},
+};
+use again::{Again, Found};
+use coroner_ebpf::maps;
+use futures::{
+    FutureExt,
+    future::{BoxFuture, Fuse},
+};
+use load::Watching;
+use plan::Planned;
+use ring::Rings;
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, VecDeque},
+    fmt, future,
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::mpsc,
+    task::yield_now,
+    time::{Instant, sleep_until},
+};
+use tracing::warn;
+
+/// Events that are handed on at once.
+const BATCH: usize = 256;
+/// A search for a cgroup's directory.
+type Search = BoxFuture<'static, Result<Option<PathBuf>, GaveUp>>;
+
+/// A search for a cgroup that takes longer hangs.
+const FIND_LIMIT: Duration = Duration::from_secs(10);
+/// Cgroups that wait to be looked for.
+const MAX_FINDS: usize = 1024;
+/// The smallest ring: a page, of the largest page size in use.
+const MIN_RING: u32 = 4096;
+
+/// What the kernel adapter is asked to do.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Mount point of the watched hierarchy; `None`: found by itself (cgroup2 at /sys/fs/cgroup,
+    /// else the v1 hierarchy or the cgroup2 mount that holds `kubepods`).
+    pub cgroup_root: Option<PathBuf>,
+    /// Size of each ring buffer in bytes: a power of two, at least a page.
+    pub ring_bytes: u32,
+    /// How many processes of containers can be known to have been sent a signal.
+    pub notified: u32,
+    /// Carry the programs' own diagnostics (aya-log) into tracing.
+    pub debug_bpf: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            cgroup_root: None,
+            ring_bytes: maps::RING_BYTES,
+            notified: maps::NOTIFIED_MAX,
+            debug_bpf: false,
+        }
+    }
+}
+
+/// A running kernel side. Dropping it detaches everything.
+pub struct Kernel {
+    hierarchy: Hierarchy,
+    watching: Watching,
+    rings: Rings,
+    report: StartReport,
+    counters: Arc<Counters>,
+    scanned: Vec<KernelEvent>,
+    /// Before there was any program.
+    began: BootTime,
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel").field("report", &self.report).finish_non_exhaustive()
+    }
+}
+
+/// How the start went: for /readyz, doctor and the log.
+#[derive(Clone, Debug, Default)]
+pub struct StartReport {
+    /// `v2 at /sys/fs/cgroup`, `v1 pids at …`.
+    pub hierarchy: String,
+    /// Each hook by name and, if it was refused or is missing, why. Hooks that the hierarchy
+    /// cannot have (freezing on v1) are left out.
+    pub hooks: BTreeMap<&'static str, Result<(), String>>,
+    /// What the self-test could not prove.
+    pub unproven: Option<Unproven>,
+}
+
+impl StartReport {
+    /// The self-test, or the kernel, has refused a hook.
+    pub fn is_refused(&self) -> bool {
+        self.hooks.values().any(Result::is_err)
+    }
+
+    /// Which hooks were refused, and why.
+    pub fn refusals(&self) -> String {
+        let refused = self.hooks.iter().filter_map(|(hook, how)| Some((hook, how.as_ref().err()?)));
+        refused.map(|(hook, why)| format!("{hook}: {why}")).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// Hooks that are attached, and that the self-test could not prove.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unproven {
+    /// Which.
+    pub hooks: Vec<&'static str>,
+    /// Why, such as a cgroup file system that is read-only.
+    pub why: String,
+}
+
+impl Unproven {
+    /// What is told of signals and processes is proven, and with it where most members of the kernel's
+    /// structures are. Only what tells that cgroups come and go is not.
+    pub fn is_harmless(&self) -> bool {
+        self.hooks.iter().all(|hook| hook.starts_with("cgroup_"))
+    }
+}
+
+impl fmt::Display for Unproven {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} not proven by the self-test: {}", self.hooks.join(", "), self.why)
+    }
+}
+
+/// Counters of the kernel side, shared with the metrics.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Records by kind, in the order of [`decode::KINDS`].
+    pub records: [AtomicU64; decode::KINDS.len()],
+    /// The most bytes that a drain of the last minute or two found in the deciding ring.
+    pub deciding_used: AtomicU64,
+    /// The same of the detail ring.
+    pub detail_used: AtomicU64,
+    /// Size of each ring.
+    pub ring_bytes: AtomicU64,
+    /// Entries in CONTAINERS.
+    pub containers: AtomicU64,
+    /// Cgroups that are not followed: too many levels below their container.
+    pub too_deep: AtomicU64,
+}
+
+impl Counters {
+    /// Records of each kind that there were.
+    pub fn records(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = self.records.iter().map(|count| count.load(Ordering::Relaxed));
+        decode::KINDS.into_iter().zip(counts).filter(|(_, count)| *count > 0)
+    }
+
+    fn count_containers(&self, fact: &KernelFact) {
+        let count = |by: fn(u64) -> u64| {
+            // Always succeeds: `by` is total.
+            let _ =
+                self.containers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(by(n)));
+        };
+        match fact {
+            KernelFact::CgroupCreated { .. } => count(|n| n + 1),
+            KernelFact::CgroupRemoved { .. } => count(|n| n.saturating_sub(1)),
+            _ => {}
+        }
+    }
+}
+
+/// What the app may ask of the running kernel side.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Report this signal for this cgroup (a stop signal that is not in the common mask).
+    AllowSignal {
+        /// The cgroup.
+        cgroup: CgroupId,
+        /// The signal's number.
+        signal: u8,
+    },
+    /// Watch this cgroup, and what is below it, from now on.
+    Watch {
+        /// The cgroup.
+        cgroup: CgroupId,
+    },
+}
+
+/// The capabilities that [`start`], and what follows it, need and this thread lacks.
+pub fn privileges_lacking(options: &Options) -> Vec<Lack> {
+    Privileges::held().lacking(facts::memlock_is_short(options.ring_bytes))
+}
+
+/// bpf(2) lets anybody use a map that is open, whatever `kernel.unprivileged_bpf_disabled` says now
+/// or later: since Linux 5.19 (kernel commit c8644cd0efe7).
+pub fn frees_open_maps() -> bool {
+    facts::version(&facts::release()) >= (5, 19)
+}
+
+/// Probes the host, resolves the layout, loads, attaches, proves it by the self-test and scans the
+/// hierarchy. Blocking work of well under a second.
+pub fn start(options: &Options) -> Result<Kernel, StartError> {
+    if !options.ring_bytes.is_power_of_two() || options.ring_bytes < MIN_RING {
+        return Err(StartError::RingSize(options.ring_bytes));
+    }
+    let began = clock::boot_now();
+    let facts = probe(options);
+    if !facts.programs_embedded {
+        return Err(StartError::NoObject);
+    }
+    privileges::lift_memlock();
+    let btf_facts = facts.btf.map_err(StartError::NoBtf)?;
+    let hierarchy = facts.hierarchy?;
+    let layout = {
+        let btf = btf::Btf::parse(&btf_facts.bytes).map_err(StartError::Btf)?;
+        layout::resolve(&btf, &hierarchy)?
+    };
+    let mut plan = plan::plan(&btf_facts.tracepoints, hierarchy.is_unified());
+    drop(btf_facts);
+
+    let (mut watching, mut rings) = load::load(options, &layout, &mut plan)?;
+    let counters = Arc::new(Counters::default());
+    counters.ring_bytes.store(u64::from(options.ring_bytes), Ordering::Relaxed);
+    let unproven = selftest::prove(&hierarchy, &mut watching, &mut rings, &mut plan, &counters);
+
+    let mut kernel = Kernel {
+        report: report(&hierarchy, plan, unproven),
+        hierarchy,
+        watching,
+        rings,
+        counters,
+        scanned: Vec::new(),
+        began,
+    };
+    let facts = kernel.scan(Room::ALL, |scan| scan.kubepods());
+    let time = clock::boot_now();
+    kernel.scanned = facts.into_iter().map(|fact| KernelEvent { time, fact }).collect();
+    Ok(kernel)
+}
+
+fn report(hierarchy: &Hierarchy, plan: Vec<Planned>, unproven: Option<Unproven>) -> StartReport {
+    StartReport {
+        hierarchy: hierarchy.to_string(),
+        hooks: plan.into_iter().map(|planned| (planned.hook.name, planned.verdict)).collect(),
+        unproven,
+    }
+}
+
+impl Kernel {
+    /// How the start went.
+    pub fn report(&self) -> StartReport {
+        self.report.clone()
+    }
+
+    /// The calling thread can use the programs' maps with the capabilities that it has.
+    pub fn answers(&self) -> bool {
+        self.watching.answers()
+    }
+
+    /// Where the watched hierarchy is mounted.
+    pub fn cgroup_root(&self) -> &Path {
+        self.hierarchy.root()
+    }
+
+    /// Counters, shared.
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// First sends what the scan found, then drains the rings for ever. Ends when `to` is closed;
+    /// then everything is detached.
+    pub async fn run(
+        mut self,
+        to: mpsc::Sender<Received>,
+        mut commands: mpsc::Receiver<Command>,
+    ) -> anyhow::Result<()> {
+        let [deciding, detail] = self.rings.wakers()?;
+        // SAFETY: owned descriptors, which `AsyncFd` keeps open for as long as they are registered.
+        let (deciding, detail) = unsafe {
+            (
+                AsyncFd::register_with_interest(deciding, Interest::READABLE)?,
+                AsyncFd::register_with_interest(detail, Interest::READABLE)?,
+            )
+        };
+        let scanned = std::mem::take(&mut self.scanned);
+        let mut open = self.send(scanned, &to).await;
+        // Cgroups to be watched, of which one is looked for at a time, in a thread of its own: all that
+        // containers have made may have to be gone through.
+        let (mut finds, mut finding) = (VecDeque::new(), false);
+        let patience = Patience::new(FIND_LIMIT, 1);
+        let mut find = pin!(Fuse::<Search>::terminated());
+        let (mut commanded, mut again) = (true, Again::new(Instant::now()));
+        let (mut came, mut more) = (false, false);
+        let (mut looked, mut since) = (Instant::now(), self.began);
+        while open {
+            let mut woken = Found::default();
+            tokio::select! {
+                () = to.closed() => break,
+                ready = deciding.readable() => {
+                    ready?.clear_ready();
+                    (woken.anything, woken.deciding) = (true, true);
+                }
+                ready = detail.readable() => {
+                    ready?.clear_ready();
+                    woken.anything = true;
+                }
+                () = sleep_until(again.at()), if !more => {}
+                () = future::ready(()), if more => {}
+                command = commands.recv(), if commanded => match command {
+                    Some(command) => {
+                        let events = self.obey(&command, &mut finds);
+                        open = self.send(events, &to).await;
+                    }
+                    None => commanded = false,
+                },
+                found = &mut find => {
+                    finding = false;
+                    match found {
+                        Ok(Some(path)) => {
+                            let events = self.watch(&path);
+                            open = self.send(events, &to).await;
+                        }
+                        Ok(None) => {}
+                        Err(error) => warn!(%error, "a container's cgroup cannot be looked for"),
+                    }
+                }
+            }
+            if !finding && let Some(cgroup) = finds.pop_front() {
+                let (root, patience) = (self.hierarchy.root().to_owned(), patience.clone());
+                let search = move || cgroupfs::find_cgroup(&root, cgroup);
+                find.set(async move { patience.call(search).await }.boxed().fuse());
+                finding = true;
+            }
+            self.watching.flush_diagnostics();
+            let events = self.rings.drain(&self.counters);
+            let (now, found) = (Instant::now(), self.rings.found());
+            again.drained(now, found.or(woken));
+            came |= found.anything;
+            more = found.more;
+            open = open && self.send(events, &to).await;
+            if more {
+                // Records may come as fast as they are read: all else on this thread has its turn first.
+                yield_now().await;
+            }
+            // A system call for each counter; later where no record came that could have been lost.
+            if now - looked < if came { again::LATER } else { again::IDLE } {
+                continue;
+            }
+            (came, looked) = (false, now);
+            // However long that is: this may have had to wait for the engine, or for a processor.
+            let since = Some(std::mem::replace(&mut since, clock::boot_now()));
+            for loss in self.rings.losses(&self.counters) {
+                let loss = Loss { since, ..loss };
+                let lost = Received { at: clock::boot_now(), input: Input::Lost(loss) };
+                open = open && to.send(lost).await.is_ok();
+            }
+        }
+        Ok(())
+    }
+
+    /// False: nobody listens any more.
+    async fn send(&self, events: Vec<KernelEvent>, to: &mpsc::Sender<Received>) -> bool {
+        let mut events = events.into_iter();
+        while events.len() > 0 {
+            let batch = events.len().min(BATCH).min(to.max_capacity());
+            let Ok(permits) = to.reserve_many(batch).await else { return false };
+            let at = clock::boot_now();
+            for (permit, event) in permits.zip(&mut events) {
+                self.counters.count_containers(&event.fact);
+                permit.send(Received { at, input: Input::Kernel(event) });
+            }
+        }
+        true
+    }
+
+    fn obey(&mut self, command: &Command, finds: &mut VecDeque<CgroupId>) -> Vec<KernelEvent> {
+        match *command {
+            Command::AllowSignal { cgroup, signal } => {
+                match self.watching.allow(cgroup, signal) {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        tracing::debug!(%cgroup, signal, "gone before its signal was allowed")
+                    }
+                    Err(error) => tracing::warn!(%cgroup, signal, %error, "cannot allow a signal"),
+                }
+                Vec::new()
+            }
+            Command::Watch { cgroup } => {
+                if !finds.contains(&cgroup) && finds.len() < MAX_FINDS {
+                    finds.push_back(cgroup);
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    /// Watches the cgroup of this directory.
+    fn watch(&mut self, path: &Path) -> Vec<KernelEvent> {
+        let facts = self.scan(Room::ONE, |scan| scan.cgroup(path));
+        let time = clock::boot_now();
+        facts.into_iter().map(|fact| KernelEvent { time, fact }).collect()
+    }
+
+    fn scan(
+        &mut self,
+        room: Room,
+        scan: impl FnOnce(&mut Scan<'_>) -> Vec<KernelFact>,
+    ) -> Vec<KernelFact> {
+        let (watching, mut full) = (RefCell::new(&mut self.watching), 0u64);
+        let mut scanned = Scan {
+            room,
+            root: self.hierarchy.root(),
+            proc: Path::new("/proc"),
+            insert: &mut |cgroup, entry| {
+                let inserted = watching.borrow_mut().insert(cgroup, entry);
+                full += u64::from(inserted == Inserted::Full);
+                inserted
+            },
+            main: &mut |cgroup, main| watching.borrow_mut().set_main(cgroup, main),
+        };
+        let facts = scan(&mut scanned);
+        let left_out = scanned.room.left_out;
+        self.rings.count_refused(full + left_out);
+        facts
+    }
+}

@@ -1,0 +1,413 @@
+//! What the watch cannot tell: whether a pod exists that it has not shown, and whose node this is.
+
+use super::{
+    Counters, Options,
+    answer::{Answer, Failure},
+    client::ANSWER_LIMIT,
+    convert, shape,
+    tell::describe,
+    watch::{ListMetadata, PAGE, PODS, on_node, pod},
+};
+use crate::{linux::clock, sources::json::Event};
+use coroner_core::{
+    ids::{PodRef, PodUid},
+    input::{ApiEvent, ApiNode, ApiPod, Input, PodCheck, Received},
+};
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Client,
+    api::{GetParams, ListParams},
+    core::Request,
+};
+use std::{
+    collections::BTreeSet,
+    future::Future,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::{Instant, sleep_until, timeout},
+};
+use tracing::{debug, info, warn};
+
+/// So many pods are looked up one by one; for more, one list of the node's pods costs less.
+const ONE_BY_ONE: usize = 10;
+/// Pods that such a list may have: of more than these it shows which exist, and not which do not.
+const MAX_LISTED: usize = 1 << 16;
+/// Of the pods that such a list lacks, so many are looked up by name all the same.
+const SAMPLED: usize = 5;
+/// The node is asked for again after so long,
+pub(super) const NODE_EVERY: Duration = Duration::from_secs(300);
+/// or while it could not be had or tells another boot than this machine's.
+const NODE_DOUBTED_EVERY: Duration = Duration::from_secs(60);
+
+/// The channel to the core is closed.
+struct Closed;
+
+/// Why a question got no answer.
+enum Unanswered {
+    /// The apiserver says that there is no such thing.
+    Missing,
+    /// Anything else, as text.
+    Failed(String),
+}
+
+pub(super) struct Lookups {
+    client: Client,
+    node: String,
+    own_boot_id: Option<String>,
+    recovered: Arc<Notify>,
+    counters: Arc<Counters>,
+    to: mpsc::Sender<Received>,
+    /// The last failure to get the node, so that it is logged once.
+    node_failure: Option<String>,
+    /// A pod could not be looked up: logged once, until one could.
+    failing: bool,
+}
+
+impl Lookups {
+    /// `recovered` is notified whenever an outage of the watch is over.
+    pub(super) fn new(
+        client: Client,
+        options: &Options,
+        recovered: Arc<Notify>,
+        to: mpsc::Sender<Received>,
+    ) -> Self {
+        Self {
+            client,
+            node: options.node.clone(),
+            own_boot_id: options.own_boot_id.clone(),
+            recovered,
+            counters: Arc::clone(&options.counters),
+            to,
+            node_failure: None,
+            failing: false,
+        }
+    }
+
+    /// Answers until either channel closes.
+    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Vec<PodRef>>) {
+        let recovered = Arc::clone(&self.recovered);
+        let mut next_node = Instant::now();
+        loop {
+            let done = tokio::select! {
+                request = requests.recv() => match request {
+                    Some(pods) => self.check(pods).await,
+                    None => return,
+                },
+                () = recovered.notified() => {
+                    next_node = Instant::now();
+                    Ok(())
+                }
+                () = sleep_until(next_node) => {
+                    let node = self.get_node().await;
+                    next_node = Instant::now() + pause(&node, self.own_boot_id.as_deref());
+                    self.send(node).await
+                }
+            };
+            if done.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn get_node(&mut self) -> ApiEvent {
+        let asked = asked(self.node(), &self.node, "get of nodes").await;
+        let answer = asked.and_then(|node| {
+            node.ok_or_else(|| {
+                Unanswered::Failed(format!(
+                    "the Node {:?} has no bootID: no kubelet has reported for it yet",
+                    self.node
+                ))
+            })
+        });
+        self.tell_node(answer)
+    }
+
+    /// The Node object; `None`: no kubelet has reported for it yet.
+    async fn node(&self) -> Result<Option<ApiNode>, Failure> {
+        let request = Request::new("/api/v1/nodes").get(&self.node, &GetParams::default())?;
+        let answer = Answer::to(&self.client, request, &shape::NODE).await?;
+        let node = answer.only(&self.counters.truncated).await?;
+        let sound = node.decode::<Node>().filter(|_| node.is_sound);
+        Ok(convert::node(&sound.ok_or(Failure::Unexpected("a Node"))?))
+    }
+
+    fn tell_node(&mut self, answer: Result<ApiNode, Unanswered>) -> ApiEvent {
+        let (missing, error) = match answer {
+            Ok(node) => {
+                if self.node_failure.take().is_some() {
+                    info!(node = self.node, "the Node object could be had");
+                }
+                return ApiEvent::Node(node);
+            }
+            Err(Unanswered::Missing) => (
+                true,
+                format!(
+                    "the apiserver has no Node {:?}: check --node, or NODE_NAME in the \
+                     environment, against `kubectl get nodes`",
+                    self.node
+                ),
+            ),
+            Err(Unanswered::Failed(error)) => (false, error),
+        };
+        self.counters.errors.fetch_add(1, Relaxed);
+        if self.node_failure.as_ref() != Some(&error) {
+            warn!(error, "the Node object cannot be had; no leak is told before it is");
+            self.node_failure = Some(error.clone());
+        }
+        ApiEvent::NodeUnknown { missing, error }
+    }
+
+    async fn check(&mut self, mut pods: Vec<PodRef>) -> Result<(), Closed> {
+        let asked = clock::boot_now();
+        let answers = if pods.len() > ONE_BY_ONE {
+            self.look_for_all(&pods, &[]).await
+        } else {
+            // Of a cgroup only the UID is known: no name to get the pod by.
+            let (nameless, named): (Vec<_>, Vec<_>) =
+                pods.into_iter().partition(|pod| pod.name.is_empty() && pod.namespace.is_empty());
+            let mut answers = join_all(named.iter().map(|pod| self.look_for(pod))).await;
+            pods = named;
+            if !nameless.is_empty() {
+                let existing: Vec<&PodUid> = pods
+                    .iter()
+                    .zip(&answers)
+                    .filter(|(_, answer)| matches!(answer, Ok(true)))
+                    .map(|(pod, _)| &pod.uid)
+                    .collect();
+                let more = self.look_for_all(&nameless, &existing).await;
+                answers.extend(more);
+                pods.extend(nameless);
+            }
+            answers
+        };
+        let failure = answers.iter().find_map(|answer| answer.as_ref().err()).cloned();
+        match failure {
+            Some(error) if !self.failing => {
+                warn!(error, "whether pods still exist cannot be asked; trying on when needed");
+                self.failing = true;
+            }
+            Some(error) => debug!(error, "whether pods still exist still cannot be asked"),
+            None => self.failing = false,
+        }
+        let pods = pods
+            .into_iter()
+            .zip(answers)
+            .map(|(pod, answer)| PodCheck { uid: pod.uid, exists: answer.ok() })
+            .collect();
+        self.send(ApiEvent::Checked { asked, pods }).await
+    }
+
+    /// Whether the object of this name is this very pod. No resource version is given, so that the
+    /// answer is etcd's own (a quorum read) and not that of a cache which may lag behind.
+    async fn look_for(&self, pod: &PodRef) -> Result<bool, String> {
+        if !is_name(&pod.namespace) || !is_name(&pod.name) {
+            return Err(self.failed("the runtime gives a pod a name that no object can have"));
+        }
+        let found = async {
+            let pods = format!("/api/v1/namespaces/{}/pods", pod.namespace);
+            let request = Request::new(pods).get(&pod.name, &GetParams::default())?;
+            let answer = Answer::to(&self.client, request, &shape::IDENTITY).await?;
+            let found = self::pod(&answer.only(&self.counters.truncated).await?);
+            found.ok_or(Failure::Unexpected("a pod"))
+        };
+        match asked(found, &pod.name, "get of pods").await {
+            Ok(found) => Ok(is(&found, &pod.uid)),
+            Err(Unanswered::Missing) => Ok(false),
+            Err(Unanswered::Failed(error)) => Err(self.failed(&error)),
+        }
+    }
+
+    /// The same for many: they are bound to this node, so that a list of its pods has them all.
+    ///
+    /// Unless the name is another node's, which the Node object need not show: all nodes of a kind
+    /// cluster are on one machine and tell the same boot. Then pods exist that the list lacks. So
+    /// some of those are looked up by name, and `existing` are known to; one that the list should
+    /// have had, and the list proves nothing.
+    async fn look_for_all(
+        &self,
+        pods: &[PodRef],
+        existing: &[&PodUid],
+    ) -> Vec<Result<bool, String>> {
+        let (known, complete) = match self.list().await {
+            Ok(list) => list,
+            Err(error) => {
+                let error = self.failed(&error);
+                return vec![Err(error); pods.len()];
+            }
+        };
+        let mut answers: Vec<_> = pods
+            .iter()
+            .map(|pod| match known.contains(&pod.uid) {
+                true => Ok(true),
+                false if complete => Ok(false),
+                false => Err("the apiserver's list holds something that is no pod".to_owned()),
+            })
+            .collect();
+        let missing: Vec<usize> =
+            (0..pods.len()).filter(|at| matches!(answers[*at], Ok(false))).collect();
+        let named: Vec<usize> =
+            missing.iter().copied().filter(|at| !pods[*at].name.is_empty()).collect();
+        let sample: Vec<usize> = spread(&named, SAMPLED).collect();
+        let looked_up = join_all(sample.iter().map(|at| self.look_for(&pods[*at]))).await;
+        let lacks_one = existing.iter().any(|uid| !known.contains(*uid))
+            || looked_up.iter().any(|answer| matches!(answer, Ok(true)));
+        let unconfirmed = !sample.is_empty() && looked_up.iter().all(Result::is_err);
+        if lacks_one || unconfirmed {
+            let doubt = self.failed(&if lacks_one {
+                format!(
+                    "a pod of this machine exists, but is not among those of the node {:?}: check \
+                     --node, or NODE_NAME in the environment, for another node's name",
+                    self.node
+                )
+            } else {
+                "the apiserver's list lacks pods, and none of them can be asked for by name".into()
+            });
+            for at in missing {
+                answers[at] = Err(doubt.clone());
+            }
+        }
+        for (at, answer) in sample.into_iter().zip(looked_up) {
+            answers[at] = answer;
+        }
+        answers
+    }
+
+    /// The UIDs of this node's pods, as the runtime knows them, and whether these are all.
+    async fn list(&self) -> Result<(BTreeSet<PodUid>, bool), String> {
+        let mut page = ListParams::default().fields(&on_node(&self.node)).limit(PAGE);
+        let (mut known, mut complete) = (BTreeSet::new(), true);
+        loop {
+            let answer = asked(self.page(&page, &mut known), "", "list of pods").await;
+            let (all, following) = answer.map_err(|unanswered| match unanswered {
+                Unanswered::Missing => "the apiserver knows no pods".to_owned(),
+                Unanswered::Failed(error) => error,
+            })?;
+            complete &= all;
+            match following {
+                Some(token) => page.continue_token = Some(token),
+                None => return Ok((known, complete)),
+            }
+        }
+    }
+
+    /// One page of that: whether all of it was understood, and where it goes on.
+    async fn page(
+        &self,
+        page: &ListParams,
+        known: &mut BTreeSet<PodUid>,
+    ) -> Result<(bool, Option<String>), Failure> {
+        let request = Request::new(PODS).list(page)?;
+        let mut answer = Answer::to(&self.client, request, &shape::IDENTITIES).await?;
+        let mut complete = true;
+        loop {
+            match answer.next(&self.counters.truncated).await? {
+                Some(Event::Item(item)) => match pod(&item) {
+                    Some(pod) if known.len() < MAX_LISTED => {
+                        known.extend(pod.mirror_of);
+                        known.insert(PodUid::new(pod.uid));
+                    }
+                    _ => complete = false,
+                },
+                Some(Event::End(list)) => {
+                    return Ok((complete, ListMetadata::of(&list)?.following));
+                }
+                None => return Err(Failure::Short),
+            }
+        }
+    }
+
+    fn failed(&self, error: &str) -> String {
+        self.counters.errors.fetch_add(1, Relaxed);
+        error.to_owned()
+    }
+
+    async fn send(&self, event: ApiEvent) -> Result<(), Closed> {
+        let received = Received { at: clock::boot_now(), input: Input::Api(event) };
+        self.to.send(received).await.map_err(|_| Closed)
+    }
+}
+
+/// So many of them, from all over.
+fn spread(all: &[usize], count: usize) -> impl Iterator<Item = usize> {
+    let count = count.min(all.len());
+    (0..count).map(move |n| all[n * all.len() / count])
+}
+
+/// Until the node is asked for again.
+fn pause(answer: &ApiEvent, own_boot_id: Option<&str>) -> Duration {
+    match answer {
+        ApiEvent::Node(node) if own_boot_id.is_none_or(|own| own == node.boot_id.trim()) => {
+            NODE_EVERY
+        }
+        _ => NODE_DOUBTED_EVERY,
+    }
+}
+
+/// The object is the pod that the runtime knows by this UID, or the mirror of it.
+fn is(object: &ApiPod, uid: &PodUid) -> bool {
+    object.uid == uid.as_str() || object.mirror_of.as_ref() == Some(uid)
+}
+
+/// What may stand in a path as a namespace or a pod's name (RFC 1123).
+pub(crate) fn is_name(text: &str) -> bool {
+    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
+    (1..=253).contains(&text.len()) && text.bytes().all(fits) && !text.starts_with('.')
+}
+
+/// An answer in time. `name`: what was asked for; `right`: what the agent's role must allow.
+async fn asked<T>(
+    question: impl Future<Output = Result<T, Failure>>,
+    name: &str,
+    right: &str,
+) -> Result<T, Unanswered> {
+    let Ok(answer) = timeout(ANSWER_LIMIT, question).await else {
+        let limit = ANSWER_LIMIT.as_secs();
+        return Err(Unanswered::Failed(format!("the apiserver did not answer within {limit} s")));
+    };
+    answer.map_err(|failure| match &failure {
+        // Only the apiserver itself can say so, of this very thing: a proxy on the way answers 404
+        // for a path that it does not know.
+        Failure::Refused(refusal)
+            if refusal.code == 404
+                && refusal.reason == "NotFound"
+                && refusal.details.as_ref().is_none_or(|details| details.name == name) =>
+        {
+            Unanswered::Missing
+        }
+        _ => Unanswered::Failed(describe(&failure, failure.code(), right)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_of_another_boot_is_asked_for_again_soon() {
+        let node = |boot_id: &str| {
+            let (boot_id, kubelet_version) = (boot_id.into(), "v1.33.4".into());
+            ApiEvent::Node(ApiNode { boot_id, kubelet_version, ready: None })
+        };
+        let unknown = ApiEvent::NodeUnknown { missing: false, error: String::new() };
+        for (answer, own, expected) in [
+            (node("b1"), Some("b1"), NODE_EVERY),
+            (node("b0"), Some("b1"), NODE_DOUBTED_EVERY),
+            (node("b0"), None, NODE_EVERY),
+            (unknown, Some("b1"), NODE_DOUBTED_EVERY),
+        ] {
+            assert_eq!(pause(&answer, own), expected, "{answer:?}, {own:?}");
+        }
+    }
+
+    #[test]
+    fn a_sample_is_from_all_over() {
+        let all: Vec<usize> = (100..114).collect();
+        assert_eq!(spread(&all, 5).collect::<Vec<_>>(), [100, 102, 105, 108, 111]);
+        assert_eq!(spread(&all[..2], 5).collect::<Vec<_>>(), [100, 101]);
+        assert_eq!(spread(&[], 5).count(), 0);
+    }
+}

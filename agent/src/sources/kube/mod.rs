@@ -1,0 +1,94 @@
+//! The apiserver adapter: a watch of this node's pods, and questions that a watch cannot answer.
+//! The only place that knows kube-rs.
+//!
+//! **Invariant.** It gets, lists and watches pods and gets its node; `outputs::events` makes
+//! Events by its client. It makes no other request.
+
+pub(crate) mod answer;
+pub(crate) mod client;
+pub mod convert;
+#[doc(hidden)]
+pub mod fuzzing;
+pub(crate) mod lookup;
+mod room;
+mod shape;
+pub(crate) mod tell;
+mod watch;
+
+use crate::sources::cut::Cuts;
+use coroner_core::{ids::PodRef, input::Received};
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+use tokio::sync::mpsc;
+
+/// [`Options::spread`] of a fleet's agents. What it is worth is computed in docs/scale.md. Less than
+/// what the settle window allows a source to be late.
+const SPREAD: Duration = Duration::from_secs(2);
+
+/// What the apiserver adapter is asked to do.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A kubeconfig; `None`: $KUBECONFIG, ~/.kube/config or the service account.
+    pub kubeconfig: Option<PathBuf>,
+    /// This node's name.
+    pub node: String,
+    /// The boot that this machine is in, if known. While the Node object tells another, it is asked
+    /// for more often: the kubelet of a node that has just booted is about to report.
+    pub own_boot_id: Option<String>,
+    /// The first list, and whatever follows a failure, comes up to so much later than it could:
+    /// agents that start, or lose their apiserver, in the same moment do not all ask in the same
+    /// moment.
+    pub spread: Duration,
+    /// Where the adapter counts what it does.
+    pub counters: Arc<Counters>,
+}
+
+impl Options {
+    /// The pods of this node, by whatever configuration is found, as one agent of a fleet.
+    pub fn new(node: impl Into<String>) -> Self {
+        Self {
+            kubeconfig: None,
+            node: node.into(),
+            own_boot_id: None,
+            spread: SPREAD,
+            counters: Arc::default(),
+        }
+    }
+}
+
+/// What the adapter did, since it began.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Pods received, in lists and by the watch.
+    pub events: AtomicU64,
+    /// Full lists that replaced all that was known.
+    pub snapshots: AtomicU64,
+    /// Requests that failed, and watches that broke. That a thing does not exist is an answer.
+    pub errors: AtomicU64,
+    /// Pods that make no sense (no uid, a field of the wrong type) and were left out.
+    pub skipped: AtomicU64,
+    /// What of pods and nodes was longer than is kept, and was cut.
+    pub truncated: Cuts,
+}
+
+/// Watches for ever, through every disconnect; ends when `to` or `requests` is closed. Fails only
+/// if the configuration cannot be used at all.
+pub async fn run(
+    options: Options,
+    to: mpsc::Sender<Received>,
+    requests: mpsc::Receiver<Vec<PodRef>>,
+) -> anyhow::Result<()> {
+    let recovered = Arc::default();
+    let clients = client::connect(options.kubeconfig.as_deref()).await?;
+    let closed = to.clone();
+    let lookups = lookup::Lookups::new(clients.ask, &options, Arc::clone(&recovered), to.clone());
+    tokio::select! {
+        () = closed.closed() => {}
+        () = watch::Watch::new(clients.watch, &options, recovered, to).run() => {}
+        () = lookups.run(requests) => {}
+    }
+    Ok(())
+}

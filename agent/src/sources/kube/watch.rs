@@ -1,0 +1,530 @@
+//! The watch: what the apiserver says, through every disconnect.
+
+use super::{
+    Counters, Options,
+    answer::{Answer, Failure, Refusal},
+    client::WATCH_SECONDS,
+    convert,
+    room::{MAX_PODS, Room},
+    shape, tell,
+};
+use crate::{
+    linux::clock,
+    sources::json::{Event, Reduced},
+};
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use coroner_core::input::{ApiEvent, ApiPod, Input, Received};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Client,
+    api::{ListParams, VersionMatch, WatchParams},
+    core::Request,
+};
+use serde::Deserialize;
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tracing::{debug, info, warn};
+
+/// Where pods are.
+pub(super) const PODS: &str = "/api/v1/pods";
+/// Pods in one page of a list that is not answered from the apiserver's cache.
+pub(super) const PAGE: u32 = 500;
+/// The first pause after a failure (jitter at most doubles it).
+const MIN_PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause, before jitter.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// A failure so long after the last one begins with short pauses again. Not sooner: a watch that
+/// breaks as soon as it stands must not be taken up five times a second.
+const CALM: Duration = Duration::from_secs(30);
+/// A watch that was taken up again counts as in sync after so long without an error: that its
+/// place in history is gone, the apiserver says in the watch itself.
+const PROBATION: Duration = Duration::from_millis(500);
+/// A watch that is silent for so long after it should have ended is on a connection that died.
+const OVERDUE: Duration = Duration::from_secs(5);
+/// A watch that ends sooner than this is not taken up again at once.
+const BRIEF: Duration = Duration::from_secs(1);
+/// After so many refusals to take up the watch where it broke, everything is listed anew. (An
+/// apiserver restored from a backup refuses a place in its future for ever.)
+const REFUSALS: u32 = 3;
+
+/// The channel to the core is closed.
+struct Closed;
+
+/// How the core and the apiserver stand to each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Standing {
+    /// The core was sent nothing, or the last list is too old to go on from.
+    Listing,
+    /// The core has all that happened.
+    Current,
+    /// The watch broke; it may be taken up where it did.
+    Broken,
+}
+
+pub(super) struct Watch {
+    client: Client,
+    node: String,
+    recovered: Arc<Notify>,
+    spread: Duration,
+    counters: Arc<Counters>,
+    to: mpsc::Sender<Received>,
+    standing: Standing,
+    /// The resource version that the watch goes on from; `None`: only a list helps.
+    place: Option<String>,
+    /// Nothing was ever listed.
+    fresh: bool,
+    /// The core was told of this outage.
+    outage_told: bool,
+    room: Room,
+    refusals: u32,
+    backoff: ExponentialBackoff,
+    last_failure: Option<Instant>,
+}
+
+/// What a line of a watch says.
+pub(super) enum Line {
+    /// Nothing but how far it is.
+    Bookmark,
+    /// A pod that was added or modified; `None`: it makes no sense.
+    Applied(Option<Box<ApiPod>>),
+    /// A pod that is gone.
+    Deleted(Box<ApiPod>),
+}
+
+impl Watch {
+    /// `recovered` is notified whenever an outage is over.
+    pub(super) fn new(
+        client: Client,
+        options: &Options,
+        recovered: Arc<Notify>,
+        to: mpsc::Sender<Received>,
+    ) -> Self {
+        Self {
+            client,
+            node: options.node.clone(),
+            recovered,
+            spread: options.spread,
+            counters: Arc::clone(&options.counters),
+            to,
+            standing: Standing::Listing,
+            place: None,
+            fresh: true,
+            outage_told: false,
+            room: Room::default(),
+            refusals: 0,
+            backoff: backoff(),
+            last_failure: None,
+        }
+    }
+
+    /// Watches until the channel closes.
+    pub(super) async fn run(mut self) {
+        sleep(any_up_to(self.spread)).await;
+        loop {
+            let done = match self.place.clone() {
+                None => self.list().await,
+                Some(place) => self.watch(place).await,
+            };
+            if done.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Lists this node's pods, for the core to begin with.
+    async fn list(&mut self) -> Result<(), Closed> {
+        self.standing = Standing::Listing;
+        self.room.begin_list();
+        let (pods, version) = match self.pods().await {
+            Ok(listed) => listed,
+            Err(failure) => {
+                self.room.break_list();
+                return self.failure(&failure, "cannot list pods").await;
+            }
+        };
+        self.room.end_list(&pods);
+        info!(pods = pods.len(), "listed this node's pods");
+        self.counters.snapshots.fetch_add(1, Ordering::Relaxed);
+        (self.fresh, self.place) = (false, Some(version));
+        self.send(ApiEvent::Snapshot { pods }).await?;
+        self.is_current();
+        Ok(())
+    }
+
+    /// All pods of this node, and the version that the watch begins at.
+    async fn pods(&mut self) -> Result<(Vec<ApiPod>, String), Failure> {
+        let mut params = ListParams::default().fields(&on_node(&self.node));
+        if self.fresh {
+            // Any apiserver's cache will do, however old: there is nothing that could go backwards,
+            // and the watch tells what it lacks. Whole, for a list in pages is not answered from it.
+            // Later ones are in pages: before 1.31 they go to etcd, past all pods of the cluster,
+            // which is not to be one request.
+            params.resource_version = Some("0".into());
+            params.version_match = Some(VersionMatch::NotOlderThan);
+        } else {
+            params.limit = Some(PAGE);
+        }
+        let mut list = PodList::default();
+        loop {
+            let request = Request::new(PODS).list(&params)?;
+            let mut answer = Answer::to(&self.client, request, &shape::PODS).await?;
+            let metadata = loop {
+                match answer.next(&self.counters.truncated).await? {
+                    Some(Event::Item(one)) => {
+                        if let Some(pod) = self.sensible(pod(&one)) {
+                            list.add(pod, &mut self.room, &self.counters)?;
+                        }
+                    }
+                    Some(Event::End(list)) => break ListMetadata::of(&list)?,
+                    None => return Err(Failure::Short),
+                }
+            };
+            match metadata.following {
+                Some(token) => params.continue_token = Some(token),
+                None => return Ok((list.pods, metadata.version)),
+            }
+        }
+    }
+
+    /// One request for a watch, until it ends or breaks.
+    async fn watch(&mut self, place: String) -> Result<(), Closed> {
+        // Of different lengths, so that agents which began together do not go on renewing their
+        // watches together.
+        let seconds = WATCH_SECONDS - fastrand::u32(..WATCH_SECONDS / 4);
+        let params = WatchParams::default().fields(&on_node(&self.node)).timeout(seconds);
+        let begun = Instant::now();
+        let answer = match Request::new(PODS).watch(&params, &place) {
+            Ok(request) => Answer::to(&self.client, request, &shape::LINE).await,
+            Err(error) => Err(error.into()),
+        };
+        let mut answer = match answer {
+            Ok(answer) => answer,
+            Err(failure) => return self.watch_failed(&failure).await,
+        };
+        // While a broken watch is on probation: when that ends.
+        let is_broken = self.standing == Standing::Broken;
+        let mut probation = is_broken.then(|| Instant::now() + PROBATION);
+        let silence = Duration::from_secs(seconds.into()) + OVERDUE;
+        loop {
+            let line = tokio::select! {
+                line = timeout(silence, answer.next(&self.counters.truncated)) => line,
+                () = until(probation) => {
+                    probation = None;
+                    self.resumed().await?;
+                    continue;
+                }
+            };
+            let line = match line {
+                Ok(Ok(Some(Event::End(line)))) => read_line(&line),
+                Ok(Ok(Some(Event::Item(_)))) => continue,
+                // An end that the protocol foresees, and a connection that died: neither is an outage.
+                Ok(Ok(None)) | Err(_) => {
+                    if begun.elapsed() < BRIEF {
+                        self.pause().await;
+                    }
+                    return Ok(());
+                }
+                Ok(Err(failure)) => Err(failure),
+            };
+            let (line, version) = match line {
+                Ok(line) => line,
+                Err(failure) => return self.watch_failed(&failure).await,
+            };
+            self.place = Some(version);
+            probation = None;
+            self.line(line).await?;
+        }
+    }
+
+    async fn line(&mut self, line: Line) -> Result<(), Closed> {
+        if !matches!(line, Line::Bookmark) {
+            self.resumed().await?;
+        }
+        match line {
+            Line::Bookmark => Ok(()),
+            Line::Applied(pod) => match self.sensible(pod.map(|pod| *pod)) {
+                Some(mut pod) => match self.room.admit(&mut pod, &self.counters.truncated) {
+                    true => self.send(ApiEvent::Applied(pod)).await,
+                    false => Ok(()),
+                },
+                None => Ok(()),
+            },
+            Line::Deleted(mut pod) => {
+                self.counters.events.fetch_add(1, Ordering::Relaxed);
+                let is_known = self.room.admit(&mut pod, &self.counters.truncated);
+                self.room.is_gone(&pod.uid);
+                if is_known { self.send(ApiEvent::Deleted(*pod)).await } else { Ok(()) }
+            }
+        }
+    }
+
+    /// The watch goes on from where it broke, if it was broken.
+    async fn resumed(&mut self) -> Result<(), Closed> {
+        if self.standing != Standing::Broken {
+            return Ok(());
+        }
+        info!("the watch of this node's pods goes on where it broke");
+        self.send(ApiEvent::Resumed).await?;
+        self.is_current();
+        Ok(())
+    }
+
+    fn is_current(&mut self) {
+        self.standing = Standing::Current;
+        self.refusals = 0;
+        if std::mem::take(&mut self.outage_told) {
+            self.recovered.notify_one();
+        }
+    }
+
+    async fn watch_failed(&mut self, failure: &Failure) -> Result<(), Closed> {
+        if !self.keeps_place(failure) {
+            (self.standing, self.place) = (Standing::Listing, None);
+        } else if self.standing == Standing::Current {
+            self.standing = Standing::Broken;
+        }
+        self.failure(failure, "the watch of this node's pods broke").await
+    }
+
+    async fn failure(&mut self, failure: &Failure, what: &str) -> Result<(), Closed> {
+        self.counters.errors.fetch_add(1, Ordering::Relaxed);
+        let error = tell::describe(failure, failure.code(), "list and watch of pods");
+        let error = format!("{what}: {error}");
+        if self.outage_told {
+            debug!(error, "the watch of this node's pods is still broken");
+        } else {
+            warn!(error, "the watch of this node's pods broke; trying on");
+            self.outage_told = true;
+            self.send(ApiEvent::OutOfSync { error }).await?;
+        }
+        self.pause().await;
+        Ok(())
+    }
+
+    /// Whether the watch may be taken up where it broke. If not (that place is gone, or what came
+    /// could not be read and may have been a deletion), only a list helps.
+    fn keeps_place(&mut self, failure: &Failure) -> bool {
+        match failure {
+            Failure::Refused(refusal) => {
+                self.refusals += 1;
+                !matches!(refusal.code, 400 | 404 | 410) && self.refusals < REFUSALS
+            }
+            Failure::Transport(_) | Failure::Short => true,
+            _ => false,
+        }
+    }
+
+    async fn pause(&mut self) {
+        let now = Instant::now();
+        if self.last_failure.is_none_or(|last| now.duration_since(last) > CALM) {
+            self.backoff = backoff();
+        }
+        self.last_failure = Some(now);
+        sleep(self.backoff.next().unwrap_or(MAX_PAUSE) + any_up_to(self.spread)).await;
+    }
+
+    /// Leaves pods out that make no sense, counted.
+    fn sensible(&self, pod: Option<ApiPod>) -> Option<ApiPod> {
+        self.counters.events.fetch_add(1, Ordering::Relaxed);
+        if pod.is_none() {
+            self.counters.skipped.fetch_add(1, Ordering::Relaxed);
+        }
+        pod
+    }
+
+    async fn send(&self, event: ApiEvent) -> Result<(), Closed> {
+        let received = Received { at: clock::boot_now(), input: Input::Api(event) };
+        self.to.send(received).await.map_err(|_| Closed)
+    }
+}
+
+/// The pods of a list, as far as there is room: those that have ended make room for others.
+#[derive(Default)]
+struct PodList {
+    pods: Vec<ApiPod>,
+    /// Which of them have ended.
+    finished: Vec<usize>,
+}
+
+impl PodList {
+    fn add(
+        &mut self,
+        mut pod: ApiPod,
+        room: &mut Room,
+        counters: &Counters,
+    ) -> Result<(), Failure> {
+        let is_finished = pod.is_finished();
+        if room.admit(&mut pod, &counters.truncated) {
+            if is_finished {
+                self.finished.push(self.pods.len());
+            }
+            self.pods.push(pod);
+        } else if !is_finished {
+            let at = self.finished.pop().ok_or(Failure::TooMany(MAX_PODS))?;
+            room.give_up(&self.pods[at].uid);
+            room.admit(&mut pod, &counters.truncated);
+            self.pods[at] = pod;
+        }
+        Ok(())
+    }
+}
+
+/// What a list says of itself.
+pub(super) struct ListMetadata {
+    version: String,
+    /// Where it goes on.
+    pub(super) following: Option<String>,
+}
+
+impl ListMetadata {
+    pub(super) fn of(list: &Reduced) -> Result<Self, Failure> {
+        #[derive(Deserialize)]
+        struct List {
+            metadata: Metadata,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Metadata {
+            resource_version: Option<String>,
+            #[serde(rename = "continue")]
+            following: Option<String>,
+        }
+        let list: List = list.decode().ok_or(Failure::Unexpected("a list of pods"))?;
+        let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let version = filled(list.metadata.resource_version);
+        let version = version.ok_or(Failure::Unexpected("a list with a resourceVersion"))?;
+        Ok(Self { version, following: filled(list.metadata.following) })
+    }
+}
+
+/// A pod; `None`: it makes no sense.
+pub(super) fn pod(reduced: &Reduced) -> Option<ApiPod> {
+    let pod = reduced.decode::<Pod>().filter(|_| reduced.is_sound)?;
+    convert::pod(&pod)
+}
+
+/// A line of a watch, and the version that it has come to.
+pub(super) fn read_line(line: &Reduced) -> Result<(Line, String), Failure> {
+    #[derive(Deserialize)]
+    struct Head {
+        #[serde(rename = "type")]
+        kind: String,
+        object: Object,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Object {
+        metadata: Metadata,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Metadata {
+        resource_version: String,
+    }
+    #[derive(Deserialize)]
+    struct OfPod {
+        object: Pod,
+    }
+    #[derive(Deserialize)]
+    struct OfStatus {
+        object: Refusal,
+    }
+    const UNEXPECTED: Failure = Failure::Unexpected("an event of a watch");
+    let head: Head = line.decode().ok_or(UNEXPECTED)?;
+    if head.kind == "ERROR" {
+        let status = line.decode::<OfStatus>().ok_or(UNEXPECTED)?;
+        return Err(Failure::Ended(Box::new(status.object)));
+    }
+    let version = head.object.metadata.resource_version;
+    if version.is_empty() {
+        return Err(Failure::Unexpected("an event with a resourceVersion"));
+    }
+    let pod = || {
+        let of = line.decode::<OfPod>().filter(|_| line.is_sound)?;
+        convert::pod(&of.object).map(Box::new)
+    };
+    let line = match head.kind.as_str() {
+        "BOOKMARK" => Line::Bookmark,
+        "ADDED" | "MODIFIED" => Line::Applied(pod()),
+        // A list says who is gone, whatever this is.
+        "DELETED" => Line::Deleted(pod().ok_or(Failure::Unexpected("a pod that was deleted"))?),
+        _ => return Err(UNEXPECTED),
+    };
+    Ok((line, version))
+}
+
+/// The pods of this node.
+pub(super) fn on_node(node: &str) -> String {
+    format!("spec.nodeName={node}")
+}
+
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Any time up to `most`.
+fn any_up_to(most: Duration) -> Duration {
+    most.mul_f64(fastrand::f64())
+}
+
+fn backoff() -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(MIN_PAUSE)
+        .with_max_delay(MAX_PAUSE)
+        .with_jitter()
+        .without_max_times()
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        outputs::events::Pace,
+        sources::{
+            cri,
+            kube::{SPREAD, lookup::NODE_EVERY},
+        },
+    };
+
+    /// What `cargo xtask scale` computes with.
+    #[test]
+    fn docs_scale_json_has_what_the_agent_does() {
+        let file: serde_json::Value =
+            serde_json::from_str(include_str!("../../../../docs/scale.json")).unwrap();
+        let seconds = |time: Duration| time.as_secs_f64();
+        for (name, value) in [
+            ("min_pause_seconds", seconds(MIN_PAUSE)),
+            ("max_pause_seconds", seconds(MAX_PAUSE)),
+            ("spread_seconds", seconds(SPREAD)),
+            ("watch_least_seconds", f64::from(WATCH_SECONDS - WATCH_SECONDS / 4 + 1)),
+            ("watch_most_seconds", f64::from(WATCH_SECONDS)),
+            ("node_every_seconds", seconds(NODE_EVERY)),
+            ("event_every_seconds", seconds(Pace::default().pods.every)),
+            ("lists_every_seconds", seconds(cri::Options::new("").idle)),
+        ] {
+            assert_eq!(file["agent"][name].as_f64(), Some(value), "{name}");
+        }
+    }
+
+    #[test]
+    fn nobody_waits_longer_than_the_spread() {
+        fastrand::seed(13); // of this thread alone: the same waits in every run
+        let waits: Vec<Duration> = (0..1_000).map(|_| any_up_to(SPREAD)).collect();
+        assert!(waits.iter().all(|wait| *wait < SPREAD));
+        let (least, most) = (waits.iter().min(), waits.iter().max());
+        assert!(
+            least < Some(&(SPREAD / 4)) && most > Some(&(SPREAD * 3 / 4)),
+            "{least:?} {most:?}"
+        );
+    }
+}

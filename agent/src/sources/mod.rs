@@ -1,0 +1,13 @@
+//! The sources, which fetch and convert, and decide nothing: the kernel, the container runtime, the apiserver
+//! and the host.
+
+pub mod cri;
+pub mod cut;
+pub mod host;
+mod json;
+pub mod kernel;
+pub mod kube;
+mod peak;
+pub mod processes;
+mod spec;
+pub(crate) mod tasks;

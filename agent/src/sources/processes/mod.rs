@@ -1,0 +1,123 @@
+//! The source of processes: looks at what is left of a container that does not end. It reads the state
+//! of processes and where they are in the kernel, never what they were started with.
+//!
+//! To read can hang as well (/proc/PID/stack takes a lock that an exec on a dead file system
+//! holds), so each look has a thread of its own and is given up after a while.
+
+mod look;
+
+use coroner_core::{
+    input::{Input, Received},
+    output::InspectProcesses,
+};
+pub use look::{Host, look};
+
+use crate::linux::{
+    blocking::{GaveUp, Patience},
+    clock,
+    procfs::host_proc,
+};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::sync::mpsc;
+use tracing::{debug, warn};
+
+/// A look that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// So many may hang; then no more is looked at before one of them ends.
+const MAX_HANGING: usize = 4;
+
+/// Where to look.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Root of the host's file system, for its /proc.
+    pub host_root: PathBuf,
+    /// Mount point of the cgroup hierarchy that the programs watch.
+    pub cgroup_root: PathBuf,
+    /// Where the adapter counts what it does.
+    pub counters: Arc<Counters>,
+}
+
+/// What the adapter did, since it began.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Looks that hung, or could not be begun for those that do.
+    pub errors: AtomicU64,
+}
+
+/// Looks wherever it is asked to; ends when either channel is closed.
+pub async fn run(
+    options: Options,
+    to: mpsc::Sender<Received>,
+    mut wanted: mpsc::Receiver<InspectProcesses>,
+) -> anyhow::Result<()> {
+    let Options { host_root, cgroup_root, counters } = options;
+    let patience = Patience::new(PATIENCE, MAX_HANGING);
+    while let Some(wanted) = wanted.recv().await {
+        let (root, cgroup_root) = (host_root.clone(), cgroup_root.clone());
+        let look = move || look(&Host { proc: host_proc(&root), cgroup_root }, wanted);
+        let report = match patience.call(look).await {
+            Ok(report) => report,
+            Err(GaveUp::Broke(broken)) => return Err(broken.into()),
+            Err(GaveUp::Hangs) => {
+                counters.errors.fetch_add(1, Relaxed);
+                warn!(
+                    cgroup = wanted.cgroup.0,
+                    "a look into /proc hangs, as what it looks at does"
+                );
+                continue;
+            }
+            Err(GaveUp::Crowded) => {
+                counters.errors.fetch_add(1, Relaxed);
+                debug!(cgroup = wanted.cgroup.0, "not looked at: earlier looks still hang");
+                continue;
+            }
+        };
+        let received = Received { at: clock::boot_now(), input: Input::Proc(report) };
+        if to.send(received).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linux::procfs::parse;
+    use coroner_core::{
+        ids::{CgroupId, Tgid},
+        input::TaskState,
+    };
+
+    #[tokio::test]
+    async fn it_answers_and_ends_with_its_channel() {
+        let cgroup_root = tempfile::tempdir().unwrap();
+        let options = Options {
+            host_root: "/".into(),
+            cgroup_root: cgroup_root.path().to_owned(),
+            counters: Arc::default(),
+        };
+        let (to, mut reports) = mpsc::channel(1);
+        let (ask, wanted) = mpsc::channel(1);
+        let adapter = tokio::spawn(run(options, to, wanted));
+        let own = std::fs::read("/proc/self/stat").unwrap();
+        let started = Some(parse::stat(&own).unwrap().started * 10_000_000);
+        let main = Some(Tgid(std::process::id()));
+        ask.send(InspectProcesses { cgroup: CgroupId(7), main, started }).await.unwrap();
+        let received = reports.recv().await.unwrap();
+        let Input::Proc(report) = received.input else { panic!("{received:?}") };
+        assert!(report.looked <= received.at);
+        assert_eq!((report.cgroup, report.alive), (CgroupId(7), Some(1)));
+        assert_eq!(report.processes[0].tgid.0, std::process::id());
+        assert_ne!(report.processes[0].state, TaskState::Zombie);
+        drop(ask);
+        adapter.await.unwrap().unwrap();
+    }
+}

@@ -1,0 +1,638 @@
+//! What the agent knows of its own state, derived from the inputs as they pass. Pure: time comes
+//! in with them.
+
+use crate::{
+    linux::{privileges::Lack, procfs::Sight},
+    sources::kernel::{StartReport, plan::HOOKS},
+};
+use coroner_core::{
+    input::{ApiEvent, CriEvent, Input, LossKind, Received},
+    leak::DetectionState,
+    time::BootTime,
+};
+use serde::Serialize;
+use std::{borrow::Cow, collections::BTreeMap, fmt, time::Duration};
+
+/// The event loop ticks each second; silent for this long, it hangs.
+const STALLED: Duration = Duration::from_secs(10);
+/// A runtime that takes longer for a call is slow: as long as `--settle` waits for it by default.
+const SLOW: Duration = Duration::from_secs(5);
+/// How long a loss is worth a word after it happened.
+const LOSS_MEMORY: Duration = Duration::from_secs(600);
+
+/// What the agent knows of its own state.
+#[derive(Debug)]
+pub struct Health {
+    lacks: Vec<Lack>,
+    kernel: KernelSide,
+    sight: Option<Sight>,
+    cri: Source,
+    /// The longest that the runtime took of late, if that is [`SLOW`].
+    cri_takes: Option<Duration>,
+    api: Option<Source>,
+    losses: BTreeMap<LossKind, LossState>,
+    detection_state: DetectionState,
+    ticked: BootTime,
+}
+
+#[derive(Debug)]
+enum KernelSide {
+    /// It is done without.
+    Unused,
+    Starting,
+    Failed(String),
+    Started(StartReport),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Source {
+    Waiting,
+    Up(String),
+    Down { since: BootTime, error: String },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct LossState {
+    count: u64,
+    last: BootTime,
+}
+
+/// How a part is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Well.
+    Ok,
+    /// Works, but less than it could; does not make the agent unready.
+    Degraded,
+    /// Does not work: the agent is not ready.
+    Failing,
+}
+
+/// One part of the agent.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Part {
+    /// `privileges`, `kernel`, `host`, `cri`, `api`, `leaks`, `losses`.
+    pub part: &'static str,
+    /// How it is.
+    pub state: State,
+    /// What is known of it.
+    pub detail: String,
+    /// What to do, where something is to be done.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub todo: Cow<'static, str>,
+}
+
+/// The answer of /readyz.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Readiness {
+    /// No part fails.
+    pub ready: bool,
+    /// Its parts.
+    pub parts: Vec<Part>,
+}
+
+impl Health {
+    /// Before anything was heard. `with_api`: the apiserver is one of the sources.
+    pub fn new(with_api: bool, now: BootTime) -> Self {
+        Self {
+            lacks: Vec::new(),
+            kernel: KernelSide::Starting,
+            sight: None,
+            cri: Source::Waiting,
+            cri_takes: None,
+            api: with_api.then_some(Source::Waiting),
+            losses: BTreeMap::new(),
+            detection_state: DetectionState::default(),
+            ticked: now,
+        }
+    }
+
+    /// The same where the kernel side is done without, and no privilege is needed for it.
+    pub fn without_kernel(now: BootTime) -> Self {
+        Self { kernel: KernelSide::Unused, ..Self::new(true, now) }
+    }
+
+    /// Capabilities that are missing.
+    pub fn lacking(&mut self, lacks: Vec<Lack>) {
+        self.lacks = lacks;
+    }
+
+    /// The kernel side has started.
+    pub fn kernel_started(&mut self, report: StartReport) {
+        self.kernel = KernelSide::Started(report);
+    }
+
+    /// The kernel side cannot start, and why.
+    pub fn kernel_failed(&mut self, why: String) {
+        self.kernel = KernelSide::Failed(why);
+    }
+
+    /// How much of the host can be seen.
+    pub fn sees(&mut self, sight: Sight) {
+        self.sight = Some(sight);
+    }
+
+    /// The longest that a call to the runtime took of late, or waits now. Gives whether it has become
+    /// slow (true) or ceased to be.
+    pub fn runtime_takes(&mut self, longest: Duration) -> Option<bool> {
+        let was = self.cri_takes.is_some();
+        self.cri_takes = (longest >= SLOW).then_some(longest);
+        let is = self.cri_takes.is_some();
+        (was != is).then_some(is)
+    }
+
+    /// How the judge of leaks is.
+    pub fn judge(&mut self, detection_state: DetectionState) {
+        self.detection_state = detection_state;
+    }
+
+    /// Learns from an input as it passes.
+    pub fn note(&mut self, received: &Received) {
+        let at = received.at;
+        match &received.input {
+            Input::Kernel(_) | Input::Proc(_) | Input::Host(_) | Input::Recalled { .. } => {}
+            Input::Clock(_) => {}
+            Input::Cri(CriEvent::Connected { runtime, .. }) => {
+                self.cri = Source::Up(runtime.clone())
+            }
+            Input::Cri(CriEvent::Unreachable { error, .. }) => self.cri.fail(at, error),
+            // An answer after a failed call: it was not the connection that failed.
+            Input::Cri(_) => self.cri.recover("the runtime"),
+            Input::Api(ApiEvent::OutOfSync { error }) => {
+                self.api.get_or_insert(Source::Waiting).fail(at, error);
+            }
+            Input::Api(ApiEvent::Snapshot { .. } | ApiEvent::Resumed) => {
+                self.api = Some(Source::Up("in sync".into()));
+            }
+            // Part of a list that is not complete yet, or a watch that never broke.
+            Input::Api(ApiEvent::Applied(_) | ApiEvent::Deleted(_)) => {}
+            // Answers to questions of their own.
+            Input::Api(
+                ApiEvent::Node(_) | ApiEvent::NodeUnknown { .. } | ApiEvent::Checked { .. },
+            ) => {}
+            Input::Lost(loss) => {
+                let known =
+                    self.losses.entry(loss.kind).or_insert(LossState { count: 0, last: at });
+                known.count = known.count.saturating_add(loss.count);
+                known.last = at;
+            }
+            Input::Tick => self.ticked = at,
+        }
+    }
+
+    /// The runtime answers. `None`: it is not asked before the kernel side is up.
+    pub fn cri_connected(&self) -> Option<bool> {
+        self.asks().then_some(matches!(self.cri, Source::Up(_)))
+    }
+
+    /// The watch of the apiserver is in sync. `None`: the agent does without, or does not ask before
+    /// the kernel side is up.
+    pub fn api_in_sync(&self) -> Option<bool> {
+        self.api.as_ref().filter(|_| self.asks()).map(|api| matches!(api, Source::Up(_)))
+    }
+
+    fn asks(&self) -> bool {
+        matches!(self.kernel, KernelSide::Started(_) | KernelSide::Unused)
+    }
+
+    /// Each hook by name: attached or not. None, where the kernel side cannot start.
+    pub fn hooks(&self) -> Vec<(&'static str, bool)> {
+        match &self.kernel {
+            KernelSide::Started(report) => {
+                report.hooks.iter().map(|(name, how)| (*name, how.is_ok())).collect()
+            }
+            KernelSide::Failed(_) => HOOKS.iter().map(|hook| (hook.name, false)).collect(),
+            KernelSide::Starting | KernelSide::Unused => Vec::new(),
+        }
+    }
+
+    /// The event loop is alive; else the time since its last tick.
+    pub fn alive(&self, now: BootTime) -> Result<(), Duration> {
+        let silent = now.since(self.ticked);
+        if silent < STALLED { Ok(()) } else { Err(silent) }
+    }
+
+    /// Whether every source of evidence works.
+    pub fn readiness(&self, now: BootTime) -> Readiness {
+        let mut parts = vec![self.privileges_part(), self.kernel_part(), self.host_part()];
+        if self.asks() {
+            parts.push(self.runtime_part(now));
+            match &self.api {
+                Some(api) => parts.push(source_part("api", api, now)),
+                None => parts.push(Part::ok("api", "not used (--no-api)")),
+            }
+        }
+        parts.push(self.leak_part());
+        parts.push(self.loss_part(now));
+        Readiness { ready: parts.iter().all(|part| part.state != State::Failing), parts }
+    }
+
+    fn privileges_part(&self) -> Part {
+        if self.lacks.is_empty() {
+            return Part::ok("privileges", "all that is needed");
+        }
+        let essential = self.lacks.iter().any(|lack| lack.essential);
+        let lacks = self.lacks.iter();
+        Part {
+            part: "privileges",
+            state: if essential { State::Failing } else { State::Degraded },
+            detail: lacks
+                .map(|lack| format!("{} is missing: {}", lack.capability, lack.purpose))
+                .collect::<Vec<_>>()
+                .join("; "),
+            todo: "give the container's securityContext the capabilities that deploy/base has \
+                   (CAP_SYS_RESOURCE: deploy/overlays/kernel-5.10)"
+                .into(),
+        }
+    }
+
+    /// A runtime that answers late is used all the same: its answers are true as of their requests.
+    fn runtime_part(&self, now: BootTime) -> Part {
+        let part = source_part("cri", &self.cri, now);
+        let Some(longest) = self.cri_takes.filter(|_| part.state == State::Ok) else { return part };
+        Part {
+            state: State::Degraded,
+            detail: format!("{}; slow: a call takes {} s", part.detail, longest.as_secs()),
+            todo: "look at the runtime's log and the node's load: exit codes and times come late, \
+                   and a termination may be reported without them"
+                .into(),
+            ..part
+        }
+    }
+
+    /// Without the host's processes terminations are still measured, and nothing false is said.
+    fn host_part(&self) -> Part {
+        let Some(sight) = self.sight else { return Part::ok("host", "not probed yet") };
+        let hidden = sight.hidden();
+        if hidden.is_empty() {
+            return Part::ok("host", "its processes and files can be read");
+        }
+        Part {
+            part: "host",
+            state: State::Degraded,
+            detail: hidden.iter().map(|hidden| hidden.cost).collect::<Vec<_>>().join("; "),
+            todo: hidden.iter().map(|hidden| hidden.todo).collect::<Vec<_>>().join("; ").into(),
+        }
+    }
+
+    fn kernel_part(&self) -> Part {
+        let report = match &self.kernel {
+            KernelSide::Started(report) => report,
+            KernelSide::Unused => return Part::ok("kernel", "not used"),
+            KernelSide::Starting => {
+                return Part {
+                    part: "kernel",
+                    state: State::Failing,
+                    detail: "the programs are being loaded".into(),
+                    todo: "wait: it takes under a second".into(),
+                };
+            }
+            KernelSide::Failed(why) => {
+                return Part {
+                    part: "kernel",
+                    state: State::Failing,
+                    detail: why.clone(),
+                    todo:
+                        "it is tried again every 30 s; `coroner doctor` says what this node lacks"
+                            .into(),
+                };
+            }
+        };
+        let refused = report.refusals();
+        let attached = format!("{} hooks on {}", report.hooks.len(), report.hierarchy);
+        if let (true, Some(unproven)) = (refused.is_empty(), &report.unproven) {
+            if unproven.is_harmless() {
+                return Part::ok("kernel", &format!("{attached}; {unproven}"));
+            }
+            return Part {
+                part: "kernel",
+                state: State::Degraded,
+                detail: format!("{attached}; {unproven}"),
+                todo: "the self-test needs the host's cgroups, and to find its own process there: \
+                       mount them, and give the pod hostPID: true"
+                    .into(),
+            };
+        }
+        if refused.is_empty() {
+            return Part::ok("kernel", &attached);
+        }
+        Part {
+            part: "kernel",
+            state: State::Failing,
+            detail: format!("hooks refused: {}", refused),
+            todo: "run `coroner doctor` on this node: it says what this kernel or its privileges \
+                   lack"
+                .into(),
+        }
+    }
+
+    /// That leaks cannot be judged is unready only where it is the configuration's fault: outages
+    /// have parts of their own.
+    fn leak_part(&self) -> Part {
+        let (state, detail, todo) = match self.detection_state {
+            DetectionState::Possible => return Part::ok("leaks", "judged"),
+            DetectionState::NoApi => return Part::ok("leaks", "not judged (--no-api)"),
+            DetectionState::Starting => {
+                (State::Degraded, "not judged yet: sources are awaited", "")
+            }
+            DetectionState::ApiOutOfSync => {
+                (State::Degraded, "not judged: the watch of this node's pods is out of sync", "")
+            }
+            DetectionState::CriUnreachable => {
+                (State::Degraded, "not judged: the container runtime does not answer", "")
+            }
+            DetectionState::NodeUnknown => (
+                State::Degraded,
+                "not judged: the Node object, or this machine's boot id, could not be read",
+                "allow the agent to get nodes (RBAC), and mount /proc into its container",
+            ),
+            DetectionState::NodeMissing => (
+                State::Failing,
+                "not judged: there is no Node object of this name",
+                "check --node (NODE_NAME): with a wrong name every sandbox would seem left behind",
+            ),
+            DetectionState::NodeForeign => (
+                State::Failing,
+                "not judged: the Node object of this name is another machine's, or its kubelet has \
+                 not reported since this machine booted",
+                "check --node (NODE_NAME), and that the kubelet runs: its bootID must be this \
+                 machine's",
+            ),
+        };
+        Part { part: "leaks", state, detail: detail.to_owned(), todo: todo.into() }
+    }
+
+    fn loss_part(&self, now: BootTime) -> Part {
+        let recent: Vec<_> =
+            self.losses.iter().filter(|(_, loss)| now.since(loss.last) < LOSS_MEMORY).collect();
+        if recent.is_empty() {
+            return Part::ok("losses", "none in the last 10 minutes");
+        }
+        let detail = recent
+            .iter()
+            .map(|(kind, loss)| {
+                format!("{kind}: {} ({} s ago)", loss.count, now.since(loss.last).as_secs())
+            })
+            .collect::<Vec<_>>()
+            .join(", ");
+        let unseen = recent.iter().any(|(kind, _)| **kind == LossKind::CgroupMapFull);
+        if unseen {
+            // Everything else touches accounts that say so; this makes containers invisible.
+            return Part {
+                part: "losses",
+                state: State::Failing,
+                detail,
+                todo: "more cgroups than the programs can hold: containers go unseen; remove dead \
+                       cgroups, see coroner_watched_cgroups"
+                    .into(),
+            };
+        }
+        Part {
+            part: "losses",
+            state: State::Degraded,
+            detail,
+            todo: "accounts that this touches are marked incomplete; if it goes on, raise \
+                   --ring-bytes"
+                .into(),
+        }
+    }
+}
+
+impl Source {
+    fn fail(&mut self, at: BootTime, error: &str) {
+        let since = match self {
+            Self::Down { since, .. } => *since,
+            _ => at,
+        };
+        *self = Self::Down { since, error: error.to_owned() };
+    }
+
+    fn recover(&mut self, what: &str) {
+        if !matches!(self, Self::Up(_)) {
+            *self = Self::Up(what.to_owned());
+        }
+    }
+}
+
+fn source_part(part: &'static str, source: &Source, now: BootTime) -> Part {
+    let todo = match part {
+        "cri" => "start the container runtime; if it has another socket, name that by --cri",
+        _ => "check that the apiserver can be reached and that the agent may list and watch pods",
+    };
+    match source {
+        Source::Up(detail) => Part::ok(part, detail),
+        Source::Waiting => Part {
+            part,
+            state: State::Failing,
+            detail: "no answer yet since the start".into(),
+            todo: todo.into(),
+        },
+        Source::Down { since, error } => Part {
+            part,
+            state: State::Failing,
+            detail: format!("unreachable for {} s: {error}", now.since(*since).as_secs()),
+            todo: todo.into(),
+        },
+    }
+}
+
+impl Part {
+    fn ok(part: &'static str, detail: &str) -> Self {
+        Self { part, state: State::Ok, detail: detail.to_owned(), todo: "".into() }
+    }
+}
+
+impl fmt::Display for Readiness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", if self.ready { "ready" } else { "not ready" })?;
+        for part in &self.parts {
+            let mark = match part.state {
+                State::Ok => "ok",
+                State::Degraded => "degraded",
+                State::Failing => "FAILING",
+            };
+            writeln!(f, "{:<10} {mark:<8} {}", part.part, part.detail)?;
+            if !part.todo.is_empty() {
+                writeln!(f, "{:19} → {}", "", part.todo)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources::kernel::Unproven;
+    use coroner_core::input::Loss;
+
+    fn at(secs: u64, input: Input) -> Received {
+        Received { at: secs_boot(secs), input }
+    }
+
+    fn secs_boot(secs: u64) -> BootTime {
+        BootTime(secs * 1_000_000_000)
+    }
+
+    fn connected() -> Input {
+        Input::Cri(CriEvent::Connected { runtime: "containerd 1.7".into(), process: None })
+    }
+
+    /// Everything works at second 1.
+    fn well() -> Health {
+        let mut health = Health::new(true, secs_boot(0));
+        let hooks = [("cgroup_mkdir", Ok(()))].into();
+        health.kernel_started(StartReport { hierarchy: "v2".into(), hooks, unproven: None });
+        health.note(&at(1, connected()));
+        health.note(&at(1, Input::Api(ApiEvent::Snapshot { pods: vec![] })));
+        health
+    }
+
+    fn failing(health: &Health, now: u64) -> Vec<&'static str> {
+        let ready = health.readiness(secs_boot(now));
+        let failing: Vec<_> =
+            ready.parts.iter().filter(|p| p.state == State::Failing).map(|p| p.part).collect();
+        assert_eq!(ready.ready, failing.is_empty());
+        failing
+    }
+
+    #[test]
+    fn nothing_is_ready_before_it_answered() {
+        let mut health = Health::new(true, secs_boot(0));
+        assert_eq!(failing(&health, 1), ["kernel"], "the others are not asked before it is up");
+        health.kernel_started(StartReport::default());
+        assert_eq!(failing(&health, 1), ["cri", "api"]);
+        let mut health = Health::new(false, secs_boot(0));
+        health.kernel_started(StartReport::default());
+        assert_eq!(failing(&health, 1), ["cri"]);
+        assert_eq!(failing(&Health::without_kernel(secs_boot(0)), 1), ["cri", "api"]);
+        assert_eq!(failing(&well(), 1), [""; 0]);
+    }
+
+    #[test]
+    fn a_source_that_fails_says_since_when_and_recovers() {
+        let mut health = well();
+        let down =
+            |error: &str| Input::Cri(CriEvent::Unreachable { error: error.into(), code: None });
+        health.note(&at(10, down("refused")));
+        health.note(&at(12, down("reset")));
+        assert_eq!(failing(&health, 15), ["cri"]);
+        let text = health.readiness(secs_boot(15)).to_string();
+        assert!(text.contains("unreachable for 5 s: reset"), "{text}");
+        health.note(&at(16, connected()));
+        assert_eq!(failing(&health, 16), [""; 0]);
+
+        health.note(&at(20, Input::Api(ApiEvent::OutOfSync { error: "410".into() })));
+        assert_eq!((failing(&health, 20), health.api_in_sync()), (vec!["api"], Some(false)));
+        health.note(&at(21, Input::Api(ApiEvent::Applied(Default::default()))));
+        assert_eq!(failing(&health, 21), ["api"], "an event of a list that is not complete");
+        health.note(&at(22, Input::Api(ApiEvent::Resumed)));
+        assert_eq!(failing(&health, 22), [""; 0]);
+    }
+
+    #[test]
+    fn a_slow_runtime_is_degraded_and_not_unready() {
+        let mut health = well();
+        let cri = |health: &Health| health.readiness(secs_boot(2)).parts[3].clone();
+        let seconds = Duration::from_secs;
+        for (longest, change, state) in [
+            (seconds(4), None, State::Ok),
+            (seconds(15), Some(true), State::Degraded),
+            (seconds(16), None, State::Degraded),
+            (seconds(1), Some(false), State::Ok),
+        ] {
+            assert_eq!(health.runtime_takes(longest), change, "{longest:?}");
+            assert_eq!((cri(&health).part, cri(&health).state), ("cri", state), "{longest:?}");
+            assert_eq!(failing(&health, 2), [""; 0]);
+        }
+        health.runtime_takes(seconds(15));
+        assert!(cri(&health).detail.contains("containerd 1.7; slow: a call takes 15 s"));
+        let error = "no answer within 60s".into();
+        health.note(&at(2, Input::Cri(CriEvent::Unreachable { error, code: None })));
+        assert_eq!(cri(&health).state, State::Failing, "an outage says more");
+    }
+
+    #[test]
+    fn a_refused_hook_is_named() {
+        let mut health = well();
+        let hooks = [("signal_generate", Err("self-test: wrong exit code".to_owned()))].into();
+        health.kernel_started(StartReport { hierarchy: "v2".into(), hooks, unproven: None });
+        assert_eq!(failing(&health, 2), ["kernel"]);
+        let text = health.readiness(secs_boot(2)).to_string();
+        assert!(text.contains("signal_generate: self-test: wrong exit code"), "{text}");
+    }
+
+    #[test]
+    fn a_missing_capability_is_named() {
+        let mut health = well();
+        let lack = |capability, essential| Lack { capability, purpose: "it matters", essential };
+        health.lacking(vec![lack("CAP_SYS_PTRACE", false)]);
+        assert_eq!(failing(&health, 2), [""; 0], "it works without");
+        assert!(health.readiness(secs_boot(2)).to_string().contains("CAP_SYS_PTRACE is missing"));
+        health.lacking(vec![lack("CAP_SYS_PTRACE", false), lack("CAP_BPF", true)]);
+        assert_eq!(failing(&health, 2), ["privileges"]);
+    }
+
+    #[test]
+    fn what_of_the_host_is_hidden_is_told() {
+        let mut health = well();
+        let all =
+            Sight { root: true, host: true, namespaces: true, wait_channels: true, stacks: false };
+        for (sight, state, word) in [
+            (all, State::Ok, "can be read"),
+            (Sight { root: false, ..all }, State::Degraded, "orphan_netns"),
+            (Sight { host: false, ..all }, State::Degraded, "not the host's"),
+            (Sight { namespaces: false, ..all }, State::Degraded, "security module"),
+        ] {
+            health.sees(sight);
+            let part = &health.readiness(secs_boot(2)).parts[2];
+            assert_eq!((part.part, part.state), ("host", state), "{sight:?}");
+            assert!(part.detail.contains(word), "{}", part.detail);
+        }
+    }
+
+    #[test]
+    fn a_kernel_side_that_cannot_start_says_why() {
+        let mut health = well();
+        health.kernel_failed("no BTF".into());
+        assert_eq!(failing(&health, 2), ["kernel"]);
+        assert!(health.hooks().iter().all(|(_, attached)| !attached));
+        assert_eq!(health.hooks().len(), HOOKS.len());
+        assert!(health.readiness(secs_boot(2)).to_string().contains("no BTF"));
+    }
+
+    #[test]
+    fn what_is_not_proven_still_works() {
+        let mut health = well();
+        for (hook, state) in [("cgroup_mkdir", State::Ok), ("signal_generate", State::Degraded)] {
+            let unproven = Unproven { hooks: vec![hook], why: "read-only".into() };
+            let unproven = Some(unproven);
+            health.kernel_started(StartReport { unproven, ..StartReport::default() });
+            assert_eq!(failing(&health, 2), [""; 0]);
+            let part = &health.readiness(secs_boot(2)).parts[1];
+            assert_eq!(part.state, state);
+            assert!(part.detail.contains("read-only"), "{}", part.detail);
+        }
+    }
+
+    #[test]
+    fn losses_degrade_and_only_unseen_containers_fail() {
+        let mut health = well();
+        let lost = |kind| Input::Lost(Loss::new(kind, 3));
+        health.note(&at(10, lost(LossKind::DetailRingFull)));
+        assert_eq!(failing(&health, 11), [""; 0]);
+        assert_eq!(health.readiness(secs_boot(11)).parts[6].state, State::Degraded);
+        health.note(&at(10, lost(LossKind::CgroupMapFull)));
+        assert_eq!(failing(&health, 11), ["losses"]);
+        assert_eq!(failing(&health, 611), [""; 0], "forgotten after ten minutes");
+    }
+
+    #[test]
+    fn a_silent_loop_is_not_alive() {
+        let mut health = well();
+        health.note(&at(100, Input::Tick));
+        assert_eq!(health.alive(secs_boot(109)), Ok(()));
+        assert_eq!(health.alive(secs_boot(110)), Err(Duration::from_secs(10)));
+    }
+}

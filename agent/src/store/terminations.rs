@@ -1,0 +1,141 @@
+//! The last terminations, for the HTTP API.
+
+use coroner_core::{
+    ids::PodUid,
+    report::{ContainerDeath, PodTermination},
+};
+use std::{collections::VecDeque, sync::Arc};
+
+/// The last N terminations and the last N deaths of containers, newest last.
+#[derive(Debug)]
+pub struct History {
+    kept: VecDeque<Arc<PodTermination>>,
+    deaths: VecDeque<Arc<ContainerDeath>>,
+    bound: usize,
+}
+
+impl History {
+    /// Keeps at most `bound`.
+    pub fn new(bound: usize) -> Self {
+        Self { kept: VecDeque::new(), deaths: VecDeque::new(), bound }
+    }
+
+    /// Takes the first report of a life, or an updated one, which replaces the report that is kept. If
+    /// that was dropped meanwhile, so is the update: it would come back as the newest.
+    pub fn put(&mut self, account: PodTermination, updated: bool) {
+        let known = self.kept.iter_mut().rev().find(|kept| same_life(kept, &account));
+        if let Some(known) = known {
+            *known = Arc::new(account);
+            return;
+        }
+        if updated || self.bound == 0 {
+            return;
+        }
+        if self.kept.len() == self.bound {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(Arc::new(account));
+    }
+
+    /// Takes the death of a container, whether its pod goes on or not.
+    pub fn died(&mut self, death: ContainerDeath) {
+        if self.bound == 0 {
+            return;
+        }
+        if self.deaths.len() == self.bound {
+            self.deaths.pop_front();
+        }
+        self.deaths.push_back(Arc::new(death));
+    }
+
+    /// The deaths of containers as they were told first, newest first.
+    pub fn deaths(&self) -> impl Iterator<Item = &Arc<ContainerDeath>> {
+        self.deaths.iter().rev()
+    }
+
+    /// Newest first.
+    pub fn newest_first(&self) -> impl DoubleEndedIterator<Item = &Arc<PodTermination>> {
+        self.kept.iter().rev()
+    }
+
+    /// The pod's life; the latest one if no number is given.
+    pub fn life(&self, pod: &PodUid, life: Option<u32>) -> Option<&Arc<PodTermination>> {
+        self.newest_first()
+            .filter(|kept| kept.pod.uid == *pod)
+            .find(|kept| life.is_none_or(|wanted| kept.life == wanted))
+    }
+}
+
+fn same_life(one: &PodTermination, other: &PodTermination) -> bool {
+    one.pod.uid == other.pod.uid && one.life == other.life
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outputs::report::samples;
+
+    fn account(name: &str, life: u32) -> PodTermination {
+        let mut account = samples::graceful();
+        account.pod.name = name.into();
+        account.pod.uid = PodUid::new(name);
+        account.life = life;
+        account
+    }
+
+    fn names(history: &History) -> Vec<String> {
+        history.newest_first().map(|kept| format!("{}.{}", kept.pod.name, kept.life)).collect()
+    }
+
+    #[test]
+    fn keeps_the_newest() {
+        let mut history = History::new(2);
+        for name in ["a", "b", "c"] {
+            history.put(account(name, 1), false);
+        }
+        assert_eq!(names(&history), ["c.1", "b.1"]);
+    }
+
+    #[test]
+    fn an_update_takes_its_place_and_brings_nothing_back() {
+        let mut history = History::new(2);
+        history.put(account("a", 1), false);
+        history.put(account("b", 1), false);
+        let mut updated = account("a", 1);
+        updated.grace_seconds = Some(99);
+        history.put(updated, true);
+        history.put(account("gone", 1), true);
+        assert_eq!(names(&history), ["b.1", "a.1"]);
+        assert_eq!(history.life(&PodUid::new("a"), None).unwrap().grace_seconds, Some(99));
+    }
+
+    #[test]
+    fn lives_of_one_pod_are_apart() {
+        let mut history = History::new(3);
+        history.put(account("a", 1), false);
+        history.put(account("a", 2), false);
+        let life = |wanted| history.life(&PodUid::new("a"), wanted).map(|kept| kept.life);
+        assert_eq!((life(None), life(Some(1)), life(Some(3))), (Some(2), Some(1), None));
+    }
+
+    #[test]
+    fn none_kept_is_none_kept() {
+        let mut history = History::new(0);
+        history.put(account("a", 1), false);
+        assert!(history.newest_first().next().is_none());
+    }
+
+    #[test]
+    fn keeps_the_newest_deaths_too() {
+        let mut history = History::new(2);
+        let death = samples::graceful().containers.remove(0);
+        for name in ["a", "b", "c"] {
+            history.died(ContainerDeath { name: name.into(), ..death.clone() });
+        }
+        let names: Vec<&str> = history.deaths().map(|death| death.name.as_str()).collect();
+        assert_eq!(names, ["c", "b"]);
+        let mut none = History::new(0);
+        none.died(death);
+        assert_eq!(none.deaths().count(), 0);
+    }
+}

@@ -1,0 +1,192 @@
+//! The rooms of the source tree: which may import which, no import cycles, and each foreign library in its own room.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+use syn::{Attribute, Item, ItemMod, UseTree, visit::Visit};
+
+type Module = Vec<String>;
+
+/// What each room of the agent may import, beside itself.
+const ROOMS: [(&str, &[&str]); 8] = [
+    ("linux", &[]),
+    ("printable", &[]),
+    ("sources", &["linux", "printable"]),
+    ("store", &["linux", "sources"]),
+    ("outputs", &["linux", "printable", "sources", "store"]),
+    ("config", &["outputs", "sources"]),
+    ("app", &["config", "linux", "outputs", "sources", "store"]),
+    ("cli", &["app", "config", "linux", "outputs", "sources", "store"]),
+];
+
+/// Each foreign library, by how its paths begin, and the rooms that may know it.
+const LIBRARIES: [(&[&str], &[&str]); 3] = [
+    (&["aya::", "aya_log::"], &["sources/kernel"]),
+    (&["tonic::", "coroner_cri_api::"], &["sources/cri"]),
+    (&["k8s_openapi::", "kube::Client"], &["sources/kube", "outputs/events"]),
+];
+
+#[test]
+fn data_goes_one_way() {
+    let mut wrong = Vec::new();
+    for (module, imports) in imports(&root("agent/src")) {
+        let Some(room) = module.first() else { continue };
+        let allowed = ROOMS.iter().find(|(name, _)| name == room);
+        let (_, allowed) = allowed.unwrap_or_else(|| panic!("{room} is no room"));
+        let other = |to: &&Module| to[0] != *room && !allowed.contains(&to[0].as_str());
+        wrong.extend(imports.iter().filter(other).map(|to| arrow(&module, to)));
+    }
+    assert!(wrong.is_empty(), "not allowed:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_import_goes_in_a_circle() {
+    for krate in ["agent/src", "agent/core/src"] {
+        let mut graph = imports(&root(krate));
+        assert!(graph.len() > 20, "{krate}: found {} modules", graph.len());
+        // What imports nothing that is left is in no cycle; nor is what nothing left imports.
+        loop {
+            let left: BTreeSet<Module> = graph.keys().cloned().collect();
+            let imported: BTreeSet<Module> = graph.values().flatten().cloned().collect();
+            graph.retain(|module, imports| {
+                imports.retain(|to| left.contains(to));
+                !imports.is_empty() && imported.contains(module)
+            });
+            if graph.len() == left.len() {
+                break;
+            }
+        }
+        let arrows = graph.iter().flat_map(|(from, to)| to.iter().map(move |to| arrow(from, to)));
+        assert!(graph.is_empty(), "{krate}:\n{}", arrows.collect::<Vec<_>>().join("\n"));
+    }
+}
+
+#[test]
+fn only_its_own_room_knows_a_library() {
+    let src = root("agent/src");
+    for (libraries, rooms) in LIBRARIES {
+        let mut inside = 0;
+        for file in files(&src) {
+            let text = fs::read_to_string(&file).unwrap();
+            let used = text.lines().filter(|line| libraries.iter().any(|l| line.contains(l)));
+            match rooms.iter().any(|room| file.starts_with(src.join(room))) {
+                true => inside += used.count(),
+                false => assert_eq!(used.count(), 0, "{} uses {libraries:?}", file.display()),
+            }
+        }
+        assert!(inside > 0, "{rooms:?} do not use {libraries:?}");
+    }
+}
+
+fn root(of: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(of)
+}
+
+fn arrow(from: &Module, to: &Module) -> String {
+    format!("{} -> {}", from.join("::"), to.join("::"))
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let files = files.into_iter().filter(|file| file.extension().is_some_and(|e| e == "rs"));
+    files.chain(folders.iter().flat_map(|folder| self::files(folder))).collect()
+}
+
+/// The modules of a crate, by file, and what each imports of the others, its tests apart. What a module takes from
+/// those that it is in is not counted.
+fn imports(src: &Path) -> BTreeMap<Module, BTreeSet<Module>> {
+    let module = |file: &PathBuf| -> Module {
+        let path = file.strip_prefix(src).unwrap().with_extension("");
+        let names = path.iter().map(|name| name.to_str().unwrap().to_owned());
+        names.filter(|name| !["mod", "lib", "main"].contains(&name.as_str())).collect()
+    };
+    let files: BTreeMap<Module, PathBuf> =
+        files(src).into_iter().map(|file| (module(&file), file)).collect();
+    let modules: BTreeSet<Module> = files.keys().cloned().collect();
+    let of_file = |(module, file): (&Module, &PathBuf)| {
+        let text = fs::read_to_string(file).unwrap();
+        let parsed = syn::parse_file(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let mut found = Imports { module: module.clone(), modules: &modules, to: BTreeSet::new() };
+        found.visit_file(&parsed);
+        (module.clone(), found.to)
+    };
+    files.iter().map(of_file).collect()
+}
+
+struct Imports<'a> {
+    /// The module, with those inside its file.
+    module: Module,
+    modules: &'a BTreeSet<Module>,
+    to: BTreeSet<Module>,
+}
+
+impl Imports<'_> {
+    fn add(&mut self, path: &[String]) {
+        let own = self.module.as_slice();
+        let ups = path.iter().take_while(|name| *name == "super").count();
+        let mut to = match path.first().map(String::as_str) {
+            Some("crate") => path[1..].to_vec(),
+            Some("super") => [&own[..own.len() - ups], &path[ups..]].concat(),
+            Some("self") => [own, &path[1..]].concat(),
+            _ => [own, path].concat(),
+        };
+        while !self.modules.contains(&to) && to.pop().is_some() {}
+        if !own.starts_with(&to) {
+            self.to.insert(to);
+        }
+    }
+
+    fn add_tree(&mut self, before: &[String], tree: &UseTree) {
+        let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
+        match tree {
+            UseTree::Path(path) => self.add_tree(&with(&path.ident), &path.tree),
+            UseTree::Name(name) => self.add(&with(&name.ident)),
+            UseTree::Rename(name) => self.add(&with(&name.ident)),
+            UseTree::Glob(_) => self.add(before),
+            UseTree::Group(group) => group.items.iter().for_each(|one| self.add_tree(before, one)),
+        }
+    }
+}
+
+impl Visit<'_> for Imports<'_> {
+    fn visit_item(&mut self, item: &Item) {
+        let attributes: &[Attribute] = match item {
+            Item::Mod(item) => &item.attrs,
+            Item::Use(item) => &item.attrs,
+            Item::Fn(item) => &item.attrs,
+            Item::Impl(item) => &item.attrs,
+            _ => &[],
+        };
+        let is_test = |one: &Attribute| {
+            one.path().is_ident("cfg")
+                && one.parse_args::<syn::Path>().is_ok_and(|p| p.is_ident("test"))
+        };
+        if !attributes.iter().any(is_test) {
+            syn::visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_item_mod(&mut self, item: &ItemMod) {
+        if item.content.is_some() {
+            self.module.push(item.ident.to_string());
+            syn::visit::visit_item_mod(self, item);
+            self.module.pop();
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &syn::ItemUse) {
+        self.add_tree(&[], &item.tree);
+    }
+
+    fn visit_path(&mut self, path: &syn::Path) {
+        if path.segments.len() > 1 {
+            let names: Vec<String> =
+                path.segments.iter().map(|one| one.ident.to_string()).collect();
+            self.add(&names);
+        }
+        syn::visit::visit_path(self, path);
+    }
+}
