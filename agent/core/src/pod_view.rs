@@ -324,14 +324,13 @@ impl<'a> PodView<'a> {
             let ended = object.attempt(id).and_then(|attempt| attempt.ended);
             let shown = || self.spec(&self.container(id)?.info.name)?.id.as_ref();
             let attempt = |id: &ContainerId| self.container(id).map(|c| c.info.attempt);
-            return object.exists()
-                && match shown().filter(|shown| *shown != id) {
-                    // The runtime's next list has the next attempt's hash.
-                    Some(next) if self.container(next).is_none() => true,
-                    // A status that names a later attempt shows nothing more about this one.
-                    Some(next) => ended.is_none() && attempt(next) <= attempt(id),
-                    None => ended.is_none(),
-                };
+            return match shown().filter(|shown| *shown != id) {
+                // The runtime's next list has the next attempt's hash.
+                Some(next) if self.container(next).is_none() => true,
+                // A status that names a later attempt shows nothing more about this one.
+                Some(next) if attempt(next) > attempt(id) => false,
+                _ => object.exists() && ended.is_none(),
+            };
         }
         let owes = !object.is_mirror() && object.requested.is_none();
         owes && !self.is_static() && !self.ended_with_its_pod(id)
