@@ -180,7 +180,13 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     }
 
     let record = config.record.map(Record::prepare).transpose()?;
-    let start = start::Start { options: &config.sources.kernel, stay: config.stay_unready };
+    // In a pod the service account's token is used.
+    let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    let start = start::Start {
+        options: &config.sources.kernel,
+        stay: config.stay_unready,
+        runs_programs: config.sources.kube.is_some() && !in_pod,
+    };
     let Some(started) = start.kernel(&shared, &mut stop).await? else { return Ok(()) };
     // Not before: it starts threads, which would keep what is laid down by now.
     if let Some(certificate) = certificate {

@@ -5,11 +5,13 @@ use crate::{
     linux::{
         allocator, clock,
         privileges::{self, Privileges},
+        seccomp,
     },
     outputs::http::Shared,
     sources::kernel::{self, Kernel, StartError},
 };
 use coroner_core::input::{Input, Received};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{error, info, warn};
@@ -25,6 +27,8 @@ pub(super) struct Start<'a> {
     pub(super) options: &'a kernel::Options,
     /// Stay, unready, where it cannot be started.
     pub(super) stay: bool,
+    /// A kubeconfig may name a program that gets credentials.
+    pub(super) runs_programs: bool,
 }
 
 impl Start<'_> {
@@ -56,6 +60,7 @@ impl Start<'_> {
                     allocator::give_back();
                     say(&kernel);
                     lay_down(&kernel);
+                    shared.health.lock().confined(self.confine());
                     return Ok(Some(kernel));
                 }
                 Err(failure) => failure,
@@ -71,6 +76,20 @@ impl Start<'_> {
                 return Ok(None);
             }
         }
+    }
+}
+
+impl Start<'_> {
+    /// Keeps this process from what it never needs from now on. `Err`: it goes on without.
+    fn confine(&self) -> Result<(), String> {
+        let dumpable = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+        let confined = seccomp::confine(self.runs_programs).map_err(|error| error.to_string());
+        let confined = confined.and(dumpable.map_err(|error| error.to_string()));
+        match &confined {
+            Ok(()) => info!("system calls are filtered"),
+            Err(error) => warn!(error, "system calls are not filtered"),
+        }
+        confined
     }
 }
 

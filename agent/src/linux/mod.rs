@@ -7,3 +7,4 @@ pub mod clock;
 pub mod privileges;
 pub mod process_cgroup;
 pub mod procfs;
+pub mod seccomp;

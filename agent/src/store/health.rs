@@ -24,6 +24,8 @@ const LOSS_MEMORY: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct Health {
     lacks: Vec<Lack>,
+    /// Why system calls are not filtered.
+    unconfined: Option<String>,
     kernel: KernelSide,
     sight: Option<Sight>,
     cri: Source,
@@ -97,6 +99,7 @@ impl Health {
     pub fn new(with_api: bool, now: BootTime) -> Self {
         Self {
             lacks: Vec::new(),
+            unconfined: None,
             kernel: KernelSide::Starting,
             sight: None,
             cri: Source::Waiting,
@@ -116,6 +119,11 @@ impl Health {
     /// Capabilities that are missing.
     pub fn lacking(&mut self, lacks: Vec<Lack>) {
         self.lacks = lacks;
+    }
+
+    /// System calls are filtered from now on, or why they are not.
+    pub fn confined(&mut self, how: Result<(), String>) {
+        self.unconfined = how.err();
     }
 
     /// The kernel side has started.
@@ -229,8 +237,17 @@ impl Health {
     }
 
     fn privileges_part(&self) -> Part {
-        if self.lacks.is_empty() {
-            return Part::ok("privileges", "all that is needed");
+        match &self.unconfined {
+            _ if !self.lacks.is_empty() => {}
+            None => return Part::ok("privileges", "all that is needed"),
+            Some(why) => {
+                return Part {
+                    part: "privileges",
+                    state: State::Degraded,
+                    detail: format!("system calls are not filtered: {why}"),
+                    todo: "use a kernel with CONFIG_SECCOMP_FILTER".into(),
+                };
+            }
         }
         let essential = self.lacks.iter().any(|lack| lack.essential);
         let lacks = self.lacks.iter();

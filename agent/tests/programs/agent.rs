@@ -5,6 +5,7 @@ use crate::stage;
 use serde_json::Value;
 use std::{
     ffi::CStr,
+    fs,
     io::{self, BufRead, BufReader, Read, Write},
     net::TcpStream,
     os::unix::process::CommandExt,
@@ -216,8 +217,15 @@ fn the_agent_goes_on_with_the_privileges_that_it_keeps() {
     let mut running = Running::start(&mut agent("run"));
     let kept = running.until("privileges are laid down");
     eprintln!("kept: {}", kept["kept"]);
-    let (state, detail, _) = running.ready("kernel");
-    assert_eq!(state, "ok", "{detail}");
+    running.until("system calls are filtered");
+    for part in ["privileges", "kernel"] {
+        let (state, detail, _) = running.ready(part);
+        assert_eq!(state, "ok", "{detail}");
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", running.process.id())).unwrap();
+    for line in ["NoNewPrivs:\t1", "Seccomp:\t2"] {
+        assert!(status.contains(line), "{line}: {status}");
+    }
     assert_eq!(running.stop(), Some(0));
 }
 
