@@ -9,8 +9,9 @@ use crate::gaps::{Connection, Outage};
 use crate::{dirty::Dirty, ids::*, input::*, table::Table, time::*};
 use std::{collections::BTreeSet, time::Duration};
 
-/// Bound on pods. Beyond it the pods gone longest are evicted, then new ones refused.
-const MAX_KNOWN: usize = 16_384;
+/// Bound on pods: those of the node (`MAX_PODS`, `kube/room.rs`), and as many that are gone. Beyond it the pods gone
+/// longest are evicted, then new ones refused.
+const MAX_KNOWN: usize = 8_192;
 const MAX_DEADLINES: usize = 8;
 /// How late a watch event may be (the default settle window).
 const WATCH_LAG: Duration = Duration::from_secs(5);
