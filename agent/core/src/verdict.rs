@@ -52,8 +52,10 @@ pub struct VerdictInputs<'a> {
     pub pre_stop: Option<&'a Hook>,
     /// When the pod's deletion was requested.
     pub requested: Option<BootTime>,
-    /// The earliest moment at which the kubelet may have received the request; `None`: after the container's end.
+    /// The earliest moment at which the kubelet may have received the request.
     pub earliest_request: Option<BootTime>,
+    /// The request was made before this moment.
+    pub latest_request: Option<BootTime>,
 }
 
 /// A verdict with its proof.

@@ -68,11 +68,6 @@ impl<'a> PodView<'a> {
     ) -> VerdictInputs<'p> {
         let name = container.map_or("", |c| c.info.name.as_str());
         let by_spec = self.spec(name).and_then(|spec| spec.pre_stop.as_ref());
-        // The kubelet cannot have received a request before it was made.
-        let ended = container.and_then(|c| self.ended(&c.info.id));
-        let made_by =
-            |ended, r: &DeletionRequest| self.stores.anchor.boot(r.api_time) <= ended + CLOCK_SKEW;
-        let in_time = request.filter(|r| ended.is_none_or(|ended| made_by(ended, r)));
         VerdictInputs {
             processes,
             stop_signal: container.map_or(SIGTERM, |c| self.stop_signal(c)),
@@ -81,7 +76,8 @@ impl<'a> PodView<'a> {
             longest_grace_seconds: container.and_then(|_| self.graces(container, request).max()),
             pre_stop: container.and_then(|c| by_spec.or(c.info.pre_stop.as_ref())),
             requested: request.map(|r| r.estimate),
-            earliest_request: in_time.map(|r| r.earliest),
+            earliest_request: request.map(|r| r.earliest),
+            latest_request: request.map(|r| r.latest),
         }
     }
 

@@ -75,8 +75,8 @@ impl DeathFacts<'_> {
         let close = |i: &ExecProcess| {
             waits || i.ended.is_none_or(|(at, _)| at >= until || until.since(at) <= HOOK_GAP)
         };
-        // Nothing else evidence that the container was stopped.
-        let alone = stop.is_none() && self.case.earliest_request.is_none();
+        // No other evidence that the container was stopped: a late watch may show a request made after its end.
+        let alone = stop.is_none() && self.case.latest_request.is_none_or(|by| by > until);
         let rank = |i: &ExecProcess| match (i.is_named(binary), close(i), i.began >= since) {
             (named, close, _) if alone && !(named && close) => None,
             (true, true, true) => Some(0),

@@ -35,6 +35,7 @@ fn assessment(script: Script, pre_stop: Option<&Hook>, expected: Verdict, says: 
         pre_stop,
         requested: Some(ms(900)),
         earliest_request: Some(ms(1)),
+        latest_request: Some(ms(1)),
     });
     assert_eq!(judgement.verdict, expected, "{}", judgement.proof.message);
     assert!(judgement.proof.message.contains(says), "{}", judgement.proof.message);
@@ -245,6 +246,7 @@ fn milestones_are_in_order_of_time() {
         pre_stop: None,
         requested: None,
         earliest_request: None,
+        latest_request: None,
     });
     let kinds: Vec<MilestoneKind> = judgement.milestones.iter().map(|m| m.kind).collect();
     use MilestoneKind::{CgroupEmpty, Exited, StopBegan, TermHandled, TermSent};

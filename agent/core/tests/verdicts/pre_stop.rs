@@ -25,6 +25,7 @@ fn assessment(script: &Script, hook: &Hook, kind: ContainerKind, requested: bool
         pre_stop: Some(hook),
         requested: requested.then_some(ms(REQUESTED)),
         earliest_request: requested.then_some(ms(REQUESTED - 900)),
+        latest_request: requested.then_some(ms(REQUESTED)),
     })
 }
 
@@ -147,6 +148,7 @@ fn a_hook_that_is_cut_off_at_a_grace_of_a_second() {
         pre_stop: Some(&Hook::Exec("hook".into())),
         requested: Some(ms(REQUESTED)),
         earliest_request: Some(ms(REQUESTED - 900)),
+        latest_request: Some(ms(REQUESTED)),
     });
     assert_eq!(of.verdict, Verdict::PrestopExhaustedGrace, "{}", of.proof.message);
 }

@@ -64,6 +64,7 @@ fn verdict(response: (&str, Build), end: (&str, Build), loss: Option<LossKind>) 
         pre_stop: None,
         requested: Some(ms(900)),
         earliest_request: Some(ms(1)),
+        latest_request: Some(ms(1)),
     });
     assert!(judgement.proof.message.ends_with('.'), "{}", judgement.proof.message);
     judgement.verdict.to_string()
