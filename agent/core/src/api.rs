@@ -91,9 +91,10 @@ impl ApiState {
                 let after = self.silent_since(at);
                 let not_before = watched.not_before.min(after - WATCH_LAG);
                 let listing = Delivery { not_before, is_watched: false, ..watched };
-                let listed: BTreeSet<&str> = pods.iter().map(runtime_uid).collect();
+                let of = |pod| (runtime_uid(pod), is_mirror(pod));
+                let listed: BTreeSet<(&str, bool)> = pods.iter().map(of).collect();
                 for (uid, object) in &mut self.pods {
-                    let is_listed = listed.contains(uid.as_str());
+                    let is_listed = listed.contains(&(uid.as_str(), object.is_mirror()));
                     if !is_listed && (object.gone.is_none() || object.reappeared) {
                         dirty.pod(uid);
                     }
@@ -111,9 +112,9 @@ impl ApiState {
             }
             ApiEvent::Deleted(pod) => {
                 self.watch.up(at, None);
-                let uid = PodUid::new(runtime_uid(&pod));
+                let (uid, own) = (PodUid::new(runtime_uid(&pod)), pod.uid.clone());
                 self.put(pod, watched, dirty);
-                if let Some(object) = self.pods.get_mut(&uid) {
+                if let Some(object) = self.pods.get_mut(&uid).filter(|o| o.pod.uid == own) {
                     object.gone.get_or_insert(Interval { earliest: at, latest: at });
                     object.reappeared = false;
                 }
@@ -151,6 +152,12 @@ impl ApiState {
         let Delivery { at, is_watched, .. } = delivery;
         let known = self.pods.get_key_value(runtime_uid(&pod)).map(|(uid, _)| uid.clone());
         let uid = known.unwrap_or_else(|| PodUid::new(runtime_uid(&pod)));
+        // Whoever creates pods can claim to mirror any UID. A pod's own object is the one with that UID.
+        match self.pods.get(&uid).map(PodObject::is_mirror) {
+            Some(false) if is_mirror(&pod) => return,
+            Some(true) if !is_mirror(&pod) => drop(self.pods.remove(&uid)),
+            _ => {}
+        }
         let had_no_request =
             self.pods.get(&uid).is_some_and(|o| o.requested.is_none() && o.exists());
         let request = request(&pod, delivery, had_no_request);
@@ -269,6 +276,10 @@ fn runtime_uid(pod: &ApiPod) -> &str {
     pod.mirror_of.as_ref().map_or(&pod.uid, PodUid::as_str)
 }
 
+fn is_mirror(pod: &ApiPod) -> bool {
+    pod.mirror_of.is_some()
+}
+
 /// How a pod's state was delivered.
 #[derive(Clone, Copy)]
 struct Delivery {
@@ -374,7 +385,7 @@ impl PodObject {
 
     /// The object mirrors a static pod: its deletion stops nothing.
     pub fn is_mirror(&self) -> bool {
-        self.pod.mirror_of.is_some()
+        is_mirror(&self.pod)
     }
 
     /// The deletion request, unless the object is a mirror.

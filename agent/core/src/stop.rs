@@ -56,8 +56,6 @@ pub struct Stop<'a> {
     pub attempt: Option<&'a Attempt>,
     /// The source that shows that the sandbox had died before the stop began.
     pub sandbox_died: Option<Source>,
-    /// The agent started too late for a verdict.
-    pub truncated: bool,
     /// The next attempt of the container has another definition; `None`: not known.
     pub redefined: Option<bool>,
     /// The next attempt is in another sandbox.
@@ -189,8 +187,8 @@ impl Stop<'_> {
             return AttributedCause::unknown(message);
         };
         let restart = |message: String| AttributedCause::inferred(self.ambiguous_cause(), message);
-        // Its image may have been changed before the agent started.
-        let image_is_known = !self.truncated || self.redefined == Some(false);
+        // The image of a container that ran before the agent may have been changed before, too.
+        let image_is_known = self.processes.found.is_none() || self.redefined == Some(false);
         match (self.shown(), probed) {
             (Some(Shown::Terminated), _) if self.interrupted => restart(
                 "The kubelet or the runtime was interrupted during the stop, so the status does not show \

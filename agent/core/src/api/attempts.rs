@@ -2,8 +2,9 @@
 //! no clock, distinguishes a stop by the kubelet from all others.
 
 use crate::{ids::*, input::*, time::*};
+use std::collections::BTreeSet;
 
-/// Bound on attempts of a pod's containers; the oldest are evicted.
+/// Bound on attempts of a pod's containers; the oldest that the status no longer names are evicted.
 const MAX_ATTEMPTS: usize = 64;
 /// `ContainerStatus.state.terminated.reason` of a container that was restarted with all others
 /// (kuberuntime_manager.go, KEP-5532).
@@ -77,12 +78,12 @@ impl Attempts {
 
     /// Applies the next state of the pod. `known`: the last state before it. `in_order`: the watch delivered both,
     /// so none is missing in between.
-    pub(super) fn apply(
+    pub(super) fn apply<'p>(
         &mut self,
         at: BootTime,
         known: Option<&ApiPod>,
         in_order: bool,
-        now: &ApiPod,
+        now: &'p ApiPod,
     ) {
         let goes_on = now.deletion_timestamp.is_none()
             && !now.is_finished()
@@ -116,8 +117,13 @@ impl Attempts {
                 let shown = if restarts_all { Shown::RestartedWithAll } else { Shown::Unordered };
                 attempt.end(at, shown, goes_on || container.is_after(id));
             }
-            // In a list, a change may have come after the end of an attempt that is replaced there.
-            if container.image != known.image && (in_order || container.id.as_ref() == Some(id)) {
+            // A change after the attempt's end did not end it. In a list, which shows no order, an attempt that is
+            // replaced there may have ended before the change.
+            let may_end_it = match attempt.ended {
+                None => true,
+                Some(_) => !in_order && container.id.as_ref() == Some(id),
+            };
+            if container.image != known.image && may_end_it {
                 attempt.image_changed.get_or_insert(at);
             }
             attempt.resources_changed |= container.resources != known.resources;
@@ -125,9 +131,18 @@ impl Attempts {
                 attempt.resized.get_or_insert(at);
             }
         }
-        // Only now: the attempts of one state must not evict each other.
-        let excess = self.0.len().saturating_sub(MAX_ATTEMPTS);
-        self.0.drain(..excess);
+        if self.0.len() > MAX_ATTEMPTS {
+            let ends = |container: &'p ApiContainer| container.terminated.iter().map(|end| &end.id);
+            let named =
+                now.containers.values().flat_map(|one| ends(one).chain([&one.id])).flatten();
+            let named: BTreeSet<&ContainerId> = named.collect();
+            let mut excess = self.0.len() - MAX_ATTEMPTS;
+            self.0.retain(|(id, _)| {
+                let is_kept = excess == 0 || named.contains(id);
+                excess -= usize::from(!is_kept);
+                is_kept
+            });
+        }
     }
 
     fn entry(&mut self, id: &ContainerId, name: &str, restarts: u32) -> &mut Attempt {
@@ -160,5 +175,29 @@ fn shown(
         (true, true) if restarts && now.waiting.is_some() => Shown::Replaced,
         (true, true) if restarts => Shown::Terminated,
         _ => Shown::Unordered,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pod of more containers than attempts are kept: none that its status names is evicted.
+    #[test]
+    fn what_the_status_names_is_kept() {
+        let id = |n: usize, attempt: u32| ContainerId::new(format!("{n}-{attempt}"));
+        let mut pod = ApiPod::default();
+        let mut attempts = Attempts::default();
+        for restarts in 0..5 {
+            for n in 0..MAX_ATTEMPTS + 6 {
+                let container = pod.containers.entry(format!("c{n}")).or_default();
+                (container.id, container.restarts) = (Some(id(n, restarts)), restarts);
+            }
+            attempts.apply(BootTime(1), None, true, &pod);
+            let named =
+                |n| attempts.get(&id(n, restarts)).is_some_and(|one| one.restarts == restarts);
+            assert!((0..MAX_ATTEMPTS + 6).all(named));
+            assert!(attempts.iter().count() <= MAX_ATTEMPTS + 6);
+        }
     }
 }

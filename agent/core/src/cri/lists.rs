@@ -183,8 +183,8 @@ impl<T: Item> Lists<T> {
         }
     }
 
-    /// Adds an entry, unless it is known: no list has shown it. A list that was requested earlier does not remove it. `removed`:
-    /// it ran, and is gone.
+    /// Adds an entry that no list has shown, unless it is known. A list that was requested earlier does not remove it.
+    /// `removed`: it ran, and is gone.
     pub(super) fn add_unlisted(
         &mut self,
         at: BootTime,

@@ -1,12 +1,17 @@
 //! Eviction: entries that are gone and reported, so that memory does not grow with time.
 
 use super::{Engine, MAX_CONTAINERS, lifecycle::COMPLETION_TIMEOUT, reported::AMEND_WINDOW};
-use crate::{api::PodObject, output::Outputs, process::ContainerProcesses, table::push_latest};
+use crate::{
+    api::{LONGEST_SILENCE, PodObject},
+    output::Outputs,
+    process::ContainerProcesses,
+    table::push_latest,
+};
 use crate::{ids::*, input::*, time::*};
 use std::{collections::BTreeSet, time::Duration};
 
-/// A cgroup whose container the runtime never listed is given up after this,
-const UNRESOLVED: Duration = Duration::from_secs(60);
+/// A cgroup whose container the runtime never listed is given up after this, for which a late watch may name it,
+const UNRESOLVED: Duration = LONGEST_SILENCE;
 /// or after this, while the runtime has not answered since.
 const UNANSWERED: Duration = Duration::from_secs(3600);
 /// Evidence of a removed sandbox or container that is not reported yet is kept for this long.

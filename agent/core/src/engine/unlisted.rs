@@ -34,6 +34,11 @@ impl Engine {
         } else {
             api.pods().flat_map(find).collect()
         };
+        let is_reported = |one: &Unlisted| {
+            let pod = one.container.pod.as_ref().and_then(|uid| self.pods.get(uid));
+            pod.is_some_and(|pod| pod.finished_sandboxes.contains(&one.container.sandbox))
+        };
+        let found: Vec<_> = found.into_iter().filter(|one| !is_reported(one)).collect();
         for Unlisted { created, container, sandbox } in found {
             let cri = &mut self.stores.cri;
             if let Some((sandbox, removed)) = sandbox {
@@ -45,18 +50,23 @@ impl Engine {
 }
 
 fn unlisted(stores: &Stores, now: BootTime, uid: &PodUid, object: &PodObject) -> Vec<Unlisted> {
-    let Stores { cri, anchor, .. } = stores;
+    let Stores { cri, cgroups, anchor, .. } = stores;
     let of_attempt = |(id, attempt): (&ContainerId, &Attempt)| {
         let listed = cri.container(id).map(|container| &container.info);
         if listed.is_some_and(|container| cri.sandbox(&container.sandbox).is_some()) {
             return None;
         }
         // The kubelet creates the container just after its cgroup.
-        let known = stores.processes_of(id)?;
+        let cgroup = cgroups.cgroup(id).filter(|cgroup| cgroups.pod(*cgroup) == Some(uid))?;
+        let known = stores.processes.get(&cgroup)?;
         let created = known.created?;
         // A list that was requested after its end lacks it.
         let missed = known.ended().filter(|ended| cri.has_listed_since(*ended));
-        let before = cri.sandboxes_of(uid).rfind(|s| anchor.boot(s.info.created) <= created);
+        let began = |sandbox: &Sandbox| {
+            let own = stores.processes_of_sandbox(&sandbox.info.id).and_then(|own| own.created);
+            own.unwrap_or_else(|| anchor.boot(sandbox.info.created))
+        };
+        let before = cri.sandboxes_of(uid).rfind(|sandbox| began(sandbox) <= created);
         let own = before.filter(|sandbox| match sandbox.ended {
             Some(ended) => listed.is_none() && created < ended.latest,
             // The next list may still show the container.

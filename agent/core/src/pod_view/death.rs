@@ -314,7 +314,6 @@ impl<'a> PodView<'a> {
             object: self.object(),
             attempt: self.object().and_then(|object| object.attempt(id)),
             sandbox_died,
-            truncated: assessment.truncated,
             redefined: hashes.map(|(next, own)| next != own),
             moved: next.is_some_and(|next| next.info.sandbox != *sandbox),
             hook: assessment.hook,

@@ -42,7 +42,11 @@ impl<'a> PodView<'a> {
 
     /// No later attempt of the container exists.
     pub(super) fn is_last_attempt(&self, container: &Container) -> bool {
-        let attempt = |c: &Container| (c.info.created, c.info.attempt);
+        // The wall clock, by which the runtime dates them, may be set back. The kernel's may not.
+        let attempt = |c: &Container| {
+            let began = self.processes_of(&c.info.id).and_then(|own| own.created);
+            (began, c.info.attempt, c.info.created)
+        };
         let same = |c: &&Container| c.info.name == container.info.name && self.ran(c);
         !self.containers().filter(same).any(|c| attempt(c) > attempt(container))
     }

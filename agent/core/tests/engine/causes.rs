@@ -2,19 +2,19 @@
 
 use super::world::{
     CODE_0, Cgroups, World, container, ids, init, is_replaced, object as seen, of_file,
-    replacement, running, sandbox, shim, task,
+    replacement, running, sandbox, shim, shows_its_end, task,
 };
 use coroner_core::{
     api::{Attempt, DeletionRequest, PodObject, Shown},
     cause::{CauseInputs, cause},
     input::{
         ApiContainer, ApiEvent, ApiPod, ApiProbe, ApiTerminated, ContainerKind, ContainerState,
-        ExitStatus, Input, KernelFact, Loss, LossKind,
+        CriContainer, ExitStatus, Input, KernelFact, Loss, LossKind,
     },
     process::ContainerProcesses,
     stop::Stop,
     time::{BootTime, WallTime},
-    types::{Cause, Source, Verdict},
+    types::{Cause, Certainty, Source, Verdict},
 };
 use std::time::Duration;
 
@@ -248,7 +248,6 @@ fn causes_of_a_containers_own_stop() {
             moved: false,
             object,
             attempt: Some(&attempt),
-            truncated: false,
             sandbox_died: None,
             redefined: None,
             sandbox_followed: None,
@@ -473,4 +472,39 @@ fn a_pod_whose_init_container_failed_had_no_main_container() {
         assert_eq!(end.cause, expected, "{}", end.cause_message);
         assert!(end.cause_message.contains(says), "{}", end.cause_message);
     }
+}
+
+/// The liveness probe stops the container, and its image is changed while it is in back-off. A watch that was away
+/// meanwhile delivers all of that at once, in order.
+#[test]
+fn an_image_that_was_changed_after_the_end_did_not_cause_it() {
+    let mut world = running(1);
+    let mut pod = seen(1, false, world.at());
+    let c = pod.containers.get_mut("c").unwrap();
+    (c.liveness, c.id) = (Some(ApiProbe::default()), Some(ids(1).2));
+    world.api(ApiEvent::Applied(pod.clone()));
+    world.later(10_000).term(1, true);
+    world.later(500).exits(1, CODE_0);
+    let hashed = |mut one: CriContainer, hash: &str| {
+        one.hash = Some(hash.into());
+        one
+    };
+    let ended = hashed(container(1, ContainerState::Exited), "a");
+    world.lists(vec![sandbox(1, true)], vec![ended.clone()]);
+    world.status(1, 0);
+    world.ticks(60);
+    let c = pod.containers.get_mut("c").unwrap();
+    shows_its_end(c, 1);
+    c.waiting = Some("CrashLoopBackOff".into());
+    world.api(ApiEvent::Applied(pod.clone()));
+    pod.containers.get_mut("c").unwrap().image = 7;
+    world.api(ApiEvent::Applied(pod.clone()));
+    let c = pod.containers.get_mut("c").unwrap();
+    is_replaced(c, 1);
+    c.waiting = None;
+    world.api(ApiEvent::Applied(pod));
+    world.lists(vec![sandbox(1, true)], vec![ended, hashed(replacement(), "b")]);
+    world.ticks(10);
+    let death = &world.died[0];
+    assert_ne!(death.cause_certainty, Certainty::Proven, "{}", death.cause_message);
 }

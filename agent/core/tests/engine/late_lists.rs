@@ -9,8 +9,8 @@ use coroner_core::{
     cri::CriState,
     dirty::Dirty,
     ids::{CgroupId, SandboxId},
-    input::{ApiEvent, ContainerState, CriEvent, KernelFact},
-    time::{BootTime, Interval},
+    input::{ApiEvent, ContainerState, CriContainer, CriEvent, KernelFact},
+    time::{BootTime, Interval, WallTime},
     types::{Cause, Verdict},
 };
 
@@ -243,4 +243,42 @@ fn the_first_container_of_an_unlisted_pod_is_its_sandbox() {
     world.ticks(60);
     let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
     assert_eq!(end.containers.len(), 1, "{end:?}");
+}
+
+/// NTP sets the clock back by ten minutes between two attempts: by the runtime's dates the first is the last.
+#[test]
+fn a_clock_that_is_set_back_reorders_no_attempts() {
+    let mut world = World::in_sync();
+    let mut pod = object(1, false, world.at());
+    pod.containers.get_mut("c").unwrap().id = Some(ids(1).2);
+    world.api(ApiEvent::Applied(pod.clone()));
+    world.starts(1);
+    let mut first = container(1, ContainerState::Running);
+    first.created = WallTime(600_000_000_000);
+    world.lists(vec![sandbox(1, true)], vec![first.clone()]);
+    world.exits(1, CODE_0);
+    first.state = ContainerState::Exited;
+    let (next, cgroup) = (replacement(), CgroupId(900));
+    let (parent, name) = (Some(Cgroups::of(1).pod), next.id.to_string());
+    world.later(1000).kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
+    world.kernel(KernelFact::Exec { cgroup, task: task(77, 1, "app"), parent: shim() });
+    world.lists(vec![sandbox(1, true)], vec![first.clone(), next.clone()]);
+    world.status(1, 0);
+    is_replaced(pod.containers.get_mut("c").unwrap(), 1);
+    world.api(ApiEvent::Applied(pod.clone()));
+    world.ticks(20);
+    let deleting = object(1, true, world.at());
+    (pod.deletion_timestamp, pod.deletion_grace_seconds) =
+        (deleting.deletion_timestamp, deleting.deletion_grace_seconds);
+    world.api(ApiEvent::Applied(pod.clone()));
+    let (exit, parent) = (task(77, 1, "app"), Some(shim()));
+    world.kernel(KernelFact::Exit { cgroup, task: exit, status: CODE_0, parent });
+    world.kernel(KernelFact::CgroupEmpty { cgroup });
+    let ended = CriContainer { state: ContainerState::Exited, ..next.clone() };
+    world.lists(vec![sandbox(1, false)], vec![first, ended]);
+    world.later(500).api(ApiEvent::Deleted(pod));
+    world.ticks(60);
+    let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+    let ended: Vec<_> = end.containers.iter().map(|death| &death.id).collect();
+    assert_eq!(ended, [&next.id], "{end:?}");
 }

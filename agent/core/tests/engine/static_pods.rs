@@ -4,8 +4,10 @@ use super::world::{
     CODE_0, Cgroups, World, container, ids, init, object, of_file, sandbox, second, shim,
 };
 use coroner_core::{
+    api::ApiState,
+    dirty::Dirty,
     input::{ApiEvent, ApiPod, ContainerState, CriEvent, KernelFact},
-    time::BootTime,
+    time::{Anchor, BootTime},
     types::{Cause, MilestoneKind},
 };
 
@@ -188,4 +190,56 @@ fn a_report_is_counted_in_time_although_the_pod_is_back() {
     world.ticks(2);
     assert!(!world.ended[0].is_final);
     assert_eq!((world.counted.len(), world.counted_deaths.len()), (1, 1));
+}
+
+#[test]
+fn a_pods_own_object_is_kept_beside_one_that_claims_to_mirror_it() {
+    let (uid, anchor) = (ids(1).0, Anchor { boot_ns: 0, wall_ns: 0 });
+    let mut api = ApiState::default();
+    let own = object(1, false, BootTime(0));
+    let events = [
+        ApiEvent::Applied(own.clone()),
+        ApiEvent::Applied(mirror("evil")),
+        ApiEvent::Deleted(mirror("evil")),
+        ApiEvent::Snapshot { pods: vec![mirror("evil"), own.clone()] },
+    ];
+    for (at, event) in events.into_iter().enumerate() {
+        api.apply(BootTime(at as u64), event, anchor, &mut Dirty::default());
+        let kept = api.get(&uid).expect("the pod");
+        assert!(kept.exists() && kept.pod == own, "{kept:?}");
+    }
+    let snapshot = ApiEvent::Snapshot { pods: vec![mirror("evil")] };
+    api.apply(BootTime(9), snapshot, anchor, &mut Dirty::default());
+    assert!(!api.get(&uid).expect("the pod").exists(), "the list lacks it");
+}
+
+/// Whoever creates a pod can annotate it as the mirror of any UID, and have the node own it.
+#[test]
+fn a_pod_that_claims_to_mirror_another_changes_nothing_of_it() {
+    for claimed_first in [false, true] {
+        let mut world = World::in_sync();
+        let mut pod = object(1, false, world.at());
+        pod.containers.get_mut("c").unwrap().id = Some(ids(1).2);
+        let claims = || ApiEvent::Applied(mirror("evil"));
+        if claimed_first {
+            world.api(claims());
+        }
+        world.starts(1);
+        world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
+        world.api(ApiEvent::Applied(pod.clone()));
+        world.api(claims());
+        world.api(ApiEvent::Deleted(mirror("evil")));
+        world.ticks(5);
+        let deleting = object(1, true, world.at());
+        (pod.deletion_timestamp, pod.deletion_grace_seconds) =
+            (deleting.deletion_timestamp, deleting.deletion_grace_seconds);
+        world.api(ApiEvent::Applied(pod.clone()));
+        world.later(100).term(1, true);
+        world.later(500).exits(1, CODE_0);
+        world.stopped(1, 0);
+        world.later(500).api(ApiEvent::Deleted(pod));
+        world.ticks(30);
+        let [end] = world.ended.as_slice() else { panic!("{:?}", world.ended) };
+        assert_eq!((end.cause, end.grace_seconds), (Cause::ApiDelete, Some(30)), "{end:?}");
+    }
 }
