@@ -1,7 +1,7 @@
 //! A private containerd and runc, in their own mount namespace, on this machine's kernel and
 //! cgroups. The machine's own containerd, its /run, /var/lib and sysctls are never touched.
 //!
-//! ```ignore
+//! ```text
 //! let containerd = Containerd::start(Options::new("/tmp/coroner-lab", workload)).await?;
 //! image::build(workload, &archive)?;
 //! containerd.import(&archive).await?;                     // sandbox image and workload: image::NAME
@@ -31,7 +31,9 @@ mod process;
 pub use find::{find, version};
 pub use forgotten::{KeptNetwork, Orphans};
 pub use leftovers::clean_up;
-pub(crate) use leftovers::{cgroup_parent, end_cgroup, give_up, lock};
+pub(crate) use leftovers::{
+    FREEZER, FREEZER_STATE, cgroup_parent, end_cgroup, give_up, lock, unmount_freezer,
+};
 
 use crate::wait;
 use anyhow::{Context, Result, bail, ensure};
