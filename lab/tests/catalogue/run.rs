@@ -238,8 +238,18 @@ impl Run {
 
     /// Plays what the tests of these names need; `aloud`: and passes on what the lab says.
     pub(crate) fn play(&self, wanted: &BTreeSet<String>, aloud: bool) {
+        let work = match tempfile::tempdir() {
+            Ok(work) => work,
+            Err(error) => {
+                let why = format!("cannot make a temporary folder: {error}");
+                return self.has_ended(Ended {
+                    status: Err(why),
+                    left: false,
+                    said: String::new(),
+                });
+            }
+        };
         let mut said = String::new();
-        let work = tempfile::tempdir().expect("a temporary folder");
         // Of an earlier run.
         let _ = fs::remove_dir_all(self.failed());
         let status = self.run(wanted, work.path(), |line| {
@@ -254,7 +264,11 @@ impl Run {
             // What cannot be kept is told by the tests all the same.
             let _ = fs::create_dir_all(self.failed()).and_then(|()| fs::write(self.log(), &said));
         }
-        self.lock().ended = Some(Ended { status, left, said });
+        self.has_ended(Ended { status, left, said });
+    }
+
+    fn has_ended(&self, how: Ended) {
+        self.lock().ended = Some(how);
         self.news.notify_all();
     }
 
