@@ -1,6 +1,6 @@
 //! The workspace's test binaries: compiled once, run by layer.
 
-use std::path::PathBuf;
+use std::{env, path::PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
@@ -119,12 +119,18 @@ impl TestBinary {
         };
         let absent = self.absent();
         command.args(absent::arguments(&absent));
+        // What a person has set for one test is not for all of them.
+        for (name, _) in env::vars_os() {
+            if name.to_string_lossy().starts_with("CORONER_TEST_") {
+                command.env_remove(name);
+            }
+        }
         command
             .current_dir(&self.folder)
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .env("CORONER_LAB_AGENT", binaries.agent)
             .env("CORONER_LAB_WORKLOAD", binaries.workload)
-            .env("CORONER_LAB_TOOLS", workspace.tools())
+            .envs(workspace.for_lab())
             .env("CORONER_FAILED_DIR", workspace.failed().join(format!("{}{suffix}", self.name)));
         if long {
             command
