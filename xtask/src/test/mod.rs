@@ -12,6 +12,7 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     fs,
+    hash::{BuildHasher as _, RandomState},
     sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -300,7 +301,10 @@ impl Job<'_> {
                 let binaries = build::binaries(workspace, Profile::Dev)?;
                 let mut soak = run::command(workspace, &binaries, "soak")?;
                 let time = format!("{}s", self.order.times.soak_for.as_secs());
-                step("soak", soak.args(["--for", &time])).map(|_| Tally::default())
+                let seed = RandomState::new().hash_one(0);
+                note(&format!("soak: --seed {seed}"));
+                let arguments = ["--for", &time, "--seed", &seed.to_string()];
+                step("soak", soak.args(arguments)).map(|_| Tally::default())
             }
             Layer::Bench => {
                 let all = <Subject as clap::ValueEnum>::value_variants();
