@@ -324,7 +324,7 @@ impl Subject {
             Self::Storm => &["--no-fail", "--seconds", "2"],
             Self::Node => &["--no-fail", "--pods", "20", "--seconds", "10"],
             Self::Kernel => &["--no-fail", "--rounds", "1"],
-            Self::Engine => &["--no-fail", "--terminations", "1000"],
+            Self::Engine => &["--no-fail", "--terminations", "10000"],
             Self::Instructions => &["--no-fail"],
         }
     }
