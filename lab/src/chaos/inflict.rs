@@ -126,6 +126,8 @@ impl Hands<'_> {
         let last = "before the object's end";
         ensure!(self.until_one_waits_for_its_object().await, "no pod came to the moment {last}");
         done.ready = done.ready.max(self.agent.kill(&[], AGENT_DEAD).await?);
+        // One that the last agent owes: what had died before it came may be lost with another.
+        ensure!(self.until_one_is(Stage::Dead).await, "no pod died when the agent was back");
         done.what = format!("killed {}, {last}", stages.map(|(_, when)| when).join(", "));
         Ok(done)
     }
