@@ -184,14 +184,11 @@ pub(crate) struct Files {
     /// The workload's binary, static [default: `workload` beside this one]
     #[arg(long, value_name = "FILE", env = "CORONER_LAB_WORKLOAD")]
     pub(crate) workload: Option<PathBuf>,
-    /// What `cargo xtask setup` brought [default: where it puts it]
-    #[arg(long, value_name = "DIR", env = "CORONER_LAB_TOOLS", hide = true)]
-    pub(crate) tools: Option<PathBuf>,
     /// Where the lab keeps its files
     #[arg(long, value_name = "DIR", default_value = "/tmp/coroner-lab")]
     pub(crate) work: PathBuf,
     /// The container runtime: a version of containerd that `cargo xtask setup` brought (1.6, 1.7,
-    /// 2), or the path of a daemon with its ctr and shim beside it [default: the machine's own]
+    /// 2), or the path of a daemon with its ctr and shim beside it [default: the oldest of these]
     #[arg(long, value_name = "VERSION|PATH")]
     pub(crate) containerd: Option<String>,
 }
@@ -221,8 +218,7 @@ impl Files {
     pub(crate) fn lab(&self) -> anyhow::Result<containerd::Options> {
         let mut options = containerd::Options::new(&self.work, self.workload());
         if let Some(wanted) = &self.containerd {
-            let tools = self.tools.clone().unwrap_or_else(|| beside("../../tools"));
-            options.containerd = containerd::find(wanted, &tools)?;
+            options.containerd = containerd::find(wanted, &containerd::tools())?;
         }
         Ok(options)
     }

@@ -5,17 +5,23 @@ mod cli;
 use clap::Parser as _;
 use cli::{
     AccuracyArgs, Bench, ChaosArgs, Cli, Command, EngineArgs, InstructionsArgs, KernelArgs,
-    NodeArgs, SoakArgs, StormArgs, TourArgs, beside,
+    NodeArgs, SoakArgs, StormArgs, TourArgs,
 };
 use coroner_lab::{
     bench,
     chaos::{self, fault, plan::Length, soak},
     delay::Delays,
+    failed::target_directory,
     run::Interrupted,
     scenario,
     tour::{self, Options, RealNode},
 };
-use std::{env, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 /// `EX_USAGE` of sysexits.h.
 const USAGE: u8 = 64;
@@ -168,6 +174,11 @@ fn this_program() -> Result<PathBuf, ExitCode> {
     })
 }
 
+/// Where xtask puts the kernel programs: in the target directory that this program is in.
+fn kernel_programs(program: &Path) -> PathBuf {
+    target_directory(program).unwrap_or(Path::new("target")).join("bpf/coroner-bpf.o")
+}
+
 fn instructions(args: InstructionsArgs) -> ExitCode {
     let program = match this_program() {
         Ok(program) => program,
@@ -177,7 +188,7 @@ fn instructions(args: InstructionsArgs) -> ExitCode {
         keep: args.keep,
         json: args.outcome.json,
         agent: args.files.agent(),
-        object: beside("../bpf/coroner-bpf.o"),
+        object: kernel_programs(&program),
         work: args.files.work,
         program,
     };

@@ -17,6 +17,15 @@ fn chaos() -> Command {
     command
 }
 
+/// Another in each run that asks for random ones; a round that fails names it.
+fn seed() -> Vec<String> {
+    match std::env::var("CORONER_TEST_SEED").as_deref() {
+        Ok("random") => vec!["--seed".to_owned(), fastrand::u64(..).to_string()],
+        Ok(seed) => vec!["--seed".to_owned(), seed.to_owned()],
+        Err(_) => Vec::new(),
+    }
+}
+
 #[test]
 fn whatever_breaks_the_agent_reports_nothing_false_and_comes_back() {
     lab::demand_root();
@@ -26,10 +35,13 @@ fn whatever_breaks_the_agent_reports_nothing_false_and_comes_back() {
         false => GATE.to_vec(),
     };
     let work = tempfile::tempdir().unwrap();
+    let seed = seed();
+    eprintln!("{}", seed.join(" "));
     let output = chaos()
         .arg("--json")
         .args(wanted.iter().flat_map(|name| ["--fault", name]))
         .args(long.then_some("--goals"))
+        .args(seed)
         .args(lab::flags(work.path()))
         .stderr(Stdio::piped())
         .output()

@@ -194,9 +194,8 @@ async fn the_profile_that_is_shipped_lets_it_work(node: &Node, set: &mut DaemonS
 async fn it_is_ready_with_every_containerd() -> Result<()> {
     for version in ["1.7", "2"] {
         let (directory, mut set) = (directory()?, daemon_set("base")?);
-        let tools = workspace().join("target/tools");
         let with = |options: &mut Options| {
-            options.containerd = containerd::find(version, &tools)?;
+            options.containerd = containerd::find(version, &containerd::tools())?;
             Ok(())
         };
         let node = node(directory.path(), &mut set, with).await?;

@@ -5,7 +5,6 @@
 
 use std::{
     env, fs,
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -42,8 +41,8 @@ const PASSED: [&str; 13] = [
     "SSL_CERT_DIR",
     "RUST_BACKTRACE",
 ];
-/// What passes by the beginning of its name: pip's settings, and what the tests are asked for.
-const PASSED_BY_BEGINNING: [&str; 2] = ["PIP_", "CORONER_TEST_"];
+/// What passes by the beginning of its name: pip's settings.
+const PASSED_BY_BEGINNING: &str = "PIP_";
 
 /// A distribution to be bare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -140,7 +139,7 @@ pub(crate) fn run(workspace: &Workspace, order: &Order) -> Result<bool> {
         .arg(&rustup_program);
     command.args(["env", "-i"]).args(environment(&cargo)).args(&order.command);
     let status = command.status().context("cannot start unshare (of the package util-linux)")?;
-    end_stragglers(&root_folder);
+    end_stragglers(workspace, &root_folder)?;
     if fs::read_to_string("/proc/self/mountinfo")?.contains(&format!(" {}/", root_folder.display()))
     {
         bail!("something is mounted below {}: unmount it", root_folder.display());
@@ -168,9 +167,7 @@ fn environment(cargo: &Path) -> Vec<std::ffi::OsString> {
     );
     let own = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"];
     let passes = |name: &str| {
-        own.contains(&name)
-            || PASSED.contains(&name)
-            || PASSED_BY_BEGINNING.iter().any(|beginning| name.starts_with(beginning))
+        own.contains(&name) || PASSED.contains(&name) || name.starts_with(PASSED_BY_BEGINNING)
     };
     env::vars_os()
         .filter(|(name, _)| name.to_str().is_some_and(passes))
@@ -226,21 +223,18 @@ fn mmdebstrap(workspace: &Workspace) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Ends what the command left running: whatever has its root there.
-fn end_stragglers(root_folder: &Path) {
-    let Ok(ours) = fs::metadata(root_folder) else { return };
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    for process in processes {
-        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<i32>().ok())
-        else {
-            continue;
-        };
-        let theirs = fs::metadata(process.path().join("root"));
-        if theirs.is_ok_and(|root| (root.dev(), root.ino()) == (ours.dev(), ours.ino()))
-            && let Some(pid) = rustix::process::Pid::from_raw(pid)
-        {
-            note(&format!("the command left process {} running; ending it", pid.as_raw_nonzero()));
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-        }
-    }
+/// Ends what the command left running: every process that has its root there. They are root's.
+fn end_stragglers(workspace: &Workspace, root_folder: &Path) -> Result<()> {
+    let mut command = root::command(workspace, "sh")?;
+    command.args(["-c", END_STRAGGLERS, "sh"]).arg(root_folder);
+    command.status().context("cannot start sh")?;
+    Ok(())
 }
+
+const END_STRAGGLERS: &str = r#"
+for process in /proc/[0-9]*; do
+    if [ "$process/root" -ef "$1" ]; then
+        echo "the command left process ${process#/proc/} running; ending it" >&2
+        kill -KILL "${process#/proc/}"
+    fi
+done"#;

@@ -109,7 +109,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         times: Times,
     },
-    /// Write the generated files anew: docs/metrics.md from the metrics' catalogue, and what is made of the alert rules
+    /// Write the generated files again: docs/metrics.md from the metrics' catalogue, and what is made of the alert rules
     Docs {
         #[command(flatten)]
         install: Install,
@@ -130,7 +130,7 @@ pub(crate) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<OsString>,
     },
-    /// Feed what reads from outside with bytes that nobody thought of (cargo-fuzz, libFuzzer); exits with 1 if something breaks
+    /// Feed random bytes to everything that reads from outside (cargo-fuzz, libFuzzer); exits with 1 if something breaks
     #[command(after_help = FUZZ_HELP)]
     Fuzz {
         #[command(flatten)]
@@ -171,7 +171,7 @@ pub(crate) enum Command {
         #[arg(long)]
         measure: bool,
     },
-    /// Break what the agent stands on while pods come and go, and judge what it says (docs/chaos.md)
+    /// Break what the agent stands on while pods come and go, and compare its reports with the truth (docs/chaos.md)
     Chaos {
         #[command(flatten)]
         install: Install,
@@ -324,7 +324,7 @@ impl Subject {
             Self::Storm => &["--no-fail", "--seconds", "2"],
             Self::Node => &["--no-fail", "--pods", "20", "--seconds", "10"],
             Self::Kernel => &["--no-fail", "--rounds", "1"],
-            Self::Engine => &["--no-fail", "--terminations", "1000"],
+            Self::Engine => &["--no-fail", "--terminations", "10000"],
             Self::Instructions => &["--no-fail"],
         }
     }

@@ -20,7 +20,7 @@ pub(crate) fn command(
     command: &str,
 ) -> Result<Command> {
     let mut lab = root::command(workspace, &binaries.lab)?;
-    lab.env("CORONER_LAB_TOOLS", workspace.tools()).env("CORONER_FAILED_DIR", workspace.failed());
+    lab.envs(workspace.for_lab()).env("CORONER_FAILED_DIR", workspace.failed());
     lab.args(command.split(' '))
         .arg("--agent")
         .arg(&binaries.agent)

@@ -104,7 +104,8 @@ impl BpfClippy {
 /// The cargo that runs this xtask.
 pub(crate) fn cargo(subcommand: &str) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.arg(subcommand);
+    // Whatever the person's environment and configuration say: everything else looks for results there.
+    cargo.arg(subcommand).env("CARGO_TARGET_DIR", Workspace::here().target(""));
     cargo
 }
 

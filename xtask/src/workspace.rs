@@ -69,6 +69,12 @@ impl Workspace {
         self.target("tools")
     }
 
+    /// What tells the lab in the environment which tools it may use.
+    pub(crate) fn for_lab(&self) -> impl Iterator<Item = (&'static str, OsString)> {
+        let system = self.system_tools.then(|| ("CORONER_LAB_SYSTEM_TOOLS", "1".into()));
+        std::iter::once(("CORONER_LAB_TOOLS", self.tools().into())).chain(system)
+    }
+
     /// `PATH` with the project's own tools first.
     pub(crate) fn path(&self) -> OsString {
         let path = env::var_os("PATH").unwrap_or_default();

@@ -17,8 +17,9 @@ use std::collections::BTreeMap;
 /// So many containers, that not many more cgroups must be made until one shares a slot with one.
 const CONTAINERS: u32 = 300;
 
-/// More than enough for that: each has a chance of `CONTAINERS` in [`SLOTS`].
-const TRIES: u32 = 60 * (SLOTS as u32 / CONTAINERS);
+/// More than enough for that. A cgroup's files decide by how much ids are counted up, and by some steps
+/// the slots come round only when nearly all of them were had.
+const TRIES: u32 = 8 * SLOTS as u32;
 
 fn containers(pod: &Cgroup) -> BTreeMap<usize, Cgroup> {
     (0..CONTAINERS)

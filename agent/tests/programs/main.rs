@@ -11,6 +11,7 @@ mod lingering;
 mod namespaces;
 mod oom;
 mod readonly;
+mod recording;
 mod senders;
 mod stage;
 mod threads;

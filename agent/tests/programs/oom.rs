@@ -3,7 +3,7 @@
 use crate::{
     actors::{Actor, Role},
     ends, sent,
-    stage::{self, Cgroup, Pod, Session, on_each_hierarchy},
+    stage::{self, Cgroup, Hierarchy, Pod, Session, on_each_hierarchy},
 };
 use coroner::sources::kernel::btf::Parameter;
 use coroner_core::{
@@ -11,11 +11,7 @@ use coroner_core::{
     input::{ExitStatus, KernelFact},
 };
 use libc::SIGKILL;
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, fs, path::Path};
 
 const LIMIT: &str = "16777216";
 const APPETITE: usize = 256 << 20;
@@ -23,8 +19,8 @@ const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core: false };
 /// `SI_KERNEL`.
 const BY_THE_KERNEL: i32 = 0x80;
 
-/// The cgroup that limits a container's memory, where that is not its own.
-fn limit(hierarchy: &Path, pod: &Pod) -> Option<Cgroup> {
+/// The cgroup that limits a container's memory, where that is not its own, and the hierarchy that it is in.
+fn limit(hierarchy: &Path, pod: &Pod) -> Option<(Cgroup, Option<Hierarchy>)> {
     if controls_memory(hierarchy) {
         for above in [hierarchy, &pod.root.path, &pod.pod.path] {
             fs::write(above.join("cgroup.subtree_control"), "+memory").unwrap();
@@ -35,16 +31,15 @@ fn limit(hierarchy: &Path, pod: &Pod) -> Option<Cgroup> {
     if let Some(v1) = stage::mounted("cgroup", "memory") {
         let apart = Cgroup::top(&v1, "limit");
         fs::write(apart.path.join("memory.limit_in_bytes"), LIMIT).unwrap();
-        return Some(apart);
+        return Some((apart, None));
     }
     // A kernel without the memory controller of v1, beside whose other controllers systemd has this.
-    let v2: PathBuf = stage::v2()
-        .filter(|v2| controls_memory(v2))
-        .expect("no hierarchy with a memory controller: it is in every kernel to be tested");
+    let v2 = stage::v2();
+    assert!(controls_memory(&v2), "no memory controller: it is in every kernel to be tested");
     fs::write(v2.join("cgroup.subtree_control"), "+memory").unwrap();
     let apart = Cgroup::top(&v2, "limit");
     fs::write(apart.path.join("memory.max"), LIMIT).unwrap();
-    Some(apart)
+    Some((apart, Some(v2)))
 }
 
 fn controls_memory(hierarchy: &Path) -> bool {
@@ -76,7 +71,7 @@ fn the_oom_killers_choice_is_told_after_its_sigkill() {
         let mut session = Session::start(hierarchy);
         let pod = Pod::make(hierarchy);
         let apart = limit(hierarchy, &pod);
-        let cgroups: Vec<&Path> = [Some(&pod.container), apart.as_ref()]
+        let cgroups: Vec<&Path> = [Some(&pod.container), apart.as_ref().map(|(cgroup, _)| cgroup)]
             .into_iter()
             .flatten()
             .map(|c| &*c.path)
@@ -104,27 +99,25 @@ fn the_oom_killers_choice_is_told_after_its_sigkill() {
     });
 }
 
+/// Of all hierarchies only cgroup2 with the memory controller has the switch.
 #[test]
 fn with_memory_oom_group_everybody_is_chosen() {
-    on_each_hierarchy(|hierarchy| {
-        let mut session = Session::start(hierarchy);
-        let pod = Pod::make(hierarchy);
-        if !controls_memory(hierarchy) {
-            return; // v1, or a hybrid machine's: only cgroup2 with the controller has the switch
-        }
-        assert!(limit(hierarchy, &pod).is_none());
-        fs::write(pod.container.path.join("memory.oom.group"), "1").unwrap();
-        let bystander = Actor::start(&pod.container.path, Role::default());
-        let eater = Actor::start(&pod.container.path, Role { eat: APPETITE, ..Role::default() });
-        let pids = BTreeSet::from([bystander.pid, eater.pid]);
-        bystander.wait();
-        eater.wait();
-        session.settle();
-        let chosen: BTreeSet<u32> =
-            victims(&session, &pod).into_iter().map(|(_, pid)| pid).collect();
-        assert_eq!(chosen, pids);
-        for pid in pids {
-            assert_eq!(ends(&session, pid)[0].1, KILLED);
-        }
-    });
+    let _machine = stage::machine();
+    let hierarchy = stage::v2();
+    assert!(controls_memory(&hierarchy), "{}: no memory controller", hierarchy.display());
+    let mut session = Session::start(&hierarchy);
+    let pod = Pod::make(&hierarchy);
+    assert!(limit(&hierarchy, &pod).is_none());
+    fs::write(pod.container.path.join("memory.oom.group"), "1").unwrap();
+    let bystander = Actor::start(&pod.container.path, Role::default());
+    let eater = Actor::start(&pod.container.path, Role { eat: APPETITE, ..Role::default() });
+    let pids = BTreeSet::from([bystander.pid, eater.pid]);
+    bystander.wait();
+    eater.wait();
+    session.settle();
+    let chosen: BTreeSet<u32> = victims(&session, &pod).into_iter().map(|(_, pid)| pid).collect();
+    assert_eq!(chosen, pids);
+    for pid in pids {
+        assert_eq!(ends(&session, pid)[0].1, KILLED);
+    }
 }

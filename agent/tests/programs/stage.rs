@@ -10,10 +10,12 @@ use coroner_core::{
 };
 use coroner_ebpf::MAX_NESTING;
 use parking_lot::{Mutex, MutexGuard};
+use rustix::mount::{MountFlags, UnmountFlags};
 use std::{
     collections::BTreeMap,
     ffi::CStr,
     fs,
+    ops::Deref,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
@@ -35,68 +37,83 @@ const LOOK: Duration = Duration::from_millis(1);
 static MACHINE: Mutex<()> = Mutex::new(());
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// Runs a test on each hierarchy that this machine has or can have: cgroup2 and v1. Without
-/// privileges it fails, unless CORONER_UNPRIVILEGED=1 says that this layer is not to run.
+/// A v1 controller that cgroup v2 has no use for, so that its hierarchy can be mounted on every machine.
+const V1: &CStr = c"devices";
+
+/// Runs a test on each version of cgroups, in turn.
 pub(crate) fn on_each_hierarchy(test: impl Fn(&Path)) {
-    let Some(_machine) = machine() else { return };
-    let (v2, v1) = hierarchies();
-    assert!(v2.is_some() || v1.is_some(), "no cgroup hierarchy could be had");
-    for root in [v2, v1].into_iter().flatten() {
-        eprintln!("on {}", root.display());
-        test(&root);
-    }
-}
-
-/// The whole machine for one test; `None`: privileged tests are not to run.
-pub(crate) fn machine() -> Option<MutexGuard<'static, ()>> {
-    if std::env::var_os("CORONER_UNPRIVILEGED").is_some_and(|value| value == "1") {
-        eprintln!("not run: CORONER_UNPRIVILEGED=1");
-        return None;
-    }
-    Some(MACHINE.lock())
-}
-
-/// Mount points of cgroup2 and of a v1 hierarchy with a controller, mounted for the test if need be.
-/// A guest that is to have one of them only says so by CORONER_CGROUP, and must have that one.
-pub(crate) fn hierarchies() -> (Option<PathBuf>, Option<PathBuf>) {
-    let v2 = || mounted("cgroup2", "");
-    match std::env::var("CORONER_CGROUP").as_deref() {
-        Ok("v2") => (Some(v2().expect("a guest with cgroup2")), None),
-        Ok("v1") => (None, Some(mounted("cgroup", "pids").expect("a guest with cgroup v1"))),
+    let _machine = machine();
+    // A guest that is to have one version only says so.
+    let versions: &[fn() -> Hierarchy] = match std::env::var("CORONER_CGROUP").as_deref() {
+        Ok("v2") => &[v2],
+        Ok("v1") => &[v1],
         Ok(other) => panic!("CORONER_CGROUP={other} is neither v1 nor v2"),
-        Err(_) => (v2(), v1(c"pids")),
+        Err(_) => &[v2, v1],
+    };
+    for version in versions {
+        let hierarchy = version();
+        eprintln!("on {}", hierarchy.display());
+        test(&hierarchy);
     }
 }
 
-/// Mount point of the v1 freezer, mounted for the test if need be.
-pub(crate) fn freezer() -> Option<PathBuf> {
-    v1(c"freezer")
+/// The whole machine for one test.
+pub(crate) fn machine() -> MutexGuard<'static, ()> {
+    MACHINE.lock()
 }
 
-fn v1(controller: &CStr) -> Option<PathBuf> {
-    let name = controller.to_str().unwrap();
-    mounted("cgroup", name).or_else(|| {
-        let point = std::env::temp_dir().join(format!("coroner-test-v1-{name}"));
-        fs::create_dir_all(&point).ok()?;
-        let (flags, data) = (rustix::mount::MountFlags::empty(), Some(controller));
-        rustix::mount::mount("cgroup", &point, "cgroup", flags, data)
-            .inspect_err(|error| eprintln!("no v1 hierarchy of {name}: {error}"))
-            .ok()?;
-        Some(point)
-    })
+/// Where a hierarchy is mounted: by the machine, or for the test, until this is dropped.
+pub(crate) struct Hierarchy {
+    point: PathBuf,
+    ours: bool,
 }
 
-/// Mount point of cgroup2, mounted for the test if need be.
-pub(crate) fn v2() -> Option<PathBuf> {
-    mounted("cgroup2", "").or_else(|| {
-        let point = std::env::temp_dir().join("coroner-test-v2");
-        fs::create_dir_all(&point).ok()?;
-        let flags = rustix::mount::MountFlags::empty();
-        rustix::mount::mount("cgroup2", &point, "cgroup2", flags, None)
-            .inspect_err(|error| eprintln!("no cgroup2: {error}"))
-            .ok()?;
-        Some(point)
-    })
+impl Hierarchy {
+    fn find_or_mount(kind: &CStr, controller: &CStr) -> Self {
+        let (kind_text, name) = (kind.to_str().unwrap(), controller.to_str().unwrap());
+        if let Some(point) = mounted(kind_text, name) {
+            return Self { point, ours: false };
+        }
+        let point = std::env::temp_dir().join(format!("coroner-test-{kind_text}{name}"));
+        fs::create_dir_all(&point).unwrap();
+        let (flags, data) = (MountFlags::empty(), (!name.is_empty()).then_some(controller));
+        rustix::mount::mount(kind, &point, kind, flags, data)
+            .unwrap_or_else(|error| panic!("cannot mount {kind_text} {name}: {error}"));
+        Self { point, ours: true }
+    }
+}
+
+impl Deref for Hierarchy {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.point
+    }
+}
+
+impl Drop for Hierarchy {
+    fn drop(&mut self) {
+        if self.ours {
+            // An error would hide the test's own.
+            let _ = rustix::mount::unmount(&self.point, UnmountFlags::DETACH);
+            let _ = fs::remove_dir(&self.point);
+        }
+    }
+}
+
+/// cgroup2.
+pub(crate) fn v2() -> Hierarchy {
+    Hierarchy::find_or_mount(c"cgroup2", c"")
+}
+
+/// A hierarchy of cgroup v1.
+fn v1() -> Hierarchy {
+    Hierarchy::find_or_mount(c"cgroup", V1)
+}
+
+/// The freezer of cgroup v1.
+pub(crate) fn freezer() -> Hierarchy {
+    Hierarchy::find_or_mount(c"cgroup", c"freezer")
 }
 
 /// Major and minor of the kernel's version: for what no BTF tells, as in which year a signal to the

@@ -1,6 +1,5 @@
 //! A recording replays to what was said live, is never silently wrong, and holds no secrets.
 
-mod agent;
 mod format;
 #[path = "../replay/import.rs"]
 mod import;

@@ -4,7 +4,7 @@
 //! enough for kube-rs and for kubectl (get, get -w, describe, delete). Plain HTTP on loopback, no
 //! authentication, everything in memory.
 //!
-//! ```ignore
+//! ```text
 //! let apiserver = Apiserver::start(Options::default()).await?;
 //! apiserver.write_kubeconfig(&path)?;                     // for the agent and for kubectl
 //! let store = apiserver.store();                          // in-process, synchronous, cheap to clone

@@ -8,7 +8,7 @@ use super::{
     wire::{Between, Wire},
 };
 use crate::{tour::lab::Lab, wait::LIMIT};
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use std::{
     collections::BTreeSet,
     fs,
@@ -114,23 +114,21 @@ impl Hands<'_> {
 
     async fn kill_agent(&self) -> anyhow::Result<Done> {
         let mut done = Done::default();
-        let stages = [Stage::Asked, Stage::Handled, Stage::Dead];
-        let mut met = Vec::new();
-        for stage in stages {
-            if self.until_one_is(stage).await {
-                done.ready = done.ready.max(self.agent.kill(&[], AGENT_DEAD).await?);
-                met.push(match stage {
-                    Stage::Asked => "before SIGTERM",
-                    Stage::Handled => "between SIGTERM and SIGKILL",
-                    _ => "after the exit",
-                });
-            }
-        }
-        if self.until_one_waits_for_its_object().await {
+        let stages = [
+            (Stage::Asked, "before SIGTERM"),
+            (Stage::Handled, "between SIGTERM and SIGKILL"),
+            (Stage::Dead, "after the exit"),
+        ];
+        for (stage, when) in stages {
+            ensure!(self.until_one_is(stage).await, "no pod came to the moment {when}");
             done.ready = done.ready.max(self.agent.kill(&[], AGENT_DEAD).await?);
-            met.push("before the object's end");
         }
-        done.what = format!("killed {}", met.join(", "));
+        let last = "before the object's end";
+        ensure!(self.until_one_waits_for_its_object().await, "no pod came to the moment {last}");
+        done.ready = done.ready.max(self.agent.kill(&[], AGENT_DEAD).await?);
+        // One that the last agent owes: what had died before it came may be lost with another.
+        ensure!(self.until_one_is(Stage::Dead).await, "no pod died when the agent was back");
+        done.what = format!("killed {}, {last}", stages.map(|(_, when)| when).join(", "));
         Ok(done)
     }
 
@@ -214,6 +212,7 @@ impl Hands<'_> {
             }
             tokio::time::sleep(LOOK).await;
         }
+        ensure!(reused > 0, "no number of a dead process was used again");
         Ok(format!("{reused} numbers used again"))
     }
 }

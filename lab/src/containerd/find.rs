@@ -1,6 +1,7 @@
-//! Which containerd: the machine's own, another version that `cargo xtask setup` brought, or any
-//! that somebody has.
+//! Which containerd: of the versions that `cargo xtask setup` brought, or any that somebody has. What is
+//! installed on the machine counts only if [`SYSTEM_TOOLS`] says so.
 
+use crate::failed::target_directory;
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     env,
@@ -10,9 +11,24 @@ use std::{
     process::Command,
 };
 
+/// In the environment: the folder of the project's own tools.
+const TOOLS: &str = "CORONER_LAB_TOOLS";
+/// In the environment: programs on PATH count as well. `cargo xtask --system-tools` sets it.
+const SYSTEM_TOOLS: &str = "CORONER_LAB_SYSTEM_TOOLS";
+
+/// The folder of the project's own tools: what the environment names, or `tools` in the target directory of
+/// this build.
+pub fn tools() -> PathBuf {
+    let named = env::var_os(TOOLS).filter(|path| !path.is_empty()).map(PathBuf::from);
+    named.unwrap_or_else(|| {
+        let program = env::current_exe().unwrap_or_default();
+        target_directory(&program).unwrap_or(Path::new("target")).join("tools")
+    })
+}
+
 /// The daemon that is meant by `wanted`: a path, or the beginning of a version (`1.7`, `2`). For a
-/// version that is the machine's own if it is of it, else the one of the folders
-/// `containerd-*/usr/bin` below `tools` whose daemon says that it is.
+/// version that is the one of the folders `containerd-*/usr/bin` below `tools` whose daemon says that it
+/// is.
 ///
 /// # Errors
 /// There is none; the error says which there are.
@@ -40,7 +56,7 @@ pub fn find(wanted: &str, tools: &Path) -> Result<PathBuf> {
     )
 }
 
-/// All that can be run: the machine's own, then those of the project.
+/// All that can be run: those of the project, then the machine's own if it counts.
 fn here(tools: &Path) -> Vec<(String, PathBuf)> {
     let entries = fs::read_dir(tools).into_iter().flatten().flatten();
     let mut private: Vec<PathBuf> = entries
@@ -48,8 +64,9 @@ fn here(tools: &Path) -> Vec<(String, PathBuf)> {
         .map(|entry| entry.path().join("usr/bin/containerd"))
         .collect();
     private.sort();
-    std::iter::once(program("containerd", "/usr/bin"))
-        .chain(private)
+    private
+        .into_iter()
+        .chain(on_machine("containerd"))
         .filter_map(|daemon| Some((version(&daemon).ok()?, daemon)))
         .collect()
 }
@@ -86,13 +103,17 @@ fn is_of(version: &str, wanted: &str) -> bool {
     version.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// A program on PATH; else where Debian's package puts it, whether it is there or not.
-pub(super) fn program(name: &str, otherwise: &str) -> PathBuf {
+/// A program of the project's own tools; one of the machine's if it counts and there is no other.
+pub(super) fn program(name: &str) -> PathBuf {
+    let own = tools().join("bin").join(name);
+    if own.is_file() { own } else { on_machine(name).unwrap_or(own) }
+}
+
+/// A program on PATH, if those count.
+fn on_machine(name: &str) -> Option<PathBuf> {
+    env::var_os(SYSTEM_TOOLS)?;
     let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path)
-        .map(|directory| directory.join(name))
-        .find(|file| file.is_file())
-        .unwrap_or_else(|| Path::new(otherwise).join(name))
+    env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())
 }
 
 /// PATH with the daemon's own directory first: there it looks for its shim before it looks beside

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use rustix::{
     fs::stat,
     io::Errno,
+    mount::UnmountFlags,
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 use sha2::{Digest, Sha256};
@@ -17,6 +18,11 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+
+/// Where in the work directory the freezer of cgroup v1 is mounted, if it is needed.
+pub(crate) const FREEZER: &str = "freezer";
+/// Its switch, in each of its cgroups.
+pub(crate) const FREEZER_STATE: &str = "freezer.state";
 
 /// Between two looks at what was killed, of whose end nothing tells.
 const LOOK: Duration = Duration::from_millis(10);
@@ -70,6 +76,7 @@ pub(super) fn remove(work: &Path) -> Result<()> {
         .collect();
     // The daemon and the shims first: they would report and restart what dies below them.
     end(|| kill_members(work), &cgroups)?;
+    unmount_freezer(work)?;
     for name in ["run", "lib", "containerd.toml", "containerd.log"] {
         let path = work.join(name);
         let removed =
@@ -77,6 +84,20 @@ pub(super) fn remove(work: &Path) -> Result<()> {
         absent_is_fine(removed).with_context(|| format!("cannot remove {}", path.display()))?;
     }
     Ok(())
+}
+
+/// Unmounts the freezer of this work directory, if it is mounted.
+pub(crate) fn unmount_freezer(work: &Path) -> Result<()> {
+    let point = work.join(FREEZER);
+    match rustix::mount::unmount(&point, UnmountFlags::empty()) {
+        // There is none, or nothing is mounted there.
+        Ok(()) | Err(Errno::NOENT | Errno::INVAL) => {}
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot unmount {}", point.display()));
+        }
+    }
+    absent_is_fine(fs::remove_dir(&point))
+        .with_context(|| format!("cannot remove {}", point.display()))
 }
 
 /// Kills all that is in a cgroup or below it, and removes it.
@@ -142,6 +163,12 @@ pub(super) fn kill_all(is_meant: impl Fn(i32) -> bool) -> Result<usize> {
 fn kill_cgroup(cgroup: &Path) -> Result<usize> {
     let mut killed = 0;
     for directory in below(cgroup) {
+        let switch = directory.join(FREEZER_STATE);
+        if switch.exists() {
+            // Killed but frozen, nothing ends.
+            fs::write(&switch, "THAWED")
+                .with_context(|| format!("cannot write {}", switch.display()))?;
+        }
         let list = directory.join("cgroup.procs");
         let members = || fs::read_to_string(&list).unwrap_or_default();
         for pid in members().lines().filter_map(|line| line.parse().ok()) {

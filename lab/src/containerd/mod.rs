@@ -1,7 +1,7 @@
 //! A private containerd and runc, in their own mount namespace, on this machine's kernel and
 //! cgroups. The machine's own containerd, its /run, /var/lib and sysctls are never touched.
 //!
-//! ```ignore
+//! ```text
 //! let containerd = Containerd::start(Options::new("/tmp/coroner-lab", workload)).await?;
 //! image::build(workload, &archive)?;
 //! containerd.import(&archive).await?;                     // sandbox image and workload: image::NAME
@@ -28,10 +28,12 @@ mod namespace;
 mod network;
 mod process;
 
-pub use find::{find, version};
+pub use find::{find, tools, version};
 pub use forgotten::{KeptNetwork, Orphans};
 pub use leftovers::clean_up;
-pub(crate) use leftovers::{cgroup_parent, end_cgroup, give_up, lock};
+pub(crate) use leftovers::{
+    FREEZER, FREEZER_STATE, cgroup_parent, end_cgroup, give_up, lock, unmount_freezer,
+};
 
 use crate::wait;
 use anyhow::{Context, Result, bail, ensure};
@@ -83,15 +85,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// The machine's containerd and runc on cgroup v2: those on PATH, or where Debian's packages put
-    /// them.
+    /// The project's own containerd and runc, on cgroup v2.
     pub fn new(work: impl Into<PathBuf>, workload: impl Into<PathBuf>) -> Options {
         Options {
             work: work.into(),
             workload: workload.into(),
             hierarchy: Hierarchy::Unified,
-            containerd: find::program("containerd", "/usr/bin"),
-            runc: find::program("runc", "/usr/sbin"),
+            containerd: find::program("containerd"),
+            runc: find::program("runc"),
         }
     }
 }
@@ -124,7 +125,7 @@ impl Containerd {
         for program in [&options.containerd, &options.runc] {
             ensure!(
                 program.is_file(),
-                "{} is not there: install the packages containerd and runc",
+                "{} is not there: `cargo xtask setup` brings it, and --system-tools takes the machine's",
                 program.display()
             );
         }

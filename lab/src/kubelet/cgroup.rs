@@ -103,6 +103,15 @@ impl Cgroups {
         Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
     }
 
+    /// Whether a container of the pod has more processes than its main one: one is in it by exec.
+    pub fn has_second_process(&self, pod: &str) -> bool {
+        let containers = fs::read_dir(self.root.join(pod.trim_start_matches('/')));
+        containers.into_iter().flatten().flatten().any(|container| {
+            let processes = fs::read_to_string(container.path().join("cgroup.procs"));
+            processes.is_ok_and(|processes| processes.lines().count() > 1)
+        })
+    }
+
     /// Moves a process into a pod's own cgroup.
     pub fn add(&self, pod: &str, pid: u32) -> anyhow::Result<()> {
         write(&self.root.join(pod.trim_start_matches('/')).join("cgroup.procs"), pid)

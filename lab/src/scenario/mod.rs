@@ -79,11 +79,6 @@ impl Scenario {
         self.blueprint.containers.iter().any(|container| container.memory.is_some())
     }
 
-    /// It needs a v1 freezer.
-    pub fn needs_freezer(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step.act, Act::FreezeForGood { .. }))
-    }
-
     /// What is done before the agent starts, if it is to start that late, and what is done then.
     pub fn around_agent(&self) -> (Option<&[Step]>, &[Step]) {
         match self.steps.iter().position(|step| step.act == Act::StartAgent) {

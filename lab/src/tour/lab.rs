@@ -23,11 +23,13 @@ use crate::{
 };
 use anyhow::{Context as _, bail};
 use coroner_cri_api::v1::runtime_service_client::RuntimeServiceClient;
+use coroner_workload::page::boot_now;
 use k8s_openapi::api::core::v1::{
     Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo, Pod,
 };
 use rustix::process::Pid;
 use std::{
+    collections::HashMap,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -75,6 +77,8 @@ pub(crate) struct Lab {
     /// The agent's ways to its sources, where these are slow.
     detours: Vec<Detour>,
     delays: Delays,
+    /// When each pod's deletion was first asked for, ns of CLOCK_BOOTTIME, by the pod's name.
+    deleted: std::sync::Mutex<HashMap<String, u64>>,
 }
 
 impl Lab {
@@ -135,6 +139,7 @@ impl Lab {
             kubeconfig,
             detours: Vec::new(),
             delays: Delays::default(),
+            deleted: std::sync::Mutex::default(),
         })
     }
 
@@ -453,9 +458,24 @@ impl Lab {
         name: &str,
         grace: Option<i64>,
     ) -> anyhow::Result<()> {
+        self.deletions().entry(name.to_owned()).or_insert_with(boot_now);
         let options = DeleteOptions { grace, ..Default::default() };
         self.apiserver.store().delete_pod(namespace, name, &options)?;
         Ok(())
+    }
+
+    /// When [`Self::delete`] was first called for a pod of this name, ns of CLOCK_BOOTTIME.
+    pub(crate) fn deleted_at(&self, name: &str) -> Option<u64> {
+        self.deletions().get(name).copied()
+    }
+
+    fn deletions(&self) -> std::sync::MutexGuard<'_, HashMap<String, u64>> {
+        self.deleted.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Whether something runs in a container of the pod beside its main process.
+    pub(crate) fn has_second_process(&self, pod: &Pod, uid: &str) -> bool {
+        self.cgroups.has_second_process(&self.cgroups.pod(translate::qos_class(pod), uid))
     }
 
     /// Takes everything down; what remains is an error.

@@ -2,6 +2,7 @@
 //! `cargo xtask run` executes.
 
 mod clock;
+mod freezer;
 pub(crate) mod lab;
 mod leaks;
 mod live;
@@ -310,14 +311,11 @@ fn strays(watcher: &Watcher, truth: &GroundTruth, outcomes: &[Outcome]) -> Vec<L
 
 /// Says why, if not.
 fn can_be_played(scenario: &Scenario, lab: &Lab, screen: Screen) -> bool {
-    let missing = if scenario.needs_memory_limit() && !lab.can_limit_memory() {
-        "no memory controller here, neither on cgroup2 nor on v1, so that no container can be \
-         limited"
-    } else if scenario.needs_freezer() && !remnants::can_freeze() {
-        "no v1 freezer here, and that of cgroup2 lets a killed process go"
-    } else {
+    if !scenario.needs_memory_limit() || lab.can_limit_memory() {
         return true;
-    };
+    }
+    let missing = "no memory controller here, neither on cgroup2 nor on v1, so that no container can \
+                   be limited";
     screen.step(&format!("leaving out {}: {missing}", scenario.name));
     screen.object(&Note::LeftOut { scenario: scenario.name, left_out: missing });
     false

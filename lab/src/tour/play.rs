@@ -176,8 +176,13 @@ impl<'a> Playing<'a> {
         for step in steps {
             match step.when {
                 When::After(time) => tokio::time::sleep(time).await,
-                // The container is ready, so the kubelet has called ExecSync or is about to.
-                When::PostStart => tokio::time::sleep(Duration::from_millis(500)).await,
+                When::PostStart => {
+                    self.happens("the postStart hook runs", |of| {
+                        let runs = |pod| of.lab.has_second_process(&pod, &of.pod.uid);
+                        Ok(of.object().is_some_and(runs))
+                    })
+                    .await?;
+                }
                 When::Handled(container) => {
                     let log = self.pod.log_file(self.lab.logs(), container);
                     self.happens("the stop signal is handled", |_| {
@@ -514,7 +519,8 @@ fn phases(expected: &Expected, lab: &Lab, timeline: &PodTermination) -> Vec<Span
     let Some(critical) = critical else { return expected.phases.clone() };
     let stops = lab.kubelet().stops(critical.id.as_str());
     let lines = lines(&pod_id(timeline).log_file(lab.logs(), &critical.name));
-    expected.phases.iter().map(|span| spans::fit(*span, &stops, &lines)).collect()
+    let deleted = lab.deleted_at(&pod_id(timeline).name);
+    expected.phases.iter().map(|span| spans::fit(*span, deleted, &stops, &lines)).collect()
 }
 
 fn too_few_calls(expected: &Expected, lab: &Lab, timeline: &PodTermination) -> Option<String> {

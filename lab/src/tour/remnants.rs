@@ -1,7 +1,7 @@
 //! What is done by hand, through the CRI or on the host: what is left behind where no bug of the lab's
 //! kubelet does it, and how all of it is cleaned up again; and what an administrator does to containers.
 
-use super::lab::container_of;
+use super::{freezer::Frozen, lab::container_of};
 use crate::{
     containerd::{KeptNetwork, Orphans},
     image,
@@ -23,16 +23,8 @@ use coroner_cri_api::v1::{
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use rustix::process::{Pid, Signal};
-use std::{
-    collections::HashMap,
-    fs,
-    path::{Path, PathBuf},
-    process::Stdio,
-};
+use std::{collections::HashMap, fs, path::PathBuf, process::Stdio};
 use tokio::process::{Child, Command};
-
-/// Where the v1 freezer is mounted on a hybrid machine.
-const FREEZER: &str = "/sys/fs/cgroup/freezer";
 
 /// What acts on the node beside the kubelet.
 #[derive(Clone, Debug)]
@@ -49,8 +41,8 @@ pub(crate) struct Hand {
 pub(crate) enum Made {
     /// A pod's cgroup, and a process in it.
     Cgroup(String, Option<Child>),
-    /// A v1 freezer.
-    Freezer(PathBuf),
+    /// Processes in a freezer.
+    Frozen(Frozen),
     /// Shims that the runtime has lost, and what runs under them.
     Orphans(Orphans),
     /// A network namespace.
@@ -61,7 +53,7 @@ impl Made {
     /// The names by which it may be told as left behind, beside its pod's.
     pub(crate) fn names(&self) -> Vec<&str> {
         match self {
-            Self::Cgroup(..) | Self::Freezer(_) => Vec::new(),
+            Self::Cgroup(..) | Self::Frozen(_) => Vec::new(),
             Self::Orphans(orphans) => orphans.ids().collect(),
             Self::Netns(network) => vec![network.name()],
         }
@@ -230,25 +222,9 @@ impl Hand {
         Ok(child)
     }
 
-    /// Moves a container's processes into a v1 freezer and freezes them: unlike that of cgroup v2
-    /// it holds a killed process too.
+    /// Holds processes so that not even SIGKILL ends them.
     pub(crate) async fn freeze_for_good(&self, processes: &[i32]) -> anyhow::Result<Made> {
-        let lab = self.work.file_name().unwrap_or_default().to_string_lossy();
-        let group = Path::new(FREEZER).join(format!("coroner-{lab}-{}", std::process::id()));
-        fs::create_dir_all(&group)
-            .with_context(|| format!("cannot make cgroup {}", group.display()))?;
-        let made = Made::Freezer(group.clone());
-        for pid in processes {
-            fs::write(group.join("cgroup.procs"), pid.to_string())
-                .with_context(|| format!("cannot move process {pid} to {}", group.display()))?;
-        }
-        fs::write(group.join("freezer.state"), "FROZEN")?;
-        wait::until("they are frozen", || {
-            let state = fs::read_to_string(group.join("freezer.state"))?;
-            Ok((state.trim() == "FROZEN").then_some(()))
-        })
-        .await?;
-        Ok(made)
+        Ok(Made::Frozen(Frozen::freeze(&self.work, processes).await?))
     }
 
     /// Takes away what was made; what is gone already is fine.
@@ -264,30 +240,9 @@ impl Hand {
                 tokio::task::spawn_blocking(move || orphans.end()).await.context("it panicked")?
             }
             Made::Netns(network) => network.remove(),
-            Made::Freezer(group) => {
-                if !group.exists() {
-                    return Ok(());
-                }
-                fs::write(group.join("freezer.state"), "THAWED")?;
-                let procs = group.join("cgroup.procs");
-                wait::until("what was frozen has ended", || {
-                    let left = fs::read_to_string(&procs)?;
-                    for pid in left.lines() {
-                        let _ = fs::write(Path::new(FREEZER).join("cgroup.procs"), pid);
-                    }
-                    Ok(left.is_empty().then_some(()))
-                })
-                .await?;
-                fs::remove_dir(&group)
-                    .with_context(|| format!("cannot remove cgroup {}", group.display()))
-            }
+            Made::Frozen(frozen) => frozen.thaw().await,
         }
     }
-}
-
-/// Whether a process can be frozen for good here.
-pub(crate) fn can_freeze() -> bool {
-    Path::new(FREEZER).join("cgroup.procs").exists()
 }
 
 /// The object of a pod that nobody has made.

@@ -9,17 +9,26 @@ use coroner_core::types::PhaseKind;
 /// How long the start of a hook's process may take that has not told when it began, s.
 const TO_EXEC: f64 = 1.0;
 
-/// The bounds of a phase of the container that was stopped like this, `lines` being its log. Without
-/// a record they stay what they are.
-pub(super) fn fit(span: Span, stops: &[Stop], lines: &[Line]) -> Span {
+/// The bounds of a phase of the container that was stopped like this, `lines` being its log and
+/// `deleted` when its pod's deletion was asked for. Without a record they stay what they are.
+pub(super) fn fit(span: Span, deleted: Option<u64>, stops: &[Stop], lines: &[Line]) -> Span {
     let asked = |stop: &Stop| Some((stop.asked?, stop.timeout?));
     let called: Vec<&Stop> = stops.iter().filter(|stop| asked(stop).is_some()).collect();
     let fitted = match span.phase {
+        PhaseKind::PostStart => stops.first().and_then(|stop| post_start(span, deleted?, stop)),
         PhaseKind::PreStop => called.first().and_then(|stop| pre_stop(span, stop, lines)),
         PhaseKind::Shutdown => shutdown(span, &called, lines),
         _ => None,
     };
     fitted.unwrap_or(span)
+}
+
+/// From the deletion, which comes while the hook runs, to the first thing that is done to stop the
+/// container. How much of the hook was left then is up to when the deletion came.
+fn post_start(span: Span, deleted: u64, stop: &Stop) -> Option<Span> {
+    let waited = seconds(deleted, stop.hook_began.or(stop.asked)?);
+    let at_least = span.at_least.min(waited - Span::EARLY);
+    Some(Span { at_least, at_most: waited + Span::LATE, ..span })
 }
 
 /// From the hook's first instruction, or shortly before, to its end or to the stop signal.
@@ -106,13 +115,24 @@ mod tests {
     #[test]
     fn what_was_done_and_answered_bounds_what_was_between() {
         let (hook, work) = (Span::about(PreStop, 5.0), Span::about(Shutdown, 2.0));
-        assert_eq!(bounds(fit(hook, &[stop()], &[])), (4.8, 5.05));
-        assert_eq!(bounds(fit(work, &[stop()], &[])), (1.8, 2.05));
+        assert_eq!(bounds(fit(hook, None, &[stop()], &[])), (4.8, 5.05));
+        assert_eq!(bounds(fit(work, None, &[stop()], &[])), (1.8, 2.05));
         let stalled = Stop { done: Some(11_000 * MS), ..stop() };
-        assert_eq!(bounds(fit(work, &[stalled], &[])), (1.8, 4.95));
-        assert_eq!(fit(work, &[], &[]), work, "no record");
+        assert_eq!(bounds(fit(work, None, &[stalled], &[])), (1.8, 4.95));
+        assert_eq!(fit(work, None, &[], &[]), work, "no record");
         let other = Span::about(PhaseKind::Kill, 1.0);
-        assert_eq!(fit(other, &[stop()], &[]), other);
+        assert_eq!(fit(other, None, &[stop()], &[]), other);
+    }
+
+    #[test]
+    fn a_post_start_hook_is_waited_for_from_the_deletion() {
+        let span = Span::about(PhaseKind::PostStart, 5.5);
+        let of = |deleted, stop: Stop| bounds(fit(span, deleted, &[stop], &[]));
+        let hookless = || Stop { hook_began: None, ..stop() };
+        assert_eq!(of(Some(550 * MS), hookless()), (5.3, 5.5 + Span::LATE));
+        assert_eq!(of(Some(1550 * MS), hookless()), (4.3, 4.5 + Span::LATE), "deleted late");
+        assert_eq!(of(Some(500 * MS), stop()), (0.3, 0.5 + Span::LATE), "preStop comes first");
+        assert_eq!(fit(span, None, &[stop()], &[]), span, "not deleted");
     }
 
     #[test]
@@ -122,19 +142,19 @@ mod tests {
         let lines = [line("term", 3000), line("term", 6130), line("exit", 7130)];
         let span = Span::about(PreStop, 5.0);
         assert_eq!(
-            bounds(fit(span, std::slice::from_ref(&cut), &lines)),
+            bounds(fit(span, None, std::slice::from_ref(&cut), &lines)),
             (4.35, 5.13),
             "it started late"
         );
-        assert_eq!(bounds(fit(span, std::slice::from_ref(&cut), &[])), (4.35, 6.2), "no log");
+        assert_eq!(bounds(fit(span, None, std::slice::from_ref(&cut), &[])), (4.35, 6.2), "no log");
         let silent = Stop { hook_said: String::new(), ..cut };
-        assert_eq!(bounds(fit(span, &[silent], &lines)), (3.8, 5.13));
+        assert_eq!(bounds(fit(span, None, &[silent], &lines)), (3.8, 5.13));
     }
 
     #[test]
     fn a_killed_one_had_the_time_that_the_runtime_was_given() {
         let short = Stop { timeout: Some(2), ..stop() };
-        assert_eq!(bounds(fit(Span::about(Shutdown, 3.0), &[short], &[])), (1.8, 2.05));
+        assert_eq!(bounds(fit(Span::about(Shutdown, 3.0), None, &[short], &[])), (1.8, 2.05));
     }
 
     #[test]
@@ -145,8 +165,8 @@ mod tests {
         let lines = [line("term", 6100), line("exit", 8100)];
         let both = [unanswered.clone(), again];
         let span = Span::about(Shutdown, 2.0);
-        assert_eq!(bounds(fit(span, &both, &lines)), (1.8, 2.0 + Span::LATE));
-        assert_eq!(bounds(fit(span, &both, &[])), (1.8, 3.05));
-        assert_eq!(fit(span, &[unanswered], &lines), span, "no answer");
+        assert_eq!(bounds(fit(span, None, &both, &lines)), (1.8, 2.0 + Span::LATE));
+        assert_eq!(bounds(fit(span, None, &both, &[])), (1.8, 3.05));
+        assert_eq!(fit(span, None, &[unanswered], &lines), span, "no answer");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{lab, usage::tour};
 use coroner_lab::{failed::target_directory, scenario::Scenario};
-use libtest_mimic::{Completion, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::{
@@ -125,7 +125,7 @@ impl Run {
     pub(crate) fn trials(self: &Arc<Self>) -> Vec<Trial> {
         let of_scenario = |&name: &&'static str| {
             let run = Arc::clone(self);
-            Trial::ignorable_test(self.of(name), move || run.agrees(name))
+            Trial::test(self.of(name), move || run.agrees(name))
         };
         let mut trials: Vec<Trial> = self.scenarios.iter().map(of_scenario).collect();
         let of_whole: [(&str, Demand); 3] = [
@@ -148,14 +148,14 @@ impl Run {
         format!("{}/{name}", self.part)
     }
 
-    /// All that can be played here is told as it was meant.
-    fn agrees(&self, name: &str) -> Result<Completion, Failed> {
+    /// It is told as it was meant.
+    fn agrees(&self, name: &str) -> Result<(), Failed> {
         let state = self.wait(|state| state.objects.contains_key(name) || state.ended.is_some());
         let Some(object) = state.objects.get(name) else {
             return Err(format!("it was not played: see {}", self.log().display()).into());
         };
         if let Some(reason) = object["left_out"].as_str() {
-            return Ok(Completion::ignored_with(reason));
+            return Err(format!("it cannot be played here: {reason}").into());
         }
         let mut points: Vec<String> = texts(&object["disagreements"]).collect();
         if points.is_empty() && object["ok"] != true {
@@ -171,7 +171,7 @@ impl Run {
             points.push(format!("left behind: {leaks:#}\nexpected: {expected:#}"));
         }
         if points.is_empty() {
-            return Ok(Completion::Completed);
+            return Ok(());
         }
         let kept = object["kept"].as_str().unwrap_or("nowhere");
         Err(format!("{}\nwhat it left is kept in {kept}", points.join("\n")).into())
@@ -238,8 +238,18 @@ impl Run {
 
     /// Plays what the tests of these names need; `aloud`: and passes on what the lab says.
     pub(crate) fn play(&self, wanted: &BTreeSet<String>, aloud: bool) {
+        let work = match tempfile::tempdir() {
+            Ok(work) => work,
+            Err(error) => {
+                let why = format!("cannot make a temporary folder: {error}");
+                return self.has_ended(Ended {
+                    status: Err(why),
+                    left: false,
+                    said: String::new(),
+                });
+            }
+        };
         let mut said = String::new();
-        let work = tempfile::tempdir().expect("a temporary folder");
         // Of an earlier run.
         let _ = fs::remove_dir_all(self.failed());
         let status = self.run(wanted, work.path(), |line| {
@@ -254,7 +264,11 @@ impl Run {
             // What cannot be kept is told by the tests all the same.
             let _ = fs::create_dir_all(self.failed()).and_then(|()| fs::write(self.log(), &said));
         }
-        self.lock().ended = Some(Ended { status, left, said });
+        self.has_ended(Ended { status, left, said });
+    }
+
+    fn has_ended(&self, how: Ended) {
+        self.lock().ended = Some(how);
         self.news.notify_all();
     }
 

@@ -10,22 +10,13 @@ use coroner_lab::{
     containerd::{self, Options},
     image,
 };
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
-/// Where `cargo xtask setup` puts them.
-fn tools() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools")
-}
+use std::{fs, path::PathBuf, process::Command};
 
 async fn a_pod_comes_and_goes(version: &str) {
     let parent = tempfile::Builder::new().prefix("clab").tempdir_in("/tmp").unwrap();
     let work = parent.path().join("w");
     let options = Options {
-        containerd: containerd::find(version, &tools()).unwrap(),
+        containerd: containerd::find(version, &containerd::tools()).unwrap(),
         ..Options::new(&work, workload())
     };
     let containerd = start(options).await;

@@ -34,9 +34,3 @@ pub(crate) const BRIEF: &[(&str, &str)] = &[
     ("agent / Evidence lost / A", "on a slow machine a container may go before any list shows it"),
     ("agent / Evidence lost, by kind / A", "as above"),
 ];
-
-/// Queries that are quiet where the machine cannot play their scenario.
-pub(crate) const NEEDS: &[(&str, &str)] = &[
-    ("terminations / Unkillable now / A", "stuck-by-process"),
-    ("terminations / Unkillable containers, by state / A", "stuck-by-process"),
-];

@@ -5,7 +5,7 @@ use crate::{
     lab,
     model::{Dashboard, Substitution, dashboards, label_values},
     prometheus::{JOB, Prometheus, SCRAPE, Series, now},
-    quiet::{BRIEF, NEEDS, QUIET},
+    quiet::{BRIEF, QUIET},
 };
 use anyhow::Context as _;
 use coroner_lab::{port::Port, tools::Tool};
@@ -111,11 +111,6 @@ impl Run {
         self.prometheus.series(query, self.time).await.with_context(|| query.to_owned())
     }
 
-    /// Whether the machine could not play this scenario.
-    fn left_out(&self, scenario: &str) -> bool {
-        self.said.contains(&format!("leaving out {scenario}: no v1 freezer"))
-    }
-
     /// The greatest value of each series, by one of its labels.
     async fn greatest(&self, query: &str, label: &str) -> anyhow::Result<BTreeMap<String, f64>> {
         let series = self.ask(query).await?;
@@ -144,11 +139,7 @@ async fn every_query_tells_of_its_event_in_a_run_that_contains_it() -> anyhow::R
 
 /// Every query gives data; those that are listed as quiet give zero, and no others but the brief.
 async fn queries(run: &Run, dashboards: &[Dashboard]) -> anyhow::Result<Vec<String>> {
-    let quiet: BTreeMap<&str, &str> = QUIET
-        .iter()
-        .copied()
-        .chain(NEEDS.iter().copied().filter(|(_, scenario)| run.left_out(scenario)))
-        .collect();
+    let quiet: BTreeMap<&str, &str> = QUIET.iter().copied().collect();
     let mut wrong = Vec::new();
     let mut asked = BTreeSet::new();
     for query in dashboards.iter().flat_map(Dashboard::queries) {
@@ -171,7 +162,7 @@ async fn queries(run: &Run, dashboards: &[Dashboard]) -> anyhow::Result<Vec<Stri
         }
         asked.insert(name);
     }
-    let known = QUIET.iter().chain(BRIEF).chain(NEEDS).map(|(name, _)| name);
+    let known = QUIET.iter().chain(BRIEF).map(|(name, _)| name);
     wrong.extend(
         known.filter(|name| !asked.contains(**name)).map(|name| format!("{name}: no such query")),
     );

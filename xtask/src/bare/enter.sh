@@ -1,8 +1,7 @@
 #!/bin/sh
 # Runs in a mount namespace of its own: makes a fresh root from TARBALL and runs a command in it.
 #   enter.sh TARBALL ROOT CHECKOUT TARGET CARGO_HOME RUSTUP_HOME RUSTUP COMMAND...
-# From the machine come only: the checkout with TARGET as its target folder, cargo's registry and
-# configuration, rustup's toolchains, certificates, and the machine's kernel (/proc, /sys, /dev).
+# From the machine come only: the checkout with TARGET as its target folder, cargo's registry and where it is, rustup's toolchains, certificates, and the machine's kernel (/proc, /sys, /dev).
 set -eu
 tarball=$1 root=$2 checkout=$3 target=$4 cargo=$5 rustup=$6 program=$7
 shift 7
@@ -33,8 +32,13 @@ bring "$rustup"
 mount -o remount,bind,ro "$root$rustup"
 bring "$cargo/registry"
 bring "$cargo/git"
+# Of cargo's configuration only where crates come from: compilers, linkers and folders are the person's own.
 for file in config.toml config; do
-    [ ! -f "$cargo/$file" ] || cp "$cargo/$file" "$root$cargo/$file"
+    [ ! -f "$cargo/$file" ] || awk '
+        /^[[:space:]]*\[/ { top = 0; kept = /^[[:space:]]*\[+[[:space:]]*(source|registry|registries|http|net)[].]/ }
+        BEGIN { top = 1 }
+        kept || (top && /^[[:space:]]*(source|registry|registries|http|net)\./)
+    ' "$cargo/$file" >"$root$cargo/$file"
 done
 # Of cargo's own programs only rustup, which stands for the toolchain's; none that somebody installed.
 mkdir -p "$root$cargo/bin"

@@ -72,7 +72,7 @@ pub(crate) fn run(workspace: &Workspace, order: &Order, list_only: bool) -> Resu
         targets.iter().try_for_each(|target| keep(workspace, target))?;
     }
     let failed = outcomes.iter().filter(|outcome| outcome.trouble().is_some()).count() as u64;
-    Ok(Tally { passed: outcomes.len() as u64 - failed, failed })
+    Ok(Tally { passed: outcomes.len() as u64 - failed, failed, ..Tally::default() })
 }
 
 /// The targets that there are, by their files.
@@ -200,7 +200,8 @@ fn replay(workspace: &Workspace, target: &str, input: &Path) -> Result<Tally> {
     let input = input.canonicalize().with_context(|| format!("read {}", input.display()))?;
     let ran = capture(&format!("replaying {target}"), binary(workspace, target)?.arg(&input))?;
     note(ran.text.trim_end());
-    Ok(if ran.success { Tally { passed: 1, failed: 0 } } else { Tally { passed: 0, failed: 1 } })
+    let (passed, failed) = if ran.success { (1, 0) } else { (0, 1) };
+    Ok(Tally { passed, failed, ..Tally::default() })
 }
 
 /// Puts in place of the repository's inputs the fewest and smallest of those and of the found ones

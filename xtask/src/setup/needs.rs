@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     host,
-    toolchain::{self, BPF_LINKER, BpfClippy, BpfCompiler, CARGO_FUZZ},
+    toolchain::{self, BPF_LINKER, BpfClippy, BpfCompiler, CARGO_FUZZ, output},
     vm::Kernel,
     workspace::Workspace,
 };
@@ -114,8 +114,11 @@ impl Need {
                 python::present(workspace).then(|| Found::Own(python::python(workspace)))
             }
             Self::Component(name) => {
-                let program = if name == "rustfmt" { "cargo-fmt" } else { "cargo-clippy" };
-                host::find_program(program).map(Found::System)
+                // rustup has a link for each component, also for those that are not installed.
+                let subcommand = if name == "rustfmt" { "fmt" } else { name };
+                let program = host::find_program(&format!("cargo-{subcommand}"));
+                let runs = output(toolchain::cargo(subcommand).arg("--version")).is_some();
+                program.filter(|_| runs).map(Found::System)
             }
             Self::CxxCompiler => {
                 let named = std::env::var_os("CXX").map(PathBuf::from);

@@ -1,11 +1,11 @@
 //! The workspace's test binaries: compiled once, run by layer.
 
-use std::path::PathBuf;
+use std::{env, path::PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use super::Tally;
+use super::{Tally, absent};
 use crate::{
     build::{self, Profile},
     cli::Layer,
@@ -117,12 +117,20 @@ impl TestBinary {
         } else {
             std::process::Command::new(&self.executable)
         };
+        let absent = self.absent();
+        command.args(absent::arguments(&absent));
+        // What a person has set for one test is not for all of them.
+        for (name, _) in env::vars_os() {
+            if name.to_string_lossy().starts_with("CORONER_TEST_") {
+                command.env_remove(name);
+            }
+        }
         command
             .current_dir(&self.folder)
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .env("CORONER_LAB_AGENT", binaries.agent)
             .env("CORONER_LAB_WORKLOAD", binaries.workload)
-            .env("CORONER_LAB_TOOLS", workspace.tools())
+            .envs(workspace.for_lab())
             .env("CORONER_FAILED_DIR", workspace.failed().join(format!("{}{suffix}", self.name)));
         if long {
             command
@@ -150,7 +158,17 @@ impl TestBinary {
         if privileged {
             root::take_back(workspace, &workspace.failed())?;
         }
-        Ok(Run::of(output.success, output.text))
+        Ok(Run::of(output.success, output.text, self.expected(&absent)))
+    }
+
+    /// Its tests that cannot run on this machine.
+    pub(crate) fn absent(&self) -> Vec<absent::Absent> {
+        absent::of(&self.name, absent::machine_has)
+    }
+
+    /// What a run of it must count where these tests are left out.
+    pub(crate) fn expected(&self, absent: &[absent::Absent]) -> Expected {
+        Expected { some: self.integration, filtered: absent.len() as u64 }
     }
 }
 
@@ -163,13 +181,33 @@ pub(crate) struct Run {
     pub(crate) text: String,
 }
 
+/// What a run must count, so that none proves nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Expected {
+    /// A test passes at least: a library or a program may have none of its own.
+    pub(crate) some: bool,
+    /// Tests that the arguments leave out.
+    pub(crate) filtered: u64,
+}
+
 impl Run {
-    /// A run that ended badly without naming a failed test has failed all the same.
-    pub(crate) fn of(success: bool, text: String) -> Self {
-        let mut tally = Tally::of(&text);
-        if !success && tally.failed == 0 {
-            tally.failed = 1;
-        }
+    /// A run that ended badly without naming a failed test has failed all the same; and one that ended well
+    /// without having run what it should.
+    pub(crate) fn of(success: bool, text: String, expected: Expected) -> Self {
+        let counted = Tally::of(&text);
+        let mut tally = counted.unwrap_or_default();
+        let why = match counted {
+            _ if !success || tally.failed > 0 => None,
+            None => Some("it printed no test result".to_owned()),
+            Some(_) if expected.some && tally.passed == 0 => Some("no test passed".to_owned()),
+            Some(_) if tally.filtered != expected.filtered => Some(format!(
+                "{} tests were left out, and not {}: xtask/src/test/absent.rs names them",
+                tally.filtered, expected.filtered
+            )),
+            Some(_) => return Self { tally, text },
+        };
+        tally.failed = tally.failed.max(1);
+        let text = why.into_iter().fold(text, |text, why| format!("{text}\n{why}"));
         Self { tally, text }
     }
 }
@@ -213,8 +251,23 @@ mod tests {
 
     #[test]
     fn a_binary_that_dies_counts_as_a_failure() {
-        assert_eq!(Run::of(false, "killed".into()).tally.failed, 1);
-        let named = "test result: FAILED. 1 passed; 2 failed;";
-        assert_eq!(Run::of(false, named.into()).tally.failed, 2);
+        let failed = |text: &str| Run::of(false, text.into(), Expected::default()).tally.failed;
+        assert_eq!(failed("killed"), 1);
+        assert_eq!(failed("test result: FAILED. 1 passed; 2 failed;"), 2);
+    }
+
+    #[test]
+    fn a_binary_that_ends_well_without_having_run_its_tests_has_failed() {
+        let run = |text: &str, some, filtered| {
+            let run = Run::of(true, text.into(), Expected { some, filtered });
+            (run.tally.failed, run.text.lines().last().unwrap_or_default().to_owned())
+        };
+        let none = "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out;";
+        let some = "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 1 filtered out;";
+        assert_eq!(run("", false, 0), (1, "it printed no test result".into()));
+        assert_eq!(run(none, false, 0).0, 0);
+        assert_eq!(run(none, true, 0), (1, "no test passed".into()));
+        assert_eq!(run(some, true, 1).0, 0);
+        assert_eq!(run(some, true, 0).0, 1);
     }
 }

@@ -3,6 +3,7 @@
 //! Two lanes run at once. One has the layers that share the machine's kernel and containers, which
 //! wait more than they compute; the other has those that compute, with a lower priority.
 
+pub(crate) mod absent;
 mod binaries;
 mod lint;
 mod tally;
@@ -11,6 +12,7 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     fs,
+    hash::{BuildHasher as _, RandomState},
     sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -19,7 +21,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail};
 
 pub(crate) use self::{
-    binaries::{Run, TestBinary, compile},
+    binaries::{Expected, Run, TestBinary, compile},
     tally::Tally,
 };
 use crate::{
@@ -62,11 +64,25 @@ struct Outcome {
     trouble: Option<String>,
     /// Whether it has tests.
     tests: bool,
+    /// Tests that cannot run here, and why.
+    absent: Vec<String>,
 }
 
 impl Outcome {
     fn ok(&self) -> bool {
-        self.trouble.is_none() && self.tally.failed == 0
+        self.trouble.is_none() && self.tally.failed == 0 && self.tally.ignored == 0
+    }
+
+    fn verdict(&self) -> String {
+        let mut words = vec![if self.ok() { "✔".to_owned() } else { "✘".to_owned() }];
+        words.extend(self.trouble.iter().filter_map(|why| why.lines().next()).map(str::to_owned));
+        if self.tally.ignored > 0 {
+            words.push("ignored tests prove nothing".to_owned());
+        }
+        if !self.absent.is_empty() {
+            words.push(format!("not run here: {}", self.absent.join("; ")));
+        }
+        words.join(" ")
     }
 
     /// Of something without tests, such as the build.
@@ -78,6 +94,7 @@ impl Outcome {
             budget,
             trouble: None,
             tests: false,
+            absent: Vec::new(),
         }
     }
 }
@@ -263,14 +280,20 @@ impl Job<'_> {
             budget: layer.budget(),
             trouble,
             tests: has_tests,
+            absent: self.absent(layer),
         }
+    }
+
+    fn absent(&self, layer: Layer) -> Vec<String> {
+        let tests = self.tests.iter().filter(|test| test.layer() == layer);
+        tests.flat_map(TestBinary::absent).map(absent::Absent::told).collect()
     }
 
     fn run(&self, layer: Layer, suffix: &str) -> Result<Tally> {
         let workspace = self.workspace;
         match layer {
             Layer::Lint => lint::clippy(workspace).map(|()| Tally::default()),
-            Layer::Vm => vm::run(workspace, &self.order.guests, programs(self.tests)?),
+            Layer::Vm => vm::run(workspace, &self.order.guests, programs(self.tests)?, suffix),
             Layer::Fuzz => {
                 fuzz::run(workspace, &fuzz::Order::of_all(self.order.times.fuzz_for), false)
             }
@@ -278,7 +301,10 @@ impl Job<'_> {
                 let binaries = build::binaries(workspace, Profile::Dev)?;
                 let mut soak = run::command(workspace, &binaries, "soak")?;
                 let time = format!("{}s", self.order.times.soak_for.as_secs());
-                step("soak", soak.args(["--for", &time])).map(|_| Tally::default())
+                let seed = RandomState::new().hash_one(0);
+                note(&format!("soak: --seed {seed}"));
+                let arguments = ["--for", &time, "--seed", &seed.to_string()];
+                step("soak", soak.args(arguments)).map(|_| Tally::default())
             }
             Layer::Bench => {
                 let all = <Subject as clap::ValueEnum>::value_variants();
@@ -308,19 +334,18 @@ impl Job<'_> {
                         "--doc",
                     ]);
                     let output = capture("documentation's examples", &mut command)?;
-                    tally.add(self.report("doctests", Run::of(output.success, output.text)));
+                    tally.add(self.report(
+                        "doctests",
+                        Run::of(output.success, output.text, Expected::default()),
+                    ));
                 }
                 Ok(tally)
             }
         }
     }
 
-    /// Shows what a failed run printed, and keeps it.
     fn report(&self, name: &str, run: Run) -> Tally {
-        if run.tally.failed > 0 {
-            keep(self.workspace, name, &run.text);
-        }
-        report(run)
+        report(self.workspace, name, run)
     }
 }
 
@@ -345,46 +370,46 @@ pub(crate) fn programs(tests: &[TestBinary]) -> Result<&TestBinary> {
     }
 }
 
-/// Shows what a failed run printed.
-pub(crate) fn report(run: Run) -> Tally {
+/// Shows what a failed run printed, and keeps it under this name.
+pub(crate) fn report(workspace: &Workspace, name: &str, run: Run) -> Tally {
     if run.tally.failed > 0 {
         note(run.text.trim_end());
+        keep(workspace, name, &run.text);
     }
     run.tally
 }
 
 fn summary(outcomes: &[Outcome], took: Duration) -> String {
-    let row = |title: &str, passed: &str, failed: &str, time: &str, budget: &str, verdict: &str| {
-        let line = format!("{title:<14}{passed:>8}{failed:>8}  {time:<14}{budget:<10}{verdict}");
-        line.trim_end().to_owned()
+    let row = |title: &str, counts: [&str; 3], time: &str, budget: &str, verdict: &str| {
+        let [passed, failed, ignored] = counts;
+        let counts = format!("{passed:>8}{failed:>8}{ignored:>9}");
+        format!("{title:<14}{counts}  {time:<14}{budget:<10}{verdict}").trim_end().to_owned()
     };
-    let mut lines = vec![String::new(), row("layer", "passed", "failed", "time", "budget", "")];
+    let head = row("layer", ["passed", "failed", "ignored"], "time", "budget", "");
+    let mut lines = vec![String::new(), head];
     let mut total = Tally::default();
     for outcome in outcomes {
+        let Tally { passed, failed, ignored, .. } = outcome.tally;
         total.add(outcome.tally);
         if outcome.trouble.is_some() {
             // A layer that could not run is a failure, too.
             total.failed += 1;
         }
-        let verdict = match &outcome.trouble {
-            None if outcome.ok() => "✔".to_owned(),
-            None => "✘".to_owned(),
-            Some(trouble) => format!("✘ {}", trouble.lines().next().unwrap_or_default()),
-        };
-        let count = |number: u64| if outcome.tests { number.to_string() } else { String::new() };
+        let counts = [passed, failed, ignored]
+            .map(|number| if outcome.tests { number.to_string() } else { String::new() });
         lines.push(row(
             &outcome.title,
-            &count(outcome.tally.passed),
-            &count(outcome.tally.failed),
+            counts.each_ref().map(String::as_str),
             &elapsed(outcome.took),
             &format!("{} min", outcome.budget),
-            &verdict,
+            &outcome.verdict(),
         ));
     }
     let time = format!("{} in all, some of it at once", elapsed(took));
-    lines.push(row("", "", "", &time, "", ""));
+    lines.push(row("", [""; 3], &time, "", ""));
     lines.push(String::new());
-    lines.push(format!("{} passed, {} failed", total.passed, total.failed));
+    let Tally { passed, failed, ignored, .. } = total;
+    lines.push(format!("{passed} passed, {failed} failed, {ignored} ignored"));
     lines.join("\n")
 }
 
@@ -395,11 +420,12 @@ mod tests {
     fn outcome(layer: Layer, passed: u64, failed: u64, trouble: Option<&str>) -> Outcome {
         Outcome {
             title: layer.name().to_owned(),
-            tally: Tally { passed, failed },
+            tally: Tally { passed, failed, ..Tally::default() },
             took: Duration::from_secs(1),
             budget: layer.budget(),
             trouble: trouble.map(str::to_owned),
             tests: true,
+            absent: Vec::new(),
         }
     }
 
@@ -411,8 +437,19 @@ mod tests {
             outcome(Layer::Vm, 0, 0, Some("no QEMU\ndetails")),
         ];
         let text = summary(&outcomes, Duration::from_secs(3));
-        assert_eq!(text.lines().last(), Some("7 passed, 2 failed"));
+        assert_eq!(text.lines().last(), Some("7 passed, 2 failed, 0 ignored"));
         assert!(text.contains("✘ no QEMU") && !text.contains("details"), "{text}");
+    }
+
+    #[test]
+    fn an_ignored_test_fails_its_layer_and_one_that_cannot_run_here_is_named() {
+        let mut outcome = outcome(Layer::Deploy, 7, 0, None);
+        outcome.absent = vec!["on_v1: no cgroup v1".to_owned()];
+        assert!(outcome.ok() && outcome.verdict() == "✔ not run here: on_v1: no cgroup v1");
+        outcome.tally.ignored = 1;
+        assert!(!outcome.ok() && outcome.verdict().starts_with("✘ ignored"));
+        let text = summary(&[outcome], Duration::from_secs(3));
+        assert_eq!(text.lines().last(), Some("7 passed, 0 failed, 1 ignored"));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use clap::ValueEnum;
 
+use crate::test::absent::Feature;
+
 /// A version of cgroups: all that a guest mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Cgroup {
@@ -23,12 +25,18 @@ impl Cgroup {
         }
     }
 
-    /// What the guest's kernel is told, which hands it on to the first process and so to the tests.
-    pub(super) fn argument(self) -> &'static str {
-        match self {
-            Self::V2 => "CORONER_CGROUP=v2",
-            Self::V1 => "CORONER_CGROUP=v1",
+    /// Whether a guest has it.
+    pub(super) fn has(self, feature: Feature) -> bool {
+        match feature {
+            Feature::MemoryOnV1 => self == Self::V1,
+            Feature::MemoryOnV2 => self == Self::V2,
         }
+    }
+
+    /// What the guest's kernel is told, which hands it on to the first process: the version of cgroups, and
+    /// arguments for the tests.
+    pub(super) fn arguments(self, tests: &[&str]) -> String {
+        format!("CORONER_CGROUP={} \"CORONER_GUEST_ARGUMENTS={}\"", self.name(), tests.join(" "))
     }
 }
 
@@ -40,8 +48,11 @@ mod tests {
     fn versions_are_named_as_they_are_parsed_and_told() {
         for cgroup in Cgroup::ALL {
             assert_eq!(Cgroup::from_str(cgroup.name(), false), Ok(cgroup));
-            assert_eq!(cgroup.argument(), format!("CORONER_CGROUP={}", cgroup.name()));
         }
-        assert!(include_str!("init.sh").contains("$CORONER_CGROUP"));
+        let told = Cgroup::V1.arguments(&["--skip", "one"]);
+        assert_eq!(told, r#"CORONER_CGROUP=v1 "CORONER_GUEST_ARGUMENTS=--skip one""#);
+        for variable in ["$CORONER_CGROUP", "$CORONER_GUEST_ARGUMENTS"] {
+            assert!(include_str!("init.sh").contains(variable));
+        }
     }
 }

@@ -22,7 +22,8 @@ fi
 export CORONER_TEST_AGENT=/coroner
 ifconfig lo 127.0.0.1 up
 echo "guest: Linux $(uname -r), cgroup $CORONER_CGROUP"
-/test --test-threads=1 --nocapture </dev/null 2>&1
+# shellcheck disable=SC2086 # words
+/test --test-threads=1 --nocapture $CORONER_GUEST_ARGUMENTS </dev/null 2>&1
 status=$?
 echo
 echo "coroner-vm-exit:$status"

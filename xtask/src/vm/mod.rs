@@ -22,7 +22,7 @@ pub(crate) use self::{
 };
 use crate::{
     progress::{Line, note},
-    test::{Run, Tally, TestBinary, report},
+    test::{Run, Tally, TestBinary, absent, keep, report},
     workspace::Workspace,
 };
 
@@ -42,11 +42,17 @@ pub(crate) fn matrix(kernels: &[&'static Kernel], cgroups: &[Cgroup]) -> Vec<Gue
 }
 
 /// Runs `test` in each of `guests`, as many at once as this machine has CPUs for; a guest that cannot
-/// be booted is a failed test, and keeps no other from running.
+/// be booted is a failed test, and keeps no other from running. `suffix`: what tells this run's failures
+/// from another's.
 ///
 /// # Errors
 /// When there can be no guest at all.
-pub(crate) fn run(workspace: &Workspace, guests: &[Guest], test: &TestBinary) -> Result<Tally> {
+pub(crate) fn run(
+    workspace: &Workspace,
+    guests: &[Guest],
+    test: &TestBinary,
+    suffix: &str,
+) -> Result<Tally> {
     if env::consts::ARCH != "x86_64" {
         bail!("foreign kernels are set up for x86_64 only, this is {}", env::consts::ARCH);
     }
@@ -63,7 +69,7 @@ pub(crate) fn run(workspace: &Workspace, guests: &[Guest], test: &TestBinary) ->
         for _ in 0..at_once {
             scope.spawn(|| {
                 while let Some(guest) = next(&waiting) {
-                    let run = boot(workspace, *guest, &archive, &test.name);
+                    let run = boot(workspace, *guest, &archive, test, suffix);
                     tally.lock().unwrap_or_else(PoisonError::into_inner).add(run);
                 }
             });
@@ -77,12 +83,19 @@ fn next<T>(waiting: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
 }
 
 /// One guest from its kernel to its line on stderr.
-fn boot(workspace: &Workspace, guest: Guest, archive: &Path, test: &str) -> Tally {
+fn boot(
+    workspace: &Workspace,
+    guest: Guest,
+    archive: &Path,
+    test: &TestBinary,
+    suffix: &str,
+) -> Tally {
     let Guest { kernel, cgroup } = guest;
-    let title = format!("{test} on Linux {}, cgroup {}", kernel.version, cgroup.name());
+    let title = format!("{} on Linux {}, cgroup {}", test.name, kernel.version, cgroup.name());
+    let name = format!("vm-{}-{}{suffix}", kernel.version, cgroup.name());
+    let log = workspace.target("vm").join(format!("{name}.log"));
+    let absent = absent::of(&test.name, |feature| cgroup.has(feature));
     let ended = kernel.image(workspace).and_then(|image| {
-        let name = format!("serial-{}-{}.log", kernel.version, cgroup.name());
-        let log = workspace.target("vm").join(name);
         let line = Line::begin(&title);
         let ended = qemu::boot(
             workspace,
@@ -90,11 +103,11 @@ fn boot(workspace: &Workspace, guest: Guest, archive: &Path, test: &str) -> Tall
             &qemu::Machine {
                 kernel: &image,
                 initramfs: archive,
-                arguments: cgroup.argument(),
-                log,
+                arguments: &cgroup.arguments(&absent::arguments(&absent)),
+                log: log.clone(),
             },
         );
-        let run = ended.map(|ended| Run::of(ended.status == 0, ended.text));
+        let run = ended.map(|end| Run::of(end.status == 0, end.text, test.expected(&absent)));
         let said = match &run {
             Ok(run) => format!("{} passed, {} failed", run.tally.passed, run.tally.failed),
             Err(_) => "it did not come to its end".to_owned(),
@@ -103,15 +116,12 @@ fn boot(workspace: &Workspace, guest: Guest, archive: &Path, test: &str) -> Tall
         run
     });
     match ended {
-        // A guest whose first process finds no test says nothing of any.
-        Ok(run) if run.tally == Tally::default() => {
-            note(&format!("{title}: no test ran: it proves nothing"));
-            Tally { passed: 0, failed: 1 }
-        }
-        Ok(run) => report(run),
+        Ok(run) => report(workspace, &name, run),
         Err(error) => {
+            let said = fs::read_to_string(&log).unwrap_or_default();
             note(&format!("{title}: {error:#}"));
-            Tally { passed: 0, failed: 1 }
+            keep(workspace, &name, &format!("{said}\n{error:#}"));
+            Tally { failed: 1, ..Tally::default() }
         }
     }
 }

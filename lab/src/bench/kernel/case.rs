@@ -61,10 +61,10 @@ use Place::{Inside, Outside};
 
 /// All rows, in the order in which they are shown.
 pub(super) const CASES: [Case; 26] = [
-    case("sched_process_exit", Exits, Outside, "exit", Some(60.0)),
+    case("sched_process_exit", Exits, Outside, "exit", Some(160.0)),
     case("signal_deliver", Handled, Outside, "deliver", Some(60.0)),
-    case("signal_deliver", Chatter, Outside, "deliver_masked", Some(5.0)),
-    case("signal_generate", Chatter, Outside, "generate_masked", Some(5.0)),
+    case("signal_deliver", Chatter, Outside, "deliver_masked", Some(10.0)),
+    case("signal_generate", Chatter, Outside, "generate_masked", Some(10.0)),
     case("signal_generate", Term, Outside, "generate_term", Some(180.0)),
     case("signal_generate", Kill, Outside, "generate_kill", Some(180.0)),
     case("signal_generate", Handled, Outside, "generate_to_itself", Some(180.0)),

@@ -1,32 +1,23 @@
-//! The real agent records, where this machine lets its programs in.
+//! The real agent records.
 
-use coroner::{outputs::recording::Reader, sources::kernel};
+use crate::{
+    agent::agent,
+    stage::{self, PATIENCE},
+};
+use coroner::outputs::recording::Reader;
 use coroner_core::input::{CriEvent, Input, Received};
 use std::{
     io::{BufRead, BufReader},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     time::{Duration, Instant},
 };
 
-/// Ends a test that would wait for ever; nothing is measured by it.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// An agent that records; `None` where it cannot run.
-fn agent(file: &Path) -> Option<Child> {
-    let facts = kernel::probe(&kernel::Options::default());
-    if !facts.privileges.may_load() || !facts.programs_embedded {
-        eprintln!("skipped: the kernel programs cannot be loaded here");
-        return None;
-    }
-    let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
-    command
-        .args("run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --record".split(' '))
-        .arg(file)
-        .env_clear()
-        .stdin(Stdio::null())
-        .stderr(Stdio::piped());
-    Some(command.spawn().unwrap())
+/// An agent that records.
+fn recording_agent(file: &Path) -> Child {
+    let mut command = agent("run");
+    command.args("--listen 127.0.0.1:0 --api-listen off --socket off --record".split(' '));
+    command.arg(file).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 /// What the recording says of the runtime that is not there.
@@ -60,9 +51,10 @@ fn signal(agent: &mut Child, signal: rustix::process::Signal) {
 
 #[test]
 fn an_agent_that_is_stopped_leaves_a_whole_recording() {
+    let _machine = stage::machine();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("rec");
-    let Some(mut agent) = agent(&file) else { return };
+    let mut agent = recording_agent(&file);
     wait_for_inputs(&mut agent, &file);
     signal(&mut agent, rustix::process::Signal::TERM);
     let mut reader = Reader::open(&file).unwrap();
@@ -76,9 +68,10 @@ fn an_agent_that_is_stopped_leaves_a_whole_recording() {
 
 #[test]
 fn an_agent_that_is_killed_leaves_what_it_had_flushed() {
+    let _machine = stage::machine();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("rec");
-    let Some(mut agent) = agent(&file) else { return };
+    let mut agent = recording_agent(&file);
     wait_for_inputs(&mut agent, &file);
     signal(&mut agent, rustix::process::Signal::KILL);
     let mut reader = Reader::open(&file).unwrap();

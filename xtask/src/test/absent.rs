@@ -1,0 +1,111 @@
+//! Tests that need what a machine may lack without anybody's fault: the whole list. Every other test runs
+//! everywhere, and fails where it lacks something.
+
+use std::{fs, path::Path};
+
+/// What a machine may lack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Feature {
+    /// The memory controller on cgroup v1: not on a machine with cgroup v2 alone.
+    MemoryOnV1,
+    /// The memory controller on cgroup v2: not on a machine that uses it on v1.
+    MemoryOnV2,
+}
+
+/// Test binary, test, and what the test needs. The layer vm boots guests that have each of these.
+const TESTS: [(&str, &str, Feature); 2] = [
+    ("daemonset", "it_is_ready_on_cgroup_v1", Feature::MemoryOnV1),
+    ("programs", "oom::with_memory_oom_group_everybody_is_chosen", Feature::MemoryOnV2),
+];
+
+/// A test that cannot run on a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Absent {
+    /// Its name, as `--skip` takes it.
+    pub(crate) test: &'static str,
+    feature: Feature,
+}
+
+impl Absent {
+    /// For the closing table.
+    pub(crate) fn told(self) -> String {
+        let lacks = match self.feature {
+            Feature::MemoryOnV1 => "no memory controller on cgroup v1",
+            Feature::MemoryOnV2 => "no memory controller on cgroup v2",
+        };
+        format!("{}: {lacks}", self.test)
+    }
+}
+
+/// Those of a test binary where the machine has only what `has` says.
+pub(crate) fn of(binary: &str, has: impl Fn(Feature) -> bool) -> Vec<Absent> {
+    TESTS
+        .iter()
+        .filter(|(of, _, feature)| *of == binary && !has(*feature))
+        .map(|(_, test, feature)| Absent { test, feature: *feature })
+        .collect()
+}
+
+/// The arguments that leave these out of a test binary.
+pub(crate) fn arguments(absent: &[Absent]) -> Vec<&'static str> {
+    let skip = absent.iter().flat_map(|one| ["--skip", one.test]);
+    (!absent.is_empty()).then_some("--exact").into_iter().chain(skip).collect()
+}
+
+/// What this machine has.
+pub(crate) fn machine_has(feature: Feature) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    has(&mounts, feature, |point| {
+        fs::read_to_string(point.join("cgroup.controllers")).unwrap_or_default()
+    })
+}
+
+/// By the lines of mountinfo, proc_pid_mountinfo(5): the mount point is the fifth field, the type and the
+/// super block's options stand after the dash.
+fn has(mountinfo: &str, feature: Feature, controllers: impl Fn(&Path) -> String) -> bool {
+    mountinfo.lines().filter_map(|line| line.split_once(" - ")).any(|(before, after)| {
+        let mut after = after.split(' ');
+        match (feature, after.next()) {
+            (Feature::MemoryOnV1, Some("cgroup")) => {
+                after.nth(1).is_some_and(|options| options.split(',').any(|one| one == "memory"))
+            }
+            (Feature::MemoryOnV2, Some("cgroup2")) => {
+                let point = before.split(' ').nth(4).map(Path::new);
+                point.is_some_and(|at| controllers(at).split_whitespace().any(|c| c == "memory"))
+            }
+            _ => false,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+34 30 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+39 30 0:35 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
+    const UNIFIED: &str = "30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate";
+
+    #[test]
+    fn memory_is_on_one_version_of_cgroups() {
+        let controllers = |point: &Path| match point == Path::new("/sys/fs/cgroup") {
+            true => "cpu memory pids\n".to_owned(),
+            false => "hugetlb\n".to_owned(),
+        };
+        for (mounts, v1) in [(HYBRID, true), (UNIFIED, false)] {
+            assert_eq!(has(mounts, Feature::MemoryOnV1, controllers), v1);
+            assert_eq!(has(mounts, Feature::MemoryOnV2, controllers), !v1);
+        }
+        assert!(!has("", Feature::MemoryOnV1, controllers));
+    }
+
+    #[test]
+    fn only_what_is_listed_is_left_out_and_only_where_it_must_be() {
+        assert_eq!(of("daemonset", |_| true), []);
+        let absent = of("daemonset", |_| false);
+        assert_eq!(arguments(&absent), ["--exact", "--skip", "it_is_ready_on_cgroup_v1"]);
+        assert!(absent[0].told().ends_with("no memory controller on cgroup v1"));
+        assert!(arguments(&of("catalogue", |_| false)).is_empty());
+    }
+}
