@@ -91,7 +91,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("the event loop cannot be set up")?;
+        .context("cannot set up the event loop")?;
     let result = runtime.block_on(observe(config));
     // A blocking call that hangs (a dead mount under /proc) must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_millis(100));
@@ -127,11 +127,12 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let certificate = config.tls.map(tls::Certificate::open).transpose()?;
     // The port first: it fails for the most ordinary reason, and nothing is attached yet.
     let listener = bind(config.listen).await.with_context(|| {
-        format!("cannot listen on {}: choose another address with --listen", config.listen)
+        format!("cannot listen on {}; choose another address with --listen", config.listen)
     })?;
-    let address = listener.local_addr().context("the listening socket has no address")?;
+    let address =
+        listener.local_addr().context("cannot read the address of the listening socket")?;
     let metrics =
-        Metrics::new().and_then(Metrics::with_process).context("the metrics' catalogue")?;
+        Metrics::new().and_then(Metrics::with_process).context("cannot register the metrics")?;
     let shared = Arc::new(Shared::new(
         Health::new(config.sources.kube.is_some(), clock::boot_now()),
         History::new(config.history),
@@ -160,12 +161,13 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         match bind(address).await {
             Ok(listener) => {
                 let address = listener.local_addr().unwrap_or(address);
-                info!(%address, "the API is served on TCP");
+                info!(%address, "serving the API on TCP");
                 serve(listener.into(), Audience::Forwarded);
             }
             Err(error) => warn!(
                 %address, %error,
-                "the API is not served on TCP: choose another address with --api-listen, or off"
+                "cannot serve the API on TCP; choose another address with --api-listen, or turn \
+                 it off"
             ),
         }
     }
@@ -174,7 +176,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
             Ok(listener) => serve(listener.into(), Audience::Node),
             Err(error) => {
                 let error = format!("{error:#}");
-                warn!(error, "the API is not served on a unix socket: `coroner` needs --url");
+                warn!(error, "cannot serve the API on a unix socket; CLI commands need --url");
             }
         }
     }
@@ -189,7 +191,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let host_root = &config.sources.cri.host_root;
     let sight = Sight::probe(host_root);
     for Hidden { part, cost, todo } in sight.hidden() {
-        warn!(part, cost, todo, "a part of the host cannot be read");
+        warn!(part, cost, todo, "part of the host is not visible");
     }
     shared.health.lock().sees(sight);
     let boot_id = host::boot_id(host_root);
@@ -222,7 +224,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         losses: lines::Losses::default(),
     };
     if !recalled.is_empty() {
-        info!(leaks = recalled.len(), "an earlier run had found leaks (--state-dir)");
+        info!(leaks = recalled.len(), "restored leaks that an earlier run confirmed (--state-dir)");
         events.shared.leaks.lock().recall(recalled.clone());
         let input = Input::Recalled { leaks: recalled };
         events.take(Received { at: clock::boot_now(), input });
@@ -240,13 +242,13 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     }
     let _ = hang_up.send(()); // an error: the servers have ended already
     if timeout(FAREWELL, servers.join_all()).await.is_err() {
-        debug!("a client kept its connection open; it is cut");
+        debug!("closing a connection that a client kept open");
     }
     if let Some(path) = &config.socket {
         let _ = std::fs::remove_file(path); // the next agent replaces it otherwise
     }
     if result.is_ok() {
-        info!("detached, goodbye");
+        info!("shutdown complete");
     }
     result
 }
@@ -256,11 +258,11 @@ async fn open_state(
     dir: PathBuf,
     boot_id: Option<String>,
 ) -> anyhow::Result<(Keeper, Vec<PersistedLeak>)> {
-    let hangs = format!("cannot keep state in {}: choose another --state-dir", dir.display());
+    let hangs = format!("cannot keep state in {}; choose another --state-dir", dir.display());
     let opened = Patience::new(STATE_PATIENCE, 1).call(move || State::open(&dir, boot_id)).await;
     let (state, known) = opened.context(hangs)??;
     let keeper = Keeper::start(known.clone(), move |leaks| state.keep(leaks))
-        .context("no thread can be had for the state")?;
+        .context("cannot start the thread that writes the state")?;
     Ok((keeper, known))
 }
 
@@ -278,7 +280,7 @@ struct Stop {
 
 impl Stop {
     fn listen() -> anyhow::Result<Self> {
-        let listen = |kind| signal(kind).context("signals cannot be listened for");
+        let listen = |kind| signal(kind).context("cannot listen for signals");
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
@@ -288,9 +290,9 @@ impl Stop {
 
     async fn wait(&mut self) {
         tokio::select! {
-            _ = self.terminate.recv() => info!("SIGTERM: detaching"),
-            _ = self.interrupt.recv() => info!("SIGINT: detaching"),
-            _ = self.hang_up.recv() => info!("SIGHUP: detaching"),
+            _ = self.terminate.recv() => info!("received SIGTERM; shutting down"),
+            _ = self.interrupt.recv() => info!("received SIGINT; shutting down"),
+            _ = self.hang_up.recv() => info!("received SIGHUP; shutting down"),
         }
     }
 }
@@ -430,7 +432,7 @@ impl EventLoop {
             return;
         }
         if strays >= CLOCK_WAS_SET {
-            info!(by = ?strays, "the wall clock was set; moments are told by the new one");
+            info!(by = ?strays, "the system clock was stepped; timestamps now follow the new time");
         }
         self.shared.leaks.lock().clock_was_set(&self.anchor, &anchor);
         self.anchor = anchor;

@@ -136,39 +136,40 @@ impl Host {
 pub enum ConfigError {
     /// No node name.
     #[error(
-        "the node's name is not known: give --node NAME (in a DaemonSet: NODE_NAME from \
-             spec.nodeName), or --no-api to do without the apiserver"
+        "the node's name is unknown; set --node NAME (in a DaemonSet: NODE_NAME from \
+         spec.nodeName), or use --no-api to run without the apiserver"
     )]
     NoNode,
     /// The same, where nothing can be done without the apiserver.
     #[error(
-        "the node's name is not known: give --node NAME (see `kubectl get nodes`); only the \
-             apiserver can tell which of this node's pods exist"
+        "the node's name is unknown; set --node NAME (see `kubectl get nodes`). Only the \
+         apiserver knows which of this node's pods exist"
     )]
     NoNodeToLookAt,
     /// Not a name that a Node object can have.
     #[error(
-        "--node {0:?} is not a node's name: lower-case letters, digits, '-' and '.', at most \
-             253; see `kubectl get nodes`"
+        "--node {0:?} is not a valid node name (at most 253 lower-case letters, digits, '-' and \
+         '.'); see `kubectl get nodes`"
     )]
     BadNode(String),
     /// No socket.
-    #[error("no container runtime's socket found; tried {}: name it with --cri ENDPOINT",
+    #[error("no container runtime socket found (tried {}); set --cri ENDPOINT",
             CRI_SOCKETS.join(", "))]
     NoCri,
     /// Not a socket's address.
     #[error("--cri: {0}")]
     Cri(#[from] cri::EndpointError),
     /// Contradiction.
-    #[error("--no-api and --kubeconfig contradict each other: leave one of them out")]
+    #[error("--no-api and --kubeconfig are mutually exclusive; remove one")]
     ApiAndNot,
     /// Contradiction.
     #[error(
-        "--events and --no-api contradict each other: Events are the apiserver's; leave one of them out"
+        "--events and --no-api are mutually exclusive (Events are written to the apiserver); \
+         remove one"
     )]
     EventsWithoutApi,
     /// A certificate without a key, or the other way round.
-    #[error("--{given} without --{missing}: HTTPS takes both")]
+    #[error("--{given} requires --{missing}: HTTPS needs both")]
     HalfTls {
         /// The flag that was given.
         given: &'static str,
@@ -176,7 +177,7 @@ pub enum ConfigError {
         missing: &'static str,
     },
     /// A path that is not absolute.
-    #[error("--{flag} {path:?} is not absolute: begin it with /")]
+    #[error("--{flag} {path:?} must be an absolute path")]
     Relative {
         /// The flag.
         flag: &'static str,
@@ -185,8 +186,8 @@ pub enum ConfigError {
     },
     /// A ring size that the kernel would refuse.
     #[error(
-        "--ring-bytes {given}: must be a power of two from {page_size} (a page) to {MAX_RING}; \
-             {nearest} would do"
+        "--ring-bytes {given}: must be a power of two from {page_size} (one page) to {MAX_RING}; \
+         try {nearest}"
     )]
     Ring {
         /// What was given.
@@ -197,29 +198,29 @@ pub enum ConfigError {
         nearest: u32,
     },
     /// Programs are built without diagnostics.
-    #[error("--debug-bpf needs a debug build: this one's kernel programs carry no diagnostics")]
+    #[error(
+        "--debug-bpf requires a debug build; the kernel programs of this build have no diagnostics"
+    )]
     DebugBpf,
     /// Out of bounds.
-    #[error("--leak-threshold {0:?}: give from {MIN_THRESHOLD:?} to seven days")]
+    #[error("--leak-threshold {0:?}: must be between {MIN_THRESHOLD:?} and 7 days")]
     Threshold(Duration),
     /// Out of bounds.
-    #[error("--leak-series {0}: at most {MAX_SERIES}")]
+    #[error("--leak-series {0}: must be at most {MAX_SERIES}")]
     Series(usize),
     /// Not a process' name.
-    #[error(
-        "--kubelet-process {0:?}: give the name as /proc/PID/comm has it, at most {MAX_COMM} bytes"
-    )]
+    #[error("--kubelet-process {0:?}: use the name from /proc/PID/comm, at most {MAX_COMM} bytes")]
     Kubelet(String),
     /// Out of bounds.
-    #[error("--history {0}: at most {MAX_HISTORY} terminations can be kept")]
+    #[error("--history {0}: must be at most {MAX_HISTORY}")]
     History(usize),
     /// Out of bounds.
-    #[error("--settle {0:?}: at most {MAX_SETTLE:?}")]
+    #[error("--settle {0:?}: must be at most {MAX_SETTLE:?}")]
     Settle(Duration),
     /// Out of bounds.
     #[error(
         "--cri-busy {busy:?} and --cri-idle {idle:?}: both must be at least {MIN_POLL:?}, and \
-             busy no longer than idle"
+         --cri-busy no longer than --cri-idle"
     )]
     Polls {
         /// What was given.

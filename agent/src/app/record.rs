@@ -24,7 +24,7 @@ impl Record {
         let path = options.file.display();
         let file = recording::create(&options.file).with_context(|| {
             format!(
-                "cannot record into {path}: make its directory, or choose another file with \
+                "cannot record to {path}; create its directory, or choose another file with \
                  --record"
             )
         })?;
@@ -49,6 +49,6 @@ impl Record {
         let counters = Arc::new(recording::Counters::default());
         shared.metrics.watch_recording(counters.clone());
         Recorder::start(self.file, header, self.options.limit, counters)
-            .context("no thread can be had for the recording")
+            .context("cannot start the thread that writes the recording")
     }
 }

@@ -66,7 +66,7 @@ impl Start<'_> {
             }
             shared.health.lock().kernel_failed(failure.to_string());
             let failure = explain(failure);
-            error!("{failure:#}; trying again in {} s", RETRY.as_secs());
+            error!("{failure:#}; retrying in {} s", RETRY.as_secs());
             if !wait(shared, stop).await {
                 return Ok(None);
             }
@@ -76,7 +76,7 @@ impl Start<'_> {
 
 fn explain(failure: StartError) -> anyhow::Error {
     anyhow::Error::new(failure)
-        .context("the kernel side cannot start; `coroner doctor` says what this node lacks")
+        .context("cannot start the kernel side; run `coroner doctor` to see what this node lacks")
 }
 
 /// Until it is time to try again. False: stopped.
@@ -96,7 +96,7 @@ fn say(kernel: &Kernel) {
     let report = kernel.report();
     for (hook, how) in &report.hooks {
         if let Err(why) = how {
-            warn!(hook, why, "a hook is not attached");
+            warn!(hook, why, "hook not attached");
         }
     }
     match &report.unproven {
@@ -105,16 +105,17 @@ fn say(kernel: &Kernel) {
         None => {}
     }
     let attached = report.hooks.values().filter(|how| how.is_ok()).count();
-    info!(hooks = attached, hierarchy = report.hierarchy, "the kernel programs are attached");
+    info!(hooks = attached, hierarchy = report.hierarchy, "kernel programs attached");
 }
 
 fn lay_down(kernel: &Kernel) {
     let names = |held: Privileges| held.names().collect::<Vec<_>>().join(",");
     match privileges::lay_down(|| kernel::frees_open_maps() && kernel.answers()) {
-        Ok(kept) => info!(kept = names(kept), "privileges are laid down"),
+        Ok(kept) => info!(kept = names(kept), "dropped capabilities that are no longer needed"),
         // It works all the same, with more than it needs.
         Err(error) => {
-            warn!(%error, kept = names(Privileges::held()), "privileges cannot be laid down");
+            warn!(%error, kept = names(Privileges::held()), "cannot drop capabilities; continuing \
+                                                             with more than needed");
         }
     }
 }

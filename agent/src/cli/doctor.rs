@@ -134,7 +134,7 @@ fn kernel_side(options: &kernel::Options) -> Vec<Check> {
     let promising = checks.iter().all(|check| check.outcome != Outcome::Failed);
     checks.push(match promising {
         true => programs(options),
-        false => Check::skipped("self-test", "not possible before the above is well"),
+        false => Check::skipped("self-test", "skipped until the checks above pass"),
     });
     checks
 }
@@ -179,7 +179,7 @@ fn release(release: &str) -> Check {
     if kernel::facts::version(release) >= (5, 8) {
         return Check::ok("kernel", found);
     }
-    let todo = "use Linux 5.8 or newer (5.10 is the oldest that is tested)";
+    let todo = "use Linux 5.8 or newer (5.10 is the oldest tested version)";
     Check::failed("kernel", found, todo)
 }
 
@@ -195,8 +195,8 @@ fn capabilities(facts: &kernel::Facts) -> Check {
         .map(|lack| format!("missing {}: {}", lack.capability, lack.purpose))
         .collect::<Vec<_>>()
         .join("; ");
-    let todo = "run as root, or give the container's securityContext all the capabilities that \
-                deploy/base has (CAP_SYS_RESOURCE: deploy/overlays/kernel-5.10)";
+    let todo = "run as root, or add the capabilities listed in deploy/base to the container's \
+                securityContext (CAP_SYS_RESOURCE: deploy/overlays/kernel-5.10)";
     if lacks.iter().any(|lack| lack.essential) {
         return Check::failed(NAME, found, todo);
     }
@@ -215,17 +215,17 @@ fn host_checks(sight: Sight) -> [Check; 2] {
     let processes = match sight {
         Sight { wait_channels: false, .. } => Check::degraded(
             PROCESSES,
-            "states only: neither leaks of the classes orphan_shim and orphan_netns, nor where in \
-             the kernel a process hangs that SIGKILL does not end are reported",
+            "process states only; leaks of class orphan_shim and orphan_netns are not reported, \
+             nor where in the kernel an unkillable process hangs",
             "run as root, or add SYS_PTRACE to the container's capabilities",
         ),
         Sight { stacks: false, .. } => {
-            Check::ok(PROCESSES, "states and wait channels; stacks would need CAP_SYS_ADMIN")
+            Check::ok(PROCESSES, "states and wait channels (stacks need CAP_SYS_ADMIN)")
         }
         Sight { .. } => Check::ok(PROCESSES, "states, wait channels and stacks"),
     };
     [
-        hidden(FILES).unwrap_or_else(|| Check::ok(FILES, "below --host-root")),
+        hidden(FILES).unwrap_or_else(|| Check::ok(FILES, "readable under --host-root")),
         hidden(PROCESSES).unwrap_or(processes),
     ]
 }
@@ -250,12 +250,12 @@ fn programs(options: &kernel::Options) -> Check {
         };
     }
     if refused.is_empty() {
-        return Check::ok(NAME, format!("{hooks} hooks attached and proven"));
+        return Check::ok(NAME, format!("{hooks} hooks attached and verified"));
     }
     Check::failed(
         NAME,
         refused,
-        "these hooks are missing on this kernel: please report it with the output of `uname -a`",
+        "this kernel does not support these hooks; please report it with the output of `uname -a`",
     )
 }
 
@@ -271,7 +271,11 @@ async fn container_runtime(options: cri::Options) -> Check {
     });
     match answer.await {
         Ok(runtime) => Check::ok(NAME, format!("{runtime} at {endpoint}")),
-        Err(error) => Check::failed(NAME, error, "if it has another socket, name that by --cri"),
+        Err(error) => Check::failed(
+            NAME,
+            error,
+            "check that the runtime runs, and set --cri if it uses another socket",
+        ),
     }
 }
 
@@ -290,8 +294,8 @@ async fn apiserver(options: kube::Options) -> Check {
         Err(error) => Check::failed(
             NAME,
             error,
-            "can the apiserver be reached, and may the agent list and watch pods (RBAC)? --no-api \
-             does without",
+            "check that the apiserver is reachable and that the agent may list and watch pods \
+             (RBAC), or use --no-api",
         ),
     }
 }
@@ -311,27 +315,27 @@ async fn node(options: kube::Options, boot_id: Option<String>) -> Check {
 /// Whether the Node object is this machine's: without that no leak is told.
 fn whose_node(name: &str, answer: Result<ApiEvent, String>, boot_id: Option<&str>) -> Check {
     const NAME: &str = "node";
-    const RIGHT: &str = "the agent's role must allow get of nodes: without it no leak is told";
+    const RIGHT: &str = "grant the agent `get` on nodes; leaks cannot be reported without it";
     match (answer, boot_id) {
         (Ok(ApiEvent::Node(_)), None) => Check::degraded(
             NAME,
-            "cannot read the boot id (/proc/sys/kernel/random/boot_id): no leak is reported",
+            "cannot read the boot id (/proc/sys/kernel/random/boot_id); leaks cannot be reported",
             "mount /proc into the container",
         ),
         (Ok(ApiEvent::Node(node)), Some(boot_id)) if node.boot_id == boot_id => {
-            Check::ok(NAME, format!("{name} is this machine, its kubelet {}", node.kubelet_version))
+            Check::ok(NAME, format!("{name} is this machine, kubelet {}", node.kubelet_version))
         }
         (Ok(ApiEvent::Node(_)), Some(_)) => Check::failed(
             NAME,
-            format!("{name} is another machine, or this one before it was booted"),
-            "check --node (NODE_NAME); just after a boot, wait for the kubelet",
+            format!("{name} is another machine, or this machine before its last boot"),
+            "check --node (NODE_NAME); right after a boot, wait for the kubelet to report",
         ),
         // Its text says what to do.
         (Ok(ApiEvent::NodeUnknown { missing: true, error }), _) => Check::failed(NAME, error, ""),
         (Ok(ApiEvent::NodeUnknown { error, .. }) | Err(error), _) => {
             Check::degraded(NAME, error, RIGHT)
         }
-        (Ok(_), _) => Check::degraded(NAME, "the apiserver gave no Node", RIGHT),
+        (Ok(_), _) => Check::degraded(NAME, "the apiserver returned no Node object", RIGHT),
     }
 }
 
@@ -347,13 +351,13 @@ async fn first<T>(
                 return answer;
             }
         }
-        Err("it ended without an answer".to_owned())
+        Err("stopped without an answer".to_owned())
     };
     tokio::select! {
         biased;
         answer = answer => answer,
         ended = source => Err(match ended {
-            Ok(()) => "it ended without an answer".to_owned(),
+            Ok(()) => "stopped without an answer".to_owned(),
             Err(error) => format!("{error:#}"),
         }),
         () = tokio::time::sleep(PATIENCE) => {
@@ -378,9 +382,9 @@ fn text(diagnosis: &Diagnosis, style: &Style) -> String {
         }
     }
     lines.push(if diagnosis.ok {
-        "`coroner run` would work here.".to_owned()
+        "`coroner run` will work on this node.".to_owned()
     } else {
-        "`coroner run` would not work here: see ✘ above.".to_owned()
+        "`coroner run` will not work on this node: see ✘ above.".to_owned()
     });
     lines.join("\n") + "\n"
 }
@@ -455,9 +459,9 @@ mod tests {
         for (sight, outcome, word) in [
             (all, Outcome::Ok, "stacks"),
             (Sight { stacks: false, ..all }, Outcome::Ok, "CAP_SYS_ADMIN"),
-            (Sight { wait_channels: false, ..all }, Outcome::Degraded, "states only"),
+            (Sight { wait_channels: false, ..all }, Outcome::Degraded, "process states only"),
             (Sight { namespaces: false, ..all }, Outcome::Degraded, "security module"),
-            (Sight { host: false, ..all }, Outcome::Degraded, "not the host's processes"),
+            (Sight { host: false, ..all }, Outcome::Degraded, "not visible"),
         ] {
             let [files, check] = host_checks(sight);
             assert_eq!(files.outcome, Outcome::Ok);
@@ -480,8 +484,8 @@ mod tests {
         ];
         let answer = text(&Diagnosis { ok: false, checks }, &Style::default());
         let wanted = "✔ kernel        Linux 6.18\n✘ BTF           missing\n                → use another \
-                      kernel\n– apiserver     not used\n`coroner run` would not work here: see ✘ \
-                      above.\n";
+                      kernel\n– apiserver     not used\n`coroner run` will not work on this node: \
+                      see ✘ above.\n";
         assert_eq!(answer, wanted);
     }
 }

@@ -40,15 +40,16 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
 fn from_agent(args: &ExplainArgs, wanted: &Wanted) -> anyhow::Result<Arc<PodTermination>> {
     let agent = client::Agent::new(&args.agent)?;
     let body = agent.get("/api/v1/terminations").context(
-        "name a recording with --from FILE, or see one that comes with coroner: \
-         coroner explain --sample",
+        "cannot query an agent; use --from FILE to read a recording, or --sample to see \
+                  the built-in one",
     )?;
     let accounts = client::accounts(&body)?;
     let chosen = wanted.choose(&accounts).map_err(|unclear| match unclear {
         Unclear::Several(text) => anyhow!(text),
         Unclear::Unknown(text) => anyhow!(
-            "{text}\nThe agent keeps the last terminations of its own node (--history), each \
-             some seconds after its pod's end: ask the agent of the node on which the pod ran"
+            "{text}\nAn agent keeps the latest terminations of its own node (--history) and \
+             reports each a few seconds after the pod is gone. Query the agent on the node where \
+             the pod ran."
         ),
     })?;
     Ok(Arc::new(chosen.clone()))
@@ -83,8 +84,8 @@ fn from_recording(mut reader: Reader, wanted: &Wanted) -> anyhow::Result<Arc<Pod
     let mut text = match choose(&replay, wanted) {
         Ok(found) => {
             remark(
-                "the recording ended before the agent had told of this pod: this is what it \
-                 would have said, had nothing more happened",
+                "the recording ended before the agent reported this pod; this is the report if \
+                 nothing more had happened",
             );
             return Ok(found);
         }
@@ -97,7 +98,7 @@ fn from_recording(mut reader: Reader, wanted: &Wanted) -> anyhow::Result<Arc<Pod
         .map(|(namespace, name)| report::printable(&format!("{namespace}/{name}")))
         .collect();
     if !alive.is_empty() {
-        text.push_str("\nin the recording, but not at its end before that: ");
+        text.push_str("\nin the recording, but not terminated when it ended: ");
         text.push_str(&alive.join(", "));
     }
     bail!(text)

@@ -27,12 +27,12 @@ pub(super) fn main(args: &ReplayArgs) -> anyhow::Result<()> {
     remark(&reader.condition().to_string());
     if replay.timelines().next().is_none() {
         let pods = replay.without_account().len();
-        remark(&format!("no pod's end is in it; pods that were there: {pods}"));
+        remark(&format!("the recording contains no pod termination; pods seen: {pods}"));
     }
     if open_at_end > 0 && args.go_on.is_zero() {
         remark(&format!(
-            "{open_at_end} pods were still ending when the recording did; --go-on 60s closes \
-             their accounts with what there is"
+            "{open_at_end} pods were still terminating at the end of the recording; use --go-on \
+             60s to report them as they are"
         ));
     }
     Ok(())

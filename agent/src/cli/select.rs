@@ -60,7 +60,7 @@ impl Wanted<'_> {
         wanted.max_by_key(|a| a.life).copied().ok_or_else(|| {
             let lives: Vec<_> = lives.iter().map(|a| a.life.to_string()).collect();
             Unclear::Unknown(format!(
-                "this pod's life {} is not there; --life can be {}",
+                "instance {} of this pod is not available; --life can be {}",
                 self.life.unwrap_or_default(),
                 lives.join(", ")
             ))
@@ -70,8 +70,8 @@ impl Wanted<'_> {
 
 fn several<'a>(pod: Option<&str>, found: impl Iterator<Item = &'a PodTermination>) -> String {
     let mut text = match pod {
-        Some(pod) => format!("several pods are called {pod}: name one by its UID"),
-        None => "several pods ended: name one (its name, NAMESPACE/NAME or UID)".to_owned(),
+        Some(pod) => format!("several pods are named {pod}; choose one by its UID"),
+        None => "several pods terminated; choose one (NAME, NAMESPACE/NAME or UID)".to_owned(),
     };
     let mut found: Vec<_> = found.collect();
     found.sort_by_key(|a| (std::cmp::Reverse(a.began_wall_ns), a.ended));
@@ -81,16 +81,16 @@ fn several<'a>(pod: Option<&str>, found: impl Iterator<Item = &'a PodTermination
 
 fn unknown<'a>(wanted: &Wanted, all: impl Iterator<Item = &'a PodTermination>) -> String {
     let what = match (wanted.pod, wanted.namespace) {
-        (Some(pod), Some(namespace)) => format!("of a pod {pod} in namespace {namespace}"),
-        (Some(pod), None) => format!("of a pod {pod}"),
+        (Some(pod), Some(namespace)) => format!("of pod {pod} in namespace {namespace}"),
+        (Some(pod), None) => format!("of pod {pod}"),
         (None, Some(namespace)) => format!("of a pod in namespace {namespace}"),
         (None, None) => "of any pod".to_owned(),
     };
-    let mut text = format!("no end {what} is there");
+    let mut text = format!("no termination {what} is recorded");
     let mut all: Vec<_> = all.collect();
     all.sort_by(|a, b| (&a.pod.namespace, &a.pod.name).cmp(&(&b.pod.namespace, &b.pod.name)));
     if !all.is_empty() {
-        text.push_str("; there are:");
+        text.push_str("; recorded pods:");
         list(&mut text, &all);
     }
     text

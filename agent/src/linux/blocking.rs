@@ -19,13 +19,13 @@ pub(crate) struct Patience {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GaveUp {
     /// It takes longer than one waits.
-    #[error("it hangs")]
+    #[error("timed out")]
     Hangs,
     /// It was not begun: earlier ones still hang.
-    #[error("earlier looks still hang")]
+    #[error("too many earlier calls are still blocked")]
     Crowded,
     /// It panicked.
-    #[error("it broke off")]
+    #[error("the call panicked")]
     Broke(#[source] JoinError),
 }
 

@@ -73,15 +73,11 @@ impl Privileges {
         let loads = !self.has(CapabilitySet::SYS_ADMIN); // it stands for the two that load
         let lack = |capability, essential, purpose| Lack { capability, purpose, essential };
         let needs = [
-            (
-                CapabilitySet::BPF,
-                loads,
-                lack("CAP_BPF", true, "the kernel programs cannot be loaded"),
-            ),
+            (CapabilitySet::BPF, loads, lack("CAP_BPF", true, "kernel programs cannot be loaded")),
             (
                 CapabilitySet::PERFMON,
                 loads,
-                lack("CAP_PERFMON", true, "the kernel programs cannot read what they report"),
+                lack("CAP_PERFMON", true, "kernel programs cannot read kernel memory"),
             ),
             (
                 CapabilitySet::SYS_RESOURCE,
@@ -89,7 +85,7 @@ impl Privileges {
                 lack(
                     "CAP_SYS_RESOURCE",
                     false,
-                    "before Linux 5.11 RLIMIT_MEMLOCK must be lifted for the programs' maps",
+                    "before Linux 5.11, RLIMIT_MEMLOCK must be raised for the BPF maps",
                 ),
             ),
             (
@@ -98,8 +94,8 @@ impl Privileges {
                 lack(
                     "CAP_SYS_PTRACE",
                     false,
-                    "neither leaks of the classes orphan_shim and orphan_netns, nor where in the kernel \
-                     a process hangs are reported",
+                    "leaks of class orphan_shim and orphan_netns are not reported, nor where in \
+                     the kernel a process hangs",
                 ),
             ),
         ];

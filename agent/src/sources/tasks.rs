@@ -24,9 +24,9 @@ impl Adapters {
     pub(crate) async fn failure(&mut self) -> anyhow::Error {
         match self.tasks.join_next().await {
             Some(Ok((name, Err(error)))) => error.context(format!("the {name} adapter failed")),
-            Some(Ok((name, Ok(())))) => anyhow::anyhow!("the {name} adapter ended by itself"),
-            Some(Err(broken)) => anyhow::Error::new(broken).context("an adapter broke off"),
-            None => anyhow::anyhow!("no adapter is left"),
+            Some(Ok((name, Ok(())))) => anyhow::anyhow!("the {name} adapter stopped unexpectedly"),
+            Some(Err(broken)) => anyhow::Error::new(broken).context("an adapter panicked"),
+            None => anyhow::anyhow!("all adapters have stopped"),
         }
     }
 
@@ -35,7 +35,7 @@ impl Adapters {
     pub(crate) async fn end(mut self, patience: Duration) {
         let ending = async { while self.tasks.join_next().await.is_some() {} };
         if timeout(patience, ending).await.is_err() {
-            debug!("cutting off the adapters that did not end in time");
+            debug!("aborting adapters that did not stop in time");
         }
         self.tasks.shutdown().await;
     }

@@ -230,7 +230,7 @@ impl Health {
 
     fn privileges_part(&self) -> Part {
         if self.lacks.is_empty() {
-            return Part::ok("privileges", "all that is needed");
+            return Part::ok("privileges", "all required capabilities");
         }
         let essential = self.lacks.iter().any(|lack| lack.essential);
         let lacks = self.lacks.iter();
@@ -241,7 +241,7 @@ impl Health {
                 .map(|lack| format!("{} is missing: {}", lack.capability, lack.purpose))
                 .collect::<Vec<_>>()
                 .join("; "),
-            todo: "give the container's securityContext the capabilities that deploy/base has \
+            todo: "add the capabilities listed in deploy/base to the container's securityContext \
                    (CAP_SYS_RESOURCE: deploy/overlays/kernel-5.10)"
                 .into(),
         }
@@ -254,8 +254,8 @@ impl Health {
         Part {
             state: State::Degraded,
             detail: format!("{}; slow: a call takes {} s", part.detail, longest.as_secs()),
-            todo: "look at the runtime's log and the node's load: exit codes and times come late, \
-                   and a termination may be reported without them"
+            todo: "check the runtime's log and the node's load; terminations may be reported \
+                   without the runtime's exit codes and times"
                 .into(),
             ..part
         }
@@ -266,7 +266,7 @@ impl Health {
         let Some(sight) = self.sight else { return Part::ok("host", "not probed yet") };
         let hidden = sight.hidden();
         if hidden.is_empty() {
-            return Part::ok("host", "its processes and files can be read");
+            return Part::ok("host", "processes and files are readable");
         }
         Part {
             part: "host",
@@ -284,8 +284,8 @@ impl Health {
                 return Part {
                     part: "kernel",
                     state: State::Failing,
-                    detail: "the programs are being loaded".into(),
-                    todo: "wait: it takes under a second".into(),
+                    detail: "loading the kernel programs".into(),
+                    todo: "wait; loading takes less than a second".into(),
                 };
             }
             KernelSide::Failed(why) => {
@@ -293,9 +293,9 @@ impl Health {
                     part: "kernel",
                     state: State::Failing,
                     detail: why.clone(),
-                    todo:
-                        "it is tried again every 30 s; `coroner doctor` says what this node lacks"
-                            .into(),
+                    todo: "run `coroner doctor` to see what this node lacks; the agent retries \
+                         every 30 s"
+                        .into(),
                 };
             }
         };
@@ -309,8 +309,8 @@ impl Health {
                 part: "kernel",
                 state: State::Degraded,
                 detail: format!("{attached}; {unproven}"),
-                todo: "the self-test needs the host's cgroups, and to find its own process there: \
-                       mount them, and give the pod hostPID: true"
+                todo: "the self-test must find its own process in the host's cgroups; mount \
+                       /sys/fs/cgroup of the host and set hostPID: true"
                     .into(),
             };
         }
@@ -321,8 +321,8 @@ impl Health {
             part: "kernel",
             state: State::Failing,
             detail: format!("hooks refused: {}", refused),
-            todo: "run `coroner doctor` on this node: it says what this kernel or its privileges \
-                   lack"
+            todo: "run `coroner doctor` on this node to see what the kernel or the agent's \
+                   privileges lack"
                 .into(),
         }
     }
@@ -331,33 +331,35 @@ impl Health {
     /// have parts of their own.
     fn leak_part(&self) -> Part {
         let (state, detail, todo) = match self.detection_state {
-            DetectionState::Possible => return Part::ok("leaks", "judged"),
-            DetectionState::NoApi => return Part::ok("leaks", "not judged (--no-api)"),
+            DetectionState::Possible => return Part::ok("leaks", "detection is active"),
+            DetectionState::NoApi => return Part::ok("leaks", "detection is inactive (--no-api)"),
             DetectionState::Starting => {
-                (State::Degraded, "not judged yet: sources are awaited", "")
+                (State::Degraded, "detection is suspended: waiting for all sources", "")
             }
             DetectionState::ApiOutOfSync => {
-                (State::Degraded, "not judged: the watch of this node's pods is out of sync", "")
+                (State::Degraded, "detection is suspended: the pod watch is out of sync", "")
             }
-            DetectionState::CriUnreachable => {
-                (State::Degraded, "not judged: the container runtime does not answer", "")
-            }
+            DetectionState::CriUnreachable => (
+                State::Degraded,
+                "detection is suspended: the container runtime does not answer",
+                "",
+            ),
             DetectionState::NodeUnknown => (
                 State::Degraded,
-                "not judged: the Node object, or this machine's boot id, could not be read",
-                "allow the agent to get nodes (RBAC), and mount /proc into its container",
+                "detection is suspended: cannot read the Node object or this machine's boot id",
+                "grant the agent `get` on nodes (RBAC), and mount /proc into its container",
             ),
             DetectionState::NodeMissing => (
                 State::Failing,
-                "not judged: there is no Node object of this name",
-                "check --node (NODE_NAME): with a wrong name every sandbox would seem left behind",
+                "detection is suspended: there is no Node object with this name",
+                "check --node (NODE_NAME); with a wrong name every sandbox would look leaked",
             ),
             DetectionState::NodeForeign => (
                 State::Failing,
-                "not judged: the Node object of this name is another machine's, or its kubelet has \
-                 not reported since this machine booted",
-                "check --node (NODE_NAME), and that the kubelet runs: its bootID must be this \
-                 machine's",
+                "detection is suspended: the Node object with this name belongs to another \
+                 machine, or its kubelet has not reported since this machine booted",
+                "check --node (NODE_NAME) and that the kubelet runs; the Node's bootID must be \
+                 this machine's",
             ),
         };
         Part { part: "leaks", state, detail: detail.to_owned(), todo: todo.into() }
@@ -383,8 +385,8 @@ impl Health {
                 part: "losses",
                 state: State::Failing,
                 detail,
-                todo: "more cgroups than the programs can hold: containers go unseen; remove dead \
-                       cgroups, see coroner_watched_cgroups"
+                todo: "the map of watched cgroups is full, so new containers are not observed; \
+                       remove unused cgroups (see coroner_watched_cgroups)"
                     .into(),
             };
         }
@@ -392,8 +394,7 @@ impl Health {
             part: "losses",
             state: State::Degraded,
             detail,
-            todo: "accounts that this touches are marked incomplete; if it goes on, raise \
-                   --ring-bytes"
+            todo: "affected reports are marked incomplete; if losses continue, raise --ring-bytes"
                 .into(),
         }
     }
@@ -417,17 +418,14 @@ impl Source {
 
 fn source_part(part: &'static str, source: &Source, now: BootTime) -> Part {
     let todo = match part {
-        "cri" => "start the container runtime; if it has another socket, name that by --cri",
-        _ => "check that the apiserver can be reached and that the agent may list and watch pods",
+        "cri" => "start the container runtime, or set --cri if it uses another socket",
+        _ => "check that the apiserver is reachable and that the agent may list and watch pods",
     };
     match source {
         Source::Up(detail) => Part::ok(part, detail),
-        Source::Waiting => Part {
-            part,
-            state: State::Failing,
-            detail: "no answer yet since the start".into(),
-            todo: todo.into(),
-        },
+        Source::Waiting => {
+            Part { part, state: State::Failing, detail: "no answer yet".into(), todo: todo.into() }
+        }
         Source::Down { since, error } => Part {
             part,
             state: State::Failing,
@@ -580,9 +578,9 @@ mod tests {
         let all =
             Sight { root: true, host: true, namespaces: true, wait_channels: true, stacks: false };
         for (sight, state, word) in [
-            (all, State::Ok, "can be read"),
+            (all, State::Ok, "readable"),
             (Sight { root: false, ..all }, State::Degraded, "orphan_netns"),
-            (Sight { host: false, ..all }, State::Degraded, "not the host's"),
+            (Sight { host: false, ..all }, State::Degraded, "not visible"),
             (Sight { namespaces: false, ..all }, State::Degraded, "security module"),
         ] {
             health.sees(sight);

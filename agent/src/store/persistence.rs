@@ -43,8 +43,8 @@ impl State {
     pub fn open(dir: &Path, boot_id: Option<String>) -> anyhow::Result<(Self, Vec<PersistedLeak>)> {
         let told = || {
             format!(
-                "cannot keep state in {}: give a directory that can be written to with \
-                 --state-dir, or leave it out",
+                "cannot keep state in {}; set --state-dir to a writable directory, or remove the \
+                 flag",
                 dir.display()
             )
         };
@@ -75,8 +75,8 @@ impl State {
                 let aside = self.dir.join(BAD);
                 warn!(
                     %error, file = %file.display(), aside = %aside.display(),
-                    "this is not coroner's state; it is set aside, and the ages of leaks that were \
-                     observed earlier begin anew"
+                    "not a valid state file; renamed it, and first-seen times of earlier leaks \
+                     are lost"
                 );
                 fs::rename(&file, &aside)?;
                 Ok(Vec::new())

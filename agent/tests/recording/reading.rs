@@ -33,7 +33,7 @@ fn a_killed_agents_file_is_read_up_to_its_last_flush() {
     let condition = reader.condition();
     assert!(!condition.is_whole());
     let said = condition.to_string();
-    assert!(said.contains("is cut off") && said.contains(&flushed.len().to_string()), "{said}");
+    assert!(said.contains("is truncated") && said.contains(&flushed.len().to_string()), "{said}");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_line_that_is_not_understood_is_a_loss() {
     let read: Vec<Received> = reader.by_ref().collect();
     assert_eq!(read.len(), inputs.len());
     assert_eq!(read[4].input, Input::Lost(Loss::new(LossKind::Unrecorded, 1)));
-    assert!(reader.condition().to_string().contains("1 lines of the recording are not understood"));
+    assert!(reader.condition().to_string().contains("cannot parse 1 lines of the recording"));
 }
 
 #[test]

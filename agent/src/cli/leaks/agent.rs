@@ -31,7 +31,7 @@ pub(super) async fn answer(
     while aim == Aim::Wait && is_early(&list) {
         let judge = &list.judge;
         let (watched, threshold) = (span(judge.watched_seconds), span(judge.threshold_seconds));
-        progress.show(&format!("the agent has judged for {watched} of {threshold}"));
+        progress.show(&format!("leak detection has been active for {watched} of {threshold}"));
         sleep(PAUSE).await;
         list = ask(agent, namespace).await?;
     }
@@ -41,14 +41,13 @@ pub(super) async fn answer(
         let why = words(detection_state.as_str());
         if list.leaks.is_empty() {
             bail!(
-                "the agent cannot judge whether anything was left behind: {why}; {} says what is \
-                 missing and what to do",
+                "leak detection is suspended: {why}; see {} for the cause and the remedy",
                 agent.at("/readyz")?
             );
         }
         remark(&format!(
-            "the agent cannot judge at this moment ({why}): this is what was certain before, and \
-             {} says what is missing",
+            "leak detection is suspended ({why}); the list shows the leaks confirmed before. See \
+             {} for the cause",
             agent.at("/readyz")?
         ));
     }
@@ -58,7 +57,9 @@ pub(super) async fn answer(
     let judge = &answer.list.judge;
     if certain > 0 && judge.candidate_count > 0 && aim != Aim::Watch {
         let (n, threshold) = (judge.candidate_count, span(judge.threshold_seconds));
-        remark(&format!("{n} more on this node look like a leak, but not yet for {threshold}"));
+        remark(&format!(
+            "{n} more leak candidate(s) on this node, observed for less than {threshold}"
+        ));
     }
     Ok(certain)
 }
@@ -73,8 +74,8 @@ async fn ask(agent: &Agent, namespace: Option<&str>) -> anyhow::Result<LeakList>
     let path = format!("/api/v1/leaks{}", query.unwrap_or_default());
     let body = agent.fetch(&path).await?;
     serde_json::from_str(&body).context(
-        "the agent's answer is not understood: is it of another version? --standalone does \
-         without it",
+        "cannot parse the agent's response; the agent is probably another version. Use \
+         --standalone to scan without it",
     )
 }
 
@@ -99,7 +100,7 @@ async fn watch(
         match ask(agent, namespace).await {
             Ok(answer) => (list, silent) = (Some(answer), false),
             Err(error) if !silent => {
-                remark(&format!("{error:#}; asking again every second"));
+                remark(&format!("{error:#}; retrying every second"));
                 silent = true;
             }
             Err(_) => {}

@@ -151,25 +151,25 @@ impl Answer {
         };
         if judge.detection_state != DetectionState::Possible {
             return format!(
-                "at this moment it cannot be judged whether anything was left behind{of}: {}",
+                "leak detection is suspended{of}: {}",
                 report::words(judge.detection_state.as_str())
             );
         }
         let (watched, threshold) = (span(judge.watched_seconds), span(judge.threshold_seconds));
         match (judge.candidate_count, judge.has_seen_enough(), self.standalone) {
             (0, true, _) => {
-                format!("nothing was left behind{of} (all sources in sync, judged for {watched})")
+                format!("no leaks{of} (all sources in sync, observed for {watched})")
             }
             (0, false, true) => {
-                format!("nothing was left behind{of} (all sources in sync, one look of {watched})")
+                format!("no leaks{of} (all sources in sync, one scan of {watched})")
             }
             (0, false, false) => format!(
-                "nothing{of} is certain yet: the agent could judge for {watched} only, and it \
-                 takes {threshold}; so far nothing looks like a leak"
+                "no confirmed leaks{of} yet: leak detection has been active for {watched} of \
+                 {threshold}; no candidates so far"
             ),
             (n, _, _) => format!(
-                "nothing{of} is certain: on this node {n} thing(s) look like a leak, but not yet \
-                 for {threshold}"
+                "no confirmed leaks{of}; {n} candidate(s) on this node, observed for less than \
+                 {threshold}"
             ),
         }
     }
@@ -227,11 +227,16 @@ mod tests {
         };
         let possible = |watched, candidates| judge(DetectionState::Possible, watched, candidates);
         for (judge, standalone, wanted) in [
-            (possible(7200, 0), false, "nothing was left behind (all sources in sync, judged for"),
-            (possible(4, 0), true, "nothing was left behind (all sources in sync, one look of 4s)"),
-            (possible(4, 0), false, "nothing is certain yet: the agent could judge for 4s only"),
-            (possible(7200, 2), false, "nothing is certain: on this node 2 thing(s) look like"),
-            (judge(DetectionState::NodeForeign, 0, 0), true, "at this moment it cannot be judged"),
+            (possible(7200, 0), false, "no leaks (all sources in sync, observed for"),
+            (possible(4, 0), true, "no leaks (all sources in sync, one scan of 4s)"),
+            (
+                possible(4, 0),
+                false,
+                "no confirmed leaks yet: leak detection has been active for \
+                                     4s",
+            ),
+            (possible(7200, 2), false, "no confirmed leaks; 2 candidate(s) on this node"),
+            (judge(DetectionState::NodeForeign, 0, 0), true, "leak detection is suspended"),
         ] {
             let text = says(judge, standalone);
             assert!(text.starts_with(wanted), "{text}");
@@ -240,7 +245,7 @@ mod tests {
             DetectionState::ALL.iter().filter(|one| **one != DetectionState::Possible)
         {
             let text = says(judge(*detection_state, 7200, 0), false);
-            assert!(!text.contains("nothing"), "{detection_state}: {text}");
+            assert!(!text.contains("no leaks"), "{detection_state}: {text}");
         }
     }
 

@@ -53,7 +53,7 @@ async fn answer(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
         let agent = Agent::new(&args.agent)?;
         match agent::answer(&agent, args.namespace.as_deref(), aim, &mut out).await {
             Err(error) if error.is::<NoAgent>() && args.agent.url.is_none() => remark(&format!(
-                "no agent answers at {}: looking at runtime, apiserver and host instead",
+                "no agent answers at {}; scanning runtime, apiserver and host instead",
                 args.agent.socket.display()
             )),
             asked => return asked.map(|certain| status(args, certain)),

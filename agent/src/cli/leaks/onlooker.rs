@@ -201,12 +201,12 @@ impl Onlooker {
 
     /// Parts of the host that could not be looked at.
     pub(super) fn unseen(&self) -> Vec<&'static str> {
-        self.survey.as_ref().map_or_else(|| vec!["anything on the host"], unseen)
+        self.survey.as_ref().map_or_else(|| vec!["the host"], unseen)
     }
 
     /// Why nothing can be judged, and what to do.
     pub(super) fn obstacle(&self) -> String {
-        let mut text = "it cannot be judged what was left behind".to_owned();
+        let mut text = "leak detection is suspended".to_owned();
         for part in self.health.readiness(clock::boot_now()).parts {
             if part.state == State::Ok || !matches!(part.part, "cri" | "api" | "leaks") {
                 continue;

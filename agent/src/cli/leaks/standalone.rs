@@ -62,8 +62,8 @@ pub(super) async fn answer(
     doubts(&onlooker);
     if aim == Aim::Look && !answer.candidates.is_empty() {
         remark(&format!(
-            "candidates: observed for {} only, which does not tell what is late from what was left \
-             behind; --wait to be certain",
+            "observed for {} only: a candidate may be a late cleanup rather than a leak; use \
+             --wait to confirm",
             span(answer.list.judge.watched_seconds)
         ));
     }
@@ -88,7 +88,7 @@ fn one_look(
 /// Until all sources are in sync.
 async fn ready(onlooker: &mut Onlooker, progress: &mut Progress) -> anyhow::Result<()> {
     let begun = Instant::now();
-    progress.show("waiting for runtime and apiserver");
+    progress.show("waiting for the runtime and the apiserver");
     loop {
         onlooker.turn().await?;
         if onlooker.gauges().detection_state == DetectionState::Possible {
@@ -118,8 +118,8 @@ async fn look_around(
     if !onlooker.has_looked_around() {
         progress.wipe();
         remark(
-            "not all stopped sandboxes could be asked in time whether they still hold their \
-             network: --wait gives them more",
+            "could not check in time whether every stopped sandbox still holds its network; use \
+             --wait to allow more time",
         );
     }
     Ok(())
@@ -151,7 +151,7 @@ async fn wait(
             return Ok(());
         }
         progress.show(&format!(
-            "{} to go; certain: {}, suspected: {}",
+            "{} to go; confirmed: {}, candidates: {}",
             span(certainty.to_go(gauges.watched).as_secs()),
             onlooker.list().leaks.len(),
             gauges.candidates
@@ -225,12 +225,12 @@ fn doubts(onlooker: &Onlooker) {
     let unseen = onlooker.unseen();
     if !unseen.is_empty() {
         remark(&format!(
-            "could not look at: {}; what is left there is not told (run as root on the host, or \
-             give --host-root; --log-level warn says why)",
+            "could not read: {}; leaks there are not reported. Run as root on the host or set \
+             --host-root (--log-level warn shows the cause)",
             unseen.join(", ")
         ));
     }
     if let Some(why) = &onlooker.no_cgroups {
-        remark(&format!("pod cgroups are not looked at: {why}"));
+        remark(&format!("pod cgroups are not scanned: {why}"));
     }
 }

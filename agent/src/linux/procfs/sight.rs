@@ -65,28 +65,27 @@ impl Sight {
         if !self.root {
             hidden.push(Hidden {
                 part: "host files",
-                cost: "the file system below --host-root cannot be entered: leaks of the class \
+                cost: "cannot enter the file system under --host-root; leaks of class \
                        orphan_netns are not reported",
-                todo: "let the agent enter it (/proc/1/root: CAP_SYS_PTRACE, and unconfined by \
-                       AppArmor and SELinux, as deploy/ does), or mount the host's / into the pod \
-                       and set --host-root to the mount point",
+                todo: "grant access (/proc/1/root needs CAP_SYS_PTRACE and no AppArmor or SELinux \
+                       confinement, as in deploy/), or mount the host's / into the pod and set \
+                       --host-root to the mount point",
             });
         }
         if !self.host {
             hidden.push(Hidden {
                 part: "processes",
-                cost: "not the host's processes: neither leaks of the classes orphan_shim, \
-                       orphan_netns and orphan_pod_cgroup, nor restarts of the kubelet, nor the \
-                       processes that SIGKILL does not end are reported",
-                todo: "set hostPID: true and check --host-root; where the host's /proc is mounted \
-                       with hidepid, add SYS_PTRACE to the container's capabilities",
+                cost: "the host's processes are not visible; leaks of class orphan_shim, \
+                       orphan_netns and orphan_pod_cgroup, kubelet restarts and unkillable \
+                       processes are not reported",
+                todo: "set hostPID: true and check --host-root; if the host mounts /proc with \
+                       hidepid, add the SYS_PTRACE capability to the container",
             });
         } else if !self.namespaces && self.wait_channels {
             hidden.push(Hidden {
                 part: "processes",
-                cost: "a security module denies what CAP_SYS_PTRACE allows: neither leaks of the \
-                       classes orphan_shim and orphan_netns, nor where in the kernel a process \
-                       hangs are reported",
+                cost: "a security module restricts CAP_SYS_PTRACE; leaks of class orphan_shim and \
+                       orphan_netns are not reported, nor where in the kernel a process hangs",
                 todo: "run the container with appArmorProfile: Unconfined (SELinux: type spc_t), \
                        as deploy/ does",
             });

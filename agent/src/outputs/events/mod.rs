@@ -281,7 +281,7 @@ impl Publisher {
                 return;
             }
             self.counters.failed.fetch_add(1, Relaxed);
-            debug!(reason = %note.reason, "an Event could not be sent in time");
+            debug!(reason = %note.reason, "dropped an Event that could not be sent in time");
         }
     }
 
@@ -291,11 +291,13 @@ impl Publisher {
             Outcome::Sent => {
                 self.backoff = backoff(&self.pace);
                 if self.trouble.take().is_some() {
-                    info!("Events can be sent again");
+                    info!("sending Events works again");
                 }
             }
             Outcome::Refused(why) => self.complain(true, why),
-            Outcome::Pointless(why) => debug!(why, reason = %note.reason, "an Event is pointless"),
+            Outcome::Pointless(why) => {
+                debug!(why, reason = %note.reason, "dropped an Event that is no longer relevant")
+            }
             Outcome::Away(why) => {
                 self.complain(false, why);
                 let pause = self.backoff.next().unwrap_or(self.pace.max_pause);
@@ -324,10 +326,10 @@ impl Publisher {
             t.refused != refused || now.duration_since(t.logged) >= self.pace.log_every
         };
         if self.trouble.as_ref().is_none_or(again) {
-            warn!(error = what, "Events cannot be sent (--events)");
+            warn!(error = what, "cannot send Events (--events); retrying");
             self.trouble = Some(Trouble { refused, logged: now });
         } else {
-            debug!(error = what, "Events still cannot be sent");
+            debug!(error = what, "still cannot send Events");
         }
     }
 }

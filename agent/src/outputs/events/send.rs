@@ -37,7 +37,7 @@ const CONTROLLER: &str = "coroner";
 const MAX_INSTANCE: usize = 128;
 /// What the agent's role must allow.
 const RIGHT: &str = "create and patch of events in the API group events.k8s.io: apply \
-                     deploy/overlays/events, or leave out --events";
+                     deploy/overlays/events, or remove --events";
 
 /// What became of an Event.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,7 +84,7 @@ impl Sender {
             }
         };
         let Some(regarding) = regarding else {
-            return Outcome::Pointless("the runtime gives a pod a name that none can have".into());
+            return Outcome::Pointless("the runtime reported a pod with an invalid name".into());
         };
         let event = self.event(note, regarding, related);
         match self.publish(event.clone()).await {

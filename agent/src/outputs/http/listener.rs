@@ -88,7 +88,7 @@ impl Listener {
             && let Err(error) =
                 rustix::net::sockopt::set_socket_send_buffer_size(listener, SEND_BUFFER)
         {
-            debug!(%error, "the listener keeps its send buffer");
+            debug!(%error, "cannot set the send buffer of the listener");
         }
         let places = Places::default();
         let graceful = GracefulShutdown::new();
@@ -101,7 +101,7 @@ impl Listener {
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    warn!(%error, "a connection cannot be accepted");
+                    warn!(%error, "cannot accept a connection");
                     sleep(PAUSE).await;
                     continue;
                 }
@@ -127,8 +127,8 @@ impl Listener {
                 match timeout(CONNECTION, answer).await {
                     Ok(Ok(())) => {}
                     // Anyone who can reach the port can bring this about: nothing for the log.
-                    Ok(Err(error)) => debug!(%error, "a connection broke off"),
-                    Err(_) => debug!("a connection took too long"),
+                    Ok(Err(error)) => debug!(%error, "connection failed"),
+                    Err(_) => debug!("connection timed out"),
                 }
                 drop(place);
             });
@@ -289,11 +289,11 @@ async fn handshake(
     match timeout(HANDSHAKE, tls.accept(socket)).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
-            debug!(%error, "a TLS handshake failed");
+            debug!(%error, "TLS handshake failed");
             None
         }
         Err(_) => {
-            debug!("a TLS handshake took too long");
+            debug!("TLS handshake timed out");
             None
         }
     }

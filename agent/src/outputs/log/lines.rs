@@ -48,7 +48,7 @@ impl Losses {
 }
 
 fn lost(kind: LossKind, count: u64) {
-    warn!(%kind, count, "evidence was lost");
+    warn!(%kind, count, "evidence lost");
 }
 
 /// The one line that is needed while it still hangs: its account comes when it has ended.
@@ -61,7 +61,7 @@ pub(crate) fn holdout(holdout: &UnkillableContainer) {
         container = holdout.container.as_ref().map(|id| id.as_str()),
         over = holdout.over,
         detail = holdout.detail,
-        "a container that SIGKILL did not end"
+        "container survived SIGKILL"
     );
 }
 
@@ -108,8 +108,8 @@ pub(crate) fn runtime_speed(slow: bool, longest: Duration) {
     if slow {
         warn!(
             seconds = longest.as_secs(),
-            "the container runtime is slow: its answers are used until 60 s after the request, and \
-             a termination may be reported without them; see its log and the node's load"
+            "the container runtime is slow; terminations may be reported without its data. Check \
+             the runtime's log and the node's load (answers are used up to 60 s after the request)"
         );
     } else {
         info!("the container runtime is no longer slow");
@@ -155,36 +155,38 @@ pub(crate) fn leak(leak: &Leak, gone: bool, now: WallTime) {
         };
     }
     if gone {
-        line!(info, "no longer left behind");
+        line!(info, "leak resolved");
     } else {
-        line!(warn, "left behind");
+        line!(warn, "leak confirmed");
     }
 }
 
 /// Lines that were left out, so that a node full of leaks does not fill the log as well.
 pub(crate) fn more_leaks(count: usize) {
-    warn!(target: "coroner::leak", count, "more leaks came or went at the same time; \
-           `coroner leaks` lists all");
+    warn!(target: "coroner::leak", count, "too many leaks changed at once to log each; run \
+                                           `coroner leaks` for the full list");
 }
 
 /// Leaks can be judged again, or no longer.
 pub(crate) fn detection_state(detection_state: DetectionState) {
     match detection_state {
-        DetectionState::Possible => info!("leaks are judged: all sources are in sync"),
+        DetectionState::Possible => info!("leak detection is active: all sources are in sync"),
         DetectionState::Starting | DetectionState::NoApi => {
-            debug!(state = %detection_state, "leaks are not judged");
+            debug!(state = %detection_state, "leak detection is inactive");
         }
         DetectionState::NodeMissing => error!(
-            "leaks are not judged: there is no Node object of this name; check --node (NODE_NAME)"
+            "leak detection is suspended: there is no Node object with this name. Check --node \
+             (NODE_NAME)"
         ),
         DetectionState::NodeForeign => error!(
-            "leaks are not judged: the Node object of this name is another machine's, or its \
-             kubelet has not reported since this machine booted; check --node (NODE_NAME)"
+            "leak detection is suspended: the Node object with this name belongs to another \
+             machine, or its kubelet has not reported since this machine booted. Check --node \
+             (NODE_NAME)"
         ),
         DetectionState::ApiOutOfSync
         | DetectionState::CriUnreachable
         | DetectionState::NodeUnknown => {
-            warn!(state = %detection_state, "leaks are not judged meanwhile");
+            warn!(state = %detection_state, "leak detection is suspended");
         }
     }
 }

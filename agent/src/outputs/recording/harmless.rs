@@ -4,12 +4,11 @@ use coroner_core::input::{ApiEvent, CriEvent, Input};
 
 /// What of an error's text may be kept: its kind, in words that are ours. The text itself may
 /// hold the apiserver's address, a socket's path, a credential plugin's output or a token.
-const KINDS: [(&str, &str); 22] = [
+const KINDS: [(&str, &str); 21] = [
     ("connection refused", "connection refused"),
     ("connection reset", "connection reset"),
     ("connection closed", "connection closed"),
     ("broken pipe", "broken pipe"),
-    ("nobody listens", "connection refused"),
     ("does not accept connections", "timed out"),
     ("did not answer", "timed out"),
     ("no such file", "no such file"),

@@ -26,17 +26,17 @@ pub enum Problem {
     Io(#[from] io::Error),
     /// Nothing in it.
     #[error(
-        "it is empty: a full disk, or an agent that was killed at once, leaves such a file; make \
-         room and record again with `coroner run --record FILE`"
+        "the file is empty: the disk was full, or the agent was killed right after its start. \
+         Free space and record again with `coroner run --record FILE`"
     )]
     Empty,
     /// Something else.
-    #[error("it is not a recording: `coroner run --record FILE` makes one")]
+    #[error("not a recording; create one with `coroner run --record FILE`")]
     Foreign,
     /// A later format.
     #[error(
-        "it has format {found}, written by coroner {agent}; this is coroner {} and reads format \
-         {VERSION}: use a coroner at least as new as the one that recorded",
+        "unsupported format {found}, written by coroner {agent}; coroner {} reads format \
+         {VERSION}. Use a version at least as new as the recording agent's",
         env!("CARGO_PKG_VERSION")
     )]
     Version {
@@ -46,7 +46,7 @@ pub enum Problem {
         agent: String,
     },
     /// The first line is that of a recording of this format, but broken.
-    #[error("its first line is broken ({0}): has the file been changed?")]
+    #[error("the first line is invalid ({0}); the file was probably modified")]
     Header(serde_json::Error),
 }
 
@@ -80,23 +80,24 @@ impl fmt::Display for Condition {
             None => {
                 let how = match &self.broken {
                     Some(error) => format!("is damaged ({error})"),
-                    None => "is cut off".to_owned(),
+                    None => "is truncated".to_owned(),
                 };
                 let inputs = self.inputs;
                 writeln!(
                     f,
-                    "the recording {how}: the agent was killed, or the file was not copied whole; \
-                     the {inputs} inputs before that are used"
+                    "the recording {how}: the agent was killed, or the file was not copied \
+                     completely; using the {inputs} inputs before that"
                 )?;
             }
             Some(End { why: Stopped::Limit, .. }) => writeln!(
                 f,
-                "the recording ended at its size limit while the agent went on: record again \
-                 with a larger --record-limit if what you look for is not in it"
+                "the recording stopped at its size limit while the agent continued; to cover a \
+                 longer time, record again with a larger --record-limit"
             )?,
             Some(End { inputs, .. }) if *inputs != self.inputs && self.misread == 0 => writeln!(
                 f,
-                "the recording should have {inputs} inputs and has {}: has the file been changed?",
+                "the recording should have {inputs} inputs but has {}; the file was probably \
+                 modified",
                 self.inputs
             )?,
             Some(_) => {}
@@ -104,16 +105,16 @@ impl fmt::Display for Condition {
         if self.dropped > 0 {
             writeln!(
                 f,
-                "the recording lacks {} inputs that the agent had (its disk was too slow): \
-                 timelines that this may have touched say `unrecorded`",
+                "the recording lacks {} inputs that the agent received (the disk was too slow); \
+                 affected timelines are marked `unrecorded`",
                 self.dropped
             )?;
         }
         if self.misread > 0 {
             writeln!(
                 f,
-                "{} lines of the recording are not understood and were taken as lost: was it made \
-                 by another version of coroner, or changed?",
+                "cannot parse {} lines of the recording and treated them as lost; the file was \
+                 modified or written by another version of coroner",
                 self.misread
             )?;
         }
@@ -247,7 +248,7 @@ impl Iterator for Reader {
 fn next_line(from: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     from.take(MAX_LINE).read_until(b'\n', line)?;
     if line.len() as u64 >= MAX_LINE {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a line without end"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "unterminated line"));
     }
     Ok(line.last() == Some(&b'\n'))
 }

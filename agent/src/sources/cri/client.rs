@@ -136,8 +136,8 @@ impl Connection {
         self.counters.errors.fetch_add(1, Ordering::Relaxed);
         Err(Failure::Refused(Trouble {
             text:
-                "Version: who answers speaks neither version v1 nor v1alpha2 of the CRI; is this \
-                   the socket of a container runtime, and is its CRI plugin not disabled?"
+                "Version: the server supports neither CRI v1 nor v1alpha2; check that this is the \
+                 socket of a container runtime and that its CRI plugin is enabled"
                     .to_owned(),
             code: Some(Code::Unimplemented),
         }))
@@ -211,7 +211,7 @@ impl Connection {
             while let Some(list) = lists.message().await? {
                 items += list.items.len();
                 if items > MAX_ITEMS {
-                    return Err(Status::resource_exhausted("a list without end"));
+                    return Err(Status::resource_exhausted("list too long"));
                 }
                 list.items.into_iter().for_each(&mut each);
             }
@@ -371,18 +371,20 @@ pub(super) fn decode<M: prost::Message + Default>(item: Bytes) -> Result<M, Nons
 }
 
 fn no_status(call: Call) -> Failure {
-    let text = format!("{}: an answer without a status", call.name);
+    let text = format!("{}: response without a status", call.name);
     Failure::Refused(Trouble::without_code(text))
 }
 
 fn refusal(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::NotFound => "there is no such socket; is the runtime running, and is this \
-                                    its socket?"
-            .to_owned(),
-        io::ErrorKind::ConnectionRefused => "nobody listens; is the runtime running?".to_owned(),
+        io::ErrorKind::NotFound => {
+            "no such socket; check that the runtime runs and that this is its socket".to_owned()
+        }
+        io::ErrorKind::ConnectionRefused => {
+            "connection refused; check that the runtime runs".to_owned()
+        }
         io::ErrorKind::PermissionDenied => {
-            "permission denied; the socket belongs to root".to_owned()
+            "permission denied; run as root, which owns the socket".to_owned()
         }
         _ => error.to_string(),
     }

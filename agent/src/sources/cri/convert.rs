@@ -46,7 +46,7 @@ pub enum Nonsense {
     #[error("it has no sandbox")]
     NoSandbox,
     /// Neither metadata nor labels say what it is.
-    #[error("neither its metadata nor its labels name it")]
+    #[error("neither metadata nor labels contain its name")]
     NoName,
     /// A state that this version does not know.
     #[error("its state {0} is unknown")]
@@ -58,7 +58,7 @@ pub enum Nonsense {
     #[error("it cannot be decoded")]
     Undecodable,
     /// Not the JSON that it should be.
-    #[error("its info is not what containerd or CRI-O write")]
+    #[error("its info is not in containerd's or CRI-O's format")]
     Info,
 }
 

@@ -81,12 +81,14 @@ pub(super) async fn heed(
         Ok(()) if heard == 0 => {
             debug!("the runtime has container events disabled (CRI-O: enable_pod_events)");
         }
-        Ok(()) => debug!(heard, "the runtime ended its container events; polling goes on"),
+        Ok(()) => {
+            debug!(heard, "the runtime closed the container event stream; continuing with polling")
+        }
         Err(status) => {
             if status.code() != Code::Unimplemented {
                 counters.errors.fetch_add(1, Ordering::Relaxed);
             }
-            debug!(heard, %status, "no more container events; polling goes on");
+            debug!(heard, %status, "container event stream failed; continuing with polling");
         }
     }
 }

@@ -64,12 +64,11 @@ pub(super) fn of_status(call: Call, about: About, limit: Duration, status: &Stat
         Code::NotFound => return Failure::NotFound,
         // ResourceExhausted is how Go's gRPC says it of itself, OutOfRange how tonic does.
         Code::ResourceExhausted | Code::OutOfRange => format!(
-            "{call}: the answer does not fit into one message; the CRI's limit is 16 MiB, some \
-             11,000 containers, except for runtimes with streaming lists (containerd from 2.4, \
-             CRI-O from 1.36): {message}"
+            "{call}: response too large for one message. The CRI's limit is 16 MiB (about 11,000 \
+             containers) without streaming lists (containerd 2.4, CRI-O 1.36): {message}"
         ),
         Code::Unimplemented => {
-            let text = format!("{call}: the runtime has no such call: {message}");
+            let text = format!("{call}: not implemented by the runtime: {message}");
             return Failure::Lacking(Trouble { text, code: Some(code) });
         }
         _ if transport => {

@@ -145,7 +145,7 @@ impl Poller {
                 }
                 Failure::Refused(trouble) | Failure::Lacking(trouble) => trouble,
                 Failure::NotFound => Trouble {
-                    text: "the runtime says that a list does not exist".to_owned(),
+                    text: "the runtime answered NotFound to a list".to_owned(),
                     code: Some(Code::NotFound),
                 },
             };
@@ -218,7 +218,7 @@ impl Poller {
         converted
             .inspect_err(|nonsense| {
                 self.options.counters.skipped.fetch_add(1, Ordering::Relaxed);
-                debug!(%nonsense, "left out a {what} of the runtime's answer");
+                debug!(%nonsense, "skipped an invalid {what} in the runtime's response");
             })
             .ok()
     }
@@ -227,10 +227,10 @@ impl Poller {
         let code = trouble.code();
         let error = trouble.text;
         if std::mem::replace(&mut self.state.lock().outage_told, true) {
-            debug!(error, "the container runtime is still unreachable");
+            debug!(error, "container runtime still unreachable");
             return Ok(());
         }
-        warn!(error, "the container runtime is unreachable; trying on");
+        warn!(error, "container runtime unreachable; retrying");
         self.send(CriEvent::Unreachable { error, code }).await
     }
 

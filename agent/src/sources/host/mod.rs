@@ -60,37 +60,41 @@ impl Host {
 #[derive(Debug, thiserror::Error)]
 enum Blind {
     /// A file or folder.
-    #[error("{} cannot be read ({error}): mount the host's / into the pod and name it by --host-root",
+    #[error("cannot read {} ({error}); mount the host's / into the pod and set --host-root",
             path.display())]
     Unread { path: PathBuf, error: String },
     /// Processes are missing.
-    #[error("{} does not show the host's processes: run the agent with hostPID: true, or mount the \
-             host's / and name it by --host-root; where that /proc is mounted with hidepid, give the \
-             agent the capability SYS_PTRACE", .0.display())]
+    #[error("{} does not show the host's processes; set hostPID: true, or mount the host's / and \
+             set --host-root. If that /proc is mounted with hidepid, add the SYS_PTRACE \
+             capability", .0.display())]
     NotTheHost(PathBuf),
     /// A bound.
     #[error("the host has more than {0} processes")]
     TooManyProcesses(usize),
     /// A privilege.
     #[error(
-        "the namespaces of the host's processes may not be read: give the agent the capability \
-         SYS_PTRACE, and run it unconfined by AppArmor and SELinux"
+        "not permitted to read the namespaces of the host's processes; add the SYS_PTRACE \
+         capability and run without AppArmor and SELinux confinement"
     )]
     NamespacesDenied,
     /// Nothing tells our shims from others.
-    #[error("the runtime's process is not known: its shims cannot be told from another's")]
+    #[error(
+        "the runtime's process is unknown; its shims cannot be distinguished from those of other \
+         runtimes"
+    )]
     NoRuntime,
     /// No living pod tells our kubelet's cgroups from another's.
     #[error(
-        "of {0} trees of pods' cgroups none is known to be this kubelet's: that shows as soon as \
-         one of its pods runs and the agent sees the host's processes (hostPID: true)"
+        "cannot determine which of {0} kubepods cgroup trees belongs to this kubelet; it is \
+         determined when one of its pods runs and the agent sees the host's processes (hostPID: \
+         true)"
     )]
     NobodysPods(usize),
     /// No process tells.
-    #[error("no process tells what is mounted on the host")]
+    #[error("no process shows the host's mounts")]
     NoMounts,
     /// Not in time.
-    #[error("reading it gives no answer: {0}")]
+    #[error("cannot read it: {0}")]
     NoAnswer(#[from] GaveUp),
 }
 
@@ -147,13 +151,13 @@ impl Part {
     fn cost(self) -> &'static str {
         match self {
             Self::Processes => {
-                "leaks of the classes orphan_shim, orphan_netns and orphan_pod_cgroup, and restarts \
-                 of the kubelet"
+                "leaks of class orphan_shim, orphan_netns and orphan_pod_cgroup, and kubelet \
+                 restarts"
             }
-            Self::Shims => "leaks of the class orphan_shim",
-            Self::NetworkNamespaces => "leaks of the class orphan_netns",
-            Self::PodCgroups => "leaks of the class orphan_pod_cgroup",
-            Self::Volumes => "volumes of a pod that are still mounted, as the cause of a leak",
+            Self::Shims => "leaks of class orphan_shim",
+            Self::NetworkNamespaces => "leaks of class orphan_netns",
+            Self::PodCgroups => "leaks of class orphan_pod_cgroup",
+            Self::Volumes => "mounted pod volumes as the cause of a leak",
         }
     }
 }

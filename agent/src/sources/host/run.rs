@@ -89,8 +89,8 @@ pub async fn run(
     if boot_id.is_none() {
         warn!(
             host_root = %options.host_root.display(),
-            "cannot read the boot id (/proc/sys/kernel/random/boot_id): leak detection is suspended; \
-             mount /proc into the container"
+            "cannot read the boot id (/proc/sys/kernel/random/boot_id); leak detection is \
+             suspended. Mount /proc into the container"
         );
     }
     let adapter = Adapter {

@@ -156,7 +156,7 @@ impl Unproven {
 
 impl fmt::Display for Unproven {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} not proven by the self-test: {}", self.hooks.join(", "), self.why)
+        write!(f, "{} not verified by the self-test: {}", self.hooks.join(", "), self.why)
     }
 }
 
@@ -173,7 +173,7 @@ pub struct Counters {
     pub ring_bytes: AtomicU64,
     /// Entries in CONTAINERS.
     pub containers: AtomicU64,
-    /// Cgroups that are not followed: too many levels below their container.
+    /// Cgroups that are not watched because they are nested too deeply below their container.
     pub too_deep: AtomicU64,
 }
 
@@ -350,7 +350,7 @@ impl Kernel {
                             open = self.send(events, &to).await;
                         }
                         Ok(None) => {}
-                        Err(error) => warn!(%error, "a container's cgroup cannot be looked for"),
+                        Err(error) => warn!(%error, "cannot search for a container's cgroup"),
                     }
                 }
             }
@@ -408,9 +408,11 @@ impl Kernel {
                 match self.watching.allow(cgroup, signal) {
                     Ok(true) => {}
                     Ok(false) => {
-                        tracing::debug!(%cgroup, signal, "gone before its signal was allowed")
+                        tracing::debug!(%cgroup, signal, "cgroup is gone; signal not traced")
                     }
-                    Err(error) => tracing::warn!(%cgroup, signal, %error, "cannot allow a signal"),
+                    Err(error) => {
+                        tracing::warn!(%cgroup, signal, %error, "cannot enable tracing of a signal")
+                    }
                 }
                 Vec::new()
             }

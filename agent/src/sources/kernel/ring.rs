@@ -96,7 +96,7 @@ impl Rings {
                         events.push(event);
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "undecodable record from the kernel programs");
+                        tracing::warn!(%error, "cannot decode a record from the kernel programs");
                         wrong += 1;
                     }
                 }

@@ -51,17 +51,17 @@ pub(super) fn prove(
         if play.is_err() {
             rings.ignored.remove(&stage.base);
         }
-        play.map_err(|error| format!("the self-test's actors failed: {error}"))
+        play.map_err(|error| format!("the self-test's child processes failed: {error}"))
     };
     let root = hierarchy.root();
     let made = Stage::build(root)
-        .map_err(|error| format!("no cgroup can be made in {}: {error}", root.display()))
+        .map_err(|error| format!("cannot create a cgroup in {}: {error}", root.display()))
         .and_then(|stage| act(stage, rings));
     // Where none can be made, or nobody be moved into it (a delegated hierarchy), our own will do.
     let (expected, mut doubts) = match made {
         Ok(expected) => (expected, Vec::new()),
         Err(why) => {
-            let own = Stage::own(root).ok_or("and this process is in none that is seen".to_owned());
+            let own = Stage::own(root).ok_or("and this process is in no visible cgroup".to_owned());
             match own.and_then(|stage| act(stage, rings)) {
                 Ok(expected) => (expected, vec![why]),
                 Err(own) => {
@@ -72,7 +72,7 @@ pub(super) fn prove(
         }
     };
     if expected.execer.is_none() {
-        doubts.push("this host lets no file without a name be executed".to_owned());
+        doubts.push("this host does not allow executing an anonymous file (memfd)".to_owned());
     }
 
     let mut seen = Vec::new();
@@ -203,7 +203,7 @@ fn judge(hook: &str, expected: &Expected, seen: &[KernelFact]) -> Result<(), Str
                             && !state.group_exit
                     }))
             }),
-            "no record of a signal, its target and what is installed there",
+            "no record of a signal, its target and its disposition",
         ),
         "signal_deliver" => (
             any(&|fact| {

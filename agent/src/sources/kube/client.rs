@@ -65,7 +65,7 @@ async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
 async fn read_config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
     let Some(path) = kubeconfig else { return infer().await };
     let unusable = |error: KubeconfigError| {
-        anyhow!("the kubeconfig {} cannot be used: {}", path.display(), with_causes(&error))
+        anyhow!("cannot use the kubeconfig {}: {}", path.display(), with_causes(&error))
     };
     let file = Kubeconfig::read_from(path).map_err(unusable)?;
     Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(unusable)
@@ -80,13 +80,13 @@ async fn infer() -> anyhow::Result<Config> {
     };
     Config::incluster().map_err(|error| {
         anyhow!(
-            "no way to the apiserver: give a kubeconfig (--kubeconfig, or KUBECONFIG in the \
-             environment; {own}), or run in a pod with a service account ({})",
+            "no apiserver configuration; set --kubeconfig (or KUBECONFIG; {own}), or run in a pod \
+             with a service account ({})",
             with_causes(&error)
         )
     })
 }
 
 fn unusable(error: kube::Error) -> anyhow::Error {
-    anyhow!("the apiserver's address or certificates cannot be used: {}", with_causes(&error))
+    anyhow!("cannot use the apiserver's address or certificates: {}", with_causes(&error))
 }

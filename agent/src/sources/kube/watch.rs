@@ -269,7 +269,7 @@ impl Watch {
         if self.standing != Standing::Broken {
             return Ok(());
         }
-        info!("the watch of this node's pods goes on where it broke");
+        info!("pod watch resumed");
         self.send(ApiEvent::Resumed).await?;
         self.is_current();
         Ok(())
@@ -289,7 +289,7 @@ impl Watch {
         } else if self.standing == Standing::Current {
             self.standing = Standing::Broken;
         }
-        self.failure(failure, "the watch of this node's pods broke").await
+        self.failure(failure, "the pod watch failed").await
     }
 
     async fn failure(&mut self, failure: &Failure, what: &str) -> Result<(), Closed> {
@@ -297,9 +297,9 @@ impl Watch {
         let error = tell::describe(failure, failure.code(), "list and watch of pods");
         let error = format!("{what}: {error}");
         if self.outage_told {
-            debug!(error, "the watch of this node's pods is still broken");
+            debug!(error, "pod watch still failing");
         } else {
-            warn!(error, "the watch of this node's pods broke; trying on");
+            warn!(error, "pod watch failed; retrying");
             self.outage_told = true;
             self.send(ApiEvent::OutOfSync { error }).await?;
         }

@@ -69,13 +69,17 @@ pub async fn run(
                 counters.errors.fetch_add(1, Relaxed);
                 warn!(
                     cgroup = wanted.cgroup.0,
-                    "a look into /proc hangs, as what it looks at does"
+                    "timed out reading /proc for a container; its processes are probably stuck in \
+                     the kernel"
                 );
                 continue;
             }
             Err(GaveUp::Crowded) => {
                 counters.errors.fetch_add(1, Relaxed);
-                debug!(cgroup = wanted.cgroup.0, "not looked at: earlier looks still hang");
+                debug!(
+                    cgroup = wanted.cgroup.0,
+                    "skipped reading /proc: earlier reads are still blocked"
+                );
                 continue;
             }
         };

@@ -93,7 +93,7 @@ impl Keeper {
         self.desk.news.notify_one();
         let in_time = self.ended.recv_timeout(patience) != Err(RecvTimeoutError::Timeout);
         if !in_time {
-            warn!("the disk is too slow: since when leaks are observed may not be kept");
+            warn!("timed out writing the leak state; first-seen times may be lost");
         }
         in_time
     }
@@ -107,9 +107,10 @@ fn work(desk: &Desk, mut write: impl FnMut(Vec<PersistedLeak>) -> io::Result<()>
             continue;
         };
         if failing {
-            debug!(%error, "since when leaks are observed still cannot be kept");
+            debug!(%error, "still cannot write the leak state");
         } else {
-            warn!(%error, "since when leaks are observed cannot be kept (--state-dir); trying on");
+            warn!(%error, "cannot write the leak state (--state-dir); first-seen times are lost \
+                           on a restart. Retrying");
         }
         failing = true;
         if !desk.lay_back(leaks) {

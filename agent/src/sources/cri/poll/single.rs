@@ -68,7 +68,7 @@ impl Poller {
             }
             Err(Failure::Refused(trouble) | Failure::Lacking(trouble)) => {
                 let error = trouble.text;
-                debug!(%container, error, "a container's status could not be had");
+                debug!(%container, error, "cannot read a container's status");
                 return Ok(());
             }
             Err(broken) => return Err(broken.into()),
@@ -93,7 +93,7 @@ impl Poller {
         self.state.lock().asking.0 = Some(container.clone());
         let mut runtime = None;
         let found = match &self.options.cgroup_root {
-            None => Err("the watched hierarchy is not known".to_owned()),
+            None => Err("the watched cgroup hierarchy is unknown".to_owned()),
             Some(root) => match connection.status(&container, true).await {
                 Ok((_, info)) => {
                     let info = info.get("info").map(String::as_str).unwrap_or_default();
@@ -101,11 +101,11 @@ impl Poller {
                     runtime = info.runtime;
                     match info.pid {
                         Some(pid) => self.cgroup_of(root.clone(), pid).await,
-                        None => Err("the runtime names no process".to_owned()),
+                        None => Err("the runtime reported no process".to_owned()),
                     }
                 }
                 Err(Failure::Refused(trouble) | Failure::Lacking(trouble)) => Err(trouble.text),
-                Err(Failure::NotFound) => Err("the runtime does not know it".to_owned()),
+                Err(Failure::NotFound) => Err("unknown to the runtime".to_owned()),
                 Err(broken) => return Err(broken.into()),
             },
         };
@@ -120,7 +120,7 @@ impl Poller {
             Ok(cgroup) => {
                 self.answer(at, CriEvent::ContainerCgroup { container, cgroup }).await?;
             }
-            Err(error) => debug!(%container, error, "a container's cgroup could not be found"),
+            Err(error) => debug!(%container, error, "cannot find a container's cgroup"),
         }
         Ok(())
     }
@@ -153,7 +153,7 @@ impl Poller {
             // A runtime without the call says nothing of the sandbox.
             Err(Failure::NotFound | Failure::Lacking(_)) => None,
             Err(Failure::Refused(trouble)) => {
-                debug!(%sandbox, error = trouble.text, "a sandbox' status could not be had");
+                debug!(%sandbox, error = trouble.text, "cannot read a sandbox's status");
                 let code = trouble.code().filter(|_| speaks_of_the_sandbox(&trouble));
                 let sandbox = sandbox.clone();
                 code.map(|code| CriEvent::SandboxStatusRefused { sandbox, code })
