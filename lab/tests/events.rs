@@ -136,7 +136,7 @@ async fn kubectl_describe_pod_shows_what_its_owner_should_know() {
     assert!(line.starts_with("Warning StopSignalIgnored"), "{line}");
     assert!(line.contains("(x2 over") && line.contains(" coroner "), "{line}");
     let message =
-        "The kernel discarded SIGTERM: PID 1 (app) had no handler for it. It waited in vain";
+        "The kernel discarded SIGTERM: PID 1 (app) had no handler for it. The grace period passed";
     assert!(line.contains(message), "{line}");
 
     let all = cluster.kubectl("get events -n shop").await;
@@ -167,7 +167,7 @@ async fn kubectl_describe_node_shows_what_was_left_behind() {
     let leaks = lines(&told, "SandboxLeaked");
     assert_eq!(leaks.len(), 2, "each is one, though both are the node's:\n{told}");
     assert!(leaks[0].contains("Sandbox 398445f28f116 of shop/"), "{told}");
-    assert!(leaks[0].contains("1d 0h old: no source shows the cause: see the evidence."), "{told}");
+    assert!(leaks[0].contains("1d 0h old: no source shows the cause; see the evidence."), "{told}");
     assert!(leaks[0].contains("To do: `crictl rmp 398445f28f116ed45394`"), "{told}");
 }
 

@@ -62,8 +62,8 @@ closed! {
 }
 
 pub(super) const NAMESPACE: Values = Values::Open(
-    "the first 100 namespaces in which a container died, then `other`; also `other` where the pod \
-     is not known",
+    "the first 100 namespaces in which a container died, then `other`; also `other` if the pod is \
+     unknown",
 );
 const _: () = assert!(NAMESPACES == 100 && matches!(OTHER.as_bytes(), b"other"));
 
@@ -127,6 +127,6 @@ pub(super) const RINGS: Values = Values::Closed(|| vec!["deciding", "detail"]);
 
 pub(super) const OF_POD: Values = Values::Open("of the leaked sandbox's pod");
 
-pub(super) const SANDBOX: Values = Values::Open("the CRI's id of the sandbox");
+pub(super) const SANDBOX: Values = Values::Open("CRI id of the sandbox");
 
 pub(super) const VERSION: Values = Values::Open("of the agent");

@@ -73,16 +73,13 @@ pub fn leak(leak: &Leak, now: WallTime, style: &Style) -> String {
     let created = leak.created.map_or_else(|| "-".to_owned(), since);
     let observed = match leak.preexisting {
         true => {
-            format!(
-                "{} (when the agent started: it may be so for longer)",
-                since(leak.first_observed)
-            )
+            format!("{} (start of the agent; possibly earlier)", since(leak.first_observed))
         }
         false => since(leak.first_observed),
     };
     wrap(
         &mut text,
-        &format!("made {created}, observed as left behind since {observed}"),
+        &format!("created {created}, observed as leaked since {observed}"),
         2,
         "",
         style,

@@ -74,7 +74,7 @@ fn field_of(note: &Note) -> &str {
 #[test]
 fn the_signal_is_the_one_that_was_sent() {
     let note = died(ContainerDeath { stop_signal: 10, ..ignored() }).unwrap();
-    assert!(note.message.contains("handle SIGUSR1 in PID 1"), "{}", note.message);
+    assert!(note.message.contains("Handle SIGUSR1 in PID 1"), "{}", note.message);
 }
 
 #[test]
@@ -85,7 +85,10 @@ fn who_granted_the_grace_decides_what_helps() {
             .message
     };
     let own = exceeded(Cause::ApiDelete);
-    assert!(own.contains("the grace of 10 s, or raise terminationGracePeriodSeconds"), "{own}");
+    assert!(
+        own.contains("the grace period of 10 s, or raise terminationGracePeriodSeconds"),
+        "{own}"
+    );
     for cause in [Cause::NodePressureEviction, Cause::NodeShutdown, Cause::ForceDelete] {
         let other = exceeded(cause);
         assert!(!other.contains("terminationGracePeriodSeconds"), "{other}");
@@ -156,9 +159,10 @@ fn a_leak_says_what_it_holds_and_what_to_do() {
     let note = note(&Report::LeakOpened(Arc::new(samples::leaked()))).unwrap();
     assert_eq!(
         note.message,
-        "Sandbox 398445f28f116 of shop/web-0 was left behind (notready no pod), 92d old: kubelet \
-         pod worker stuck in terminating (kubernetes#107730): kubelet v1.23.1, runtime killed as \
-         the object went. Holds network namespace /run/netns/cni-7a3f; addresses 10.244.1.17. To \
+        "Sandbox 398445f28f116 of shop/web-0 leaked (notready no pod), 92d old: kubelet \
+         pod worker stuck in terminating (kubernetes#107730): kubelet v1.23.1, runtime killed \
+         when the object was deleted. Holds network namespace /run/netns/cni-7a3f; addresses \
+         10.244.1.17. To \
          do: Restarting the kubelet cleans up all of these at once: `systemctl restart \
          kubelet`. To fix the bug, upgrade the kubelet to 1.27 or later. Or manually, only this \
          one: `crictl stopp \
@@ -206,7 +210,7 @@ fn what_was_left_out_is_counted_by_reason() {
     assert_eq!(note.about, About::Node { related: None, field: None });
     assert!(
         note.message.starts_with(
-            "13997 more Events of coroner were left out so as not to flood the apiserver: 7 \
+            "coroner dropped 13997 more Events so as not to flood the apiserver: 7 \
              StopSignalIgnored, 13990 SandboxLeaked."
         ),
         "{}",
