@@ -17,9 +17,9 @@ use crate::{
     config::{Config, Leaks, Sources},
     linux::{
         allocator,
-        blocking::Patience,
+        blocking::BlockingPool,
         clock,
-        procfs::{Hidden, Sight},
+        procfs::{Hidden, ProcVisibility},
     },
     outputs::{
         events,
@@ -31,8 +31,8 @@ use crate::{
     sources::{cri, host, kernel, kube, processes, tasks::Adapters},
     store::{
         health::Health,
-        leaks::Standing,
-        persistence::{Keeper, State},
+        leaks::LeakStore,
+        persistence::{StateDir, StateWriter},
         terminations::History,
     },
 };
@@ -70,24 +70,24 @@ const LEAK_LINES: usize = 50;
 const TICK: Duration = Duration::from_secs(1);
 /// So long after it began to turn, the event loop has come to know all that there is; and as often
 /// it gives back what the last deaths took. That is a fraction of a millisecond.
-const REST: Duration = Duration::from_secs(15);
+const TRIM_INTERVAL: Duration = Duration::from_secs(15);
 /// The wall clock may run away by so much before its moments are told anew: NTP slews it by 0.5 ms
 /// a second at most.
-const CLOCK_STRAYS: Duration = Duration::from_millis(100);
+const CLOCK_DRIFT_TOLERANCE: Duration = Duration::from_millis(100);
 /// Nobody slews it by so much between two ticks.
-const CLOCK_WAS_SET: Duration = Duration::from_secs(1);
+const CLOCK_STEP: Duration = Duration::from_secs(1);
 /// What the adapters get to detach and end after a SIGTERM.
-const FAREWELL: Duration = Duration::from_millis(500);
+const ADAPTER_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 /// What the recording gets to reach the disk after that. Whoever records wants the end most of all,
 /// and the pod's grace is longer.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const RECORDING_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the state directory may take to answer at the start.
-const STATE_PATIENCE: Duration = Duration::from_secs(5);
+const STATE_OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs until SIGTERM, SIGINT or SIGHUP. An error is what ended it, with what to do.
 pub fn run(config: Config) -> anyhow::Result<()> {
-    allocator::be_frugal();
+    allocator::configure_allocator();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -136,15 +136,15 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let shared = Arc::new(Shared::new(
         Health::new(config.sources.kube.is_some(), clock::boot_now()),
         History::new(config.history),
-        Standing::new(config.leaks.threshold),
+        LeakStore::new(config.leaks.threshold),
         metrics,
     ));
-    let (hang_up, hung_up) = watch::channel(());
+    let (shutdown_tx, shutdown_rx) = watch::channel(());
     let mut servers = JoinSet::new();
     let mut serve = |listener: Listener, audience| {
-        let mut hung_up = hung_up.clone();
+        let mut shutdown_rx = shutdown_rx.clone();
         let stopped = async move {
-            let _ = hung_up.changed().await; // an error is the sender's end: the same
+            let _ = shutdown_rx.changed().await; // an error is the sender's end: the same
         };
         servers.spawn(http::serve(listener, shared.clone(), audience, stopped));
     };
@@ -189,15 +189,15 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         tokio::spawn(certificate.follow());
     }
     let host_root = &config.sources.cri.host_root;
-    let sight = Sight::probe(host_root);
-    for Hidden { part, cost, todo } in sight.hidden() {
+    let visibility = ProcVisibility::probe(host_root);
+    for Hidden { part, cost, todo } in visibility.hidden() {
         warn!(part, cost, todo, "part of the host is not visible");
     }
-    shared.health.lock().sees(sight);
+    shared.health.lock().set_visibility(visibility);
     let boot_id = host::boot_id(host_root);
-    let (keeper, recalled) = match config.leaks.state_dir.clone() {
+    let (writer, restored) = match config.leaks.state_dir.clone() {
         Some(dir) => {
-            open_state(dir, boot_id.clone()).await.map(|(keeper, known)| (Some(keeper), known))?
+            open_state(dir, boot_id.clone()).await.map(|(writer, known)| (Some(writer), known))?
         }
         None => (None, Vec::new()),
     };
@@ -220,28 +220,28 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         anchor: settings.anchor,
         leak_series: config.leaks.series,
         leak_lines: 0,
-        keeper,
+        writer,
         losses: lines::Losses::default(),
     };
-    if !recalled.is_empty() {
-        info!(leaks = recalled.len(), "restored leaks that an earlier run confirmed (--state-dir)");
-        events.shared.leaks.lock().recall(recalled.clone());
-        let input = Input::Recalled { leaks: recalled };
-        events.take(Received { at: clock::boot_now(), input });
+    if !restored.is_empty() {
+        info!(leaks = restored.len(), "restored leaks that an earlier run confirmed (--state-dir)");
+        events.shared.leaks.lock().restore(restored.clone());
+        let input = Input::Recalled { leaks: restored };
+        events.handle_input(Received { at: clock::boot_now(), input });
     }
-    let result = events.turn(inputs, &mut adapters, stop.wait()).await;
+    let result = events.run(inputs, &mut adapters, stop.wait()).await;
 
-    let (recorder, keeper) = (events.recorder.take(), events.keeper.take());
+    let (recorder, writer) = (events.recorder.take(), events.writer.take());
     drop(events); // closes the adapters' requests
-    adapters.end(FAREWELL).await;
+    adapters.end(ADAPTER_SHUTDOWN_TIMEOUT).await;
     if let Some(recorder) = recorder {
-        recorder.end(LAST_WORDS);
+        recorder.end(RECORDING_FLUSH_TIMEOUT);
     }
-    if let Some(keeper) = keeper {
-        keeper.end(FAREWELL);
+    if let Some(writer) = writer {
+        writer.end(ADAPTER_SHUTDOWN_TIMEOUT);
     }
-    let _ = hang_up.send(()); // an error: the servers have ended already
-    if timeout(FAREWELL, servers.join_all()).await.is_err() {
+    let _ = shutdown_tx.send(()); // an error: the servers have ended already
+    if timeout(ADAPTER_SHUTDOWN_TIMEOUT, servers.join_all()).await.is_err() {
         debug!("closing a connection that a client kept open");
     }
     if let Some(path) = &config.socket {
@@ -257,13 +257,14 @@ async fn observe(config: Config) -> anyhow::Result<()> {
 async fn open_state(
     dir: PathBuf,
     boot_id: Option<String>,
-) -> anyhow::Result<(Keeper, Vec<PersistedLeak>)> {
+) -> anyhow::Result<(StateWriter, Vec<PersistedLeak>)> {
     let hangs = format!("cannot keep state in {}; choose another --state-dir", dir.display());
-    let opened = Patience::new(STATE_PATIENCE, 1).call(move || State::open(&dir, boot_id)).await;
+    let opened =
+        BlockingPool::new(STATE_OPEN_TIMEOUT, 1).call(move || StateDir::open(&dir, boot_id)).await;
     let (state, known) = opened.context(hangs)??;
-    let keeper = Keeper::start(known.clone(), move |leaks| state.keep(leaks))
+    let writer = StateWriter::start(known.clone(), move |leaks| state.keep(leaks))
         .context("cannot start the thread that writes the state")?;
-    Ok((keeper, known))
+    Ok((writer, known))
 }
 
 /// Says on the log why `run` failed, with every reason down to the first.
@@ -275,7 +276,7 @@ pub fn log_failure(failure: &anyhow::Error) {
 struct Stop {
     terminate: Signal,
     interrupt: Signal,
-    hang_up: Signal,
+    hangup: Signal,
 }
 
 impl Stop {
@@ -284,7 +285,7 @@ impl Stop {
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
-            hang_up: listen(SignalKind::hangup())?,
+            hangup: listen(SignalKind::hangup())?,
         })
     }
 
@@ -292,7 +293,7 @@ impl Stop {
         tokio::select! {
             _ = self.terminate.recv() => info!("received SIGTERM; shutting down"),
             _ = self.interrupt.recv() => info!("received SIGINT; shutting down"),
-            _ = self.hang_up.recv() => info!("received SIGHUP; shutting down"),
+            _ = self.hangup.recv() => info!("received SIGHUP; shutting down"),
         }
     }
 }
@@ -375,13 +376,13 @@ struct EventLoop {
     leak_series: usize,
     /// Lines about leaks since the last tick.
     leak_lines: usize,
-    keeper: Option<Keeper>,
+    writer: Option<StateWriter>,
     losses: lines::Losses,
 }
 
 impl EventLoop {
     /// Until `stop`, or until an adapter ends, which is an error.
-    async fn turn(
+    async fn run(
         &mut self,
         mut inputs: mpsc::Receiver<Received>,
         adapters: &mut Adapters,
@@ -390,8 +391,9 @@ impl EventLoop {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut batch = Vec::with_capacity(BATCH);
-        let (mut rests, mut starting) = (interval_at(Instant::now() + REST, REST), true);
-        rests.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let (mut trims, mut starting) =
+            (interval_at(Instant::now() + TRIM_INTERVAL, TRIM_INTERVAL), true);
+        trims.set_missed_tick_behavior(MissedTickBehavior::Skip);
         tokio::pin!(stop);
         let result = loop {
             tokio::select! {
@@ -399,13 +401,13 @@ impl EventLoop {
                 () = &mut stop => break Ok(()),
                 error = adapters.failure() => break Err(error),
                 _ = ticks.tick() => self.tick(),
-                _ = rests.tick() => match std::mem::take(&mut starting) {
-                    true => allocator::forget_the_start(),
-                    false => allocator::give_back(),
+                _ = trims.tick() => match std::mem::take(&mut starting) {
+                    true => allocator::drop_startup_pages(),
+                    false => allocator::trim_heap(),
                 },
                 _ = inputs.recv_many(&mut batch, BATCH) => {
                     for received in batch.drain(..) {
-                        self.take(received);
+                        self.handle_input(received);
                     }
                 }
             }
@@ -413,7 +415,7 @@ impl EventLoop {
         // What was sent before the end still counts.
         inputs.close();
         while let Some(received) = inputs.recv().await {
-            self.take(received);
+            self.handle_input(received);
         }
         self.tick();
         // Or Events that wait for late evidence would be lost with this process.
@@ -427,21 +429,21 @@ impl EventLoop {
     /// anchor, which is of no use any more when somebody sets the clock.
     fn read_clock(&mut self) {
         let anchor = clock::anchor();
-        let strays = self.anchor.drift(&anchor);
-        if strays < CLOCK_STRAYS {
+        let drift = self.anchor.drift(&anchor);
+        if drift < CLOCK_DRIFT_TOLERANCE {
             return;
         }
-        if strays >= CLOCK_WAS_SET {
-            info!(by = ?strays, "the system clock was stepped; timestamps now follow the new time");
+        if drift >= CLOCK_STEP {
+            info!(by = ?drift, "the system clock was stepped; timestamps now follow the new time");
         }
         self.shared.leaks.lock().clock_was_set(&self.anchor, &anchor);
         self.anchor = anchor;
-        self.take(Received { at: clock::boot_now(), input: Input::Clock(anchor) });
+        self.handle_input(Received { at: clock::boot_now(), input: Input::Clock(anchor) });
     }
 
     fn tick(&mut self) {
         self.read_clock();
-        self.take(Received { at: clock::boot_now(), input: Input::Tick });
+        self.handle_input(Received { at: clock::boot_now(), input: Input::Tick });
         let gauges = self.engine.gauges();
         self.shared.metrics.engine(&gauges);
         let longest = self.shared.metrics.slowest_cri_call();
@@ -450,8 +452,8 @@ impl EventLoop {
         }
         self.losses.log_sums(Instant::now());
         let detection_state = gauges.leaks.detection_state;
-        self.shared.health.lock().judge(detection_state);
-        if self.shared.leaks.lock().judge(&gauges.leaks) {
+        self.shared.health.lock().set_detection_state(detection_state);
+        if self.shared.leaks.lock().update_progress(&gauges.leaks) {
             lines::detection_state(detection_state);
         }
         self.leaks_changed();
@@ -463,16 +465,16 @@ impl EventLoop {
         if more > 0 {
             lines::more_leaks(more);
         }
-        let (leaks, recollections) = {
-            let mut standing = self.shared.leaks.lock();
-            if !standing.take_news() {
+        let (leaks, persisted) = {
+            let mut store = self.shared.leaks.lock();
+            if !store.take_changed() {
                 return;
             }
-            (standing.oldest_first(), standing.recollections(&self.anchor))
+            (store.oldest_first(), store.persisted(&self.anchor))
         };
         self.shared.metrics.leaked(&leaks, self.leak_series);
-        if let Some(keeper) = &mut self.keeper {
-            keeper.keep(recollections);
+        if let Some(writer) = &mut self.writer {
+            writer.keep(persisted);
         }
     }
 
@@ -483,7 +485,7 @@ impl EventLoop {
         }
     }
 
-    fn take(&mut self, received: Received) {
+    fn handle_input(&mut self, received: Received) {
         self.shared.metrics.input(&received);
         self.shared.health.lock().note(&received);
         if let Input::Lost(loss) = &received.input {
@@ -496,7 +498,7 @@ impl EventLoop {
         if let Input::Cri(CriEvent::Connected { process: Some(process), .. }) = &received.input {
             self.senders.host(host::Request::Runtime(*process));
         }
-        let received = Received { input: recording::harmless(received.input), ..received };
+        let received = Received { input: recording::redact(received.input), ..received };
         if let Some(recorder) = &mut self.recorder {
             recorder.record(&received);
         }
@@ -531,7 +533,7 @@ impl EventLoop {
             Report::LeakChanged(leak) => self.shared.leaks.lock().put(leak),
             Report::LeakResolved(leak) => {
                 self.log_leak(&leak, true);
-                self.shared.leaks.lock().gone(&leak.key);
+                self.shared.leaks.lock().remove(&leak.key);
             }
         }
     }

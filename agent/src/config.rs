@@ -4,7 +4,7 @@
 pub mod args;
 
 use crate::{
-    config::args::{JudgeArgs, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs},
+    config::args::{DetectionArgs, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs},
     outputs::{events, http::tls, recording},
     sources::{cri, host, kernel, kube},
 };
@@ -93,7 +93,7 @@ pub struct Sources {
 
 /// What `coroner leaks` goes by where it looks itself.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct StandaloneConfig {
     /// How long something must look like a leak before it is one.
     pub threshold: Duration,
     /// Names of the kubelet's process.
@@ -108,7 +108,7 @@ pub struct Look {
 
 /// What the rules need to know of the host.
 #[derive(Clone, Debug)]
-pub struct Host {
+pub struct HostDefaults {
     /// Which of [`CRI_SOCKETS`] there are.
     pub sockets: Vec<PathBuf>,
     /// `NODE_NAME`, the customary variable of a DaemonSet's downward API.
@@ -119,7 +119,7 @@ pub struct Host {
     pub debug_build: bool,
 }
 
-impl Host {
+impl HostDefaults {
     /// Looks at this host.
     pub fn probe() -> Self {
         Self {
@@ -232,7 +232,7 @@ pub enum ConfigError {
 
 impl Config {
     /// The rules of `coroner run`.
-    pub fn validate(args: &RunArgs, host: &Host) -> Result<Self, ConfigError> {
+    pub fn validate(args: &RunArgs, host: &HostDefaults) -> Result<Self, ConfigError> {
         let mut sources = Sources::validate(&args.sources, host)?;
         if args.debug_bpf && !host.debug_build {
             return Err(ConfigError::DebugBpf);
@@ -291,7 +291,7 @@ fn tls_files(args: &RunArgs) -> Result<Option<tls::Files>, ConfigError> {
 
 impl Leaks {
     fn validate(args: &LeakArgs) -> Result<Self, ConfigError> {
-        let (threshold, kubelet) = judge(&args.judge)?;
+        let (threshold, kubelet) = detection(&args.detection)?;
         if args.leak_series > MAX_SERIES {
             return Err(ConfigError::Series(args.leak_series));
         }
@@ -301,13 +301,13 @@ impl Leaks {
 }
 
 /// The threshold, and the names of the kubelet's process.
-fn judge(args: &JudgeArgs) -> Result<(Duration, Vec<String>), ConfigError> {
+fn detection(args: &DetectionArgs) -> Result<(Duration, Vec<String>), ConfigError> {
     let threshold = args.leak_threshold;
     if !(MIN_THRESHOLD..=MAX_THRESHOLD).contains(&threshold) {
         return Err(ConfigError::Threshold(threshold));
     }
     let kubelet = match &args.kubelet_process {
-        None => host::Host::KUBELETS.map(str::to_owned).to_vec(),
+        None => host::HostView::KUBELETS.map(str::to_owned).to_vec(),
         Some(name) if name.is_empty() || name.len() > MAX_COMM => {
             return Err(ConfigError::Kubelet(name.clone()));
         }
@@ -316,10 +316,10 @@ fn judge(args: &JudgeArgs) -> Result<(Duration, Vec<String>), ConfigError> {
     Ok((threshold, kubelet))
 }
 
-impl Look {
+impl StandaloneConfig {
     /// The rules of `coroner leaks` without an agent.
-    pub fn validate(args: &LeaksArgs, host: &Host) -> Result<Self, ConfigError> {
-        let (threshold, kubelet) = judge(&args.judge)?;
+    pub fn validate(args: &LeaksArgs, host: &HostDefaults) -> Result<Self, ConfigError> {
+        let (threshold, kubelet) = detection(&args.detection)?;
         let kube = apiserver(&args.node, host)?.ok_or(ConfigError::NoNodeToLookAt)?;
         let cri = runtime(&args.node, host)?;
         Ok(Self { threshold, kubelet, cgroup_root: args.node.cgroup_root.clone(), cri, kube })
@@ -328,7 +328,7 @@ impl Look {
 
 impl Sources {
     /// The rules that `run` and `doctor` share.
-    pub fn validate(args: &SourceArgs, host: &Host) -> Result<Self, ConfigError> {
+    pub fn validate(args: &SourceArgs, host: &HostDefaults) -> Result<Self, ConfigError> {
         let ring = args.ring_bytes;
         if !ring.is_power_of_two() || ring < host.page_size || ring > MAX_RING {
             let nearest = ring.clamp(host.page_size, MAX_RING).next_power_of_two();
@@ -347,7 +347,7 @@ impl Sources {
 }
 
 /// The container runtime, and the host's file systems.
-fn runtime(args: &NodeArgs, host: &Host) -> Result<cri::Options, ConfigError> {
+fn runtime(args: &NodeArgs, host: &HostDefaults) -> Result<cri::Options, ConfigError> {
     absolute("host-root", &args.host_root)?;
     if let Some(root) = &args.cgroup_root {
         absolute("cgroup-root", root)?;
@@ -363,7 +363,7 @@ fn absolute(flag: &'static str, path: &Path) -> Result<(), ConfigError> {
     Err(ConfigError::Relative { flag, path: path.to_owned() })
 }
 
-fn endpoint(given: Option<&str>, host: &Host) -> Result<String, ConfigError> {
+fn endpoint(given: Option<&str>, host: &HostDefaults) -> Result<String, ConfigError> {
     let Some(given) = given else {
         let socket = host.sockets.first().ok_or(ConfigError::NoCri)?;
         return Ok(format!("unix://{}", socket.display()));
@@ -371,7 +371,7 @@ fn endpoint(given: Option<&str>, host: &Host) -> Result<String, ConfigError> {
     Ok(format!("unix://{}", cri::parse_endpoint(given)?.display()))
 }
 
-fn api(args: &SourceArgs, host: &Host) -> Result<Option<kube::Options>, ConfigError> {
+fn api(args: &SourceArgs, host: &HostDefaults) -> Result<Option<kube::Options>, ConfigError> {
     if args.no_api {
         if args.node.kubeconfig.is_some() {
             return Err(ConfigError::ApiAndNot);
@@ -382,7 +382,7 @@ fn api(args: &SourceArgs, host: &Host) -> Result<Option<kube::Options>, ConfigEr
 }
 
 /// `None`: nobody says which node this is.
-fn apiserver(args: &NodeArgs, host: &Host) -> Result<Option<kube::Options>, ConfigError> {
+fn apiserver(args: &NodeArgs, host: &HostDefaults) -> Result<Option<kube::Options>, ConfigError> {
     let Some(node) = args.node.as_ref().or(host.node_name.as_ref()) else { return Ok(None) };
     if !is_node_name(node) {
         return Err(ConfigError::BadNode(node.clone()));
@@ -410,8 +410,8 @@ mod tests {
     use clap::Parser;
 
     /// A host on which everything works.
-    fn host() -> Host {
-        Host {
+    fn host() -> HostDefaults {
+        HostDefaults {
             sockets: vec![CRI_SOCKETS[1].into()],
             node_name: None,
             page_size: 4096,
@@ -419,7 +419,7 @@ mod tests {
         }
     }
 
-    fn validate(flags: &str, host: &Host) -> Result<Config, ConfigError> {
+    fn validate(flags: &str, host: &HostDefaults) -> Result<Config, ConfigError> {
         let words = ["coroner", "run"].into_iter().chain(flags.split_whitespace());
         match Cli::try_parse_from(words).expect("the flags parse").command {
             Command::Run(args) => Config::validate(&args, host),
@@ -440,7 +440,7 @@ mod tests {
 
     #[test]
     fn the_flag_comes_before_the_environment() {
-        let host = Host { node_name: Some("env".into()), ..host() };
+        let host = HostDefaults { node_name: Some("env".into()), ..host() };
         let node = |flags| validate(flags, &host).unwrap().sources.kube.unwrap().node;
         assert_eq!(node(""), "env");
         assert_eq!(node("--node flag"), "flag");
@@ -457,7 +457,7 @@ mod tests {
 
     #[test]
     fn what_cannot_work_is_refused() {
-        let bare = Host { sockets: Vec::new(), debug_build: false, ..host() };
+        let bare = HostDefaults { sockets: Vec::new(), debug_build: false, ..host() };
         let ms = Duration::from_millis;
         let cases = [
             ("", &host(), ConfigError::NoNode),

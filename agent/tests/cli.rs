@@ -12,7 +12,7 @@ use coroner::{
         metrics::Metrics,
     },
     sources::kernel,
-    store::{health::Health, leaks::Standing, terminations::History},
+    store::{health::Health, leaks::LeakStore, terminations::History},
 };
 use coroner_core::report::PodTermination;
 use nobody::Nobody;
@@ -193,7 +193,7 @@ fn agent_with(accounts: usize, audience: Audience) -> String {
     }
     let health = Health::new(false, clock::boot_now());
     let metrics = Metrics::new().unwrap();
-    let shared = Arc::new(Shared::new(health, history, Standing::default(), metrics));
+    let shared = Arc::new(Shared::new(health, history, LeakStore::default(), metrics));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

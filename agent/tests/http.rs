@@ -11,7 +11,7 @@ use coroner::{
         metrics::Metrics,
     },
     sources::kernel::StartReport,
-    store::{health::Health, leaks::Standing, terminations::History},
+    store::{health::Health, leaks::LeakStore, terminations::History},
 };
 use coroner_core::{
     input::{ApiEvent, CriEvent, Input, Received},
@@ -43,7 +43,7 @@ fn agent() -> Arc<Shared> {
         history.put(account, false);
     }
     let health = Health::new(true, clock::boot_now());
-    Arc::new(Shared::new(health, history, Standing::default(), Metrics::new().unwrap()))
+    Arc::new(Shared::new(health, history, LeakStore::default(), Metrics::new().unwrap()))
 }
 
 async fn ask(shared: &Arc<Shared>, method: Method, uri: &str) -> (StatusCode, String) {

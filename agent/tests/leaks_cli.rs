@@ -23,7 +23,7 @@ use coroner::{
         http::{Audience, Shared, serve},
         metrics::Metrics,
     },
-    store::{health::Health, leaks::Standing, terminations::History},
+    store::{health::Health, leaks::LeakStore, terminations::History},
 };
 use coroner_core::{
     leak::{DetectionState, Leak},
@@ -312,11 +312,11 @@ fn the_first_answer_of_a_watch_names_what_was_left_while_it_looked() {
 
 /// An agent that serves these leaks until the test ends; its URL.
 fn agent(leaks: Vec<Leak>, detection_state: DetectionState, watched: u64) -> (String, Arc<Shared>) {
-    let mut standing = Standing::new(Duration::from_secs(300));
-    leaks.into_iter().for_each(|leak| standing.put(Arc::new(leak)));
-    standing.judge(&gauges(detection_state, watched));
+    let mut store = LeakStore::new(Duration::from_secs(300));
+    leaks.into_iter().for_each(|leak| store.put(Arc::new(leak)));
+    store.update_progress(&gauges(detection_state, watched));
     let health = Health::new(true, clock::boot_now());
-    let shared = Arc::new(Shared::new(health, History::new(1), standing, Metrics::new().unwrap()));
+    let shared = Arc::new(Shared::new(health, History::new(1), store, Metrics::new().unwrap()));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -405,9 +405,9 @@ fn an_agent_that_has_just_started_has_not_seen_enough() {
     let waiting =
         coroner(&format!("leaks --url {url} --exit-code")).stdout(Stdio::piped()).spawn().unwrap();
     {
-        let mut standing = shared.leaks.lock();
-        standing.put(Arc::new(leak("shop")));
-        standing.judge(&gauges(DetectionState::Possible, 300));
+        let mut store = shared.leaks.lock();
+        store.put(Arc::new(leak("shop")));
+        store.update_progress(&gauges(DetectionState::Possible, 300));
     }
     assert_eq!(waiting.wait_with_output().unwrap().status.code(), Some(3));
 }

@@ -13,7 +13,7 @@ use coroner::{
         },
         metrics::Metrics,
     },
-    store::{health::Health, leaks::Standing, terminations::History},
+    store::{health::Health, leaks::LeakStore, terminations::History},
 };
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use std::{
@@ -66,7 +66,7 @@ impl Authority {
 fn agent(certificate: Option<Arc<Certificate>>) -> u16 {
     let health = Health::new(false, clock::boot_now());
     let metrics = Metrics::new().unwrap();
-    let shared = Arc::new(Shared::new(health, History::new(1), Standing::default(), metrics));
+    let shared = Arc::new(Shared::new(health, History::new(1), LeakStore::default(), metrics));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();

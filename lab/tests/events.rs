@@ -2,7 +2,7 @@
 //! apiserver. Needs a current kubectl; what happens in real containers is the catalogue's.
 
 use coroner::{
-    outputs::events::{self, Note, Options, note},
+    outputs::events::{self, EventDraft, Options, note},
     sources::kube,
 };
 use coroner_core::{leak::Leak, output::Report, report::ContainerDeath};
@@ -57,7 +57,7 @@ impl Cluster {
         };
         let options = Options::new(&api);
         let counters = Arc::clone(&options.counters);
-        let (to, notes) = mpsc::channel::<Note>(64);
+        let (to, notes) = mpsc::channel::<EventDraft>(64);
         let mut told = 0;
         for report in reports {
             to.try_send(note(&report).expect("it is worth a note")).unwrap();

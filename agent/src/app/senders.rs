@@ -3,7 +3,7 @@
 
 use crate::{
     outputs::{
-        events::{Counters, Note, note},
+        events::{Counters, EventDraft, note},
         http::Shared,
         metrics::Adapter,
     },
@@ -31,7 +31,7 @@ pub(super) struct Senders {
 
 /// The way to Events.
 pub(super) struct Events {
-    pub(super) notes: Sender<Note>,
+    pub(super) notes: Sender<EventDraft>,
     pub(super) counters: Arc<Counters>,
 }
 

@@ -53,14 +53,14 @@ impl Start<'_> {
                     // The programs' maps were made: so much memory could be locked.
                     shared.health.lock().lacking(Privileges::held().lacking(false));
                     // It has read the kernel's BTF (5 MiB) and the object of the programs.
-                    allocator::give_back();
-                    say(&kernel);
-                    lay_down(&kernel);
+                    allocator::trim_heap();
+                    log_start_report(&kernel);
+                    drop_privileges(&kernel);
                     return Ok(Some(kernel));
                 }
                 Err(failure) => failure,
             };
-            allocator::give_back();
+            allocator::trim_heap();
             if !self.stay {
                 return Err(explain(failure));
             }
@@ -92,7 +92,7 @@ async fn wait(shared: &Shared, stop: &mut Stop) -> bool {
     }
 }
 
-fn say(kernel: &Kernel) {
+fn log_start_report(kernel: &Kernel) {
     let report = kernel.report();
     for (hook, how) in &report.hooks {
         if let Err(why) = how {
@@ -108,9 +108,9 @@ fn say(kernel: &Kernel) {
     info!(hooks = attached, hierarchy = report.hierarchy, "kernel programs attached");
 }
 
-fn lay_down(kernel: &Kernel) {
+fn drop_privileges(kernel: &Kernel) {
     let names = |held: Privileges| held.names().collect::<Vec<_>>().join(",");
-    match privileges::lay_down(|| kernel::frees_open_maps() && kernel.answers()) {
+    match privileges::drop_privileges(|| kernel::frees_open_maps() && kernel.answers()) {
         Ok(kept) => info!(kept = names(kept), "dropped capabilities that are no longer needed"),
         // It works all the same, with more than it needs.
         Err(error) => {

@@ -29,7 +29,7 @@ use tokio_rustls::rustls::{
 /// More than --history can ever hold.
 const MAX_BODY: usize = 256 << 20;
 /// An agent answers from memory.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Nobody listens where the agent should be.
 #[derive(Debug, thiserror::Error)]
@@ -90,9 +90,9 @@ impl Agent {
     /// The same, where there is an event loop already.
     pub(super) async fn fetch(&self, path: &str) -> anyhow::Result<String> {
         let page = self.at(path)?;
-        match tokio::time::timeout(PATIENCE, self.answer(path, &page)).await {
+        match tokio::time::timeout(TIMEOUT, self.answer(path, &page)).await {
             Ok(answer) => answer,
-            Err(_) => bail!("{page} did not answer within {} s", PATIENCE.as_secs()),
+            Err(_) => bail!("{page} did not answer within {} s", TIMEOUT.as_secs()),
         }
     }
 

@@ -4,8 +4,8 @@
 
 use crate::{
     config::args::{DoctorArgs, DoctorOutput},
-    config::{ConfigError, Host, Sources},
-    linux::procfs::Sight,
+    config::{ConfigError, HostDefaults, Sources},
+    linux::procfs::ProcVisibility,
     outputs::report::Style,
     sources::{cri, host, kernel, kube},
 };
@@ -21,12 +21,12 @@ use std::{
 use tokio::sync::mpsc;
 
 /// How long a source may take for its first answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How a check came out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum CheckOutcome {
     /// Well.
     Ok,
     /// `run` works, and tells less than it could.
@@ -43,7 +43,7 @@ pub struct Check {
     /// What was looked at.
     pub name: &'static str,
     /// How it came out.
-    pub outcome: Outcome,
+    pub outcome: CheckOutcome,
     /// What was found.
     pub found: String,
     /// What to do, where something is to be done.
@@ -62,25 +62,25 @@ pub struct Diagnosis {
 
 impl Check {
     fn ok(name: &'static str, found: impl Into<String>) -> Self {
-        Self { name, outcome: Outcome::Ok, found: found.into(), todo: String::new() }
+        Self { name, outcome: CheckOutcome::Ok, found: found.into(), todo: String::new() }
     }
 
     fn degraded(name: &'static str, found: impl Into<String>, todo: impl Into<String>) -> Self {
-        Self { name, outcome: Outcome::Degraded, found: found.into(), todo: todo.into() }
+        Self { name, outcome: CheckOutcome::Degraded, found: found.into(), todo: todo.into() }
     }
 
     fn failed(name: &'static str, found: impl Into<String>, todo: impl Into<String>) -> Self {
-        Self { name, outcome: Outcome::Failed, found: found.into(), todo: todo.into() }
+        Self { name, outcome: CheckOutcome::Failed, found: found.into(), todo: todo.into() }
     }
 
     fn skipped(name: &'static str, why: impl Into<String>) -> Self {
-        Self { name, outcome: Outcome::Skipped, found: why.into(), todo: String::new() }
+        Self { name, outcome: CheckOutcome::Skipped, found: why.into(), todo: String::new() }
     }
 }
 
 /// Looks at everything and prints it. The exit status says whether `run` would work.
 pub fn main(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
-    let sources = Sources::validate(&args.sources, &Host::probe());
+    let sources = Sources::validate(&args.sources, &HostDefaults::probe());
     let diagnosis = diagnose(sources, args.sources.node.cgroup_root.as_deref())?;
     let mut stdout = io::stdout().lock();
     match args.output {
@@ -111,7 +111,7 @@ fn diagnose(
         }
     };
     let mut checks = kernel_side(&sources.kernel);
-    checks.extend(host_checks(Sight::probe(&sources.cri.host_root)));
+    checks.extend(host_checks(ProcVisibility::probe(&sources.cri.host_root)));
     let boot_id = host::boot_id(&sources.cri.host_root);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     checks.push(runtime.block_on(container_runtime(sources.cri)));
@@ -130,8 +130,8 @@ fn diagnose(
 
 /// The kernel's facts, and if they promise well, the programs themselves.
 fn kernel_side(options: &kernel::Options) -> Vec<Check> {
-    let mut checks = judge(&kernel::probe(options));
-    let promising = checks.iter().all(|check| check.outcome != Outcome::Failed);
+    let mut checks = checks(&kernel::probe(options));
+    let promising = checks.iter().all(|check| check.outcome != CheckOutcome::Failed);
     checks.push(match promising {
         true => programs(options),
         false => Check::skipped("self-test", "skipped until the checks above pass"),
@@ -141,12 +141,12 @@ fn kernel_side(options: &kernel::Options) -> Vec<Check> {
 
 impl Diagnosis {
     fn of(checks: Vec<Check>) -> Self {
-        Self { ok: checks.iter().all(|check| check.outcome != Outcome::Failed), checks }
+        Self { ok: checks.iter().all(|check| check.outcome != CheckOutcome::Failed), checks }
     }
 }
 
 /// What the kernel's facts mean for `run`. Pure.
-fn judge(facts: &kernel::Facts) -> Vec<Check> {
+fn checks(facts: &kernel::Facts) -> Vec<Check> {
     vec![
         release(&facts.release),
         match &facts.btf {
@@ -204,25 +204,25 @@ fn capabilities(facts: &kernel::Facts) -> Check {
 }
 
 /// What of the host can be read, and what is not reported of the rest: nothing else stops. Pure.
-fn host_checks(sight: Sight) -> [Check; 2] {
+fn host_checks(visibility: ProcVisibility) -> [Check; 2] {
     const FILES: &str = "host files";
     const PROCESSES: &str = "processes";
-    let hidden = sight.hidden();
+    let hidden = visibility.hidden();
     let hidden = |part| {
         let hidden = hidden.iter().find(|hidden| hidden.part == part)?;
         Some(Check::degraded(part, hidden.cost, hidden.todo))
     };
-    let processes = match sight {
-        Sight { wait_channels: false, .. } => Check::degraded(
+    let processes = match visibility {
+        ProcVisibility { wait_channels: false, .. } => Check::degraded(
             PROCESSES,
             "process states only; leaks of class orphan_shim and orphan_netns are not reported, \
              nor where in the kernel an unkillable process hangs",
             "run as root, or add SYS_PTRACE to the container's capabilities",
         ),
-        Sight { stacks: false, .. } => {
+        ProcVisibility { stacks: false, .. } => {
             Check::ok(PROCESSES, "states and wait channels (stacks need CAP_SYS_ADMIN)")
         }
-        Sight { .. } => Check::ok(PROCESSES, "states, wait channels and stacks"),
+        ProcVisibility { .. } => Check::ok(PROCESSES, "states, wait channels and stacks"),
     };
     [
         hidden(FILES).unwrap_or_else(|| Check::ok(FILES, "readable under --host-root")),
@@ -360,8 +360,8 @@ async fn first<T>(
             Ok(()) => "stopped without an answer".to_owned(),
             Err(error) => format!("{error:#}"),
         }),
-        () = tokio::time::sleep(PATIENCE) => {
-            Err(format!("no answer within {} s", PATIENCE.as_secs()))
+        () = tokio::time::sleep(TIMEOUT) => {
+            Err(format!("no answer within {} s", TIMEOUT.as_secs()))
         }
     }
 }
@@ -370,10 +370,10 @@ fn text(diagnosis: &Diagnosis, style: &Style) -> String {
     let mut lines: Vec<String> = Vec::new();
     for check in &diagnosis.checks {
         let (mark, color) = match check.outcome {
-            Outcome::Ok => ("✔", "32"),
-            Outcome::Degraded => ("!", "33"),
-            Outcome::Failed => ("✘", "31"),
-            Outcome::Skipped => ("–", "2"),
+            CheckOutcome::Ok => ("✔", "32"),
+            CheckOutcome::Degraded => ("!", "33"),
+            CheckOutcome::Failed => ("✘", "31"),
+            CheckOutcome::Skipped => ("–", "2"),
         };
         let mark = if style.color { format!("\x1b[{color}m{mark}\x1b[0m") } else { mark.into() };
         lines.push(format!("{mark} {:<13} {}", check.name, check.found));
@@ -410,8 +410,8 @@ mod tests {
     }
 
     fn failed(facts: &kernel::Facts) -> Vec<&'static str> {
-        let checks = judge(facts);
-        let failed = checks.iter().filter(|check| check.outcome == Outcome::Failed);
+        let checks = checks(facts);
+        let failed = checks.iter().filter(|check| check.outcome == CheckOutcome::Failed);
         failed.map(|check| check.name).collect()
     }
 
@@ -422,12 +422,12 @@ mod tests {
             |boot: &str| Ok(ApiEvent::Node(ApiNode { boot_id: boot.into(), ..ApiNode::default() }));
         let unknown = |missing| Ok(ApiEvent::NodeUnknown { missing, error: "check --node".into() });
         for (answer, boot, expected) in [
-            (node("b1"), Some("b1"), Outcome::Ok),
-            (node("b1"), Some("b2"), Outcome::Failed),
-            (node("b1"), None, Outcome::Degraded),
-            (unknown(true), Some("b1"), Outcome::Failed),
-            (unknown(false), Some("b1"), Outcome::Degraded),
-            (Err("no answer".into()), Some("b1"), Outcome::Degraded),
+            (node("b1"), Some("b1"), CheckOutcome::Ok),
+            (node("b1"), Some("b2"), CheckOutcome::Failed),
+            (node("b1"), None, CheckOutcome::Degraded),
+            (unknown(true), Some("b1"), CheckOutcome::Failed),
+            (unknown(false), Some("b1"), CheckOutcome::Degraded),
+            (Err("no answer".into()), Some("b1"), CheckOutcome::Degraded),
         ] {
             let check = whose_node("n1", answer.clone(), boot);
             assert_eq!(check.outcome, expected, "{answer:?} {boot:?}: {}", check.found);
@@ -454,24 +454,37 @@ mod tests {
 
     #[test]
     fn what_cannot_be_seen_is_named_and_is_no_failure() {
-        let all =
-            Sight { root: true, host: true, namespaces: true, wait_channels: true, stacks: true };
-        for (sight, outcome, word) in [
-            (all, Outcome::Ok, "stacks"),
-            (Sight { stacks: false, ..all }, Outcome::Ok, "CAP_SYS_ADMIN"),
-            (Sight { wait_channels: false, ..all }, Outcome::Degraded, "process states only"),
-            (Sight { namespaces: false, ..all }, Outcome::Degraded, "security module"),
-            (Sight { host: false, ..all }, Outcome::Degraded, "not visible"),
+        let all = ProcVisibility {
+            root: true,
+            host: true,
+            namespaces: true,
+            wait_channels: true,
+            stacks: true,
+        };
+        for (visibility, outcome, word) in [
+            (all, CheckOutcome::Ok, "stacks"),
+            (ProcVisibility { stacks: false, ..all }, CheckOutcome::Ok, "CAP_SYS_ADMIN"),
+            (
+                ProcVisibility { wait_channels: false, ..all },
+                CheckOutcome::Degraded,
+                "process states only",
+            ),
+            (
+                ProcVisibility { namespaces: false, ..all },
+                CheckOutcome::Degraded,
+                "security module",
+            ),
+            (ProcVisibility { host: false, ..all }, CheckOutcome::Degraded, "not visible"),
         ] {
-            let [files, check] = host_checks(sight);
-            assert_eq!(files.outcome, Outcome::Ok);
-            assert_eq!(check.outcome, outcome, "{sight:?}");
+            let [files, check] = host_checks(visibility);
+            assert_eq!(files.outcome, CheckOutcome::Ok);
+            assert_eq!(check.outcome, outcome, "{visibility:?}");
             assert!(check.found.contains(word), "{}", check.found);
-            assert_eq!(check.todo.is_empty(), outcome == Outcome::Ok, "{}", check.todo);
+            assert_eq!(check.todo.is_empty(), outcome == CheckOutcome::Ok, "{}", check.todo);
             assert!(Diagnosis::of(vec![check]).ok);
         }
-        let [files, processes] = host_checks(Sight { root: false, ..all });
-        assert_eq!((files.outcome, processes.outcome), (Outcome::Degraded, Outcome::Ok));
+        let [files, processes] = host_checks(ProcVisibility { root: false, ..all });
+        assert_eq!((files.outcome, processes.outcome), (CheckOutcome::Degraded, CheckOutcome::Ok));
         assert!(files.found.contains("orphan_netns") && !files.todo.is_empty());
     }
 

@@ -204,7 +204,7 @@ pub struct RunArgs {
 /// Flags of leak detection.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Leaks")]
-pub struct JudgeArgs {
+pub struct DetectionArgs {
     /// How long a candidate must be observed before it is a confirmed leak. Counts only while pod watch,
     /// runtime and Node object are in sync; an outage pauses it.
     #[arg(long, env = "CORONER_LEAK_THRESHOLD", value_name = "DURATION", default_value = "5m")]
@@ -221,7 +221,7 @@ pub struct JudgeArgs {
 pub struct LeakArgs {
     /// Flags of leak detection.
     #[command(flatten)]
-    pub judge: JudgeArgs,
+    pub detection: DetectionArgs,
     /// Maximum number of leaked sandboxes with a metric series of their own; others are only counted.
     #[arg(long, env = "CORONER_LEAK_SERIES", value_name = "N", default_value_t = 50)]
     pub leak_series: usize,
@@ -304,7 +304,7 @@ pub struct LeaksArgs {
     pub exit_code: bool,
     /// Leak detection of a standalone scan.
     #[command(flatten)]
-    pub judge: JudgeArgs,
+    pub detection: DetectionArgs,
     /// Sources of a standalone scan.
     #[command(flatten)]
     pub node: NodeArgs,

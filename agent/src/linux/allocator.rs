@@ -8,7 +8,7 @@
 /// back what lies below its last piece in use; and once a piece as large as a list of the runtime
 /// has come and gone, such pieces are taken from there too. That kept more free memory than was in
 /// use.
-pub(crate) fn be_frugal() {
+pub(crate) fn configure_allocator() {
     #[cfg(target_env = "gnu")]
     {
         /// glibc's own initial value, which it raises unless somebody sets it.
@@ -24,7 +24,7 @@ pub(crate) fn be_frugal() {
 
 /// What a passing need took (the kernel's BTF at the start, a list of thousands of sandboxes) would
 /// stay in the allocator's pools for the rest of a long life. Takes some milliseconds.
-pub(crate) fn give_back() {
+pub(crate) fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim(3) is MT-safe and has no preconditions.
     unsafe {
@@ -35,14 +35,14 @@ pub(crate) fn give_back() {
 /// Lets go of the program's own pages too, those that nothing can have written to: the kernel maps
 /// 64 KiB around each that is touched, and most of them served the start (command line, BTF,
 /// kubeconfig). Those in use come back by themselves, from the page cache.
-pub(crate) fn forget_the_start() {
-    give_back();
+pub(crate) fn drop_startup_pages() {
+    trim_heap();
     // SAFETY: the callback takes what dl_iterate_phdr(3) gives it, and nothing else.
-    unsafe { libc::dl_iterate_phdr(Some(let_go), std::ptr::null_mut()) };
+    unsafe { libc::dl_iterate_phdr(Some(advise_dontneed), std::ptr::null_mut()) };
 }
 
 /// Of the first object, which is the program itself: its segments that are only read or executed.
-unsafe extern "C" fn let_go(
+unsafe extern "C" fn advise_dontneed(
     object: *mut libc::dl_phdr_info,
     _: libc::size_t,
     _: *mut libc::c_void,
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn what_is_let_go_of_comes_back() {
         static TEXT: &str = "in a segment that is only read";
-        forget_the_start();
+        drop_startup_pages();
         assert_eq!(TEXT.len(), 30);
         assert_eq!(whole_pages(0, 0, 1, 4096), None, "and code runs");
     }

@@ -10,26 +10,26 @@ use tokio::{
 
 /// How long one waits, and how many may hang.
 #[derive(Clone, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct BlockingPool {
     limit: Duration,
     threads: Arc<Semaphore>,
 }
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum GaveUp {
+pub(crate) enum CallError {
     /// It takes longer than one waits.
     #[error("timed out")]
-    Hangs,
+    TimedOut,
     /// It was not begun: earlier ones still hang.
     #[error("too many earlier calls are still blocked")]
-    Crowded,
+    Saturated,
     /// It panicked.
     #[error("the call panicked")]
-    Broke(#[source] JoinError),
+    Panicked(#[source] JoinError),
 }
 
-impl Patience {
+impl BlockingPool {
     /// Waits for `limit`; has `most` calls under way at a time, those given up included.
     pub(crate) fn new(limit: Duration, most: usize) -> Self {
         Self { limit, threads: Arc::new(Semaphore::new(most)) }
@@ -39,16 +39,16 @@ impl Patience {
     pub(crate) async fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, GaveUp> {
+    ) -> Result<T, CallError> {
         let threads = Arc::clone(&self.threads);
-        let thread = threads.try_acquire_owned().map_err(|_| GaveUp::Crowded)?;
+        let thread = threads.try_acquire_owned().map_err(|_| CallError::Saturated)?;
         let calling = spawn_blocking(move || {
             let _thread = thread; // until the call has ended, waited for or not
             call()
         });
         match timeout(self.limit, calling).await {
-            Ok(answer) => answer.map_err(GaveUp::Broke),
-            Err(_) => Err(GaveUp::Hangs),
+            Ok(answer) => answer.map_err(CallError::Panicked),
+            Err(_) => Err(CallError::TimedOut),
         }
     }
 }
@@ -61,25 +61,25 @@ mod tests {
     #[tokio::test]
     async fn what_hangs_is_given_up_and_counts_until_it_ends() {
         const AMPLE: Duration = Duration::from_secs(60);
-        let mut patience = Patience::new(AMPLE, 1);
-        assert_eq!(patience.call(|| 7).await.unwrap(), 7);
+        let mut pool = BlockingPool::new(AMPLE, 1);
+        assert_eq!(pool.call(|| 7).await.unwrap(), 7);
         let (release, held) = mpsc::channel::<()>();
-        patience.limit = Duration::from_millis(20);
-        let hung = patience.call(move || held.recv()).await;
-        assert!(matches!(hung, Err(GaveUp::Hangs)), "{hung:?}");
-        assert!(matches!(patience.call(|| 7).await, Err(GaveUp::Crowded)));
+        pool.limit = Duration::from_millis(20);
+        let hung = pool.call(move || held.recv()).await;
+        assert!(matches!(hung, Err(CallError::TimedOut)), "{hung:?}");
+        assert!(matches!(pool.call(|| 7).await, Err(CallError::Saturated)));
         drop(release);
-        patience.limit = AMPLE;
-        while patience.call(|| 7).await.is_err() {
+        pool.limit = AMPLE;
+        while pool.call(|| 7).await.is_err() {
             tokio::task::yield_now().await;
         }
     }
 
     #[tokio::test]
     async fn a_panic_is_told_and_gives_its_place_back() {
-        let patience = Patience::new(Duration::from_secs(60), 1);
-        let broke = patience.call(|| panic!("on purpose")).await;
-        assert!(matches!(broke, Err(GaveUp::Broke(_))), "{broke:?}");
-        assert_eq!(patience.call(|| 7).await.unwrap(), 7);
+        let pool = BlockingPool::new(Duration::from_secs(60), 1);
+        let broke = pool.call(|| panic!("on purpose")).await;
+        assert!(matches!(broke, Err(CallError::Panicked(_))), "{broke:?}");
+        assert_eq!(pool.call(|| 7).await.unwrap(), 7);
     }
 }

@@ -36,7 +36,7 @@ pub struct Privileges(CapabilitySet);
 
 /// A capability that is needed and not held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Lack {
+pub struct MissingCapability {
     /// Its name, such as `CAP_BPF`.
     pub capability: &'static str,
     /// What cannot be done without it.
@@ -69,20 +69,25 @@ impl Privileges {
 
     /// What is missing. `memlock`: RLIMIT_MEMLOCK would have to be lifted for the maps (before Linux
     /// 5.11).
-    pub fn lacking(self, memlock: bool) -> Vec<Lack> {
+    pub fn lacking(self, memlock: bool) -> Vec<MissingCapability> {
         let loads = !self.has(CapabilitySet::SYS_ADMIN); // it stands for the two that load
-        let lack = |capability, essential, purpose| Lack { capability, purpose, essential };
+        let missing =
+            |capability, essential, purpose| MissingCapability { capability, purpose, essential };
         let needs = [
-            (CapabilitySet::BPF, loads, lack("CAP_BPF", true, "kernel programs cannot be loaded")),
+            (
+                CapabilitySet::BPF,
+                loads,
+                missing("CAP_BPF", true, "kernel programs cannot be loaded"),
+            ),
             (
                 CapabilitySet::PERFMON,
                 loads,
-                lack("CAP_PERFMON", true, "kernel programs cannot read kernel memory"),
+                missing("CAP_PERFMON", true, "kernel programs cannot read kernel memory"),
             ),
             (
                 CapabilitySet::SYS_RESOURCE,
                 memlock,
-                lack(
+                missing(
                     "CAP_SYS_RESOURCE",
                     false,
                     "before Linux 5.11, RLIMIT_MEMLOCK must be raised for the BPF maps",
@@ -91,7 +96,7 @@ impl Privileges {
             (
                 CapabilitySet::SYS_PTRACE,
                 true,
-                lack(
+                missing(
                     "CAP_SYS_PTRACE",
                     false,
                     "leaks of class orphan_shim and orphan_netns are not reported, nor where in \
@@ -102,7 +107,7 @@ impl Privileges {
         needs
             .into_iter()
             .filter(|(capability, needed, _)| *needed && !self.has(*capability))
-            .map(|(_, _, lack)| lack)
+            .map(|(_, _, missing)| missing)
             .collect()
     }
 
@@ -114,7 +119,7 @@ impl Privileges {
 
 /// Lets the maps be as big as they are, where the kernel counts them as locked memory. Without
 /// CAP_SYS_RESOURCE only as far as the hard limit; whether it suffices shows when they are made.
-pub fn lift_memlock() {
+pub fn raise_memlock_limit() {
     let endless = Rlimit { current: None, maximum: None };
     if setrlimit(Resource::Memlock, endless).is_err() {
         let maximum = getrlimit(Resource::Memlock).maximum;
@@ -134,7 +139,7 @@ pub fn lift_memlock() {
 ///
 /// A thread's capabilities are its own, and those it starts inherit them: call this before the
 /// first of them is started.
-pub fn lay_down(works: impl FnOnce() -> bool) -> io::Result<Privileges> {
+pub fn drop_privileges(works: impl FnOnce() -> bool) -> io::Result<Privileges> {
     set_no_new_privs(true)?;
     let before = capabilities(None)?;
     let kept = before.permitted & before.effective & KEPT;
@@ -160,7 +165,7 @@ mod tests {
         CapabilitySet::BPF.union(CapabilitySet::PERFMON).union(CapabilitySet::SYS_PTRACE);
 
     fn lacking(held: CapabilitySet, memlock: bool) -> Vec<&'static str> {
-        Privileges::of(held).lacking(memlock).iter().map(|lack| lack.capability).collect()
+        Privileges::of(held).lacking(memlock).iter().map(|missing| missing.capability).collect()
     }
 
     #[test]
@@ -190,7 +195,8 @@ mod tests {
     #[test]
     fn what_loads_is_essential_and_what_only_looks_is_not() {
         let lacks = Privileges::of(CapabilitySet::empty()).lacking(true);
-        let others = lacks.iter().filter(|lack| !lack.essential).map(|lack| lack.capability);
+        let others =
+            lacks.iter().filter(|missing| !missing.essential).map(|missing| missing.capability);
         let others: Vec<_> = others.collect();
         assert_eq!((lacks.len(), &*others), (4, &["CAP_SYS_RESOURCE", "CAP_SYS_PTRACE"][..]));
     }
@@ -200,7 +206,7 @@ mod tests {
     fn what_is_laid_down_is_gone_for_good() {
         let held = Privileges::held();
         std::thread::spawn(move || {
-            let kept = lay_down(|| true).unwrap();
+            let kept = drop_privileges(|| true).unwrap();
             assert_eq!(kept, Privileges(held.0 & KEPT));
             assert_eq!(Privileges::held(), kept);
             let all = capabilities(None).unwrap();
@@ -216,7 +222,7 @@ mod tests {
     fn what_the_maps_need_is_kept() {
         let held = Privileges::held();
         std::thread::spawn(move || {
-            let kept = lay_down(|| {
+            let kept = drop_privileges(|| {
                 assert!(!Privileges::held().has(CapabilitySet::BPF));
                 false
             });

@@ -11,7 +11,7 @@ use crate::{
         metrics::Metrics,
         report::{LeakJson, LeakList, printable},
     },
-    store::{health::Health, leaks::Standing, terminations::History},
+    store::{health::Health, leaks::LeakStore, terminations::History},
 };
 use axum::{
     Json, Router,
@@ -83,7 +83,7 @@ pub struct Shared {
     /// The last terminations.
     pub history: Mutex<History>,
     /// The leaks that are certain.
-    pub leaks: Mutex<Standing>,
+    pub leaks: Mutex<LeakStore>,
     /// The metrics.
     pub metrics: Metrics,
     /// The last scrape, and when it was computed.
@@ -92,7 +92,7 @@ pub struct Shared {
 
 impl Shared {
     /// Before anything is known.
-    pub fn new(health: Health, history: History, leaks: Standing, metrics: Metrics) -> Self {
+    pub fn new(health: Health, history: History, leaks: LeakStore, metrics: Metrics) -> Self {
         let (health, history, leaks) = (health.into(), history.into(), leaks.into());
         Self { health, history, leaks, metrics, scrape: Mutex::default() }
     }
@@ -297,9 +297,9 @@ async fn leaks(
     let mut list = LeakList::from(&*shared.leaks.lock());
     list.leaks.retain(|leak| query.wants(leak.pod.as_ref()));
     list.leaks.truncate(query.limit.unwrap_or(usize::MAX));
-    match serde_json::to_string(&list.judge) {
-        Ok(judge) => object(
-            format!("{},\"leaks\":[", judge.trim_end_matches('}')),
+    match serde_json::to_string(&list.progress) {
+        Ok(progress) => object(
+            format!("{},\"leaks\":[", progress.trim_end_matches('}')),
             list.leaks.into_iter().map(LeakJson).collect(),
             "]}".to_owned(),
         ),

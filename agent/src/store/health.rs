@@ -2,7 +2,7 @@
 //! in with them.
 
 use crate::{
-    linux::{privileges::Lack, procfs::Sight},
+    linux::{privileges::MissingCapability, procfs::ProcVisibility},
     sources::kernel::{StartReport, plan::HOOKS},
 };
 use coroner_core::{
@@ -23,9 +23,9 @@ const LOSS_MEMORY: Duration = Duration::from_secs(600);
 /// What the agent knows of its own state.
 #[derive(Debug)]
 pub struct Health {
-    lacks: Vec<Lack>,
+    lacks: Vec<MissingCapability>,
     kernel: KernelSide,
-    sight: Option<Sight>,
+    visibility: Option<ProcVisibility>,
     cri: Source,
     /// The longest that the runtime took of late, if that is [`SLOW`].
     cri_takes: Option<Duration>,
@@ -98,7 +98,7 @@ impl Health {
         Self {
             lacks: Vec::new(),
             kernel: KernelSide::Starting,
-            sight: None,
+            visibility: None,
             cri: Source::Waiting,
             cri_takes: None,
             api: with_api.then_some(Source::Waiting),
@@ -114,7 +114,7 @@ impl Health {
     }
 
     /// Capabilities that are missing.
-    pub fn lacking(&mut self, lacks: Vec<Lack>) {
+    pub fn lacking(&mut self, lacks: Vec<MissingCapability>) {
         self.lacks = lacks;
     }
 
@@ -129,8 +129,8 @@ impl Health {
     }
 
     /// How much of the host can be seen.
-    pub fn sees(&mut self, sight: Sight) {
-        self.sight = Some(sight);
+    pub fn set_visibility(&mut self, visibility: ProcVisibility) {
+        self.visibility = Some(visibility);
     }
 
     /// The longest that a call to the runtime took of late, or waits now. Gives whether it has become
@@ -143,7 +143,7 @@ impl Health {
     }
 
     /// How the judge of leaks is.
-    pub fn judge(&mut self, detection_state: DetectionState) {
+    pub fn set_detection_state(&mut self, detection_state: DetectionState) {
         self.detection_state = detection_state;
     }
 
@@ -263,8 +263,8 @@ impl Health {
 
     /// Without the host's processes terminations are still measured, and nothing false is said.
     fn host_part(&self) -> Part {
-        let Some(sight) = self.sight else { return Part::ok("host", "not probed yet") };
-        let hidden = sight.hidden();
+        let Some(visibility) = self.visibility else { return Part::ok("host", "not probed yet") };
+        let hidden = visibility.hidden();
         if hidden.is_empty() {
             return Part::ok("host", "processes and files are readable");
         }
@@ -564,7 +564,11 @@ mod tests {
     #[test]
     fn a_missing_capability_is_named() {
         let mut health = well();
-        let lack = |capability, essential| Lack { capability, purpose: "it matters", essential };
+        let lack = |capability, essential| MissingCapability {
+            capability,
+            purpose: "it matters",
+            essential,
+        };
         health.lacking(vec![lack("CAP_SYS_PTRACE", false)]);
         assert_eq!(failing(&health, 2), [""; 0], "it works without");
         assert!(health.readiness(secs_boot(2)).to_string().contains("CAP_SYS_PTRACE is missing"));
@@ -575,17 +579,22 @@ mod tests {
     #[test]
     fn what_of_the_host_is_hidden_is_told() {
         let mut health = well();
-        let all =
-            Sight { root: true, host: true, namespaces: true, wait_channels: true, stacks: false };
-        for (sight, state, word) in [
+        let all = ProcVisibility {
+            root: true,
+            host: true,
+            namespaces: true,
+            wait_channels: true,
+            stacks: false,
+        };
+        for (visibility, state, word) in [
             (all, State::Ok, "readable"),
-            (Sight { root: false, ..all }, State::Degraded, "orphan_netns"),
-            (Sight { host: false, ..all }, State::Degraded, "not visible"),
-            (Sight { namespaces: false, ..all }, State::Degraded, "security module"),
+            (ProcVisibility { root: false, ..all }, State::Degraded, "orphan_netns"),
+            (ProcVisibility { host: false, ..all }, State::Degraded, "not visible"),
+            (ProcVisibility { namespaces: false, ..all }, State::Degraded, "security module"),
         ] {
-            health.sees(sight);
+            health.set_visibility(visibility);
             let part = &health.readiness(secs_boot(2)).parts[2];
-            assert_eq!((part.part, part.state), ("host", state), "{sight:?}");
+            assert_eq!((part.part, part.state), ("host", state), "{visibility:?}");
             assert!(part.detail.contains(word), "{}", part.detail);
         }
     }

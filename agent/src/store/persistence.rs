@@ -1,9 +1,9 @@
 //! What outlives the agent: since when the leaks were observed, in one small file of the state
 //! directory. Of another boot it is of no use: its sandboxes are not the same.
 
-mod keeper;
+mod writer;
 
-pub use keeper::Keeper;
+pub use writer::StateWriter;
 
 use anyhow::Context;
 use coroner_core::input::PersistedLeak;
@@ -25,34 +25,34 @@ const VERSION: u32 = 1;
 
 /// The state directory.
 #[derive(Clone, Debug)]
-pub struct State {
+pub struct StateDir {
     dir: PathBuf,
     boot_id: String,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct StateFile {
     coroner_state: u32,
     boot_id: String,
     leaks: Vec<PersistedLeak>,
 }
 
-impl State {
+impl StateDir {
     /// Makes the directory if it is not there. The error says what to do. Also what the last run
     /// on this boot had kept.
     pub fn open(dir: &Path, boot_id: Option<String>) -> anyhow::Result<(Self, Vec<PersistedLeak>)> {
-        let told = || {
+        let context = || {
             format!(
                 "cannot keep state in {}; set --state-dir to a writable directory, or remove the \
                  flag",
                 dir.display()
             )
         };
-        fs::create_dir_all(dir).with_context(told)?;
+        fs::create_dir_all(dir).with_context(context)?;
         let state = Self { dir: dir.to_owned(), boot_id: boot_id.unwrap_or_default() };
-        let kept = state.recall().with_context(told)?;
+        let kept = state.recall().with_context(context)?;
         // A directory that cannot be written to is refused now, not at the first leak.
-        state.keep(kept.clone()).with_context(told)?;
+        state.keep(kept.clone()).with_context(context)?;
         Ok((state, kept))
     }
 
@@ -61,7 +61,7 @@ impl State {
     fn recall(&self) -> io::Result<Vec<PersistedLeak>> {
         let file = self.dir.join(FILE);
         let kept = match fs::read(&file) {
-            Ok(text) => serde_json::from_slice::<Kept>(&text).map_err(io::Error::from),
+            Ok(text) => serde_json::from_slice::<StateFile>(&text).map_err(io::Error::from),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => Err(error),
         };
@@ -86,7 +86,7 @@ impl State {
 
     /// Replaces the file, whole or not at all, also if the power is cut.
     pub fn keep(&self, leaks: Vec<PersistedLeak>) -> io::Result<()> {
-        let kept = Kept { coroner_state: VERSION, boot_id: self.boot_id.clone(), leaks };
+        let kept = StateFile { coroner_state: VERSION, boot_id: self.boot_id.clone(), leaks };
         let new = self.dir.join(NEW);
         let mut file = File::create(&new)?;
         file.write_all(&serde_json::to_vec(&kept)?)?;
@@ -106,8 +106,8 @@ mod tests {
         PersistedLeak { key, first_observed: BootTime(7), preexisting: true }
     }
 
-    fn open(dir: &Path, boot: &str) -> (State, Vec<PersistedLeak>) {
-        State::open(dir, Some(boot.into())).unwrap()
+    fn open(dir: &Path, boot: &str) -> (StateDir, Vec<PersistedLeak>) {
+        StateDir::open(dir, Some(boot.into())).unwrap()
     }
 
     #[test]
@@ -125,9 +125,9 @@ mod tests {
     #[test]
     fn without_a_boot_id_nothing_is_believed() {
         let dir = tempfile::tempdir().unwrap();
-        let (state, _) = State::open(dir.path(), None).unwrap();
+        let (state, _) = StateDir::open(dir.path(), None).unwrap();
         state.keep(vec![leak("s1")]).unwrap();
-        assert_eq!(State::open(dir.path(), None).unwrap().1, []);
+        assert_eq!(StateDir::open(dir.path(), None).unwrap().1, []);
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        let error = format!("{:#}", State::open(&file, Some("b".into())).unwrap_err());
+        let error = format!("{:#}", StateDir::open(&file, Some("b".into())).unwrap_err());
         assert!(error.contains("--state-dir"), "{error}");
     }
 }

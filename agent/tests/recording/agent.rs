@@ -68,7 +68,7 @@ fn an_agent_that_is_stopped_leaves_a_whole_recording() {
     let mut reader = Reader::open(&file).unwrap();
     assert!(!reader.header().node.hooks.is_empty());
     let read: Vec<Received> = reader.by_ref().collect();
-    assert!(reader.condition().is_whole(), "{:?}", reader.condition());
+    assert!(reader.status().is_whole(), "{:?}", reader.status());
     assert!(read.iter().any(|one| one.input == Input::Tick));
     let errors: Vec<&str> = read.iter().filter_map(silence).collect();
     assert_eq!(errors, ["no such file"], "the error's kind, not the socket's path");
@@ -83,5 +83,5 @@ fn an_agent_that_is_killed_leaves_what_it_had_flushed() {
     signal(&mut agent, rustix::process::Signal::KILL);
     let mut reader = Reader::open(&file).unwrap();
     assert!(reader.by_ref().count() > 0);
-    assert!(reader.condition().to_string().contains("is truncated"), "{:?}", reader.condition());
+    assert!(reader.status().to_string().contains("is truncated"), "{:?}", reader.status());
 }

@@ -108,8 +108,8 @@ fn a_replay_is_what_was_said_live_byte_for_byte() {
         let mut reader = reader(&file);
         let read: Vec<Received> = reader.by_ref().collect();
         assert_eq!(read, inputs, "{node}: every input survives the file");
-        assert!(reader.condition().is_whole(), "{:?}", reader.condition());
-        assert_eq!(reader.condition().to_string(), "");
+        assert!(reader.status().is_whole(), "{:?}", reader.status());
+        assert_eq!(reader.status().to_string(), "");
     }
 }
 

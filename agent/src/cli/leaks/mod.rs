@@ -3,16 +3,16 @@
 
 mod agent;
 mod answer;
-mod look;
-mod onlooker;
+mod scanner;
 mod standalone;
+mod timing;
 
 use super::{
     client::{Agent, NoAgent},
-    remark, usage,
+    print_note, usage,
 };
 use crate::config::args::{LeaksArgs, ListOutput};
-use crate::config::{Host, Look};
+use crate::config::{HostDefaults, StandaloneConfig};
 use answer::{Answer, Form};
 use std::{
     io::{self, IsTerminal, Write},
@@ -25,9 +25,9 @@ const EXIT_LEAKS: u8 = 3;
 
 /// What is wanted of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Aim {
+enum Mode {
     /// An answer now.
-    Look,
+    Once,
     /// A certain one.
     Wait,
     /// One whenever it changes.
@@ -43,26 +43,28 @@ pub(super) fn main(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn answer(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
-    let aim = match (args.watch, args.wait || args.exit_code) {
-        (true, _) => Aim::Watch,
-        (false, true) => Aim::Wait,
-        (false, false) => Aim::Look,
+    let mode = match (args.watch, args.wait || args.exit_code) {
+        (true, _) => Mode::Watch,
+        (false, true) => Mode::Wait,
+        (false, false) => Mode::Once,
     };
-    let mut out = Out::new(args);
+    let mut out = Printer::new(args);
     if !args.standalone {
         let agent = Agent::new(&args.agent)?;
-        match agent::answer(&agent, args.namespace.as_deref(), aim, &mut out).await {
-            Err(error) if error.is::<NoAgent>() && args.agent.url.is_none() => remark(&format!(
-                "no agent answers at {}; scanning runtime, apiserver and host instead",
-                args.agent.socket.display()
-            )),
+        match agent::answer(&agent, args.namespace.as_deref(), mode, &mut out).await {
+            Err(error) if error.is::<NoAgent>() && args.agent.url.is_none() => {
+                print_note(&format!(
+                    "no agent answers at {}; scanning runtime, apiserver and host instead",
+                    args.agent.socket.display()
+                ))
+            }
             asked => return asked.map(|certain| status(args, certain)),
         }
     }
-    match Look::validate(args, &Host::probe()) {
+    match StandaloneConfig::validate(args, &HostDefaults::probe()) {
         Err(error) => Ok(usage(&error.to_string())),
         Ok(look) => {
-            let certain = standalone::answer(look, args.namespace.as_deref(), aim, &mut out).await;
+            let certain = standalone::answer(look, args.namespace.as_deref(), mode, &mut out).await;
             certain.map(|certain| status(args, certain))
         }
     }
@@ -77,16 +79,16 @@ fn status(args: &LeaksArgs, certain: usize) -> ExitCode {
 }
 
 /// Where answers go: stdout, in the form that was asked for.
-struct Out {
+struct Printer {
     form: Form,
     /// Several answers follow each other: on a screen, each in the other's place.
     screen: bool,
     watch: bool,
-    /// What the last answer said.
-    said: Option<answer::Gist>,
+    /// What the last answer printed.
+    printed: Option<answer::Snapshot>,
 }
 
-impl Out {
+impl Printer {
     fn new(args: &LeaksArgs) -> Self {
         let output = if args.json { ListOutput::Json } else { args.output };
         let form = match output {
@@ -95,16 +97,16 @@ impl Out {
         };
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let screen = args.watch && form != Form::Json && io::stdout().is_terminal() && !dumb;
-        Self { form, screen, watch: args.watch, said: None }
+        Self { form, screen, watch: args.watch, printed: None }
     }
 
     /// Prints an answer; while watching, only one that says something new.
     fn put(&mut self, answer: &Answer) -> anyhow::Result<()> {
-        let gist = answer.gist();
-        if self.watch && self.said.as_ref() == Some(&gist) {
+        let snapshot = answer.snapshot();
+        if self.watch && self.printed.as_ref() == Some(&snapshot) {
             return Ok(());
         }
-        let first = self.said.replace(gist).is_none();
+        let first = self.printed.replace(snapshot).is_none();
         let text = answer.text(self.form)?;
         let mut stdout = io::stdout().lock();
         if self.screen {

@@ -74,7 +74,7 @@ impl Reason {
 
 /// What an Event is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum About {
+pub enum Regarding {
     /// A pod.
     Pod {
         /// Which. Of a static pod the UID is the runtime's, which its mirror carries as the annotation
@@ -95,23 +95,23 @@ pub enum About {
 
 /// An Event to be.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Note {
+pub struct EventDraft {
     /// What it is about.
-    pub about: About,
+    pub about: Regarding,
     /// Why.
     pub reason: Reason,
     /// The fact with its figures and what to do about it, at most 1024 bytes.
     pub message: String,
 }
 
-impl Note {
-    fn new(about: About, reason: Reason, message: &str) -> Self {
+impl EventDraft {
+    fn new(about: Regarding, reason: Reason, message: &str) -> Self {
         Self { about, reason, message: short(message) }
     }
 }
 
 /// What an observation is worth.
-pub fn note(report: &Report) -> Option<Note> {
+pub fn note(report: &Report) -> Option<EventDraft> {
     match report {
         Report::CountDeath(death) => of_death(death),
         Report::Unkillable(holdout) => of_holdout(holdout),
@@ -121,7 +121,7 @@ pub fn note(report: &Report) -> Option<Note> {
 }
 
 /// What was left out, by reason, so that the apiserver is not flooded. An Event of its own.
-pub(super) fn suppressed(left_out: &BTreeMap<Reason, u64>) -> Note {
+pub(super) fn suppressed(left_out: &BTreeMap<Reason, u64>) -> EventDraft {
     let counts: Vec<String> =
         left_out.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     let message = format!(
@@ -130,11 +130,11 @@ pub(super) fn suppressed(left_out: &BTreeMap<Reason, u64>) -> Note {
         left_out.values().sum::<u64>(),
         counts.join(", "),
     );
-    let about = About::Node { related: None, field: None };
-    Note::new(about, Reason::EventsSuppressed, &message)
+    let about = Regarding::Node { related: None, field: None };
+    EventDraft::new(about, Reason::EventsSuppressed, &message)
 }
 
-fn of_death(death: &ContainerDeath) -> Option<Note> {
+fn of_death(death: &ContainerDeath) -> Option<EventDraft> {
     let stop = signal::name(death.stop_signal);
     let late = death.findings.iter().find(|f| f.kind == FindingKind::DeadlineMissed);
     let (reason, what_to_do) = match (death.verdict, late) {
@@ -180,7 +180,7 @@ fn of_death(death: &ContainerDeath) -> Option<Note> {
     };
     let message = format!("{} {what_to_do}", death.proof.message);
     let about = of_container(death.pod.as_ref()?, death.kind, &death.name);
-    Some(Note::new(about, reason, &message))
+    Some(EventDraft::new(about, reason, &message))
 }
 
 /// Whose the grace was decides what helps.
@@ -201,7 +201,7 @@ fn more_time(death: &ContainerDeath) -> String {
     }
 }
 
-fn of_holdout(holdout: &UnkillableContainer) -> Option<Note> {
+fn of_holdout(holdout: &UnkillableContainer) -> Option<EventDraft> {
     if holdout.over {
         return None; // the container's status tells of its end
     }
@@ -212,10 +212,10 @@ fn of_holdout(holdout: &UnkillableContainer) -> Option<Note> {
          the node reboots.",
         holdout.detail
     );
-    Some(Note::new(about, Reason::Unkillable, &message))
+    Some(EventDraft::new(about, Reason::Unkillable, &message))
 }
 
-fn of_leak(leak: &Leak) -> Option<Note> {
+fn of_leak(leak: &Leak) -> Option<EventDraft> {
     let reason = match leak.class {
         LeakClass::StuckTerminating => Reason::StuckTerminating,
         LeakClass::OrphanShim => Reason::ShimOrphaned,
@@ -232,7 +232,7 @@ fn of_leak(leak: &Leak) -> Option<Note> {
     let named = leak.pod.as_ref().filter(|pod| !pod.name.is_empty() && !pod.namespace.is_empty());
     let (about, what) = if leak.class == LeakClass::StuckTerminating {
         let past = report::span(report::seconds_between(leak.first_observed, leak.confirmed));
-        let about = About::Pod { pod: named?.clone(), field: None };
+        let about = Regarding::Pod { pod: named?.clone(), field: None };
         (about, format!("Stuck in Terminating for {past}"))
     } else {
         let of = named.map(|pod| format!(" of {}/{}", pod.namespace, pod.name)).unwrap_or_default();
@@ -246,7 +246,7 @@ fn of_leak(leak: &Leak) -> Option<Note> {
         let thing = report::thing(&leak.key);
         let age = report::age(leak, leak.confirmed);
         let field = Some(format!("{}{{{thing}}}", leak.class));
-        let about = About::Node { related: named.cloned(), field };
+        let about = Regarding::Node { related: named.cloned(), field };
         (about, format!("{what}{thing}{of} leaked ({class}), {age} old"))
     };
     let mut message = format!("{what}: {}.", report::leak_cause(leak).trim_end_matches('.'));
@@ -258,7 +258,7 @@ fn of_leak(leak: &Leak) -> Option<Note> {
     if !steps.is_empty() {
         message.push_str(&format!(" To do: {}", in_one_line(&steps)));
     }
-    Some(Note::new(about, reason, &message))
+    Some(EventDraft::new(about, reason, &message))
 }
 
 /// Steps, some of which are commands, as running text.
@@ -281,14 +281,14 @@ fn in_one_line(steps: &[String]) -> String {
 }
 
 /// As the kubelet names it (pkg/kubelet/container/ref.go, `fieldPath`).
-fn of_container(pod: &PodRef, kind: ContainerKind, name: &str) -> About {
+fn of_container(pod: &PodRef, kind: ContainerKind, name: &str) -> Regarding {
     let list = match kind {
         ContainerKind::Main => "containers",
         ContainerKind::Init | ContainerKind::Sidecar => "initContainers",
         ContainerKind::Ephemeral => "ephemeralContainers",
     };
     let field = (!name.is_empty()).then(|| format!("spec.{list}{{{name}}}"));
-    About::Pod { pod: pod.clone(), field }
+    Regarding::Pod { pod: pod.clone(), field }
 }
 
 /// Fit for a terminal, and no longer than the apiserver takes.

@@ -1,5 +1,5 @@
-//! Accepts the connections of one listener, plain or behind TLS, with few places for a short time, so that nobody
-//! who reaches it can take the agent's memory or file descriptors, nor the kubelet's probes their place.
+//! Accepts the connections of one listener, plain or behind TLS, with a limited number of permits and time limits, so that
+//! no client can exhaust the agent's memory or file descriptors, or keep the kubelet's probes out.
 
 use axum::{Router, body::Body, http::Request, response::Response};
 use hyper::server::conn::http1;
@@ -34,7 +34,7 @@ use tracing::{debug, warn};
 
 /// Connections from other machines and pods at one time: some Prometheus.
 const PLACES: usize = 32;
-/// Connections from the node itself, in places of their own: the kubelet's probes, and people.
+/// Connections from the node itself, in permits of their own: the kubelet's probes, and people.
 const PLACES_OF_NODE: usize = 16;
 /// Connections from one address that is not the node's.
 const PLACES_OF_PEER: usize = 8;
@@ -90,7 +90,7 @@ impl Listener {
         {
             debug!(%error, "cannot set the send buffer of the listener");
         }
-        let places = Places::default();
+        let permits = Places::default();
         let graceful = GracefulShutdown::new();
         let mut stop = pin!(stop);
         loop {
@@ -106,10 +106,10 @@ impl Listener {
                     continue;
                 }
             };
-            let Some(place) = places.take(peer) else { continue };
+            let Some(permit) = permits.take(peer) else { continue };
             let service = TowerToHyperService::new(Busy {
                 inner: router.clone(),
-                busy: Arc::clone(&place.busy),
+                busy: Arc::clone(&permit.busy),
             });
             let (tls, watcher) = (self.tls.clone(), graceful.watcher());
             let answer = async move {
@@ -122,7 +122,7 @@ impl Listener {
                     }
                 }
             };
-            let number = place.number;
+            let number = permit.number;
             let task = tokio::spawn(async move {
                 match timeout(CONNECTION, answer).await {
                     Ok(Ok(())) => {}
@@ -130,9 +130,9 @@ impl Listener {
                     Ok(Err(error)) => debug!(%error, "connection failed"),
                     Err(_) => debug!("connection timed out"),
                 }
-                drop(place);
+                drop(permit);
             });
-            places.is_served_by(number, task.abort_handle());
+            permits.is_served_by(number, task.abort_handle());
         }
         drop(self.socket);
         graceful.shutdown().await;
@@ -177,7 +177,7 @@ enum Peer {
     Other(IpAddr),
 }
 
-/// The connections that are open. When there is no place, the oldest connection that has no complete request
+/// The connections that are open. When there is no permit, the oldest connection that has no complete request
 /// makes room.
 #[derive(Clone, Default)]
 struct Places(Arc<Mutex<Open>>);
@@ -195,16 +195,16 @@ struct Connection {
     task: Option<AbortHandle>,
 }
 
-/// The place of one connection, free again when it is dropped.
+/// The permit of one connection, free again when it is dropped.
 struct Place {
-    places: Places,
+    permits: Places,
     number: u64,
     /// A request is being answered.
     busy: Arc<AtomicBool>,
 }
 
 impl Places {
-    /// A place for a connection. `None`: all that are in its way have a request that is being answered.
+    /// A permit for a connection. `None`: all that are in its way have a request that is being answered.
     fn take(&self, peer: Peer) -> Option<Place> {
         let mut open = self.0.lock();
         match peer {
@@ -218,7 +218,7 @@ impl Places {
         open.next += 1;
         let connection = Connection { peer, busy: Arc::clone(&busy), task: None };
         open.connections.insert(number, connection);
-        Some(Place { places: self.clone(), number, busy })
+        Some(Place { permits: self.clone(), number, busy })
     }
 
     fn is_served_by(&self, number: u64, task: AbortHandle) {
@@ -229,10 +229,10 @@ impl Places {
 }
 
 impl Open {
-    /// Closes the oldest idle connection of a kind if there are `places` of them. `None`: none is idle.
-    fn keep_below(&mut self, places: usize, of: impl Fn(Peer) -> bool) -> Option<()> {
+    /// Closes the oldest idle connection of a kind if there are `permits` of them. `None`: none is idle.
+    fn keep_below(&mut self, permits: usize, of: impl Fn(Peer) -> bool) -> Option<()> {
         let open = self.connections.values().filter(|connection| of(connection.peer)).count();
-        if open < places {
+        if open < permits {
             return Some(());
         }
         let is_idle = |connection: &Connection| {
@@ -249,7 +249,7 @@ impl Open {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.places.0.lock().connections.remove(&self.number);
+        self.permits.0.lock().connections.remove(&self.number);
     }
 }
 
@@ -324,30 +324,30 @@ mod tests {
 
     #[test]
     fn the_oldest_connection_without_a_request_makes_room() {
-        let places = Places::default();
-        let first: Vec<_> = (0..PLACES_OF_PEER).map(|_| places.take(other(1)).unwrap()).collect();
+        let permits = Places::default();
+        let first: Vec<_> = (0..PLACES_OF_PEER).map(|_| permits.take(other(1)).unwrap()).collect();
         first[0].busy.store(true, Ordering::Relaxed);
-        let _more = places.take(other(1)).unwrap();
-        let open = |place: &Place| places.0.lock().connections.contains_key(&place.number);
+        let _more = permits.take(other(1)).unwrap();
+        let open = |permit: &Place| permits.0.lock().connections.contains_key(&permit.number);
         assert_eq!((open(&first[0]), open(&first[1]), open(&first[2])), (true, false, true));
-        assert_eq!(places.0.lock().connections.len(), PLACES_OF_PEER);
+        assert_eq!(permits.0.lock().connections.len(), PLACES_OF_PEER);
     }
 
     #[test]
     fn nobody_takes_the_places_of_the_node() {
-        let places = Places::default();
+        let permits = Places::default();
         let mut held = Vec::new();
         for n in 0..=255 {
-            for place in std::iter::from_fn(|| places.take(other(n))).take(4) {
-                place.busy.store(true, Ordering::Relaxed);
-                held.push(place);
+            for permit in std::iter::from_fn(|| permits.take(other(n))).take(4) {
+                permit.busy.store(true, Ordering::Relaxed);
+                held.push(permit);
             }
         }
-        assert_eq!(places.0.lock().connections.len(), PLACES);
-        assert!(places.take(other(7)).is_none(), "all of them are busy");
-        assert!(places.take(Peer::Node).is_some());
+        assert_eq!(permits.0.lock().connections.len(), PLACES);
+        assert!(permits.take(other(7)).is_none(), "all of them are busy");
+        assert!(permits.take(Peer::Node).is_some());
         held.pop();
-        assert!(places.take(other(7)).is_some(), "one is free again");
+        assert!(permits.take(other(7)).is_some(), "one is free again");
     }
 
     async fn ask(address: std::net::SocketAddr) -> String {

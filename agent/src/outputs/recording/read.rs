@@ -1,6 +1,6 @@
 //! Reads a recording, as much of it as there is.
 
-use super::format::{self, End, Header, Line, MarkKind, Stopped, VERSION};
+use super::format::{self, End, Header, MarkKind, RecordedLine, Stopped, VERSION};
 use crate::outputs::report::printable;
 use coroner_core::{
     input::{Input, Loss, LossKind, Received},
@@ -20,7 +20,7 @@ const MAX_LINE: u64 = 64 << 20;
 
 /// Why something cannot be read as a recording. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
-pub enum Problem {
+pub enum ReadError {
     /// The file cannot be opened or read at all.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -52,7 +52,7 @@ pub enum Problem {
 
 /// How whole a recording is, as far as it was read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Condition {
+pub struct RecordingStatus {
     /// Inputs read.
     pub inputs: u64,
     /// Inputs that the recording says it lacks: the disk was too slow.
@@ -65,7 +65,7 @@ pub struct Condition {
     pub broken: Option<String>,
 }
 
-impl Condition {
+impl RecordingStatus {
     /// A replay gives what the recorded agent said, and nothing is missing at the end.
     pub fn is_whole(&self) -> bool {
         *self == Self { inputs: self.inputs, end: self.end.clone(), ..Self::default() }
@@ -74,7 +74,7 @@ impl Condition {
 }
 
 /// What a person should know before trusting a replay, a sentence a line; nothing if all is well.
-impl fmt::Display for Condition {
+impl fmt::Display for RecordingStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.end {
             None => {
@@ -130,12 +130,12 @@ pub struct Reader {
     line: Vec<u8>,
     last: BootTime,
     over: bool,
-    condition: Condition,
+    status: RecordingStatus,
 }
 
 impl Reader {
     /// Opens a file; `-` is stdin.
-    pub fn open(file: &Path) -> Result<Self, Problem> {
+    pub fn open(file: &Path) -> Result<Self, ReadError> {
         if file == Path::new("-") {
             return Self::new(io::stdin());
         }
@@ -143,11 +143,11 @@ impl Reader {
     }
 
     /// Reads the header. Takes the lines compressed or plain.
-    pub fn new(from: impl Read + 'static) -> Result<Self, Problem> {
+    pub fn new(from: impl Read + 'static) -> Result<Self, ReadError> {
         let mut from = BufReader::with_capacity(64 << 10, from);
         let start = from.fill_buf()?;
         if start.is_empty() {
-            return Err(Problem::Empty);
+            return Err(ReadError::Empty);
         }
         let compressed = start.starts_with(&[0x1f, 0x8b]);
         let mut lines: Box<dyn BufRead> = if compressed {
@@ -160,15 +160,15 @@ impl Reader {
             Ok(true) => {}
             // Compression had begun, and nothing had been flushed.
             Err(error) if compressed && is_end(&error) && line.is_empty() => {
-                return Err(Problem::Empty);
+                return Err(ReadError::Empty);
             }
-            Ok(false) => return Err(Problem::Foreign),
-            Err(error) if is_content(&error) => return Err(Problem::Foreign),
+            Ok(false) => return Err(ReadError::Foreign),
+            Err(error) if is_content(&error) => return Err(ReadError::Foreign),
             Err(error) => return Err(error.into()),
         }
         let header = header(&line)?;
         let last = BootTime(header.clock.boot_ns);
-        Ok(Self { lines, header, line, last, over: false, condition: Condition::default() })
+        Ok(Self { lines, header, line, last, over: false, status: RecordingStatus::default() })
     }
 
     /// The first line.
@@ -177,8 +177,8 @@ impl Reader {
     }
 
     /// How whole it is, as far as it was read.
-    pub fn condition(&self) -> &Condition {
-        &self.condition
+    pub fn status(&self) -> &RecordingStatus {
+        &self.status
     }
 
     fn lost(&self, count: u64) -> Received {
@@ -191,7 +191,7 @@ impl fmt::Debug for Reader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reader")
             .field("header", &self.header)
-            .field("condition", &self.condition)
+            .field("status", &self.status)
             .finish_non_exhaustive()
     }
 }
@@ -212,32 +212,32 @@ impl Iterator for Reader {
             }
             Err(error) => {
                 self.over = true;
-                self.condition.broken = (!is_end(&error)).then(|| error.to_string());
+                self.status.broken = (!is_end(&error)).then(|| error.to_string());
                 return None;
             }
         }
         match format::parse(&self.line) {
-            Ok(Line::Input(received)) => {
-                self.condition.inputs += 1;
+            Ok(RecordedLine::Input(received)) => {
+                self.status.inputs += 1;
                 self.last = received.at;
                 Some(*received)
             }
-            Ok(Line::Mark(mark)) => {
+            Ok(RecordedLine::Mark(mark)) => {
                 self.last = mark.at;
                 match mark.what {
                     MarkKind::Gap { inputs } => {
-                        self.condition.dropped = self.condition.dropped.saturating_add(inputs);
+                        self.status.dropped = self.status.dropped.saturating_add(inputs);
                         Some(self.lost(inputs))
                     }
                     MarkKind::End(end) => {
-                        self.condition.end = Some(end);
+                        self.status.end = Some(end);
                         self.over = true;
                         None
                     }
                 }
             }
             Err(_) => {
-                self.condition.misread += 1;
+                self.status.misread += 1;
                 Some(self.lost(1))
             }
         }
@@ -263,7 +263,7 @@ fn is_content(error: &io::Error) -> bool {
     matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
 }
 
-fn header(line: &[u8]) -> Result<Header, Problem> {
+fn header(line: &[u8]) -> Result<Header, ReadError> {
     /// What every version of the format keeps.
     #[derive(Deserialize)]
     struct Any {
@@ -271,10 +271,10 @@ fn header(line: &[u8]) -> Result<Header, Problem> {
         #[serde(default)]
         agent: serde_json::Value,
     }
-    let Ok(any) = serde_json::from_slice::<Any>(line) else { return Err(Problem::Foreign) };
+    let Ok(any) = serde_json::from_slice::<Any>(line) else { return Err(ReadError::Foreign) };
     if any.coroner_recording != VERSION {
         let agent = printable(any.agent.as_str().unwrap_or("of an unknown version"));
-        return Err(Problem::Version { found: any.coroner_recording, agent });
+        return Err(ReadError::Version { found: any.coroner_recording, agent });
     }
-    serde_json::from_slice(line).map_err(Problem::Header)
+    serde_json::from_slice(line).map_err(ReadError::Header)
 }

@@ -13,8 +13,8 @@ mod failure;
 pub mod fuzzing;
 mod latency;
 mod messages;
+mod pending;
 mod poll;
-mod wishes;
 
 pub use latency::Latency;
 
@@ -129,12 +129,12 @@ pub async fn run(
     requests: mpsc::Receiver<CriRequest>,
 ) -> anyhow::Result<()> {
     let socket = parse_endpoint(&options.endpoint)?;
-    let wishes = Arc::new(wishes::Wishes::default());
+    let pending = Arc::new(pending::PendingRequests::default());
     let closed = to.clone();
     tokio::select! {
         () = closed.closed() => {}
-        () = wishes::listen(requests, &wishes) => {}
-        () = poll::Poller::new(socket, options, to, Arc::clone(&wishes)).run() => {}
+        () = pending::listen(requests, &pending) => {}
+        () = poll::Poller::new(socket, options, to, Arc::clone(&pending)).run() => {}
     }
     Ok(())
 }

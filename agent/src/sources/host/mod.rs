@@ -21,7 +21,7 @@ mod table;
 use coroner_core::input::{DaemonProcess, DaemonState, HostSurvey};
 pub use run::{Counters, Options, Request, run};
 
-use crate::linux::{blocking::GaveUp, clock};
+use crate::linux::{blocking::CallError, clock};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -34,14 +34,14 @@ const MAX_ENTRIES: usize = 16_384;
 
 /// Where to look, and for whom.
 #[derive(Clone, Debug)]
-pub struct Host {
+pub struct HostView {
     /// Root of the host's file system.
     pub root: PathBuf,
     /// The /proc that shows the host's processes: mostly the one below `root`.
     pub proc: PathBuf,
     /// Mount point of the cgroup hierarchy that the pods are in.
     pub cgroup_root: PathBuf,
-    /// Names of the kubelet's process, or of what it is part of; see [`Host::KUBELETS`].
+    /// Names of the kubelet's process, or of what it is part of; see [`HostView::KUBELETS`].
     pub kubelets: Vec<String>,
     /// The socket that the CRI is spoken on, as this process sees it.
     pub socket: Option<PathBuf>,
@@ -51,14 +51,14 @@ pub struct Host {
     pub kubelet: Option<DaemonProcess>,
 }
 
-impl Host {
+impl HostView {
     /// Names of a kubelet's process: its own, k3s' two, microk8s'.
     pub const KUBELETS: [&str; 4] = ["kubelet", "k3s-server", "k3s-agent", "kubelite"];
 }
 
 /// Why a part of the host could not be looked at, and what to do.
 #[derive(Debug, thiserror::Error)]
-enum Blind {
+enum SurveyError {
     /// A file or folder.
     #[error("cannot read {} ({error}); mount the host's / into the pod and set --host-root",
             path.display())]
@@ -67,7 +67,7 @@ enum Blind {
     #[error("{} does not show the host's processes; set hostPID: true, or mount the host's / and \
              set --host-root. If that /proc is mounted with hidepid, add the SYS_PTRACE \
              capability", .0.display())]
-    NotTheHost(PathBuf),
+    NotTheHostView(PathBuf),
     /// A bound.
     #[error("the host has more than {0} processes")]
     TooManyProcesses(usize),
@@ -95,10 +95,10 @@ enum Blind {
     NoMounts,
     /// Not in time.
     #[error("cannot read it: {0}")]
-    NoAnswer(#[from] GaveUp),
+    NoAnswer(#[from] CallError),
 }
 
-impl Blind {
+impl SurveyError {
     fn unread(path: &Path, error: &io::Error) -> Self {
         Self::Unread { path: path.to_owned(), error: error.to_string() }
     }
@@ -138,7 +138,7 @@ impl<T> Extend<T> for Bounded<T> {
 
 /// The parts of a survey, by the names that warnings give them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Part {
+enum SurveyPart {
     Processes,
     Shims,
     NetworkNamespaces,
@@ -146,7 +146,7 @@ enum Part {
     Volumes,
 }
 
-impl Part {
+impl SurveyPart {
     /// What is not reported while this part cannot be read.
     fn cost(self) -> &'static str {
         match self {
@@ -164,23 +164,27 @@ impl Part {
 
 /// A survey while it is put together, and what is wrong with it.
 #[derive(Debug, Default)]
-struct Looked {
+struct PartialSurvey {
     survey: HostSurvey,
-    troubles: Vec<(Part, Blind)>,
+    troubles: Vec<(SurveyPart, SurveyError)>,
     left_out: u64,
 }
 
-impl Looked {
+impl PartialSurvey {
     fn begin() -> Self {
         let survey = HostSurvey { asked: clock::boot_now(), ..HostSurvey::default() };
         Self { survey, ..Self::default() }
     }
 
-    fn seen<T>(&mut self, part: Part, found: Result<T, Blind>) -> Option<T> {
+    fn seen<T>(&mut self, part: SurveyPart, found: Result<T, SurveyError>) -> Option<T> {
         found.map_err(|blind| self.troubles.push((part, blind))).ok()
     }
 
-    fn list<T>(&mut self, part: Part, found: Result<Bounded<T>, Blind>) -> Option<Vec<T>> {
+    fn list<T>(
+        &mut self,
+        part: SurveyPart,
+        found: Result<Bounded<T>, SurveyError>,
+    ) -> Option<Vec<T>> {
         let found = self.seen(part, found)?;
         self.left_out += found.left_out;
         Some(found.list)
@@ -189,16 +193,17 @@ impl Looked {
 
 /// Looks once at all that is left of pods on the host. Blocks, and hangs where a file system does.
 /// What could not be looked at is said on the log.
-pub fn survey(host: &Host) -> HostSurvey {
-    let mut looked = Looked::begin();
-    if let Some(table) = looked.seen(Part::Processes, Table::read(host)) {
+pub fn survey(host: &HostView) -> HostSurvey {
+    let mut looked = PartialSurvey::begin();
+    if let Some(table) = looked.seen(SurveyPart::Processes, Table::read(host)) {
         looked.survey.shims =
-            looked.list(Part::Shims, shims::shims(&table, shims::ours(host, &table)));
+            looked.list(SurveyPart::Shims, shims::shims(&table, shims::ours(host, &table)));
         let namespaces = netns::namespaces(host, &table);
-        looked.survey.netns = looked.list(Part::NetworkNamespaces, namespaces);
-        looked.survey.pod_cgroups = looked.list(Part::PodCgroups, pods::cgroups(host, &table));
+        looked.survey.netns = looked.list(SurveyPart::NetworkNamespaces, namespaces);
+        looked.survey.pod_cgroups =
+            looked.list(SurveyPart::PodCgroups, pods::cgroups(host, &table));
     }
-    looked.survey.volumes = looked.list(Part::Volumes, mounts::volumes(host));
+    looked.survey.volumes = looked.list(SurveyPart::Volumes, mounts::volumes(host));
     for (part, why) in &looked.troubles {
         warn!(?part, %why, not_reported = part.cost(), "the host survey is incomplete");
     }
@@ -206,7 +211,7 @@ pub fn survey(host: &Host) -> HostSurvey {
 }
 
 /// Looks once for the kubelet.
-pub fn kubelet(host: &Host) -> DaemonState {
+pub fn kubelet(host: &HostView) -> DaemonState {
     Table::read(host).map_or(DaemonState::Unknown, |table| kubelet::find(host, &table))
 }
 

@@ -63,12 +63,12 @@ pub fn plan(tracepoints: &[(&'static str, Tracepoint)], unified: bool) -> Vec<Pl
                 .iter()
                 .find(|(name, _)| *name == hook.name)
                 .and_then(|(_, t)| t.as_ref());
-            Planned { hook: *hook, verdict: judge(hook, tracepoint) }
+            Planned { hook: *hook, verdict: check_tracepoint(hook, tracepoint) }
         })
         .collect()
 }
 
-fn judge(hook: &Hook, tracepoint: Option<&Vec<Parameter>>) -> Result<(), String> {
+fn check_tracepoint(hook: &Hook, tracepoint: Option<&Vec<Parameter>>) -> Result<(), String> {
     let Hook { name, arguments, loss, .. } = hook;
     match tracepoint {
         None => Err(format!("this kernel has no tracepoint {name}: {loss}")),

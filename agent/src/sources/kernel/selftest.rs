@@ -24,7 +24,7 @@ use std::{
 
 /// How long the records may take. They come within a millisecond; a machine that boots in an
 /// emulator is slower.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// How long to sleep between two looks.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Beginning of the directory's name; the rest is our pid.
@@ -77,14 +77,14 @@ pub(super) fn prove(
 
     let mut seen = Vec::new();
     let mut others = Vec::new();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while Instant::now() < until {
         for event in rings.drain_all(counters) {
             let own = event.fact.cgroup().is_some_and(|id| rings.ignored.contains(&id));
             if own { seen.push(event.fact) } else { others.push(event) }
         }
         if plan.iter().all(|planned| {
-            planned.verdict.is_err() || judge(planned.hook.name, &expected, &seen).is_ok()
+            planned.verdict.is_err() || verify(planned.hook.name, &expected, &seen).is_ok()
         }) {
             break;
         }
@@ -96,7 +96,7 @@ pub(super) fn prove(
     }
 
     for planned in plan.iter_mut().filter(|planned| planned.verdict.is_ok()) {
-        if let Err(what) = judge(planned.hook.name, &expected, &seen) {
+        if let Err(what) = verify(planned.hook.name, &expected, &seen) {
             watching.detach(planned.hook.name);
             planned.verdict =
                 Err(format!("refused by the self-test: {what}: {}", planned.hook.loss));
@@ -136,7 +136,7 @@ impl Expected {
 }
 
 /// Whether what was seen proves a hook.
-fn judge(hook: &str, expected: &Expected, seen: &[KernelFact]) -> Result<(), String> {
+fn verify(hook: &str, expected: &Expected, seen: &[KernelFact]) -> Result<(), String> {
     let is = |task: &Task, pid: u32| task.ns_pid == Some(pid) && task.started.is_some();
     let exited = |pid: u32, code: u8| {
         move |fact: &KernelFact| {
@@ -313,7 +313,7 @@ impl Drop for Stage {
 /// Since Linux 7 a cgroup can be removed while its last process is still leaving it, and is then never
 /// reported as empty. (v1 has no such file, and does not allow that.)
 fn wait_until_empty(path: &Path) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let is_populated = || {
         let events = fs::read_to_string(path.join("cgroup.events")).unwrap_or_default();
         events.lines().any(|line| line == "populated 1")
@@ -325,7 +325,7 @@ fn wait_until_empty(path: &Path) {
 
 /// A cgroup can be removed a moment after its last process was reaped.
 fn remove_patiently(path: &Path) -> io::Result<()> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         match fs::remove_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < until => {

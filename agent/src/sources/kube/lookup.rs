@@ -4,8 +4,9 @@ use super::{
     Counters, Options,
     answer::{Answer, Failure},
     client::ANSWER_LIMIT,
-    convert, shape,
-    tell::describe,
+    convert,
+    errors::describe,
+    shape,
     watch::{ListMetadata, PAGE, PODS, on_node, pod},
 };
 use crate::{linux::clock, sources::json::Event};

@@ -10,10 +10,10 @@ use coroner_core::{
     input::{Input, Received},
     output::InspectProcesses,
 };
-pub use look::{Host, look};
+pub use look::{ProcRoot, look};
 
 use crate::linux::{
-    blocking::{GaveUp, Patience},
+    blocking::{BlockingPool, CallError},
     clock,
     procfs::host_proc,
 };
@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 /// A look that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// So many may hang; then no more is looked at before one of them ends.
 const MAX_HANGING: usize = 4;
 
@@ -58,14 +58,14 @@ pub async fn run(
     mut wanted: mpsc::Receiver<InspectProcesses>,
 ) -> anyhow::Result<()> {
     let Options { host_root, cgroup_root, counters } = options;
-    let patience = Patience::new(PATIENCE, MAX_HANGING);
+    let pool = BlockingPool::new(TIMEOUT, MAX_HANGING);
     while let Some(wanted) = wanted.recv().await {
         let (root, cgroup_root) = (host_root.clone(), cgroup_root.clone());
-        let look = move || look(&Host { proc: host_proc(&root), cgroup_root }, wanted);
-        let report = match patience.call(look).await {
+        let look = move || look(&ProcRoot { proc: host_proc(&root), cgroup_root }, wanted);
+        let report = match pool.call(look).await {
             Ok(report) => report,
-            Err(GaveUp::Broke(broken)) => return Err(broken.into()),
-            Err(GaveUp::Hangs) => {
+            Err(CallError::Panicked(broken)) => return Err(broken.into()),
+            Err(CallError::TimedOut) => {
                 counters.errors.fetch_add(1, Relaxed);
                 warn!(
                     cgroup = wanted.cgroup.0,
@@ -74,7 +74,7 @@ pub async fn run(
                 );
                 continue;
             }
-            Err(GaveUp::Crowded) => {
+            Err(CallError::Saturated) => {
                 counters.errors.fetch_add(1, Relaxed);
                 debug!(
                     cgroup = wanted.cgroup.0,

@@ -3,7 +3,7 @@ use crate::outputs::report::samples;
 use coroner_core::{ids::ContainerId, leak::LeakCause, report::Finding};
 use std::{path::Path, sync::Arc};
 
-fn died(death: ContainerDeath) -> Option<Note> {
+fn died(death: ContainerDeath) -> Option<EventDraft> {
     note(&Report::CountDeath(Box::new(death)))
 }
 
@@ -11,10 +11,10 @@ fn ignored() -> ContainerDeath {
     samples::two_containers().containers.remove(1)
 }
 
-fn field(note: &Note) -> Option<&str> {
+fn field(note: &EventDraft) -> Option<&str> {
     match &note.about {
-        About::Pod { field, .. } => field.as_deref(),
-        About::Node { .. } => None,
+        Regarding::Pod { field, .. } => field.as_deref(),
+        Regarding::Node { .. } => None,
     }
 }
 
@@ -53,7 +53,7 @@ fn a_death_has_its_event_when_it_is_counted() {
 #[test]
 fn it_names_pod_and_container_as_the_kubelet_does() {
     let note = died(ignored()).unwrap();
-    let About::Pod { pod, field } = note.about else { panic!("{note:?}") };
+    let Regarding::Pod { pod, field } = note.about else { panic!("{note:?}") };
     assert_eq!((pod.namespace.as_str(), pod.name.as_str()), ("shop", "web-0"));
     assert_eq!(field.as_deref(), Some("spec.containers{proxy}"));
     let list = |kind| died(ContainerDeath { kind, ..ignored() }).unwrap();
@@ -67,7 +67,7 @@ fn it_names_pod_and_container_as_the_kubelet_does() {
     assert_eq!(died(ContainerDeath { pod: None, ..ignored() }), None, "nothing to put it on");
 }
 
-fn field_of(note: &Note) -> &str {
+fn field_of(note: &EventDraft) -> &str {
     field(note).unwrap_or_default()
 }
 
@@ -143,10 +143,10 @@ fn every_class_of_leak_has_its_reason_and_object() {
         assert_eq!(note.reason, reason, "{class}");
         let pod = leak.pod.clone().unwrap();
         let about = match reason {
-            Reason::StuckTerminating => About::Pod { pod, field: None },
+            Reason::StuckTerminating => Regarding::Pod { pod, field: None },
             _ => {
                 let field = Some(format!("{class}{{398445f28f116}}"));
-                About::Node { related: Some(pod), field }
+                Regarding::Node { related: Some(pod), field }
             }
         };
         assert_eq!(note.about, about, "{class}");
@@ -178,7 +178,7 @@ fn of_a_cgroup_only_the_uid_is_known() {
     (pod.name, pod.namespace) = (String::new(), String::new());
     let told = |leak: &Leak| note(&Report::LeakOpened(Arc::new(leak.clone())));
     let about = |leak| told(leak).unwrap().about;
-    assert!(matches!(about(&leak), About::Node { related: None, .. }));
+    assert!(matches!(about(&leak), Regarding::Node { related: None, .. }));
     let mut other = leak.clone();
     other.key = LeakKey::Sandbox { id: "another".into() };
     assert_ne!(about(&leak), about(&other), "two of them are two Events");
@@ -207,7 +207,7 @@ fn no_message_is_longer_than_the_apiserver_takes_or_harms_a_terminal() {
 fn what_was_left_out_is_counted_by_reason() {
     let left_out = [(Reason::StopSignalIgnored, 7), (Reason::SandboxLeaked, 13_990)].into();
     let note = suppressed(&left_out);
-    assert_eq!(note.about, About::Node { related: None, field: None });
+    assert_eq!(note.about, Regarding::Node { related: None, field: None });
     assert!(
         note.message.starts_with(
             "coroner dropped 13997 more Events so as not to flood the apiserver: 7 \

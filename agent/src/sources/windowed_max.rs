@@ -9,19 +9,19 @@ const WINDOW: Duration = Duration::from_secs(60);
 
 /// The greatest of what was seen in this window and in the one before.
 #[derive(Debug)]
-pub(crate) struct Peak {
+pub(crate) struct WindowedMax {
     began: Instant,
     now: u64,
     before: u64,
 }
 
-impl Peak {
+impl WindowedMax {
     pub(crate) fn new(now: Instant) -> Self {
         Self { began: now, now: 0, before: 0 }
     }
 
     /// Takes a value in; gives the greatest of the last while.
-    pub(crate) fn see(&mut self, now: Instant, value: u64) -> u64 {
+    pub(crate) fn observe(&mut self, now: Instant, value: u64) -> u64 {
         let passed = now.saturating_duration_since(self.began);
         if passed >= WINDOW {
             self.before = if passed < 2 * WINDOW { self.now } else { 0 };
@@ -40,22 +40,22 @@ mod tests {
     fn a_value_counts_for_a_window_and_not_for_more_than_two() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut peak = Peak::new(start);
-        assert_eq!(peak.see(at(0), 0), 0);
-        assert_eq!(peak.see(at(59), 300), 300);
+        let mut peak = WindowedMax::new(start);
+        assert_eq!(peak.observe(at(0), 0), 0);
+        assert_eq!(peak.observe(at(59), 300), 300);
         // What follows at once does not hide it, nor does the end of its window.
-        assert_eq!(peak.see(at(59), 0), 300);
-        assert_eq!(peak.see(at(60), 100), 300);
-        assert_eq!(peak.see(at(119), 0), 300);
-        assert_eq!(peak.see(at(120), 0), 100);
-        assert_eq!(peak.see(at(180), 0), 0);
+        assert_eq!(peak.observe(at(59), 0), 300);
+        assert_eq!(peak.observe(at(60), 100), 300);
+        assert_eq!(peak.observe(at(119), 0), 300);
+        assert_eq!(peak.observe(at(120), 0), 100);
+        assert_eq!(peak.observe(at(180), 0), 0);
     }
 
     #[test]
     fn a_long_silence_forgets_it() {
         let start = Instant::now();
-        let mut peak = Peak::new(start);
-        assert_eq!(peak.see(start, 300), 300);
-        assert_eq!(peak.see(start + 2 * WINDOW, 7), 7);
+        let mut peak = WindowedMax::new(start);
+        assert_eq!(peak.observe(start, 300), 300);
+        assert_eq!(peak.observe(start + 2 * WINDOW, 7), 7);
     }
 }

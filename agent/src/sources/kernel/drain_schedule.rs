@@ -23,7 +23,7 @@ pub(super) const IDLE: Duration = Duration::from_secs(1);
 /// for longer than those leave. That delays what lies behind it to [`LATER`], at worst to [`IDLE`]; the
 /// times in the records are right all the same.
 #[derive(Debug)]
-pub(super) struct Again {
+pub(super) struct DrainSchedule {
     soon: Option<Instant>,
     later: Instant,
 }
@@ -31,7 +31,7 @@ pub(super) struct Again {
 /// What a look has found, or what made the reader look: a record that is still being written hides
 /// those behind it, of which one may have woken the reader.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct DrainResult {
     pub(super) anything: bool,
     /// In the deciding ring; or something had to be held back.
     pub(super) deciding: bool,
@@ -39,7 +39,7 @@ pub(super) struct Found {
     pub(super) more: bool,
 }
 
-impl Found {
+impl DrainResult {
     pub(super) fn or(self, other: Self) -> Self {
         Self {
             anything: self.anything || other.anything,
@@ -49,14 +49,14 @@ impl Found {
     }
 }
 
-impl Again {
+impl DrainSchedule {
     /// At once. Somebody else may have been woken a moment ago and not come again.
     pub(super) fn new(now: Instant) -> Self {
         Self { soon: Some(now), later: now + LATER }
     }
 
     /// The rings were drained.
-    pub(super) fn drained(&mut self, now: Instant, found: Found) {
+    pub(super) fn drained(&mut self, now: Instant, found: DrainResult) {
         if found.deciding {
             self.soon = Some(now + SOON);
         } else if self.soon.is_some_and(|at| at <= now) {
@@ -148,8 +148,8 @@ mod tests {
     /// Plays records, in the order of their times, and what else makes the reader drain at `drains`.
     fn longest_wait(records: &[Record], drains: &[u64]) -> Longest {
         let start = Instant::now();
-        let (mut again, mut longest) = (Again::new(start), Longest::default());
-        again.drained(start, Found::default());
+        let (mut again, mut longest) = (DrainSchedule::new(start), Longest::default());
+        again.drained(start, DrainResult::default());
         let (mut deciding, mut detail) = (Ring::default(), Ring::default());
         let mut to_begin: VecDeque<_> = records.iter().copied().collect();
         let mut to_end: Vec<_> = records.to_vec();
@@ -186,7 +186,8 @@ mod tests {
             longest.other = longest.other.max(read[1].unwrap_or(0));
             let [ends, others] = [0, 1].map(|ring: usize| woken[ring] || read[ring].is_some());
             let at = start + Duration::from_nanos(drain);
-            again.drained(at, Found { anything: ends || others, deciding: ends, more: false });
+            again
+                .drained(at, DrainResult { anything: ends || others, deciding: ends, more: false });
         }
         longest
     }
@@ -278,9 +279,9 @@ mod tests {
     #[test]
     fn an_idle_reader_is_left_alone() {
         let (nothing, deciding) =
-            (Found::default(), Found { anything: true, deciding: true, more: false });
+            (DrainResult::default(), DrainResult { anything: true, deciding: true, more: false });
         let now = Instant::now();
-        let mut again = Again::new(now);
+        let mut again = DrainSchedule::new(now);
         assert_eq!(again.at(), now);
         again.drained(now, nothing);
         assert_eq!(again.at(), now + LATER, "somebody else may have been woken");

@@ -34,7 +34,7 @@ const OTHER: &str = "another error";
 /// The input with each error reduced to its kind; a gRPC code is one of seventeen words, and stays.
 /// The engine is given the same as the recording,
 /// so that nothing it says can depend on what a replay has not.
-pub fn harmless(mut input: Input) -> Input {
+pub fn redact(mut input: Input) -> Input {
     if let Input::Cri(CriEvent::Unreachable { error, .. })
     | Input::Api(ApiEvent::OutOfSync { error } | ApiEvent::NodeUnknown { error, .. }) =
         &mut input
@@ -71,12 +71,12 @@ mod tests {
                 let outage = |error: &str| {
                     Input::Cri(CriEvent::Unreachable { error: error.into(), code: code.clone() })
                 };
-                assert_eq!(harmless(outage(&error)), outage(wanted), "{text}");
+                assert_eq!(redact(outage(&error)), outage(wanted), "{text}");
             }
             let node = ApiEvent::NodeUnknown { missing: false, error: error.clone() };
             let same = ApiEvent::NodeUnknown { missing: false, error: wanted.into() };
-            assert_eq!(harmless(Input::Api(node)), Input::Api(same), "{text}");
-            let api = harmless(Input::Api(ApiEvent::OutOfSync { error }));
+            assert_eq!(redact(Input::Api(node)), Input::Api(same), "{text}");
+            let api = redact(Input::Api(ApiEvent::OutOfSync { error }));
             assert_eq!(api, Input::Api(ApiEvent::OutOfSync { error: wanted.into() }), "{text}");
         }
     }
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn everything_else_stays_as_it_is() {
         for input in [Input::Tick, Input::Api(ApiEvent::Resumed)] {
-            assert_eq!(harmless(input.clone()), input);
+            assert_eq!(redact(input.clone()), input);
         }
     }
 }

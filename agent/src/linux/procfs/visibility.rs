@@ -17,7 +17,7 @@ const KTHREADD: u32 = 2;
 
 /// How much of the host this process may see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sight {
+pub struct ProcVisibility {
     /// The host's file system below `--host-root` can be entered.
     pub root: bool,
     /// The host's processes can be seen: the /proc that is read is of the host's PID namespace, so
@@ -43,7 +43,7 @@ pub struct Hidden {
     pub todo: &'static str,
 }
 
-impl Sight {
+impl ProcVisibility {
     /// Looks at this process' rights, and at what is below `host_root`.
     pub fn probe(host_root: &Path) -> Self {
         let held = Privileges::held();
@@ -161,28 +161,37 @@ mod tests {
             std::os::unix::fs::symlink("net:[7]", folder.join("net")).unwrap();
         };
         link("3");
-        assert!(!Sight::probe(folder.path()).namespaces);
+        assert!(!ProcVisibility::probe(folder.path()).namespaces);
         link("2");
-        let sight = Sight::probe(folder.path());
-        assert!(sight.namespaces, "PID 1 is closed, and kthreadd is not");
-        assert!(sight.root && !sight.host);
+        let visibility = ProcVisibility::probe(folder.path());
+        assert!(visibility.namespaces, "PID 1 is closed, and kthreadd is not");
+        assert!(visibility.root && !visibility.host);
     }
 
     #[test]
     fn each_part_that_is_hidden_is_named_alone() {
-        let all =
-            Sight { root: true, host: true, namespaces: true, wait_channels: true, stacks: false };
-        let parts =
-            |sight: Sight| sight.hidden().iter().map(|hidden| hidden.part).collect::<Vec<_>>();
-        for (sight, expected) in [
+        let all = ProcVisibility {
+            root: true,
+            host: true,
+            namespaces: true,
+            wait_channels: true,
+            stacks: false,
+        };
+        let parts = |visibility: ProcVisibility| {
+            visibility.hidden().iter().map(|hidden| hidden.part).collect::<Vec<_>>()
+        };
+        for (visibility, expected) in [
             (all, &[][..]),
-            (Sight { root: false, ..all }, &["host files"]),
-            (Sight { host: false, ..all }, &["processes"]),
-            (Sight { namespaces: false, ..all }, &["processes"]),
-            (Sight { namespaces: false, wait_channels: false, ..all }, &[]),
-            (Sight { root: false, namespaces: false, ..all }, &["host files", "processes"]),
+            (ProcVisibility { root: false, ..all }, &["host files"]),
+            (ProcVisibility { host: false, ..all }, &["processes"]),
+            (ProcVisibility { namespaces: false, ..all }, &["processes"]),
+            (ProcVisibility { namespaces: false, wait_channels: false, ..all }, &[]),
+            (
+                ProcVisibility { root: false, namespaces: false, ..all },
+                &["host files", "processes"],
+            ),
         ] {
-            assert_eq!(parts(sight), expected, "{sight:?}");
+            assert_eq!(parts(visibility), expected, "{visibility:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! When there is an answer: of one look, of the first one of a watch, of the wait for certainty.
+//! When there is an answer: of one look, of the first one of a watch, of the wait for confirmation.
 //! Decided by the judges' clock, which stands still through an outage, and by counts alone.
 
-use super::Aim;
+use super::Mode;
 use coroner_core::leak::LeakKey;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,16 +10,16 @@ use std::{
 
 /// One look: what is left for so long, and is confirmed by the apiserver, may be a leak. Two lists
 /// of the runtime at the least.
-pub(super) const LOOK: Duration = Duration::from_secs(3);
+pub(super) const SCAN_THRESHOLD: Duration = Duration::from_secs(3);
 /// Whatever else is missing by then, a look is over.
-const LONGEST_LOOK: Duration = Duration::from_secs(30);
+const MAX_SCAN: Duration = Duration::from_secs(30);
 /// What has looked like a leak for so much longer than the threshold, and is not certain, is not
 /// waited for any more: the apiserver may be slow to confirm.
 pub(super) const LATE: Duration = Duration::from_secs(60);
 
 /// What has been seen so far.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sight {
+pub(super) struct ScanProgress {
     /// Since the look began, outages included.
     pub(super) elapsed: Duration,
     /// The judges' clock.
@@ -28,42 +28,42 @@ pub(super) struct Sight {
     pub(super) whole: bool,
     /// Things that look like a leak and are not certain.
     pub(super) candidates: usize,
-    /// Those of them that have done so for [`LOOK`]: they can be named.
+    /// Those of them that have done so for [`SCAN_THRESHOLD`]: they can be named.
     pub(super) named: usize,
 }
 
 /// When the first answer can be given.
 #[derive(Debug)]
-pub(super) struct FirstLook {
-    aim: Aim,
+pub(super) struct FirstScan {
+    mode: Mode,
     /// All there is has been seen since, by the judges' clock.
     seen: Option<Duration>,
 }
 
-impl FirstLook {
-    pub(super) fn new(aim: Aim) -> Self {
-        Self { aim, seen: None }
+impl FirstScan {
+    pub(super) fn new(mode: Mode) -> Self {
+        Self { mode, seen: None }
     }
 
     /// All has been seen, and whatever looks like a leak has done so for long enough to be named;
     /// or it took too long.
-    pub(super) fn is_over(&mut self, sight: &Sight) -> bool {
-        if sight.elapsed >= LONGEST_LOOK {
+    pub(super) fn is_over(&mut self, scan_progress: &ScanProgress) -> bool {
+        if scan_progress.elapsed >= MAX_SCAN {
             return true;
         }
-        if sight.watched < LOOK || !sight.whole {
+        if scan_progress.watched < SCAN_THRESHOLD || !scan_progress.whole {
             return false;
         }
-        let unnamed = match self.aim {
+        let unnamed = match self.mode {
             // Its threshold is one look: what is left by then awaits the apiserver's word.
-            Aim::Look => sight.candidates,
-            Aim::Watch => sight.candidates.saturating_sub(sight.named),
+            Mode::Once => scan_progress.candidates,
+            Mode::Watch => scan_progress.candidates.saturating_sub(scan_progress.named),
             // Has its own way to wait for these.
-            Aim::Wait => 0,
+            Mode::Wait => 0,
         };
         // On a busy node there is always something that came but now.
-        let seen = *self.seen.get_or_insert(sight.watched);
-        unnamed == 0 || sight.watched.saturating_sub(seen) >= 2 * LOOK
+        let seen = *self.seen.get_or_insert(scan_progress.watched);
+        unnamed == 0 || scan_progress.watched.saturating_sub(seen) >= 2 * SCAN_THRESHOLD
     }
 }
 
@@ -78,9 +78,9 @@ pub(super) enum Age {
     Late,
 }
 
-/// What certainty is waited for.
+/// What confirmation is waited for.
 #[derive(Debug)]
-pub(super) struct Certainty {
+pub(super) struct ConfirmationWait {
     /// What looked like a leak when all had been seen.
     awaited: BTreeSet<LeakKey>,
     /// When it should be certain, by the judges' clock,
@@ -89,7 +89,7 @@ pub(super) struct Certainty {
     end: Duration,
 }
 
-impl Certainty {
+impl ConfirmationWait {
     /// Of these suspects, which all there is has shown by now (`watched`).
     pub(super) fn of(
         awaited: impl IntoIterator<Item = LeakKey>,
@@ -134,28 +134,28 @@ mod tests {
     fn the_first_answer_waits_for_what_it_can_name() {
         // Seconds since the look began and on the judges' clock; all seen; suspects, named ones.
         type Step = (u64, u64, bool, usize, usize);
-        let cases: [(&str, Aim, &[Step], bool); 14] = [
-            ("nothing is there", Aim::Watch, &[(3, 3, true, 0, 0)], true),
-            ("one list of the runtime", Aim::Watch, &[(2, 2, true, 0, 0)], false),
-            ("the host is not seen", Aim::Watch, &[(9, 9, false, 0, 0)], false),
-            ("an outage", Aim::Watch, &[(20, 2, true, 0, 0)], false),
-            ("it never becomes whole", Aim::Watch, &[(30, 1, false, 1, 0)], true),
-            ("all are named", Aim::Watch, &[(3, 3, true, 2, 2)], true),
-            ("one came but now", Aim::Watch, &[(3, 3, true, 2, 1)], false),
-            ("and is named", Aim::Watch, &[(3, 3, true, 2, 1), (5, 5, true, 2, 2)], true),
-            ("one always comes", Aim::Watch, &[(3, 3, true, 2, 1), (9, 9, true, 9, 8)], true),
-            ("a stall is none", Aim::Watch, &[(3, 3, true, 2, 1), (25, 5, true, 2, 1)], false),
-            ("one awaits the word", Aim::Look, &[(3, 3, true, 1, 1)], false),
-            ("none does", Aim::Look, &[(3, 3, true, 0, 0)], true),
-            ("for too long", Aim::Look, &[(3, 3, true, 1, 1), (9, 9, true, 1, 1)], true),
-            ("what waits needs no names", Aim::Wait, &[(3, 3, true, 5, 0)], true),
+        let cases: [(&str, Mode, &[Step], bool); 14] = [
+            ("nothing is there", Mode::Watch, &[(3, 3, true, 0, 0)], true),
+            ("one list of the runtime", Mode::Watch, &[(2, 2, true, 0, 0)], false),
+            ("the host is not seen", Mode::Watch, &[(9, 9, false, 0, 0)], false),
+            ("an outage", Mode::Watch, &[(20, 2, true, 0, 0)], false),
+            ("it never becomes whole", Mode::Watch, &[(30, 1, false, 1, 0)], true),
+            ("all are named", Mode::Watch, &[(3, 3, true, 2, 2)], true),
+            ("one came but now", Mode::Watch, &[(3, 3, true, 2, 1)], false),
+            ("and is named", Mode::Watch, &[(3, 3, true, 2, 1), (5, 5, true, 2, 2)], true),
+            ("one always comes", Mode::Watch, &[(3, 3, true, 2, 1), (9, 9, true, 9, 8)], true),
+            ("a stall is none", Mode::Watch, &[(3, 3, true, 2, 1), (25, 5, true, 2, 1)], false),
+            ("one awaits the word", Mode::Once, &[(3, 3, true, 1, 1)], false),
+            ("none does", Mode::Once, &[(3, 3, true, 0, 0)], true),
+            ("for too long", Mode::Once, &[(3, 3, true, 1, 1), (9, 9, true, 1, 1)], true),
+            ("what waits needs no names", Mode::Wait, &[(3, 3, true, 5, 0)], true),
         ];
-        for (case, aim, steps, is_over) in cases {
-            let mut first = FirstLook::new(aim);
+        for (case, mode, steps, is_over) in cases {
+            let mut first = FirstScan::new(mode);
             let mut over = false;
             for &(elapsed, watched, whole, candidates, named) in steps {
                 let (elapsed, watched) = (secs(elapsed), secs(watched));
-                over = first.is_over(&Sight { elapsed, watched, whole, candidates, named });
+                over = first.is_over(&ScanProgress { elapsed, watched, whole, candidates, named });
             }
             assert_eq!(over, is_over, "{case}");
         }
@@ -164,8 +164,11 @@ mod tests {
     #[test]
     fn certainty_waits_for_all_that_was_suspected() {
         let key = |id: &str| LeakKey::Sandbox { id: id.into() };
-        let certainty = Certainty::of([key("a"), key("b")], secs(10), secs(300));
-        assert_eq!((certainty.to_go(secs(12)), certainty.to_go(secs(400))), (secs(298), secs(0)));
+        let confirmation = ConfirmationWait::of([key("a"), key("b")], secs(10), secs(300));
+        assert_eq!(
+            (confirmation.to_go(secs(12)), confirmation.to_go(secs(400))),
+            (secs(298), secs(0))
+        );
         use Age::{Late, Ripe, Young};
         // What is not certain at this second of the judges' clock.
         type Suspects = &'static [(&'static str, Age)];
@@ -182,7 +185,7 @@ mod tests {
         ];
         for (case, watched, candidates, is_reached) in cases {
             let candidates = candidates.iter().map(|(id, age)| (key(id), *age)).collect();
-            assert_eq!(certainty.is_reached(secs(watched), &candidates), is_reached, "{case}");
+            assert_eq!(confirmation.is_reached(secs(watched), &candidates), is_reached, "{case}");
         }
     }
 }

@@ -19,8 +19,8 @@ const RETRY: Duration = Duration::from_secs(30);
 
 /// The event loop's end.
 #[derive(Debug)]
-pub struct Keeper {
-    desk: Arc<Desk>,
+pub struct StateWriter {
+    slot: Arc<Slot>,
     /// What was handed over last.
     last: Vec<PersistedLeak>,
     ended: Receiver<()>,
@@ -28,70 +28,70 @@ pub struct Keeper {
 
 /// Where the one finds what the other has laid down.
 #[derive(Debug, Default)]
-struct Desk {
-    sheet: Mutex<Sheet>,
+struct Slot {
+    pending: Mutex<Pending>,
     news: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Sheet {
+struct Pending {
     /// To be written. A newer one takes the place of one that was not begun.
     next: Option<Vec<PersistedLeak>>,
     closed: bool,
 }
 
-impl Desk {
+impl Slot {
     /// The next to be written, once there is one; `None`: there will be no more.
     fn wait(&self) -> Option<Vec<PersistedLeak>> {
-        let idle = |sheet: &mut Sheet| sheet.next.is_none() && !sheet.closed;
-        let mut sheet = self.sheet.lock();
-        self.news.wait_while(&mut sheet, idle);
-        sheet.next.take()
+        let idle = |pending: &mut Pending| pending.next.is_none() && !pending.closed;
+        let mut pending = self.pending.lock();
+        self.news.wait_while(&mut pending, idle);
+        pending.next.take()
     }
 
     /// Lays back what could not be written, unless there is a newer one, and pauses. False: no
     /// further attempt is worth it.
-    fn lay_back(&self, failed: Vec<PersistedLeak>) -> bool {
-        let mut sheet = self.sheet.lock();
-        if sheet.closed && sheet.next.is_none() {
+    fn requeue(&self, failed: Vec<PersistedLeak>) -> bool {
+        let mut pending = self.pending.lock();
+        if pending.closed && pending.next.is_none() {
             return false;
         }
-        sheet.next.get_or_insert(failed);
-        self.news.wait_while_for(&mut sheet, |sheet| !sheet.closed, RETRY);
+        pending.next.get_or_insert(failed);
+        self.news.wait_while_for(&mut pending, |pending| !pending.closed, RETRY);
         true
     }
 }
 
-impl Keeper {
+impl StateWriter {
     /// Begins. `kept`: what is written already. Fails only if no thread can be had.
     pub fn start(
         kept: Vec<PersistedLeak>,
         write: impl FnMut(Vec<PersistedLeak>) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
-        let desk = Arc::new(Desk::default());
-        let (tell_end, ended) = sync_channel(1);
-        let shared = Arc::clone(&desk);
+        let slot = Arc::new(Slot::default());
+        let (done, ended) = sync_channel(1);
+        let shared = Arc::clone(&slot);
         thread::Builder::new().name("state".into()).spawn(move || {
             work(&shared, write);
-            let _ = tell_end.send(()); // nobody waits for it any more
+            let _ = done.send(()); // nobody waits for it any more
         })?;
-        Ok(Self { desk, last: kept, ended })
+        Ok(Self { slot, last: kept, ended })
     }
 
     /// Has this written, if it is another than the last. Never waits.
     pub fn keep(&mut self, leaks: Vec<PersistedLeak>) {
         if leaks != self.last {
             self.last.clone_from(&leaks);
-            self.desk.sheet.lock().next = Some(leaks);
-            self.desk.news.notify_one();
+            self.slot.pending.lock().next = Some(leaks);
+            self.slot.news.notify_one();
         }
     }
 
     /// Has the last one written; waits for the disk no longer than this. False: it is too slow.
-    pub fn end(self, patience: Duration) -> bool {
-        self.desk.sheet.lock().closed = true;
-        self.desk.news.notify_one();
-        let in_time = self.ended.recv_timeout(patience) != Err(RecvTimeoutError::Timeout);
+    pub fn end(self, limit: Duration) -> bool {
+        self.slot.pending.lock().closed = true;
+        self.slot.news.notify_one();
+        let in_time = self.ended.recv_timeout(limit) != Err(RecvTimeoutError::Timeout);
         if !in_time {
             warn!("timed out writing the leak state; first-seen times may be lost");
         }
@@ -99,9 +99,9 @@ impl Keeper {
     }
 }
 
-fn work(desk: &Desk, mut write: impl FnMut(Vec<PersistedLeak>) -> io::Result<()>) {
+fn work(slot: &Slot, mut write: impl FnMut(Vec<PersistedLeak>) -> io::Result<()>) {
     let mut failing = false;
-    while let Some(leaks) = desk.wait() {
+    while let Some(leaks) = slot.wait() {
         let Err(error) = write(leaks.clone()) else {
             failing = false;
             continue;
@@ -113,7 +113,7 @@ fn work(desk: &Desk, mut write: impl FnMut(Vec<PersistedLeak>) -> io::Result<()>
                            on a restart. Retrying");
         }
         failing = true;
-        if !desk.lay_back(leaks) {
+        if !slot.requeue(leaks) {
             return;
         }
     }
@@ -136,22 +136,22 @@ mod tests {
     fn only_changes_are_written_and_of_those_that_wait_the_newest() {
         let (begun, has_begun) = channel();
         let (release, released) = sync_channel::<()>(0);
-        let mut keeper = Keeper::start(leaks(0), move |leaks| {
+        let mut writer = StateWriter::start(leaks(0), move |leaks| {
             begun.send(leaks).unwrap();
             released.recv().map_err(io::Error::other)
         })
         .unwrap();
-        keeper.keep(leaks(0));
-        keeper.keep(leaks(1));
-        keeper.keep(leaks(1));
+        writer.keep(leaks(0));
+        writer.keep(leaks(1));
+        writer.keep(leaks(1));
         assert_eq!(has_begun.recv().unwrap(), leaks(1));
         // It hangs, and nobody waits for it.
-        keeper.keep(leaks(2));
-        keeper.keep(leaks(3));
+        writer.keep(leaks(2));
+        writer.keep(leaks(3));
         release.send(()).unwrap();
         assert_eq!(has_begun.recv().unwrap(), leaks(3));
         release.send(()).unwrap();
-        assert!(keeper.end(LONG));
+        assert!(writer.end(LONG));
         assert!(has_begun.recv().is_err(), "nothing else was written");
     }
 
@@ -159,9 +159,9 @@ mod tests {
     fn the_last_one_is_written_at_the_end() {
         let (wrote, written) = channel();
         let write = move |leaks| wrote.send(leaks).map_err(io::Error::other);
-        let mut keeper = Keeper::start(Vec::new(), write).unwrap();
-        keeper.keep(leaks(1));
-        assert!(keeper.end(LONG));
+        let mut writer = StateWriter::start(Vec::new(), write).unwrap();
+        writer.keep(leaks(1));
+        assert!(writer.end(LONG));
         assert_eq!(written.iter().last(), Some(leaks(1)));
     }
 
@@ -169,9 +169,9 @@ mod tests {
     fn the_end_waits_for_no_disk_that_hangs() {
         let (release, released) = sync_channel::<()>(0);
         let write = move |_| released.recv().map_err(io::Error::other);
-        let mut keeper = Keeper::start(Vec::new(), write).unwrap();
-        keeper.keep(leaks(1));
-        assert!(!keeper.end(Duration::from_millis(20)));
+        let mut writer = StateWriter::start(Vec::new(), write).unwrap();
+        writer.keep(leaks(1));
+        assert!(!writer.end(Duration::from_millis(20)));
         drop(release);
     }
 
@@ -179,16 +179,16 @@ mod tests {
     fn what_could_not_be_written_is_tried_again() {
         let (tried, tries) = channel();
         let mut attempts = 0;
-        let mut keeper = Keeper::start(Vec::new(), move |leaks| {
+        let mut writer = StateWriter::start(Vec::new(), move |leaks| {
             tried.send(leaks).unwrap();
             attempts += 1;
             if attempts == 1 { Err(io::Error::other("full")) } else { Ok(()) }
         })
         .unwrap();
-        keeper.keep(leaks(1));
+        writer.keep(leaks(1));
         assert_eq!(tries.recv().unwrap(), leaks(1));
-        keeper.keep(leaks(2));
-        assert!(keeper.end(LONG), "the pause between the attempts ends with the agent");
+        writer.keep(leaks(2));
+        assert!(writer.end(LONG), "the pause between the attempts ends with the agent");
         assert_eq!(tries.iter().collect::<Vec<_>>(), [leaks(2)]);
     }
 }

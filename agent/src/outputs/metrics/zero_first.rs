@@ -9,9 +9,9 @@ use std::collections::HashMap;
 
 /// The series of `coroner_container_deaths_total` and, of those that no scrape has shown, the count.
 #[derive(Debug, Default)]
-pub(super) struct Newborn(Mutex<HashMap<(String, Verdict), Option<u64>>>);
+pub(super) struct ZeroFirstCounter(Mutex<HashMap<(String, Verdict), Option<u64>>>);
 
-impl Newborn {
+impl ZeroFirstCounter {
     /// One more, now or after the next scrape.
     pub(super) fn count(&self, family: &IntCounterVec, namespace: &str, verdict: Verdict) {
         let series = family.with_label_values(&[namespace, verdict.as_str()]);
@@ -23,7 +23,7 @@ impl Newborn {
     }
 
     /// A scrape has shown them all.
-    pub(super) fn grow(&self, family: &IntCounterVec) {
+    pub(super) fn publish(&self, family: &IntCounterVec) {
         let mut known = self.0.lock();
         for ((namespace, verdict), count) in &mut *known {
             if let Some(unseen) = count.take() {
