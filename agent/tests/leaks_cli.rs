@@ -130,7 +130,7 @@ fn one_look_suspects() {
     let lines: Vec<_> = out.lines().collect();
     assert_eq!(lines.len(), 2, "{out}");
     assert!(lines[0].starts_with("STATE      CLASS"), "{out}");
-    for wanted in ["suspected", "notready_no_pod", "pod-s1", "pod_worker_stuck"] {
+    for wanted in ["candidate", "notready_no_pod", "pod-s1", "pod_worker_stuck"] {
         assert!(lines[1].contains(wanted), "{wanted}: {out}");
     }
     assert!(err.contains("--wait to confirm"), "{err}");
@@ -143,7 +143,7 @@ fn who_waits_is_certain() {
     let certain = || node.leaks("--wait --leak-threshold 2s -v");
     let (code, out, err) = run(&mut certain());
     assert_eq!(code, 0, "{err}");
-    for wanted in ["certain  notready_no_pod", "has no pod of this UID", "$ crictl rmp s1"] {
+    for wanted in ["confirmed  notready_no_pod", "has no pod of this UID", "$ crictl rmp s1"] {
         assert!(out.contains(wanted), "{wanted}: {out}");
     }
     assert!(!err.contains("--wait"), "{err}");

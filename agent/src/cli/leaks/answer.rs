@@ -101,8 +101,8 @@ impl Answer {
         if wide {
             header.extend(["UID", "ATTEMPT", "HOLDS", "STUCK", "WHY"]);
         }
-        let certain = self.list.leaks.iter().map(|leak| self.row(leak, "certain", wide));
-        let candidates = self.candidates.iter().map(|leak| self.row(leak, "suspected", wide));
+        let certain = self.list.leaks.iter().map(|leak| self.row(leak, "confirmed", wide));
+        let candidates = self.candidates.iter().map(|leak| self.row(leak, "candidate", wide));
         let mut text = columns(header, certain.chain(candidates));
         if verbose {
             for leak in all() {
