@@ -1,5 +1,5 @@
-//! The wiring: adapters in, one event loop, adapters out. One thread: a node's deaths are few,
-//! and what the kernel tells waits in its rings.
+//! Wiring of adapters, event loop and outputs. One thread suffices: a node has few deaths, and the kernel's
+//! records wait in the ring buffers.
 
 mod record;
 mod senders;
@@ -56,36 +56,36 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-/// Inputs that may wait for the engine: beyond that the adapters wait, and the kernel's rings
-/// fill (which is counted).
+/// Capacity of the engine's input queue. When it is full, the adapters wait and the kernel's rings fill up
+/// (lost records are counted).
 const INPUTS: usize = 8192;
-/// Inputs taken at once, before the server and the timers have their turn again.
+/// Inputs per batch, so that the server and the timers are not starved.
 const BATCH: usize = 256;
-/// Requests that may wait for an adapter; more are dropped and counted: they are hints, and
-/// polling finds the same a little later.
+/// Capacity of an adapter's request queue. More requests are dropped and counted; polling finds the same a
+/// little later.
 const REQUESTS: usize = 1024;
-/// Lines about leaks in one second; what is more is counted in one line.
+/// Maximum number of log lines about leaks per tick; one more line counts the rest.
 const LEAK_LINES: usize = 50;
-/// The engine's ticks.
+/// Interval of the engine's ticks.
 const TICK: Duration = Duration::from_secs(1);
-/// So long after it began to turn, the event loop has come to know all that there is; and as often
-/// it gives back what the last deaths took. That is a fraction of a millisecond.
+/// Interval at which the event loop returns free memory to the kernel, which takes a fraction of a
+/// millisecond. The first time, the start-up is over and its pages are dropped too.
 const TRIM_INTERVAL: Duration = Duration::from_secs(15);
-/// The wall clock may run away by so much before its moments are told anew: NTP slews it by 0.5 ms
-/// a second at most.
+/// Drift of the system clock after which timestamps are converted again: NTP slews the clock by at most 0.5 ms
+/// per second.
 const CLOCK_DRIFT_TOLERANCE: Duration = Duration::from_millis(100);
-/// Nobody slews it by so much between two ticks.
+/// Change of the system clock between two ticks that must be a step, because no slew is that fast.
 const CLOCK_STEP: Duration = Duration::from_secs(1);
-/// What the adapters get to detach and end after a SIGTERM.
+/// Time for the adapters to detach and stop after SIGTERM.
 const ADAPTER_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
-/// What the recording gets to reach the disk after that. Whoever records wants the end most of all,
-/// and the pod's grace is longer.
+/// Time to write the end of the recording after that. The end matters most for a bug report, and the pod's
+/// grace period is longer.
 const RECORDING_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the state directory may take to answer at the start.
+/// Timeout for opening the state directory at the start.
 const STATE_OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs until SIGTERM, SIGINT or SIGHUP. An error is what ended it, with what to do.
+/// Runs until SIGTERM, SIGINT or SIGHUP. An error has the reason and the remedy.
 pub fn run(config: Config) -> anyhow::Result<()> {
     allocator::configure_allocator();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -125,7 +125,7 @@ fn node_addresses() -> Vec<IpAddr> {
 async fn observe(config: Config) -> anyhow::Result<()> {
     let mut stop = Stop::listen()?;
     let certificate = config.tls.map(tls::Certificate::open).transpose()?;
-    // The port first: it fails for the most ordinary reason, and nothing is attached yet.
+    // The port first: a used port is the most common error, and nothing is attached yet.
     let listener = bind(config.listen).await.with_context(|| {
         format!("cannot listen on {}; choose another address with --listen", config.listen)
     })?;
@@ -144,7 +144,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let mut serve = |listener: Listener, audience| {
         let mut shutdown_rx = shutdown_rx.clone();
         let stopped = async move {
-            let _ = shutdown_rx.changed().await; // an error is the sender's end: the same
+            let _ = shutdown_rx.changed().await; // an error: the sender is gone, which also means shutdown
         };
         servers.spawn(http::serve(listener, shared.clone(), audience, stopped));
     };
@@ -157,7 +157,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let https = certificate.is_some();
     info!(address = %address, https, version = env!("CARGO_PKG_VERSION"), "listening");
     if let Some(address) = config.api_listen {
-        // With hostNetwork another agent of this node, or anybody, may have the port: no reason to end.
+        // With hostNetwork another process of this node may use the port; the agent continues without the API.
         match bind(address).await {
             Ok(listener) => {
                 let address = listener.local_addr().unwrap_or(address);
@@ -184,7 +184,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let record = config.record.map(Record::prepare).transpose()?;
     let start = start::Start { options: &config.sources.kernel, stay: config.stay_unready };
     let Some(started) = start.kernel(&shared, &mut stop).await? else { return Ok(()) };
-    // Not before: it starts threads, which would keep what is laid down by now.
+    // Not earlier: it starts threads, and these would keep the capabilities that are dropped by now.
     if let Some(certificate) = certificate {
         tokio::spawn(certificate.follow());
     }
@@ -240,7 +240,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     if let Some(writer) = writer {
         writer.end(ADAPTER_SHUTDOWN_TIMEOUT);
     }
-    let _ = shutdown_tx.send(()); // an error: the servers have ended already
+    let _ = shutdown_tx.send(()); // an error: the servers have stopped already
     if timeout(ADAPTER_SHUTDOWN_TIMEOUT, servers.join_all()).await.is_err() {
         debug!("closing a connection that a client kept open");
     }
@@ -253,7 +253,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     result
 }
 
-/// A directory that hangs is refused like one that cannot be written to.
+/// Opens the state directory. A hanging file system is an error like a read-only one.
 async fn open_state(
     dir: PathBuf,
     boot_id: Option<String>,
@@ -267,12 +267,12 @@ async fn open_state(
     Ok((writer, known))
 }
 
-/// Says on the log why `run` failed, with every reason down to the first.
+/// Logs why `run` failed, with the whole chain of causes.
 pub fn log_failure(failure: &anyhow::Error) {
     tracing::error!("{failure:#}");
 }
 
-/// The signals that end a service. A terminal that goes sends SIGHUP.
+/// The signals that stop the agent. A closing terminal sends SIGHUP.
 struct Stop {
     terminate: Signal,
     interrupt: Signal,
@@ -298,7 +298,7 @@ impl Stop {
     }
 }
 
-/// Starts them, and tells how to ask them.
+/// Starts the adapters and returns the channels of their inputs and requests.
 fn start_adapters(
     kernel: kernel::Kernel,
     mut sources: Sources,
@@ -322,7 +322,7 @@ fn start_adapters(
     let host = host::Options {
         kubelet: leaks.kubelet.clone(),
         socket: cri::parse_endpoint(&sources.cri.endpoint).ok(),
-        // So that no suspect becomes a leak by what a survey saw before it was one.
+        // Several surveys per threshold, so that no candidate is confirmed by a survey from before its time.
         every: defaults.every.min(leaks.threshold / 4),
         ..defaults
     };
@@ -366,7 +366,7 @@ fn start_events(options: events::Options, adapters: &mut Adapters, shared: &Shar
     Events { notes, counters }
 }
 
-/// The one place where inputs meet the engine.
+/// Feeds inputs to the engine and distributes its outputs.
 struct EventLoop {
     engine: Engine,
     shared: Arc<Shared>,
@@ -381,7 +381,7 @@ struct EventLoop {
 }
 
 impl EventLoop {
-    /// Until `stop`, or until an adapter ends, which is an error.
+    /// Runs until `stop`, or until an adapter stops, which is an error.
     async fn run(
         &mut self,
         mut inputs: mpsc::Receiver<Received>,
@@ -412,21 +412,21 @@ impl EventLoop {
                 }
             }
         };
-        // What was sent before the end still counts.
+        // Inputs that were sent before the shutdown still count.
         inputs.close();
         while let Some(received) = inputs.recv().await {
             self.handle_input(received);
         }
         self.tick();
-        // Or Events that wait for late evidence would be lost with this process.
+        // Otherwise Events that wait for late evidence would be lost at exit.
         for report in self.engine.count_the_rest() {
             self.emit(report);
         }
         result
     }
 
-    /// All moments are those of the boot clock; what the wall clock reads at one is found by the
-    /// anchor, which is of no use any more when somebody sets the clock.
+    /// Timestamps are boot-clock times; the anchor converts them to wall-clock times. Replaces the anchor when the
+    /// system clock was set.
     fn read_clock(&mut self) {
         let anchor = clock::anchor();
         let drift = self.anchor.drift(&anchor);
@@ -459,7 +459,7 @@ impl EventLoop {
         self.leaks_changed();
     }
 
-    /// Once a tick at the most, however many there are.
+    /// Publishes the leaks, at most once per tick.
     fn leaks_changed(&mut self) {
         let more = std::mem::take(&mut self.leak_lines).saturating_sub(LEAK_LINES);
         if more > 0 {
@@ -523,7 +523,7 @@ impl EventLoop {
                 lines::update(&account, change);
                 self.shared.history.lock().put(*account, true);
             }
-            // By metrics and Events alone, above.
+            // Only counted and posted as Events, above.
             Report::CountDeath(_) | Report::CountTermination(_) => {}
             Report::Unkillable(holdout) => lines::holdout(&holdout),
             Report::LeakOpened(leak) => {

@@ -1,5 +1,5 @@
-//! Flags and environment → a validated [`Config`]. Facts about the host come in as a value, so
-//! that the rules are pure; nothing binds or attaches before they have passed.
+//! Validates flags and environment and returns a [`Config`]. Facts about the host are passed as a value, so that the
+//! rules are pure. Nothing binds or attaches before validation.
 
 pub mod args;
 
@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-/// Where container runtimes put their socket, in the order in which they are tried (cri-tools
+/// Default sockets of container runtimes, in the order in which they are tried (cri-tools
 /// `cmd/crictl/main_unix.go`, and k3s).
 pub const CRI_SOCKETS: [&str; 4] = [
     "/run/containerd/containerd.sock",
@@ -23,24 +23,24 @@ pub const CRI_SOCKETS: [&str; 4] = [
     "/run/k3s/containerd/containerd.sock",
 ];
 
-/// More would only be memory: each is some kilobytes.
+/// Bounds the memory; a report takes some kilobytes.
 const MAX_HISTORY: usize = 100_000;
-/// Shorter, and the kubelet's own clean-up would be called a leak.
+/// A shorter threshold would report the kubelet's normal cleanup as a leak.
 const MIN_THRESHOLD: Duration = Duration::from_secs(1);
-/// Longer, and nobody would ever hear of a leak.
+/// A longer threshold would report practically no leak.
 const MAX_THRESHOLD: Duration = Duration::from_secs(7 * 24 * 3600);
-/// More would burden whoever scrapes all nodes.
+/// Bounds the load on a Prometheus that scrapes all nodes.
 const MAX_SERIES: usize = 10_000;
-/// What /proc keeps of a process' name (`TASK_COMM_LEN` − 1).
+/// Maximum length of a process name in /proc (`TASK_COMM_LEN` − 1).
 const MAX_COMM: usize = 15;
-/// Longer, and a termination would be told long after it mattered.
+/// A longer window would report terminations too late to be useful.
 const MAX_SETTLE: Duration = Duration::from_secs(600);
-/// Faster would be load on the runtime without better times: the kernel tells the moments.
+/// A shorter interval would only load the runtime, because times come from the kernel.
 const MIN_POLL: Duration = Duration::from_millis(10);
 /// The kernel refuses bigger rings than this on some versions, and no node needs them.
 const MAX_RING: u32 = 1 << 30;
 
-/// What `coroner run` goes by.
+/// Configuration of `coroner run`.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Address of the HTTP server.
@@ -55,26 +55,26 @@ pub struct Config {
     pub history: usize,
     /// The engine's settle window.
     pub settle: Duration,
-    /// Stay where the kernel side cannot start.
+    /// Stay unready if the kernel side cannot start.
     pub stay_unready: bool,
-    /// Where the inputs are recorded, if they are.
+    /// The recording; `None`: disabled.
     pub record: Option<recording::Options>,
-    /// What counts as left behind.
+    /// Leak detection.
     pub leaks: Leaks,
-    /// How Events are made, if they are.
+    /// Kubernetes Events; `None`: disabled.
     pub events: Option<events::Options>,
     /// The sources.
     pub sources: Sources,
 }
 
-/// What counts as left behind, and what becomes of that.
+/// Configuration of leak detection.
 #[derive(Clone, Debug)]
 pub struct Leaks {
-    /// How long something must look like a leak before it is one.
+    /// How long a candidate must be observed before it is confirmed.
     pub threshold: Duration,
     /// Leaked sandboxes with a series of their own.
     pub series: usize,
-    /// Where it is kept since when they are observed.
+    /// Directory for first-seen times.
     pub state_dir: Option<PathBuf>,
     /// Names of the kubelet's process.
     pub kubelet: Vec<String>,
@@ -87,18 +87,18 @@ pub struct Sources {
     pub kernel: kernel::Options,
     /// The container runtime.
     pub cri: cri::Options,
-    /// The apiserver; `None`: do without.
+    /// The apiserver; `None`: run without it.
     pub kube: Option<kube::Options>,
 }
 
-/// What `coroner leaks` goes by where it looks itself.
+/// Configuration of a standalone `coroner leaks`.
 #[derive(Clone, Debug)]
 pub struct StandaloneConfig {
-    /// How long something must look like a leak before it is one.
+    /// How long a candidate must be observed before it is confirmed.
     pub threshold: Duration,
     /// Names of the kubelet's process.
     pub kubelet: Vec<String>,
-    /// Mount point of the cgroup hierarchy; `None`: found by itself.
+    /// Mount point of the cgroup hierarchy; `None`: detected.
     pub cgroup_root: Option<PathBuf>,
     /// The container runtime.
     pub cri: cri::Options,
@@ -106,10 +106,10 @@ pub struct StandaloneConfig {
     pub kube: kube::Options,
 }
 
-/// What the rules need to know of the host.
+/// Facts about the host that validation needs.
 #[derive(Clone, Debug)]
 pub struct HostDefaults {
-    /// Which of [`CRI_SOCKETS`] there are.
+    /// The existing [`CRI_SOCKETS`].
     pub sockets: Vec<PathBuf>,
     /// `NODE_NAME`, the customary variable of a DaemonSet's downward API.
     pub node_name: Option<String>,
@@ -120,7 +120,7 @@ pub struct HostDefaults {
 }
 
 impl HostDefaults {
-    /// Looks at this host.
+    /// Reads the facts of this host.
     pub fn probe() -> Self {
         Self {
             sockets: CRI_SOCKETS.iter().map(PathBuf::from).filter(|p| p.exists()).collect(),
@@ -131,7 +131,7 @@ impl HostDefaults {
     }
 }
 
-/// A configuration that cannot work. Each message says what to do.
+/// An invalid configuration. Each message has the remedy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConfigError {
     /// No node name.
@@ -231,7 +231,7 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// The rules of `coroner run`.
+    /// Validates the flags of `coroner run`.
     pub fn validate(args: &RunArgs, host: &HostDefaults) -> Result<Self, ConfigError> {
         let mut sources = Sources::validate(&args.sources, host)?;
         if args.debug_bpf && !host.debug_build {
@@ -317,7 +317,7 @@ fn detection(args: &DetectionArgs) -> Result<(Duration, Vec<String>), ConfigErro
 }
 
 impl StandaloneConfig {
-    /// The rules of `coroner leaks` without an agent.
+    /// Validates the flags of a standalone `coroner leaks`.
     pub fn validate(args: &LeaksArgs, host: &HostDefaults) -> Result<Self, ConfigError> {
         let (threshold, kubelet) = detection(&args.detection)?;
         let kube = apiserver(&args.node, host)?.ok_or(ConfigError::NoNodeToLookAt)?;
@@ -327,7 +327,7 @@ impl StandaloneConfig {
 }
 
 impl Sources {
-    /// The rules that `run` and `doctor` share.
+    /// Validates the flags that `run` and `doctor` share.
     pub fn validate(args: &SourceArgs, host: &HostDefaults) -> Result<Self, ConfigError> {
         let ring = args.ring_bytes;
         if !ring.is_power_of_two() || ring < host.page_size || ring > MAX_RING {
@@ -381,7 +381,7 @@ fn api(args: &SourceArgs, host: &HostDefaults) -> Result<Option<kube::Options>, 
     apiserver(&args.node, host)?.ok_or(ConfigError::NoNode).map(Some)
 }
 
-/// `None`: nobody says which node this is.
+/// `None`: the node's name is unknown.
 fn apiserver(args: &NodeArgs, host: &HostDefaults) -> Result<Option<kube::Options>, ConfigError> {
     let Some(node) = args.node.as_ref().or(host.node_name.as_ref()) else { return Ok(None) };
     if !is_node_name(node) {

@@ -12,8 +12,7 @@ use coroner_core::engine::Settings;
 use std::sync::Arc;
 use tracing::info;
 
-/// A recording whose file is there: before anything is attached, so that a wrong path is refused
-/// in time.
+/// A recording whose file exists. Created before anything is attached, so that a wrong path fails early.
 pub(super) struct Record {
     options: recording::Options,
     file: std::fs::File,

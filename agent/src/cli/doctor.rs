@@ -1,6 +1,5 @@
-//! `coroner doctor`: would `run` work here? Facts are looked at one by one, judged by pure
-//! functions, and the whole is proven by what `run` itself would do: load the programs, ask the
-//! runtime, list the pods.
+//! `coroner doctor`: checks whether `run` works on this node. Pure functions evaluate facts about the node; then the
+//! same steps as in `run` are tried: load the programs, query the runtime, list the pods.
 
 use crate::{
     config::args::{DoctorArgs, DoctorOutput},
@@ -20,43 +19,43 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// How long a source may take for its first answer.
+/// Timeout for the first answer of a source.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a check came out.
+/// Result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckOutcome {
-    /// Well.
+    /// Passed.
     Ok,
-    /// `run` works, and tells less than it could.
+    /// `run` works but reports less.
     Degraded,
-    /// `run` would not work.
+    /// `run` does not work.
     Failed,
-    /// Not looked at, and why.
+    /// Not checked.
     Skipped,
 }
 
 /// One check.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Check {
-    /// What was looked at.
+    /// What was checked.
     pub name: &'static str,
-    /// How it came out.
+    /// The result.
     pub outcome: CheckOutcome,
     /// What was found.
     pub found: String,
-    /// What to do, where something is to be done.
+    /// The remedy; empty if there is nothing to do.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub todo: String,
 }
 
-/// The whole answer.
+/// All checks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Diagnosis {
-    /// `run` would work.
+    /// `run` works on this node.
     pub ok: bool,
-    /// The checks, in their order.
+    /// The checks, in order.
     pub checks: Vec<Check>,
 }
 
@@ -78,7 +77,7 @@ impl Check {
     }
 }
 
-/// Looks at everything and prints it. The exit status says whether `run` would work.
+/// Runs and prints all checks. The exit status says whether `run` works.
 pub fn main(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let sources = Sources::validate(&args.sources, &HostDefaults::probe());
     let diagnosis = diagnose(sources, args.sources.node.cgroup_root.as_deref())?;
@@ -103,7 +102,7 @@ fn diagnose(
     let sources = match sources {
         Ok(sources) => sources,
         Err(error) => {
-            // The kernel side needs none of what is wrong: it can be looked at all the same.
+            // The kernel side does not depend on the invalid flags and is checked anyway.
             let cgroup_root = cgroup_root.map(Into::into);
             let mut checks = kernel_side(&kernel::Options { cgroup_root, ..Default::default() });
             checks.push(Check::failed("configuration", error.to_string(), ""));
@@ -117,7 +116,7 @@ fn diagnose(
     checks.push(runtime.block_on(container_runtime(sources.cri)));
     match sources.kube {
         Some(options) => {
-            // One person asks, once: that is no fleet.
+            // A single query needs no spread.
             let options = kube::Options { spread: Duration::ZERO, ..options };
             checks.push(runtime.block_on(apiserver(options.clone())));
             checks.push(runtime.block_on(node(options, boot_id)));
@@ -128,7 +127,7 @@ fn diagnose(
     Ok(Diagnosis::of(checks))
 }
 
-/// The kernel's facts, and if they promise well, the programs themselves.
+/// Checks the kernel's facts and, if none failed, the programs.
 fn kernel_side(options: &kernel::Options) -> Vec<Check> {
     let mut checks = checks(&kernel::probe(options));
     let promising = checks.iter().all(|check| check.outcome != CheckOutcome::Failed);
@@ -145,7 +144,7 @@ impl Diagnosis {
     }
 }
 
-/// What the kernel's facts mean for `run`. Pure.
+/// Evaluates the kernel's facts. Pure.
 fn checks(facts: &kernel::Facts) -> Vec<Check> {
     vec![
         release(&facts.release),
@@ -173,7 +172,7 @@ fn checks(facts: &kernel::Facts) -> Vec<Check> {
     ]
 }
 
-/// Ring buffers came with 5.8; 5.10 is the oldest kernel that the programs are tried on.
+/// Ring buffers need Linux 5.8; 5.10 is the oldest tested kernel.
 fn release(release: &str) -> Check {
     let found = format!("Linux {release}");
     if kernel::facts::version(release) >= (5, 8) {
@@ -203,7 +202,7 @@ fn capabilities(facts: &kernel::Facts) -> Check {
     Check::degraded(NAME, found, todo)
 }
 
-/// What of the host can be read, and what is not reported of the rest: nothing else stops. Pure.
+/// What of the host can be read, and what is not reported because of the rest. Pure.
 fn host_checks(visibility: ProcVisibility) -> [Check; 2] {
     const FILES: &str = "host files";
     const PROCESSES: &str = "processes";
@@ -230,7 +229,7 @@ fn host_checks(visibility: ProcVisibility) -> [Check; 2] {
     ]
 }
 
-/// Loads and attaches for real, proves it by the self-test, and detaches.
+/// Loads and attaches the programs, runs the self-test, and detaches.
 fn programs(options: &kernel::Options) -> Check {
     const NAME: &str = "self-test";
     let kernel = match kernel::start(options) {
@@ -300,7 +299,7 @@ async fn apiserver(options: kube::Options) -> Check {
     }
 }
 
-/// Asks whose node it is.
+/// Reads the Node object.
 async fn node(options: kube::Options, boot_id: Option<String>) -> Check {
     let name = options.node.clone();
     let (to, inputs) = mpsc::channel(64);
@@ -312,7 +311,7 @@ async fn node(options: kube::Options, boot_id: Option<String>) -> Check {
     whose_node(&name, answer.await, boot_id.as_deref())
 }
 
-/// Whether the Node object is this machine's: without that no leak is told.
+/// Checks that the Node object belongs to this machine, which leak detection requires.
 fn whose_node(name: &str, answer: Result<ApiEvent, String>, boot_id: Option<&str>) -> Check {
     const NAME: &str = "node";
     const RIGHT: &str = "grant the agent `get` on nodes; leaks cannot be reported without it";
@@ -330,7 +329,7 @@ fn whose_node(name: &str, answer: Result<ApiEvent, String>, boot_id: Option<&str
             format!("{name} is another machine, or this machine before its last boot"),
             "check --node (NODE_NAME); right after a boot, wait for the kubelet to report",
         ),
-        // Its text says what to do.
+        // The error has the remedy.
         (Ok(ApiEvent::NodeUnknown { missing: true, error }), _) => Check::failed(NAME, error, ""),
         (Ok(ApiEvent::NodeUnknown { error, .. }) | Err(error), _) => {
             Check::degraded(NAME, error, RIGHT)
@@ -339,7 +338,7 @@ fn whose_node(name: &str, answer: Result<ApiEvent, String>, boot_id: Option<&str
     }
 }
 
-/// The first word of a source that counts.
+/// The first relevant answer of a source.
 async fn first<T>(
     source: impl Future<Output = anyhow::Result<()>>,
     mut inputs: mpsc::Receiver<Received>,

@@ -1,34 +1,34 @@
-//! Which of many accounts a person means.
+//! Selects a termination report by pod name, namespace or UID.
 
 use crate::outputs::report::{ended_at, seconds};
 use coroner_core::report::PodTermination;
 use std::{borrow::Borrow, collections::BTreeMap, fmt::Write};
 
-/// Names listed in a message; more would hide what it says.
+/// Maximum number of pods listed in an error.
 const LISTED: usize = 20;
 
-/// How a person names a pod.
+/// Selects a pod.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PodSelector<'a> {
     /// Name, NAMESPACE/NAME or UID; `None`: the only one there is.
     pub(super) pod: Option<&'a str>,
     /// Its namespace.
     pub(super) namespace: Option<&'a str>,
-    /// Which life; `None`: the last.
+    /// Instance of a static pod; `None`: the last.
     pub(super) life: Option<u32>,
 }
 
-/// Why none was chosen. The text says what to do.
+/// Why no report was selected. The text has the remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum SelectError {
-    /// No account fits.
+    /// No report matches.
     NotFound(String),
-    /// Several pods fit.
+    /// Several pods match.
     Ambiguous(String),
 }
 
 impl PodSelector<'_> {
-    /// Whether a pod could be the one.
+    /// Whether a pod matches.
     pub(super) fn fits(&self, namespace: &str, name: &str, uid: &str) -> bool {
         if self.namespace.is_some_and(|wanted| wanted != namespace) {
             return false;

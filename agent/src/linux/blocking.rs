@@ -1,5 +1,5 @@
-//! Blocking calls that may hang: on a dead file system, or on a lock that somebody holds who does.
-//! Each has a thread of its own and is given up after a while; its thread ends when the call does.
+//! Blocking calls with a timeout, because a call may hang on a dead file system or on a kernel lock. Each call has
+//! its own thread. After the timeout the caller continues; the thread ends when the call returns.
 
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -8,34 +8,34 @@ use tokio::{
     time::timeout,
 };
 
-/// How long one waits, and how many may hang.
+/// Runs blocking calls with a timeout, with a limit on concurrent calls.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockingPool {
     limit: Duration,
     threads: Arc<Semaphore>,
 }
 
-/// Why there is no answer.
+/// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
-    /// It takes longer than one waits.
+    /// The call did not return within the timeout.
     #[error("timed out")]
     TimedOut,
-    /// It was not begun: earlier ones still hang.
+    /// The call was not started: too many earlier calls are still blocked.
     #[error("too many earlier calls are still blocked")]
     Saturated,
-    /// It panicked.
+    /// The call panicked.
     #[error("the call panicked")]
     Panicked(#[source] JoinError),
 }
 
 impl BlockingPool {
-    /// Waits for `limit`; has `most` calls under way at a time, those given up included.
+    /// `limit`: the timeout. `most`: the number of concurrent calls, including calls that timed out.
     pub(crate) fn new(limit: Duration, most: usize) -> Self {
         Self { limit, threads: Arc::new(Semaphore::new(most)) }
     }
 
-    /// The call's answer, if it comes in time.
+    /// Runs `call` and returns its result if it returns within the timeout.
     pub(crate) async fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce() -> T + Send + 'static,
@@ -43,7 +43,7 @@ impl BlockingPool {
         let threads = Arc::clone(&self.threads);
         let thread = threads.try_acquire_owned().map_err(|_| CallError::Saturated)?;
         let calling = spawn_blocking(move || {
-            let _thread = thread; // until the call has ended, waited for or not
+            let _thread = thread; // held until the call returns, also after the timeout
             call()
         });
         match timeout(self.limit, calling).await {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_told_and_gives_its_place_back() {
+    async fn a_panic_is_an_error_and_releases_its_permit() {
         let pool = BlockingPool::new(Duration::from_secs(60), 1);
         let broke = pool.call(|| panic!("on purpose")).await;
         assert!(matches!(broke, Err(CallError::Panicked(_))), "{broke:?}");

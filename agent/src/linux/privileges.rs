@@ -1,5 +1,4 @@
-//! What this process may do: what it needs of that, what it lacks, and what it lays down once the
-//! programs run.
+//! Capabilities of this process: needed, missing, and dropped once the kernel programs run.
 
 use rustix::{
     io,
@@ -8,7 +7,7 @@ use rustix::{
 };
 use serde::Serialize;
 
-/// What is kept, of that which is held, when the programs run: what the agent goes on to use.
+/// Capabilities that the agent keeps while the kernel programs run, if it holds them.
 ///
 /// * `SYS_PTRACE`: `/proc/PID/ns/*`, `/proc/PID/wchan` and `/proc/PID/root`
 ///   (`ptrace_may_access`, kernel `kernel/ptrace.c`).
@@ -19,7 +18,7 @@ const KEPT: CapabilitySet = CapabilitySet::SYS_PTRACE
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH);
 
-/// Every capability that the agent has a use for, by name.
+/// Every capability that the agent uses, by name.
 const NAMES: [(&str, CapabilitySet); 7] = [
     ("CAP_BPF", CapabilitySet::BPF),
     ("CAP_PERFMON", CapabilitySet::PERFMON),
@@ -37,16 +36,16 @@ pub struct Privileges(CapabilitySet);
 /// A capability that is needed and not held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct MissingCapability {
-    /// Its name, such as `CAP_BPF`.
+    /// Name, for example `CAP_BPF`.
     pub capability: &'static str,
-    /// What cannot be done without it.
+    /// What does not work without the capability.
     pub purpose: &'static str,
-    /// Nothing works without it; otherwise the agent only tells less.
+    /// The agent cannot work without the capability; otherwise it only reports less.
     pub essential: bool,
 }
 
 impl Privileges {
-    /// Those in effect for the calling thread. What cannot be asked for is not held.
+    /// The effective capabilities of the calling thread; none if capget(2) fails.
     pub fn held() -> Self {
         Self(capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective))
     }
@@ -111,14 +110,14 @@ impl Privileges {
             .collect()
     }
 
-    /// Names of those that are held, of those that the agent has a use for.
+    /// Names of the held capabilities that the agent uses.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         NAMES.into_iter().filter(move |(_, set)| self.has(*set)).map(|(name, _)| name)
     }
 }
 
-/// Lets the maps be as big as they are, where the kernel counts them as locked memory. Without
-/// CAP_SYS_RESOURCE only as far as the hard limit; whether it suffices shows when they are made.
+/// Raises RLIMIT_MEMLOCK, because kernels before 5.11 count BPF maps as locked memory. Without CAP_SYS_RESOURCE
+/// only up to the hard limit; whether that suffices shows when the maps are created.
 pub fn raise_memlock_limit() {
     let endless = Rlimit { current: None, maximum: None };
     if setrlimit(Resource::Memlock, endless).is_err() {

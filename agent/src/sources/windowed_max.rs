@@ -1,13 +1,13 @@
-//! The greatest of the values of the last while.
+//! Maximum of a value over a sliding window.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The shortest time that a value counts; the longest is twice that. Longer than most scrape
-/// intervals, so that no value is missed between two scrapes, however many there are that scrape.
+/// A value counts for at least this time and at most twice this time. Longer than most scrape intervals, so that
+/// no scraper misses a maximum.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The greatest of what was seen in this window and in the one before.
+/// Maximum of the current and of the previous window.
 #[derive(Debug)]
 pub(crate) struct WindowedMax {
     began: Instant,
@@ -20,7 +20,7 @@ impl WindowedMax {
         Self { began: now, now: 0, before: 0 }
     }
 
-    /// Takes a value in; gives the greatest of the last while.
+    /// Adds a value and returns the maximum.
     pub(crate) fn observe(&mut self, now: Instant, value: u64) -> u64 {
         let passed = now.saturating_duration_since(self.began);
         if passed >= WINDOW {

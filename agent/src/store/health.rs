@@ -1,5 +1,4 @@
-//! What the agent knows of its own state, derived from the inputs as they pass. Pure: time comes
-//! in with them.
+//! Health of the agent, derived from its inputs. Pure: the inputs carry the time.
 
 use crate::{
     linux::{privileges::MissingCapability, procfs::ProcVisibility},
@@ -13,21 +12,21 @@ use coroner_core::{
 use serde::Serialize;
 use std::{borrow::Cow, collections::BTreeMap, fmt, time::Duration};
 
-/// The event loop ticks each second; silent for this long, it hangs.
+/// Time without a tick after which the event loop counts as stalled; it ticks every second.
 const STALLED: Duration = Duration::from_secs(10);
-/// A runtime that takes longer for a call is slow: as long as `--settle` waits for it by default.
+/// Duration of a call after which the runtime counts as slow: the default of `--settle`.
 const SLOW: Duration = Duration::from_secs(5);
-/// How long a loss is worth a word after it happened.
+/// How long a loss is shown on /readyz.
 const LOSS_MEMORY: Duration = Duration::from_secs(600);
 
-/// What the agent knows of its own state.
+/// Health of the agent.
 #[derive(Debug)]
 pub struct Health {
     lacks: Vec<MissingCapability>,
     kernel: KernelSide,
     visibility: Option<ProcVisibility>,
     cri: Source,
-    /// The longest that the runtime took of late, if that is [`SLOW`].
+    /// The longest recent call to the runtime, if at least [`SLOW`].
     cri_takes: Option<Duration>,
     api: Option<Source>,
     losses: BTreeMap<LossKind, LossState>,
@@ -37,7 +36,7 @@ pub struct Health {
 
 #[derive(Debug)]
 enum KernelSide {
-    /// It is done without.
+    /// Not used (standalone scan).
     Unused,
     Starting,
     Failed(String),
@@ -57,13 +56,13 @@ struct LossState {
     last: BootTime,
 }
 
-/// How a part is.
+/// State of a part.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Well.
+    /// Works.
     Ok,
-    /// Works, but less than it could; does not make the agent unready.
+    /// Works with restrictions; does not make the agent unready.
     Degraded,
     /// Does not work: the agent is not ready.
     Failing,
@@ -74,11 +73,11 @@ pub enum State {
 pub struct Part {
     /// `privileges`, `kernel`, `host`, `cri`, `api`, `leaks`, `losses`.
     pub part: &'static str,
-    /// How it is.
+    /// The state.
     pub state: State,
-    /// What is known of it.
+    /// Details.
     pub detail: String,
-    /// What to do, where something is to be done.
+    /// The remedy; empty if there is nothing to do.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub todo: Cow<'static, str>,
 }
@@ -93,7 +92,7 @@ pub struct Readiness {
 }
 
 impl Health {
-    /// Before anything was heard. `with_api`: the apiserver is one of the sources.
+    /// Health before the first input. `with_api`: the apiserver is one of the sources.
     pub fn new(with_api: bool, now: BootTime) -> Self {
         Self {
             lacks: Vec::new(),
@@ -108,7 +107,7 @@ impl Health {
         }
     }
 
-    /// The same where the kernel side is done without, and no privilege is needed for it.
+    /// Health of a standalone scan, which uses no kernel programs and needs no capabilities.
     pub fn without_kernel(now: BootTime) -> Self {
         Self { kernel: KernelSide::Unused, ..Self::new(true, now) }
     }
@@ -133,8 +132,8 @@ impl Health {
         self.visibility = Some(visibility);
     }
 
-    /// The longest that a call to the runtime took of late, or waits now. Gives whether it has become
-    /// slow (true) or ceased to be.
+    /// Sets the longest recent call to the runtime. Returns true if the runtime became slow, false if it is no
+    /// longer slow, `None` if nothing changed.
     pub fn runtime_takes(&mut self, longest: Duration) -> Option<bool> {
         let was = self.cri_takes.is_some();
         self.cri_takes = (longest >= SLOW).then_some(longest);
@@ -142,12 +141,12 @@ impl Health {
         (was != is).then_some(is)
     }
 
-    /// How the judge of leaks is.
+    /// Sets the state of leak detection.
     pub fn set_detection_state(&mut self, detection_state: DetectionState) {
         self.detection_state = detection_state;
     }
 
-    /// Learns from an input as it passes.
+    /// Updates the health from an input.
     pub fn note(&mut self, received: &Received) {
         let at = received.at;
         match &received.input {
@@ -157,7 +156,7 @@ impl Health {
                 self.cri = Source::Up(runtime.clone())
             }
             Input::Cri(CriEvent::Unreachable { error, .. }) => self.cri.fail(at, error),
-            // An answer after a failed call: it was not the connection that failed.
+            // An answer after a failed call: the connection works.
             Input::Cri(_) => self.cri.recover("the runtime"),
             Input::Api(ApiEvent::OutOfSync { error }) => {
                 self.api.get_or_insert(Source::Waiting).fail(at, error);
@@ -167,7 +166,7 @@ impl Health {
             }
             // Part of a list that is not complete yet, or a watch that never broke.
             Input::Api(ApiEvent::Applied(_) | ApiEvent::Deleted(_)) => {}
-            // Answers to questions of their own.
+            // Answers to direct queries, which say nothing about the watch.
             Input::Api(
                 ApiEvent::Node(_) | ApiEvent::NodeUnknown { .. } | ApiEvent::Checked { .. },
             ) => {}
@@ -181,13 +180,12 @@ impl Health {
         }
     }
 
-    /// The runtime answers. `None`: it is not asked before the kernel side is up.
+    /// The runtime answers. `None`: not queried before the kernel side is up.
     pub fn cri_connected(&self) -> Option<bool> {
         self.asks().then_some(matches!(self.cri, Source::Up(_)))
     }
 
-    /// The watch of the apiserver is in sync. `None`: the agent does without, or does not ask before
-    /// the kernel side is up.
+    /// The pod watch is in sync. `None`: the agent runs without the apiserver, or the kernel side is not up yet.
     pub fn api_in_sync(&self) -> Option<bool> {
         self.api.as_ref().filter(|_| self.asks()).map(|api| matches!(api, Source::Up(_)))
     }
@@ -207,7 +205,7 @@ impl Health {
         }
     }
 
-    /// The event loop is alive; else the time since its last tick.
+    /// Whether the event loop is alive; if not, the time since its last tick.
     pub fn alive(&self, now: BootTime) -> Result<(), Duration> {
         let silent = now.since(self.ticked);
         if silent < STALLED { Ok(()) } else { Err(silent) }
@@ -247,7 +245,7 @@ impl Health {
         }
     }
 
-    /// A runtime that answers late is used all the same: its answers are true as of their requests.
+    /// A slow runtime is used, because its answers are valid as of their requests.
     fn runtime_part(&self, now: BootTime) -> Part {
         let part = source_part("cri", &self.cri, now);
         let Some(longest) = self.cri_takes.filter(|_| part.state == State::Ok) else { return part };
@@ -261,7 +259,7 @@ impl Health {
         }
     }
 
-    /// Without the host's processes terminations are still measured, and nothing false is said.
+    /// Degraded at most: without the host's processes terminations are still measured correctly.
     fn host_part(&self) -> Part {
         let Some(visibility) = self.visibility else { return Part::ok("host", "not probed yet") };
         let hidden = visibility.hidden();
@@ -327,8 +325,8 @@ impl Health {
         }
     }
 
-    /// That leaks cannot be judged is unready only where it is the configuration's fault: outages
-    /// have parts of their own.
+    /// Suspended leak detection makes the agent unready only for a configuration error, because outages have their
+    /// own parts.
     fn leak_part(&self) -> Part {
         let (state, detail, todo) = match self.detection_state {
             DetectionState::Possible => return Part::ok("leaks", "detection is active"),
@@ -380,7 +378,7 @@ impl Health {
             .join(", ");
         let unseen = recent.iter().any(|(kind, _)| **kind == LossKind::CgroupMapFull);
         if unseen {
-            // Everything else touches accounts that say so; this makes containers invisible.
+            // Other losses mark the affected reports; this one hides containers.
             return Part {
                 part: "losses",
                 state: State::Failing,

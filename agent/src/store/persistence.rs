@@ -1,5 +1,5 @@
-//! What outlives the agent: since when the leaks were observed, in one small file of the state
-//! directory. Of another boot it is of no use: its sandboxes are not the same.
+//! First-seen times of leaks, persisted in a small file of the state directory, so that they survive a restart of
+//! the agent. The file of another boot is ignored, because its sandboxes no longer exist.
 
 mod writer;
 
@@ -20,7 +20,7 @@ const FILE: &str = "leaks.json";
 const NEW: &str = "leaks.new";
 /// A file that could not be read.
 const BAD: &str = "leaks.json.bad";
-/// Version of the file's format; of another one nothing is taken.
+/// Version of the file's format; a file of another version is ignored.
 const VERSION: u32 = 1;
 
 /// The state directory.
@@ -38,8 +38,8 @@ struct StateFile {
 }
 
 impl StateDir {
-    /// Makes the directory if it is not there. The error says what to do. Also what the last run
-    /// on this boot had kept.
+    /// Creates the directory if missing, and returns the leaks that the last run on this boot persisted. The
+    /// error has the remedy.
     pub fn open(dir: &Path, boot_id: Option<String>) -> anyhow::Result<(Self, Vec<PersistedLeak>)> {
         let context = || {
             format!(
@@ -51,13 +51,13 @@ impl StateDir {
         fs::create_dir_all(dir).with_context(context)?;
         let state = Self { dir: dir.to_owned(), boot_id: boot_id.unwrap_or_default() };
         let kept = state.recall().with_context(context)?;
-        // A directory that cannot be written to is refused now, not at the first leak.
+        // A read-only directory is an error now rather than at the first leak.
         state.keep(kept.clone()).with_context(context)?;
         Ok((state, kept))
     }
 
-    /// What the last run on this boot had kept. A file that cannot be read, as a power cut may
-    /// leave it, is set aside: it is not for us to throw away what somebody may have put there.
+    /// The leaks that the last run on this boot persisted. An invalid file, as a power cut may leave it, is
+    /// renamed rather than deleted, because a user may have put it there.
     fn recall(&self) -> io::Result<Vec<PersistedLeak>> {
         let file = self.dir.join(FILE);
         let kept = match fs::read(&file) {
@@ -84,7 +84,7 @@ impl StateDir {
         }
     }
 
-    /// Replaces the file, whole or not at all, also if the power is cut.
+    /// Replaces the file atomically, also with respect to a power cut.
     pub fn keep(&self, leaks: Vec<PersistedLeak>) -> io::Result<()> {
         let kept = StateFile { coroner_state: VERSION, boot_id: self.boot_id.clone(), leaks };
         let new = self.dir.join(NEW);

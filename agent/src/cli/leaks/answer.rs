@@ -12,44 +12,44 @@ use coroner_core::{
 use serde::Serialize;
 use std::{fmt::Write, io, sync::Arc};
 
-/// The form of an answer.
+/// Output format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
     Table { wide: bool, verbose: bool },
     Json,
 }
 
-/// What was found.
+/// The list to print.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Answer {
-    /// What is certain, as the agent's API gives it.
+    /// The confirmed leaks, as the agent's API returns them.
     #[serde(flatten)]
     pub(super) list: LeakList,
-    /// No agent was asked.
+    /// From a standalone scan.
     pub(super) standalone: bool,
-    /// What looks like a leak and is not certain. An agent does not name these.
+    /// Candidates. An agent only counts its candidates.
     #[serde(serialize_with = "report::serialize_leaks")]
     pub(super) candidates: Vec<Arc<Leak>>,
-    /// The namespace that was asked for.
+    /// The requested namespace.
     #[serde(skip)]
     pub(super) namespace: Option<String>,
-    /// This moment.
+    /// Time of the list.
     #[serde(skip)]
     pub(super) now: WallTime,
 }
 
-/// What an answer says, without what changes with every second.
+/// The content of a list without its changing ages.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Snapshot {
     detection_state: DetectionState,
     certain: Vec<Arc<Leak>>,
     candidates: Vec<(LeakKey, LeakClass)>,
-    /// Of an empty list.
+    /// Meaning of an empty list.
     verdict: Option<bool>,
 }
 
 impl Answer {
-    /// Only what concerns this namespace.
+    /// A list of the leaks in `namespace`.
     pub(super) fn new(
         mut list: LeakList,
         mut candidates: Vec<Arc<Leak>>,
@@ -77,7 +77,7 @@ impl Answer {
         }
     }
 
-    /// The moment, as a headline.
+    /// The time, as a headline.
     pub(super) fn moment(&self) -> String {
         report::utc(self.now.0, 0).unwrap_or_default()
     }
@@ -142,7 +142,7 @@ impl Answer {
         row
     }
 
-    /// What an empty list means.
+    /// Explains an empty list.
     fn nothing(&self) -> String {
         let progress = &self.list.progress;
         let of = match &self.namespace {

@@ -1,5 +1,5 @@
-//! `coroner leaks`: what was left behind on this node, as a running agent knows it, or by looking
-//! at runtime, apiserver and host itself.
+//! `coroner leaks`: lists the leaks of this node, from a running agent or by a standalone scan of runtime, apiserver
+//! and host.
 
 mod agent;
 mod answer;
@@ -20,17 +20,17 @@ use std::{
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Something was left behind for certain (--exit-code).
+/// Exit status with --exit-code if a leak is confirmed.
 const EXIT_LEAKS: u8 = 3;
 
-/// What is wanted of it.
+/// When to print a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
-    /// An answer now.
+    /// Now.
     Once,
-    /// A certain one.
+    /// When all candidates are confirmed or gone.
     Wait,
-    /// One whenever it changes.
+    /// Whenever the list changes.
     Watch,
 }
 
@@ -70,7 +70,7 @@ async fn answer(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// `certain`: how many things were left behind for certain.
+/// `certain`: the number of confirmed leaks.
 fn status(args: &LeaksArgs, certain: usize) -> ExitCode {
     match args.exit_code && certain > 0 {
         true => ExitCode::from(EXIT_LEAKS),
@@ -78,13 +78,13 @@ fn status(args: &LeaksArgs, certain: usize) -> ExitCode {
     }
 }
 
-/// Where answers go: stdout, in the form that was asked for.
+/// Prints lists to stdout in the requested format.
 struct Printer {
     form: Form,
-    /// Several answers follow each other: on a screen, each in the other's place.
+    /// Each list replaces the previous one on the terminal.
     screen: bool,
     watch: bool,
-    /// What the last answer printed.
+    /// The list that was printed last.
     printed: Option<answer::Snapshot>,
 }
 
@@ -100,7 +100,7 @@ impl Printer {
         Self { form, screen, watch: args.watch, printed: None }
     }
 
-    /// Prints an answer; while watching, only one that says something new.
+    /// Prints a list; while watching, only if it changed.
     fn put(&mut self, answer: &Answer) -> anyhow::Result<()> {
         let snapshot = answer.snapshot();
         if self.watch && self.printed.as_ref() == Some(&snapshot) {
@@ -123,7 +123,7 @@ impl Printer {
     }
 }
 
-/// How far it is, on stderr, where that is a terminal. Wiped away in the end.
+/// Shows the progress on stderr if that is a terminal, and wipes it at the end.
 struct Progress {
     shown: bool,
     wanted: bool,

@@ -1,4 +1,4 @@
-//! The agent's adapters and engine without the kernel side.
+//! Runs the agent's adapters and engine without the kernel side, for a standalone scan.
 
 use crate::outputs::report::LeakList;
 use crate::{
@@ -25,33 +25,33 @@ use tokio::{
     time::{Interval, MissedTickBehavior, interval},
 };
 
-/// Inputs that may wait for the engine; beyond that the adapters do.
+/// Capacity of the engine's input queue; when it is full, the adapters wait.
 const INPUTS: usize = 8192;
-/// Requests that may wait for an adapter. One that is dropped is made again.
+/// Capacity of an adapter's request queue. A dropped request is made again.
 const REQUESTS: usize = 1024;
 /// The engine's ticks.
 const TICK: Duration = Duration::from_secs(1);
-/// A person waits, and a look takes 30 s at the most: by then it is named that the runtime is silent.
+/// Timeout of a call to the runtime. Shorter than a scan (30 s), so that a silent runtime is reported.
 const SILENCE: Duration = Duration::from_secs(20);
-/// So long after the last sandbox was asked about, all have been.
+/// When no sandbox status was requested for this time, all have been.
 const QUIET: Duration = Duration::from_secs(3);
-/// The parts of the host that could not be looked at by then will not be.
+/// After this time, parts of the host that could not be read are given up.
 const SURVEYED: Duration = Duration::from_secs(5);
 
-/// Looks at runtime, apiserver and host for as long as it lives.
+/// Scans runtime, apiserver and host.
 pub(super) struct StandaloneScanner {
     engine: Engine,
     store: LeakStore,
     health: Health,
-    /// Why the Node object could not be had.
+    /// Why the Node object could not be read.
     node_error: Option<String>,
     node: String,
     survey: Option<HostSurvey>,
-    /// When the host was first looked at.
+    /// When the first host survey was complete.
     surveyed: Option<BootTime>,
-    /// When a sandbox was last asked about.
+    /// When a sandbox status was last requested.
     asked: BootTime,
-    /// No cgroup hierarchy, and why.
+    /// Why there is no cgroup hierarchy to scan.
     pub(super) no_cgroups: Option<String>,
     inputs: mpsc::Receiver<Received>,
     cri: mpsc::Sender<CriRequest>,
@@ -112,7 +112,7 @@ impl StandaloneScanner {
         }
     }
 
-    /// Takes what comes until the next tick, and that. An error: an adapter cannot go on.
+    /// Handles inputs until the next tick. An error: an adapter failed.
     pub(super) async fn tick(&mut self) -> anyhow::Result<()> {
         loop {
             tokio::select! {
@@ -149,7 +149,7 @@ impl StandaloneScanner {
         }
         let outputs = self.engine.step(received);
         for request in outputs.requests {
-            // A request that finds no room is made again later. Deaths are not what this looks for.
+            // A dropped request is made again later. Deaths are of no interest here.
             match request {
                 Request::Cri(CriRequest::FindCgroup(_)) => {}
                 Request::Cri(request) => {
@@ -179,19 +179,19 @@ impl StandaloneScanner {
         self.engine.gauges().leaks
     }
 
-    /// What has looked like a leak for the engine's threshold.
+    /// The confirmed leaks.
     pub(super) fn list(&self) -> LeakList {
         LeakList::from(&self.store)
     }
 
-    /// What has looked like a leak for so long, the oldest first.
+    /// Candidates that have been observed for `at_least`, oldest first.
     pub(super) fn candidates(&self, at_least: Duration) -> Vec<Arc<Leak>> {
         let mut all = self.engine.leak_candidates(clock::boot_now(), at_least);
         all.sort_by_key(crate::store::leaks::since);
         all.into_iter().map(Arc::new).collect()
     }
 
-    /// The host was looked at, and every sandbox asked about that has to be.
+    /// The host was surveyed, and all needed sandbox statuses were requested.
     pub(super) fn is_scan_complete(&self) -> bool {
         let now = clock::boot_now();
         let whole = self.survey.as_ref().is_some_and(|survey| unreadable_parts(survey).is_empty());
@@ -199,12 +199,12 @@ impl StandaloneScanner {
         surveyed && now.since(self.asked) >= QUIET
     }
 
-    /// Parts of the host that could not be looked at.
+    /// Parts of the host that could not be read.
     pub(super) fn unreadable_parts(&self) -> Vec<&'static str> {
         self.survey.as_ref().map_or_else(|| vec!["the host"], unreadable_parts)
     }
 
-    /// Why nothing can be judged, and what to do.
+    /// Why leak detection is suspended, and the remedy.
     pub(super) fn suspension_reason(&self) -> String {
         let mut text = "leak detection is suspended".to_owned();
         for part in self.health.readiness(clock::boot_now()).parts {
@@ -225,7 +225,7 @@ impl StandaloneScanner {
         text
     }
 
-    /// Waiting will not help: the apiserver has answered, and the answer is no.
+    /// The node's name is wrong, so that waiting does not help.
     pub(super) fn is_misconfigured(&self) -> bool {
         matches!(
             self.gauges().detection_state,

@@ -17,14 +17,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Between the lists of one look.
-const LOOK_IDLE: Duration = Duration::from_secs(1);
-/// The sources must answer by then,
+/// Interval of lists during a scan.
+const SCAN_INTERVAL: Duration = Duration::from_secs(1);
+/// Timeout for the first answers of the sources.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// and must not fail for longer while confirmation is waited for.
+/// Maximum outage of a source while waiting for confirmation.
 const OUTAGE: Duration = Duration::from_secs(60);
 
-/// Prints what was found; returns how much is certain. Fails if nothing can be printed.
+/// Prints the leaks and returns the number of confirmed leaks.
 pub(super) async fn answer(
     look: StandaloneConfig,
     namespace: Option<&str>,
@@ -33,9 +33,9 @@ pub(super) async fn answer(
 ) -> anyhow::Result<usize> {
     let threshold = look.threshold;
     let (short, idle) = match mode {
-        Mode::Once => (SCAN_THRESHOLD.min(threshold), LOOK_IDLE),
+        Mode::Once => (SCAN_THRESHOLD.min(threshold), SCAN_INTERVAL),
         // A short threshold needs lists that are not further apart.
-        Mode::Wait | Mode::Watch => (threshold, look.cri.idle.min(threshold).max(LOOK_IDLE)),
+        Mode::Wait | Mode::Watch => (threshold, look.cri.idle.min(threshold).max(SCAN_INTERVAL)),
     };
     let named = look.cgroup_root.is_some();
     let mut scanner = StandaloneScanner::start(look, short, idle);
@@ -70,7 +70,7 @@ pub(super) async fn answer(
     Ok(answer.list.leaks.len())
 }
 
-/// What passed for a leak by the short threshold is suspected, no more.
+/// Turns leaks that reached only the short threshold of a scan back into candidates.
 fn single_scan(
     mut list: LeakList,
     scanner: &StandaloneScanner,
@@ -85,7 +85,7 @@ fn single_scan(
     Answer::new(list, candidates, true, namespace)
 }
 
-/// Until all sources are in sync.
+/// Waits until all sources are in sync.
 async fn ready(scanner: &mut StandaloneScanner, progress: &mut Progress) -> anyhow::Result<()> {
     let begun = Instant::now();
     progress.show("waiting for the runtime and the apiserver");
@@ -101,7 +101,7 @@ async fn ready(scanner: &mut StandaloneScanner, progress: &mut Progress) -> anyh
     }
 }
 
-/// Until all has been seen that one look can show.
+/// Runs until the scan is complete.
 async fn scan(
     scanner: &mut StandaloneScanner,
     mode: Mode,
@@ -136,13 +136,13 @@ fn scan_progress(scanner: &StandaloneScanner, begun: Instant) -> ScanProgress {
     }
 }
 
-/// Until what looks like a leak has done so for the threshold.
+/// Waits until all candidates are confirmed or gone.
 async fn wait(
     scanner: &mut StandaloneScanner,
     threshold: Duration,
     progress: &mut Progress,
 ) -> anyhow::Result<()> {
-    // From now on: only now all has been seen that there is.
+    // Starts now, because the scan is complete only now.
     let candidates = ages(scanner, threshold).into_keys();
     let confirmation = ConfirmationWait::of(candidates, scanner.gauges().watched, threshold);
     loop {
@@ -160,7 +160,7 @@ async fn wait(
     }
 }
 
-/// For how long each of what is not certain has looked like a leak.
+/// The age of each candidate.
 fn ages(scanner: &StandaloneScanner, threshold: Duration) -> BTreeMap<LeakKey, Age> {
     let mut ages = BTreeMap::new();
     for (age, at_least) in
@@ -171,7 +171,7 @@ fn ages(scanner: &StandaloneScanner, threshold: Duration) -> BTreeMap<LeakKey, A
     ages
 }
 
-/// One turn; through an outage as many as that takes, within reason.
+/// Runs one tick, or as many as an outage takes, up to [`OUTAGE`].
 async fn tick_in_sync(
     scanner: &mut StandaloneScanner,
     progress: &mut Progress,
@@ -191,7 +191,7 @@ async fn tick_in_sync(
     }
 }
 
-/// Until a signal.
+/// Prints changes until a signal.
 async fn watch(
     scanner: &mut StandaloneScanner,
     namespace: Option<&str>,
@@ -223,7 +223,7 @@ async fn watch(
     }
 }
 
-/// What an answer does not cover.
+/// Prints which parts of the host the list does not cover.
 fn print_unreadable_parts(scanner: &StandaloneScanner) {
     let unreadable_parts = scanner.unreadable_parts();
     if !unreadable_parts.is_empty() {

@@ -1,5 +1,5 @@
-//! When there is an answer: of one look, of the first one of a watch, of the wait for confirmation.
-//! Decided by the judges' clock, which stands still through an outage, and by counts alone.
+//! When a list is complete enough to print: after one scan, for the first list of a watch, and after the wait for
+//! confirmation. Uses only counts and the clock of leak detection, which stops during an outage.
 
 use super::Mode;
 use coroner_core::leak::LeakKey;
@@ -8,35 +8,34 @@ use std::{
     time::Duration,
 };
 
-/// One look: what is left for so long, and is confirmed by the apiserver, may be a leak. Two lists
-/// of the runtime at the least.
+/// Time after which a candidate that the apiserver does not clear is listed by one scan. Covers at least two
+/// lists of the runtime.
 pub(super) const SCAN_THRESHOLD: Duration = Duration::from_secs(3);
-/// Whatever else is missing by then, a look is over.
+/// Maximum duration of a scan, complete or not.
 const MAX_SCAN: Duration = Duration::from_secs(30);
-/// What has looked like a leak for so much longer than the threshold, and is not certain, is not
-/// waited for any more: the apiserver may be slow to confirm.
+/// How much longer than the threshold to wait for the apiserver to confirm a candidate.
 pub(super) const LATE: Duration = Duration::from_secs(60);
 
-/// What has been seen so far.
+/// Progress of a scan.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScanProgress {
-    /// Since the look began, outages included.
+    /// Time since the scan started, including outages.
     pub(super) elapsed: Duration,
-    /// The judges' clock.
+    /// Clock of leak detection.
     pub(super) watched: Duration,
-    /// All there is on the host and of the runtime has been seen.
+    /// Host and runtime have been scanned completely.
     pub(super) whole: bool,
-    /// Things that look like a leak and are not certain.
+    /// Number of candidates.
     pub(super) candidates: usize,
-    /// Those of them that have done so for [`SCAN_THRESHOLD`]: they can be named.
+    /// Number of candidates observed for [`SCAN_THRESHOLD`], which are listed.
     pub(super) named: usize,
 }
 
-/// When the first answer can be given.
+/// Decides when the first list can be printed.
 #[derive(Debug)]
 pub(super) struct FirstScan {
     mode: Mode,
-    /// All there is has been seen since, by the judges' clock.
+    /// When the scan was complete, by the clock of leak detection.
     seen: Option<Duration>,
 }
 
@@ -45,8 +44,7 @@ impl FirstScan {
         Self { mode, seen: None }
     }
 
-    /// All has been seen, and whatever looks like a leak has done so for long enough to be named;
-    /// or it took too long.
+    /// The scan is complete and all candidates are old enough to be listed, or the scan took too long.
     pub(super) fn is_over(&mut self, scan_progress: &ScanProgress) -> bool {
         if scan_progress.elapsed >= MAX_SCAN {
             return true;
@@ -55,37 +53,37 @@ impl FirstScan {
             return false;
         }
         let unnamed = match self.mode {
-            // Its threshold is one look: what is left by then awaits the apiserver's word.
+            // The threshold is one scan: the remaining candidates wait for the apiserver.
             Mode::Once => scan_progress.candidates,
             Mode::Watch => scan_progress.candidates.saturating_sub(scan_progress.named),
-            // Has its own way to wait for these.
+            // `ConfirmationWait` waits for these.
             Mode::Wait => 0,
         };
-        // On a busy node there is always something that came but now.
+        // On a busy node there is always a new candidate.
         let seen = *self.seen.get_or_insert(scan_progress.watched);
         unnamed == 0 || scan_progress.watched.saturating_sub(seen) >= 2 * SCAN_THRESHOLD
     }
 }
 
-/// For how long something that is not certain has looked like a leak.
+/// How long a candidate has been observed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Age {
     /// Less than the threshold.
     Young,
-    /// That long: it only waits for the apiserver's word.
+    /// At least the threshold: only the apiserver's confirmation is missing.
     Ripe,
-    /// Longer than that by [`LATE`].
+    /// Longer than the threshold by [`LATE`].
     Late,
 }
 
-/// What confirmation is waited for.
+/// Decides when all candidates of a complete scan are confirmed or gone.
 #[derive(Debug)]
 pub(super) struct ConfirmationWait {
-    /// What looked like a leak when all had been seen.
+    /// The candidates when the scan was complete.
     awaited: BTreeSet<LeakKey>,
-    /// When it should be certain, by the judges' clock,
+    /// When the candidates should be confirmed, by the clock of leak detection.
     due: Duration,
-    /// and when it is given up.
+    /// When the wait is given up.
     end: Duration,
 }
 

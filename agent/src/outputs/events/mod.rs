@@ -1,8 +1,8 @@
-//! Events on pods and on this node, for whoever looks with `kubectl describe` (opt-in, `--events`).
+//! Kubernetes Events on pods and on this node, shown by `kubectl describe` (opt-in, `--events`).
 //!
-//! **Invariant.** It creates and patches Events of events.k8s.io and makes no other request. It never
-//! waits for the apiserver with anything but its own short queue: what does not fit, or is more than
-//! the rate allows, is dropped and counted. A refusal never ends the agent.
+//! **Invariant.** The adapter creates and patches Events of events.k8s.io and makes no other request. It waits for the
+//! apiserver only with its own short queue; drafts that do not fit, or exceed the rate limit, are dropped and counted.
+//! A refusal never stops the agent.
 
 mod budget;
 mod note;
@@ -31,24 +31,24 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-/// Notes that wait for the apiserver: those of two full buckets.
+/// Capacity of the queue of drafts: two full buckets.
 const QUEUE: usize = 64;
 
-/// How Events are made.
+/// Options of the adapter.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// A kubeconfig; `None`: $KUBECONFIG, ~/.kube/config or the service account.
     pub kubeconfig: Option<PathBuf>,
-    /// This node's name: whose Events leaks are, and the reporter's instance.
+    /// This node's name: the object of Events about leaks, and the reporting instance.
     pub node: String,
-    /// How fast.
+    /// Rate limits and back-off.
     pub pace: RateLimits,
-    /// Where the adapter counts what it does.
+    /// Counters of the adapter.
     pub counters: Arc<Counters>,
 }
 
 impl Options {
-    /// From the same apiserver as the pods.
+    /// Options for the apiserver of the pod watch.
     pub fn new(api: &Apiserver) -> Self {
         Self {
             kubeconfig: api.kubeconfig.clone(),
@@ -59,7 +59,7 @@ impl Options {
     }
 }
 
-/// How many Events, how often, and how long one tries.
+/// Rate limits and retries of Events.
 #[derive(Clone, Copy, Debug)]
 pub struct RateLimits {
     /// Events on pods.
@@ -67,18 +67,18 @@ pub struct RateLimits {
     /// Events on the node. client-go allows one source as much on one object
     /// (`EventSourceObjectSpamFilter`): 25, then one in 5 minutes.
     pub node: Rate,
-    /// The first one that was left out is told of after so long, with all that were meanwhile.
+    /// Delay of the first `EventsSuppressed`, which counts all Events that were dropped until then.
     pub suppressed_after: Duration,
-    /// And the next ones no sooner than this. Longer than the recorder remembers an Event (6
-    /// minutes), or it would count the new one as the old one again, with the old figures.
+    /// Interval of further `EventsSuppressed`. Longer than the event recorder's series window (6 minutes), which
+    /// would merge the new Event into the old one and keep the old numbers.
     pub suppressed_every: Duration,
-    /// The first pause before a failed request is made again.
+    /// The first back-off after a failed request.
     pub min_pause: Duration,
-    /// The longest pause, before jitter.
+    /// The maximum back-off, before jitter.
     pub max_pause: Duration,
-    /// Later than this an Event is not sent any more: its time would be wrong by as much.
+    /// Age after which an Event is dropped, because its time would be wrong by as much.
     pub patience: Duration,
-    /// A failure that lasts is logged again after so long.
+    /// Interval at which a lasting failure is logged again.
     pub log_every: Duration,
 }
 
@@ -97,7 +97,7 @@ impl Default for RateLimits {
     }
 }
 
-/// What became of the notes, since the adapter began.
+/// Outcomes of the drafts since the adapter started.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// The apiserver took it.

@@ -240,8 +240,8 @@ mod tests {
     #[test]
     fn trouble_is_told_once_and_not_at_once() {
         let mut trouble = Trouble::default();
-        let told: Vec<bool> =
+        let logged: Vec<bool> =
             ["a", "b", "b", "b", "a", "a"].map(|said| trouble.is_news(said)).into();
-        assert_eq!(told, [false, false, true, false, false, true]);
+        assert_eq!(logged, [false, false, true, false, false, true]);
     }
 }

@@ -79,8 +79,8 @@ pub(super) const CONTAINER_FINDINGS: Values = Values::Closed(|| {
 
 /// What a recording lacks shows only in its replay.
 pub(super) const LOSSES: Values = Values::Closed(|| {
-    let told = LossKind::ALL.iter().filter(|kind| **kind != LossKind::Unrecorded);
-    told.map(|kind| kind.as_str()).collect()
+    let kinds = LossKind::ALL.iter().filter(|kind| **kind != LossKind::Unrecorded);
+    kinds.map(|kind| kind.as_str()).collect()
 });
 
 /// A zombie is dead: what hangs is whoever does not reap it.

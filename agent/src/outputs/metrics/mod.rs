@@ -208,8 +208,9 @@ impl Metrics {
     fn leaks(&self, gauges: &LeakGauges) {
         let of = &self.families;
         let count = |wanted: &dyn Fn(LeakClass, LeakCause) -> bool| -> f64 {
-            let told = gauges.reported.iter().filter(|((class, cause), _)| wanted(*class, *cause));
-            told.map(|(_, count)| *count).sum::<usize>() as f64
+            let counts =
+                gauges.reported.iter().filter(|((class, cause), _)| wanted(*class, *cause));
+            counts.map(|(_, count)| *count).sum::<usize>() as f64
         };
         for class in LeakClass::ALL {
             let found = count(&|of, _| of == *class);

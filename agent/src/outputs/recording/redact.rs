@@ -1,9 +1,9 @@
-//! Takes from an input what may be private and what no judgement needs: the free text of errors.
+//! Removes the free text of errors from an input: it may be private, and no verdict needs it.
 
 use coroner_core::input::{ApiEvent, CriEvent, Input};
 
-/// What of an error's text may be kept: its kind, in words that are ours. The text itself may
-/// hold the apiserver's address, a socket's path, a credential plugin's output or a token.
+/// Phrases in an error, and the kind of error that replaces the text. The text may contain the apiserver's
+/// address, a socket's path, a credential plugin's output or a token.
 const KINDS: [(&str, &str); 21] = [
     ("connection refused", "connection refused"),
     ("connection reset", "connection reset"),
@@ -28,12 +28,11 @@ const KINDS: [(&str, &str); 21] = [
     ("unavailable", "unavailable"),
 ];
 
-/// Where none of the kinds is recognised.
+/// Kind of an error without a known phrase.
 const OTHER: &str = "another error";
 
-/// The input with each error reduced to its kind; a gRPC code is one of seventeen words, and stays.
-/// The engine is given the same as the recording,
-/// so that nothing it says can depend on what a replay has not.
+/// The input with each error reduced to its kind. A gRPC code is one of seventeen words and stays. The engine gets
+/// the redacted input too, so that its output cannot depend on text that a replay lacks.
 pub fn redact(mut input: Input) -> Input {
     if let Input::Cri(CriEvent::Unreachable { error, .. })
     | Input::Api(ApiEvent::OutOfSync { error } | ApiEvent::NodeUnknown { error, .. }) =

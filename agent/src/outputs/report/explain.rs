@@ -93,10 +93,10 @@ fn steps(account: &PodTermination) -> Vec<Step<'_>> {
     });
     let mut steps: Vec<Step> = of_containers.collect();
     for milestone in &account.milestones {
-        let told = |step: &Step| {
+        let is_listed = |step: &Step| {
             step.milestone.kind == milestone.kind && step.milestone.at == milestone.at
         };
-        if !steps.iter().any(told) {
+        if !steps.iter().any(is_listed) {
             let of = if is_of_a_container(milestone.kind) { critical } else { None };
             steps.push(Step { milestone, of });
         }
@@ -235,9 +235,9 @@ fn time_spent(text: &mut String, account: &PodTermination, style: &Style) {
         .filter(|(_, time)| !time.is_zero())
         .collect();
     spent.sort_by_key(|(kind, time)| (std::cmp::Reverse(*time), *kind));
-    let (told, rest): (Vec<_>, Vec<_>) =
+    let (shown, rest): (Vec<_>, Vec<_>) =
         spent.into_iter().partition(|(_, time)| *time >= WORTH_A_LINE);
-    for (kind, time) in &told {
+    for (kind, time) in &shown {
         let name = words(kind.as_str());
         wrap(text, &format!("{name}: {}", spender(*kind)), 2, &share(*time, total), style);
     }

@@ -1,5 +1,5 @@
-//! What the app has asked for and the poller has not yet done. Requests fold into sets here, so
-//! a storm of them costs one look, and whoever sends one never waits for the runtime.
+//! Requests of the engine that the poller has not served yet. Requests are merged into sets, so that a storm of
+//! requests costs one poll, and the sender never waits for the runtime.
 
 use coroner_core::{
     ids::{ContainerId, SandboxId},
@@ -12,35 +12,34 @@ use std::{
 };
 use tokio::sync::{mpsc, watch};
 
-/// Requests, folded.
+/// Merged requests.
 #[derive(Debug, Default)]
 pub(super) struct PendingRequests {
     open: Mutex<Open>,
-    /// Wakes all lanes: each finds out by itself whether it is meant.
+    /// Wakes all lanes; each checks whether there is work for it.
     news: watch::Sender<()>,
 }
 
-/// What is asked for at this moment.
+/// The requests that are pending.
 #[derive(Debug, Default)]
 pub(super) struct Open {
-    /// To be polled often, until relaxed.
+    /// Sandboxes to poll at the fast interval, until the engine stops it.
     pub(super) fast: BTreeSet<SandboxId>,
-    /// To be looked at once.
+    /// Sandboxes to poll now.
     pub(super) poll_now: BTreeSet<SandboxId>,
-    /// Hints that something happened in these.
+    /// Sandboxes in which something happened, according to an event.
     pub(super) hints: BTreeSet<SandboxId>,
-    /// Everything is to be looked at once.
+    /// Poll all sandboxes now.
     pub(super) poll_all: bool,
-    /// One full list is to be made instead of many filtered ones that are due.
+    /// Make one full list instead of many filtered lists that are due.
     pub(super) full_now: bool,
-    /// Containers whose cgroup is wanted.
+    /// Containers whose cgroup is requested.
     pub(super) find: DedupQueue<ContainerId>,
-    /// Sandboxes whose verbose status is wanted.
+    /// Sandboxes whose verbose status is requested.
     pub(super) statuses: DedupQueue<SandboxId>,
 }
 
-/// Those who wait for an answer, first come, first served, each at one place: the few that are
-/// asked about again and again cannot keep the others waiting for ever.
+/// A FIFO queue without duplicates, so that a few items that are requested repeatedly cannot starve the others.
 #[derive(Debug)]
 pub(super) struct DedupQueue<T> {
     order: VecDeque<T>,
@@ -54,22 +53,22 @@ impl<T> Default for DedupQueue<T> {
 }
 
 impl<T: Clone + Eq + Hash> DedupQueue<T> {
-    /// Joins the end, or keeps the place that it has.
+    /// Appends an item, unless it is queued already.
     pub(super) fn push(&mut self, one: T) {
         if self.waiting.insert(one.clone()) {
             self.order.push_back(one);
         }
     }
 
-    /// Whose turn it is. It stays in the queue until it [removed](Self::remove).
+    /// The oldest item, which stays queued until [`remove`](Self::remove).
     pub(super) fn first(&self) -> Option<&T> {
         self.order.front()
     }
 
-    /// It was answered.
+    /// Removes an item that was answered.
     pub(super) fn remove(&mut self, one: &T) {
         if self.waiting.remove(one) {
-            // The first, unless somebody answers out of turn.
+            // Usually the first item.
             match self.order.front() == Some(one) {
                 true => drop(self.order.pop_front()),
                 false => self.order.retain(|other| other != one),
@@ -79,22 +78,22 @@ impl<T: Clone + Eq + Hash> DedupQueue<T> {
 }
 
 impl PendingRequests {
-    /// What is asked for. Never held across an await.
+    /// The pending requests. Never hold the guard across an await.
     pub(super) fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock()
     }
 
-    /// Changes whenever something is asked for from now on.
+    /// Notified on every request from now on.
     pub(super) fn news(&self) -> watch::Receiver<()> {
         watch::Sender::subscribe(&self.news)
     }
 
-    /// Makes all lanes find out whether there is something to do.
+    /// Wakes all lanes.
     pub(super) fn notify(&self) {
         self.news.send_replace(());
     }
 
-    /// Returns as soon as somebody wants to have a look.
+    /// Waits for a request to poll now.
     pub(super) async fn poll_requested(&self) {
         let mut news = self.news();
         loop {
@@ -104,12 +103,12 @@ impl PendingRequests {
                     return;
                 }
             }
-            // An error: nobody can ask any more, while this holds the sender.
+            // Cannot fail while `self` holds the sender.
             let _ = news.changed().await;
         }
     }
 
-    /// Something happened in a sandbox, whether it is known yet or not.
+    /// Something happened in a sandbox, which may be unknown yet.
     pub(super) fn hint(&self, sandbox: SandboxId) {
         self.open().hints.insert(sandbox);
         self.notify();
@@ -136,7 +135,7 @@ impl PendingRequests {
     }
 }
 
-/// Folds requests for ever. That nobody can ask any more is no reason to stop polling.
+/// Merges requests forever. Polling continues after the sender is closed.
 pub(super) async fn listen(mut requests: mpsc::Receiver<CriRequest>, pending: &PendingRequests) {
     while let Some(request) = requests.recv().await {
         pending.add(request);
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_out_of_turn_can_come_again() {
+    fn an_item_removed_out_of_order_can_be_queued_again() {
         let mut queue = DedupQueue::default();
         for one in [1, 2, 3] {
             queue.push(one);

@@ -101,7 +101,7 @@ struct State {
     trim_at: Option<Instant>,
     /// The container whose cgroup, and the sandbox whose status, is being asked for.
     asking: (Option<ContainerId>, Option<SandboxId>),
-    outage_told: bool,
+    outage_logged: bool,
     backoff: ExponentialBackoff,
 }
 
@@ -123,7 +123,7 @@ impl Poller {
             listing: None,
             trim_at: None,
             asking: (None, None),
-            outage_told: false,
+            outage_logged: false,
             backoff: backoff(),
         };
         let pool = BlockingPool::new(LOOK_LIMIT, 2);
@@ -208,7 +208,7 @@ impl Poller {
         let api = runtime.speaks.name();
         let runtime = format!("{} {}", runtime.name, runtime.version);
         info!(runtime, api, peer = ?connection.peer, "connected to the container runtime");
-        self.state.lock().outage_told = false;
+        self.state.lock().outage_logged = false;
         self.send(CriEvent::Connected { runtime, process: connection.peer }).await?;
         Ok(connection)
     }
@@ -226,7 +226,7 @@ impl Poller {
     async fn tell_outage(&self, error: CriError) -> Result<(), Closed> {
         let code = error.code();
         let error = error.text;
-        if std::mem::replace(&mut self.state.lock().outage_told, true) {
+        if std::mem::replace(&mut self.state.lock().outage_logged, true) {
             debug!(error, "container runtime still unreachable");
             return Ok(());
         }
@@ -257,7 +257,7 @@ impl Poller {
 
     /// Sends an answer, which ends any outage.
     async fn answer(&self, at: BootTime, event: CriEvent) -> Result<(), Closed> {
-        self.state.lock().outage_told = false;
+        self.state.lock().outage_logged = false;
         self.to.send(Received { at, input: Input::Cri(event) }).await.map_err(|_| Closed)
     }
 

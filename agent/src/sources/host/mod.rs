@@ -1,9 +1,8 @@
-//! The host adapter: what pods left behind on the node (shims, network namespaces, cgroups,
-//! mounts), and whether the daemons live that should clean up. It only reads: /proc, the cgroup
-//! hierarchy and /run, all below `--host-root`.
+//! The host adapter: surveys shims, network namespaces, cgroups and mounts of pods, and the state of the node daemons
+//! that clean them up. It only reads /proc, the cgroup hierarchy and /run, all below `--host-root`.
 //!
-//! **Invariant.** What cannot be looked at is `None`, never empty: nothing may be concluded from
-//! it. Of command lines only the few words are kept that tell whom a shim serves.
+//! **Invariant.** A part that cannot be read is `None`, never empty, so that nothing is concluded from it. Of
+//! command lines only the words that identify a shim are kept.
 
 mod daemons;
 #[cfg(test)]
@@ -29,10 +28,10 @@ use std::{
 use table::Table;
 use tracing::warn;
 
-/// Entries of each kind that one survey tells; the others are counted as errors.
+/// Maximum number of entries of each kind in a survey; more are counted as errors.
 const MAX_ENTRIES: usize = 16_384;
 
-/// Where to look, and for whom.
+/// Paths and processes of the host that a survey uses.
 #[derive(Clone, Debug)]
 pub struct HostView {
     /// Root of the host's file system.
@@ -56,44 +55,44 @@ impl HostView {
     pub const KUBELETS: [&str; 4] = ["kubelet", "k3s-server", "k3s-agent", "kubelite"];
 }
 
-/// Why a part of the host could not be looked at, and what to do.
+/// Why a part of the host cannot be read, and the remedy.
 #[derive(Debug, thiserror::Error)]
 enum SurveyError {
-    /// A file or folder.
+    /// A file or directory cannot be read.
     #[error("cannot read {} ({error}); mount the host's / into the pod and set --host-root",
             path.display())]
     Unread { path: PathBuf, error: String },
-    /// Processes are missing.
+    /// The host's processes are not visible.
     #[error("{} does not show the host's processes; set hostPID: true, or mount the host's / and \
              set --host-root. If that /proc is mounted with hidepid, add the SYS_PTRACE \
              capability", .0.display())]
     NotTheHostView(PathBuf),
-    /// A bound.
+    /// Too many processes.
     #[error("the host has more than {0} processes")]
     TooManyProcesses(usize),
-    /// A privilege.
+    /// Namespaces of processes cannot be read.
     #[error(
         "not permitted to read the namespaces of the host's processes; add the SYS_PTRACE \
          capability and run without AppArmor and SELinux confinement"
     )]
     NamespacesDenied,
-    /// Nothing tells our shims from others.
+    /// This runtime's shims cannot be identified.
     #[error(
         "the runtime's process is unknown; its shims cannot be distinguished from those of other \
          runtimes"
     )]
     NoRuntime,
-    /// No living pod tells our kubelet's cgroups from another's.
+    /// This kubelet's cgroup tree cannot be identified.
     #[error(
         "cannot determine which of {0} kubepods cgroup trees belongs to this kubelet; it is \
          determined when one of its pods runs and the agent sees the host's processes (hostPID: \
          true)"
     )]
     NobodysPods(usize),
-    /// No process tells.
+    /// No process shows the mounts.
     #[error("no process shows the host's mounts")]
     NoMounts,
-    /// Not in time.
+    /// Reading timed out.
     #[error("cannot read it: {0}")]
     NoAnswer(#[from] CallError),
 }
@@ -104,11 +103,11 @@ impl SurveyError {
     }
 }
 
-/// A list that takes no more than [`MAX_ENTRIES`].
+/// A list of at most [`MAX_ENTRIES`] entries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Bounded<T> {
     list: Vec<T>,
-    /// How many it did not take.
+    /// Number of dropped entries.
     left_out: u64,
 }
 
@@ -136,7 +135,7 @@ impl<T> Extend<T> for Bounded<T> {
     }
 }
 
-/// The parts of a survey, by the names that warnings give them.
+/// The parts of a survey, as named in warnings.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum SurveyPart {
     Processes,
@@ -162,11 +161,11 @@ impl SurveyPart {
     }
 }
 
-/// A survey while it is put together, and what is wrong with it.
+/// A survey in progress, with the errors of its parts.
 #[derive(Debug, Default)]
 struct PartialSurvey {
     survey: HostSurvey,
-    troubles: Vec<(SurveyPart, SurveyError)>,
+    errors: Vec<(SurveyPart, SurveyError)>,
     left_out: u64,
 }
 
@@ -177,7 +176,7 @@ impl PartialSurvey {
     }
 
     fn seen<T>(&mut self, part: SurveyPart, found: Result<T, SurveyError>) -> Option<T> {
-        found.map_err(|blind| self.troubles.push((part, blind))).ok()
+        found.map_err(|blind| self.errors.push((part, blind))).ok()
     }
 
     fn list<T>(
@@ -191,8 +190,7 @@ impl PartialSurvey {
     }
 }
 
-/// Looks once at all that is left of pods on the host. Blocks, and hangs where a file system does.
-/// What could not be looked at is said on the log.
+/// Surveys the host once and logs the parts that cannot be read. Blocks, and hangs if a file system hangs.
 pub fn survey(host: &HostView) -> HostSurvey {
     let mut looked = PartialSurvey::begin();
     if let Some(table) = looked.seen(SurveyPart::Processes, Table::read(host)) {
@@ -204,18 +202,18 @@ pub fn survey(host: &HostView) -> HostSurvey {
             looked.list(SurveyPart::PodCgroups, pods::cgroups(host, &table));
     }
     looked.survey.volumes = looked.list(SurveyPart::Volumes, mounts::volumes(host));
-    for (part, why) in &looked.troubles {
+    for (part, why) in &looked.errors {
         warn!(?part, %why, not_reported = part.cost(), "the host survey is incomplete");
     }
     looked.survey
 }
 
-/// Looks once for the kubelet.
+/// Finds the kubelet once.
 pub fn kubelet(host: &HostView) -> DaemonState {
     Table::read(host).map_or(DaemonState::Unknown, |table| kubelet::find(host, &table))
 }
 
-/// The boot that this is, `8c1b2f9e-…`. `None`: cannot be read.
+/// The boot id, `8c1b2f9e-…`. `None`: cannot be read.
 ///
 /// The kernel has one id for all namespaces (`proc_do_uuid` in `drivers/char/random.c`), so that this
 /// process' own /proc shows it where the host's file system is closed. The host's comes first: in a

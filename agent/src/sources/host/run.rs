@@ -174,7 +174,7 @@ impl Adapter {
         counters.surveys.fetch_add(1, Relaxed);
         counters.errors.fetch_add(looked.left_out, Relaxed);
         let mut troubled = BTreeSet::new();
-        for (part, why) in looked.troubles {
+        for (part, why) in looked.errors {
             if matches!(why, SurveyError::NoRuntime) {
                 continue; // the CRI adapter tells of it
             }

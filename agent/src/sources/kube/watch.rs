@@ -56,14 +56,14 @@ const REFUSALS: u32 = 3;
 /// The channel to the core is closed.
 struct Closed;
 
-/// How the core and the apiserver stand to each other.
+/// How far the core is in sync with the apiserver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum WatchState {
-    /// The core was sent nothing, or the last list is too old to go on from.
+    /// A list is needed: the core got none yet, or the last one is too old to resume from.
     Listing,
-    /// The core has all that happened.
+    /// The core has all events.
     Current,
-    /// The watch broke; it may be taken up where it did.
+    /// The watch failed; it may be resumed.
     Broken,
 }
 
@@ -75,25 +75,25 @@ pub(super) struct Watch {
     counters: Arc<Counters>,
     to: mpsc::Sender<Received>,
     state: WatchState,
-    /// The resource version that the watch goes on from; `None`: only a list helps.
+    /// The resource version to resume from; `None`: a list is needed.
     place: Option<String>,
-    /// Nothing was ever listed.
+    /// No list was made yet.
     fresh: bool,
-    /// The core was told of this outage.
-    outage_told: bool,
+    /// This outage was reported to the core.
+    outage_reported: bool,
     room: Room,
     refusals: u32,
     backoff: ExponentialBackoff,
     last_failure: Option<Instant>,
 }
 
-/// What a line of a watch says.
+/// An event of the watch.
 pub(super) enum WatchLine {
-    /// Nothing but how far it is.
+    /// Only a resource version.
     Bookmark,
-    /// A pod that was added or modified; `None`: it makes no sense.
+    /// A pod that was added or modified; `None`: invalid.
     Applied(Option<Box<ApiPod>>),
-    /// A pod that is gone.
+    /// A deleted pod.
     Deleted(Box<ApiPod>),
 }
 
@@ -115,7 +115,7 @@ impl Watch {
             state: WatchState::Listing,
             place: None,
             fresh: true,
-            outage_told: false,
+            outage_reported: false,
             room: Room::default(),
             refusals: 0,
             backoff: backoff(),
@@ -278,7 +278,7 @@ impl Watch {
     fn is_current(&mut self) {
         self.state = WatchState::Current;
         self.refusals = 0;
-        if std::mem::take(&mut self.outage_told) {
+        if std::mem::take(&mut self.outage_reported) {
             self.recovered.notify_one();
         }
     }
@@ -296,11 +296,11 @@ impl Watch {
         self.counters.errors.fetch_add(1, Ordering::Relaxed);
         let error = errors::describe(failure, failure.code(), "list and watch of pods");
         let error = format!("{what}: {error}");
-        if self.outage_told {
+        if self.outage_reported {
             debug!(error, "pod watch still failing");
         } else {
             warn!(error, "pod watch failed; retrying");
-            self.outage_told = true;
+            self.outage_reported = true;
             self.send(ApiEvent::OutOfSync { error }).await?;
         }
         self.pause().await;

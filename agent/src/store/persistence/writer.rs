@@ -1,5 +1,4 @@
-//! Keeps what should outlive the agent, on a thread of its own: a disk that is slow or hangs
-//! never holds up the event loop.
+//! Writes the state file on its own thread, so that a slow or hanging disk never blocks the event loop.
 
 use coroner_core::input::PersistedLeak;
 use parking_lot::{Condvar, Mutex};
@@ -14,19 +13,19 @@ use std::{
 };
 use tracing::{debug, warn};
 
-/// What could not be written is tried again after this long.
+/// Time until a failed write is retried.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// The event loop's end.
+/// Handle of the writer thread, used by the event loop.
 #[derive(Debug)]
 pub struct StateWriter {
     slot: Arc<Slot>,
-    /// What was handed over last.
+    /// The leaks that were submitted last.
     last: Vec<PersistedLeak>,
     ended: Receiver<()>,
 }
 
-/// Where the one finds what the other has laid down.
+/// Passes the newest leaks from the event loop to the thread.
 #[derive(Debug, Default)]
 struct Slot {
     pending: Mutex<Pending>,
@@ -35,13 +34,13 @@ struct Slot {
 
 #[derive(Debug, Default)]
 struct Pending {
-    /// To be written. A newer one takes the place of one that was not begun.
+    /// The next leaks to write. Newer leaks replace leaks that are not being written yet.
     next: Option<Vec<PersistedLeak>>,
     closed: bool,
 }
 
 impl Slot {
-    /// The next to be written, once there is one; `None`: there will be no more.
+    /// Waits for the next leaks to write; `None`: closed.
     fn wait(&self) -> Option<Vec<PersistedLeak>> {
         let idle = |pending: &mut Pending| pending.next.is_none() && !pending.closed;
         let mut pending = self.pending.lock();
@@ -49,8 +48,8 @@ impl Slot {
         pending.next.take()
     }
 
-    /// Lays back what could not be written, unless there is a newer one, and pauses. False: no
-    /// further attempt is worth it.
+    /// Puts leaks back that could not be written, unless newer leaks are waiting, and pauses. False: closed, so
+    /// there is no further attempt.
     fn requeue(&self, failed: Vec<PersistedLeak>) -> bool {
         let mut pending = self.pending.lock();
         if pending.closed && pending.next.is_none() {
@@ -63,7 +62,7 @@ impl Slot {
 }
 
 impl StateWriter {
-    /// Begins. `kept`: what is written already. Fails only if no thread can be had.
+    /// Starts the thread. `kept`: the leaks that are in the file already. Fails only if the thread cannot start.
     pub fn start(
         kept: Vec<PersistedLeak>,
         write: impl FnMut(Vec<PersistedLeak>) -> io::Result<()> + Send + 'static,
@@ -78,7 +77,7 @@ impl StateWriter {
         Ok(Self { slot, last: kept, ended })
     }
 
-    /// Has this written, if it is another than the last. Never waits.
+    /// Submits leaks to be written if they changed. Never waits.
     pub fn keep(&mut self, leaks: Vec<PersistedLeak>) {
         if leaks != self.last {
             self.last.clone_from(&leaks);
@@ -87,7 +86,7 @@ impl StateWriter {
         }
     }
 
-    /// Has the last one written; waits for the disk no longer than this. False: it is too slow.
+    /// Writes the last leaks and stops the thread; waits for at most `limit`. False: timed out.
     pub fn end(self, limit: Duration) -> bool {
         self.slot.pending.lock().closed = true;
         self.slot.news.notify_one();

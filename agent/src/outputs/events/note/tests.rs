@@ -35,10 +35,10 @@ fn every_verdict_has_its_reason_or_none() {
             | Verdict::Failed
             | Verdict::Unknown => None,
         };
-        let told = died(ContainerDeath { verdict: *verdict, ..ignored() });
-        assert_eq!(told.as_ref().map(|note| note.reason), wanted, "{verdict}");
+        let draft_of = died(ContainerDeath { verdict: *verdict, ..ignored() });
+        assert_eq!(draft_of.as_ref().map(|note| note.reason), wanted, "{verdict}");
         // The proof with its figures comes first, then what to do.
-        if let Some(note) = told {
+        if let Some(note) = draft_of {
             let rest = note.message.strip_prefix(&ignored().proof.message).unwrap();
             assert!(rest.len() > 20 && rest.ends_with('.'), "{verdict}: {}", note.message);
         }
@@ -120,12 +120,13 @@ fn what_sigkill_does_not_end_is_told_while_it_lasts() {
             .into(),
         over: false,
     };
-    let told = |holdout: &UnkillableContainer| note(&Report::Unkillable(Box::new(holdout.clone())));
-    let note = told(&holdout).unwrap();
+    let draft_of =
+        |holdout: &UnkillableContainer| note(&Report::Unkillable(Box::new(holdout.clone())));
+    let note = draft_of(&holdout).unwrap();
     assert_eq!((note.reason, field_of(&note)), (Reason::Unkillable, "spec.containers{app}"));
     assert!(note.message.starts_with(&holdout.detail), "{}", note.message);
-    assert_eq!(told(&UnkillableContainer { over: true, ..holdout.clone() }), None);
-    assert_eq!(told(&UnkillableContainer { pod: None, ..holdout }), None);
+    assert_eq!(draft_of(&UnkillableContainer { over: true, ..holdout.clone() }), None);
+    assert_eq!(draft_of(&UnkillableContainer { pod: None, ..holdout }), None);
 }
 
 #[test]
@@ -176,14 +177,14 @@ fn of_a_cgroup_only_the_uid_is_known() {
     let mut leak = Leak { class: LeakClass::OrphanPodCgroup, ..samples::leaked() };
     let pod = leak.pod.as_mut().unwrap();
     (pod.name, pod.namespace) = (String::new(), String::new());
-    let told = |leak: &Leak| note(&Report::LeakOpened(Arc::new(leak.clone())));
-    let about = |leak| told(leak).unwrap().about;
+    let draft_of = |leak: &Leak| note(&Report::LeakOpened(Arc::new(leak.clone())));
+    let about = |leak| draft_of(leak).unwrap().about;
     assert!(matches!(about(&leak), Regarding::Node { related: None, .. }));
     let mut other = leak.clone();
     other.key = LeakKey::Sandbox { id: "another".into() };
     assert_ne!(about(&leak), about(&other), "two of them are two Events");
     leak.class = LeakClass::StuckTerminating;
-    assert_eq!(told(&leak), None);
+    assert_eq!(draft_of(&leak), None);
 }
 
 #[test]
