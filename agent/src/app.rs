@@ -1,5 +1,5 @@
-//! The wiring: adapters in, one event loop, adapters out. One thread: a node's deaths are few,
-//! and what the kernel tells waits in its rings.
+//! Wiring of adapters, event loop and outputs. One thread suffices: a node has few deaths, and the kernel's
+//! records wait in the ring buffers.
 
 mod record;
 mod senders;
@@ -17,9 +17,9 @@ use crate::{
     config::{Config, Leaks, Sources},
     linux::{
         allocator,
-        blocking::Patience,
+        blocking::BlockingPool,
         clock,
-        procfs::{Hidden, Sight},
+        procfs::{Hidden, ProcVisibility},
     },
     outputs::{
         events,
@@ -31,8 +31,8 @@ use crate::{
     sources::{cri, host, kernel, kube, processes, tasks::Adapters},
     store::{
         health::Health,
-        leaks::Standing,
-        persistence::{Keeper, State},
+        leaks::LeakStore,
+        persistence::{StateDir, StateWriter},
         terminations::History,
     },
 };
@@ -56,42 +56,42 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-/// Inputs that may wait for the engine: beyond that the adapters wait, and the kernel's rings
-/// fill (which is counted).
+/// Capacity of the engine's input queue. When it is full, the adapters wait and the kernel's rings fill up
+/// (lost records are counted).
 const INPUTS: usize = 8192;
-/// Inputs taken at once, before the server and the timers have their turn again.
+/// Inputs per batch, so that the server and the timers are not starved.
 const BATCH: usize = 256;
-/// Requests that may wait for an adapter; more are dropped and counted: they are hints, and
-/// polling finds the same a little later.
+/// Capacity of an adapter's request queue. More requests are dropped and counted; polling finds the same a
+/// little later.
 const REQUESTS: usize = 1024;
-/// Lines about leaks in one second; what is more is counted in one line.
+/// Maximum number of log lines about leaks per tick; one more line counts the rest.
 const LEAK_LINES: usize = 50;
-/// The engine's ticks.
+/// Interval of the engine's ticks.
 const TICK: Duration = Duration::from_secs(1);
-/// So long after it began to turn, the event loop has come to know all that there is; and as often
-/// it gives back what the last deaths took. That is a fraction of a millisecond.
-const REST: Duration = Duration::from_secs(15);
-/// The wall clock may run away by so much before its moments are told anew: NTP slews it by 0.5 ms
-/// a second at most.
-const CLOCK_STRAYS: Duration = Duration::from_millis(100);
-/// Nobody slews it by so much between two ticks.
-const CLOCK_WAS_SET: Duration = Duration::from_secs(1);
-/// What the adapters get to detach and end after a SIGTERM.
-const FAREWELL: Duration = Duration::from_millis(500);
-/// What the recording gets to reach the disk after that. Whoever records wants the end most of all,
-/// and the pod's grace is longer.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Interval at which the event loop returns free memory to the kernel, which takes a fraction of a
+/// millisecond. The first time, the start-up is over and its pages are dropped too.
+const TRIM_INTERVAL: Duration = Duration::from_secs(15);
+/// Drift of the system clock after which timestamps are converted again: NTP slews the clock by at most 0.5 ms
+/// per second.
+const CLOCK_DRIFT_TOLERANCE: Duration = Duration::from_millis(100);
+/// Change of the system clock between two ticks that must be a step, because no slew is that fast.
+const CLOCK_STEP: Duration = Duration::from_secs(1);
+/// Time for the adapters to detach and stop after SIGTERM.
+const ADAPTER_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
+/// Time to write the end of the recording after that. The end matters most for a bug report, and the pod's
+/// grace period is longer.
+const RECORDING_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the state directory may take to answer at the start.
-const STATE_PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout for opening the state directory at the start.
+const STATE_OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs until SIGTERM, SIGINT or SIGHUP. An error is what ended it, with what to do.
+/// Runs until SIGTERM, SIGINT or SIGHUP. An error has the reason and the remedy.
 pub fn run(config: Config) -> anyhow::Result<()> {
-    allocator::be_frugal();
+    allocator::configure_allocator();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("the event loop cannot be set up")?;
+        .context("cannot set up the event loop")?;
     let result = runtime.block_on(observe(config));
     // A blocking call that hangs (a dead mount under /proc) must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_millis(100));
@@ -125,25 +125,26 @@ fn node_addresses() -> Vec<IpAddr> {
 async fn observe(config: Config) -> anyhow::Result<()> {
     let mut stop = Stop::listen()?;
     let certificate = config.tls.map(tls::Certificate::open).transpose()?;
-    // The port first: it fails for the most ordinary reason, and nothing is attached yet.
+    // The port first: a used port is the most common error, and nothing is attached yet.
     let listener = bind(config.listen).await.with_context(|| {
-        format!("cannot listen on {}: choose another address with --listen", config.listen)
+        format!("cannot listen on {}; choose another address with --listen", config.listen)
     })?;
-    let address = listener.local_addr().context("the listening socket has no address")?;
+    let address =
+        listener.local_addr().context("cannot read the address of the listening socket")?;
     let metrics =
-        Metrics::new().and_then(Metrics::with_process).context("the metrics' catalogue")?;
+        Metrics::new().and_then(Metrics::with_process).context("cannot register the metrics")?;
     let shared = Arc::new(Shared::new(
         Health::new(config.sources.kube.is_some(), clock::boot_now()),
         History::new(config.history),
-        Standing::new(config.leaks.threshold),
+        LeakStore::new(config.leaks.threshold),
         metrics,
     ));
-    let (hang_up, hung_up) = watch::channel(());
+    let (shutdown_tx, shutdown_rx) = watch::channel(());
     let mut servers = JoinSet::new();
     let mut serve = |listener: Listener, audience| {
-        let mut hung_up = hung_up.clone();
+        let mut shutdown_rx = shutdown_rx.clone();
         let stopped = async move {
-            let _ = hung_up.changed().await; // an error is the sender's end: the same
+            let _ = shutdown_rx.changed().await; // an error: the sender is gone, which also means shutdown
         };
         servers.spawn(http::serve(listener, shared.clone(), audience, stopped));
     };
@@ -156,16 +157,17 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let https = certificate.is_some();
     info!(address = %address, https, version = env!("CARGO_PKG_VERSION"), "listening");
     if let Some(address) = config.api_listen {
-        // With hostNetwork another agent of this node, or anybody, may have the port: no reason to end.
+        // With hostNetwork another process of this node may use the port; the agent continues without the API.
         match bind(address).await {
             Ok(listener) => {
                 let address = listener.local_addr().unwrap_or(address);
-                info!(%address, "the API is served on TCP");
+                info!(%address, "serving the API on TCP");
                 serve(listener.into(), Audience::Forwarded);
             }
             Err(error) => warn!(
                 %address, %error,
-                "the API is not served on TCP: choose another address with --api-listen, or off"
+                "cannot serve the API on TCP; choose another address with --api-listen, or turn \
+                 it off"
             ),
         }
     }
@@ -174,7 +176,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
             Ok(listener) => serve(listener.into(), Audience::Node),
             Err(error) => {
                 let error = format!("{error:#}");
-                warn!(error, "the API is not served on a unix socket: `coroner` needs --url");
+                warn!(error, "cannot serve the API on a unix socket; CLI commands need --url");
             }
         }
     }
@@ -188,20 +190,20 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         runs_programs: config.sources.kube.is_some() && !in_pod,
     };
     let Some(started) = start.kernel(&shared, &mut stop).await? else { return Ok(()) };
-    // Not before: it starts threads, which would keep what is laid down by now.
+    // Not earlier: it starts threads, and these would keep the capabilities that are dropped by now.
     if let Some(certificate) = certificate {
         tokio::spawn(certificate.follow());
     }
     let host_root = &config.sources.cri.host_root;
-    let sight = Sight::probe(host_root);
-    for Hidden { part, cost, todo } in sight.hidden() {
-        warn!(part, cost, todo, "a part of the host cannot be read");
+    let visibility = ProcVisibility::probe(host_root);
+    for Hidden { part, cost, todo } in visibility.hidden() {
+        warn!(part, cost, todo, "part of the host is not visible");
     }
-    shared.health.lock().sees(sight);
+    shared.health.lock().set_visibility(visibility);
     let boot_id = host::boot_id(host_root);
-    let (keeper, recalled) = match config.leaks.state_dir.clone() {
+    let (writer, restored) = match config.leaks.state_dir.clone() {
         Some(dir) => {
-            open_state(dir, boot_id.clone()).await.map(|(keeper, known)| (Some(keeper), known))?
+            open_state(dir, boot_id.clone()).await.map(|(writer, known)| (Some(writer), known))?
         }
         None => (None, Vec::new()),
     };
@@ -224,84 +226,85 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         anchor: settings.anchor,
         leak_series: config.leaks.series,
         leak_lines: 0,
-        keeper,
+        writer,
         losses: lines::Losses::default(),
     };
-    if !recalled.is_empty() {
-        info!(leaks = recalled.len(), "an earlier run had found leaks (--state-dir)");
-        events.shared.leaks.lock().recall(recalled.clone());
-        let input = Input::Recalled { leaks: recalled };
-        events.take(Received { at: clock::boot_now(), input });
+    if !restored.is_empty() {
+        info!(leaks = restored.len(), "restored leaks that an earlier run confirmed (--state-dir)");
+        events.shared.leaks.lock().restore(restored.clone());
+        let input = Input::Recalled { leaks: restored };
+        events.handle_input(Received { at: clock::boot_now(), input });
     }
-    let result = events.turn(inputs, &mut adapters, stop.wait()).await;
+    let result = events.run(inputs, &mut adapters, stop.wait()).await;
 
-    let (recorder, keeper) = (events.recorder.take(), events.keeper.take());
+    let (recorder, writer) = (events.recorder.take(), events.writer.take());
     drop(events); // closes the adapters' requests
-    adapters.end(FAREWELL).await;
+    adapters.end(ADAPTER_SHUTDOWN_TIMEOUT).await;
     if let Some(recorder) = recorder {
-        recorder.end(LAST_WORDS);
+        recorder.end(RECORDING_FLUSH_TIMEOUT);
     }
-    if let Some(keeper) = keeper {
-        keeper.end(FAREWELL);
+    if let Some(writer) = writer {
+        writer.end(ADAPTER_SHUTDOWN_TIMEOUT);
     }
-    let _ = hang_up.send(()); // an error: the servers have ended already
-    if timeout(FAREWELL, servers.join_all()).await.is_err() {
-        debug!("a client kept its connection open; it is cut");
+    let _ = shutdown_tx.send(()); // an error: the servers have stopped already
+    if timeout(ADAPTER_SHUTDOWN_TIMEOUT, servers.join_all()).await.is_err() {
+        debug!("closing a connection that a client kept open");
     }
     if let Some(path) = &config.socket {
         let _ = std::fs::remove_file(path); // the next agent replaces it otherwise
     }
     if result.is_ok() {
-        info!("detached, goodbye");
+        info!("shutdown complete");
     }
     result
 }
 
-/// A directory that hangs is refused like one that cannot be written to.
+/// Opens the state directory. A hanging file system is an error like a read-only one.
 async fn open_state(
     dir: PathBuf,
     boot_id: Option<String>,
-) -> anyhow::Result<(Keeper, Vec<PersistedLeak>)> {
-    let hangs = format!("cannot keep state in {}: choose another --state-dir", dir.display());
-    let opened = Patience::new(STATE_PATIENCE, 1).call(move || State::open(&dir, boot_id)).await;
+) -> anyhow::Result<(StateWriter, Vec<PersistedLeak>)> {
+    let hangs = format!("cannot keep state in {}; choose another --state-dir", dir.display());
+    let opened =
+        BlockingPool::new(STATE_OPEN_TIMEOUT, 1).call(move || StateDir::open(&dir, boot_id)).await;
     let (state, known) = opened.context(hangs)??;
-    let keeper = Keeper::start(known.clone(), move |leaks| state.keep(leaks))
-        .context("no thread can be had for the state")?;
-    Ok((keeper, known))
+    let writer = StateWriter::start(known.clone(), move |leaks| state.keep(leaks))
+        .context("cannot start the thread that writes the state")?;
+    Ok((writer, known))
 }
 
-/// Says on the log why `run` failed, with every reason down to the first.
+/// Logs why `run` failed, with the whole chain of causes.
 pub fn log_failure(failure: &anyhow::Error) {
     tracing::error!("{failure:#}");
 }
 
-/// The signals that end a service. A terminal that goes sends SIGHUP.
+/// The signals that stop the agent. A closing terminal sends SIGHUP.
 struct Stop {
     terminate: Signal,
     interrupt: Signal,
-    hang_up: Signal,
+    hangup: Signal,
 }
 
 impl Stop {
     fn listen() -> anyhow::Result<Self> {
-        let listen = |kind| signal(kind).context("signals cannot be listened for");
+        let listen = |kind| signal(kind).context("cannot listen for signals");
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
-            hang_up: listen(SignalKind::hangup())?,
+            hangup: listen(SignalKind::hangup())?,
         })
     }
 
     async fn wait(&mut self) {
         tokio::select! {
-            _ = self.terminate.recv() => info!("SIGTERM: detaching"),
-            _ = self.interrupt.recv() => info!("SIGINT: detaching"),
-            _ = self.hang_up.recv() => info!("SIGHUP: detaching"),
+            _ = self.terminate.recv() => info!("received SIGTERM; shutting down"),
+            _ = self.interrupt.recv() => info!("received SIGINT; shutting down"),
+            _ = self.hangup.recv() => info!("received SIGHUP; shutting down"),
         }
     }
 }
 
-/// Starts them, and tells how to ask them.
+/// Starts the adapters and returns the channels of their inputs and requests.
 fn start_adapters(
     kernel: kernel::Kernel,
     mut sources: Sources,
@@ -325,7 +328,7 @@ fn start_adapters(
     let host = host::Options {
         kubelet: leaks.kubelet.clone(),
         socket: cri::parse_endpoint(&sources.cri.endpoint).ok(),
-        // So that no suspect becomes a leak by what a survey saw before it was one.
+        // Several surveys per threshold, so that no candidate is confirmed by a survey from before its time.
         every: defaults.every.min(leaks.threshold / 4),
         ..defaults
     };
@@ -369,7 +372,7 @@ fn start_events(options: events::Options, adapters: &mut Adapters, shared: &Shar
     Events { notes, counters }
 }
 
-/// The one place where inputs meet the engine.
+/// Feeds inputs to the engine and distributes its outputs.
 struct EventLoop {
     engine: Engine,
     shared: Arc<Shared>,
@@ -379,13 +382,13 @@ struct EventLoop {
     leak_series: usize,
     /// Lines about leaks since the last tick.
     leak_lines: usize,
-    keeper: Option<Keeper>,
+    writer: Option<StateWriter>,
     losses: lines::Losses,
 }
 
 impl EventLoop {
-    /// Until `stop`, or until an adapter ends, which is an error.
-    async fn turn(
+    /// Runs until `stop`, or until an adapter stops, which is an error.
+    async fn run(
         &mut self,
         mut inputs: mpsc::Receiver<Received>,
         adapters: &mut Adapters,
@@ -394,8 +397,9 @@ impl EventLoop {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut batch = Vec::with_capacity(BATCH);
-        let (mut rests, mut starting) = (interval_at(Instant::now() + REST, REST), true);
-        rests.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let (mut trims, mut starting) =
+            (interval_at(Instant::now() + TRIM_INTERVAL, TRIM_INTERVAL), true);
+        trims.set_missed_tick_behavior(MissedTickBehavior::Skip);
         tokio::pin!(stop);
         let result = loop {
             tokio::select! {
@@ -403,49 +407,49 @@ impl EventLoop {
                 () = &mut stop => break Ok(()),
                 error = adapters.failure() => break Err(error),
                 _ = ticks.tick() => self.tick(),
-                _ = rests.tick() => match std::mem::take(&mut starting) {
-                    true => allocator::forget_the_start(),
-                    false => allocator::give_back(),
+                _ = trims.tick() => match std::mem::take(&mut starting) {
+                    true => allocator::drop_startup_pages(),
+                    false => allocator::trim_heap(),
                 },
                 _ = inputs.recv_many(&mut batch, BATCH) => {
                     for received in batch.drain(..) {
-                        self.take(received);
+                        self.handle_input(received);
                     }
                 }
             }
         };
-        // What was sent before the end still counts.
+        // Inputs that were sent before the shutdown still count.
         inputs.close();
         while let Some(received) = inputs.recv().await {
-            self.take(received);
+            self.handle_input(received);
         }
         self.tick();
-        // Or Events that wait for late evidence would be lost with this process.
+        // Otherwise Events that wait for late evidence would be lost at exit.
         for report in self.engine.count_the_rest() {
             self.emit(report);
         }
         result
     }
 
-    /// All moments are those of the boot clock; what the wall clock reads at one is found by the
-    /// anchor, which is of no use any more when somebody sets the clock.
+    /// Timestamps are boot-clock times; the anchor converts them to wall-clock times. Replaces the anchor when the
+    /// system clock was set.
     fn read_clock(&mut self) {
         let anchor = clock::anchor();
-        let strays = self.anchor.drift(&anchor);
-        if strays < CLOCK_STRAYS {
+        let drift = self.anchor.drift(&anchor);
+        if drift < CLOCK_DRIFT_TOLERANCE {
             return;
         }
-        if strays >= CLOCK_WAS_SET {
-            info!(by = ?strays, "the wall clock was set; moments are told by the new one");
+        if drift >= CLOCK_STEP {
+            info!(by = ?drift, "the system clock was stepped; timestamps now follow the new time");
         }
         self.shared.leaks.lock().clock_was_set(&self.anchor, &anchor);
         self.anchor = anchor;
-        self.take(Received { at: clock::boot_now(), input: Input::Clock(anchor) });
+        self.handle_input(Received { at: clock::boot_now(), input: Input::Clock(anchor) });
     }
 
     fn tick(&mut self) {
         self.read_clock();
-        self.take(Received { at: clock::boot_now(), input: Input::Tick });
+        self.handle_input(Received { at: clock::boot_now(), input: Input::Tick });
         let gauges = self.engine.gauges();
         self.shared.metrics.engine(&gauges);
         let longest = self.shared.metrics.slowest_cri_call();
@@ -454,29 +458,29 @@ impl EventLoop {
         }
         self.losses.log_sums(Instant::now());
         let detection_state = gauges.leaks.detection_state;
-        self.shared.health.lock().judge(detection_state);
-        if self.shared.leaks.lock().judge(&gauges.leaks) {
+        self.shared.health.lock().set_detection_state(detection_state);
+        if self.shared.leaks.lock().update_progress(&gauges.leaks) {
             lines::detection_state(detection_state);
         }
         self.leaks_changed();
     }
 
-    /// Once a tick at the most, however many there are.
+    /// Publishes the leaks, at most once per tick.
     fn leaks_changed(&mut self) {
         let more = std::mem::take(&mut self.leak_lines).saturating_sub(LEAK_LINES);
         if more > 0 {
             lines::more_leaks(more);
         }
-        let (leaks, recollections) = {
-            let mut standing = self.shared.leaks.lock();
-            if !standing.take_news() {
+        let (leaks, persisted) = {
+            let mut store = self.shared.leaks.lock();
+            if !store.take_changed() {
                 return;
             }
-            (standing.oldest_first(), standing.recollections(&self.anchor))
+            (store.oldest_first(), store.persisted(&self.anchor))
         };
         self.shared.metrics.leaked(&leaks, self.leak_series);
-        if let Some(keeper) = &mut self.keeper {
-            keeper.keep(recollections);
+        if let Some(writer) = &mut self.writer {
+            writer.keep(persisted);
         }
     }
 
@@ -487,7 +491,7 @@ impl EventLoop {
         }
     }
 
-    fn take(&mut self, received: Received) {
+    fn handle_input(&mut self, received: Received) {
         self.shared.metrics.input(&received);
         self.shared.health.lock().note(&received);
         if let Input::Lost(loss) = &received.input {
@@ -500,7 +504,7 @@ impl EventLoop {
         if let Input::Cri(CriEvent::Connected { process: Some(process), .. }) = &received.input {
             self.senders.host(host::Request::Runtime(*process));
         }
-        let received = Received { input: recording::harmless(received.input), ..received };
+        let received = Received { input: recording::redact(received.input), ..received };
         if let Some(recorder) = &mut self.recorder {
             recorder.record(&received);
         }
@@ -525,7 +529,7 @@ impl EventLoop {
                 lines::update(&account, change);
                 self.shared.history.lock().put(*account, true);
             }
-            // By metrics and Events alone, above.
+            // Only counted and posted as Events, above.
             Report::CountDeath(_) | Report::CountTermination(_) => {}
             Report::Unkillable(holdout) => lines::holdout(&holdout),
             Report::LeakOpened(leak) => {
@@ -535,7 +539,7 @@ impl EventLoop {
             Report::LeakChanged(leak) => self.shared.leaks.lock().put(leak),
             Report::LeakResolved(leak) => {
                 self.log_leak(&leak, true);
-                self.shared.leaks.lock().gone(&leak.key);
+                self.shared.leaks.lock().remove(&leak.key);
             }
         }
     }

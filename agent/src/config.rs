@@ -1,10 +1,10 @@
-//! Flags and environment → a validated [`Config`]. Facts about the host come in as a value, so
-//! that the rules are pure; nothing binds or attaches before they have passed.
+//! Validates flags and environment and returns a [`Config`]. Facts about the host are passed as a value, so that the
+//! rules are pure. Nothing binds or attaches before validation.
 
 pub mod args;
 
 use crate::{
-    config::args::{JudgeArgs, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs},
+    config::args::{DetectionArgs, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs},
     outputs::{events, http::tls, recording},
     sources::{cri, host, kernel, kube},
 };
@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-/// Where container runtimes put their socket, in the order in which they are tried (cri-tools
+/// Default sockets of container runtimes, in the order in which they are tried (cri-tools
 /// `cmd/crictl/main_unix.go`, and k3s).
 pub const CRI_SOCKETS: [&str; 4] = [
     "/run/containerd/containerd.sock",
@@ -23,24 +23,24 @@ pub const CRI_SOCKETS: [&str; 4] = [
     "/run/k3s/containerd/containerd.sock",
 ];
 
-/// More would only be memory: each is some kilobytes.
+/// Bounds the memory; a report takes some kilobytes.
 const MAX_HISTORY: usize = 100_000;
-/// Shorter, and the kubelet's own clean-up would be called a leak.
+/// A shorter threshold would report the kubelet's normal cleanup as a leak.
 const MIN_THRESHOLD: Duration = Duration::from_secs(1);
-/// Longer, and nobody would ever hear of a leak.
+/// A longer threshold would report practically no leak.
 const MAX_THRESHOLD: Duration = Duration::from_secs(7 * 24 * 3600);
-/// More would burden whoever scrapes all nodes.
+/// Bounds the load on a Prometheus that scrapes all nodes.
 const MAX_SERIES: usize = 10_000;
-/// What /proc keeps of a process' name (`TASK_COMM_LEN` − 1).
+/// Maximum length of a process name in /proc (`TASK_COMM_LEN` − 1).
 const MAX_COMM: usize = 15;
-/// Longer, and a termination would be told long after it mattered.
+/// A longer window would report terminations too late to be useful.
 const MAX_SETTLE: Duration = Duration::from_secs(600);
-/// Faster would be load on the runtime without better times: the kernel tells the moments.
+/// A shorter interval would only load the runtime, because times come from the kernel.
 const MIN_POLL: Duration = Duration::from_millis(10);
 /// The kernel refuses bigger rings than this on some versions, and no node needs them.
 const MAX_RING: u32 = 1 << 30;
 
-/// What `coroner run` goes by.
+/// Configuration of `coroner run`.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Address of the HTTP server.
@@ -55,26 +55,26 @@ pub struct Config {
     pub history: usize,
     /// The engine's settle window.
     pub settle: Duration,
-    /// Stay where the kernel side cannot start.
+    /// Stay unready if the kernel side cannot start.
     pub stay_unready: bool,
-    /// Where the inputs are recorded, if they are.
+    /// The recording; `None`: disabled.
     pub record: Option<recording::Options>,
-    /// What counts as left behind.
+    /// Leak detection.
     pub leaks: Leaks,
-    /// How Events are made, if they are.
+    /// Kubernetes Events; `None`: disabled.
     pub events: Option<events::Options>,
     /// The sources.
     pub sources: Sources,
 }
 
-/// What counts as left behind, and what becomes of that.
+/// Configuration of leak detection.
 #[derive(Clone, Debug)]
 pub struct Leaks {
-    /// How long something must look like a leak before it is one.
+    /// How long a candidate must be observed before it is confirmed.
     pub threshold: Duration,
     /// Leaked sandboxes with a series of their own.
     pub series: usize,
-    /// Where it is kept since when they are observed.
+    /// Directory for first-seen times.
     pub state_dir: Option<PathBuf>,
     /// Names of the kubelet's process.
     pub kubelet: Vec<String>,
@@ -87,18 +87,18 @@ pub struct Sources {
     pub kernel: kernel::Options,
     /// The container runtime.
     pub cri: cri::Options,
-    /// The apiserver; `None`: do without.
+    /// The apiserver; `None`: run without it.
     pub kube: Option<kube::Options>,
 }
 
-/// What `coroner leaks` goes by where it looks itself.
+/// Configuration of a standalone `coroner leaks`.
 #[derive(Clone, Debug)]
-pub struct Look {
-    /// How long something must look like a leak before it is one.
+pub struct StandaloneConfig {
+    /// How long a candidate must be observed before it is confirmed.
     pub threshold: Duration,
     /// Names of the kubelet's process.
     pub kubelet: Vec<String>,
-    /// Mount point of the cgroup hierarchy; `None`: found by itself.
+    /// Mount point of the cgroup hierarchy; `None`: detected.
     pub cgroup_root: Option<PathBuf>,
     /// The container runtime.
     pub cri: cri::Options,
@@ -106,10 +106,10 @@ pub struct Look {
     pub kube: kube::Options,
 }
 
-/// What the rules need to know of the host.
+/// Facts about the host that validation needs.
 #[derive(Clone, Debug)]
-pub struct Host {
-    /// Which of [`CRI_SOCKETS`] there are.
+pub struct HostDefaults {
+    /// The existing [`CRI_SOCKETS`].
     pub sockets: Vec<PathBuf>,
     /// `NODE_NAME`, the customary variable of a DaemonSet's downward API.
     pub node_name: Option<String>,
@@ -119,8 +119,8 @@ pub struct Host {
     pub debug_build: bool,
 }
 
-impl Host {
-    /// Looks at this host.
+impl HostDefaults {
+    /// Reads the facts of this host.
     pub fn probe() -> Self {
         Self {
             sockets: CRI_SOCKETS.iter().map(PathBuf::from).filter(|p| p.exists()).collect(),
@@ -131,44 +131,45 @@ impl Host {
     }
 }
 
-/// A configuration that cannot work. Each message says what to do.
+/// An invalid configuration. Each message has the remedy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConfigError {
     /// No node name.
     #[error(
-        "the node's name is not known: give --node NAME (in a DaemonSet: NODE_NAME from \
-             spec.nodeName), or --no-api to do without the apiserver"
+        "the node's name is unknown; set --node NAME (in a DaemonSet: NODE_NAME from \
+         spec.nodeName), or use --no-api to run without the apiserver"
     )]
     NoNode,
     /// The same, where nothing can be done without the apiserver.
     #[error(
-        "the node's name is not known: give --node NAME (see `kubectl get nodes`); only the \
-             apiserver can tell which of this node's pods exist"
+        "the node's name is unknown; set --node NAME (see `kubectl get nodes`). Only the \
+         apiserver knows which of this node's pods exist"
     )]
     NoNodeToLookAt,
     /// Not a name that a Node object can have.
     #[error(
-        "--node {0:?} is not a node's name: lower-case letters, digits, '-' and '.', at most \
-             253; see `kubectl get nodes`"
+        "--node {0:?} is not a valid node name (at most 253 lower-case letters, digits, '-' and \
+         '.'); see `kubectl get nodes`"
     )]
     BadNode(String),
     /// No socket.
-    #[error("no container runtime's socket found; tried {}: name it with --cri ENDPOINT",
+    #[error("no container runtime socket found (tried {}); set --cri ENDPOINT",
             CRI_SOCKETS.join(", "))]
     NoCri,
     /// Not a socket's address.
     #[error("--cri: {0}")]
     Cri(#[from] cri::EndpointError),
     /// Contradiction.
-    #[error("--no-api and --kubeconfig contradict each other: leave one of them out")]
+    #[error("--no-api and --kubeconfig are mutually exclusive; remove one")]
     ApiAndNot,
     /// Contradiction.
     #[error(
-        "--events and --no-api contradict each other: Events are the apiserver's; leave one of them out"
+        "--events and --no-api are mutually exclusive (Events are written to the apiserver); \
+         remove one"
     )]
     EventsWithoutApi,
     /// A certificate without a key, or the other way round.
-    #[error("--{given} without --{missing}: HTTPS takes both")]
+    #[error("--{given} requires --{missing}: HTTPS needs both")]
     HalfTls {
         /// The flag that was given.
         given: &'static str,
@@ -176,7 +177,7 @@ pub enum ConfigError {
         missing: &'static str,
     },
     /// A path that is not absolute.
-    #[error("--{flag} {path:?} is not absolute: begin it with /")]
+    #[error("--{flag} {path:?} must be an absolute path")]
     Relative {
         /// The flag.
         flag: &'static str,
@@ -185,8 +186,8 @@ pub enum ConfigError {
     },
     /// A ring size that the kernel would refuse.
     #[error(
-        "--ring-bytes {given}: must be a power of two from {page_size} (a page) to {MAX_RING}; \
-             {nearest} would do"
+        "--ring-bytes {given}: must be a power of two from {page_size} (one page) to {MAX_RING}; \
+         try {nearest}"
     )]
     Ring {
         /// What was given.
@@ -197,29 +198,29 @@ pub enum ConfigError {
         nearest: u32,
     },
     /// Programs are built without diagnostics.
-    #[error("--debug-bpf needs a debug build: this one's kernel programs carry no diagnostics")]
+    #[error(
+        "--debug-bpf requires a debug build; the kernel programs of this build have no diagnostics"
+    )]
     DebugBpf,
     /// Out of bounds.
-    #[error("--leak-threshold {0:?}: give from {MIN_THRESHOLD:?} to seven days")]
+    #[error("--leak-threshold {0:?}: must be between {MIN_THRESHOLD:?} and 7 days")]
     Threshold(Duration),
     /// Out of bounds.
-    #[error("--leak-series {0}: at most {MAX_SERIES}")]
+    #[error("--leak-series {0}: must be at most {MAX_SERIES}")]
     Series(usize),
     /// Not a process' name.
-    #[error(
-        "--kubelet-process {0:?}: give the name as /proc/PID/comm has it, at most {MAX_COMM} bytes"
-    )]
+    #[error("--kubelet-process {0:?}: use the name from /proc/PID/comm, at most {MAX_COMM} bytes")]
     Kubelet(String),
     /// Out of bounds.
-    #[error("--history {0}: at most {MAX_HISTORY} terminations can be kept")]
+    #[error("--history {0}: must be at most {MAX_HISTORY}")]
     History(usize),
     /// Out of bounds.
-    #[error("--settle {0:?}: at most {MAX_SETTLE:?}")]
+    #[error("--settle {0:?}: must be at most {MAX_SETTLE:?}")]
     Settle(Duration),
     /// Out of bounds.
     #[error(
         "--cri-busy {busy:?} and --cri-idle {idle:?}: both must be at least {MIN_POLL:?}, and \
-             busy no longer than idle"
+         --cri-busy no longer than --cri-idle"
     )]
     Polls {
         /// What was given.
@@ -230,8 +231,8 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// The rules of `coroner run`.
-    pub fn validate(args: &RunArgs, host: &Host) -> Result<Self, ConfigError> {
+    /// Validates the flags of `coroner run`.
+    pub fn validate(args: &RunArgs, host: &HostDefaults) -> Result<Self, ConfigError> {
         let mut sources = Sources::validate(&args.sources, host)?;
         if args.debug_bpf && !host.debug_build {
             return Err(ConfigError::DebugBpf);
@@ -290,7 +291,7 @@ fn tls_files(args: &RunArgs) -> Result<Option<tls::Files>, ConfigError> {
 
 impl Leaks {
     fn validate(args: &LeakArgs) -> Result<Self, ConfigError> {
-        let (threshold, kubelet) = judge(&args.judge)?;
+        let (threshold, kubelet) = detection(&args.detection)?;
         if args.leak_series > MAX_SERIES {
             return Err(ConfigError::Series(args.leak_series));
         }
@@ -300,13 +301,13 @@ impl Leaks {
 }
 
 /// The threshold, and the names of the kubelet's process.
-fn judge(args: &JudgeArgs) -> Result<(Duration, Vec<String>), ConfigError> {
+fn detection(args: &DetectionArgs) -> Result<(Duration, Vec<String>), ConfigError> {
     let threshold = args.leak_threshold;
     if !(MIN_THRESHOLD..=MAX_THRESHOLD).contains(&threshold) {
         return Err(ConfigError::Threshold(threshold));
     }
     let kubelet = match &args.kubelet_process {
-        None => host::Host::KUBELETS.map(str::to_owned).to_vec(),
+        None => host::HostView::KUBELETS.map(str::to_owned).to_vec(),
         Some(name) if name.is_empty() || name.len() > MAX_COMM => {
             return Err(ConfigError::Kubelet(name.clone()));
         }
@@ -315,10 +316,10 @@ fn judge(args: &JudgeArgs) -> Result<(Duration, Vec<String>), ConfigError> {
     Ok((threshold, kubelet))
 }
 
-impl Look {
-    /// The rules of `coroner leaks` without an agent.
-    pub fn validate(args: &LeaksArgs, host: &Host) -> Result<Self, ConfigError> {
-        let (threshold, kubelet) = judge(&args.judge)?;
+impl StandaloneConfig {
+    /// Validates the flags of a standalone `coroner leaks`.
+    pub fn validate(args: &LeaksArgs, host: &HostDefaults) -> Result<Self, ConfigError> {
+        let (threshold, kubelet) = detection(&args.detection)?;
         let kube = apiserver(&args.node, host)?.ok_or(ConfigError::NoNodeToLookAt)?;
         let cri = runtime(&args.node, host)?;
         Ok(Self { threshold, kubelet, cgroup_root: args.node.cgroup_root.clone(), cri, kube })
@@ -326,8 +327,8 @@ impl Look {
 }
 
 impl Sources {
-    /// The rules that `run` and `doctor` share.
-    pub fn validate(args: &SourceArgs, host: &Host) -> Result<Self, ConfigError> {
+    /// Validates the flags that `run` and `doctor` share.
+    pub fn validate(args: &SourceArgs, host: &HostDefaults) -> Result<Self, ConfigError> {
         let ring = args.ring_bytes;
         if !ring.is_power_of_two() || ring < host.page_size || ring > MAX_RING {
             let nearest = ring.clamp(host.page_size, MAX_RING).next_power_of_two();
@@ -346,7 +347,7 @@ impl Sources {
 }
 
 /// The container runtime, and the host's file systems.
-fn runtime(args: &NodeArgs, host: &Host) -> Result<cri::Options, ConfigError> {
+fn runtime(args: &NodeArgs, host: &HostDefaults) -> Result<cri::Options, ConfigError> {
     absolute("host-root", &args.host_root)?;
     if let Some(root) = &args.cgroup_root {
         absolute("cgroup-root", root)?;
@@ -362,7 +363,7 @@ fn absolute(flag: &'static str, path: &Path) -> Result<(), ConfigError> {
     Err(ConfigError::Relative { flag, path: path.to_owned() })
 }
 
-fn endpoint(given: Option<&str>, host: &Host) -> Result<String, ConfigError> {
+fn endpoint(given: Option<&str>, host: &HostDefaults) -> Result<String, ConfigError> {
     let Some(given) = given else {
         let socket = host.sockets.first().ok_or(ConfigError::NoCri)?;
         return Ok(format!("unix://{}", socket.display()));
@@ -370,7 +371,7 @@ fn endpoint(given: Option<&str>, host: &Host) -> Result<String, ConfigError> {
     Ok(format!("unix://{}", cri::parse_endpoint(given)?.display()))
 }
 
-fn api(args: &SourceArgs, host: &Host) -> Result<Option<kube::Options>, ConfigError> {
+fn api(args: &SourceArgs, host: &HostDefaults) -> Result<Option<kube::Options>, ConfigError> {
     if args.no_api {
         if args.node.kubeconfig.is_some() {
             return Err(ConfigError::ApiAndNot);
@@ -380,8 +381,8 @@ fn api(args: &SourceArgs, host: &Host) -> Result<Option<kube::Options>, ConfigEr
     apiserver(&args.node, host)?.ok_or(ConfigError::NoNode).map(Some)
 }
 
-/// `None`: nobody says which node this is.
-fn apiserver(args: &NodeArgs, host: &Host) -> Result<Option<kube::Options>, ConfigError> {
+/// `None`: the node's name is unknown.
+fn apiserver(args: &NodeArgs, host: &HostDefaults) -> Result<Option<kube::Options>, ConfigError> {
     let Some(node) = args.node.as_ref().or(host.node_name.as_ref()) else { return Ok(None) };
     if !is_node_name(node) {
         return Err(ConfigError::BadNode(node.clone()));
@@ -409,8 +410,8 @@ mod tests {
     use clap::Parser;
 
     /// A host on which everything works.
-    fn host() -> Host {
-        Host {
+    fn host() -> HostDefaults {
+        HostDefaults {
             sockets: vec![CRI_SOCKETS[1].into()],
             node_name: None,
             page_size: 4096,
@@ -418,7 +419,7 @@ mod tests {
         }
     }
 
-    fn validate(flags: &str, host: &Host) -> Result<Config, ConfigError> {
+    fn validate(flags: &str, host: &HostDefaults) -> Result<Config, ConfigError> {
         let words = ["coroner", "run"].into_iter().chain(flags.split_whitespace());
         match Cli::try_parse_from(words).expect("the flags parse").command {
             Command::Run(args) => Config::validate(&args, host),
@@ -439,7 +440,7 @@ mod tests {
 
     #[test]
     fn the_flag_comes_before_the_environment() {
-        let host = Host { node_name: Some("env".into()), ..host() };
+        let host = HostDefaults { node_name: Some("env".into()), ..host() };
         let node = |flags| validate(flags, &host).unwrap().sources.kube.unwrap().node;
         assert_eq!(node(""), "env");
         assert_eq!(node("--node flag"), "flag");
@@ -456,7 +457,7 @@ mod tests {
 
     #[test]
     fn what_cannot_work_is_refused() {
-        let bare = Host { sockets: Vec::new(), debug_build: false, ..host() };
+        let bare = HostDefaults { sockets: Vec::new(), debug_build: false, ..host() };
         let ms = Duration::from_millis;
         let cases = [
             ("", &host(), ConfigError::NoNode),

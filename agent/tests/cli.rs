@@ -12,7 +12,7 @@ use coroner::{
         metrics::Metrics,
     },
     sources::kernel,
-    store::{health::Health, leaks::Standing, terminations::History},
+    store::{health::Health, leaks::LeakStore, terminations::History},
 };
 use coroner_core::report::PodTermination;
 use nobody::Nobody;
@@ -31,14 +31,14 @@ fn wrong_usage_is_64_and_says_what_is_wrong() {
     let cases = [
         ("", "Usage: coroner"),
         ("fly", "unrecognized subcommand 'fly'"),
-        ("run --settle soon", "such as 250ms, 5s or 1m"),
-        ("run --listen 80", "give an address and a port"),
-        ("run --cri /run/x.sock", "give --node NAME"),
+        ("run --settle soon", "for example 250ms, 5s or 1m"),
+        ("run --listen 80", "use ADDRESS:PORT"),
+        ("run --cri /run/x.sock", "set --node NAME"),
         ("run --no-api --cri tcp://h:1", "not a unix socket"),
-        ("run --no-api --cri /x --ring-bytes 5000", "8192 would do"),
+        ("run --no-api --cri /x --ring-bytes 5000", "try 8192"),
         ("run --no-api --log-level =,=", "--log-level"),
-        ("terminations --url ftp://x", "give http://HOST:PORT"),
-        ("run --no-api --cri /x --tls-cert /c", "--tls-cert without --tls-key"),
+        ("terminations --url ftp://x", "use http://HOST:PORT"),
+        ("run --no-api --cri /x --tls-cert /c", "--tls-cert requires --tls-key"),
         ("terminations -o yaml", "[possible values: table, wide, json]"),
         ("doctor -o yaml", "[possible values: text, json]"),
         ("replay", "<FILE>"),
@@ -93,7 +93,7 @@ fn no_agent_is_a_failure_with_a_hint() {
     let url = &nobody.url;
     let (code, out, err) = run(&mut coroner(&format!("terminations --url {url}")));
     assert_eq!((code, &*out), (1, ""));
-    assert!(err.contains("is `coroner run` running"), "{err}");
+    assert!(err.contains("check that `coroner run` is running"), "{err}");
 }
 
 #[test]
@@ -101,8 +101,8 @@ fn a_recording_that_cannot_be_made_is_refused_before_anything_is_attached() {
     let args = "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --record /no/such/dir/rec";
     let (code, _, err) = run(&mut coroner(args));
     assert_eq!(code, 1, "{err}");
-    assert!(err.contains("cannot record into /no/such/dir/rec"), "{err}");
-    assert!(err.contains("make its directory"), "{err}");
+    assert!(err.contains("cannot record to /no/such/dir/rec"), "{err}");
+    assert!(err.contains("create its directory"), "{err}");
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn the_sample_shows_something_without_a_node() {
     assert!(err.contains("also in the sample: oom-killed, shell-not-forwarding"), "{err}");
     let (code, out, err) = run(&mut coroner("explain one-of-two-overruns --sample"));
     assert_eq!((code, &*err, &*out), (0, "", &*shown));
-    for wanted in ["web  grace_exceeded", "log  graceful", "preStop", "Where the time went"] {
+    for wanted in ["web  grace_exceeded", "log  graceful", "preStop", "Time per phase"] {
         assert!(out.contains(wanted), "{wanted}: {out}");
     }
 }
@@ -123,7 +123,7 @@ fn without_an_agent_explain_says_what_to_do() {
     let url = &nobody.url;
     let (code, out, err) = run(&mut coroner(&format!("explain web-0 --url {url}")));
     assert_eq!((code, &*out), (1, ""));
-    for wanted in ["is `coroner run` running", "--from FILE", "coroner explain --sample"] {
+    for wanted in ["check that `coroner run` is running", "--from FILE", "--sample"] {
         assert!(err.contains(wanted), "{wanted}: {err}");
     }
     let (code, out, _) = run(&mut coroner(&format!("explain --url {url}")));
@@ -141,7 +141,7 @@ fn explain_asks_a_running_agent() {
     }
     let (code, _, err) = explain("web-7");
     assert_eq!(code, 1);
-    for wanted in ["no end of a pod web-7", "shop/web-0  uid-0", "--history"] {
+    for wanted in ["no termination of pod web-7", "shop/web-0  uid-0", "--history"] {
         assert!(err.contains(wanted), "{wanted}: {err}");
     }
 }
@@ -151,8 +151,8 @@ fn what_cannot_be_replayed_says_why() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     let cases = [
-        ("", "it is empty"),
-        ("apiVersion: v1\n", "it is not a recording"),
+        ("", "the file is empty"),
+        ("apiVersion: v1\n", "not a recording"),
         ("{\"coroner_recording\":77,\"agent\":\"7.0\"}\n", "written by coroner 7.0"),
     ];
     for (text, why) in cases {
@@ -169,7 +169,7 @@ fn what_cannot_be_replayed_says_why() {
     std::fs::write(&file, &sample[..sample.len() - 20]).unwrap();
     let (code, out, err) = run(&mut coroner(&format!("replay {} -o table", file.display())));
     assert_eq!(code, 0, "{err}");
-    assert!(out.contains("one-of-two-overruns") && err.contains("is cut off"), "{out}{err}");
+    assert!(out.contains("one-of-two-overruns") && err.contains("is truncated"), "{out}{err}");
     let from = format!("explain nobody --from {}", file.display());
     let (code, _, err) = run(&mut coroner(&from));
     assert_eq!(code, 1);
@@ -193,7 +193,7 @@ fn agent_with(accounts: usize, audience: Audience) -> String {
     }
     let health = Health::new(false, clock::boot_now());
     let metrics = Metrics::new().unwrap();
-    let shared = Arc::new(Shared::new(health, history, Standing::default(), metrics));
+    let shared = Arc::new(Shared::new(health, history, LeakStore::default(), metrics));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -301,7 +301,7 @@ fn doctor_always_answers_and_its_status_agrees() {
     assert_eq!(of("apiserver")["outcome"], "skipped");
     let (code, out, _) = run(&mut coroner("doctor --no-api --cri /nowhere.sock"));
     assert_eq!(code, 1);
-    assert!(out.contains("✘ CRI") && out.contains("would not work"), "{out}");
+    assert!(out.contains("✘ CRI") && out.contains("will not work"), "{out}");
 }
 
 /// Whether this machine lets the programs in is a fact of it; both answers are proven.
@@ -343,7 +343,7 @@ fn run_observes_until_sigterm_or_says_what_is_missing() {
 
     terminate(&child);
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert!(log.map_while(Result::ok).any(|line| line.contains("detached")));
+    assert!(log.map_while(Result::ok).any(|line| line.contains("shutdown complete")));
 }
 
 fn permitted(status: &str) -> CapabilitySet {
@@ -394,7 +394,7 @@ fn a_capability_that_is_taken_away_is_named_by_readyz() {
                 address = found.to_owned();
             }
             said = event["message"].to_string();
-            if ["trying again", "laid down"].iter().any(|end| said.contains(end)) {
+            if ["retrying in", "dropped capabilities"].iter().any(|end| said.contains(end)) {
                 break;
             }
         }
@@ -404,7 +404,7 @@ fn a_capability_that_is_taken_away_is_named_by_readyz() {
             "{answer}"
         );
         assert_eq!(
-            said.contains("laid down"),
+            said.contains("dropped capabilities"),
             answer.contains("kernel     ok"),
             "{said}\n{answer}"
         );

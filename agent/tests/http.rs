@@ -11,7 +11,7 @@ use coroner::{
         metrics::Metrics,
     },
     sources::kernel::StartReport,
-    store::{health::Health, leaks::Standing, terminations::History},
+    store::{health::Health, leaks::LeakStore, terminations::History},
 };
 use coroner_core::{
     input::{ApiEvent, CriEvent, Input, Received},
@@ -43,7 +43,7 @@ fn agent() -> Arc<Shared> {
         history.put(account, false);
     }
     let health = Health::new(true, clock::boot_now());
-    Arc::new(Shared::new(health, history, Standing::default(), Metrics::new().unwrap()))
+    Arc::new(Shared::new(health, history, LeakStore::default(), Metrics::new().unwrap()))
 }
 
 async fn ask(shared: &Arc<Shared>, method: Method, uri: &str) -> (StatusCode, String) {
@@ -135,7 +135,7 @@ async fn one_pod_by_uid_and_life() {
 async fn nonsense_is_answered_in_words() {
     let agent = agent();
     let cases = [
-        (Method::GET, "/nothing", StatusCode::NOT_FOUND, "no such page"),
+        (Method::GET, "/nothing", StatusCode::NOT_FOUND, "not found; see /"),
         (Method::GET, "/api/v1/terminations?limit=many", StatusCode::BAD_REQUEST, "limit"),
         (Method::GET, "/api/v1/terminations?limit=-1", StatusCode::BAD_REQUEST, "limit"),
         (Method::GET, "/api/v1/terminations?nmaespace=x", StatusCode::BAD_REQUEST, "nmaespace"),
@@ -199,7 +199,7 @@ async fn alive_while_the_loop_ticks() {
     agent.health.lock().note(&Received { at: long_ago, input: Input::Tick });
     let (status, body) = get(&agent, "/healthz").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-    assert!(body.contains("not ticked"), "{body}");
+    assert!(body.contains("stalled"), "{body}");
 }
 
 #[tokio::test]
@@ -217,7 +217,10 @@ async fn the_network_is_told_of_no_pod() {
     for page in ["terminations", "terminations/uid-a?life=1", "leaks", "deaths?limit=1", "other"] {
         let (status, said) = ask(&format!("/api/v1/{page}")).await;
         assert_eq!(status, StatusCode::FORBIDDEN, "{page}: {said}");
-        assert!(said.contains("not served here") && !said.contains("uid-a"), "{page}: {said}");
+        assert!(
+            said.contains("not served on this port") && !said.contains("uid-a"),
+            "{page}: {said}"
+        );
     }
     let (status, said) = ask("/").await;
     assert_eq!(status, StatusCode::OK);

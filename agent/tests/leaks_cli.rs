@@ -23,7 +23,7 @@ use coroner::{
         http::{Audience, Shared, serve},
         metrics::Metrics,
     },
-    store::{health::Health, leaks::Standing, terminations::History},
+    store::{health::Health, leaks::LeakStore, terminations::History},
 };
 use coroner_core::{
     leak::{DetectionState, Leak},
@@ -130,11 +130,11 @@ fn one_look_suspects() {
     let lines: Vec<_> = out.lines().collect();
     assert_eq!(lines.len(), 2, "{out}");
     assert!(lines[0].starts_with("STATE      CLASS"), "{out}");
-    for wanted in ["suspected", "notready_no_pod", "pod-s1", "pod_worker_stuck"] {
+    for wanted in ["candidate", "notready_no_pod", "pod-s1", "pod_worker_stuck"] {
         assert!(lines[1].contains(wanted), "{wanted}: {out}");
     }
-    assert!(err.contains("--wait to be certain"), "{err}");
-    assert!(err.contains("could not look at: shims"), "{err}");
+    assert!(err.contains("--wait to confirm"), "{err}");
+    assert!(err.contains("could not read: shims"), "{err}");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn who_waits_is_certain() {
     let certain = || node.leaks("--wait --leak-threshold 2s -v");
     let (code, out, err) = run(&mut certain());
     assert_eq!(code, 0, "{err}");
-    for wanted in ["certain  notready_no_pod", "has no pod of this UID", "$ crictl rmp s1"] {
+    for wanted in ["confirmed  notready_no_pod", "has no pod of this UID", "$ crictl rmp s1"] {
         assert!(out.contains(wanted), "{wanted}: {out}");
     }
     assert!(!err.contains("--wait"), "{err}");
@@ -183,7 +183,7 @@ fn where_every_pod_exists_nothing_was_left_behind() {
     node.apiserver.script().pods.push(pod("s1"));
     let (code, out, err) = run(&mut node.leaks("--exit-code --leak-threshold 2s"));
     assert_eq!(code, 0, "{err}");
-    assert!(out.starts_with("nothing was left behind in namespace default (all sources"), "{out}");
+    assert!(out.starts_with("no leaks in namespace default (all sources"), "{out}");
 }
 
 #[test]
@@ -206,13 +206,13 @@ fn another_machines_node_is_an_error() {
     let node = Node::new("8c1b2f9e-0000-4000-8000-00000000000f");
     let (code, out, err) = run(&mut node.leaks(""));
     assert_eq!((code, &*out), (1, ""), "{err}");
-    for wanted in ["cannot be judged", "another machine's", "--node n1", "check --node"] {
+    for wanted in ["leak detection is suspended", "another machine", "--node n1", "check --node"] {
         assert!(err.contains(wanted), "{wanted}: {err}");
     }
     node.apiserver.script().gets.clear();
     let (code, out, err) = run(&mut node.leaks("--exit-code"));
     assert_eq!((code, &*out), (1, ""), "{err}");
-    assert!(err.contains("no Node object of this name"), "{err}");
+    assert!(err.contains("no Node object with this name"), "{err}");
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn without_a_source_nothing_is_said() {
     assert_eq!((code, &*out), (64, ""), "--cri is given twice: {err}");
     let (code, out, err) = run(&mut node.leaks(""));
     assert_eq!((code, &*out), (1, ""), "{err}");
-    assert!(err.contains("apiserver can be reached"), "{err}");
+    assert!(err.contains("apiserver is reachable"), "{err}");
 }
 
 #[test]
@@ -273,7 +273,7 @@ impl Watch {
 fn a_watch_tells_suspected_from_certain_until_interrupted() {
     let node = Node::new(BOOT);
     // The apiserver answers once, when the suspicion begins. However late the watch's first answer is:
-    // nothing is certain before the apiserver has answered again.
+    // nothing is confirmed before the apiserver has answered again.
     node.apiserver.script().pods_until = Some(1);
     let mut watch = Watch::start(node.leaks("--watch --json --leak-threshold 2s"));
     let first = watch.answer();
@@ -312,11 +312,11 @@ fn the_first_answer_of_a_watch_names_what_was_left_while_it_looked() {
 
 /// An agent that serves these leaks until the test ends; its URL.
 fn agent(leaks: Vec<Leak>, detection_state: DetectionState, watched: u64) -> (String, Arc<Shared>) {
-    let mut standing = Standing::new(Duration::from_secs(300));
-    leaks.into_iter().for_each(|leak| standing.put(Arc::new(leak)));
-    standing.judge(&gauges(detection_state, watched));
+    let mut store = LeakStore::new(Duration::from_secs(300));
+    leaks.into_iter().for_each(|leak| store.put(Arc::new(leak)));
+    store.update_progress(&gauges(detection_state, watched));
     let health = Health::new(true, clock::boot_now());
-    let shared = Arc::new(Shared::new(health, History::new(1), standing, Metrics::new().unwrap()));
+    let shared = Arc::new(Shared::new(health, History::new(1), store, Metrics::new().unwrap()));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -379,7 +379,7 @@ fn a_running_agent_is_asked() {
     let other = format!("leaks --url {url} --exit-code -n other");
     let (code, out, _) = run(&mut coroner(&other));
     assert_eq!(code, 0);
-    assert!(out.starts_with("nothing was left behind in namespace other"), "{out}");
+    assert!(out.starts_with("no leaks in namespace other"), "{out}");
 }
 
 #[test]
@@ -393,7 +393,7 @@ fn an_agent_that_cannot_judge_never_says_that_there_is_nothing() {
     let (url, _) = agent(vec![leak("shop")], DetectionState::ApiOutOfSync, 1000);
     let (code, out, err) = run(&mut coroner(&format!("leaks --url {url} --exit-code")));
     assert_eq!(code, 3, "what was certain is");
-    assert!(out.contains("web-0") && err.contains("certain before"), "{out}{err}");
+    assert!(out.contains("web-0") && err.contains("confirmed before"), "{out}{err}");
 }
 
 #[test]
@@ -401,13 +401,13 @@ fn an_agent_that_has_just_started_has_not_seen_enough() {
     let (url, shared) = agent(Vec::new(), DetectionState::Possible, 12);
     let (code, out, _) = run(&mut coroner(&format!("leaks --url {url}")));
     assert_eq!(code, 0);
-    assert!(out.contains("nothing is certain yet") && out.contains("12s"), "{out}");
+    assert!(out.contains("no confirmed leaks yet") && out.contains("12s"), "{out}");
     let waiting =
         coroner(&format!("leaks --url {url} --exit-code")).stdout(Stdio::piped()).spawn().unwrap();
     {
-        let mut standing = shared.leaks.lock();
-        standing.put(Arc::new(leak("shop")));
-        standing.judge(&gauges(DetectionState::Possible, 300));
+        let mut store = shared.leaks.lock();
+        store.put(Arc::new(leak("shop")));
+        store.update_progress(&gauges(DetectionState::Possible, 300));
     }
     assert_eq!(waiting.wait_with_output().unwrap().status.code(), Some(3));
 }
@@ -434,10 +434,10 @@ fn an_agent_that_was_named_must_answer() {
 #[test]
 fn wrong_usage_says_what_is_wrong() {
     let cases = [
-        ("leaks --standalone --cri /x", "give --node NAME"),
+        ("leaks --standalone --cri /x", "set --node NAME"),
         ("leaks --watch --wait", "cannot be used with"),
         ("leaks --watch --exit-code", "cannot be used with"),
-        ("leaks --url ftp://x", "give http://HOST:PORT"),
+        ("leaks --url ftp://x", "use http://HOST:PORT"),
         ("leaks --standalone --node n --cri /x --leak-threshold 1ms", "--leak-threshold 1ms"),
         ("leaks --standalone --node n --cri /x --kubelet-process a-name-of-16-chars", "at most 15"),
         ("leaks -o yaml", "[possible values: table, wide, json]"),
@@ -449,5 +449,5 @@ fn wrong_usage_says_what_is_wrong() {
     }
     let (code, out, _) = run(&mut coroner("leaks --help"));
     assert_eq!(code, 0);
-    assert!(out.contains("Examples:") && out.contains("3 if something"), "{out}");
+    assert!(out.contains("Examples:") && out.contains("3 with --exit-code"), "{out}");
 }

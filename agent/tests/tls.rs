@@ -13,7 +13,7 @@ use coroner::{
         },
         metrics::Metrics,
     },
-    store::{health::Health, leaks::Standing, terminations::History},
+    store::{health::Health, leaks::LeakStore, terminations::History},
 };
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use std::{
@@ -66,7 +66,7 @@ impl Authority {
 fn agent(certificate: Option<Arc<Certificate>>) -> u16 {
     let health = Health::new(false, clock::boot_now());
     let metrics = Metrics::new().unwrap();
-    let shared = Arc::new(Shared::new(health, History::new(1), Standing::default(), metrics));
+    let shared = Arc::new(Shared::new(health, History::new(1), LeakStore::default(), metrics));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -109,12 +109,12 @@ fn an_agent_is_trusted_by_its_authority_and_its_name() {
     let other = format!("--ca {}", theirs.ca());
     let not_a_ca = format!("--ca {}", ours.file("tls.key").display());
     for (host, ca, wanted) in [
-        ("https://localhost", "", "--ca FILE"),
-        ("https://localhost", &*other, "with --ca FILE"),
-        ("https://127.0.0.1", &*ca, "ask by a name that stands in it"),
-        ("http://localhost", "", "is it https://?"),
-        ("https://localhost", &*not_a_ca, "holds no certificate"),
-        ("https://localhost", "--ca /no/such/file", "cannot be read"),
+        ("https://localhost", "", "set --ca"),
+        ("https://localhost", &*other, "set --ca"),
+        ("https://127.0.0.1", &*ca, "use a host name that the certificate contains"),
+        ("http://localhost", "", "try https://"),
+        ("https://localhost", &*not_a_ca, "contains no certificate"),
+        ("https://localhost", "--ca /no/such/file", "cannot read the file"),
     ] {
         let said = ask(&format!("{host}:{port}"), ca).expect_err(host);
         assert!(said.contains(wanted), "{host} {ca}: {said}");
@@ -123,7 +123,7 @@ fn an_agent_is_trusted_by_its_authority_and_its_name() {
 
     let port = agent(None);
     let said = ask(&format!("https://localhost:{port}"), &ca).unwrap_err();
-    assert!(said.contains("is it http://?"), "{said}");
+    assert!(said.contains("try http://"), "{said}");
     ask(&format!("http://localhost:{port}"), "").unwrap();
 }
 
@@ -177,9 +177,9 @@ fn files_that_change_are_taken_and_broken_ones_are_not() {
     let fresh = new.sign("localhost", |_| {});
     fs::copy(&fresh.cert, &files.cert).unwrap();
     let said = certificate.refresh().unwrap_err().to_string();
-    assert!(said.contains("is not the key of the first certificate"), "{said}");
+    assert!(said.contains("does not match the first certificate"), "{said}");
     fs::remove_file(&files.key).unwrap();
-    assert!(certificate.refresh().unwrap_err().to_string().contains("cannot be read"));
+    assert!(certificate.refresh().unwrap_err().to_string().contains("cannot read the file"));
     ask(&url, &by_old).unwrap();
 
     fs::copy(&fresh.key, &files.key).unwrap();
@@ -212,17 +212,17 @@ fn files_that_cannot_be_used_are_refused_and_not_shown() {
     let nothing = PathBuf::from("/no/such/file");
     let (cert, key) = (&files.cert, &files.key);
     let cases: [(&Path, &Path, &str); 11] = [
-        (&nothing, key, "--tls-cert /no/such/file: cannot be read"),
-        (cert, &nothing, "--tls-key /no/such/file: cannot be read"),
-        (&secret, key, "holds no certificate"),
-        (&section, key, "holds no certificate"),
-        (&no_certificate, key, "holds no certificate"),
-        (&no_der, key, "holds no certificate"),
-        (key, cert, "holds no certificate"),
-        (cert, &secret, "holds no private key"),
-        (cert, &section, "holds no private key"),
-        (cert, &no_key, "holds no private key"),
-        (cert, &odd_key, "such a key cannot be used"),
+        (&nothing, key, "--tls-cert /no/such/file: cannot read the file"),
+        (cert, &nothing, "--tls-key /no/such/file: cannot read the file"),
+        (&secret, key, "contains no certificate"),
+        (&section, key, "contains no certificate"),
+        (&no_certificate, key, "contains no certificate"),
+        (&no_der, key, "contains no certificate"),
+        (key, cert, "contains no certificate"),
+        (cert, &secret, "contains no private key"),
+        (cert, &section, "contains no private key"),
+        (cert, &no_key, "contains no private key"),
+        (cert, &odd_key, "unsupported key type"),
     ];
     for (cert, key, wanted) in cases {
         let files = Files { cert: cert.to_owned(), key: key.to_owned() };
@@ -238,7 +238,7 @@ fn files_that_cannot_be_used_are_refused_and_not_shown() {
     );
     let (code, _, err) = run(&mut coroner(&args));
     assert_eq!(code, 1, "{err}");
-    assert!(err.contains("holds no certificate") && !err.contains(SECRET), "{err}");
+    assert!(err.contains("contains no certificate") && !err.contains(SECRET), "{err}");
 }
 
 #[test]
@@ -263,5 +263,5 @@ fn run_serves_https() {
     child.kill().unwrap();
     child.wait().unwrap();
     // TLS is spoken; the API is served elsewhere.
-    assert!(answer.unwrap_err().contains("403 Forbidden: the API names pods"));
+    assert!(answer.unwrap_err().contains("403 Forbidden: the API is not served on this port"));
 }

@@ -2,7 +2,7 @@
 //! apiserver. Needs a current kubectl; what happens in real containers is the catalogue's.
 
 use coroner::{
-    outputs::events::{self, Note, Options, note},
+    outputs::events::{self, EventDraft, Options, note},
     sources::kube,
 };
 use coroner_core::{leak::Leak, output::Report, report::ContainerDeath};
@@ -57,7 +57,7 @@ impl Cluster {
         };
         let options = Options::new(&api);
         let counters = Arc::clone(&options.counters);
-        let (to, notes) = mpsc::channel::<Note>(64);
+        let (to, notes) = mpsc::channel::<EventDraft>(64);
         let mut told = 0;
         for report in reports {
             to.try_send(note(&report).expect("it is worth a note")).unwrap();
@@ -136,7 +136,7 @@ async fn kubectl_describe_pod_shows_what_its_owner_should_know() {
     assert!(line.starts_with("Warning StopSignalIgnored"), "{line}");
     assert!(line.contains("(x2 over") && line.contains(" coroner "), "{line}");
     let message =
-        "The kernel discarded SIGTERM: PID 1 (app) had no handler for it. It waited in vain";
+        "The kernel discarded SIGTERM: PID 1 (app) had no handler for it. The grace period passed";
     assert!(line.contains(message), "{line}");
 
     let all = cluster.kubectl("get events -n shop").await;
@@ -167,7 +167,7 @@ async fn kubectl_describe_node_shows_what_was_left_behind() {
     let leaks = lines(&told, "SandboxLeaked");
     assert_eq!(leaks.len(), 2, "each is one, though both are the node's:\n{told}");
     assert!(leaks[0].contains("Sandbox 398445f28f116 of shop/"), "{told}");
-    assert!(leaks[0].contains("1d 0h old: no source shows the cause: see the evidence."), "{told}");
+    assert!(leaks[0].contains("1d 0h old: no source shows the cause; see the evidence."), "{told}");
     assert!(leaks[0].contains("To do: `crictl rmp 398445f28f116ed45394`"), "{told}");
 }
 

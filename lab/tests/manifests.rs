@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Parser as _;
 use coroner::{
     config::args::{Cli, Command, DEFAULT_PORT, RunArgs},
-    config::{Config, Host},
+    config::{Config, HostDefaults},
 };
 use coroner_lab::{
     manifest::{self, Object, PodMonitor},
@@ -178,7 +178,7 @@ fn the_agent_understands_its_arguments_and_is_found_where_it_listens() -> Result
     for (variant, objects) in variants()? {
         let set = manifest::daemon_set(&objects)?;
         let run = arguments(set).with_context(|| variant.clone())?;
-        let host = Host {
+        let host = HostDefaults {
             sockets: Vec::new(),
             node_name: Some("n1".into()),
             page_size: 4096,

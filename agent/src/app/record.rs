@@ -12,8 +12,7 @@ use coroner_core::engine::Settings;
 use std::sync::Arc;
 use tracing::info;
 
-/// A recording whose file is there: before anything is attached, so that a wrong path is refused
-/// in time.
+/// A recording whose file exists. Created before anything is attached, so that a wrong path fails early.
 pub(super) struct Record {
     options: recording::Options,
     file: std::fs::File,
@@ -24,7 +23,7 @@ impl Record {
         let path = options.file.display();
         let file = recording::create(&options.file).with_context(|| {
             format!(
-                "cannot record into {path}: make its directory, or choose another file with \
+                "cannot record to {path}; create its directory, or choose another file with \
                  --record"
             )
         })?;
@@ -49,6 +48,6 @@ impl Record {
         let counters = Arc::new(recording::Counters::default());
         shared.metrics.watch_recording(counters.clone());
         Recorder::start(self.file, header, self.options.limit, counters)
-            .context("no thread can be had for the recording")
+            .context("cannot start the thread that writes the recording")
     }
 }

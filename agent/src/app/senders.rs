@@ -1,9 +1,9 @@
-//! The ways to ask the adapters. None ever waits: the adapter may be waiting for the event loop. What
-//! cannot be handed over is dropped and counted.
+//! Request channels of the adapters. Sending never waits, because the adapter may be waiting for the event loop.
+//! A request that does not fit is dropped and counted.
 
 use crate::{
     outputs::{
-        events::{Counters, Note, note},
+        events::{Counters, EventDraft, note},
         http::Shared,
         metrics::Adapter,
     },
@@ -16,27 +16,27 @@ use coroner_core::{
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 use tokio::sync::mpsc::Sender;
 
-/// The ways to ask the adapters.
+/// Request channels of the adapters.
 pub(super) struct Senders {
     pub(super) cri: Sender<CriRequest>,
     pub(super) kernel: Sender<kernel::Command>,
     pub(super) proc: Sender<InspectProcesses>,
     pub(super) host: Sender<host::Request>,
-    /// `None`: without the apiserver there is nobody to ask, and no answer.
+    /// `None`: the agent runs without the apiserver.
     pub(super) api: Option<Sender<Vec<PodRef>>>,
-    /// `None`: no Events are made.
+    /// `None`: Events are disabled.
     pub(super) events: Option<Events>,
     pub(super) shared: Arc<Shared>,
 }
 
-/// The way to Events.
+/// The channel of the Events adapter.
 pub(super) struct Events {
-    pub(super) notes: Sender<Note>,
+    pub(super) notes: Sender<EventDraft>,
     pub(super) counters: Arc<Counters>,
 }
 
 impl Senders {
-    /// Hands a request of the engine to the adapter that it is for.
+    /// Sends a request of the engine to its adapter.
     pub(super) fn request(&self, request: Request) {
         match request {
             Request::Cri(request) => self.hand(&self.cri, request, Adapter::Cri),
@@ -52,17 +52,17 @@ impl Senders {
         }
     }
 
-    /// Of the kernel programs.
+    /// Sends a command to the kernel adapter.
     pub(super) fn kernel(&self, command: kernel::Command) {
         self.hand(&self.kernel, command, Adapter::Kernel);
     }
 
-    /// Of the host.
+    /// Sends a request to the host adapter.
     pub(super) fn host(&self, request: host::Request) {
         self.hand(&self.host, request, Adapter::Host);
     }
 
-    /// Posts the Event of a report, if it has one and Events are made.
+    /// Posts the Event of a report, if the report has one and Events are enabled.
     pub(super) fn post_event(&self, report: &Report) {
         let Some(events) = &self.events else { return };
         if let Some(note) = note(report)

@@ -1,4 +1,4 @@
-//! The start of the kernel side: with the privileges that it takes, and what is laid down after it.
+//! Starts the kernel side, then drops the capabilities that only the start needs.
 
 use super::{Stop, TICK};
 use crate::{
@@ -16,27 +16,27 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{error, info, warn};
 
-/// Time between two attempts, where the agent stays (`--stay-unready`).
+/// Time between two attempts with `--stay-unready`.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// After so many it is taken as it is, with hooks that the self-test refused.
+/// Number of attempts after which the kernel side is used even if the self-test refused hooks.
 const ATTEMPTS: u32 = 3;
 
 /// How the kernel side is started.
 pub(super) struct Start<'a> {
     pub(super) options: &'a kernel::Options,
-    /// Stay, unready, where it cannot be started.
+    /// Stay unready instead of failing (`--stay-unready`).
     pub(super) stay: bool,
     /// A kubeconfig may name a program that gets credentials.
     pub(super) runs_programs: bool,
 }
 
 impl Start<'_> {
-    /// Starts it, and lays down the privileges that only this takes; `None`: stopped before it
-    /// could be.
+    /// Starts the kernel side and drops the capabilities that only the start needs. `None`: a signal stopped the
+    /// agent first.
     ///
-    /// It blocks the event loop, which has nothing else to do yet: on a thread of its own it would
-    /// leave this one, and all that come after, with privileges that nobody needs any more.
+    /// Blocks the event loop, which has nothing else to do yet. Capabilities belong to a thread: if another
+    /// thread started the programs, this thread and its children would keep the capabilities.
     pub(super) async fn kernel(
         &self,
         shared: &Shared,
@@ -45,33 +45,33 @@ impl Start<'_> {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            // Each time: a limit may have been lifted meanwhile.
+            // At each attempt, because a limit may have been raised in between.
             let lacks = kernel::privileges_lacking(self.options);
             shared.health.lock().lacking(lacks);
             let failure = match kernel::start(self.options) {
-                // A node that is overloaded just now may have been too slow for the self-test.
+                // On an overloaded node the self-test may have timed out.
                 Ok(kernel) if self.stay && attempts < ATTEMPTS && kernel.report().is_refused() => {
                     StartError::Refused(kernel.report().refusals())
                 }
                 Ok(kernel) => {
-                    // The programs' maps were made: so much memory could be locked.
+                    // The programs' maps exist, so RLIMIT_MEMLOCK is high enough.
                     shared.health.lock().lacking(Privileges::held().lacking(false));
-                    // It has read the kernel's BTF (5 MiB) and the object of the programs.
-                    allocator::give_back();
-                    say(&kernel);
-                    lay_down(&kernel);
+                    // Frees the kernel's BTF (5 MiB) and the programs' object.
+                    allocator::trim_heap();
+                    log_start_report(&kernel);
+                    drop_privileges(&kernel);
                     shared.health.lock().confined(self.confine());
                     return Ok(Some(kernel));
                 }
                 Err(failure) => failure,
             };
-            allocator::give_back();
+            allocator::trim_heap();
             if !self.stay {
                 return Err(explain(failure));
             }
             shared.health.lock().kernel_failed(failure.to_string());
             let failure = explain(failure);
-            error!("{failure:#}; trying again in {} s", RETRY.as_secs());
+            error!("{failure:#}; retrying in {} s", RETRY.as_secs());
             if !wait(shared, stop).await {
                 return Ok(None);
             }
@@ -95,10 +95,10 @@ impl Start<'_> {
 
 fn explain(failure: StartError) -> anyhow::Error {
     anyhow::Error::new(failure)
-        .context("the kernel side cannot start; `coroner doctor` says what this node lacks")
+        .context("cannot start the kernel side; run `coroner doctor` to see what this node lacks")
 }
 
-/// Until it is time to try again. False: stopped.
+/// Waits for the next attempt. False: a signal stopped the agent.
 async fn wait(shared: &Shared, stop: &mut Stop) -> bool {
     let until = Instant::now() + RETRY;
     loop {
@@ -111,11 +111,11 @@ async fn wait(shared: &Shared, stop: &mut Stop) -> bool {
     }
 }
 
-fn say(kernel: &Kernel) {
+fn log_start_report(kernel: &Kernel) {
     let report = kernel.report();
     for (hook, how) in &report.hooks {
         if let Err(why) = how {
-            warn!(hook, why, "a hook is not attached");
+            warn!(hook, why, "hook not attached");
         }
     }
     match &report.unproven {
@@ -124,16 +124,17 @@ fn say(kernel: &Kernel) {
         None => {}
     }
     let attached = report.hooks.values().filter(|how| how.is_ok()).count();
-    info!(hooks = attached, hierarchy = report.hierarchy, "the kernel programs are attached");
+    info!(hooks = attached, hierarchy = report.hierarchy, "kernel programs attached");
 }
 
-fn lay_down(kernel: &Kernel) {
+fn drop_privileges(kernel: &Kernel) {
     let names = |held: Privileges| held.names().collect::<Vec<_>>().join(",");
-    match privileges::lay_down(|| kernel::frees_open_maps() && kernel.answers()) {
-        Ok(kept) => info!(kept = names(kept), "privileges are laid down"),
-        // It works all the same, with more than it needs.
+    match privileges::drop_privileges(|| kernel::frees_open_maps() && kernel.answers()) {
+        Ok(kept) => info!(kept = names(kept), "dropped capabilities that are no longer needed"),
+        // The agent works, with more capabilities than it needs.
         Err(error) => {
-            warn!(%error, kept = names(Privileges::held()), "privileges cannot be laid down");
+            warn!(%error, kept = names(Privileges::held()), "cannot drop capabilities; continuing \
+                                                             with more than needed");
         }
     }
 }

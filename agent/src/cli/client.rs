@@ -29,12 +29,13 @@ use tokio_rustls::rustls::{
 /// More than --history can ever hold.
 const MAX_BODY: usize = 256 << 20;
 /// An agent answers from memory.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Nobody listens where the agent should be.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "no agent answers at {0}: is `coroner run` running, and is that its address (--socket, --url)?"
+    "no agent answers at {0}; check that `coroner run` is running and that --socket or --url \
+     names its address"
 )]
 pub(super) struct NoAgent(String);
 
@@ -60,7 +61,7 @@ impl Agent {
         };
         let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .context("TLS cannot be set up")?
+            .context("cannot set up TLS")?
             .with_root_certificates(roots)
             .with_no_client_auth();
         let connector = HttpsConnectorBuilder::new()
@@ -89,9 +90,9 @@ impl Agent {
     /// The same, where there is an event loop already.
     pub(super) async fn fetch(&self, path: &str) -> anyhow::Result<String> {
         let page = self.at(path)?;
-        match tokio::time::timeout(PATIENCE, self.answer(path, &page)).await {
+        match tokio::time::timeout(TIMEOUT, self.answer(path, &page)).await {
             Ok(answer) => answer,
-            Err(_) => bail!("{page} did not answer within {} s", PATIENCE.as_secs()),
+            Err(_) => bail!("{page} did not answer within {} s", TIMEOUT.as_secs()),
         }
     }
 
@@ -135,15 +136,13 @@ fn with_path(url: &Uri, path: &str) -> anyhow::Result<Uri> {
 /// The certificates in `file`, which the agent's own must be signed by, or be.
 fn roots_of(file: &Path) -> anyhow::Result<RootCertStore> {
     let shown = file.display();
-    let pem = std::fs::read(file).with_context(|| format!("--ca {shown}: cannot be read"))?;
+    let pem = std::fs::read(file).with_context(|| format!("--ca {shown}: cannot read the file"))?;
     let mut roots = RootCertStore::empty();
     // What the parser says would show lines of a file of another kind.
     let certificates = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
     let (taken, _) = roots.add_parsable_certificates(certificates.unwrap_or_default());
     if taken == 0 {
-        bail!(
-            "--ca {shown}: holds no certificate: give a PEM file with the certificate authority's"
-        );
+        bail!("--ca {shown} contains no certificate; use a PEM file with the CA's certificate");
     }
     Ok(roots)
 }
@@ -153,7 +152,7 @@ fn roots_of_machine() -> anyhow::Result<RootCertStore> {
     let found = rustls_native_certs::load_native_certs();
     let (taken, _) = roots.add_parsable_certificates(found.certs);
     if taken == 0 {
-        bail!("this machine trusts no certificate authority: name the agent's with --ca FILE");
+        bail!("this machine has no trusted CA certificates; set --ca to the agent's CA");
     }
     Ok(roots)
 }
@@ -168,7 +167,7 @@ fn refusal(error: &(dyn Error + 'static), uri: &Uri) -> Option<String> {
         if let Some(http) = cause.downcast_ref::<hyper::Error>()
             && http.is_parse()
         {
-            return Some(format!("{uri} does not answer with HTTP: is it https://?"));
+            return Some(format!("{uri} did not answer with HTTP; try https://"));
         }
         next = cause.source();
     }
@@ -185,20 +184,20 @@ fn tls_refusal(error: &rustls::Error, uri: &Uri) -> String {
     let todo = match error {
         rustls::Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
-        ) => "name the certificate authority that has signed it with --ca FILE",
+        ) => "set --ca to the CA that signed it",
         rustls::Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => "ask by a name that stands in it",
-        rustls::Error::InvalidCertificate(_) => "the agent needs another one (--tls-cert)",
-        _ => return format!("{uri} does not speak TLS with us ({error}): is it http://?"),
+        ) => "use a host name that the certificate contains",
+        rustls::Error::InvalidCertificate(_) => "replace the agent's certificate (--tls-cert)",
+        _ => return format!("TLS handshake with {uri} failed ({error}); try http://"),
     };
-    format!("the certificate of {uri} is not trusted ({error}): {todo}")
+    format!("the certificate of {uri} is not trusted ({error}); {todo}")
 }
 
 /// The accounts in the body of `/api/v1/terminations`, newest first.
 pub(super) fn accounts(body: &str) -> anyhow::Result<Vec<PodTermination>> {
     serde_json::from_str(body)
-        .context("the agent's answer is not understood: is it of another version?")
+        .context("cannot parse the agent's response; the agent is probably another version")
 }
 
 /// Percent-encodes all that a query may not hold as it is.

@@ -1,11 +1,10 @@
-//! `coroner doctor`: would `run` work here? Facts are looked at one by one, judged by pure
-//! functions, and the whole is proven by what `run` itself would do: load the programs, ask the
-//! runtime, list the pods.
+//! `coroner doctor`: checks whether `run` works on this node. Pure functions evaluate facts about the node; then the
+//! same steps as in `run` are tried: load the programs, query the runtime, list the pods.
 
 use crate::{
     config::args::{DoctorArgs, DoctorOutput},
-    config::{ConfigError, Host, Sources},
-    linux::procfs::Sight,
+    config::{ConfigError, HostDefaults, Sources},
+    linux::procfs::ProcVisibility,
     outputs::report::Style,
     sources::{cri, host, kernel, kube},
 };
@@ -20,67 +19,67 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// How long a source may take for its first answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout for the first answer of a source.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a check came out.
+/// Result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// Well.
+pub enum CheckOutcome {
+    /// Passed.
     Ok,
-    /// `run` works, and tells less than it could.
+    /// `run` works but reports less.
     Degraded,
-    /// `run` would not work.
+    /// `run` does not work.
     Failed,
-    /// Not looked at, and why.
+    /// Not checked.
     Skipped,
 }
 
 /// One check.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Check {
-    /// What was looked at.
+    /// What was checked.
     pub name: &'static str,
-    /// How it came out.
-    pub outcome: Outcome,
+    /// The result.
+    pub outcome: CheckOutcome,
     /// What was found.
     pub found: String,
-    /// What to do, where something is to be done.
+    /// The remedy; empty if there is nothing to do.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub todo: String,
 }
 
-/// The whole answer.
+/// All checks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Diagnosis {
-    /// `run` would work.
+    /// `run` works on this node.
     pub ok: bool,
-    /// The checks, in their order.
+    /// The checks, in order.
     pub checks: Vec<Check>,
 }
 
 impl Check {
     fn ok(name: &'static str, found: impl Into<String>) -> Self {
-        Self { name, outcome: Outcome::Ok, found: found.into(), todo: String::new() }
+        Self { name, outcome: CheckOutcome::Ok, found: found.into(), todo: String::new() }
     }
 
     fn degraded(name: &'static str, found: impl Into<String>, todo: impl Into<String>) -> Self {
-        Self { name, outcome: Outcome::Degraded, found: found.into(), todo: todo.into() }
+        Self { name, outcome: CheckOutcome::Degraded, found: found.into(), todo: todo.into() }
     }
 
     fn failed(name: &'static str, found: impl Into<String>, todo: impl Into<String>) -> Self {
-        Self { name, outcome: Outcome::Failed, found: found.into(), todo: todo.into() }
+        Self { name, outcome: CheckOutcome::Failed, found: found.into(), todo: todo.into() }
     }
 
     fn skipped(name: &'static str, why: impl Into<String>) -> Self {
-        Self { name, outcome: Outcome::Skipped, found: why.into(), todo: String::new() }
+        Self { name, outcome: CheckOutcome::Skipped, found: why.into(), todo: String::new() }
     }
 }
 
-/// Looks at everything and prints it. The exit status says whether `run` would work.
+/// Runs and prints all checks. The exit status says whether `run` works.
 pub fn main(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
-    let sources = Sources::validate(&args.sources, &Host::probe());
+    let sources = Sources::validate(&args.sources, &HostDefaults::probe());
     let diagnosis = diagnose(sources, args.sources.node.cgroup_root.as_deref())?;
     let mut stdout = io::stdout().lock();
     match args.output {
@@ -103,7 +102,7 @@ fn diagnose(
     let sources = match sources {
         Ok(sources) => sources,
         Err(error) => {
-            // The kernel side needs none of what is wrong: it can be looked at all the same.
+            // The kernel side does not depend on the invalid flags and is checked anyway.
             let cgroup_root = cgroup_root.map(Into::into);
             let mut checks = kernel_side(&kernel::Options { cgroup_root, ..Default::default() });
             checks.push(Check::failed("configuration", error.to_string(), ""));
@@ -111,13 +110,13 @@ fn diagnose(
         }
     };
     let mut checks = kernel_side(&sources.kernel);
-    checks.extend(host_checks(Sight::probe(&sources.cri.host_root)));
+    checks.extend(host_checks(ProcVisibility::probe(&sources.cri.host_root)));
     let boot_id = host::boot_id(&sources.cri.host_root);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     checks.push(runtime.block_on(container_runtime(sources.cri)));
     match sources.kube {
         Some(options) => {
-            // One person asks, once: that is no fleet.
+            // A single query needs no spread.
             let options = kube::Options { spread: Duration::ZERO, ..options };
             checks.push(runtime.block_on(apiserver(options.clone())));
             checks.push(runtime.block_on(node(options, boot_id)));
@@ -128,25 +127,25 @@ fn diagnose(
     Ok(Diagnosis::of(checks))
 }
 
-/// The kernel's facts, and if they promise well, the programs themselves.
+/// Checks the kernel's facts and, if none failed, the programs.
 fn kernel_side(options: &kernel::Options) -> Vec<Check> {
-    let mut checks = judge(&kernel::probe(options));
-    let promising = checks.iter().all(|check| check.outcome != Outcome::Failed);
+    let mut checks = checks(&kernel::probe(options));
+    let promising = checks.iter().all(|check| check.outcome != CheckOutcome::Failed);
     checks.push(match promising {
         true => programs(options),
-        false => Check::skipped("self-test", "not possible before the above is well"),
+        false => Check::skipped("self-test", "skipped until the checks above pass"),
     });
     checks
 }
 
 impl Diagnosis {
     fn of(checks: Vec<Check>) -> Self {
-        Self { ok: checks.iter().all(|check| check.outcome != Outcome::Failed), checks }
+        Self { ok: checks.iter().all(|check| check.outcome != CheckOutcome::Failed), checks }
     }
 }
 
-/// What the kernel's facts mean for `run`. Pure.
-fn judge(facts: &kernel::Facts) -> Vec<Check> {
+/// Evaluates the kernel's facts. Pure.
+fn checks(facts: &kernel::Facts) -> Vec<Check> {
     vec![
         release(&facts.release),
         match &facts.btf {
@@ -173,13 +172,13 @@ fn judge(facts: &kernel::Facts) -> Vec<Check> {
     ]
 }
 
-/// Ring buffers came with 5.8; 5.10 is the oldest kernel that the programs are tried on.
+/// Ring buffers need Linux 5.8; 5.10 is the oldest tested kernel.
 fn release(release: &str) -> Check {
     let found = format!("Linux {release}");
     if kernel::facts::version(release) >= (5, 8) {
         return Check::ok("kernel", found);
     }
-    let todo = "use Linux 5.8 or newer (5.10 is the oldest that is tested)";
+    let todo = "use Linux 5.8 or newer (5.10 is the oldest tested version)";
     Check::failed("kernel", found, todo)
 }
 
@@ -195,42 +194,42 @@ fn capabilities(facts: &kernel::Facts) -> Check {
         .map(|lack| format!("missing {}: {}", lack.capability, lack.purpose))
         .collect::<Vec<_>>()
         .join("; ");
-    let todo = "run as root, or give the container's securityContext all the capabilities that \
-                deploy/base has (CAP_SYS_RESOURCE: deploy/overlays/kernel-5.10)";
+    let todo = "run as root, or add the capabilities listed in deploy/base to the container's \
+                securityContext (CAP_SYS_RESOURCE: deploy/overlays/kernel-5.10)";
     if lacks.iter().any(|lack| lack.essential) {
         return Check::failed(NAME, found, todo);
     }
     Check::degraded(NAME, found, todo)
 }
 
-/// What of the host can be read, and what is not reported of the rest: nothing else stops. Pure.
-fn host_checks(sight: Sight) -> [Check; 2] {
+/// What of the host can be read, and what is not reported because of the rest. Pure.
+fn host_checks(visibility: ProcVisibility) -> [Check; 2] {
     const FILES: &str = "host files";
     const PROCESSES: &str = "processes";
-    let hidden = sight.hidden();
+    let hidden = visibility.hidden();
     let hidden = |part| {
         let hidden = hidden.iter().find(|hidden| hidden.part == part)?;
         Some(Check::degraded(part, hidden.cost, hidden.todo))
     };
-    let processes = match sight {
-        Sight { wait_channels: false, .. } => Check::degraded(
+    let processes = match visibility {
+        ProcVisibility { wait_channels: false, .. } => Check::degraded(
             PROCESSES,
-            "states only: neither leaks of the classes orphan_shim and orphan_netns, nor where in \
-             the kernel a process hangs that SIGKILL does not end are reported",
+            "process states only; leaks of class orphan_shim and orphan_netns are not reported, \
+             nor where in the kernel an unkillable process hangs",
             "run as root, or add SYS_PTRACE to the container's capabilities",
         ),
-        Sight { stacks: false, .. } => {
-            Check::ok(PROCESSES, "states and wait channels; stacks would need CAP_SYS_ADMIN")
+        ProcVisibility { stacks: false, .. } => {
+            Check::ok(PROCESSES, "states and wait channels (stacks need CAP_SYS_ADMIN)")
         }
-        Sight { .. } => Check::ok(PROCESSES, "states, wait channels and stacks"),
+        ProcVisibility { .. } => Check::ok(PROCESSES, "states, wait channels and stacks"),
     };
     [
-        hidden(FILES).unwrap_or_else(|| Check::ok(FILES, "below --host-root")),
+        hidden(FILES).unwrap_or_else(|| Check::ok(FILES, "readable under --host-root")),
         hidden(PROCESSES).unwrap_or(processes),
     ]
 }
 
-/// Loads and attaches for real, proves it by the self-test, and detaches.
+/// Loads and attaches the programs, runs the self-test, and detaches.
 fn programs(options: &kernel::Options) -> Check {
     const NAME: &str = "self-test";
     let kernel = match kernel::start(options) {
@@ -250,12 +249,12 @@ fn programs(options: &kernel::Options) -> Check {
         };
     }
     if refused.is_empty() {
-        return Check::ok(NAME, format!("{hooks} hooks attached and proven"));
+        return Check::ok(NAME, format!("{hooks} hooks attached and verified"));
     }
     Check::failed(
         NAME,
         refused,
-        "these hooks are missing on this kernel: please report it with the output of `uname -a`",
+        "this kernel does not support these hooks; please report it with the output of `uname -a`",
     )
 }
 
@@ -271,7 +270,11 @@ async fn container_runtime(options: cri::Options) -> Check {
     });
     match answer.await {
         Ok(runtime) => Check::ok(NAME, format!("{runtime} at {endpoint}")),
-        Err(error) => Check::failed(NAME, error, "if it has another socket, name that by --cri"),
+        Err(error) => Check::failed(
+            NAME,
+            error,
+            "check that the runtime runs, and set --cri if it uses another socket",
+        ),
     }
 }
 
@@ -290,13 +293,13 @@ async fn apiserver(options: kube::Options) -> Check {
         Err(error) => Check::failed(
             NAME,
             error,
-            "can the apiserver be reached, and may the agent list and watch pods (RBAC)? --no-api \
-             does without",
+            "check that the apiserver is reachable and that the agent may list and watch pods \
+             (RBAC), or use --no-api",
         ),
     }
 }
 
-/// Asks whose node it is.
+/// Reads the Node object.
 async fn node(options: kube::Options, boot_id: Option<String>) -> Check {
     let name = options.node.clone();
     let (to, inputs) = mpsc::channel(64);
@@ -308,34 +311,34 @@ async fn node(options: kube::Options, boot_id: Option<String>) -> Check {
     whose_node(&name, answer.await, boot_id.as_deref())
 }
 
-/// Whether the Node object is this machine's: without that no leak is told.
+/// Checks that the Node object belongs to this machine, which leak detection requires.
 fn whose_node(name: &str, answer: Result<ApiEvent, String>, boot_id: Option<&str>) -> Check {
     const NAME: &str = "node";
-    const RIGHT: &str = "the agent's role must allow get of nodes: without it no leak is told";
+    const RIGHT: &str = "grant the agent `get` on nodes; leaks cannot be reported without it";
     match (answer, boot_id) {
         (Ok(ApiEvent::Node(_)), None) => Check::degraded(
             NAME,
-            "cannot read the boot id (/proc/sys/kernel/random/boot_id): no leak is reported",
+            "cannot read the boot id (/proc/sys/kernel/random/boot_id); leaks cannot be reported",
             "mount /proc into the container",
         ),
         (Ok(ApiEvent::Node(node)), Some(boot_id)) if node.boot_id == boot_id => {
-            Check::ok(NAME, format!("{name} is this machine, its kubelet {}", node.kubelet_version))
+            Check::ok(NAME, format!("{name} is this machine, kubelet {}", node.kubelet_version))
         }
         (Ok(ApiEvent::Node(_)), Some(_)) => Check::failed(
             NAME,
-            format!("{name} is another machine, or this one before it was booted"),
-            "check --node (NODE_NAME); just after a boot, wait for the kubelet",
+            format!("{name} is another machine, or this machine before its last boot"),
+            "check --node (NODE_NAME); right after a boot, wait for the kubelet to report",
         ),
-        // Its text says what to do.
+        // The error has the remedy.
         (Ok(ApiEvent::NodeUnknown { missing: true, error }), _) => Check::failed(NAME, error, ""),
         (Ok(ApiEvent::NodeUnknown { error, .. }) | Err(error), _) => {
             Check::degraded(NAME, error, RIGHT)
         }
-        (Ok(_), _) => Check::degraded(NAME, "the apiserver gave no Node", RIGHT),
+        (Ok(_), _) => Check::degraded(NAME, "the apiserver returned no Node object", RIGHT),
     }
 }
 
-/// The first word of a source that counts.
+/// The first relevant answer of a source.
 async fn first<T>(
     source: impl Future<Output = anyhow::Result<()>>,
     mut inputs: mpsc::Receiver<Received>,
@@ -347,17 +350,17 @@ async fn first<T>(
                 return answer;
             }
         }
-        Err("it ended without an answer".to_owned())
+        Err("stopped without an answer".to_owned())
     };
     tokio::select! {
         biased;
         answer = answer => answer,
         ended = source => Err(match ended {
-            Ok(()) => "it ended without an answer".to_owned(),
+            Ok(()) => "stopped without an answer".to_owned(),
             Err(error) => format!("{error:#}"),
         }),
-        () = tokio::time::sleep(PATIENCE) => {
-            Err(format!("no answer within {} s", PATIENCE.as_secs()))
+        () = tokio::time::sleep(TIMEOUT) => {
+            Err(format!("no answer within {} s", TIMEOUT.as_secs()))
         }
     }
 }
@@ -366,10 +369,10 @@ fn text(diagnosis: &Diagnosis, style: &Style) -> String {
     let mut lines: Vec<String> = Vec::new();
     for check in &diagnosis.checks {
         let (mark, color) = match check.outcome {
-            Outcome::Ok => ("✔", "32"),
-            Outcome::Degraded => ("!", "33"),
-            Outcome::Failed => ("✘", "31"),
-            Outcome::Skipped => ("–", "2"),
+            CheckOutcome::Ok => ("✔", "32"),
+            CheckOutcome::Degraded => ("!", "33"),
+            CheckOutcome::Failed => ("✘", "31"),
+            CheckOutcome::Skipped => ("–", "2"),
         };
         let mark = if style.color { format!("\x1b[{color}m{mark}\x1b[0m") } else { mark.into() };
         lines.push(format!("{mark} {:<13} {}", check.name, check.found));
@@ -378,9 +381,9 @@ fn text(diagnosis: &Diagnosis, style: &Style) -> String {
         }
     }
     lines.push(if diagnosis.ok {
-        "`coroner run` would work here.".to_owned()
+        "`coroner run` will work on this node.".to_owned()
     } else {
-        "`coroner run` would not work here: see ✘ above.".to_owned()
+        "`coroner run` will not work on this node: see ✘ above.".to_owned()
     });
     lines.join("\n") + "\n"
 }
@@ -406,8 +409,8 @@ mod tests {
     }
 
     fn failed(facts: &kernel::Facts) -> Vec<&'static str> {
-        let checks = judge(facts);
-        let failed = checks.iter().filter(|check| check.outcome == Outcome::Failed);
+        let checks = checks(facts);
+        let failed = checks.iter().filter(|check| check.outcome == CheckOutcome::Failed);
         failed.map(|check| check.name).collect()
     }
 
@@ -418,12 +421,12 @@ mod tests {
             |boot: &str| Ok(ApiEvent::Node(ApiNode { boot_id: boot.into(), ..ApiNode::default() }));
         let unknown = |missing| Ok(ApiEvent::NodeUnknown { missing, error: "check --node".into() });
         for (answer, boot, expected) in [
-            (node("b1"), Some("b1"), Outcome::Ok),
-            (node("b1"), Some("b2"), Outcome::Failed),
-            (node("b1"), None, Outcome::Degraded),
-            (unknown(true), Some("b1"), Outcome::Failed),
-            (unknown(false), Some("b1"), Outcome::Degraded),
-            (Err("no answer".into()), Some("b1"), Outcome::Degraded),
+            (node("b1"), Some("b1"), CheckOutcome::Ok),
+            (node("b1"), Some("b2"), CheckOutcome::Failed),
+            (node("b1"), None, CheckOutcome::Degraded),
+            (unknown(true), Some("b1"), CheckOutcome::Failed),
+            (unknown(false), Some("b1"), CheckOutcome::Degraded),
+            (Err("no answer".into()), Some("b1"), CheckOutcome::Degraded),
         ] {
             let check = whose_node("n1", answer.clone(), boot);
             assert_eq!(check.outcome, expected, "{answer:?} {boot:?}: {}", check.found);
@@ -450,24 +453,37 @@ mod tests {
 
     #[test]
     fn what_cannot_be_seen_is_named_and_is_no_failure() {
-        let all =
-            Sight { root: true, host: true, namespaces: true, wait_channels: true, stacks: true };
-        for (sight, outcome, word) in [
-            (all, Outcome::Ok, "stacks"),
-            (Sight { stacks: false, ..all }, Outcome::Ok, "CAP_SYS_ADMIN"),
-            (Sight { wait_channels: false, ..all }, Outcome::Degraded, "states only"),
-            (Sight { namespaces: false, ..all }, Outcome::Degraded, "security module"),
-            (Sight { host: false, ..all }, Outcome::Degraded, "not the host's processes"),
+        let all = ProcVisibility {
+            root: true,
+            host: true,
+            namespaces: true,
+            wait_channels: true,
+            stacks: true,
+        };
+        for (visibility, outcome, word) in [
+            (all, CheckOutcome::Ok, "stacks"),
+            (ProcVisibility { stacks: false, ..all }, CheckOutcome::Ok, "CAP_SYS_ADMIN"),
+            (
+                ProcVisibility { wait_channels: false, ..all },
+                CheckOutcome::Degraded,
+                "process states only",
+            ),
+            (
+                ProcVisibility { namespaces: false, ..all },
+                CheckOutcome::Degraded,
+                "security module",
+            ),
+            (ProcVisibility { host: false, ..all }, CheckOutcome::Degraded, "not visible"),
         ] {
-            let [files, check] = host_checks(sight);
-            assert_eq!(files.outcome, Outcome::Ok);
-            assert_eq!(check.outcome, outcome, "{sight:?}");
+            let [files, check] = host_checks(visibility);
+            assert_eq!(files.outcome, CheckOutcome::Ok);
+            assert_eq!(check.outcome, outcome, "{visibility:?}");
             assert!(check.found.contains(word), "{}", check.found);
-            assert_eq!(check.todo.is_empty(), outcome == Outcome::Ok, "{}", check.todo);
+            assert_eq!(check.todo.is_empty(), outcome == CheckOutcome::Ok, "{}", check.todo);
             assert!(Diagnosis::of(vec![check]).ok);
         }
-        let [files, processes] = host_checks(Sight { root: false, ..all });
-        assert_eq!((files.outcome, processes.outcome), (Outcome::Degraded, Outcome::Ok));
+        let [files, processes] = host_checks(ProcVisibility { root: false, ..all });
+        assert_eq!((files.outcome, processes.outcome), (CheckOutcome::Degraded, CheckOutcome::Ok));
         assert!(files.found.contains("orphan_netns") && !files.todo.is_empty());
     }
 
@@ -480,8 +496,8 @@ mod tests {
         ];
         let answer = text(&Diagnosis { ok: false, checks }, &Style::default());
         let wanted = "✔ kernel        Linux 6.18\n✘ BTF           missing\n                → use another \
-                      kernel\n– apiserver     not used\n`coroner run` would not work here: see ✘ \
-                      above.\n";
+                      kernel\n– apiserver     not used\n`coroner run` will not work on this node: \
+                      see ✘ above.\n";
         assert_eq!(answer, wanted);
     }
 }

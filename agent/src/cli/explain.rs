@@ -1,9 +1,9 @@
 //! `coroner explain`: one pod's end, from a running agent, a recording, or the sample.
 
 use super::{
-    client, remark,
+    client, print_note,
     replay::open,
-    select::{Unclear, Wanted},
+    select::{PodSelector, SelectError},
 };
 use crate::config::args::ExplainArgs;
 use crate::outputs::{
@@ -22,8 +22,11 @@ use std::{
 const GO_ON: Duration = Duration::from_secs(120);
 
 pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
-    let wanted =
-        Wanted { pod: args.pod.as_deref(), namespace: args.namespace.as_deref(), life: args.life };
+    let wanted = PodSelector {
+        pod: args.pod.as_deref(),
+        namespace: args.namespace.as_deref(),
+        life: args.life,
+    };
     let account = if args.sample {
         from_sample(wanted)?
     } else if let Some(file) = &args.from {
@@ -37,25 +40,26 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn from_agent(args: &ExplainArgs, wanted: &Wanted) -> anyhow::Result<Arc<PodTermination>> {
+fn from_agent(args: &ExplainArgs, wanted: &PodSelector) -> anyhow::Result<Arc<PodTermination>> {
     let agent = client::Agent::new(&args.agent)?;
     let body = agent.get("/api/v1/terminations").context(
-        "name a recording with --from FILE, or see one that comes with coroner: \
-         coroner explain --sample",
+        "cannot query an agent; use --from FILE to read a recording, or --sample to see \
+                  the built-in one",
     )?;
     let accounts = client::accounts(&body)?;
-    let chosen = wanted.choose(&accounts).map_err(|unclear| match unclear {
-        Unclear::Several(text) => anyhow!(text),
-        Unclear::Unknown(text) => anyhow!(
-            "{text}\nThe agent keeps the last terminations of its own node (--history), each \
-             some seconds after its pod's end: ask the agent of the node on which the pod ran"
+    let chosen = wanted.choose(&accounts).map_err(|error| match error {
+        SelectError::Ambiguous(text) => anyhow!(text),
+        SelectError::NotFound(text) => anyhow!(
+            "{text}\nAn agent keeps the latest terminations of its own node (--history) and \
+             reports each a few seconds after the pod is gone. Query the agent on the node where \
+             the pod ran."
         ),
     })?;
     Ok(Arc::new(chosen.clone()))
 }
 
 /// Where no pod is named, one of it is shown, and how to see the others.
-fn from_sample(mut wanted: Wanted) -> anyhow::Result<Arc<PodTermination>> {
+fn from_sample(mut wanted: PodSelector) -> anyhow::Result<Arc<PodTermination>> {
     if wanted.pod.is_none() {
         wanted.pod = Some(recording::SAMPLE_POD);
         let mut reader = recording::sample()?;
@@ -66,30 +70,30 @@ fn from_sample(mut wanted: Wanted) -> anyhow::Result<Arc<PodTermination>> {
             .map(|account| account.pod.name.as_str())
             .filter(|name| *name != recording::SAMPLE_POD)
             .collect();
-        remark(&format!("also in the sample: {}", others.join(", ")));
+        print_note(&format!("also in the sample: {}", others.join(", ")));
     }
     from_recording(recording::sample()?, &wanted)
 }
 
-fn from_recording(mut reader: Reader, wanted: &Wanted) -> anyhow::Result<Arc<PodTermination>> {
+fn from_recording(mut reader: Reader, wanted: &PodSelector) -> anyhow::Result<Arc<PodTermination>> {
     let mut replay = Replay::new(reader.header());
     replay.run(&mut reader);
-    remark(&reader.condition().to_string());
+    print_note(&reader.status().to_string());
     match choose(&replay, wanted) {
         Ok(found) => return Ok(found),
-        Err(Unclear::Several(text)) => bail!(text),
-        Err(Unclear::Unknown(_)) => replay.go_on(GO_ON),
+        Err(SelectError::Ambiguous(text)) => bail!(text),
+        Err(SelectError::NotFound(_)) => replay.go_on(GO_ON),
     }
     let mut text = match choose(&replay, wanted) {
         Ok(found) => {
-            remark(
-                "the recording ended before the agent had told of this pod: this is what it \
-                 would have said, had nothing more happened",
+            print_note(
+                "the recording ended before the agent reported this pod; this is the report if \
+                 nothing more had happened",
             );
             return Ok(found);
         }
-        Err(Unclear::Several(text)) => bail!(text),
-        Err(Unclear::Unknown(text)) => text,
+        Err(SelectError::Ambiguous(text)) => bail!(text),
+        Err(SelectError::NotFound(text)) => text,
     };
     let alive: Vec<_> = replay
         .without_account()
@@ -97,13 +101,13 @@ fn from_recording(mut reader: Reader, wanted: &Wanted) -> anyhow::Result<Arc<Pod
         .map(|(namespace, name)| report::printable(&format!("{namespace}/{name}")))
         .collect();
     if !alive.is_empty() {
-        text.push_str("\nin the recording, but not at its end before that: ");
+        text.push_str("\nin the recording, but not terminated when it ended: ");
         text.push_str(&alive.join(", "));
     }
     bail!(text)
 }
 
-fn choose(replay: &Replay, wanted: &Wanted) -> Result<Arc<PodTermination>, Unclear> {
+fn choose(replay: &Replay, wanted: &PodSelector) -> Result<Arc<PodTermination>, SelectError> {
     let accounts: Vec<_> = replay.timelines().cloned().collect();
     wanted.choose(&accounts).map(|account| Arc::new(account.clone()))
 }

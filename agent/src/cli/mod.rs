@@ -12,7 +12,7 @@ mod terminations;
 use crate::config::args::{Cli, Command, LogArgs, LogFormat};
 use crate::{
     app,
-    config::{Config, Host},
+    config::{Config, HostDefaults},
     outputs::log::{self, Form},
 };
 use clap::{Parser, error::ErrorKind};
@@ -37,7 +37,7 @@ pub fn main() -> ExitCode {
         return usage(&format!("--log-level: {error}"));
     }
     match cli.command {
-        Command::Run(args) => match Config::validate(&args, &Host::probe()) {
+        Command::Run(args) => match Config::validate(&args, &HostDefaults::probe()) {
             Ok(config) => finish(app::run(config)),
             Err(error) => usage(&error.to_string()),
         },
@@ -60,7 +60,7 @@ fn answered(result: anyhow::Result<()>) -> ExitCode {
 }
 
 /// Beside the answer, on stderr: what to know before trusting it.
-fn remark(text: &str) {
+fn print_note(text: &str) {
     for line in text.lines() {
         let _ = writeln!(io::stderr(), "note: {line}");
     }

@@ -1,6 +1,6 @@
 //! `coroner replay`: says again what the agent said while it recorded.
 
-use super::{remark, terminations::table};
+use super::{print_note, terminations::table};
 use crate::config::args::{ReplayArgs, ReplayOutput};
 use crate::outputs::{
     recording::{Reader, replay::Replay},
@@ -24,15 +24,15 @@ pub(super) fn main(args: &ReplayArgs) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     print(&mut stdout, &replay, args.output)?;
     stdout.flush()?;
-    remark(&reader.condition().to_string());
+    print_note(&reader.status().to_string());
     if replay.timelines().next().is_none() {
         let pods = replay.without_account().len();
-        remark(&format!("no pod's end is in it; pods that were there: {pods}"));
+        print_note(&format!("the recording contains no pod termination; pods seen: {pods}"));
     }
     if open_at_end > 0 && args.go_on.is_zero() {
-        remark(&format!(
-            "{open_at_end} pods were still ending when the recording did; --go-on 60s closes \
-             their accounts with what there is"
+        print_note(&format!(
+            "{open_at_end} pods were still terminating at the end of the recording; use --go-on \
+             60s to report them as they are"
         ));
     }
     Ok(())

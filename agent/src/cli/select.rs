@@ -1,34 +1,34 @@
-//! Which of many accounts a person means.
+//! Selects a termination report by pod name, namespace or UID.
 
 use crate::outputs::report::{ended_at, seconds};
 use coroner_core::report::PodTermination;
 use std::{borrow::Borrow, collections::BTreeMap, fmt::Write};
 
-/// Names listed in a message; more would hide what it says.
+/// Maximum number of pods listed in an error.
 const LISTED: usize = 20;
 
-/// How a person names a pod.
+/// Selects a pod.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wanted<'a> {
+pub(super) struct PodSelector<'a> {
     /// Name, NAMESPACE/NAME or UID; `None`: the only one there is.
     pub(super) pod: Option<&'a str>,
     /// Its namespace.
     pub(super) namespace: Option<&'a str>,
-    /// Which life; `None`: the last.
+    /// Instance of a static pod; `None`: the last.
     pub(super) life: Option<u32>,
 }
 
-/// Why none was chosen. The text says what to do.
+/// Why no report was selected. The text has the remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Unclear {
-    /// No account fits.
-    Unknown(String),
-    /// Several pods fit.
-    Several(String),
+pub(super) enum SelectError {
+    /// No report matches.
+    NotFound(String),
+    /// Several pods match.
+    Ambiguous(String),
 }
 
-impl Wanted<'_> {
-    /// Whether a pod could be the one.
+impl PodSelector<'_> {
+    /// Whether a pod matches.
     pub(super) fn fits(&self, namespace: &str, name: &str, uid: &str) -> bool {
         if self.namespace.is_some_and(|wanted| wanted != namespace) {
             return false;
@@ -44,23 +44,23 @@ impl Wanted<'_> {
     pub(super) fn choose<'a, A: Borrow<PodTermination>>(
         &self,
         all: &'a [A],
-    ) -> Result<&'a PodTermination, Unclear> {
+    ) -> Result<&'a PodTermination, SelectError> {
         let all = || all.iter().map(Borrow::borrow);
         let mut found: BTreeMap<_, Vec<&PodTermination>> = BTreeMap::new();
         for one in all().filter(|a| self.fits(&a.pod.namespace, &a.pod.name, a.pod.uid.as_str())) {
             found.entry(&one.pod.uid).or_default().push(one);
         }
         if found.len() > 1 {
-            return Err(Unclear::Several(several(self.pod, found.into_values().flatten())));
+            return Err(SelectError::Ambiguous(several(self.pod, found.into_values().flatten())));
         }
         let Some((_, lives)) = found.pop_first() else {
-            return Err(Unclear::Unknown(unknown(self, all())));
+            return Err(SelectError::NotFound(unknown(self, all())));
         };
         let wanted = lives.iter().filter(|a| self.life.is_none_or(|life| life == a.life));
         wanted.max_by_key(|a| a.life).copied().ok_or_else(|| {
             let lives: Vec<_> = lives.iter().map(|a| a.life.to_string()).collect();
-            Unclear::Unknown(format!(
-                "this pod's life {} is not there; --life can be {}",
+            SelectError::NotFound(format!(
+                "instance {} of this pod is not available; --life can be {}",
                 self.life.unwrap_or_default(),
                 lives.join(", ")
             ))
@@ -70,8 +70,8 @@ impl Wanted<'_> {
 
 fn several<'a>(pod: Option<&str>, found: impl Iterator<Item = &'a PodTermination>) -> String {
     let mut text = match pod {
-        Some(pod) => format!("several pods are called {pod}: name one by its UID"),
-        None => "several pods ended: name one (its name, NAMESPACE/NAME or UID)".to_owned(),
+        Some(pod) => format!("several pods are named {pod}; choose one by its UID"),
+        None => "several pods terminated; choose one (NAME, NAMESPACE/NAME or UID)".to_owned(),
     };
     let mut found: Vec<_> = found.collect();
     found.sort_by_key(|a| (std::cmp::Reverse(a.began_wall_ns), a.ended));
@@ -79,18 +79,18 @@ fn several<'a>(pod: Option<&str>, found: impl Iterator<Item = &'a PodTermination
     text
 }
 
-fn unknown<'a>(wanted: &Wanted, all: impl Iterator<Item = &'a PodTermination>) -> String {
+fn unknown<'a>(wanted: &PodSelector, all: impl Iterator<Item = &'a PodTermination>) -> String {
     let what = match (wanted.pod, wanted.namespace) {
-        (Some(pod), Some(namespace)) => format!("of a pod {pod} in namespace {namespace}"),
-        (Some(pod), None) => format!("of a pod {pod}"),
+        (Some(pod), Some(namespace)) => format!("of pod {pod} in namespace {namespace}"),
+        (Some(pod), None) => format!("of pod {pod}"),
         (None, Some(namespace)) => format!("of a pod in namespace {namespace}"),
         (None, None) => "of any pod".to_owned(),
     };
-    let mut text = format!("no end {what} is there");
+    let mut text = format!("no termination {what} is recorded");
     let mut all: Vec<_> = all.collect();
     all.sort_by(|a, b| (&a.pod.namespace, &a.pod.name).cmp(&(&b.pod.namespace, &b.pod.name)));
     if !all.is_empty() {
-        text.push_str("; there are:");
+        text.push_str("; recorded pods:");
         list(&mut text, &all);
     }
     text
@@ -143,9 +143,9 @@ mod tests {
         ]
     }
 
-    fn choose(pod: &str) -> Result<(String, u32), Unclear> {
+    fn choose(pod: &str) -> Result<(String, u32), SelectError> {
         let all = all();
-        let wanted = Wanted { pod: Some(pod), ..Wanted::default() };
+        let wanted = PodSelector { pod: Some(pod), ..PodSelector::default() };
         wanted.choose(&all).map(|a| (a.pod.uid.to_string(), a.life))
     }
 
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn an_unknown_pod_is_told_which_there_are() {
         for pod in ["db-1", "test/db-0", "web", "", "/"] {
-            let Err(Unclear::Unknown(text)) = choose(pod) else { panic!("{pod}") };
+            let Err(SelectError::NotFound(text)) = choose(pod) else { panic!("{pod}") };
             assert!(text.contains("shop/db-0  u4"), "{text}");
             assert!(text.contains("kube-system/etcd  u5"), "{text}");
         }
@@ -173,32 +173,33 @@ mod tests {
 
     #[test]
     fn several_of_one_name_are_told_apart() {
-        let Err(Unclear::Several(text)) = choose("web-0") else { panic!("chosen") };
+        let Err(SelectError::Ambiguous(text)) = choose("web-0") else { panic!("chosen") };
         for uid in ["u1", "u2", "u3"] {
             assert!(text.contains(uid), "{text}");
         }
         assert!(!text.contains("u4"), "{text}");
-        assert!(matches!(choose("shop/web-0"), Err(Unclear::Several(_))));
+        assert!(matches!(choose("shop/web-0"), Err(SelectError::Ambiguous(_))));
         let all = all();
-        let test = Wanted { pod: Some("web-0"), namespace: Some("test"), life: None };
+        let test = PodSelector { pod: Some("web-0"), namespace: Some("test"), life: None };
         assert_eq!(test.choose(&all).unwrap().pod.uid.as_str(), "u3");
     }
 
     #[test]
     fn a_life_may_be_named() {
         let all = all();
-        let life = |life| Wanted { pod: Some("etcd"), life: Some(life), ..Wanted::default() };
+        let life =
+            |life| PodSelector { pod: Some("etcd"), life: Some(life), ..PodSelector::default() };
         assert_eq!(life(1).choose(&all).unwrap().life, 1);
-        let Err(Unclear::Unknown(text)) = life(3).choose(&all) else { panic!("chosen") };
+        let Err(SelectError::NotFound(text)) = life(3).choose(&all) else { panic!("chosen") };
         assert!(text.contains("--life can be 2, 1"), "{text}");
     }
 
     #[test]
     fn none_named_is_the_only_one_or_a_list() {
         let all = all();
-        assert_eq!(Wanted::default().choose(&all[3..4]).unwrap().pod.name, "db-0");
-        assert!(matches!(Wanted::default().choose(&all), Err(Unclear::Several(_))));
+        assert_eq!(PodSelector::default().choose(&all[3..4]).unwrap().pod.name, "db-0");
+        assert!(matches!(PodSelector::default().choose(&all), Err(SelectError::Ambiguous(_))));
         let none: &[PodTermination] = &[];
-        assert!(matches!(Wanted::default().choose(none), Err(Unclear::Unknown(_))));
+        assert!(matches!(PodSelector::default().choose(none), Err(SelectError::NotFound(_))));
     }
 }

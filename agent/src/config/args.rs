@@ -1,31 +1,30 @@
-//! The flags: what may be said on the command line and in the environment. Nothing is decided
-//! here; [`crate::config`] does that.
+//! Command-line flags and their environment variables. [`crate::config`] validates them.
 
 use crate::outputs::http::addresses;
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-/// Port of the agent's HTTP server. In the range from which Prometheus exporters take theirs, and
-/// claimed by nothing that usually runs on a node (kubelet 10250, etcd 2379, node-exporter 9100).
+/// Port of the agent's HTTP server. In the range of Prometheus exporters, and free on most nodes (the kubelet
+/// uses 10250, etcd 2379, node-exporter 9100).
 pub const DEFAULT_PORT: u16 = 9470;
 
 /// Port of the API on the loopback interface.
 pub const DEFAULT_API_PORT: u16 = 9471;
 
-/// How long pods take to die on this node, how their containers died, and what proves it.
+/// Measure pod terminations on this node: how long they take, how containers died, and the evidence.
 #[derive(Parser, Debug)]
 #[command(
     name = "coroner",
     version,
     max_term_width = 100,
-    after_help = "Every flag may be given as an environment variable too (shown with each).\n\
-                  Exit status: 0 well, 1 failed (the message says what to do), 64 wrong usage."
+    after_help = "Each flag can also be set by the environment variable shown with it.\n\
+                  Exit status: 0 success, 1 error, 64 usage error."
 )]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
-    /// How to log.
+    /// Logging flags.
     #[command(flatten)]
     pub log: LogArgs,
 }
@@ -35,97 +34,97 @@ pub struct Cli {
 pub enum Command {
     /// Observe this node until SIGTERM or SIGINT.
     Run(RunArgs),
-    /// Check whether `run` would work here, and say what to do where it would not.
+    /// Check whether `run` works on this node, and how to fix what does not.
     Doctor(DoctorArgs),
-    /// List the recent pod terminations that a running agent has seen, newest first.
+    /// List recent pod terminations from a running agent, newest first.
     Terminations(TerminationsArgs),
-    /// Tell what pods have left behind on this node, and why: from a running agent, or by looking
-    /// at runtime, apiserver and host itself, without eBPF.
+    /// List leaked pod resources on this node and why they leaked (from the agent, or --standalone).
     Leaks(LeaksArgs),
-    /// Tell one pod's end step by step: what was asked, what each container did and what proves
-    /// it, and where the time went.
+    /// Explain one pod's termination: the request, each container's exit with its evidence, and the time per
+    /// phase.
     Explain(ExplainArgs),
-    /// Say again what the agent said while it made a recording, byte for byte.
+    /// Replay a recording and print the agent's original output.
     Replay(ReplayArgs),
 }
 
-/// How to log: to stderr, always.
+/// Logging flags. Logs always go to stderr.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Logging")]
 pub struct LogArgs {
-    /// Form of the log lines.
+    /// Log format.
     #[arg(long, global = true, env = "CORONER_LOG_FORMAT", value_name = "FORMAT")]
     #[arg(default_value = "text")]
     pub log_format: LogFormat,
-    /// What to log: a level, or tracing directives such as `info,coroner::sources::cri=debug`. Libraries log only
-    /// where a directive names them, such as `info,hyper=debug`. RUST_LOG is taken where this is not given [default: info for `run`, error for the others].
+    /// Log level, or tracing directives such as `info,coroner::sources::cri=debug`. Libraries log only if a
+    /// directive names them, such as `info,hyper=debug`. Falls back to RUST_LOG [default: info for `run`, error
+    /// for the others].
     #[arg(long, global = true, env = "CORONER_LOG_LEVEL", value_name = "FILTER")]
     pub log_level: Option<String>,
 }
 
-/// Form of the log lines.
+/// Log formats.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable text.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// This node: its name, its runtime, its file systems.
+/// Name, runtime and file systems of this node.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Sources of evidence")]
 pub struct NodeArgs {
-    /// Name of this node, as the apiserver knows it. Where it is not given, NODE_NAME is taken.
+    /// Name of this node's Node object [default: $NODE_NAME].
     #[arg(long, env = "CORONER_NODE", value_name = "NAME")]
     pub node: Option<String>,
     /// Kubeconfig for the apiserver [default: $KUBECONFIG, ~/.kube/config, or the service account].
     #[arg(long, env = "CORONER_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Socket of the container runtime (a path, or unix:///path) [default: the first there is of
-    /// containerd's, CRI-O's, cri-dockerd's and k3s'].
+    /// Socket of the container runtime: a path, or unix:///path [default: the first that exists of
+    /// containerd's, CRI-O's, cri-dockerd's and k3s's].
     #[arg(long, env = "CORONER_CRI", value_name = "ENDPOINT")]
     pub cri: Option<String>,
-    /// Mount point of the cgroup hierarchy that holds the containers [default: found by itself].
+    /// Mount point of the cgroup hierarchy that holds the containers [default: detected].
     #[arg(long, env = "CORONER_CGROUP_ROOT", value_name = "DIR")]
     pub cgroup_root: Option<PathBuf>,
-    /// Where the host's root file system is mounted.
+    /// Mount point of the host's root file system.
     #[arg(long, env = "CORONER_HOST_ROOT", value_name = "DIR", default_value = "/")]
     pub host_root: PathBuf,
 }
 
-/// Where the evidence comes from.
+/// Sources of evidence.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Sources of evidence")]
 pub struct SourceArgs {
     /// This node.
     #[command(flatten)]
     pub node: NodeArgs,
-    /// Do without the apiserver, to try it out: then neither delete requests nor the objects' ends
-    /// are known.
+    /// Run without the apiserver, for a trial: deletion requests and the removal of pod objects are then
+    /// unknown.
     #[arg(long, env = "CORONER_NO_API", value_parser = BoolishValueParser::new())]
     pub no_api: bool,
-    /// Size of each of the two ring buffers: bytes, KiB or MiB; a power of two, at least a page.
+    /// Size of each of the two ring buffers in bytes, KiB or MiB: a power of two, at least one page.
     #[arg(long, env = "CORONER_RING_BYTES", value_name = "SIZE", default_value = "1MiB")]
     #[arg(value_parser = parse_size)]
     pub ring_bytes: u32,
 }
 
-/// Where the API is served on TCP, if it is.
+/// TCP address of the API; `None`: not served on TCP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ApiListen(pub Option<SocketAddr>);
 
-/// Flags that name a running agent.
+/// Flags that locate a running agent.
 #[derive(Args, Clone, Debug)]
 pub struct AgentArgs {
-    /// The running agent's unix socket.
+    /// Unix socket of the running agent.
     #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = addresses::DEFAULT)]
     pub socket: PathBuf,
-    /// URL of the running agent, instead of its socket.
+    /// URL of the running agent, used instead of its socket.
     #[arg(long, env = "CORONER_URL", value_name = "URL", value_parser = parse_url)]
     pub url: Option<http::Uri>,
-    /// The agent speaks TLS: PEM file of the certificate authority that has signed its certificate
-    /// [default: those that this machine trusts].
+    /// PEM file with the CA that signed the agent's TLS certificate [default: the CAs that this machine
+    /// trusts].
     #[arg(long, env = "CORONER_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,
 }
@@ -133,103 +132,101 @@ pub struct AgentArgs {
 /// Flags of `coroner run`.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
-    /// Address of metrics and health. Port 0 takes a free one and logs it; `[::]` is every address, also of
-    /// IPv4.
+    /// Address of the metrics and health endpoints. Port 0 selects a free port and logs it; `[::]` listens on
+    /// all IPv6 and IPv4 addresses.
     #[arg(long, env = "CORONER_LISTEN", value_name = "ADDRESS:PORT")]
     #[arg(default_value = "[::]:9470", value_parser = parse_listen)]
     pub listen: SocketAddr,
-    /// Serve HTTPS with this certificate (PEM: the server's own, then those of its issuers). It is
-    /// taken anew when the file changes; one that cannot be used leaves the old one in place.
+    /// Serve HTTPS with this certificate (PEM: the server's certificate, then its intermediates). Reloaded
+    /// when the file changes; if the new certificate is invalid, the agent keeps the current one.
     #[arg(long, env = "CORONER_TLS_CERT", value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
-    /// The certificate's private key (PEM, not encrypted).
+    /// Private key of the certificate (PEM, unencrypted).
     #[arg(long, env = "CORONER_TLS_KEY", value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
-    /// Unix socket of the API, for this user only: what `coroner terminations`, `leaks` and `explain` ask.
-    /// `off`: none.
+    /// Unix socket of the API, accessible to this user only. `coroner terminations`, `leaks` and `explain` use
+    /// it. `off` disables it.
     #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = addresses::DEFAULT)]
     pub socket: PathBuf,
-    /// Address of the API for `kubectl port-forward`: of the loopback interface, on which with hostNetwork every
-    /// user of the node could ask. `off`: none.
+    /// Address of the API for `kubectl port-forward`, on the loopback interface. With hostNetwork every user of
+    /// the node can reach it. `off` disables it.
     #[arg(long, env = "CORONER_API_LISTEN", value_name = "ADDRESS:PORT")]
     #[arg(default_value = "127.0.0.1:9471", value_parser = parse_api_listen)]
     pub api_listen: ApiListen,
-    /// Pod terminations kept for the HTTP API.
+    /// Number of pod terminations to keep for the API.
     #[arg(long, env = "CORONER_HISTORY", value_name = "N", default_value_t = 256)]
     pub history: usize,
-    /// How long to wait for the sources' last word before an account is closed (250ms, 5s, 1m).
+    /// How long to wait for late events before a termination is reported (250ms, 5s, 1m).
     #[arg(long, env = "CORONER_SETTLE", value_name = "DURATION", default_value = "5s")]
     #[arg(value_parser = parse_duration)]
     pub settle: Duration,
-    /// Time between full lists from the runtime when nothing is dying.
+    /// Interval of full lists from the runtime while no pod is terminating.
     #[arg(long, env = "CORONER_CRI_IDLE", value_name = "DURATION", default_value = "10s")]
     #[arg(value_parser = parse_duration)]
     pub cri_idle: Duration,
-    /// Time between the runtime's filtered lists while a pod is dying.
+    /// Interval of filtered lists from the runtime while a pod is terminating.
     #[arg(long, env = "CORONER_CRI_BUSY", value_name = "DURATION", default_value = "250ms")]
     #[arg(value_parser = parse_duration)]
     pub cri_busy: Duration,
-    /// Take the runtime's container events as a hint to look, where it sends them to everybody
-    /// (containerd from 2.0, CRI-O from 1.28). Little is won, for the kernel tells the same; and a
-    /// containerd whose subscriber stands still waits for it.
+    /// Poll the runtime when it sends a container event (containerd 2.0, CRI-O 1.28 or newer). Rarely useful,
+    /// because the kernel reports the same; and containerd blocks on a subscriber that stops reading.
     #[arg(long, env = "CORONER_CRI_EVENTS", value_parser = BoolishValueParser::new())]
     pub cri_events: bool,
-    /// Record all that is learned into this file, for `coroner replay` and bug reports. It holds
-    /// no environment variables, command lines, labels or annotations (docs/recording.md). A file
-    /// of that name is kept as FILE.old.
+    /// Record all inputs to this file, for `coroner replay` and bug reports. It contains no environment
+    /// variables, command lines, labels or annotations (docs/recording.md). An existing file is renamed to
+    /// FILE.old.
     #[arg(long, env = "CORONER_RECORD", value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// The recording ends, and the agent goes on, when its file has this size (at most 4095MiB).
+    /// Maximum size of the recording (up to 4095MiB). At this size recording stops and the agent continues.
     #[arg(long, env = "CORONER_RECORD_LIMIT", value_name = "SIZE", default_value = "256MiB")]
     #[arg(value_parser = parse_size)]
     pub record_limit: u32,
-    /// Where the kernel side cannot start, do not exit: stay, unready, say why on /readyz, and try
-    /// again every 30 s. For a DaemonSet, whose pods would only be restarted again and again.
+    /// If the kernel side cannot start, do not exit: stay unready, show the reason on /readyz, and retry every
+    /// 30 s. Avoids a crash loop in a DaemonSet.
     #[arg(long, env = "CORONER_STAY_UNREADY", value_parser = BoolishValueParser::new())]
     pub stay_unready: bool,
-    /// Tell of what an owner of pods should know as Events too: on the pod (StopSignalIgnored,
-    /// GraceExceeded, OomKilled, …), and what was left behind on the Node (docs/events.md). Needs
-    /// the right to create and patch events of the API group events.k8s.io.
+    /// Create Kubernetes Events for notable deaths (on the pod: StopSignalIgnored, GraceExceeded, OomKilled, …)
+    /// and for leaks (on the Node); see docs/events.md. Requires create and patch of events in the API group
+    /// events.k8s.io.
     #[arg(long, env = "CORONER_EVENTS", value_parser = BoolishValueParser::new())]
     pub events: bool,
     /// Log the kernel programs' own diagnostics (debug builds only).
     #[arg(long, env = "CORONER_DEBUG_BPF", value_parser = BoolishValueParser::new())]
     pub debug_bpf: bool,
-    /// When something counts as left behind.
-    #[command(flatten)] // these two last: their headings hold for what follows
+    /// Flags of leak detection.
+    #[command(flatten)] // these two last: a heading applies to all flags after it
     pub leaks: LeakArgs,
-    /// Where the evidence comes from.
+    /// Sources of evidence.
     #[command(flatten)]
     pub sources: SourceArgs,
 }
 
-/// When something counts as left behind.
+/// Flags of leak detection.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "What was left behind")]
-pub struct JudgeArgs {
-    /// How long something must look like a leak before it is one. Counted only while watch,
-    /// runtime and Node object are in sync: an outage pauses it.
+#[command(next_help_heading = "Leaks")]
+pub struct DetectionArgs {
+    /// How long a candidate must be observed before it is a confirmed leak. Counts only while pod watch,
+    /// runtime and Node object are in sync; an outage pauses it.
     #[arg(long, env = "CORONER_LEAK_THRESHOLD", value_name = "DURATION", default_value = "5m")]
     #[arg(value_parser = parse_duration)]
     pub leak_threshold: Duration,
-    /// Name of the kubelet's process, where it has another than any distribution gives it (comm, at
-    /// most 15 bytes) [default: kubelet, k3s-server, k3s-agent, kubelite].
+    /// Process name of the kubelet (comm, at most 15 bytes) [default: kubelet, k3s-server, k3s-agent, kubelite].
     #[arg(long, env = "CORONER_KUBELET_PROCESS", value_name = "NAME")]
     pub kubelet_process: Option<String>,
 }
 
-/// When something counts as left behind, and what becomes of that.
+/// Flags of leak detection and of its results.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "What was left behind")]
+#[command(next_help_heading = "Leaks")]
 pub struct LeakArgs {
-    /// When something counts as left behind.
+    /// Flags of leak detection.
     #[command(flatten)]
-    pub judge: JudgeArgs,
-    /// Leaked sandboxes that get a metric series with their identity; the others are only counted.
+    pub detection: DetectionArgs,
+    /// Maximum number of leaked sandboxes with a metric series of their own; others are only counted.
     #[arg(long, env = "CORONER_LEAK_SERIES", value_name = "N", default_value_t = 50)]
     pub leak_series: usize,
-    /// Keep here since when leaks are observed, so that a restart of the agent does not begin that
-    /// anew. Made if it is not there.
+    /// Directory for the first-seen times of leaks, so that they survive a restart of the agent. Created if
+    /// missing.
     #[arg(long, env = "CORONER_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 }
@@ -237,18 +234,18 @@ pub struct LeakArgs {
 /// Flags of `coroner doctor`.
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
-    /// Form of the answer.
+    /// Output format.
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "text")]
     pub output: DoctorOutput,
-    /// Where the evidence would come from.
+    /// Sources of evidence.
     #[command(flatten)]
     pub sources: SourceArgs,
 }
 
-/// Forms of doctor's answer.
+/// Output formats of `doctor`.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DoctorOutput {
-    /// For people. CORONER_OUTPUT may name a table for the commands that list.
+    /// Human-readable text. `table` and `wide` are accepted because CORONER_OUTPUT is shared by all commands.
     #[value(aliases = ["table", "wide"])]
     Text,
     /// One JSON object.
@@ -258,16 +255,16 @@ pub enum DoctorOutput {
 /// Flags of `coroner terminations`.
 #[derive(Args, Clone, Debug)]
 pub struct TerminationsArgs {
-    /// The agent that is asked.
+    /// The agent to query.
     #[command(flatten)]
     pub agent: AgentArgs,
     /// Only pods of this namespace.
     #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// At most so many.
+    /// Maximum number of entries to show.
     #[arg(long, env = "CORONER_LIMIT", value_name = "N")]
     pub limit: Option<usize>,
-    /// Form of the list.
+    /// Output format.
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "table")]
     pub output: ListOutput,
 }
@@ -276,76 +273,76 @@ pub struct TerminationsArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = LEAKS_HELP)]
 pub struct LeaksArgs {
-    /// The agent that is asked. Without --url, and where none answers on the socket, this looks standalone.
+    /// The agent to query. Without --url, and if no agent answers on the socket, this command scans standalone.
     #[command(flatten)]
     pub agent: AgentArgs,
-    /// Ask no agent, whatever --url says: look at runtime, apiserver and host, without eBPF.
+    /// Do not query an agent: scan runtime, apiserver and host, without eBPF. Overrides --url.
     #[arg(long, env = "CORONER_STANDALONE", value_parser = BoolishValueParser::new())]
     pub standalone: bool,
-    /// Only what pods of this namespace left behind.
+    /// Only leaks of pods of this namespace.
     #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// Form of the list.
+    /// Output format.
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "table")]
     pub output: ListOutput,
-    /// The same as -o json.
+    /// Same as -o json.
     #[arg(long, env = "CORONER_JSON", value_parser = BoolishValueParser::new())]
     pub json: bool,
-    /// Below the table, all that is known of each: evidence, likely cause, what to do.
+    /// Show details of each leak below the table: evidence, likely cause, remedy.
     #[arg(short, long, env = "CORONER_VERBOSE", value_parser = BoolishValueParser::new())]
     pub verbose: bool,
-    /// Wait until it is certain: something must look like a leak for --leak-threshold.
+    /// Wait until leaks are confirmed, that is observed for --leak-threshold.
     #[arg(long, env = "CORONER_WAIT", value_parser = BoolishValueParser::new())]
     #[arg(conflicts_with = "watch")]
     pub wait: bool,
-    /// Go on until Ctrl-C, and print the list again whenever it changes.
+    /// Run until Ctrl-C, and print the list again whenever it changes.
     #[arg(short, long, env = "CORONER_WATCH", value_parser = BoolishValueParser::new())]
     pub watch: bool,
-    /// End with status 3 if something was left behind for certain. Implies --wait.
+    /// Exit with status 3 if any leak is confirmed. Implies --wait.
     #[arg(long, env = "CORONER_EXIT_CODE", value_parser = BoolishValueParser::new())]
     #[arg(conflicts_with = "watch")]
     pub exit_code: bool,
-    /// When something is certain, standalone.
+    /// Leak detection of a standalone scan.
     #[command(flatten)]
-    pub judge: JudgeArgs,
-    /// Where to look, standalone.
+    pub detection: DetectionArgs,
+    /// Sources of a standalone scan.
     #[command(flatten)]
     pub node: NodeArgs,
 }
 
 const LEAKS_HELP: &str = "\
 Examples:
-  coroner leaks                         what the agent on this node is certain of; without an agent,
-                                        one look at what seems to be left behind
-  coroner leaks --node n1 --wait -v     standalone: what is certain after 5 minutes, with evidence
-  coroner leaks --watch                 the list, again whenever it changes
+  coroner leaks                         confirmed leaks of the agent on this node; without an agent,
+                                        one scan for leak candidates
+  coroner leaks --node n1 --wait -v     standalone: leaks confirmed after 5 minutes, with evidence
+  coroner leaks --watch                 print the list whenever it changes
   coroner leaks --exit-code >/dev/null  for scripts
 
-Exit status: 0 it could be judged; 1 it could not (the message says what to do); with --exit-code
-3 if something was left behind for certain (candidates do not count); 64 wrong usage.
-docs/leaks.md tells what each class means, and how it is known.";
+Exit status: 0 success; 1 error, or leak detection is suspended; 3 with --exit-code if any leak is
+confirmed (candidates do not count); 64 usage error.
+docs/leaks.md describes each class and its evidence.";
 
 /// Flags of `coroner explain`.
 #[derive(Args, Clone, Debug)]
 pub struct ExplainArgs {
-    /// The pod: its name, NAMESPACE/NAME or UID. Left out: the only one there is.
+    /// The pod: NAME, NAMESPACE/NAME or UID. Optional if only one pod terminated.
     #[arg(value_name = "POD")]
     pub pod: Option<String>,
-    /// From this recording (`-`: stdin) instead of a running agent.
+    /// Read this recording (`-` for stdin) instead of querying an agent.
     #[arg(long, env = "CORONER_FROM", value_name = "FILE")]
     pub from: Option<PathBuf>,
-    /// From the recording that comes with coroner: needs no agent, no node, no privileges. Without
-    /// POD it shows one of its pods.
+    /// Read the built-in sample recording: needs no agent, no node and no privileges. Without POD it shows one
+    /// of its pods.
     #[arg(long, env = "CORONER_SAMPLE", value_parser = BoolishValueParser::new())]
     #[arg(conflicts_with = "from")]
     pub sample: bool,
     /// Only pods of this namespace.
     #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// Which life of the pod, for a static pod that came back [default: the last one].
+    /// Which instance of the pod, for a static pod that was created again [default: the last one].
     #[arg(long, env = "CORONER_LIFE", value_name = "N")]
     pub life: Option<u32>,
-    /// The agent that is asked.
+    /// The agent to query.
     #[command(flatten)]
     pub agent: AgentArgs,
 }
@@ -353,46 +350,46 @@ pub struct ExplainArgs {
 /// Flags of `coroner replay`.
 #[derive(Args, Clone, Debug)]
 pub struct ReplayArgs {
-    /// The recording (`coroner run --record FILE`), compressed or not; `-` is stdin.
+    /// The recording (`coroner run --record FILE`), compressed or not; `-` for stdin.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Go on for so long after the recording's end, a day at most, as if nothing more had happened:
-    /// closes the accounts that were open.
+    /// Continue for this long after the end of the recording (at most one day), as if nothing more had
+    /// happened, so that open terminations are reported.
     #[arg(long, env = "CORONER_GO_ON", value_name = "DURATION", default_value = "0s")]
     #[arg(value_parser = parse_duration)]
     pub go_on: Duration,
-    /// Form of the answer.
+    /// Output format.
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "text")]
     pub output: ReplayOutput,
 }
 
-/// Forms of replay's answer.
+/// Output formats of `replay`.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplayOutput {
-    /// A waterfall a pod.
+    /// One waterfall per pod.
     Text,
     /// A table.
     Table,
     /// A table with more columns.
     Wide,
-    /// A JSON object a line and a pod: what the API of the recorded agent said.
+    /// One JSON object per line and pod, as the API of the recorded agent returned it.
     Json,
 }
 
-/// Forms of a list.
+/// Output formats of a list.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ListOutput {
     /// A table.
     Table,
     /// A table with more columns.
     Wide,
-    /// JSON, as the agent gives it.
+    /// JSON, as the agent returns it.
     Json,
 }
 
 /// `5s`, `250ms`, `1m 30s`: never negative.
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    const HINT: &str = "give a number with its unit, such as 250ms, 5s or 1m";
+    const HINT: &str = "use a number with a unit, for example 250ms, 5s or 1m";
     let signed: jiff::SignedDuration = text.parse().map_err(|_| HINT.to_owned())?;
     Duration::try_from(signed).map_err(|_| HINT.to_owned())
 }
@@ -409,20 +406,18 @@ fn parse_size(text: &str) -> Result<u32, String> {
         .parse::<u32>()
         .ok()
         .and_then(|n| n.checked_mul(unit))
-        .ok_or_else(|| "give bytes, KiB or MiB, such as 65536, 64KiB or 1MiB".to_owned())
+        .ok_or_else(|| "use bytes, KiB or MiB, for example 65536, 64KiB or 1MiB".to_owned())
 }
 
-/// `0.0.0.0:9470`, `[::]:9470`; `:9470` is every address.
+/// `0.0.0.0:9470`, `[::]:9470`; `:9470` means all addresses.
 fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     let full = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
     full.parse().map_err(|_| {
-        format!(
-            "give an address and a port, such as 127.0.0.1:{DEFAULT_PORT} or [::]:{DEFAULT_PORT}"
-        )
+        format!("use ADDRESS:PORT, for example 127.0.0.1:{DEFAULT_PORT} or [::]:{DEFAULT_PORT}")
     })
 }
 
-/// The same, or `off`.
+/// An address as in [`parse_listen`], or `off`.
 fn parse_api_listen(text: &str) -> Result<ApiListen, String> {
     match text {
         "off" => Ok(ApiListen(None)),
@@ -430,13 +425,20 @@ fn parse_api_listen(text: &str) -> Result<ApiListen, String> {
     }
 }
 
-/// `http://HOST:PORT` or `https://HOST:PORT`: the paths are our own.
+/// `http://HOST:PORT` or `https://HOST:PORT`, without a path.
 fn parse_url(text: &str) -> Result<http::Uri, String> {
     text.parse::<http::Uri>()
         .ok()
-        .filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some())
+        .filter(|uri| {
+            matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some()
+        })
         .filter(|uri| uri.path() == "/" && uri.query().is_none())
-        .ok_or_else(|| format!("give http://HOST:PORT or https://HOST:PORT, such as http://127.0.0.1:{DEFAULT_PORT}"))
+        .ok_or_else(|| {
+            format!(
+                "use http://HOST:PORT or https://HOST:PORT, for example \
+                                http://127.0.0.1:{DEFAULT_PORT}"
+            )
+        })
 }
 
 #[cfg(test)]

@@ -1,17 +1,15 @@
-//! Little memory, for a long time: how the allocator keeps it, and what was needed for a moment,
-//! given back.
+//! Keeps the resident memory small: configures the allocator and returns free memory to the kernel.
 
-/// Sets the allocator up for a process that lives long, on one thread but for calls that may hang.
-/// Has to come before the other threads.
+/// Configures the allocator for a long-lived process that is single-threaded except for blocking calls. Must be
+/// called before other threads start.
 ///
-/// What glibc does by itself is made for speed: an arena for each thread, none of which ever gives
-/// back what lies below its last piece in use; and once a piece as large as a list of the runtime
-/// has come and gone, such pieces are taken from there too. That kept more free memory than was in
-/// use.
-pub(crate) fn be_frugal() {
+/// glibc's defaults favour speed: each thread has an arena, which keeps free memory below its last used chunk,
+/// and the mmap threshold grows to the size of the largest freed chunk (a list of the runtime). With the
+/// defaults the agent kept more free memory than it used.
+pub(crate) fn configure_allocator() {
     #[cfg(target_env = "gnu")]
     {
-        /// glibc's own initial value, which it raises unless somebody sets it.
+        /// glibc's initial value, which it raises dynamically unless the value is set.
         const LARGE: libc::c_int = 128 << 10;
         // SAFETY: mallopt(3) has no preconditions while there is one thread.
         unsafe {
@@ -22,9 +20,9 @@ pub(crate) fn be_frugal() {
     }
 }
 
-/// What a passing need took (the kernel's BTF at the start, a list of thousands of sandboxes) would
-/// stay in the allocator's pools for the rest of a long life. Takes some milliseconds.
-pub(crate) fn give_back() {
+/// Returns free memory to the kernel. Otherwise the allocator would keep the memory of a peak (the kernel's BTF
+/// at the start, a list of thousands of sandboxes). Takes some milliseconds.
+pub(crate) fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim(3) is MT-safe and has no preconditions.
     unsafe {
@@ -32,17 +30,17 @@ pub(crate) fn give_back() {
     }
 }
 
-/// Lets go of the program's own pages too, those that nothing can have written to: the kernel maps
-/// 64 KiB around each that is touched, and most of them served the start (command line, BTF,
-/// kubeconfig). Those in use come back by themselves, from the page cache.
-pub(crate) fn forget_the_start() {
-    give_back();
+/// Also drops the program's read-only pages. The kernel maps 64 KiB around each touched page, and most of them
+/// were needed only at the start (command line, BTF, kubeconfig). Pages in use are mapped again from the page
+/// cache.
+pub(crate) fn drop_startup_pages() {
+    trim_heap();
     // SAFETY: the callback takes what dl_iterate_phdr(3) gives it, and nothing else.
-    unsafe { libc::dl_iterate_phdr(Some(let_go), std::ptr::null_mut()) };
+    unsafe { libc::dl_iterate_phdr(Some(advise_dontneed), std::ptr::null_mut()) };
 }
 
-/// Of the first object, which is the program itself: its segments that are only read or executed.
-unsafe extern "C" fn let_go(
+/// Drops the read-only segments of the first object, which is the program itself.
+unsafe extern "C" fn advise_dontneed(
     object: *mut libc::dl_phdr_info,
     _: libc::size_t,
     _: *mut libc::c_void,
@@ -50,7 +48,7 @@ unsafe extern "C" fn let_go(
     // SAFETY: valid for the length of this call, dl_iterate_phdr(3).
     let object = unsafe { &*object };
     if !object.dlpi_phdr.is_null() {
-        // SAFETY: so many headers stand there, for as long as the object is loaded.
+        // SAFETY: dlpi_phnum headers are valid while the object is loaded.
         let headers =
             unsafe { std::slice::from_raw_parts(object.dlpi_phdr, usize::from(object.dlpi_phnum)) };
         let page = rustix::param::page_size();
@@ -101,9 +99,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_let_go_of_comes_back() {
+    fn dropped_pages_come_back() {
         static TEXT: &str = "in a segment that is only read";
-        forget_the_start();
+        drop_startup_pages();
         assert_eq!(TEXT.len(), 30);
         assert_eq!(whole_pages(0, 0, 1, 4096), None, "and code runs");
     }

@@ -1,5 +1,5 @@
-//! Blocking calls that may hang: on a dead file system, or on a lock that somebody holds who does.
-//! Each has a thread of its own and is given up after a while; its thread ends when the call does.
+//! Blocking calls with a timeout, because a call may hang on a dead file system or on a kernel lock. Each call has
+//! its own thread. After the timeout the caller continues; the thread ends when the call returns.
 
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -8,47 +8,47 @@ use tokio::{
     time::timeout,
 };
 
-/// How long one waits, and how many may hang.
+/// Runs blocking calls with a timeout, with a limit on concurrent calls.
 #[derive(Clone, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct BlockingPool {
     limit: Duration,
     threads: Arc<Semaphore>,
 }
 
-/// Why there is no answer.
+/// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum GaveUp {
-    /// It takes longer than one waits.
-    #[error("it hangs")]
-    Hangs,
-    /// It was not begun: earlier ones still hang.
-    #[error("earlier looks still hang")]
-    Crowded,
-    /// It panicked.
-    #[error("it broke off")]
-    Broke(#[source] JoinError),
+pub(crate) enum CallError {
+    /// The call did not return within the timeout.
+    #[error("timed out")]
+    TimedOut,
+    /// The call was not started: too many earlier calls are still blocked.
+    #[error("too many earlier calls are still blocked")]
+    Saturated,
+    /// The call panicked.
+    #[error("the call panicked")]
+    Panicked(#[source] JoinError),
 }
 
-impl Patience {
-    /// Waits for `limit`; has `most` calls under way at a time, those given up included.
+impl BlockingPool {
+    /// `limit`: the timeout. `most`: the number of concurrent calls, including calls that timed out.
     pub(crate) fn new(limit: Duration, most: usize) -> Self {
         Self { limit, threads: Arc::new(Semaphore::new(most)) }
     }
 
-    /// The call's answer, if it comes in time.
+    /// Runs `call` and returns its result if it returns within the timeout.
     pub(crate) async fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, GaveUp> {
+    ) -> Result<T, CallError> {
         let threads = Arc::clone(&self.threads);
-        let thread = threads.try_acquire_owned().map_err(|_| GaveUp::Crowded)?;
+        let thread = threads.try_acquire_owned().map_err(|_| CallError::Saturated)?;
         let calling = spawn_blocking(move || {
-            let _thread = thread; // until the call has ended, waited for or not
+            let _thread = thread; // held until the call returns, also after the timeout
             call()
         });
         match timeout(self.limit, calling).await {
-            Ok(answer) => answer.map_err(GaveUp::Broke),
-            Err(_) => Err(GaveUp::Hangs),
+            Ok(answer) => answer.map_err(CallError::Panicked),
+            Err(_) => Err(CallError::TimedOut),
         }
     }
 }
@@ -61,25 +61,25 @@ mod tests {
     #[tokio::test]
     async fn what_hangs_is_given_up_and_counts_until_it_ends() {
         const AMPLE: Duration = Duration::from_secs(60);
-        let mut patience = Patience::new(AMPLE, 1);
-        assert_eq!(patience.call(|| 7).await.unwrap(), 7);
+        let mut pool = BlockingPool::new(AMPLE, 1);
+        assert_eq!(pool.call(|| 7).await.unwrap(), 7);
         let (release, held) = mpsc::channel::<()>();
-        patience.limit = Duration::from_millis(20);
-        let hung = patience.call(move || held.recv()).await;
-        assert!(matches!(hung, Err(GaveUp::Hangs)), "{hung:?}");
-        assert!(matches!(patience.call(|| 7).await, Err(GaveUp::Crowded)));
+        pool.limit = Duration::from_millis(20);
+        let hung = pool.call(move || held.recv()).await;
+        assert!(matches!(hung, Err(CallError::TimedOut)), "{hung:?}");
+        assert!(matches!(pool.call(|| 7).await, Err(CallError::Saturated)));
         drop(release);
-        patience.limit = AMPLE;
-        while patience.call(|| 7).await.is_err() {
+        pool.limit = AMPLE;
+        while pool.call(|| 7).await.is_err() {
             tokio::task::yield_now().await;
         }
     }
 
     #[tokio::test]
-    async fn a_panic_is_told_and_gives_its_place_back() {
-        let patience = Patience::new(Duration::from_secs(60), 1);
-        let broke = patience.call(|| panic!("on purpose")).await;
-        assert!(matches!(broke, Err(GaveUp::Broke(_))), "{broke:?}");
-        assert_eq!(patience.call(|| 7).await.unwrap(), 7);
+    async fn a_panic_is_an_error_and_releases_its_permit() {
+        let pool = BlockingPool::new(Duration::from_secs(60), 1);
+        let broke = pool.call(|| panic!("on purpose")).await;
+        assert!(matches!(broke, Err(CallError::Panicked(_))), "{broke:?}");
+        assert_eq!(pool.call(|| 7).await.unwrap(), 7);
     }
 }

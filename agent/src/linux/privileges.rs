@@ -1,5 +1,4 @@
-//! What this process may do: what it needs of that, what it lacks, and what it lays down once the
-//! programs run.
+//! Capabilities of this process: needed, missing, and dropped once the kernel programs run.
 
 use rustix::{
     io,
@@ -8,7 +7,7 @@ use rustix::{
 };
 use serde::Serialize;
 
-/// What is kept, of that which is held, when the programs run: what the agent goes on to use.
+/// Capabilities that the agent keeps while the kernel programs run, if it holds them.
 ///
 /// * `SYS_PTRACE`: `/proc/PID/ns/*`, `/proc/PID/wchan` and `/proc/PID/root`
 ///   (`ptrace_may_access`, kernel `kernel/ptrace.c`).
@@ -19,7 +18,7 @@ const KEPT: CapabilitySet = CapabilitySet::SYS_PTRACE
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH);
 
-/// Every capability that the agent has a use for, by name.
+/// Every capability that the agent uses, by name.
 const NAMES: [(&str, CapabilitySet); 7] = [
     ("CAP_BPF", CapabilitySet::BPF),
     ("CAP_PERFMON", CapabilitySet::PERFMON),
@@ -36,17 +35,17 @@ pub struct Privileges(CapabilitySet);
 
 /// A capability that is needed and not held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Lack {
-    /// Its name, such as `CAP_BPF`.
+pub struct MissingCapability {
+    /// Name, for example `CAP_BPF`.
     pub capability: &'static str,
-    /// What cannot be done without it.
+    /// What does not work without the capability.
     pub purpose: &'static str,
-    /// Nothing works without it; otherwise the agent only tells less.
+    /// The agent cannot work without the capability; otherwise it only reports less.
     pub essential: bool,
 }
 
 impl Privileges {
-    /// Those in effect for the calling thread. What cannot be asked for is not held.
+    /// The effective capabilities of the calling thread; none if capget(2) fails.
     pub fn held() -> Self {
         Self(capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective))
     }
@@ -69,56 +68,57 @@ impl Privileges {
 
     /// What is missing. `memlock`: RLIMIT_MEMLOCK would have to be lifted for the maps (before Linux
     /// 5.11).
-    pub fn lacking(self, memlock: bool) -> Vec<Lack> {
+    pub fn lacking(self, memlock: bool) -> Vec<MissingCapability> {
         let loads = !self.has(CapabilitySet::SYS_ADMIN); // it stands for the two that load
-        let lack = |capability, essential, purpose| Lack { capability, purpose, essential };
+        let missing =
+            |capability, essential, purpose| MissingCapability { capability, purpose, essential };
         let needs = [
             (
                 CapabilitySet::BPF,
                 loads,
-                lack("CAP_BPF", true, "the kernel programs cannot be loaded"),
+                missing("CAP_BPF", true, "kernel programs cannot be loaded"),
             ),
             (
                 CapabilitySet::PERFMON,
                 loads,
-                lack("CAP_PERFMON", true, "the kernel programs cannot read what they report"),
+                missing("CAP_PERFMON", true, "kernel programs cannot read kernel memory"),
             ),
             (
                 CapabilitySet::SYS_RESOURCE,
                 memlock,
-                lack(
+                missing(
                     "CAP_SYS_RESOURCE",
                     false,
-                    "before Linux 5.11 RLIMIT_MEMLOCK must be lifted for the programs' maps",
+                    "before Linux 5.11, RLIMIT_MEMLOCK must be raised for the BPF maps",
                 ),
             ),
             (
                 CapabilitySet::SYS_PTRACE,
                 true,
-                lack(
+                missing(
                     "CAP_SYS_PTRACE",
                     false,
-                    "neither leaks of the classes orphan_shim and orphan_netns, nor where in the kernel \
-                     a process hangs are reported",
+                    "leaks of class orphan_shim and orphan_netns are not reported, nor where in \
+                     the kernel a process hangs",
                 ),
             ),
         ];
         needs
             .into_iter()
             .filter(|(capability, needed, _)| *needed && !self.has(*capability))
-            .map(|(_, _, lack)| lack)
+            .map(|(_, _, missing)| missing)
             .collect()
     }
 
-    /// Names of those that are held, of those that the agent has a use for.
+    /// Names of the held capabilities that the agent uses.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         NAMES.into_iter().filter(move |(_, set)| self.has(*set)).map(|(name, _)| name)
     }
 }
 
-/// Lets the maps be as big as they are, where the kernel counts them as locked memory. Without
-/// CAP_SYS_RESOURCE only as far as the hard limit; whether it suffices shows when they are made.
-pub fn lift_memlock() {
+/// Raises RLIMIT_MEMLOCK, because kernels before 5.11 count BPF maps as locked memory. Without CAP_SYS_RESOURCE
+/// only up to the hard limit; whether that suffices shows when the maps are created.
+pub fn raise_memlock_limit() {
     let endless = Rlimit { current: None, maximum: None };
     if setrlimit(Resource::Memlock, endless).is_err() {
         let maximum = getrlimit(Resource::Memlock).maximum;
@@ -138,7 +138,7 @@ pub fn lift_memlock() {
 ///
 /// A thread's capabilities are its own, and those it starts inherit them: call this before the
 /// first of them is started.
-pub fn lay_down(works: impl FnOnce() -> bool) -> io::Result<Privileges> {
+pub fn drop_privileges(works: impl FnOnce() -> bool) -> io::Result<Privileges> {
     set_no_new_privs(true)?;
     let before = capabilities(None)?;
     let kept = before.permitted & before.effective & KEPT;
@@ -164,7 +164,7 @@ mod tests {
         CapabilitySet::BPF.union(CapabilitySet::PERFMON).union(CapabilitySet::SYS_PTRACE);
 
     fn lacking(held: CapabilitySet, memlock: bool) -> Vec<&'static str> {
-        Privileges::of(held).lacking(memlock).iter().map(|lack| lack.capability).collect()
+        Privileges::of(held).lacking(memlock).iter().map(|missing| missing.capability).collect()
     }
 
     #[test]
@@ -194,7 +194,8 @@ mod tests {
     #[test]
     fn what_loads_is_essential_and_what_only_looks_is_not() {
         let lacks = Privileges::of(CapabilitySet::empty()).lacking(true);
-        let others = lacks.iter().filter(|lack| !lack.essential).map(|lack| lack.capability);
+        let others =
+            lacks.iter().filter(|missing| !missing.essential).map(|missing| missing.capability);
         let others: Vec<_> = others.collect();
         assert_eq!((lacks.len(), &*others), (4, &["CAP_SYS_RESOURCE", "CAP_SYS_PTRACE"][..]));
     }
@@ -204,7 +205,7 @@ mod tests {
     fn what_is_laid_down_is_gone_for_good() {
         let held = Privileges::held();
         std::thread::spawn(move || {
-            let kept = lay_down(|| true).unwrap();
+            let kept = drop_privileges(|| true).unwrap();
             assert_eq!(kept, Privileges(held.0 & KEPT));
             assert_eq!(Privileges::held(), kept);
             let all = capabilities(None).unwrap();
@@ -220,7 +221,7 @@ mod tests {
     fn what_the_maps_need_is_kept() {
         let held = Privileges::held();
         std::thread::spawn(move || {
-            let kept = lay_down(|| {
+            let kept = drop_privileges(|| {
                 assert!(!Privileges::held().has(CapabilitySet::BPF));
                 false
             });

@@ -20,9 +20,9 @@ pub fn of_process(proc: &Path, cgroup_root: &Path, pid: u32) -> Result<CgroupId,
         .ok_or_else(|| format!("{} is not in a cgroup file system", cgroup_root.display()))?;
     let memberships = read(&proc.join(format!("{pid}/cgroup")))?;
     let path = path_in(&memberships, &mount.hierarchy)
-        .ok_or_else(|| format!("process {pid} is in no cgroup of {:?}", mount.hierarchy))?;
+        .ok_or_else(|| format!("process {pid} has no cgroup in {:?}", mount.hierarchy))?;
     let directory = mount.directory(path, || mount.own()).ok_or_else(|| {
-        format!("the cgroup {path} of process {pid} lies outside of {}", mount.at.display())
+        format!("cgroup {path} of process {pid} is outside {}", mount.at.display())
     })?;
     let inode = fs::metadata(&directory)
         .map_err(|error| format!("stat {}: {error}", directory.display()))?

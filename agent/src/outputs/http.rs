@@ -11,7 +11,7 @@ use crate::{
         metrics::Metrics,
         report::{LeakJson, LeakList, printable},
     },
-    store::{health::Health, leaks::Standing, terminations::History},
+    store::{health::Health, leaks::LeakStore, terminations::History},
 };
 use axum::{
     Json, Router,
@@ -53,22 +53,23 @@ pub enum Audience {
 const INDEX: &str = "coroner: how long pods take to die on this node, and how their containers died
 
 /metrics                     Prometheus
-/healthz                     200 while the event loop turns
+/healthz                     200 while the event loop runs
 /readyz                      200 while every source of evidence works; else 503 and what to do
 ";
 
 const INDEX_OF_API: &str = "\
 /api/v1/terminations         recent pod terminations, newest first
                              ?namespace=NAMESPACE &pod=NAME &limit=N
-/api/v1/terminations/UID     the last termination of one pod; ?life=N for an earlier life
-/api/v1/leaks                what was left behind, the oldest first, and whether that can be judged
+/api/v1/terminations/UID     the last termination of one pod; ?life=N for an earlier instance
+/api/v1/leaks                leaks, oldest first, and the state of leak detection
                              ?namespace=NAMESPACE &pod=NAME &limit=N
-/api/v1/deaths               recent deaths of containers, also in pods that go on, newest first
+/api/v1/deaths               recent container deaths, including pods that still run, newest first
                              ?namespace=NAMESPACE &pod=NAME &limit=N
 ";
 
-const NOT_HERE: &str = "the API names pods and is not served here: ask on the node's socket \
-                        (coroner terminations), or through kubectl port-forward to --api-listen";
+const NOT_HERE: &str = "the API is not served on this port because it names pods; use the unix \
+                        socket on the node (coroner terminations), or kubectl port-forward to \
+                        --api-listen";
 
 /// No scrape is older than this: a flood of them costs no more than one a second.
 const SCRAPE_AGE: Duration = Duration::from_secs(1);
@@ -82,7 +83,7 @@ pub struct Shared {
     /// The last terminations.
     pub history: Mutex<History>,
     /// The leaks that are certain.
-    pub leaks: Mutex<Standing>,
+    pub leaks: Mutex<LeakStore>,
     /// The metrics.
     pub metrics: Metrics,
     /// The last scrape, and when it was computed.
@@ -91,7 +92,7 @@ pub struct Shared {
 
 impl Shared {
     /// Before anything is known.
-    pub fn new(health: Health, history: History, leaks: Standing, metrics: Metrics) -> Self {
+    pub fn new(health: Health, history: History, leaks: LeakStore, metrics: Metrics) -> Self {
         let (health, history, leaks) = (health.into(), history.into(), leaks.into());
         Self { health, history, leaks, metrics, scrape: Mutex::default() }
     }
@@ -123,7 +124,7 @@ pub fn router(shared: Arc<Shared>, audience: Audience) -> Router {
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .nest("/api/v1", api)
-        .fallback(async || no(StatusCode::NOT_FOUND, "no such page; / lists what there is"))
+        .fallback(async || no(StatusCode::NOT_FOUND, "not found; see / for the list of pages"))
         .method_not_allowed_fallback(async || no(StatusCode::METHOD_NOT_ALLOWED, "only GET"))
         .with_state(shared);
     let router = match audience {
@@ -151,7 +152,7 @@ async fn only_by_address(request: Request, next: Next) -> Response {
     if is_address {
         return next.run(request).await;
     }
-    no(StatusCode::FORBIDDEN, "name the agent by an address, or localhost, in the Host header")
+    no(StatusCode::FORBIDDEN, "the Host header must be an IP address or localhost")
 }
 
 /// Part of it may be what was asked for: nothing of that gets at the asker's terminal.
@@ -225,7 +226,7 @@ async fn healthz(State(shared): State<Arc<Shared>>) -> Response {
         Ok(()) => "ok\n".into_response(),
         Err(silent) => no(
             StatusCode::SERVICE_UNAVAILABLE,
-            format!("the event loop has not ticked for {} s", silent.as_secs()),
+            format!("the event loop has been stalled for {} s", silent.as_secs()),
         ),
     }
 }
@@ -296,9 +297,9 @@ async fn leaks(
     let mut list = LeakList::from(&*shared.leaks.lock());
     list.leaks.retain(|leak| query.wants(leak.pod.as_ref()));
     list.leaks.truncate(query.limit.unwrap_or(usize::MAX));
-    match serde_json::to_string(&list.judge) {
-        Ok(judge) => object(
-            format!("{},\"leaks\":[", judge.trim_end_matches('}')),
+    match serde_json::to_string(&list.progress) {
+        Ok(progress) => object(
+            format!("{},\"leaks\":[", progress.trim_end_matches('}')),
             list.leaks.into_iter().map(LeakJson).collect(),
             "]}".to_owned(),
         ),
@@ -337,7 +338,7 @@ async fn termination(
         Some(account) => Json(account).into_response(),
         None => no(
             StatusCode::NOT_FOUND,
-            format!("no termination of pod {uid} is kept; --history says how many are"),
+            format!("no termination of pod {uid} is available; --history limits how many are kept"),
         ),
     }
 }

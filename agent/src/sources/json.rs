@@ -66,7 +66,7 @@ impl Keep {
 
 /// The text is no JSON.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("no JSON at byte {at}")]
+#[error("invalid JSON at byte {at}")]
 pub(crate) struct Malformed {
     /// Where it ceases to be. Nothing of the text itself is told.
     pub(crate) at: u64,

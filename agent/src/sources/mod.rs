@@ -7,7 +7,7 @@ pub mod host;
 mod json;
 pub mod kernel;
 pub mod kube;
-mod peak;
 pub mod processes;
 mod spec;
 pub(crate) mod tasks;
+mod windowed_max;

@@ -1,17 +1,17 @@
-//! The adapters' tasks, whoever runs them.
+//! Tasks of the adapters.
 
 use std::{future::Future, time::Duration};
 use tokio::{task::JoinSet, time::timeout};
 use tracing::debug;
 
-/// The tasks. None ends by itself while its channel is open.
+/// The running adapters. An adapter runs until its channel is closed.
 #[derive(Debug, Default)]
 pub(crate) struct Adapters {
     tasks: JoinSet<(&'static str, anyhow::Result<()>)>,
 }
 
 impl Adapters {
-    /// Starts one.
+    /// Starts an adapter.
     pub(crate) fn spawn(
         &mut self,
         name: &'static str,
@@ -20,22 +20,22 @@ impl Adapters {
         self.tasks.spawn(async move { (name, task.await) });
     }
 
-    /// The first one that ends, as the error that it is.
+    /// Waits for the first adapter that stops, and returns the reason as an error.
     pub(crate) async fn failure(&mut self) -> anyhow::Error {
         match self.tasks.join_next().await {
             Some(Ok((name, Err(error)))) => error.context(format!("the {name} adapter failed")),
-            Some(Ok((name, Ok(())))) => anyhow::anyhow!("the {name} adapter ended by itself"),
-            Some(Err(broken)) => anyhow::Error::new(broken).context("an adapter broke off"),
-            None => anyhow::anyhow!("no adapter is left"),
+            Some(Ok((name, Ok(())))) => anyhow::anyhow!("the {name} adapter stopped unexpectedly"),
+            Some(Err(broken)) => anyhow::Error::new(broken).context("an adapter panicked"),
+            None => anyhow::anyhow!("all adapters have stopped"),
         }
     }
 
-    /// Their channel is closed: they end by themselves, or are cut off after this long. Either way
-    /// what they hold is dropped: the kernel side's programs are detached by that.
-    pub(crate) async fn end(mut self, patience: Duration) {
+    /// Waits until the adapters stop after their channels are closed, and aborts them after `limit`. Dropping the
+    /// kernel adapter detaches the kernel programs.
+    pub(crate) async fn end(mut self, limit: Duration) {
         let ending = async { while self.tasks.join_next().await.is_some() {} };
-        if timeout(patience, ending).await.is_err() {
-            debug!("cutting off the adapters that did not end in time");
+        if timeout(limit, ending).await.is_err() {
+            debug!("aborting adapters that did not stop in time");
         }
         self.tasks.shutdown().await;
     }

@@ -1,8 +1,7 @@
-//! What the agent knows of its own state, derived from the inputs as they pass. Pure: time comes
-//! in with them.
+//! Health of the agent, derived from its inputs. Pure: the inputs carry the time.
 
 use crate::{
-    linux::{privileges::Lack, procfs::Sight},
+    linux::{privileges::MissingCapability, procfs::ProcVisibility},
     sources::kernel::{StartReport, plan::HOOKS},
 };
 use coroner_core::{
@@ -13,23 +12,23 @@ use coroner_core::{
 use serde::Serialize;
 use std::{borrow::Cow, collections::BTreeMap, fmt, time::Duration};
 
-/// The event loop ticks each second; silent for this long, it hangs.
+/// Time without a tick after which the event loop counts as stalled; it ticks every second.
 const STALLED: Duration = Duration::from_secs(10);
-/// A runtime that takes longer for a call is slow: as long as `--settle` waits for it by default.
+/// Duration of a call after which the runtime counts as slow: the default of `--settle`.
 const SLOW: Duration = Duration::from_secs(5);
-/// How long a loss is worth a word after it happened.
+/// How long a loss is shown on /readyz.
 const LOSS_MEMORY: Duration = Duration::from_secs(600);
 
-/// What the agent knows of its own state.
+/// Health of the agent.
 #[derive(Debug)]
 pub struct Health {
-    lacks: Vec<Lack>,
+    lacks: Vec<MissingCapability>,
     /// Why system calls are not filtered.
     unconfined: Option<String>,
     kernel: KernelSide,
-    sight: Option<Sight>,
+    visibility: Option<ProcVisibility>,
     cri: Source,
-    /// The longest that the runtime took of late, if that is [`SLOW`].
+    /// The longest recent call to the runtime, if at least [`SLOW`].
     cri_takes: Option<Duration>,
     api: Option<Source>,
     losses: BTreeMap<LossKind, LossState>,
@@ -39,7 +38,7 @@ pub struct Health {
 
 #[derive(Debug)]
 enum KernelSide {
-    /// It is done without.
+    /// Not used (standalone scan).
     Unused,
     Starting,
     Failed(String),
@@ -59,13 +58,13 @@ struct LossState {
     last: BootTime,
 }
 
-/// How a part is.
+/// State of a part.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Well.
+    /// Works.
     Ok,
-    /// Works, but less than it could; does not make the agent unready.
+    /// Works with restrictions; does not make the agent unready.
     Degraded,
     /// Does not work: the agent is not ready.
     Failing,
@@ -76,11 +75,11 @@ pub enum State {
 pub struct Part {
     /// `privileges`, `kernel`, `host`, `cri`, `api`, `leaks`, `losses`.
     pub part: &'static str,
-    /// How it is.
+    /// The state.
     pub state: State,
-    /// What is known of it.
+    /// Details.
     pub detail: String,
-    /// What to do, where something is to be done.
+    /// The remedy; empty if there is nothing to do.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub todo: Cow<'static, str>,
 }
@@ -95,13 +94,13 @@ pub struct Readiness {
 }
 
 impl Health {
-    /// Before anything was heard. `with_api`: the apiserver is one of the sources.
+    /// Health before the first input. `with_api`: the apiserver is one of the sources.
     pub fn new(with_api: bool, now: BootTime) -> Self {
         Self {
             lacks: Vec::new(),
             unconfined: None,
             kernel: KernelSide::Starting,
-            sight: None,
+            visibility: None,
             cri: Source::Waiting,
             cri_takes: None,
             api: with_api.then_some(Source::Waiting),
@@ -111,13 +110,13 @@ impl Health {
         }
     }
 
-    /// The same where the kernel side is done without, and no privilege is needed for it.
+    /// Health of a standalone scan, which uses no kernel programs and needs no capabilities.
     pub fn without_kernel(now: BootTime) -> Self {
         Self { kernel: KernelSide::Unused, ..Self::new(true, now) }
     }
 
     /// Capabilities that are missing.
-    pub fn lacking(&mut self, lacks: Vec<Lack>) {
+    pub fn lacking(&mut self, lacks: Vec<MissingCapability>) {
         self.lacks = lacks;
     }
 
@@ -137,12 +136,12 @@ impl Health {
     }
 
     /// How much of the host can be seen.
-    pub fn sees(&mut self, sight: Sight) {
-        self.sight = Some(sight);
+    pub fn set_visibility(&mut self, visibility: ProcVisibility) {
+        self.visibility = Some(visibility);
     }
 
-    /// The longest that a call to the runtime took of late, or waits now. Gives whether it has become
-    /// slow (true) or ceased to be.
+    /// Sets the longest recent call to the runtime. Returns true if the runtime became slow, false if it is no
+    /// longer slow, `None` if nothing changed.
     pub fn runtime_takes(&mut self, longest: Duration) -> Option<bool> {
         let was = self.cri_takes.is_some();
         self.cri_takes = (longest >= SLOW).then_some(longest);
@@ -150,12 +149,12 @@ impl Health {
         (was != is).then_some(is)
     }
 
-    /// How the judge of leaks is.
-    pub fn judge(&mut self, detection_state: DetectionState) {
+    /// Sets the state of leak detection.
+    pub fn set_detection_state(&mut self, detection_state: DetectionState) {
         self.detection_state = detection_state;
     }
 
-    /// Learns from an input as it passes.
+    /// Updates the health from an input.
     pub fn note(&mut self, received: &Received) {
         let at = received.at;
         match &received.input {
@@ -165,7 +164,7 @@ impl Health {
                 self.cri = Source::Up(runtime.clone())
             }
             Input::Cri(CriEvent::Unreachable { error, .. }) => self.cri.fail(at, error),
-            // An answer after a failed call: it was not the connection that failed.
+            // An answer after a failed call: the connection works.
             Input::Cri(_) => self.cri.recover("the runtime"),
             Input::Api(ApiEvent::OutOfSync { error }) => {
                 self.api.get_or_insert(Source::Waiting).fail(at, error);
@@ -175,7 +174,7 @@ impl Health {
             }
             // Part of a list that is not complete yet, or a watch that never broke.
             Input::Api(ApiEvent::Applied(_) | ApiEvent::Deleted(_)) => {}
-            // Answers to questions of their own.
+            // Answers to direct queries, which say nothing about the watch.
             Input::Api(
                 ApiEvent::Node(_) | ApiEvent::NodeUnknown { .. } | ApiEvent::Checked { .. },
             ) => {}
@@ -189,13 +188,12 @@ impl Health {
         }
     }
 
-    /// The runtime answers. `None`: it is not asked before the kernel side is up.
+    /// The runtime answers. `None`: not queried before the kernel side is up.
     pub fn cri_connected(&self) -> Option<bool> {
         self.asks().then_some(matches!(self.cri, Source::Up(_)))
     }
 
-    /// The watch of the apiserver is in sync. `None`: the agent does without, or does not ask before
-    /// the kernel side is up.
+    /// The pod watch is in sync. `None`: the agent runs without the apiserver, or the kernel side is not up yet.
     pub fn api_in_sync(&self) -> Option<bool> {
         self.api.as_ref().filter(|_| self.asks()).map(|api| matches!(api, Source::Up(_)))
     }
@@ -215,7 +213,7 @@ impl Health {
         }
     }
 
-    /// The event loop is alive; else the time since its last tick.
+    /// Whether the event loop is alive; if not, the time since its last tick.
     pub fn alive(&self, now: BootTime) -> Result<(), Duration> {
         let silent = now.since(self.ticked);
         if silent < STALLED { Ok(()) } else { Err(silent) }
@@ -239,7 +237,7 @@ impl Health {
     fn privileges_part(&self) -> Part {
         match &self.unconfined {
             _ if !self.lacks.is_empty() => {}
-            None => return Part::ok("privileges", "all that is needed"),
+            None => return Part::ok("privileges", "all required capabilities"),
             Some(why) => {
                 return Part {
                     part: "privileges",
@@ -258,32 +256,32 @@ impl Health {
                 .map(|lack| format!("{} is missing: {}", lack.capability, lack.purpose))
                 .collect::<Vec<_>>()
                 .join("; "),
-            todo: "give the container's securityContext the capabilities that deploy/base has \
+            todo: "add the capabilities listed in deploy/base to the container's securityContext \
                    (CAP_SYS_RESOURCE: deploy/overlays/kernel-5.10)"
                 .into(),
         }
     }
 
-    /// A runtime that answers late is used all the same: its answers are true as of their requests.
+    /// A slow runtime is used, because its answers are valid as of their requests.
     fn runtime_part(&self, now: BootTime) -> Part {
         let part = source_part("cri", &self.cri, now);
         let Some(longest) = self.cri_takes.filter(|_| part.state == State::Ok) else { return part };
         Part {
             state: State::Degraded,
             detail: format!("{}; slow: a call takes {} s", part.detail, longest.as_secs()),
-            todo: "look at the runtime's log and the node's load: exit codes and times come late, \
-                   and a termination may be reported without them"
+            todo: "check the runtime's log and the node's load; terminations may be reported \
+                   without the runtime's exit codes and times"
                 .into(),
             ..part
         }
     }
 
-    /// Without the host's processes terminations are still measured, and nothing false is said.
+    /// Degraded at most: without the host's processes terminations are still measured correctly.
     fn host_part(&self) -> Part {
-        let Some(sight) = self.sight else { return Part::ok("host", "not probed yet") };
-        let hidden = sight.hidden();
+        let Some(visibility) = self.visibility else { return Part::ok("host", "not probed yet") };
+        let hidden = visibility.hidden();
         if hidden.is_empty() {
-            return Part::ok("host", "its processes and files can be read");
+            return Part::ok("host", "processes and files are readable");
         }
         Part {
             part: "host",
@@ -301,8 +299,8 @@ impl Health {
                 return Part {
                     part: "kernel",
                     state: State::Failing,
-                    detail: "the programs are being loaded".into(),
-                    todo: "wait: it takes under a second".into(),
+                    detail: "loading the kernel programs".into(),
+                    todo: "wait; loading takes less than a second".into(),
                 };
             }
             KernelSide::Failed(why) => {
@@ -310,9 +308,9 @@ impl Health {
                     part: "kernel",
                     state: State::Failing,
                     detail: why.clone(),
-                    todo:
-                        "it is tried again every 30 s; `coroner doctor` says what this node lacks"
-                            .into(),
+                    todo: "run `coroner doctor` to see what this node lacks; the agent retries \
+                         every 30 s"
+                        .into(),
                 };
             }
         };
@@ -326,8 +324,8 @@ impl Health {
                 part: "kernel",
                 state: State::Degraded,
                 detail: format!("{attached}; {unproven}"),
-                todo: "the self-test needs the host's cgroups, and to find its own process there: \
-                       mount them, and give the pod hostPID: true"
+                todo: "the self-test must find its own process in the host's cgroups; mount \
+                       /sys/fs/cgroup of the host and set hostPID: true"
                     .into(),
             };
         }
@@ -338,43 +336,45 @@ impl Health {
             part: "kernel",
             state: State::Failing,
             detail: format!("hooks refused: {}", refused),
-            todo: "run `coroner doctor` on this node: it says what this kernel or its privileges \
-                   lack"
+            todo: "run `coroner doctor` on this node to see what the kernel or the agent's \
+                   privileges lack"
                 .into(),
         }
     }
 
-    /// That leaks cannot be judged is unready only where it is the configuration's fault: outages
-    /// have parts of their own.
+    /// Suspended leak detection makes the agent unready only for a configuration error, because outages have their
+    /// own parts.
     fn leak_part(&self) -> Part {
         let (state, detail, todo) = match self.detection_state {
-            DetectionState::Possible => return Part::ok("leaks", "judged"),
-            DetectionState::NoApi => return Part::ok("leaks", "not judged (--no-api)"),
+            DetectionState::Possible => return Part::ok("leaks", "detection is active"),
+            DetectionState::NoApi => return Part::ok("leaks", "detection is inactive (--no-api)"),
             DetectionState::Starting => {
-                (State::Degraded, "not judged yet: sources are awaited", "")
+                (State::Degraded, "detection is suspended: waiting for all sources", "")
             }
             DetectionState::ApiOutOfSync => {
-                (State::Degraded, "not judged: the watch of this node's pods is out of sync", "")
+                (State::Degraded, "detection is suspended: the pod watch is out of sync", "")
             }
-            DetectionState::CriUnreachable => {
-                (State::Degraded, "not judged: the container runtime does not answer", "")
-            }
+            DetectionState::CriUnreachable => (
+                State::Degraded,
+                "detection is suspended: the container runtime does not answer",
+                "",
+            ),
             DetectionState::NodeUnknown => (
                 State::Degraded,
-                "not judged: the Node object, or this machine's boot id, could not be read",
-                "allow the agent to get nodes (RBAC), and mount /proc into its container",
+                "detection is suspended: cannot read the Node object or this machine's boot id",
+                "grant the agent `get` on nodes (RBAC), and mount /proc into its container",
             ),
             DetectionState::NodeMissing => (
                 State::Failing,
-                "not judged: there is no Node object of this name",
-                "check --node (NODE_NAME): with a wrong name every sandbox would seem left behind",
+                "detection is suspended: there is no Node object with this name",
+                "check --node (NODE_NAME); with a wrong name every sandbox would look leaked",
             ),
             DetectionState::NodeForeign => (
                 State::Failing,
-                "not judged: the Node object of this name is another machine's, or its kubelet has \
-                 not reported since this machine booted",
-                "check --node (NODE_NAME), and that the kubelet runs: its bootID must be this \
-                 machine's",
+                "detection is suspended: the Node object with this name belongs to another \
+                 machine, or its kubelet has not reported since this machine booted",
+                "check --node (NODE_NAME) and that the kubelet runs; the Node's bootID must be \
+                 this machine's",
             ),
         };
         Part { part: "leaks", state, detail: detail.to_owned(), todo: todo.into() }
@@ -395,13 +395,13 @@ impl Health {
             .join(", ");
         let unseen = recent.iter().any(|(kind, _)| **kind == LossKind::CgroupMapFull);
         if unseen {
-            // Everything else touches accounts that say so; this makes containers invisible.
+            // Other losses mark the affected reports; this one hides containers.
             return Part {
                 part: "losses",
                 state: State::Failing,
                 detail,
-                todo: "more cgroups than the programs can hold: containers go unseen; remove dead \
-                       cgroups, see coroner_watched_cgroups"
+                todo: "the map of watched cgroups is full, so new containers are not observed; \
+                       remove unused cgroups (see coroner_watched_cgroups)"
                     .into(),
             };
         }
@@ -409,8 +409,7 @@ impl Health {
             part: "losses",
             state: State::Degraded,
             detail,
-            todo: "accounts that this touches are marked incomplete; if it goes on, raise \
-                   --ring-bytes"
+            todo: "affected reports are marked incomplete; if losses continue, raise --ring-bytes"
                 .into(),
         }
     }
@@ -434,17 +433,14 @@ impl Source {
 
 fn source_part(part: &'static str, source: &Source, now: BootTime) -> Part {
     let todo = match part {
-        "cri" => "start the container runtime; if it has another socket, name that by --cri",
-        _ => "check that the apiserver can be reached and that the agent may list and watch pods",
+        "cri" => "start the container runtime, or set --cri if it uses another socket",
+        _ => "check that the apiserver is reachable and that the agent may list and watch pods",
     };
     match source {
         Source::Up(detail) => Part::ok(part, detail),
-        Source::Waiting => Part {
-            part,
-            state: State::Failing,
-            detail: "no answer yet since the start".into(),
-            todo: todo.into(),
-        },
+        Source::Waiting => {
+            Part { part, state: State::Failing, detail: "no answer yet".into(), todo: todo.into() }
+        }
         Source::Down { since, error } => Part {
             part,
             state: State::Failing,
@@ -583,7 +579,11 @@ mod tests {
     #[test]
     fn a_missing_capability_is_named() {
         let mut health = well();
-        let lack = |capability, essential| Lack { capability, purpose: "it matters", essential };
+        let lack = |capability, essential| MissingCapability {
+            capability,
+            purpose: "it matters",
+            essential,
+        };
         health.lacking(vec![lack("CAP_SYS_PTRACE", false)]);
         assert_eq!(failing(&health, 2), [""; 0], "it works without");
         assert!(health.readiness(secs_boot(2)).to_string().contains("CAP_SYS_PTRACE is missing"));
@@ -594,17 +594,22 @@ mod tests {
     #[test]
     fn what_of_the_host_is_hidden_is_told() {
         let mut health = well();
-        let all =
-            Sight { root: true, host: true, namespaces: true, wait_channels: true, stacks: false };
-        for (sight, state, word) in [
-            (all, State::Ok, "can be read"),
-            (Sight { root: false, ..all }, State::Degraded, "orphan_netns"),
-            (Sight { host: false, ..all }, State::Degraded, "not the host's"),
-            (Sight { namespaces: false, ..all }, State::Degraded, "security module"),
+        let all = ProcVisibility {
+            root: true,
+            host: true,
+            namespaces: true,
+            wait_channels: true,
+            stacks: false,
+        };
+        for (visibility, state, word) in [
+            (all, State::Ok, "readable"),
+            (ProcVisibility { root: false, ..all }, State::Degraded, "orphan_netns"),
+            (ProcVisibility { host: false, ..all }, State::Degraded, "not visible"),
+            (ProcVisibility { namespaces: false, ..all }, State::Degraded, "security module"),
         ] {
-            health.sees(sight);
+            health.set_visibility(visibility);
             let part = &health.readiness(secs_boot(2)).parts[2];
-            assert_eq!((part.part, part.state), ("host", state), "{sight:?}");
+            assert_eq!((part.part, part.state), ("host", state), "{visibility:?}");
             assert!(part.detail.contains(word), "{}", part.detail);
         }
     }

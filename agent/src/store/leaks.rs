@@ -1,5 +1,5 @@
-//! The leaks that are certain at this moment: for the HTTP API, the series with an identity, and
-//! the state directory.
+//! The confirmed leaks at this moment, for the HTTP API, the metric series with an identity, and the state
+//! directory.
 
 use coroner_core::{
     input::PersistedLeak,
@@ -10,126 +10,129 @@ use coroner_core::{
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-/// What an earlier run had found and this one has not (yet) may come for so much longer than the
-/// threshold: the apiserver may be slow to confirm, and of many leaks some are told later.
+/// How much longer than the threshold a restored leak may take to be confirmed again: the apiserver may be
+/// slow, and the engine confirms many leaks one after the other.
 const GRACE: Duration = Duration::from_secs(600);
 
-/// The certain leaks, by what they are.
+/// The confirmed leaks, by key.
 #[derive(Debug, Default)]
-pub struct Standing {
+pub struct LeakStore {
     leaks: BTreeMap<LeakKey, Arc<Leak>>,
-    /// What an earlier run had found, as long as it may still be found again.
-    recalled: BTreeMap<LeakKey, PersistedLeak>,
-    judge: Judge,
-    /// Changed since [`Standing::take_news`] was last called.
-    news: bool,
+    /// Leaks of an earlier run that this run may still confirm.
+    restored: BTreeMap<LeakKey, PersistedLeak>,
+    progress: DetectionProgress,
+    /// Changed since [`LeakStore::take_changed`] was last called.
+    changed: bool,
 }
 
-/// How far the judge has come.
+/// State of leak detection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Judge {
-    /// Whether leaks can be judged at this moment, and if not why. What was certain before an
-    /// outage stays in the list.
+pub struct DetectionProgress {
+    /// Whether leak detection is active, and if not, why. Leaks confirmed before an outage stay in the list.
     pub detection_state: DetectionState,
-    /// How long leaks could be judged in all since the agent started, in seconds: while this is
-    /// less than the threshold, an empty list says nothing.
+    /// Seconds of active leak detection since the agent started. While less than the threshold, an empty list
+    /// proves nothing.
     pub watched_seconds: u64,
-    /// How long something must look like a leak before it is one, in seconds.
+    /// Seconds that a candidate must be observed before it is confirmed.
     pub threshold_seconds: u64,
-    /// How many things look like a leak and are not certain (yet).
+    /// Number of candidates that are not confirmed.
     pub candidate_count: usize,
 }
 
-impl Standing {
-    /// Nothing is certain. `threshold`: how long something must look like a leak before it is one.
+impl LeakStore {
+    /// An empty store. `threshold`: how long a candidate must be observed before it is confirmed.
     pub fn new(threshold: Duration) -> Self {
-        // Rounded up, so as not to promise too much.
+        // Rounded up, so that no leak is promised too early.
         let threshold_seconds = threshold.as_secs() + u64::from(threshold.subsec_nanos() > 0);
-        Self { judge: Judge { threshold_seconds, ..Judge::default() }, ..Self::default() }
+        Self {
+            progress: DetectionProgress { threshold_seconds, ..DetectionProgress::default() },
+            ..Self::default()
+        }
     }
 
-    /// Takes what an earlier run had found, for the next one.
-    pub fn recall(&mut self, leaks: Vec<PersistedLeak>) {
-        self.recalled = leaks.into_iter().map(|leak| (leak.key.clone(), leak)).collect();
+    /// Adds the persisted leaks of an earlier run.
+    pub fn restore(&mut self, leaks: Vec<PersistedLeak>) {
+        self.restored = leaks.into_iter().map(|leak| (leak.key.clone(), leak)).collect();
     }
 
-    /// A leak is certain, or what is known of it has changed.
+    /// Adds or replaces a confirmed leak.
     pub fn put(&mut self, leak: Arc<Leak>) {
-        self.recalled.remove(&leak.key);
+        self.restored.remove(&leak.key);
         self.leaks.insert(leak.key.clone(), leak);
-        self.news = true;
+        self.changed = true;
     }
 
-    /// A leak is gone.
-    pub fn gone(&mut self, key: &LeakKey) {
+    /// Removes a resolved leak.
+    pub fn remove(&mut self, key: &LeakKey) {
         self.leaks.remove(key);
-        self.recalled.remove(key);
-        self.news = true;
+        self.restored.remove(key);
+        self.changed = true;
     }
 
-    /// The wall clock was set: what was told by the old anchor is told by the new one.
+    /// Converts the timestamps after a step of the system clock.
     pub fn clock_was_set(&mut self, old: &Anchor, new: &Anchor) {
         for leak in self.leaks.values_mut() {
             let leak = Arc::make_mut(leak);
             leak.first_observed = new.wall(old.boot(leak.first_observed));
             leak.confirmed = new.wall(old.boot(leak.confirmed));
-            self.news = true;
+            self.changed = true;
         }
     }
 
-    /// How the judge is; true if its judgement is another than before.
-    pub fn judge(&mut self, gauges: &LeakGauges) -> bool {
-        let before = self.judge.detection_state;
-        self.judge.detection_state = gauges.detection_state;
-        self.judge.watched_seconds = gauges.watched.as_secs();
-        self.judge.candidate_count = gauges.candidates;
-        let until = Duration::from_secs(self.judge.threshold_seconds) + GRACE;
-        if gauges.watched > until && !self.recalled.is_empty() {
-            self.recalled.clear();
-            self.news = true;
+    /// Takes the state of leak detection; true if `detection_state` changed.
+    pub fn update_progress(&mut self, gauges: &LeakGauges) -> bool {
+        let before = self.progress.detection_state;
+        self.progress.detection_state = gauges.detection_state;
+        self.progress.watched_seconds = gauges.watched.as_secs();
+        self.progress.candidate_count = gauges.candidates;
+        let until = Duration::from_secs(self.progress.threshold_seconds) + GRACE;
+        if gauges.watched > until && !self.restored.is_empty() {
+            self.restored.clear();
+            self.changed = true;
         }
         before != gauges.detection_state
     }
 
     /// Whether the leaks have changed since the last call.
-    pub fn take_news(&mut self) -> bool {
-        std::mem::take(&mut self.news)
+    pub fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
     }
 
-    /// How far the judge has come.
-    pub fn progress(&self) -> Judge {
-        self.judge
+    /// State of leak detection.
+    pub fn progress(&self) -> DetectionProgress {
+        self.progress
     }
 
-    /// All of them, the oldest first.
+    /// All leaks, oldest first.
     pub fn oldest_first(&self) -> Vec<Arc<Leak>> {
         let mut leaks: Vec<_> = self.leaks.values().cloned().collect();
         leaks.sort_by_key(|leak| since(leak));
         leaks
     }
 
-    /// What a later run should know of them, and of those that may still be found again, by key.
-    pub fn recollections(&self, anchor: &Anchor) -> Vec<PersistedLeak> {
-        let recollect = |leak: &Arc<Leak>| PersistedLeak {
+    /// The leaks to persist for the next run, sorted by key. Includes restored leaks that this run may still
+    /// confirm.
+    pub fn persisted(&self, anchor: &Anchor) -> Vec<PersistedLeak> {
+        let persist = |leak: &Arc<Leak>| PersistedLeak {
             key: leak.key.clone(),
             first_observed: anchor.boot(leak.first_observed),
             preexisting: leak.preexisting,
         };
-        let recalled = self.recalled.values().cloned();
-        let mut all: Vec<_> = self.leaks.values().map(recollect).chain(recalled).collect();
+        let restored = self.restored.values().cloned();
+        let mut all: Vec<_> = self.leaks.values().map(persist).chain(restored).collect();
         all.sort_by(|a, b| a.key.cmp(&b.key));
         all
     }
 }
 
-impl Judge {
-    /// It has judged for long enough that an empty list means that nothing was left behind.
+impl DetectionProgress {
+    /// Leak detection was active for long enough that an empty list means that there are no leaks.
     pub fn has_seen_enough(&self) -> bool {
         self.watched_seconds >= self.threshold_seconds
     }
 }
 
-/// Since when at most.
+/// Since when the resource has leaked at most: its creation, or its first observation.
 pub fn since(leak: &Leak) -> WallTime {
     leak.created.unwrap_or(leak.first_observed).min(leak.first_observed)
 }
@@ -143,12 +146,12 @@ mod tests {
     const THRESHOLD: Duration = Duration::from_secs(300);
     const ANCHOR: Anchor = Anchor { boot_ns: 0, wall_ns: 0 };
 
-    fn recalled(id: &str) -> PersistedLeak {
+    fn restored(id: &str) -> PersistedLeak {
         let key = LeakKey::Sandbox { id: id.into() };
         PersistedLeak { key, first_observed: BootTime(7), preexisting: true }
     }
 
-    fn told(id: &str) -> Arc<Leak> {
+    fn leak(id: &str) -> Arc<Leak> {
         let key = LeakKey::Sandbox { id: id.into() };
         Arc::new(Leak { key, first_observed: WallTime(7), preexisting: true, ..samples::leaked() })
     }
@@ -159,42 +162,42 @@ mod tests {
 
     #[test]
     fn what_is_not_found_again_yet_is_kept_for_the_next_run() {
-        let mut standing = Standing::new(THRESHOLD);
-        standing.recall(["a", "b", "c"].map(recalled).into());
-        let all = ["a", "b", "c"].map(recalled);
-        assert_eq!(standing.recollections(&ANCHOR), all);
-        standing.put(told("b"));
-        assert_eq!(standing.recollections(&ANCHOR), all, "the same, whether told again or not");
-        standing.gone(&recalled("b").key);
-        assert_eq!(standing.recollections(&ANCHOR), ["a", "c"].map(recalled));
+        let mut store = LeakStore::new(THRESHOLD);
+        store.restore(["a", "b", "c"].map(restored).into());
+        let all = ["a", "b", "c"].map(restored);
+        assert_eq!(store.persisted(&ANCHOR), all);
+        store.put(leak("b"));
+        assert_eq!(store.persisted(&ANCHOR), all, "the same, whether confirmed again or not");
+        store.remove(&restored("b").key);
+        assert_eq!(store.persisted(&ANCHOR), ["a", "c"].map(restored));
     }
 
     #[test]
     fn a_clock_that_is_set_moves_no_moment() {
-        let mut standing = Standing::new(THRESHOLD);
-        standing.put(told("a"));
-        standing.take_news();
+        let mut store = LeakStore::new(THRESHOLD);
+        store.put(leak("a"));
+        store.take_changed();
         let three_hours_on = Anchor { boot_ns: 100, wall_ns: 3 * 3_600_000_000_000 + 100 };
-        standing.clock_was_set(&ANCHOR, &three_hours_on);
-        assert!(standing.take_news(), "the list is to be shown anew");
-        let leaks = standing.oldest_first();
+        store.clock_was_set(&ANCHOR, &three_hours_on);
+        assert!(store.take_changed(), "the list changed");
+        let leaks = store.oldest_first();
         assert_eq!(leaks[0].first_observed, WallTime(3 * 3_600_000_000_000 + 7));
-        assert_eq!(standing.recollections(&three_hours_on), [recalled("a")]);
+        assert_eq!(store.persisted(&three_hours_on), [restored("a")]);
     }
 
     #[test]
     fn what_was_not_found_again_in_time_is_forgotten() {
-        let mut standing = Standing::new(THRESHOLD);
-        standing.recall(["a", "b"].map(recalled).into());
-        standing.put(told("b"));
-        standing.take_news();
-        standing.judge(&watched(900));
-        assert!(!standing.take_news());
-        assert_eq!(standing.recollections(&ANCHOR).len(), 2);
-        standing.judge(&watched(901));
-        assert!(standing.take_news(), "the file is to be written");
-        assert_eq!(standing.recollections(&ANCHOR), [recalled("b")]);
-        standing.judge(&watched(902));
-        assert!(!standing.take_news());
+        let mut store = LeakStore::new(THRESHOLD);
+        store.restore(["a", "b"].map(restored).into());
+        store.put(leak("b"));
+        store.take_changed();
+        store.update_progress(&watched(900));
+        assert!(!store.take_changed());
+        assert_eq!(store.persisted(&ANCHOR).len(), 2);
+        store.update_progress(&watched(901));
+        assert!(store.take_changed(), "the file is to be written");
+        assert_eq!(store.persisted(&ANCHOR), [restored("b")]);
+        store.update_progress(&watched(902));
+        assert!(!store.take_changed());
     }
 }

@@ -1,9 +1,9 @@
-//! What outlives the agent: since when the leaks were observed, in one small file of the state
-//! directory. Of another boot it is of no use: its sandboxes are not the same.
+//! First-seen times of leaks, persisted in a small file of the state directory, so that they survive a restart of
+//! the agent. The file of another boot is ignored, because its sandboxes no longer exist.
 
-mod keeper;
+mod writer;
 
-pub use keeper::Keeper;
+pub use writer::StateWriter;
 
 use anyhow::Context;
 use coroner_core::input::PersistedLeak;
@@ -20,48 +20,48 @@ const FILE: &str = "leaks.json";
 const NEW: &str = "leaks.new";
 /// A file that could not be read.
 const BAD: &str = "leaks.json.bad";
-/// Version of the file's format; of another one nothing is taken.
+/// Version of the file's format; a file of another version is ignored.
 const VERSION: u32 = 1;
 
 /// The state directory.
 #[derive(Clone, Debug)]
-pub struct State {
+pub struct StateDir {
     dir: PathBuf,
     boot_id: String,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct StateFile {
     coroner_state: u32,
     boot_id: String,
     leaks: Vec<PersistedLeak>,
 }
 
-impl State {
-    /// Makes the directory if it is not there. The error says what to do. Also what the last run
-    /// on this boot had kept.
+impl StateDir {
+    /// Creates the directory if missing, and returns the leaks that the last run on this boot persisted. The
+    /// error has the remedy.
     pub fn open(dir: &Path, boot_id: Option<String>) -> anyhow::Result<(Self, Vec<PersistedLeak>)> {
-        let told = || {
+        let context = || {
             format!(
-                "cannot keep state in {}: give a directory that can be written to with \
-                 --state-dir, or leave it out",
+                "cannot keep state in {}; set --state-dir to a writable directory, or remove the \
+                 flag",
                 dir.display()
             )
         };
-        fs::create_dir_all(dir).with_context(told)?;
+        fs::create_dir_all(dir).with_context(context)?;
         let state = Self { dir: dir.to_owned(), boot_id: boot_id.unwrap_or_default() };
-        let kept = state.recall().with_context(told)?;
-        // A directory that cannot be written to is refused now, not at the first leak.
-        state.keep(kept.clone()).with_context(told)?;
+        let kept = state.recall().with_context(context)?;
+        // A read-only directory is an error now rather than at the first leak.
+        state.keep(kept.clone()).with_context(context)?;
         Ok((state, kept))
     }
 
-    /// What the last run on this boot had kept. A file that cannot be read, as a power cut may
-    /// leave it, is set aside: it is not for us to throw away what somebody may have put there.
+    /// The leaks that the last run on this boot persisted. An invalid file, as a power cut may leave it, is
+    /// renamed rather than deleted, because a user may have put it there.
     fn recall(&self) -> io::Result<Vec<PersistedLeak>> {
         let file = self.dir.join(FILE);
         let kept = match fs::read(&file) {
-            Ok(text) => serde_json::from_slice::<Kept>(&text).map_err(io::Error::from),
+            Ok(text) => serde_json::from_slice::<StateFile>(&text).map_err(io::Error::from),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => Err(error),
         };
@@ -75,8 +75,8 @@ impl State {
                 let aside = self.dir.join(BAD);
                 warn!(
                     %error, file = %file.display(), aside = %aside.display(),
-                    "this is not coroner's state; it is set aside, and the ages of leaks that were \
-                     observed earlier begin anew"
+                    "not a valid state file; renamed it, and first-seen times of earlier leaks \
+                     are lost"
                 );
                 fs::rename(&file, &aside)?;
                 Ok(Vec::new())
@@ -84,9 +84,9 @@ impl State {
         }
     }
 
-    /// Replaces the file, whole or not at all, also if the power is cut.
+    /// Replaces the file atomically, also with respect to a power cut.
     pub fn keep(&self, leaks: Vec<PersistedLeak>) -> io::Result<()> {
-        let kept = Kept { coroner_state: VERSION, boot_id: self.boot_id.clone(), leaks };
+        let kept = StateFile { coroner_state: VERSION, boot_id: self.boot_id.clone(), leaks };
         let new = self.dir.join(NEW);
         let mut file = File::create(&new)?;
         file.write_all(&serde_json::to_vec(&kept)?)?;
@@ -106,8 +106,8 @@ mod tests {
         PersistedLeak { key, first_observed: BootTime(7), preexisting: true }
     }
 
-    fn open(dir: &Path, boot: &str) -> (State, Vec<PersistedLeak>) {
-        State::open(dir, Some(boot.into())).unwrap()
+    fn open(dir: &Path, boot: &str) -> (StateDir, Vec<PersistedLeak>) {
+        StateDir::open(dir, Some(boot.into())).unwrap()
     }
 
     #[test]
@@ -125,9 +125,9 @@ mod tests {
     #[test]
     fn without_a_boot_id_nothing_is_believed() {
         let dir = tempfile::tempdir().unwrap();
-        let (state, _) = State::open(dir.path(), None).unwrap();
+        let (state, _) = StateDir::open(dir.path(), None).unwrap();
         state.keep(vec![leak("s1")]).unwrap();
-        assert_eq!(State::open(dir.path(), None).unwrap().1, []);
+        assert_eq!(StateDir::open(dir.path(), None).unwrap().1, []);
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        let error = format!("{:#}", State::open(&file, Some("b".into())).unwrap_err());
+        let error = format!("{:#}", StateDir::open(&file, Some("b".into())).unwrap_err());
         assert!(error.contains("--state-dir"), "{error}");
     }
 }

@@ -5,7 +5,9 @@ use crate::{
     apiserver::{FakeApiserver, Script, not_found, status_object},
     kubeconfig, wait_until,
 };
-use coroner::outputs::events::{self, About, Counters, Note, Options, Pace, Rate, Reason};
+use coroner::outputs::events::{
+    self, Counters, EventDraft, Options, Rate, RateLimits, Reason, Regarding,
+};
 use coroner_core::ids::PodRef;
 use serde_json::{Value, json};
 use std::{
@@ -18,21 +20,27 @@ use tokio::{sync::mpsc, task::JoinHandle};
 /// The adapter, running, and an apiserver for it.
 struct Bench {
     server: FakeApiserver,
-    notes: mpsc::Sender<Note>,
+    notes: mpsc::Sender<EventDraft>,
     counters: Arc<Counters>,
     running: JoinHandle<anyhow::Result<()>>,
     _folder: TempDir,
 }
 
 /// As fast as a test wants it, and without limits.
-fn pace() -> Pace {
+fn pace() -> RateLimits {
     let plenty = Rate { burst: 1000, every: Duration::from_secs(1) };
     let soon = Duration::from_millis(10);
-    Pace { pods: plenty, node: plenty, min_pause: soon, max_pause: soon, ..Pace::default() }
+    RateLimits {
+        pods: plenty,
+        node: plenty,
+        min_pause: soon,
+        max_pause: soon,
+        ..RateLimits::default()
+    }
 }
 
 impl Bench {
-    fn new(script: Script, pace: Pace) -> Self {
+    fn new(script: Script, pace: RateLimits) -> Self {
         let server = FakeApiserver::start(script);
         let folder = tempfile::tempdir().expect("a folder");
         let url = format!("http://{}", server.address);
@@ -47,7 +55,7 @@ impl Bench {
         Self { server, notes, counters, running, _folder: folder }
     }
 
-    fn tell(&self, note: Note) {
+    fn tell(&self, note: EventDraft) {
         self.notes.try_send(note).expect("there is room");
     }
 
@@ -83,17 +91,17 @@ fn pod(name: &str) -> PodRef {
     }
 }
 
-fn on_pod(name: &str) -> Note {
-    Note {
-        about: About::Pod { pod: pod(name), field: Some("spec.containers{app}".into()) },
+fn on_pod(name: &str) -> EventDraft {
+    EventDraft {
+        about: Regarding::Pod { pod: pod(name), field: Some("spec.containers{app}".into()) },
         reason: Reason::StopSignalIgnored,
         message: "The kernel discarded SIGTERM.".into(),
     }
 }
 
-fn on_node(leaked: &str) -> Note {
-    Note {
-        about: About::Node {
+fn on_node(leaked: &str) -> EventDraft {
+    EventDraft {
+        about: Regarding::Node {
             related: Some(pod(leaked)),
             field: Some(format!("notready_no_pod{{{leaked}}}")),
         },
@@ -182,7 +190,7 @@ async fn an_event_that_was_deleted_is_made_anew() {
 async fn thousands_of_leaks_are_a_burst_and_a_summary() {
     let rare = Rate { burst: 5, every: Duration::from_secs(3600) };
     let soon = Duration::from_millis(200);
-    let pace = Pace { pods: rare, node: rare, suppressed_after: soon, ..pace() };
+    let pace = RateLimits { pods: rare, node: rare, suppressed_after: soon, ..pace() };
     let bench = Bench::new(Script::default(), pace);
     for n in 0..2000 {
         bench.tell(on_node(&format!("p{n}")));
@@ -235,7 +243,8 @@ async fn a_namespace_that_goes_takes_no_events() {
 async fn what_cannot_be_a_name_is_not_sent() {
     let bench = Bench::new(Script::default(), pace());
     let mut note = on_pod("web");
-    note.about = About::Pod { pod: PodRef { namespace: "../x".into(), ..pod("web") }, field: None };
+    note.about =
+        Regarding::Pod { pod: PodRef { namespace: "../x".into(), ..pod("web") }, field: None };
     bench.tell(note);
     bench.counted([0, 1, 0, 0, 0]).await;
     assert!(bench.end().await.is_empty());
@@ -270,7 +279,7 @@ async fn an_apiserver_that_is_busy_or_away_is_asked_again() {
 
 #[tokio::test]
 async fn what_waited_too_long_is_given_up() {
-    let pace = Pace { patience: Duration::ZERO, ..pace() };
+    let pace = RateLimits { patience: Duration::ZERO, ..pace() };
     let mut bench = Bench::new(Script::default(), pace);
     bench.server.kill();
     bench.tell(on_pod("a"));

@@ -213,12 +213,12 @@ async fn the_node_is_told_at_the_start() {
 async fn why_the_node_is_not_known_is_said() {
     let without_boot = json!({ "metadata": { "name": "n1" }, "status": {} });
     for (answer, is_missing, words) in [
-        (None, true, "check --node"),
+        (None, true, "compare --node"),
         (Some((403, status_object(403))), false, "must allow get of nodes"),
         (Some((401, status_object(401))), false, "renew the kubeconfig"),
         (Some((500, status_object(500))), false, "refused with 500"),
-        (Some((404, json!("404 page not found"))), false, "answered with status 404"),
-        (Some((200, json!("}garbage{"))), false, "cannot be read"),
+        (Some((404, json!("404 page not found"))), false, "status 404 without a Kubernetes reason"),
+        (Some((200, json!("}garbage{"))), false, "cannot parse the response"),
         (Some((200, without_boot)), false, "no bootID"),
     ] {
         let gets = answer.into_iter().map(|answer| (NODE.to_owned(), answer)).collect();

@@ -298,7 +298,7 @@ async fn a_missing_right_is_named() {
     let mut bench = Bench::new(script);
     let error = bench.out_of_sync().await;
     assert!(error.contains("403") || error.contains("Forbidden"), "{error}");
-    assert!(error.contains("role must allow list and watch of pods"), "{error}");
+    assert!(error.contains("RBAC must allow list and watch of pods"), "{error}");
     assert_eq!(bench.snapshot().await, []);
 }
 

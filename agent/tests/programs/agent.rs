@@ -118,7 +118,10 @@ fn without_btf_the_agent_says_what_is_missing() {
     let Output { status, stderr, .. } = run.output().unwrap();
     let said = String::from_utf8_lossy(&stderr);
     assert_eq!(status.code(), Some(1), "{said}");
-    assert!(said.contains(MISSING) && said.contains("use a kernel that has it"), "{said}");
+    assert!(
+        said.contains(MISSING) && said.contains("use a kernel with CONFIG_DEBUG_INFO_BTF=y"),
+        "{said}"
+    );
 }
 
 /// An agent that runs on, and has said something.
@@ -203,7 +206,7 @@ fn without_btf_an_agent_that_stays_is_unready_and_says_why() {
     // SAFETY: plain system calls.
     unsafe { run.arg("--stay-unready").pre_exec(hide_btf) };
     let mut running = Running::start(&mut run);
-    running.until("the kernel side cannot start");
+    running.until("cannot start the kernel side");
     let (state, detail, status) = running.ready("kernel");
     assert_eq!(state, "failing");
     assert!(detail.contains(MISSING), "{detail}");
@@ -215,7 +218,7 @@ fn without_btf_an_agent_that_stays_is_unready_and_says_why() {
 fn the_agent_goes_on_with_the_privileges_that_it_keeps() {
     let _machine = stage::machine();
     let mut running = Running::start(&mut agent("run"));
-    let kept = running.until("privileges are laid down");
+    let kept = running.until("dropped capabilities that are no longer needed");
     eprintln!("kept: {}", kept["kept"]);
     running.until("system calls are filtered");
     for part in ["privileges", "kernel"] {

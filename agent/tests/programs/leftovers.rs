@@ -4,7 +4,7 @@ use crate::{
     actors::{Actor, Role},
     stage::{Cgroup, POD, Pod, on_each_hierarchy},
 };
-use coroner::sources::host::{Host, survey};
+use coroner::sources::host::{HostView, survey};
 use coroner_core::{
     ids::PodUid,
     input::{DaemonProcess, NetNamespace, PodCgroup, PodVolume},
@@ -55,7 +55,7 @@ fn lives_and_leaves(root: &Path, hierarchy: &Path, pod: &Pod) {
 
     let actor = Actor::start(&pod.container.path, Role::default());
     let pid = actor.pid;
-    let host = Host {
+    let host = HostView {
         root: root.to_owned(),
         proc: root.join("proc"),
         cgroup_root: hierarchy.to_owned(),
@@ -85,7 +85,7 @@ fn lives_and_leaves(root: &Path, hierarchy: &Path, pod: &Pod) {
 
     drop(actor);
     // Nothing but the host itself tells now whose /proc this is.
-    let host = Host { runtime: Some(process(std::process::id())), ..host };
+    let host = HostView { runtime: Some(process(std::process::id())), ..host };
     let found = survey(&host);
     assert_eq!(found.netns, namespace(inode, 0), "kept by its mount alone");
     assert!(found.pod_cgroups.unwrap().contains(&cgroups(0, vec![])));

@@ -6,7 +6,7 @@ use crate::{
 };
 use coroner::{
     linux::clock,
-    sources::processes::{Host, look},
+    sources::processes::{ProcRoot, look},
 };
 use coroner_core::{
     engine::{Engine, Settings},
@@ -48,7 +48,7 @@ struct Agent<'a> {
     engine: Engine,
     session: &'a mut Session,
     heard: usize,
-    host: Host,
+    host: ProcRoot,
 }
 
 impl Agent<'_> {
@@ -103,7 +103,7 @@ fn a_frozen_process_survives_sigkill_and_is_told_until_it_ends() {
             |fact| matches!(fact, KernelFact::SignalGenerated(sent) if sent.signal == 9),
         );
 
-        let host = Host { proc: Path::new("/proc").into(), cgroup_root: hierarchy.into() };
+        let host = ProcRoot { proc: Path::new("/proc").into(), cgroup_root: hierarchy.into() };
         let engine = Engine::new(Settings::new(clock::anchor()));
         let mut agent = Agent { engine, session: &mut session, heard: 0, host };
         let (detail, answers) = agent.until(false);

@@ -33,7 +33,7 @@ fn wait_for_inputs(agent: &mut Child, file: &Path) {
     let log = BufReader::new(agent.stderr.take().unwrap()).lines();
     let said: Vec<String> = log
         .map_while(Result::ok)
-        .take_while(|line| !line.contains("the kernel programs are attached"))
+        .take_while(|line| !line.contains("kernel programs attached"))
         .collect();
     let has_silence = |reader: Reader| reader.into_iter().any(|one| silence(&one).is_some());
     let until = Instant::now() + PATIENCE;
@@ -60,7 +60,7 @@ fn an_agent_that_is_stopped_leaves_a_whole_recording() {
     let mut reader = Reader::open(&file).unwrap();
     assert!(!reader.header().node.hooks.is_empty());
     let read: Vec<Received> = reader.by_ref().collect();
-    assert!(reader.condition().is_whole(), "{:?}", reader.condition());
+    assert!(reader.status().is_whole(), "{:?}", reader.status());
     assert!(read.iter().any(|one| one.input == Input::Tick));
     let errors: Vec<&str> = read.iter().filter_map(silence).collect();
     assert_eq!(errors, ["no such file"], "the error's kind, not the socket's path");
@@ -76,5 +76,5 @@ fn an_agent_that_is_killed_leaves_what_it_had_flushed() {
     signal(&mut agent, rustix::process::Signal::KILL);
     let mut reader = Reader::open(&file).unwrap();
     assert!(reader.by_ref().count() > 0);
-    assert!(reader.condition().to_string().contains("is cut off"), "{:?}", reader.condition());
+    assert!(reader.status().to_string().contains("is truncated"), "{:?}", reader.status());
 }

@@ -107,8 +107,8 @@ fn a_replay_is_what_was_said_live_byte_for_byte() {
         let mut reader = reader(&file);
         let read: Vec<Received> = reader.by_ref().collect();
         assert_eq!(read, inputs, "{node}: every input survives the file");
-        assert!(reader.condition().is_whole(), "{:?}", reader.condition());
-        assert_eq!(reader.condition().to_string(), "");
+        assert!(reader.status().is_whole(), "{:?}", reader.status());
+        assert_eq!(reader.status().to_string(), "");
     }
 }
 
@@ -130,9 +130,7 @@ fn the_binary_replays_to_the_same_bytes() {
     assert_eq!((code, table.lines().count()), (Some(0), 1 + said_live(anchor, &inputs).len()));
     let (code, text, err) = run(&["explain", "--from"]);
     assert_eq!(code, Some(0), "{err}");
-    for wanted in
-        ["What was asked", "Step by step", "SIGTERM was sent to it", "Where the time went"]
-    {
+    for wanted in ["Request", "Timeline", "SIGTERM was sent to it", "Time per phase"] {
         assert!(text.contains(wanted), "{text}");
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::{header, reader};
 use coroner::{
-    outputs::recording::{Stopped, Writer, harmless},
+    outputs::recording::{Stopped, Writer, redact},
     sources::{
         cri::convert::{self as cri, RawContainer, RawSandbox},
         kube::convert as kube,
@@ -122,7 +122,7 @@ fn inputs() -> Vec<Input> {
 #[test]
 fn no_canary_gets_into_the_file() {
     let mut writer = Writer::begin(Vec::new(), &header(Anchor { boot_ns: 1, wall_ns: 1 })).unwrap();
-    let inputs: Vec<Input> = inputs().into_iter().map(harmless).collect();
+    let inputs: Vec<Input> = inputs().into_iter().map(redact).collect();
     for input in &inputs {
         writer.input(&Received { at: BootTime(2), input: input.clone() }).unwrap();
     }

@@ -1,7 +1,7 @@
 //! Files that are not what they should be: each says what it is, and gives what it has.
 
 use crate::{NODES, header, live, random::cases, reader, record, replayed, said_live};
-use coroner::outputs::recording::{Problem, Reader, VERSION, Writer};
+use coroner::outputs::recording::{ReadError, Reader, VERSION, Writer};
 use coroner_core::input::{Input, Loss, LossKind, Received};
 use flate2::read::GzDecoder;
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ fn plain(file: &[u8]) -> String {
     text
 }
 
-fn refused(file: &[u8]) -> Problem {
+fn refused(file: &[u8]) -> ReadError {
     Reader::new(Cursor::new(file.to_vec())).expect_err("it is refused")
 }
 
@@ -30,10 +30,10 @@ fn a_killed_agents_file_is_read_up_to_its_last_flush() {
     let mut reader = reader(&file);
     let read: Vec<Received> = reader.by_ref().collect();
     assert_eq!(read, flushed);
-    let condition = reader.condition();
-    assert!(!condition.is_whole());
-    let said = condition.to_string();
-    assert!(said.contains("is cut off") && said.contains(&flushed.len().to_string()), "{said}");
+    let status = reader.status();
+    assert!(!status.is_whole());
+    let said = status.to_string();
+    assert!(said.contains("is truncated") && said.contains(&flushed.len().to_string()), "{said}");
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn wherever_a_file_is_cut_a_beginning_of_it_is_read() {
         let Ok(mut reader) = Reader::new(Cursor::new(file[..cut].to_vec())) else { continue };
         let read: Vec<Received> = reader.by_ref().collect();
         assert!(inputs.starts_with(&read), "cut at {cut}");
-        let whole = reader.condition().is_whole();
+        let whole = reader.status().is_whole();
         assert!(!whole || read == inputs, "cut at {cut}");
     }
 }
@@ -64,9 +64,9 @@ fn what_is_no_recording_is_refused() {
     for file in
         [other.to_vec(), gzip.finish().unwrap(), b"\x1f\x8bno gzip at all".to_vec(), vec![0; 99]]
     {
-        assert!(matches!(refused(&file), Problem::Foreign), "{file:?}");
+        assert!(matches!(refused(&file), ReadError::Foreign), "{file:?}");
     }
-    assert!(matches!(refused(b""), Problem::Empty));
+    assert!(matches!(refused(b""), ReadError::Empty));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn another_version_is_refused_and_says_what_to_do() {
     assert!(said.contains("at least as new"), "{said}");
     assert!(!said.contains('\x1b'), "a terminal must not obey it: {said:?}");
     let broken = b"{\"coroner_recording\":1}\n";
-    assert!(matches!(refused(broken), Problem::Header(_)));
+    assert!(matches!(refused(broken), ReadError::Header(_)));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_line_that_is_not_understood_is_a_loss() {
     let read: Vec<Received> = reader.by_ref().collect();
     assert_eq!(read.len(), inputs.len());
     assert_eq!(read[4].input, Input::Lost(Loss::new(LossKind::Unrecorded, 1)));
-    assert!(reader.condition().to_string().contains("1 lines of the recording are not understood"));
+    assert!(reader.status().to_string().contains("cannot parse 1 lines of the recording"));
 }
 
 #[test]
@@ -124,8 +124,8 @@ fn a_gap_shows_in_the_timelines_that_it_may_have_touched() {
     assert!(said.iter().any(|line| line.contains("\"unrecorded\"")), "{said:#?}");
     let mut reader = reader(&file);
     reader.by_ref().for_each(drop);
-    assert!(reader.condition().to_string().contains("lacks 1 inputs"));
-    assert!(!reader.condition().is_whole());
+    assert!(reader.status().to_string().contains("lacks 1 inputs"));
+    assert!(!reader.status().is_whole());
 }
 
 proptest! {

@@ -70,7 +70,7 @@ fn what_was_recorded_is_in_the_file() {
     let file = disk.file.lock().unwrap().clone();
     let mut reader = reader(&file);
     assert_eq!(reader.by_ref().collect::<Vec<Received>>(), inputs);
-    assert!(reader.condition().is_whole());
+    assert!(reader.status().is_whole());
     assert_eq!(counters.written.load(Relaxed), inputs.len() as u64);
     assert!(!counters.recording.load(Relaxed));
 }
@@ -93,10 +93,10 @@ fn a_stuck_disk_holds_nobody_up_and_what_it_cost_is_told() {
     let file = disk.file.lock().unwrap().clone();
     let mut reader = reader(&file);
     reader.by_ref().for_each(drop);
-    let condition = reader.condition();
-    assert_eq!(condition.dropped, 10);
-    assert_eq!(condition.inputs, given as u64 - 10);
-    assert!(!condition.is_whole());
+    let status = reader.status();
+    assert_eq!(status.dropped, 10);
+    assert_eq!(status.inputs, given as u64 - 10);
+    assert!(!status.is_whole());
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn the_limit_ends_the_recording_with_a_word() {
     let file = disk.file.lock().unwrap().clone();
     let mut reader = reader(&file);
     assert!(reader.by_ref().count() < inputs.len());
-    let said = reader.condition().to_string();
+    let said = reader.status().to_string();
     assert!(said.contains("size limit") && said.contains("--record-limit"), "{said}");
     assert_eq!(counters.errors.load(Relaxed), 0);
 }

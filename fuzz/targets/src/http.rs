@@ -9,7 +9,7 @@ use coroner::{
         http::{Audience, Shared, router},
         metrics::Metrics,
     },
-    store::{health::Health, leaks::Standing, terminations::History},
+    store::{health::Health, leaks::LeakStore, terminations::History},
 };
 use coroner_core::report::PodTermination;
 use futures::{FutureExt as _, executor::block_on};
@@ -26,7 +26,7 @@ static AGENT: LazyLock<Arc<Shared>> = LazyLock::new(|| {
     history.put(account, false);
     let health = Health::new(true, clock::boot_now());
     let metrics = Metrics::new().expect("metrics");
-    Arc::new(Shared::new(health, history, Standing::default(), metrics))
+    Arc::new(Shared::new(health, history, LeakStore::default(), metrics))
 });
 
 /// Requests to the agent's own server: any path and query.

@@ -1,17 +1,19 @@
 use crate::fed::{Coroner, plain};
-use coroner::outputs::recording::{Condition, Header, Reader, Stopped, Writer, replay::Replay};
+use coroner::outputs::recording::{
+    Header, Reader, RecordingStatus, Stopped, Writer, replay::Replay,
+};
 use coroner_core::input::Received;
 use std::{io::Cursor, time::Duration};
 
 /// Recordings: any bytes → reader → replay. What was read can be written and read again.
 pub fn recording(bytes: &[u8]) {
-    let (header, inputs, condition) = match read(bytes) {
+    let (header, inputs, status) = match read(bytes) {
         Ok(read) => read,
         Err(problem) => return plain(&problem.to_string()),
     };
-    plain(&condition.to_string());
-    let unread = inputs.len() as u64 - condition.inputs;
-    assert!(condition.misread <= unread, "{condition:?}");
+    plain(&status.to_string());
+    let unread = inputs.len() as u64 - status.inputs;
+    assert!(status.misread <= unread, "{status:?}");
 
     // The same again, whole.
     let mut writer = Writer::begin(Vec::new(), &header).expect("memory can be written to");
@@ -33,10 +35,10 @@ pub fn recording(bytes: &[u8]) {
     replay.without_account();
 }
 
-type Read = (Header, Vec<Received>, Condition);
+type Read = (Header, Vec<Received>, RecordingStatus);
 
-fn read(bytes: &[u8]) -> Result<Read, coroner::outputs::recording::Problem> {
+fn read(bytes: &[u8]) -> Result<Read, coroner::outputs::recording::ReadError> {
     let mut reader = Reader::new(Cursor::new(bytes.to_vec()))?;
     let inputs = reader.by_ref().collect();
-    Ok((reader.header().clone(), inputs, reader.condition().clone()))
+    Ok((reader.header().clone(), inputs, reader.status().clone()))
 }

@@ -70,8 +70,8 @@ impl Told {
         let mut ever = self.ever.clone();
         ever.extend(now.clone());
         let mut told = Self {
-            detection_state: leaks.judge.detection_state,
-            watched: leaks.judge.watched_seconds,
+            detection_state: leaks.progress.detection_state,
+            watched: leaks.progress.watched_seconds,
             leaks: now,
             ever,
             before: self.before.clone(),

@@ -45,7 +45,7 @@ fn it_says_what_it_is_and_what_it_needs_instead_of_dying() {
     let doctor = pod.coroner(&["doctor"]);
     assert_eq!(doctor.status.code(), Some(1), "{doctor:?}");
     let said = String::from_utf8(doctor.stdout).unwrap();
-    assert!(said.contains('✘') && said.contains("would not work here"), "{said}");
+    assert!(said.contains('✘') && said.contains("will not work on this node"), "{said}");
     assert_eq!(String::from_utf8(doctor.stderr).unwrap(), "");
 }
 

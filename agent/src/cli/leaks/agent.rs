@@ -1,10 +1,10 @@
 //! A running agent's answer.
 
-use super::{Aim, Answer, Out, Progress, Stop};
+use super::{Answer, Mode, Printer, Progress, Stop};
 use crate::{
     cli::{
         client::{self, Agent},
-        remark,
+        print_note,
     },
     outputs::report::{LeakList, span, words},
 };
@@ -16,56 +16,58 @@ use tokio::time::sleep;
 /// It changes but once a second.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Prints what the agent says; returns how much is certain. Fails if nothing can be said.
+/// Prints the agent's list and returns the number of confirmed leaks.
 pub(super) async fn answer(
     agent: &Agent,
     namespace: Option<&str>,
-    aim: Aim,
-    out: &mut Out,
+    mode: Mode,
+    out: &mut Printer,
 ) -> anyhow::Result<usize> {
     let mut list = ask(agent, namespace).await?;
-    if aim == Aim::Watch {
+    if mode == Mode::Watch {
         return watch(agent, namespace, list, out).await.map(|()| 0);
     }
     let mut progress = Progress::new();
-    while aim == Aim::Wait && is_early(&list) {
-        let judge = &list.judge;
-        let (watched, threshold) = (span(judge.watched_seconds), span(judge.threshold_seconds));
-        progress.show(&format!("the agent has judged for {watched} of {threshold}"));
+    while mode == Mode::Wait && is_early(&list) {
+        let detection = &list.progress;
+        let (watched, threshold) =
+            (span(detection.watched_seconds), span(detection.threshold_seconds));
+        progress.show(&format!("leak detection has been active for {watched} of {threshold}"));
         sleep(PAUSE).await;
         list = ask(agent, namespace).await?;
     }
     progress.wipe();
-    let detection_state = list.judge.detection_state;
+    let detection_state = list.progress.detection_state;
     if detection_state != DetectionState::Possible {
         let why = words(detection_state.as_str());
         if list.leaks.is_empty() {
             bail!(
-                "the agent cannot judge whether anything was left behind: {why}; {} says what is \
-                 missing and what to do",
+                "leak detection is suspended: {why}; see {} for the cause and the remedy",
                 agent.at("/readyz")?
             );
         }
-        remark(&format!(
-            "the agent cannot judge at this moment ({why}): this is what was certain before, and \
-             {} says what is missing",
+        print_note(&format!(
+            "leak detection is suspended ({why}); the list shows the leaks confirmed before. See \
+             {} for the cause",
             agent.at("/readyz")?
         ));
     }
     let certain = list.leaks.len();
     let answer = Answer::new(list, Vec::new(), false, namespace);
     out.put(&answer)?;
-    let judge = &answer.list.judge;
-    if certain > 0 && judge.candidate_count > 0 && aim != Aim::Watch {
-        let (n, threshold) = (judge.candidate_count, span(judge.threshold_seconds));
-        remark(&format!("{n} more on this node look like a leak, but not yet for {threshold}"));
+    let progress = &answer.list.progress;
+    if certain > 0 && progress.candidate_count > 0 && mode != Mode::Watch {
+        let (n, threshold) = (progress.candidate_count, span(progress.threshold_seconds));
+        print_note(&format!(
+            "{n} more leak candidate(s) on this node, observed for less than {threshold}"
+        ));
     }
     Ok(certain)
 }
 
 /// It has not watched for long enough to know.
 fn is_early(list: &LeakList) -> bool {
-    list.judge.detection_state == DetectionState::Possible && !list.judge.has_seen_enough()
+    list.progress.detection_state == DetectionState::Possible && !list.progress.has_seen_enough()
 }
 
 async fn ask(agent: &Agent, namespace: Option<&str>) -> anyhow::Result<LeakList> {
@@ -73,8 +75,8 @@ async fn ask(agent: &Agent, namespace: Option<&str>) -> anyhow::Result<LeakList>
     let path = format!("/api/v1/leaks{}", query.unwrap_or_default());
     let body = agent.fetch(&path).await?;
     serde_json::from_str(&body).context(
-        "the agent's answer is not understood: is it of another version? --standalone does \
-         without it",
+        "cannot parse the agent's response; the agent is probably another version. Use \
+         --standalone to scan without it",
     )
 }
 
@@ -83,7 +85,7 @@ async fn watch(
     agent: &Agent,
     namespace: Option<&str>,
     first: LeakList,
-    out: &mut Out,
+    out: &mut Printer,
 ) -> anyhow::Result<()> {
     let mut stop = Stop::listen()?;
     let mut list = Some(first);
@@ -99,7 +101,7 @@ async fn watch(
         match ask(agent, namespace).await {
             Ok(answer) => (list, silent) = (Some(answer), false),
             Err(error) if !silent => {
-                remark(&format!("{error:#}; asking again every second"));
+                print_note(&format!("{error:#}; retrying every second"));
                 silent = true;
             }
             Err(_) => {}

@@ -1,4 +1,4 @@
-//! What was found, and how it is said.
+//! The list of leaks, and its output formats.
 
 use crate::{
     cli::columns::columns,
@@ -12,44 +12,44 @@ use coroner_core::{
 use serde::Serialize;
 use std::{fmt::Write, io, sync::Arc};
 
-/// The form of an answer.
+/// Output format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
     Table { wide: bool, verbose: bool },
     Json,
 }
 
-/// What was found.
+/// The list to print.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Answer {
-    /// What is certain, as the agent's API gives it.
+    /// The confirmed leaks, as the agent's API returns them.
     #[serde(flatten)]
     pub(super) list: LeakList,
-    /// No agent was asked.
+    /// From a standalone scan.
     pub(super) standalone: bool,
-    /// What looks like a leak and is not certain. An agent does not name these.
+    /// Candidates. An agent only counts its candidates.
     #[serde(serialize_with = "report::serialize_leaks")]
     pub(super) candidates: Vec<Arc<Leak>>,
-    /// The namespace that was asked for.
+    /// The requested namespace.
     #[serde(skip)]
     pub(super) namespace: Option<String>,
-    /// This moment.
+    /// Time of the list.
     #[serde(skip)]
     pub(super) now: WallTime,
 }
 
-/// What an answer says, without what changes with every second.
+/// The content of a list without its changing ages.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Gist {
+pub(super) struct Snapshot {
     detection_state: DetectionState,
     certain: Vec<Arc<Leak>>,
     candidates: Vec<(LeakKey, LeakClass)>,
-    /// Of an empty list.
+    /// Meaning of an empty list.
     verdict: Option<bool>,
 }
 
 impl Answer {
-    /// Only what concerns this namespace.
+    /// A list of the leaks in `namespace`.
     pub(super) fn new(
         mut list: LeakList,
         mut candidates: Vec<Arc<Leak>>,
@@ -66,18 +66,18 @@ impl Answer {
         Self { list, standalone, candidates, namespace: namespace.map(str::to_owned), now }
     }
 
-    pub(super) fn gist(&self) -> Gist {
-        let judge = &self.list.judge;
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let progress = &self.list.progress;
         let is_empty = self.list.leaks.is_empty() && self.candidates.is_empty();
-        Gist {
-            detection_state: judge.detection_state,
+        Snapshot {
+            detection_state: progress.detection_state,
             certain: self.list.leaks.clone(),
             candidates: self.candidates.iter().map(|leak| (leak.key.clone(), leak.class)).collect(),
-            verdict: is_empty.then(|| judge.has_seen_enough() && judge.candidate_count == 0),
+            verdict: is_empty.then(|| progress.has_seen_enough() && progress.candidate_count == 0),
         }
     }
 
-    /// The moment, as a headline.
+    /// The time, as a headline.
     pub(super) fn moment(&self) -> String {
         report::utc(self.now.0, 0).unwrap_or_default()
     }
@@ -101,8 +101,8 @@ impl Answer {
         if wide {
             header.extend(["UID", "ATTEMPT", "HOLDS", "STUCK", "WHY"]);
         }
-        let certain = self.list.leaks.iter().map(|leak| self.row(leak, "certain", wide));
-        let candidates = self.candidates.iter().map(|leak| self.row(leak, "suspected", wide));
+        let certain = self.list.leaks.iter().map(|leak| self.row(leak, "confirmed", wide));
+        let candidates = self.candidates.iter().map(|leak| self.row(leak, "candidate", wide));
         let mut text = columns(header, certain.chain(candidates));
         if verbose {
             for leak in all() {
@@ -142,34 +142,35 @@ impl Answer {
         row
     }
 
-    /// What an empty list means.
+    /// Explains an empty list.
     fn nothing(&self) -> String {
-        let judge = &self.list.judge;
+        let progress = &self.list.progress;
         let of = match &self.namespace {
             Some(namespace) => format!(" in namespace {}", printable(namespace)),
             None => String::new(),
         };
-        if judge.detection_state != DetectionState::Possible {
+        if progress.detection_state != DetectionState::Possible {
             return format!(
-                "at this moment it cannot be judged whether anything was left behind{of}: {}",
-                report::words(judge.detection_state.as_str())
+                "leak detection is suspended{of}: {}",
+                report::words(progress.detection_state.as_str())
             );
         }
-        let (watched, threshold) = (span(judge.watched_seconds), span(judge.threshold_seconds));
-        match (judge.candidate_count, judge.has_seen_enough(), self.standalone) {
+        let (watched, threshold) =
+            (span(progress.watched_seconds), span(progress.threshold_seconds));
+        match (progress.candidate_count, progress.has_seen_enough(), self.standalone) {
             (0, true, _) => {
-                format!("nothing was left behind{of} (all sources in sync, judged for {watched})")
+                format!("no leaks{of} (all sources in sync, observed for {watched})")
             }
             (0, false, true) => {
-                format!("nothing was left behind{of} (all sources in sync, one look of {watched})")
+                format!("no leaks{of} (all sources in sync, one scan of {watched})")
             }
             (0, false, false) => format!(
-                "nothing{of} is certain yet: the agent could judge for {watched} only, and it \
-                 takes {threshold}; so far nothing looks like a leak"
+                "no confirmed leaks{of} yet: leak detection has been active for {watched} of \
+                 {threshold}; no candidates so far"
             ),
             (n, _, _) => format!(
-                "nothing{of} is certain: on this node {n} thing(s) look like a leak, but not yet \
-                 for {threshold}"
+                "no confirmed leaks{of}; {n} candidate(s) on this node, observed for less than \
+                 {threshold}"
             ),
         }
     }
@@ -180,12 +181,16 @@ mod tests {
     use super::*;
     use crate::{
         outputs::report::samples::{golden, leaked, stuck},
-        store::leaks::Judge,
+        store::leaks::DetectionProgress,
     };
     use coroner_core::leak::LeakCause;
 
-    fn judge(detection_state: DetectionState, watched_seconds: u64, candidates: usize) -> Judge {
-        Judge {
+    fn progress(
+        detection_state: DetectionState,
+        watched_seconds: u64,
+        candidates: usize,
+    ) -> DetectionProgress {
+        DetectionProgress {
             detection_state,
             watched_seconds,
             threshold_seconds: 300,
@@ -202,7 +207,7 @@ mod tests {
         let now = WallTime(leaked().first_observed.0 + 400_000_000_000);
         orphan.first_observed = WallTime(now.0 - 4_000_000_000);
         let leaks = vec![Arc::new(leaked()), Arc::new(stuck())];
-        let list = LeakList { judge: judge(DetectionState::Possible, 400, 1), leaks };
+        let list = LeakList { progress: progress(DetectionState::Possible, 400, 1), leaks };
         let candidates = if standalone { vec![Arc::new(orphan)] } else { Vec::new() };
         Answer { list, standalone, candidates, namespace: None, now }
     }
@@ -219,28 +224,34 @@ mod tests {
 
     #[test]
     fn an_empty_list_says_what_it_means() {
-        let says = |judge: Judge, standalone: bool| {
-            let list = LeakList { judge, leaks: Vec::new() };
+        let says = |progress: DetectionProgress, standalone: bool| {
+            let list = LeakList { progress, leaks: Vec::new() };
             let now = WallTime(0);
             let all = Answer { list, standalone, candidates: Vec::new(), namespace: None, now };
             all.plain(false, true, &Style::default())
         };
-        let possible = |watched, candidates| judge(DetectionState::Possible, watched, candidates);
-        for (judge, standalone, wanted) in [
-            (possible(7200, 0), false, "nothing was left behind (all sources in sync, judged for"),
-            (possible(4, 0), true, "nothing was left behind (all sources in sync, one look of 4s)"),
-            (possible(4, 0), false, "nothing is certain yet: the agent could judge for 4s only"),
-            (possible(7200, 2), false, "nothing is certain: on this node 2 thing(s) look like"),
-            (judge(DetectionState::NodeForeign, 0, 0), true, "at this moment it cannot be judged"),
+        let possible =
+            |watched, candidates| progress(DetectionState::Possible, watched, candidates);
+        for (progress, standalone, wanted) in [
+            (possible(7200, 0), false, "no leaks (all sources in sync, observed for"),
+            (possible(4, 0), true, "no leaks (all sources in sync, one scan of 4s)"),
+            (
+                possible(4, 0),
+                false,
+                "no confirmed leaks yet: leak detection has been active for \
+                                     4s",
+            ),
+            (possible(7200, 2), false, "no confirmed leaks; 2 candidate(s) on this node"),
+            (progress(DetectionState::NodeForeign, 0, 0), true, "leak detection is suspended"),
         ] {
-            let text = says(judge, standalone);
+            let text = says(progress, standalone);
             assert!(text.starts_with(wanted), "{text}");
         }
         for detection_state in
             DetectionState::ALL.iter().filter(|one| **one != DetectionState::Possible)
         {
-            let text = says(judge(*detection_state, 7200, 0), false);
-            assert!(!text.contains("nothing"), "{detection_state}: {text}");
+            let text = says(progress(*detection_state, 7200, 0), false);
+            assert!(!text.contains("no leaks"), "{detection_state}: {text}");
         }
     }
 
@@ -249,10 +260,10 @@ mod tests {
         let old = answer(true);
         let mut later = answer(true);
         later.now = WallTime(later.now.0 + 60_000_000_000);
-        later.list.judge.watched_seconds += 60;
-        assert_eq!(old.gist(), later.gist());
+        later.list.progress.watched_seconds += 60;
+        assert_eq!(old.snapshot(), later.snapshot());
         let certain = later.candidates.remove(0);
         later.list.leaks.push(certain);
-        assert_ne!(old.gist(), later.gist());
+        assert_ne!(old.snapshot(), later.snapshot());
     }
 }

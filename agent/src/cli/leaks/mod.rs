@@ -1,18 +1,18 @@
-//! `coroner leaks`: what was left behind on this node, as a running agent knows it, or by looking
-//! at runtime, apiserver and host itself.
+//! `coroner leaks`: lists the leaks of this node, from a running agent or by a standalone scan of runtime, apiserver
+//! and host.
 
 mod agent;
 mod answer;
-mod look;
-mod onlooker;
+mod scanner;
 mod standalone;
+mod timing;
 
 use super::{
     client::{Agent, NoAgent},
-    remark, usage,
+    print_note, usage,
 };
 use crate::config::args::{LeaksArgs, ListOutput};
-use crate::config::{Host, Look};
+use crate::config::{HostDefaults, StandaloneConfig};
 use answer::{Answer, Form};
 use std::{
     io::{self, IsTerminal, Write},
@@ -20,17 +20,17 @@ use std::{
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Something was left behind for certain (--exit-code).
+/// Exit status with --exit-code if a leak is confirmed.
 const EXIT_LEAKS: u8 = 3;
 
-/// What is wanted of it.
+/// When to print a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Aim {
-    /// An answer now.
-    Look,
-    /// A certain one.
+enum Mode {
+    /// Now.
+    Once,
+    /// When all candidates are confirmed or gone.
     Wait,
-    /// One whenever it changes.
+    /// Whenever the list changes.
     Watch,
 }
 
@@ -43,32 +43,34 @@ pub(super) fn main(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn answer(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
-    let aim = match (args.watch, args.wait || args.exit_code) {
-        (true, _) => Aim::Watch,
-        (false, true) => Aim::Wait,
-        (false, false) => Aim::Look,
+    let mode = match (args.watch, args.wait || args.exit_code) {
+        (true, _) => Mode::Watch,
+        (false, true) => Mode::Wait,
+        (false, false) => Mode::Once,
     };
-    let mut out = Out::new(args);
+    let mut out = Printer::new(args);
     if !args.standalone {
         let agent = Agent::new(&args.agent)?;
-        match agent::answer(&agent, args.namespace.as_deref(), aim, &mut out).await {
-            Err(error) if error.is::<NoAgent>() && args.agent.url.is_none() => remark(&format!(
-                "no agent answers at {}: looking at runtime, apiserver and host instead",
-                args.agent.socket.display()
-            )),
+        match agent::answer(&agent, args.namespace.as_deref(), mode, &mut out).await {
+            Err(error) if error.is::<NoAgent>() && args.agent.url.is_none() => {
+                print_note(&format!(
+                    "no agent answers at {}; scanning runtime, apiserver and host instead",
+                    args.agent.socket.display()
+                ))
+            }
             asked => return asked.map(|certain| status(args, certain)),
         }
     }
-    match Look::validate(args, &Host::probe()) {
+    match StandaloneConfig::validate(args, &HostDefaults::probe()) {
         Err(error) => Ok(usage(&error.to_string())),
         Ok(look) => {
-            let certain = standalone::answer(look, args.namespace.as_deref(), aim, &mut out).await;
+            let certain = standalone::answer(look, args.namespace.as_deref(), mode, &mut out).await;
             certain.map(|certain| status(args, certain))
         }
     }
 }
 
-/// `certain`: how many things were left behind for certain.
+/// `certain`: the number of confirmed leaks.
 fn status(args: &LeaksArgs, certain: usize) -> ExitCode {
     match args.exit_code && certain > 0 {
         true => ExitCode::from(EXIT_LEAKS),
@@ -76,17 +78,17 @@ fn status(args: &LeaksArgs, certain: usize) -> ExitCode {
     }
 }
 
-/// Where answers go: stdout, in the form that was asked for.
-struct Out {
+/// Prints lists to stdout in the requested format.
+struct Printer {
     form: Form,
-    /// Several answers follow each other: on a screen, each in the other's place.
+    /// Each list replaces the previous one on the terminal.
     screen: bool,
     watch: bool,
-    /// What the last answer said.
-    said: Option<answer::Gist>,
+    /// The list that was printed last.
+    printed: Option<answer::Snapshot>,
 }
 
-impl Out {
+impl Printer {
     fn new(args: &LeaksArgs) -> Self {
         let output = if args.json { ListOutput::Json } else { args.output };
         let form = match output {
@@ -95,16 +97,16 @@ impl Out {
         };
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let screen = args.watch && form != Form::Json && io::stdout().is_terminal() && !dumb;
-        Self { form, screen, watch: args.watch, said: None }
+        Self { form, screen, watch: args.watch, printed: None }
     }
 
-    /// Prints an answer; while watching, only one that says something new.
+    /// Prints a list; while watching, only if it changed.
     fn put(&mut self, answer: &Answer) -> anyhow::Result<()> {
-        let gist = answer.gist();
-        if self.watch && self.said.as_ref() == Some(&gist) {
+        let snapshot = answer.snapshot();
+        if self.watch && self.printed.as_ref() == Some(&snapshot) {
             return Ok(());
         }
-        let first = self.said.replace(gist).is_none();
+        let first = self.printed.replace(snapshot).is_none();
         let text = answer.text(self.form)?;
         let mut stdout = io::stdout().lock();
         if self.screen {
@@ -121,7 +123,7 @@ impl Out {
     }
 }
 
-/// How far it is, on stderr, where that is a terminal. Wiped away in the end.
+/// Shows the progress on stderr if that is a terminal, and wipes it at the end.
 struct Progress {
     shown: bool,
     wanted: bool,

@@ -1,13 +1,13 @@
 //! An answer without an agent: one look, a certain one, or one after the other.
 
 use super::{
-    Aim, Answer, Out, Progress, Stop,
-    look::{Age, Certainty, FirstLook, LATE, LOOK, Sight},
-    onlooker::Onlooker,
+    Answer, Mode, Printer, Progress, Stop,
+    scanner::StandaloneScanner,
+    timing::{Age, ConfirmationWait, FirstScan, LATE, SCAN_THRESHOLD, ScanProgress},
 };
 use crate::{
-    cli::remark,
-    config::Look,
+    cli::print_note,
+    config::StandaloneConfig,
     outputs::report::{LeakList, span, words},
 };
 use anyhow::bail;
@@ -17,220 +17,223 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Between the lists of one look.
-const LOOK_IDLE: Duration = Duration::from_secs(1);
-/// The sources must answer by then,
-const PATIENCE: Duration = Duration::from_secs(15);
-/// and must not fail for longer while certainty is waited for.
+/// Interval of lists during a scan.
+const SCAN_INTERVAL: Duration = Duration::from_secs(1);
+/// Timeout for the first answers of the sources.
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// Maximum outage of a source while waiting for confirmation.
 const OUTAGE: Duration = Duration::from_secs(60);
 
-/// Prints what was found; returns how much is certain. Fails if nothing can be said.
+/// Prints the leaks and returns the number of confirmed leaks.
 pub(super) async fn answer(
-    look: Look,
+    look: StandaloneConfig,
     namespace: Option<&str>,
-    aim: Aim,
-    out: &mut Out,
+    mode: Mode,
+    out: &mut Printer,
 ) -> anyhow::Result<usize> {
     let threshold = look.threshold;
-    let (short, idle) = match aim {
-        Aim::Look => (LOOK.min(threshold), LOOK_IDLE),
+    let (short, idle) = match mode {
+        Mode::Once => (SCAN_THRESHOLD.min(threshold), SCAN_INTERVAL),
         // A short threshold needs lists that are not further apart.
-        Aim::Wait | Aim::Watch => (threshold, look.cri.idle.min(threshold).max(LOOK_IDLE)),
+        Mode::Wait | Mode::Watch => (threshold, look.cri.idle.min(threshold).max(SCAN_INTERVAL)),
     };
     let named = look.cgroup_root.is_some();
-    let mut onlooker = Onlooker::start(look, short, idle);
-    if let (true, Some(why)) = (named, &onlooker.no_cgroups) {
+    let mut scanner = StandaloneScanner::start(look, short, idle);
+    if let (true, Some(why)) = (named, &scanner.no_cgroups) {
         bail!("{why}");
     }
     let mut progress = Progress::new();
-    ready(&mut onlooker, &mut progress).await?;
-    if aim == Aim::Watch {
+    ready(&mut scanner, &mut progress).await?;
+    if mode == Mode::Watch {
         progress.wipe();
-        return watch(&mut onlooker, namespace, out).await.map(|()| 0);
+        return watch(&mut scanner, namespace, out).await.map(|()| 0);
     }
-    look_around(&mut onlooker, aim, &mut progress).await?;
-    if aim == Aim::Wait {
-        wait(&mut onlooker, threshold, &mut progress).await?;
+    scan(&mut scanner, mode, &mut progress).await?;
+    if mode == Mode::Wait {
+        wait(&mut scanner, threshold, &mut progress).await?;
     }
     progress.wipe();
-    let list = onlooker.list();
-    let answer = match aim {
-        Aim::Look => one_look(list, &onlooker, threshold, namespace),
-        _ => Answer::new(list, onlooker.candidates(LOOK), true, namespace),
+    let list = scanner.list();
+    let answer = match mode {
+        Mode::Once => single_scan(list, &scanner, threshold, namespace),
+        _ => Answer::new(list, scanner.candidates(SCAN_THRESHOLD), true, namespace),
     };
     out.put(&answer)?;
-    doubts(&onlooker);
-    if aim == Aim::Look && !answer.candidates.is_empty() {
-        remark(&format!(
-            "candidates: observed for {} only, which does not tell what is late from what was left \
-             behind; --wait to be certain",
-            span(answer.list.judge.watched_seconds)
+    print_unreadable_parts(&scanner);
+    if mode == Mode::Once && !answer.candidates.is_empty() {
+        print_note(&format!(
+            "observed for {} only: a candidate may be a late cleanup rather than a leak; use \
+             --wait to confirm",
+            span(answer.list.progress.watched_seconds)
         ));
     }
     Ok(answer.list.leaks.len())
 }
 
-/// What passed for a leak by the short threshold is suspected, no more.
-fn one_look(
+/// Turns leaks that reached only the short threshold of a scan back into candidates.
+fn single_scan(
     mut list: LeakList,
-    onlooker: &Onlooker,
+    scanner: &StandaloneScanner,
     threshold: Duration,
     namespace: Option<&str>,
 ) -> Answer {
     let mut candidates = std::mem::take(&mut list.leaks);
-    candidates.extend(onlooker.candidates(LOOK));
+    candidates.extend(scanner.candidates(SCAN_THRESHOLD));
     candidates.sort_by_key(|leak| crate::store::leaks::since(leak));
-    list.judge.candidate_count = candidates.len();
-    list.judge.threshold_seconds = threshold.as_secs();
+    list.progress.candidate_count = candidates.len();
+    list.progress.threshold_seconds = threshold.as_secs();
     Answer::new(list, candidates, true, namespace)
 }
 
-/// Until all sources are in sync.
-async fn ready(onlooker: &mut Onlooker, progress: &mut Progress) -> anyhow::Result<()> {
+/// Waits until all sources are in sync.
+async fn ready(scanner: &mut StandaloneScanner, progress: &mut Progress) -> anyhow::Result<()> {
     let begun = Instant::now();
-    progress.show("waiting for runtime and apiserver");
+    progress.show("waiting for the runtime and the apiserver");
     loop {
-        onlooker.turn().await?;
-        if onlooker.gauges().detection_state == DetectionState::Possible {
+        scanner.tick().await?;
+        if scanner.gauges().detection_state == DetectionState::Possible {
             return Ok(());
         }
-        if onlooker.is_hopeless() || begun.elapsed() >= PATIENCE {
+        if scanner.is_misconfigured() || begun.elapsed() >= TIMEOUT {
             progress.wipe();
-            bail!(onlooker.obstacle());
+            bail!(scanner.suspension_reason());
         }
     }
 }
 
-/// Until all has been seen that one look can show.
-async fn look_around(
-    onlooker: &mut Onlooker,
-    aim: Aim,
+/// Runs until the scan is complete.
+async fn scan(
+    scanner: &mut StandaloneScanner,
+    mode: Mode,
     progress: &mut Progress,
 ) -> anyhow::Result<()> {
-    let (begun, mut first) = (Instant::now(), FirstLook::new(aim));
+    let (begun, mut first) = (Instant::now(), FirstScan::new(mode));
     progress.show("looking");
     loop {
-        steady(onlooker, progress).await?;
-        if first.is_over(&sight(onlooker, begun)) {
+        tick_in_sync(scanner, progress).await?;
+        if first.is_over(&scan_progress(scanner, begun)) {
             break;
         }
     }
-    if !onlooker.has_looked_around() {
+    if !scanner.is_scan_complete() {
         progress.wipe();
-        remark(
-            "not all stopped sandboxes could be asked in time whether they still hold their \
-             network: --wait gives them more",
+        print_note(
+            "could not check in time whether every stopped sandbox still holds its network; use \
+             --wait to allow more time",
         );
     }
     Ok(())
 }
 
-fn sight(onlooker: &Onlooker, begun: Instant) -> Sight {
-    let gauges = onlooker.gauges();
-    Sight {
+fn scan_progress(scanner: &StandaloneScanner, begun: Instant) -> ScanProgress {
+    let gauges = scanner.gauges();
+    ScanProgress {
         elapsed: begun.elapsed(),
         watched: gauges.watched,
-        whole: onlooker.has_looked_around(),
+        whole: scanner.is_scan_complete(),
         candidates: gauges.candidates,
-        named: onlooker.candidates(LOOK).len(),
+        named: scanner.candidates(SCAN_THRESHOLD).len(),
     }
 }
 
-/// Until what looks like a leak has done so for the threshold.
+/// Waits until all candidates are confirmed or gone.
 async fn wait(
-    onlooker: &mut Onlooker,
+    scanner: &mut StandaloneScanner,
     threshold: Duration,
     progress: &mut Progress,
 ) -> anyhow::Result<()> {
-    // From now on: only now all has been seen that there is.
-    let candidates = ages(onlooker, threshold).into_keys();
-    let certainty = Certainty::of(candidates, onlooker.gauges().watched, threshold);
+    // Starts now, because the scan is complete only now.
+    let candidates = ages(scanner, threshold).into_keys();
+    let confirmation = ConfirmationWait::of(candidates, scanner.gauges().watched, threshold);
     loop {
-        let gauges = onlooker.gauges();
-        if certainty.is_reached(gauges.watched, &ages(onlooker, threshold)) {
+        let gauges = scanner.gauges();
+        if confirmation.is_reached(gauges.watched, &ages(scanner, threshold)) {
             return Ok(());
         }
         progress.show(&format!(
-            "{} to go; certain: {}, suspected: {}",
-            span(certainty.to_go(gauges.watched).as_secs()),
-            onlooker.list().leaks.len(),
+            "{} to go; confirmed: {}, candidates: {}",
+            span(confirmation.to_go(gauges.watched).as_secs()),
+            scanner.list().leaks.len(),
             gauges.candidates
         ));
-        steady(onlooker, progress).await?;
+        tick_in_sync(scanner, progress).await?;
     }
 }
 
-/// For how long each of what is not certain has looked like a leak.
-fn ages(onlooker: &Onlooker, threshold: Duration) -> BTreeMap<LeakKey, Age> {
+/// The age of each candidate.
+fn ages(scanner: &StandaloneScanner, threshold: Duration) -> BTreeMap<LeakKey, Age> {
     let mut ages = BTreeMap::new();
     for (age, at_least) in
         [(Age::Young, Duration::ZERO), (Age::Ripe, threshold), (Age::Late, threshold + LATE)]
     {
-        ages.extend(onlooker.candidates(at_least).into_iter().map(|leak| (leak.key.clone(), age)));
+        ages.extend(scanner.candidates(at_least).into_iter().map(|leak| (leak.key.clone(), age)));
     }
     ages
 }
 
-/// One turn; through an outage as many as that takes, within reason.
-async fn steady(onlooker: &mut Onlooker, progress: &mut Progress) -> anyhow::Result<()> {
+/// Runs one tick, or as many as an outage takes, up to [`OUTAGE`].
+async fn tick_in_sync(
+    scanner: &mut StandaloneScanner,
+    progress: &mut Progress,
+) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
-        onlooker.turn().await?;
-        let detection_state = onlooker.gauges().detection_state;
+        scanner.tick().await?;
+        let detection_state = scanner.gauges().detection_state;
         if detection_state == DetectionState::Possible {
             return Ok(());
         }
-        if onlooker.is_hopeless() || begun.elapsed() >= OUTAGE {
+        if scanner.is_misconfigured() || begun.elapsed() >= OUTAGE {
             progress.wipe();
-            bail!(onlooker.obstacle());
+            bail!(scanner.suspension_reason());
         }
         progress.show(&format!("suspended: {}", words(detection_state.as_str())));
     }
 }
 
-/// Until a signal.
+/// Prints changes until a signal.
 async fn watch(
-    onlooker: &mut Onlooker,
+    scanner: &mut StandaloneScanner,
     namespace: Option<&str>,
-    out: &mut Out,
+    out: &mut Printer,
 ) -> anyhow::Result<()> {
     let mut stop = Stop::listen()?;
     let mut possible = true;
-    let (begun, mut first) = (Instant::now(), FirstLook::new(Aim::Watch));
+    let (begun, mut first) = (Instant::now(), FirstScan::new(Mode::Watch));
     let mut opened = false;
     loop {
-        if possible != (onlooker.gauges().detection_state == DetectionState::Possible) {
+        if possible != (scanner.gauges().detection_state == DetectionState::Possible) {
             possible = !possible;
             match possible {
-                true => remark("all sources are in sync again"),
-                false => remark(&onlooker.obstacle()),
+                true => print_note("all sources are in sync again"),
+                false => print_note(&scanner.suspension_reason()),
             }
         }
-        if opened || first.is_over(&sight(onlooker, begun)) {
+        if opened || first.is_over(&scan_progress(scanner, begun)) {
             if !std::mem::replace(&mut opened, true) {
-                doubts(onlooker);
+                print_unreadable_parts(scanner);
             }
-            let candidates = onlooker.candidates(LOOK);
-            out.put(&Answer::new(onlooker.list(), candidates, true, namespace))?;
+            let candidates = scanner.candidates(SCAN_THRESHOLD);
+            out.put(&Answer::new(scanner.list(), candidates, true, namespace))?;
         }
         tokio::select! {
             () = stop.wait() => return Ok(()),
-            turned = onlooker.turn() => turned?,
+            turned = scanner.tick() => turned?,
         }
     }
 }
 
-/// What an answer does not cover.
-fn doubts(onlooker: &Onlooker) {
-    let unseen = onlooker.unseen();
-    if !unseen.is_empty() {
-        remark(&format!(
-            "could not look at: {}; what is left there is not told (run as root on the host, or \
-             give --host-root; --log-level warn says why)",
-            unseen.join(", ")
+/// Prints which parts of the host the list does not cover.
+fn print_unreadable_parts(scanner: &StandaloneScanner) {
+    let unreadable_parts = scanner.unreadable_parts();
+    if !unreadable_parts.is_empty() {
+        print_note(&format!(
+            "could not read: {}; leaks there are not reported. Run as root on the host or set \
+             --host-root (--log-level warn shows the cause)",
+            unreadable_parts.join(", ")
         ));
     }
-    if let Some(why) = &onlooker.no_cgroups {
-        remark(&format!("pod cgroups are not looked at: {why}"));
+    if let Some(why) = &scanner.no_cgroups {
+        print_note(&format!("pod cgroups are not scanned: {why}"));
     }
 }

@@ -1,10 +1,10 @@
 //! /proc: one reader of each of its files, on bytes, and how much of the host it shows.
 
 pub mod parse;
-mod sight;
+mod visibility;
 
-pub use sight::{Hidden, Sight};
-pub(crate) use sight::{host_proc, is_of_the_host};
+pub use visibility::{Hidden, ProcVisibility};
+pub(crate) use visibility::{host_proc, is_of_the_host};
 
 use parse::Stat;
 use std::{fs, io, path::Path};

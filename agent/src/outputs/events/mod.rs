@@ -1,21 +1,21 @@
-//! Events on pods and on this node, for whoever looks with `kubectl describe` (opt-in, `--events`).
+//! Kubernetes Events on pods and on this node, shown by `kubectl describe` (opt-in, `--events`).
 //!
-//! **Invariant.** It creates and patches Events of events.k8s.io and makes no other request. It never
-//! waits for the apiserver with anything but its own short queue: what does not fit, or is more than
-//! the rate allows, is dropped and counted. A refusal never ends the agent.
+//! **Invariant.** The adapter creates and patches Events of events.k8s.io and makes no other request. It waits for the
+//! apiserver only with its own short queue; drafts that do not fit, or exceed the rate limit, are dropped and counted.
+//! A refusal never stops the agent.
 
 mod budget;
 mod note;
 mod send;
 
 pub use budget::Rate;
-pub use note::{About, Note, Reason, note};
+pub use note::{EventDraft, Reason, Regarding, note};
 
 use crate::sources::kube::{Options as Apiserver, client};
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use budget::Bucket;
 use futures::{FutureExt, future::BoxFuture};
-use send::{Outcome, Sender};
+use send::{SendOutcome, Sender};
 use std::{
     collections::{BTreeMap, VecDeque},
     path::PathBuf,
@@ -31,58 +31,58 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-/// Notes that wait for the apiserver: those of two full buckets.
+/// Capacity of the queue of drafts: two full buckets.
 const QUEUE: usize = 64;
 
-/// How Events are made.
+/// Options of the adapter.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// A kubeconfig; `None`: $KUBECONFIG, ~/.kube/config or the service account.
     pub kubeconfig: Option<PathBuf>,
-    /// This node's name: whose Events leaks are, and the reporter's instance.
+    /// This node's name: the object of Events about leaks, and the reporting instance.
     pub node: String,
-    /// How fast.
-    pub pace: Pace,
-    /// Where the adapter counts what it does.
+    /// Rate limits and back-off.
+    pub pace: RateLimits,
+    /// Counters of the adapter.
     pub counters: Arc<Counters>,
 }
 
 impl Options {
-    /// From the same apiserver as the pods.
+    /// Options for the apiserver of the pod watch.
     pub fn new(api: &Apiserver) -> Self {
         Self {
             kubeconfig: api.kubeconfig.clone(),
             node: api.node.clone(),
-            pace: Pace::default(),
+            pace: RateLimits::default(),
             counters: Arc::default(),
         }
     }
 }
 
-/// How many Events, how often, and how long one tries.
+/// Rate limits and retries of Events.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct RateLimits {
     /// Events on pods.
     pub pods: Rate,
     /// Events on the node. client-go allows one source as much on one object
     /// (`EventSourceObjectSpamFilter`): 25, then one in 5 minutes.
     pub node: Rate,
-    /// The first one that was left out is told of after so long, with all that were meanwhile.
+    /// Delay of the first `EventsSuppressed`, which counts all Events that were dropped until then.
     pub suppressed_after: Duration,
-    /// And the next ones no sooner than this. Longer than the recorder remembers an Event (6
-    /// minutes), or it would count the new one as the old one again, with the old figures.
+    /// Interval of further `EventsSuppressed`. Longer than the event recorder's series window (6 minutes), which
+    /// would merge the new Event into the old one and keep the old numbers.
     pub suppressed_every: Duration,
-    /// The first pause before a failed request is made again.
+    /// The first back-off after a failed request.
     pub min_pause: Duration,
-    /// The longest pause, before jitter.
+    /// The maximum back-off, before jitter.
     pub max_pause: Duration,
-    /// Later than this an Event is not sent any more: its time would be wrong by as much.
+    /// Age after which an Event is dropped, because its time would be wrong by as much.
     pub patience: Duration,
-    /// A failure that lasts is logged again after so long.
+    /// Interval at which a lasting failure is logged again.
     pub log_every: Duration,
 }
 
-impl Default for Pace {
+impl Default for RateLimits {
     fn default() -> Self {
         Self {
             pods: Rate { burst: 25, every: Duration::from_secs(30) },
@@ -97,7 +97,7 @@ impl Default for Pace {
     }
 }
 
-/// What became of the notes, since the adapter began.
+/// Outcomes of the drafts since the adapter started.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// The apiserver took it.
@@ -127,8 +127,8 @@ impl Counters {
 
 /// Sends until the channel is closed; then what waits gets one try. Fails only if the
 /// configuration cannot be used at all.
-pub async fn run(options: Options, mut notes: mpsc::Receiver<Note>) -> anyhow::Result<()> {
-    let client = client::asking(options.kubeconfig.as_deref()).await?;
+pub async fn run(options: Options, mut notes: mpsc::Receiver<EventDraft>) -> anyhow::Result<()> {
+    let client = client::request_client(options.kubeconfig.as_deref()).await?;
     let mut publisher = Publisher::new(options, client);
     while publisher.turn(&mut notes).await {}
     publisher.finish().await;
@@ -137,35 +137,35 @@ pub async fn run(options: Options, mut notes: mpsc::Receiver<Note>) -> anyhow::R
 
 /// A note that may be sent, and since when.
 struct Waiting {
-    note: Note,
+    note: EventDraft,
     since: Instant,
 }
 
 /// The last failure that was logged. Not its words: those of a refusal name namespace and object.
-struct Trouble {
+struct SendFailure {
     refused: bool,
     logged: Instant,
 }
 
 struct Publisher {
     sender: Sender,
-    pace: Pace,
+    pace: RateLimits,
     counters: Arc<Counters>,
     pods: Bucket,
     node: Bucket,
     queue: VecDeque<Waiting>,
     /// What is with the apiserver now, and when it became a note.
-    sending: Option<(BoxFuture<'static, (Note, Outcome)>, Instant)>,
+    sending: Option<(BoxFuture<'static, (EventDraft, SendOutcome)>, Instant)>,
     /// Not before this: the apiserver was away.
     not_before: Option<Instant>,
     backoff: ExponentialBackoff,
     left_out: BTreeMap<Reason, u64>,
     /// Whom SIGKILL does not end, and when that was told.
-    unkillable: Vec<(About, Instant)>,
+    unkillable: Vec<(Regarding, Instant)>,
     /// When of what was left out is told, if anything was.
     summary: Option<Instant>,
     last_summary: Option<Instant>,
-    trouble: Option<Trouble>,
+    failure: Option<SendFailure>,
 }
 
 impl Publisher {
@@ -186,12 +186,12 @@ impl Publisher {
             unkillable: Vec::new(),
             summary: None,
             last_summary: None,
-            trouble: None,
+            failure: None,
         }
     }
 
     /// Waits for one thing and deals with it; false: nobody has anything to say any more.
-    async fn turn(&mut self, notes: &mut mpsc::Receiver<Note>) -> bool {
+    async fn turn(&mut self, notes: &mut mpsc::Receiver<EventDraft>) -> bool {
         self.begin();
         let again = self.not_before.filter(|_| self.sending.is_none() && !self.queue.is_empty());
         let outcome = async {
@@ -227,7 +227,7 @@ impl Publisher {
 
     /// Takes a note, if the rate allows it. What of a container hangs, and where, may change each
     /// second: that would be all that the node's rate allows.
-    fn admit(&mut self, note: Note, now: Instant) {
+    fn admit(&mut self, note: EventDraft, now: Instant) {
         if note.reason == Reason::Unkillable {
             self.unkillable.retain(|(_, at)| now.duration_since(*at) < self.pace.suppressed_every);
             if self.unkillable.iter().any(|(about, _)| *about == note.about) {
@@ -239,8 +239,8 @@ impl Publisher {
             }
         }
         let bucket = match note.about {
-            About::Pod { .. } => &mut self.pods,
-            About::Node { .. } => &mut self.node,
+            Regarding::Pod { .. } => &mut self.pods,
+            Regarding::Node { .. } => &mut self.node,
         };
         if bucket.take(now) {
             self.wait(note, now);
@@ -255,7 +255,7 @@ impl Publisher {
         }
     }
 
-    fn wait(&mut self, note: Note, now: Instant) {
+    fn wait(&mut self, note: EventDraft, now: Instant) {
         if self.queue.len() < QUEUE {
             self.queue.push_back(Waiting { note, since: now });
         } else {
@@ -281,22 +281,24 @@ impl Publisher {
                 return;
             }
             self.counters.failed.fetch_add(1, Relaxed);
-            debug!(reason = %note.reason, "an Event could not be sent in time");
+            debug!(reason = %note.reason, "dropped an Event that could not be sent in time");
         }
     }
 
-    fn conclude(&mut self, note: Note, outcome: Outcome) {
+    fn conclude(&mut self, note: EventDraft, outcome: SendOutcome) {
         let since = self.sending.take().map_or_else(Instant::now, |(_, since)| since);
         match &outcome {
-            Outcome::Sent => {
+            SendOutcome::Sent => {
                 self.backoff = backoff(&self.pace);
-                if self.trouble.take().is_some() {
-                    info!("Events can be sent again");
+                if self.failure.take().is_some() {
+                    info!("sending Events works again");
                 }
             }
-            Outcome::Refused(why) => self.complain(true, why),
-            Outcome::Pointless(why) => debug!(why, reason = %note.reason, "an Event is pointless"),
-            Outcome::Away(why) => {
+            SendOutcome::Refused(why) => self.complain(true, why),
+            SendOutcome::Pointless(why) => {
+                debug!(why, reason = %note.reason, "dropped an Event that is no longer relevant")
+            }
+            SendOutcome::Away(why) => {
                 self.complain(false, why);
                 let pause = self.backoff.next().unwrap_or(self.pace.max_pause);
                 self.not_before = Some(Instant::now() + pause);
@@ -308,11 +310,11 @@ impl Publisher {
         self.count(&outcome);
     }
 
-    fn count(&self, outcome: &Outcome) {
+    fn count(&self, outcome: &SendOutcome) {
         let counter = match outcome {
-            Outcome::Sent => &self.counters.sent,
-            Outcome::Refused(_) | Outcome::Pointless(_) => &self.counters.refused,
-            Outcome::Away(_) => &self.counters.failed,
+            SendOutcome::Sent => &self.counters.sent,
+            SendOutcome::Refused(_) | SendOutcome::Pointless(_) => &self.counters.refused,
+            SendOutcome::Away(_) => &self.counters.failed,
         };
         counter.fetch_add(1, Relaxed);
     }
@@ -320,14 +322,14 @@ impl Publisher {
     /// Logs what is new, and from time to time what lasts.
     fn complain(&mut self, refused: bool, what: &str) {
         let now = Instant::now();
-        let again = |t: &Trouble| {
+        let again = |t: &SendFailure| {
             t.refused != refused || now.duration_since(t.logged) >= self.pace.log_every
         };
-        if self.trouble.as_ref().is_none_or(again) {
-            warn!(error = what, "Events cannot be sent (--events)");
-            self.trouble = Some(Trouble { refused, logged: now });
+        if self.failure.as_ref().is_none_or(again) {
+            warn!(error = what, "cannot send Events (--events); retrying");
+            self.failure = Some(SendFailure { refused, logged: now });
         } else {
-            debug!(error = what, "Events still cannot be sent");
+            debug!(error = what, "still cannot send Events");
         }
     }
 }
@@ -339,7 +341,7 @@ async fn until(moment: Option<Instant>) {
     }
 }
 
-fn backoff(pace: &Pace) -> ExponentialBackoff {
+fn backoff(pace: &RateLimits) -> ExponentialBackoff {
     ExponentialBuilder::default()
         .with_min_delay(pace.min_pause)
         .with_max_delay(pace.max_pause)

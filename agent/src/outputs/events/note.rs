@@ -39,13 +39,13 @@ labels! {
         Unkillable = "Unkillable",
         /// The object waits long after its deadline.
         StuckTerminating = "StuckTerminating",
-        /// A sandbox was left behind.
+        /// A leaked sandbox.
         SandboxLeaked = "SandboxLeaked",
-        /// A shim was left behind.
+        /// A leaked shim.
         ShimOrphaned = "ShimOrphaned",
-        /// A network namespace was left behind.
+        /// A leaked network namespace.
         NetnsOrphaned = "NetnsOrphaned",
-        /// A pod's cgroup was left behind.
+        /// A leaked pod cgroup.
         PodCgroupOrphaned = "PodCgroupOrphaned",
         /// There was more to say than the apiserver is to be burdened with.
         EventsSuppressed = "EventsSuppressed",
@@ -74,7 +74,7 @@ impl Reason {
 
 /// What an Event is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum About {
+pub enum Regarding {
     /// A pod.
     Pod {
         /// Which. Of a static pod the UID is the runtime's, which its mirror carries as the annotation
@@ -95,23 +95,23 @@ pub enum About {
 
 /// An Event to be.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Note {
+pub struct EventDraft {
     /// What it is about.
-    pub about: About,
+    pub about: Regarding,
     /// Why.
     pub reason: Reason,
     /// The fact with its figures and what to do about it, at most 1024 bytes.
     pub message: String,
 }
 
-impl Note {
-    fn new(about: About, reason: Reason, message: &str) -> Self {
+impl EventDraft {
+    fn new(about: Regarding, reason: Reason, message: &str) -> Self {
         Self { about, reason, message: short(message) }
     }
 }
 
 /// What an observation is worth.
-pub fn note(report: &Report) -> Option<Note> {
+pub fn note(report: &Report) -> Option<EventDraft> {
     match report {
         Report::CountDeath(death) => of_death(death),
         Report::Unkillable(holdout) => of_holdout(holdout),
@@ -121,46 +121,47 @@ pub fn note(report: &Report) -> Option<Note> {
 }
 
 /// What was left out, by reason, so that the apiserver is not flooded. An Event of its own.
-pub(super) fn suppressed(left_out: &BTreeMap<Reason, u64>) -> Note {
+pub(super) fn suppressed(left_out: &BTreeMap<Reason, u64>) -> EventDraft {
     let counts: Vec<String> =
         left_out.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     let message = format!(
-        "{} more Events of coroner were left out so as not to flood the apiserver: {}. `coroner \
-         leaks` and `coroner terminations` on this node list all.",
+        "coroner dropped {} more Events so as not to flood the apiserver: {}. Run `coroner leaks` \
+         and `coroner terminations` on this node to see them all.",
         left_out.values().sum::<u64>(),
         counts.join(", "),
     );
-    let about = About::Node { related: None, field: None };
-    Note::new(about, Reason::EventsSuppressed, &message)
+    let about = Regarding::Node { related: None, field: None };
+    EventDraft::new(about, Reason::EventsSuppressed, &message)
 }
 
-fn of_death(death: &ContainerDeath) -> Option<Note> {
+fn of_death(death: &ContainerDeath) -> Option<EventDraft> {
     let stop = signal::name(death.stop_signal);
     let late = death.findings.iter().find(|f| f.kind == FindingKind::DeadlineMissed);
     let (reason, what_to_do) = match (death.verdict, late) {
         (Verdict::StopSignalIgnored, _) => (
             Reason::StopSignalIgnored,
             format!(
-                "It waited in vain and nothing was shut down in order: handle {stop} in PID 1, \
-                 start the program with `exec` instead of below a shell, or run it under an init \
-                 that passes signals on."
+                "The grace period passed without a clean shutdown. Handle {stop} in PID 1, start \
+                 the program with `exec` instead of under a shell, or run it under an init that \
+                 forwards signals."
             ),
         ),
         (Verdict::StopSignalBlocked, _) => (
             Reason::StopSignalBlocked,
-            format!("Nothing was shut down in order: let it take {stop} instead of blocking it."),
+            format!("There was no clean shutdown. Do not block {stop} in the process."),
         ),
         (Verdict::GraceExceeded, _) => (Reason::GraceExceeded, more_time(death)),
         (Verdict::PrestopExhaustedGrace, _) => (
             Reason::PreStopExhaustedGrace,
-            "Shorten the preStop hook, or raise terminationGracePeriodSeconds to more than hook \
-             and shutdown take together."
+            "Shorten the preStop hook, or raise terminationGracePeriodSeconds to more than the \
+             hook and the shutdown take together."
                 .to_owned(),
         ),
         (Verdict::OomKilled, _) => (
             Reason::OomKilled,
-            "If it was at its own limit, raise resources.limits.memory or make it need less; if \
-             the node was out of memory, request what it needs."
+            "If the container reached its own limit, raise resources.limits.memory or reduce its \
+             memory use. If the node was out of memory, request the memory that the container \
+             needs."
                 .to_owned(),
         ),
         // It left by itself after all: nobody has proof of a SIGKILL.
@@ -170,7 +171,8 @@ fn of_death(death: &ContainerDeath) -> Option<Note> {
         ) => (
             Reason::GraceExceeded,
             format!(
-                "{} Nobody killed it in time: the logs of kubelet and runtime say why.",
+                "{} No SIGKILL came in time; see the logs of the kubelet and the container \
+                 runtime.",
                 late.detail
             ),
         ),
@@ -178,40 +180,42 @@ fn of_death(death: &ContainerDeath) -> Option<Note> {
     };
     let message = format!("{} {what_to_do}", death.proof.message);
     let about = of_container(death.pod.as_ref()?, death.kind, &death.name);
-    Some(Note::new(about, reason, &message))
+    Some(EventDraft::new(about, reason, &message))
 }
 
 /// Whose the grace was decides what helps.
 fn more_time(death: &ContainerDeath) -> String {
     let grace = match death.grace_seconds {
-        Some(seconds) => format!("the grace of {seconds} s"),
-        None => "the grace".to_owned(),
+        Some(seconds) => format!("the grace period of {seconds} s"),
+        None => "the grace period".to_owned(),
     };
     match death.cause {
         Cause::NodePressureEviction | Cause::NodeShutdown | Cause::ForceDelete => format!(
-            "{grace} was not the pod's own ({}): only a shorter shutdown helps.",
+            "The pod's own grace period was overridden ({}): shorten the shutdown to less than \
+             {grace}.",
             report::words(death.cause.as_str())
         ),
         _ => format!(
-            "Make its shutdown shorter than {grace}, or raise terminationGracePeriodSeconds."
+            "Shorten the shutdown to less than {grace}, or raise terminationGracePeriodSeconds."
         ),
     }
 }
 
-fn of_holdout(holdout: &UnkillableContainer) -> Option<Note> {
+fn of_holdout(holdout: &UnkillableContainer) -> Option<EventDraft> {
     if holdout.over {
         return None; // the container's status tells of its end
     }
     let about = of_container(holdout.pod.as_ref()?, holdout.kind, &holdout.name);
     let message = format!(
-        "{} More signals change nothing. If this lasts, it waits for something in the kernel (often \
-         a dead NFS server or block device), and ends when that does, or with the node.",
+        "{} Further signals have no effect. A process that stays like this waits for the kernel \
+         (often for a dead NFS server or block device); it exits when the operation completes or \
+         the node reboots.",
         holdout.detail
     );
-    Some(Note::new(about, Reason::Unkillable, &message))
+    Some(EventDraft::new(about, Reason::Unkillable, &message))
 }
 
-fn of_leak(leak: &Leak) -> Option<Note> {
+fn of_leak(leak: &Leak) -> Option<EventDraft> {
     let reason = match leak.class {
         LeakClass::StuckTerminating => Reason::StuckTerminating,
         LeakClass::OrphanShim => Reason::ShimOrphaned,
@@ -228,8 +232,8 @@ fn of_leak(leak: &Leak) -> Option<Note> {
     let named = leak.pod.as_ref().filter(|pod| !pod.name.is_empty() && !pod.namespace.is_empty());
     let (about, what) = if leak.class == LeakClass::StuckTerminating {
         let past = report::span(report::seconds_between(leak.first_observed, leak.confirmed));
-        let about = About::Pod { pod: named?.clone(), field: None };
-        (about, format!("Terminating, and stuck for {past}"))
+        let about = Regarding::Pod { pod: named?.clone(), field: None };
+        (about, format!("Stuck in Terminating for {past}"))
     } else {
         let of = named.map(|pod| format!(" of {}/{}", pod.namespace, pod.name)).unwrap_or_default();
         let what = match &leak.key {
@@ -242,8 +246,8 @@ fn of_leak(leak: &Leak) -> Option<Note> {
         let thing = report::thing(&leak.key);
         let age = report::age(leak, leak.confirmed);
         let field = Some(format!("{}{{{thing}}}", leak.class));
-        let about = About::Node { related: named.cloned(), field };
-        (about, format!("{what}{thing}{of} was left behind ({class}), {age} old"))
+        let about = Regarding::Node { related: named.cloned(), field };
+        (about, format!("{what}{thing}{of} leaked ({class}), {age} old"))
     };
     let mut message = format!("{what}: {}.", report::leak_cause(leak).trim_end_matches('.'));
     let held = report::holds(&leak.resources);
@@ -254,7 +258,7 @@ fn of_leak(leak: &Leak) -> Option<Note> {
     if !steps.is_empty() {
         message.push_str(&format!(" To do: {}", in_one_line(&steps)));
     }
-    Some(Note::new(about, reason, &message))
+    Some(EventDraft::new(about, reason, &message))
 }
 
 /// Steps, some of which are commands, as running text.
@@ -277,14 +281,14 @@ fn in_one_line(steps: &[String]) -> String {
 }
 
 /// As the kubelet names it (pkg/kubelet/container/ref.go, `fieldPath`).
-fn of_container(pod: &PodRef, kind: ContainerKind, name: &str) -> About {
+fn of_container(pod: &PodRef, kind: ContainerKind, name: &str) -> Regarding {
     let list = match kind {
         ContainerKind::Main => "containers",
         ContainerKind::Init | ContainerKind::Sidecar => "initContainers",
         ContainerKind::Ephemeral => "ephemeralContainers",
     };
     let field = (!name.is_empty()).then(|| format!("spec.{list}{{{name}}}"));
-    About::Pod { pod: pod.clone(), field }
+    Regarding::Pod { pod: pod.clone(), field }
 }
 
 /// Fit for a terminal, and no longer than the apiserver takes.

@@ -1,11 +1,11 @@
 //! One Event to the apiserver, and what its answer means.
 
-use super::note::{About, Note};
+use super::note::{EventDraft, Regarding};
 use crate::sources::kube::{
     answer::{self, Failure, Refusal},
     client::ANSWER_LIMIT,
+    errors::describe,
     lookup::is_name,
-    tell::describe,
 };
 use coroner_core::ids::PodRef;
 use futures::Future;
@@ -37,11 +37,11 @@ const CONTROLLER: &str = "coroner";
 const MAX_INSTANCE: usize = 128;
 /// What the agent's role must allow.
 const RIGHT: &str = "create and patch of events in the API group events.k8s.io: apply \
-                     deploy/overlays/events, or leave out --events";
+                     deploy/overlays/events, or remove --events";
 
 /// What became of an Event.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Outcome {
+pub(super) enum SendOutcome {
     /// The apiserver has it.
     Sent,
     /// The apiserver does not take it, and will not take it later.
@@ -67,7 +67,10 @@ impl Sender {
     }
 
     /// Sends one. Owns what it needs, so that it can go on while its owner does something else.
-    pub(super) fn send(&self, note: Note) -> impl Future<Output = (Note, Outcome)> + Send + use<> {
+    pub(super) fn send(
+        &self,
+        note: EventDraft,
+    ) -> impl Future<Output = (EventDraft, SendOutcome)> + Send + use<> {
         let me = self.clone();
         async move {
             let outcome = me.try_to(&note).await;
@@ -75,16 +78,18 @@ impl Sender {
         }
     }
 
-    async fn try_to(&self, note: &Note) -> Outcome {
+    async fn try_to(&self, note: &EventDraft) -> SendOutcome {
         let (regarding, related) = match &note.about {
-            About::Pod { pod, field } => (pod_reference(pod, field.clone()), None),
-            About::Node { related, field } => {
+            Regarding::Pod { pod, field } => (pod_reference(pod, field.clone()), None),
+            Regarding::Node { related, field } => {
                 let related = related.as_ref().and_then(|pod| pod_reference(pod, None));
                 (Some(self.node_reference(field.clone())), related)
             }
         };
         let Some(regarding) = regarding else {
-            return Outcome::Pointless("the runtime gives a pod a name that none can have".into());
+            return SendOutcome::Pointless(
+                "the runtime reported a pod with an invalid name".into(),
+            );
         };
         let event = self.event(note, regarding, related);
         match self.publish(event.clone()).await {
@@ -99,7 +104,7 @@ impl Sender {
 
     fn event(
         &self,
-        note: &Note,
+        note: &EventDraft,
         regarding: ObjectReference,
         related: Option<ObjectReference>,
     ) -> Event {
@@ -206,22 +211,22 @@ fn pod_reference(pod: &PodRef, field: Option<String>) -> Option<ObjectReference>
     })
 }
 
-fn outcome(result: Result<(), Failure>) -> Outcome {
+fn outcome(result: Result<(), Failure>) -> SendOutcome {
     match result {
-        Ok(()) => Outcome::Sent,
+        Ok(()) => SendOutcome::Sent,
         Err(Failure::Refused(refusal)) => self::refusal(&refusal),
         // Our own doing: the same again would fail the same way.
-        Err(error @ Failure::Request(_)) => Outcome::Refused(describe(&error, None, RIGHT)),
-        Err(error) => Outcome::Away(describe(&error, None, RIGHT)),
+        Err(error @ Failure::Request(_)) => SendOutcome::Refused(describe(&error, None, RIGHT)),
+        Err(error) => SendOutcome::Away(describe(&error, None, RIGHT)),
     }
 }
 
-fn refusal(refusal: &Refusal) -> Outcome {
+fn refusal(refusal: &Refusal) -> SendOutcome {
     let why = describe(refusal, Some(refusal.code), RIGHT);
     match refusal.code {
-        429 | 500.. => Outcome::Away(why),
-        _ if is_about_the_namespace(refusal) => Outcome::Pointless(why),
-        _ => Outcome::Refused(why),
+        429 | 500.. => SendOutcome::Away(why),
+        _ if is_about_the_namespace(refusal) => SendOutcome::Pointless(why),
+        _ => SendOutcome::Refused(why),
     }
 }
 
@@ -264,10 +269,10 @@ mod tests {
             (503, "{}", "away"),
         ] {
             let (got, why) = match refusal(&status(code, details)) {
-                Outcome::Sent => ("sent", String::new()),
-                Outcome::Refused(why) => ("refused", why),
-                Outcome::Pointless(why) => ("pointless", why),
-                Outcome::Away(why) => ("away", why),
+                SendOutcome::Sent => ("sent", String::new()),
+                SendOutcome::Refused(why) => ("refused", why),
+                SendOutcome::Pointless(why) => ("pointless", why),
+                SendOutcome::Away(why) => ("away", why),
             };
             assert_eq!(got, wanted, "{code} {details}");
             assert!(why.contains("so says the apiserver"), "{why}");
@@ -276,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_missing_right_is_named_with_what_gives_it() {
-        let Outcome::Refused(why) = refusal(&status(403, "{}")) else { panic!("not refused") };
+        let SendOutcome::Refused(why) = refusal(&status(403, "{}")) else { panic!("not refused") };
         assert!(why.contains("create and patch of events"), "{why}");
         assert!(why.contains("deploy/overlays/events"), "{why}");
     }

@@ -22,19 +22,19 @@ pub async fn listen(path: &Path) -> anyhow::Result<UnixListener> {
     }
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
-            bail!("{shown} is there and no socket: choose another path with --socket")
+            bail!("{shown} exists and is not a socket; choose another path with --socket")
         }
         Ok(_) if UnixStream::connect(path).await.is_ok() => {
-            bail!("another agent answers on {shown}: choose another path with --socket")
+            bail!("another agent listens on {shown}; choose another path with --socket")
         }
         Ok(_) => fs::remove_file(path).with_context(|| format!("cannot replace {shown}"))?,
         Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(error).with_context(|| format!("cannot look at {shown}")),
+        Err(error) => return Err(error).with_context(|| format!("cannot inspect {shown}")),
     }
     let listener = UnixListener::bind(path).with_context(|| format!("cannot listen on {shown}"))?;
     // Whoever connects before this asks nothing: nobody accepts yet.
     let private = fs::set_permissions(path, Permissions::from_mode(0o600));
-    private.with_context(|| format!("cannot make {shown} private"))?;
+    private.with_context(|| format!("cannot restrict the permissions of {shown}"))?;
     Ok(listener)
 }
 
@@ -96,7 +96,7 @@ mod tests {
         listen(&path).await.unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(listen(&file).await.unwrap_err().to_string().contains("no socket"));
+        assert!(listen(&file).await.unwrap_err().to_string().contains("not a socket"));
         assert!(file.exists());
     }
 }

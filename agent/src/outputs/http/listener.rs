@@ -1,5 +1,5 @@
-//! Accepts the connections of one listener, plain or behind TLS, with few places for a short time, so that nobody
-//! who reaches it can take the agent's memory or file descriptors, nor the kubelet's probes their place.
+//! Accepts the connections of one listener, plain or TLS. Permits and timeouts limit the connections, so that no client
+//! can exhaust the agent's memory or file descriptors, or keep the kubelet's probes out.
 
 use axum::{Router, body::Body, http::Request, response::Response};
 use hyper::server::conn::http1;
@@ -32,26 +32,26 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
-/// Connections from other machines and pods at one time: some Prometheus.
-const PLACES: usize = 32;
-/// Connections from the node itself, in places of their own: the kubelet's probes, and people.
-const PLACES_OF_NODE: usize = 16;
-/// Connections from one address that is not the node's.
-const PLACES_OF_PEER: usize = 8;
-/// A TLS handshake takes no longer.
+/// Concurrent connections from other machines and pods, such as several Prometheus servers.
+const PERMITS: usize = 32;
+/// Concurrent connections from the node itself: the kubelet's probes, and users.
+const PERMITS_OF_NODE: usize = 16;
+/// Concurrent connections from one address that is not the node's.
+const PERMITS_PER_PEER: usize = 8;
+/// Timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Nor does the head of a request, nor the pause before it.
+/// Timeout for the head of a request, including the pause before it.
 const HEAD: Duration = Duration::from_secs(10);
-/// Nor does a connection in all: anyone who still needs one makes another.
+/// Maximum lifetime of a connection; clients reconnect.
 const CONNECTION: Duration = Duration::from_secs(60);
-/// The longest head of a request, bytes.
+/// Maximum size of the head of a request, bytes.
 const MAX_HEAD: usize = 16 << 10;
-/// What the kernel may hold of an answer that nobody reads, bytes (it doubles this for its bookkeeping).
+/// Send buffer of a connection, bytes: bounds the memory of an unread response (the kernel doubles the value).
 const SEND_BUFFER: usize = 32 << 10;
-/// After a failure to accept a connection, which is most likely one for want of file descriptors.
+/// Pause after accept(2) fails, most likely because no file descriptor is free.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A listening socket, and whether TLS is spoken behind it.
+/// A listening socket, plain or TLS.
 pub struct Listener {
     socket: Socket,
     tls: Option<TlsAcceptor>,
@@ -60,7 +60,7 @@ pub struct Listener {
 
 enum Socket {
     Tcp(TcpListener),
-    /// Only for this user, and root.
+    /// Accessible to this user and root only.
     Unix(UnixListener),
 }
 
@@ -70,27 +70,27 @@ enum Stream {
 }
 
 impl Listener {
-    /// TLS is spoken behind it.
+    /// Uses TLS.
     pub(crate) fn with_tls(mut self, tls: TlsAcceptor) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// These addresses are the node's: its kubelet probes from them.
+    /// Sets the node's addresses, from which the kubelet probes.
     pub(crate) fn with_node(mut self, addresses: Vec<IpAddr>) -> Self {
         self.node = addresses;
         self
     }
 
-    /// Serves until `stop` is done, then ends what is under way.
+    /// Serves until `stop` is done, then finishes the pending requests.
     pub(crate) async fn serve(self, router: Router, stop: impl Future<Output = ()>) {
         if let Socket::Tcp(listener) = &self.socket
             && let Err(error) =
                 rustix::net::sockopt::set_socket_send_buffer_size(listener, SEND_BUFFER)
         {
-            debug!(%error, "the listener keeps its send buffer");
+            debug!(%error, "cannot set the send buffer of the listener");
         }
-        let places = Places::default();
+        let permits = Permits::default();
         let graceful = GracefulShutdown::new();
         let mut stop = pin!(stop);
         loop {
@@ -101,15 +101,15 @@ impl Listener {
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    warn!(%error, "a connection cannot be accepted");
+                    warn!(%error, "cannot accept a connection");
                     sleep(PAUSE).await;
                     continue;
                 }
             };
-            let Some(place) = places.take(peer) else { continue };
+            let Some(permit) = permits.take(peer) else { continue };
             let service = TowerToHyperService::new(Busy {
                 inner: router.clone(),
-                busy: Arc::clone(&place.busy),
+                busy: Arc::clone(&permit.busy),
             });
             let (tls, watcher) = (self.tls.clone(), graceful.watcher());
             let answer = async move {
@@ -122,17 +122,17 @@ impl Listener {
                     }
                 }
             };
-            let number = place.number;
+            let number = permit.number;
             let task = tokio::spawn(async move {
                 match timeout(CONNECTION, answer).await {
                     Ok(Ok(())) => {}
                     // Anyone who can reach the port can bring this about: nothing for the log.
-                    Ok(Err(error)) => debug!(%error, "a connection broke off"),
-                    Err(_) => debug!("a connection took too long"),
+                    Ok(Err(error)) => debug!(%error, "connection failed"),
+                    Err(_) => debug!("connection timed out"),
                 }
-                drop(place);
+                drop(permit);
             });
-            places.is_served_by(number, task.abort_handle());
+            permits.is_served_by(number, task.abort_handle());
         }
         drop(self.socket);
         graceful.shutdown().await;
@@ -177,10 +177,10 @@ enum Peer {
     Other(IpAddr),
 }
 
-/// The connections that are open. When there is no place, the oldest connection that has no complete request
+/// The connections that are open. When there is no permit, the oldest connection that has no complete request
 /// makes room.
 #[derive(Clone, Default)]
-struct Places(Arc<Mutex<Open>>);
+struct Permits(Arc<Mutex<Open>>);
 
 #[derive(Default)]
 struct Open {
@@ -195,30 +195,30 @@ struct Connection {
     task: Option<AbortHandle>,
 }
 
-/// The place of one connection, free again when it is dropped.
+/// The permit of one connection, free again when it is dropped.
 struct Place {
-    places: Places,
+    permits: Permits,
     number: u64,
     /// A request is being answered.
     busy: Arc<AtomicBool>,
 }
 
-impl Places {
-    /// A place for a connection. `None`: all that are in its way have a request that is being answered.
+impl Permits {
+    /// A permit for a connection. `None`: all that are in its way have a request that is being answered.
     fn take(&self, peer: Peer) -> Option<Place> {
         let mut open = self.0.lock();
         match peer {
-            Peer::Node => open.keep_below(PLACES_OF_NODE, |other| other == Peer::Node)?,
+            Peer::Node => open.keep_below(PERMITS_OF_NODE, |other| other == Peer::Node)?,
             Peer::Other(_) => {
-                open.keep_below(PLACES_OF_PEER, |other| other == peer)?;
-                open.keep_below(PLACES, |other| other != Peer::Node)?;
+                open.keep_below(PERMITS_PER_PEER, |other| other == peer)?;
+                open.keep_below(PERMITS, |other| other != Peer::Node)?;
             }
         }
         let (number, busy) = (open.next, Arc::<AtomicBool>::default());
         open.next += 1;
         let connection = Connection { peer, busy: Arc::clone(&busy), task: None };
         open.connections.insert(number, connection);
-        Some(Place { places: self.clone(), number, busy })
+        Some(Place { permits: self.clone(), number, busy })
     }
 
     fn is_served_by(&self, number: u64, task: AbortHandle) {
@@ -229,10 +229,10 @@ impl Places {
 }
 
 impl Open {
-    /// Closes the oldest idle connection of a kind if there are `places` of them. `None`: none is idle.
-    fn keep_below(&mut self, places: usize, of: impl Fn(Peer) -> bool) -> Option<()> {
+    /// Closes the oldest idle connection of a kind if there are `permits` of them. `None`: none is idle.
+    fn keep_below(&mut self, permits: usize, of: impl Fn(Peer) -> bool) -> Option<()> {
         let open = self.connections.values().filter(|connection| of(connection.peer)).count();
-        if open < places {
+        if open < permits {
             return Some(());
         }
         let is_idle = |connection: &Connection| {
@@ -249,7 +249,7 @@ impl Open {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.places.0.lock().connections.remove(&self.number);
+        self.permits.0.lock().connections.remove(&self.number);
     }
 }
 
@@ -289,11 +289,11 @@ async fn handshake(
     match timeout(HANDSHAKE, tls.accept(socket)).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
-            debug!(%error, "a TLS handshake failed");
+            debug!(%error, "TLS handshake failed");
             None
         }
         Err(_) => {
-            debug!("a TLS handshake took too long");
+            debug!("TLS handshake timed out");
             None
         }
     }
@@ -324,30 +324,31 @@ mod tests {
 
     #[test]
     fn the_oldest_connection_without_a_request_makes_room() {
-        let places = Places::default();
-        let first: Vec<_> = (0..PLACES_OF_PEER).map(|_| places.take(other(1)).unwrap()).collect();
+        let permits = Permits::default();
+        let first: Vec<_> =
+            (0..PERMITS_PER_PEER).map(|_| permits.take(other(1)).unwrap()).collect();
         first[0].busy.store(true, Ordering::Relaxed);
-        let _more = places.take(other(1)).unwrap();
-        let open = |place: &Place| places.0.lock().connections.contains_key(&place.number);
+        let _more = permits.take(other(1)).unwrap();
+        let open = |permit: &Place| permits.0.lock().connections.contains_key(&permit.number);
         assert_eq!((open(&first[0]), open(&first[1]), open(&first[2])), (true, false, true));
-        assert_eq!(places.0.lock().connections.len(), PLACES_OF_PEER);
+        assert_eq!(permits.0.lock().connections.len(), PERMITS_PER_PEER);
     }
 
     #[test]
     fn nobody_takes_the_places_of_the_node() {
-        let places = Places::default();
+        let permits = Permits::default();
         let mut held = Vec::new();
         for n in 0..=255 {
-            for place in std::iter::from_fn(|| places.take(other(n))).take(4) {
-                place.busy.store(true, Ordering::Relaxed);
-                held.push(place);
+            for permit in std::iter::from_fn(|| permits.take(other(n))).take(4) {
+                permit.busy.store(true, Ordering::Relaxed);
+                held.push(permit);
             }
         }
-        assert_eq!(places.0.lock().connections.len(), PLACES);
-        assert!(places.take(other(7)).is_none(), "all of them are busy");
-        assert!(places.take(Peer::Node).is_some());
+        assert_eq!(permits.0.lock().connections.len(), PERMITS);
+        assert!(permits.take(other(7)).is_none(), "all of them are busy");
+        assert!(permits.take(Peer::Node).is_some());
         held.pop();
-        assert!(places.take(other(7)).is_some(), "one is free again");
+        assert!(permits.take(other(7)).is_some(), "one is free again");
     }
 
     async fn ask(address: std::net::SocketAddr) -> String {

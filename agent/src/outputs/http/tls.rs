@@ -42,7 +42,7 @@ pub struct Files {
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
-    #[error("--{flag} {}: cannot be read: {error}", path.display())]
+    #[error("--{flag} {}: cannot read the file: {error}", path.display())]
     Unreadable {
         /// The flag that names it.
         flag: &'static str,
@@ -53,29 +53,29 @@ pub enum TlsError {
     },
     /// Not a certificate.
     #[error(
-        "--tls-cert {}: holds no certificate: give a PEM file with the server's certificate, then \
-         those of its issuers",
+        "--tls-cert {} contains no certificate; use a PEM file with the server's certificate \
+         followed by its intermediates",
         .0.display()
     )]
     NoCertificate(PathBuf),
     /// Not a key.
     #[error(
-        "--tls-key {}: holds no private key: give a PEM file with an unencrypted key (PKCS#8, \
+        "--tls-key {} contains no private key; use a PEM file with an unencrypted key (PKCS#8, \
          PKCS#1 or SEC1)",
         .0.display()
     )]
     NoKey(PathBuf),
     /// A key of a kind that cannot be used.
-    #[error("--tls-key {}: such a key cannot be used: give one of RSA, ECDSA or Ed25519", .0.display())]
+    #[error("--tls-key {}: unsupported key type; use RSA, ECDSA or Ed25519", .0.display())]
     UnusableKey(PathBuf),
     /// Key and certificate are not of one pair.
     #[error(
-        "--tls-key {} is not the key of the first certificate in --tls-cert {}: give a pair",
+        "--tls-key {} does not match the first certificate in --tls-cert {}; use a matching pair",
         .0.key.display(), .0.cert.display()
     )]
     NoPair(Files),
     /// TLS as such cannot be set up.
-    #[error("TLS cannot be set up: {0}")]
+    #[error("cannot set up TLS: {0}")]
     Setup(#[source] rustls::Error),
 }
 
@@ -147,12 +147,12 @@ impl Certificate {
                 Ok(Ok(changed)) => {
                     trouble = Trouble::default();
                     if changed {
-                        info!(%cert, "a new TLS certificate is used from now on");
+                        info!(%cert, "TLS certificate reloaded");
                     }
                 }
                 Ok(Err(error)) => {
                     if trouble.is_news(&error.to_string()) {
-                        warn!(%error, "the TLS certificate before stays in use");
+                        warn!(%error, "TLS certificate reload failed; keeping the current one");
                     }
                 }
                 Err(_) => return, // the runtime ends
@@ -240,8 +240,8 @@ mod tests {
     #[test]
     fn trouble_is_told_once_and_not_at_once() {
         let mut trouble = Trouble::default();
-        let told: Vec<bool> =
+        let logged: Vec<bool> =
             ["a", "b", "b", "b", "a", "a"].map(|said| trouble.is_news(said)).into();
-        assert_eq!(told, [false, false, true, false, false, true]);
+        assert_eq!(logged, [false, false, true, false, false, true]);
     }
 }

@@ -1,4 +1,4 @@
-//! The log's lines about what was observed.
+//! Log lines about observations.
 
 use crate::outputs::report;
 use coroner_core::{
@@ -12,15 +12,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
-/// Between two lines about losses of one kind: a container can cause ten in a second, for ever.
+/// Interval between two lines about losses of one kind, because a container can cause ten per second forever.
 const LOSS_EVERY: Duration = Duration::from_secs(60);
 
-/// Losses of evidence: of each kind the first at once, and then the sum of a minute.
+/// Logs losses of evidence: the first of each kind at once, then one sum per minute.
 #[derive(Debug, Default)]
 pub(crate) struct Losses(Vec<(LossKind, u64, Instant)>);
 
 impl Losses {
-    /// So much was lost.
+    /// Records `count` losses.
     pub(crate) fn note(&mut self, kind: LossKind, count: u64, now: Instant) {
         match self.0.iter_mut().find(|(known, ..)| *known == kind) {
             Some((_, sum, _)) => *sum += count,
@@ -31,7 +31,7 @@ impl Losses {
         }
     }
 
-    /// Logs what a minute has brought; of a kind that ceased the next one is a first one again.
+    /// Logs the sums of the last minute. After a minute without losses, the next one is logged at once again.
     pub(crate) fn log_sums(&mut self, now: Instant) {
         self.0.retain_mut(|(kind, sum, since)| {
             if now.duration_since(*since) < LOSS_EVERY {
@@ -48,10 +48,10 @@ impl Losses {
 }
 
 fn lost(kind: LossKind, count: u64) {
-    warn!(%kind, count, "evidence was lost");
+    warn!(%kind, count, "evidence lost");
 }
 
-/// The one line that is needed while it still hangs: its account comes when it has ended.
+/// The only line while the container is stuck; its termination is reported after its exit.
 pub(crate) fn holdout(holdout: &UnkillableContainer) {
     let pod = holdout.pod.as_ref();
     warn!(
@@ -61,7 +61,7 @@ pub(crate) fn holdout(holdout: &UnkillableContainer) {
         container = holdout.container.as_ref().map(|id| id.as_str()),
         over = holdout.over,
         detail = holdout.detail,
-        "a container that SIGKILL did not end"
+        "container survived SIGKILL"
     );
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn termination(account: &PodTermination) {
     termination!(info, account, None, "terminated");
 }
 
-/// One line for each later revision; the rest changes nothing that a line shows but `final`.
+/// Logs a revision of a report; other updates change nothing in the line except `final`, and are debug lines.
 pub(crate) fn update(account: &PodTermination, change: Change) {
     if change.is_revision() {
         termination!(info, account, Some(change), "termination updated");
@@ -103,20 +103,20 @@ pub(crate) fn update(account: &PodTermination, change: Change) {
     }
 }
 
-/// The runtime has become slow, or has ceased to be.
+/// The runtime became slow, or is no longer slow.
 pub(crate) fn runtime_speed(slow: bool, longest: Duration) {
     if slow {
         warn!(
             seconds = longest.as_secs(),
-            "the container runtime is slow: its answers are used until 60 s after the request, and \
-             a termination may be reported without them; see its log and the node's load"
+            "the container runtime is slow; terminations may be reported without its data. Check \
+             the runtime's log and the node's load (answers are used up to 60 s after the request)"
         );
     } else {
         info!("the container runtime is no longer slow");
     }
 }
 
-/// Only for debugging: the pod's line tells its containers' verdicts.
+/// A debug line, because the pod's line has the verdicts of its containers.
 pub(crate) fn death(death: &ContainerDeath) {
     debug!(
         target: "coroner::death",
@@ -131,7 +131,7 @@ pub(crate) fn death(death: &ContainerDeath) {
     );
 }
 
-/// A leak that is certain, or gone, as of `now`: the one line of each.
+/// Logs a leak that is confirmed, or resolved (`gone`).
 pub(crate) fn leak(leak: &Leak, gone: bool, now: WallTime) {
     let pod = leak.pod.as_ref();
     let thing = report::thing(&leak.key);
@@ -155,36 +155,38 @@ pub(crate) fn leak(leak: &Leak, gone: bool, now: WallTime) {
         };
     }
     if gone {
-        line!(info, "no longer left behind");
+        line!(info, "leak resolved");
     } else {
-        line!(warn, "left behind");
+        line!(warn, "leak confirmed");
     }
 }
 
-/// Lines that were left out, so that a node full of leaks does not fill the log as well.
+/// Counts lines that were dropped, so that a node with many leaks does not fill the log.
 pub(crate) fn more_leaks(count: usize) {
-    warn!(target: "coroner::leak", count, "more leaks came or went at the same time; \
-           `coroner leaks` lists all");
+    warn!(target: "coroner::leak", count, "too many leaks changed at once to log each; run \
+                                           `coroner leaks` for the full list");
 }
 
-/// Leaks can be judged again, or no longer.
+/// Logs a change of the state of leak detection.
 pub(crate) fn detection_state(detection_state: DetectionState) {
     match detection_state {
-        DetectionState::Possible => info!("leaks are judged: all sources are in sync"),
+        DetectionState::Possible => info!("leak detection is active: all sources are in sync"),
         DetectionState::Starting | DetectionState::NoApi => {
-            debug!(state = %detection_state, "leaks are not judged");
+            debug!(state = %detection_state, "leak detection is inactive");
         }
         DetectionState::NodeMissing => error!(
-            "leaks are not judged: there is no Node object of this name; check --node (NODE_NAME)"
+            "leak detection is suspended: there is no Node object with this name. Check --node \
+             (NODE_NAME)"
         ),
         DetectionState::NodeForeign => error!(
-            "leaks are not judged: the Node object of this name is another machine's, or its \
-             kubelet has not reported since this machine booted; check --node (NODE_NAME)"
+            "leak detection is suspended: the Node object with this name belongs to another \
+             machine, or its kubelet has not reported since this machine booted. Check --node \
+             (NODE_NAME)"
         ),
         DetectionState::ApiOutOfSync
         | DetectionState::CriUnreachable
         | DetectionState::NodeUnknown => {
-            warn!(state = %detection_state, "leaks are not judged meanwhile");
+            warn!(state = %detection_state, "leak detection is suspended");
         }
     }
 }

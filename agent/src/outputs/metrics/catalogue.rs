@@ -136,15 +136,15 @@ impl Entry {
 }
 
 catalogue! {
-    "Terminations of pods" {
+    "Pod terminations" {
         pod_terminations: IntCounterVec =
             "coroner_pod_terminations_total", "", ["cause": CAUSES], Stable,
-            "Pod lives that ended on this node, by what ended them.",
+            "Pod terminations on this node, by cause.",
             "sum by (cause) (rate(coroner_pod_terminations_total[1h]))";
         termination_duration: HistogramVec(DURATIONS) =
             "coroner_pod_termination_duration_seconds", "seconds", [], Stable,
-            "From the request to delete a pod to the end of its processes, sandbox and object. \
-             Terminations whose beginning was not seen are left out.",
+            "Time from the deletion request until the pod's processes, sandbox and object are \
+             gone. Excludes terminations whose start was not observed.",
             "histogram_quantile(0.99, sum by (le) \
              (rate(coroner_pod_termination_duration_seconds_bucket[1h])))";
         phase_seconds: CounterVec =
@@ -153,119 +153,119 @@ catalogue! {
             "topk(3, sum by (phase) (rate(coroner_pod_termination_phase_seconds_total[1h])))";
         terminating: GaugeVec =
             "coroner_pods_terminating", "", [], Stable,
-            "Pods whose end is under way on this node.",
+            "Pods that are terminating on this node.",
             "sum by (node) (coroner_pods_terminating)";
         removal_duration: HistogramVec(REMOVALS) =
             "coroner_sandbox_removal_duration_seconds", "seconds", [], Stable,
-            "From a sandbox's stop to its removal by the kubelet's garbage collection.",
+            "Time from the stop of a sandbox to its removal by the kubelet's garbage collection.",
             "histogram_quantile(0.9, sum by (le) \
              (rate(coroner_sandbox_removal_duration_seconds_bucket[1h])))";
         pod_findings: IntCounterVec =
             "coroner_pod_findings_total", "", ["finding": POD_FINDINGS], Stable,
-            "Findings on pods that terminated, besides those on their containers.",
+            "Findings on terminated pods, without the findings on their containers.",
             "sum by (finding) (increase(coroner_pod_findings_total[1d])) > 0";
         unmeasured: IntCounterVec =
             "coroner_pod_terminations_unmeasured_total", "", [], Internal,
-            "Pod terminations whose duration is not in the histogram: the agent started after they \
-             began, or a source was away when they began or ended.",
+            "Pod terminations whose duration is not in the histogram, because the agent started \
+             after the termination, or a source was unavailable when it began or ended.",
             "sum(increase(coroner_pod_terminations_unmeasured_total[1d]))";
         incomplete: IntCounterVec =
             "coroner_pod_terminations_incomplete_total", "", [], Internal,
-            "Pod terminations whose account may lack evidence that was lost.",
+            "Pod terminations whose report may be incomplete because evidence was lost.",
             "sum(increase(coroner_pod_terminations_incomplete_total[1d]))";
         updates: IntCounterVec =
             "coroner_pod_termination_updates_total", "", ["change": CHANGES], Internal,
-            "New revisions of termination reports by late evidence, before and after they are \
-             counted: the verdict of a container changes, or something else does.",
+            "Revisions of termination reports by late evidence, whether already counted or not: a \
+             container's verdict changed, or something else.",
             "sum by (change) (rate(coroner_pod_termination_updates_total[1h]))";
     }
-    "Deaths of containers" {
+    "Container deaths" {
         container_deaths: IntCounterVec =
             "coroner_container_deaths_total", "", ["namespace": NAMESPACE, "verdict": VERDICTS], Stable,
-            "Container lives that ended, by namespace (the first 100 seen, then other) and \
-             verdict.",
+            "Container deaths, by namespace (the first 100 observed, then other) and verdict.",
             "sum by (namespace) \
              (increase(coroner_container_deaths_total{verdict=\"stop_signal_ignored\"}[1d])) > 0";
         stop_duration: HistogramVec(DURATIONS) =
             "coroner_container_stop_duration_seconds", "seconds", [], Stable,
-            "From the first act of stopping a container (preStop or the stop signal) to the \
+            "Time from the start of stopping a container (preStop hook or stop signal) to the \
              exit of its last process.",
             "histogram_quantile(0.99, sum by (le) \
              (rate(coroner_container_stop_duration_seconds_bucket[1h])))";
         grace_ratio: HistogramVec(RATIOS) =
             "coroner_container_stop_grace_ratio", "ratio", [], Stable,
-            "Share of its grace period that a stopped container used; above 1 it exceeded the \
-             grace.",
+            "Share of the grace period that a stopped container used; above 1 it exceeded the \
+             grace period.",
             "1 - sum(rate(coroner_container_stop_grace_ratio_bucket{le=~\"1(\\\\.0)?\"}[1h])) / \
              sum(rate(coroner_container_stop_grace_ratio_count[1h]))";
         container_findings: IntCounterVec =
             "coroner_container_findings_total", "", ["finding": CONTAINER_FINDINGS], Stable,
-            "Findings on containers that died.",
+            "Findings on terminated containers.",
             "sum by (finding) (increase(coroner_container_findings_total[1d])) > 0";
         contradictions: IntCounterVec =
             "coroner_contradictions_total", "", ["kind": CONTRADICTIONS], Stable,
-            "Container lives of which runtime or apiserver say what the kernel contradicts.",
+            "Containers whose runtime or apiserver status contradicts the kernel's records.",
             "sum by (kind) (increase(coroner_contradictions_total[1d])) > 0";
         unkillable: GaugeVec =
             "coroner_containers_unkillable", "", ["state": UNKILLABLE], Stable,
-            "Containers that are alive long after SIGKILL, by the state of what is left of \
-             them: uninterruptible hangs in the kernel. The log says where.",
+            "Containers with processes that survive SIGKILL, by process state; uninterruptible \
+             processes are blocked in the kernel. The log shows where.",
             "sum by (node, state) (coroner_containers_unkillable) > 0";
     }
-    "What was left behind" {
+    "Leaks" {
         leaked_sandboxes: GaugeVec =
             "coroner_leaked_sandboxes", "", ["class": SANDBOX_CLASSES], Stable,
-            "Sandboxes that were left behind on this node, by what of them is wrong.",
+            "Leaked sandboxes on this node, by class.",
             "sum by (node, class) (coroner_leaked_sandboxes) > 0";
         leaked_created: GaugeVec =
             "coroner_leaked_sandbox_created_timestamp_seconds", "seconds", ["namespace": OF_POD, "pod": OF_POD, "uid": OF_POD, "sandbox": SANDBOX, "class": SANDBOX_CLASSES, "cause": LEAK_CAUSES], Stable,
-            "When a leaked sandbox was made; exists only while the leak does, for the oldest \
-             ones up to --leak-series.",
+            "Creation time of a leaked sandbox; present only while the leak exists, for the \
+             oldest --leak-series leaks.",
             "topk(10, time() - coroner_leaked_sandbox_created_timestamp_seconds)";
         leaked_unlisted: GaugeVec =
             "coroner_leaked_sandboxes_without_series", "", [], Stable,
-            "Leaked sandboxes beyond --leak-series: counted, but without a series of their own.",
+            "Leaked sandboxes beyond --leak-series, which have no series of their own.",
             "sum by (node) (coroner_leaked_sandboxes_without_series) > 0";
         leaked_ips: GaugeVec =
             "coroner_leaked_sandbox_ips", "", [], Stable,
-            "Addresses that leaked sandboxes hold.",
+            "IP addresses held by leaked sandboxes.",
             "topk(10, sum by (node) (coroner_leaked_sandbox_ips))";
         orphans: GaugeVec =
             "coroner_orphans", "", ["kind": ORPHANS], Stable,
-            "Shims, network namespaces and pods' cgroups that no sandbox and no pod knows.",
+            "Orphaned shims, network namespaces and pod cgroups.",
             "sum by (node, kind) (coroner_orphans) > 0";
         stuck_terminating: GaugeVec =
             "coroner_pods_stuck_terminating", "", ["reason": REASONS], Stable,
-            "Pods whose object is still there long after its deadline, by what they wait for.",
+            "Pods whose object exists long after its deletion deadline, by what blocks the \
+             deletion.",
             "sum by (reason) (coroner_pods_stuck_terminating) > 0";
         leak_causes: GaugeVec =
             "coroner_leaks", "", ["cause": LEAK_CAUSES], Stable,
-            "All that was left behind on this node (sandboxes, orphans, stuck pods), by likely \
-             cause.",
+            "All leaks on this node (sandboxes, orphans, stuck pods), by likely cause.",
             "sum by (cause) (coroner_leaks) > 0";
         leaks_opened: IntCounterVec =
             "coroner_leaks_opened_total", "", ["class": CLASSES], Stable,
-            "Leaks that became certain.",
+            "Confirmed leaks.",
             "sum by (class) (increase(coroner_leaks_opened_total[1d])) > 0";
         leaks_resolved: IntCounterVec =
             "coroner_leaks_resolved_total", "", ["class": CLASSES], Stable,
-            "Leaks that are resolved: gone, or of another class now.",
+            "Resolved leaks: gone, or changed to another class.",
             "sum by (class) (increase(coroner_leaks_resolved_total[1d])) > 0";
         leak_detection_state: GaugeVec =
             "coroner_leak_detection_state", "", ["state": JUDGEMENTS], Stable,
-            "1 for the current state of leak detection: possible, or why it is suspended.",
+            "1 for the current state of leak detection: possible, or the reason why it is \
+             suspended.",
             "count by (state) (coroner_leak_detection_state == 1)";
         leak_detection_active: IntCounterVec =
             "coroner_leak_detection_active_seconds_total", "seconds", [], Stable,
-            "Time in which all sources were in sync, so that leak detection was active.",
+            "Time during which leak detection was active because all sources were in sync.",
             "rate(coroner_leak_detection_active_seconds_total[1h])";
         leak_candidates: GaugeVec =
             "coroner_leak_candidates", "", [], Internal,
-            "What looks like a leak and has not been confirmed yet: it may only be late.",
+            "Leak candidates that are not confirmed yet; a candidate may be a late cleanup.",
             "sum by (node) (coroner_leak_candidates)";
         leak_contradictions: IntCounterVec =
             "coroner_leak_contradictions_total", "", [], Internal,
-            "Candidates that the apiserver, asked past the watch, has cleared.",
+            "Leak candidates that a direct query to the apiserver, bypassing the watch, cleared.",
             "sum(increase(coroner_leak_contradictions_total[1d]))";
     }
     "Sources of evidence" {
@@ -283,35 +283,38 @@ catalogue! {
             "coroner_api_in_sync == 0";
         hook_attached: GaugeVec =
             "coroner_hook_attached", "", ["hook": HOOKS], Stable,
-            "1 for each kernel hook that is attached and was not refused by the self-test, 0 for the others.",
+            "1 for each kernel hook that is attached and passed the self-test, 0 for the others.",
             "coroner_hook_attached == 0";
         evidence_lost: IntCounterVec =
             "coroner_evidence_lost_total", "", ["kind": LOSSES], Stable,
-            "Evidence that was lost, by how.",
+            "Lost evidence, by kind of loss.",
             "sum by (node, kind) (increase(coroner_evidence_lost_total[1h])) > 0";
         source_errors: IntCounterVec =
             "coroner_source_errors_total", "", ["source": SOURCES], Internal,
-            "Calls and watches of a source that failed.",
+            "Failed calls and watches of a source.",
             "sum by (node, source) (rate(coroner_source_errors_total[15m]))";
         source_skipped: IntCounterVec =
             "coroner_source_skipped_total", "", ["source": SPEAKERS], Internal,
-            "Things that a source said and that make no sense; they were left out.",
+            "Invalid items in a source's data, which were skipped.",
             "sum by (source) (increase(coroner_source_skipped_total[1d])) > 0";
         source_truncated: IntCounterVec =
             "coroner_source_truncated_total", "", ["source": SPEAKERS, "field": CUTS], Internal,
-            "Strings and items of lists that a source sent beyond what is kept; they were cut off. `pods`: pods that have ended, of a node with more than 4,096.",
+            "Strings and list items that exceeded the limits and were truncated. `pods`: \
+             terminated pods of a node with more than 4,096.",
             "sum by (source, field) (increase(coroner_source_truncated_total[1d])) > 0";
         cri_calls: IntCounterVec =
             "coroner_cri_calls_total", "", [], Internal,
-            "Calls made to the container runtime; all of them only read.",
+            "Calls to the container runtime, all of them read-only.",
             "sum by (node) (rate(coroner_cri_calls_total[5m]))";
         cri_slowest_call: GaugeVec =
             "coroner_cri_slowest_call_seconds", "seconds", [], Internal,
-            "Longest that a call to the container runtime of the last minute or two took, or waits now. Answers are used until 60 s after the request; silence for longer is an outage.",
+            "Longest call to the container runtime in the last one to two minutes, including \
+             pending calls. A response is used up to 60 s after its request; after that the \
+             runtime counts as unreachable.",
             "coroner_cri_slowest_call_seconds > 5";
         api_snapshots: IntCounterVec =
             "coroner_api_snapshots_total", "", [], Internal,
-            "Full lists of this node's pods taken from the apiserver.",
+            "Full lists of this node's pods from the apiserver.",
             "sum by (node) (increase(coroner_api_snapshots_total[1h]))";
     }
     "The agent itself" {
@@ -321,23 +324,24 @@ catalogue! {
             "count by (version) (coroner_build_info)";
         inputs: IntCounterVec =
             "coroner_inputs_total", "", ["source": INPUTS], Internal,
-            "Inputs that the engine was given, by source.",
+            "Inputs to the engine, by source.",
             "sum by (source) (rate(coroner_inputs_total[5m]))";
         kernel_records: IntCounterVec =
             "coroner_kernel_records_total", "", ["kind": RECORDS], Internal,
-            "Records that the kernel programs sent, by kind.",
+            "Records from the kernel programs, by kind.",
             "sum by (kind) (rate(coroner_kernel_records_total[5m]))";
         watched_cgroups: GaugeVec =
             "coroner_watched_cgroups", "", [], Internal,
-            "Cgroups that the kernel programs watch.",
+            "Cgroups watched by the kernel programs.",
             "max by (node) (coroner_watched_cgroups)";
         cgroups_too_deep: IntCounterVec =
             "coroner_cgroups_too_deep_total", "", [], Internal,
-            "Cgroups that are not followed: too many levels below their container.",
+            "Cgroups that are not watched because they are nested too deeply below their \
+             container.",
             "sum by (node) (increase(coroner_cgroups_too_deep_total[1d])) > 0";
         ring_used: GaugeVec =
             "coroner_ring_used_bytes", "bytes", ["ring": RINGS], Internal,
-            "Most bytes that a drain of the last minute or two found in a ring buffer.",
+            "Maximum bytes that a drain found in a ring buffer in the last one to two minutes.",
             "max by (node, ring) (coroner_ring_used_bytes / coroner_ring_size_bytes)";
         ring_size: GaugeVec =
             "coroner_ring_size_bytes", "bytes", ["ring": RINGS], Internal,
@@ -345,19 +349,19 @@ catalogue! {
             "max by (node, ring) (coroner_ring_used_bytes / coroner_ring_size_bytes)";
         engine_entries: GaugeVec =
             "coroner_engine_entries", "", ["kind": ENTRIES], Internal,
-            "Entries in the engine's memory, by kind; bounded.",
+            "Entries in the engine's memory, by kind (bounded).",
             "max by (kind) (coroner_engine_entries)";
         requests_dropped: IntCounterVec =
             "coroner_requests_dropped_total", "", ["to": ADAPTERS], Internal,
-            "Requests of the engine that an adapter was too busy to take.",
+            "Requests of the engine that were dropped because an adapter's queue was full.",
             "sum by (node, to) (increase(coroner_requests_dropped_total[1h])) > 0";
         recording: GaugeVec =
             "coroner_recording", "", [], Internal,
-            "1 while the inputs are recorded (--record).",
+            "1 while inputs are recorded (--record).",
             "coroner_recording == 1";
         recording_inputs: IntCounterVec =
             "coroner_recording_inputs_total", "", ["outcome": OUTCOMES], Internal,
-            "Inputs that were recorded, or dropped because the disk was too slow.",
+            "Inputs recorded, or dropped because the disk was too slow.",
             "sum by (outcome) (rate(coroner_recording_inputs_total[5m]))";
         recording_bytes: GaugeVec =
             "coroner_recording_size_bytes", "bytes", [], Internal,
@@ -365,12 +369,11 @@ catalogue! {
             "max by (node) (coroner_recording_size_bytes)";
         recording_errors: IntCounterVec =
             "coroner_recording_errors_total", "", [], Internal,
-            "Failures to write the recording; the first one ends it.",
+            "Errors while writing the recording; the first one stops it.",
             "sum by (node) (increase(coroner_recording_errors_total[1h])) > 0";
         events: IntCounterVec =
             "coroner_events_total", "", ["outcome": EVENT_OUTCOMES], Internal,
-            "Events that were to be made of pods and this node (--events), by what became of \
-             them.",
+            "Kubernetes Events for pods and this node (--events), by outcome.",
             "sum by (node, outcome) (increase(coroner_events_total{outcome!=\"sent\"}[1h])) > 0";
     }
 }

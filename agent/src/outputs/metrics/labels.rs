@@ -62,8 +62,8 @@ closed! {
 }
 
 pub(super) const NAMESPACE: Values = Values::Open(
-    "the first 100 namespaces in which a container died, then `other`; also `other` where the pod \
-     is not known",
+    "the first 100 namespaces in which a container died, then `other`; also `other` if the pod is \
+     unknown",
 );
 const _: () = assert!(NAMESPACES == 100 && matches!(OTHER.as_bytes(), b"other"));
 
@@ -79,8 +79,8 @@ pub(super) const CONTAINER_FINDINGS: Values = Values::Closed(|| {
 
 /// What a recording lacks shows only in its replay.
 pub(super) const LOSSES: Values = Values::Closed(|| {
-    let told = LossKind::ALL.iter().filter(|kind| **kind != LossKind::Unrecorded);
-    told.map(|kind| kind.as_str()).collect()
+    let kinds = LossKind::ALL.iter().filter(|kind| **kind != LossKind::Unrecorded);
+    kinds.map(|kind| kind.as_str()).collect()
 });
 
 /// A zombie is dead: what hangs is whoever does not reap it.
@@ -127,6 +127,6 @@ pub(super) const RINGS: Values = Values::Closed(|| vec!["deciding", "detail"]);
 
 pub(super) const OF_POD: Values = Values::Open("of the leaked sandbox's pod");
 
-pub(super) const SANDBOX: Values = Values::Open("the CRI's id of the sandbox");
+pub(super) const SANDBOX: Values = Values::Open("CRI id of the sandbox");
 
 pub(super) const VERSION: Values = Values::Open("of the agent");

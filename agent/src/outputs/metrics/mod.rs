@@ -4,8 +4,8 @@
 
 mod catalogue;
 mod labels;
-mod newborn;
 mod process;
+mod zero_first;
 
 pub use catalogue::{Buckets, CATALOGUE, Entry, Kind, Stability};
 use coroner_core::{
@@ -32,7 +32,6 @@ use crate::{
     store::{health::Health, leaks::since},
 };
 use catalogue::Families;
-use newborn::Newborn;
 use parking_lot::Mutex;
 use prometheus::{Encoder, IntCounter, IntCounterVec, Registry, TextEncoder};
 use std::{
@@ -43,6 +42,7 @@ use std::{
     },
     time::Duration,
 };
+use zero_first::ZeroFirstCounter;
 
 /// Namespaces that get a label value of their own.
 const NAMESPACES: usize = 100;
@@ -55,7 +55,7 @@ pub struct Metrics {
     registry: Registry,
     families: Families,
     namespaces: Mutex<BTreeSet<String>>,
-    newborn: Newborn,
+    zero_first: ZeroFirstCounter,
     /// As what each leak that stands was counted last.
     classes: Mutex<HashMap<LeakKey, LeakClass>>,
     sources: OnceLock<SourceCounters>,
@@ -104,7 +104,7 @@ impl Metrics {
             registry,
             families,
             namespaces: Mutex::default(),
-            newborn: Newborn::default(),
+            zero_first: ZeroFirstCounter::default(),
             classes: Mutex::default(),
             sources: OnceLock::new(),
             recording: OnceLock::new(),
@@ -186,7 +186,7 @@ impl Metrics {
     pub fn engine(&self, gauges: &Gauges) {
         let of = &self.families;
         for (kind, count) in &gauges.losses {
-            raise(&of.evidence_lost.with_label_values(&[kind.as_str()]), *count);
+            set_counter_to(&of.evidence_lost.with_label_values(&[kind.as_str()]), *count);
         }
         let sizes = [
             ("cgroups", gauges.cgroups),
@@ -208,8 +208,9 @@ impl Metrics {
     fn leaks(&self, gauges: &LeakGauges) {
         let of = &self.families;
         let count = |wanted: &dyn Fn(LeakClass, LeakCause) -> bool| -> f64 {
-            let told = gauges.reported.iter().filter(|((class, cause), _)| wanted(*class, *cause));
-            told.map(|(_, count)| *count).sum::<usize>() as f64
+            let counts =
+                gauges.reported.iter().filter(|((class, cause), _)| wanted(*class, *cause));
+            counts.map(|(_, count)| *count).sum::<usize>() as f64
         };
         for class in LeakClass::ALL {
             let found = count(&|of, _| of == *class);
@@ -235,9 +236,12 @@ impl Metrics {
         }
         of.leaked_ips.with_label_values::<&str>(&[]).set(gauges.ips as f64);
         of.leak_candidates.with_label_values::<&str>(&[]).set(gauges.candidates as f64);
-        raise(&of.leak_detection_active.with_label_values::<&str>(&[]), gauges.watched.as_secs());
+        set_counter_to(
+            &of.leak_detection_active.with_label_values::<&str>(&[]),
+            gauges.watched.as_secs(),
+        );
         let contradicted = of.leak_contradictions.with_label_values::<&str>(&[]);
-        raise(&contradicted, gauges.contradicted);
+        set_counter_to(&contradicted, gauges.contradicted);
     }
 
     /// The leaks that are certain have changed: the oldest sandboxes, up to `bound`, get a series.
@@ -323,7 +327,7 @@ impl Metrics {
             Some(pod) => self.bounded(&pod.namespace),
             None => OTHER.to_owned(),
         };
-        self.newborn.count(&of.container_deaths, &namespace, death.verdict);
+        self.zero_first.count(&of.container_deaths, &namespace, death.verdict);
         count(&of.container_findings, &death.findings);
         for kind in death.findings.iter().filter_map(|f| f.contradiction) {
             of.contradictions.with_label_values(&[kind.as_str()]).inc();
@@ -397,7 +401,7 @@ impl Metrics {
         self.refresh(health);
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
-        self.newborn.grow(&self.families.container_deaths);
+        self.zero_first.publish(&self.families.container_deaths);
         String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))
     }
 
@@ -421,22 +425,25 @@ impl Metrics {
         }
         if let Some(events) = self.events.get() {
             for (outcome, count) in events.all() {
-                raise(&of.events.with_label_values(&[outcome]), count.load(Relaxed));
+                set_counter_to(&of.events.with_label_values(&[outcome]), count.load(Relaxed));
             }
         }
         if let Some(sources) = self.sources.get() {
             self.refresh_kernel(&sources.kernel);
-            raise(&of.cri_calls.with_label_values::<&str>(&[]), sources.cri.calls.load(Relaxed));
+            set_counter_to(
+                &of.cri_calls.with_label_values::<&str>(&[]),
+                sources.cri.calls.load(Relaxed),
+            );
             let slowest = sources.cri.latency.slowest().as_secs_f64();
             of.cri_slowest_call.with_label_values::<&str>(&[]).set(slowest);
             self.refresh_source("cri", &sources.cri.errors, &sources.cri.skipped);
             self.refresh_cuts("cri", &sources.cri.truncated);
             let errors = |source| of.source_errors.with_label_values(&[source]);
-            raise(&errors("proc"), sources.proc.errors.load(Relaxed));
-            raise(&errors("host"), sources.host.errors.load(Relaxed));
+            set_counter_to(&errors("proc"), sources.proc.errors.load(Relaxed));
+            set_counter_to(&errors("host"), sources.host.errors.load(Relaxed));
             if let Some(api) = &sources.api {
                 let snapshots = of.api_snapshots.with_label_values::<&str>(&[]);
-                raise(&snapshots, api.snapshots.load(Relaxed));
+                set_counter_to(&snapshots, api.snapshots.load(Relaxed));
                 self.refresh_source("api", &api.errors, &api.skipped);
                 self.refresh_cuts("api", &api.truncated);
             }
@@ -445,15 +452,15 @@ impl Metrics {
 
     fn refresh_source(&self, source: &str, errors: &AtomicU64, skipped: &AtomicU64) {
         let of = &self.families;
-        raise(&of.source_errors.with_label_values(&[source]), errors.load(Relaxed));
-        raise(&of.source_skipped.with_label_values(&[source]), skipped.load(Relaxed));
+        set_counter_to(&of.source_errors.with_label_values(&[source]), errors.load(Relaxed));
+        set_counter_to(&of.source_skipped.with_label_values(&[source]), skipped.load(Relaxed));
     }
 
     /// Only what ever was cut has a series: on nearly every node that is nothing.
     fn refresh_cuts(&self, source: &str, cuts: &Cuts) {
         for cut in Cut::ALL.iter().copied().filter(|cut| cuts.of(*cut) > 0) {
             let of = &self.families.source_truncated;
-            raise(&of.with_label_values(&[source, cut.as_str()]), cuts.of(cut));
+            set_counter_to(&of.with_label_values(&[source, cut.as_str()]), cuts.of(cut));
         }
     }
 
@@ -462,22 +469,22 @@ impl Metrics {
         let on = if counters.recording.load(Relaxed) { 1.0 } else { 0.0 };
         of.recording.with_label_values::<&str>(&[]).set(on);
         for (outcome, count) in [("written", &counters.written), ("dropped", &counters.dropped)] {
-            raise(&of.recording_inputs.with_label_values(&[outcome]), count.load(Relaxed));
+            set_counter_to(&of.recording_inputs.with_label_values(&[outcome]), count.load(Relaxed));
         }
         let bytes = counters.bytes.load(Relaxed) as f64;
         of.recording_bytes.with_label_values::<&str>(&[]).set(bytes);
         let errors = of.recording_errors.with_label_values::<&str>(&[]);
-        raise(&errors, counters.errors.load(Relaxed));
+        set_counter_to(&errors, counters.errors.load(Relaxed));
     }
 
     fn refresh_kernel(&self, counters: &kernel::Counters) {
         let of = &self.families;
         let records = counters.records().filter(|(kind, _)| kernel::decode::is_counted(kind));
         for (kind, count) in records {
-            raise(&of.kernel_records.with_label_values(&[kind]), count);
+            set_counter_to(&of.kernel_records.with_label_values(&[kind]), count);
         }
         let too_deep = of.cgroups_too_deep.with_label_values::<&str>(&[]);
-        raise(&too_deep, counters.too_deep.load(Relaxed));
+        set_counter_to(&too_deep, counters.too_deep.load(Relaxed));
         let size = counters.ring_bytes.load(Relaxed) as f64;
         for (ring, used) in
             [("deciding", &counters.deciding_used), ("detail", &counters.detail_used)]
@@ -506,7 +513,7 @@ fn count(family: &IntCounterVec, findings: &[Finding]) {
 }
 
 /// Brings a counter up to a count kept elsewhere.
-fn raise(counter: &IntCounter, to: u64) {
+fn set_counter_to(counter: &IntCounter, to: u64) {
     counter.inc_by(to.saturating_sub(counter.get()));
 }
 

@@ -45,14 +45,14 @@ mod tests {
     #[test]
     fn cpu_time_has_fractions() {
         let process = Process::this();
-        let told = || {
+        let cpu_seconds = || {
             let families = process.collect();
             let cpu = families.iter().find(|family| family.name() == CPU).unwrap();
             cpu.get_metric()[0].get_counter().get_value()
         };
-        let before = told();
+        let before = cpu_seconds();
         // A test that has just begun has not used a second.
         assert!(before > 0.0 && before.fract() > 0.0, "{before}");
-        assert!(told() > before, "it is not told anew");
+        assert!(cpu_seconds() > before, "it is not cpu_seconds anew");
     }
 }

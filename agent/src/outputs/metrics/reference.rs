@@ -4,13 +4,13 @@ use super::{CATALOGUE, Entry, Kind, Stability, Values};
 use std::{fmt::Write, fs, path::Path};
 
 const HEAD: &str = "\
-<!-- Made of agent/src/outputs/metrics/catalogue.rs by `cargo xtask docs`: change it there. -->
+<!-- Generated from agent/src/outputs/metrics/catalogue.rs by `cargo xtask docs`; do not edit. -->
 # The metrics
 
-What `/metrics` gives, in the Prometheus text format. Times are seconds, sizes bytes. Counters begin
-at zero when the agent starts. Those of which all labels are closed sets exist as soon as what they
-count can happen; the others (`coroner_container_deaths_total`) are shown at zero once before they
-count, one scrape late: so `increase()` sees the first event too.
+Metrics on `/metrics`, in the Prometheus text format. Times are seconds, sizes bytes. Counters begin
+at zero when the agent starts. Series whose labels are all closed sets exist as soon as what they
+count can happen; the others (`coroner_container_deaths_total`) are exported at zero for one scrape
+before their first increment, so that `increase()` sees the first event too.
 
 A termination and the deaths in it are counted once: when the report is final, or 60 s after the pod's end
 ([revisions](deaths.md#revisions)). Later updates are in `coroner_pod_termination_updates_total` alone.
@@ -20,14 +20,14 @@ Labels that name a workload (`namespace`, `pod`) are coroner's own: scrape with 
 target, which deploy/monitoring adds; the agent itself does not set it.
 
 *Stable* metrics change their name, type, labels or meaning only with a new major version. *Internal*
-ones tell of coroner's own inside and may change with every minor version. Nothing here grows without
+ones describe coroner's internals and may change with every minor version. Nothing here grows without
 bound: see [Cardinality](#cardinality).
 ";
 
 const TAIL: &str = "\
 ## The process
 
-As any Prometheus client has them, the CPU time to the nanosecond: `process_cpu_seconds_total`,
+The standard process metrics, with CPU time in nanosecond resolution: `process_cpu_seconds_total`,
 `process_max_fds`, `process_open_fds`, `process_resident_memory_bytes`,
 `process_start_time_seconds`, `process_threads`, `process_virtual_memory_bytes`.
 
@@ -99,5 +99,5 @@ fn docs_metrics_md_is_what_the_catalogue_says() {
         fs::write(&path, &page).unwrap();
     }
     let written = fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(written, page, "docs/metrics.md is stale: `cargo xtask docs` writes it anew");
+    assert_eq!(written, page, "docs/metrics.md is stale; run `cargo xtask docs`");
 }

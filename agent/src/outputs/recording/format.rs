@@ -119,15 +119,15 @@ pub enum Stopped {
 }
 
 /// Any line but the first.
-pub(super) enum Line {
+pub(super) enum RecordedLine {
     Input(Box<Received>),
     Mark(Mark),
 }
 
 /// Takes a line apart. Most are inputs; only what is none is looked at twice.
-pub(super) fn parse(line: &[u8]) -> Result<Line, serde_json::Error> {
+pub(super) fn parse(line: &[u8]) -> Result<RecordedLine, serde_json::Error> {
     match serde_json::from_slice(line) {
-        Ok(input) => Ok(Line::Input(Box::new(input))),
-        Err(error) => serde_json::from_slice(line).map(Line::Mark).map_err(|_| error),
+        Ok(input) => Ok(RecordedLine::Input(Box::new(input))),
+        Err(error) => serde_json::from_slice(line).map(RecordedLine::Mark).map_err(|_| error),
     }
 }

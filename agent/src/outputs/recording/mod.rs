@@ -3,20 +3,20 @@
 //!
 //! **Architecture invariant.** A recording can be attached to a bug report: it holds no
 //! environment variables, no command lines beyond a binary's name, and no labels or annotations
-//! but those of the join. The conversions of the adapters leave them out; [`harmless`] takes the
+//! but those of the join. The conversions of the adapters leave them out; [`redact`] takes the
 //! free text of errors from what remains, before the engine sees it.
 
 mod format;
-mod harmless;
 mod read;
 mod recorder;
+mod redact;
 pub mod replay;
 mod write;
 
 pub use format::{End, Header, Node, Stopped, VERSION};
-pub use harmless::harmless;
-pub use read::{Condition, Problem, Reader};
+pub use read::{ReadError, Reader, RecordingStatus};
 pub use recorder::{Counters, Options, Recorder, create};
+pub use redact::redact;
 pub use write::Writer;
 
 /// A few pods of the lab (`cargo xtask run`), recorded on a real kernel and a real runtime: so
@@ -27,6 +27,6 @@ const SAMPLE: &[u8] = include_bytes!("../../../samples/lab.jsonl.gz");
 pub const SAMPLE_POD: &str = "one-of-two-overruns";
 
 /// The recording that comes with coroner.
-pub fn sample() -> Result<Reader, Problem> {
+pub fn sample() -> Result<Reader, ReadError> {
     Reader::new(SAMPLE)
 }

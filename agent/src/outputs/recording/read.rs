@@ -1,6 +1,6 @@
 //! Reads a recording, as much of it as there is.
 
-use super::format::{self, End, Header, Line, MarkKind, Stopped, VERSION};
+use super::format::{self, End, Header, MarkKind, RecordedLine, Stopped, VERSION};
 use crate::outputs::report::printable;
 use coroner_core::{
     input::{Input, Loss, LossKind, Received},
@@ -20,23 +20,23 @@ const MAX_LINE: u64 = 64 << 20;
 
 /// Why something cannot be read as a recording. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
-pub enum Problem {
+pub enum ReadError {
     /// The file cannot be opened or read at all.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// Nothing in it.
     #[error(
-        "it is empty: a full disk, or an agent that was killed at once, leaves such a file; make \
-         room and record again with `coroner run --record FILE`"
+        "the file is empty: the disk was full, or the agent was killed right after its start. \
+         Free space and record again with `coroner run --record FILE`"
     )]
     Empty,
     /// Something else.
-    #[error("it is not a recording: `coroner run --record FILE` makes one")]
+    #[error("not a recording; create one with `coroner run --record FILE`")]
     Foreign,
     /// A later format.
     #[error(
-        "it has format {found}, written by coroner {agent}; this is coroner {} and reads format \
-         {VERSION}: use a coroner at least as new as the one that recorded",
+        "unsupported format {found}, written by coroner {agent}; coroner {} reads format \
+         {VERSION}. Use a version at least as new as the recording agent's",
         env!("CARGO_PKG_VERSION")
     )]
     Version {
@@ -46,13 +46,13 @@ pub enum Problem {
         agent: String,
     },
     /// The first line is that of a recording of this format, but broken.
-    #[error("its first line is broken ({0}): has the file been changed?")]
+    #[error("the first line is invalid ({0}); the file was probably modified")]
     Header(serde_json::Error),
 }
 
 /// How whole a recording is, as far as it was read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Condition {
+pub struct RecordingStatus {
     /// Inputs read.
     pub inputs: u64,
     /// Inputs that the recording says it lacks: the disk was too slow.
@@ -65,7 +65,7 @@ pub struct Condition {
     pub broken: Option<String>,
 }
 
-impl Condition {
+impl RecordingStatus {
     /// A replay gives what the recorded agent said, and nothing is missing at the end.
     pub fn is_whole(&self) -> bool {
         *self == Self { inputs: self.inputs, end: self.end.clone(), ..Self::default() }
@@ -74,29 +74,30 @@ impl Condition {
 }
 
 /// What a person should know before trusting a replay, a sentence a line; nothing if all is well.
-impl fmt::Display for Condition {
+impl fmt::Display for RecordingStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.end {
             None => {
                 let how = match &self.broken {
                     Some(error) => format!("is damaged ({error})"),
-                    None => "is cut off".to_owned(),
+                    None => "is truncated".to_owned(),
                 };
                 let inputs = self.inputs;
                 writeln!(
                     f,
-                    "the recording {how}: the agent was killed, or the file was not copied whole; \
-                     the {inputs} inputs before that are used"
+                    "the recording {how}: the agent was killed, or the file was not copied \
+                     completely; using the {inputs} inputs before that"
                 )?;
             }
             Some(End { why: Stopped::Limit, .. }) => writeln!(
                 f,
-                "the recording ended at its size limit while the agent went on: record again \
-                 with a larger --record-limit if what you look for is not in it"
+                "the recording stopped at its size limit while the agent continued; to cover a \
+                 longer time, record again with a larger --record-limit"
             )?,
             Some(End { inputs, .. }) if *inputs != self.inputs && self.misread == 0 => writeln!(
                 f,
-                "the recording should have {inputs} inputs and has {}: has the file been changed?",
+                "the recording should have {inputs} inputs but has {}; the file was probably \
+                 modified",
                 self.inputs
             )?,
             Some(_) => {}
@@ -104,16 +105,16 @@ impl fmt::Display for Condition {
         if self.dropped > 0 {
             writeln!(
                 f,
-                "the recording lacks {} inputs that the agent had (its disk was too slow): \
-                 timelines that this may have touched say `unrecorded`",
+                "the recording lacks {} inputs that the agent received (the disk was too slow); \
+                 affected timelines are marked `unrecorded`",
                 self.dropped
             )?;
         }
         if self.misread > 0 {
             writeln!(
                 f,
-                "{} lines of the recording are not understood and were taken as lost: was it made \
-                 by another version of coroner, or changed?",
+                "cannot parse {} lines of the recording and treated them as lost; the file was \
+                 modified or written by another version of coroner",
                 self.misread
             )?;
         }
@@ -129,12 +130,12 @@ pub struct Reader {
     line: Vec<u8>,
     last: BootTime,
     over: bool,
-    condition: Condition,
+    status: RecordingStatus,
 }
 
 impl Reader {
     /// Opens a file; `-` is stdin.
-    pub fn open(file: &Path) -> Result<Self, Problem> {
+    pub fn open(file: &Path) -> Result<Self, ReadError> {
         if file == Path::new("-") {
             return Self::new(io::stdin());
         }
@@ -142,11 +143,11 @@ impl Reader {
     }
 
     /// Reads the header. Takes the lines compressed or plain.
-    pub fn new(from: impl Read + 'static) -> Result<Self, Problem> {
+    pub fn new(from: impl Read + 'static) -> Result<Self, ReadError> {
         let mut from = BufReader::with_capacity(64 << 10, from);
         let start = from.fill_buf()?;
         if start.is_empty() {
-            return Err(Problem::Empty);
+            return Err(ReadError::Empty);
         }
         let compressed = start.starts_with(&[0x1f, 0x8b]);
         let mut lines: Box<dyn BufRead> = if compressed {
@@ -159,15 +160,15 @@ impl Reader {
             Ok(true) => {}
             // Compression had begun, and nothing had been flushed.
             Err(error) if compressed && is_end(&error) && line.is_empty() => {
-                return Err(Problem::Empty);
+                return Err(ReadError::Empty);
             }
-            Ok(false) => return Err(Problem::Foreign),
-            Err(error) if is_content(&error) => return Err(Problem::Foreign),
+            Ok(false) => return Err(ReadError::Foreign),
+            Err(error) if is_content(&error) => return Err(ReadError::Foreign),
             Err(error) => return Err(error.into()),
         }
         let header = header(&line)?;
         let last = BootTime(header.clock.boot_ns);
-        Ok(Self { lines, header, line, last, over: false, condition: Condition::default() })
+        Ok(Self { lines, header, line, last, over: false, status: RecordingStatus::default() })
     }
 
     /// The first line.
@@ -176,8 +177,8 @@ impl Reader {
     }
 
     /// How whole it is, as far as it was read.
-    pub fn condition(&self) -> &Condition {
-        &self.condition
+    pub fn status(&self) -> &RecordingStatus {
+        &self.status
     }
 
     fn lost(&self, count: u64) -> Received {
@@ -190,7 +191,7 @@ impl fmt::Debug for Reader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reader")
             .field("header", &self.header)
-            .field("condition", &self.condition)
+            .field("status", &self.status)
             .finish_non_exhaustive()
     }
 }
@@ -211,32 +212,32 @@ impl Iterator for Reader {
             }
             Err(error) => {
                 self.over = true;
-                self.condition.broken = (!is_end(&error)).then(|| error.to_string());
+                self.status.broken = (!is_end(&error)).then(|| error.to_string());
                 return None;
             }
         }
         match format::parse(&self.line) {
-            Ok(Line::Input(received)) => {
-                self.condition.inputs += 1;
+            Ok(RecordedLine::Input(received)) => {
+                self.status.inputs += 1;
                 self.last = received.at;
                 Some(*received)
             }
-            Ok(Line::Mark(mark)) => {
+            Ok(RecordedLine::Mark(mark)) => {
                 self.last = mark.at;
                 match mark.what {
                     MarkKind::Gap { inputs } => {
-                        self.condition.dropped = self.condition.dropped.saturating_add(inputs);
+                        self.status.dropped = self.status.dropped.saturating_add(inputs);
                         Some(self.lost(inputs))
                     }
                     MarkKind::End(end) => {
-                        self.condition.end = Some(end);
+                        self.status.end = Some(end);
                         self.over = true;
                         None
                     }
                 }
             }
             Err(_) => {
-                self.condition.misread += 1;
+                self.status.misread += 1;
                 Some(self.lost(1))
             }
         }
@@ -247,7 +248,7 @@ impl Iterator for Reader {
 fn next_line(from: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     from.take(MAX_LINE).read_until(b'\n', line)?;
     if line.len() as u64 >= MAX_LINE {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a line without end"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "unterminated line"));
     }
     Ok(line.last() == Some(&b'\n'))
 }
@@ -262,7 +263,7 @@ fn is_content(error: &io::Error) -> bool {
     matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
 }
 
-fn header(line: &[u8]) -> Result<Header, Problem> {
+fn header(line: &[u8]) -> Result<Header, ReadError> {
     /// What every version of the format keeps.
     #[derive(Deserialize)]
     struct Any {
@@ -270,10 +271,10 @@ fn header(line: &[u8]) -> Result<Header, Problem> {
         #[serde(default)]
         agent: serde_json::Value,
     }
-    let Ok(any) = serde_json::from_slice::<Any>(line) else { return Err(Problem::Foreign) };
+    let Ok(any) = serde_json::from_slice::<Any>(line) else { return Err(ReadError::Foreign) };
     if any.coroner_recording != VERSION {
         let agent = printable(any.agent.as_str().unwrap_or("of an unknown version"));
-        return Err(Problem::Version { found: any.coroner_recording, agent });
+        return Err(ReadError::Version { found: any.coroner_recording, agent });
     }
-    serde_json::from_slice(line).map_err(Problem::Header)
+    serde_json::from_slice(line).map_err(ReadError::Header)
 }

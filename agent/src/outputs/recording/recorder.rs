@@ -57,13 +57,13 @@ pub struct Counters {
 pub fn create(file: &Path) -> io::Result<File> {
     match fs::symlink_metadata(file) {
         Ok(there) if !there.is_file() => {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is not a regular file"));
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "not a regular file"));
         }
         Ok(there) if there.len() > 0 => {
             let mut old = file.as_os_str().to_owned();
             old.push(".old");
             fs::rename(file, &old)?;
-            info!(file = %PathBuf::from(old).display(), "an earlier recording is kept");
+            info!(file = %PathBuf::from(old).display(), "kept the earlier recording");
         }
         Ok(_) => fs::remove_file(file)?,
         Err(_) => {}
@@ -113,17 +113,17 @@ impl Recorder {
         counters.recording.store(true, Relaxed);
         thread::Builder::new().name("recorder".into()).spawn(move || {
             match write(to, &header, limit, &inbox, &shared) {
-                Ok(Stopped::Agent) => debug!("the recording is complete"),
+                Ok(Stopped::Agent) => debug!("recording complete"),
                 Ok(Stopped::Limit) => warn!(
                     bytes = limit,
-                    "the recording has reached its limit and ends; the agent goes on. A larger \
-                     one is had by --record-limit"
+                    "recording stopped at its size limit; the agent continues. Raise \
+                     --record-limit to record more"
                 ),
                 Err(error) => {
                     shared.errors.fetch_add(1, Relaxed);
                     error!(
                         error = %error,
-                        "the recording cannot be written and ends; the agent goes on"
+                        "cannot write the recording; recording stopped, the agent continues"
                     );
                 }
             }
@@ -171,7 +171,7 @@ impl Recorder {
         drop(to);
         let left = deadline.saturating_duration_since(Instant::now());
         if self.ended.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
-            warn!("the disk is too slow: the recording lacks its end");
+            warn!("timed out writing the recording; its last inputs are missing");
         }
     }
 }

@@ -109,10 +109,11 @@ impl Replay {
 
     /// Pods that the recording knows and that have no account, by namespace and name.
     pub fn without_account(&self) -> BTreeSet<(&str, &str)> {
-        let told: BTreeSet<_> = self.timelines().map(|told| told.pod.uid.as_str()).collect();
+        let reported: BTreeSet<_> =
+            self.timelines().map(|reported| reported.pod.uid.as_str()).collect();
         self.pods
             .iter()
-            .filter(|(uid, _)| !told.contains(uid.as_str()))
+            .filter(|(uid, _)| !reported.contains(uid.as_str()))
             .map(|(_, pod)| (pod.namespace.as_str(), pod.name.as_str()))
             .collect()
     }

@@ -31,11 +31,11 @@ fn write_sentence(f: &mut String, kind: &EvidenceKind) -> fmt::Result {
             target.iter().try_for_each(|target| state(f, target))
         }
         K::SignalDeliver { signal } => {
-            write!(f, "its handler of {} began to run", signal::name(*signal))
+            write!(f, "its handler of {} started", signal::name(*signal))
         }
         K::SchedProcessExit { status } => write!(f, "the main process {}", ended(*status)),
         K::MarkVictim { pid } => write!(f, "the OOM killer chose pid {pid}"),
-        K::CgroupEmpty => f.write_str("the last process left the cgroup"),
+        K::CgroupEmpty => f.write_str("the cgroup's last process exited"),
         K::PreStopExec { pid, comm } => {
             write!(f, "{comm} (pid {pid}) started in the container: its preStop hook")
         }
@@ -71,7 +71,7 @@ fn sleep(f: &mut String, seconds: i64) -> fmt::Result {
 fn state(f: &mut String, target: &TargetState) -> fmt::Result {
     f.write_str(match target.disposition {
         Disposition::Default => "; its default action applies",
-        Disposition::Ignore => "; it has set SIG_IGN",
+        Disposition::Ignore => "; it ignores the signal (SIG_IGN)",
         Disposition::Handler => "; it has a handler",
     })?;
     let marks = [
@@ -91,10 +91,10 @@ fn ended(status: ExitStatus) -> String {
     match status {
         ExitStatus::Code(code) => format!("exited with code {code}"),
         ExitStatus::Signal { signal, core: false } => {
-            format!("was ended by {}", signal::name(signal))
+            format!("was killed by {}", signal::name(signal))
         }
         ExitStatus::Signal { signal, core: true } => {
-            format!("was ended by {}, with a core dump", signal::name(signal))
+            format!("was killed by {}, with a core dump", signal::name(signal))
         }
     }
 }

@@ -21,26 +21,26 @@ const WORTH_A_LINE: Duration = Duration::from_millis(10);
 pub fn explain(account: &PodTermination, style: &Style) -> String {
     let mut text = header(account, style);
     waterfall(&mut text, account, style);
-    title(&mut text, "What was asked", style);
+    title(&mut text, "Request", style);
     wrap(&mut text, &request(account), 2, "", style);
-    title(&mut text, "Step by step", style);
+    title(&mut text, "Timeline", style);
     for step in steps(account) {
         wrap(&mut text, &step.line(account), 2, &step.offset(account), style);
     }
-    title(&mut text, "How each container died", style);
+    title(&mut text, "Container exits", style);
     for death in &account.containers {
         container(&mut text, death, account, style);
         proof(&mut text, death, account, style);
     }
     if account.containers.is_empty() {
-        wrap(&mut text, "No container of it was seen.", 2, "", style);
+        wrap(&mut text, "No container of this pod was observed.", 2, "", style);
     }
     findings(&mut text, &account.findings, 2, style);
     if account.ended > account.began {
-        title(&mut text, "Where the time went", style);
+        title(&mut text, "Time per phase", style);
         time_spent(&mut text, account, style);
     }
-    title(&mut text, "How sure this is", style);
+    title(&mut text, "Certainty", style);
     certainty(&mut text, account, style);
     text
 }
@@ -62,17 +62,17 @@ fn request(account: &PodTermination) -> String {
             let when = if lag > 0.0 { "earlier" } else { "later" };
             let _ = write!(
                 said,
-                " By the apiserver's own clock, in whole seconds, it was made {:.3} s {when}.",
+                " By the apiserver's clock (whole seconds), the request was made {:.3} s {when}.",
                 lag.abs()
             );
         }
     } else {
-        let _ = write!(said, " No request to delete it was seen; the account begins at {began}.");
+        let _ = write!(said, " No deletion request was observed; the report begins at {began}.");
     }
     if let Some(grace) = account.grace_seconds {
-        let _ = write!(said, " Its grace was {grace} s");
+        let _ = write!(said, " The grace period was {grace} s");
         if let Some(shorter) = account.shortened_to_seconds {
-            let _ = write!(said, "; a later request shortened it to {shorter} s from then on");
+            let _ = write!(said, "; a later request shortened it to {shorter} s from that time");
         }
         said.push('.');
     }
@@ -93,10 +93,10 @@ fn steps(account: &PodTermination) -> Vec<Step<'_>> {
     });
     let mut steps: Vec<Step> = of_containers.collect();
     for milestone in &account.milestones {
-        let told = |step: &Step| {
+        let is_listed = |step: &Step| {
             step.milestone.kind == milestone.kind && step.milestone.at == milestone.at
         };
-        if !steps.iter().any(told) {
+        if !steps.iter().any(is_listed) {
             let of = if is_of_a_container(milestone.kind) { critical } else { None };
             steps.push(Step { milestone, of });
         }
@@ -152,19 +152,18 @@ impl Step<'_> {
         let signal =
             self.of.map_or_else(|| "stop signal".into(), |of| signal::name(of.stop_signal));
         match self.milestone.kind {
-            DeleteRequested => "the request to delete it reached this node".into(),
+            DeleteRequested => "the deletion request reached this node".into(),
             PostStartEnded => {
-                "the postStart hook ended, which the kubelet waits for before it stops anything"
-                    .into()
+                "the postStart hook ended (the kubelet stops nothing before that)".into()
             }
-            StopBegan => "the stopping began".into(),
+            StopBegan => "the stop began".into(),
             PreStopBegan => match self.of.and_then(|death| death.pre_stop.as_ref()) {
-                Some(given) => format!("its preStop hook began: {}", hook(given)),
-                None => "its preStop hook began".into(),
+                Some(given) => format!("the preStop hook began: {}", hook(given)),
+                None => "the preStop hook began".into(),
             },
-            PreStopEnded => "its preStop hook ended".into(),
+            PreStopEnded => "the preStop hook ended".into(),
             TermSent => format!("{signal} was sent to it"),
-            TermHandled => format!("it took {signal}"),
+            TermHandled => format!("its handler of {signal} ran"),
             KillSent => match self.of.and_then(|death| death.killer.as_ref()) {
                 Some(killer) => {
                     format!("SIGKILL was sent to it by {} (pid {})", killer.comm, killer.tgid)
@@ -176,19 +175,19 @@ impl Step<'_> {
                     format!("its main process exited with code {code}")
                 }
                 Some(ExitStatus::Signal { signal: number, .. }) => {
-                    format!("its main process was ended by {}", signal::name(number))
+                    format!("its main process was killed by {}", signal::name(number))
                 }
                 None => "its main process ended".into(),
             },
-            CgroupEmpty => "its last process was gone".into(),
-            ContainerExited => "the runtime knew that it had exited".into(),
+            CgroupEmpty => "its last process exited".into(),
+            ContainerExited => "the runtime noticed the exit".into(),
             SandboxStopped => "the sandbox was stopped".into(),
-            GraceShortened => "a later request shortened the grace".into(),
-            FinalDelete => "the kubelet was done; finalizers held the object".into(),
-            StatusReported => "the kubelet reported that nothing of it runs any more".into(),
-            ObjectGone => "the pod's object was gone from the apiserver".into(),
-            SandboxRemoved => "the runtime had removed the sandbox".into(),
-            CgroupRemoved => "the pod's cgroup was gone".into(),
+            GraceShortened => "a later request shortened the grace period".into(),
+            FinalDelete => "the kubelet was done; finalizers kept the object".into(),
+            StatusReported => "the kubelet reported that no container runs any more".into(),
+            ObjectGone => "the apiserver removed the pod object".into(),
+            SandboxRemoved => "the runtime removed the sandbox".into(),
+            CgroupRemoved => "the pod's cgroup was removed".into(),
         }
     }
 }
@@ -236,9 +235,9 @@ fn time_spent(text: &mut String, account: &PodTermination, style: &Style) {
         .filter(|(_, time)| !time.is_zero())
         .collect();
     spent.sort_by_key(|(kind, time)| (std::cmp::Reverse(*time), *kind));
-    let (told, rest): (Vec<_>, Vec<_>) =
+    let (shown, rest): (Vec<_>, Vec<_>) =
         spent.into_iter().partition(|(_, time)| *time >= WORTH_A_LINE);
-    for (kind, time) in &told {
+    for (kind, time) in &shown {
         let name = words(kind.as_str());
         wrap(text, &format!("{name}: {}", spender(*kind)), 2, &share(*time, total), style);
     }
@@ -250,7 +249,7 @@ fn time_spent(text: &mut String, account: &PodTermination, style: &Style) {
     let own = account.phase(PhaseKind::PreStop) + account.phase(PhaseKind::Shutdown);
     if !own.is_zero() {
         let line = format!(
-            "The workload itself (preStop and shutdown) took {} of {}, {} %.",
+            "The workload itself (preStop and shutdown) took {} of {} ({} %).",
             seconds(own),
             seconds(total),
             percent(own, total)
@@ -270,19 +269,19 @@ fn percent(part: Duration, whole: Duration) -> u128 {
 
 fn spender(kind: PhaseKind) -> &'static str {
     match kind {
-        PhaseKind::PostStart => "the postStart hook, which still ran",
-        PhaseKind::KubeletReaction => "the kubelet, until its first act",
+        PhaseKind::PostStart => "the postStart hook, still running",
+        PhaseKind::KubeletReaction => "the kubelet, until its first action",
         PhaseKind::PreStop => "the preStop hook",
-        PhaseKind::StopCall => "kubelet and runtime, from the hook's end to the stop signal",
-        PhaseKind::SidecarWait => "a sidecar waits for the other containers: it goes last",
-        PhaseKind::Shutdown => "the workload, from its stop signal until it left or was killed",
+        PhaseKind::StopCall => "kubelet and runtime, from the end of the hook to the stop signal",
+        PhaseKind::SidecarWait => "the sidecar, waiting for the other containers to exit first",
+        PhaseKind::Shutdown => "the workload, from the stop signal until it exited or was killed",
         PhaseKind::Kill => "the kernel, from SIGKILL to the exit",
-        PhaseKind::Reap => "the kernel, until the container's last process was gone",
-        PhaseKind::RuntimeNotice => "the runtime, until it knew",
+        PhaseKind::Reap => "the kernel, until the container's last process exited",
+        PhaseKind::RuntimeNotice => "the runtime, until it noticed the exit",
         PhaseKind::SandboxStop => "runtime and network plugin, stopping the sandbox",
         PhaseKind::Cleanup => "kubelet and apiserver: status, volumes, cgroup, deletion",
-        PhaseKind::Finalizers => "whoever has to take the finalizers away",
-        PhaseKind::Unattributed => "nobody knows: a milestone between two others is missing",
+        PhaseKind::Finalizers => "the controllers that must remove the finalizers",
+        PhaseKind::Unattributed => "unattributed: a milestone between two others is missing",
     }
 }
 
@@ -294,24 +293,25 @@ fn certainty(text: &mut String, account: &PodTermination, style: &Style) {
     let before = text.len();
     let inferred = list(&|one| one.source == Source::Inferred);
     if !inferred.is_empty() {
-        let line = format!("inferred from other evidence, not seen: {}", inferred.join(", "));
+        let line = format!("inferred from other evidence, not observed: {}", inferred.join(", "));
         wrap(text, &line, 2, "• ", style);
     }
     let between = list(&|one| one.source != Source::Inferred && !one.uncertainty.is_zero());
     if !between.is_empty() {
         let line = format!(
-            "known only as between two looks at the runtime, the time is the later one: {}",
+            "observed only by polling, so the time shown is the latest possible: {}",
             between.join(", ")
         );
         wrap(text, &line, 2, "• ", style);
     }
     for death in account.containers.iter().filter(|one| one.verdict == Verdict::Unknown) {
-        let line = format!("no verdict on {}: what is missing stands there", container_name(death));
+        let line =
+            format!("no verdict on {}; see there for the missing evidence", container_name(death));
         wrap(text, &line, 2, "• ", style);
     }
     for phase in account.phases.iter().filter(|phase| !phase.is_exact()) {
         let line = format!(
-            "{} took {} to {}: its end was not seen",
+            "{} took {} to {}; its end was not observed",
             words(phase.kind.as_str()),
             seconds(phase.took().saturating_sub(phase.uncertainty)),
             seconds(phase.took()),
@@ -321,7 +321,7 @@ fn certainty(text: &mut String, account: &PodTermination, style: &Style) {
     let missing = account.phase(PhaseKind::Unattributed);
     if !missing.is_zero() {
         let line = format!(
-            "{} ({} %) cannot be attributed to anybody",
+            "{} ({} %) cannot be attributed to any component",
             seconds(missing),
             percent(missing, account.total())
         );
@@ -330,10 +330,10 @@ fn certainty(text: &mut String, account: &PodTermination, style: &Style) {
     not_final(text, account, style);
     warnings(text, account.truncated, &account.incomplete, 2, style);
     if text.len() == before {
-        wrap(text, "Every step was seen as it happened; nothing was lost.", 2, "", style);
+        wrap(text, "Every step was observed as it happened; no evidence was lost.", 2, "", style);
     } else {
-        let line = "All other times are the moments at which it happened (kernel) or was told \
-                    (apiserver), by one clock.";
+        let line = "All other times are when the event happened (kernel) or was reported \
+                    (apiserver), measured by one clock.";
         wrap(text, line, 2, "", style);
     }
 }

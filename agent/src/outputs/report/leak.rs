@@ -8,7 +8,7 @@ pub use cause::leak_cause;
 pub use remediation::remediation;
 
 use super::{Paint, Style, printable, utc, words, wrap};
-use crate::store::leaks::{Judge, Standing, since};
+use crate::store::leaks::{DetectionProgress, LeakStore, since};
 use coroner_core::{
     leak::{Leak, LeakCause, LeakKey, LeakedContainer, LeakedResources},
     time::WallTime,
@@ -41,15 +41,15 @@ impl Serialize for LeakJson {
 pub struct LeakList {
     /// How far the judge has come.
     #[serde(flatten)]
-    pub judge: Judge,
+    pub progress: DetectionProgress,
     /// The leaks: the oldest first.
     #[serde(serialize_with = "serialize_leaks")]
     pub leaks: Vec<Arc<Leak>>,
 }
 
-impl From<&Standing> for LeakList {
-    fn from(standing: &Standing) -> Self {
-        Self { judge: standing.progress(), leaks: standing.oldest_first() }
+impl From<&LeakStore> for LeakList {
+    fn from(store: &LeakStore) -> Self {
+        Self { progress: store.progress(), leaks: store.oldest_first() }
     }
 }
 
@@ -73,16 +73,13 @@ pub fn leak(leak: &Leak, now: WallTime, style: &Style) -> String {
     let created = leak.created.map_or_else(|| "-".to_owned(), since);
     let observed = match leak.preexisting {
         true => {
-            format!(
-                "{} (when the agent started: it may be so for longer)",
-                since(leak.first_observed)
-            )
+            format!("{} (start of the agent; possibly earlier)", since(leak.first_observed))
         }
         false => since(leak.first_observed),
     };
     wrap(
         &mut text,
-        &format!("made {created}, observed as left behind since {observed}"),
+        &format!("created {created}, observed as leaked since {observed}"),
         2,
         "",
         style,

@@ -106,8 +106,7 @@ fn container(text: &mut String, death: &ContainerDeath, account: &PodTermination
     let name = printable(container_name(death));
     let verdict = style.paint(verdict_paint(death.verdict), death.verdict.as_str());
     let critical = account.containers.len() > 1 && account.critical.as_ref() == Some(&death.id);
-    let mark =
-        if critical { style.paint(Paint::Faint, "  (the last to go)") } else { String::new() };
+    let mark = if critical { style.paint(Paint::Faint, "  (last to exit)") } else { String::new() };
     let _ = writeln!(text, "  {}  {verdict}{mark}", style.paint(Paint::Strong, &name));
     if !death.proof.message.is_empty() {
         wrap(text, &death.proof.message, 4, "", style);
@@ -127,7 +126,7 @@ fn facts(death: &ContainerDeath) -> Vec<String> {
         Some(ExitStatus::Code(code)) => facts.push(format!("exit code {code}")),
         Some(ExitStatus::Signal { signal: number, core }) => {
             let core = if core { ", core dumped" } else { "" };
-            facts.push(format!("ended by {}{core}", signal::name(number)));
+            facts.push(format!("killed by {}{core}", signal::name(number)));
         }
         None => {}
     }
@@ -175,13 +174,13 @@ fn footer(text: &mut String, account: &PodTermination, style: &Style) {
 
 fn not_final(text: &mut String, account: &PodTermination, style: &Style) {
     if !account.is_final {
-        wrap(text, "not final: late evidence may still change this report", 2, "! ", style);
+        wrap(text, "not final: late evidence may change this report", 2, "! ", style);
     }
 }
 
 fn warnings(text: &mut String, truncated: bool, lost: &[LossKind], indent: usize, style: &Style) {
     if truncated {
-        wrap(text, "truncated: coroner started after this began", indent, "! ", style);
+        wrap(text, "truncated: coroner started after the termination began", indent, "! ", style);
     }
     if !lost.is_empty() {
         let kinds: Vec<_> = lost.iter().map(|kind| kind.as_str()).collect();
@@ -234,8 +233,8 @@ fn cause(cause: Cause) -> &'static str {
         Cause::ApiDelete => "deleted",
         Cause::ForceDelete => "force-deleted",
         Cause::ApiEviction => "evicted through the API",
-        Cause::NodePressureEviction => "evicted: the node was short of resources",
-        Cause::LocalStorageLimit => "evicted: over its own storage limit",
+        Cause::NodePressureEviction => "evicted: the node ran short of resources",
+        Cause::LocalStorageLimit => "evicted: exceeded its storage limit",
         Cause::Preemption => "preempted",
         Cause::KubeletPreemption => "preempted by the kubelet for a critical pod",
         Cause::TaintEviction => "evicted by a taint",
@@ -245,11 +244,11 @@ fn cause(cause: Cause) -> &'static str {
         Cause::Startup => "startup probe failed",
         Cause::DeadlineExceeded => "stopped by its activeDeadlineSeconds",
         Cause::DefinitionChanged => "image changed",
-        Cause::ResizeRestart => "restarted to be resized",
+        Cause::ResizeRestart => "restarted for a resize",
         Cause::RestartAllContainers => "all its containers were restarted",
         Cause::SandboxChanged => "its sandbox was replaced",
         Cause::PostStartFailed => "postStart hook failed",
-        Cause::ExternalStop => "stopped by someone other than the kubelet",
+        Cause::ExternalStop => "not stopped by the kubelet",
         Cause::Restart => "restarted",
         Cause::Completed => "completed",
         Cause::StaticRemoved => "static pod removed",

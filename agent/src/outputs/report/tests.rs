@@ -41,8 +41,8 @@ fn what_was_inferred_or_shortened_is_said() {
     account.containers[0].verdict = Verdict::Unknown;
     let text = explain(&account, &Style { width: 1000, color: false });
     for wanted in [
-        "its preStop hook ended (inferred)",
-        "inferred from other evidence, not seen: preStop ended",
+        "the preStop hook ended (inferred)",
+        "inferred from other evidence, not observed: preStop ended",
         "a later request shortened it to 3 s",
         "no verdict on web",
     ] {
@@ -81,7 +81,7 @@ fn an_account_of_nothing_is_still_text() {
     account.containers.clear();
     account.milestones.clear();
     assert_eq!(termination(&account, &PLAIN), "shop/web-0  deleted  grace 30 s  took 0.000 s\n");
-    assert!(explain(&account, &PLAIN).contains("No container of it was seen."));
+    assert!(explain(&account, &PLAIN).contains("No container of this pod was observed."));
 }
 
 #[test]

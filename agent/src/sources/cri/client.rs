@@ -3,11 +3,11 @@
 use super::{
     Counters,
     calls::{Call, Runtime, Version},
-    convert::{Nonsense, RawContainer, RawSandbox, RawStatus, sandbox_status::RawSandboxStatus},
+    convert::{InvalidItem, RawContainer, RawSandbox, RawStatus, sandbox_status::RawSandboxStatus},
     events::{self, Event},
-    failure::{self, About, Failure, Trouble},
+    failure::{self, CriError, Failure, Scope},
     messages::{ContainerItem, ContainerStatusAnswer, List, SandboxItem, SandboxStatusAnswer},
-    wishes::Wishes,
+    pending::PendingRequests,
 };
 use crate::{linux::procfs::read_stat, sources::cut::Cuts};
 use coroner_core::{
@@ -134,10 +134,10 @@ impl Connection {
             return Ok(Runtime { name: answer.runtime_name, version, speaks });
         }
         self.counters.errors.fetch_add(1, Ordering::Relaxed);
-        Err(Failure::Refused(Trouble {
+        Err(Failure::Refused(CriError {
             text:
-                "Version: who answers speaks neither version v1 nor v1alpha2 of the CRI; is this \
-                   the socket of a container runtime, and is its CRI plugin not disabled?"
+                "Version: the server supports neither CRI v1 nor v1alpha2; check that this is the \
+                 socket of a container runtime and that its CRI plugin is enabled"
                     .to_owned(),
             code: Some(Code::Unimplemented),
         }))
@@ -211,13 +211,13 @@ impl Connection {
             while let Some(list) = lists.message().await? {
                 items += list.items.len();
                 if items > MAX_ITEMS {
-                    return Err(Status::resource_exhausted("a list without end"));
+                    return Err(Status::resource_exhausted("list too long"));
                 }
                 list.items.into_iter().for_each(&mut each);
             }
             Ok(())
         };
-        counted(call, About::Runtime, limit, &self.counters, answer).await
+        counted(call, Scope::Runtime, limit, &self.counters, answer).await
     }
 
     /// ContainerStatus. The answer's `info` is filled only if `verbose`, which costs the runtime
@@ -244,13 +244,13 @@ impl Connection {
         const CALL: Call = Call::SANDBOX_STATUS;
         let request =
             PodSandboxStatusRequest { pod_sandbox_id: sandbox.as_str().to_owned(), verbose: true };
-        let answer = self.call_about(CALL, About::OneThing, request);
+        let answer = self.call_about(CALL, Scope::OneThing, request);
         let answer: SandboxStatusAnswer = tokio::select! {
             biased;
             answer = answer => answer?,
             () = self.only_others_answered() => {
                 self.counters.errors.fetch_add(1, Ordering::Relaxed);
-                return Err(failure::of_silence(CALL, About::OneThing, SHIM_TIMEOUT));
+                return Err(failure::of_silence(CALL, Scope::OneThing, SHIM_TIMEOUT));
             }
         };
         answer.raw().ok_or_else(|| no_status(CALL))
@@ -269,7 +269,7 @@ impl Connection {
 
     /// GetContainerEvents, for as long as the connection lives: without a deadline, as an event may
     /// come tomorrow.
-    pub(super) fn subscribe(&mut self, wishes: Arc<Wishes>) {
+    pub(super) fn subscribe(&mut self, pending: Arc<PendingRequests>) {
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
         let path = Call::EVENTS.path(self.version);
         let mut grpc = self.grpc.clone();
@@ -281,7 +281,7 @@ impl Connection {
             Ok(answer?.into_inner())
         };
         let counters = Arc::clone(&self.counters);
-        self.events.spawn(async move { events::heed(subscription, &wishes, &counters).await });
+        self.events.spawn(async move { events::follow(subscription, &pending, &counters).await });
     }
 
     /// A call about the runtime, with the deadline that all have.
@@ -290,11 +290,11 @@ impl Connection {
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
-        self.call_about(call, About::Runtime, message).await
+        self.call_about(call, Scope::Runtime, message).await
     }
 
     /// A call about the runtime, or about one thing in it.
-    async fn call_about<Q, A>(&self, call: Call, about: About, message: Q) -> Result<A, Failure>
+    async fn call_about<Q, A>(&self, call: Call, scope: Scope, message: Q) -> Result<A, Failure>
     where
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
@@ -311,7 +311,7 @@ impl Connection {
             let answer = grpc.unary(with_deadline(message, limit), path, codec).await;
             Ok(answer?.into_inner())
         };
-        counted(call, about, limit, &self.counters, answer).await
+        counted(call, scope, limit, &self.counters, answer).await
     }
 }
 
@@ -331,7 +331,7 @@ fn with_deadline<Q>(message: Q, limit: Duration) -> Request<Q> {
 /// Waits for a call's answer for at most `limit`, and counts it.
 async fn counted<A>(
     call: Call,
-    about: About,
+    scope: Scope,
     limit: Duration,
     counters: &Counters,
     answer: impl Future<Output = Result<A, Status>>,
@@ -339,15 +339,15 @@ async fn counted<A>(
     counters.calls.fetch_add(1, Ordering::Relaxed);
     let begun = Instant::now();
     // A shim that hangs says nothing of the runtime.
-    let _waiting = (about == About::Runtime).then(|| counters.latency.begin());
+    let _waiting = (scope == Scope::Runtime).then(|| counters.latency.begin());
     let failure = match timeout(limit, answer).await {
         Ok(Ok(answer)) => return Ok(answer),
         // The runtime watches the deadline, too; as nobody else cancels calls here, it is that.
         Ok(Err(status)) if status.code() == Code::Cancelled && begun.elapsed() >= limit => {
-            failure::of_silence(call, about, limit)
+            failure::of_silence(call, scope, limit)
         }
-        Ok(Err(status)) => failure::of_status(call, about, limit, &status),
-        Err(_) => failure::of_silence(call, about, limit),
+        Ok(Err(status)) => failure::of_status(call, scope, limit, &status),
+        Err(_) => failure::of_silence(call, scope, limit),
     };
     // The others are answers, too.
     if matches!(failure, Failure::Broken(_) | Failure::Refused(_)) {
@@ -357,32 +357,34 @@ async fn counted<A>(
 }
 
 /// An item of [`Connection::sandboxes`].
-pub(super) fn sandbox(item: Bytes, cuts: &Cuts) -> Result<RawSandbox, Nonsense> {
+pub(super) fn sandbox(item: Bytes, cuts: &Cuts) -> Result<RawSandbox, InvalidItem> {
     decode::<SandboxItem>(item).map(|item| RawSandbox::from(item).cut(cuts))
 }
 
 /// An item of [`Connection::containers`].
-pub(super) fn container(item: Bytes, cuts: &Cuts) -> Result<RawContainer, Nonsense> {
+pub(super) fn container(item: Bytes, cuts: &Cuts) -> Result<RawContainer, InvalidItem> {
     decode::<ContainerItem>(item).map(|item| RawContainer::from(item).cut(cuts))
 }
 
-pub(super) fn decode<M: prost::Message + Default>(item: Bytes) -> Result<M, Nonsense> {
-    M::decode(item).map_err(|_| Nonsense::Undecodable)
+pub(super) fn decode<M: prost::Message + Default>(item: Bytes) -> Result<M, InvalidItem> {
+    M::decode(item).map_err(|_| InvalidItem::Undecodable)
 }
 
 fn no_status(call: Call) -> Failure {
-    let text = format!("{}: an answer without a status", call.name);
-    Failure::Refused(Trouble::without_code(text))
+    let text = format!("{}: response without a status", call.name);
+    Failure::Refused(CriError::without_code(text))
 }
 
 fn refusal(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::NotFound => "there is no such socket; is the runtime running, and is this \
-                                    its socket?"
-            .to_owned(),
-        io::ErrorKind::ConnectionRefused => "nobody listens; is the runtime running?".to_owned(),
+        io::ErrorKind::NotFound => {
+            "no such socket; check that the runtime runs and that this is its socket".to_owned()
+        }
+        io::ErrorKind::ConnectionRefused => {
+            "connection refused; check that the runtime runs".to_owned()
+        }
         io::ErrorKind::PermissionDenied => {
-            "permission denied; the socket belongs to root".to_owned()
+            "permission denied; run as root, which owns the socket".to_owned()
         }
         _ => error.to_string(),
     }
@@ -409,7 +411,7 @@ mod tests {
                 Ok(takes)
             };
             let counters = Counters::default();
-            let call = counted(Call::LIST_SANDBOXES, About::Runtime, limit, &counters, answer);
+            let call = counted(Call::LIST_SANDBOXES, Scope::Runtime, limit, &counters, answer);
             match call.await {
                 Ok(_) => assert!(answered, "{takes} s"),
                 Err(Failure::Broken(_)) => assert!(!answered, "{takes} s"),
@@ -432,9 +434,9 @@ mod tests {
                 Err::<(), _>(Status::cancelled("Timeout expired"))
             };
             let counters = Counters::default();
-            let call = counted(Call::VERSION, About::Runtime, limit, &counters, answer);
-            let Err(Failure::Broken(trouble)) = call.await else { panic!("{code:?}: no outage") };
-            assert_eq!(trouble.code, Some(code), "{}", trouble.text);
+            let call = counted(Call::VERSION, Scope::Runtime, limit, &counters, answer);
+            let Err(Failure::Broken(error)) = call.await else { panic!("{code:?}: no outage") };
+            assert_eq!(error.code, Some(code), "{}", error.text);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Protobuf → what the core knows. Pure: nonsense comes back as [`Nonsense`], never as a panic.
+//! Protobuf → what the core knows. Pure: invalid data is returned as [`InvalidItem`] and never panics.
 
 pub mod sandbox_status;
 #[cfg(test)]
@@ -38,7 +38,7 @@ pub const MAX_TEXT: usize = 320;
 
 /// Why something in an answer was left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Nonsense {
+pub enum InvalidItem {
     /// No id.
     #[error("it has no id")]
     NoId,
@@ -46,7 +46,7 @@ pub enum Nonsense {
     #[error("it has no sandbox")]
     NoSandbox,
     /// Neither metadata nor labels say what it is.
-    #[error("neither its metadata nor its labels name it")]
+    #[error("neither metadata nor labels contain its name")]
     NoName,
     /// A state that this version does not know.
     #[error("its state {0} is unknown")]
@@ -58,7 +58,7 @@ pub enum Nonsense {
     #[error("it cannot be decoded")]
     Undecodable,
     /// Not the JSON that it should be.
-    #[error("its info is not what containerd or CRI-O write")]
+    #[error("its info is not in containerd's or CRI-O's format")]
     Info,
 }
 
@@ -165,16 +165,16 @@ fn cut(
 }
 
 /// A sandbox. A sandbox that its metadata does not name is taken by its labels; one that neither
-/// names, or in a state unknown, is nonsense: nobody could be told what it is.
-pub fn sandbox(raw: RawSandbox) -> Result<CriSandbox, Nonsense> {
+/// names, or in an unknown state, is invalid, because it could not be named in a report.
+pub fn sandbox(raw: RawSandbox) -> Result<CriSandbox, InvalidItem> {
     let RawSandbox { id, labels, annotations, .. } = raw;
     let named = |own: String, label: &str| {
         let text =
             if own.is_empty() { labels.get(label).cloned().unwrap_or_default() } else { own };
-        if text.is_empty() { Err(Nonsense::NoName) } else { Ok(text) }
+        if text.is_empty() { Err(InvalidItem::NoName) } else { Ok(text) }
     };
     if id.is_empty() {
-        return Err(Nonsense::NoId);
+        return Err(InvalidItem::NoId);
     }
     Ok(CriSandbox {
         id: SandboxId::new(id),
@@ -185,7 +185,7 @@ pub fn sandbox(raw: RawSandbox) -> Result<CriSandbox, Nonsense> {
         ready: match v1::PodSandboxState::try_from(raw.state) {
             Ok(v1::PodSandboxState::SandboxReady) => true,
             Ok(v1::PodSandboxState::SandboxNotready) => false,
-            Err(_) => return Err(Nonsense::State(raw.state)),
+            Err(_) => return Err(InvalidItem::State(raw.state)),
         },
         created: created(raw.created_at)?,
         handler: raw.handler,
@@ -194,13 +194,13 @@ pub fn sandbox(raw: RawSandbox) -> Result<CriSandbox, Nonsense> {
 }
 
 /// A container.
-pub fn container(raw: RawContainer) -> Result<CriContainer, Nonsense> {
+pub fn container(raw: RawContainer) -> Result<CriContainer, InvalidItem> {
     let RawContainer { id, sandbox, name, labels, annotations, .. } = raw;
     if id.is_empty() {
-        return Err(Nonsense::NoId);
+        return Err(InvalidItem::NoId);
     }
     if sandbox.is_empty() {
-        return Err(Nonsense::NoSandbox);
+        return Err(InvalidItem::NoSandbox);
     }
     let name = if name.is_empty() {
         labels.get(CONTAINER_NAME).cloned().unwrap_or_default()
@@ -208,7 +208,7 @@ pub fn container(raw: RawContainer) -> Result<CriContainer, Nonsense> {
         name
     };
     if name.is_empty() {
-        return Err(Nonsense::NoName);
+        return Err(InvalidItem::NoName);
     }
     Ok(CriContainer {
         id: ContainerId::new(id),
@@ -228,9 +228,9 @@ pub fn container(raw: RawContainer) -> Result<CriContainer, Nonsense> {
 }
 
 /// How a container ended; `None` while it has not.
-pub fn exit(raw: &RawStatus) -> Result<Option<CriExit>, Nonsense> {
+pub fn exit(raw: &RawStatus) -> Result<Option<CriExit>, InvalidItem> {
     if raw.id.is_empty() {
-        return Err(Nonsense::NoId);
+        return Err(InvalidItem::NoId);
     }
     if state(raw.state) != ContainerState::Exited {
         return Ok(None);
@@ -340,11 +340,11 @@ fn hook(json: &str) -> Option<Hook> {
     }
 }
 
-fn created(ns: i64) -> Result<WallTime, Nonsense> {
-    if ns < 0 { Err(Nonsense::Time(ns)) } else { Ok(WallTime(ns)) }
+fn created(ns: i64) -> Result<WallTime, InvalidItem> {
+    if ns < 0 { Err(InvalidItem::Time(ns)) } else { Ok(WallTime(ns)) }
 }
 
 /// A time of which 0 says that it is not set.
-fn moment(ns: i64) -> Result<Option<WallTime>, Nonsense> {
+fn moment(ns: i64) -> Result<Option<WallTime>, InvalidItem> {
     created(ns).map(|time| (ns != 0).then_some(time))
 }

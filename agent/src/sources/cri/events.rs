@@ -11,7 +11,7 @@
 //! events for five minutes while nobody is subscribed, for who comes first: a kubelet with Evented
 //! PLEG that comes second finds them gone, and relists, as it does on its own start.
 
-use super::{Counters, calls::Runtime, wishes::Wishes};
+use super::{Counters, calls::Runtime, pending::PendingRequests};
 use crate::linux::clock;
 use coroner_core::ids::SandboxId;
 use std::sync::atomic::Ordering;
@@ -69,31 +69,33 @@ fn release(version: &str) -> Option<(u32, u32)> {
     Some((major, minor[..digits].parse().ok()?))
 }
 
-/// Turns events into wishes until they end; for what reason ever, they are not asked for again on
+/// Turns events into requests until the stream ends; after that they are not requested again on
 /// this connection.
-pub(super) async fn heed(
+pub(super) async fn follow(
     subscription: impl Future<Output = Result<Streaming<Event>, Status>>,
-    wishes: &Wishes,
+    pending: &PendingRequests,
     counters: &Counters,
 ) {
     let mut heard = 0_u64;
-    match listen(subscription, wishes, &mut heard).await {
+    match listen(subscription, pending, &mut heard).await {
         Ok(()) if heard == 0 => {
             debug!("the runtime has container events disabled (CRI-O: enable_pod_events)");
         }
-        Ok(()) => debug!(heard, "the runtime ended its container events; polling goes on"),
+        Ok(()) => {
+            debug!(heard, "the runtime closed the container event stream; continuing with polling")
+        }
         Err(status) => {
             if status.code() != Code::Unimplemented {
                 counters.errors.fetch_add(1, Ordering::Relaxed);
             }
-            debug!(heard, %status, "no more container events; polling goes on");
+            debug!(heard, %status, "container event stream failed; continuing with polling");
         }
     }
 }
 
 async fn listen(
     subscription: impl Future<Output = Result<Streaming<Event>, Status>>,
-    wishes: &Wishes,
+    pending: &PendingRequests,
     heard: &mut u64,
 ) -> Result<(), Status> {
     let since = clock::anchor().wall_ns;
@@ -107,7 +109,7 @@ async fn listen(
             continue;
         }
         if let Some(sandbox) = event.sandbox() {
-            wishes.hint(sandbox);
+            pending.hint(sandbox);
         }
     }
     Ok(())

@@ -8,27 +8,27 @@ use tonic::{Code, Status, TimeoutExpired};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Failure {
     /// The connection is of no more use.
-    Broken(Trouble),
+    Broken(CriError),
     /// The runtime answered that it could not, or with more than a message may hold; the
     /// connection is good.
-    Refused(Trouble),
+    Refused(CriError),
     /// The runtime has no such call; the connection is good.
-    Lacking(Trouble),
+    Lacking(CriError),
     /// The thing asked about does not exist (any more).
     NotFound,
 }
 
 /// What went wrong.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Trouble {
+pub(super) struct CriError {
     /// In words, with what to do about it.
     pub(super) text: String,
     /// The status' code, where a call got that far.
     pub(super) code: Option<Code>,
 }
 
-impl Trouble {
-    /// Trouble before any call.
+impl CriError {
+    /// An error before any call.
     pub(super) fn without_code(text: String) -> Self {
         Self { text, code: None }
     }
@@ -41,7 +41,7 @@ impl Trouble {
 
 /// Whom a failing call speaks of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum About {
+pub(super) enum Scope {
     /// The runtime.
     Runtime,
     /// One thing in it: behind it is a shim that may hang or be dead by itself, so that whatever
@@ -50,10 +50,10 @@ pub(super) enum About {
 }
 
 /// What a status means for the connection.
-pub(super) fn of_status(call: Call, about: About, limit: Duration, status: &Status) -> Failure {
+pub(super) fn of_status(call: Call, scope: Scope, limit: Duration, status: &Status) -> Failure {
     // The deadline sent with the request is watched by tonic, too.
     if causes(status).any(|cause| cause.is::<TimeoutExpired>()) {
-        return of_silence(call, about, limit);
+        return of_silence(call, scope, limit);
     }
     let call = call.name;
     let message = status.message();
@@ -64,35 +64,34 @@ pub(super) fn of_status(call: Call, about: About, limit: Duration, status: &Stat
         Code::NotFound => return Failure::NotFound,
         // ResourceExhausted is how Go's gRPC says it of itself, OutOfRange how tonic does.
         Code::ResourceExhausted | Code::OutOfRange => format!(
-            "{call}: the answer does not fit into one message; the CRI's limit is 16 MiB, some \
-             11,000 containers, except for runtimes with streaming lists (containerd from 2.4, \
-             CRI-O from 1.36): {message}"
+            "{call}: response too large for one message. The CRI's limit is 16 MiB (about 11,000 \
+             containers) without streaming lists (containerd 2.4, CRI-O 1.36): {message}"
         ),
         Code::Unimplemented => {
-            let text = format!("{call}: the runtime has no such call: {message}");
-            return Failure::Lacking(Trouble { text, code: Some(code) });
+            let text = format!("{call}: not implemented by the runtime: {message}");
+            return Failure::Lacking(CriError { text, code: Some(code) });
         }
         _ if transport => {
             // As Go's gRPC does: whatever this side's library made of it, nobody was reached.
             let text = format!("{call}: {}", chain(status));
-            return Failure::Broken(Trouble { text, code: Some(Code::Unavailable) });
+            return Failure::Broken(CriError { text, code: Some(Code::Unavailable) });
         }
-        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled if about == About::Runtime => {
+        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled if scope == Scope::Runtime => {
             let text = format!("{call}: {}", chain(status));
-            return Failure::Broken(Trouble { text, code: Some(code) });
+            return Failure::Broken(CriError { text, code: Some(code) });
         }
         code => format!("{call}: {code:?}: {message}"),
     };
-    Failure::Refused(Trouble { text, code: Some(code) })
+    Failure::Refused(CriError { text, code: Some(code) })
 }
 
 /// What it means that no answer came in time.
-pub(super) fn of_silence(call: Call, about: About, limit: Duration) -> Failure {
+pub(super) fn of_silence(call: Call, scope: Scope, limit: Duration) -> Failure {
     let text = format!("{}: no answer within {limit:?}", call.name);
-    let trouble = Trouble { text, code: Some(Code::DeadlineExceeded) };
-    match about {
-        About::Runtime => Failure::Broken(trouble),
-        About::OneThing => Failure::Refused(trouble),
+    let error = CriError { text, code: Some(Code::DeadlineExceeded) };
+    match scope {
+        Scope::Runtime => Failure::Broken(error),
+        Scope::OneThing => Failure::Refused(error),
     }
 }
 
@@ -143,10 +142,10 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(3);
 
-    fn judged(about: About, status: &Status) -> (bool, String) {
-        match of_status(Call::LIST_CONTAINERS, about, LIMIT, status) {
-            Failure::Broken(trouble) => (true, trouble.code().unwrap()),
-            Failure::Refused(trouble) => (false, trouble.code().unwrap()),
+    fn judged(scope: Scope, status: &Status) -> (bool, String) {
+        match of_status(Call::LIST_CONTAINERS, scope, LIMIT, status) {
+            Failure::Broken(error) => (true, error.code().unwrap()),
+            Failure::Refused(error) => (false, error.code().unwrap()),
             Failure::Lacking(_) | Failure::NotFound => panic!("{status:?}"),
         }
     }
@@ -163,20 +162,20 @@ mod tests {
             (Status::internal("shim"), false, false, "INTERNAL"),
             (Status::permission_denied("no"), false, false, "PERMISSION_DENIED"),
         ] {
-            assert_eq!(judged(About::Runtime, &status), (broken, code.into()), "{status:?}");
+            assert_eq!(judged(Scope::Runtime, &status), (broken, code.into()), "{status:?}");
             assert_eq!(
-                judged(About::OneThing, &status),
+                judged(Scope::OneThing, &status),
                 (broken_for_one, code.into()),
                 "{status:?}"
             );
         }
-        for about in [About::Runtime, About::OneThing] {
+        for scope in [Scope::Runtime, Scope::OneThing] {
             let lacking = Status::unimplemented("unknown method");
-            let failure = of_status(Call::CONTAINER_STATUS, about, LIMIT, &lacking);
+            let failure = of_status(Call::CONTAINER_STATUS, scope, LIMIT, &lacking);
             assert!(matches!(failure, Failure::Lacking(_)), "{failure:?}");
             let missing = Status::not_found("c1");
             assert_eq!(
-                of_status(Call::CONTAINER_STATUS, about, LIMIT, &missing),
+                of_status(Call::CONTAINER_STATUS, scope, LIMIT, &missing),
                 Failure::NotFound
             );
         }
@@ -185,19 +184,19 @@ mod tests {
     #[test]
     fn an_answer_too_large_is_named() {
         for status in [Status::resource_exhausted("too large"), Status::out_of_range("too large")] {
-            let failure = of_status(Call::LIST_CONTAINERS, About::Runtime, LIMIT, &status);
-            let Failure::Refused(Trouble { text, .. }) = failure else { panic!("{status:?}") };
+            let failure = of_status(Call::LIST_CONTAINERS, Scope::Runtime, LIMIT, &status);
+            let Failure::Refused(CriError { text, .. }) = failure else { panic!("{status:?}") };
             assert!(text.contains("16 MiB") && text.contains("ListContainers"), "{text}");
         }
     }
 
     #[test]
     fn silence_about_one_thing_is_no_outage() {
-        let silence = |about| of_silence(Call::SANDBOX_STATUS, about, LIMIT);
-        assert!(matches!(silence(About::Runtime), Failure::Broken(_)));
-        let Failure::Refused(trouble) = silence(About::OneThing) else { panic!("an outage") };
-        assert_eq!(trouble.code().as_deref(), Some("DEADLINE_EXCEEDED"));
-        assert!(trouble.text.contains("3s"), "{}", trouble.text);
+        let silence = |scope| of_silence(Call::SANDBOX_STATUS, scope, LIMIT);
+        assert!(matches!(silence(Scope::Runtime), Failure::Broken(_)));
+        let Failure::Refused(error) = silence(Scope::OneThing) else { panic!("an outage") };
+        assert_eq!(error.code().as_deref(), Some("DEADLINE_EXCEEDED"));
+        assert!(error.text.contains("3s"), "{}", error.text);
     }
 
     #[test]

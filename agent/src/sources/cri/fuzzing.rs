@@ -4,7 +4,7 @@
 use super::{
     client,
     convert::{
-        self, ContainerInfo, Nonsense, RawStatus,
+        self, ContainerInfo, InvalidItem, RawStatus,
         sandbox_status::{Info, sandbox_status as told},
     },
     messages::{ContainerStatusAnswer, List, SandboxStatusAnswer},
@@ -18,14 +18,14 @@ use coroner_core::{
 use prost::Message as _;
 
 /// The sandboxes of a ListPodSandboxResponse; `None`: it is none.
-pub fn sandboxes(answer: &[u8]) -> Option<Vec<Result<CriSandbox, Nonsense>>> {
+pub fn sandboxes(answer: &[u8]) -> Option<Vec<Result<CriSandbox, InvalidItem>>> {
     let items = List::decode(answer).ok()?.items.into_iter();
     let cuts = Cuts::default();
     Some(items.map(|item| client::sandbox(item, &cuts).and_then(convert::sandbox)).collect())
 }
 
 /// The containers of a ListContainersResponse; `None`: it is none.
-pub fn containers(answer: &[u8]) -> Option<Vec<Result<CriContainer, Nonsense>>> {
+pub fn containers(answer: &[u8]) -> Option<Vec<Result<CriContainer, InvalidItem>>> {
     let items = List::decode(answer).ok()?.items.into_iter();
     let cuts = Cuts::default();
     Some(items.map(|item| client::container(item, &cuts).and_then(convert::container)).collect())
@@ -35,7 +35,7 @@ pub fn containers(answer: &[u8]) -> Option<Vec<Result<CriContainer, Nonsense>>> 
 #[derive(Debug)]
 pub struct ContainerTold {
     /// Its end.
-    pub exit: Result<Option<CriExit>, Nonsense>,
+    pub exit: Result<Option<CriExit>, InvalidItem>,
     /// Its stop signal.
     pub stop_signal: Option<u8>,
     /// The pid of its main process.

@@ -1,6 +1,6 @@
 //! How long the runtime takes to answer.
 
-use crate::sources::peak::Peak;
+use crate::sources::windowed_max::WindowedMax;
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
@@ -15,7 +15,7 @@ struct Calls {
     under_way: BTreeMap<u64, Instant>,
     made: u64,
     /// Of those that were answered or given up, in ms.
-    slowest: Option<Peak>,
+    slowest: Option<WindowedMax>,
 }
 
 /// A call that waits for its answer, until this is dropped.
@@ -39,7 +39,7 @@ impl Latency {
         let now = Instant::now();
         let mut calls = self.0.lock();
         let waits = calls.under_way.values().next().map(|made| now.duration_since(*made));
-        let took = calls.slowest.as_mut().map_or(0, |slowest| slowest.see(now, 0));
+        let took = calls.slowest.as_mut().map_or(0, |slowest| slowest.observe(now, 0));
         waits.unwrap_or_default().max(Duration::from_millis(took))
     }
 }
@@ -50,7 +50,7 @@ impl Drop for Waiting<'_> {
         let mut calls = self.latency.0.lock();
         if let Some(made) = calls.under_way.remove(&self.call) {
             let took = u64::try_from(now.duration_since(made).as_millis()).unwrap_or(u64::MAX);
-            calls.slowest.get_or_insert_with(|| Peak::new(now)).see(now, took);
+            calls.slowest.get_or_insert_with(|| WindowedMax::new(now)).observe(now, took);
         }
     }
 }

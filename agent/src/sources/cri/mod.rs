@@ -13,8 +13,8 @@ mod failure;
 pub mod fuzzing;
 mod latency;
 mod messages;
+mod pending;
 mod poll;
-mod wishes;
 
 pub use latency::Latency;
 
@@ -87,18 +87,18 @@ pub struct Counters {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EndpointError {
     /// Nothing there.
-    #[error("the CRI endpoint is empty: give the runtime's socket, such as {EXAMPLE}")]
+    #[error("the CRI endpoint is empty; use the runtime's socket, for example {EXAMPLE}")]
     Empty,
     /// Another scheme.
     #[error(
-        "the CRI endpoint {0:?} is not a unix socket: a container runtime is reached by one, \
-         such as {EXAMPLE}"
+        "the CRI endpoint {0:?} is not a unix socket; use the runtime's socket, for example \
+         {EXAMPLE}"
     )]
     Scheme(String),
     /// Not from the root.
     #[error(
-        "the CRI endpoint {0:?} is not an absolute path: write unix:// and a path that begins \
-         with a slash, such as {EXAMPLE}"
+        "the CRI endpoint {0:?} is not an absolute path; use unix:// and an absolute path, for \
+         example {EXAMPLE}"
     )]
     Relative(String),
 }
@@ -129,12 +129,12 @@ pub async fn run(
     requests: mpsc::Receiver<CriRequest>,
 ) -> anyhow::Result<()> {
     let socket = parse_endpoint(&options.endpoint)?;
-    let wishes = Arc::new(wishes::Wishes::default());
+    let pending = Arc::new(pending::PendingRequests::default());
     let closed = to.clone();
     tokio::select! {
         () = closed.closed() => {}
-        () = wishes::listen(requests, &wishes) => {}
-        () = poll::Poller::new(socket, options, to, Arc::clone(&wishes)).run() => {}
+        () = pending::listen(requests, &pending) => {}
+        () = poll::Poller::new(socket, options, to, Arc::clone(&pending)).run() => {}
     }
     Ok(())
 }

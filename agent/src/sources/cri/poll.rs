@@ -13,12 +13,12 @@ mod single;
 use super::{
     Options,
     client::Connection,
-    convert::Nonsense,
+    convert::InvalidItem,
     events,
-    failure::{Failure, Trouble},
-    wishes::Wishes,
+    failure::{CriError, Failure},
+    pending::PendingRequests,
 };
-use crate::linux::{blocking::Patience, clock, procfs::host_proc};
+use crate::linux::{blocking::BlockingPool, clock, procfs::host_proc};
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use coroner_core::{
     ids::{ContainerId, SandboxId},
@@ -77,10 +77,10 @@ pub(super) struct Poller {
     socket: PathBuf,
     options: Options,
     to: mpsc::Sender<Received>,
-    wishes: Arc<Wishes>,
+    pending: Arc<PendingRequests>,
     /// For looks at /proc and cgroups.
-    patience: Patience,
-    /// What the lanes share. Where both are locked, the wishes come first.
+    pool: BlockingPool,
+    /// What the lanes share. Where both are locked, `pending` is locked first.
     /// Never locked across an await.
     state: Mutex<State>,
 }
@@ -98,10 +98,10 @@ struct State {
     /// Since when a full list is under way.
     listing: Option<Instant>,
     /// When to give back the memory that a long list took.
-    give_back: Option<Instant>,
+    trim_at: Option<Instant>,
     /// The container whose cgroup, and the sandbox whose status, is being asked for.
     asking: (Option<ContainerId>, Option<SandboxId>),
-    outage_told: bool,
+    outage_logged: bool,
     backoff: ExponentialBackoff,
 }
 
@@ -110,7 +110,7 @@ impl Poller {
         socket: PathBuf,
         options: Options,
         to: mpsc::Sender<Received>,
-        wishes: Arc<Wishes>,
+        pending: Arc<PendingRequests>,
     ) -> Self {
         let now = Instant::now();
         let state = State {
@@ -121,13 +121,13 @@ impl Poller {
             next_busy: now,
             look_not_before: now,
             listing: None,
-            give_back: None,
+            trim_at: None,
             asking: (None, None),
-            outage_told: false,
+            outage_logged: false,
             backoff: backoff(),
         };
-        let patience = Patience::new(LOOK_LIMIT, 2);
-        Self { socket, options, to, wishes, patience, state: Mutex::new(state) }
+        let pool = BlockingPool::new(LOOK_LIMIT, 2);
+        Self { socket, options, to, pending, pool, state: Mutex::new(state) }
     }
 
     /// Polls until the channel closes.
@@ -138,18 +138,18 @@ impl Poller {
                 Stop::Closed => return,
                 Stop::Outage(failure) => failure,
             };
-            let trouble = match failure {
-                Failure::Broken(trouble) => {
+            let error = match failure {
+                Failure::Broken(error) => {
                     connection = None;
-                    trouble
+                    error
                 }
-                Failure::Refused(trouble) | Failure::Lacking(trouble) => trouble,
-                Failure::NotFound => Trouble {
-                    text: "the runtime says that a list does not exist".to_owned(),
+                Failure::Refused(error) | Failure::Lacking(error) => error,
+                Failure::NotFound => CriError {
+                    text: "the runtime answered NotFound to a list".to_owned(),
                     code: Some(Code::NotFound),
                 },
             };
-            if self.tell_outage(trouble).await.is_err() {
+            if self.tell_outage(error).await.is_err() {
                 return;
             }
             self.pause().await;
@@ -178,18 +178,18 @@ impl Poller {
 
     /// The calls that were under way were cut off.
     fn cut_off(&self) {
-        let mut open = self.wishes.open();
+        let mut open = self.pending.open();
         let mut state = self.state.lock();
         state.listing = None;
         let (container, sandbox) = std::mem::take(&mut state.asking);
         if let Some(container) = container {
             // Still wanted, but after the others: it may break the next connection too.
-            open.find.leave(&container);
-            open.find.join(container);
+            open.find.remove(&container);
+            open.find.push(container);
         }
         if let Some(sandbox) = sandbox {
             // The runtime may not survive this very question.
-            open.statuses.leave(&sandbox);
+            open.statuses.remove(&sandbox);
         }
     }
 
@@ -199,49 +199,49 @@ impl Poller {
         let opened = Connection::open(&self.socket, &proc, *timeout, Arc::clone(counters)).await;
         let mut connection = opened.map_err(|error| {
             counters.errors.fetch_add(1, Ordering::Relaxed);
-            Failure::Broken(Trouble::without_code(error))
+            Failure::Broken(CriError::without_code(error))
         })?;
         let runtime = connection.runtime().await?;
         if self.options.events && events::broadcast(&runtime) {
-            connection.subscribe(Arc::clone(&self.wishes));
+            connection.subscribe(Arc::clone(&self.pending));
         }
         let api = runtime.speaks.name();
         let runtime = format!("{} {}", runtime.name, runtime.version);
         info!(runtime, api, peer = ?connection.peer, "connected to the container runtime");
-        self.state.lock().outage_told = false;
+        self.state.lock().outage_logged = false;
         self.send(CriEvent::Connected { runtime, process: connection.peer }).await?;
         Ok(connection)
     }
 
-    /// Leaves nonsense out, counted.
-    fn sensible<T>(&self, what: &str, converted: Result<T, Nonsense>) -> Option<T> {
+    /// Skips invalid items and counts them.
+    fn sensible<T>(&self, what: &str, converted: Result<T, InvalidItem>) -> Option<T> {
         converted
-            .inspect_err(|nonsense| {
+            .inspect_err(|invalid| {
                 self.options.counters.skipped.fetch_add(1, Ordering::Relaxed);
-                debug!(%nonsense, "left out a {what} of the runtime's answer");
+                debug!(%invalid, "skipped an invalid {what} in the runtime's response");
             })
             .ok()
     }
 
-    async fn tell_outage(&self, trouble: Trouble) -> Result<(), Closed> {
-        let code = trouble.code();
-        let error = trouble.text;
-        if std::mem::replace(&mut self.state.lock().outage_told, true) {
-            debug!(error, "the container runtime is still unreachable");
+    async fn tell_outage(&self, error: CriError) -> Result<(), Closed> {
+        let code = error.code();
+        let error = error.text;
+        if std::mem::replace(&mut self.state.lock().outage_logged, true) {
+            debug!(error, "container runtime still unreachable");
             return Ok(());
         }
-        warn!(error, "the container runtime is unreachable; trying on");
+        warn!(error, "container runtime unreachable; retrying");
         self.send(CriEvent::Unreachable { error, code }).await
     }
 
     /// Waits before the next attempt; a wish to look ends the wait early.
     async fn pause(&self) {
-        // The next attempt begins with everything: older wishes to look are met by it.
+        // The next attempt begins with everything: it also serves older requests to poll.
         let pause = {
-            let mut open = self.wishes.open();
-            open.look.clear();
+            let mut open = self.pending.open();
+            open.poll_now.clear();
             open.hints.clear();
-            open.look_at_all = false;
+            open.poll_all = false;
             let mut state = self.state.lock();
             state.round.clear();
             state.next_full = Instant::now();
@@ -251,13 +251,13 @@ impl Poller {
         sleep(early).await;
         tokio::select! {
             () = sleep(pause - early) => {}
-            () = self.wishes.look_wanted() => {}
+            () = self.pending.poll_requested() => {}
         }
     }
 
     /// Sends an answer, which ends any outage.
     async fn answer(&self, at: BootTime, event: CriEvent) -> Result<(), Closed> {
-        self.state.lock().outage_told = false;
+        self.state.lock().outage_logged = false;
         self.to.send(Received { at, input: Input::Cri(event) }).await.map_err(|_| Closed)
     }
 

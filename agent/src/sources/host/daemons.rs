@@ -47,7 +47,8 @@ impl Daemons {
         let own_numbers = has_own_numbers(proc);
         if !own_numbers {
             debug!(
-                "the host's /proc is of another PID namespace: daemons are looked at by surveys"
+                "the host's /proc belongs to another PID namespace; finding node daemons by \
+                 surveys only"
             );
         }
         let watched = |daemon| Watched {
@@ -164,7 +165,7 @@ impl Watched {
 
     fn set(&mut self, state: DaemonState) {
         if self.state != state {
-            info!(daemon = ?self.daemon, ?state, "a daemon of the node");
+            info!(daemon = ?self.daemon, ?state, "node daemon changed state");
             self.state = state;
         }
     }
@@ -178,7 +179,7 @@ impl Watched {
             Ok(pidfd) => pidfd,
             Err(Errno::SRCH) => return Watch::Ended,
             Err(error) => {
-                warn!(%error, "no pidfd can be had: the end of a daemon is told by surveys");
+                warn!(%error, "pidfd_open failed; detecting the daemon's exit by surveys instead");
                 return Watch::Without;
             }
         };
@@ -190,7 +191,8 @@ impl Watched {
         match unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) } {
             Ok(pidfd) => Watch::Pidfd(pidfd),
             Err(error) => {
-                warn!(%error, "a pidfd cannot be waited for: the end is told by surveys");
+                warn!(%error, "cannot wait on a pidfd; detecting the daemon's exit by surveys \
+                               instead");
                 Watch::Without
             }
         }

@@ -1,11 +1,11 @@
 //! A host of our own, for the tests: a folder in whose /proc processes are files.
 
-use super::Host;
+use super::HostView;
 use coroner_core::input::DaemonProcess;
 use std::{fs, os::unix::fs::symlink};
 
 pub(super) struct Fake {
-    pub(super) host: Host,
+    pub(super) host: HostView,
     folder: tempfile::TempDir,
 }
 
@@ -17,8 +17,8 @@ impl Fake {
         let proc = root.join("proc");
         fs::create_dir_all(&cgroup_root).unwrap();
         fs::create_dir_all(&proc).unwrap();
-        let names = Host::KUBELETS.map(str::to_owned).to_vec();
-        let host = Host {
+        let names = HostView::KUBELETS.map(str::to_owned).to_vec();
+        let host = HostView {
             root,
             proc,
             cgroup_root,

@@ -1,6 +1,6 @@
 //! Which process is the kubelet.
 
-use super::{Host, table::Table};
+use super::{HostView, table::Table};
 use coroner_core::input::{DaemonProcess, DaemonState};
 
 /// `comm` is cut to this: `include/linux/sched.h`, `TASK_COMM_LEN` without its end.
@@ -12,7 +12,7 @@ const COMM: usize = 15;
 /// the runtime's PID and mount namespaces, as far as these can be told. A child that a kubelet has
 /// just forked and that has not exec'ed yet bears its name too: the parent counts. If it is still
 /// not one, nothing is concluded.
-pub(super) fn find(host: &Host, table: &Table) -> DaemonState {
+pub(super) fn find(host: &HostView, table: &Table) -> DaemonState {
     let mut found: Vec<(u32, u64, u32)> = table
         .living()
         .filter(|(_, process)| host.kubelets.iter().any(|name| cut(name) == process.comm))

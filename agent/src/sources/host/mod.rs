@@ -1,9 +1,8 @@
-//! The host adapter: what pods left behind on the node (shims, network namespaces, cgroups,
-//! mounts), and whether the daemons live that should clean up. It only reads: /proc, the cgroup
-//! hierarchy and /run, all below `--host-root`.
+//! The host adapter: surveys shims, network namespaces, cgroups and mounts of pods, and the state of the node daemons
+//! that clean them up. It only reads /proc, the cgroup hierarchy and /run, all below `--host-root`.
 //!
-//! **Invariant.** What cannot be looked at is `None`, never empty: nothing may be concluded from
-//! it. Of command lines only the few words are kept that tell whom a shim serves.
+//! **Invariant.** A part that cannot be read is `None`, never empty, so that nothing is concluded from it. Of
+//! command lines only the words that identify a shim are kept.
 
 mod daemons;
 #[cfg(test)]
@@ -21,7 +20,7 @@ mod table;
 use coroner_core::input::{DaemonProcess, DaemonState, HostSurvey};
 pub use run::{Counters, Options, Request, run};
 
-use crate::linux::{blocking::GaveUp, clock};
+use crate::linux::{blocking::CallError, clock};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -29,19 +28,19 @@ use std::{
 use table::Table;
 use tracing::warn;
 
-/// Entries of each kind that one survey tells; the others are counted as errors.
+/// Maximum number of entries of each kind in a survey; more are counted as errors.
 const MAX_ENTRIES: usize = 16_384;
 
-/// Where to look, and for whom.
+/// Paths and processes of the host that a survey uses.
 #[derive(Clone, Debug)]
-pub struct Host {
+pub struct HostView {
     /// Root of the host's file system.
     pub root: PathBuf,
     /// The /proc that shows the host's processes: mostly the one below `root`.
     pub proc: PathBuf,
     /// Mount point of the cgroup hierarchy that the pods are in.
     pub cgroup_root: PathBuf,
-    /// Names of the kubelet's process, or of what it is part of; see [`Host::KUBELETS`].
+    /// Names of the kubelet's process, or of what it is part of; see [`HostView::KUBELETS`].
     pub kubelets: Vec<String>,
     /// The socket that the CRI is spoken on, as this process sees it.
     pub socket: Option<PathBuf>,
@@ -51,60 +50,64 @@ pub struct Host {
     pub kubelet: Option<DaemonProcess>,
 }
 
-impl Host {
+impl HostView {
     /// Names of a kubelet's process: its own, k3s' two, microk8s'.
     pub const KUBELETS: [&str; 4] = ["kubelet", "k3s-server", "k3s-agent", "kubelite"];
 }
 
-/// Why a part of the host could not be looked at, and what to do.
+/// Why a part of the host cannot be read, and the remedy.
 #[derive(Debug, thiserror::Error)]
-enum Blind {
-    /// A file or folder.
-    #[error("{} cannot be read ({error}): mount the host's / into the pod and name it by --host-root",
+enum SurveyError {
+    /// A file or directory cannot be read.
+    #[error("cannot read {} ({error}); mount the host's / into the pod and set --host-root",
             path.display())]
     Unread { path: PathBuf, error: String },
-    /// Processes are missing.
-    #[error("{} does not show the host's processes: run the agent with hostPID: true, or mount the \
-             host's / and name it by --host-root; where that /proc is mounted with hidepid, give the \
-             agent the capability SYS_PTRACE", .0.display())]
-    NotTheHost(PathBuf),
-    /// A bound.
+    /// The host's processes are not visible.
+    #[error("{} does not show the host's processes; set hostPID: true, or mount the host's / and \
+             set --host-root. If that /proc is mounted with hidepid, add the SYS_PTRACE \
+             capability", .0.display())]
+    NotTheHostView(PathBuf),
+    /// Too many processes.
     #[error("the host has more than {0} processes")]
     TooManyProcesses(usize),
-    /// A privilege.
+    /// Namespaces of processes cannot be read.
     #[error(
-        "the namespaces of the host's processes may not be read: give the agent the capability \
-         SYS_PTRACE, and run it unconfined by AppArmor and SELinux"
+        "not permitted to read the namespaces of the host's processes; add the SYS_PTRACE \
+         capability and run without AppArmor and SELinux confinement"
     )]
     NamespacesDenied,
-    /// Nothing tells our shims from others.
-    #[error("the runtime's process is not known: its shims cannot be told from another's")]
-    NoRuntime,
-    /// No living pod tells our kubelet's cgroups from another's.
+    /// This runtime's shims cannot be identified.
     #[error(
-        "of {0} trees of pods' cgroups none is known to be this kubelet's: that shows as soon as \
-         one of its pods runs and the agent sees the host's processes (hostPID: true)"
+        "the runtime's process is unknown; its shims cannot be distinguished from those of other \
+         runtimes"
+    )]
+    NoRuntime,
+    /// This kubelet's cgroup tree cannot be identified.
+    #[error(
+        "cannot determine which of {0} kubepods cgroup trees belongs to this kubelet; it is \
+         determined when one of its pods runs and the agent sees the host's processes (hostPID: \
+         true)"
     )]
     NobodysPods(usize),
-    /// No process tells.
-    #[error("no process tells what is mounted on the host")]
+    /// No process shows the mounts.
+    #[error("no process shows the host's mounts")]
     NoMounts,
-    /// Not in time.
-    #[error("reading it gives no answer: {0}")]
-    NoAnswer(#[from] GaveUp),
+    /// Reading timed out.
+    #[error("cannot read it: {0}")]
+    NoAnswer(#[from] CallError),
 }
 
-impl Blind {
+impl SurveyError {
     fn unread(path: &Path, error: &io::Error) -> Self {
         Self::Unread { path: path.to_owned(), error: error.to_string() }
     }
 }
 
-/// A list that takes no more than [`MAX_ENTRIES`].
+/// A list of at most [`MAX_ENTRIES`] entries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Bounded<T> {
     list: Vec<T>,
-    /// How many it did not take.
+    /// Number of dropped entries.
     left_out: u64,
 }
 
@@ -132,9 +135,9 @@ impl<T> Extend<T> for Bounded<T> {
     }
 }
 
-/// The parts of a survey, by the names that warnings give them.
+/// The parts of a survey, as named in warnings.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Part {
+enum SurveyPart {
     Processes,
     Shims,
     NetworkNamespaces,
@@ -142,71 +145,75 @@ enum Part {
     Volumes,
 }
 
-impl Part {
+impl SurveyPart {
     /// What is not reported while this part cannot be read.
     fn cost(self) -> &'static str {
         match self {
             Self::Processes => {
-                "leaks of the classes orphan_shim, orphan_netns and orphan_pod_cgroup, and restarts \
-                 of the kubelet"
+                "leaks of class orphan_shim, orphan_netns and orphan_pod_cgroup, and kubelet \
+                 restarts"
             }
-            Self::Shims => "leaks of the class orphan_shim",
-            Self::NetworkNamespaces => "leaks of the class orphan_netns",
-            Self::PodCgroups => "leaks of the class orphan_pod_cgroup",
-            Self::Volumes => "volumes of a pod that are still mounted, as the cause of a leak",
+            Self::Shims => "leaks of class orphan_shim",
+            Self::NetworkNamespaces => "leaks of class orphan_netns",
+            Self::PodCgroups => "leaks of class orphan_pod_cgroup",
+            Self::Volumes => "mounted pod volumes as the cause of a leak",
         }
     }
 }
 
-/// A survey while it is put together, and what is wrong with it.
+/// A survey in progress, with the errors of its parts.
 #[derive(Debug, Default)]
-struct Looked {
+struct PartialSurvey {
     survey: HostSurvey,
-    troubles: Vec<(Part, Blind)>,
+    errors: Vec<(SurveyPart, SurveyError)>,
     left_out: u64,
 }
 
-impl Looked {
+impl PartialSurvey {
     fn begin() -> Self {
         let survey = HostSurvey { asked: clock::boot_now(), ..HostSurvey::default() };
         Self { survey, ..Self::default() }
     }
 
-    fn seen<T>(&mut self, part: Part, found: Result<T, Blind>) -> Option<T> {
-        found.map_err(|blind| self.troubles.push((part, blind))).ok()
+    fn seen<T>(&mut self, part: SurveyPart, found: Result<T, SurveyError>) -> Option<T> {
+        found.map_err(|blind| self.errors.push((part, blind))).ok()
     }
 
-    fn list<T>(&mut self, part: Part, found: Result<Bounded<T>, Blind>) -> Option<Vec<T>> {
+    fn list<T>(
+        &mut self,
+        part: SurveyPart,
+        found: Result<Bounded<T>, SurveyError>,
+    ) -> Option<Vec<T>> {
         let found = self.seen(part, found)?;
         self.left_out += found.left_out;
         Some(found.list)
     }
 }
 
-/// Looks once at all that is left of pods on the host. Blocks, and hangs where a file system does.
-/// What could not be looked at is said on the log.
-pub fn survey(host: &Host) -> HostSurvey {
-    let mut looked = Looked::begin();
-    if let Some(table) = looked.seen(Part::Processes, Table::read(host)) {
+/// Surveys the host once and logs the parts that cannot be read. Blocks, and hangs if a file system hangs.
+pub fn survey(host: &HostView) -> HostSurvey {
+    let mut looked = PartialSurvey::begin();
+    if let Some(table) = looked.seen(SurveyPart::Processes, Table::read(host)) {
         looked.survey.shims =
-            looked.list(Part::Shims, shims::shims(&table, shims::ours(host, &table)));
+            looked.list(SurveyPart::Shims, shims::shims(&table, shims::ours(host, &table)));
         let namespaces = netns::namespaces(host, &table);
-        looked.survey.netns = looked.list(Part::NetworkNamespaces, namespaces);
-        looked.survey.pod_cgroups = looked.list(Part::PodCgroups, pods::cgroups(host, &table));
+        looked.survey.netns = looked.list(SurveyPart::NetworkNamespaces, namespaces);
+        looked.survey.pod_cgroups =
+            looked.list(SurveyPart::PodCgroups, pods::cgroups(host, &table));
     }
-    looked.survey.volumes = looked.list(Part::Volumes, mounts::volumes(host));
-    for (part, why) in &looked.troubles {
+    looked.survey.volumes = looked.list(SurveyPart::Volumes, mounts::volumes(host));
+    for (part, why) in &looked.errors {
         warn!(?part, %why, not_reported = part.cost(), "the host survey is incomplete");
     }
     looked.survey
 }
 
-/// Looks once for the kubelet.
-pub fn kubelet(host: &Host) -> DaemonState {
+/// Finds the kubelet once.
+pub fn kubelet(host: &HostView) -> DaemonState {
     Table::read(host).map_or(DaemonState::Unknown, |table| kubelet::find(host, &table))
 }
 
-/// The boot that this is, `8c1b2f9e-…`. `None`: cannot be read.
+/// The boot id, `8c1b2f9e-…`. `None`: cannot be read.
 ///
 /// The kernel has one id for all namespaces (`proc_do_uuid` in `drivers/char/random.c`), so that this
 /// process' own /proc shows it where the host's file system is closed. The host's comes first: in a

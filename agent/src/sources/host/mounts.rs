@@ -1,7 +1,7 @@
 //! The host's mounts: volumes below pods' directories, and the network namespaces that mounts keep.
 //! Format: proc(5), /proc/PID/mountinfo.
 
-use super::{Blind, Bounded, Host, table::namespace_inode};
+use super::{Bounded, HostView, SurveyError, table::namespace_inode};
 use crate::linux::process_cgroup::unescape;
 use coroner_core::{ids::PodUid, input::PodVolume};
 use std::{
@@ -15,7 +15,7 @@ use std::{
 /// That is the kubelet's own (which OpenShift hides from the rest of the host, and Talos puts into
 /// a container); while it does not run, the runtime's; and otherwise the one of the host's first
 /// process. An agent's own namespace comes last: it shows what was mounted when the agent began.
-fn read(host: &Host) -> Result<String, Blind> {
+fn read(host: &HostView) -> Result<String, SurveyError> {
     let daemons = [host.kubelet, host.runtime].into_iter().flatten();
     let whose = daemons.map(|daemon| daemon.pid.to_string()).chain(["1".into(), "self".into()]);
     let mut failure = None;
@@ -26,15 +26,15 @@ fn read(host: &Host) -> Result<String, Blind> {
             Ok(text) if !text.is_empty() => return Ok(String::from_utf8_lossy(&text).into_owned()),
             Ok(_) => {}
             Err(error) => {
-                failure.get_or_insert_with(|| Blind::unread(&path, &error));
+                failure.get_or_insert_with(|| SurveyError::unread(&path, &error));
             }
         }
     }
-    Err(failure.unwrap_or(Blind::NoMounts))
+    Err(failure.unwrap_or(SurveyError::NoMounts))
 }
 
 /// Every mount at a pod's volume, whether the pod lives or not.
-pub(super) fn volumes(host: &Host) -> Result<Bounded<PodVolume>, Blind> {
+pub(super) fn volumes(host: &HostView) -> Result<Bounded<PodVolume>, SurveyError> {
     Ok(volumes_in(&read(host)?))
 }
 
@@ -53,7 +53,7 @@ pub(super) fn volumes_in(mountinfo: &str) -> Bounded<PodVolume> {
 }
 
 /// The inodes of the network namespaces that are mounted, by mount point.
-pub(super) fn net_namespaces(host: &Host) -> Result<BTreeMap<PathBuf, u64>, Blind> {
+pub(super) fn net_namespaces(host: &HostView) -> Result<BTreeMap<PathBuf, u64>, SurveyError> {
     Ok(net_namespaces_in(&read(host)?))
 }
 
@@ -133,7 +133,7 @@ garbage
     #[test]
     fn whose_mounts_count() {
         let mut fake = Fake::new();
-        assert!(matches!(read(&fake.host), Err(Blind::Unread { .. })));
+        assert!(matches!(read(&fake.host), Err(SurveyError::Unread { .. })));
         for pid in ["self", "1", "7", "9"] {
             fake.file(&format!("proc/{pid}/mountinfo"), format!("of {pid}"));
             if pid == "7" {

@@ -5,7 +5,7 @@
 //! would cost ten times as much.
 
 use super::{
-    Blind, Bounded, Host, mounts,
+    Bounded, HostView, SurveyError, mounts,
     table::{NoNamespace, Table},
 };
 use coroner_core::input::NetNamespace;
@@ -24,7 +24,10 @@ const INIT: u32 = 1;
 const FOLDERS: [&str; 2] = ["run/netns", "var/run/netns"];
 
 /// The namespaces that a runtime made, and how many processes are in each.
-pub(super) fn namespaces(host: &Host, table: &Table) -> Result<Bounded<NetNamespace>, Blind> {
+pub(super) fn namespaces(
+    host: &HostView,
+    table: &Table,
+) -> Result<Bounded<NetNamespace>, SurveyError> {
     let mut found = kept(host)?;
     if found.list.iter().any(|namespace| namespace.inode.is_some()) {
         let processes = processes(table)?;
@@ -37,19 +40,19 @@ pub(super) fn namespaces(host: &Host, table: &Table) -> Result<Bounded<NetNamesp
 }
 
 /// Those that are kept, without their processes.
-fn kept(host: &Host) -> Result<Bounded<NetNamespace>, Blind> {
+fn kept(host: &HostView) -> Result<Bounded<NetNamespace>, SurveyError> {
     let mut found = Bounded::default();
     let mut known = BTreeSet::new();
     let mut mounted = None;
     for folder in FOLDERS {
         let path = host.root.join(folder);
         let is_own =
-            |path: &Path| is_own_directory(path).map_err(|error| Blind::unread(path, &error));
+            |path: &Path| is_own_directory(path).map_err(|error| SurveyError::unread(path, &error));
         if !is_own(path.parent().unwrap_or(&path))? || !is_own(&path)? {
             continue;
         }
-        for entry in fs::read_dir(&path).map_err(|error| Blind::unread(&path, &error))? {
-            let entry = entry.map_err(|error| Blind::unread(&path, &error))?;
+        for entry in fs::read_dir(&path).map_err(|error| SurveyError::unread(&path, &error))? {
+            let entry = entry.map_err(|error| SurveyError::unread(&path, &error))?;
             let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
             let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
             if !is_file || !is_a_runtimes(&name) || known.contains(&name) {
@@ -78,12 +81,12 @@ fn kept(host: &Host) -> Result<Bounded<NetNamespace>, Blind> {
 
 /// How many processes are in each network namespace. One that may not be asked could be in any,
 /// except for the first: it is in the host's, and hardened kernels let nobody ask it.
-fn processes(table: &Table) -> Result<BTreeMap<u64, u32>, Blind> {
+fn processes(table: &Table) -> Result<BTreeMap<u64, u32>, SurveyError> {
     let mut counts = BTreeMap::new();
     for (pid, _) in table.living().filter(|(pid, _)| *pid != INIT) {
         match table.namespace(pid, "net") {
             Ok(inode) => *counts.entry(inode).or_default() += 1,
-            Err(NoNamespace::Denied) => return Err(Blind::NamespacesDenied),
+            Err(NoNamespace::Denied) => return Err(SurveyError::NamespacesDenied),
             Err(NoNamespace::Gone) => {}
         }
     }
@@ -151,7 +154,7 @@ mod tests {
         assert!(inode(Path::new("/nonexistent")).is_err());
     }
 
-    fn found(fake: &Fake) -> Result<Vec<(String, Option<u64>, u32)>, Blind> {
+    fn found(fake: &Fake) -> Result<Vec<(String, Option<u64>, u32)>, SurveyError> {
         let found = namespaces(&fake.host, &Table::read(&fake.host).unwrap())?;
         Ok(found.list.into_iter().map(|n| (n.name, n.inode, n.processes)).collect())
     }
@@ -198,6 +201,6 @@ mod tests {
         let fake = Fake::new();
         fake.kthreadd();
         fake.file(&format!("run/netns/{ONE}"), "");
-        assert!(matches!(found(&fake), Err(Blind::Unread { .. })));
+        assert!(matches!(found(&fake), Err(SurveyError::Unread { .. })));
     }
 }

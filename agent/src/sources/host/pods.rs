@@ -16,7 +16,7 @@
 //! where the agent does not share the host's PID namespace, that is the rule which counts.
 
 use super::{
-    Blind, Bounded, Host,
+    Bounded, HostView, SurveyError,
     shims::{is_a_shim, ours},
     table::Table,
 };
@@ -40,9 +40,9 @@ const LEVELS: usize = 2;
 const MAX_ANCESTORS: usize = 64;
 
 /// The cgroups of this kubelet's pods, whether they live or not.
-pub(super) fn cgroups(host: &Host, table: &Table) -> Result<Bounded<PodCgroup>, Blind> {
+pub(super) fn cgroups(host: &HostView, table: &Table) -> Result<Bounded<PodCgroup>, SurveyError> {
     let root = &host.cgroup_root;
-    fs::read_dir(root).map_err(|error| Blind::unread(root, &error))?;
+    fs::read_dir(root).map_err(|error| SurveyError::unread(root, &error))?;
     let shims = ours(host, table)?.into_iter().map(|own| own.shim.process.pid).collect();
     let trees = cgroupfs::kubepods_below(root)
         .into_iter()
@@ -57,7 +57,7 @@ pub(super) fn cgroups(host: &Host, table: &Table) -> Result<Bounded<PodCgroup>, 
         match (unclaimed.pop(), unclaimed.len()) {
             (None, _) => {}
             (Some(tree), 0) if !is_in_a_container(&tree.path) => found = tree.pods,
-            (Some(_), more) => return Err(Blind::NobodysPods(more + 1)),
+            (Some(_), more) => return Err(SurveyError::NobodysPods(more + 1)),
         }
     }
     for tree in ours {
@@ -68,27 +68,27 @@ pub(super) fn cgroups(host: &Host, table: &Table) -> Result<Bounded<PodCgroup>, 
     Ok(found)
 }
 
-/// Whose shim a process descends from.
+/// Which runtime's shim a process descends from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Whose {
+enum Ownership {
     Ours,
     Anothers,
     Nobodys,
 }
 
-fn whose(table: &Table, shims: &BTreeSet<u32>, pid: u32) -> Whose {
+fn whose(table: &Table, shims: &BTreeSet<u32>, pid: u32) -> Ownership {
     let mut at = pid;
     for _ in 0..MAX_ANCESTORS {
         let Some(process) = table.get(at) else { break };
         if shims.contains(&at) {
-            return Whose::Ours;
+            return Ownership::Ours;
         }
         if is_a_shim(&process.comm) {
-            return Whose::Anothers;
+            return Ownership::Anothers;
         }
         at = process.parent;
     }
-    Whose::Nobodys
+    Ownership::Nobodys
 }
 
 /// One kubelet's.
@@ -101,7 +101,7 @@ struct Tree {
 }
 
 impl Tree {
-    fn read(root: &Path, top: PathBuf, whose: impl Fn(u32) -> Whose) -> Self {
+    fn read(root: &Path, top: PathBuf, whose: impl Fn(u32) -> Ownership) -> Self {
         let path =
             |folder: &Path| format!("/{}", folder.strip_prefix(root).unwrap_or(folder).display());
         let mut tree = Self {
@@ -117,9 +117,9 @@ impl Tree {
                 match cgroup_path::parse(&path).pod {
                     Some(pod) => {
                         let pod = pod_cgroup(&child, path, pod, |pid| match whose(pid) {
-                            Whose::Ours => tree.has_ours = true,
-                            Whose::Anothers => tree.has_anothers = true,
-                            Whose::Nobodys => {}
+                            Ownership::Ours => tree.has_ours = true,
+                            Ownership::Anothers => tree.has_anothers = true,
+                            Ownership::Nobodys => {}
                         });
                         tree.pods.extend(pod);
                     }
@@ -147,7 +147,7 @@ fn pod_cgroup(
     folder: &Path,
     path: String,
     pod: PodUid,
-    mut heed: impl FnMut(u32),
+    mut visit: impl FnMut(u32),
 ) -> Option<PodCgroup> {
     let cgroup = CgroupId(cgroupfs::inode(folder)?);
     let mut tasks = 0_usize;
@@ -158,7 +158,7 @@ fn pod_cgroup(
         tasks += here.len();
         // 0 is one that this PID namespace has no number for.
         for pid in here.into_iter().filter(|pid| *pid != 0) {
-            heed(pid);
+            visit(pid);
             pids.push(pid);
         }
         pids.sort_unstable();
@@ -203,7 +203,7 @@ mod tests {
         fake.file(&format!("cgroup{cgroup}/{ID}/cgroup.procs"), format!("{}\n", shim + 2));
     }
 
-    fn look(fake: &Fake) -> Result<Bounded<PodCgroup>, Blind> {
+    fn look(fake: &Fake) -> Result<Bounded<PodCgroup>, SurveyError> {
         cgroups(&fake.host, &Table::read(&fake.host).unwrap())
     }
 
@@ -263,7 +263,7 @@ mod tests {
         let mut fake = host();
         assert_eq!(found(&fake), []);
         fake.host.cgroup_root = "/nonexistent".into();
-        assert!(matches!(look(&fake), Err(Blind::Unread { .. })));
+        assert!(matches!(look(&fake), Err(SurveyError::Unread { .. })));
     }
 
     /// An agent of the machine, with nodes in containers beside it.
@@ -318,7 +318,7 @@ mod tests {
         living_pod(&fake, 20, 2, 1, &format!("{NODE}/kubelet-kubepods-pod{STATIC}.slice"));
         assert_eq!(paths(&fake), [orphan.as_str()], "and another's");
         fake.file("cgroup/k3s/kubepods/podx/cgroup.procs", "");
-        assert!(matches!(look(&fake), Err(Blind::NobodysPods(2))));
+        assert!(matches!(look(&fake), Err(SurveyError::NobodysPods(2))));
         living_pod(&fake, 10, 1, 1, "/k3s/kubepods/podx");
         assert_eq!(paths(&fake), ["/k3s/kubepods/podx"]);
     }
@@ -330,7 +330,7 @@ mod tests {
         for top in [NODE.to_owned(), format!("/docker/{ID}/kubepods"), libpod, lxc] {
             let fake = host();
             fake.file(&format!("cgroup{top}/pod{UID}/cgroup.procs"), "");
-            assert!(matches!(look(&fake), Err(Blind::NobodysPods(1))), "{top}");
+            assert!(matches!(look(&fake), Err(SurveyError::NobodysPods(1))), "{top}");
             living_pod(&fake, 10, 1, 1, &format!("{top}/pod{STATIC}"));
             assert_eq!(paths(&fake).len(), 2, "{top}");
         }

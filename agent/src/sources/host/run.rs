@@ -1,10 +1,10 @@
 //! The adapter: surveys at intervals, and what becomes of the daemons in between.
 
 use super::{
-    Blind, Host, Looked, Part, boot_id, daemons::Daemons, kubelet, mounts, netns, pods, shims,
-    table::Table,
+    HostView, PartialSurvey, SurveyError, SurveyPart, boot_id, daemons::Daemons, kubelet, mounts,
+    netns, pods, shims, table::Table,
 };
-use crate::linux::{blocking::Patience, clock, procfs::host_proc};
+use crate::linux::{blocking::BlockingPool, clock, procfs::host_proc};
 use coroner_core::input::{DaemonProcess, DaemonState, HostEvent, Input, Received};
 use futures::{FutureExt, future::BoxFuture};
 use std::{
@@ -24,7 +24,7 @@ use tracing::{debug, info, warn};
 
 /// A part of a survey that takes longer hangs: the kernel's /proc/PID/cmdline waits for a lock that
 /// a process which cannot be killed may hold.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// So many parts may hang; then none is looked at before one of them ends.
 const MAX_HANGING: usize = 8;
 /// Surveys are at least so far apart, however often they are asked for.
@@ -37,7 +37,7 @@ pub struct Options {
     pub host_root: PathBuf,
     /// Mount point of the cgroup hierarchy that the pods are in.
     pub cgroup_root: PathBuf,
-    /// Names of the kubelet's process, or of what it is part of; see [`Host::KUBELETS`].
+    /// Names of the kubelet's process, or of what it is part of; see [`HostView::KUBELETS`].
     pub kubelet: Vec<String>,
     /// The socket that the CRI is spoken on, as this process sees it.
     pub socket: Option<PathBuf>,
@@ -53,7 +53,7 @@ impl Options {
         Self {
             host_root: host_root.into(),
             cgroup_root: cgroup_root.into(),
-            kubelet: Host::KUBELETS.map(str::to_owned).to_vec(),
+            kubelet: HostView::KUBELETS.map(str::to_owned).to_vec(),
             socket: None,
             every: Duration::from_secs(60),
             counters: Arc::default(),
@@ -89,13 +89,13 @@ pub async fn run(
     if boot_id.is_none() {
         warn!(
             host_root = %options.host_root.display(),
-            "cannot read the boot id (/proc/sys/kernel/random/boot_id): leak detection is suspended; \
-             mount /proc into the container"
+            "cannot read the boot id (/proc/sys/kernel/random/boot_id); leak detection is \
+             suspended. Mount /proc into the container"
         );
     }
     let adapter = Adapter {
         daemons: Daemons::new(&host_proc(&options.host_root)),
-        patience: Patience::new(PATIENCE, MAX_HANGING),
+        pool: BlockingPool::new(TIMEOUT, MAX_HANGING),
         troubled: BTreeSet::new(),
         options,
         to: to.clone(),
@@ -114,9 +114,9 @@ struct Adapter {
     options: Options,
     to: mpsc::Sender<Received>,
     daemons: Daemons,
-    patience: Patience,
+    pool: BlockingPool,
     /// Parts that could not be looked at: logged once, until they can.
-    troubled: BTreeSet<Part>,
+    troubled: BTreeSet<SurveyPart>,
 }
 
 impl Adapter {
@@ -141,7 +141,7 @@ impl Adapter {
                 event = self.daemons.ended() => self.tell(event).await?,
                 () = sleep_until(next), if under_way.is_none() => {
                     again = false;
-                    under_way = Some(look(self.host(), self.patience.clone()).boxed());
+                    under_way = Some(look(self.host(), self.pool.clone()).boxed());
                 }
                 seen = done(&mut under_way) => {
                     under_way = None;
@@ -156,8 +156,8 @@ impl Adapter {
     }
 
     /// What is known of it now.
-    fn host(&self) -> Host {
-        Host {
+    fn host(&self) -> HostView {
+        HostView {
             root: self.options.host_root.clone(),
             proc: host_proc(&self.options.host_root),
             cgroup_root: self.options.cgroup_root.clone(),
@@ -174,8 +174,8 @@ impl Adapter {
         counters.surveys.fetch_add(1, Relaxed);
         counters.errors.fetch_add(looked.left_out, Relaxed);
         let mut troubled = BTreeSet::new();
-        for (part, why) in looked.troubles {
-            if matches!(why, Blind::NoRuntime) {
+        for (part, why) in looked.errors {
+            if matches!(why, SurveyError::NoRuntime) {
                 continue; // the CRI adapter tells of it
             }
             counters.errors.fetch_add(1, Relaxed);
@@ -212,47 +212,47 @@ impl Adapter {
 
 /// What one look found.
 struct Seen {
-    looked: Looked,
+    looked: PartialSurvey,
     /// The processes and the kubelet among them, if they could be seen.
     processes: Option<(Arc<Table>, DaemonState)>,
 }
 
 /// [`survey`](super::survey), except that each part may hang by itself.
-async fn look(mut host: Host, patience: Patience) -> Seen {
-    let mut looked = Looked::begin();
-    let processes = in_time(&patience, &host, |host| {
+async fn look(mut host: HostView, pool: BlockingPool) -> Seen {
+    let mut looked = PartialSurvey::begin();
+    let processes = in_time(&pool, &host, |host| {
         let table = Table::read(host)?;
         let kubelet = kubelet::find(host, &table);
         Ok((Arc::new(table), kubelet))
     });
-    let processes = looked.seen(Part::Processes, processes.await);
+    let processes = looked.seen(SurveyPart::Processes, processes.await);
     if let Some((_, DaemonState::Running { process })) = processes {
         host.kubelet = Some(process);
     }
-    let volumes = in_time(&patience, &host, mounts::volumes).await;
-    looked.survey.volumes = looked.list(Part::Volumes, volumes);
+    let volumes = in_time(&pool, &host, mounts::volumes).await;
+    looked.survey.volumes = looked.list(SurveyPart::Volumes, volumes);
     if let Some((table, _)) = &processes {
         let [one, other, third] = std::array::from_fn(|_| Arc::clone(table));
         let (shims, netns, cgroups) = tokio::join!(
-            in_time(&patience, &host, move |host| shims::shims(&one, shims::ours(host, &one))),
-            in_time(&patience, &host, move |host| netns::namespaces(host, &other)),
-            in_time(&patience, &host, move |host| pods::cgroups(host, &third)),
+            in_time(&pool, &host, move |host| shims::shims(&one, shims::ours(host, &one))),
+            in_time(&pool, &host, move |host| netns::namespaces(host, &other)),
+            in_time(&pool, &host, move |host| pods::cgroups(host, &third)),
         );
-        looked.survey.shims = looked.list(Part::Shims, shims);
-        looked.survey.netns = looked.list(Part::NetworkNamespaces, netns);
-        looked.survey.pod_cgroups = looked.list(Part::PodCgroups, cgroups);
+        looked.survey.shims = looked.list(SurveyPart::Shims, shims);
+        looked.survey.netns = looked.list(SurveyPart::NetworkNamespaces, netns);
+        looked.survey.pod_cgroups = looked.list(SurveyPart::PodCgroups, cgroups);
     }
     Seen { looked, processes }
 }
 
 /// A part of a look, on a thread of its own.
 async fn in_time<T: Send + 'static>(
-    patience: &Patience,
-    host: &Host,
-    look: impl FnOnce(&Host) -> Result<T, Blind> + Send + 'static,
-) -> Result<T, Blind> {
+    pool: &BlockingPool,
+    host: &HostView,
+    look: impl FnOnce(&HostView) -> Result<T, SurveyError> + Send + 'static,
+) -> Result<T, SurveyError> {
     let host = host.clone();
-    patience.call(move || look(&host)).await?
+    pool.call(move || look(&host)).await?
 }
 
 /// The outcome of what is under way; never, if nothing is.

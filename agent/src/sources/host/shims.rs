@@ -21,7 +21,7 @@
 //! containerd's shims of before 1.4 (`containerd-shim -workdir …`) do not say whom they serve and
 //! are left out.
 
-use super::{Blind, Bounded, Host, table::Table};
+use super::{Bounded, HostView, SurveyError, table::Table};
 use coroner_core::input::{DaemonProcess, Shim};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2, stat};
 use std::{
@@ -46,10 +46,13 @@ const MAX_CONFIG: u64 = 2 << 20;
 const MAX_COMMAND: u64 = 64 << 10;
 
 /// The shims that the CRI should know of.
-pub(super) fn shims(table: &Table, ours: Result<Vec<Own>, Blind>) -> Result<Bounded<Shim>, Blind> {
+pub(super) fn shims(
+    table: &Table,
+    ours: Result<Vec<OwnedShim>, SurveyError>,
+) -> Result<Bounded<Shim>, SurveyError> {
     let children = table.children();
     let mut found = Bounded::default();
-    for Own { kind, shim, bundle } in ours? {
+    for OwnedShim { kind, shim, bundle } in ours? {
         let children = children.get(&shim.process.pid).copied().unwrap_or_default();
         if kind == Kind::Conmon || is_made_for_cri(&bundle, &shim.id)? {
             found.push(Shim { children, ..shim });
@@ -60,7 +63,7 @@ pub(super) fn shims(table: &Table, ours: Result<Vec<Own>, Blind>) -> Result<Boun
 
 /// A shim of this runtime, for whatever.
 #[derive(Clone, Debug)]
-pub(super) struct Own {
+pub(super) struct OwnedShim {
     kind: Kind,
     /// Its children are not counted yet.
     pub(super) shim: Shim,
@@ -69,7 +72,7 @@ pub(super) struct Own {
 }
 
 /// This runtime's shims.
-pub(super) fn ours(host: &Host, table: &Table) -> Result<Vec<Own>, Blind> {
+pub(super) fn ours(host: &HostView, table: &Table) -> Result<Vec<OwnedShim>, SurveyError> {
     let mount_namespace = |pid| table.namespace(pid, "mnt").ok();
     let runtimes = host.runtime.filter(|r| table.has(*r)).and_then(|r| mount_namespace(r.pid));
     let mut sockets = BTreeMap::new();
@@ -86,9 +89,9 @@ pub(super) fn ours(host: &Host, table: &Table) -> Result<Vec<Own>, Blind> {
         });
         match (in_namespace, at_socket) {
             (Some(false), _) | (_, Some(false)) => {}
-            (None, None) if host.runtime.is_none() => return Err(Blind::NoRuntime),
-            (None, None) => return Err(Blind::NamespacesDenied),
-            (Some(true), _) | (_, Some(true)) => found.push(Own {
+            (None, None) if host.runtime.is_none() => return Err(SurveyError::NoRuntime),
+            (None, None) => return Err(SurveyError::NamespacesDenied),
+            (Some(true), _) | (_, Some(true)) => found.push(OwnedShim {
                 kind,
                 shim: Shim {
                     process: DaemonProcess { pid, started: process.started },
@@ -115,11 +118,11 @@ pub(super) fn serves<'a>(comm: &str, command: &'a [u8]) -> Option<&'a [u8]> {
 
 /// Whether the CRI plugin made the container of this bundle, or, where nothing is left of it, may
 /// have.
-fn is_made_for_cri(bundle: &Path, id: &str) -> Result<bool, Blind> {
+fn is_made_for_cri(bundle: &Path, id: &str) -> Result<bool, SurveyError> {
     match read_at_most(&bundle.join("config.json"), MAX_CONFIG) {
         Ok(config) => Ok(config.windows(CRI_MADE.len()).any(|word| word == CRI_MADE)),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Err(Blind::NamespacesDenied)
+            Err(SurveyError::NamespacesDenied)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Ok(is_cri_id(id) && is_removed(bundle))
@@ -214,7 +217,7 @@ fn read_at_most(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
 
 /// Whether the socket of this path on the host is the one that the CRI is spoken on. `None`: the
 /// latter is not known.
-fn is_the_runtimes(host: &Host, address: &[u8]) -> Option<bool> {
+fn is_the_runtimes(host: &HostView, address: &[u8]) -> Option<bool> {
     let socket = host.socket.as_deref()?;
     let address = Path::new(OsStr::from_bytes(address.strip_prefix(b"unix://").unwrap_or(address)));
     if address == socket {
@@ -328,12 +331,12 @@ mod tests {
         fake
     }
 
-    fn found(host: &Host) -> Result<Bounded<Shim>, Blind> {
+    fn found(host: &HostView) -> Result<Bounded<Shim>, SurveyError> {
         let table = Table::read(host).unwrap();
         shims(&table, ours(host, &table))
     }
 
-    fn pids(host: &Host) -> Vec<u32> {
+    fn pids(host: &HostView) -> Vec<u32> {
         found(host).unwrap().list.iter().map(|shim| shim.process.pid).collect()
     }
 
@@ -343,8 +346,8 @@ mod tests {
         assert_eq!(pids(&fake.host), [11, 14]);
         fake.host.socket = None;
         assert_eq!(pids(&fake.host), [11, 13, 14], "which of two sockets is not known");
-        let blind = Host { runtime: None, ..fake.host.clone() };
-        assert!(matches!(found(&blind), Err(Blind::NoRuntime)));
+        let blind = HostView { runtime: None, ..fake.host.clone() };
+        assert!(matches!(found(&blind), Err(SurveyError::NoRuntime)));
     }
 
     /// `ctr -n k8s.io run`, and bundles of which nothing is left.

@@ -1,6 +1,6 @@
 //! The processes of the host, read in one pass.
 
-use super::{Blind, Host};
+use super::{HostView, SurveyError};
 use crate::linux::procfs::{is_of_the_host, read_stat};
 use coroner_core::input::{DaemonProcess, TaskState};
 use std::{
@@ -41,18 +41,18 @@ pub(super) enum NoNamespace {
 }
 
 impl Table {
-    /// One look at each process. `Blind`: not all of the host's can be seen.
-    pub(super) fn read(host: &Host) -> Result<Self, Blind> {
+    /// One read of each process. An error: not all of the host's can be seen.
+    pub(super) fn read(host: &HostView) -> Result<Self, SurveyError> {
         let proc = host.proc.clone();
-        let entries = fs::read_dir(&proc).map_err(|error| Blind::unread(&proc, &error))?;
+        let entries = fs::read_dir(&proc).map_err(|error| SurveyError::unread(&proc, &error))?;
         let mut processes = BTreeMap::new();
         for entry in entries {
-            let entry = entry.map_err(|error| Blind::unread(&proc, &error))?;
+            let entry = entry.map_err(|error| SurveyError::unread(&proc, &error))?;
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
                 continue;
             };
             if processes.len() >= MAX_PROCESSES {
-                return Err(Blind::TooManyProcesses(MAX_PROCESSES));
+                return Err(SurveyError::TooManyProcesses(MAX_PROCESSES));
             }
             if let Some(process) = process(&proc, pid) {
                 processes.insert(pid, process);
@@ -63,7 +63,7 @@ impl Table {
         if host.runtime.is_some_and(|runtime| table.has(runtime)) || is_of_the_host(&table.proc) {
             return Ok(table);
         }
-        Err(Blind::NotTheHost(table.proc))
+        Err(SurveyError::NotTheHostView(table.proc))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Process)> {
@@ -142,7 +142,7 @@ mod tests {
     fn all_processes_or_none() {
         let mut fake = Fake::new();
         fake.process(1, "systemd", 0, 1);
-        assert!(matches!(Table::read(&fake.host), Err(Blind::NotTheHost(_))));
+        assert!(matches!(Table::read(&fake.host), Err(SurveyError::NotTheHostView(_))));
         let runtime = fake.process(7, "containerd", 1, 70);
         fake.host.runtime = Some(runtime);
         assert!(Table::read(&fake.host).is_ok(), "all that the runtime can have started");
@@ -155,16 +155,16 @@ mod tests {
         assert_eq!(table.iter().map(|(pid, _)| pid).collect::<Vec<_>>(), [1, 2, 7]);
         assert_eq!(table.living().map(|(pid, _)| pid).collect::<Vec<_>>(), [1, 7]);
         fake.host.proc = "/nonexistent".into();
-        assert!(matches!(Table::read(&fake.host), Err(Blind::Unread { .. })));
+        assert!(matches!(Table::read(&fake.host), Err(SurveyError::Unread { .. })));
     }
 
     #[test]
     fn this_process() {
-        let host = Host { proc: "/proc".into(), ..Fake::new().host };
+        let host = HostView { proc: "/proc".into(), ..Fake::new().host };
         let own = std::process::id();
         let known = process(Path::new("/proc"), own).unwrap();
         let runtime = DaemonProcess { pid: own, started: known.started };
-        let table = Table::read(&Host { runtime: Some(runtime), ..host }).unwrap();
+        let table = Table::read(&HostView { runtime: Some(runtime), ..host }).unwrap();
         assert!(table.has(runtime));
         let link = fs::read_link("/proc/self/ns/net").unwrap();
         let inode = namespace_inode(link.to_str().unwrap());

@@ -12,13 +12,13 @@ pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BtfError {
     /// The magic number is another, or of the other byte order.
-    #[error("not BTF of this machine's byte order")]
+    #[error("not BTF, or in another byte order")]
     Magic,
     /// A section or a type goes beyond the end.
     #[error("truncated at byte {0}")]
     Truncated(usize),
     /// A kind of type that this reader cannot skip, for it does not know its size.
-    #[error("type {id} is of kind {kind}, which is unknown")]
+    #[error("type {id} has the unknown kind {kind}")]
     Kind {
         /// The type's number.
         id: u32,

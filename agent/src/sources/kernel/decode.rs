@@ -286,19 +286,22 @@ mod tests {
             handler: 0,
             state_known: 1,
         };
-        let KernelFact::SignalGenerated(told) = fact(&generate) else { panic!("another fact") };
-        assert_eq!((told.signal, told.code, told.group), (15, -6, true));
-        assert_eq!((told.cgroup, told.result), (CgroupId(42), SignalResult::Ignored));
-        assert_eq!(told.target, task(&init()));
-        assert_eq!((told.target.ns_pid, told.target.started), (Some(1), Some(5)));
-        assert_eq!((told.sender.comm.as_str(), told.sender.in_container), ("runc", Some(false)));
-        let state = told.state.unwrap();
+        let KernelFact::SignalGenerated(record) = fact(&generate) else { panic!("another fact") };
+        assert_eq!((record.signal, record.code, record.group), (15, -6, true));
+        assert_eq!((record.cgroup, record.result), (CgroupId(42), SignalResult::Ignored));
+        assert_eq!(record.target, task(&init()));
+        assert_eq!((record.target.ns_pid, record.target.started), (Some(1), Some(5)));
+        assert_eq!(
+            (record.sender.comm.as_str(), record.sender.in_container),
+            ("runc", Some(false))
+        );
+        let state = record.state.unwrap();
         assert!(state.unkillable && !state.group_exit && !state.blocked);
         assert_eq!(state.disposition, Disposition::Default);
 
         let unknown = Generate { state_known: 0, result: 77, ..generate };
-        let KernelFact::SignalGenerated(told) = fact(&unknown) else { panic!("another fact") };
-        assert_eq!((told.state, told.result), (None, SignalResult::Unknown));
+        let KernelFact::SignalGenerated(record) = fact(&unknown) else { panic!("another fact") };
+        assert_eq!((record.state, record.result), (None, SignalResult::Unknown));
     }
 
     #[test]
@@ -311,9 +314,9 @@ mod tests {
             state_known: 1,
             ..Generate::default()
         };
-        let KernelFact::SignalGenerated(told) = fact(&kill) else { panic!("another fact") };
-        assert_eq!(told.state.unwrap().pending, signal_bit(15));
-        assert_eq!(told.state.unwrap().disposition, Disposition::Handler);
+        let KernelFact::SignalGenerated(record) = fact(&kill) else { panic!("another fact") };
+        assert_eq!(record.state.unwrap().pending, signal_bit(15));
+        assert_eq!(record.state.unwrap().disposition, Disposition::Handler);
     }
 
     #[test]
@@ -398,24 +401,24 @@ mod tests {
         zapped.examples[0].comm = comm("worker");
         zapped.examples[record::EXAMPLES / 2] =
             record::Example { comm: comm("logger"), sent: signal_bit(15) | signal_bit(64) };
-        let KernelFact::NamespaceKilled(told) = fact(&zapped) else { panic!("another fact") };
-        assert_eq!((told.cgroup, told.init), (CgroupId(42), Tgid(100)));
-        assert_eq!((told.killed, told.entered, told.nested), (30, 2, 4));
-        assert!(told.uncertain);
+        let KernelFact::NamespaceKilled(record) = fact(&zapped) else { panic!("another fact") };
+        assert_eq!((record.cgroup, record.init), (CgroupId(42), Tgid(100)));
+        assert_eq!((record.killed, record.entered, record.nested), (30, 2, 4));
+        assert!(record.uncertain);
         let sent = |signal| SentTo { signal, processes: 1 };
-        assert_eq!(told.sent, [sent(15), sent(64)]);
-        assert_eq!((told.without(15), told.without(2)), (27, 28));
+        assert_eq!(record.sent, [sent(15), sent(64)]);
+        assert_eq!((record.without(15), record.without(2)), (27, 28));
         // As many as there is room for of those that were sent nothing, and the one other.
-        let names: Vec<_> = told.examples.iter().map(|example| example.comm.as_str()).collect();
+        let names: Vec<_> = record.examples.iter().map(|example| example.comm.as_str()).collect();
         assert_eq!((names.len(), names[0], names[8]), (9, "worker", "logger"));
-        let sent = [2, 15, 64].map(|signal| told.examples[8].was_sent(signal));
+        let sent = [2, 15, 64].map(|signal| record.examples[8].was_sent(signal));
         assert_eq!(sent, [false, true, true]);
-        assert!(!told.examples[0].was_sent(15));
+        assert!(!record.examples[0].was_sent(15));
 
         // No more than were counted.
         let one = record::Zapped { killed: 1, entered: 0, silent: 1, ..zapped };
-        let KernelFact::NamespaceKilled(told) = fact(&one) else { panic!("another fact") };
-        assert_eq!(told.examples.len(), 1);
+        let KernelFact::NamespaceKilled(record) = fact(&one) else { panic!("another fact") };
+        assert_eq!(record.examples.len(), 1);
     }
 
     #[test]

@@ -116,7 +116,8 @@ impl fmt::Display for Hierarchy {
 pub enum HierarchyError {
     /// Nothing is mounted.
     #[error(
-        "no cgroup hierarchy is mounted here: in a container, mount the host's /sys/fs/cgroup and name it with --cgroup-root"
+        "no cgroup hierarchy is mounted; in a container, mount the host's /sys/fs/cgroup and set \
+         --cgroup-root"
     )]
     None,
     /// The one that was named is none.
@@ -124,7 +125,8 @@ pub enum HierarchyError {
     NotCgroup(PathBuf),
     /// The one that was named has no controller.
     #[error(
-        "--cgroup-root {0} is a v1 hierarchy without a controller: name one that has, such as pids or memory"
+        "--cgroup-root {0} is a v1 hierarchy without a controller; use one with a controller, for \
+         example pids or memory"
     )]
     NoController(PathBuf),
     /// A file of the host could not be read.
@@ -156,14 +158,14 @@ pub(super) fn release() -> String {
 fn probe_btf() -> Result<BtfFacts, String> {
     let bytes = std::fs::read(btf::VMLINUX).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => format!(
-            "{} does not exist: this kernel was built without CONFIG_DEBUG_INFO_BTF",
+            "{} does not exist; this kernel was built without CONFIG_DEBUG_INFO_BTF",
             btf::VMLINUX
         ),
         _ => format!("cannot read {}: {error}", btf::VMLINUX),
     })?;
     let tracepoints = btf::Btf::parse(&bytes)
         .map(|btf| plan::tracepoints(&btf))
-        .map_err(|error| format!("{} cannot be used: {error}", btf::VMLINUX))?;
+        .map_err(|error| format!("cannot use {}: {error}", btf::VMLINUX))?;
     Ok(BtfFacts { bytes, tracepoints })
 }
 

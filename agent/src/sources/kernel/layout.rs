@@ -19,7 +19,8 @@ const BUDGET: u32 = 256;
 
 /// The running kernel's BTF lacks something that the programs cannot do without.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the kernel's BTF lacks {}: it is older than 5.10, or newer than this coroner knows", .0.join(", "))]
+#[error("the kernel's BTF lacks {}; the kernel is older than 5.10, or newer than this version of \
+         coroner supports", .0.join(", "))]
 pub struct LayoutError(pub Vec<String>);
 
 /// Resolves all offsets, or names all that are missing.

@@ -76,7 +76,7 @@ pub(super) fn load(
                 return Err(StartError::NotPermitted(error.to_string()));
             }
             planned.verdict = Err(format!(
-                "the kernel refuses program {}: {}: {}",
+                "the kernel rejected program {}: {}: {}",
                 planned.hook.name,
                 describe(&error),
                 planned.hook.loss

@@ -1,10 +1,10 @@
 //! The kernel adapter: facts of the host → layout → plan → load → ring. The only place that knows
 //! aya.
 
-mod again;
 pub mod btf;
 mod debug;
 pub mod decode;
+mod drain_schedule;
 mod error;
 pub mod facts;
 pub mod layout;
@@ -23,13 +23,13 @@ pub use error::StartError;
 pub use facts::{Facts, Hierarchy, HierarchyError, hierarchy, probe};
 
 use crate::linux::{
-    blocking::{GaveUp, Patience},
+    blocking::{BlockingPool, CallError},
     cgroupfs::{self, Inserted, Room, Scan},
     clock,
-    privileges::{self, Lack, Privileges},
+    privileges::{self, MissingCapability, Privileges},
 };
-use again::{Again, Found};
 use coroner_ebpf::maps;
+use drain_schedule::{DrainResult, DrainSchedule};
 use futures::{
     FutureExt,
     future::{BoxFuture, Fuse},
@@ -60,7 +60,7 @@ use tracing::warn;
 /// Events that are handed on at once.
 const BATCH: usize = 256;
 /// A search for a cgroup's directory.
-type Search = BoxFuture<'static, Result<Option<PathBuf>, GaveUp>>;
+type Search = BoxFuture<'static, Result<Option<PathBuf>, CallError>>;
 
 /// A search for a cgroup that takes longer hangs.
 const FIND_LIMIT: Duration = Duration::from_secs(10);
@@ -156,7 +156,7 @@ impl Unproven {
 
 impl fmt::Display for Unproven {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} not proven by the self-test: {}", self.hooks.join(", "), self.why)
+        write!(f, "{} not verified by the self-test: {}", self.hooks.join(", "), self.why)
     }
 }
 
@@ -173,7 +173,7 @@ pub struct Counters {
     pub ring_bytes: AtomicU64,
     /// Entries in CONTAINERS.
     pub containers: AtomicU64,
-    /// Cgroups that are not followed: too many levels below their container.
+    /// Cgroups that are not watched because they are nested too deeply below their container.
     pub too_deep: AtomicU64,
 }
 
@@ -216,7 +216,7 @@ pub enum Command {
 }
 
 /// The capabilities that [`start`], and what follows it, need and this thread lacks.
-pub fn privileges_lacking(options: &Options) -> Vec<Lack> {
+pub fn privileges_lacking(options: &Options) -> Vec<MissingCapability> {
     Privileges::held().lacking(facts::memlock_is_short(options.ring_bytes))
 }
 
@@ -237,7 +237,7 @@ pub fn start(options: &Options) -> Result<Kernel, StartError> {
     if !facts.programs_embedded {
         return Err(StartError::NoObject);
     }
-    privileges::lift_memlock();
+    privileges::raise_memlock_limit();
     let btf_facts = facts.btf.map_err(StartError::NoBtf)?;
     let hierarchy = facts.hierarchy?;
     let layout = {
@@ -316,13 +316,13 @@ impl Kernel {
         // Cgroups to be watched, of which one is looked for at a time, in a thread of its own: all that
         // containers have made may have to be gone through.
         let (mut finds, mut finding) = (VecDeque::new(), false);
-        let patience = Patience::new(FIND_LIMIT, 1);
+        let pool = BlockingPool::new(FIND_LIMIT, 1);
         let mut find = pin!(Fuse::<Search>::terminated());
-        let (mut commanded, mut again) = (true, Again::new(Instant::now()));
+        let (mut commanded, mut again) = (true, DrainSchedule::new(Instant::now()));
         let (mut came, mut more) = (false, false);
         let (mut looked, mut since) = (Instant::now(), self.began);
         while open {
-            let mut woken = Found::default();
+            let mut woken = DrainResult::default();
             tokio::select! {
                 () = to.closed() => break,
                 ready = deciding.readable() => {
@@ -350,14 +350,14 @@ impl Kernel {
                             open = self.send(events, &to).await;
                         }
                         Ok(None) => {}
-                        Err(error) => warn!(%error, "a container's cgroup cannot be looked for"),
+                        Err(error) => warn!(%error, "cannot search for a container's cgroup"),
                     }
                 }
             }
             if !finding && let Some(cgroup) = finds.pop_front() {
-                let (root, patience) = (self.hierarchy.root().to_owned(), patience.clone());
+                let (root, pool) = (self.hierarchy.root().to_owned(), pool.clone());
                 let search = move || cgroupfs::find_cgroup(&root, cgroup);
-                find.set(async move { patience.call(search).await }.boxed().fuse());
+                find.set(async move { pool.call(search).await }.boxed().fuse());
                 finding = true;
             }
             self.watching.flush_diagnostics();
@@ -372,7 +372,7 @@ impl Kernel {
                 yield_now().await;
             }
             // A system call for each counter; later where no record came that could have been lost.
-            if now - looked < if came { again::LATER } else { again::IDLE } {
+            if now - looked < if came { drain_schedule::LATER } else { drain_schedule::IDLE } {
                 continue;
             }
             (came, looked) = (false, now);
@@ -408,9 +408,11 @@ impl Kernel {
                 match self.watching.allow(cgroup, signal) {
                     Ok(true) => {}
                     Ok(false) => {
-                        tracing::debug!(%cgroup, signal, "gone before its signal was allowed")
+                        tracing::debug!(%cgroup, signal, "cgroup is gone; signal not traced")
                     }
-                    Err(error) => tracing::warn!(%cgroup, signal, %error, "cannot allow a signal"),
+                    Err(error) => {
+                        tracing::warn!(%cgroup, signal, %error, "cannot enable tracing of a signal")
+                    }
                 }
                 Vec::new()
             }

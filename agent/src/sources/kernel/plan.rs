@@ -22,18 +22,18 @@ const fn hook(name: &'static str, arguments: usize, loss: &'static str) -> Hook 
 
 /// All hooks, in the order in which they are attached: what makes cgroups known comes first.
 pub const HOOKS: [Hook; 9] = [
-    hook("cgroup_mkdir", 1, "new containers are not seen"),
-    hook("cgroup_rmdir", 1, "removed cgroups are not seen"),
-    hook("cgroup_notify_populated", 3, "the moment of death is not seen"),
+    hook("cgroup_mkdir", 1, "new containers are not detected"),
+    hook("cgroup_rmdir", 1, "removed cgroups are not detected"),
+    hook("cgroup_notify_populated", 3, "the time of death is unknown"),
     Hook {
         v2_only: true,
-        ..hook("cgroup_notify_frozen", 3, "frozen containers look as if they blocked signals")
+        ..hook("cgroup_notify_frozen", 3, "frozen containers look as if they block signals")
     },
-    hook("sched_process_exit", 1, "exit codes of the kernel are not seen"),
-    hook("sched_process_exec", 1, "preStop hooks and probes are not seen"),
-    hook("signal_deliver", 3, "whether a handler ran is not seen"),
-    hook("signal_generate", 5, "who sent which signal is not seen"),
-    hook("mark_victim", 1, "OOM kills look like plain kills"),
+    hook("sched_process_exit", 1, "the kernel's exit codes are unknown"),
+    hook("sched_process_exec", 1, "preStop hooks and probes are not detected"),
+    hook("signal_deliver", 3, "signal handler runs are not detected"),
+    hook("signal_generate", 5, "senders of signals are unknown"),
+    hook("mark_victim", 1, "OOM kills look like other SIGKILLs"),
 ];
 
 /// What is to become of one hook.
@@ -63,18 +63,18 @@ pub fn plan(tracepoints: &[(&'static str, Tracepoint)], unified: bool) -> Vec<Pl
                 .iter()
                 .find(|(name, _)| *name == hook.name)
                 .and_then(|(_, t)| t.as_ref());
-            Planned { hook: *hook, verdict: judge(hook, tracepoint) }
+            Planned { hook: *hook, verdict: check_tracepoint(hook, tracepoint) }
         })
         .collect()
 }
 
-fn judge(hook: &Hook, tracepoint: Option<&Vec<Parameter>>) -> Result<(), String> {
+fn check_tracepoint(hook: &Hook, tracepoint: Option<&Vec<Parameter>>) -> Result<(), String> {
     let Hook { name, arguments, loss, .. } = hook;
     match tracepoint {
         None => Err(format!("this kernel has no tracepoint {name}: {loss}")),
         // The kernel would refuse the attachment of a program that reads beyond them.
         Some(with) if with.len() < *arguments => Err(format!(
-            "this kernel's tracepoint {name} has {} arguments where {arguments} are read: {loss}",
+            "this kernel's tracepoint {name} has {} arguments instead of {arguments}: {loss}",
             with.len()
         )),
         Some(_) => Ok(()),
@@ -150,8 +150,8 @@ mod tests {
         let mut host = capable();
         host.iter_mut().find(|(name, _)| *name == "signal_generate").unwrap().1 =
             Some(vec![Scalar, Pointer]);
-        let reason = "this kernel's tracepoint signal_generate has 2 arguments where 5 are read: \
-                      who sent which signal is not seen";
+        let reason = "this kernel's tracepoint signal_generate has 2 arguments instead of 5: \
+                      senders of signals are unknown";
         assert_eq!(without(&plan(&host, true)), [("signal_generate", reason)]);
     }
 }

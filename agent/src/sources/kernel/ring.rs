@@ -2,10 +2,10 @@
 
 use super::{
     Counters,
-    again::Found,
     decode::{KINDS, read_record},
+    drain_schedule::DrainResult,
 };
-use crate::{linux::clock, sources::peak::Peak};
+use crate::{linux::clock, sources::windowed_max::WindowedMax};
 use aya::maps::{MapData, PerCpuArray, RingBuf};
 use coroner_core::{
     ids::CgroupId,
@@ -28,9 +28,9 @@ pub(super) struct Rings {
     /// Read, but younger than the moment at which reading began: the other ring may still hold
     /// something older.
     held: Vec<KernelEvent>,
-    found: Found,
+    found: DrainResult,
     /// Bytes that waited in the deciding ring and in the detail ring.
-    used: [Peak; 2],
+    used: [WindowedMax; 2],
     seen_lost: [u64; maps::LOST_COUNT as usize],
     undecodable: u64,
     /// Insertions by the agent that the map refused.
@@ -50,8 +50,8 @@ impl Rings {
             detail,
             lost,
             held: Vec::new(),
-            found: Found::default(),
-            used: [Peak::new(Instant::now()), Peak::new(Instant::now())],
+            found: DrainResult::default(),
+            used: [WindowedMax::new(Instant::now()), WindowedMax::new(Instant::now())],
             seen_lost: [0; maps::LOST_COUNT as usize],
             undecodable: 0,
             refused: 0,
@@ -66,7 +66,7 @@ impl Rings {
     }
 
     /// What the last drain found.
-    pub(super) fn found(&self) -> Found {
+    pub(super) fn found(&self) -> DrainResult {
         self.found
     }
 
@@ -74,7 +74,7 @@ impl Rings {
     /// kernel's time, over both rings and over successive calls.
     ///
     /// Of each ring no more than it has room for, however fast it fills again: so much holds all that
-    /// was in it when reading began, and [`Found::more`] says that it may not be all by now.
+    /// was in it when reading began, and [`DrainResult::more`] says that it may not be all by now.
     pub(super) fn drain(&mut self, counters: &Counters) -> Vec<KernelEvent> {
         let mut events = self.drain_all(counters);
         events.retain(|event| !self.is_own(event));
@@ -96,7 +96,7 @@ impl Rings {
                         events.push(event);
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "undecodable record from the kernel programs");
+                        tracing::warn!(%error, "cannot decode a record from the kernel programs");
                         wrong += 1;
                     }
                 }
@@ -112,7 +112,7 @@ impl Rings {
             (used_deciding, deciding, &counters.deciding_used),
             (used_detail, detail, &counters.detail_used),
         ] {
-            told.store(used.see(now, bytes.min(room)), Ordering::Relaxed);
+            told.store(used.observe(now, bytes.min(room)), Ordering::Relaxed);
         }
         self.undecodable += wrong;
         for (counter, count) in counters.records.iter().zip(kinds) {
@@ -124,7 +124,7 @@ impl Rings {
         events.sort_by_key(|event| event.time);
         let settled = events.partition_point(|event| event.time <= began);
         self.held = events.split_off(settled);
-        self.found = Found {
+        self.found = DrainResult {
             anything: deciding > 0 || detail > 0,
             deciding: deciding > 0 || !self.held.is_empty(),
             more: more_deciding || more_detail,

@@ -24,7 +24,7 @@ use std::{
 
 /// How long the records may take. They come within a millisecond; a machine that boots in an
 /// emulator is slower.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// How long to sleep between two looks.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Beginning of the directory's name; the rest is our pid.
@@ -51,17 +51,17 @@ pub(super) fn prove(
         if play.is_err() {
             rings.ignored.remove(&stage.base);
         }
-        play.map_err(|error| format!("the self-test's actors failed: {error}"))
+        play.map_err(|error| format!("the self-test's child processes failed: {error}"))
     };
     let root = hierarchy.root();
     let made = Stage::build(root)
-        .map_err(|error| format!("no cgroup can be made in {}: {error}", root.display()))
+        .map_err(|error| format!("cannot create a cgroup in {}: {error}", root.display()))
         .and_then(|stage| act(stage, rings));
     // Where none can be made, or nobody be moved into it (a delegated hierarchy), our own will do.
     let (expected, mut doubts) = match made {
         Ok(expected) => (expected, Vec::new()),
         Err(why) => {
-            let own = Stage::own(root).ok_or("and this process is in none that is seen".to_owned());
+            let own = Stage::own(root).ok_or("and this process is in no visible cgroup".to_owned());
             match own.and_then(|stage| act(stage, rings)) {
                 Ok(expected) => (expected, vec![why]),
                 Err(own) => {
@@ -72,12 +72,12 @@ pub(super) fn prove(
         }
     };
     if expected.execer.is_none() {
-        doubts.push("this host lets no file without a name be executed".to_owned());
+        doubts.push("this host does not allow executing an anonymous file (memfd)".to_owned());
     }
 
     let mut seen = Vec::new();
     let mut others = Vec::new();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         // What is there after the time counts too: a machine that stalls has not lost it.
         let is_last = Instant::now() >= until;
@@ -86,7 +86,7 @@ pub(super) fn prove(
             if own { seen.push(event.fact) } else { others.push(event) }
         }
         let is_proven = |planned: &Planned| {
-            planned.verdict.is_err() || judge(planned.hook.name, &expected, &seen).is_ok()
+            planned.verdict.is_err() || verify(planned.hook.name, &expected, &seen).is_ok()
         };
         if is_last || plan.iter().all(is_proven) {
             break;
@@ -99,7 +99,7 @@ pub(super) fn prove(
     }
 
     for planned in plan.iter_mut().filter(|planned| planned.verdict.is_ok()) {
-        if let Err(what) = judge(planned.hook.name, &expected, &seen) {
+        if let Err(what) = verify(planned.hook.name, &expected, &seen) {
             watching.detach(planned.hook.name);
             planned.verdict =
                 Err(format!("refused by the self-test: {what}: {}", planned.hook.loss));
@@ -139,7 +139,7 @@ impl Expected {
 }
 
 /// Whether what was seen proves a hook.
-fn judge(hook: &str, expected: &Expected, seen: &[KernelFact]) -> Result<(), String> {
+fn verify(hook: &str, expected: &Expected, seen: &[KernelFact]) -> Result<(), String> {
     let is = |task: &Task, pid: u32| task.ns_pid == Some(pid) && task.started.is_some();
     let exited = |pid: u32, code: u8| {
         move |fact: &KernelFact| {
@@ -206,7 +206,7 @@ fn judge(hook: &str, expected: &Expected, seen: &[KernelFact]) -> Result<(), Str
                             && !state.group_exit
                     }))
             }),
-            "no record of a signal, its target and what is installed there",
+            "no record of a signal, its target and its disposition",
         ),
         "signal_deliver" => (
             any(&|fact| {
@@ -316,7 +316,7 @@ impl Drop for Stage {
 /// Since Linux 7 a cgroup can be removed while its last process is still leaving it, and is then never
 /// reported as empty. (v1 has no such file, and does not allow that.)
 fn wait_until_empty(path: &Path) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let is_populated = || {
         let events = fs::read_to_string(path.join("cgroup.events")).unwrap_or_default();
         events.lines().any(|line| line == "populated 1")
@@ -328,7 +328,7 @@ fn wait_until_empty(path: &Path) {
 
 /// A cgroup can be removed a moment after its last process was reaped.
 fn remove_patiently(path: &Path) -> io::Result<()> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         match fs::remove_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < until => {

@@ -31,19 +31,19 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Transport(#[from] kube::Error),
     /// The request cannot be made.
-    #[error("the request cannot be made")]
+    #[error("cannot build the request")]
     Request(#[from] kube::core::request::Error),
     /// What came is no JSON.
-    #[error("the answer cannot be read: {0} (its content is not shown)")]
+    #[error("cannot parse the response: {0} (content not shown)")]
     Malformed(#[from] Malformed),
     /// It is JSON, and not what was asked for.
-    #[error("the answer cannot be read: it is not {0} (its content is not shown)")]
+    #[error("cannot parse the response: not {0} (content not shown)")]
     Unexpected(&'static str),
     /// The connection ended within it.
-    #[error("the answer ended before it was complete")]
+    #[error("the response was truncated")]
     Short,
     /// More pods than can be kept apart.
-    #[error("this node has more than {0} pods that have not ended")]
+    #[error("this node has more than {0} pods that have not terminated")]
     TooMany(usize),
 }
 
@@ -87,7 +87,7 @@ impl std::fmt::Display for Refusal {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { code, reason, message, .. } = self;
         match (message.as_str(), reason.as_str()) {
-            ("", "") => write!(to, "answered with status {code} and no reason of Kubernetes'"),
+            ("", "") => write!(to, "status {code} without a Kubernetes reason"),
             (one, "") | ("", one) => write!(to, "{} ({code})", shown(one)),
             (message, reason) => write!(to, "{}: {} ({code})", shown(message), shown(reason)),
         }
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(refusal.details.map(|of| of.kind).as_deref(), Some("pods"));
         for other in ["<html>hunter2</html>", "hunter2", "", "{\"password\":\"hunter2\"}"] {
             let text = Refusal::of(502, other.as_bytes()).to_string();
-            assert_eq!(text, "answered with status 502 and no reason of Kubernetes'");
+            assert_eq!(text, "status 502 without a Kubernetes reason");
         }
         let long = format!(r#"{{"message":"{}\u202e"}}"#, "x".repeat(100_000));
         assert!(Refusal::of(500, long.as_bytes()).to_string().len() < 600);

@@ -1,6 +1,6 @@
 //! The clients: which apiserver, as whom, and with which timeouts.
 
-use super::tell::with_causes;
+use super::errors::with_causes;
 use anyhow::anyhow;
 use kube::{
     Client, Config,
@@ -36,18 +36,18 @@ pub(super) struct Clients {
 /// Reads the configuration. Nothing is sent yet.
 pub(super) async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<Clients> {
     let mut config = config(kubeconfig).await?;
-    let ask = impatient(config.clone())?;
+    let ask = with_timeouts(config.clone())?;
     config.read_timeout = Some(READ_TIMEOUT);
     let watch = ClientBuilder::try_from(config).map_err(unusable)?.build();
     Ok(Clients { watch, ask })
 }
 
 /// A client for requests that are answered at once. Nothing is sent yet.
-pub(crate) async fn asking(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
-    impatient(config(kubeconfig).await?)
+pub(crate) async fn request_client(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
+    with_timeouts(config(kubeconfig).await?)
 }
 
-fn impatient(mut config: Config) -> anyhow::Result<Client> {
+fn with_timeouts(mut config: Config) -> anyhow::Result<Client> {
     config.read_timeout = Some(ANSWER_LIMIT);
     config.connect_timeout = Some(CONNECT_LIMIT);
     Ok(ClientBuilder::try_from(config).map_err(unusable)?.build())
@@ -65,7 +65,7 @@ async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
 async fn read_config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
     let Some(path) = kubeconfig else { return infer().await };
     let unusable = |error: KubeconfigError| {
-        anyhow!("the kubeconfig {} cannot be used: {}", path.display(), with_causes(&error))
+        anyhow!("cannot use the kubeconfig {}: {}", path.display(), with_causes(&error))
     };
     let file = Kubeconfig::read_from(path).map_err(unusable)?;
     Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(unusable)
@@ -80,13 +80,13 @@ async fn infer() -> anyhow::Result<Config> {
     };
     Config::incluster().map_err(|error| {
         anyhow!(
-            "no way to the apiserver: give a kubeconfig (--kubeconfig, or KUBECONFIG in the \
-             environment; {own}), or run in a pod with a service account ({})",
+            "no apiserver configuration; set --kubeconfig (or KUBECONFIG; {own}), or run in a pod \
+             with a service account ({})",
             with_causes(&error)
         )
     })
 }
 
 fn unusable(error: kube::Error) -> anyhow::Error {
-    anyhow!("the apiserver's address or certificates cannot be used: {}", with_causes(&error))
+    anyhow!("cannot use the apiserver's address or certificates: {}", with_causes(&error))
 }

@@ -3,7 +3,7 @@
 
 use super::{
     convert, shape,
-    watch::{self, Line},
+    watch::{self, WatchLine},
 };
 use crate::sources::{
     cut::Cuts,
@@ -37,9 +37,9 @@ pub fn list(body: &[u8], piece: usize) -> Option<Vec<Option<ApiPod>>> {
 pub fn event(line: &[u8]) -> Option<(ApiPod, bool)> {
     let line = whole(&shape::LINE, line)?;
     match watch::read_line(&line).ok()?.0 {
-        Line::Applied(pod) => Some((*pod?, false)),
-        Line::Deleted(pod) => Some((*pod, true)),
-        Line::Bookmark => None,
+        WatchLine::Applied(pod) => Some((*pod?, false)),
+        WatchLine::Deleted(pod) => Some((*pod, true)),
+        WatchLine::Bookmark => None,
     }
 }
 

@@ -4,8 +4,9 @@ use super::{
     Counters, Options,
     answer::{Answer, Failure},
     client::ANSWER_LIMIT,
-    convert, shape,
-    tell::describe,
+    convert,
+    errors::describe,
+    shape,
     watch::{ListMetadata, PAGE, PODS, on_node, pod},
 };
 use crate::{linux::clock, sources::json::Event};
@@ -118,7 +119,7 @@ impl Lookups {
         let answer = asked.and_then(|node| {
             node.ok_or_else(|| {
                 Unanswered::Failed(format!(
-                    "the Node {:?} has no bootID: no kubelet has reported for it yet",
+                    "the Node {:?} has no bootID; its kubelet has not reported yet",
                     self.node
                 ))
             })
@@ -139,15 +140,15 @@ impl Lookups {
         let (missing, error) = match answer {
             Ok(node) => {
                 if self.node_failure.take().is_some() {
-                    info!(node = self.node, "the Node object could be had");
+                    info!(node = self.node, "read the Node object");
                 }
                 return ApiEvent::Node(node);
             }
             Err(Unanswered::Missing) => (
                 true,
                 format!(
-                    "the apiserver has no Node {:?}: check --node, or NODE_NAME in the \
-                     environment, against `kubectl get nodes`",
+                    "the apiserver has no Node {:?}; compare --node (or NODE_NAME) with `kubectl \
+                     get nodes`",
                     self.node
                 ),
             ),
@@ -155,7 +156,10 @@ impl Lookups {
         };
         self.counters.errors.fetch_add(1, Relaxed);
         if self.node_failure.as_ref() != Some(&error) {
-            warn!(error, "the Node object cannot be had; no leak is told before it is");
+            warn!(
+                error,
+                "cannot read the Node object; leak detection is suspended until it can be read"
+            );
             self.node_failure = Some(error.clone());
         }
         ApiEvent::NodeUnknown { missing, error }
@@ -187,10 +191,10 @@ impl Lookups {
         let failure = answers.iter().find_map(|answer| answer.as_ref().err()).cloned();
         match failure {
             Some(error) if !self.failing => {
-                warn!(error, "whether pods still exist cannot be asked; trying on when needed");
+                warn!(error, "cannot check whether pods still exist; retrying when needed");
                 self.failing = true;
             }
-            Some(error) => debug!(error, "whether pods still exist still cannot be asked"),
+            Some(error) => debug!(error, "still cannot check whether pods exist"),
             None => self.failing = false,
         }
         let pods = pods
@@ -205,7 +209,7 @@ impl Lookups {
     /// answer is etcd's own (a quorum read) and not that of a cache which may lag behind.
     async fn look_for(&self, pod: &PodRef) -> Result<bool, String> {
         if !is_name(&pod.namespace) || !is_name(&pod.name) {
-            return Err(self.failed("the runtime gives a pod a name that no object can have"));
+            return Err(self.failed("the runtime reported a pod with an invalid name"));
         }
         let found = async {
             let pods = format!("/api/v1/namespaces/{}/pods", pod.namespace);
@@ -244,7 +248,7 @@ impl Lookups {
             .map(|pod| match known.contains(&pod.uid) {
                 true => Ok(true),
                 false if complete => Ok(false),
-                false => Err("the apiserver's list holds something that is no pod".to_owned()),
+                false => Err("the apiserver's list contains an invalid pod".to_owned()),
             })
             .collect();
         let missing: Vec<usize> =
@@ -259,12 +263,12 @@ impl Lookups {
         if lacks_one || unconfirmed {
             let doubt = self.failed(&if lacks_one {
                 format!(
-                    "a pod of this machine exists, but is not among those of the node {:?}: check \
-                     --node, or NODE_NAME in the environment, for another node's name",
+                    "a pod of this machine exists, but is not assigned to the node {:?}; check \
+                     whether --node (or NODE_NAME) is another node's name",
                     self.node
                 )
             } else {
-                "the apiserver's list lacks pods, and none of them can be asked for by name".into()
+                "the apiserver's list lacks pods, and none of them can be read by name".into()
             });
             for at in missing {
                 answers[at] = Err(doubt.clone());
@@ -283,7 +287,7 @@ impl Lookups {
         loop {
             let answer = asked(self.page(&page, &mut known), "", "list of pods").await;
             let (all, following) = answer.map_err(|unanswered| match unanswered {
-                Unanswered::Missing => "the apiserver knows no pods".to_owned(),
+                Unanswered::Missing => "the apiserver has no pods resource".to_owned(),
                 Unanswered::Failed(error) => error,
             })?;
             complete &= all;

@@ -7,12 +7,12 @@
 pub(crate) mod answer;
 pub(crate) mod client;
 pub mod convert;
+pub(crate) mod errors;
 #[doc(hidden)]
 pub mod fuzzing;
 pub(crate) mod lookup;
 mod room;
 mod shape;
-pub(crate) mod tell;
 mod watch;
 
 use crate::sources::cut::Cuts;

@@ -4,9 +4,9 @@ use super::{
     Counters, Options,
     answer::{Answer, Failure, Refusal},
     client::WATCH_SECONDS,
-    convert,
+    convert, errors,
     room::{MAX_PODS, Room},
-    shape, tell,
+    shape,
 };
 use crate::{
     linux::clock,
@@ -41,10 +41,10 @@ const MIN_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// A failure so long after the last one begins with short pauses again. Not sooner: a watch that
 /// breaks as soon as it stands must not be taken up five times a second.
-const CALM: Duration = Duration::from_secs(30);
+const BACKOFF_RESET_AFTER: Duration = Duration::from_secs(30);
 /// A watch that was taken up again counts as in sync after so long without an error: that its
 /// place in history is gone, the apiserver says in the watch itself.
-const PROBATION: Duration = Duration::from_millis(500);
+const RESUME_GRACE: Duration = Duration::from_millis(500);
 /// A watch that is silent for so long after it should have ended is on a connection that died.
 const OVERDUE: Duration = Duration::from_secs(5);
 /// A watch that ends sooner than this is not taken up again at once.
@@ -56,14 +56,14 @@ const REFUSALS: u32 = 3;
 /// The channel to the core is closed.
 struct Closed;
 
-/// How the core and the apiserver stand to each other.
+/// How far the core is in sync with the apiserver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Standing {
-    /// The core was sent nothing, or the last list is too old to go on from.
+enum WatchState {
+    /// A list is needed: the core got none yet, or the last one is too old to resume from.
     Listing,
-    /// The core has all that happened.
+    /// The core has all events.
     Current,
-    /// The watch broke; it may be taken up where it did.
+    /// The watch failed; it may be resumed.
     Broken,
 }
 
@@ -74,26 +74,26 @@ pub(super) struct Watch {
     spread: Duration,
     counters: Arc<Counters>,
     to: mpsc::Sender<Received>,
-    standing: Standing,
-    /// The resource version that the watch goes on from; `None`: only a list helps.
+    state: WatchState,
+    /// The resource version to resume from; `None`: a list is needed.
     place: Option<String>,
-    /// Nothing was ever listed.
+    /// No list was made yet.
     fresh: bool,
-    /// The core was told of this outage.
-    outage_told: bool,
+    /// This outage was reported to the core.
+    outage_reported: bool,
     room: Room,
     refusals: u32,
     backoff: ExponentialBackoff,
     last_failure: Option<Instant>,
 }
 
-/// What a line of a watch says.
-pub(super) enum Line {
-    /// Nothing but how far it is.
+/// An event of the watch.
+pub(super) enum WatchLine {
+    /// Only a resource version.
     Bookmark,
-    /// A pod that was added or modified; `None`: it makes no sense.
+    /// A pod that was added or modified; `None`: invalid.
     Applied(Option<Box<ApiPod>>),
-    /// A pod that is gone.
+    /// A deleted pod.
     Deleted(Box<ApiPod>),
 }
 
@@ -112,10 +112,10 @@ impl Watch {
             spread: options.spread,
             counters: Arc::clone(&options.counters),
             to,
-            standing: Standing::Listing,
+            state: WatchState::Listing,
             place: None,
             fresh: true,
-            outage_told: false,
+            outage_reported: false,
             room: Room::default(),
             refusals: 0,
             backoff: backoff(),
@@ -139,7 +139,7 @@ impl Watch {
 
     /// Lists this node's pods, for the core to begin with.
     async fn list(&mut self) -> Result<(), Closed> {
-        self.standing = Standing::Listing;
+        self.state = WatchState::Listing;
         self.room.begin_list();
         let (pods, version) = match self.pods().await {
             Ok(listed) => listed,
@@ -207,15 +207,15 @@ impl Watch {
             Ok(answer) => answer,
             Err(failure) => return self.watch_failed(&failure).await,
         };
-        // While a broken watch is on probation: when that ends.
-        let is_broken = self.standing == Standing::Broken;
-        let mut probation = is_broken.then(|| Instant::now() + PROBATION);
+        // Deadline of the grace time of a resumed watch.
+        let is_broken = self.state == WatchState::Broken;
+        let mut resume_grace = is_broken.then(|| Instant::now() + RESUME_GRACE);
         let silence = Duration::from_secs(seconds.into()) + OVERDUE;
         loop {
             let line = tokio::select! {
                 line = timeout(silence, answer.next(&self.counters.truncated)) => line,
-                () = until(probation) => {
-                    probation = None;
+                () = until(resume_grace) => {
+                    resume_grace = None;
                     self.resumed().await?;
                     continue;
                 }
@@ -237,25 +237,25 @@ impl Watch {
                 Err(failure) => return self.watch_failed(&failure).await,
             };
             self.place = Some(version);
-            probation = None;
+            resume_grace = None;
             self.line(line).await?;
         }
     }
 
-    async fn line(&mut self, line: Line) -> Result<(), Closed> {
-        if !matches!(line, Line::Bookmark) {
+    async fn line(&mut self, line: WatchLine) -> Result<(), Closed> {
+        if !matches!(line, WatchLine::Bookmark) {
             self.resumed().await?;
         }
         match line {
-            Line::Bookmark => Ok(()),
-            Line::Applied(pod) => match self.sensible(pod.map(|pod| *pod)) {
+            WatchLine::Bookmark => Ok(()),
+            WatchLine::Applied(pod) => match self.sensible(pod.map(|pod| *pod)) {
                 Some(mut pod) => match self.room.admit(&mut pod, &self.counters.truncated) {
                     true => self.send(ApiEvent::Applied(pod)).await,
                     false => Ok(()),
                 },
                 None => Ok(()),
             },
-            Line::Deleted(mut pod) => {
+            WatchLine::Deleted(mut pod) => {
                 self.counters.events.fetch_add(1, Ordering::Relaxed);
                 let is_known = self.room.admit(&mut pod, &self.counters.truncated);
                 self.room.is_gone(&pod.uid);
@@ -266,41 +266,41 @@ impl Watch {
 
     /// The watch goes on from where it broke, if it was broken.
     async fn resumed(&mut self) -> Result<(), Closed> {
-        if self.standing != Standing::Broken {
+        if self.state != WatchState::Broken {
             return Ok(());
         }
-        info!("the watch of this node's pods goes on where it broke");
+        info!("pod watch resumed");
         self.send(ApiEvent::Resumed).await?;
         self.is_current();
         Ok(())
     }
 
     fn is_current(&mut self) {
-        self.standing = Standing::Current;
+        self.state = WatchState::Current;
         self.refusals = 0;
-        if std::mem::take(&mut self.outage_told) {
+        if std::mem::take(&mut self.outage_reported) {
             self.recovered.notify_one();
         }
     }
 
     async fn watch_failed(&mut self, failure: &Failure) -> Result<(), Closed> {
         if !self.keeps_place(failure) {
-            (self.standing, self.place) = (Standing::Listing, None);
-        } else if self.standing == Standing::Current {
-            self.standing = Standing::Broken;
+            (self.state, self.place) = (WatchState::Listing, None);
+        } else if self.state == WatchState::Current {
+            self.state = WatchState::Broken;
         }
-        self.failure(failure, "the watch of this node's pods broke").await
+        self.failure(failure, "the pod watch failed").await
     }
 
     async fn failure(&mut self, failure: &Failure, what: &str) -> Result<(), Closed> {
         self.counters.errors.fetch_add(1, Ordering::Relaxed);
-        let error = tell::describe(failure, failure.code(), "list and watch of pods");
+        let error = errors::describe(failure, failure.code(), "list and watch of pods");
         let error = format!("{what}: {error}");
-        if self.outage_told {
-            debug!(error, "the watch of this node's pods is still broken");
+        if self.outage_reported {
+            debug!(error, "pod watch still failing");
         } else {
-            warn!(error, "the watch of this node's pods broke; trying on");
-            self.outage_told = true;
+            warn!(error, "pod watch failed; retrying");
+            self.outage_reported = true;
             self.send(ApiEvent::OutOfSync { error }).await?;
         }
         self.pause().await;
@@ -322,7 +322,7 @@ impl Watch {
 
     async fn pause(&mut self) {
         let now = Instant::now();
-        if self.last_failure.is_none_or(|last| now.duration_since(last) > CALM) {
+        if self.last_failure.is_none_or(|last| now.duration_since(last) > BACKOFF_RESET_AFTER) {
             self.backoff = backoff();
         }
         self.last_failure = Some(now);
@@ -410,7 +410,7 @@ pub(super) fn pod(reduced: &Reduced) -> Option<ApiPod> {
 }
 
 /// A line of a watch, and the version that it has come to.
-pub(super) fn read_line(line: &Reduced) -> Result<(Line, String), Failure> {
+pub(super) fn read_line(line: &Reduced) -> Result<(WatchLine, String), Failure> {
     #[derive(Deserialize)]
     struct Head {
         #[serde(rename = "type")]
@@ -450,10 +450,12 @@ pub(super) fn read_line(line: &Reduced) -> Result<(Line, String), Failure> {
         convert::pod(&of.object).map(Box::new)
     };
     let line = match head.kind.as_str() {
-        "BOOKMARK" => Line::Bookmark,
-        "ADDED" | "MODIFIED" => Line::Applied(pod()),
+        "BOOKMARK" => WatchLine::Bookmark,
+        "ADDED" | "MODIFIED" => WatchLine::Applied(pod()),
         // A list says who is gone, whatever this is.
-        "DELETED" => Line::Deleted(pod().ok_or(Failure::Unexpected("a pod that was deleted"))?),
+        "DELETED" => {
+            WatchLine::Deleted(pod().ok_or(Failure::Unexpected("a pod that was deleted"))?)
+        }
         _ => return Err(UNEXPECTED),
     };
     Ok((line, version))
@@ -489,7 +491,7 @@ fn backoff() -> ExponentialBackoff {
 mod tests {
     use super::*;
     use crate::{
-        outputs::events::Pace,
+        outputs::events::RateLimits,
         sources::{
             cri,
             kube::{SPREAD, lookup::NODE_EVERY},
@@ -509,7 +511,7 @@ mod tests {
             ("watch_least_seconds", f64::from(WATCH_SECONDS - WATCH_SECONDS / 4 + 1)),
             ("watch_most_seconds", f64::from(WATCH_SECONDS)),
             ("node_every_seconds", seconds(NODE_EVERY)),
-            ("event_every_seconds", seconds(Pace::default().pods.every)),
+            ("event_every_seconds", seconds(RateLimits::default().pods.every)),
             ("lists_every_seconds", seconds(cri::Options::new("").idle)),
         ] {
             assert_eq!(file["agent"][name].as_f64(), Some(value), "{name}");

@@ -34,7 +34,7 @@ const REFRIGERATOR: &str = "__refrigerator";
 
 /// Where to look.
 #[derive(Clone, Debug)]
-pub struct Host {
+pub struct ProcRoot {
     /// The /proc that shows the host's processes.
     pub proc: PathBuf,
     /// Mount point of the cgroup hierarchy that the programs watch.
@@ -42,7 +42,7 @@ pub struct Host {
 }
 
 /// A process and how it is found below /proc.
-struct Found {
+struct InspectedProcess {
     process: ProcProcess,
     folder: PathBuf,
 }
@@ -52,12 +52,12 @@ struct Found {
 /// Processes are found by the container's cgroup, as this process' PID namespace numbers them; if
 /// that is not the host's, the main process is still found by the kernel's number where the host's
 /// /proc is mounted. Its start time makes sure that it is the same process.
-pub fn look(host: &Host, wanted: InspectProcesses) -> ProcReport {
+pub fn look(host: &ProcRoot, wanted: InspectProcesses) -> ProcReport {
     let looked = clock::boot_now();
     let proc = &host.proc;
     let members = members(&host.cgroup_root, wanted);
     let listed = members.iter().flatten().copied().filter(|pid| *pid != 0).take(MAX_LOOKED_AT);
-    let mut found: Vec<Found> = listed.filter_map(|pid| process(proc, pid)).collect();
+    let mut found: Vec<InspectedProcess> = listed.filter_map(|pid| process(proc, pid)).collect();
     let is_main = |process: &ProcProcess| {
         wanted.main == Some(process.tgid)
             && wanted.started.is_none_or(|known| same_start(known, process.started))
@@ -67,7 +67,7 @@ pub fn look(host: &Host, wanted: InspectProcesses) -> ProcReport {
     {
         found.extend(process(proc, main.0).filter(|other| is_main(&other.process)));
     }
-    let is_alive = |found: &Found| found.process.state != TaskState::Zombie;
+    let is_alive = |found: &InspectedProcess| found.process.state != TaskState::Zombie;
     let count = u32::try_from(found.iter().filter(|f| is_alive(f)).count()).unwrap_or(u32::MAX);
     // Some of it cannot be seen from here.
     let hidden = members.as_ref().is_none_or(|members| members.contains(&0));
@@ -103,7 +103,7 @@ fn members(root: &Path, wanted: InspectProcesses) -> Option<BTreeSet<u32>> {
     Some(members)
 }
 
-fn process(proc: &Path, pid: u32) -> Option<Found> {
+fn process(proc: &Path, pid: u32) -> Option<InspectedProcess> {
     let mut folder = proc.join(pid.to_string());
     let Stat { comm, mut state, started, .. } = read_stat(&folder)?;
     let mut thread = None;
@@ -123,7 +123,7 @@ fn process(proc: &Path, pid: u32) -> Option<Found> {
         wchan: None,
         stack: Vec::new(),
     };
-    Some(Found { process, folder })
+    Some(InspectedProcess { process, folder })
 }
 
 /// Of a process whose leader has ended, the thread that holds up the most.
@@ -140,8 +140,8 @@ fn thread_left(folder: &Path, pid: u32) -> Option<(u32, TaskState)> {
         .map(|(state, tid)| (tid, state))
 }
 
-fn whereabouts(found: Found) -> ProcProcess {
-    let Found { mut process, folder } = found;
+fn whereabouts(found: InspectedProcess) -> ProcProcess {
+    let InspectedProcess { mut process, folder } = found;
     let read = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
     if process.state != TaskState::Zombie {
         process.wchan = parse::wchan(&read("wchan"));
@@ -174,7 +174,7 @@ mod tests {
     /// A hierarchy and a /proc of our own.
     struct Fake {
         folder: tempfile::TempDir,
-        host: Host,
+        host: ProcRoot,
         cgroup: CgroupId,
     }
 
@@ -186,7 +186,7 @@ mod tests {
             fs::create_dir_all(own.join("nested")).unwrap();
             fs::write(own.join("cgroup.procs"), pids).unwrap();
             let cgroup = CgroupId(cgroupfs::inode(&own).unwrap());
-            let host = Host { proc: folder.path().join("proc"), cgroup_root };
+            let host = ProcRoot { proc: folder.path().join("proc"), cgroup_root };
             Self { folder, host, cgroup }
         }
 
@@ -287,7 +287,7 @@ mod tests {
         fake.task("10", "app", 'D', 100);
         let gone = InspectProcesses { cgroup: CgroupId(1), main: None, started: None };
         assert_eq!(look(&fake.host, gone).alive, Some(0));
-        let blind = Host { cgroup_root: "/nonexistent".into(), ..fake.host.clone() };
+        let blind = ProcRoot { cgroup_root: "/nonexistent".into(), ..fake.host.clone() };
         assert_eq!(look(&blind, gone).alive, None);
     }
 }

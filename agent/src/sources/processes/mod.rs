@@ -1,8 +1,8 @@
-//! The source of processes: looks at what is left of a container that does not end. It reads the state
-//! of processes and where they are in the kernel, never what they were started with.
+//! The process adapter: inspects the remaining processes of a container that does not exit. Reads their states and
+//! kernel stacks, never their command lines.
 //!
-//! To read can hang as well (/proc/PID/stack takes a lock that an exec on a dead file system
-//! holds), so each look has a thread of its own and is given up after a while.
+//! Reading can hang as well (/proc/PID/stack takes a lock that an exec on a dead file system holds), so each
+//! inspection runs on its own thread with a timeout.
 
 mod look;
 
@@ -10,10 +10,10 @@ use coroner_core::{
     input::{Input, Received},
     output::InspectProcesses,
 };
-pub use look::{Host, look};
+pub use look::{ProcRoot, look};
 
 use crate::linux::{
-    blocking::{GaveUp, Patience},
+    blocking::{BlockingPool, CallError},
     clock,
     procfs::host_proc,
 };
@@ -28,54 +28,58 @@ use std::{
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
-/// A look that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// So many may hang; then no more is looked at before one of them ends.
+/// Timeout of an inspection.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// Maximum number of hanging inspections; further ones are skipped.
 const MAX_HANGING: usize = 4;
 
-/// Where to look.
+/// Options of the adapter.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Root of the host's file system, for its /proc.
     pub host_root: PathBuf,
     /// Mount point of the cgroup hierarchy that the programs watch.
     pub cgroup_root: PathBuf,
-    /// Where the adapter counts what it does.
+    /// Counters of the adapter.
     pub counters: Arc<Counters>,
 }
 
-/// What the adapter did, since it began.
+/// Counters since the start of the adapter.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Looks that hung, or could not be begun for those that do.
+    /// Inspections that timed out or were skipped.
     pub errors: AtomicU64,
 }
 
-/// Looks wherever it is asked to; ends when either channel is closed.
+/// Serves inspection requests until either channel is closed.
 pub async fn run(
     options: Options,
     to: mpsc::Sender<Received>,
     mut wanted: mpsc::Receiver<InspectProcesses>,
 ) -> anyhow::Result<()> {
     let Options { host_root, cgroup_root, counters } = options;
-    let patience = Patience::new(PATIENCE, MAX_HANGING);
+    let pool = BlockingPool::new(TIMEOUT, MAX_HANGING);
     while let Some(wanted) = wanted.recv().await {
         let (root, cgroup_root) = (host_root.clone(), cgroup_root.clone());
-        let look = move || look(&Host { proc: host_proc(&root), cgroup_root }, wanted);
-        let report = match patience.call(look).await {
+        let look = move || look(&ProcRoot { proc: host_proc(&root), cgroup_root }, wanted);
+        let report = match pool.call(look).await {
             Ok(report) => report,
-            Err(GaveUp::Broke(broken)) => return Err(broken.into()),
-            Err(GaveUp::Hangs) => {
+            Err(CallError::Panicked(broken)) => return Err(broken.into()),
+            Err(CallError::TimedOut) => {
                 counters.errors.fetch_add(1, Relaxed);
                 warn!(
                     cgroup = wanted.cgroup.0,
-                    "a look into /proc hangs, as what it looks at does"
+                    "timed out reading /proc for a container; its processes are probably stuck in \
+                     the kernel"
                 );
                 continue;
             }
-            Err(GaveUp::Crowded) => {
+            Err(CallError::Saturated) => {
                 counters.errors.fetch_add(1, Relaxed);
-                debug!(cgroup = wanted.cgroup.0, "not looked at: earlier looks still hang");
+                debug!(
+                    cgroup = wanted.cgroup.0,
+                    "skipped reading /proc: earlier reads are still blocked"
+                );
                 continue;
             }
         };

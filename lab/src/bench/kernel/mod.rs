@@ -41,7 +41,7 @@ pub const ROUNDS: u32 = 9;
 /// How long the agent may take until its programs are attached and proven.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What it says then.
-const ATTACHED: &str = "the kernel programs are attached";
+const ATTACHED: &str = "kernel programs attached";
 
 /// What the benchmark is asked to do.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@ use crate::outputs::report::samples;
 use coroner_core::{ids::ContainerId, leak::LeakCause, report::Finding};
 use std::{path::Path, sync::Arc};
 
-fn died(death: ContainerDeath) -> Option<Note> {
+fn died(death: ContainerDeath) -> Option<EventDraft> {
     note(&Report::CountDeath(Box::new(death)))
 }
 
@@ -11,10 +11,10 @@ fn ignored() -> ContainerDeath {
     samples::two_containers().containers.remove(1)
 }
 
-fn field(note: &Note) -> Option<&str> {
+fn field(note: &EventDraft) -> Option<&str> {
     match &note.about {
-        About::Pod { field, .. } => field.as_deref(),
-        About::Node { .. } => None,
+        Regarding::Pod { field, .. } => field.as_deref(),
+        Regarding::Node { .. } => None,
     }
 }
 
@@ -35,10 +35,10 @@ fn every_verdict_has_its_reason_or_none() {
             | Verdict::Failed
             | Verdict::Unknown => None,
         };
-        let told = died(ContainerDeath { verdict: *verdict, ..ignored() });
-        assert_eq!(told.as_ref().map(|note| note.reason), wanted, "{verdict}");
+        let draft_of = died(ContainerDeath { verdict: *verdict, ..ignored() });
+        assert_eq!(draft_of.as_ref().map(|note| note.reason), wanted, "{verdict}");
         // The proof with its figures comes first, then what to do.
-        if let Some(note) = told {
+        if let Some(note) = draft_of {
             let rest = note.message.strip_prefix(&ignored().proof.message).unwrap();
             assert!(rest.len() > 20 && rest.ends_with('.'), "{verdict}: {}", note.message);
         }
@@ -53,7 +53,7 @@ fn a_death_has_its_event_when_it_is_counted() {
 #[test]
 fn it_names_pod_and_container_as_the_kubelet_does() {
     let note = died(ignored()).unwrap();
-    let About::Pod { pod, field } = note.about else { panic!("{note:?}") };
+    let Regarding::Pod { pod, field } = note.about else { panic!("{note:?}") };
     assert_eq!((pod.namespace.as_str(), pod.name.as_str()), ("shop", "web-0"));
     assert_eq!(field.as_deref(), Some("spec.containers{proxy}"));
     let list = |kind| died(ContainerDeath { kind, ..ignored() }).unwrap();
@@ -67,14 +67,14 @@ fn it_names_pod_and_container_as_the_kubelet_does() {
     assert_eq!(died(ContainerDeath { pod: None, ..ignored() }), None, "nothing to put it on");
 }
 
-fn field_of(note: &Note) -> &str {
+fn field_of(note: &EventDraft) -> &str {
     field(note).unwrap_or_default()
 }
 
 #[test]
 fn the_signal_is_the_one_that_was_sent() {
     let note = died(ContainerDeath { stop_signal: 10, ..ignored() }).unwrap();
-    assert!(note.message.contains("handle SIGUSR1 in PID 1"), "{}", note.message);
+    assert!(note.message.contains("Handle SIGUSR1 in PID 1"), "{}", note.message);
 }
 
 #[test]
@@ -85,7 +85,10 @@ fn who_granted_the_grace_decides_what_helps() {
             .message
     };
     let own = exceeded(Cause::ApiDelete);
-    assert!(own.contains("the grace of 10 s, or raise terminationGracePeriodSeconds"), "{own}");
+    assert!(
+        own.contains("the grace period of 10 s, or raise terminationGracePeriodSeconds"),
+        "{own}"
+    );
     for cause in [Cause::NodePressureEviction, Cause::NodeShutdown, Cause::ForceDelete] {
         let other = exceeded(cause);
         assert!(!other.contains("terminationGracePeriodSeconds"), "{other}");
@@ -117,12 +120,13 @@ fn what_sigkill_does_not_end_is_told_while_it_lasts() {
             .into(),
         over: false,
     };
-    let told = |holdout: &UnkillableContainer| note(&Report::Unkillable(Box::new(holdout.clone())));
-    let note = told(&holdout).unwrap();
+    let draft_of =
+        |holdout: &UnkillableContainer| note(&Report::Unkillable(Box::new(holdout.clone())));
+    let note = draft_of(&holdout).unwrap();
     assert_eq!((note.reason, field_of(&note)), (Reason::Unkillable, "spec.containers{app}"));
     assert!(note.message.starts_with(&holdout.detail), "{}", note.message);
-    assert_eq!(told(&UnkillableContainer { over: true, ..holdout.clone() }), None);
-    assert_eq!(told(&UnkillableContainer { pod: None, ..holdout }), None);
+    assert_eq!(draft_of(&UnkillableContainer { over: true, ..holdout.clone() }), None);
+    assert_eq!(draft_of(&UnkillableContainer { pod: None, ..holdout }), None);
 }
 
 #[test]
@@ -140,10 +144,10 @@ fn every_class_of_leak_has_its_reason_and_object() {
         assert_eq!(note.reason, reason, "{class}");
         let pod = leak.pod.clone().unwrap();
         let about = match reason {
-            Reason::StuckTerminating => About::Pod { pod, field: None },
+            Reason::StuckTerminating => Regarding::Pod { pod, field: None },
             _ => {
                 let field = Some(format!("{class}{{398445f28f116}}"));
-                About::Node { related: Some(pod), field }
+                Regarding::Node { related: Some(pod), field }
             }
         };
         assert_eq!(note.about, about, "{class}");
@@ -156,9 +160,10 @@ fn a_leak_says_what_it_holds_and_what_to_do() {
     let note = note(&Report::LeakOpened(Arc::new(samples::leaked()))).unwrap();
     assert_eq!(
         note.message,
-        "Sandbox 398445f28f116 of shop/web-0 was left behind (notready no pod), 92d old: kubelet \
-         pod worker stuck in terminating (kubernetes#107730): kubelet v1.23.1, runtime killed as \
-         the object went. Holds network namespace /run/netns/cni-7a3f; addresses 10.244.1.17. To \
+        "Sandbox 398445f28f116 of shop/web-0 leaked (notready no pod), 92d old: kubelet \
+         pod worker stuck in terminating (kubernetes#107730): kubelet v1.23.1, runtime killed \
+         when the object was deleted. Holds network namespace /run/netns/cni-7a3f; addresses \
+         10.244.1.17. To \
          do: Restarting the kubelet cleans up all of these at once: `systemctl restart \
          kubelet`. To fix the bug, upgrade the kubelet to 1.27 or later. Or manually, only this \
          one: `crictl stopp \
@@ -172,14 +177,14 @@ fn of_a_cgroup_only_the_uid_is_known() {
     let mut leak = Leak { class: LeakClass::OrphanPodCgroup, ..samples::leaked() };
     let pod = leak.pod.as_mut().unwrap();
     (pod.name, pod.namespace) = (String::new(), String::new());
-    let told = |leak: &Leak| note(&Report::LeakOpened(Arc::new(leak.clone())));
-    let about = |leak| told(leak).unwrap().about;
-    assert!(matches!(about(&leak), About::Node { related: None, .. }));
+    let draft_of = |leak: &Leak| note(&Report::LeakOpened(Arc::new(leak.clone())));
+    let about = |leak| draft_of(leak).unwrap().about;
+    assert!(matches!(about(&leak), Regarding::Node { related: None, .. }));
     let mut other = leak.clone();
     other.key = LeakKey::Sandbox { id: "another".into() };
     assert_ne!(about(&leak), about(&other), "two of them are two Events");
     leak.class = LeakClass::StuckTerminating;
-    assert_eq!(told(&leak), None);
+    assert_eq!(draft_of(&leak), None);
 }
 
 #[test]
@@ -203,10 +208,10 @@ fn no_message_is_longer_than_the_apiserver_takes_or_harms_a_terminal() {
 fn what_was_left_out_is_counted_by_reason() {
     let left_out = [(Reason::StopSignalIgnored, 7), (Reason::SandboxLeaked, 13_990)].into();
     let note = suppressed(&left_out);
-    assert_eq!(note.about, About::Node { related: None, field: None });
+    assert_eq!(note.about, Regarding::Node { related: None, field: None });
     assert!(
         note.message.starts_with(
-            "13997 more Events of coroner were left out so as not to flood the apiserver: 7 \
+            "coroner dropped 13997 more Events so as not to flood the apiserver: 7 \
              StopSignalIgnored, 13990 SandboxLeaked."
         ),
         "{}",

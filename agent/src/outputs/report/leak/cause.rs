@@ -12,7 +12,7 @@ pub fn leak_cause(leak: &Leak) -> String {
     };
     match (leak.cause.kind, name) {
         (LeakCause::KubeletDown, _) if is_pod => {
-            "the kubelet does not run, and nothing else terminates pods".into()
+            "the kubelet does not run, so no pod is terminated".into()
         }
         (LeakCause::KubeletDown, _) => "the kubelet does not run, so nothing cleans up".into(),
         (LeakCause::SandboxReplaced, _) => "the pod has a newer sandbox, and the kubelet lost \
@@ -36,10 +36,10 @@ pub fn leak_cause(leak: &Leak) -> String {
         ),
         (LeakCause::PodWorkerStuck, _) => {
             let when = match leak.cause.runtime {
-                Some(RuntimeAtEnd::Down) => ", runtime killed as the object went",
-                Some(RuntimeAtEnd::Failed) => ", runtime failing as the object went",
+                Some(RuntimeAtEnd::Down) => ", runtime killed when the object was deleted",
+                Some(RuntimeAtEnd::Failed) => ", runtime failing when the object was deleted",
                 Some(RuntimeAtEnd::Answered) => "",
-                None => ", and the agent did not see how it came about",
+                None => "; the agent did not observe the cause",
             };
             format!("kubelet pod worker stuck in terminating (kubernetes#107730): {kubelet}{when}")
         }
@@ -76,21 +76,21 @@ pub fn leak_cause(leak: &Leak) -> String {
         },
         (LeakCause::VolumeBusy, name) => {
             let name = name.unwrap_or_default();
-            format!("the kubelet waits for the volume {name} to be unmounted")
+            format!("the kubelet is waiting for volume {name} to be unmounted")
         }
         (LeakCause::Finalizer, name) => {
             let name = name.unwrap_or_default();
-            format!("all is done on this node; the finalizer {name} holds the object")
+            format!("cleanup on this node is complete; the finalizer {name} keeps the object")
         }
-        (LeakCause::Unknown, Some(name)) => format!("{name} is alive and was not killed"),
+        (LeakCause::Unknown, Some(name)) => format!("{name} is alive and was not sent SIGKILL"),
         (LeakCause::Unknown, None) => match leak.key {
             LeakKey::Pod { .. } => {
-                "nothing on this node shows what it waits for: see the kubelet's log".into()
+                "no evidence on this node shows the cause; see the kubelet's log".into()
             }
             LeakKey::PodCgroup { .. } => {
-                "it is empty, and yet the kubelet has not removed it".into()
+                "the cgroup is empty, but the kubelet has not removed it".into()
             }
-            _ => "no source shows the cause: see the evidence".into(),
+            _ => "no source shows the cause; see the evidence".into(),
         },
     }
 }

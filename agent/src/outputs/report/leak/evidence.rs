@@ -44,15 +44,16 @@ pub(super) fn sentence(leak: &Leak, kind: &Kind) -> String {
             "the apiserver, queried directly, has no pod of this UID".into()
         }
         Kind::ObjectUnknown => {
-            "no record of this pod's object: its deletion was not observed, or too long ago".into()
+            "no record of this pod's object; its deletion was not observed, or too long ago".into()
         }
-        Kind::DeletionRequested { grace_seconds: 0 } => "deleted by force (grace 0)".into(),
+        Kind::DeletionRequested { grace_seconds: 0 } => "force deleted (grace period 0)".into(),
         Kind::DeletionRequested { grace_seconds } => {
-            format!("its deletion was requested with a grace of {grace_seconds} s")
+            format!("its deletion was requested with a grace period of {grace_seconds} s")
         }
         Kind::ObjectDeleted { within_seconds: None } => "its object was deleted".into(),
         Kind::ObjectDeleted { within_seconds: Some(within) } => format!(
-            "its object was missing in a new list; it was deleted within the {within} s before"
+            "its object was missing from a new list; it was deleted within the last {within} s \
+             before that"
         ),
         Kind::Finalizers { names } => format!("finalizers: {}", names.join(", ")),
         Kind::SandboxReady => "its sandbox is still ready".into(),
@@ -60,7 +61,7 @@ pub(super) fn sentence(leak: &Leak, kind: &Kind) -> String {
         Kind::SandboxStopped { seen_ready: false } => {
             "its sandbox was not ready when it was first listed".into()
         }
-        Kind::HostNetwork => "it used the host's network".into(),
+        Kind::HostNetwork => "it used the host network".into(),
         Kind::NetworkNamespace { open: false, .. } => "its network namespace is closed".into(),
         Kind::NetworkNamespace { open: true, path } => {
             let path = path.as_ref().map(|path| format!(" ({path})")).unwrap_or_default();
@@ -82,7 +83,7 @@ pub(super) fn sentence(leak: &Leak, kind: &Kind) -> String {
         }
         Kind::RuntimeFailed { error, code, outage_ms, restarted } => {
             let back = match outage_ms {
-                None => "and does not answer yet".to_owned(),
+                None => "and has not answered since".to_owned(),
                 Some(ms) => {
                     let seconds = std::time::Duration::from_millis(*ms).as_secs_f64();
                     let process = match restarted {
@@ -97,7 +98,7 @@ pub(super) fn sentence(leak: &Leak, kind: &Kind) -> String {
             format!("the runtime failed{code}: {error} {back}")
         }
         Kind::DaemonStarted { daemon, pid } => format!("{} started (pid {pid})", named(*daemon)),
-        Kind::DaemonEnded { daemon, pid } => format!("{} ended (pid {pid})", named(*daemon)),
+        Kind::DaemonEnded { daemon, pid } => format!("{} exited (pid {pid})", named(*daemon)),
         Kind::KubeletDown { version } => format!("the kubelet{} does not run", after(version)),
         Kind::KubeletRunning { version, pid, restarted } => {
             let what = if *restarted { "started" } else { "has not been restarted since" };
@@ -106,7 +107,7 @@ pub(super) fn sentence(leak: &Leak, kind: &Kind) -> String {
         Kind::KubeletVersion { version } => format!("the kubelet is {version}"),
         Kind::NotListed => match &leak.key {
             LeakKey::Shim { id, .. } => format!("the runtime lists nothing with the id {id}"),
-            LeakKey::Netns { .. } => "no sandbox that the runtime lists claims it".into(),
+            LeakKey::Netns { .. } => "no sandbox that the runtime lists uses it".into(),
             _ => "the runtime has no sandbox of this pod".into(),
         },
         Kind::ShimRunning { comm, children } => format!("{comm} runs with {children} children"),

@@ -37,7 +37,7 @@ pub fn remediation(leak: &Leak) -> Vec<String> {
             }
         }
         LeakKey::Shim { pid, id, .. } => {
-            step("Check what it still runs, and end it if that is not needed:".into());
+            step("Check what it still runs, and kill it if it is not needed:".into());
             step(format!("$ ps --ppid {pid}"));
             step(format!("$ kill {pid}  # the shim of {id}"));
         }
@@ -55,7 +55,7 @@ pub fn remediation(leak: &Leak) -> Vec<String> {
             if resources.pids.is_empty() {
                 step(format!("$ find /sys/fs/cgroup{path} -depth -type d -exec rmdir {{}} +"));
             } else {
-                step("Check what runs there, and end it:".into());
+                step("Check what runs there, and kill it:".into());
                 step(format!("$ systemd-cgls /sys/fs/cgroup{path}"));
             }
         }

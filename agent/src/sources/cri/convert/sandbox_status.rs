@@ -11,7 +11,7 @@
 //! The runtimeSpec is not always there: not in containerd 2.x once the controller has lost the
 //! sandbox, not in CRI-O without infra container.
 
-use super::Nonsense;
+use super::InvalidItem;
 use crate::sources::{
     cut::{Cut, Cuts},
     json::{self, Keep},
@@ -57,13 +57,13 @@ impl Info {
     /// # Errors
     ///
     /// It is no JSON with these types.
-    pub fn parse(info: &str, cuts: &Cuts) -> Result<Self, Nonsense> {
+    pub fn parse(info: &str, cuts: &Cuts) -> Result<Self, InvalidItem> {
         if info.is_empty() {
             return Ok(Self::default());
         }
-        let reduced = json::reduce(&SHAPE, info.as_bytes(), cuts).map_err(|_| Nonsense::Info)?;
+        let reduced = json::reduce(&SHAPE, info.as_bytes(), cuts).map_err(|_| InvalidItem::Info)?;
         let json: Option<Json> = reduced.decode().filter(|_| reduced.is_sound);
-        let json = json.ok_or(Nonsense::Info)?;
+        let json = json.ok_or(InvalidItem::Info)?;
         let by_metadata = json.sandbox_metadata.and_then(|it| it.metadata?.path);
         let namespaces = json.runtime_spec.and_then(|spec| spec.linux?.namespaces);
         let by_spec = namespaces
@@ -237,9 +237,9 @@ mod tests {
     }
 
     #[test]
-    fn nonsense() {
+    fn invalid() {
         for text in ["{", "[]", "7", r#"{"pid":"7"}"#, r#"{"runtimeSpec":7}"#] {
-            assert_eq!(Info::parse(text, &Cuts::default()), Err(Nonsense::Info), "{text}");
+            assert_eq!(Info::parse(text, &Cuts::default()), Err(InvalidItem::Info), "{text}");
         }
         let long =
             format!(r#"{{"config":{}"x"{},"pid":7}}"#, "[".repeat(1 << 20), "]".repeat(1 << 20));

@@ -73,13 +73,13 @@ fn a_sandbox_without_metadata_is_named_by_its_labels() {
 fn nonsensical_sandboxes() {
     let unnamed = || RawSandbox { labels: HashMap::new(), ..raw_sandbox() };
     for (raw, expected) in [
-        (RawSandbox { id: String::new(), ..raw_sandbox() }, Nonsense::NoId),
-        (RawSandbox { uid: String::new(), ..unnamed() }, Nonsense::NoName),
-        (RawSandbox { name: String::new(), ..unnamed() }, Nonsense::NoName),
-        (RawSandbox { namespace: String::new(), ..unnamed() }, Nonsense::NoName),
-        (RawSandbox { state: 2, ..raw_sandbox() }, Nonsense::State(2)),
-        (RawSandbox { state: -1, ..raw_sandbox() }, Nonsense::State(-1)),
-        (RawSandbox { created_at: -1, ..raw_sandbox() }, Nonsense::Time(-1)),
+        (RawSandbox { id: String::new(), ..raw_sandbox() }, InvalidItem::NoId),
+        (RawSandbox { uid: String::new(), ..unnamed() }, InvalidItem::NoName),
+        (RawSandbox { name: String::new(), ..unnamed() }, InvalidItem::NoName),
+        (RawSandbox { namespace: String::new(), ..unnamed() }, InvalidItem::NoName),
+        (RawSandbox { state: 2, ..raw_sandbox() }, InvalidItem::State(2)),
+        (RawSandbox { state: -1, ..raw_sandbox() }, InvalidItem::State(-1)),
+        (RawSandbox { created_at: -1, ..raw_sandbox() }, InvalidItem::Time(-1)),
     ] {
         assert_eq!(sandbox(raw), Err(expected));
     }
@@ -118,13 +118,13 @@ fn a_container() {
 #[test]
 fn nonsensical_containers() {
     for (raw, expected) in [
-        (RawContainer { id: String::new(), ..raw_container() }, Nonsense::NoId),
-        (RawContainer { sandbox: String::new(), ..raw_container() }, Nonsense::NoSandbox),
+        (RawContainer { id: String::new(), ..raw_container() }, InvalidItem::NoId),
+        (RawContainer { sandbox: String::new(), ..raw_container() }, InvalidItem::NoSandbox),
         (
             RawContainer { name: String::new(), labels: HashMap::new(), ..raw_container() },
-            Nonsense::NoName,
+            InvalidItem::NoName,
         ),
-        (RawContainer { created_at: i64::MIN, ..raw_container() }, Nonsense::Time(i64::MIN)),
+        (RawContainer { created_at: i64::MIN, ..raw_container() }, InvalidItem::Time(i64::MIN)),
     ] {
         assert_eq!(container(raw), Err(expected));
     }
@@ -192,8 +192,8 @@ fn exits() {
     for state in [0, 1, 3, 4] {
         assert_eq!(exit(&RawStatus { state, ..raw.clone() }), Ok(None));
     }
-    assert_eq!(exit(&RawStatus { id: String::new(), ..raw.clone() }), Err(Nonsense::NoId));
-    assert_eq!(exit(&RawStatus { finished_at: -9, ..raw }), Err(Nonsense::Time(-9)));
+    assert_eq!(exit(&RawStatus { id: String::new(), ..raw.clone() }), Err(InvalidItem::NoId));
+    assert_eq!(exit(&RawStatus { finished_at: -9, ..raw }), Err(InvalidItem::Time(-9)));
 }
 
 #[test]

@@ -27,7 +27,7 @@ struct Known {
     /// Its stop signal was asked for.
     signal_asked: bool,
     /// Its end was reported.
-    exit_told: bool,
+    exit_reported: bool,
     /// It waits in the queue.
     queued: bool,
 }
@@ -182,7 +182,7 @@ impl Index {
     /// whether its stop signal is news.
     pub(super) fn told(&mut self, id: &ContainerId, ended: bool) -> Option<bool> {
         let known = self.containers.get_mut(id)?;
-        known.exit_told |= ended;
+        known.exit_reported |= ended;
         Some(!std::mem::replace(&mut known.signal_asked, true))
     }
 
@@ -221,13 +221,13 @@ impl Known {
             asked: BootTime(0),
             exited: false,
             signal_asked: false,
-            exit_told: false,
+            exit_reported: false,
             queued: false,
         }
     }
 
     fn wants_status(&self) -> bool {
-        if self.exited { !self.exit_told } else { !self.signal_asked }
+        if self.exited { !self.exit_reported } else { !self.signal_asked }
     }
 }
 

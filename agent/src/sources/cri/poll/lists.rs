@@ -17,8 +17,8 @@ const MANY_SANDBOXES: usize = 1_000;
 /// Of more containers than this it is not remembered what the last list said.
 const MANY_CONTAINERS: usize = 4 * MANY_SANDBOXES;
 /// So long after a full list of many the core has taken it in, and what both took is given back.
-const DIGESTION: Duration = Duration::from_secs(1);
-/// With more hurried sandboxes than this, one full list costs less than a filtered one for each.
+const TRIM_DELAY: Duration = Duration::from_secs(1);
+/// With more fast sandboxes than this, one full list costs less than a filtered one for each.
 const MANY_HURRIED: usize = 16;
 /// Unless it takes longer than this: then they are not kept waiting for it.
 const SLOW_LIST: Duration = Duration::from_secs(1);
@@ -29,10 +29,10 @@ const LOOK_SHARE: u32 = 5;
 impl Poller {
     /// The lane of full lists.
     pub(super) async fn full_lists(&self, connection: &Connection) -> Lane {
-        let mut news = self.wishes.news();
+        let mut news = self.pending.news();
         loop {
-            if self.state.lock().give_back.take_if(|due| Instant::now() >= *due).is_some() {
-                allocator::give_back();
+            if self.state.lock().trim_at.take_if(|due| Instant::now() >= *due).is_some() {
+                allocator::trim_heap();
             }
             if self.begin_full() {
                 self.full(connection).await?;
@@ -46,13 +46,13 @@ impl Poller {
     /// The lane of lists of single sandboxes: those that the app wants to see, those in which
     /// something happened, those in which something is dying.
     pub(super) async fn filtered_lists(&self, connection: &Connection) -> Lane {
-        let mut news = self.wishes.news();
+        let mut news = self.pending.news();
         loop {
             match self.next_filtered() {
                 Some(sandbox) => self.filtered(connection, sandbox).await?,
                 None => {
-                    let hurried = !self.wishes.open().hurried.is_empty();
-                    let due = hurried.then_some(self.state.lock().next_busy);
+                    let fast = !self.pending.open().fast.is_empty();
+                    let due = fast.then_some(self.state.lock().next_busy);
                     rest(&mut news, due).await;
                 }
             }
@@ -62,33 +62,33 @@ impl Poller {
     /// Whether a full list is due, which then begins.
     fn begin_full(&self) -> bool {
         let now = Instant::now();
-        let mut open = self.wishes.open();
+        let mut open = self.pending.open();
         let mut state = self.state.lock();
-        let wanted = open.look_at_all && now >= state.look_not_before;
+        let wanted = open.poll_all && now >= state.look_not_before;
         if now < state.next_full && !wanted && !open.full_now {
             return false;
         }
-        (open.look_at_all, open.full_now) = (false, false);
+        (open.poll_all, open.full_now) = (false, false);
         state.listing = Some(now);
         true
     }
 
     fn full_due(&self) -> Instant {
-        let open = self.wishes.open();
+        let open = self.pending.open();
         let state = self.state.lock();
-        let look = open.look_at_all.then_some(state.look_not_before);
-        [look, state.give_back].into_iter().flatten().fold(state.next_full, Instant::min)
+        let look = open.poll_all.then_some(state.look_not_before);
+        [look, state.trim_at].into_iter().flatten().fold(state.next_full, Instant::min)
     }
 
     /// The most urgent sandbox to list.
     fn next_filtered(&self) -> Option<SandboxId> {
         let now = Instant::now();
         let mut all = false;
-        let mut open = self.wishes.open();
+        let mut open = self.pending.open();
         let mut state = self.state.lock();
-        for sandbox in std::mem::take(&mut open.look) {
+        for sandbox in std::mem::take(&mut open.poll_now) {
             if !state.index.has_sandbox(&sandbox) {
-                (open.look_at_all, all) = (true, true);
+                (open.poll_all, all) = (true, true);
             } else if !state.round.contains(&sandbox) {
                 state.round.push_front(sandbox);
             }
@@ -99,14 +99,14 @@ impl Poller {
                 state.round.push_back(sandbox);
             }
         }
-        if !open.hurried.is_empty() && now >= state.next_busy {
+        if !open.fast.is_empty() && now >= state.next_busy {
             state.next_busy = now + self.options.busy;
-            let many = open.hurried.len() > MANY_HURRIED && state.index.len() <= MANY_SANDBOXES;
+            let many = open.fast.len() > MANY_HURRIED && state.index.len() <= MANY_SANDBOXES;
             match state.listing {
                 None if many => (open.full_now, all) = (true, true),
                 Some(since) if many && now < since + SLOW_LIST => {}
                 _ => {
-                    for sandbox in &open.hurried {
+                    for sandbox in &open.fast {
                         if !state.round.contains(sandbox) {
                             state.round.push_back(sandbox.clone());
                         }
@@ -117,7 +117,7 @@ impl Poller {
         let next = state.round.pop_front();
         drop((open, state));
         if all {
-            self.wishes.stir();
+            self.pending.notify();
         }
         next
     }
@@ -165,18 +165,18 @@ impl Poller {
             state.seen.1 = seen;
             state.index.take_containers(asked, None, &mut containers);
         }
-        self.wishes.stir(); // statuses may be wanted
+        self.pending.notify(); // statuses may be wanted
         self.answer(at, CriEvent::Containers { asked, only: None, containers }).await?;
 
-        let mut open = self.wishes.open();
+        let mut open = self.pending.open();
         let mut state = self.state.lock();
-        // Gone for good: whoever hurried them may never get to relax them.
-        open.hurried.retain(|sandbox| state.index.has_sandbox(sandbox));
+        // Removed from the runtime: the request to stop polling them may never come.
+        open.fast.retain(|sandbox| state.index.has_sandbox(sandbox));
         let now = Instant::now();
         let many = state.index.len() > MANY_SANDBOXES;
         state.next_full = now + self.options.idle * if many { 3 } else { 1 };
         state.look_not_before = now + (now - began) * (LOOK_SHARE - 1);
-        state.give_back = many.then(|| now + DIGESTION);
+        state.trim_at = many.then(|| now + TRIM_DELAY);
         state.listing = None;
         state.backoff = backoff();
         Ok(())
@@ -210,7 +210,7 @@ impl Poller {
         let at = clock::boot_now();
         containers.retain(|container| container.sandbox == only);
         self.state.lock().index.take_containers(asked, Some(&only), &mut containers);
-        self.wishes.stir();
+        self.pending.notify();
         let some = Some(only);
         self.answer(at, CriEvent::Containers { asked, only: some, containers }).await?;
         self.state.lock().backoff = backoff();

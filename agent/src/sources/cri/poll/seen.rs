@@ -2,7 +2,7 @@
 //! sandboxes and containers are the same in nearly every list, and each has some forty strings of
 //! labels and annotations, of which six are read.
 
-use super::Nonsense;
+use super::InvalidItem;
 use prost::{
     DecodeError,
     bytes::{Buf as _, Bytes},
@@ -40,8 +40,8 @@ impl<T: Clone> Seen<T> {
     pub(super) fn item(
         &mut self,
         item: Bytes,
-        read: impl FnOnce(Bytes) -> Result<T, Nonsense>,
-    ) -> Result<T, Nonsense> {
+        read: impl FnOnce(Bytes) -> Result<T, InvalidItem>,
+    ) -> Result<T, InvalidItem> {
         let key = self.key(&item);
         let known = match (self.items.remove(&key), &self.next) {
             (Some(known), _) => known,
@@ -133,7 +133,7 @@ mod tests {
         for word in words {
             let item = seen.item(Bytes::from_static(word.as_bytes()), |_| {
                 read.push((*word).to_owned());
-                if word.is_empty() { Err(Nonsense::NoId) } else { Ok((*word).to_owned()) }
+                if word.is_empty() { Err(InvalidItem::NoId) } else { Ok((*word).to_owned()) }
             });
             assert_eq!(item.ok().as_deref(), Some(*word).filter(|word| !word.is_empty()));
         }
@@ -163,7 +163,7 @@ mod tests {
         let mut seen = Seen::default();
         list(&mut seen, 9, &["a", "b"]);
         seen.begin();
-        assert!(seen.item(Bytes::from_static(b"a"), |_| Err(Nonsense::NoId)).is_ok());
+        assert!(seen.item(Bytes::from_static(b"a"), |_| Err(InvalidItem::NoId)).is_ok());
         assert_eq!(list(&mut seen, 9, &["a", "b"]), ["a"]);
     }
 

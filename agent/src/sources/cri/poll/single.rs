@@ -10,7 +10,7 @@ use crate::{
             self, ContainerInfo, RawStatus,
             sandbox_status::{Info, sandbox_status},
         },
-        failure::{Failure, Trouble},
+        failure::{CriError, Failure},
     },
 };
 use coroner_core::{
@@ -24,7 +24,7 @@ use tracing::debug;
 impl Poller {
     /// The lane of containers' statuses.
     pub(super) async fn statuses(&self, connection: &Connection) -> Lane {
-        let mut news = self.wishes.news();
+        let mut news = self.pending.news();
         loop {
             let next = self.state.lock().index.next_container();
             match next {
@@ -36,9 +36,9 @@ impl Poller {
 
     /// The lane of containers' cgroups.
     pub(super) async fn cgroups(&self, connection: &Connection) -> Lane {
-        let mut news = self.wishes.news();
+        let mut news = self.pending.news();
         loop {
-            let next = self.wishes.open().find.first().cloned();
+            let next = self.pending.open().find.first().cloned();
             match next {
                 Some(container) => self.cgroup(connection, container).await?,
                 None => rest(&mut news, None).await,
@@ -48,9 +48,9 @@ impl Poller {
 
     /// The lane of suspects' statuses.
     pub(super) async fn sandbox_statuses(&self, connection: &Connection) -> Lane {
-        let mut news = self.wishes.news();
+        let mut news = self.pending.news();
         loop {
-            let next = self.wishes.open().statuses.first().cloned();
+            let next = self.pending.open().statuses.first().cloned();
             match next {
                 Some(sandbox) => self.sandbox_status(connection, sandbox).await?,
                 None => rest(&mut news, None).await,
@@ -66,9 +66,9 @@ impl Poller {
                 self.state.lock().index.forget_container(&container);
                 return Ok(());
             }
-            Err(Failure::Refused(trouble) | Failure::Lacking(trouble)) => {
-                let error = trouble.text;
-                debug!(%container, error, "a container's status could not be had");
+            Err(Failure::Refused(error) | Failure::Lacking(error)) => {
+                let error = error.text;
+                debug!(%container, error, "cannot read a container's status");
                 return Ok(());
             }
             Err(broken) => return Err(broken.into()),
@@ -76,7 +76,7 @@ impl Poller {
         let at = clock::boot_now();
         let raw = RawStatus { id: container.as_str().to_owned(), ..raw };
         let end = self.sensible("container status", convert::exit(&raw));
-        // Nonsense would be the same the next time.
+        // An invalid item would be invalid the next time, too.
         let ended = !matches!(end, Some(None));
         let Some(is_news) = self.state.lock().index.told(&container, ended) else { return Ok(()) };
         if let Some(signal) = convert::stop_signal(raw.stop_signal).filter(|_| is_news) {
@@ -93,7 +93,7 @@ impl Poller {
         self.state.lock().asking.0 = Some(container.clone());
         let mut runtime = None;
         let found = match &self.options.cgroup_root {
-            None => Err("the watched hierarchy is not known".to_owned()),
+            None => Err("the watched cgroup hierarchy is unknown".to_owned()),
             Some(root) => match connection.status(&container, true).await {
                 Ok((_, info)) => {
                     let info = info.get("info").map(String::as_str).unwrap_or_default();
@@ -101,15 +101,15 @@ impl Poller {
                     runtime = info.runtime;
                     match info.pid {
                         Some(pid) => self.cgroup_of(root.clone(), pid).await,
-                        None => Err("the runtime names no process".to_owned()),
+                        None => Err("the runtime reported no process".to_owned()),
                     }
                 }
-                Err(Failure::Refused(trouble) | Failure::Lacking(trouble)) => Err(trouble.text),
-                Err(Failure::NotFound) => Err("the runtime does not know it".to_owned()),
+                Err(Failure::Refused(error) | Failure::Lacking(error)) => Err(error.text),
+                Err(Failure::NotFound) => Err("unknown to the runtime".to_owned()),
                 Err(broken) => return Err(broken.into()),
             },
         };
-        self.wishes.open().find.leave(&container);
+        self.pending.open().find.remove(&container);
         self.state.lock().asking.0 = None;
         let at = clock::boot_now();
         if let Some(runtime) = runtime {
@@ -120,7 +120,7 @@ impl Poller {
             Ok(cgroup) => {
                 self.answer(at, CriEvent::ContainerCgroup { container, cgroup }).await?;
             }
-            Err(error) => debug!(%container, error, "a container's cgroup could not be found"),
+            Err(error) => debug!(%container, error, "cannot find a container's cgroup"),
         }
         Ok(())
     }
@@ -129,7 +129,7 @@ impl Poller {
     async fn cgroup_of(&self, root: PathBuf, pid: u32) -> Result<CgroupId, String> {
         let proc = host_proc(&self.options.host_root);
         let look = move || process_cgroup::of_process(&proc, &root, pid);
-        self.patience.call(look).await.unwrap_or_else(|error| Err(error.to_string()))
+        self.pool.call(look).await.unwrap_or_else(|error| Err(error.to_string()))
     }
 
     /// All that the runtime knows of a suspect.
@@ -152,15 +152,15 @@ impl Poller {
             }
             // A runtime without the call says nothing of the sandbox.
             Err(Failure::NotFound | Failure::Lacking(_)) => None,
-            Err(Failure::Refused(trouble)) => {
-                debug!(%sandbox, error = trouble.text, "a sandbox' status could not be had");
-                let code = trouble.code().filter(|_| speaks_of_the_sandbox(&trouble));
+            Err(Failure::Refused(error)) => {
+                debug!(%sandbox, error = error.text, "cannot read a sandbox's status");
+                let code = error.code().filter(|_| speaks_of_the_sandbox(&error));
                 let sandbox = sandbox.clone();
                 code.map(|code| CriEvent::SandboxStatusRefused { sandbox, code })
             }
             Err(broken) => return Err(broken.into()),
         };
-        self.wishes.open().statuses.leave(&sandbox);
+        self.pending.open().statuses.remove(&sandbox);
         self.state.lock().asking.1 = None;
         if let Some(event) = event {
             self.answer(at, event).await?;
@@ -171,6 +171,6 @@ impl Poller {
 
 /// Neither a runtime that lacks the call nor an answer too large for us says anything of the
 /// sandbox.
-fn speaks_of_the_sandbox(trouble: &Trouble) -> bool {
-    !matches!(trouble.code, Some(Code::Unimplemented | Code::ResourceExhausted | Code::OutOfRange))
+fn speaks_of_the_sandbox(error: &CriError) -> bool {
+    !matches!(error.code, Some(Code::Unimplemented | Code::ResourceExhausted | Code::OutOfRange))
 }

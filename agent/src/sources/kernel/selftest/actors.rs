@@ -52,7 +52,7 @@ impl Actor {
         })?;
         drop(is_ready);
         match rustix::io::read(&ready, &mut [0u8])? {
-            0 => Err(io::Error::other("a child died before its cue")),
+            0 => Err(io::Error::other("a child process exited too early")),
             _ => Ok(actor),
         }
     }

@@ -1,18 +1,18 @@
-//! Series of an open label set appear with their first event. Prometheus' `increase()` sees no step
-//! where there was nothing before: born at 1, the first death of a namespace would never be seen. So
-//! a series is shown at zero once, and what it counts from the next scrape on.
+//! Exports each new series at zero for one scrape. Series of an open label set appear with their first event, and
+//! Prometheus' `increase()` ignores the first sample of a series, so that the first death of a namespace would be
+//! lost if the series started at 1.
 
 use coroner_core::types::Verdict;
 use parking_lot::Mutex;
 use prometheus::IntCounterVec;
 use std::collections::HashMap;
 
-/// The series of `coroner_container_deaths_total` and, of those that no scrape has shown, the count.
+/// The series of `coroner_container_deaths_total`, with the count of series that no scrape has exported yet.
 #[derive(Debug, Default)]
-pub(super) struct Newborn(Mutex<HashMap<(String, Verdict), Option<u64>>>);
+pub(super) struct ZeroFirstCounter(Mutex<HashMap<(String, Verdict), Option<u64>>>);
 
-impl Newborn {
-    /// One more, now or after the next scrape.
+impl ZeroFirstCounter {
+    /// Counts a death, at once or after the next scrape.
     pub(super) fn count(&self, family: &IntCounterVec, namespace: &str, verdict: Verdict) {
         let series = family.with_label_values(&[namespace, verdict.as_str()]);
         let mut known = self.0.lock();
@@ -22,8 +22,8 @@ impl Newborn {
         }
     }
 
-    /// A scrape has shown them all.
-    pub(super) fn grow(&self, family: &IntCounterVec) {
+    /// Applies the pending counts after a scrape.
+    pub(super) fn publish(&self, family: &IntCounterVec) {
         let mut known = self.0.lock();
         for ((namespace, verdict), count) in &mut *known {
             if let Some(unseen) = count.take() {

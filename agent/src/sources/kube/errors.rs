@@ -17,9 +17,9 @@ pub(crate) fn describe(error: &(dyn Error + 'static), refused: Option<u16>, righ
     let mut text = with_causes(error);
     match refused {
         Some(401) => {
-            text.push_str(" (the credentials are not valid: renew the kubeconfig or token)");
+            text.push_str(" (invalid credentials; renew the kubeconfig or token)");
         }
-        Some(403) => text.push_str(&format!(" (the agent's role must allow {right})")),
+        Some(403) => text.push_str(&format!(" (RBAC must allow {right})")),
         _ => {}
     }
     text
@@ -50,24 +50,24 @@ fn withheld(error: &(dyn Error + 'static)) -> Option<String> {
     while let Some(cause) = next {
         if let Some(KubeconfigError::Parse(parser)) = cause.downcast_ref() {
             let place = place(&parser.to_string());
-            return Some(format!("it cannot be parsed{place} (its content is not shown)"));
+            return Some(format!("cannot parse it{place} (content not shown)"));
         }
         match cause.downcast_ref() {
             Some(AuthError::AuthExecRun { cmd, out }) => {
                 return Some(format!(
-                    "the credential plugin {cmd:?} failed ({}; what it wrote is not shown)",
+                    "the credential plugin {cmd:?} failed ({}; output not shown)",
                     out.status
                 ));
             }
             Some(AuthError::AuthExecParse(_) | AuthError::ParseTokenKey(_)) => {
-                return Some(
-                    "the credential plugin's answer is not understood (it is not shown)".to_owned(),
-                );
+                return Some("cannot parse the credential plugin's output (not shown)".to_owned());
             }
             _ => {}
         }
         if let Some(RustlsTlsError::InvalidIdentityPem(_)) = cause.downcast_ref() {
-            return Some("the client certificate or its key is no PEM (not shown)".to_owned());
+            return Some(
+                "the client certificate or its key is not valid PEM (not shown)".to_owned(),
+            );
         }
         next = cause.source();
     }
@@ -105,7 +105,7 @@ mod tests {
         let said = describe(&error, None, "");
         assert_eq!(
             said,
-            "the credential plugin \"aws eks\" failed (exit status: 1; what it wrote is not shown)"
+            "the credential plugin \"aws eks\" failed (exit status: 1; output not shown)"
         );
     }
 

@@ -1,15 +1,14 @@
-//! Takes from an input what may be private and what no judgement needs: the free text of errors.
+//! Removes the free text of errors from an input: it may be private, and no verdict needs it.
 
 use coroner_core::input::{ApiEvent, CriEvent, Input};
 
-/// What of an error's text may be kept: its kind, in words that are ours. The text itself may
-/// hold the apiserver's address, a socket's path, a credential plugin's output or a token.
-const KINDS: [(&str, &str); 22] = [
+/// Phrases in an error, and the kind of error that replaces the text. The text may contain the apiserver's
+/// address, a socket's path, a credential plugin's output or a token.
+const KINDS: [(&str, &str); 21] = [
     ("connection refused", "connection refused"),
     ("connection reset", "connection reset"),
     ("connection closed", "connection closed"),
     ("broken pipe", "broken pipe"),
-    ("nobody listens", "connection refused"),
     ("does not accept connections", "timed out"),
     ("did not answer", "timed out"),
     ("no such file", "no such file"),
@@ -29,13 +28,12 @@ const KINDS: [(&str, &str); 22] = [
     ("unavailable", "unavailable"),
 ];
 
-/// Where none of the kinds is recognised.
+/// Kind of an error without a known phrase.
 const OTHER: &str = "another error";
 
-/// The input with each error reduced to its kind; a gRPC code is one of seventeen words, and stays.
-/// The engine is given the same as the recording,
-/// so that nothing it says can depend on what a replay has not.
-pub fn harmless(mut input: Input) -> Input {
+/// The input with each error reduced to its kind. A gRPC code is one of seventeen words and stays. The engine gets
+/// the redacted input too, so that its output cannot depend on text that a replay lacks.
+pub fn redact(mut input: Input) -> Input {
     if let Input::Cri(CriEvent::Unreachable { error, .. })
     | Input::Api(ApiEvent::OutOfSync { error } | ApiEvent::NodeUnknown { error, .. }) =
         &mut input
@@ -72,12 +70,12 @@ mod tests {
                 let outage = |error: &str| {
                     Input::Cri(CriEvent::Unreachable { error: error.into(), code: code.clone() })
                 };
-                assert_eq!(harmless(outage(&error)), outage(wanted), "{text}");
+                assert_eq!(redact(outage(&error)), outage(wanted), "{text}");
             }
             let node = ApiEvent::NodeUnknown { missing: false, error: error.clone() };
             let same = ApiEvent::NodeUnknown { missing: false, error: wanted.into() };
-            assert_eq!(harmless(Input::Api(node)), Input::Api(same), "{text}");
-            let api = harmless(Input::Api(ApiEvent::OutOfSync { error }));
+            assert_eq!(redact(Input::Api(node)), Input::Api(same), "{text}");
+            let api = redact(Input::Api(ApiEvent::OutOfSync { error }));
             assert_eq!(api, Input::Api(ApiEvent::OutOfSync { error: wanted.into() }), "{text}");
         }
     }
@@ -85,7 +83,7 @@ mod tests {
     #[test]
     fn everything_else_stays_as_it_is() {
         for input in [Input::Tick, Input::Api(ApiEvent::Resumed)] {
-            assert_eq!(harmless(input.clone()), input);
+            assert_eq!(redact(input.clone()), input);
         }
     }
 }

@@ -17,7 +17,7 @@ const KTHREADD: u32 = 2;
 
 /// How much of the host this process may see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sight {
+pub struct ProcVisibility {
     /// The host's file system below `--host-root` can be entered.
     pub root: bool,
     /// The host's processes can be seen: the /proc that is read is of the host's PID namespace, so
@@ -43,7 +43,7 @@ pub struct Hidden {
     pub todo: &'static str,
 }
 
-impl Sight {
+impl ProcVisibility {
     /// Looks at this process' rights, and at what is below `host_root`.
     pub fn probe(host_root: &Path) -> Self {
         let held = Privileges::held();
@@ -65,28 +65,27 @@ impl Sight {
         if !self.root {
             hidden.push(Hidden {
                 part: "host files",
-                cost: "the file system below --host-root cannot be entered: leaks of the class \
+                cost: "cannot enter the file system under --host-root; leaks of class \
                        orphan_netns are not reported",
-                todo: "let the agent enter it (/proc/1/root: CAP_SYS_PTRACE, and unconfined by \
-                       AppArmor and SELinux, as deploy/ does), or mount the host's / into the pod \
-                       and set --host-root to the mount point",
+                todo: "grant access (/proc/1/root needs CAP_SYS_PTRACE and no AppArmor or SELinux \
+                       confinement, as in deploy/), or mount the host's / into the pod and set \
+                       --host-root to the mount point",
             });
         }
         if !self.host {
             hidden.push(Hidden {
                 part: "processes",
-                cost: "not the host's processes: neither leaks of the classes orphan_shim, \
-                       orphan_netns and orphan_pod_cgroup, nor restarts of the kubelet, nor the \
-                       processes that SIGKILL does not end are reported",
-                todo: "set hostPID: true and check --host-root; where the host's /proc is mounted \
-                       with hidepid, add SYS_PTRACE to the container's capabilities",
+                cost: "the host's processes are not visible; leaks of class orphan_shim, \
+                       orphan_netns and orphan_pod_cgroup, kubelet restarts and unkillable \
+                       processes are not reported",
+                todo: "set hostPID: true and check --host-root; if the host mounts /proc with \
+                       hidepid, add the SYS_PTRACE capability to the container",
             });
         } else if !self.namespaces && self.wait_channels {
             hidden.push(Hidden {
                 part: "processes",
-                cost: "a security module denies what CAP_SYS_PTRACE allows: neither leaks of the \
-                       classes orphan_shim and orphan_netns, nor where in the kernel a process \
-                       hangs are reported",
+                cost: "a security module restricts CAP_SYS_PTRACE; leaks of class orphan_shim and \
+                       orphan_netns are not reported, nor where in the kernel a process hangs",
                 todo: "run the container with appArmorProfile: Unconfined (SELinux: type spc_t), \
                        as deploy/ does",
             });
@@ -162,28 +161,37 @@ mod tests {
             std::os::unix::fs::symlink("net:[7]", folder.join("net")).unwrap();
         };
         link("3");
-        assert!(!Sight::probe(folder.path()).namespaces);
+        assert!(!ProcVisibility::probe(folder.path()).namespaces);
         link("2");
-        let sight = Sight::probe(folder.path());
-        assert!(sight.namespaces, "PID 1 is closed, and kthreadd is not");
-        assert!(sight.root && !sight.host);
+        let visibility = ProcVisibility::probe(folder.path());
+        assert!(visibility.namespaces, "PID 1 is closed, and kthreadd is not");
+        assert!(visibility.root && !visibility.host);
     }
 
     #[test]
     fn each_part_that_is_hidden_is_named_alone() {
-        let all =
-            Sight { root: true, host: true, namespaces: true, wait_channels: true, stacks: false };
-        let parts =
-            |sight: Sight| sight.hidden().iter().map(|hidden| hidden.part).collect::<Vec<_>>();
-        for (sight, expected) in [
+        let all = ProcVisibility {
+            root: true,
+            host: true,
+            namespaces: true,
+            wait_channels: true,
+            stacks: false,
+        };
+        let parts = |visibility: ProcVisibility| {
+            visibility.hidden().iter().map(|hidden| hidden.part).collect::<Vec<_>>()
+        };
+        for (visibility, expected) in [
             (all, &[][..]),
-            (Sight { root: false, ..all }, &["host files"]),
-            (Sight { host: false, ..all }, &["processes"]),
-            (Sight { namespaces: false, ..all }, &["processes"]),
-            (Sight { namespaces: false, wait_channels: false, ..all }, &[]),
-            (Sight { root: false, namespaces: false, ..all }, &["host files", "processes"]),
+            (ProcVisibility { root: false, ..all }, &["host files"]),
+            (ProcVisibility { host: false, ..all }, &["processes"]),
+            (ProcVisibility { namespaces: false, ..all }, &["processes"]),
+            (ProcVisibility { namespaces: false, wait_channels: false, ..all }, &[]),
+            (
+                ProcVisibility { root: false, namespaces: false, ..all },
+                &["host files", "processes"],
+            ),
         ] {
-            assert_eq!(parts(sight), expected, "{sight:?}");
+            assert_eq!(parts(visibility), expected, "{visibility:?}");
         }
     }
 }

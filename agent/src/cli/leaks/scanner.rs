@@ -1,13 +1,13 @@
-//! The agent's adapters and engine without the kernel side.
+//! Runs the agent's adapters and engine without the kernel side, for a standalone scan.
 
 use crate::outputs::report::LeakList;
 use crate::{
-    config::Look,
+    config::StandaloneConfig,
     linux::clock,
     sources::{cri, host, kernel, kube, tasks::Adapters},
     store::{
         health::{Health, State},
-        leaks::Standing,
+        leaks::LeakStore,
     },
 };
 use coroner_core::{
@@ -25,33 +25,33 @@ use tokio::{
     time::{Interval, MissedTickBehavior, interval},
 };
 
-/// Inputs that may wait for the engine; beyond that the adapters do.
+/// Capacity of the engine's input queue; when it is full, the adapters wait.
 const INPUTS: usize = 8192;
-/// Requests that may wait for an adapter. One that is dropped is made again.
+/// Capacity of an adapter's request queue. A dropped request is made again.
 const REQUESTS: usize = 1024;
 /// The engine's ticks.
 const TICK: Duration = Duration::from_secs(1);
-/// A person waits, and a look takes 30 s at the most: by then it is named that the runtime is silent.
+/// Timeout of a call to the runtime. Shorter than a scan (30 s), so that a silent runtime is reported.
 const SILENCE: Duration = Duration::from_secs(20);
-/// So long after the last sandbox was asked about, all have been.
+/// When no sandbox status was requested for this time, all have been.
 const QUIET: Duration = Duration::from_secs(3);
-/// The parts of the host that could not be looked at by then will not be.
+/// After this time, parts of the host that could not be read are given up.
 const SURVEYED: Duration = Duration::from_secs(5);
 
-/// Looks at runtime, apiserver and host for as long as it lives.
-pub(super) struct Onlooker {
+/// Scans runtime, apiserver and host.
+pub(super) struct StandaloneScanner {
     engine: Engine,
-    standing: Standing,
+    store: LeakStore,
     health: Health,
-    /// Why the Node object could not be had.
+    /// Why the Node object could not be read.
     node_error: Option<String>,
     node: String,
     survey: Option<HostSurvey>,
-    /// When the host was first looked at.
+    /// When the first host survey was complete.
     surveyed: Option<BootTime>,
-    /// When a sandbox was last asked about.
+    /// When a sandbox status was last requested.
     asked: BootTime,
-    /// No cgroup hierarchy, and why.
+    /// Why there is no cgroup hierarchy to scan.
     pub(super) no_cgroups: Option<String>,
     inputs: mpsc::Receiver<Received>,
     cri: mpsc::Sender<CriRequest>,
@@ -61,10 +61,10 @@ pub(super) struct Onlooker {
     ticks: Interval,
 }
 
-impl Onlooker {
+impl StandaloneScanner {
     /// Starts the adapters. `threshold` and `idle` (time between lists of the runtime) may be
     /// others than the agent's.
-    pub(super) fn start(mut look: Look, threshold: Duration, idle: Duration) -> Self {
+    pub(super) fn start(mut look: StandaloneConfig, threshold: Duration, idle: Duration) -> Self {
         let (to, inputs) = mpsc::channel(INPUTS);
         let (cri_requests, from_cri) = mpsc::channel(REQUESTS);
         let (host_requests, from_host) = mpsc::channel(REQUESTS);
@@ -74,7 +74,7 @@ impl Onlooker {
         let no_cgroups = hierarchy.as_ref().err().map(ToString::to_string);
         let cgroup_root = match hierarchy {
             Ok(hierarchy) => hierarchy.root().to_owned(),
-            // No pod's cgroup is in there: none is said to be left.
+            // A folder without pod cgroups: none is reported as leaked.
             Err(_) => look.cri.host_root.join("sys/fs/cgroup"),
         };
         look.cri.idle = idle;
@@ -95,7 +95,7 @@ impl Onlooker {
         adapters.spawn("api", kube::run(look.kube, to, from_api));
         Self {
             engine: Engine::new(settings),
-            standing: Standing::new(threshold),
+            store: LeakStore::new(threshold),
             health: Health::without_kernel(now),
             node_error: None,
             node,
@@ -112,8 +112,8 @@ impl Onlooker {
         }
     }
 
-    /// Takes what comes until the next tick, and that. An error: an adapter cannot go on.
-    pub(super) async fn turn(&mut self) -> anyhow::Result<()> {
+    /// Handles inputs until the next tick. An error: an adapter failed.
+    pub(super) async fn tick(&mut self) -> anyhow::Result<()> {
         loop {
             tokio::select! {
                 biased;
@@ -125,8 +125,8 @@ impl Onlooker {
         let at = clock::boot_now();
         self.take(Received { at, input: Input::Tick });
         let gauges = self.gauges();
-        self.health.judge(gauges.detection_state);
-        self.standing.judge(&gauges);
+        self.health.set_detection_state(gauges.detection_state);
+        self.store.update_progress(&gauges);
         Ok(())
     }
 
@@ -149,7 +149,7 @@ impl Onlooker {
         }
         let outputs = self.engine.step(received);
         for request in outputs.requests {
-            // A request that finds no room is made again later. Deaths are not what this looks for.
+            // A dropped request is made again later. Deaths are of no interest here.
             match request {
                 Request::Cri(CriRequest::FindCgroup(_)) => {}
                 Request::Cri(request) => {
@@ -168,9 +168,9 @@ impl Onlooker {
     fn apply(&mut self, report: Report) {
         match report {
             Report::LeakOpened(leak) | Report::LeakChanged(leak) => {
-                self.standing.put(leak);
+                self.store.put(leak);
             }
-            Report::LeakResolved(leak) => self.standing.gone(&leak.key),
+            Report::LeakResolved(leak) => self.store.remove(&leak.key),
             _ => {}
         }
     }
@@ -179,34 +179,34 @@ impl Onlooker {
         self.engine.gauges().leaks
     }
 
-    /// What has looked like a leak for the engine's threshold.
+    /// The confirmed leaks.
     pub(super) fn list(&self) -> LeakList {
-        LeakList::from(&self.standing)
+        LeakList::from(&self.store)
     }
 
-    /// What has looked like a leak for so long, the oldest first.
+    /// Candidates that have been observed for `at_least`, oldest first.
     pub(super) fn candidates(&self, at_least: Duration) -> Vec<Arc<Leak>> {
         let mut all = self.engine.leak_candidates(clock::boot_now(), at_least);
         all.sort_by_key(crate::store::leaks::since);
         all.into_iter().map(Arc::new).collect()
     }
 
-    /// The host was looked at, and every sandbox asked about that has to be.
-    pub(super) fn has_looked_around(&self) -> bool {
+    /// The host was surveyed, and all needed sandbox statuses were requested.
+    pub(super) fn is_scan_complete(&self) -> bool {
         let now = clock::boot_now();
-        let whole = self.survey.as_ref().is_some_and(|survey| unseen(survey).is_empty());
+        let whole = self.survey.as_ref().is_some_and(|survey| unreadable_parts(survey).is_empty());
         let surveyed = whole || self.surveyed.is_some_and(|first| now.since(first) >= SURVEYED);
         surveyed && now.since(self.asked) >= QUIET
     }
 
-    /// Parts of the host that could not be looked at.
-    pub(super) fn unseen(&self) -> Vec<&'static str> {
-        self.survey.as_ref().map_or_else(|| vec!["anything on the host"], unseen)
+    /// Parts of the host that could not be read.
+    pub(super) fn unreadable_parts(&self) -> Vec<&'static str> {
+        self.survey.as_ref().map_or_else(|| vec!["the host"], unreadable_parts)
     }
 
-    /// Why nothing can be judged, and what to do.
-    pub(super) fn obstacle(&self) -> String {
-        let mut text = "it cannot be judged what was left behind".to_owned();
+    /// Why leak detection is suspended, and the remedy.
+    pub(super) fn suspension_reason(&self) -> String {
+        let mut text = "leak detection is suspended".to_owned();
         for part in self.health.readiness(clock::boot_now()).parts {
             if part.state == State::Ok || !matches!(part.part, "cri" | "api" | "leaks") {
                 continue;
@@ -225,8 +225,8 @@ impl Onlooker {
         text
     }
 
-    /// Waiting will not help: the apiserver has answered, and the answer is no.
-    pub(super) fn is_hopeless(&self) -> bool {
+    /// The node's name is wrong, so that waiting does not help.
+    pub(super) fn is_misconfigured(&self) -> bool {
         matches!(
             self.gauges().detection_state,
             DetectionState::NodeMissing | DetectionState::NodeForeign
@@ -234,7 +234,7 @@ impl Onlooker {
     }
 }
 
-fn unseen(survey: &HostSurvey) -> Vec<&'static str> {
+fn unreadable_parts(survey: &HostSurvey) -> Vec<&'static str> {
     [
         ("shims", survey.shims.is_none()),
         ("network namespaces", survey.netns.is_none()),
@@ -242,6 +242,6 @@ fn unseen(survey: &HostSurvey) -> Vec<&'static str> {
         ("volumes", survey.volumes.is_none()),
     ]
     .into_iter()
-    .filter_map(|(what, unseen)| unseen.then_some(what))
+    .filter_map(|(what, unreadable_parts)| unreadable_parts.then_some(what))
     .collect()
 }

@@ -1,45 +1,41 @@
-//! When the reader looks into the rings again though nothing wakes it.
+//! When the reader drains the rings without a wake-up.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// After a look that found what decides; and after one that had to hold something back for the sake of
-/// order.
+/// Delay after a drain that found a deciding record, or that had to hold a record back for ordering.
 ///
-/// What ends something wakes the reader, but not within [`WAKE_PAUSE`](coroner_ebpf::maps::WAKE_PAUSE)
-/// of the last that did. So whatever decides may be followed by what may not wake, however it was
-/// found: a drain that comes before the wake-up is noticed forestalls it, and the pause runs all the
-/// same.
+/// A record of an exit wakes the reader, but not within [`WAKE_PAUSE`](coroner_ebpf::maps::WAKE_PAUSE) of the last
+/// wake-up. So a deciding record may be followed by one that does not wake the reader.
 const SOON: Duration = Duration::from_nanos(2 * coroner_ebpf::maps::WAKE_PAUSE);
-/// After a look that found anything at all, for the same reason: what does not end anything wakes the
-/// reader too, but not within [`READ_PAUSE`](coroner_ebpf::maps::READ_PAUSE) of the last that did. More
-/// than that: a record bears the time at which it was begun.
+/// Delay after a drain that found any record: other records wake the reader too, but not within
+/// [`READ_PAUSE`](coroner_ebpf::maps::READ_PAUSE) of the last wake-up. Longer than the pause, because a record has
+/// the time at which its program started to write it.
 pub(super) const LATER: Duration = Duration::from_millis(100);
-/// While nothing is written. What a program could not write is counted, and wakes nobody.
+/// Delay while no records are written. Lost records are counted and do not wake the reader.
 pub(super) const IDLE: Duration = Duration::from_secs(1);
 
-/// When the reader looks again by itself. So what ends something is read within [`SOON`] and all else
-/// within [`LATER`]: unless a program is held up while it writes a record (its processor is stolen),
-/// for longer than those leave. That delays what lies behind it to [`LATER`], at worst to [`IDLE`]; the
-/// times in the records are right all the same.
+/// Schedules the next drain. Exits are read within [`SOON`] and other records within [`LATER`], unless a program is
+/// held up while it writes a record (its CPU is stolen): then the records behind it are delayed to [`LATER`], at
+/// worst to [`IDLE`]. The times in the records stay correct.
 #[derive(Debug)]
-pub(super) struct Again {
+pub(super) struct DrainSchedule {
     soon: Option<Instant>,
     later: Instant,
 }
 
-/// What a look has found, or what made the reader look: a record that is still being written hides
-/// those behind it, of which one may have woken the reader.
+/// What a drain found, or what woke the reader: an unfinished record hides the records behind it, and one of these
+/// may have caused the wake-up.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct DrainResult {
     pub(super) anything: bool,
-    /// In the deciding ring; or something had to be held back.
+    /// A record of the deciding ring, or a record was held back.
     pub(super) deciding: bool,
-    /// As much as a ring holds: it may be full again, and is to be read at once.
+    /// A full ring, which may be full again and must be drained at once.
     pub(super) more: bool,
 }
 
-impl Found {
+impl DrainResult {
     pub(super) fn or(self, other: Self) -> Self {
         Self {
             anything: self.anything || other.anything,
@@ -49,14 +45,14 @@ impl Found {
     }
 }
 
-impl Again {
-    /// At once. Somebody else may have been woken a moment ago and not come again.
+impl DrainSchedule {
+    /// The first drain is due at once, because an earlier wake-up may have been missed.
     pub(super) fn new(now: Instant) -> Self {
         Self { soon: Some(now), later: now + LATER }
     }
 
     /// The rings were drained.
-    pub(super) fn drained(&mut self, now: Instant, found: Found) {
+    pub(super) fn drained(&mut self, now: Instant, found: DrainResult) {
         if found.deciding {
             self.soon = Some(now + SOON);
         } else if self.soon.is_some_and(|at| at <= now) {
@@ -69,7 +65,7 @@ impl Again {
         }
     }
 
-    /// When to look, if nothing wakes the reader before.
+    /// When to drain if nothing wakes the reader before.
     pub(super) fn at(&self) -> Instant {
         self.soon.map_or(self.later, |soon| soon.min(self.later))
     }
@@ -148,8 +144,8 @@ mod tests {
     /// Plays records, in the order of their times, and what else makes the reader drain at `drains`.
     fn longest_wait(records: &[Record], drains: &[u64]) -> Longest {
         let start = Instant::now();
-        let (mut again, mut longest) = (Again::new(start), Longest::default());
-        again.drained(start, Found::default());
+        let (mut again, mut longest) = (DrainSchedule::new(start), Longest::default());
+        again.drained(start, DrainResult::default());
         let (mut deciding, mut detail) = (Ring::default(), Ring::default());
         let mut to_begin: VecDeque<_> = records.iter().copied().collect();
         let mut to_end: Vec<_> = records.to_vec();
@@ -186,7 +182,8 @@ mod tests {
             longest.other = longest.other.max(read[1].unwrap_or(0));
             let [ends, others] = [0, 1].map(|ring: usize| woken[ring] || read[ring].is_some());
             let at = start + Duration::from_nanos(drain);
-            again.drained(at, Found { anything: ends || others, deciding: ends, more: false });
+            again
+                .drained(at, DrainResult { anything: ends || others, deciding: ends, more: false });
         }
         longest
     }
@@ -278,9 +275,9 @@ mod tests {
     #[test]
     fn an_idle_reader_is_left_alone() {
         let (nothing, deciding) =
-            (Found::default(), Found { anything: true, deciding: true, more: false });
+            (DrainResult::default(), DrainResult { anything: true, deciding: true, more: false });
         let now = Instant::now();
-        let mut again = Again::new(now);
+        let mut again = DrainSchedule::new(now);
         assert_eq!(again.at(), now);
         again.drained(now, nothing);
         assert_eq!(again.at(), now + LATER, "somebody else may have been woken");
