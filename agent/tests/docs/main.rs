@@ -5,6 +5,7 @@ mod licence;
 mod links;
 mod names;
 mod pages;
+mod paths;
 
 use coroner_core::{
     leak::{BlockedOn, DetectionState, LeakCause, LeakClass},

@@ -118,7 +118,7 @@ fn every_variable_exists() {
 }
 
 /// The Rust files below these folders.
-fn rust_files(below: &[&str]) -> Vec<PathBuf> {
+pub(crate) fn rust_files(below: &[&str]) -> Vec<PathBuf> {
     let mut open: Vec<_> = below.iter().map(|path| pages::root().join(path)).collect();
     let mut files = Vec::new();
     while let Some(path) = open.pop() {

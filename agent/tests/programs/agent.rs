@@ -70,7 +70,7 @@ fn doctor_finds_this_machines_cgroups_and_proves_every_hook() {
     for name in ["kernel", "BTF", "capabilities", "cgroups", "programs"] {
         assert_eq!(check(&diagnosis, name).0, "ok", "{diagnosis:#}");
     }
-    let proven = format!("{} and proven", all_attached(&diagnosis));
+    let proven = format!("{} and verified", all_attached(&diagnosis));
     assert_eq!(check(&diagnosis, "self-test"), ("ok".into(), proven), "{diagnosis:#}");
     let cgroups = check(&diagnosis, "cgroups").1;
     match std::env::var("CORONER_CGROUP").as_deref() {
