@@ -254,10 +254,15 @@ impl Engine {
         if !own && process.is_some() && process == processes.main() {
             self.stores.cgroups.main_is_in(owner, cgroup);
         }
+        // Nearly always the pod is marked already: records come by the thousand.
+        if processes.marked_in == Some(self.ticks) && !ends {
+            return;
+        }
         let cgroups = &self.stores.cgroups;
         let is_unpopulated = processes.was_never_populated();
         let container = cgroups.container(owner);
         let pod = container.and_then(|id| self.stores.cri.pod_of(id)).or(cgroups.pod(owner));
+        processes.marked_in = pod.map(|_| self.ticks);
         if let Some(pod) = pod {
             self.dirty.pod(pod);
         }

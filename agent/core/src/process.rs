@@ -151,6 +151,8 @@ pub struct Children {
 /// All records of one container's cgroup.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ContainerProcesses {
+    /// The tick before which its pod was last marked as changed.
+    pub marked_in: Option<u64>,
     /// When the cgroup was created; `None`: before the agent started.
     pub created: Option<BootTime>,
     /// When the agent found it, if it is older than the agent: earlier signals are unknown.
