@@ -78,12 +78,12 @@ impl Attempts {
 
     /// Applies the next state of the pod. `known`: the last state before it. `in_order`: the watch delivered both,
     /// so none is missing in between.
-    pub(super) fn apply<'p>(
+    pub(super) fn apply(
         &mut self,
         at: BootTime,
         known: Option<&ApiPod>,
         in_order: bool,
-        now: &'p ApiPod,
+        now: &ApiPod,
     ) {
         let goes_on = now.deletion_timestamp.is_none()
             && !now.is_finished()
@@ -101,9 +101,9 @@ impl Attempts {
             }
             for id in container.terminated.iter().filter_map(|end| end.id.as_ref()) {
                 let shown = shown(id, before, container, goes_on && !now.is_done(container));
-                let restarts =
-                    container.restarts - u32::from(container.is_after(id)).min(container.restarts);
-                self.entry(id, name, restarts).end(at, shown, goes_on || container.is_after(id));
+                let is_earlier = container.is_after(id);
+                let restarts = container.restarts.saturating_sub(u32::from(is_earlier));
+                self.entry(id, name, restarts).end(at, shown, goes_on || is_earlier);
             }
             let Some((known, id)) = known.and_then(|known| Some((known, known.id.as_ref()?)))
             else {
@@ -132,9 +132,9 @@ impl Attempts {
             }
         }
         if self.0.len() > MAX_ATTEMPTS {
-            let ends = |container: &'p ApiContainer| container.terminated.iter().map(|end| &end.id);
-            let named =
-                now.containers.values().flat_map(|one| ends(one).chain([&one.id])).flatten();
+            let ends = now.containers.values().flat_map(|container| &container.terminated);
+            let current = now.containers.values().map(|container| &container.id);
+            let named = current.chain(ends.map(|end| &end.id)).flatten();
             let named: BTreeSet<&ContainerId> = named.collect();
             let mut excess = self.0.len() - MAX_ATTEMPTS;
             self.0.retain(|(id, _)| {

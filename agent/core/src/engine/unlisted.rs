@@ -26,7 +26,14 @@ impl Engine {
     pub(super) fn add_unlisted(&mut self, now: BootTime, pods: &BTreeSet<PodUid>) {
         let Stores { cri, api, .. } = &self.stores;
         let full = cri.full_lists();
-        let find = |(uid, object)| unlisted(&self.stores, now, uid, object);
+        let is_reported = |uid: &PodUid, sandbox: &SandboxId| {
+            self.pods.get(uid).is_some_and(|pod| pod.finished_sandboxes.contains(sandbox))
+        };
+        let find = |(uid, object)| {
+            let mut found = unlisted(&self.stores, now, uid, object);
+            found.retain(|one| !is_reported(uid, &one.container.sandbox));
+            found
+        };
         // A list that lacks a pod's sandbox does not mark the pod.
         let found: Vec<Unlisted> = if std::mem::replace(&mut self.listed, full) == full {
             let objects = pods.iter().filter_map(|uid| Some((uid, api.get(uid)?)));
@@ -34,11 +41,6 @@ impl Engine {
         } else {
             api.pods().flat_map(find).collect()
         };
-        let is_reported = |one: &Unlisted| {
-            let pod = one.container.pod.as_ref().and_then(|uid| self.pods.get(uid));
-            pod.is_some_and(|pod| pod.finished_sandboxes.contains(&one.container.sandbox))
-        };
-        let found: Vec<_> = found.into_iter().filter(|one| !is_reported(one)).collect();
         for Unlisted { created, container, sandbox } in found {
             let cri = &mut self.stores.cri;
             if let Some((sandbox, removed)) = sandbox {

@@ -47,8 +47,9 @@ impl<'a> PodView<'a> {
             let began = self.processes_of(&c.info.id).and_then(|own| own.created);
             (began, c.info.attempt, c.info.created)
         };
-        let same = |c: &&Container| c.info.name == container.info.name && self.ran(c);
-        !self.containers().filter(same).any(|c| attempt(c) > attempt(container))
+        let (id, name) = (&container.info.id, &container.info.name);
+        let is_other = |c: &&Container| c.info.name == *name && c.info.id != *id && self.ran(c);
+        !self.containers().filter(is_other).any(|c| attempt(c) > attempt(container))
     }
 
     pub(super) fn kind(&self, container: &str) -> ContainerKind {
