@@ -88,7 +88,6 @@ impl Mount {
 /// [`cgroupfs::own_cgroup`], looked for once: nobody moves the agent.
 fn own_cgroup(root: &Path) -> Option<PathBuf> {
     static FOUND: Mutex<BTreeMap<PathBuf, PathBuf>> = Mutex::new(BTreeMap::new());
-    // Whole between any two statements.
     let mut found = FOUND.lock();
     if let Some(own) = found.get(root) {
         return Some(own.clone());

@@ -5,7 +5,9 @@ use super::{
     Options, btf,
     plan::{self, Tracepoint},
 };
-use crate::linux::{cgroupfs, privileges::Privileges, procfs::read_lossy};
+use crate::linux::{
+    cgroupfs, privileges::Privileges, process_cgroup::unescape, procfs::read_lossy,
+};
 use rustix::{
     fs::{major, minor},
     process::{Resource, getrlimit},
@@ -266,12 +268,6 @@ fn mounts(mountinfo: &str) -> Vec<Mount> {
             Some(Mount { device, point: unescape(point), unified, options })
         })
         .collect()
-}
-
-/// mountinfo writes space, tab, newline and backslash as octal escapes.
-fn unescape(text: &str) -> PathBuf {
-    let (space, tab) = (text.replace("\\040", " "), "\t");
-    PathBuf::from(space.replace("\\011", tab).replace("\\012", "\n").replace("\\134", "\\"))
 }
 
 /// v1 controllers and the numbers of their hierarchies, from /proc/self/cgroup. A name such as
