@@ -77,14 +77,13 @@ impl Start<'_> {
             }
         }
     }
-}
 
-impl Start<'_> {
-    /// Keeps this process from what it never needs from now on. `Err`: it goes on without.
+    /// Denies this process what it never needs from now on. `Err`: why its system calls are not filtered.
     fn confine(&self) -> Result<(), String> {
-        let dumpable = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+        if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+            warn!(%error, "the process stays dumpable");
+        }
         let confined = seccomp::confine(self.runs_programs).map_err(|error| error.to_string());
-        let confined = confined.and(dumpable.map_err(|error| error.to_string()));
         match &confined {
             Ok(()) => info!("system calls are filtered"),
             Err(error) => warn!(error, "system calls are not filtered"),

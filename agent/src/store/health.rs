@@ -235,17 +235,16 @@ impl Health {
     }
 
     fn privileges_part(&self) -> Part {
-        match &self.unconfined {
-            _ if !self.lacks.is_empty() => {}
-            None => return Part::ok("privileges", "all required capabilities"),
-            Some(why) => {
-                return Part {
-                    part: "privileges",
-                    state: State::Degraded,
-                    detail: format!("system calls are not filtered: {why}"),
-                    todo: "use a kernel with CONFIG_SECCOMP_FILTER".into(),
-                };
-            }
+        if self.lacks.is_empty() {
+            let Some(why) = &self.unconfined else {
+                return Part::ok("privileges", "all required capabilities");
+            };
+            return Part {
+                part: "privileges",
+                state: State::Degraded,
+                detail: format!("system calls are not filtered: {why}"),
+                todo: "use a kernel with CONFIG_SECCOMP_FILTER".into(),
+            };
         }
         let essential = self.lacks.iter().any(|lack| lack.essential);
         let lacks = self.lacks.iter();
