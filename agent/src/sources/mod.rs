@@ -1,6 +1,7 @@
 //! The sources, which fetch and convert, and decide nothing: the kernel, the container runtime, the apiserver
 //! and the host.
 
+pub(crate) mod backoff;
 pub mod cri;
 pub mod cut;
 pub mod host;

@@ -12,7 +12,7 @@ pub use budget::Rate;
 pub use note::{EventDraft, Reason, Regarding, note};
 
 use crate::sources::kube::{Options as Apiserver, client};
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use backon::ExponentialBackoff;
 use budget::Bucket;
 use futures::{FutureExt, future::BoxFuture};
 use send::{SendOutcome, Sender};
@@ -342,10 +342,5 @@ async fn until(moment: Option<Instant>) {
 }
 
 fn backoff(pace: &RateLimits) -> ExponentialBackoff {
-    ExponentialBuilder::default()
-        .with_min_delay(pace.min_pause)
-        .with_max_delay(pace.max_pause)
-        .with_jitter()
-        .without_max_times()
-        .build()
+    crate::sources::backoff::backoff(pace.min_pause, pace.max_pause)
 }

@@ -19,7 +19,7 @@ use super::{
     pending::PendingRequests,
 };
 use crate::linux::{blocking::BlockingPool, clock, procfs::host_proc};
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use backon::ExponentialBackoff;
 use coroner_core::{
     ids::{ContainerId, SandboxId},
     input::{CriContainer, CriEvent, CriSandbox, Input, Received},
@@ -283,10 +283,5 @@ async fn rest(news: &mut watch::Receiver<()>, until: Option<Instant>) {
 }
 
 fn backoff() -> ExponentialBackoff {
-    ExponentialBuilder::default()
-        .with_min_delay(MIN_PAUSE)
-        .with_max_delay(MAX_PAUSE)
-        .with_jitter()
-        .without_max_times()
-        .build()
+    crate::sources::backoff::backoff(MIN_PAUSE, MAX_PAUSE)
 }

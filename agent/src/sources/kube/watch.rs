@@ -12,7 +12,7 @@ use crate::{
     linux::clock,
     sources::json::{Event, Reduced},
 };
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use backon::ExponentialBackoff;
 use coroner_core::input::{ApiEvent, ApiPod, Input, Received};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -479,12 +479,7 @@ fn any_up_to(most: Duration) -> Duration {
 }
 
 fn backoff() -> ExponentialBackoff {
-    ExponentialBuilder::default()
-        .with_min_delay(MIN_PAUSE)
-        .with_max_delay(MAX_PAUSE)
-        .with_jitter()
-        .without_max_times()
-        .build()
+    crate::sources::backoff::backoff(MIN_PAUSE, MAX_PAUSE)
 }
 
 #[cfg(test)]
