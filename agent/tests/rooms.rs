@@ -1,5 +1,8 @@
 //! The rooms of the source tree: which may import which, no import cycles, and each foreign library in its own room.
 
+mod rust_files;
+
+use rust_files::rust_files;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -68,7 +71,7 @@ fn only_its_own_room_knows_a_library() {
     let src = root("agent/src");
     for (libraries, rooms) in LIBRARIES {
         let mut inside = 0;
-        for file in files(&src) {
+        for file in rust_files(&src) {
             let text = fs::read_to_string(&file).unwrap();
             let used = text.lines().filter(|line| libraries.iter().any(|l| line.contains(l)));
             match rooms.iter().any(|room| file.starts_with(src.join(room))) {
@@ -88,13 +91,6 @@ fn arrow(from: &Module, to: &Module) -> String {
     format!("{} -> {}", from.join("::"), to.join("::"))
 }
 
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
-    let files = files.into_iter().filter(|file| file.extension().is_some_and(|e| e == "rs"));
-    files.chain(folders.iter().flat_map(|folder| self::files(folder))).collect()
-}
-
 /// The modules of a crate, by file, and what each imports of the others, its tests apart. What a module takes from
 /// those that it is in is not counted.
 fn imports(src: &Path) -> BTreeMap<Module, BTreeSet<Module>> {
@@ -104,7 +100,7 @@ fn imports(src: &Path) -> BTreeMap<Module, BTreeSet<Module>> {
         names.filter(|name| !["mod", "lib", "main"].contains(&name.as_str())).collect()
     };
     let files: BTreeMap<Module, PathBuf> =
-        files(src).into_iter().map(|file| (module(&file), file)).collect();
+        rust_files(src).into_iter().map(|file| (module(&file), file)).collect();
     let modules: BTreeSet<Module> = files.keys().cloned().collect();
     let of_file = |(module, file): (&Module, &PathBuf)| {
         let text = fs::read_to_string(file).unwrap();

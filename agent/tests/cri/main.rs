@@ -7,6 +7,8 @@ mod lateness;
 mod outages;
 mod polling;
 mod runtime;
+#[path = "../rust_files/mod.rs"]
+mod rust_files;
 mod scale;
 mod sizes;
 mod streams;

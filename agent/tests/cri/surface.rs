@@ -1,5 +1,6 @@
 //! What the adapter may ask of a runtime at all.
 
+use crate::rust_files::rust_files;
 use crate::{
     bench::{Bench, exited},
     runtime::{Call, FakeRuntime},
@@ -33,19 +34,9 @@ async fn makes_no_call_but_those_that_read() {
 
 /// The calls that the adapter's source can make, and the source of all of it.
 fn source() -> (Vec<String>, Vec<(PathBuf, String)>) {
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sources/cri")];
-    let mut files = Vec::new();
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                let text = std::fs::read_to_string(&path).unwrap();
-                files.push((path, text));
-            }
-        }
-    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sources/cri");
+    let read = |path: PathBuf| (path.clone(), std::fs::read_to_string(path).unwrap());
+    let files: Vec<_> = rust_files(&folder).into_iter().map(read).collect();
     let calls = files.iter().find(|(path, _)| path.ends_with("cri/calls.rs")).unwrap();
     let names = calls.1.split("call!(\"").skip(1).map(|rest| rest.split('"').next().unwrap());
     let names = names.map(str::to_owned).collect();

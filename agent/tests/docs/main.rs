@@ -6,6 +6,8 @@ mod links;
 mod names;
 mod pages;
 mod paths;
+#[path = "../rust_files/mod.rs"]
+mod rust_files;
 
 use coroner_core::{
     leak::{BlockedOn, DetectionState, LeakCause, LeakClass},

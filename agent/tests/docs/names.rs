@@ -119,16 +119,8 @@ fn every_variable_exists() {
 
 /// The Rust files below these folders.
 pub(crate) fn rust_files(below: &[&str]) -> Vec<PathBuf> {
-    let mut open: Vec<_> = below.iter().map(|path| pages::root().join(path)).collect();
-    let mut files = Vec::new();
-    while let Some(path) = open.pop() {
-        if path.is_dir() {
-            open.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-        } else if path.extension().is_some_and(|ext| ext == "rs") {
-            files.push(path);
-        }
-    }
-    files
+    let root = pages::root();
+    below.iter().flat_map(|folder| crate::rust_files::rust_files(&root.join(folder))).collect()
 }
 
 #[test]

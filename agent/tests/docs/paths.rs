@@ -11,12 +11,10 @@ fn named(text: &str) -> Vec<String> {
     let quoted = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
     let paths = quoted.filter(|one| one.ends_with(".rs") && !one.contains([' ', '*', '<']));
     paths
-        .flat_map(|path| match path.split_once('{').zip(path.split_once('}')) {
-            Some(((before, _), (until, after))) => {
-                let names = until.strip_prefix(before).unwrap_or_default().trim_start_matches('{');
-                names.split(',').map(|name| format!("{before}{name}{after}")).collect()
-            }
-            None => vec![path.to_owned()],
+        .flat_map(|path| {
+            let Some((before, rest)) = path.split_once('{') else { return vec![path.to_owned()] };
+            let (names, after) = rest.split_once('}').expect("a closing brace");
+            names.split(',').map(|name| format!("{before}{name}{after}")).collect()
         })
         .collect()
 }

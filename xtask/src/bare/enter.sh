@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs in a mount namespace of its own: makes a fresh root from TARBALL and runs a command in it.
 #   enter.sh TARBALL ROOT CHECKOUT TARGET CARGO_HOME RUSTUP_HOME RUSTUP COMMAND...
-# From the machine come only: the checkout with TARGET as its target folder, cargo's registry and where it is, rustup's toolchains, certificates, and the machine's kernel (/proc, /sys, /dev).
+# From the machine come only: the checkout with TARGET as its target folder, cargo's registry and where it
+# is, rustup's toolchains, certificates, and the machine's kernel (/proc, /sys, /dev).
 set -eu
 tarball=$1 root=$2 checkout=$3 target=$4 cargo=$5 rustup=$6 program=$7
 shift 7
