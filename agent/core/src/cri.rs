@@ -168,11 +168,6 @@ impl CriState {
         self.connection.is_up() && self.has_listed_since(since)
     }
 
-    /// When the last full lists of sandboxes and of containers were requested.
-    pub fn full_lists(&self) -> (Option<BootTime>, Option<BootTime>) {
-        (self.sandboxes.full, self.containers.full)
-    }
-
     /// Both full lists were requested after `at`.
     pub fn has_listed_since(&self, at: BootTime) -> bool {
         let since = |asked: Option<BootTime>| asked.is_some_and(|asked| asked >= at);

@@ -53,8 +53,8 @@ pub struct Engine {
     dirty: Dirty,
     /// Containers whose stop signal or cgroup was requested already.
     requested: BTreeSet<ContainerId>,
-    /// When the full lists were requested that were looked through for what they lack.
-    listed: (Option<BootTime>, Option<BootTime>),
+    /// Pods of which no list had shown all containers that the status names.
+    unlisted: BTreeSet<PodUid>,
     unkillable_watch: UnkillableWatch,
     leaks: Leaks,
     losses: BTreeMap<LossKind, u64>,
@@ -333,7 +333,7 @@ impl Engine {
         self.count_loss(LossKind::EngineFull, refused);
         self.note_evicted();
         let mut dirty = std::mem::take(&mut self.dirty);
-        self.add_unlisted(now, &dirty.pods);
+        self.add_unlisted(now, &dirty);
         let mut active = std::mem::take(&mut self.active);
         active.extend(dirty.pods.iter().cloned());
         active.retain(|uid| {

@@ -5,6 +5,7 @@ use super::Engine;
 use crate::{
     api::{Attempt, PodObject},
     cri::Sandbox,
+    dirty::Dirty,
     ids::*,
     input::*,
     pod_view::Stores,
@@ -23,41 +24,44 @@ struct Unlisted {
 impl Engine {
     /// Adds containers that the kernel and the pod's status show and the runtime has not listed: the kernel
     /// has the cgroup, the status has the name. A later list replaces the entry.
-    pub(super) fn add_unlisted(&mut self, now: BootTime, pods: &BTreeSet<PodUid>) {
-        let Stores { cri, api, .. } = &self.stores;
-        let full = cri.full_lists();
-        let is_reported = |uid: &PodUid, sandbox: &SandboxId| {
-            self.pods.get(uid).is_some_and(|pod| pod.finished_sandboxes.contains(sandbox))
-        };
-        let find = |(uid, object)| {
-            let mut found = unlisted(&self.stores, now, uid, object);
-            found.retain(|one| !is_reported(uid, &one.container.sandbox));
-            found
-        };
+    pub(super) fn add_unlisted(&mut self, now: BootTime, dirty: &Dirty) {
         // A list that lacks a pod's sandbox does not mark the pod.
-        let found: Vec<Unlisted> = if std::mem::replace(&mut self.listed, full) == full {
-            let objects = pods.iter().filter_map(|uid| Some((uid, api.get(uid)?)));
-            objects.flat_map(find).collect()
-        } else {
-            api.pods().flat_map(find).collect()
-        };
-        for Unlisted { created, container, sandbox } in found {
-            let cri = &mut self.stores.cri;
-            if let Some((sandbox, removed)) = sandbox {
-                cri.add_removed(now, created, sandbox, removed, &mut self.dirty);
+        let awaited =
+            if dirty.full_list { std::mem::take(&mut self.unlisted) } else { BTreeSet::new() };
+        for uid in dirty.pods.iter().chain(&awaited) {
+            let Some(object) = self.stores.api.get(uid) else { continue };
+            let (found, is_complete) = unlisted(&self.stores, now, uid, object);
+            let reported = self.pods.get(uid).map(|pod| &pod.finished_sandboxes);
+            for Unlisted { created, container, sandbox } in found {
+                if reported.is_some_and(|reported| reported.contains(&container.sandbox)) {
+                    continue;
+                }
+                let cri = &mut self.stores.cri;
+                if let Some((sandbox, removed)) = sandbox {
+                    cri.add_removed(now, created, sandbox, removed, &mut self.dirty);
+                }
+                cri.add_unlisted(now, created, container, &mut self.dirty);
             }
-            cri.add_unlisted(now, created, container, &mut self.dirty);
+            if !is_complete {
+                self.unlisted.insert(uid.clone());
+            }
         }
     }
 }
 
-fn unlisted(stores: &Stores, now: BootTime, uid: &PodUid, object: &PodObject) -> Vec<Unlisted> {
+/// What can be added of a pod, and whether the runtime has listed all of its attempts.
+fn unlisted(
+    stores: &Stores,
+    now: BootTime,
+    uid: &PodUid,
+    object: &PodObject,
+) -> (Vec<Unlisted>, bool) {
     let Stores { cri, cgroups, anchor, .. } = stores;
+    let is_listed = |id: &ContainerId| {
+        cri.container(id).is_some_and(|c| cri.sandbox(&c.info.sandbox).is_some())
+    };
     let of_attempt = |(id, attempt): (&ContainerId, &Attempt)| {
         let listed = cri.container(id).map(|container| &container.info);
-        if listed.is_some_and(|container| cri.sandbox(&container.sandbox).is_some()) {
-            return None;
-        }
         // The kubelet creates the container just after its cgroup.
         let cgroup = cgroups.cgroup(id).filter(|cgroup| cgroups.pod(*cgroup) == Some(uid))?;
         let known = stores.processes.get(&cgroup)?;
@@ -99,7 +103,9 @@ fn unlisted(stores: &Stores, now: BootTime, uid: &PodUid, object: &PodObject) ->
         };
         Some(Unlisted { created, container, sandbox })
     };
-    object.attempts().filter_map(of_attempt).collect()
+    let mut missing = object.attempts().filter(|(id, _)| !is_listed(id)).peekable();
+    let is_complete = missing.peek().is_none();
+    (missing.filter_map(of_attempt).collect(), is_complete)
 }
 
 /// The sandbox after `before`: its own container has its id, and is the first that began after that one.
