@@ -151,7 +151,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let listener = Listener::from(listener).with_node(node_addresses());
     let listener = match &certificate {
         None => listener,
-        Some(certificate) => Arc::clone(certificate).behind(listener)?,
+        Some(certificate) => listener.with_tls(Arc::clone(certificate)),
     };
     serve(listener, Audience::Network);
     let https = certificate.is_some();

@@ -281,11 +281,14 @@ impl Config {
 }
 
 fn tls_files(args: &RunArgs) -> Result<Option<tls::Files>, ConfigError> {
-    match (args.tls_cert.clone(), args.tls_key.clone()) {
-        (None, None) => Ok(None),
-        (Some(cert), Some(key)) => Ok(Some(tls::Files { cert, key })),
-        (Some(_), None) => Err(ConfigError::HalfTls { given: "tls-cert", missing: "tls-key" }),
-        (None, Some(_)) => Err(ConfigError::HalfTls { given: "tls-key", missing: "tls-cert" }),
+    let (cert, key) = (args.tls_cert.clone(), args.tls_key.clone());
+    let half = |given, missing| Err(ConfigError::HalfTls { given, missing });
+    match (cert, key, args.tls_client_ca.clone()) {
+        (Some(cert), Some(key), client_ca) => Ok(Some(tls::Files { cert, key, client_ca })),
+        (Some(_), None, _) => half("tls-cert", "tls-key"),
+        (None, Some(_), _) => half("tls-key", "tls-cert"),
+        (None, None, Some(_)) => half("tls-client-ca", "tls-cert"),
+        (None, None, None) => Ok(None),
     }
 }
 
@@ -511,6 +514,11 @@ mod tests {
                 "--no-api --tls-cert /c",
                 &host(),
                 ConfigError::HalfTls { given: "tls-cert", missing: "tls-key" },
+            ),
+            (
+                "--no-api --tls-client-ca /a",
+                &host(),
+                ConfigError::HalfTls { given: "tls-client-ca", missing: "tls-cert" },
             ),
             (
                 "--no-api --tls-key /k",

@@ -8,7 +8,9 @@ use coroner::{
     linux::clock,
     outputs::{
         http::{
-            Audience, Shared, serve,
+            Audience, Shared,
+            listener::Listener,
+            serve,
             tls::{Certificate, Files},
         },
         metrics::Metrics,
@@ -18,13 +20,18 @@ use coroner::{
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use std::{
     fs,
-    io::{BufRead, BufReader, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::Stdio,
     sync::Arc,
 };
 use tempfile::TempDir;
+use tokio_rustls::rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
 
 /// A certificate authority in a folder of its own, and what it has signed there.
 struct Authority {
@@ -55,7 +62,8 @@ impl Authority {
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
         change(&mut params);
         let key = KeyPair::generate().unwrap();
-        let files = Files { cert: self.file("tls.crt"), key: self.file("tls.key") };
+        let cert = self.file("tls.crt");
+        let files = Files { cert, key: self.file("tls.key"), client_ca: None };
         fs::write(&files.cert, params.signed_by(&key, &self.issuer).unwrap().pem()).unwrap();
         fs::write(&files.key, key.serialize_pem()).unwrap();
         files
@@ -78,7 +86,7 @@ fn agent(certificate: Option<Arc<Certificate>>) -> u16 {
             match certificate {
                 None => serve(listener, shared, Audience::Node, forever).await,
                 Some(certificate) => {
-                    let listener = certificate.behind(listener.into()).unwrap();
+                    let listener = Listener::from(listener).with_tls(certificate);
                     serve(listener, shared, Audience::Node, forever).await
                 }
             }
@@ -189,6 +197,70 @@ fn files_that_change_are_taken_and_broken_ones_are_not() {
     assert!(!certificate.refresh().unwrap(), "and it is told once");
 }
 
+/// The answer to a request for `path`, of a client with a certificate or without.
+fn get(port: u16, path: &str, roots: &Authority, client: Option<&Files>) -> io::Result<String> {
+    let read = |file: &Path| fs::read(file).unwrap();
+    let chain =
+        |file: &Path| CertificateDer::pem_slice_iter(&read(file)).map(Result::unwrap).collect();
+    let mut trusted = RootCertStore::empty();
+    let ca: Vec<CertificateDer<'_>> = chain(&roots.file("ca.crt"));
+    trusted.add_parsable_certificates(ca);
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(trusted);
+    let config = match client {
+        None => config.with_no_client_auth(),
+        Some(files) => {
+            let key = PrivateKeyDer::from_pem_slice(&read(&files.key)).unwrap();
+            config.with_client_auth_cert(chain(&files.cert), key).unwrap()
+        }
+    };
+    let name = "localhost".try_into().unwrap();
+    let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut stream = StreamOwned::new(connection, TcpStream::connect(("127.0.0.1", port))?);
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+#[test]
+fn without_a_certificate_of_the_clients_ca_only_the_probes_are_answered() {
+    let (server, clients, others) = (Authority::new(), Authority::new(), Authority::new());
+    let files =
+        Files { client_ca: Some(clients.file("ca.crt")), ..server.sign("localhost", |_| {}) };
+    let certificate = Certificate::open(files).unwrap();
+    let port = agent(Some(Arc::clone(&certificate)));
+    let (known, stranger) = (clients.sign("prometheus", |_| {}), others.sign("prometheus", |_| {}));
+    let status = |path: &str, client| {
+        let answer = get(port, path, &server, client).unwrap();
+        answer.split(' ').nth(1).unwrap().to_owned()
+    };
+    for (path, without, with) in [
+        ("/healthz", "200", "200"),
+        ("/readyz", "503", "503"),
+        ("/metrics", "403", "200"),
+        ("/", "403", "200"),
+        ("/api/v1/terminations", "403", "200"),
+        ("/nothing", "403", "404"),
+    ] {
+        assert_eq!((&*status(path, None), &*status(path, Some(&known))), (without, with), "{path}");
+    }
+    assert!(get(port, "/metrics", &server, None).unwrap().contains("--tls-client-ca"));
+    get(port, "/healthz", &server, Some(&stranger)).expect_err("another CA signed it");
+
+    fs::copy(others.file("ca.crt"), clients.file("ca.crt")).unwrap();
+    assert!(certificate.refresh().unwrap(), "the file holds another CA now");
+    assert_eq!(status("/metrics", Some(&stranger)), "200");
+    get(port, "/metrics", &server, Some(&known)).expect_err("its CA is trusted no more");
+
+    fs::write(clients.file("ca.crt"), "no CA").unwrap();
+    let error = certificate.refresh().unwrap_err().to_string();
+    assert!(error.contains("contains no CA certificate"), "{error}");
+    assert_eq!(status("/metrics", Some(&stranger)), "200", "the last good one stays");
+}
+
 /// Something secret, in a file that was given by mistake.
 const SECRET: &str = "hunter2";
 
@@ -225,7 +297,7 @@ fn files_that_cannot_be_used_are_refused_and_not_shown() {
         (cert, &odd_key, "unsupported key type"),
     ];
     for (cert, key, wanted) in cases {
-        let files = Files { cert: cert.to_owned(), key: key.to_owned() };
+        let files = Files { cert: cert.to_owned(), key: key.to_owned(), client_ca: None };
         let error = Certificate::open(files).unwrap_err();
         let (shown, debug) = (error.to_string(), format!("{error:?}"));
         assert!(shown.contains(wanted), "{shown}");

@@ -144,6 +144,10 @@ pub struct RunArgs {
     /// Private key of the certificate (PEM, unencrypted).
     #[arg(long, env = "CORONER_TLS_KEY", value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
+    /// Serve everything but /healthz and /readyz only to clients with a certificate that one of these CAs
+    /// signed (PEM). Reloaded as the certificate is.
+    #[arg(long, env = "CORONER_TLS_CLIENT_CA", value_name = "FILE")]
+    pub tls_client_ca: Option<PathBuf>,
     /// Unix socket of the API, accessible to this user only. `coroner terminations`, `leaks` and `explain` use
     /// it. `off` disables it.
     #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = addresses::DEFAULT)]

@@ -1,6 +1,7 @@
 //! Accepts the connections of one listener, plain or TLS. Permits and timeouts limit the connections, so that no client
 //! can exhaust the agent's memory or file descriptors, or keep the kubelet's probes out.
 
+use super::tls::Certificate;
 use axum::{Router, body::Body, http::Request, response::Response};
 use hyper::server::conn::http1;
 use hyper_util::{
@@ -54,7 +55,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// A listening socket, plain or TLS.
 pub struct Listener {
     socket: Socket,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Certificate>>,
     node: Vec<IpAddr>,
 }
 
@@ -71,7 +72,8 @@ enum Stream {
 
 impl Listener {
     /// Uses TLS.
-    pub(crate) fn with_tls(mut self, tls: TlsAcceptor) -> Self {
+    #[must_use]
+    pub fn with_tls(mut self, tls: Arc<Certificate>) -> Self {
         self.tls = Some(tls);
         self
     }
@@ -107,18 +109,23 @@ impl Listener {
                 }
             };
             let Some(permit) = permits.take(peer) else { continue };
-            let service = TowerToHyperService::new(Busy {
+            let mut busy = Busy {
                 inner: router.clone(),
                 busy: Arc::clone(&permit.busy),
-            });
+                lacks_certificate: false,
+            };
             let (tls, watcher) = (self.tls.clone(), graceful.watcher());
             let answer = async move {
                 match (stream, tls) {
-                    (Stream::Unix(stream), _) => watcher.watch(connection(stream, service)).await,
-                    (Stream::Tcp(stream), None) => watcher.watch(connection(stream, service)).await,
+                    (Stream::Unix(stream), _) => watcher.watch(connection(stream, busy)).await,
+                    (Stream::Tcp(stream), None) => watcher.watch(connection(stream, busy)).await,
                     (Stream::Tcp(stream), Some(tls)) => {
-                        let Some(stream) = handshake(&tls, stream).await else { return Ok(()) };
-                        watcher.watch(connection(stream, service)).await
+                        let Some(stream) = handshake(&tls.acceptor(), stream).await else {
+                            return Ok(());
+                        };
+                        busy.lacks_certificate = tls.verifies_clients()
+                            && stream.get_ref().1.peer_certificates().is_none();
+                        watcher.watch(connection(stream, busy)).await
                     }
                 }
             };
@@ -167,6 +174,10 @@ impl From<UnixListener> for Listener {
         Self { socket: Socket::Unix(listener), tls: None, node: Vec::new() }
     }
 }
+
+/// Marks the requests of a client that showed no certificate where clients need one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WithoutCertificate;
 
 /// Where a connection comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -258,6 +269,8 @@ impl Drop for Place {
 struct Busy {
     inner: Router,
     busy: Arc<AtomicBool>,
+    /// Clients need a certificate, and this one showed none.
+    lacks_certificate: bool,
 }
 
 impl tower::Service<Request<hyper::body::Incoming>> for Busy {
@@ -269,7 +282,10 @@ impl tower::Service<Request<hyper::body::Incoming>> for Busy {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<hyper::body::Incoming>) -> Self::Future {
+    fn call(&mut self, mut request: Request<hyper::body::Incoming>) -> Self::Future {
+        if self.lacks_certificate {
+            request.extensions_mut().insert(WithoutCertificate);
+        }
         let busy = Arc::clone(&self.busy);
         busy.store(true, Ordering::Relaxed);
         let answer = self.inner.call(request.map(Body::new));
@@ -299,17 +315,15 @@ async fn handshake(
     }
 }
 
-type Service = TowerToHyperService<Busy>;
-
 fn connection<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
-    service: Service,
-) -> http1::Connection<TokioIo<S>, Service> {
+    service: Busy,
+) -> http1::Connection<TokioIo<S>, TowerToHyperService<Busy>> {
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
         .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! TLS for the HTTP server: a certificate and its key from two files, taken anew when they change, as
+//! TLS for the HTTP server: a certificate and its key from two files, and optionally the CAs of
+//! clients, taken anew when they change, as
 //! cert-manager and the kubelet change them.
 //!
 //! What a file holds is told nowhere, neither in an error nor in a log: a file of another kind, given
 //! by mistake, may hold a secret.
 
-use crate::outputs::http::listener::Listener;
 use parking_lot::{Mutex, RwLock};
 use std::{
     fs::File,
@@ -16,11 +16,11 @@ use std::{
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::{
-    self, ServerConfig,
+    self, RootCertStore, ServerConfig,
     crypto::{CryptoProvider, ring},
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-    server::{ClientHello, ResolvesServerCert},
-    sign::CertifiedKey,
+    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+    sign::{CertifiedKey, SingleCertAndKey},
 };
 use tracing::{info, warn};
 
@@ -36,6 +36,8 @@ pub struct Files {
     pub cert: PathBuf,
     /// PEM: its private key (PKCS#8, PKCS#1 or SEC1), not encrypted.
     pub key: PathBuf,
+    /// PEM: the CAs that sign the clients' certificates; `None`: clients need none.
+    pub client_ca: Option<PathBuf>,
 }
 
 /// Why a certificate cannot be used. Each message says what to do.
@@ -74,6 +76,13 @@ pub enum TlsError {
         .0.key.display(), .0.cert.display()
     )]
     NoPair(Files),
+    /// No CA that clients' certificates can be verified with.
+    #[error(
+        "--tls-client-ca {} contains no CA certificate; use a PEM file with the CAs that sign the \
+         clients' certificates",
+        .0.display()
+    )]
+    NoClientCa(PathBuf),
     /// TLS as such cannot be set up.
     #[error("cannot set up TLS: {0}")]
     Setup(#[source] rustls::Error),
@@ -84,7 +93,7 @@ pub enum TlsError {
 pub struct Certificate {
     files: Files,
     provider: Arc<CryptoProvider>,
-    current: RwLock<Arc<CertifiedKey>>,
+    current: RwLock<Arc<ServerConfig>>,
     /// Of what `current` was made, as a hash, so that the key is not kept twice.
     made_of: Mutex<u64>,
     hasher: RandomState,
@@ -98,9 +107,9 @@ impl Certificate {
     pub fn open(files: Files) -> Result<Arc<Self>, TlsError> {
         let (provider, hasher) = (Arc::new(ring::default_provider()), RandomState::new());
         let contents = Contents::read(&files)?;
-        let pair = contents.pair(&files, &provider)?;
+        let config = contents.config(&files, &provider)?;
         let made_of = Mutex::new(contents.hash(&hasher));
-        let current = RwLock::new(Arc::new(pair));
+        let current = RwLock::new(Arc::new(config));
         Ok(Arc::new(Self { files, provider, current, made_of, hasher }))
     }
 
@@ -115,24 +124,20 @@ impl Certificate {
         if hash == *made_of {
             return Ok(false);
         }
-        let pair = Arc::new(contents.pair(&self.files, &self.provider)?);
-        *self.current.write() = pair;
+        let config = Arc::new(contents.config(&self.files, &self.provider)?);
+        *self.current.write() = config;
         *made_of = hash;
         Ok(true)
     }
 
-    /// Connections to `listener` are answered with this, TLS 1.2 or 1.3.
-    ///
-    /// # Errors
-    /// The cryptographic library refuses its own defaults.
-    pub fn behind(self: Arc<Self>, listener: Listener) -> Result<Listener, TlsError> {
-        let mut config = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
-            .with_safe_default_protocol_versions()
-            .map_err(TlsError::Setup)?
-            .with_no_client_auth()
-            .with_cert_resolver(self);
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(listener.with_tls(TlsAcceptor::from(Arc::new(config))))
+    /// Answers one connection, TLS 1.2 or 1.3.
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(Arc::clone(&self.current.read()))
+    }
+
+    /// Clients need a certificate.
+    pub(super) fn verifies_clients(&self) -> bool {
+        self.files.client_ca.is_some()
     }
 
     /// Looks at the files for ever, and says on the log what became of a change.
@@ -161,12 +166,6 @@ impl Certificate {
     }
 }
 
-impl ResolvesServerCert for Certificate {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.current.read()))
-    }
-}
-
 /// What went wrong at the last look.
 #[derive(Default, Debug)]
 struct Trouble {
@@ -187,19 +186,60 @@ impl Trouble {
     }
 }
 
-/// What stands in the two files.
+/// What stands in the files.
+#[derive(Hash)]
 struct Contents {
     cert: Vec<u8>,
     key: Vec<u8>,
+    client_ca: Option<Vec<u8>>,
 }
 
 impl Contents {
     fn read(files: &Files) -> Result<Self, TlsError> {
-        Ok(Self { cert: read("tls-cert", &files.cert)?, key: read("tls-key", &files.key)? })
+        let client_ca = files.client_ca.as_deref().map(|file| read("tls-client-ca", file));
+        let (cert, key) = (read("tls-cert", &files.cert)?, read("tls-key", &files.key)?);
+        Ok(Self { cert, key, client_ca: client_ca.transpose()? })
     }
 
     fn hash(&self, hasher: &RandomState) -> u64 {
-        hasher.hash_one((&self.cert, &self.key))
+        hasher.hash_one(self)
+    }
+
+    fn config(
+        &self,
+        files: &Files,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<ServerConfig, TlsError> {
+        let pair = self.pair(files, provider)?;
+        let builder = ServerConfig::builder_with_provider(Arc::clone(provider))
+            .with_safe_default_protocol_versions()
+            .map_err(TlsError::Setup)?;
+        let builder = match self.clients(files, provider)? {
+            Some(verifier) => builder.with_client_cert_verifier(verifier),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(config)
+    }
+
+    /// Verifies the certificate of a client that has one: the kubelet's probes have none.
+    fn clients(
+        &self,
+        files: &Files,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
+        let (Some(pem), Some(file)) = (&self.client_ca, &files.client_ca) else { return Ok(None) };
+        let no_ca = || TlsError::NoClientCa(file.clone());
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(pem) {
+            roots.add(certificate.map_err(|_| no_ca())?).map_err(|_| no_ca())?;
+        }
+        let provider = Arc::clone(provider);
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider)
+            .allow_unauthenticated()
+            .build();
+        Ok(Some(verifier.map_err(|_| no_ca())?))
     }
 
     fn pair(&self, files: &Files, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
