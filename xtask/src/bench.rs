@@ -1,5 +1,7 @@
 //! The benchmarks: build what is shipped and hand over to what measures it.
 
+mod baseline;
+
 use std::{ffi::OsString, process::Command};
 
 use anyhow::{Context as _, Result};
@@ -49,6 +51,21 @@ fn measure(
         .status()
         .with_context(|| format!("cannot start {}", binaries.lab.display()))?;
     Ok(status.success())
+}
+
+/// Runs the engine's benchmark beside that of an earlier commit; whether it is fast enough.
+///
+/// # Errors
+/// When something is missing, does not build, or a run fails.
+pub(crate) fn compare(
+    workspace: &Workspace,
+    revision: &str,
+    json: bool,
+    list_only: bool,
+) -> Result<bool> {
+    setup::ensure(workspace, &[setup::BUILD, setup::LAB].concat(), list_only)?;
+    let binaries = build::all(workspace, Profile::Release)?;
+    baseline::compare(workspace, &binaries, revision, json)
 }
 
 /// The lab's benchmark of a subject, of these binaries.

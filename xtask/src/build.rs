@@ -34,7 +34,7 @@ impl Profile {
 }
 
 /// What was built, ready to run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Binaries {
     /// `coroner`.
     pub(crate) agent: PathBuf,

@@ -126,6 +126,9 @@ pub(crate) enum Command {
         /// Exit with 0 even if a goal is missed
         #[arg(long)]
         no_fail: bool,
+        /// Only compare the engine with that of an earlier commit, in alternating runs
+        #[arg(long, value_name = "COMMIT")]
+        baseline: Option<String>,
         /// The subject's own: `cargo xtask bench SUBJECT -- --help` lists them
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<OsString>,
@@ -495,6 +498,21 @@ mod tests {
         };
         assert_eq!(subject, Some(Subject::Accuracy));
         assert_eq!(arguments, ["--deaths", "24", "--json", "--no-install"]);
+    }
+
+    #[test]
+    fn the_engine_is_compared_with_a_commit() {
+        for line in [
+            ["bench", "engine", "--baseline", "37febd0"],
+            ["bench", "--baseline", "37febd0", "engine"],
+        ] {
+            let cli = Cli::try_parse_from(["xtask"].iter().chain(&line)).expect("parses");
+            let Command::Bench { subject, baseline, arguments, .. } = cli.command else {
+                panic!("not bench: {cli:?}");
+            };
+            assert_eq!((subject, arguments.len()), (Some(Subject::Engine), 0));
+            assert_eq!(baseline.as_deref(), Some("37febd0"));
+        }
     }
 
     #[test]

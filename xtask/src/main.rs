@@ -23,7 +23,7 @@ mod workspace;
 
 use std::{ffi::OsString, process::ExitCode};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Parser as _, ValueEnum as _};
 
 use crate::{
@@ -99,7 +99,15 @@ fn act(cli: Cli) -> Result<bool> {
             docs::write(&workspace)?;
             Ok(true)
         }
-        Command::Bench { mut install, subject, json, no_fail, arguments } => {
+        Command::Bench { install, subject, json, no_fail, baseline: Some(revision), .. } => {
+            if subject.is_some_and(|subject| subject != Subject::Engine) {
+                bail!(
+                    "--baseline compares the engine only: cargo xtask bench engine --baseline COMMIT"
+                );
+            }
+            Ok(bench::compare(&workspace, &revision, json, install.no_install)? || no_fail)
+        }
+        Command::Bench { mut install, subject, json, no_fail, baseline: None, arguments } => {
             let (ours, mut arguments) = cli::split_own_flags(arguments);
             arguments.extend(json.then(|| "--json".into()));
             arguments.extend(no_fail.then(|| "--no-fail".into()));
