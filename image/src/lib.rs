@@ -23,7 +23,7 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 
-/// The one layer of an image: one program.
+/// The one layer of an image: one program, and what has to be read with it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layer {
     blob: Vec<u8>,
@@ -33,17 +33,21 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// A layer with nothing but the program `binary` as `/name`, changed last at `time`.
+    /// A layer with nothing but the program `binary` as `/name` and the `texts`, changed last at `time`.
     ///
     /// # Errors
-    /// `name` does not fit into a tar header (100 bytes), or is not a relative path.
+    /// A name does not fit into a tar header (100 bytes), or is not a relative path.
     pub fn of_program(
         name: &str,
         binary: &[u8],
+        texts: &[(&str, &str)],
         time: Timestamp,
         compression: Compression,
     ) -> io::Result<Self> {
-        let tar = tarball::of(&[(name, binary, 0o755)], time)?;
+        let texts = texts.iter().map(|(name, text)| (*name, text.as_bytes(), 0o644));
+        let mut files: Vec<_> = std::iter::once((name, binary, 0o755)).chain(texts).collect();
+        files.sort_by_key(|(name, ..)| *name);
+        let tar = tarball::of(&files, time)?;
         let diff_id = digest(&tar);
         Ok(Self { blob: compression.apply(tar)?, diff_id, compression })
     }

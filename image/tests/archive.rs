@@ -16,7 +16,9 @@ fn time() -> Timestamp {
 }
 
 fn made_of(binary: &[u8], compression: Compression) -> Archive {
-    let layer = Layer::of_program("program", binary, time(), compression).unwrap();
+    let layer =
+        Layer::of_program("program", binary, &[("licenses/text", "free")], time(), compression)
+            .unwrap();
     let command = Command {
         entrypoint: vec!["/program".into()],
         cmd: vec!["run".into()],
@@ -84,7 +86,9 @@ fn oci_leads_from_each_name_to_the_program() {
         assert_eq!(config.created().as_deref(), Some("2026-11-21T12:00:00Z"));
         let [layer] = manifest.layers().as_slice() else { panic!("{manifest:?}") };
         let tar = gunzip(follow(&files, layer));
-        assert_eq!(unpack(&tar), Files::from([("program".into(), b"a program".to_vec())]));
+        let wanted = [("licenses/text", &b"free"[..]), ("program", b"a program")];
+        let wanted = wanted.map(|(name, content)| (name.to_owned(), content.to_vec()));
+        assert_eq!(unpack(&tar), Files::from(wanted));
 
         let of = config.config().clone().unwrap();
         assert_eq!(of.entrypoint().as_deref(), Some(["/program".into()].as_slice()));

@@ -38,7 +38,7 @@ pub fn build(workload: &Path, to: &Path) -> Result<()> {
     })?;
     // No times: the image is as old as the binary's content.
     let time = Timestamp::UNIX_EPOCH;
-    let layer = Layer::of_program(&PROGRAM[1..], &binary, time, Compression::None);
+    let layer = Layer::of_program(&PROGRAM[1..], &binary, &[], time, Compression::None);
     let layer = layer.context("cannot put the image together")?;
     let image = |names: &[&str], stop_signal: Option<&str>| Image {
         names: names.iter().copied().map(str::to_owned).collect(),

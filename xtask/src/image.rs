@@ -1,8 +1,10 @@
 //! `cargo xtask image`: the agent's container image, made here, without a daemon.
 //!
-//! One static binary on nothing. An equal commit, compiler and C library give an equal digest, wherever the
+//! One static binary on nothing, with the licences of what is linked into it. An equal commit, compiler and C library give an equal digest, wherever the
 //! checkout is: its path is mapped away ([`crate::build::agent_for_release`]), and the only time in the
 //! image is `SOURCE_DATE_EPOCH`, or else that of the last commit.
+
+mod licenses;
 
 use std::{
     collections::BTreeMap,
@@ -76,7 +78,9 @@ pub(crate) fn make(workspace: &Workspace, file: &Path, profile: Profile) -> Resu
     let about = Package::of_agent(workspace)?;
     let source = Source::of(workspace)?;
     let name = format!("{REPOSITORY}:v{}", about.version);
-    let layer = Layer::of_program(PROGRAM, &binary, source.time, Compression::Gzip)?;
+    let licenses = licenses::third_party(workspace)?;
+    let texts = [(licenses::FILE, licenses.as_str())];
+    let layer = Layer::of_program(PROGRAM, &binary, &texts, source.time, Compression::Gzip)?;
     let image = Image {
         names: vec![name.clone()],
         layer: &layer,

@@ -50,8 +50,11 @@ fn it_says_what_it_is_and_what_it_needs_instead_of_dying() {
 }
 
 #[test]
-fn it_is_one_program() {
+fn it_is_one_program_and_the_licences_of_what_is_linked_into_it() {
     let image = Image::read();
-    let names: Vec<&str> = image.files().map(|(name, _)| name).collect();
-    assert_eq!(names, ["coroner"]);
+    let files: Vec<_> = image.files().collect();
+    let names: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["coroner", "licenses/third-party.txt"]);
+    let licenses = String::from_utf8_lossy(files[1].1);
+    assert!(licenses.contains("\ntokio 1.") && licenses.contains("Permission is hereby granted"));
 }

@@ -42,6 +42,7 @@ impl Image {
     pub(crate) fn write(&self, root: &Path) {
         for (name, content) in self.files() {
             let file = root.join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(&file, content).unwrap();
             fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
         }
