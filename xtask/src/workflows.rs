@@ -215,6 +215,7 @@ fn dependabot_covers_every_dependency_list() {
         ("cargo", "/fuzz", "fuzz/Cargo.lock"),
         ("github-actions", "/", ".github/workflows"),
         ("pip", "/dashboards", "dashboards/requirements.txt"),
+        ("pip", "/xtask", "xtask/requirements.txt"),
     ];
     let wanted: Vec<_> = lists
         .into_iter()

