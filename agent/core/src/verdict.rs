@@ -1,7 +1,6 @@
 //! Turns the evidence of one container's end into a verdict with its proof. The verdicts are one table
 //! (`table.rs`).
 
-mod absence;
 mod evidence;
 mod message;
 mod pre_stop;
