@@ -14,6 +14,11 @@ use crate::{
 use crate::{ids::*, input::*, report::*, time::*, types::*};
 use std::time::Duration;
 
+/// The kubelet raises any grace to its floor; 0 is a force delete.
+fn granted(grace_seconds: i64) -> i64 {
+    if grace_seconds > 0 { grace_seconds.max(GRACE_FLOOR_SECONDS) } else { 0 }
+}
+
 impl<'a> PodView<'a> {
     /// The stop signal: the one that the runtime's tool was seen to send, else the runtime's (it has read the
     /// image), else the spec's (containerd before 2.3 ignores `lifecycle.stopSignal`), else SIGTERM.
@@ -51,10 +56,7 @@ impl<'a> PodView<'a> {
             .filter(|r| r.grace_seconds < grace_seconds && r.estimate > from);
         match shortened {
             Some(r) => Some(r.estimate.since(from) + seconds(r.grace_seconds)?),
-            // The kubelet raises any grace to its floor.
-            None => {
-                seconds(if grace_seconds > 0 { grace_seconds.max(GRACE_FLOOR_SECONDS) } else { 0 })
-            }
+            None => seconds(granted(grace_seconds)),
         }
         .filter(|allowed| !allowed.is_zero())
     }
@@ -187,7 +189,7 @@ impl<'a> PodView<'a> {
             findings,
             exit: assessment.exit,
             stop_signal: assessment.stop.map_or(stop_signal, |stop| stop.signal.signal),
-            grace_seconds,
+            grace_seconds: grace_seconds.map(granted),
             grace_ratio,
             pre_stop: inputs.pre_stop.cloned(),
             killer: assessment.killer,

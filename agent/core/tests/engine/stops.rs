@@ -5,6 +5,7 @@ use coroner_core::{
     ids::{ContainerId, SandboxId, Tgid},
     input::*,
     report::ContainerDeath,
+    time::WallTime,
     types::{Cause, Certainty, Verdict},
 };
 
@@ -680,4 +681,29 @@ fn h1_own_report_and_the_pods_disagree() {
         "\n{}\nIN POD:\n{inpod}",
         dump(&w)
     );
+}
+/// `kubectl delete --now`: the kubelet gives 2 s, and the share of the grace is a share of that.
+#[test]
+fn the_grace_beside_its_share_is_the_one_that_applied() {
+    let mut w = running(1);
+    let pod = pod_with(&w, |_| {});
+    w.api(ApiEvent::Applied(pod.clone()));
+    let due = WallTime(w.at().0 as i64 + 1_000_000_000);
+    let (deletion_timestamp, deletion_grace_seconds) = (Some(due), Some(1));
+    let pod = ApiPod { deletion_timestamp, deletion_grace_seconds, ..pod };
+    w.api(ApiEvent::Applied(pod.clone()));
+    w.term(1, true);
+    w.later(1_000).exits(1, CODE_0);
+    w.stopped(1, 0);
+    w.cgroups_go(1);
+    w.api(ApiEvent::Deleted(pod));
+    w.ticks(120);
+    let died = &w.ended[0].containers[0];
+    assert_eq!(
+        (w.ended[0].grace_seconds, died.grace_seconds),
+        (Some(1), Some(2)),
+        "\n{}",
+        dump(&w)
+    );
+    assert!(died.grace_ratio.is_some_and(|ratio| (0.4..0.6).contains(&ratio)), "\n{}", dump(&w));
 }
