@@ -86,6 +86,11 @@ impl Stop<'_> {
                 "Its postStart hook failed: its state.waiting.reason is PostStartHookError.",
             )),
             _ => None,
+            Some(Shown::StateUnknown) => Some((
+                Cause::Restart,
+                "The runtime did not know its state, and the kubelet stops such a container before it \
+                 starts it again: the status shows ContainerStatusUnknown.",
+            )),
         };
         let by_status =
             by_status.map(|(cause, message)| AttributedCause::new(cause, Source::Api, message));

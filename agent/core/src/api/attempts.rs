@@ -9,6 +9,9 @@ const MAX_ATTEMPTS: usize = 64;
 /// `ContainerStatus.state.terminated.reason` of a container that was restarted with all others
 /// (kuberuntime_manager.go, KEP-5532).
 const RESTARTING_ALL: &str = "RestartingAllContainers";
+/// kubecontainer.ContainerReasonStatusUnknown: `ContainerStatus.state.terminated.reason` of a container that ran and
+/// whose state the runtime does not know (kubelet_pods.go, `convertToAPIContainerStatuses`).
+const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 /// kubecontainer.ErrPostStartHook: `ContainerStatus.state.waiting.reason`.
 const POST_START_FAILED: &str = "PostStartHookError";
 
@@ -62,6 +65,9 @@ pub enum Shown {
 }
 
 /// The attempts of a pod's containers, oldest first.
+    /// The runtime did not know the container's state: the kubelet stops it before it starts it again, and shows
+    /// it as terminated before it does.
+    StateUnknown,
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Attempts(Vec<(ContainerId, Attempt)>);
 
@@ -176,12 +182,15 @@ fn shown(
         (true, true) if restarts => Shown::Terminated,
         _ => Shown::Unordered,
     }
+    let is_made_up =
+        |end: &ApiTerminated| end.id.as_ref() == Some(id) && end.reason == STATUS_UNKNOWN;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+        (true, true) if restarts && now.terminated.iter().any(is_made_up) => Shown::StateUnknown,
     /// A pod of more containers than attempts are kept: none that its status names is evicted.
     #[test]
     fn what_the_status_names_is_kept() {

@@ -568,6 +568,33 @@ fn g5_coalesced() {
     let told = (died.cause, died.cause_certainty);
     assert_eq!(told, (Cause::Liveness, Certainty::Inferred), "\n{}", dump(&w));
 }
+/// The runtime lost what it knew of a container: the kubelet shows it as terminated while it runs, stops it and
+/// starts it again. Neither its probe did that nor a person. An earlier attempt whose end the kubelet made up shows
+/// nothing about this one.
+#[test]
+fn a_container_in_an_unknown_state_is_stopped_by_the_kubelet() {
+    let told = |own: bool| {
+        let mut w = running(1);
+        let mut pod = pod_with(&w, |c| c.liveness = live(None));
+        w.api(ApiEvent::Applied(pod.clone()));
+        let c = pod.containers.get_mut("c").unwrap();
+        let (id, reason) = (c.id.clone().filter(|_| own), "ContainerStatusUnknown".into());
+        let made_up = ApiTerminated { id, exit_code: 137, reason, finished: None };
+        shows_its_end(c, 1);
+        (c.restarts, c.started) = (1, Some(false));
+        let own_end = c.terminated.drain(..).filter(|_| !own).collect::<Vec<_>>();
+        c.terminated = own_end.into_iter().chain([made_up]).collect();
+        w.later(100).api(ApiEvent::Applied(pod.clone()));
+        w.term(1, true);
+        w.later(500).exits(1, CODE_0);
+        replaced(&mut w, pod);
+        let died = &w.died[0];
+        let named = died.cause_message.contains("ContainerStatusUnknown");
+        (died.cause, died.cause_certainty, named, died.verdict)
+    };
+    assert_eq!(told(true), (Cause::Restart, Certainty::Proven, true, Verdict::Graceful));
+    assert_eq!(told(false), (Cause::ExternalStop, Certainty::Inferred, false, Verdict::Graceful));
+}
 // G6: Never, http liveness, `crictl stop`; the PLEG sees it 300 ms later.
 #[test]
 fn g6_crictl_stop_of_never() {
