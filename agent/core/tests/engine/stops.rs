@@ -622,6 +622,44 @@ fn g6_crictl_stop_of_never() {
     w.ticks(120);
     assert_ne!(w.ended[0].cause, Cause::Liveness, "\n{}", dump(&w));
 }
+/// Never, http liveness. A kubelet that kills such a pod has stopped its sandbox, however slowly, before it shows the
+/// container's end; one that finds the container ended (`crictl stop`) shows that first, however soon the sandbox
+/// follows. As in the recordings k1.36-restarts/never-live-http and k1.33-containerd1.7/job-completed.
+#[test]
+fn the_status_shows_whether_a_pod_was_killed_with_its_container() {
+    let told = |sandbox_ready, followed| {
+        let mut w = running(1);
+        let mut pod = pod_with(&w, |c| c.liveness = live(None));
+        (pod.restart_policy, pod.sandbox_ready) = ("Never".into(), Some(true));
+        w.api(ApiEvent::Applied(pod.clone()));
+        let of = Cgroups::of(1);
+        let pause = task(3, 1, "pause");
+        w.kernel(KernelFact::Exec { cgroup: of.pause, task: pause.clone(), parent: shim() });
+        w.ticks(60);
+        w.term(1, true);
+        w.later(500).exits(1, CODE_0);
+        w.later(followed).kernel(KernelFact::Exit {
+            cgroup: of.pause,
+            task: pause,
+            status: CODE_0,
+            parent: Some(shim()),
+        });
+        w.cgroups_go(1);
+        w.stopped(1, 0);
+        shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
+        pod.sandbox_ready = sandbox_ready;
+        w.later(100).api(ApiEvent::Applied(pod.clone()));
+        (pod.phase, pod.sandbox_ready) = ("Failed".into(), Some(false));
+        w.later(500).api(ApiEvent::Applied(pod));
+        w.ticks(120);
+        w.ended[0].cause
+    };
+    assert_eq!(told(Some(false), 800), Cause::Liveness);
+    assert_eq!(told(Some(true), 100), Cause::Unknown);
+    // Kubelets before 1.29 do not show it.
+    assert_eq!(told(None, 100), Cause::Liveness);
+    assert_eq!(told(None, 800), Cause::Unknown);
+}
 // G7: one failed run of an exec probe 100 s before a stop, threshold unknown, order lost.
 #[test]
 fn g7_one_failed_run_proves_liveness() {
