@@ -19,6 +19,12 @@ fn granted(grace_seconds: i64) -> i64 {
     if grace_seconds > 0 { grace_seconds.max(GRACE_FLOOR_SECONDS) } else { 0 }
 }
 
+/// A stop that is not the kubelet's runs no preStop hook, and neither does one of the kubelet's without a grace
+/// (`killContainer`, kuberuntime_container.go).
+fn runs_pre_stop(cause: Cause) -> bool {
+    !matches!(cause, Cause::ExternalStop | Cause::RestartAllContainers)
+}
+
 impl<'a> PodView<'a> {
     /// The stop signal: the one that the runtime's tool was seen to send, else the runtime's (it has read the
     /// image), else the spec's (containerd before 2.3 ignores `lifecycle.stopSignal`), else SIGTERM.
@@ -125,8 +131,10 @@ impl<'a> PodView<'a> {
         let mut assessment = self.assess(container, inputs);
         let (cause, grace_seconds) =
             self.why(id, &assessment, inputs.grace_seconds, request, pod_cause);
-        if grace_seconds != inputs.grace_seconds {
-            inputs.grace_seconds = grace_seconds;
+        let pre_stop = inputs.pre_stop;
+        let hook = pre_stop.filter(|_| runs_pre_stop(cause.cause));
+        if (grace_seconds, hook) != (inputs.grace_seconds, pre_stop) {
+            (inputs.grace_seconds, inputs.pre_stop) = (grace_seconds, hook);
             assessment = self.assess(container, inputs);
         }
         let stop_signal = inputs.stop_signal;
@@ -191,7 +199,7 @@ impl<'a> PodView<'a> {
             stop_signal: assessment.stop.map_or(stop_signal, |stop| stop.signal.signal),
             grace_seconds: grace_seconds.map(granted),
             grace_ratio,
-            pre_stop: inputs.pre_stop.cloned(),
+            pre_stop: pre_stop.cloned(),
             killer: assessment.killer,
             children_killed: children.killed,
             children_names: children.names,

@@ -6,7 +6,7 @@ use coroner_core::{
     input::*,
     report::ContainerDeath,
     time::WallTime,
-    types::{Cause, Certainty, Verdict},
+    types::{Cause, Certainty, MilestoneKind, Verdict},
 };
 
 fn show(d: &ContainerDeath) -> String {
@@ -771,4 +771,33 @@ fn the_grace_beside_its_share_is_the_one_that_applied() {
         dump(&w)
     );
     assert!(died.grace_ratio.is_some_and(|ratio| (0.4..0.6).contains(&ratio)), "\n{}", dump(&w));
+}
+/// A sleep in the spec leaves no trace: it is not said to have run where nobody runs it.
+#[test]
+fn a_hook_that_nobody_runs_is_not_reported() {
+    let told = |end: fn(&mut ApiContainer)| {
+        let mut w = running(1);
+        let mut pod = pod_with(&w, |c| c.pre_stop = Some(Hook::Sleep(1)));
+        w.api(ApiEvent::Applied(pod.clone()));
+        w.later(10_000).term(1, true);
+        w.later(500).exits(1, CODE_0);
+        end(pod.containers.get_mut("c").unwrap());
+        w.later(300).api(ApiEvent::Applied(pod.clone()));
+        replaced(&mut w, pod);
+        let died = &w.died[0];
+        let slept = died.milestone(MilestoneKind::PreStopBegan).is_some();
+        (died.cause, died.verdict, slept, died.pre_stop.is_some())
+    };
+    let found_ended = |c: &mut ApiContainer| shows_its_end(c, 1);
+    let restarted_with_all = |c: &mut ApiContainer| {
+        (c.id, c.restarts) = (None, 1);
+        c.waiting = Some("RestartingAllContainers".into());
+    };
+    let at_once = |_: &mut ApiContainer| {};
+    assert_eq!(told(found_ended), (Cause::ExternalStop, Verdict::Graceful, false, true));
+    assert_eq!(
+        told(restarted_with_all),
+        (Cause::RestartAllContainers, Verdict::Graceful, false, true)
+    );
+    assert_eq!(told(at_once), (Cause::Restart, Verdict::Graceful, true, true));
 }
