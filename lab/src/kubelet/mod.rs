@@ -5,7 +5,7 @@
 //! [`cgroup`] act.
 //!
 //! What it leaves out: images (imported beforehand), volumes other than hostPath and emptyDir,
-//! readiness probes and probes other than exec, networks between pods (of their own they have an
+//! readiness probes and probes over gRPC, networks between pods (of their own they have an
 //! address only), and plain init containers.
 
 pub mod api;
