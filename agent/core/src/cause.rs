@@ -22,6 +22,8 @@ pub struct CauseInputs<'a> {
     pub deleted_at_unknown_time: bool,
     /// `kubernetes.io/config.source` of its sandbox is not the apiserver.
     pub is_static: bool,
+    /// A pod with its name and another UID has followed it.
+    pub is_replaced: bool,
     /// A main container ran; otherwise the following fields are about the other containers.
     pub had_main: bool,
     /// A container was sent its stop signal.
@@ -96,7 +98,12 @@ pub fn cause(inputs: CauseInputs<'_>) -> AttributedCause {
         return not_stopped(inputs);
     }
     if is_static {
-        let message = "A static pod was stopped: its manifest was removed or changed.";
+        let message = if inputs.is_replaced {
+            "A static pod was stopped: its manifest was changed, because a pod with its name and another UID \
+             followed."
+        } else {
+            "A static pod was stopped: its manifest was removed or changed."
+        };
         return AttributedCause::inferred(Cause::StaticRemoved, message);
     }
     let message = match (inputs.object.map(|o| o.pod.reason.as_str()), inputs.stopped_for) {

@@ -26,7 +26,8 @@ const RESIZE_WINDOW: Duration = Duration::from_secs(60);
 const WATCH_DELAY: Duration = Duration::from_secs(1);
 
 /// If the kubelet ends a pod, it stops the sandbox right after the last container. If the kubelet finds the
-/// pod ended, it stops the sandbox after the next PLEG relist, which comes every second.
+/// pod ended, it stops the sandbox after the next PLEG relist, which comes every second. Used where the status did
+/// not show which of the two it was.
 const KILLED_WITH: Duration = Duration::from_millis(250);
 
 /// The evidence for the reason of a stop.
@@ -84,6 +85,11 @@ impl Stop<'_> {
             Some(Shown::PostStartFailed) => Some((
                 Cause::PostStartFailed,
                 "Its postStart hook failed: its state.waiting.reason is PostStartHookError.",
+            )),
+            Some(Shown::StateUnknown) => Some((
+                Cause::Restart,
+                "The runtime did not know its state, and the kubelet stops such a container before it \
+                 starts it again: the status shows ContainerStatusUnknown.",
             )),
             _ => None,
         };
@@ -237,7 +243,9 @@ impl Stop<'_> {
             return Some(reason);
         }
         // With the phase Succeeded, an eviction for its own storage limits is possible as well.
-        let with_it = self.sandbox_followed.is_some_and(|after| after <= KILLED_WITH);
+        let shown = self.attempt.and_then(|attempt| attempt.sandbox_stopped);
+        let soon = || self.sandbox_followed.is_some_and(|after| after <= KILLED_WITH);
+        let with_it = shown.unwrap_or_else(soon);
         if !with_it || object.pod.phase == "Succeeded" {
             return None;
         }

@@ -51,6 +51,9 @@ use std::{
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 
+/// Where the daemon writes down the state of containers, in the work directory.
+const CHECKPOINTS: &str = "lib/containerd/io.containerd.grpc.v1.cri/containers";
+
 /// Which cgroup hierarchy runc is made to see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hierarchy {
@@ -253,32 +256,14 @@ impl Containerd {
     /// # Errors
     /// `ctr` fails, or an image does not appear.
     pub async fn import_as(&self, archive: &Path, names: &[&str]) -> Result<()> {
-        let ctr = self.options.containerd.with_file_name("ctr");
-        let mut command = tokio::process::Command::new(&ctr);
-        command.arg("--address").arg(self.socket()).args([
-            "--namespace",
-            "k8s.io",
-            "images",
-            "import",
-            "--snapshotter",
-            "native",
-        ]);
+        let mut command = self.ctr();
+        command.args(["images", "import", "--snapshotter", "native"]);
         if !self.version.starts_with("1.") {
             // The daemon's own import, the default since 2.0, unpacks for no other snapshotter than
             // its default.
             command.arg("--local");
         }
-        let output = command
-            .arg(archive)
-            .output()
-            .await
-            .with_context(|| format!("cannot run {}", ctr.display()))?;
-        ensure!(
-            output.status.success(),
-            "ctr could not import {}: {}",
-            archive.display(),
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
+        run(command.arg(archive)).await?;
         let mut images = ImageServiceClient::new(connect(&self.endpoint()).await?);
         // An event inside containerd.
         wait::asking(format!("the CRI has {}", names.join(", ")), async || {
@@ -292,6 +277,33 @@ impl Containerd {
             Ok(known.then_some(()))
         })
         .await
+    }
+
+    /// Sends a signal to a container's main process past the CRI (`ctr task kill`).
+    ///
+    /// # Errors
+    /// `ctr` fails.
+    pub async fn kill_task(&self, container: &str, signal: &str) -> Result<()> {
+        run(self.ctr().args(["tasks", "kill", "--signal", signal, container])).await
+    }
+
+    /// `ctr`, on the containers of pods.
+    fn ctr(&self) -> tokio::process::Command {
+        let ctr = self.options.containerd.with_file_name("ctr");
+        let mut command = tokio::process::Command::new(ctr);
+        command.arg("--address").arg(self.socket()).args(["--namespace", "k8s.io"]);
+        command
+    }
+
+    /// Removes what the daemon has written down of a container's state, after [`Containerd::kill`]: the next
+    /// daemon reports CONTAINER_UNKNOWN (`loadContainer`, internal/cri/server/restart.go).
+    ///
+    /// # Errors
+    /// The daemon runs, or has written down nothing.
+    pub fn lose_status(&self, container: &str) -> Result<()> {
+        ensure!(!self.runs(), "a daemon that runs has the state in memory");
+        let status = self.options.work.join(CHECKPOINTS).join(container).join("status");
+        fs::remove_file(&status).with_context(|| format!("cannot remove {}", status.display()))
     }
 
     /// Kills the daemon, the shims and all containers, and removes cgroups and directories.
@@ -369,6 +381,16 @@ fn start_daemon(options: &Options, holder: &Process) -> Result<Process> {
         .stderr(output);
     namespace::join_on_exec(&mut command, namespace::of(holder.pid)?);
     Process::start("containerd", command).with_context(|| format!("see {}", log.display()))
+}
+
+/// Runs a command to its end; if it fails, what it wrote is in the error.
+async fn run(command: &mut tokio::process::Command) -> Result<()> {
+    let output = command.output().await;
+    let command = command.as_std();
+    let output = output.with_context(|| format!("cannot run {:?}", command.get_program()))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {}", said.trim());
+    Ok(())
 }
 
 /// A channel to a CRI endpoint such as `unix:///run/containerd/containerd.sock`.

@@ -9,8 +9,8 @@ use super::{
 use anyhow::Context as _;
 use coroner_cri_api::v1::{
     ContainerState, ContainerStatusRequest, ContainerStatusResponse, CreateContainerRequest,
-    PodSandboxConfig, PodSandboxStatusRequest, RemoveContainerRequest, RunPodSandboxRequest,
-    StartContainerRequest, StopPodSandboxRequest,
+    PodSandboxConfig, PodSandboxState, PodSandboxStatus, PodSandboxStatusRequest,
+    RemoveContainerRequest, RunPodSandboxRequest, StartContainerRequest, StopPodSandboxRequest,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
@@ -27,6 +27,8 @@ pub(super) struct Containers {
     pod: PodId,
     cgroup: String,
     sandbox: Option<(String, PodSandboxConfig)>,
+    /// It was stopped, or has died.
+    sandbox_stopped: bool,
     /// The sandbox's own address.
     ip: Option<String>,
     lives: BTreeMap<String, Life>,
@@ -76,7 +78,16 @@ impl Containers {
         cgroup: String,
         probing: mpsc::UnboundedSender<probe::Told>,
     ) -> Self {
-        Self { shared, pod, cgroup, sandbox: None, ip: None, lives: BTreeMap::new(), probing }
+        Self {
+            shared,
+            pod,
+            cgroup,
+            sandbox: None,
+            sandbox_stopped: false,
+            ip: None,
+            lives: BTreeMap::new(),
+            probing,
+        }
     }
 
     /// Makes the pod's cgroup and its sandbox, the `attempt`th of this UID.
@@ -93,9 +104,10 @@ impl Containers {
         let made = self.shared.cri.clone().run_pod_sandbox(request).await;
         let id = made.context("RunPodSandbox")?.into_inner().pod_sandbox_id;
         if translate::own_network(pod) {
-            self.ip = address(&self.shared, &id).await?;
+            let network = sandbox_status(&self.shared, &id).await?.and_then(|of| of.network);
+            self.ip = network.map(|network| network.ip).filter(|ip| !ip.is_empty());
         }
-        self.sandbox = Some((id, config));
+        (self.sandbox, self.sandbox_stopped) = (Some((id, config)), false);
         Ok(())
     }
 
@@ -181,9 +193,19 @@ impl Containers {
         self.lives.values_mut().for_each(|life| life.waits = None);
     }
 
-    /// Whether this is their sandbox.
-    pub(super) fn is_in(&self, sandbox: &str) -> bool {
-        self.sandbox.as_ref().is_some_and(|(id, _)| id == sandbox)
+    /// Whether their sandbox is not ready any more (util.go, `PodSandboxChanged`). Nothing is concluded where
+    /// the runtime does not answer.
+    pub(super) async fn sandbox_has_died(&mut self) -> bool {
+        let Some((id, _)) = &self.sandbox else { return false };
+        let status = sandbox_status(&self.shared, id).await.ok().flatten();
+        self.sandbox_stopped |=
+            status.is_some_and(|status| status.state == PodSandboxState::SandboxNotready as i32);
+        self.sandbox_stopped
+    }
+
+    /// As far as is known, their sandbox is ready.
+    pub(super) fn has_sandbox(&self) -> bool {
+        self.sandbox.is_some() && !self.sandbox_stopped
     }
 
     /// The address of the pod's own network, if it has one.
@@ -264,10 +286,11 @@ impl Containers {
     }
 
     /// StopPodSandbox.
-    pub(super) async fn stop_sandbox(&self) -> anyhow::Result<()> {
+    pub(super) async fn stop_sandbox(&mut self) -> anyhow::Result<()> {
         let Some((id, _)) = &self.sandbox else { return Ok(()) };
         let request = StopPodSandboxRequest { pod_sandbox_id: id.clone() };
         self.shared.cri.clone().stop_pod_sandbox(request).await.context("StopPodSandbox")?;
+        self.sandbox_stopped = true;
         Ok(())
     }
 
@@ -302,12 +325,10 @@ impl Containers {
     }
 }
 
-async fn address(shared: &Shared, sandbox: &str) -> anyhow::Result<Option<String>> {
-    let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox.into(), ..Default::default() };
-    let answer =
-        shared.cri.clone().pod_sandbox_status(request).await.context("PodSandboxStatus")?;
-    let network = answer.into_inner().status.and_then(|status| status.network);
-    Ok(network.map(|network| network.ip).filter(|ip| !ip.is_empty()))
+async fn sandbox_status(shared: &Shared, id: &str) -> anyhow::Result<Option<PodSandboxStatus>> {
+    let request = PodSandboxStatusRequest { pod_sandbox_id: id.into(), ..Default::default() };
+    let answer = shared.cri.clone().pod_sandbox_status(request).await;
+    Ok(answer.context("PodSandboxStatus")?.into_inner().status)
 }
 
 async fn container_status(
@@ -327,7 +348,13 @@ async fn observed(shared: &Shared, id: &str) -> anyhow::Result<Observed> {
         exit_code: status.exit_code,
         reason: status.reason.clone(),
     });
-    Ok(Observed { id: status.id, image_id: status.image_ref, started_ns: status.started_at, ended })
+    Ok(Observed {
+        id: status.id,
+        image_id: status.image_ref,
+        started_ns: status.started_at,
+        ended,
+        is_unknown: status.state == ContainerState::ContainerUnknown as i32,
+    })
 }
 
 /// containerd's verbose status of a container or a sandbox: JSON under `info`, with the pid of its

@@ -33,7 +33,7 @@ pub fn evictable<'a>(
 }
 
 /// The newest sandbox of each pod, by its UID.
-pub fn newest(sandboxes: &[Sandbox]) -> BTreeMap<&str, &Sandbox> {
+fn newest(sandboxes: &[Sandbox]) -> BTreeMap<&str, &Sandbox> {
     let mut newest: BTreeMap<&str, &Sandbox> = BTreeMap::new();
     for sandbox in sandboxes {
         newest

@@ -9,12 +9,13 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 use k8s_openapi::{
-    api::core::v1::{ExecAction, HTTPGetAction, LifecycleHandler},
+    api::core::v1::{ExecAction, HTTPGetAction, LifecycleHandler, TCPSocketAction},
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use std::time::Duration;
+use tokio::net::TcpStream;
 
-/// Where a pod with a hook over HTTP listens: it has to be on the host's network.
+/// Where a pod with a hook or a probe over the network listens: it has to be on the host's network.
 const POD_IP: &str = "127.0.0.1";
 
 /// Runs a hook and waits for it `at_most` so long. False: it failed. What an exec hook has written goes
@@ -70,10 +71,9 @@ async fn exec(
     }
 }
 
-async fn http_get(get: &HTTPGetAction) -> anyhow::Result<()> {
-    let IntOrString::Int(port) = get.port else {
-        anyhow::bail!("the lab's kubelet knows no ports by name");
-    };
+/// A request of a hook or a probe, and whether the answer is a good one.
+pub(super) async fn http_get(get: &HTTPGetAction) -> anyhow::Result<()> {
+    let port = number(&get.port)?;
     let host = get.host.as_deref().unwrap_or(POD_IP);
     let path = get.path.as_deref().unwrap_or("/");
     let client: Client<HttpConnector, Empty<axum::body::Bytes>> =
@@ -83,4 +83,18 @@ async fn http_get(get: &HTTPGetAction) -> anyhow::Result<()> {
     answer.into_body().collect().await?;
     anyhow::ensure!(!status.is_client_error() && !status.is_server_error(), "it answers {status}");
     Ok(())
+}
+
+/// Whether somebody listens (probe/tcp/tcp.go).
+pub(super) async fn connect(socket: &TCPSocketAction) -> anyhow::Result<()> {
+    let host = socket.host.as_deref().unwrap_or(POD_IP);
+    TcpStream::connect(format!("{host}:{}", number(&socket.port)?)).await?;
+    Ok(())
+}
+
+fn number(port: &IntOrString) -> anyhow::Result<i32> {
+    match port {
+        IntOrString::Int(port) => Ok(*port),
+        IntOrString::String(_) => anyhow::bail!("the lab's kubelet knows no ports by name"),
+    }
 }

@@ -19,7 +19,7 @@ use std::{
     sync::Arc,
 };
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Mutex, mpsc, watch},
     task::JoinSet,
 };
 
@@ -32,6 +32,19 @@ struct Known {
     lives: u32,
     /// The manifest came back before the last life was over: another one follows.
     again: bool,
+    /// Locked while its worker looks at it in a relist.
+    looking: Arc<Mutex<()>>,
+}
+
+impl Known {
+    /// A static pod of this name, and another one.
+    fn is_namesake(&self, id: &PodId) -> bool {
+        let wanted = self.tell.borrow();
+        let is_other = |own: PodId| {
+            (&own.namespace, &own.name) == (&id.namespace, &id.name) && own.uid != id.uid
+        };
+        translate::is_static(&wanted.pod) && PodId::of(&wanted.pod).is_some_and(is_other)
+    }
 }
 
 struct Manager {
@@ -40,6 +53,8 @@ struct Manager {
     workers: JoinSet<String>,
     /// The mirrors that the apiserver has, by the UID of the static pod.
     mirrors: BTreeMap<String, PodId>,
+    /// Static pods that wait for the end of another one of their name.
+    waiting: Vec<Pod>,
     version: String,
     /// What the runtime cache shows of pods, by UID, until the housekeeping that follows the end
     /// of their objects.
@@ -59,6 +74,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut orders: mpsc::UnboundedReceiver
         pods: BTreeMap::new(),
         workers: JoinSet::new(),
         mirrors: BTreeMap::new(),
+        waiting: Vec::new(),
         cached: BTreeMap::new(),
         stuck: BTreeSet::new(),
     };
@@ -123,17 +139,7 @@ impl Manager {
 
     async fn obey(&mut self, order: Order) {
         match order {
-            Order::AddStatic(pod) => {
-                let Some(id) = PodId::of(&pod) else { return };
-                if !self.mirrors.contains_key(&id.uid) {
-                    self.shared.api.create_mirror(&translate::mirror(&pod));
-                }
-                match self.pods.get_mut(&id.uid) {
-                    // pod_workers.go, `restartRequested`: first the old life ends.
-                    Some(known) => known.again = known.tell.borrow().gone,
-                    None => self.begin(id, *pod, 0),
-                }
-            }
+            Order::AddStatic(pod) => self.add_static(*pod),
             Order::RemoveStatic(uid) => {
                 if let Some(known) = self.pods.get_mut(&uid) {
                     known.again = false;
@@ -150,6 +156,12 @@ impl Manager {
                 }
                 Err(status) => tracing::warn!(uid, error = status.message(), "runtime cache"),
             },
+            Order::Pause(uid, tell) => {
+                if let Some(known) = self.pods.get(&uid) {
+                    // Whoever asked may have given up.
+                    let _ = tell.send(known.looking.clone());
+                }
+            }
             Order::IgnoreProbes(uid) => {
                 if let Some(known) = self.pods.get(&uid) {
                     known.tell.send_modify(|wanted| wanted.ignores_probes = true);
@@ -164,11 +176,30 @@ impl Manager {
         }
     }
 
+    fn add_static(&mut self, pod: Pod) {
+        let Some(id) = PodId::of(&pod) else { return };
+        // pod_workers.go, `allowStaticPodStart`: one of the same name, from a manifest that has changed, ends
+        // first.
+        if self.pods.values().any(|known| known.is_namesake(&id)) {
+            self.waiting.push(pod);
+            return;
+        }
+        if !self.mirrors.contains_key(&id.uid) {
+            self.shared.api.create_mirror(&translate::mirror(&pod));
+        }
+        match self.pods.get_mut(&id.uid) {
+            // pod_workers.go, `restartRequested`: first the old life ends.
+            Some(known) => known.again = known.tell.borrow().gone,
+            None => self.begin(id, pod, 0),
+        }
+    }
+
     fn begin(&mut self, id: PodId, pod: Pod, lives: u32) {
         let (tell, wanted) = watch::channel(Wanted::new(pod));
-        let known = Known { tell, finished: false, lives: lives + 1, again: false };
+        let looking = Arc::new(Mutex::new(()));
+        let worker = Worker::new(self.shared.clone(), id.clone(), wanted, lives, looking.clone());
+        let known = Known { tell, finished: false, lives: lives + 1, again: false, looking };
         self.pods.insert(id.uid.clone(), known);
-        let worker = Worker::new(self.shared.clone(), id.clone(), wanted, lives);
         self.workers.spawn(async move {
             worker.run().await;
             id.uid
@@ -190,6 +221,9 @@ impl Manager {
             }
         } else if let Some(mirror) = self.mirrors.get(uid) {
             self.shared.api.delete_for_good(mirror);
+        }
+        for pod in std::mem::take(&mut self.waiting) {
+            self.add_static(pod);
         }
     }
 
@@ -229,19 +263,6 @@ impl Manager {
         }
     }
 
-    /// A pod that goes on needs another sandbox where its newest one is not ready (`PodSandboxChanged`). The
-    /// real kubelet sees that in its relist, which is as frequent.
-    fn tell_of_dead(&self, sandboxes: &[gc::Sandbox]) {
-        for (uid, newest) in gc::newest(sandboxes) {
-            let Some(known) = self.pods.get(uid).filter(|_| !newest.ready) else { continue };
-            known.tell.send_if_modified(|wanted| {
-                let is_new = wanted.dead_sandbox.as_ref() != Some(&newest.id);
-                wanted.dead_sandbox = Some(newest.id.clone());
-                is_new
-            });
-        }
-    }
-
     /// kuberuntime_gc.go, `evictSandboxes`: stops each once more before it removes it.
     async fn collect_sandboxes(&self) -> Result<(), tonic::Status> {
         let mut cri = self.shared.cri.clone();
@@ -259,7 +280,6 @@ impl Manager {
         if sandboxes.iter().all(|sandbox| sandbox.ready) {
             return Ok(());
         }
-        self.tell_of_dead(&sandboxes);
         let occupied: BTreeSet<String> = cri
             .list_containers(ListContainersRequest::default())
             .await?

@@ -5,7 +5,7 @@
 //! [`cgroup`] act.
 //!
 //! What it leaves out: images (imported beforehand), volumes other than hostPath and emptyDir,
-//! readiness probes and probes other than exec, networks between pods (of their own they have an
+//! readiness probes and probes over gRPC, networks between pods (of their own they have an
 //! address only), and plain init containers.
 
 pub mod api;
@@ -28,6 +28,7 @@ pub mod translate;
 mod volumes;
 mod worker;
 
+use anyhow::Context as _;
 use api::Api;
 use cgroup::Cgroups;
 pub(crate) use containers::main_pid;
@@ -38,7 +39,7 @@ pub use local::Local;
 use record::{Record, Stop};
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
-    sync::{Semaphore, mpsc},
+    sync::{Mutex, OwnedMutexGuard, Semaphore, mpsc, oneshot},
     task::JoinHandle,
     time::Instant,
 };
@@ -134,6 +135,8 @@ enum Order {
     KeepContainers(String),
     /// What the probes of the pod with this UID find changes nothing any more.
     IgnoreProbes(String),
+    /// What to lock so that the pod with this UID is not looked at.
+    Pause(String, oneshot::Sender<Arc<Mutex<()>>>),
     /// From now on it is a kubelet of this version.
     Version(String),
 }
@@ -206,6 +209,17 @@ impl Kubelet {
     /// Has what the pod's probes find change nothing any more: it has become healthy.
     pub fn ignore_probes(&self, uid: &str) {
         self.order(Order::IgnoreProbes(uid.into()));
+    }
+
+    /// Does not look at a pod as long as that is held: what is done to the pod meanwhile is done between two
+    /// relists.
+    ///
+    /// # Errors
+    /// It does not know the pod.
+    pub async fn pause(&self, uid: &str) -> anyhow::Result<OwnedMutexGuard<()>> {
+        let (tell, looking) = oneshot::channel();
+        self.order(Order::Pause(uid.into(), tell));
+        Ok(looking.await.context("the lab's kubelet does not know the pod")?.lock_owned().await)
     }
 
     /// Becomes a kubelet of another version, with that one's bugs.

@@ -1,7 +1,8 @@
-//! Probes (prober/worker.go): exec only, for that is what the kernel sees. A startup probe runs
-//! until it has succeeded, then the liveness probe for as long as the container lives.
+//! Probes (prober/worker.go). An exec probe is a process in the container; httpGet and tcpSocket run in the
+//! kubelet itself. A startup probe runs until it has succeeded, then the liveness probe for as long as the
+//! container lives.
 
-use super::Cri;
+use super::{Cri, grace, hook};
 use coroner_cri_api::v1::ExecSyncRequest;
 use k8s_openapi::api::core::v1::{Container, Probe};
 use std::time::Duration;
@@ -75,16 +76,23 @@ async fn fails(cri: &Cri, id: &str, probe: &Probe) {
 
 /// A probe that cannot be run is no failure (prober.go): its result is unknown, and ignored.
 async fn once(cri: &Cri, id: &str, probe: &Probe) -> bool {
-    let Some(exec) = &probe.exec else { return true };
-    let request = ExecSyncRequest {
-        container_id: id.into(),
-        cmd: exec.command.clone().unwrap_or_default(),
-        timeout: i64::from(probe.timeout_seconds.unwrap_or(1)),
-    };
-    match cri.clone().exec_sync(request).await {
-        Ok(answer) => answer.into_inner().exit_code == 0,
-        Err(status) => status.code() != tonic::Code::DeadlineExceeded,
+    let timeout = i64::from(probe.timeout_seconds.unwrap_or(1));
+    if let Some(exec) = &probe.exec {
+        let cmd = exec.command.clone().unwrap_or_default();
+        let request = ExecSyncRequest { container_id: id.into(), cmd, timeout };
+        return match cri.clone().exec_sync(request).await {
+            Ok(answer) => answer.into_inner().exit_code == 0,
+            Err(status) => status.code() != tonic::Code::DeadlineExceeded,
+        };
     }
+    let over_network = async {
+        match (&probe.http_get, &probe.tcp_socket) {
+            (Some(get), _) => hook::http_get(get).await,
+            (None, Some(socket)) => hook::connect(socket).await,
+            (None, None) => Ok(()),
+        }
+    };
+    matches!(tokio::time::timeout(grace::wait(timeout), over_network).await, Ok(Ok(())))
 }
 
 fn threshold(probe: &Probe) -> i32 {

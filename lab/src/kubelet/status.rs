@@ -22,6 +22,8 @@ pub struct Observed {
     pub started_ns: i64,
     /// How it ended; `None` while it runs.
     pub ended: Option<Ended>,
+    /// The runtime does not know whether it runs: CONTAINER_UNKNOWN.
+    pub is_unknown: bool,
 }
 
 /// How a container ended.
@@ -50,14 +52,27 @@ pub struct Seen {
     pub waits: Option<&'static str>,
 }
 
+impl Observed {
+    fn runs(&self) -> bool {
+        self.ended.is_none() && !self.is_unknown
+    }
+}
+
+impl Seen {
+    /// A life that is shown as ended though it may not be counts already.
+    fn restarts(&self) -> u32 {
+        self.restarts + u32::from(self.now.is_unknown)
+    }
+}
+
 /// What the kubelet does to all of a pod that goes on, as its conditions show it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Underway {
     /// Nothing.
     #[default]
     Nothing,
-    /// It replaces the sandbox: the condition PodReadyToStartContainers is False.
-    NewSandbox,
+    /// Its sandbox has stopped: the condition PodReadyToStartContainers is False.
+    NoSandbox,
     /// It restarts all containers: the condition AllContainersRestarting is True.
     RestartAll,
     /// It stops a container to resize it: the condition PodResizeInProgress is True.
@@ -75,6 +90,21 @@ pub fn removed() -> Observed {
         image_id: String::new(),
         started_ns: 0,
         ended: Some(Ended { finished_ns: 0, exit_code: 137, reason: RESTARTING_ALL.into() }),
+        is_unknown: false,
+    }
+}
+
+/// What the kubelet makes up of a container that ran and whose state is unknown now (kubelet_pods.go,
+/// `convertToAPIContainerStatuses`): it is shown as ended, whatever it does.
+fn unknown() -> ContainerState {
+    ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            exit_code: 137,
+            reason: Some("ContainerStatusUnknown".into()),
+            message: Some("The container could not be located when the pod was terminated".into()),
+            ..Default::default()
+        }),
+        ..Default::default()
     }
 }
 
@@ -132,8 +162,7 @@ pub fn status(
     // `generateAPIPodStatus`, since 1.27).
     let reason = reason.filter(|_| phase != "Succeeded");
     let before = pod.status.clone().unwrap_or_default();
-    let running =
-        phase == "Running" && containers.values().all(|c| c.now.ended.is_none() && c.started);
+    let running = phase == "Running" && containers.values().all(|c| c.now.runs() && c.started);
     let finished = terminal.then_some("PodCompleted");
     let not_ready = if running { None } else { finished.or(Some("ContainersNotReady")) };
     let condition = |kind: &str, holds: bool, reason: Option<&str>| {
@@ -160,7 +189,7 @@ pub fn status(
         .collect();
     let report =
         |name: &str| container_status(name, spec_images.get(name).copied(), containers.get(name));
-    let has_sandbox = !containers.is_empty() && !terminal && underway != Underway::NewSandbox;
+    let has_sandbox = !containers.is_empty() && !terminal && underway != Underway::NoSandbox;
     let spec = pod.spec.as_ref();
     let inits: Vec<ContainerStatus> = spec
         .and_then(|spec| spec.init_containers.as_ref())
@@ -230,7 +259,9 @@ fn container_status(name: &str, image: Option<&str>, seen: Option<&Seen>) -> Con
         container_id: seen.and_then(|seen| container_id(&seen.now)),
         ready: runs,
         started: Some(runs),
-        restart_count: seen.and_then(|seen| i32::try_from(seen.restarts).ok()).unwrap_or_default(),
+        restart_count: seen
+            .and_then(|seen| i32::try_from(seen.restarts()).ok())
+            .unwrap_or_default(),
         last_state: Some(last_state),
         state: Some(state),
         ..Default::default()
@@ -248,6 +279,9 @@ fn container_id(of: &Observed) -> Option<String> {
 }
 
 fn told(of: &Observed) -> ContainerState {
+    if of.is_unknown {
+        return unknown();
+    }
     let started_at = time(of.started_ns);
     match &of.ended {
         None => ContainerState {
@@ -314,6 +348,7 @@ mod tests {
                 exit_code,
                 reason: "Completed".into(),
             }),
+            is_unknown: false,
         }
     }
 
@@ -356,6 +391,24 @@ mod tests {
             (ready.status.as_str(), ready.reason.as_deref()),
             ("False", Some("PodCompleted"))
         );
+    }
+
+    /// kubelet_pods_test.go, `Test_generateAPIPodStatus…`: from running to terminated, and never to waiting.
+    #[test]
+    fn a_container_in_an_unknown_state_is_shown_as_ended() {
+        let lost =
+            Seen { now: Observed { is_unknown: true, ..observed("c0ffee", None) }, ..seen(None) };
+        let now = Timestamp::UNIX_EPOCH;
+        let all = all(lost, seen(None));
+        let status = status(&pod(), &all, false, Underway::Nothing, None, "10.0.0.1", now);
+        let a = &status.container_statuses.unwrap()[0];
+        let ended = a.state.as_ref().unwrap().terminated.as_ref().unwrap();
+        assert_eq!(
+            (ended.exit_code, ended.reason.as_deref()),
+            (137, Some("ContainerStatusUnknown"))
+        );
+        assert_eq!((a.restart_count, a.ready, ended.container_id.as_deref()), (1, false, None));
+        assert_eq!(status.phase.as_deref(), Some("Running"));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use coroner_cri_api::v1::ListPodSandboxRequest;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 use std::{sync::Arc, time::Duration};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 
 /// How long the object waits for its cgroup to go: another sandbox of the pod, of which this kubelet
 /// does not know, keeps it in use.
@@ -69,22 +69,13 @@ pub(super) struct Wanted {
     pub(super) keeps_containers: bool,
     /// What its probes find changes nothing.
     pub(super) ignores_probes: bool,
-    /// The newest of its sandboxes that the runtime reported as not ready.
-    pub(super) dead_sandbox: Option<String>,
 }
 
 impl Wanted {
     /// It runs until further notice.
     pub(super) fn new(pod: Pod) -> Self {
         let (keeps_containers, ignores_probes) = (false, false);
-        Self {
-            pod,
-            gone: false,
-            ending: None,
-            keeps_containers,
-            ignores_probes,
-            dead_sandbox: None,
-        }
+        Self { pod, gone: false, ending: None, keeps_containers, ignores_probes }
     }
 
     /// The grace in force, seconds, if the pod is to be stopped.
@@ -134,6 +125,8 @@ pub(super) struct Worker {
     underway: Underway,
     /// What was last reported.
     reported: Option<PodStatus>,
+    /// Locked while it looks at the pod in a relist.
+    looking: Arc<Mutex<()>>,
     /// It ran longer than its spec.activeDeadlineSeconds.
     is_past_deadline: bool,
     /// Why it could not be started.
@@ -147,6 +140,7 @@ impl Worker {
         id: PodId,
         wanted: watch::Receiver<Wanted>,
         attempt: u32,
+        looking: Arc<Mutex<()>>,
     ) -> Self {
         let cgroup = shared.cgroups.pod(translate::qos_class(&wanted.borrow().pod), &id.uid);
         let (tell, probed) = mpsc::unbounded_channel();
@@ -161,6 +155,7 @@ impl Worker {
             probed,
             underway: Underway::Nothing,
             reported: None,
+            looking,
             is_past_deadline: false,
             failure: None,
         }
@@ -208,7 +203,6 @@ impl Worker {
         // Four at a time: a burst of pods would only slow each other on a small machine.
         let mut turn = Some(self.shared.starts.clone().acquire_owned().await?);
         self.containers.run_sandbox(&pod, self.attempt).await?;
-        self.underway = Underway::Nothing;
         // How those of an earlier sandbox ended.
         self.containers.observe().await;
         for container in order::start_order(&spec) {
@@ -235,20 +229,22 @@ impl Worker {
             if wanted.ending.is_some() {
                 return Over::Ended;
             }
-            if wanted.dead_sandbox.as_deref().is_some_and(|id| self.containers.is_in(id)) {
-                self.replace_sandbox().await;
-            }
             self.replace_changed().await;
             tokio::select! {
                 changed = self.wanted.changed() => if changed.is_err() { return Over::Deleted },
                 Some(told) = self.probed.recv() => self.take_probe(told).await,
                 () = self.shared.next_relist() => {
+                    let looking = self.looking.clone();
+                    let _looking = looking.lock().await;
                     let changed = self.containers.observe().await;
-                    if self.asks_for_restart_of_all() {
+                    if self.containers.sandbox_has_died().await && !self.is_complete() {
+                        self.replace_sandbox().await;
+                    } else if self.asks_for_restart_of_all() {
                         self.restart_all().await;
                     } else if changed {
                         self.report(false);
                     }
+                    self.replace_unknown().await;
                     self.restart_ended().await;
                     if self.is_complete() {
                         return Over::Completed;
@@ -366,8 +362,9 @@ impl Worker {
             _ => None,
         };
         let seen = self.containers.seen();
-        let mut status =
-            status::status(&wanted.pod, &seen, terminal, self.underway, reason, ip, now);
+        let has_sandbox = self.containers.has_sandbox();
+        let underway = if has_sandbox { self.underway } else { Underway::NoSandbox };
+        let mut status = status::status(&wanted.pod, &seen, terminal, underway, reason, ip, now);
         if let (Some(reported), Some(own)) = (&mut status.pod_ip, self.containers.ip()) {
             *reported = own.into();
         }

@@ -23,6 +23,8 @@ pub enum When {
     PostStart,
     /// When the container has told on its log that it took the stop signal.
     Handled(&'static str),
+    /// When the kubelet runs the container's preStop hook.
+    PreStop(&'static str),
     /// When another life of the container has run for so long.
     Anew(&'static str, Duration),
     /// When the status shows that the container waits for this reason.
@@ -64,12 +66,27 @@ pub enum Act {
     },
     /// Somebody kills the first process of the pod's sandbox.
     KillSandbox,
-    /// `crictl stop`.
+    /// `crictl stop`, of which nobody waits for the end.
     StopContainer {
         /// The container.
         container: &'static str,
         /// `--timeout`, seconds.
         timeout: i64,
+    },
+    /// `crictl stopp`, between two relists of the kubelet.
+    StopSandbox,
+    /// `ctr task kill`.
+    KillTask {
+        /// The container.
+        container: &'static str,
+        /// The signal.
+        signal: &'static str,
+    },
+    /// While the runtime is dead, what it has written down of the container's state is lost: it reports
+    /// CONTAINER_UNKNOWN from then on.
+    LoseStatus {
+        /// The container.
+        container: &'static str,
     },
     /// `kubectl exec`: another process runs in the container, until it exits.
     Exec {
@@ -97,6 +114,8 @@ pub enum Act {
         /// The new request for CPU.
         cpu: &'static str,
     },
+    /// A static pod's manifest is changed: it is another pod of the same name.
+    ChangeManifest,
     /// A static pod's manifest is taken away.
     RemoveManifest,
     /// It is put back.

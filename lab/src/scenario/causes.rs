@@ -6,8 +6,13 @@ use super::{
     pod::Part,
 };
 use crate::{controlplane::Disruption, image, kubelet::Ending};
-use coroner_core::process::SIGKILL;
-use coroner_core::types::{Cause, FindingKind::OutlivedObject, PhaseKind::Shutdown, Verdict};
+use coroner_core::process::{SIGKILL, SIGTERM};
+use coroner_core::types::{
+    Cause,
+    FindingKind::OutlivedObject,
+    PhaseKind::{PreStop, Shutdown},
+    Verdict,
+};
 use std::time::Duration;
 
 /// Into a container's next life: its end can no longer be taken for that of the life before, as the
@@ -101,6 +106,37 @@ fn without_an_end() -> Vec<Draft> {
             .died_before("app", Cause::Liveness, Verdict::Graceful, code(0))
             .dies("app", Verdict::Graceful, code(0))
             .dies("other", Verdict::Graceful, code(0)),
+        runs_on("liveness-http-fails", 5)
+            .shows("Its httpGet probe succeeds twice, then gets 500: the kernel sees nothing of it.")
+            .runs(Part::new("app", "serve --port {port} --for 0ms --good 2").liveness_http())
+            .when(When::Handled("app"), Act::IgnoreProbes)
+            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
+            .died_before("app", Cause::Liveness, Verdict::Graceful, code(0))
+            .inferred()
+            .within(5)
+            .dies("app", Verdict::Graceful, code(0)),
+        runs_on("liveness-tcp-own-grace", 20)
+            .shows("Nobody listens where its tcpSocket probe connects, whose own grace is 3 s.")
+            .runs(Part::new("app", "handle --for 5s").liveness_tcp().probe_grace(3))
+            .when(When::Handled("app"), Act::IgnoreProbes)
+            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
+            .died_before("app", Cause::Liveness, Verdict::GraceExceeded, signal(SIGKILL))
+            .inferred()
+            .within(3)
+            .dies("app", Verdict::Graceful, code(0))
+            .spends(Span::about(Shutdown, 5.0)),
+        ends_by_itself("liveness-http-ends-a-job")
+            .shows("Its httpGet probe fails and its restartPolicy is Never: the kubelet kills the pod.")
+            .runs(Part::new("app", "handle --for 500ms --exit 3").liveness_http())
+            .caused_by(Cause::Liveness)
+            .dies("app", Verdict::Graceful, code(3)),
+        runs_on("deleted-in-the-hook-of-a-liveness-stop", 10)
+            .shows("Deleted while the preStop hook of a liveness stop runs: that is finished, then all ends.")
+            .runs(Part::new("app", "handle --for 500ms").liveness_tcp().pre_stop("sleep --for 3s"))
+            .when(When::PreStop("app"), Act::Delete { grace: None })
+            .died_before("app", Cause::Liveness, Verdict::Graceful, code(0)).inferred()
+            .dies("app", Verdict::Graceful, code(0))
+            .spends(Span::about(PreStop, 3.0)),
         ends_by_itself("liveness-probe-ends-a-job")
             .shows("Its liveness probe fails and its restartPolicy is Never: the pod ends with it.")
             .runs(
@@ -116,6 +152,28 @@ fn without_an_end() -> Vec<Draft> {
                 .when(When::Handled("app"), Act::IgnoreProbes)
                 .died_before("app", Cause::Startup, Verdict::Graceful, code(0)),
         ),
+        then_deleted(
+            runs_on("startup-tcp-fails", 5)
+                .shows("Its tcpSocket startup probe never succeeds: stopped and started anew, then deleted.")
+                .runs(Part::new("app", "handle --for 500ms").startup_tcp())
+                .when(When::Handled("app"), Act::IgnoreProbes)
+                .died_before("app", Cause::Startup, Verdict::Graceful, code(0)).inferred(),
+        ),
+        then_deleted(
+            runs_on("image-of-a-job-changed", 5)
+                .shows("Its image is changed and its restartPolicy is Never: it is started again all the same.")
+                .never_restarted()
+                .runs(Part::new("app", "handle --for 500ms"))
+                .after(SOON, Act::ChangeImage { container: "app", image: image::NEXT })
+                .died_before("app", Cause::DefinitionChanged, Verdict::Graceful, code(0)),
+        ),
+        runs_on("deleted-while-its-image-changes", 15)
+            .shows("Deleted while it is stopped for a changed image: that is finished, it is started, then ends.")
+            .runs(Part::new("app", "handle --for 3s"))
+            .after(SOON, Act::ChangeImage { container: "app", image: image::NEXT })
+            .when(When::Handled("app"), Act::Delete { grace: None })
+            .died_before("app", Cause::DefinitionChanged, Verdict::Graceful, code(0))
+            .dies("app", Verdict::Graceful, code(0)),
         then_deleted(
             runs_on("image-changed", 5)
                 .shows("Its image is changed: stopped and started anew, then deleted.")
@@ -146,16 +204,39 @@ fn without_an_end() -> Vec<Draft> {
         runs_on("restarts-all", 2)
             .shows("One exits with the code of its rule RestartAllContainers: all others are stopped.")
             .runs(Part::new("app", "handle --for 500ms"))
-            .runs(Part::new("aide", "handle --for 300ms"))
+            // Its hook leaves it less than the floor, and does not run for that restart.
+            .runs(Part::new("aide", "handle --for 300ms").pre_stop_sleep(1))
             .runs(Part::new("asks", "job --for 6+listed --exit 42").restarts_all_on(42))
             .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
             .died_before("asks", Cause::Completed, Verdict::Failed, code(42))
             .died_before("app", Cause::RestartAllContainers, Verdict::Graceful, code(0)).within(2)
             .died_before("aide", Cause::RestartAllContainers, Verdict::Graceful, code(0)).within(2)
             .dies("app", Verdict::Graceful, code(0))
-            .dies("aide", Verdict::Graceful, code(0))
+            .dies("aide", Verdict::PrestopExhaustedGrace, code(0))
             .dies("asks", Verdict::StopSignalIgnored, signal(SIGKILL))
             .spends(Span::about(Shutdown, 2.0)),
+        runs_on("sidecar-restarts", 5)
+            .shows("Its native sidecar is killed and started again, whatever the restartPolicy.")
+            .never_restarted()
+            .runs(Part::new("proxy", "handle --for 500ms").sidecar())
+            .runs(Part::new("app", "handle --for 500ms"))
+            .after(SOON, Act::Kill { container: "proxy", signal: libc::SIGTERM })
+            .when(When::Anew("proxy", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
+            .died_before("proxy", Cause::ExternalStop, Verdict::Graceful, code(0))
+            .inferred()
+            .dies("app", Verdict::Graceful, code(0))
+            .dies("proxy", Verdict::Graceful, code(0)),
+        runs_on("container-state-unknown", 5)
+            .shows("The runtime lost what it knew of the state: the kubelet kills it before it starts it again.")
+            .runs(Part::new("app", "serve --port {port} --for 0ms").liveness_tcp())
+            .after(Duration::ZERO, Act::IgnoreProbes)
+            .after(Duration::ZERO, Act::KillRuntime)
+            .after(Duration::ZERO, Act::LoseStatus { container: "app" })
+            .after(Duration::ZERO, Act::StartRuntime)
+            .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
+            .alone()
+            .died_before("app", Cause::Restart, Verdict::Graceful, code(0))
+            .dies("app", Verdict::Graceful, code(0)),
         runs_on("leaves-and-is-restarted", 2)
             .shows("It gives up with 3 and is started anew, without a handler, then deleted.")
             .runs(Part::new("app", "job --for 10+listed --exit 3"))
@@ -169,6 +250,16 @@ fn without_an_end() -> Vec<Draft> {
 /// Containers that somebody else than the kubelet stops.
 fn by_others() -> Vec<Draft> {
     let crictl_stop = |timeout| Act::StopContainer { container: "app", timeout };
+    let neighbour = |name, life| {
+        then_deleted(
+            runs_on(name, 5)
+                .shares_pid_namespace()
+                .runs(Part::new("app", "handle --for 500ms"))
+                .runs(Part::new("aide", life))
+                .after(SOON, Act::Kill { container: "aide", signal: libc::SIGUSR1 }),
+        )
+        .dies("aide", Verdict::TerminatedByDefault, signal(SIGTERM))
+    };
     vec![
         then_deleted(
             runs_on("crictl-stop", 5)
@@ -185,12 +276,39 @@ fn by_others() -> Vec<Draft> {
                 .died_before("app", Cause::ExternalStop, Verdict::ForceKilled, signal(SIGKILL)).inferred(),
         ),
         runs_on("crictl-stop-ends-a-job", 5)
-            .shows("crictl stop, and its restartPolicy is Never: no source shows who asked for the stop.")
+            .shows("crictl stop, and its restartPolicy is Never: its probe, which succeeds, is no reason.")
             .never_restarted()
-            .runs(Part::new("app", "handle --for 500ms --exit 3"))
+            .runs(Part::new("app", "serve --port {port} --for 0ms --exit 3").liveness_tcp())
+            .after(Duration::ZERO, Act::IgnoreProbes)
             .after(SOON, crictl_stop(5))
             .caused_by(Cause::Unknown)
             .dies("app", Verdict::Graceful, code(3)),
+        then_deleted(
+            runs_on("crictl-stopp", 5)
+                .shows("An administrator stops its sandbox: SIGKILL at once, then another sandbox.")
+                .runs(Part::new("app", "handle --for 500ms"))
+                .after(SOON, Act::StopSandbox)
+                .died_before("app", Cause::ExternalStop, Verdict::ForceKilled, signal(SIGKILL)).inferred(),
+        ),
+        then_deleted(
+            runs_on("ctr-task-kill", 5)
+                .shows("ctr has the runtime send SIGTERM, past the CRI; the kubelet finds it ended.")
+                .runs(Part::new("app", "handle --for 500ms"))
+                .after(SOON, Act::KillTask { container: "app", signal: "SIGTERM" })
+                .died_before("app", Cause::ExternalStop, Verdict::Graceful, code(0)).inferred(),
+        ),
+        runs_on("deleted-during-crictl-stop", 5)
+            .shows("Deleted while an administrator's crictl stop is under way: it had SIGTERM before.")
+            .runs(Part::new("app", "handle --for 3s"))
+            .after(SOON, crictl_stop(10))
+            .when(When::Handled("app"), Act::Delete { grace: None })
+            .dies("app", Verdict::Graceful, code(0)),
+        neighbour("neighbour-terminates-it", "kill-neighbour --of handle")
+            .shows("A process of its neighbour, in a shared PID namespace, sends it SIGTERM.")
+            .died_before("app", Cause::ExternalStop, Verdict::Graceful, code(0)),
+        neighbour("neighbour-kills-it", "kill-neighbour --of handle --on 9")
+            .shows("A process of its neighbour, in a shared PID namespace, sends it SIGKILL.")
+            .died_before("app", Cause::ExternalStop, Verdict::ForceKilled, signal(SIGKILL)),
         then_deleted(
             runs_on("kubectl-exec-kill", 5)
                 .shows("kubectl exec runs kill 1 in it: the sender had entered the container.")
@@ -292,6 +410,11 @@ fn by_the_kubelet() -> Vec<Draft> {
             .when(When::Handled("app"), Act::ReturnManifest)
             .when(When::Anew("app", Duration::ZERO), Act::Wait)
             .when(When::Accounted(1), Act::RemoveManifest)
+            .lives(2),
+        from_manifest("manifest-changes")
+            .shows("The manifest is changed: a pod of the same name and another UID takes its place.")
+            .after(SOON, Act::ChangeManifest)
+            .when(When::Anew("app", Duration::ZERO), Act::RemoveManifest)
             .lives(2),
     ]
 }

@@ -152,6 +152,22 @@ fn signals() -> Vec<Draft> {
             .runs(Part::new("app", "handle --for 1s --on 3").image(image::SIGQUIT))
             .dies("app", Verdict::Graceful, code(0))
             .spends(Span::about(Shutdown, 1.0)),
+        deleted("stop-signal-of-the-spec", 3)
+            .shows("Its lifecycle.stopSignal is SIGUSR1, which this runtime does not know: it ignores SIGTERM.")
+            .runs(Part::new("app", "handle --for 500ms --on 10").stop_signal("SIGUSR1"))
+            .dies("app", Verdict::StopSignalIgnored, signal(SIGKILL))
+            .spends(Span::about(Shutdown, 3.0)),
+        runs_on("deleted-now", 30)
+            .shows("kubectl delete --now asks for a grace of 1 s; the kubelet gives 2.")
+            .runs(Part::new("app", "ignore"))
+            .after(SOON, Act::Delete { grace: Some(1) })
+            .granted(2)
+            .dies("app", Verdict::StopSignalIgnored, signal(SIGKILL))
+            .spends(Span::about(Shutdown, 2.0)),
+        deleted("exits-with-143", 5)
+            .shows("It handles SIGTERM and exits with 143, as shells do: no signal ended it.")
+            .runs(Part::new("app", "handle --for 500ms --exit 143"))
+            .dies("app", Verdict::Graceful, code(143)),
         deleted("shared-pid-namespace", 5)
             .shows("With shareProcessNamespace it is not PID 1: SIGTERM's default action ends it.")
             .runs(Part::new("app", "default"))

@@ -31,6 +31,7 @@ pub(super) fn runs_on(name: &'static str, grace: i64) -> Draft {
             lives: 1,
             findings: Vec::new(),
             also_allowed: Vec::new(),
+            grace: None,
             phases: Vec::new(),
             truncated: false,
             calls: None,
@@ -159,6 +160,12 @@ impl Draft {
     /// The cause of the earlier death that was named last is inferred.
     pub(super) fn inferred(self) -> Self {
         self.last_earlier(|earlier| earlier.certainty = Certainty::Inferred)
+    }
+
+    /// The grace at the pod's end, seconds.
+    pub(super) fn granted(mut self, grace: i64) -> Self {
+        self.0.expected.grace = Some(grace);
+        self
     }
 
     /// The grace of the earlier death that was named last, seconds.

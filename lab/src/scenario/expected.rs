@@ -26,6 +26,9 @@ pub struct Expected {
     /// Findings that may be there: the scenario is not about them. Any other contradicts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also_allowed: Vec<FindingKind>,
+    /// The grace that its containers were given at the pod's end, seconds; `None`: any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grace: Option<i64>,
     /// Phases on the critical path, with what is allowed.
     pub phases: Vec<Span>,
     /// The agent says that it did not see the beginning.

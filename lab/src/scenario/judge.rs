@@ -24,6 +24,8 @@ pub struct Observed {
     pub earlier: Vec<ObservedEarlier>,
     /// Findings of the pod and of its containers.
     pub findings: BTreeSet<FindingKind>,
+    /// The grace that each container was given, seconds, by name.
+    pub graces: BTreeMap<String, Option<i64>>,
     /// Seconds spent in each phase of the critical path.
     pub phases: BTreeMap<PhaseKind, f64>,
     /// The agent says that it did not see the beginning.
@@ -77,6 +79,11 @@ impl Observed {
                 .flat_map(|death| &death.findings)
                 .chain(&timeline.findings)
                 .map(|finding| finding.kind)
+                .collect(),
+            graces: timeline
+                .containers
+                .iter()
+                .map(|death| (death.name.clone(), death.grace_seconds))
                 .collect(),
             phases: PhaseKind::ALL
                 .iter()
@@ -145,6 +152,11 @@ pub fn disagreements(expected: &Expected, observed: &Observed) -> Vec<String> {
     for finding in &observed.findings {
         if !expected.findings.contains(finding) && !expected.also_allowed.contains(finding) {
             points.push(format!("{finding} was found, nothing of the kind was expected"));
+        }
+    }
+    for (name, grace) in &observed.graces {
+        if expected.grace.is_some() && *grace != expected.grace {
+            points.push(format!("{name}: grace {grace:?} s, expected {:?} s", expected.grace));
         }
     }
     for span in &expected.phases {
@@ -314,6 +326,11 @@ mod tests {
                 })
                 .collect(),
             findings: expected.findings.iter().copied().collect(),
+            graces: expected
+                .containers
+                .keys()
+                .map(|name| ((*name).into(), expected.grace))
+                .collect(),
             phases: expected.phases.iter().map(|span| (span.phase, span.at_least)).collect(),
             truncated: expected.truncated,
         }
@@ -367,6 +384,17 @@ mod tests {
             let points = disagreements(expected, &observed);
             assert_eq!(points.len(), 1, "{what}: {points:?}");
         }
+    }
+
+    #[test]
+    fn another_grace_than_the_expected_one_is_a_disagreement() {
+        let scenario = catalogue().into_iter().find(|s| s.name == "deleted-now").unwrap();
+        let mut observed = agreeing(&scenario.expected);
+        observed.graces.insert("app".into(), Some(1));
+        assert_eq!(
+            disagreements(&scenario.expected, &observed),
+            ["app: grace Some(1) s, expected Some(2) s"]
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use k8s_openapi::{
     api::core::v1::{
         Container, ContainerResizePolicy, ContainerRestartRule, ContainerRestartRuleOnExitCodes,
         ExecAction, HTTPGetAction, Lifecycle, LifecycleHandler, Pod, PodSpec, Probe,
-        ResourceRequirements, SleepAction,
+        ResourceRequirements, SleepAction, TCPSocketAction,
     },
     apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
 };
@@ -59,6 +59,17 @@ enum Hook {
     Sleep(i64),
 }
 
+/// A probe, by its kind.
+#[derive(Clone, Copy, Debug)]
+enum Check {
+    /// Words of the workload's command line.
+    Exec(&'static str),
+    /// Of the container's own port.
+    HttpGet,
+    /// To the container's own port.
+    TcpSocket,
+}
+
 /// One container.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
@@ -69,8 +80,10 @@ pub(super) struct Part {
     sidecar: bool,
     post_start: Option<Hook>,
     pre_stop: Option<Hook>,
-    liveness: Option<&'static str>,
-    startup: Option<&'static str>,
+    /// lifecycle.stopSignal.
+    stop_signal: Option<&'static str>,
+    liveness: Option<Check>,
+    startup: Option<Check>,
     /// terminationGracePeriodSeconds of its probes.
     probe_grace: Option<i64>,
     /// An exit code with which it has all containers of the pod restarted.
@@ -90,6 +103,7 @@ impl Part {
             sidecar: false,
             post_start: None,
             pre_stop: None,
+            stop_signal: None,
             liveness: None,
             startup: None,
             probe_grace: None,
@@ -124,8 +138,20 @@ impl Part {
         Self { pre_stop: Some(Hook::Sleep(seconds)), ..self }
     }
 
+    pub(super) fn stop_signal(self, name: &'static str) -> Self {
+        Self { stop_signal: Some(name), ..self }
+    }
+
     pub(super) fn liveness(self, life: &'static str) -> Self {
-        Self { liveness: Some(life), ..self }
+        Self { liveness: Some(Check::Exec(life)), ..self }
+    }
+
+    pub(super) fn liveness_http(self) -> Self {
+        Self { liveness: Some(Check::HttpGet), ..self }
+    }
+
+    pub(super) fn liveness_tcp(self) -> Self {
+        Self { liveness: Some(Check::TcpSocket), ..self }
     }
 
     pub(super) fn probe_grace(self, seconds: i64) -> Self {
@@ -133,7 +159,11 @@ impl Part {
     }
 
     pub(super) fn startup(self, life: &'static str) -> Self {
-        Self { startup: Some(life), ..self }
+        Self { startup: Some(Check::Exec(life)), ..self }
+    }
+
+    pub(super) fn startup_tcp(self) -> Self {
+        Self { startup: Some(Check::TcpSocket), ..self }
     }
 
     pub(super) fn memory(self, limit: &'static str) -> Self {
@@ -178,15 +208,14 @@ impl Part {
         let lifecycle = Lifecycle {
             post_start: self.post_start.map(hook),
             pre_stop: self.pre_stop.map(hook),
-            ..Default::default()
+            stop_signal: self.stop_signal.map(Into::into),
         };
-        let probe = |life: &str| Probe {
-            exec: Some(ExecAction { command: Some(command(life, site)) }),
+        let probe = |check: Check| Probe {
             initial_delay_seconds: Some(1),
             period_seconds: Some(1),
             failure_threshold: Some(2),
             termination_grace_period_seconds: self.probe_grace,
-            ..Default::default()
+            ..prober(check, site)
         };
         Container {
             name: self.name.into(),
@@ -256,20 +285,34 @@ impl Blueprint {
     }
 }
 
+fn prober(check: Check, site: Site<'_>) -> Probe {
+    let mut probe = Probe::default();
+    match check {
+        Check::Exec(life) => probe.exec = Some(exec(life, site)),
+        Check::HttpGet => probe.http_get = Some(http_get("/healthz", site)),
+        Check::TcpSocket => {
+            let port = IntOrString::Int(site.port.into());
+            probe.tcp_socket = Some(TCPSocketAction { port, ..Default::default() });
+        }
+    }
+    probe
+}
+
+fn exec(life: &str, site: Site<'_>) -> ExecAction {
+    ExecAction { command: Some(command(life, site)) }
+}
+
+fn http_get(path: &str, site: Site<'_>) -> HTTPGetAction {
+    let port = IntOrString::Int(site.port.into());
+    HTTPGetAction { path: Some(path.into()), port, ..Default::default() }
+}
+
 fn handler(hook: Hook, site: Site<'_>) -> LifecycleHandler {
     match hook {
-        Hook::Exec(life) => LifecycleHandler {
-            exec: Some(ExecAction { command: Some(command(life, site)) }),
-            ..Default::default()
-        },
-        Hook::HttpGet => LifecycleHandler {
-            http_get: Some(HTTPGetAction {
-                path: Some("/prestop".into()),
-                port: IntOrString::Int(site.port.into()),
-                ..Default::default()
-            }),
-            ..Default::default()
-        },
+        Hook::Exec(life) => LifecycleHandler { exec: Some(exec(life, site)), ..Default::default() },
+        Hook::HttpGet => {
+            LifecycleHandler { http_get: Some(http_get("/prestop", site)), ..Default::default() }
+        }
         Hook::Sleep(seconds) => {
             LifecycleHandler { sleep: Some(SleepAction { seconds }), ..Default::default() }
         }

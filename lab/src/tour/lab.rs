@@ -421,6 +421,23 @@ impl Lab {
         Ok(Made::Orphans(self.containerd.lock().await.lose_bundles(&pod.uid)?))
     }
 
+    /// What the runtime has written down of a container's state is lost, while it is dead.
+    pub(crate) async fn lose_status(&self, pod: &Pod, container: &str) -> anyhow::Result<()> {
+        let (_, id) = self.group(pod, container)?;
+        self.containerd.lock().await.lose_status(&id)
+    }
+
+    /// `ctr task kill`.
+    pub(crate) async fn kill_task(
+        &self,
+        pod: &Pod,
+        container: &str,
+        signal: &str,
+    ) -> anyhow::Result<()> {
+        let (_, id) = self.group(pod, container)?;
+        self.containerd.lock().await.kill_task(&id, signal).await
+    }
+
     /// For what is done by hand.
     pub(crate) fn hand(&self) -> &Hand {
         &self.hand

@@ -6,7 +6,7 @@ use super::{
     leaks::Left,
     remnants::Made,
     spans,
-    watcher::{ASKS_EVERY, Accounts, Watcher},
+    watcher::{ASKS_EVERY, Accounts, Told, Watcher},
 };
 use crate::{
     apiserver::Fault,
@@ -84,6 +84,8 @@ pub(crate) struct Playing<'a> {
     pub(super) lab: &'a Lab,
     /// As the runtime knows it; of a scenario without one, a pod that is none.
     pub(super) pod: PodId,
+    /// Those that it took the place of: a static pod whose manifest changed is another one.
+    replaced: Vec<PodId>,
     /// What it may leave behind.
     pub(super) things: Things,
     /// What the agent told of its sandboxes before they were removed.
@@ -137,6 +139,7 @@ impl<'a> Playing<'a> {
             scenario,
             lab,
             pod,
+            replaced: Vec::new(),
             things,
             removed: BTreeMap::new(),
             made: Vec::new(),
@@ -187,6 +190,15 @@ impl<'a> Playing<'a> {
                     let log = self.pod.log_file(self.lab.logs(), container);
                     self.happens("the stop signal is handled", |_| {
                         Ok(lines(&log).iter().any(|line| line.event == "term"))
+                    })
+                    .await?;
+                }
+                When::PreStop(container) => {
+                    self.happens("the kubelet runs the preStop hook", |of| {
+                        let pod = of.object().context("the pod's object is gone")?;
+                        let id = container_of(&pod, container).map(|(id, _)| id);
+                        let stops = of.lab.kubelet().stops(&id.unwrap_or_default());
+                        Ok(stops.last().is_some_and(|stop| stop.hook_began.is_some()))
                     })
                     .await?;
                 }
@@ -241,32 +253,39 @@ impl<'a> Playing<'a> {
 
     /// Waits for the agent's account of the pod's end.
     async fn account(&self, accounts: &mut Accounts) -> anyhow::Result<Account> {
-        let uid = &self.pod.uid;
         self.accounted(self.scenario.expected.lives as usize, accounts).await?;
         if self.lab.delays().any() {
-            let all_final = accounts.wait_for(|told| {
-                told.pods.get(uid).is_none_or(|lives| lives.iter().all(|life| life.is_final))
-            });
+            let all_final = accounts.wait_for(|told| self.lives(told).all(|life| life.is_final));
             // A report that is not final by then is compared as it is.
             let _ = wait::event_within(self.limit(), "the report is final", all_final).await;
         }
         let told = accounts.borrow();
-        let oldest_first = |all: &Vec<PodTermination>| all.iter().rev().cloned().collect();
-        let lives: Vec<PodTermination> = told.pods.get(uid).map(oldest_first).unwrap_or_default();
+        let lives: Vec<PodTermination> = self.lives(&told).cloned().collect();
         let own: BTreeSet<_> =
             lives.iter().flat_map(|life| &life.containers).map(|c| &c.id).collect();
-        let deaths = told.deaths.get(uid).into_iter().flatten().rev().cloned();
+        let deaths = self.uids().filter_map(|uid| told.deaths.get(uid));
+        let deaths = deaths.flat_map(|deaths| deaths.iter().rev().cloned());
         let (first, earlier) = deaths.partition(|death| own.contains(&death.id));
         Ok(Account { lives, earlier, first })
     }
 
     /// Waits until the agent has told of the end of so many of its lives.
     async fn accounted(&self, lives: usize, accounts: &mut Accounts) -> anyhow::Result<()> {
-        let uid = &self.pod.uid;
-        let settled = accounts.wait_for(|told| told.pods.get(uid).map_or(0, Vec::len) >= lives);
+        let settled = accounts.wait_for(|told| self.lives(told).count() >= lives);
         let told = wait::event_within(self.limit(), "the agent's account", settled);
         told.await?.context(NOBODY_ASKS)?;
         Ok(())
+    }
+
+    /// The UIDs that it has had, the oldest first.
+    fn uids(&self) -> impl Iterator<Item = &str> {
+        self.replaced.iter().chain([&self.pod]).map(|pod| pod.uid.as_str())
+    }
+
+    /// Its lives of which the agent has told the end, the oldest first.
+    fn lives<'t>(&self, told: &'t Told) -> impl Iterator<Item = &'t PodTermination> {
+        let of = self.uids().filter_map(|uid| told.pods.get(uid));
+        of.flat_map(|lives| lives.iter().rev())
     }
 
     /// How long a report may take: with late sources also some answers for each scenario that is played at
@@ -293,8 +312,16 @@ impl<'a> Playing<'a> {
             Act::Kill { container, signal } => lab.kill(&object()?, container, signal),
             Act::KillSandbox => lab.hand().kill_sandbox(&self.pod.uid).await,
             Act::StopContainer { container, timeout } => {
-                lab.hand().stop_container(&object()?, container, timeout).await
+                lab.hand().stop_container(&object()?, container, timeout)
             }
+            Act::StopSandbox => {
+                let _paused = lab.kubelet().pause(&self.pod.uid).await?;
+                lab.hand().stop_sandbox(&self.pod.uid).await
+            }
+            Act::KillTask { container, signal } => {
+                lab.kill_task(&object()?, container, signal).await
+            }
+            Act::LoseStatus { container } => lab.lose_status(&object()?, container).await,
             Act::Exec { container, command } => {
                 lab.hand().exec(&object()?, container, command).await
             }
@@ -303,6 +330,17 @@ impl<'a> Playing<'a> {
                 lab.change_image(NAMESPACE, name, container, image)
             }
             Act::Resize { container, cpu } => lab.resize(NAMESPACE, name, container, cpu),
+            Act::ChangeManifest => {
+                let mut changed = self.scenario.pod(site(lab, &self.port));
+                let annotations = changed.metadata.annotations.get_or_insert_default();
+                annotations.insert("coroner/changed".into(), "true".into());
+                lab.kubelet().remove_static(&self.pod.uid);
+                let changed = PodId::of(&lab.kubelet().add_static(&changed));
+                let changed = changed.context("the kubelet gave the pod no UID")?;
+                self.things.insert(&changed.uid);
+                self.replaced.push(std::mem::replace(&mut self.pod, changed));
+                Ok(())
+            }
             Act::RemoveManifest => {
                 lab.kubelet().remove_static(&self.pod.uid);
                 Ok(())

@@ -171,7 +171,7 @@ impl Hand {
     }
 
     /// StopContainer (`crictl stop`).
-    pub(crate) async fn stop_container(
+    pub(crate) fn stop_container(
         &self,
         pod: &Pod,
         container: &str,
@@ -179,7 +179,20 @@ impl Hand {
     ) -> anyhow::Result<()> {
         let (container_id, _) = container_of(pod, container).context("the container has no id")?;
         let request = StopContainerRequest { container_id, timeout };
-        self.cri.clone().stop_container(request).await.context("StopContainer")?;
+        let mut cri = self.cri.clone();
+        tokio::spawn(async move {
+            if let Err(status) = cri.stop_container(request).await {
+                tracing::error!(error = status.message(), "crictl stop");
+            }
+        });
+        Ok(())
+    }
+
+    /// StopPodSandbox of a pod's newest sandbox (`crictl stopp`).
+    pub(crate) async fn stop_sandbox(&self, uid: &str) -> anyhow::Result<()> {
+        let newest = self.sandboxes(uid).await?.pop().context("the pod has no sandbox")?;
+        let request = StopPodSandboxRequest { pod_sandbox_id: newest.id };
+        self.cri.clone().stop_pod_sandbox(request).await.context("StopPodSandbox")?;
         Ok(())
     }
 

@@ -19,7 +19,9 @@ usage: workload BEHAVIOUR [--flag VALUE]...
   go-style    [--for D]              handles SIGTERM, restores its default action, raises it on itself
                                      and exits 2 if it survives, as Go's runtime does
   leader-exits [--for D] [--exit N]  handles SIGTERM; the leading thread ends at once, another one works on
-  serve       --port N --for D       answers HTTP, each request after D; handles SIGTERM and leaves at once
+  serve       --port N --for D [--good N] [--exit N]
+                                     answers HTTP, each request after D, with 500 after the first N good answers
+                                     (default: never); handles SIGTERM and exits N at once
   call        --every D              handles SIGTERM, and from then on calls the apiserver every D, for ever;
                                      KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT say where that is
   spawn       --children N --for D [--exit N]
@@ -32,6 +34,9 @@ usage: workload BEHAVIOUR [--flag VALUE]...
   kill        --pid N [--on S] [--for D] [--exit N]
                                      sends signal number S (default: SIGTERM) to process N, as a hook or an exec
                                      session does, leaves after D (default: at once), exits N
+  kill-neighbour --of BEHAVIOUR [--on S]
+                                     waits for SIGUSR1, then sends signal number S (default: SIGTERM) to the
+                                     process of its PID namespace with this behaviour; never leaves
   beat        --page FILE [--term T] [--end E] [--exit N]
                                      leaves its heartbeat in a shared page; T is what it does about SIGTERM:
                                      leave, stay, none or block; E is how it ends when the page says so:
@@ -55,12 +60,13 @@ pub(crate) enum Behaviour {
     Signalfd { work: Duration, exit: u8 },
     GoStyle { work: Duration },
     LeaderExits { work: Duration, exit: u8 },
-    Serve { port: u16, work: Duration },
+    Serve { port: u16, work: Duration, good: Option<u32>, exit: u8 },
     Call { every: Duration },
     Spawn { children: u32, work: Duration, exit: u8 },
     Shell { child: Vec<String> },
     Crash { after: Duration },
     Kill { pid: i32, signal: u8, work: Duration, exit: u8 },
+    KillNeighbour { behaviour: String, signal: u8 },
     Oom { after: Duration, mib: usize },
     Job { work: Duration, exit: u8 },
     Beat { page: PathBuf, term: Term, end: End },
@@ -136,13 +142,14 @@ pub(crate) fn parse(words: &[String]) -> Result<Parsed, Error> {
         "pause" | "overrun" | "default" | "ignore" | "sig-ign" | "block" => &[],
         "handle" => &["--for", "--exit", "--on"],
         "sigwait" | "signalfd" | "leader-exits" | "job" => &["--for", "--exit"],
-        "serve" => &["--port", "--for"],
+        "serve" => &["--port", "--for", "--good", "--exit"],
         "call" => &["--every"],
         "go-style" | "sleep" => &["--for"],
         "spawn" => &["--children", "--for", "--exit"],
         "crash" => &["--after"],
         "oom" => &["--after", "--mib"],
         "kill" => &["--pid", "--on", "--for", "--exit"],
+        "kill-neighbour" => &["--of", "--on"],
         "beat" => &["--page", "--term", "--end", "--exit"],
         _ => return Err(Error::UnknownBehaviour(name.clone())),
     };
@@ -160,6 +167,8 @@ pub(crate) fn parse(words: &[String]) -> Result<Parsed, Error> {
         "serve" => Behaviour::Serve {
             port: flags.number("--port", "a port")?,
             work: flags.duration("--for")?,
+            good: flags.number_or_none("--good", "a number of answers")?,
+            exit: flags.exit()?,
         },
         "call" => Behaviour::Call { every: flags.duration("--every")? },
         "sigwait" => Behaviour::Sigwait { work: flags.duration("--for")?, exit: flags.exit()? },
@@ -184,6 +193,10 @@ pub(crate) fn parse(words: &[String]) -> Result<Parsed, Error> {
             signal: flags.signal()?,
             work: flags.duration_or_none("--for")?,
             exit: flags.exit()?,
+        },
+        "kill-neighbour" => Behaviour::KillNeighbour {
+            behaviour: flags.required("--of")?.into(),
+            signal: flags.any_signal()?,
         },
         "beat" => Behaviour::Beat {
             page: flags.required("--page")?.into(),
@@ -264,6 +277,14 @@ impl<'a> Flags<'a> {
         value.parse().map_err(|_| Error::Bad { flag, value: value.into(), wanted })
     }
 
+    fn number_or_none(
+        &self,
+        flag: &'static str,
+        wanted: &'static str,
+    ) -> Result<Option<u32>, Error> {
+        self.value(flag).map(|_| self.number(flag, wanted)).transpose()
+    }
+
     fn term(&self) -> Result<Term, Error> {
         match self.value("--term") {
             None | Some("none") => Ok(Term::None),
@@ -293,14 +314,22 @@ impl<'a> Flags<'a> {
     /// Of those that a handler can be installed for, less the two of libc.
     fn signal(&self) -> Result<u8, Error> {
         const WANTED: &str = "a signal's number, 1 to 31 without 9 and 19";
+        self.signal_of(WANTED, |number| matches!(number, 1..=31) && number != 9 && number != 19)
+    }
+
+    fn any_signal(&self) -> Result<u8, Error> {
+        self.signal_of("a signal's number, 1 to 31", |number| matches!(number, 1..=31))
+    }
+
+    fn signal_of(&self, wanted: &'static str, fits: fn(u8) -> bool) -> Result<u8, Error> {
         if self.value("--on").is_none() {
             return Ok(SIGTERM);
         }
-        let number: u8 = self.number("--on", WANTED)?;
-        if matches!(number, 1..=31) && number != 9 && number != 19 {
+        let number = self.number("--on", wanted)?;
+        if fits(number) {
             return Ok(number);
         }
-        Err(Error::Bad { flag: "--on", value: number.to_string(), wanted: WANTED })
+        Err(Error::Bad { flag: "--on", value: number.to_string(), wanted })
     }
 
     fn exit(&self) -> Result<u8, Error> {
@@ -349,7 +378,9 @@ mod tests {
         let handle = |signal| Behaviour::Handle { signal, work: two, exit: 0 };
         assert_eq!(run("handle --for 2s"), handle(15));
         assert_eq!(run("handle --for 2s --on 3"), handle(3));
-        assert_eq!(run("serve --port 8080 --for 2s"), Behaviour::Serve { port: 8080, work: two });
+        let serve = |good, exit| Behaviour::Serve { port: 8080, work: two, good, exit };
+        assert_eq!(run("serve --port 8080 --for 2s"), serve(None, 0));
+        assert_eq!(run("serve --port 8080 --for 2s --good 3 --exit 1"), serve(Some(3), 1));
         assert_eq!(run("call --every 2s"), Behaviour::Call { every: two });
         assert_eq!(
             run("spawn --exit 3 --for 2000ms --children 4"),
@@ -360,6 +391,9 @@ mod tests {
         let kill = |pid, signal| Behaviour::Kill { pid, signal, work: Duration::ZERO, exit: 0 };
         assert_eq!(run("kill --pid 1"), kill(1, 15));
         assert_eq!(run("kill --pid 7 --on 3"), kill(7, 3));
+        let neighbour = |signal| Behaviour::KillNeighbour { behaviour: "handle".into(), signal };
+        assert_eq!(run("kill-neighbour --of handle"), neighbour(15));
+        assert_eq!(run("kill-neighbour --of handle --on 9"), neighbour(9));
         assert_eq!(run("sleep --for 2s"), run("job --for 2s"));
         assert_eq!(run("ignore"), run("default"));
         let beat = |term, end| Behaviour::Beat { page: "/beat".into(), term, end };

@@ -58,11 +58,11 @@ pub(crate) fn run(behaviour: Behaviour) -> io::Result<Infallible> {
         Behaviour::Signalfd { work, exit } => signalfd(work, exit),
         Behaviour::GoStyle { work } => go_style(work),
         Behaviour::LeaderExits { work, exit } => leader_exits(work, exit),
-        Behaviour::Serve { port, work } => {
+        Behaviour::Serve { port, work, good, exit } => {
             let woken = handle_term()?;
-            http::serve(port, work)?;
+            http::serve(port, work, good)?;
             line(Event::Start);
-            work_after(woken, Duration::ZERO, 0)
+            work_after(woken, Duration::ZERO, exit)
         }
         Behaviour::Call { every } => {
             let woken = handle_term()?;
@@ -84,8 +84,32 @@ pub(crate) fn run(behaviour: Behaviour) -> io::Result<Infallible> {
             check(unsafe { libc::kill(pid, c_int::from(signal)) })?;
             leave_after(work, exit)
         }
+        Behaviour::KillNeighbour { behaviour, signal } => {
+            let set = block(&[libc::SIGUSR1])?;
+            line(Event::Start);
+            wait_for(&set)?;
+            let neighbour = process_with(&behaviour)?;
+            // SAFETY: kill touches no memory.
+            check(unsafe { libc::kill(neighbour, c_int::from(signal)) })?;
+            sleep_for_ever()
+        }
         Behaviour::Beat { page, term, end } => beat::run(&page, term, end),
     }
+}
+
+/// The process of this PID namespace that runs this program with this behaviour.
+fn process_with(behaviour: &str) -> io::Result<libc::pid_t> {
+    for entry in std::fs::read_dir("/proc")? {
+        let entry = entry?;
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if command.split(|byte| *byte == 0).nth(1) == Some(behaviour.as_bytes()) {
+            return Ok(pid);
+        }
+    }
+    Err(Error::other(format!("no process runs {behaviour:?}")))
 }
 
 fn pause() -> io::Result<Infallible> {

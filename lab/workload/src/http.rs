@@ -15,19 +15,22 @@ const ENOUGH: usize = 4096;
 /// How long the other side may be silent.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Answers on loopback from now on, each request `work` after it came.
-pub(crate) fn serve(port: u16, work: Duration) -> io::Result<()> {
+/// Answers on loopback from now on, each request `work` after it came: the first `good` ones with 200, the others
+/// with 500; `None`: all with 200.
+pub(crate) fn serve(port: u16, work: Duration, good: Option<u32>) -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     thread::Builder::new().name("server".into()).spawn(move || {
-        for stream in listener.incoming().flatten() {
+        for (before, stream) in listener.incoming().flatten().enumerate() {
+            let is_good = good.is_none_or(|good| before < good as usize);
+            let status = if is_good { "200 OK" } else { "500 Internal Server Error" };
             // A client that breaks off is no reason to end.
-            let _ = answer(stream, work);
+            let _ = answer(stream, work, status);
         }
     })?;
     Ok(())
 }
 
-fn answer(mut stream: TcpStream, work: Duration) -> io::Result<()> {
+fn answer(mut stream: TcpStream, work: Duration, status: &str) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut request = Vec::new();
     let mut part = [0; 512];
@@ -38,7 +41,7 @@ fn answer(mut stream: TcpStream, work: Duration) -> io::Result<()> {
         }
     }
     thread::sleep(work);
-    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 }
 
 /// Calls the apiserver for ever, and writes a line for each call that was answered well.
@@ -80,8 +83,8 @@ mod tests {
         let address = free.local_addr().unwrap();
         drop(free);
         assert!(call(&address.to_string()).is_err(), "nobody listens yet");
-        serve(address.port(), Duration::ZERO).unwrap();
-        assert!(call(&address.to_string()).unwrap());
-        assert!(call(&address.to_string()).unwrap());
+        serve(address.port(), Duration::ZERO, Some(2)).unwrap();
+        let answers = [(); 3].map(|()| call(&address.to_string()).unwrap());
+        assert_eq!(answers, [true, true, false]);
     }
 }

@@ -9,6 +9,9 @@ const MAX_ATTEMPTS: usize = 64;
 /// `ContainerStatus.state.terminated.reason` of a container that was restarted with all others
 /// (kuberuntime_manager.go, KEP-5532).
 const RESTARTING_ALL: &str = "RestartingAllContainers";
+/// kubecontainer.ContainerReasonStatusUnknown: `ContainerStatus.state.terminated.reason` of a container that ran and
+/// whose state the runtime does not know (kubelet_pods.go, `convertToAPIContainerStatuses`).
+const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 /// kubecontainer.ErrPostStartHook: `ContainerStatus.state.waiting.reason`.
 const POST_START_FAILED: &str = "PostStartHookError";
 
@@ -26,6 +29,10 @@ pub struct Attempt {
     pub ended: Option<Shown>,
     /// When that status was received.
     pub ended_at: Option<BootTime>,
+    /// The status that showed its end, before a final phase, showed the pod's sandbox stopped as well; `None`: not
+    /// shown. A kubelet that finds a container ended shows that first, and stops the sandbox afterwards (`SyncPod`,
+    /// kuberuntime_manager.go; `syncPod`, kubelet.go).
+    pub sandbox_stopped: Option<bool>,
     /// The status showed its end while the pod was to keep running, or another attempt after it.
     pub outlasted: bool,
     /// When the spec was first seen with another image.
@@ -38,7 +45,10 @@ pub struct Attempt {
 
 impl Attempt {
     /// Applies the first status that shows the end. `goes_on`: the pod was to keep running.
-    fn end(&mut self, at: BootTime, shown: Shown, goes_on: bool) {
+    fn end(&mut self, at: BootTime, shown: Shown, goes_on: bool, sandbox_stopped: Option<bool>) {
+        if self.ended.is_none() {
+            self.sandbox_stopped = sandbox_stopped;
+        }
         self.ended.get_or_insert(shown);
         self.ended_at.get_or_insert(at);
         self.outlasted |= goes_on;
@@ -55,6 +65,9 @@ pub enum Shown {
     Replaced,
     /// The kubelet stopped it because its postStart hook failed.
     PostStartFailed,
+    /// The runtime did not know the container's state: the kubelet stops it before it starts it again, and shows
+    /// it as terminated before it does.
+    StateUnknown,
     /// The kubelet restarted it with all other containers of the pod.
     RestartedWithAll,
     /// In a list, or without a restart: the order shows nothing.
@@ -103,7 +116,9 @@ impl Attempts {
                 let shown = shown(id, before, container, goes_on && !now.is_done(container));
                 let is_earlier = container.is_after(id);
                 let restarts = container.restarts.saturating_sub(u32::from(is_earlier));
-                self.entry(id, name, restarts).end(at, shown, goes_on || is_earlier);
+                let sandbox = now.sandbox_ready.filter(|_| before.is_some() && !now.is_finished());
+                let stopped = sandbox.map(|ready| !ready);
+                self.entry(id, name, restarts).end(at, shown, goes_on || is_earlier, stopped);
             }
             let Some((known, id)) = known.and_then(|known| Some((known, known.id.as_ref()?)))
             else {
@@ -115,7 +130,7 @@ impl Attempts {
             if in_order && container.id.as_ref() != Some(id) {
                 // The kubelet has removed the container and made up its last state, without an id.
                 let shown = if restarts_all { Shown::RestartedWithAll } else { Shown::Unordered };
-                attempt.end(at, shown, goes_on || container.is_after(id));
+                attempt.end(at, shown, goes_on || container.is_after(id), None);
             }
             // A change after the attempt's end did not end it. In a list, which shows no order, an attempt that is
             // replaced there may have ended before the change.
@@ -167,12 +182,15 @@ fn shown(
     if is_current && now.waiting.as_deref() == Some(POST_START_FAILED) {
         return Shown::PostStartFailed;
     }
+    let is_made_up =
+        |end: &ApiTerminated| end.id.as_ref() == Some(id) && end.reason == STATUS_UNKNOWN;
     let ran =
         before.is_some_and(|before| before.id.as_ref() == Some(id) && before.waiting.is_none());
     match (ran, is_current) {
         // Also in a pod that is being deleted: a container found ended would not be started again there.
         (true, false) => Shown::Replaced,
         (true, true) if restarts && now.waiting.is_some() => Shown::Replaced,
+        (true, true) if restarts && now.terminated.iter().any(is_made_up) => Shown::StateUnknown,
         (true, true) if restarts => Shown::Terminated,
         _ => Shown::Unordered,
     }

@@ -112,6 +112,10 @@ pub struct ApiPod {
     /// The condition PodResizeInProgress is True (`status.resize` before 1.33).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resizes: bool,
+    /// The condition PodReadyToStartContainers (PodHasNetwork before 1.28): its sandbox is ready; `None`: not
+    /// reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox_ready: Option<bool>,
     /// Containers by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub containers: BTreeMap<String, ApiContainer>,

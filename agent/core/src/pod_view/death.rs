@@ -14,6 +14,17 @@ use crate::{
 use crate::{ids::*, input::*, report::*, time::*, types::*};
 use std::time::Duration;
 
+/// The kubelet raises any grace to its floor; 0 is a force delete.
+fn granted(grace_seconds: i64) -> i64 {
+    if grace_seconds > 0 { grace_seconds.max(GRACE_FLOOR_SECONDS) } else { 0 }
+}
+
+/// A stop that is not the kubelet's runs no preStop hook, and neither does one of the kubelet's without a grace
+/// (`killContainer`, kuberuntime_container.go).
+fn runs_pre_stop(cause: Cause) -> bool {
+    !matches!(cause, Cause::ExternalStop | Cause::RestartAllContainers)
+}
+
 impl<'a> PodView<'a> {
     /// The stop signal: the one that the runtime's tool was seen to send, else the runtime's (it has read the
     /// image), else the spec's (containerd before 2.3 ignores `lifecycle.stopSignal`), else SIGTERM.
@@ -51,10 +62,7 @@ impl<'a> PodView<'a> {
             .filter(|r| r.grace_seconds < grace_seconds && r.estimate > from);
         match shortened {
             Some(r) => Some(r.estimate.since(from) + seconds(r.grace_seconds)?),
-            // The kubelet raises any grace to its floor.
-            None => {
-                seconds(if grace_seconds > 0 { grace_seconds.max(GRACE_FLOOR_SECONDS) } else { 0 })
-            }
+            None => seconds(granted(grace_seconds)),
         }
         .filter(|allowed| !allowed.is_zero())
     }
@@ -123,8 +131,10 @@ impl<'a> PodView<'a> {
         let mut assessment = self.assess(container, inputs);
         let (cause, grace_seconds) =
             self.why(id, &assessment, inputs.grace_seconds, request, pod_cause);
-        if grace_seconds != inputs.grace_seconds {
-            inputs.grace_seconds = grace_seconds;
+        let pre_stop = inputs.pre_stop;
+        let hook = pre_stop.filter(|_| runs_pre_stop(cause.cause));
+        if (grace_seconds, hook) != (inputs.grace_seconds, pre_stop) {
+            (inputs.grace_seconds, inputs.pre_stop) = (grace_seconds, hook);
             assessment = self.assess(container, inputs);
         }
         let stop_signal = inputs.stop_signal;
@@ -187,9 +197,9 @@ impl<'a> PodView<'a> {
             findings,
             exit: assessment.exit,
             stop_signal: assessment.stop.map_or(stop_signal, |stop| stop.signal.signal),
-            grace_seconds,
+            grace_seconds: grace_seconds.map(granted),
             grace_ratio,
-            pre_stop: inputs.pre_stop.cloned(),
+            pre_stop: pre_stop.cloned(),
             killer: assessment.killer,
             children_killed: children.killed,
             children_names: children.names,

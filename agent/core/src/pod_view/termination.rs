@@ -115,11 +115,24 @@ impl<'a> PodView<'a> {
             outlived,
             deleted_at_unknown_time,
             is_static,
+            is_replaced: is_static && self.is_replaced(),
             had_main,
             stopped,
             complete,
             unproven,
             stopped_for: stopped_for.as_ref(),
+        })
+    }
+
+    /// A static pod whose manifest changes has another UID, and its sandbox follows once this one is over
+    /// (pod_workers.go, `allowStaticPodStart`).
+    fn is_replaced(&self) -> bool {
+        let own = self.pod_ref();
+        let created = self.sandboxes.iter().map(|sandbox| sandbox.info.created).max();
+        self.stores.cri.sandboxes.entries().values().any(|other| {
+            let is_namesake =
+                (&other.info.namespace, &other.info.name) == (&own.namespace, &own.name);
+            is_namesake && other.info.pod != own.uid && Some(other.info.created) > created
         })
     }
 

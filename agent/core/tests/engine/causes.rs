@@ -43,6 +43,7 @@ const NOTHING: CauseInputs<'static> = CauseInputs {
     outlived: false,
     deleted_at_unknown_time: false,
     is_static: false,
+    is_replaced: false,
     had_main: true,
     stopped: false,
     complete: true,

@@ -7,7 +7,7 @@ use coroner_core::{
     api::ApiState,
     dirty::Dirty,
     input::{ApiEvent, ApiPod, ContainerState, CriEvent, KernelFact},
-    time::{Anchor, BootTime},
+    time::{Anchor, BootTime, WallTime},
     types::{Cause, MilestoneKind},
 };
 
@@ -49,6 +49,24 @@ fn life(world: &mut World) {
     world.later(2000).exits(1, CODE_0);
     world.lists(vec![of_file(sandbox(1, false))], vec![container(1, ContainerState::Exited)]);
     world.status(1, 0);
+}
+
+/// Another manifest of the same name is another pod, which the kubelet starts when the first has ended.
+#[test]
+fn a_manifest_that_was_changed_is_not_called_removed() {
+    let told = |name: &str| {
+        let mut world = World::in_sync();
+        life(&mut world);
+        let mut next = of_file(sandbox(2, true));
+        (next.name, next.created) = (name.into(), WallTime(sandbox(1, true).created.0 + 1));
+        let ended = (of_file(sandbox(1, false)), container(1, ContainerState::Exited));
+        world.later(500).lists(vec![ended.0, next], vec![ended.1]);
+        world.api(ApiEvent::Deleted(mirror("a")));
+        world.ticks(60);
+        (world.ended[0].cause, world.ended[0].cause_message.contains("its manifest was changed"))
+    };
+    assert_eq!(told(&sandbox(1, true).name), (Cause::StaticRemoved, true));
+    assert_eq!(told("another"), (Cause::StaticRemoved, false));
 }
 
 /// The first life has ended a moment ago, and the second one runs.

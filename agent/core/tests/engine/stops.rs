@@ -5,7 +5,8 @@ use coroner_core::{
     ids::{ContainerId, SandboxId, Tgid},
     input::*,
     report::ContainerDeath,
-    types::{Cause, Certainty, Verdict},
+    time::WallTime,
+    types::{Cause, Certainty, MilestoneKind, Verdict},
 };
 
 fn show(d: &ContainerDeath) -> String {
@@ -567,6 +568,33 @@ fn g5_coalesced() {
     let told = (died.cause, died.cause_certainty);
     assert_eq!(told, (Cause::Liveness, Certainty::Inferred), "\n{}", dump(&w));
 }
+/// The runtime lost what it knew of a container: the kubelet shows it as terminated while it runs, stops it and
+/// starts it again. Neither its probe did that nor a person. An earlier attempt whose end the kubelet made up shows
+/// nothing about this one.
+#[test]
+fn a_container_in_an_unknown_state_is_stopped_by_the_kubelet() {
+    let told = |own: bool| {
+        let mut w = running(1);
+        let mut pod = pod_with(&w, |c| c.liveness = live(None));
+        w.api(ApiEvent::Applied(pod.clone()));
+        let c = pod.containers.get_mut("c").unwrap();
+        let (id, reason) = (c.id.clone().filter(|_| own), "ContainerStatusUnknown".into());
+        let made_up = ApiTerminated { id, exit_code: 137, reason, finished: None };
+        shows_its_end(c, 1);
+        (c.restarts, c.started) = (1, Some(false));
+        let own_end = c.terminated.drain(..).filter(|_| !own).collect::<Vec<_>>();
+        c.terminated = own_end.into_iter().chain([made_up]).collect();
+        w.later(100).api(ApiEvent::Applied(pod.clone()));
+        w.term(1, true);
+        w.later(500).exits(1, CODE_0);
+        replaced(&mut w, pod);
+        let died = &w.died[0];
+        let named = died.cause_message.contains("ContainerStatusUnknown");
+        (died.cause, died.cause_certainty, named, died.verdict)
+    };
+    assert_eq!(told(true), (Cause::Restart, Certainty::Proven, true, Verdict::Graceful));
+    assert_eq!(told(false), (Cause::ExternalStop, Certainty::Inferred, false, Verdict::Graceful));
+}
 // G6: Never, http liveness, `crictl stop`; the PLEG sees it 300 ms later.
 #[test]
 fn g6_crictl_stop_of_never() {
@@ -593,6 +621,44 @@ fn g6_crictl_stop_of_never() {
     w.later(100).api(ApiEvent::Applied(pod));
     w.ticks(120);
     assert_ne!(w.ended[0].cause, Cause::Liveness, "\n{}", dump(&w));
+}
+/// Never, http liveness. A kubelet that kills such a pod has stopped its sandbox, however slowly, before it shows the
+/// container's end; one that finds the container ended (`crictl stop`) shows that first, however soon the sandbox
+/// follows. As in the recordings k1.36-restarts/never-live-http and k1.33-containerd1.7/job-completed.
+#[test]
+fn the_status_shows_whether_a_pod_was_killed_with_its_container() {
+    let told = |sandbox_ready, followed| {
+        let mut w = running(1);
+        let mut pod = pod_with(&w, |c| c.liveness = live(None));
+        (pod.restart_policy, pod.sandbox_ready) = ("Never".into(), Some(true));
+        w.api(ApiEvent::Applied(pod.clone()));
+        let of = Cgroups::of(1);
+        let pause = task(3, 1, "pause");
+        w.kernel(KernelFact::Exec { cgroup: of.pause, task: pause.clone(), parent: shim() });
+        w.ticks(60);
+        w.term(1, true);
+        w.later(500).exits(1, CODE_0);
+        w.later(followed).kernel(KernelFact::Exit {
+            cgroup: of.pause,
+            task: pause,
+            status: CODE_0,
+            parent: Some(shim()),
+        });
+        w.cgroups_go(1);
+        w.stopped(1, 0);
+        shows_its_end(pod.containers.get_mut("c").unwrap(), 1);
+        pod.sandbox_ready = sandbox_ready;
+        w.later(100).api(ApiEvent::Applied(pod.clone()));
+        (pod.phase, pod.sandbox_ready) = ("Failed".into(), Some(false));
+        w.later(500).api(ApiEvent::Applied(pod));
+        w.ticks(120);
+        w.ended[0].cause
+    };
+    assert_eq!(told(Some(false), 800), Cause::Liveness);
+    assert_eq!(told(Some(true), 100), Cause::Unknown);
+    // Kubelets before 1.29 do not show it.
+    assert_eq!(told(None, 100), Cause::Liveness);
+    assert_eq!(told(None, 800), Cause::Unknown);
 }
 // G7: one failed run of an exec probe 100 s before a stop, threshold unknown, order lost.
 #[test]
@@ -680,4 +746,58 @@ fn h1_own_report_and_the_pods_disagree() {
         "\n{}\nIN POD:\n{inpod}",
         dump(&w)
     );
+}
+/// `kubectl delete --now`: the kubelet gives 2 s, and the share of the grace is a share of that.
+#[test]
+fn the_grace_beside_its_share_is_the_one_that_applied() {
+    let mut w = running(1);
+    let pod = pod_with(&w, |_| {});
+    w.api(ApiEvent::Applied(pod.clone()));
+    let due = WallTime(w.at().0 as i64 + 1_000_000_000);
+    let (deletion_timestamp, deletion_grace_seconds) = (Some(due), Some(1));
+    let pod = ApiPod { deletion_timestamp, deletion_grace_seconds, ..pod };
+    w.api(ApiEvent::Applied(pod.clone()));
+    w.term(1, true);
+    w.later(1_000).exits(1, CODE_0);
+    w.stopped(1, 0);
+    w.cgroups_go(1);
+    w.api(ApiEvent::Deleted(pod));
+    w.ticks(120);
+    let died = &w.ended[0].containers[0];
+    assert_eq!(
+        (w.ended[0].grace_seconds, died.grace_seconds),
+        (Some(1), Some(2)),
+        "\n{}",
+        dump(&w)
+    );
+    assert!(died.grace_ratio.is_some_and(|ratio| (0.4..0.6).contains(&ratio)), "\n{}", dump(&w));
+}
+/// A sleep in the spec leaves no trace: it is not said to have run where nobody runs it.
+#[test]
+fn a_hook_that_nobody_runs_is_not_reported() {
+    let told = |end: fn(&mut ApiContainer)| {
+        let mut w = running(1);
+        let mut pod = pod_with(&w, |c| c.pre_stop = Some(Hook::Sleep(1)));
+        w.api(ApiEvent::Applied(pod.clone()));
+        w.later(10_000).term(1, true);
+        w.later(500).exits(1, CODE_0);
+        end(pod.containers.get_mut("c").unwrap());
+        w.later(300).api(ApiEvent::Applied(pod.clone()));
+        replaced(&mut w, pod);
+        let died = &w.died[0];
+        let slept = died.milestone(MilestoneKind::PreStopBegan).is_some();
+        (died.cause, died.verdict, slept, died.pre_stop.is_some())
+    };
+    let found_ended = |c: &mut ApiContainer| shows_its_end(c, 1);
+    let restarted_with_all = |c: &mut ApiContainer| {
+        (c.id, c.restarts) = (None, 1);
+        c.waiting = Some("RestartingAllContainers".into());
+    };
+    let at_once = |_: &mut ApiContainer| {};
+    assert_eq!(told(found_ended), (Cause::ExternalStop, Verdict::Graceful, false, true));
+    assert_eq!(
+        told(restarted_with_all),
+        (Cause::RestartAllContainers, Verdict::Graceful, false, true)
+    );
+    assert_eq!(told(at_once), (Cause::Restart, Verdict::Graceful, true, true));
 }

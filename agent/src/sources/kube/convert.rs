@@ -23,6 +23,10 @@ use std::{
 /// Written by the kubelet on a static pod's mirror: pkg/kubelet/types/pod_update.go.
 pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 
+/// Whether a pod has a sandbox that is ready: on by default since 1.29, and PodHasNetwork to 1.27 (kubelet/types/constants.go,
+/// the API's types.go).
+const SANDBOX_CONDITIONS: [&str; 2] = ["PodReadyToStartContainers", "PodHasNetwork"];
+
 /// A pod; `None` if it has no uid, namespace or name, so that nothing can be joined to it.
 pub fn pod(pod: &Pod) -> Option<ApiPod> {
     let metadata = &pod.metadata;
@@ -31,10 +35,9 @@ pub fn pod(pod: &Pod) -> Option<ApiPod> {
     let uid = filled(metadata.uid.as_ref())?;
     let namespace = filled(metadata.namespace.as_ref())?;
     let name = filled(metadata.name.as_ref())?;
-    let condition = |kind: &str| {
-        let mut all = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
-        all.find(|one| one.type_ == kind && one.status == "True")
-    };
+    let conditions = || status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+    let condition = |kind: &str| conditions().find(|one| one.type_ == kind && one.status == "True");
+    let sandbox = conditions().find(|one| SANDBOX_CONDITIONS.contains(&one.type_.as_str()));
     let disruption = condition("DisruptionTarget");
     Some(ApiPod {
         uid,
@@ -53,6 +56,7 @@ pub fn pod(pod: &Pod) -> Option<ApiPod> {
         disruption_message: beginning(disruption.and_then(|one| one.message.as_ref())),
         resizes: condition("PodResizeInProgress").is_some()
             || status.is_some_and(|status| status.resize.as_deref() == Some("InProgress")),
+        sandbox_ready: sandbox.map(|one| one.status == "True"),
         containers: containers(pod),
     })
 }
@@ -291,6 +295,7 @@ mod tests {
                 "phase": "Running", "reason": "Terminated",
                 "message": "Usage of EmptyDir volume \"secret\" exceeds the limit \"1Mi\". ",
                 "conditions": [
+                    { "type": "PodReadyToStartContainers", "status": "False" },
                     { "type": "PodResizeInProgress", "status": "True" },
                     { "type": "Ready", "status": "True", "reason": "No" },
                     { "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
@@ -349,6 +354,7 @@ mod tests {
             disruption: Some("EvictionByEvictionAPI".into()),
             disruption_message: String::new(),
             resizes: true,
+            sandbox_ready: Some(false),
             containers: BTreeMap::from([
                 ("app".to_owned(), app),
                 ("setup".to_owned(), bare(ContainerKind::Init)),

@@ -71,6 +71,15 @@ impl Worker {
         }
     }
 
+    /// One that is in the state UNKNOWN is killed before it is started again.
+    pub(super) async fn replace_unknown(&mut self) {
+        for (name, seen) in self.containers.seen() {
+            if seen.now.is_unknown {
+                self.replace(&name, None).await;
+            }
+        }
+    }
+
     async fn resize(&mut self, name: &str) {
         self.underway = Underway::Resize;
         self.report(false);
@@ -129,7 +138,6 @@ impl Worker {
 
     /// The sandbox died: the kubelet stops all that is left of the pod and starts it again in another one.
     pub(super) async fn replace_sandbox(&mut self) {
-        self.underway = Underway::NewSandbox;
         self.report(false);
         let spec = self.spec();
         if let Err(error) = self.try_to_stop(&spec).await {
