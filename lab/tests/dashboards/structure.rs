@@ -1,52 +1,8 @@
 //! What a person who opens a dashboard relies on, and no schema demands.
 
-use crate::model::{Dashboard, NAMES, dashboards, folder, label_values, list, text};
+use crate::model::{Dashboard, NAMES, dashboards, label_values, list, text};
 use serde_json::Value;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
-    process::Command,
-};
-
-/// A python with grafana-foundation-sdk: `cargo xtask setup` brings it.
-fn python() -> PathBuf {
-    let ours = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/tools/grafana/bin/python");
-    let python = std::env::var_os("CORONER_PYTHON").map_or(ours, PathBuf::from);
-    assert!(
-        python.is_file(),
-        "{} is not there: `cargo xtask setup` brings it, or name a python that has what \
-         dashboards/requirements.txt lists in CORONER_PYTHON",
-        python.display()
-    );
-    python
-}
-
-#[test]
-fn grafana_s_own_schemas_know_every_field() {
-    let check = |files: &[PathBuf]| {
-        let output =
-            Command::new(python()).arg(folder().join("check.py")).args(files).output().unwrap();
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    let files = NAMES.map(|name| folder().join(format!("{name}.json")));
-    assert_eq!(check(&files), (Some(0), String::new()));
-
-    // It can fail: by a field that nobody knows, a value that is none, and a panel that is none.
-    let work = tempfile::tempdir().unwrap();
-    let wrong = [
-        (r#""refresh": ""#, r#""refreshes": ""#, "not a field"),
-        (r#""drawStyle": "bars""#, r#""drawStyle": "beams""#, "is none of"),
-        (r#""type": "heatmap""#, r#""type": "heatwave""#, "not a panel"),
-    ];
-    let dashboard = std::fs::read_to_string(&files[0]).unwrap();
-    for (right, wrong, told) in wrong {
-        assert!(dashboard.contains(right), "{right}");
-        let file = work.path().join("wrong.json");
-        std::fs::write(&file, dashboard.replace(right, wrong)).unwrap();
-        let (code, said) = check(&[file]);
-        assert!(code == Some(1) && said.contains(told), "{wrong}: {said}");
-    }
-}
+use std::collections::{BTreeMap, BTreeSet};
 
 #[test]
 fn a_dashboard_can_be_told_from_others() {
