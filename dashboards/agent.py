@@ -2,7 +2,7 @@
 
 from blocks import (
     FEW_ARE_GOOD, NAMESPACE, NEUTRAL, NODE, JOB, Line, Row, bars, columns, dashboard, deaths, lines,
-    per_event, stat, states, table
+    stat, states, table
 )
 
 ROWS = [
@@ -73,11 +73,6 @@ ROWS = [
                 "its memory limit, say why.",
                 {"{{node}}": 'time() - max by (node) (process_start_time_seconds{job=~"$job",@})'},
                 unit="s", calcs=("lastNotNull",)),
-            lines("Watched cgroups",
-                "Cgroups that the kernel programs watch: those of pods and containers. 16,384 is the end of "
-                "the map.",
-                {"{{node}}": "sum by (node) (coroner_watched_cgroups{@})"},
-                decimals=0),
         ]),
     ]),
     Row("Cost", [
@@ -90,51 +85,10 @@ ROWS = [
                 "Resident memory of each agent. Compare with the limit in the DaemonSet.",
                 {"{{node}}": 'max by (node) (process_resident_memory_bytes{job=~"$job",@})'},
                 unit="bytes"),
-            lines("Series, by node",
-                "Samples that each scrape of an agent brings: what it costs in Prometheus.",
-                {"{{node}}": 'max by (node) (scrape_samples_scraped{job=~"$job",@})'},
-                decimals=0),
-        ]),
-        Line(8, [
-            lines("Open files, by node",
-                "Open file descriptors of each agent.",
-                {"{{node}}": 'max by (node) (process_open_fds{job=~"$job",@})'},
-                decimals=0),
-            lines("Threads, by node",
-                "Threads of each agent.",
-                {"{{node}}": 'max by (node) (process_threads{job=~"$job",@})'},
-                decimals=0),
             lines("Scrapes take, by node",
                 "How long Prometheus waited for an agent's answer.",
                 {"{{node}}": 'max by (node) (scrape_duration_seconds{job=~"$job",@})'},
                 unit="s"),
-        ]),
-    ]),
-    Row("Inputs: what it learns from", [
-        Line(8, [
-            lines("Inputs, by source",
-                "What the engine is given, by source. A source that falls silent while the others go on is "
-                "worth a look.",
-                {"{{source}}": "sum by (source) (rate(coroner_inputs_total{@}[$__rate_interval]))"},
-                unit="cps", calcs=("mean", "max")),
-            lines("Kernel records, by kind",
-                "Records that the kernel programs sent, by kind.",
-                {"{{kind}}": "sum by (kind) (rate(coroner_kernel_records_total{@}[$__rate_interval])) > 0"},
-                unit="cps", calcs=("mean", "max")),
-        ]),
-        Line(8, [
-            lines("Calls to the container runtime, by node",
-                "Calls to the container runtime; all of them only read.",
-                {"{{node}}": "sum by (node) (rate(coroner_cri_calls_total{@}[$__rate_interval]))"},
-                unit="cps", calcs=("mean", "max")),
-            bars("Full lists of pods",
-                "Full lists of a node's pods taken from the apiserver: at start, and when a watch cannot be "
-                "resumed.",
-                {"lists": "sum(increase(coroner_api_snapshots_total{@}[$__rate_interval]))"}),
-            lines("Entries in memory, by kind",
-                "Entries in the engines' memory, of all these nodes; bounded on each.",
-                {"{{kind}}": "sum by (kind) (coroner_engine_entries{@})"},
-                decimals=0),
         ]),
     ]),
     Row("Evidence: what was lost or is missing", [
@@ -154,29 +108,11 @@ ROWS = [
             bars("Source errors",
                 "Calls and watches of a source that failed.",
                 {"{{source}}": "sum by (source) (increase(coroner_source_errors_total{@}[$__rate_interval]))"}),
-            bars("Left out",
-                "Things that a source said and that make no sense; they were left out.",
-                {"{{source}}": "sum by (source) (increase(coroner_source_skipped_total{@}[$__rate_interval]))"}),
-            bars("Requests dropped",
-                "Requests of the engine that an adapter was too busy to take.",
-                {"{{to}}": "sum by (to) (increase(coroner_requests_dropped_total{@}[$__rate_interval]))"}),
-        ]),
-        Line(8, [
             bars("Accounts with gaps",
                 "truncated: the agent started while the pod was ending. incomplete: the account may lack "
                 "evidence that was lost.",
                 {"truncated": "sum(increase(coroner_pod_terminations_unmeasured_total{@}[$__rate_interval]))",
                  "incomplete": "sum(increase(coroner_pod_terminations_incomplete_total{@}[$__rate_interval]))"}),
-            bars("Termination reports updated",
-                "New revisions of termination reports, by what changes. The evidence for them came later "
-                "than the settle window.",
-                {"{{change}}": "sum by (change) (increase(coroner_pod_termination_updates_total{@}[$__rate_interval]))"}),
-            per_event("Unattributed share",
-                "Share of the terminating pods' seconds that no phase explains: a milestone is missing. "
-                "Should be next to nothing.",
-                {"unattributed": 'sum(rate(coroner_pod_termination_phase_seconds_total{@,phase="unattributed"}[$__rate_interval])) '
-                 "/ sum(rate(coroner_pod_termination_phase_seconds_total{@}[$__rate_interval]))"},
-                unit="percentunit", max_val=1, calcs=("mean", "max")),
         ]),
         Line(8, [
             bars("Cgroups not followed",
@@ -197,10 +133,6 @@ ROWS = [
                 "Agents that write their inputs to a file.",
                 "sum(coroner_recording{@})",
                 steps=NEUTRAL, no_value='0'),
-            lines("Recorded inputs, by outcome",
-                "Inputs that were recorded, or dropped because the disk was too slow.",
-                {"{{outcome}}": "sum by (outcome) (rate(coroner_recording_inputs_total{@}[$__rate_interval]))"},
-                unit="cps"),
             lines("Size of the recording, by node",
                 "Size of each agent's recording.",
                 {"{{node}}": "max by (node) (coroner_recording_size_bytes{@})"},
@@ -209,7 +141,7 @@ ROWS = [
                 "Failures to write a recording in this time range; the first one ends it.",
                 "sum(increase(coroner_recording_errors_total{@}[$__range]))",
                 decimals=0, no_value='0'),
-        ], widths=[4, 7, 7, 6]),
+        ], widths=[6, 12, 6]),
     ], collapsed=True),
 ]
 

@@ -61,10 +61,6 @@ ROWS = [
                 "Pods whose object is still there long after its deadline, by what they wait for.",
                 {"{{reason}}": "sum by (reason) (coroner_pods_stuck_terminating{@})"},
                 decimals=0),
-            areas("IPs held, by node",
-                "Addresses that leaked sandboxes hold.",
-                {"{{node}}": "sum by (node) (coroner_leaked_sandbox_ips{@}) > 0"},
-                decimals=0),
         ]),
         Line(8, [
             bars("Opened",
@@ -86,12 +82,6 @@ ROWS = [
                 sort="Age", overrides=[column("Age", unit="s", thresholds=thresholds([(None, 'green'), (3600, 'orange'), (86400, 'red')]), custom_cellOptions=COLORED_TEXT)]),
         ]),
         Line(8, [
-            lines("Age of the oldest, by node",
-                "Since when the oldest leaked sandbox of each node exists, by its creation. A line that "
-                "grows without end is a leak that nobody removes.",
-                {"{{node}}": "time() - min by (node) "
-                 '(coroner_leaked_sandbox_created_timestamp_seconds{@,namespace=~"$namespace"})'},
-                unit="s", calcs=("lastNotNull",)),
             lines("Without a series of their own",
                 "Leaked sandboxes beyond --leak-series: counted above, but not in the table. Zero unless a "
                 "node has very many.",
@@ -113,11 +103,7 @@ ROWS = [
                  columns({"node": "Node", "Value #A": "Leaked sandboxes", "Value #B": "Orphans", "Value #C": "Stuck", "Value #D": "IPs held", "Value #E": "Candidates", "Value #F": "Leak detection"}, hidden=["Time", "Time 1", "Time 2", "Time 3", "Time 4", "Time 5", "Time 6"])],
                 sort="Leaked sandboxes", overrides=[column("Leaked sandboxes", thresholds=thresholds(NONE_IS_GOOD), custom_cellOptions=COLORED_TEXT),
                            column("Leak detection", mappings=[names({0: ("suspended", "orange"), 1: ("active", "green")})])], decimals=0),
-            areas("Leaked sandboxes, by node",
-                "Nodes that have any.",
-                {"{{node}}": "sum by (node) (coroner_leaked_sandboxes{@}) > 0"},
-                decimals=0),
-        ], widths=[14, 10]),
+        ]),
     ]),
     Row("Leak detection", [
         Line(7, [
@@ -139,15 +125,6 @@ ROWS = [
                 "How much of the time all sources were in sync. 1 is well; at 0 a leak would go unnoticed.",
                 {"{{node}}": "min by (node) (rate(coroner_leak_detection_active_seconds_total{@}[$__rate_interval]))"},
                 unit="percentunit", max_val=1, calcs=("min", "mean"), interval="2m"),
-            areas("Leak candidates",
-                "What looks like a leak and has not been confirmed yet: it may only be late. A drain raises "
-                "it for a minute or so.",
-                {"{{node}}": "sum by (node) (coroner_leak_candidates{@}) > 0"},
-                decimals=0),
-            bars("Candidates that the apiserver cleared",
-                "Candidates that the apiserver, asked past the watch, has cleared: the watch had missed "
-                "something. Should be rare.",
-                {"cleared": "sum(increase(coroner_leak_contradictions_total{@}[$__rate_interval]))"}),
         ]),
     ]),
 ]

@@ -13,16 +13,6 @@ ROWS = [
                 "Pods whose end is under way on these nodes at this moment.",
                 "sum(coroner_pods_terminating{@})",
                 steps=NEUTRAL),
-            stat("Pods that ended",
-                "Pod lives that ended in this time range, whatever ended them.",
-                "sum(increase(coroner_pod_terminations_total{@}[$__range]))",
-                steps=NEUTRAL, decimals=0),
-            stat("Median termination",
-                "Half of the pods that were deleted took less than this from the request to the end of "
-                "processes, sandbox and object. Estimated from the histogram's buckets.",
-                "histogram_quantile(0.5, sum by (le) "
-                "(increase(coroner_pod_termination_duration_seconds_bucket{@}[$__range])))",
-                unit="s", steps=LATENCY, decimals=1),
             stat("Slowest 1 %",
                 "99 of 100 pods that were deleted took less than this from the request to the end of "
                 "processes, sandbox and object. The histogram ends at one hour.",
@@ -93,11 +83,7 @@ ROWS = [
                 "pressure or shutdown, completion … liveness, startup and restart end containers only, "
                 "unless the pod goes with them.",
                 {"{{cause}}": "sum by (cause) (increase(coroner_pod_terminations_total{@}[$__rate_interval])) > 0"}),
-            ranking("Causes in this time range",
-                "The same for the whole time range.",
-                "cause",
-                "sort_desc(sum by (cause) (increase(coroner_pod_terminations_total{@}[$__range])) > 0)"),
-        ], widths=[16, 8]),
+        ]),
     ]),
     Row("Verdicts: how the containers died", [
         Line(9, [
@@ -158,12 +144,6 @@ ROWS = [
                 "for in vain; much below 0.1 the grace could be shorter.",
                 "coroner_container_stop_grace_ratio",
                 "percentunit"),
-            per_event("Share of the grace used, quantiles",
-                "The same as quantiles, per interval.",
-                quantiles("coroner_container_stop_grace_ratio"),
-                unit="percentunit", limit=(1, "red")),
-        ]),
-        Line(8, [
             per_event("Stops that used up their grace",
                 "Share of the stopped containers whose stop took as long as their grace or longer. From the "
                 "histogram, so also of namespaces beyond the first hundred of a node.",
@@ -171,9 +151,6 @@ ROWS = [
                  'sum(rate(coroner_container_stop_grace_ratio_bucket{@,le=~"1(\\\\.0)?"}[$__rate_interval])) / '
                  "sum(rate(coroner_container_stop_grace_ratio_count{@}[$__rate_interval]))"},
                 unit="percentunit", limit=(0.05, "red"), max_val=1, calcs=("mean", "max")),
-            bars("Pods ended by node",
-                "Pod lives that ended, by node. A drain shows as one tall bar.",
-                {"{{node}}": "sum by (node) (increase(coroner_pod_terminations_total{@}[$__rate_interval])) > 0"}),
         ]),
     ]),
     Row("Who overruns", [
@@ -200,10 +177,6 @@ ROWS = [
                 [join("inner"),
                  columns({"Value #A": "p90", "Value #B": "Terminations", "node": "Node"}, hidden=["Time", "Time 1", "Time 2"])],
                 sort="p90", overrides=[column("p90", unit="s", decimals=1, thresholds=thresholds(LATENCY), custom_cellOptions=COLORED_TEXT)], decimals=0),
-            bars("Grace used up, by namespace",
-                "Containers that ignored or blocked the stop signal, exceeded the grace, or whose preStop "
-                "hook used it up.",
-                {"{{namespace}}": f'{deaths("$__rate_interval", by="namespace", verdicts=GRACE_USED_UP)} > 0'}),
         ]),
     ]),
 ]
