@@ -1,7 +1,7 @@
 """Whether the agents see everything, what was lost, what they cost."""
 
 from blocks import (
-    FEW_ARE_GOOD, NAMESPACE, NEUTRAL, NODE, JOB, Line, Row, bars, columns, dashboard, deaths, lines,
+    FEW_ARE_GOOD, NAMESPACE, NEUTRAL, JOB, Line, Row, bars, columns, dashboard, deaths, lines,
     stat, states, table
 )
 
@@ -41,7 +41,7 @@ ROWS = [
             states("Ready, by node",
                 "Every source of evidence works, as /readyz says.",
                 "node",
-                "min by (node) (coroner_ready{@})",
+                "min by (cluster, node) (coroner_ready{@})",
                 bad="not ready", good="ready"),
             states("Hooks, by name",
                 "A kernel hook that is missing on one node is missing here. What it would prove is then not "
@@ -54,24 +54,24 @@ ROWS = [
             states("Container runtime, by node",
                 "The container runtime answers.",
                 "node",
-                "min by (node) (coroner_cri_connected{@})",
+                "min by (cluster, node) (coroner_cri_connected{@})",
                 bad="away", good="answers"),
             states("Apiserver, by node",
                 "The watch of the node's pods is in sync with the apiserver.",
                 "node",
-                "min by (node) (coroner_api_in_sync{@})",
+                "min by (cluster, node) (coroner_api_in_sync{@})",
                 bad="out of sync", good="in sync"),
         ]),
         Line(7, [
             table("Versions",
                 "Which versions of coroner run, and on how many nodes.",
-                ["count by (version) (coroner_build_info{@})"],
-                [columns({"version": "Version", "Value": "Nodes"}, hidden=["Time"], ordered=True)],
+                ["count by (cluster, version) (coroner_build_info{@})"],
+                [columns({"cluster": "Cluster", "version": "Version", "Value": "Nodes"})],
                 decimals=0),
             lines("Runs for",
                 "Since when each agent runs. A saw's teeth are an agent that does not stay up: its log, and "
                 "its memory limit, say why.",
-                {"{{node}}": 'time() - max by (node) (process_start_time_seconds{job=~"$job",@})'},
+                {"{{node}} {{cluster}}": 'time() - max by (cluster, node) (process_start_time_seconds{job=~"$job",@})'},
                 unit="s", calcs=("lastNotNull",)),
         ]),
     ]),
@@ -79,15 +79,15 @@ ROWS = [
         Line(8, [
             lines("CPU, by node",
                 "CPU time that each agent uses, in cores.",
-                {"{{node}}": 'max by (node) (rate(process_cpu_seconds_total{job=~"$job",@}[$__rate_interval]))'},
+                {"{{node}} {{cluster}}": 'max by (cluster, node) (rate(process_cpu_seconds_total{job=~"$job",@}[$__rate_interval]))'},
                 unit="none", decimals=3, calcs=("mean", "max")),
             lines("Memory, by node",
                 "Resident memory of each agent. Compare with the limit in the DaemonSet.",
-                {"{{node}}": 'max by (node) (process_resident_memory_bytes{job=~"$job",@})'},
+                {"{{node}} {{cluster}}": 'max by (cluster, node) (process_resident_memory_bytes{job=~"$job",@})'},
                 unit="bytes"),
             lines("Scrapes take, by node",
                 "How long Prometheus waited for an agent's answer.",
-                {"{{node}}": 'max by (node) (scrape_duration_seconds{job=~"$job",@})'},
+                {"{{node}} {{cluster}}": 'max by (cluster, node) (scrape_duration_seconds{job=~"$job",@})'},
                 unit="s"),
         ]),
     ]),
@@ -101,7 +101,7 @@ ROWS = [
             lines("Ring buffers, use",
                 "Share of the ring buffer that waited to be read, at its worst in the last minute or two. "
                 "Near 1 records may be lost.",
-                {"{{node}} {{ring}}": "max by (node, ring) (coroner_ring_used_bytes{@} / coroner_ring_size_bytes{@})"},
+                {"{{node}} {{ring}} {{cluster}}": "max by (cluster, node, ring) (coroner_ring_used_bytes{@} / coroner_ring_size_bytes{@})"},
                 unit="percentunit", limit=(0.8, "red"), calcs=("max",)),
         ]),
         Line(8, [
@@ -123,7 +123,7 @@ ROWS = [
                 {"unknown": f'{deaths("$__rate_interval", verdicts="unknown")} or vector(0)'}),
             lines("Missing hooks, by node",
                 "Kernel hooks that are not attached on each node.",
-                {"{{node}}": "sum by (node) (1 - coroner_hook_attached{@})"},
+                {"{{node}} {{cluster}}": "sum by (cluster, node) (1 - coroner_hook_attached{@})"},
                 decimals=0, calcs=("lastNotNull",)),
         ]),
     ]),
@@ -135,7 +135,7 @@ ROWS = [
                 steps=NEUTRAL, no_value='0'),
             lines("Size of the recording, by node",
                 "Size of each agent's recording.",
-                {"{{node}}": "max by (node) (coroner_recording_size_bytes{@})"},
+                {"{{node}} {{cluster}}": "max by (cluster, node) (coroner_recording_size_bytes{@})"},
                 unit="bytes"),
             stat("Failures",
                 "Failures to write a recording in this time range; the first one ends it.",
@@ -147,4 +147,4 @@ ROWS = [
 
 DASHBOARD = dashboard(
     "coroner-agent", "Whether coroner's agents see everything, what they lost, and what they cost.",
-    ROWS, [NODE, NAMESPACE, JOB])
+    ROWS, [NAMESPACE, JOB])

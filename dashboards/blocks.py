@@ -28,9 +28,9 @@ FEW_ARE_GOOD = [(None, "green"), (1, "orange")]
 LATENCY = [(None, "green"), (30, "yellow"), (60, "orange"), (300, "red")]
 
 
-# --- Queries. In a query, @ stands for the nodes that were chosen.
+# --- Queries. In a query, {@} selects what is chosen above: the series of these clusters and nodes.
 
-CHOSEN = 'node=~"$node"'
+CHOSEN = 'cluster=~"$cluster",node=~"$node"'
 
 
 def deaths(window, by="", verdicts=""):
@@ -43,7 +43,7 @@ def deaths(window, by="", verdicts=""):
     only = f',verdict=~"{verdicts}"' if verdicts else ""
     series = f'coroner_container_deaths_total{{@,namespace=~"$namespace"{only}}}'
     agent_was_there = "" if window == "$__range" else (
-        f"  and on (job, instance) coroner_build_info offset {window}\n")
+        f"  and on (cluster, job, instance) coroner_build_info offset {window}\n")
     return (
         f"sum{f' by ({by}) ' if by else ''}(\n"
         f"  {series}\n"
@@ -254,17 +254,17 @@ def matrix(row, column):
         "rowField": row, "columnField": column, "valueField": "Value", "emptyValue": "empty"})
 
 
-def join(mode):
-    """One row for each node: of all queries' nodes (outer) or of those that all have (inner)."""
-    return DataTransformerConfig(id_val="joinByField", options={"byField": "node", "mode": mode})
+def merged():
+    """One row for what has the same labels in several queries' answers."""
+    return DataTransformerConfig(id_val="merge", options={})
 
 
-def columns(named, hidden=(), ordered=False):
+def columns(named, hidden=()):
     """Which fields are columns, called what, and in which order."""
     return DataTransformerConfig(id_val="organize", options={
         "renameByName": named,
-        "excludeByName": {field: True for field in hidden},
-        "indexByName": {field: place for place, field in enumerate(named)} if ordered else {}})
+        "excludeByName": {field: True for field in ["Time", *hidden]},
+        "indexByName": {field: place for place, field in enumerate(named)}})
 
 
 def column(name, **properties):
@@ -337,11 +337,14 @@ SOURCE = VariableModel(
     type_val=VariableType.DATASOURCE, query="prometheus", regex="", hide=VariableHide.DONT_HIDE,
     refresh=VariableRefresh.ON_DASHBOARD_LOAD,
     current=VariableOption(text="default", value="default", selected=True))
-NODE = values_of("node", "Node", "coroner_build_info", all_value=".*",
+CLUSTER = values_of("cluster", "Cluster", "coroner_build_info", all_value=".*",
+                    description="Clusters, by the label that many Prometheuses' common store has. "
+                                "Without such a label it is All.")
+NODE = values_of("node", "Node", 'coroner_build_info{cluster=~"$cluster"}', all_value=".*",
                  description="Nodes, by the label that the scrape gives to the agent's target.")
 NAMESPACE = values_of(
-    "namespace", "Namespace", "coroner_container_deaths_total", all_value=".*",
-    description="Namespaces of the containers that died. Only panels that say so look at it: "
+    "namespace", "Namespace", 'coroner_container_deaths_total{cluster=~"$cluster"}', all_value=".*",
+    description="Namespaces of the containers that died; those of one name in several clusters are one. Only panels that say so look at it: "
                 "no other metric has a namespace.")
 JOB = values_of(
     "job", "Job", "coroner_build_info", hide=VariableHide.HIDE_VARIABLE, skip_url_sync=True,
@@ -371,7 +374,7 @@ def dashboard(uid, description, rows, variables, begin="now-6h"):
         timezone="browser", editable=True, graph_tooltip=DashboardCursorSync.CROSSHAIR, refresh="1m", version=1,
         preload=False, time=DashboardDashboardTime(from_val=begin, to="now"), links=links,
         timepicker=TimePickerConfig(refresh_intervals=["30s", "1m", "5m", "15m", "30m", "1h"]),
-        templating=DashboardDashboardTemplating(list_val=[SOURCE, *variables]), panels=laid_out(rows),
+        templating=DashboardDashboardTemplating(list_val=[SOURCE, CLUSTER, NODE, *variables]), panels=laid_out(rows),
         annotations=AnnotationContainer(list_val=[AnnotationQuery(
             built_in=1, name="Annotations & Alerts", enable=True, hide=True, type_val="dashboard",
             icon_color="rgba(0, 211, 255, 1)",

@@ -1,8 +1,8 @@
 """What pods left behind on their nodes, and whether leak detection works."""
 
 from blocks import (
-    FEW_ARE_GOOD, COLORED_TEXT, NAMESPACE, NODE, NONE_IS_GOOD, Line, Row, areas, bars, column, columns,
-    dashboard, join, lines, names, stat, states, table, thresholds
+    FEW_ARE_GOOD, COLORED_TEXT, NAMESPACE, NONE_IS_GOOD, Line, Row, areas, bars, column, columns,
+    dashboard, lines, merged, names, stat, states, table, thresholds
 )
 
 ROWS = [
@@ -78,14 +78,17 @@ ROWS = [
                 "Each leaked sandbox that has a series of its own: on each node the oldest, up to "
                 "--leak-series (50). On the node, `coroner leaks -v` tells the evidence and what to do.",
                 ['time() - coroner_leaked_sandbox_created_timestamp_seconds{@,namespace=~"$namespace"}'],
-                [columns({"node": "Node", "namespace": "Namespace", "pod": "Pod", "class": "Class", "cause": "Likely cause", "Value": "Age", "sandbox": "Sandbox", "uid": "Pod UID"}, hidden=["Time", "job", "instance", "container", "endpoint", "service", "__name__"], ordered=True)],
+                [columns({"cluster": "Cluster", "node": "Node", "namespace": "Namespace", "pod": "Pod",
+                          "class": "Class", "cause": "Likely cause", "Value": "Age", "sandbox": "Sandbox",
+                          "uid": "Pod UID"},
+                         hidden=["job", "instance", "container", "endpoint", "service", "__name__"])],
                 sort="Age", overrides=[column("Age", unit="s", thresholds=thresholds([(None, 'green'), (3600, 'orange'), (86400, 'red')]), custom_cellOptions=COLORED_TEXT)]),
         ]),
         Line(8, [
             lines("Without a series of their own",
                 "Leaked sandboxes beyond --leak-series: counted above, but not in the table. Zero unless a "
                 "node has very many.",
-                {"{{node}}": "sum by (node) (coroner_leaked_sandboxes_without_series{@})"},
+                {"{{node}} {{cluster}}": "sum by (cluster, node) (coroner_leaked_sandboxes_without_series{@})"},
                 decimals=0, calcs=("lastNotNull",)),
         ]),
     ]),
@@ -93,14 +96,16 @@ ROWS = [
         Line(10, [
             table("Nodes",
                 "What was left behind on each node, now.",
-                ["sum by (node) (coroner_leaked_sandboxes{@})",
-                 "sum by (node) (coroner_orphans{@})",
-                 "sum by (node) (coroner_pods_stuck_terminating{@})",
-                 "sum by (node) (coroner_leaked_sandbox_ips{@})",
-                 "sum by (node) (coroner_leak_candidates{@})",
-                 'sum by (node) (coroner_leak_detection_state{@,state="possible"})'],
-                [join("outer"),
-                 columns({"node": "Node", "Value #A": "Leaked sandboxes", "Value #B": "Orphans", "Value #C": "Stuck", "Value #D": "IPs held", "Value #E": "Candidates", "Value #F": "Leak detection"}, hidden=["Time", "Time 1", "Time 2", "Time 3", "Time 4", "Time 5", "Time 6"])],
+                ["sum by (cluster, node) (coroner_leaked_sandboxes{@})",
+                 "sum by (cluster, node) (coroner_orphans{@})",
+                 "sum by (cluster, node) (coroner_pods_stuck_terminating{@})",
+                 "sum by (cluster, node) (coroner_leaked_sandbox_ips{@})",
+                 "sum by (cluster, node) (coroner_leak_candidates{@})",
+                 'sum by (cluster, node) (coroner_leak_detection_state{@,state="possible"})'],
+                [merged(),
+                 columns({"cluster": "Cluster", "node": "Node", "Value #A": "Leaked sandboxes",
+                          "Value #B": "Orphans", "Value #C": "Stuck", "Value #D": "IPs held",
+                          "Value #E": "Candidates", "Value #F": "Leak detection"})],
                 sort="Leaked sandboxes", overrides=[column("Leaked sandboxes", thresholds=thresholds(NONE_IS_GOOD), custom_cellOptions=COLORED_TEXT),
                            column("Leak detection", mappings=[names({0: ("suspended", "orange"), 1: ("active", "green")})])], decimals=0),
         ]),
@@ -112,7 +117,7 @@ ROWS = [
                 "node of its name. While one of these is missing, no candidate becomes a leak, and the time "
                 "does not count.",
                 "node",
-                'max by (node) (coroner_leak_detection_state{@,state="possible"})',
+                'max by (cluster, node) (coroner_leak_detection_state{@,state="possible"})',
                 bad="suspended", good="active"),
             areas("Nodes, by leak detection state",
                 "possible, or why it is suspended. node_missing and node_foreign: the agent was told a wrong "
@@ -123,7 +128,7 @@ ROWS = [
         Line(8, [
             lines("Share of time with leak detection active, by node",
                 "How much of the time all sources were in sync. 1 is well; at 0 a leak would go unnoticed.",
-                {"{{node}}": "min by (node) (rate(coroner_leak_detection_active_seconds_total{@}[$__rate_interval]))"},
+                {"{{node}} {{cluster}}": "min by (cluster, node) (rate(coroner_leak_detection_active_seconds_total{@}[$__rate_interval]))"},
                 unit="percentunit", max_val=1, calcs=("min", "mean"), interval="2m"),
         ]),
     ]),
@@ -132,4 +137,4 @@ ROWS = [
 DASHBOARD = dashboard(
     "coroner-leaks", "Sandboxes, network namespaces, shims and cgroups that pods left behind, and pods that do not go: how "
     "many, how old, why, and where. From coroner, the node agent.",
-    ROWS, [NODE, NAMESPACE], begin="now-24h")
+    ROWS, [NAMESPACE], begin="now-24h")

@@ -1,8 +1,8 @@
 """How long pods took to end and who spent the time; causes, verdicts, findings; who overruns the grace."""
 
 from blocks import (
-    GRACE_USED_UP, COLORED_TEXT, KILLED_AFTER_GRACE, LATENCY, NAMESPACE, NEUTRAL, NODE, STOPPED, Line,
-    Row, areas, bars, column, columns, dashboard, deaths, heatmap, join, lines, matrix, per_event,
+    GRACE_USED_UP, COLORED_TEXT, KILLED_AFTER_GRACE, LATENCY, NAMESPACE, NEUTRAL, STOPPED, Line,
+    Row, areas, bars, column, columns, dashboard, deaths, heatmap, lines, matrix, merged, per_event,
     quantiles, ranking, share_of_stops, stat, table, thresholds
 )
 
@@ -171,11 +171,11 @@ ROWS = [
                 "The 90th percentile of the termination's duration on each node in this time range, and how "
                 "many pods it is of. A node that is slow while the others are not has a slow runtime, disk "
                 "or network plugin.",
-                ["topk(20, histogram_quantile(0.9, sum by (node, le) "
+                ["topk(20, histogram_quantile(0.9, sum by (cluster, node, le) "
                  "(increase(coroner_pod_termination_duration_seconds_bucket{@}[$__range]))) > 0)",
-                 "sum by (node) (increase(coroner_pod_termination_duration_seconds_count{@}[$__range])) > 0"],
-                [join("inner"),
-                 columns({"Value #A": "p90", "Value #B": "Terminations", "node": "Node"}, hidden=["Time", "Time 1", "Time 2"])],
+                 "sum by (cluster, node) (increase(coroner_pod_termination_duration_seconds_count{@}[$__range])) > 0"],
+                [merged(),
+                 columns({"cluster": "Cluster", "node": "Node", "Value #A": "p90", "Value #B": "Terminations"})],
                 sort="p90", overrides=[column("p90", unit="s", decimals=1, thresholds=thresholds(LATENCY), custom_cellOptions=COLORED_TEXT)], decimals=0),
         ]),
     ]),
@@ -184,4 +184,4 @@ ROWS = [
 DASHBOARD = dashboard(
     "coroner-terminations", "How long pods really took to end and who spent each second; how containers died, by the kernel's word; "
     "who needs SIGKILL. From coroner, the node agent.",
-    ROWS, [NODE, NAMESPACE])
+    ROWS, [NAMESPACE])

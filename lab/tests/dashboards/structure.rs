@@ -131,6 +131,20 @@ fn every_query_asks_the_data_source_that_was_chosen() {
     }
 }
 
+/// A store that many clusters share has nodes of the same name, and one cluster's figures in another's.
+#[test]
+fn every_query_is_of_the_clusters_and_nodes_that_were_chosen() {
+    const CHOSEN: &str = "cluster=~\"$cluster\",node=~\"$node\"";
+    for query in dashboards().iter().flat_map(Dashboard::queries) {
+        let expression = query.expression();
+        // `coroner_build_info offset` is joined to what is chosen.
+        let metrics = expression.matches('{').count();
+        assert_eq!(expression.matches(CHOSEN).count(), metrics, "{}", query.name());
+        assert!(metrics > 0, "{}", query.name());
+        assert!(!expression.contains("by (node"), "{}: node without cluster", query.name());
+    }
+}
+
 #[test]
 fn every_variable_is_used_and_every_used_one_is_there() {
     for dashboard in dashboards() {
