@@ -1,9 +1,11 @@
 """Whether the agents see everything, what was lost, what they cost."""
 
 from blocks import (
-    FEW_ARE_GOOD, NAMESPACE, NEUTRAL, JOB, Line, Row, bars, columns, dashboard, deaths, lines,
-    stat, states, table
+    FEW_ARE_GOOD, JOB, NEUTRAL, Line, Row, bars, column, columns, dashboard, deaths, lines, names, outliers,
+    stat, states, table, ten_nodes
 )
+
+OF_JOB = '{job=~"$job",@}'
 
 ROWS = [
     Row("Now", [
@@ -12,37 +14,41 @@ ROWS = [
                 "Agents that are scraped now.",
                 "count(coroner_build_info{@})",
                 steps=NEUTRAL),
+            stat("Not answering",
+                "Targets of this scrape job that do not answer. Their nodes are not observed at all.",
+                f"sum(1 - up{OF_JOB})",
+                trend=True),
             stat("Not ready",
                 "Agents of which a source of evidence does not work. /readyz of each says which, and what to "
                 "do.",
                 "sum(1 - coroner_ready{@})",
-                trend=True),
-            stat("Not answering",
-                "Targets of this scrape job that do not answer. Their nodes are not observed at all.",
-                'sum(1 - up{job=~"$job",@})',
-                trend=True),
-            stat("Hooks missing",
-                "Kernel hooks that are not attached, or failed their self-test, on any of these nodes.",
-                "sum(1 - coroner_hook_attached{@})",
                 trend=True),
             stat("Evidence lost",
                 "Pieces of evidence that were lost in this time range. Each is named on the timelines that "
                 "it may have touched.",
                 "sum(increase(coroner_evidence_lost_total{@}[$__range]))",
                 steps=FEW_ARE_GOOD, decimals=0),
-            stat("Busiest agent",
+            stat("Most CPU",
                 "The most CPU that an agent uses now, in cores.",
-                'max(rate(process_cpu_seconds_total{job=~"$job",@}[$__rate_interval]))',
-                unit="none", steps=[(None, 'green'), (0.1, 'yellow'), (0.5, 'red')], trend=True, decimals=3),
+                f"max(rate(process_cpu_seconds_total{OF_JOB}[$__rate_interval]))",
+                unit="none", steps=[(None, "green"), (0.1, "yellow"), (0.5, "red")], trend=True, decimals=3),
+            stat("Most memory",
+                "The greatest resident memory of an agent now. Compare with the limit in the DaemonSet.",
+                f"max(process_resident_memory_bytes{OF_JOB})",
+                unit="bytes", steps=NEUTRAL, trend=True),
         ]),
     ]),
     Row("Health", [
-        Line(7, [
-            states("Ready, by node",
-                "Every source of evidence works, as /readyz says.",
-                "node",
-                "min by (cluster, node) (coroner_ready{@})",
-                bad="not ready", good="ready"),
+        Line(8, [
+            lines("Nodes that are not fully observed",
+                "Nodes whose agent does not answer, is not ready, or lacks a source of evidence: the container "
+                "runtime, the watch of the node's pods, a kernel hook.",
+                {"agent does not answer": f"sum(1 - up{OF_JOB})",
+                 "not ready": "sum(1 - coroner_ready{@})",
+                 "runtime unreachable": "sum(1 - coroner_cri_connected{@})",
+                 "apiserver out of sync": "sum(1 - coroner_api_in_sync{@})",
+                 "hook missing": "sum(1 - min by (cluster, node) (coroner_hook_attached{@}))"},
+                decimals=0),
             states("Hooks, by name",
                 "A kernel hook that is missing on one node is missing here. What it would prove is then not "
                 "proven.",
@@ -50,44 +56,39 @@ ROWS = [
                 "min by (hook) (coroner_hook_attached{@})",
                 bad="missing", good="attached"),
         ]),
-        Line(7, [
-            states("Container runtime, by node",
-                "The container runtime answers.",
-                "node",
-                "min by (cluster, node) (coroner_cri_connected{@})",
-                bad="away", good="answers"),
-            states("Apiserver, by node",
-                "The watch of the node's pods is in sync with the apiserver.",
-                "node",
-                "min by (cluster, node) (coroner_api_in_sync{@})",
-                bad="out of sync", good="in sync"),
-        ]),
-        Line(7, [
+        Line(9, [
+            outliers("Nodes with problems",
+                "Nodes whose agent does not answer or is not ready now, lacks a source of evidence, or has "
+                "lost evidence or restarted in this time range. The log of an agent that restarts, and its "
+                "memory limit, say why.",
+                {"Does not answer": f"max by (cluster, node) (1 - up{OF_JOB})",
+                 "Not ready": "max by (cluster, node) (1 - coroner_ready{@})",
+                 "Runtime unreachable": "max by (cluster, node) (1 - coroner_cri_connected{@})",
+                 "Apiserver out of sync": "max by (cluster, node) (1 - coroner_api_in_sync{@})",
+                 "Hooks missing": "sum by (cluster, node) (1 - coroner_hook_attached{@})",
+                 "Evidence lost": "sum by (cluster, node) (increase(coroner_evidence_lost_total{@}[$__range]))",
+                 "Restarts": f"sum by (cluster, node) (changes(process_start_time_seconds{OF_JOB}[$__range]))"},
+                sort="Not ready"),
             table("Versions",
                 "Which versions of coroner run, and on how many nodes.",
                 ["count by (cluster, version) (coroner_build_info{@})"],
                 [columns({"cluster": "Cluster", "version": "Version", "Value": "Nodes"})],
                 decimals=0),
-            lines("Runs for",
-                "Since when each agent runs. A saw's teeth are an agent that does not stay up: its log, and "
-                "its memory limit, say why.",
-                {"{{node}} {{cluster}}": 'time() - max by (cluster, node) (process_start_time_seconds{job=~"$job",@})'},
-                unit="s", calcs=("lastNotNull",)),
-        ]),
+        ], widths=[17, 7]),
     ]),
     Row("Cost", [
         Line(8, [
-            lines("CPU, by node",
-                "CPU time that each agent uses, in cores.",
-                {"{{node}} {{cluster}}": 'max by (cluster, node) (rate(process_cpu_seconds_total{job=~"$job",@}[$__rate_interval]))'},
+            lines("Most CPU, by node",
+                "CPU time of the ten agents that use the most, in cores.",
+                ten_nodes("process_cpu_seconds_total", OF_JOB, counter=True),
                 unit="none", decimals=3, calcs=("mean", "max")),
-            lines("Memory, by node",
-                "Resident memory of each agent. Compare with the limit in the DaemonSet.",
-                {"{{node}} {{cluster}}": 'max by (cluster, node) (process_resident_memory_bytes{job=~"$job",@})'},
+            lines("Most memory, by node",
+                "Resident memory of the ten largest agents. Compare with the limit in the DaemonSet.",
+                ten_nodes("process_resident_memory_bytes", OF_JOB),
                 unit="bytes"),
-            lines("Scrapes take, by node",
-                "How long Prometheus waited for an agent's answer.",
-                {"{{node}} {{cluster}}": 'max by (cluster, node) (scrape_duration_seconds{job=~"$job",@})'},
+            lines("Slowest scrapes, by node",
+                "How long Prometheus waited for the answers of the ten slowest agents.",
+                ten_nodes("scrape_duration_seconds", OF_JOB),
                 unit="s"),
         ]),
     ]),
@@ -96,55 +97,56 @@ ROWS = [
             bars("Evidence lost, by kind",
                 "Should be empty. deciding_ring_full: ends of processes may be missing. detail_ring_full, "
                 "budget_spent: signals may be. cgroup_map_full: more than 16,384 cgroups. engine_full: the "
-                "engine's memory is at its bound. never_resolved: nobody explained a cgroup.",
-                {"{{kind}}": "sum by (kind) (increase(coroner_evidence_lost_total{@}[$__rate_interval]))"}),
-            lines("Ring buffers, use",
-                "Share of the ring buffer that waited to be read, at its worst in the last minute or two. "
-                "Near 1 records may be lost.",
-                {"{{node}} {{ring}} {{cluster}}": "max by (cluster, node, ring) (coroner_ring_used_bytes{@} / coroner_ring_size_bytes{@})"},
+                "engine's memory is at its bound. never_resolved: nobody explained a cgroup. too_deep: cgroups "
+                "that are not watched, because they are nested too deeply below their container.",
+                {"{{kind}}": "sum by (kind) (increase(coroner_evidence_lost_total{@}[$__rate_interval]))",
+                 "too_deep": "sum(increase(coroner_cgroups_too_deep_total{@}[$__rate_interval]))"}),
+            lines("Fullest buffers",
+                "Share of the ring buffers that waited to be read, at its worst in the last minute or two, and "
+                "of the 16,384 cgroups that the kernel programs can watch; each on the fullest node. Near 1 "
+                "records may be lost.",
+                {"{{ring}} ring": "max by (ring) (coroner_ring_used_bytes{@} / coroner_ring_size_bytes{@})",
+                 "cgroups": "max(coroner_watched_cgroups{@}) / 16384"},
                 unit="percentunit", limit=(0.8, "red"), calcs=("max",)),
+            lines("Slowest runtime calls, by node",
+                "Longest call to the container runtime in the last one to two minutes, including pending calls, "
+                "on the ten slowest nodes. A response is used up to 60 s after its request; after that the "
+                "runtime counts as unreachable.",
+                ten_nodes("coroner_cri_slowest_call_seconds"),
+                unit="s", limit=(5, "yellow")),
         ]),
         Line(8, [
             bars("Source errors",
                 "Calls and watches of a source that failed.",
                 {"{{source}}": "sum by (source) (increase(coroner_source_errors_total{@}[$__rate_interval]))"}),
-            bars("Accounts with gaps",
-                "truncated: the agent started while the pod was ending. incomplete: the account may lack "
-                "evidence that was lost.",
-                {"truncated": "sum(increase(coroner_pod_terminations_unmeasured_total{@}[$__rate_interval]))",
-                 "incomplete": "sum(increase(coroner_pod_terminations_incomplete_total{@}[$__rate_interval]))"}),
-        ]),
-        Line(8, [
-            bars("Cgroups not followed",
-                "Cgroups that are not followed, for they lie too many levels below their container.",
-                {"too deep": "sum(increase(coroner_cgroups_too_deep_total{@}[$__rate_interval]))"}),
-            bars("Deaths without a verdict",
-                "Container deaths whose verdict is unknown, for evidence was lost, or never had.",
-                {"unknown": f'{deaths("$__rate_interval", verdicts="unknown")} or vector(0)'}),
-            lines("Missing hooks, by node",
-                "Kernel hooks that are not attached on each node.",
-                {"{{node}} {{cluster}}": "sum by (cluster, node) (1 - coroner_hook_attached{@})"},
-                decimals=0, calcs=("lastNotNull",)),
+            bars("Incomplete termination reports",
+                "unmeasured: the duration is not in the histogram, because the agent started after the "
+                "termination, or a source was unavailable when it began or ended. incomplete: evidence was "
+                "lost. unknown verdict: containers' deaths without a verdict, because evidence was lost or "
+                "never there.",
+                {"unmeasured": "sum(increase(coroner_pod_terminations_unmeasured_total{@}[$__rate_interval]))",
+                 "incomplete": "sum(increase(coroner_pod_terminations_incomplete_total{@}[$__rate_interval]))",
+                 "unknown verdict":
+                     deaths("$__rate_interval", verdicts="unknown", namespaces="") + " or vector(0)"}),
         ]),
     ]),
     Row("Recording (--record)", [
         Line(6, [
-            stat("Agents that record",
-                "Agents that write their inputs to a file.",
-                "sum(coroner_recording{@})",
-                steps=NEUTRAL, no_value='0'),
-            lines("Size of the recording, by node",
-                "Size of each agent's recording.",
-                {"{{node}} {{cluster}}": "max by (cluster, node) (coroner_recording_size_bytes{@})"},
-                unit="bytes"),
-            stat("Failures",
-                "Failures to write a recording in this time range; the first one ends it.",
-                "sum(increase(coroner_recording_errors_total{@}[$__range]))",
-                decimals=0, no_value='0'),
-        ], widths=[6, 12, 6]),
+            outliers("Recordings",
+                "Nodes whose agent records its inputs to a file, or has done so: the file's size, what was "
+                "dropped because the disk was too slow, and errors, of which the first one stops a recording.",
+                {"Recording": "max by (cluster, node) (coroner_recording{@})",
+                 "Size": "max by (cluster, node) (coroner_recording_size_bytes{@})",
+                 "Dropped inputs": "sum by (cluster, node) "
+                                   '(increase(coroner_recording_inputs_total{@,outcome="dropped"}[$__range]))',
+                 "Errors": "sum by (cluster, node) (increase(coroner_recording_errors_total{@}[$__range]))"},
+                sort="Size",
+                overrides=[column("Size", unit="bytes"),
+                           column("Recording", mappings=[names({0: ("stopped", "text"), 1: ("running", "blue")})])]),
+        ]),
     ], collapsed=True),
 ]
 
 DASHBOARD = dashboard(
     "coroner-agent", "Whether coroner's agents see everything, what they lost, and what they cost.",
-    ROWS, [NAMESPACE, JOB])
+    ROWS, [JOB])

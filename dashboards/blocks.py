@@ -4,6 +4,7 @@ Fields and values are those of the pinned grafana-foundation-sdk, which is gener
 schemas: a field or a value that Grafana does not know is an error in Python, not an empty panel.
 """
 
+import re
 from dataclasses import dataclass
 
 from grafana_foundation_sdk.models import (
@@ -33,7 +34,25 @@ LATENCY = [(None, "green"), (30, "yellow"), (60, "orange"), (300, "red")]
 CHOSEN = 'cluster=~"$cluster",node=~"$node"'
 
 
-def deaths(window, by="", verdicts=""):
+def ten(labels, over_time, ranked):
+    """`over_time` of the ten for which `ranked`, which is of the whole range, is greatest.
+
+    topk alone chooses others at each point in time, and draws many more lines than ten.
+    """
+    assert "$__range] @ end()" in ranked, ranked
+    return f"{over_time}\nand on ({labels}) topk(10, {ranked})"
+
+
+def ten_nodes(metric, selector="{@}", counter=False):
+    """The ten nodes with the greatest values of a gauge, or with the greatest rates of a counter."""
+    over_time, ranked = (f"rate({metric}{selector}[$__rate_interval])", "increase") if counter else (
+        f"{metric}{selector}", "max_over_time")
+    by = "max by (cluster, node)"
+    return {"{{node}} {{cluster}}": ten("cluster, node", f"{by} ({over_time})",
+                                        f"{by} ({ranked}({metric}{selector}[$__range] @ end()))")}
+
+
+def deaths(window, by="", verdicts="", namespaces=',namespace=~"$namespace"'):
     """Container deaths within `window`, the first of its namespace and verdict included.
 
     A counter that is born at 1 has no increase, so the value of a series that was not there at the
@@ -41,7 +60,7 @@ def deaths(window, by="", verdicts=""):
     Prometheus all series would seem to be new.
     """
     only = f',verdict=~"{verdicts}"' if verdicts else ""
-    series = f'coroner_container_deaths_total{{@,namespace=~"$namespace"{only}}}'
+    series = f"coroner_container_deaths_total{{@{namespaces}{only}}}"
     agent_was_there = "" if window == "$__range" else (
         f"  and on (cluster, job, instance) coroner_build_info offset {window}\n")
     return (
@@ -79,7 +98,7 @@ def targets(queries, now=False, form=prometheus.PromQueryFormat.TIME_SERIES):
     """`queries`: from legend to expression. `now`: of the range's end, else over time."""
     return [
         prometheus.Dataquery(
-            expr=expression.replace("@", CHOSEN), legend_format=legend or None, ref_id=chr(ord("A") + place),
+            expr=re.sub("(?<=[{,])@", CHOSEN, expression), legend_format=legend or None, ref_id=chr(ord("A") + place),
             instant=now, range_val=not now, format_val=form, datasource=DATASOURCE,
             editor_mode=prometheus.QueryEditorMode.CODE)
         for place, (legend, expression) in enumerate(queries.items())
@@ -246,6 +265,23 @@ def table(title, description, queries, transformations, *, sort=None, **more):
         custom=common.TableFieldOptions(align=common.FieldTextAlignment.AUTO, filterable=True, inspect=False,
                                         cell_options=common.TableAutoCellOptions()),
         color=FieldColorModeId.THRESHOLDS, transformations=transformations, **more)
+
+
+def outliers(title, description, named, *, sort, also=(), **more):
+    """The nodes for which one of these queries is above 0, each column with its ten worst.
+
+    `named`: from column to query. `also`: further labels that tell rows apart.
+    """
+    values = [f"Value #{chr(ord('A') + place)}" for place in range(len(named))]
+    values = ["Value"] if len(named) == 1 else values
+    labels = {label: label.capitalize() for label in ("cluster", "node", *also)}
+    above_zero = DataTransformerConfig(id_val="filterByValue", options={
+        "type": "include", "match": "any",
+        "filters": [{"fieldName": value, "config": {"id": "greater", "options": {"value": 0}}} for value in values]})
+    return table(
+        title, description, [f"topk(10, {query})" for query in named.values()],
+        [merged(), above_zero, columns({**labels, **dict(zip(values, named))})],
+        sort=sort, **{"decimals": 0, **more})
 
 
 def matrix(row, column):

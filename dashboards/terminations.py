@@ -1,10 +1,18 @@
 """How long pods took to end and who spent the time; causes, verdicts, findings; who overruns the grace."""
 
 from blocks import (
-    GRACE_USED_UP, COLORED_TEXT, KILLED_AFTER_GRACE, LATENCY, NAMESPACE, NEUTRAL, STOPPED, Line,
-    Row, areas, bars, column, columns, dashboard, deaths, heatmap, lines, matrix, merged, per_event,
-    quantiles, ranking, share_of_stops, stat, table, thresholds
+    COLORED_TEXT, GRACE_USED_UP, KILLED_AFTER_GRACE, LATENCY, NAMESPACE, NEUTRAL, STOPPED, Line, Row, areas,
+    bars, column, columns, dashboard, deaths, heatmap, matrix, merged, outliers, per_event, quantiles, ranking,
+    share_of_stops, stat, table, ten, thresholds
 )
+
+PHASES = "sum by (phase) (rate(coroner_pod_termination_phase_seconds_total{@}[$__rate_interval]))"
+PHASES_IN_RANGE = "sum by (phase) (increase(coroner_pod_termination_phase_seconds_total{@}[$__range]))"
+UNASKED = "oom_killed|crashed|force_killed|failed"
+# A namespace's deaths that no window's beginning shows count too, unlike in an increase.
+DEATHS_SO_FAR = 'max_over_time(coroner_container_deaths_total{@,namespace=~"$namespace"%s}[$__range] @ end())'
+P90 = ("histogram_quantile(0.9, sum by (cluster, node, le) "
+       "(increase(coroner_pod_termination_duration_seconds_bucket{@}[$__range]))) > 0")
 
 ROWS = [
     Row("In this time range", [
@@ -23,7 +31,8 @@ ROWS = [
                 "Share of the stopped containers that SIGKILL had to end, because the stop signal was "
                 "ignored, blocked, or taken too slowly.",
                 share_of_stops(KILLED_AFTER_GRACE, "$__range"),
-                unit="percentunit", steps=[(None, 'green'), (0.01, 'yellow'), (0.05, 'orange'), (0.2, 'red')], decimals=1),
+                unit="percentunit", decimals=1,
+                steps=[(None, "green"), (0.01, "yellow"), (0.05, "orange"), (0.2, "red")]),
             stat("Unkillable now",
                 "Containers that are alive long after SIGKILL. Uninterruptible ones hang in the kernel: "
                 "storage, a driver, NFS. The agent's log says where.",
@@ -64,15 +73,14 @@ ROWS = [
                 "mean duration. pre_stop and shutdown are the application's, runtime_notice and sandbox_stop "
                 "the runtime's (and the network plugin's), kubelet_reaction, stop_call and cleanup the "
                 "kubelet's, finalizers some controller's. unattributed: a milestone is missing.",
-                {"{{phase}}": "sum by (phase) (rate(coroner_pod_termination_phase_seconds_total{@}[$__rate_interval])) / "
-                 "scalar(sum(rate(coroner_pod_terminations_total{@}[$__rate_interval])))"},
+                {"{{phase}}": ten(
+                    "phase", PHASES + " / scalar(sum(rate(coroner_pod_terminations_total{@}[$__rate_interval])))",
+                    PHASES_IN_RANGE.replace("]", "] @ end()"))},
                 unit="s", calcs=("mean", "max"), interval="2m"),
             ranking("Share of the time, by phase",
                 "Of all the seconds that pods spent ending in this time range, which share went where.",
                 "phase",
-                "sort_desc(sum by (phase) "
-                "(increase(coroner_pod_termination_phase_seconds_total{@}[$__range])) / "
-                "scalar(sum(increase(coroner_pod_termination_phase_seconds_total{@}[$__range]))))",
+                f"sort_desc(topk(10, {PHASES_IN_RANGE} / scalar(sum({PHASES_IN_RANGE}))))",
                 unit="percentunit", decimals=1),
         ], widths=[16, 8]),
     ]),
@@ -82,7 +90,9 @@ ROWS = [
                 "Pod lives that ended, by what ended them: a delete, an eviction, preemption, a taint, node "
                 "pressure or shutdown, completion … liveness, startup and restart end containers only, "
                 "unless the pod goes with them.",
-                {"{{cause}}": "sum by (cause) (increase(coroner_pod_terminations_total{@}[$__rate_interval])) > 0"}),
+                {"{{cause}}": ten(
+                    "cause", "sum by (cause) (increase(coroner_pod_terminations_total{@}[$__rate_interval])) > 0",
+                    "sum by (cause) (increase(coroner_pod_terminations_total{@}[$__range] @ end()))")}),
         ]),
     ]),
     Row("Verdicts: how the containers died", [
@@ -93,11 +103,12 @@ ROWS = [
                 "at SIGKILL. grace_exceeded: took it, too slowly. terminated_by_default: no handler, nothing "
                 "was cleaned up. prestop_exhausted_grace: the hook left only the floor of 2 s. unknown: "
                 "evidence was lost.",
-                {"{{verdict}}": f'{deaths("$__rate_interval", by="verdict")} > 0'}),
+                {"{{verdict}}": ten("verdict", deaths("$__rate_interval", by="verdict") + " > 0",
+                                    f"sum by (verdict) ({DEATHS_SO_FAR % ''})")}),
             ranking("Verdicts in this time range",
                 "The same for the whole time range.",
                 "verdict",
-                f'sort_desc({deaths("$__range", by="verdict")} > 0)'),
+                f'sort_desc(topk(10, {deaths("$__range", by="verdict")} > 0))'),
         ], widths=[16, 8]),
         Line(8, [
             per_event("Stopped containers, by outcome",
@@ -109,32 +120,30 @@ ROWS = [
                 unit="percentunit", max_val=1, calcs=("mean",)),
             bars("Deaths that nobody asked for",
                 "Containers that the OOM killer, a crash or a SIGKILL from outside ended.",
-                {"{{verdict}}": f'{deaths("$__rate_interval", by="verdict", verdicts="oom_killed|crashed|force_killed|failed")} > 0'}),
+                {"{{verdict}}": deaths("$__rate_interval", by="verdict", verdicts=UNASKED) + " > 0"}),
         ]),
     ]),
     Row("Findings: what else was seen", [
         Line(8, [
-            bars("Findings on containers",
+            bars("Findings",
                 "children_not_signalled: the kernel killed processes that had never been sent the stop "
                 "signal. deadline_missed: ended more than 6 s after the deadline. outlived_object: ran on "
                 "after the object was gone. prestop_cut_off: the hook still ran when the stop signal came. A "
                 "container can have several.",
-                {"{{finding}}": "sum by (finding) (increase(coroner_container_findings_total{@}[$__rate_interval])) > 0"}),
-            bars("Findings on pods",
-                "Findings on pods that terminated, besides those on their containers.",
-                {"{{finding}}": "sum by (finding) (increase(coroner_pod_findings_total{@}[$__rate_interval])) > 0"}),
-        ]),
-        Line(8, [
-            lines("Unkillable containers, by state",
-                "Containers that are alive long after SIGKILL, by the state of what is left of them. "
-                "uninterruptible hangs in the kernel.",
-                {"{{state}}": "sum by (state) (coroner_containers_unkillable{@})"},
-                limit=(1, "red"), decimals=0),
+                {"{{finding}}": "sum by (finding) (increase(coroner_container_findings_total{@}[$__rate_interval])"
+                                " or increase(coroner_pod_findings_total{@}[$__rate_interval])) > 0"}),
             bars("Contradictions",
                 "Container lives of which the runtime or the apiserver say what the kernel contradicts: "
                 "another exit code, OOMKilled where nothing was killed for want of memory, running without "
                 "processes, exited with processes.",
                 {"{{kind}}": "sum by (kind) (increase(coroner_contradictions_total{@}[$__rate_interval]))"}),
+        ]),
+        Line(8, [
+            outliers("Unkillable containers",
+                "Nodes with containers that are alive long after SIGKILL, by the state of what is left of them. "
+                "uninterruptible hangs in the kernel.",
+                {"Containers": "sum by (cluster, node, state) (coroner_containers_unkillable{@})"},
+                sort="Containers", also=["state"]),
         ]),
     ]),
     Row("Grace: how much of it was used", [
@@ -162,8 +171,12 @@ ROWS = [
                 [matrix("namespace", "verdict")],
                 sort="namespace\\verdict", decimals=0),
             per_event("Killed after their grace, by namespace",
-                "The ten namespaces with the greatest share of stopped containers that SIGKILL had to end.",
-                {"{{namespace}}": f'topk(10, {deaths("$__rate_interval", by="namespace", verdicts=KILLED_AFTER_GRACE)} / {deaths("$__rate_interval", by="namespace", verdicts=STOPPED)})'},
+                "Share of the stopped containers that SIGKILL had to end, of the ten namespaces with most of them.",
+                {"{{namespace}}": ten(
+                    "namespace",
+                    deaths("$__rate_interval", by="namespace", verdicts=KILLED_AFTER_GRACE) + " / "
+                    + deaths("$__rate_interval", by="namespace", verdicts=STOPPED),
+                    f"""sum by (namespace) ({DEATHS_SO_FAR % f',verdict=~"{KILLED_AFTER_GRACE}"'})""")},
                 unit="percentunit", max_val=1, calcs=("mean",), interval="5m"),
         ]),
         Line(9, [
@@ -171,17 +184,20 @@ ROWS = [
                 "The 90th percentile of the termination's duration on each node in this time range, and how "
                 "many pods it is of. A node that is slow while the others are not has a slow runtime, disk "
                 "or network plugin.",
-                ["topk(20, histogram_quantile(0.9, sum by (cluster, node, le) "
-                 "(increase(coroner_pod_termination_duration_seconds_bucket{@}[$__range]))) > 0)",
-                 "sum by (cluster, node) (increase(coroner_pod_termination_duration_seconds_count{@}[$__range])) > 0"],
+                [f"topk(20, {P90})",
+                 "sum by (cluster, node) (increase(coroner_pod_termination_duration_seconds_count{@}[$__range]))"
+                 f" and on (cluster, node) topk(20, {P90})"],
                 [merged(),
                  columns({"cluster": "Cluster", "node": "Node", "Value #A": "p90", "Value #B": "Terminations"})],
-                sort="p90", overrides=[column("p90", unit="s", decimals=1, thresholds=thresholds(LATENCY), custom_cellOptions=COLORED_TEXT)], decimals=0),
+                sort="p90", decimals=0,
+                overrides=[column("p90", unit="s", decimals=1, thresholds=thresholds(LATENCY),
+                                  custom_cellOptions=COLORED_TEXT)]),
         ]),
     ]),
 ]
 
 DASHBOARD = dashboard(
-    "coroner-terminations", "How long pods really took to end and who spent each second; how containers died, by the kernel's word; "
+    "coroner-terminations",
+    "How long pods really took to end and who spent each second; how containers died, by the kernel's word; "
     "who needs SIGKILL. From coroner, the node agent.",
     ROWS, [NAMESPACE])

@@ -7,6 +7,7 @@ mod promql;
 
 mod configmaps;
 mod expressions;
+mod fleet;
 mod generated;
 #[path = "../lab/mod.rs"]
 mod lab;

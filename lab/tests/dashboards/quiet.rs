@@ -4,21 +4,24 @@
 /// A query, by dashboard, panel and letter, and why nothing of it happens in the run.
 pub(crate) const QUIET: &[(&str, &str)] = &[
     ("terminations / Contradictions / A", "the lab's runtime and apiserver tell the truth"),
+    ("leaks / Nodes with leaks / B", "takes more leaked sandboxes than --leak-series (50)"),
+    ("agent / Nodes that are not fully observed / E", "takes a kernel that lacks a tracepoint"),
+    ("agent / Nodes with problems / E", "takes a kernel that lacks a tracepoint"),
+    ("agent / Nodes with problems / G", "takes an agent that starts twice"),
+    ("agent / Evidence lost, by kind / B", "takes cgroups many levels below a container's"),
     (
-        "leaks / Without a series of their own / A",
-        "takes more leaked sandboxes than --leak-series (50)",
+        "agent / Incomplete termination reports / A",
+        "takes a pod that is ending when the agent starts",
     ),
-    ("agent / Hooks missing / A", "takes a kernel that lacks a tracepoint"),
-    ("agent / Missing hooks, by node / A", "takes a kernel that lacks a tracepoint"),
-    ("agent / Accounts with gaps / A", "takes a pod that is ending when the agent starts"),
-    ("agent / Accounts with gaps / B", "takes evidence that is lost"),
-    ("agent / Cgroups not followed / A", "takes cgroups many levels below a container's"),
-    ("agent / Deaths without a verdict / A", "takes evidence that is lost"),
-    ("agent / Failures / A", "takes a disk that is full"),
+    ("agent / Incomplete termination reports / B", "takes evidence that is lost"),
+    ("agent / Incomplete termination reports / C", "takes evidence that is lost"),
+    ("agent / Recordings / C", "takes a disk that is slow"),
+    ("agent / Recordings / D", "takes a disk that is full"),
 ];
 
 /// Queries of events that the run may contain or not.
 pub(crate) const BRIEF: &[(&str, &str)] = &[
     ("agent / Evidence lost / A", "on a slow machine a container may go before any list shows it"),
     ("agent / Evidence lost, by kind / A", "as above"),
+    ("agent / Nodes with problems / F", "as above"),
 ];
