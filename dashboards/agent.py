@@ -1,4 +1,4 @@
-"""Whether the agents see everything, what was lost, what they cost."""
+"""Whether the agents observe everything, which evidence was lost, what they cost."""
 
 from blocks import (
     FEW_ARE_GOOD, JOB, NEUTRAL, Line, Row, bars, column, columns, dashboard, deaths, lines, names, outliers,
@@ -11,7 +11,7 @@ ROWS = [
     Row("Now", [
         Line(4, [
             stat("Agents",
-                "Agents that are scraped now.",
+                "Agents that are scraped.",
                 "count(coroner_build_info{@})",
                 steps=NEUTRAL),
             stat("Not answering",
@@ -19,13 +19,12 @@ ROWS = [
                 f"sum(1 - up{OF_JOB})",
                 trend=True),
             stat("Not ready",
-                "Agents of which a source of evidence does not work. /readyz of each says which, and what to "
-                "do.",
+                "Agents with a source of evidence that does not work. /readyz of each agent says which, and "
+                "what to do.",
                 "sum(1 - coroner_ready{@})",
                 trend=True),
             stat("Evidence lost",
-                "Pieces of evidence that were lost in this time range. Each is named on the timelines that "
-                "it may have touched.",
+                "Lost evidence in this time range. Each loss is on the timelines that it may affect.",
                 "sum(increase(coroner_evidence_lost_total{@}[$__range]))",
                 steps=FEW_ARE_GOOD, decimals=0),
             stat("Most CPU",
@@ -50,8 +49,8 @@ ROWS = [
                  "hook missing": "sum(1 - min by (cluster, node) (coroner_hook_attached{@}))"},
                 decimals=0),
             states("Hooks, by name",
-                "A kernel hook that is missing on one node is missing here. What it would prove is then not "
-                "proven.",
+                "Kernel hooks that are attached and passed the self-test on all of these nodes. A hook that "
+                "is missing on one node is missing here: what it would prove is not proven there.",
                 "hook",
                 "min by (hook) (coroner_hook_attached{@})",
                 bad="missing", good="attached"),
@@ -59,8 +58,8 @@ ROWS = [
         Line(9, [
             outliers("Nodes with problems",
                 "Nodes whose agent does not answer or is not ready now, lacks a source of evidence, or has "
-                "lost evidence or restarted in this time range. The log of an agent that restarts, and its "
-                "memory limit, say why.",
+                "lost evidence or restarted in this time range. For restarts, see the agent's log and its "
+                "memory limit.",
                 {"Does not answer": f"max by (cluster, node) (1 - up{OF_JOB})",
                  "Not ready": "max by (cluster, node) (1 - coroner_ready{@})",
                  "Runtime unreachable": "max by (cluster, node) (1 - coroner_cri_connected{@})",
@@ -70,7 +69,7 @@ ROWS = [
                  "Restarts": f"sum by (cluster, node) (changes(process_start_time_seconds{OF_JOB}[$__range]))"},
                 sort="Not ready"),
             table("Versions",
-                "Which versions of coroner run, and on how many nodes.",
+                "Versions of coroner, and the number of nodes that run each.",
                 ["count by (cluster, version) (coroner_build_info{@})"],
                 [columns({"cluster": "Cluster", "version": "Version", "Value": "Nodes"})],
                 decimals=0),
@@ -92,19 +91,20 @@ ROWS = [
                 unit="s"),
         ]),
     ]),
-    Row("Evidence: what was lost or is missing", [
+    Row("Evidence", [
         Line(8, [
             bars("Evidence lost, by kind",
-                "Should be empty. deciding_ring_full: ends of processes may be missing. detail_ring_full, "
-                "budget_spent: signals may be. cgroup_map_full: more than 16,384 cgroups. engine_full: the "
-                "engine's memory is at its bound. never_resolved: nobody explained a cgroup. too_deep: cgroups "
-                "that are not watched, because they are nested too deeply below their container.",
+                "Lost evidence, by kind of loss; should be empty. deciding_ring_full: exits of processes may "
+                "be missing. detail_ring_full, budget_spent: signals may be missing. cgroup_map_full: more "
+                "than 16,384 cgroups. engine_full: the engine's memory is at its limit. never_resolved: no "
+                "source explained a cgroup. too_deep: cgroups that are not watched because they are nested "
+                "too deeply below their container.",
                 {"{{kind}}": "sum by (kind) (increase(coroner_evidence_lost_total{@}[$__rate_interval]))",
                  "too_deep": "sum(increase(coroner_cgroups_too_deep_total{@}[$__rate_interval]))"}),
             lines("Fullest buffers",
-                "Share of the ring buffers that waited to be read, at its worst in the last minute or two, and "
-                "of the 16,384 cgroups that the kernel programs can watch; each on the fullest node. Near 1 "
-                "records may be lost.",
+                "Share of each ring buffer that was in use, at its maximum of the last one to two minutes, "
+                "and share of the 16,384 cgroups that the kernel programs can watch; each on the fullest "
+                "node. Near 1, records may be lost.",
                 {"{{ring}} ring": "max by (ring) (coroner_ring_used_bytes{@} / coroner_ring_size_bytes{@})",
                  "cgroups": "max(coroner_watched_cgroups{@}) / 16384"},
                 unit="percentunit", limit=(0.8, "red"), calcs=("max",)),
@@ -117,13 +117,13 @@ ROWS = [
         ]),
         Line(8, [
             bars("Source errors",
-                "Calls and watches of a source that failed.",
+                "Failed calls and watches of a source.",
                 {"{{source}}": "sum by (source) (increase(coroner_source_errors_total{@}[$__rate_interval]))"}),
             bars("Incomplete termination reports",
                 "unmeasured: the duration is not in the histogram, because the agent started after the "
-                "termination, or a source was unavailable when it began or ended. incomplete: evidence was "
-                "lost. unknown verdict: containers' deaths without a verdict, because evidence was lost or "
-                "never there.",
+                "termination, or a source was unavailable when it began or ended. incomplete: the report may "
+                "be incomplete because evidence was lost. unknown verdict: container deaths without a "
+                "verdict.",
                 {"unmeasured": "sum(increase(coroner_pod_terminations_unmeasured_total{@}[$__rate_interval]))",
                  "incomplete": "sum(increase(coroner_pod_terminations_incomplete_total{@}[$__rate_interval]))",
                  "unknown verdict":
@@ -133,8 +133,9 @@ ROWS = [
     Row("Recording (--record)", [
         Line(6, [
             outliers("Recordings",
-                "Nodes whose agent records its inputs to a file, or has done so: the file's size, what was "
-                "dropped because the disk was too slow, and errors, of which the first one stops a recording.",
+                "Nodes whose agent records its inputs to a file, or has done so: the size of the file, "
+                "inputs that were dropped because the disk was too slow, and errors; the first error stops a "
+                "recording.",
                 {"Recording": "max by (cluster, node) (coroner_recording{@})",
                  "Size": "max by (cluster, node) (coroner_recording_size_bytes{@})",
                  "Dropped inputs": "sum by (cluster, node) "
@@ -148,5 +149,5 @@ ROWS = [
 ]
 
 DASHBOARD = dashboard(
-    "coroner-agent", "Whether coroner's agents see everything, what they lost, and what they cost.",
+    "coroner-agent", "Whether coroner's agents observe everything, which evidence they lost, and what they cost.",
     ROWS, [JOB])

@@ -388,9 +388,9 @@ JOB = values_of(
 
 # From uid to title, and what a link to the dashboard says.
 OTHERS = {
-    "coroner-terminations": ("Terminations", "How long pods took to end, and how their containers died"),
-    "coroner-leaks": ("Leaks", "What pods left behind on their nodes"),
-    "coroner-agent": ("Agent", "Whether the agents see everything, and what they cost"),
+    "coroner-terminations": ("Terminations", "How long pod terminations take, and how containers died"),
+    "coroner-leaks": ("Leaks", "Leaked sandboxes, orphans and stuck pods"),
+    "coroner-agent": ("Agent", "Whether the agents observe everything, and what they cost"),
 }
 
 
@@ -403,7 +403,7 @@ def dashboard(uid, description, rows, variables, begin="now-6h"):
                       type_val=DashboardLinkType.LINK, include_vars=True, keep_time=True)
         for other, (title, tooltip) in OTHERS.items() if other != uid
     ]
-    links.append(DashboardLink(title="What it means", tooltip="coroner's documentation", url=DOCS, icon="doc",
+    links.append(DashboardLink(title="Documentation", tooltip="coroner's documentation", url=DOCS, icon="doc",
                                tags=[], type_val=DashboardLinkType.LINK, target_blank=True))
     return Dashboard(
         uid=uid, title=f"coroner / {OTHERS[uid][0]}", description=description, tags=["coroner", "kubernetes"],

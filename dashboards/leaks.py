@@ -1,4 +1,4 @@
-"""What pods left behind on their nodes, and whether leak detection works."""
+"""Leaked sandboxes, orphans and stuck pods, and whether leak detection works."""
 
 from blocks import (
     COLORED_TEXT, FEW_ARE_GOOD, NAMESPACE, NONE_IS_GOOD, Line, Row, areas, bars, column, columns, dashboard,
@@ -11,7 +11,7 @@ ROWS = [
     Row("Now", [
         Line(4, [
             stat("Leaked sandboxes",
-                "Sandboxes that were left behind on these nodes for certain.",
+                "Confirmed leaked sandboxes on these nodes.",
                 "sum(coroner_leaked_sandboxes{@})",
                 trend=True),
             stat("Oldest",
@@ -19,63 +19,63 @@ ROWS = [
                 'time() - min(coroner_leaked_sandbox_created_timestamp_seconds{@,namespace=~"$namespace"})',
                 unit="s", steps=AGE, no_value="none"),
             stat("IPs held",
-                "Addresses that leaked sandboxes hold. When a node's range is used up, no pod starts there "
-                "any more.",
+                "IP addresses held by leaked sandboxes. When a node's range is used up, no pod can start on "
+                "it.",
                 "sum(coroner_leaked_sandbox_ips{@})",
                 steps=FEW_ARE_GOOD, trend=True),
             stat("Orphans",
-                "Shims, network namespaces and pods' cgroups that no sandbox and no pod knows.",
+                "Orphaned shims, network namespaces and pod cgroups: no sandbox and no pod owns them.",
                 "sum(coroner_orphans{@})",
                 steps=FEW_ARE_GOOD, trend=True),
             stat("Stuck terminating",
-                "Pods whose object is still there long after its deadline.",
+                "Pods whose object exists long after its deletion deadline.",
                 "sum(coroner_pods_stuck_terminating{@})",
                 trend=True),
             stat("Nodes without leak detection",
-                "Nodes on which leak detection is suspended now, because a source is away: zeros elsewhere "
-                "on this dashboard do not count for them.",
+                "Nodes on which leak detection is suspended now because a source is unavailable: zeros "
+                "elsewhere on this dashboard do not count for them.",
                 'sum(1 - coroner_leak_detection_state{@,state="possible"})',
                 steps=FEW_ARE_GOOD, trend=True),
         ]),
     ]),
-    Row("What was left behind", [
+    Row("Leaks", [
         Line(8, [
             areas("Leaked sandboxes, by class",
-                "What of them is wrong. notready_no_pod, ready_no_pod: the pod does not exist. "
-                "notready_with_containers: its containers keep the garbage collection away. "
-                "notready_superseded, duplicate_ready: the pod has a newer one. netns_open: stopped, but its "
-                "network namespace and addresses stay.",
+                "Leaked sandboxes by class. notready_no_pod, ready_no_pod: the pod does not exist. "
+                "notready_with_containers: its containers prevent its garbage collection. "
+                "notready_superseded, duplicate_ready: the pod has a newer sandbox. netns_open: stopped, but "
+                "its network namespace and addresses remain.",
                 {"{{class}}": "sum by (class) (coroner_leaked_sandboxes{@})"},
                 decimals=0),
-            areas("Everything left behind, by likely cause",
-                "Sandboxes, orphans and stuck pods, by the ten most frequent of their likely causes. "
-                "pod_worker_stuck: the kubelet's bug (kubernetes#107730), cured by its restart, and for good "
-                "from 1.27 on. cni_delete_failing: the network plugin's words are in the runtime's log.",
+            areas("All leaks, by likely cause",
+                "Leaked sandboxes, orphans and stuck pods, by the ten most frequent likely causes. "
+                "pod_worker_stuck: a bug of the kubelet (kubernetes#107730); a restart clears it, and 1.27 "
+                "fixes it. cni_delete_failing: the runtime's log has the network plugin's error.",
                 {"{{cause}}": ten("cause", "sum by (cause) (coroner_leaks{@})",
                                   "sum by (cause) (max_over_time(coroner_leaks{@}[$__range] @ end()))")},
                 decimals=0),
         ]),
         Line(8, [
             areas("Orphans, by kind",
-                "Shims, network namespaces and pods' cgroups that no sandbox and no pod knows.",
+                "Orphaned shims, network namespaces and pod cgroups: no sandbox and no pod owns them.",
                 {"{{kind}}": "sum by (kind) (coroner_orphans{@})"},
                 decimals=0),
             areas("Pods stuck terminating, by reason",
-                "Pods whose object is still there long after its deadline, by what they wait for.",
+                "Pods whose object exists long after its deletion deadline, by what blocks the deletion.",
                 {"{{reason}}": "sum by (reason) (coroner_pods_stuck_terminating{@})"},
                 decimals=0),
             bars("Leaks detected and resolved",
-                "Leaks that became certain, and leaks that are resolved: removed, or of another class now. A "
-                "leak whose class changes while it lasts counts as resolved and as detected again.",
+                "Confirmed leaks, and resolved leaks: gone, or changed to another class. A leak that changes "
+                "its class counts as resolved and as detected again.",
                 {"detected": "sum(increase(coroner_leaks_opened_total{@}[$__rate_interval]))",
                  "resolved": "sum(increase(coroner_leaks_resolved_total{@}[$__rate_interval]))"}),
         ]),
     ]),
-    Row("Which: each leaked sandbox", [
+    Row("Leaked sandboxes", [
         Line(11, [
             table("Leaked sandboxes",
                 "The 50 oldest leaked sandboxes that have a series of their own: on each node the oldest, up to "
-                "--leak-series (50). On the node, `coroner leaks -v` tells the evidence and what to do.",
+                "--leak-series (50). On the node, `coroner leaks -v` shows the evidence and what to do.",
                 ["topk(50, time() - "
                  'coroner_leaked_sandbox_created_timestamp_seconds{@,namespace=~"$namespace"})'],
                 [columns({"cluster": "Cluster", "node": "Node", "namespace": "Namespace", "pod": "Pod",
@@ -86,11 +86,11 @@ ROWS = [
                 overrides=[column("Age", unit="s", thresholds=thresholds(AGE), custom_cellOptions=COLORED_TEXT)]),
         ]),
     ]),
-    Row("Per node", [
+    Row("Nodes", [
         Line(10, [
             outliers("Nodes with leaks",
-                "What was left behind on the nodes that have most of it. Beyond --leak-series a leaked sandbox "
-                "has no series of its own: it is counted, but not in the table above.",
+                "The nodes with the most leaks. A leaked sandbox beyond --leak-series has no series of its "
+                "own: it is counted, but not in the table above.",
                 {"Leaked sandboxes": "sum by (cluster, node) (coroner_leaked_sandboxes{@})",
                  "Without a series": "sum by (cluster, node) (coroner_leaked_sandboxes_without_series{@})",
                  "IPs held": "sum by (cluster, node) (coroner_leaked_sandbox_ips{@})",
@@ -103,15 +103,15 @@ ROWS = [
     ]),
     Row("Leak detection", [
         Line(9, [
-            areas("Nodes, by leak detection state",
+            areas("Leak detection status",
                 "possible, or why it is suspended: leak detection needs the runtime, the apiserver, and the "
                 "certainty that this machine is the node of its name. While one of these is missing, no "
-                "candidate becomes a leak. node_missing and node_foreign: the agent was told a wrong node name.",
+                "candidate is confirmed. node_missing and node_foreign: the agent has a wrong node name.",
                 {"{{state}}": "sum by (state) (coroner_leak_detection_state{@}) > 0"},
                 decimals=0),
             table("Nodes with the least leak detection",
                 "The ten nodes on which leak detection was active for the smallest share of this time range, "
-                "because all sources were in sync. At 0 a leak would go unnoticed.",
+                "because a source was out of sync. At 0 every leak goes unnoticed.",
                 ["bottomk(10, min by (cluster, node) (rate(coroner_leak_detection_active_seconds_total{@}[$__range])))"],
                 [columns({"cluster": "Cluster", "node": "Node", "Value": "Active"})],
                 unit="percentunit", decimals=1,
@@ -123,6 +123,6 @@ ROWS = [
 
 DASHBOARD = dashboard(
     "coroner-leaks",
-    "Sandboxes, network namespaces, shims and cgroups that pods left behind, and pods that do not go: how "
-    "many, how old, why, and where. From coroner, the node agent.",
+    "Leaked sandboxes, orphaned network namespaces, shims and cgroups, and pods that stay terminating: how "
+    "many, for how long, why, and on which nodes.",
     ROWS, [NAMESPACE], begin="now-24h")
