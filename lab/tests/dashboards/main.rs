@@ -6,6 +6,7 @@
 mod promql;
 
 mod configmaps;
+mod docs;
 mod expressions;
 mod fleet;
 mod generated;
