@@ -295,11 +295,11 @@ def merged():
     return DataTransformerConfig(id_val="merge", options={})
 
 
-def columns(named, hidden=()):
+def columns(named):
     """Which fields are columns, called what, and in which order."""
     return DataTransformerConfig(id_val="organize", options={
         "renameByName": named,
-        "excludeByName": {field: True for field in ["Time", *hidden]},
+        "excludeByName": {"Time": True},
         "indexByName": {field: place for place, field in enumerate(named)}})
 
 

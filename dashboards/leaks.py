@@ -2,9 +2,14 @@
 
 from blocks import (
     COLORED_TEXT, FEW_ARE_GOOD, NAMESPACE, NONE_IS_GOOD, Line, Row, areas, bars, column, columns, dashboard,
-    outliers, stat, table, ten, thresholds
+    merged, outliers, stat, table, ten, thresholds
 )
 
+# For how long a sandbox has leaked, and for how long it exists.
+LEAKED_FOR = ("topk(50, max by (cluster, node, namespace, sandbox) "
+              '(time() - coroner_leaked_sandbox_observed_timestamp_seconds{@,namespace=~"$namespace"}))')
+SANDBOX_AGE = ("max by (cluster, node, namespace, sandbox, pod, uid, class, cause) "
+               '(time() - coroner_leaked_sandbox_created_timestamp_seconds{@,namespace=~"$namespace"})')
 AGE = [(None, "green"), (3600, "orange"), (86400, "red")]
 
 ROWS = [
@@ -14,9 +19,10 @@ ROWS = [
                 "Confirmed leaked sandboxes on these nodes.",
                 "sum(coroner_leaked_sandboxes{@})",
                 trend=True),
-            stat("Oldest",
-                "Since when the oldest leaked sandbox exists, by its creation.",
-                'time() - min(coroner_leaked_sandbox_created_timestamp_seconds{@,namespace=~"$namespace"})',
+            stat("Longest leak",
+                "Time for which a sandbox has been observed as leaked, the longest. A leak that is older than its "
+                "agent counts from the agent's start.",
+                'time() - min(coroner_leaked_sandbox_observed_timestamp_seconds{@,namespace=~"$namespace"})',
                 unit="s", steps=AGE, no_value="none"),
             stat("IPs held",
                 "IP addresses held by leaked sandboxes. When a node's range is used up, no pod can start on "
@@ -74,16 +80,17 @@ ROWS = [
     Row("Leaked sandboxes", [
         Line(11, [
             table("Leaked sandboxes",
-                "The 50 oldest leaked sandboxes that have a series of their own: on each node the oldest, up to "
-                "--leak-series (50). On the node, `coroner leaks -v` shows the evidence and what to do.",
-                ["topk(50, time() - "
-                 'coroner_leaked_sandbox_created_timestamp_seconds{@,namespace=~"$namespace"})'],
-                [columns({"cluster": "Cluster", "node": "Node", "namespace": "Namespace", "pod": "Pod",
-                          "class": "Class", "cause": "Likely cause", "Value": "Age", "sandbox": "Sandbox",
-                          "uid": "Pod UID"},
-                         hidden=["job", "instance", "container", "endpoint", "service", "__name__"])],
-                sort="Age",
-                overrides=[column("Age", unit="s", thresholds=thresholds(AGE), custom_cellOptions=COLORED_TEXT)]),
+                "The 50 sandboxes that have been observed as leaked for the longest time, of those with a series "
+                "of their own: on each node the oldest, up to --leak-series (50). On the node, `coroner leaks -v` "
+                "shows the evidence and what to do.",
+                [LEAKED_FOR, f"{SANDBOX_AGE} and on (cluster, node, sandbox) {LEAKED_FOR}"],
+                [merged(),
+                 columns({"cluster": "Cluster", "node": "Node", "namespace": "Namespace", "pod": "Pod",
+                          "class": "Class", "cause": "Likely cause", "Value #A": "Leaked for",
+                          "Value #B": "Sandbox age", "sandbox": "Sandbox", "uid": "Pod UID"})],
+                sort="Leaked for",
+                overrides=[column("Leaked for", unit="s", thresholds=thresholds(AGE), custom_cellOptions=COLORED_TEXT),
+                           column("Sandbox age", unit="s")]),
         ]),
     ]),
     Row("Nodes", [

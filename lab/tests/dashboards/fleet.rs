@@ -14,6 +14,8 @@ use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path, process::Comma
 
 const NODES: usize = 24;
 const NAMESPACES: usize = 15;
+/// On each node.
+const LEAKS: usize = 20;
 /// Between two samples of a series, s, and how many of them there are.
 const STEP: u64 = 30;
 const SAMPLES: u64 = 12;
@@ -31,7 +33,7 @@ const FOREIGN: [&str; 5] = [
     "scrape_duration_seconds",
 ];
 
-/// All series of one metric on one node, as labels; of an open label some values.
+/// The series of a metric on one node, as labels: every value of closed labels, some of open ones.
 fn label_sets(labels: &[&str], values: &[Values], node: usize) -> Vec<String> {
     let mut sets = vec![String::new()];
     for (label, values) in labels.iter().zip(values) {
@@ -47,6 +49,22 @@ fn label_sets(labels: &[&str], values: &[Values], node: usize) -> Vec<String> {
             .collect();
     }
     sets
+}
+
+/// The series of a metric with a leak's identity: one for each leak, whatever its class and cause are.
+fn leaks(labels: &[&str], values: &[Values], node: usize) -> Vec<String> {
+    let one = |leak: usize| {
+        let pairs = labels.iter().zip(values).map(|(label, values)| match (values, *label) {
+            (Values::Closed(values), _) => {
+                let values = values();
+                format!("{label}=\"{}\",", values[leak % values.len()])
+            }
+            (Values::Open(_), "namespace") => format!("namespace=\"ns-{}\",", leak % NAMESPACES),
+            (Values::Open(_), _) => format!("{label}=\"{label}-{node}-{leak}\","),
+        });
+        pairs.collect()
+    };
+    (0..LEAKS).map(one).collect()
 }
 
 /// A metric on every node, as OpenMetrics: the values grow, each node's and each series' at its own speed.
@@ -71,12 +89,8 @@ fn write(text: &mut String, name: &str, sets: impl Fn(usize) -> Vec<String>, beg
 fn open_metrics(begin: u64) -> String {
     let mut text = String::new();
     for entry in &CATALOGUE {
-        // Identity: one series for each leak, whatever its class and cause are.
-        let identified = entry.labels.contains(&"pod");
-        let sets = |node| {
-            let sets = label_sets(entry.labels, entry.values, node);
-            if identified { sets.into_iter().step_by(50).collect() } else { sets }
-        };
+        let of = if entry.labels.contains(&"sandbox") { leaks } else { label_sets };
+        let sets = |node| of(entry.labels, entry.values, node);
         match entry.kind {
             Kind::Counter | Kind::Gauge => write(&mut text, entry.name, sets, begin),
             Kind::Histogram(buckets) => {

@@ -17,6 +17,7 @@ use coroner_core::{
     leaks::LeakGauges,
     output::Report,
     report::{ContainerDeath, Finding, PodTermination},
+    time::WallTime,
     types::{Change, MilestoneKind, PhaseKind},
 };
 pub use labels::Values;
@@ -248,6 +249,7 @@ impl Metrics {
     pub fn leaked(&self, leaks: &[Arc<Leak>], bound: usize) {
         let of = &self.families;
         of.leaked_created.reset();
+        of.leaked_observed.reset();
         let sandboxes = leaks.iter().filter_map(|leak| match &leak.key {
             LeakKey::Sandbox { id } => Some((leak, id)),
             _ => None,
@@ -259,7 +261,10 @@ impl Metrics {
                 continue;
             }
             let name = |of: fn(&PodRef) -> &str| leak.pod.as_ref().map(of).unwrap_or_default();
-            let created = since(leak).0 as f64 / 1e9;
+            let seconds = |at: WallTime| at.0 as f64 / 1e9;
+            of.leaked_observed
+                .with_label_values(&[name(|pod| &pod.namespace), id.as_str()])
+                .set(seconds(leak.first_observed));
             of.leaked_created
                 .with_label_values(&[
                     name(|pod| &pod.namespace),
@@ -269,7 +274,7 @@ impl Metrics {
                     leak.class.as_str(),
                     leak.cause.kind.as_str(),
                 ])
-                .set(created);
+                .set(seconds(since(leak)));
         }
         of.leaked_unlisted.with_label_values::<&str>(&[]).set(without as f64);
     }

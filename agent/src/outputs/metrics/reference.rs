@@ -40,7 +40,7 @@ node is like that), has at most 500 series with the agent's defaults; a test pro
 | label | bound |
 |---|---|
 | `namespace` of `coroner_container_deaths_total` | the first 100, then `other`; each with the verdicts that its containers had |
-| identity of `coroner_leaked_sandbox_created_timestamp_seconds` | `--leak-series` (50), and only while the leak exists |
+| identity of `coroner_leaked_sandbox_created_timestamp_seconds` and `…_observed_…` | `--leak-series` (50) each, and only while the leak exists |
 | all others | closed sets, listed above |
 ";
 
