@@ -93,6 +93,21 @@ fn whatever_is_recorded_is_tested() -> Result<()> {
     Ok(())
 }
 
+/// A recorded series costs an evaluation a minute, and means something only to who reads it: an alert, or
+/// the example of an objective.
+#[test]
+fn whatever_is_recorded_is_used_by_an_alert() -> Result<()> {
+    let rules = files::rules(&[files::rule_paths()?, files::example_paths()?].concat())?;
+    let mut used = Used::default();
+    for rule in &rules {
+        used.note(&rule.expr)?;
+    }
+    for name in files::recorded(&rules) {
+        ensure!(used.has(&name), "no alert, no rule and no example uses {name}");
+    }
+    Ok(())
+}
+
 /// What expressions select.
 #[derive(Default)]
 struct Used(Vec<VectorSelector>);
