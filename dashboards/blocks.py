@@ -55,8 +55,8 @@ def ten_nodes(metric, selector="{@}", counter=False):
 def deaths(window, by="", verdicts="", namespaces=',namespace=~"$namespace"'):
     """Container deaths within `window`, the first of its namespace and verdict included.
 
-    A counter that is born at 1 has no increase, so the value of a series that was not there at the
-    window's beginning counts. Over time it counts only if its agent was there: after an outage of
+    `increase()` ignores the first sample of a series, so the value of a series that was not there at the
+    window's beginning is added. Over time it counts only if its agent was there: after an outage of
     Prometheus all series would seem to be new.
     """
     only = f',verdict=~"{verdicts}"' if verdicts else ""
