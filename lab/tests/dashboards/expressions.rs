@@ -9,7 +9,7 @@ fn substitution() -> Substitution {
     all.with("$cluster", ".*")
         .with("$node", ".*")
         .with("$namespace", ".*")
-        .with("$job", "coroner/coroner")
+        .with("$job", "coroner")
 }
 
 #[test]

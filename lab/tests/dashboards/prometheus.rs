@@ -34,8 +34,8 @@ pub(crate) const TARGET: [(&str, &str); 6] = [
     // As where many of them share a store.
     ("cluster", "c1"),
 ];
-/// As the prometheus-operator names it.
-pub(crate) const JOB: &str = "coroner/coroner";
+/// As deploy/monitoring's `jobLabel` has it.
+pub(crate) const JOB: &str = "coroner";
 
 /// A moment, s since 1970.
 pub(crate) fn now() -> f64 {

@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn what_is_right_is_passed_over() {
         for expression in [
-            "up{job=\"coroner/coroner\"} == 0",
+            "up{job=\"coroner\"} == 0",
             "sum by (node) (coroner_leaked_sandboxes{class=~\"netns_open|ready_no_pod\"})",
             "coroner_leaked_sandboxes{class=~\"notready.*\"}",
             "rate(coroner_container_stop_grace_ratio_bucket{le=\"1.1\"}[5m])",
