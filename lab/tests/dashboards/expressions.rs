@@ -6,10 +6,7 @@ use crate::promql::Vocabulary;
 /// What is shown in an hour, on a wide screen, of a scrape twice a minute.
 fn substitution() -> Substitution {
     let all = Substitution::new(3600, 15, 30);
-    all.with("$cluster", ".*")
-        .with("$node", ".*")
-        .with("$namespace", ".*")
-        .with("$job", "coroner")
+    all.with("$cluster", ".*").with("$node", ".*").with("$namespace", ".*").with("$job", "coroner")
 }
 
 #[test]

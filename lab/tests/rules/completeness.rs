@@ -26,6 +26,9 @@ fn every_alert_says_how_bad_it_is_and_what_it_means() -> Result<()> {
             let text = rule.annotations.get(annotation).map(String::as_str).unwrap_or_default();
             ensure!(text.ends_with('.'), "{name}: its {annotation} is to be a sentence: {text:?}");
         }
+        // Alertmanager takes it as the headline of a group, whose alerts are of many nodes.
+        let summary = rule.annotations.get("summary").map(String::as_str).unwrap_or_default();
+        ensure!(!summary.contains("{{"), "{name}: its summary is to be static: {summary:?}");
         let url = rule.annotations.get("runbook_url").map(String::as_str).unwrap_or_default();
         ensure!(url == format!("{RUNBOOKS}/{name}.md"), "{name}: its runbook_url is {url:?}");
     }
