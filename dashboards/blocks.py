@@ -20,6 +20,7 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 DOCS = "https://github.com/coroner-dev/coroner/tree/main/docs"
+RUNBOOKS = "https://github.com/coroner-dev/coroner/blob/main/dashboards/runbooks"
 DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 # Colours from a value on; the first has no lower bound.
@@ -108,13 +109,16 @@ def targets(queries, now=False, form=prometheus.PromQueryFormat.TIME_SERIES):
 # --- Panels.
 
 def panel(kind, title, description, queries, options, *, unit="short", steps=NEUTRAL, custom=None,
-          color=FieldColorModeId.PALETTE_CLASSIC, overrides=(), interval=None, transformations=None, **field):
-    """What all panels have. `field`: more of Grafana's FieldConfig."""
+          color=FieldColorModeId.PALETTE_CLASSIC, overrides=(), interval=None, transformations=None, runbook=None,
+          **field):
+    """What all panels have. `runbook`: of the alert on the same; `field`: more of Grafana's FieldConfig."""
+    links = [DashboardLink(title="Runbook", url=f"{RUNBOOKS}/{runbook}.md", type_val=DashboardLinkType.LINK,
+                           tooltip=runbook, icon="doc", tags=[], target_blank=True)] if runbook else None
     if any("$namespace" in query.expr for query in queries):
         description += " Counts the namespaces chosen above."
     return Panel(
         type_val=kind, title=title, description=description, datasource=DATASOURCE, targets=queries,
-        options=options, interval=interval, transformations=transformations,
+        options=options, interval=interval, transformations=transformations, links=links,
         field_config=FieldConfigSource(
             overrides=list(overrides),
             defaults=FieldConfig(unit=unit, thresholds=thresholds(steps), color=FieldColor(mode=color),
@@ -187,11 +191,11 @@ def areas(title, description, queries, *, calcs=("lastNotNull", "max"), **more):
     return chart(title, description, queries, calcs=calcs, stacked=True, fill=40, **more)
 
 
-def bars(title, description, queries):
+def bars(title, description, queries, **more):
     """Events per interval."""
     return chart(title, description, queries, calcs=(), stacked=True, fill=80, line_width=0,
                  style=common.GraphDrawStyle.BARS, interpolation=common.LineInterpolation.LINEAR,
-                 points=common.VisibilityMode.NEVER, interval="2m", decimals=0)
+                 points=common.VisibilityMode.NEVER, interval="2m", decimals=0, **more)
 
 
 def ranking(title, description, label, query, **more):
@@ -380,8 +384,8 @@ NODE = values_of("node", "Node", 'coroner_build_info{cluster=~"$cluster"}', all_
                  description="Nodes, by the label that the scrape gives to the agent's target.")
 NAMESPACE = values_of(
     "namespace", "Namespace", 'coroner_container_deaths_total{cluster=~"$cluster"}', all_value=".*",
-    description="Namespaces of the containers that died; those of one name in several clusters are one. Only panels that say so look at it: "
-                "no other metric has a namespace.")
+    description="Namespaces of the containers that died; those of one name in several clusters are one. "
+                "Only panels that say so look at it: no other metric has a namespace.")
 JOB = values_of(
     "job", "Job", "coroner_build_info", hide=VariableHide.HIDE_VARIABLE, skip_url_sync=True,
     description="The scrape job of the agents, for metrics whose names are not coroner's own.")

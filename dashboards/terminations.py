@@ -34,11 +34,13 @@ ROWS = [
                 "blocked, or handled too slowly.",
                 share_of_stops(KILLED_AFTER_GRACE, "$__range"),
                 unit="percentunit", decimals=1,
-                steps=[(None, "green"), (0.01, "yellow"), (0.05, "orange"), (0.2, "red")]),
+                steps=[(None, "green"), (0.01, "yellow"), (0.05, "orange"), (0.2, "red")],
+                runbook="CoronerContainersSigkilled"),
             stat("Unkillable now",
                 "Containers with processes that survive SIGKILL. Uninterruptible processes are blocked in "
                 "the kernel: storage, a driver, NFS. The agent's log shows where.",
-                "sum(coroner_containers_unkillable{@})"),
+                "sum(coroner_containers_unkillable{@})",
+                runbook="CoronerUnkillableProcesses"),
         ]),
     ]),
     Row("Termination latency", [
@@ -146,7 +148,8 @@ ROWS = [
                 "Nodes with containers whose processes survive SIGKILL, by process state; uninterruptible "
                 "processes are blocked in the kernel. The agent's log shows where.",
                 {"Containers": "sum by (cluster, node, state) (coroner_containers_unkillable{@})"},
-                sort="Containers", also=["state"]),
+                sort="Containers", also=["state"],
+                runbook="CoronerUnkillableProcesses"),
         ]),
     ]),
     Row("Grace period used", [
@@ -163,7 +166,8 @@ ROWS = [
                 {"grace period used up": "1 - "
                  'sum(rate(coroner_container_stop_grace_ratio_bucket{@,le=~"1(\\\\.0)?"}[$__rate_interval])) / '
                  "sum(rate(coroner_container_stop_grace_ratio_count{@}[$__rate_interval]))"},
-                unit="percentunit", limit=(0.05, "red"), max_val=1, calcs=("mean", "max")),
+                unit="percentunit", limit=(0.05, "red"), max_val=1, calcs=("mean", "max"),
+                runbook="CoronerStopsOverGrace"),
         ]),
     ]),
     Row("Worst namespaces and nodes", [
@@ -173,7 +177,8 @@ ROWS = [
                 "signal, exceeded the grace period, or whose preStop hook used it up.",
                 [f'{deaths("$__range", by="namespace, verdict", verdicts=GRACE_USED_UP)} > 0'],
                 [matrix("namespace", "verdict")],
-                sort="namespace\\verdict", decimals=0),
+                sort="namespace\\verdict", decimals=0,
+                runbook="CoronerStopSignalIgnored"),
             per_event("Killed after the grace period, by namespace",
                 "Share of the stopped containers that SIGKILL ended, of the ten namespaces with most of "
                 "them.",
@@ -182,7 +187,8 @@ ROWS = [
                     deaths("$__rate_interval", by="namespace", verdicts=KILLED_AFTER_GRACE) + " / "
                     + deaths("$__rate_interval", by="namespace", verdicts=STOPPED),
                     f"""sum by (namespace) ({DEATHS_SO_FAR % f',verdict=~"{KILLED_AFTER_GRACE}"'})""")},
-                unit="percentunit", max_val=1, calcs=("mean",), interval="5m"),
+                unit="percentunit", max_val=1, calcs=("mean",), interval="5m",
+                runbook="CoronerContainersSigkilled"),
         ]),
         Line(9, [
             table("Slowest nodes",

@@ -1,6 +1,6 @@
 //! What a person who opens a dashboard relies on, and no schema demands.
 
-use crate::model::{Dashboard, NAMES, dashboards, label_values, list, text};
+use crate::model::{Dashboard, NAMES, dashboards, folder, label_values, list, text};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,6 +29,20 @@ fn each_dashboard_leads_to_the_others() {
         for link in list(&json["links"]).filter(|link| text(link, "url").starts_with("/d/")) {
             assert!(link["includeVars"] == true && link["keepTime"] == true, "{name}: {link:#}");
         }
+    }
+}
+
+#[test]
+fn panels_lead_to_runbooks_that_exist() {
+    const RUNBOOKS: &str = "https://github.com/coroner-dev/coroner/blob/main/dashboards/runbooks/";
+    let dashboards = dashboards();
+    let panels = dashboards.iter().flat_map(Dashboard::panels);
+    let links: Vec<&str> =
+        panels.flat_map(|panel| list(&panel.json["links"]).map(|link| text(link, "url"))).collect();
+    assert!(links.len() > 20, "{links:#?}");
+    for url in links {
+        let runbook = url.strip_prefix(RUNBOOKS).unwrap_or_else(|| panic!("{url}: no runbook"));
+        assert!(folder().join("runbooks").join(runbook).is_file(), "{url} does not exist");
     }
 }
 
