@@ -45,7 +45,7 @@ fn every_alert_has_a_runbook_and_every_runbook_an_alert() -> Result<()> {
         let alert = name.strip_suffix(".md").context("a runbook is a *.md")?;
         let text = fs::read_to_string(&path)?;
         ensure!(text.starts_with(&format!("# {alert}\n")), "{name} does not begin with its name");
-        for heading in ["Meaning", "By hand", "What to do", "False alarms"] {
+        for heading in ["Meaning", "How to check", "What to do", "False alarms"] {
             ensure!(text.contains(&format!("\n## {heading}\n")), "{name} has no part {heading:?}");
         }
         runbooks.insert(alert.to_owned());
