@@ -421,12 +421,14 @@ fn the_monitor_finds_the_port_and_keeps_the_metrics_own_labels() -> Result<()> {
             _ => None,
         })
         .context("no PodMonitor")?;
-    // The operator's name of the job is NAMESPACE/NAME.
     assert_eq!(monitor.metadata.name.as_deref(), Some(NAME));
     assert_eq!(monitor.metadata.namespace.as_deref(), Some(NAME));
     let wanted = monitor.spec.selector.match_labels.clone().unwrap_or_default();
     let labels = set.spec.template.metadata.as_ref().and_then(|meta| meta.labels.clone());
     let labels = labels.unwrap_or_default();
+    // The alerts' job, in whatever namespace; the operator's default is NAMESPACE/NAME.
+    let job = monitor.spec.job_label.as_ref().and_then(|label| labels.get(label));
+    assert_eq!(job.map(String::as_str), Some("coroner"));
     assert!(!wanted.is_empty() && wanted.iter().all(|(key, value)| labels.get(key) == Some(value)));
     ensure!(monitor.spec.pod_metrics_endpoints.len() == 1, "one port, one endpoint");
     let endpoint = &monitor.spec.pod_metrics_endpoints[0];

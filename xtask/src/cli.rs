@@ -109,7 +109,8 @@ pub(crate) enum Command {
         #[command(flatten)]
         times: Times,
     },
-    /// Write the generated files again: docs/metrics.md from the metrics' catalogue, and what is made of the alert rules
+    /// Write the generated files again: docs/metrics.md from the metrics' catalogue, the dashboards from their code, and
+    /// what is made of the alert rules
     Docs {
         #[command(flatten)]
         install: Install,

@@ -4,15 +4,25 @@
 
 use anyhow::Result;
 
-use crate::{build, progress::step, toolchain::cargo, workspace::Workspace};
+use crate::{
+    build,
+    progress::step,
+    setup::{self, Need},
+    toolchain::cargo,
+    workspace::Workspace,
+};
 
 /// The tests that hold generated files to what they are made of: arguments of `cargo test`.
 const TESTS: &[&[&str]] = &[
     &["--package=coroner", "--lib", "docs_metrics_md_is_what_the_catalogue_says"],
     &["--package=xtask", "docs_scale_md_is_what_the_figures_say"],
     &["--package=coroner-lab", "--test=rules", "generated"],
+    &["--package=coroner-lab", "--test=dashboards", "generated"],
     &["--package=coroner-cri-api", "the_committed_code_is_what_the_protos_generate"],
 ];
+
+/// What they need beyond the build.
+pub(crate) const NEEDS: &[Need] = &[Need::Python(&setup::GRAFANA)];
 
 /// Writes all of them.
 ///

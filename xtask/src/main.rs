@@ -95,7 +95,8 @@ fn act(cli: Cli) -> Result<bool> {
             test::run(&workspace, order, install.no_install)
         }
         Command::Docs { install } => {
-            setup::ensure(&workspace, setup::BUILD, install.no_install)?;
+            let needs = [setup::BUILD, docs::NEEDS].concat();
+            setup::ensure(&workspace, &needs, install.no_install)?;
             docs::write(&workspace)?;
             Ok(true)
         }

@@ -21,6 +21,9 @@ pub struct PodMonitor {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PodMonitorSpec {
+    /// The label of the pods whose value is the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job_label: Option<String>,
     /// The pods, of the object's own namespace.
     pub selector: LabelSelector,
     /// Where they are scraped.

@@ -6,7 +6,7 @@ use crate::promql::Vocabulary;
 /// What is shown in an hour, on a wide screen, of a scrape twice a minute.
 fn substitution() -> Substitution {
     let all = Substitution::new(3600, 15, 30);
-    all.with("$node", ".*").with("$namespace", ".*").with("$job", "coroner/coroner")
+    all.with("$cluster", ".*").with("$node", ".*").with("$namespace", ".*").with("$job", "coroner")
 }
 
 #[test]
@@ -25,7 +25,8 @@ fn the_variables_have_the_values_of_labels_that_there_are() {
     for dashboard in dashboards() {
         for variable in dashboard.variables().into_values() {
             let Some((metric, label)) = label_values(variable) else { continue };
-            let complaints = vocabulary.complaints(&format!("sum by ({label}) ({metric})"));
+            let expression = substitution().apply(&format!("sum by ({label}) ({metric})"));
+            let complaints = vocabulary.complaints(&expression);
             assert!(complaints.is_empty(), "{}: {complaints:#?}", dashboard.name);
         }
     }

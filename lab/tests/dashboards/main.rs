@@ -1,5 +1,4 @@
-//! The Grafana dashboards: Grafana's own schemas know every field of them, they name only metrics
-//! that there are, and every query of every panel gives what it should, asked of a real Prometheus
+//! The Grafana dashboards: the JSON is what the code makes, they name only metrics that there are, and every query of every panel gives what it should, asked of a real Prometheus
 //! that has scraped the real agent. Needs root, and what `cargo xtask setup` and `cargo xtask build`
 //! bring.
 
@@ -7,7 +6,10 @@
 mod promql;
 
 mod configmaps;
+mod docs;
 mod expressions;
+mod fleet;
+mod generated;
 #[path = "../lab/mod.rs"]
 mod lab;
 mod model;

@@ -25,15 +25,17 @@ use tokio::process::{Child, Command};
 pub(crate) const SCRAPE: u64 = 1;
 /// What a PodMonitor with `honorLabels` and a label for the node adds. Some of them are names of our
 /// own labels, too: of these ours are kept.
-pub(crate) const TARGET: [(&str, &str); 5] = [
+pub(crate) const TARGET: [(&str, &str); 6] = [
     ("namespace", "coroner"),
     ("pod", "coroner-abc"),
     ("container", "coroner"),
     ("endpoint", "metrics"),
     ("node", "n1"),
+    // As where many of them share a store.
+    ("cluster", "c1"),
 ];
-/// As the prometheus-operator names it.
-pub(crate) const JOB: &str = "coroner/coroner";
+/// As deploy/monitoring's `jobLabel` has it.
+pub(crate) const JOB: &str = "coroner";
 
 /// A moment, s since 1970.
 pub(crate) fn now() -> f64 {

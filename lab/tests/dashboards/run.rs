@@ -102,6 +102,7 @@ impl Run {
     fn substitution(&self) -> Substitution {
         let range = (self.time.1 - self.time.0).ceil() as u64;
         Substitution::new(range, 1, SCRAPE)
+            .with("$cluster", ".*")
             .with("$node", ".*")
             .with("$namespace", ".*")
             .with("$job", JOB)
@@ -171,12 +172,14 @@ async fn queries(run: &Run, dashboards: &[Dashboard]) -> anyhow::Result<Vec<Stri
 
 /// Every variable has the values that there are, and is told from what the target is called.
 async fn variables(run: &Run, dashboards: &[Dashboard]) -> anyhow::Result<Vec<String>> {
-    let expected = BTreeMap::from([("node", "n1"), ("namespace", "lab"), ("job", JOB)]);
+    let expected =
+        BTreeMap::from([("cluster", "c1"), ("node", "n1"), ("namespace", "lab"), ("job", JOB)]);
     let mut wrong = Vec::new();
     for dashboard in dashboards {
         for (name, variable) in dashboard.variables() {
             let Some((metric, label)) = label_values(variable) else { continue };
-            let values = run.prometheus.label_values(metric, label).await?;
+            let metric = run.substitution().apply(metric);
+            let values = run.prometheus.label_values(&metric, label).await?;
             if values.iter().map(String::as_str).ne(expected.get(name).copied()) {
                 wrong.push(format!("{}: ${name} has the values {values:?}", dashboard.name));
             }

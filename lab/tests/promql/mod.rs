@@ -15,10 +15,12 @@ use std::{collections::BTreeSet, convert::Infallible};
 pub(crate) const TARGET_LABELS: [&str; 7] =
     ["namespace", "pod", "node", "job", "container", "instance", "cluster"];
 
-/// Of Prometheus' own making, or of the agent's process (the prometheus crate's).
-const FOREIGN: [&str; 11] = [
+/// Of Prometheus' own making, of the agent's process (the prometheus crate's), or of a neighbour.
+const FOREIGN: [&str; 12] = [
     "up",
     "ALERTS",
+    // Of kube-state-metrics.
+    "kube_node_status_allocatable",
     "scrape_duration_seconds",
     "scrape_samples_scraped",
     "process_cpu_seconds_total",
@@ -31,8 +33,8 @@ const FOREIGN: [&str; 11] = [
 ];
 
 /// Labels that neither the catalogue nor the target has.
-const OTHER_LABELS: [&str; 6] =
-    ["le", "quantile", "version", "alertname", "alertstate", "severity"];
+const OTHER_LABELS: [&str; 7] =
+    ["le", "quantile", "version", "alertname", "alertstate", "severity", "resource"];
 
 /// The metrics that expressions may use: the catalogue's, and these.
 #[derive(Clone, Debug, Default)]
@@ -306,7 +308,7 @@ mod tests {
     #[test]
     fn what_is_right_is_passed_over() {
         for expression in [
-            "up{job=\"coroner/coroner\"} == 0",
+            "up{job=\"coroner\"} == 0",
             "sum by (node) (coroner_leaked_sandboxes{class=~\"netns_open|ready_no_pod\"})",
             "coroner_leaked_sandboxes{class=~\"notready.*\"}",
             "rate(coroner_container_stop_grace_ratio_bucket{le=\"1.1\"}[5m])",

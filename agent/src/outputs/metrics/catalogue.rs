@@ -221,6 +221,11 @@ catalogue! {
             "Creation time of a leaked sandbox; present only while the leak exists, for the \
              oldest --leak-series leaks.",
             "topk(10, time() - coroner_leaked_sandbox_created_timestamp_seconds)";
+        leaked_observed: GaugeVec =
+            "coroner_leaked_sandbox_observed_timestamp_seconds", "seconds", ["namespace": OF_POD, "sandbox": SANDBOX], Stable,
+            "Time when a leaked sandbox was first observed as leaked: the agent's start, if the leak \
+             is older; for the same leaks as the creation time.",
+            "topk(10, time() - coroner_leaked_sandbox_observed_timestamp_seconds)";
         leaked_unlisted: GaugeVec =
             "coroner_leaked_sandboxes_without_series", "", [], Stable,
             "Leaked sandboxes beyond --leak-series, which have no series of their own.",

@@ -62,7 +62,7 @@ closed! {
 }
 
 pub(super) const NAMESPACE: Values = Values::Open(
-    "the first 100 namespaces in which a container died, then `other`; also `other` if the pod is \
+    "the first 100 namespaces with a pod on the node, then `other`; also `other` if the pod is \
      unknown",
 );
 const _: () = assert!(NAMESPACES == 100 && matches!(OTHER.as_bytes(), b"other"));

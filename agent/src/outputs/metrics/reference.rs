@@ -9,8 +9,10 @@ const HEAD: &str = "\
 
 Metrics on `/metrics`, in the Prometheus text format. Times are seconds, sizes bytes. Counters begin
 at zero when the agent starts. Series whose labels are all closed sets exist as soon as what they
-count can happen; the others (`coroner_container_deaths_total`) are exported at zero for one scrape
-before their first increment, so that `increase()` sees the first event too.
+count can happen. Of the others (`coroner_container_deaths_total`), the verdicts on stops that were not
+graceful begin at zero when a namespace has its first pod on the node, so that `increase()` sees the first event
+too; the rest (`oom_killed`, `crashed`, `graceful`, `completed`, `failed`, `unknown`) have a series from their first
+death on, which `increase()` ignores. A scrape changes nothing: every Prometheus sees the same.
 
 A termination and the deaths in it are counted once: when the report is final, or 60 s after the pod's end
 ([revisions](deaths.md#revisions)). Later updates are in `coroner_pod_termination_updates_total` alone.
@@ -35,12 +37,13 @@ The standard process metrics, with CPU time in nanosecond resolution: `process_c
 
 A node with 250 pods in 30 namespaces that leaks nothing, and whose pods each died in another way (no
 node is like that), has at most 500 series with the agent's defaults; a test proves it
-(`agent/src/outputs/metrics/tests.rs`). What bounds them on any node, however long the agent runs:
+(`agent/src/outputs/metrics/tests.rs`). If the containers of each namespace also died in every way in which
+series do not begin at zero, there are 610. What bounds them on any node, however long the agent runs:
 
 | label | bound |
 |---|---|
-| `namespace` of `coroner_container_deaths_total` | the first 100, then `other`; each with the verdicts that its containers had |
-| identity of `coroner_leaked_sandbox_created_timestamp_seconds` | `--leak-series` (50), and only while the leak exists |
+| `namespace` of `coroner_container_deaths_total` | the first 100, then `other`; each with the 6 verdicts on stops that were not graceful, and those of the other 6 that its containers had |
+| identity of `coroner_leaked_sandbox_created_timestamp_seconds` and `…_observed_…` | `--leak-series` (50) each, and only while the leak exists |
 | all others | closed sets, listed above |
 ";
 

@@ -1,10 +1,16 @@
 use super::*;
 use crate::outputs::events;
 use crate::{outputs::report::samples, sources::kernel::StartReport};
-use coroner_core::{input::LossKind, time::BootTime, types::Verdict};
+use coroner_core::{
+    input::{CriSandbox, LossKind},
+    time::BootTime,
+};
 
-/// The one family with an identity.
-const LEAKED: &str = "coroner_leaked_sandbox_created_timestamp_seconds";
+/// The families with an identity.
+const LEAKED: [&str; 2] = [
+    "coroner_leaked_sandbox_created_timestamp_seconds",
+    "coroner_leaked_sandbox_observed_timestamp_seconds",
+];
 
 fn health() -> Health {
     let mut health = Health::new(true, BootTime(0));
@@ -73,28 +79,49 @@ fn seen() -> Metrics {
     metrics
 }
 
-/// The second scrape: the first shows new series at zero.
 fn scrape(metrics: &Metrics) -> String {
-    metrics.scrape(&health()).unwrap();
     metrics.scrape(&health()).unwrap()
 }
 
+/// A sandbox of this namespace, as the runtime lists it.
+fn listed(namespace: &str) -> Received {
+    let sandbox = CriSandbox {
+        id: "s1".into(),
+        pod: "u1".into(),
+        name: "web-0".into(),
+        namespace: namespace.into(),
+        attempt: 0,
+        ready: true,
+        created: WallTime(0),
+        handler: String::new(),
+        config_source: None,
+    };
+    let sandboxes = vec![sandbox];
+    let event = CriEvent::Sandboxes { asked: BootTime(0), only: None, sandboxes };
+    Received { at: BootTime(1), input: Input::Cri(event) }
+}
+
+/// Every scrape sees the same, whoever else scrapes.
 #[test]
-fn a_new_series_is_shown_at_zero_first() {
+fn verdicts_on_stops_begin_at_zero_with_a_namespaces_first_pod() {
     let metrics = Metrics::new().unwrap();
-    let death = Box::new(samples::graceful().containers.remove(0));
-    let died = || metrics.record(&Report::CountDeath(death.clone()));
+    let mut death = Box::new(samples::graceful().containers.remove(0));
+    death.verdict = Verdict::StopSignalIgnored;
     let shown = || {
         let text = metrics.scrape(&health()).unwrap();
-        let line = text.lines().find(|line| line.starts_with("coroner_container_deaths_total{"));
-        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+        let series = text.lines().filter_map(|line| {
+            line.strip_prefix("coroner_container_deaths_total{namespace=\"shop\",verdict=\"")
+        });
+        let series = series.map(|rest| rest.split_once("\"} ").unwrap());
+        series.map(|(verdict, count)| (verdict.to_owned(), count.to_owned())).collect::<Vec<_>>()
     };
-    assert_eq!(shown(), None);
-    died();
-    died();
-    assert_eq!((shown(), shown(), shown()), (Some(0), Some(2), Some(2)));
-    died();
-    assert_eq!(shown(), Some(3));
+    assert_eq!(shown(), []);
+    metrics.input(&listed("shop"));
+    assert_eq!(shown().len(), OF_STOPS.len());
+    assert!(shown().iter().all(|(_, count)| count == "0"), "{:?}", shown());
+    metrics.record(&Report::CountDeath(death));
+    let ignored = ("stop_signal_ignored".to_owned(), "1".to_owned());
+    assert!(shown().contains(&ignored) && shown().contains(&ignored));
 }
 
 #[test]
@@ -129,7 +156,7 @@ fn names_follow_the_rules_of_prometheus() {
             assert!(!matches!(*label, "le" | "job" | "instance"), "{name}");
             // Identity only in a series that exists no longer than the thing it names.
             let identity = matches!(*label, "pod" | "uid" | "sandbox");
-            assert!(!identity || name == LEAKED, "{name}");
+            assert!(!identity || LEAKED.contains(&name), "{name}");
         }
         if let Kind::Histogram(buckets) = entry.kind {
             assert!(buckets.0.is_sorted_by(|a, b| a < b), "{name}");
@@ -219,7 +246,8 @@ fn namespaces_are_bounded() {
     }
     let text = scrape(&metrics);
     let series = |of: &str| text.lines().filter(|line| line.starts_with(of)).count();
-    assert_eq!(series("coroner_container_deaths_total{"), NAMESPACES + 1);
+    // Of each also the one verdict that its container had.
+    assert_eq!(series("coroner_container_deaths_total{"), (NAMESPACES + 1) * (OF_STOPS.len() + 1));
     let other = "coroner_container_deaths_total{namespace=\"other\",verdict=\"graceful\"} 5\n";
     assert!(text.contains(other), "{text}");
 }
@@ -241,7 +269,11 @@ fn series_with_an_identity_are_bounded_and_go_with_the_leak() {
         })
         .collect();
     let series = |metrics: &Metrics| {
-        scrape(metrics).lines().filter(|line| line.starts_with(&format!("{LEAKED}{{"))).count()
+        let text = scrape(metrics);
+        let of = |family| text.lines().filter(|l| l.starts_with(&format!("{family}{{"))).count();
+        let [created, observed] = LEAKED.map(of);
+        assert_eq!(created, observed, "both are of the same leaks");
+        created
     };
     metrics.leaked(&leaks, 3);
     assert_eq!(series(&metrics), 3);

@@ -1,0 +1,421 @@
+"""What the dashboards are made of: panels, the lines they stand on, variables, and shared queries.
+
+Fields and values are those of the pinned grafana-foundation-sdk, which is generated from Grafana's own
+schemas: a field or a value that Grafana does not know is an error in Python, not an empty panel.
+"""
+
+import re
+from dataclasses import dataclass
+
+from grafana_foundation_sdk.models import (
+    bargauge, common, heatmap as heat, prometheus, stat as big, statetimeline, table as grid, timeseries,
+)
+from grafana_foundation_sdk.models.dashboard import (
+    AnnotationContainer, AnnotationQuery, Dashboard, DashboardCursorSync, DashboardDashboardTemplating,
+    DashboardDashboardTime, DashboardFieldConfigSourceOverrides, DashboardLink, DashboardLinkType,
+    DataSourceRef, DataTransformerConfig, DynamicConfigValue, FieldColor, FieldColorModeId, FieldConfig,
+    FieldConfigSource, GridPos, MatcherConfig, Panel, RowPanel, Threshold, ThresholdsConfig, ThresholdsMode,
+    TimePickerConfig, ValueMap, ValueMappingResult, VariableHide, VariableModel, VariableOption,
+    VariableRefresh, VariableSort, VariableType,
+)
+
+DOCS = "https://github.com/coroner-dev/coroner/tree/main/docs"
+RUNBOOKS = "https://github.com/coroner-dev/coroner/blob/main/dashboards/runbooks"
+DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+
+# Colours from a value on; the first has no lower bound.
+NEUTRAL = [(None, "blue")]
+NONE_IS_GOOD = [(None, "green"), (1, "red")]
+FEW_ARE_GOOD = [(None, "green"), (1, "orange")]
+LATENCY = [(None, "green"), (30, "yellow"), (60, "orange"), (300, "red")]
+
+
+# --- Queries. In a query, {@} selects what is chosen above: the series of these clusters and nodes.
+
+CHOSEN = 'cluster=~"$cluster",node=~"$node"'
+
+
+def ten(labels, over_time, ranked):
+    """`over_time` of the ten for which `ranked`, which is of the whole range, is greatest.
+
+    topk alone chooses others at each point in time, and draws many more lines than ten.
+    """
+    assert "$__range] @ end()" in ranked, ranked
+    return f"{over_time}\nand on ({labels}) topk(10, {ranked})"
+
+
+def ten_nodes(metric, selector="{@}", counter=False):
+    """The ten nodes with the greatest values of a gauge, or with the greatest rates of a counter."""
+    over_time, ranked = (f"rate({metric}{selector}[$__rate_interval])", "increase") if counter else (
+        f"{metric}{selector}", "max_over_time")
+    by = "max by (cluster, node)"
+    return {"{{node}} {{cluster}}": ten("cluster, node", f"{by} ({over_time})",
+                                        f"{by} ({ranked}({metric}{selector}[$__range] @ end()))")}
+
+
+def deaths(window, by="", verdicts="", namespaces=',namespace=~"$namespace"'):
+    """Container deaths within `window`, the first of its namespace and verdict included.
+
+    `increase()` ignores the first sample of a series, so the value of a series that was not there at the
+    window's beginning is added. Over time it counts only if its agent was there: after an outage of
+    Prometheus all series would seem to be new.
+    """
+    only = f',verdict=~"{verdicts}"' if verdicts else ""
+    series = f"coroner_container_deaths_total{{@{namespaces}{only}}}"
+    agent_was_there = "" if window == "$__range" else (
+        f"  and on (cluster, job, instance) coroner_build_info offset {window}\n")
+    return (
+        f"sum{f' by ({by}) ' if by else ''}(\n"
+        f"  {series}\n"
+        f"  unless {series} offset {window}\n"
+        f"{agent_was_there}"
+        f"  or increase({series}[{window}])\n"
+        ")"
+    )
+
+
+# Verdicts of containers that were asked to stop, of those that used up their grace, of those killed after it.
+STOPPED = ("prestop_exhausted_grace|stop_signal_ignored|stop_signal_blocked|grace_exceeded"
+           "|terminated_by_default|graceful")
+GRACE_USED_UP = "prestop_exhausted_grace|stop_signal_ignored|stop_signal_blocked|grace_exceeded"
+KILLED_AFTER_GRACE = "stop_signal_ignored|stop_signal_blocked|grace_exceeded"
+
+
+def share_of_stops(verdicts, window):
+    """Which share of the stopped containers had one of these verdicts; 0 if none had."""
+    return f"({deaths(window, verdicts=verdicts)} or vector(0)) / {deaths(window, verdicts=STOPPED)}"
+
+
+def quantiles(histogram):
+    """Its p50, p90 and p99 per interval."""
+    return {
+        f"p{percent}": f"histogram_quantile({percent / 100}, "
+                       f"sum by (le) (rate({histogram}_bucket{{@}}[$__rate_interval])))"
+        for percent in (50, 90, 99)
+    }
+
+
+def targets(queries, now=False, form=prometheus.PromQueryFormat.TIME_SERIES):
+    """`queries`: from legend to expression. `now`: of the range's end, else over time."""
+    return [
+        prometheus.Dataquery(
+            expr=re.sub("(?<=[{,])@", CHOSEN, expression), legend_format=legend or None, ref_id=chr(ord("A") + place),
+            instant=now, range_val=not now, format_val=form, datasource=DATASOURCE,
+            editor_mode=prometheus.QueryEditorMode.CODE)
+        for place, (legend, expression) in enumerate(queries.items())
+    ]
+
+
+# --- Panels.
+
+def panel(kind, title, description, queries, options, *, unit="short", steps=NEUTRAL, custom=None,
+          color=FieldColorModeId.PALETTE_CLASSIC, overrides=(), interval=None, transformations=None, runbook=None,
+          **field):
+    """What all panels have. `runbook`: of the alert on the same; `field`: more of Grafana's FieldConfig."""
+    links = [DashboardLink(title="Runbook", url=f"{RUNBOOKS}/{runbook}.md", type_val=DashboardLinkType.LINK,
+                           tooltip=runbook, icon="doc", tags=[], target_blank=True)] if runbook else None
+    if any("$namespace" in query.expr for query in queries):
+        description += " Counts the namespaces chosen above."
+    return Panel(
+        type_val=kind, title=title, description=description, datasource=DATASOURCE, targets=queries,
+        options=options, interval=interval, transformations=transformations, links=links,
+        field_config=FieldConfigSource(
+            overrides=list(overrides),
+            defaults=FieldConfig(unit=unit, thresholds=thresholds(steps), color=FieldColor(mode=color),
+                                 custom=custom, **{"mappings": [], **field})))
+
+
+def thresholds(steps):
+    return ThresholdsConfig(mode=ThresholdsMode.ABSOLUTE,
+                            steps=[Threshold(value=value, color=color) for value, color in steps])
+
+
+def last_value():
+    return common.ReduceDataOptions(calcs=["lastNotNull"], fields="", values=False)
+
+
+def stat(title, description, query, *, steps=NONE_IS_GOOD, trend=False, **more):
+    """One number. `trend`: with its course behind it."""
+    return panel(
+        "stat", title, description, targets({title: query}, now=not trend),
+        big.Options(
+            reduce_options=last_value(), orientation=common.VizOrientation.AUTO,
+            text_mode=common.BigValueTextMode.VALUE, color_mode=common.BigValueColorMode.VALUE,
+            graph_mode=common.BigValueGraphMode.AREA if trend else common.BigValueGraphMode.NONE,
+            justify_mode=common.BigValueJustifyMode.AUTO, wide_layout=True, show_percent_change=False,
+            percent_change_color_mode=common.PercentChangeColorMode.STANDARD),
+        steps=steps, color=FieldColorModeId.THRESHOLDS, **more)
+
+
+def chart(title, description, queries, *, calcs, stacked, limit=None, steps=NEUTRAL, interval=None,
+          style=common.GraphDrawStyle.LINE, line_width=1, fill=0, gaps=False,
+          interpolation=common.LineInterpolation.STEP_AFTER, points=common.VisibilityMode.AUTO, **more):
+    """`limit`: a value at which a line is drawn, and its colour."""
+    stacking = common.StackingMode.NORMAL if stacked else common.StackingMode.NONE
+    line = common.GraphThresholdsStyleMode.LINE if limit else common.GraphThresholdsStyleMode.OFF
+    return panel(
+        "timeseries", title, description, targets(queries),
+        timeseries.Options(
+            legend=legend(calcs),
+            tooltip=common.VizTooltipOptions(mode=common.TooltipDisplayMode.MULTI,
+                                             sort=common.SortOrder.DESCENDING)),
+        custom=timeseries.FieldConfig(
+            draw_style=style, line_width=line_width, line_interpolation=interpolation, fill_opacity=fill,
+            # An hour without terminations has no points; their line goes on.
+            show_points=points, span_nulls=3_600_000 if gaps else False,
+            stacking=common.StackingConfig(mode=stacking, group="A"),
+            axis_placement=common.AxisPlacement.AUTO,
+            thresholds_style=common.GraphThresholdsStyleConfig(mode=line)),
+        steps=[(None, "transparent"), limit] if limit else steps, interval=interval, min_val=0, **more)
+
+
+def legend(calcs):
+    """A table with these figures of each line; without figures a list."""
+    mode = common.LegendDisplayMode.TABLE if calcs else common.LegendDisplayMode.LIST
+    return common.VizLegendOptions(display_mode=mode, placement=common.LegendPlacement.BOTTOM,
+                                   show_legend=True, calcs=list(calcs))
+
+
+def lines(title, description, queries, *, calcs=("lastNotNull", "max"), **more):
+    """Figures that are not parts of a whole."""
+    return chart(title, description, queries, calcs=calcs, stacked=False, **more)
+
+
+def per_event(title, description, queries, *, interval="2m", **more):
+    """Quantiles or shares of events: no event, no point."""
+    return lines(title, description, queries, interval=interval, gaps=True, **more)
+
+
+def areas(title, description, queries, *, calcs=("lastNotNull", "max"), **more):
+    """Parts of a whole."""
+    return chart(title, description, queries, calcs=calcs, stacked=True, fill=40, **more)
+
+
+def bars(title, description, queries, **more):
+    """Events per interval."""
+    return chart(title, description, queries, calcs=(), stacked=True, fill=80, line_width=0,
+                 style=common.GraphDrawStyle.BARS, interpolation=common.LineInterpolation.LINEAR,
+                 points=common.VisibilityMode.NEVER, interval="2m", decimals=0, **more)
+
+
+def ranking(title, description, label, query, **more):
+    """A bar for each value of a label, the longest first."""
+    return panel(
+        "bargauge", title, description, targets({f"{{{{{label}}}}}": query}, now=True),
+        bargauge.Options(
+            display_mode=common.BarGaugeDisplayMode.BASIC, value_mode=common.BarGaugeValueMode.COLOR,
+            name_placement=common.BarGaugeNamePlacement.LEFT, show_unfilled=False,
+            sizing=common.BarGaugeSizing.MANUAL, min_viz_width=8, min_viz_height=14, max_viz_height=24,
+            legend=common.VizLegendOptions(display_mode=common.LegendDisplayMode.LIST, show_legend=False,
+                                           placement=common.LegendPlacement.BOTTOM, calcs=[]),
+            reduce_options=last_value(), orientation=common.VizOrientation.HORIZONTAL),
+        min_val=0, **{"decimals": 0, **more})
+
+
+def heatmap(title, description, histogram, unit):
+    """How many events were in each of a histogram's buckets."""
+    query = f"sum by (le) (increase({histogram}_bucket{{@}}[$__rate_interval]))"
+    return panel(
+        "heatmap", title, description, targets({"{{le}}": query}, form=prometheus.PromQueryFormat.HEATMAP),
+        heat.Options(
+            calculate=False, cell_gap=1, show_value=common.VisibilityMode.NEVER,
+            y_axis=heat.YAxisConfig(axis_placement=common.AxisPlacement.LEFT, unit=unit, reverse=False),
+            rows_frame=heat.RowsHeatmapOptions(layout=common.HeatmapCellLayout.AUTO),
+            color=heat.HeatmapColorOptions(
+                mode=heat.HeatmapColorMode.SCHEME, scheme="Oranges", fill="dark-orange", exponent=0.5, steps=64,
+                scale=heat.HeatmapColorScale.EXPONENTIAL, reverse=False),
+            filter_values=heat.FilterValueRange(le=1e-9),
+            cell_values=heat.CellValues(unit="short", decimals=0),
+            tooltip=heat.HeatmapTooltip(mode=common.TooltipDisplayMode.SINGLE, y_histogram=True,
+                                        show_color_scale=False),
+            legend=heat.HeatmapLegend(show=True), exemplars=heat.ExemplarConfig(color="rgba(255,0,255,0.7)")),
+        custom=heat.FieldConfig(
+            hide_from=common.HideSeriesConfig(legend=False, tooltip=False, viz=False),
+            scale_distribution=common.ScaleDistributionConfig(type_val=common.ScaleDistribution.LINEAR)),
+        color=FieldColorModeId.THRESHOLDS, interval="2m", decimals=0)
+
+
+def states(title, description, label, query, *, bad, good):
+    """A bar for each value of a label, in the colour of 0 (bad) or 1 (good)."""
+    return panel(
+        "state-timeline", title, description, targets({f"{{{{{label}}}}}": query}),
+        statetimeline.Options(
+            show_value=common.VisibilityMode.NEVER, row_height=0.8, merge_values=True,
+            align_value=common.TimelineValueAlignment.LEFT, legend=legend(()),
+            tooltip=common.VizTooltipOptions(mode=common.TooltipDisplayMode.SINGLE, sort=common.SortOrder.NONE)),
+        custom=statetimeline.FieldConfig(fill_opacity=80, line_width=0), color=FieldColorModeId.THRESHOLDS,
+        steps=[(None, "red"), (1, "green")], mappings=[names({0: (bad, "red"), 1: (good, "green")})])
+
+
+def names(values):
+    """What a value is called, and its colour."""
+    return ValueMap(options={
+        str(value): ValueMappingResult(text=text, color=color, index=place)
+        for place, (value, (text, color)) in enumerate(values.items())
+    })
+
+
+def table(title, description, queries, transformations, *, sort=None, **more):
+    """What the queries give now. `sort`: the column, greatest first."""
+    answers = targets(dict(enumerate(queries)), now=True, form=prometheus.PromQueryFormat.TABLE)
+    for answer in answers:
+        answer.legend_format = None
+    return panel(
+        "table", title, description, answers,
+        grid.Options(
+            show_header=True, cell_height=common.TableCellHeight.SM,
+            sort_by=[common.TableSortByFieldState(display_name=sort, desc=True)] if sort else [],
+            footer=common.TableFooterOptions(show=False, reducer=["sum"], count_rows=False, fields=[])),
+        custom=common.TableFieldOptions(align=common.FieldTextAlignment.AUTO, filterable=True, inspect=False,
+                                        cell_options=common.TableAutoCellOptions()),
+        color=FieldColorModeId.THRESHOLDS, transformations=transformations, **more)
+
+
+def outliers(title, description, named, *, sort, also=(), **more):
+    """The nodes for which one of these queries is above 0, each column with its ten worst.
+
+    `named`: from column to query. `also`: further labels that tell rows apart.
+    """
+    values = [f"Value #{chr(ord('A') + place)}" for place in range(len(named))]
+    values = ["Value"] if len(named) == 1 else values
+    labels = {label: label.capitalize() for label in ("cluster", "node", *also)}
+    above_zero = DataTransformerConfig(id_val="filterByValue", options={
+        "type": "include", "match": "any",
+        "filters": [{"fieldName": value, "config": {"id": "greater", "options": {"value": 0}}} for value in values]})
+    return table(
+        title, description, [f"topk(10, {query})" for query in named.values()],
+        [merged(), above_zero, columns({**labels, **dict(zip(values, named))})],
+        sort=sort, **{"decimals": 0, **more})
+
+
+def matrix(row, column):
+    """A row for each value of a label, a column for each of another."""
+    return DataTransformerConfig(id_val="groupingToMatrix", options={
+        "rowField": row, "columnField": column, "valueField": "Value", "emptyValue": "empty"})
+
+
+def merged():
+    """One row for what has the same labels in several queries' answers."""
+    return DataTransformerConfig(id_val="merge", options={})
+
+
+def columns(named):
+    """Which fields are columns, called what, and in which order."""
+    return DataTransformerConfig(id_val="organize", options={
+        "renameByName": named,
+        "excludeByName": {"Time": True},
+        "indexByName": {field: place for place, field in enumerate(named)}})
+
+
+def column(name, **properties):
+    """Properties of one column, by Grafana's names."""
+    return DashboardFieldConfigSourceOverrides(
+        matcher=MatcherConfig(id_val="byName", options=name),
+        properties=[DynamicConfigValue(id_val=key.replace("_", "."), value=value)
+                    for key, value in properties.items()])
+
+
+COLORED_TEXT = common.TableColorTextCellOptions()
+
+
+# --- Dashboards.
+
+@dataclass
+class Line:
+    """Panels of one height beside each other; without widths they share the whole."""
+
+    height: int
+    panels: list
+    widths: list = ()
+
+
+@dataclass
+class Row:
+    """A heading and the lines below it."""
+
+    title: str
+    lines: list
+    collapsed: bool = False
+
+
+def laid_out(rows):
+    """Numbers all panels, and puts each where it belongs."""
+    laid, number, y = [], 0, 0
+    for row in rows:
+        number += 1
+        heading = RowPanel(title=row.title, collapsed=row.collapsed, id_val=number,
+                           grid_pos=GridPos(x=0, y=y, w=24, h=1), panels=[])
+        y += 1
+        panels = []
+        for line in row.lines:
+            x = 0
+            for one, width in zip(line.panels, line.widths or [24 // len(line.panels)] * len(line.panels)):
+                number += 1
+                one.id_val = number
+                one.grid_pos = GridPos(x=x, y=y, w=width, h=line.height)
+                x += width
+                panels.append(one)
+            y += line.height
+        if row.collapsed:
+            heading.panels, panels = panels, []
+        laid += [heading, *panels]
+    return laid
+
+
+def values_of(name, label, metric, description, hide=VariableHide.DONT_HIDE, **more):
+    """A variable with the values that a label of a metric has."""
+    return VariableModel(
+        name=name, label=label, description=description, type_val=VariableType.QUERY, datasource=DATASOURCE,
+        query={"query": f"label_values({metric}, {name})", "refId": f"Variable-{name}"},
+        refresh=VariableRefresh.ON_TIME_RANGE_CHANGED, sort=VariableSort.ALPHABETICAL_ASC, regex="",
+        multi=True, include_all=True, hide=hide,
+        current=VariableOption(text=["All"], value=["$__all"], selected=True), **more)
+
+
+SOURCE = VariableModel(
+    name="datasource", label="Data source", description="The Prometheus that scrapes coroner's agents.",
+    type_val=VariableType.DATASOURCE, query="prometheus", regex="", hide=VariableHide.DONT_HIDE,
+    refresh=VariableRefresh.ON_DASHBOARD_LOAD,
+    current=VariableOption(text="default", value="default", selected=True))
+CLUSTER = values_of("cluster", "Cluster", "coroner_build_info", all_value=".*",
+                    description="Clusters, by the label that many Prometheuses' common store has. "
+                                "Without such a label it is All.")
+NODE = values_of("node", "Node", 'coroner_build_info{cluster=~"$cluster"}', all_value=".*",
+                 description="Nodes, by the label that the scrape gives to the agent's target.")
+NAMESPACE = values_of(
+    "namespace", "Namespace", 'coroner_container_deaths_total{cluster=~"$cluster"}', all_value=".*",
+    description="Namespaces of the containers that died; those of one name in several clusters are one. "
+                "Only panels that say so look at it: no other metric has a namespace.")
+JOB = values_of(
+    "job", "Job", "coroner_build_info", hide=VariableHide.HIDE_VARIABLE, skip_url_sync=True,
+    description="The scrape job of the agents, for metrics whose names are not coroner's own.")
+
+# From uid to title, and what a link to the dashboard says.
+OTHERS = {
+    "coroner-terminations": ("Terminations", "How long pod terminations take, and how containers died"),
+    "coroner-leaks": ("Leaks", "Leaked sandboxes, orphans and stuck pods"),
+    "coroner-agent": ("Agent", "Whether the agents observe everything, and what they cost"),
+}
+
+
+def dashboard(uid, description, rows, variables, begin="now-6h"):
+    for one in (one for row in rows for line in row.lines for one in line.panels if NAMESPACE in variables):
+        if not any("$namespace" in query.expr for query in one.targets):
+            one.description += " Of all namespaces: this metric has none."
+    links = [
+        DashboardLink(title=title, tooltip=tooltip, url=f"/d/{other}", icon="dashboard", tags=[],
+                      type_val=DashboardLinkType.LINK, include_vars=True, keep_time=True)
+        for other, (title, tooltip) in OTHERS.items() if other != uid
+    ]
+    links.append(DashboardLink(title="Documentation", tooltip="coroner's documentation", url=DOCS, icon="doc",
+                               tags=[], type_val=DashboardLinkType.LINK, target_blank=True))
+    return Dashboard(
+        uid=uid, title=f"coroner / {OTHERS[uid][0]}", description=description, tags=["coroner", "kubernetes"],
+        timezone="browser", editable=True, graph_tooltip=DashboardCursorSync.CROSSHAIR, refresh="1m", version=1,
+        preload=False, time=DashboardDashboardTime(from_val=begin, to="now"), links=links,
+        timepicker=TimePickerConfig(refresh_intervals=["30s", "1m", "5m", "15m", "30m", "1h"]),
+        templating=DashboardDashboardTemplating(list_val=[SOURCE, CLUSTER, NODE, *variables]), panels=laid_out(rows),
+        annotations=AnnotationContainer(list_val=[AnnotationQuery(
+            built_in=1, name="Annotations & Alerts", enable=True, hide=True, type_val="dashboard",
+            icon_color="rgba(0, 211, 255, 1)",
+            datasource=DataSourceRef(type_val="grafana", uid="-- Grafana --"))]))
