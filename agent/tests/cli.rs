@@ -14,6 +14,7 @@ use coroner::{
     sources::kernel,
     store::{health::Health, leaks::LeakStore, terminations::History},
 };
+use coroner_api::{List, terminations::Termination};
 use coroner_core::report::PodTermination;
 use nobody::Nobody;
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
@@ -183,7 +184,9 @@ fn agent(accounts: usize) -> String {
 
 fn agent_with(accounts: usize, audience: Audience) -> String {
     let account: PodTermination =
-        serde_json::from_str(include_str!("golden/termination.json")).unwrap();
+        serde_json::from_str::<Termination>(include_str!("../api/tests/golden/termination.json"))
+            .unwrap()
+            .into();
     let mut history = History::new(accounts);
     for n in 0..accounts {
         let mut account = account.clone();
@@ -218,8 +221,8 @@ fn terminations_of_a_running_agent() {
     let (_, out, _) = run(&mut coroner(&format!("terminations --url {url} -n other")));
     assert_eq!(out.lines().count(), 1, "{out}");
     let (_, out, _) = run(&mut coroner(&format!("terminations --url {url} --limit 1 -o json")));
-    let accounts: Vec<PodTermination> = serde_json::from_str(&out).unwrap();
-    assert_eq!(accounts.len(), 1);
+    let list: List<Termination> = serde_json::from_str(&out).unwrap();
+    assert_eq!((list.items.len(), list.next.is_some()), (1, true));
     let (_, out, _) = run(coroner("terminations -o wide").env("CORONER_URL", &url));
     assert!(out.contains("children_not_signalled"), "{out}");
 }

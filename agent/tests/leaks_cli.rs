@@ -157,13 +157,12 @@ fn scripts_get_a_status_and_json() {
     let (code, out, err) = run(&mut node.leaks("--exit-code --leak-threshold 2s --json"));
     assert_eq!(code, 3, "{err}");
     let answer: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(answer["detection_state"], "possible");
+    assert_eq!(answer["detection"]["state"], "possible");
     assert_eq!(answer["standalone"], true);
     assert_eq!(answer["candidates"], json!([]));
-    assert_eq!(answer["threshold_seconds"], 2);
-    let leaks: Vec<Leak> = serde_json::from_value(answer["leaks"].clone()).unwrap();
-    assert_eq!(leaks.len(), 1, "{out}");
-    assert_eq!(leaks[0].pod.as_ref().unwrap().name, "pod-s1");
+    assert_eq!(answer["detection"]["thresholdSeconds"], 2);
+    assert_eq!(answer["items"].as_array().unwrap().len(), 1, "{out}");
+    assert_eq!(answer["items"][0]["pod"]["name"], "pod-s1");
 }
 
 #[test]
@@ -171,10 +170,10 @@ fn suspects_alone_do_not_count() {
     let node = Node::new(BOOT);
     let (code, out, _) = run(&mut node.leaks("-o json"));
     let answer: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, &answer["leaks"]), (0, &json!([])));
+    assert_eq!((code, &answer["items"]), (0, &json!([])));
     assert_eq!(answer["candidates"][0]["class"], "notready_no_pod");
-    assert_eq!(answer["candidate_count"], 1);
-    assert_eq!(answer["threshold_seconds"], 300);
+    assert_eq!(answer["detection"]["candidateCount"], 1);
+    assert_eq!(answer["detection"]["thresholdSeconds"], 300);
 }
 
 #[test]
@@ -194,10 +193,10 @@ fn the_apiserver_has_the_last_word() {
     let (code, out, err) = run(&mut node.leaks("-o json"));
     assert_eq!(code, 0, "{err}");
     let answer: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(answer["leaks"], json!([]), "the watch does not show it, but it exists: {out}");
+    assert_eq!(answer["items"], json!([]), "the watch does not show it, but it exists: {out}");
     // A look of three seconds waits for the apiserver's answer for six more. On a machine that needs
     // longer than that, the sandbox remains suspected.
-    let in_time = answer["watched_seconds"].as_u64().unwrap() < 9;
+    let in_time = answer["detection"]["watchedSeconds"].as_u64().unwrap() < 9;
     assert!(!in_time || answer["candidates"] == json!([]), "{out}");
 }
 
@@ -278,17 +277,17 @@ fn a_watch_tells_suspected_from_certain_until_interrupted() {
     let mut watch = Watch::start(node.leaks("--watch --json --leak-threshold 2s"));
     let first = watch.answer();
     assert_eq!(
-        (&first["leaks"], &first["candidates"][0]["class"]),
+        (&first["items"], &first["candidates"][0]["class"]),
         (&json!([]), &json!("notready_no_pod"))
     );
     node.apiserver.script().pods_until = None;
     let second = watch.answer();
     assert_eq!(
-        (&second["leaks"][0]["class"], &second["candidates"]),
+        (&second["items"][0]["class"], &second["candidates"]),
         (&json!("notready_no_pod"), &json!([]))
     );
     node.runtime.state().sandboxes.remove(0);
-    assert_eq!(watch.answer()["leaks"], json!([]), "cleaned up by hand");
+    assert_eq!(watch.answer()["items"], json!([]), "cleaned up by hand");
     assert_eq!(watch.interrupt(), 0);
 }
 
@@ -303,7 +302,10 @@ fn the_first_answer_of_a_watch_names_what_was_left_while_it_looked() {
     runtime.block_on(objects.event("DELETED", pod("s1")));
     let is_named = |answer: &Value| answer["candidates"][0]["class"] == "notready_no_pod";
     let mut answer = watch.answer();
-    assert!(is_named(&answer) || answer["candidate_count"] == 0, "counted and not named: {answer}");
+    assert!(
+        is_named(&answer) || answer["detection"]["candidateCount"] == 0,
+        "counted and not named: {answer}"
+    );
     while !is_named(&answer) {
         answer = watch.answer();
     }
@@ -347,7 +349,7 @@ fn leak(namespace: &str) -> Leak {
         "confirmed": 1_700_000_400 * second,
         "resources": { "netns": "/run/netns/cni-1", "ips": ["10.0.0.9"] },
         "cause": { "kind": "pod_worker_stuck", "kubelet_version": "v1.23\u{1b}[2J" },
-        "evidence": [{ "kind": "sandbox_stopped", "seen_ready": true }],
+        "evidence": [{ "kind": "sandbox_stopped", "seenReady": true }],
     }))
     .unwrap()
 }
@@ -373,7 +375,10 @@ fn a_running_agent_is_asked() {
     );
     let (_, out, _) = run(&mut coroner(&format!("leaks --url {url} --json")));
     let answer: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((&answer["standalone"], &answer["watched_seconds"]), (&json!(false), &json!(1000)));
+    assert_eq!(
+        (&answer["standalone"], &answer["detection"]["watchedSeconds"]),
+        (&json!(false), &json!(1000))
+    );
     let (code, _, _) = run(&mut coroner(&format!("leaks --url {url} --exit-code")));
     assert_eq!(code, 3);
     let other = format!("leaks --url {url} --exit-code -n other");
@@ -416,9 +421,9 @@ fn an_agent_that_has_just_started_has_not_seen_enough() {
 fn a_watched_agent_is_told_of_again_when_it_changes() {
     let (url, shared) = agent(Vec::new(), DetectionState::Possible, 1000);
     let mut watch = Watch::start(coroner(&format!("leaks --url {url} --watch --json")));
-    assert_eq!(watch.answer()["leaks"], json!([]));
+    assert_eq!(watch.answer()["items"], json!([]));
     shared.leaks.lock().put(Arc::new(leak("shop")));
-    assert_eq!(watch.answer()["leaks"][0]["pod"]["name"], "web-0");
+    assert_eq!(watch.answer()["items"][0]["pod"]["name"], "web-0");
     assert_eq!(watch.interrupt(), 0);
 }
 

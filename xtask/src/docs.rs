@@ -9,6 +9,7 @@ use crate::{build, progress::step, toolchain::cargo, workspace::Workspace};
 /// The tests that hold generated files to what they are made of: arguments of `cargo test`.
 const TESTS: &[&[&str]] = &[
     &["--package=coroner", "--lib", "docs_metrics_md_is_what_the_catalogue_says"],
+    &["--package=coroner-api", "--test=reference"],
     &["--package=xtask", "docs_scale_md_is_what_the_figures_say"],
     &["--package=coroner-lab", "--test=rules", "generated"],
     &["--package=coroner-cri-api", "the_committed_code_is_what_the_protos_generate"],

@@ -1,7 +1,7 @@
 //! `coroner explain`: one pod's end, from a running agent, a recording, or the sample.
 
 use super::{
-    client, print_note,
+    print_note,
     replay::open,
     select::{PodSelector, SelectError},
 };
@@ -11,6 +11,7 @@ use crate::outputs::{
     report::{self, Style},
 };
 use anyhow::{Context, anyhow, bail};
+use coroner_api::{ListQuery, openapi, terminations::Termination};
 use coroner_core::report::PodTermination;
 use std::{
     io::{self, Write},
@@ -41,12 +42,14 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
 }
 
 fn from_agent(args: &ExplainArgs, wanted: &PodSelector) -> anyhow::Result<Arc<PodTermination>> {
-    let agent = client::Agent::new(&args.agent)?;
-    let body = agent.get("/api/v1/terminations").context(
-        "cannot query an agent; use --from FILE to read a recording, or --sample to see \
-                  the built-in one",
+    let agent = super::agent(&args.agent)?;
+    let asked =
+        super::wait(agent.list::<Termination>(openapi::TERMINATIONS, &ListQuery::default()));
+    let list = asked.context(
+        "cannot query an agent; use --from FILE to read a recording, or --sample to see the \
+         built-in one",
     )?;
-    let accounts = client::accounts(&body)?;
+    let accounts: Vec<PodTermination> = list.items.into_iter().map(Into::into).collect();
     let chosen = wanted.choose(&accounts).map_err(|error| match error {
         SelectError::Ambiguous(text) => anyhow!(text),
         SelectError::NotFound(text) => anyhow!(

@@ -1,6 +1,5 @@
 //! The command line: parse, set up the log, do it, say how it went.
 
-mod client;
 mod columns;
 pub mod doctor;
 mod explain;
@@ -9,13 +8,14 @@ mod replay;
 mod select;
 mod terminations;
 
-use crate::config::args::{Cli, Command, LogArgs, LogFormat};
+use crate::config::args::{AgentArgs, Cli, Command, LogArgs, LogFormat};
 use crate::{
     app,
     config::{Config, HostDefaults},
     outputs::log::{self, Form},
 };
 use clap::{Parser, error::ErrorKind};
+use coroner_api::client::Agent;
 use std::{
     io::{self, Write},
     process::ExitCode,
@@ -57,6 +57,19 @@ fn answered(result: anyhow::Result<()>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => print_failure(&error),
     }
+}
+
+/// The running agent that the flags name.
+fn agent(args: &AgentArgs) -> anyhow::Result<Agent> {
+    match &args.url {
+        None => Ok(Agent::Socket(args.socket.clone())),
+        Some(url) => Agent::at_url(url, args.ca.as_deref()),
+    }
+}
+
+/// Waits for what an agent answers.
+fn wait<T>(answer: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(answer)
 }
 
 /// Beside the answer, on stderr: what to know before trusting it.

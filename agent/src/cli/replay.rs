@@ -7,6 +7,7 @@ use crate::outputs::{
     report::{self, Style},
 };
 use anyhow::Context;
+use coroner_api::terminations::Termination;
 use std::{
     io::{self, Write},
     path::Path,
@@ -47,7 +48,8 @@ fn print(to: &mut impl Write, replay: &Replay, form: ReplayOutput) -> anyhow::Re
     match form {
         ReplayOutput::Json => {
             for account in replay.timelines() {
-                serde_json::to_writer(&mut *to, &**account).map_err(io::Error::from)?;
+                serde_json::to_writer(&mut *to, &Termination::from(&**account))
+                    .map_err(io::Error::from)?;
                 to.write_all(b"\n")?;
             }
         }

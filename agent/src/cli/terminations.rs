@@ -1,8 +1,9 @@
 //! `coroner terminations`: asks a running agent over HTTP, prints a table.
 
-use super::{client, columns::columns};
+use super::columns::columns;
 use crate::config::args::{ListOutput, TerminationsArgs};
 use crate::outputs::report::{ended_at, seconds};
+use coroner_api::{List, ListQuery, openapi, terminations::Termination};
 use coroner_core::{report::PodTermination, types::MilestoneKind};
 use std::{
     borrow::Borrow,
@@ -10,11 +11,16 @@ use std::{
 };
 
 pub(super) fn main(args: &TerminationsArgs) -> anyhow::Result<()> {
-    let agent = client::Agent::new(&args.agent)?;
-    let body = agent.get(&path(args))?;
+    let agent = super::agent(&args.agent)?;
+    let query =
+        ListQuery { namespace: args.namespace.clone(), limit: args.limit, ..ListQuery::default() };
+    let list: List<Termination> = super::wait(agent.list(openapi::TERMINATIONS, &query))?;
     let text = match args.output {
-        ListOutput::Json => body,
-        form => table(&client::accounts(&body)?, form == ListOutput::Wide),
+        ListOutput::Json => serde_json::to_string(&list)?,
+        form => {
+            let all: Vec<PodTermination> = list.items.into_iter().map(Into::into).collect();
+            table(&all, form == ListOutput::Wide)
+        }
     };
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
@@ -23,17 +29,6 @@ pub(super) fn main(args: &TerminationsArgs) -> anyhow::Result<()> {
     }
     stdout.flush()?;
     Ok(())
-}
-
-fn path(args: &TerminationsArgs) -> String {
-    let mut query = Vec::new();
-    if let Some(namespace) = &args.namespace {
-        query.push(format!("namespace={}", client::encode(namespace)));
-    }
-    if let Some(limit) = args.limit {
-        query.push(format!("limit={limit}"));
-    }
-    format!("/api/v1/terminations?{}", query.join("&"))
 }
 
 /// One row an account; `wide` has more columns.
@@ -89,27 +84,7 @@ fn none() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::args::AgentArgs;
     use crate::outputs::report::samples;
-
-    #[test]
-    fn the_question() {
-        for url in ["http://h:1", "http://h:1/"] {
-            let args = TerminationsArgs {
-                agent: AgentArgs {
-                    socket: "/run/a.sock".into(),
-                    url: Some(url.parse().unwrap()),
-                    ca: None,
-                },
-                namespace: Some("a&b".into()),
-                limit: Some(3),
-                output: ListOutput::Table,
-            };
-            let agent = client::Agent::new(&args.agent).unwrap();
-            let wanted = "http://h:1/api/v1/terminations?namespace=a%26b&limit=3";
-            assert_eq!(agent.at(&path(&args)).unwrap(), wanted);
-        }
-    }
 
     #[test]
     fn tables() {

@@ -1,6 +1,5 @@
 //! Command-line flags and their environment variables. [`crate::config`] validates them.
 
-use crate::outputs::http::addresses;
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -118,7 +117,7 @@ pub struct ApiListen(pub Option<SocketAddr>);
 #[derive(Args, Clone, Debug)]
 pub struct AgentArgs {
     /// Unix socket of the running agent.
-    #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = addresses::DEFAULT)]
+    #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = coroner_api::DEFAULT_SOCKET)]
     pub socket: PathBuf,
     /// URL of the running agent, used instead of its socket.
     #[arg(long, env = "CORONER_URL", value_name = "URL", value_parser = parse_url)]
@@ -146,7 +145,7 @@ pub struct RunArgs {
     pub tls_key: Option<PathBuf>,
     /// Unix socket of the API, accessible to this user only. `coroner terminations`, `leaks` and `explain` use
     /// it. `off` disables it.
-    #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = addresses::DEFAULT)]
+    #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = coroner_api::DEFAULT_SOCKET)]
     pub socket: PathBuf,
     /// Address of the API for `kubectl port-forward`, on the loopback interface. With hostNetwork every user of
     /// the node can reach it. `off` disables it.
@@ -468,7 +467,7 @@ mod tests {
         assert_eq!(run.listen.port(), DEFAULT_PORT);
         let cli = Cli::try_parse_from(["coroner", "terminations"]).unwrap();
         let Command::Terminations(list) = cli.command else { panic!("not terminations") };
-        assert_eq!((list.agent.url, list.agent.socket), (None, addresses::DEFAULT.into()));
+        assert_eq!((list.agent.url, list.agent.socket), (None, coroner_api::DEFAULT_SOCKET.into()));
     }
 
     #[test]

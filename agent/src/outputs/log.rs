@@ -161,7 +161,7 @@ pub(crate) mod tests {
         logged_by("info", Form::Text { colours: false }, log)
     }
 
-    fn logged_by(directives: &str, form: Form, log: impl FnOnce()) -> String {
+    pub(crate) fn logged_by(directives: &str, form: Form, log: impl FnOnce()) -> String {
         let text = Log::default();
         let to = text.clone();
         let dispatch = dispatch(filter(directives).unwrap(), form, move || to.clone());

@@ -5,6 +5,7 @@ use crate::{
     linux::clock,
     outputs::report::{self, LeakList, Style, age, holds, printable, seconds_between, span, thing},
 };
+use coroner_api::leaks as wire;
 use coroner_core::{
     leak::{DetectionState, Leak, LeakClass, LeakKey},
     time::WallTime,
@@ -20,22 +21,27 @@ pub(super) enum Form {
 }
 
 /// The list to print.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug)]
 pub(super) struct Answer {
-    /// The confirmed leaks, as the agent's API returns them.
-    #[serde(flatten)]
+    /// The confirmed leaks.
     pub(super) list: LeakList,
     /// From a standalone scan.
     pub(super) standalone: bool,
     /// Candidates. An agent only counts its candidates.
-    #[serde(serialize_with = "report::serialize_leaks")]
     pub(super) candidates: Vec<Arc<Leak>>,
     /// The requested namespace.
-    #[serde(skip)]
     pub(super) namespace: Option<String>,
     /// Time of the list.
-    #[serde(skip)]
     pub(super) now: WallTime,
+}
+
+/// The list as JSON: the confirmed leaks as the agent's API shows them, and what a standalone scan adds.
+#[derive(Serialize)]
+struct Document {
+    standalone: bool,
+    detection: wire::Detection,
+    items: Vec<wire::Leak>,
+    candidates: Vec<wire::Leak>,
 }
 
 /// The content of a list without its changing ages.
@@ -84,8 +90,21 @@ impl Answer {
 
     pub(super) fn text(&self, form: Form) -> io::Result<String> {
         match form {
-            Form::Json => Ok(serde_json::to_string(self)? + "\n"),
+            Form::Json => Ok(serde_json::to_string(&self.document())? + "\n"),
             Form::Table { wide, verbose } => Ok(self.plain(wide, verbose, &Style::for_stdout())),
+        }
+    }
+
+    fn document(&self) -> Document {
+        let clock = clock::anchor();
+        let all = |leaks: &[Arc<Leak>]| {
+            leaks.iter().map(|leak| report::leak_json(leak, &clock)).collect()
+        };
+        Document {
+            standalone: self.standalone,
+            detection: report::detection_json(&self.list.progress),
+            items: all(&self.list.leaks),
+            candidates: all(&self.candidates),
         }
     }
 

@@ -7,13 +7,11 @@ mod scanner;
 mod standalone;
 mod timing;
 
-use super::{
-    client::{Agent, NoAgent},
-    print_note, usage,
-};
+use super::{print_note, usage};
 use crate::config::args::{LeaksArgs, ListOutput};
 use crate::config::{HostDefaults, StandaloneConfig};
 use answer::{Answer, Form};
+use coroner_api::client::NoAgent;
 use std::{
     io::{self, IsTerminal, Write},
     process::ExitCode,
@@ -50,7 +48,7 @@ async fn answer(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
     };
     let mut out = Printer::new(args);
     if !args.standalone {
-        let agent = Agent::new(&args.agent)?;
+        let agent = super::agent(&args.agent)?;
         match agent::answer(&agent, args.namespace.as_deref(), mode, &mut out).await {
             Err(error) if error.is::<NoAgent>() && args.agent.url.is_none() => {
                 print_note(&format!(

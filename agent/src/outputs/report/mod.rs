@@ -14,8 +14,8 @@ mod tests;
 
 pub use explain::explain;
 pub use leak::{
-    LeakJson, LeakList, age, holds, leak, leak_cause, remediation, seconds_between,
-    serialize_leaks, span, thing,
+    LeakList, age, detection_json, holds, leak, leak_cause, leak_json, remediation,
+    seconds_between, span, thing,
 };
 pub use line::{LogLine, log_line};
 pub use style::Style;

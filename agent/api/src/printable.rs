@@ -21,7 +21,7 @@ pub fn shown(text: &str) -> Cow<'_, str> {
 }
 
 /// Categories Cc, Cf, Zl and Zp of Unicode 16 (`DerivedGeneralCategory.txt`).
-pub(crate) fn is_hidden(c: char) -> bool {
+pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}'
