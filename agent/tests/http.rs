@@ -134,7 +134,7 @@ async fn one_pod_by_uid_and_life() {
     for uri in ["uid-c", "uid-a?life=3"] {
         let (status, body) = get(&agent, &format!("/api/v1/terminations/{uri}")).await;
         assert_eq!(status, StatusCode::NOT_FOUND, "{uri}");
-        assert!(body.contains("--history"), "{body}");
+        assert!(body.contains("--history-limit"), "{body}");
     }
 }
 

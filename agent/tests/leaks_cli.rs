@@ -100,7 +100,7 @@ impl Node {
     /// Only one namespace: what other tests leave of cgroups on this machine has none.
     fn leaks(&self, flags: &str) -> Command {
         coroner(&format!(
-            "leaks --standalone --node n1 --cri {} --kubeconfig {} --host-root {} -n default {flags}",
+            "leaks --standalone --node n1 --runtime-endpoint {} --kubeconfig {} --host-root {} -n default {flags}",
             self.path("cri.sock").display(),
             self.path("kubeconfig").display(),
             self.folder.path().display(),
@@ -154,7 +154,7 @@ fn who_waits_is_certain() {
 #[test]
 fn scripts_get_a_status_and_json() {
     let node = Node::new(BOOT);
-    let (code, out, err) = run(&mut node.leaks("--exit-code --leak-threshold 2s --json"));
+    let (code, out, err) = run(&mut node.leaks("--exit-code --leak-threshold 2s -o json"));
     assert_eq!(code, 3, "{err}");
     let answer: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(answer["detection"]["state"], "possible");
@@ -226,8 +226,8 @@ fn without_a_source_nothing_is_said() {
     }
     let nobody = Nobody::new();
     node.write_kubeconfig(&nobody.url);
-    let (code, out, err) = run(node.leaks("").arg("--cri").arg("/nowhere.sock"));
-    assert_eq!((code, &*out), (64, ""), "--cri is given twice: {err}");
+    let (code, out, err) = run(node.leaks("").arg("--runtime-endpoint").arg("/nowhere.sock"));
+    assert_eq!((code, &*out), (64, ""), "--runtime-endpoint is given twice: {err}");
     let (code, out, err) = run(&mut node.leaks(""));
     assert_eq!((code, &*out), (1, ""), "{err}");
     assert!(err.contains("apiserver is reachable"), "{err}");
@@ -274,7 +274,7 @@ fn a_watch_tells_suspected_from_certain_until_interrupted() {
     // The apiserver answers once, when the suspicion begins. However late the watch's first answer is:
     // nothing is confirmed before the apiserver has answered again.
     node.apiserver.script().pods_until = Some(1);
-    let mut watch = Watch::start(node.leaks("--watch --json --leak-threshold 2s"));
+    let mut watch = Watch::start(node.leaks("--watch -o json --leak-threshold 2s"));
     let first = watch.answer();
     assert_eq!(
         (&first["items"], &first["candidates"][0]["class"]),
@@ -295,7 +295,7 @@ fn a_watch_tells_suspected_from_certain_until_interrupted() {
 fn the_first_answer_of_a_watch_names_what_was_left_while_it_looked() {
     let mut node = Node::new(BOOT);
     node.apiserver.script().pods.push(pod("s1"));
-    let mut watch = Watch::start(node.leaks("--watch --json"));
+    let mut watch = Watch::start(node.leaks("--watch -o json"));
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let objects = runtime.block_on(node.apiserver.watch());
     // The look lasts for seconds from here. Where this takes longer, the first answer counts nothing.
@@ -373,7 +373,7 @@ fn a_running_agent_is_asked() {
         out.contains("its sandbox was no longer ready") && out.contains("$ crictl rmp"),
         "{out}"
     );
-    let (_, out, _) = run(&mut coroner(&format!("leaks --url {url} --json")));
+    let (_, out, _) = run(&mut coroner(&format!("leaks --url {url} -o json")));
     let answer: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(
         (&answer["standalone"], &answer["detection"]["watchedSeconds"]),
@@ -390,7 +390,7 @@ fn a_running_agent_is_asked() {
 #[test]
 fn an_agent_that_cannot_judge_never_says_that_there_is_nothing() {
     let (url, _) = agent(Vec::new(), DetectionState::NodeForeign, 0);
-    for flags in ["", "--json", "--exit-code"] {
+    for flags in ["", "-o json", "--exit-code"] {
         let (code, out, err) = run(&mut coroner(&format!("leaks --url {url} {flags}")));
         assert_eq!((code, &*out), (1, ""), "{flags}");
         assert!(err.contains("node foreign") && err.contains("/readyz"), "{err}");
@@ -420,7 +420,7 @@ fn an_agent_that_has_just_started_has_not_seen_enough() {
 #[test]
 fn a_watched_agent_is_told_of_again_when_it_changes() {
     let (url, shared) = agent(Vec::new(), DetectionState::Possible, 1000);
-    let mut watch = Watch::start(coroner(&format!("leaks --url {url} --watch --json")));
+    let mut watch = Watch::start(coroner(&format!("leaks --url {url} --watch -o json")));
     assert_eq!(watch.answer()["items"], json!([]));
     shared.leaks.lock().put(Arc::new(leak("shop")));
     assert_eq!(watch.answer()["items"][0]["pod"]["name"], "web-0");
@@ -439,13 +439,19 @@ fn an_agent_that_was_named_must_answer() {
 #[test]
 fn wrong_usage_says_what_is_wrong() {
     let cases = [
-        ("leaks --standalone --cri /x", "set --node NAME"),
+        ("leaks --standalone --runtime-endpoint /x", "set --node NAME"),
         ("leaks --watch --wait", "cannot be used with"),
         ("leaks --watch --exit-code", "cannot be used with"),
         ("leaks --url ftp://x", "use http://HOST:PORT"),
-        ("leaks --standalone --node n --cri /x --leak-threshold 1ms", "--leak-threshold 1ms"),
-        ("leaks --standalone --node n --cri /x --kubelet-process a-name-of-16-chars", "at most 15"),
-        ("leaks -o yaml", "[possible values: table, wide, json]"),
+        (
+            "leaks --standalone --node n --runtime-endpoint /x --leak-threshold 1ms",
+            "--leak-threshold 1ms",
+        ),
+        (
+            "leaks --standalone --node n --runtime-endpoint /x --kubelet-process a-name-of-16-chars",
+            "at most 15",
+        ),
+        ("leaks -o xml", "[possible values: table, wide, json, yaml, name]"),
     ];
     for (args, message) in cases {
         let (code, out, err) = run(&mut coroner(args));

@@ -40,13 +40,13 @@ pub struct Options {
     pub listen: Option<SocketAddr>,
     /// `--node`.
     pub node: String,
-    /// `--cri`.
+    /// `--runtime-endpoint`.
     pub cri: String,
     /// `--kubeconfig`.
     pub kubeconfig: PathBuf,
     /// `--cgroup-root`; `None`: the agent finds it.
     pub cgroup_root: Option<PathBuf>,
-    /// `--cri-idle`; `None`: its default.
+    /// `--cri-poll-interval`; `None`: its default.
     pub cri_idle: Option<Duration>,
     /// `--leak-threshold`; `None`: its default.
     pub leak_threshold: Option<Duration>,
@@ -114,15 +114,16 @@ impl Agent {
             .args(["--listen", "127.0.0.1:0", "--socket", "off"])
             .args(["--api-listen", &address.to_string()])
             .args(["--node", &options.node])
-            .args(["--cri", &options.cri])
+            .args(["--runtime-endpoint", &options.cri])
             .arg("--kubeconfig")
             .arg(&options.kubeconfig);
         if let Some(root) = &options.cgroup_root {
             command.arg("--cgroup-root").arg(root);
         }
-        for (flag, duration) in
-            [("--cri-idle", options.cri_idle), ("--leak-threshold", options.leak_threshold)]
-        {
+        for (flag, duration) in [
+            ("--cri-poll-interval", options.cri_idle),
+            ("--leak-threshold", options.leak_threshold),
+        ] {
             if let Some(duration) = duration {
                 command.arg(flag).arg(format!("{}ms", duration.as_millis()));
             }

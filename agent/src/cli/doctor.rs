@@ -2,7 +2,8 @@
 //! same steps as in `run` are tried: load the programs, query the runtime, list the pods.
 
 use crate::{
-    config::args::{DoctorArgs, DoctorOutput},
+    cli::output::document,
+    config::args::{DoctorArgs, TextOutput},
     config::{ConfigError, HostDefaults, Sources},
     linux::procfs::ProcVisibility,
     outputs::report::Style,
@@ -83,13 +84,10 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let diagnosis = diagnose(sources, args.sources.node.cgroup_root.as_deref())?;
     let mut stdout = io::stdout().lock();
     match args.output {
-        DoctorOutput::Json => {
-            serde_json::to_writer_pretty(&mut stdout, &diagnosis).map_err(io::Error::from)?;
-            stdout.write_all(b"\n")?;
-        }
-        DoctorOutput::Text => {
+        TextOutput::Text => {
             stdout.write_all(text(&diagnosis, &Style::for_stdout()).as_bytes())?;
         }
+        form => stdout.write_all(document(&diagnosis, form == TextOutput::Yaml)?.as_bytes())?,
     }
     stdout.flush()?;
     Ok(if diagnosis.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -273,7 +271,7 @@ async fn container_runtime(options: cri::Options) -> Check {
         Err(error) => Check::failed(
             NAME,
             error,
-            "check that the runtime runs, and set --cri if it uses another socket",
+            "check that the runtime runs, and set --runtime-endpoint if it uses another socket",
         ),
     }
 }

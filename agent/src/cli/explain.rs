@@ -1,11 +1,12 @@
 //! `coroner explain`: one pod's end, from a running agent, a recording, or the sample.
 
 use super::{
+    output::document,
     print_note,
     replay::open,
     select::{PodSelector, SelectError},
 };
-use crate::config::args::ExplainArgs;
+use crate::config::args::{ExplainArgs, TextOutput};
 use crate::outputs::{
     recording::{self, Reader, replay::Replay},
     report::{self, Style},
@@ -36,7 +37,11 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
         from_agent(args, &wanted)?
     };
     let mut stdout = io::stdout().lock();
-    stdout.write_all(report::explain(&account, &Style::for_stdout()).as_bytes())?;
+    let text = match args.output {
+        TextOutput::Text => report::explain(&account, &Style::for_stdout()),
+        form => document(&Termination::from(&*account), form == TextOutput::Yaml)?,
+    };
+    stdout.write_all(text.as_bytes())?;
     stdout.flush()?;
     Ok(())
 }
@@ -53,7 +58,7 @@ fn from_agent(args: &ExplainArgs, wanted: &PodSelector) -> anyhow::Result<Arc<Po
     let chosen = wanted.choose(&accounts).map_err(|error| match error {
         SelectError::Ambiguous(text) => anyhow!(text),
         SelectError::NotFound(text) => anyhow!(
-            "{text}\nAn agent keeps the latest terminations of its own node (--history) and \
+            "{text}\nAn agent keeps the latest terminations of its own node (--history-limit) and \
              reports each a few seconds after the pod is gone. Query the agent on the node where \
              the pod ran."
         ),

@@ -298,7 +298,9 @@ async fn termination(
         Some(report) => Json(Termination::from(&*report)).into_response(),
         None => no(
             StatusCode::NOT_FOUND,
-            format!("no termination of pod {uid} is available; --history limits how many are kept"),
+            format!(
+                "no termination of pod {uid} is available; --history-limit limits how many are kept"
+            ),
         ),
     }
 }
