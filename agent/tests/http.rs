@@ -7,7 +7,7 @@ use axum::{
 use coroner::{
     linux::clock,
     outputs::{
-        http::{Audience, Observed, Shared, router},
+        http::{Audience, Observed, Shared, router, serve},
         metrics::Metrics,
     },
     sources::kernel::StartReport,
@@ -24,6 +24,7 @@ use coroner_core::{
 };
 use http_body_util::BodyExt;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tower::ServiceExt;
 
 /// The account that the unit tests pin as the API's form.
@@ -226,7 +227,15 @@ async fn a_scrape_is_prometheus_text() {
 async fn the_network_is_told_of_no_pod() {
     let agent = agent();
     let ask = async |uri: &str| ask_with(&agent, Audience::Network, Method::GET, uri).await;
-    for page in ["terminations", "terminations/uid-a?life=1", "leaks", "deaths?limit=1", "other"] {
+    for page in [
+        "terminations",
+        "terminations/uid-a?life=1",
+        "leaks",
+        "leaks?watch=true",
+        "deaths?limit=1",
+        "openapi.json",
+        "other",
+    ] {
         let (status, said) = ask(&format!("/api/v1/{page}")).await;
         assert_eq!(status, StatusCode::FORBIDDEN, "{page}: {said}");
         assert!(
@@ -252,8 +261,8 @@ async fn the_network_is_told_of_no_pod() {
 #[tokio::test]
 async fn a_forwarded_port_is_named_by_an_address() {
     let agent = agent();
-    let ask = async |host: Option<&str>| {
-        let mut request = Request::builder().uri("/api/v1/terminations");
+    let ask = async |uri: &str, host: Option<&str>| {
+        let mut request = Request::builder().uri(uri);
         if let Some(host) = host {
             request = request.header("host", host);
         }
@@ -262,14 +271,49 @@ async fn a_forwarded_port_is_named_by_an_address() {
         assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
         answer.status()
     };
-    for host in ["127.0.0.1:9471", "[::1]:9471", "localhost", "LOCALHOST:1", "10.0.0.7"] {
-        assert_eq!(ask(Some(host)).await, StatusCode::OK, "{host}");
+    let (own, foreign) = (
+        ["127.0.0.1:9471", "[::1]:9471", "localhost", "LOCALHOST:1", "10.0.0.7"],
+        ["evil.example", "127.0.0.1.evil.example:9471", "localhost.evil.example", "", "a b"],
+    );
+    for uri in ["/api/v1/terminations", "/api/v1/leaks?watch=true", "/api/v1/openapi.json"] {
+        for host in own {
+            assert_eq!(ask(uri, Some(host)).await, StatusCode::OK, "{uri} {host}");
+        }
+        for host in foreign {
+            assert_eq!(ask(uri, Some(host)).await, StatusCode::FORBIDDEN, "{uri} {host}");
+        }
+        assert_eq!(ask(uri, None).await, StatusCode::FORBIDDEN, "{uri}");
     }
-    for host in ["evil.example", "127.0.0.1.evil.example:9471", "localhost.evil.example", "", "a b"]
-    {
-        assert_eq!(ask(Some(host)).await, StatusCode::FORBIDDEN, "{host}");
+}
+
+/// It asks for more than the kernel holds for it, and takes nothing: its connection is closed and counted, and nothing of
+/// the watch is left.
+#[tokio::test]
+async fn a_watcher_that_does_not_read_is_dropped_and_counted() {
+    let agent = agent();
+    let mut report = sample();
+    report.cause_message = "x".repeat(4 << 20);
+    for uid in ["c", "d", "e", "f", "g"] {
+        report.pod.uid = uid.into();
+        agent.history.lock().put(report.clone(), false);
     }
-    assert_eq!(ask(None).await, StatusCode::FORBIDDEN);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server =
+        tokio::spawn(serve(listener, agent.clone(), Audience::Forwarded, std::future::pending()));
+    let mut watcher = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = b"GET /api/v1/terminations?watch=true HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    watcher.write_all(request).await.unwrap();
+    watcher.read_exact(&mut [0; 64]).await.unwrap();
+    let is_watched = || agent.news.receiver_count() > 0;
+    assert!(is_watched());
+    while is_watched() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let (_, metrics) = get(&agent, "/metrics").await;
+    let counted = "coroner_http_connections_dropped_total{reason=\"not_reading\"} 1";
+    assert!(metrics.contains(counted), "{metrics}");
+    server.abort();
 }
 
 #[tokio::test]
