@@ -31,6 +31,11 @@ fn known<T, U>(items: Vec<Open<T>>, of: impl Fn(T) -> U) -> Vec<U> {
     items.into_iter().filter_map(Open::known).map(of).collect()
 }
 
+/// Rounded once: `as_secs_f64` adds two parts, and shows it in the last digits.
+fn in_seconds(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1e9
+}
+
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
@@ -52,8 +57,8 @@ impl From<&PodTermination> for wire::Termination {
             shortened_to_seconds: report.shortened_to_seconds,
             began: at(report.began),
             ended: at(report.ended),
-            seconds: report.total().as_secs_f64(),
-            uncertainty_seconds: report.uncertainty.as_secs_f64(),
+            seconds: in_seconds(report.total()),
+            uncertainty_seconds: in_seconds(report.uncertainty),
             request_lag_seconds: report.request_lag_seconds,
             milestones: milestones(&report.milestones, &clock),
             phases: report.phases.iter().map(|phase| of_phase(phase, &clock).into()).collect(),
@@ -178,7 +183,7 @@ fn milestones(all: &[Milestone], clock: &Anchor) -> Vec<Open<wire::Milestone>> {
     let of = |one: &Milestone| wire::Milestone {
         kind: one.kind,
         at: Moment::of_boot(one.at, clock),
-        uncertainty_seconds: one.uncertainty.as_secs_f64(),
+        uncertainty_seconds: in_seconds(one.uncertainty),
         source: one.source,
     };
     all.iter().map(|one| of(one).into()).collect()
@@ -194,8 +199,8 @@ fn of_phase(phase: &Phase, clock: &Anchor) -> wire::Phase {
         kind: phase.kind,
         from: Moment::of_boot(phase.from, clock),
         to: Moment::of_boot(phase.to, clock),
-        seconds: phase.took().as_secs_f64(),
-        uncertainty_seconds: phase.uncertainty.as_secs_f64(),
+        seconds: in_seconds(phase.took()),
+        uncertainty_seconds: in_seconds(phase.uncertainty),
     }
 }
 
@@ -330,5 +335,19 @@ impl leaks::Detection {
     /// The state, if this version knows it; else that something is not in sync.
     pub fn known_state(&self) -> DetectionState {
         self.state.clone().known().unwrap_or(DetectionState::Starting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_what_was_measured() {
+        for ns in [0, 1, 6_193_418_678, 86_400_000_000_001] {
+            let time = Duration::from_nanos(ns);
+            assert_eq!(seconds(in_seconds(time)), time);
+        }
+        assert_eq!(in_seconds(Duration::from_nanos(6_193_418_678)).to_string(), "6.193418678");
     }
 }
