@@ -108,6 +108,7 @@ fn diagnose(
         }
     };
     let mut checks = kernel_side(&sources.kernel);
+    checks.push(seccomp(std::fs::read_to_string(SECCOMP_ACTIONS).ok().as_deref()));
     checks.extend(host_checks(ProcVisibility::probe(&sources.cri.host_root)));
     let boot_id = host::boot_id(&sources.cri.host_root);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -198,6 +199,23 @@ fn capabilities(facts: &kernel::Facts) -> Check {
         return Check::failed(NAME, found, todo);
     }
     Check::degraded(NAME, found, todo)
+}
+
+/// What a filter of system calls can do in this kernel (`Documentation/userspace-api/seccomp_filter.rst`).
+const SECCOMP_ACTIONS: &str = "/proc/sys/kernel/seccomp/actions_avail";
+
+/// Whether `run` can filter its own system calls. Pure.
+fn seccomp(actions: Option<&str>) -> Check {
+    const NAME: &str = "seccomp";
+    let has = |wanted| actions.is_some_and(|all| all.split_whitespace().any(|one| one == wanted));
+    if has("errno") && has("allow") {
+        return Check::ok(NAME, "the agent filters its own system calls after the start");
+    }
+    Check::degraded(
+        NAME,
+        format!("the kernel has no filters of system calls (no errno in {SECCOMP_ACTIONS})"),
+        "use a kernel with CONFIG_SECCOMP_FILTER=y; the agent works without, less confined",
+    )
 }
 
 /// What of the host can be read, and what is not reported because of the rest. Pure.
@@ -410,6 +428,14 @@ mod tests {
         let checks = checks(facts);
         let failed = checks.iter().filter(|check| check.outcome == CheckOutcome::Failed);
         failed.map(|check| check.name).collect()
+    }
+
+    #[test]
+    fn a_kernel_without_filters_is_less() {
+        let outcome = |actions| seccomp(actions).outcome;
+        assert_eq!(outcome(Some("kill_process errno trace log allow\n")), CheckOutcome::Ok);
+        assert_eq!(outcome(Some("kill_process")), CheckOutcome::Degraded);
+        assert_eq!(outcome(None), CheckOutcome::Degraded);
     }
 
     #[test]
