@@ -3,6 +3,7 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 fn main() {
@@ -13,6 +14,11 @@ fn main() {
     println!("cargo::rerun-if-env-changed=PROFILE");
     println!("cargo::rustc-check-cfg=cfg(coroner_bpf, coroner_bpf_debug)");
 
+    println!("cargo::rerun-if-env-changed=CORONER_COMMIT");
+    let target = env::var("TARGET").unwrap_or_default();
+    println!("cargo::rustc-env=CORONER_TARGET={target}");
+    println!("cargo::rustc-env=CORONER_COMMIT={}", commit(&workspace));
+
     let object = env::var_os("CORONER_BPF_OBJECT")
         .map_or_else(|| workspace.join("target/bpf/coroner-bpf.o"), PathBuf::from);
     embed(&object, "coroner-bpf.o", "coroner_bpf");
@@ -20,6 +26,22 @@ fn main() {
         let debug = workspace.join("target/bpf/coroner-bpf-debug.o");
         embed(&debug, "coroner-bpf-debug.o", "coroner_bpf_debug");
     }
+}
+
+/// The commit of a release. A development build does not ask: it would be built again after each commit.
+fn commit(workspace: &Path) -> String {
+    if let Ok(commit) = env::var("CORONER_COMMIT") {
+        return commit;
+    }
+    if env::var("PROFILE").as_deref() != Ok("release") {
+        return "unknown".to_owned();
+    }
+    let git = Command::new("git").current_dir(workspace).args(["rev-parse", "HEAD"]).output();
+    let commit = git.ok().filter(|git| git.status.success());
+    commit.map_or_else(
+        || "unknown".to_owned(),
+        |git| String::from_utf8_lossy(&git.stdout).trim().to_owned(),
+    )
 }
 
 /// Copies an object to where the sources include it from and says so with a cfg; without the

@@ -133,7 +133,7 @@ fn main() {
         .args(["run", "--node", "n1", "--leak-threshold", "10s"])
         .args(["--listen", &address.to_string(), "--kubeconfig"])
         .arg(&kubeconfig)
-        .arg("--cri")
+        .arg("--runtime-endpoint")
         .arg(&socket)
         .env("CORONER_LOG_LEVEL", "error")
         .spawn()

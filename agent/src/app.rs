@@ -23,7 +23,7 @@ use crate::{
     },
     outputs::{
         events,
-        http::{self, Audience, Shared, addresses, listener::Listener, tls},
+        http::{self, Audience, Observed, Shared, addresses, listener::Listener, tls},
         log::lines,
         metrics::{Metrics, SourceCounters},
         recording::{self, Recorder},
@@ -133,12 +133,20 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         listener.local_addr().context("cannot read the address of the listening socket")?;
     let metrics =
         Metrics::new().and_then(Metrics::with_process).context("cannot register the metrics")?;
-    let shared = Arc::new(Shared::new(
+    let host_root = config.sources.cri.host_root.clone();
+    let boot_id = host::boot_id(&host_root);
+    let node = config.sources.kube.as_ref().map_or_else(
+        || rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        |kube| kube.node.clone(),
+    );
+    let observed = Observed { node, boot_id: boot_id.clone().unwrap_or_default() };
+    let shared = Shared::new(
         Health::new(config.sources.kube.is_some(), clock::boot_now()),
         History::new(config.history),
         LeakStore::new(config.leaks.threshold),
         metrics,
-    ));
+    );
+    let shared = Arc::new(shared.of(observed));
     let (shutdown_tx, shutdown_rx) = watch::channel(());
     let mut servers = JoinSet::new();
     let mut serve = |listener: Listener, audience| {
@@ -194,13 +202,11 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     if let Some(certificate) = certificate {
         tokio::spawn(certificate.follow());
     }
-    let host_root = &config.sources.cri.host_root;
-    let visibility = ProcVisibility::probe(host_root);
+    let visibility = ProcVisibility::probe(&host_root);
     for Hidden { part, cost, todo } in visibility.hidden() {
         warn!(part, cost, todo, "part of the host is not visible");
     }
     shared.health.lock().set_visibility(visibility);
-    let boot_id = host::boot_id(host_root);
     let (writer, restored) = match config.leaks.state_dir.clone() {
         Some(dir) => {
             open_state(dir, boot_id.clone()).await.map(|(writer, known)| (Some(writer), known))?
@@ -461,6 +467,7 @@ impl EventLoop {
         self.shared.health.lock().set_detection_state(detection_state);
         if self.shared.leaks.lock().update_progress(&gauges.leaks) {
             lines::detection_state(detection_state);
+            self.shared.news.send_modify(|_| {});
         }
         self.leaks_changed();
     }
@@ -542,5 +549,6 @@ impl EventLoop {
                 self.shared.leaks.lock().remove(&leak.key);
             }
         }
+        self.shared.news.send_modify(|_| {});
     }
 }

@@ -153,11 +153,11 @@ pub enum ConfigError {
     )]
     BadNode(String),
     /// No socket.
-    #[error("no container runtime socket found (tried {}); set --cri ENDPOINT",
+    #[error("no container runtime socket found (tried {}); set --runtime-endpoint ENDPOINT",
             CRI_SOCKETS.join(", "))]
     NoCri,
     /// Not a socket's address.
-    #[error("--cri: {0}")]
+    #[error("--runtime-endpoint: {0}")]
     Cri(#[from] cri::EndpointError),
     /// Contradiction.
     #[error("--no-api and --kubeconfig are mutually exclusive; remove one")]
@@ -212,15 +212,15 @@ pub enum ConfigError {
     #[error("--kubelet-process {0:?}: use the name from /proc/PID/comm, at most {MAX_COMM} bytes")]
     Kubelet(String),
     /// Out of bounds.
-    #[error("--history {0}: must be at most {MAX_HISTORY}")]
+    #[error("--history-limit {0}: must be at most {MAX_HISTORY}")]
     History(usize),
     /// Out of bounds.
-    #[error("--settle {0:?}: must be at most {MAX_SETTLE:?}")]
+    #[error("--settle-window {0:?}: must be at most {MAX_SETTLE:?}")]
     Settle(Duration),
     /// Out of bounds.
     #[error(
-        "--cri-busy {busy:?} and --cri-idle {idle:?}: both must be at least {MIN_POLL:?}, and \
-         --cri-busy no longer than --cri-idle"
+        "--cri-poll-interval-active {busy:?} and --cri-poll-interval {idle:?}: both must be at least {MIN_POLL:?}, and \
+         --cri-poll-interval-active no longer than --cri-poll-interval"
     )]
     Polls {
         /// What was given.
@@ -452,7 +452,8 @@ mod tests {
     #[test]
     fn both_forms_of_an_endpoint_are_one() {
         for given in ["/run/x.sock", "unix:///run/x.sock"] {
-            let config = validate(&format!("--no-api --cri {given}"), &host()).unwrap();
+            let config =
+                validate(&format!("--no-api --runtime-endpoint {given}"), &host()).unwrap();
             assert_eq!(config.sources.cri.endpoint, "unix:///run/x.sock", "{given}");
             assert!(config.sources.kube.is_none());
         }
@@ -470,16 +471,16 @@ mod tests {
             ("--no-api", &bare, ConfigError::NoCri),
             ("--no-api --events", &host(), ConfigError::EventsWithoutApi),
             (
-                "--no-api --cri tcp://h:1",
+                "--no-api --runtime-endpoint tcp://h:1",
                 &bare,
                 cri::EndpointError::Scheme("tcp://h:1".into()).into(),
             ),
             (
-                "--no-api --cri run/x.sock",
+                "--no-api --runtime-endpoint run/x.sock",
                 &bare,
                 cri::EndpointError::Relative("run/x.sock".into()).into(),
             ),
-            ("--no-api --cri /x --debug-bpf", &bare, ConfigError::DebugBpf),
+            ("--no-api --runtime-endpoint /x --debug-bpf", &bare, ConfigError::DebugBpf),
             (
                 "--no-api --host-root host",
                 &host(),
@@ -531,15 +532,19 @@ mod tests {
                 &host(),
                 ConfigError::Kubelet("a-name-of-16-chars".into()),
             ),
-            ("--no-api --history 100001", &host(), ConfigError::History(100_001)),
-            ("--no-api --settle 601s", &host(), ConfigError::Settle(Duration::from_secs(601))),
+            ("--no-api --history-limit 100001", &host(), ConfigError::History(100_001)),
             (
-                "--no-api --cri-busy 1ms",
+                "--no-api --settle-window 601s",
+                &host(),
+                ConfigError::Settle(Duration::from_secs(601)),
+            ),
+            (
+                "--no-api --cri-poll-interval-active 1ms",
                 &host(),
                 ConfigError::Polls { busy: ms(1), idle: ms(10_000) },
             ),
             (
-                "--no-api --cri-busy 2s --cri-idle 1s",
+                "--no-api --cri-poll-interval-active 2s --cri-poll-interval 1s",
                 &host(),
                 ConfigError::Polls { busy: ms(2000), idle: ms(1000) },
             ),
@@ -562,9 +567,9 @@ mod tests {
 
     #[test]
     fn the_smallest_and_the_biggest_are_taken() {
-        let flags = "--no-api --ring-bytes 4096 --history 0 --settle 0s --cri-busy 10ms \
-                     --cri-idle 10ms";
+        let flags = "--no-api --ring-bytes 4096 --history-limit 0 --settle-window 0s --cri-poll-interval-active 10ms \
+                     --cri-poll-interval 10ms";
         assert!(validate(flags, &host()).is_ok());
-        assert!(validate("--no-api --ring-bytes 1024MiB --history 100000", &host()).is_ok());
+        assert!(validate("--no-api --ring-bytes 1024MiB --history-limit 100000", &host()).is_ok());
     }
 }

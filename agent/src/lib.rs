@@ -7,9 +7,10 @@ pub mod cli;
 pub mod config;
 pub mod linux;
 pub mod outputs;
-pub mod printable;
 #[cfg(test)]
 #[path = "../core/tests/random/mod.rs"]
 mod random;
 pub mod sources;
 pub mod store;
+
+pub use coroner_api::printable;

@@ -5,7 +5,9 @@ mod binary;
 mod nobody;
 
 use binary::{coroner, run};
+use clap::CommandFactory as _;
 use coroner::{
+    config::args::Cli,
     linux::clock,
     outputs::{
         http::{Audience, Shared, serve},
@@ -14,14 +16,17 @@ use coroner::{
     sources::kernel,
     store::{health::Health, leaks::LeakStore, terminations::History},
 };
+use coroner_api::{List, terminations::Termination};
 use coroner_core::report::PodTermination;
 use nobody::Nobody;
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use std::{
+    collections::BTreeMap,
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
     os::unix::process::CommandExt,
+    path::Path,
     process::Stdio,
     sync::Arc,
 };
@@ -31,16 +36,18 @@ fn wrong_usage_is_64_and_says_what_is_wrong() {
     let cases = [
         ("", "Usage: coroner"),
         ("fly", "unrecognized subcommand 'fly'"),
-        ("run --settle soon", "for example 250ms, 5s or 1m"),
+        ("run --settle-window soon", "for example 250ms, 5s or 1m"),
         ("run --listen 80", "use ADDRESS:PORT"),
-        ("run --cri /run/x.sock", "set --node NAME"),
-        ("run --no-api --cri tcp://h:1", "not a unix socket"),
-        ("run --no-api --cri /x --ring-bytes 5000", "try 8192"),
+        ("run --runtime-endpoint /run/x.sock", "set --node NAME"),
+        ("run --no-api --runtime-endpoint tcp://h:1", "not a unix socket"),
+        ("run --no-api --runtime-endpoint /x --ring-bytes 5000", "try 8192"),
         ("run --no-api --log-level =,=", "--log-level"),
         ("terminations --url ftp://x", "use http://HOST:PORT"),
-        ("run --no-api --cri /x --tls-cert /c", "--tls-cert requires --tls-key"),
-        ("terminations -o yaml", "[possible values: table, wide, json]"),
-        ("doctor -o yaml", "[possible values: text, json]"),
+        ("run --no-api --runtime-endpoint /x --tls-cert /c", "--tls-cert requires --tls-key"),
+        ("terminations -o xml", "[possible values: table, wide, json, yaml, name]"),
+        ("deaths --watch --limit 3", "cannot be used with"),
+        ("explain -o xml", "[possible values: text, json, yaml]"),
+        ("doctor -o xml", "[possible values: text, json, yaml]"),
         ("replay", "<FILE>"),
         ("replay x -o yaml", "[possible values: text, table, wide, json]"),
         ("explain web --sample --from x", "cannot be used with"),
@@ -79,7 +86,7 @@ fn a_taken_port_is_found_out_before_anything_is_attached() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let args = format!(
-        "run --no-api --cri /nowhere.sock --listen {address} --api-listen off --socket off"
+        "run --no-api --runtime-endpoint /nowhere.sock --listen {address} --api-listen off --socket off"
     );
     let (code, _, err) = run(&mut coroner(&args));
     assert_eq!(code, 1, "{err}");
@@ -98,7 +105,7 @@ fn no_agent_is_a_failure_with_a_hint() {
 
 #[test]
 fn a_recording_that_cannot_be_made_is_refused_before_anything_is_attached() {
-    let args = "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --record /no/such/dir/rec";
+    let args = "run --no-api --runtime-endpoint /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --record /no/such/dir/rec";
     let (code, _, err) = run(&mut coroner(args));
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("cannot record to /no/such/dir/rec"), "{err}");
@@ -141,7 +148,7 @@ fn explain_asks_a_running_agent() {
     }
     let (code, _, err) = explain("web-7");
     assert_eq!(code, 1);
-    for wanted in ["no termination of pod web-7", "shop/web-0  uid-0", "--history"] {
+    for wanted in ["no termination of pod web-7", "shop/web-0  uid-0", "--history-limit"] {
         assert!(err.contains(wanted), "{wanted}: {err}");
     }
 }
@@ -183,7 +190,9 @@ fn agent(accounts: usize) -> String {
 
 fn agent_with(accounts: usize, audience: Audience) -> String {
     let account: PodTermination =
-        serde_json::from_str(include_str!("golden/termination.json")).unwrap();
+        serde_json::from_str::<Termination>(include_str!("../api/tests/golden/termination.json"))
+            .unwrap()
+            .into();
     let mut history = History::new(accounts);
     for n in 0..accounts {
         let mut account = account.clone();
@@ -218,10 +227,90 @@ fn terminations_of_a_running_agent() {
     let (_, out, _) = run(&mut coroner(&format!("terminations --url {url} -n other")));
     assert_eq!(out.lines().count(), 1, "{out}");
     let (_, out, _) = run(&mut coroner(&format!("terminations --url {url} --limit 1 -o json")));
-    let accounts: Vec<PodTermination> = serde_json::from_str(&out).unwrap();
-    assert_eq!(accounts.len(), 1);
+    let list: List<Termination> = serde_json::from_str(&out).unwrap();
+    assert_eq!((list.items.len(), list.next.is_some()), (1, true));
     let (_, out, _) = run(coroner("terminations -o wide").env("CORONER_URL", &url));
     assert!(out.contains("children_not_signalled"), "{out}");
+}
+
+#[test]
+fn lists_have_the_forms_that_kubectl_has() {
+    let url = agent(2);
+    let ask = |args: &str| {
+        let (code, out, err) = run(&mut coroner(&format!("{args} --url {url}")));
+        assert_eq!((code, &*err), (0, ""), "{args}");
+        out
+    };
+    assert_eq!(ask("terminations -o name"), "shop/web-1\nshop/web-0\n");
+    assert_eq!(ask("terminations web-0 -o name"), "shop/web-0\n");
+    assert_eq!(ask("terminations --no-headers").lines().count(), 2);
+    assert!(ask("terminations -o yaml").contains("causeCertainty: proven"));
+    // The golden report is not of this boot: by its own clock it ended long ago, or will.
+    assert!(ask("terminations --since 1ms").lines().count() <= 3);
+    let deaths = ask("deaths");
+    assert!(deaths.starts_with("NAMESPACE"), "{deaths}");
+    let report: Termination = serde_json::from_str(&ask("explain web-1 -o json")).unwrap();
+    assert_eq!(&*report.pod.name, "web-1");
+    assert!(ask("explain web-1 -o yaml").contains("verdict: graceful"));
+    let colored = run(&mut coroner(&format!("explain web-1 --url {url} --color always"))).1;
+    assert!(colored.contains("\u{1b}[1m"), "{colored}");
+    assert!(!ask("explain web-1 --color never").contains('\u{1b}'));
+}
+
+#[test]
+fn a_watch_goes_on_where_the_list_ended() {
+    let url = agent(2);
+    let mut child = coroner(&format!("terminations --watch -o name --url {url}"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for name in ["shop/web-0", "shop/web-1"] {
+        assert_eq!(lines.next().unwrap().unwrap(), name, "the oldest first");
+    }
+    terminate(&child);
+    child.wait().unwrap();
+}
+
+#[test]
+fn completion_and_version() {
+    for shell in ["bash", "zsh", "fish"] {
+        let (code, out, _) = run(&mut coroner(&format!("completion {shell}")));
+        assert!(code == 0 && out.contains("terminations"), "{shell}");
+    }
+    let (code, out, _) = run(&mut coroner("version"));
+    assert!(code == 0 && out.starts_with("coroner 0."), "{out}");
+    let (_, out, _) = run(&mut coroner("version -o json"));
+    let version: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert!(version["target"].as_str().unwrap().contains("linux"), "{out}");
+    assert!(version["commit"].is_string(), "{out}");
+}
+
+/// `cargo xtask docs` writes them.
+#[test]
+fn the_man_pages_are_what_the_flags_say() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/man");
+    let made = tempfile::tempdir().unwrap();
+    let command = Cli::command().disable_help_subcommand(true);
+    clap_mangen::generate_to(command, made.path()).unwrap();
+    let pages = |folder: &Path| -> BTreeMap<String, String> {
+        let files = fs::read_dir(folder).into_iter().flatten().map(|file| file.unwrap());
+        files
+            .map(|file| {
+                let name = file.file_name().into_string().unwrap();
+                (name, fs::read_to_string(file.path()).unwrap())
+            })
+            .collect()
+    };
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        for (name, text) in pages(made.path()) {
+            fs::write(folder.join(name), text).unwrap();
+        }
+    }
+    let wanted = pages(made.path());
+    assert!(wanted.len() > 8 && pages(&folder) == wanted, "stale; run `cargo xtask docs`");
 }
 
 #[test]
@@ -263,7 +352,10 @@ fn a_kubeconfig_s_secrets_are_not_told() {
     ];
     for content in broken {
         fs::write(&file, &content).unwrap();
-        let args = format!("doctor --node n --cri /nowhere.sock --kubeconfig {}", file.display());
+        let args = format!(
+            "doctor --node n --runtime-endpoint /nowhere.sock --kubeconfig {}",
+            file.display()
+        );
         let (code, out, err) = run(&mut coroner(&args));
         assert_eq!(code, 1);
         assert!(out.contains("✘ apiserver"), "{out}{err}");
@@ -290,7 +382,8 @@ fn a_reader_that_has_had_enough_is_no_failure() {
 
 #[test]
 fn doctor_always_answers_and_its_status_agrees() {
-    let (code, out, err) = run(&mut coroner("doctor --no-api --cri /nowhere.sock -o json"));
+    let (code, out, err) =
+        run(&mut coroner("doctor --no-api --runtime-endpoint /nowhere.sock -o json"));
     assert_eq!(code, 1, "{err}");
     let answer: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!(answer["ok"], false);
@@ -299,7 +392,7 @@ fn doctor_always_answers_and_its_status_agrees() {
     assert_eq!(of("CRI")["outcome"], "failed");
     assert!(of("CRI")["found"].as_str().unwrap().contains("/nowhere.sock"));
     assert_eq!(of("apiserver")["outcome"], "skipped");
-    let (code, out, _) = run(&mut coroner("doctor --no-api --cri /nowhere.sock"));
+    let (code, out, _) = run(&mut coroner("doctor --no-api --runtime-endpoint /nowhere.sock"));
     assert_eq!(code, 1);
     assert!(out.contains("✘ CRI") && out.contains("will not work"), "{out}");
 }
@@ -309,7 +402,7 @@ fn doctor_always_answers_and_its_status_agrees() {
 fn run_observes_until_sigterm_or_says_what_is_missing() {
     let facts = kernel::probe(&kernel::Options::default());
     let able = facts.privileges.may_load() && facts.programs_embedded;
-    let args = "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --log-format json";
+    let args = "run --no-api --runtime-endpoint /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --log-format json";
     let mut child = coroner(args).stderr(Stdio::piped()).spawn().unwrap();
     let mut address = None;
     let mut said = Vec::new();
@@ -372,8 +465,8 @@ fn a_capability_that_is_taken_away_is_named_by_readyz() {
         ("CAP_PERFMON", CapabilitySet::PERFMON),
         ("CAP_SYS_PTRACE", CapabilitySet::SYS_PTRACE),
     ] {
-        let args = "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --log-format json \
-                    --stay-unready";
+        let args = "run --no-api --runtime-endpoint /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --log-format json \
+                    --keep-running-unready";
         let mut command = coroner(args);
         // SAFETY: two system calls, no memory is touched: fit for a child between fork and exec.
         unsafe {

@@ -7,23 +7,31 @@ use axum::{
 use coroner::{
     linux::clock,
     outputs::{
-        http::{Audience, Shared, router},
+        http::{Audience, Observed, Shared, router, serve},
         metrics::Metrics,
     },
     sources::kernel::StartReport,
     store::{health::Health, leaks::LeakStore, terminations::History},
 };
+use coroner_api::{
+    Event, List,
+    leaks::Leak,
+    terminations::{Death, Termination},
+};
 use coroner_core::{
     input::{ApiEvent, CriEvent, Input, Received},
-    report::{ContainerDeath, PodTermination},
+    report::PodTermination,
 };
 use http_body_util::BodyExt;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tower::ServiceExt;
 
 /// The account that the unit tests pin as the API's form.
 fn sample() -> PodTermination {
-    serde_json::from_str(include_str!("golden/termination.json")).unwrap()
+    serde_json::from_str::<Termination>(include_str!("../api/tests/golden/termination.json"))
+        .unwrap()
+        .into()
 }
 
 /// An agent that has just started, with three accounts: a.1, b.1, a.2.
@@ -70,8 +78,8 @@ async fn get(shared: &Arc<Shared>, uri: &str) -> (StatusCode, String) {
 async fn listed(shared: &Arc<Shared>, query: &str) -> Vec<String> {
     let (status, body) = get(shared, &format!("/api/v1/terminations{query}")).await;
     assert_eq!(status, StatusCode::OK, "{body}");
-    let accounts: Vec<PodTermination> = serde_json::from_str(&body).unwrap();
-    accounts.iter().map(|account| format!("{}.{}", account.pod.name, account.life)).collect()
+    let list: List<Termination> = serde_json::from_str(&body).unwrap();
+    list.items.iter().map(|item| format!("{}.{}", item.pod.name, item.life)).collect()
 }
 
 /// What is repeated of a request moves no cursor. (Found by the fuzz target `http`.)
@@ -97,8 +105,8 @@ async fn lists_deaths_the_newest_first_and_filters() {
     ] {
         let (status, body) = get(&agent, &format!("/api/v1/deaths{query}")).await;
         assert_eq!(status, StatusCode::OK, "{body}");
-        let deaths: Vec<ContainerDeath> = serde_json::from_str(&body).unwrap();
-        let mut names: Vec<&str> = deaths.iter().map(|death| death.name.as_str()).collect();
+        let deaths: List<Death> = serde_json::from_str(&body).unwrap();
+        let mut names: Vec<&str> = deaths.items.iter().map(|death| death.name.as_str()).collect();
         names.dedup();
         assert_eq!(names, expected, "{query}");
     }
@@ -122,12 +130,12 @@ async fn one_pod_by_uid_and_life() {
     for (uri, life) in [("uid-a", 2), ("uid-a?life=1", 1), ("uid-b", 1)] {
         let (status, body) = get(&agent, &format!("/api/v1/terminations/{uri}")).await;
         assert_eq!(status, StatusCode::OK, "{uri}");
-        assert_eq!(serde_json::from_str::<PodTermination>(&body).unwrap().life, life, "{uri}");
+        assert_eq!(serde_json::from_str::<Termination>(&body).unwrap().life, life, "{uri}");
     }
     for uri in ["uid-c", "uid-a?life=3"] {
         let (status, body) = get(&agent, &format!("/api/v1/terminations/{uri}")).await;
         assert_eq!(status, StatusCode::NOT_FOUND, "{uri}");
-        assert!(body.contains("--history"), "{body}");
+        assert!(body.contains("--history-limit"), "{body}");
     }
 }
 
@@ -137,6 +145,11 @@ async fn nonsense_is_answered_in_words() {
     let cases = [
         (Method::GET, "/nothing", StatusCode::NOT_FOUND, "not found; see /"),
         (Method::GET, "/api/v1/terminations?limit=many", StatusCode::BAD_REQUEST, "limit"),
+        (Method::GET, "/api/v1/terminations?limit=0", StatusCode::BAD_REQUEST, "at least 1"),
+        (Method::GET, "/api/v1/terminations?since=soon", StatusCode::BAD_REQUEST, "30m or 1h"),
+        (Method::GET, "/api/v1/terminations?continue=x", StatusCode::BAD_REQUEST, "page before"),
+        (Method::GET, "/api/v1/terminations?continue=1-1", StatusCode::GONE, "was restarted"),
+        (Method::GET, "/api/v1/leaks?watch=true&limit=1", StatusCode::BAD_REQUEST, "neither"),
         (Method::GET, "/api/v1/terminations?limit=-1", StatusCode::BAD_REQUEST, "limit"),
         (Method::GET, "/api/v1/terminations?nmaespace=x", StatusCode::BAD_REQUEST, "nmaespace"),
         (Method::GET, "/api/v1/terminations/uid-a?life=x", StatusCode::BAD_REQUEST, "life"),
@@ -214,7 +227,15 @@ async fn a_scrape_is_prometheus_text() {
 async fn the_network_is_told_of_no_pod() {
     let agent = agent();
     let ask = async |uri: &str| ask_with(&agent, Audience::Network, Method::GET, uri).await;
-    for page in ["terminations", "terminations/uid-a?life=1", "leaks", "deaths?limit=1", "other"] {
+    for page in [
+        "terminations",
+        "terminations/uid-a?life=1",
+        "leaks",
+        "leaks?watch=true",
+        "deaths?limit=1",
+        "openapi.json",
+        "other",
+    ] {
         let (status, said) = ask(&format!("/api/v1/{page}")).await;
         assert_eq!(status, StatusCode::FORBIDDEN, "{page}: {said}");
         assert!(
@@ -240,8 +261,8 @@ async fn the_network_is_told_of_no_pod() {
 #[tokio::test]
 async fn a_forwarded_port_is_named_by_an_address() {
     let agent = agent();
-    let ask = async |host: Option<&str>| {
-        let mut request = Request::builder().uri("/api/v1/terminations");
+    let ask = async |uri: &str, host: Option<&str>| {
+        let mut request = Request::builder().uri(uri);
         if let Some(host) = host {
             request = request.header("host", host);
         }
@@ -250,14 +271,49 @@ async fn a_forwarded_port_is_named_by_an_address() {
         assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
         answer.status()
     };
-    for host in ["127.0.0.1:9471", "[::1]:9471", "localhost", "LOCALHOST:1", "10.0.0.7"] {
-        assert_eq!(ask(Some(host)).await, StatusCode::OK, "{host}");
+    let (own, foreign) = (
+        ["127.0.0.1:9471", "[::1]:9471", "localhost", "LOCALHOST:1", "10.0.0.7"],
+        ["evil.example", "127.0.0.1.evil.example:9471", "localhost.evil.example", "", "a b"],
+    );
+    for uri in ["/api/v1/terminations", "/api/v1/leaks?watch=true", "/api/v1/openapi.json"] {
+        for host in own {
+            assert_eq!(ask(uri, Some(host)).await, StatusCode::OK, "{uri} {host}");
+        }
+        for host in foreign {
+            assert_eq!(ask(uri, Some(host)).await, StatusCode::FORBIDDEN, "{uri} {host}");
+        }
+        assert_eq!(ask(uri, None).await, StatusCode::FORBIDDEN, "{uri}");
     }
-    for host in ["evil.example", "127.0.0.1.evil.example:9471", "localhost.evil.example", "", "a b"]
-    {
-        assert_eq!(ask(Some(host)).await, StatusCode::FORBIDDEN, "{host}");
+}
+
+/// It asks for more than the kernel holds for it, and takes nothing: its connection is closed and counted, and nothing of
+/// the watch is left.
+#[tokio::test]
+async fn a_watcher_that_does_not_read_is_dropped_and_counted() {
+    let agent = agent();
+    let mut report = sample();
+    report.cause_message = "x".repeat(4 << 20);
+    for uid in ["c", "d", "e", "f", "g"] {
+        report.pod.uid = uid.into();
+        agent.history.lock().put(report.clone(), false);
     }
-    assert_eq!(ask(None).await, StatusCode::FORBIDDEN);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server =
+        tokio::spawn(serve(listener, agent.clone(), Audience::Forwarded, std::future::pending()));
+    let mut watcher = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = b"GET /api/v1/terminations?watch=true HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    watcher.write_all(request).await.unwrap();
+    watcher.read_exact(&mut [0; 64]).await.unwrap();
+    let is_watched = || agent.news.receiver_count() > 0;
+    assert!(is_watched());
+    while is_watched() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let (_, metrics) = get(&agent, "/metrics").await;
+    let counted = "coroner_http_connections_dropped_total{reason=\"not_reading\"} 1";
+    assert!(metrics.contains(counted), "{metrics}");
+    server.abort();
 }
 
 #[tokio::test]
@@ -273,4 +329,106 @@ async fn a_scrape_is_shared_for_a_second() {
     agent.scrape.lock().as_mut().unwrap().0 = long_ago;
     let (_, third) = get(&agent, "/metrics").await;
     assert_ne!(first, third);
+}
+
+/// Each page goes on where the one before ended, whatever came meanwhile.
+#[tokio::test]
+async fn pages_are_one_list() {
+    let agent = agent();
+    let mut seen = Vec::new();
+    let mut query = "?limit=1".to_owned();
+    loop {
+        let (_, body) = get(&agent, &format!("/api/v1/terminations{query}")).await;
+        let page: List<Termination> = serde_json::from_str(&body).unwrap();
+        assert_eq!(page.items.len(), 1, "{body}");
+        seen.push(format!("{}.{}", page.items[0].pod.name, page.items[0].life));
+        let mut newer = sample();
+        newer.pod.uid = format!("uid-{}", seen.len()).as_str().into();
+        agent.history.lock().put(newer, false);
+        let Some(next) = page.next else { break };
+        query = format!("?limit=1&continue={next}");
+    }
+    assert_eq!(seen, ["a.2", "b.1", "a.1"]);
+}
+
+#[tokio::test]
+async fn the_envelope_names_the_node_and_its_boot() {
+    let observed = Observed { node: "n1".into(), boot_id: "b\"1".into() };
+    let agent = Arc::new(Arc::into_inner(agent()).unwrap().of(observed));
+    for path in ["terminations", "deaths", "leaks", "leaks?namespace=none"] {
+        let (_, body) = get(&agent, &format!("/api/v1/{path}")).await;
+        let list: List<serde_json::Value> = serde_json::from_str(&body).unwrap();
+        assert_eq!((&*list.node, &*list.boot_id), ("n1", "b\"1"), "{body}");
+        assert_eq!(list.detection.is_some(), path.starts_with("leaks"), "{body}");
+    }
+}
+
+/// A line of a watch.
+async fn next<T: serde::de::DeserializeOwned>(body: &mut Body) -> Event<T> {
+    let line = body.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert!(line.ends_with(b"\n"));
+    serde_json::from_slice(&line).unwrap()
+}
+
+async fn watch(shared: &Arc<Shared>, uri: &str) -> Body {
+    let request = Request::builder().uri(uri).body(Body::empty()).unwrap();
+    let answer = router(shared.clone(), Audience::Node).oneshot(request).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK, "{uri}");
+    assert_eq!(answer.headers()["content-type"], "application/jsonl");
+    answer.into_body()
+}
+
+#[tokio::test]
+async fn a_watch_is_what_there_is_and_then_each_change() {
+    let agent = agent();
+    let mut body = watch(&agent, "/api/v1/terminations?watch=true&namespace=ns-a").await;
+    for life in [1, 2] {
+        let Event::Added { object } = next::<Termination>(&mut body).await else { panic!() };
+        assert_eq!((&*object.pod.name, object.life), ("a", life));
+    }
+    let Event::Heartbeat(_) = next::<Termination>(&mut body).await else { panic!() };
+    let mut report = sample();
+    report.pod.namespace = "other".into();
+    agent.history.lock().put(report.clone(), false);
+    report.pod.namespace = "ns-a".into();
+    report.pod.uid = "uid-a".into();
+    (report.life, report.revision) = (2, 7);
+    agent.history.lock().put(report.clone(), true);
+    report.life = 3;
+    agent.history.lock().put(report, false);
+    agent.news.send_modify(|_| {});
+    let Event::Modified { object } = next::<Termination>(&mut body).await else { panic!() };
+    assert_eq!((object.life, object.revision), (2, 7));
+    let Event::Added { object } = next::<Termination>(&mut body).await else { panic!() };
+    assert_eq!(object.life, 3);
+    agent.news.send_replace(true);
+    assert!(body.frame().await.is_none(), "the agent stops");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_of_leaks_shows_how_they_end_and_a_heartbeat() {
+    let agent = agent();
+    let leak = |id: &str| {
+        let json = include_str!("../api/tests/golden/leak.json").replace("398445f2", id);
+        let wire: Leak = serde_json::from_str(&json).unwrap();
+        Arc::new(Option::<coroner_core::leak::Leak>::from(wire).unwrap())
+    };
+    agent.leaks.lock().put(leak("0"));
+    let mut body = watch(&agent, "/api/v1/leaks?watch=true").await;
+    let Event::Added { .. } = next::<Leak>(&mut body).await else { panic!() };
+    let Event::Heartbeat(first) = next::<Leak>(&mut body).await else { panic!() };
+    assert!(first.detection.is_some());
+    let began = tokio::time::Instant::now();
+    let Event::Heartbeat(_) = next::<Leak>(&mut body).await else { panic!() };
+    assert!((9..12).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    {
+        let mut leaks = agent.leaks.lock();
+        leaks.put(leak("1"));
+        leaks.remove(&leak("1").key);
+        leaks.remove(&leak("0").key);
+    }
+    agent.news.send_modify(|_| {});
+    let Event::Deleted { object } = next::<Leak>(&mut body).await else { panic!() };
+    assert_eq!(Option::<coroner_core::leak::Leak>::from(object).unwrap().key, leak("0").key);
+    let Event::Heartbeat(_) = next::<Leak>(&mut body).await else { panic!("came and went") };
 }

@@ -100,7 +100,7 @@ impl Node {
     /// Only one namespace: what other tests leave of cgroups on this machine has none.
     fn leaks(&self, flags: &str) -> Command {
         coroner(&format!(
-            "leaks --standalone --node n1 --cri {} --kubeconfig {} --host-root {} -n default {flags}",
+            "leaks --standalone --node n1 --runtime-endpoint {} --kubeconfig {} --host-root {} -n default {flags}",
             self.path("cri.sock").display(),
             self.path("kubeconfig").display(),
             self.folder.path().display(),
@@ -154,16 +154,15 @@ fn who_waits_is_certain() {
 #[test]
 fn scripts_get_a_status_and_json() {
     let node = Node::new(BOOT);
-    let (code, out, err) = run(&mut node.leaks("--exit-code --leak-threshold 2s --json"));
+    let (code, out, err) = run(&mut node.leaks("--exit-code --leak-threshold 2s -o json"));
     assert_eq!(code, 3, "{err}");
     let answer: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(answer["detection_state"], "possible");
+    assert_eq!(answer["detection"]["state"], "possible");
     assert_eq!(answer["standalone"], true);
     assert_eq!(answer["candidates"], json!([]));
-    assert_eq!(answer["threshold_seconds"], 2);
-    let leaks: Vec<Leak> = serde_json::from_value(answer["leaks"].clone()).unwrap();
-    assert_eq!(leaks.len(), 1, "{out}");
-    assert_eq!(leaks[0].pod.as_ref().unwrap().name, "pod-s1");
+    assert_eq!(answer["detection"]["thresholdSeconds"], 2);
+    assert_eq!(answer["items"].as_array().unwrap().len(), 1, "{out}");
+    assert_eq!(answer["items"][0]["pod"]["name"], "pod-s1");
 }
 
 #[test]
@@ -171,10 +170,10 @@ fn suspects_alone_do_not_count() {
     let node = Node::new(BOOT);
     let (code, out, _) = run(&mut node.leaks("-o json"));
     let answer: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, &answer["leaks"]), (0, &json!([])));
+    assert_eq!((code, &answer["items"]), (0, &json!([])));
     assert_eq!(answer["candidates"][0]["class"], "notready_no_pod");
-    assert_eq!(answer["candidate_count"], 1);
-    assert_eq!(answer["threshold_seconds"], 300);
+    assert_eq!(answer["detection"]["candidateCount"], 1);
+    assert_eq!(answer["detection"]["thresholdSeconds"], 300);
 }
 
 #[test]
@@ -194,10 +193,10 @@ fn the_apiserver_has_the_last_word() {
     let (code, out, err) = run(&mut node.leaks("-o json"));
     assert_eq!(code, 0, "{err}");
     let answer: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(answer["leaks"], json!([]), "the watch does not show it, but it exists: {out}");
+    assert_eq!(answer["items"], json!([]), "the watch does not show it, but it exists: {out}");
     // A look of three seconds waits for the apiserver's answer for six more. On a machine that needs
     // longer than that, the sandbox remains suspected.
-    let in_time = answer["watched_seconds"].as_u64().unwrap() < 9;
+    let in_time = answer["detection"]["watchedSeconds"].as_u64().unwrap() < 9;
     assert!(!in_time || answer["candidates"] == json!([]), "{out}");
 }
 
@@ -227,8 +226,8 @@ fn without_a_source_nothing_is_said() {
     }
     let nobody = Nobody::new();
     node.write_kubeconfig(&nobody.url);
-    let (code, out, err) = run(node.leaks("").arg("--cri").arg("/nowhere.sock"));
-    assert_eq!((code, &*out), (64, ""), "--cri is given twice: {err}");
+    let (code, out, err) = run(node.leaks("").arg("--runtime-endpoint").arg("/nowhere.sock"));
+    assert_eq!((code, &*out), (64, ""), "--runtime-endpoint is given twice: {err}");
     let (code, out, err) = run(&mut node.leaks(""));
     assert_eq!((code, &*out), (1, ""), "{err}");
     assert!(err.contains("apiserver is reachable"), "{err}");
@@ -275,20 +274,20 @@ fn a_watch_tells_suspected_from_certain_until_interrupted() {
     // The apiserver answers once, when the suspicion begins. However late the watch's first answer is:
     // nothing is confirmed before the apiserver has answered again.
     node.apiserver.script().pods_until = Some(1);
-    let mut watch = Watch::start(node.leaks("--watch --json --leak-threshold 2s"));
+    let mut watch = Watch::start(node.leaks("--watch -o json --leak-threshold 2s"));
     let first = watch.answer();
     assert_eq!(
-        (&first["leaks"], &first["candidates"][0]["class"]),
+        (&first["items"], &first["candidates"][0]["class"]),
         (&json!([]), &json!("notready_no_pod"))
     );
     node.apiserver.script().pods_until = None;
     let second = watch.answer();
     assert_eq!(
-        (&second["leaks"][0]["class"], &second["candidates"]),
+        (&second["items"][0]["class"], &second["candidates"]),
         (&json!("notready_no_pod"), &json!([]))
     );
     node.runtime.state().sandboxes.remove(0);
-    assert_eq!(watch.answer()["leaks"], json!([]), "cleaned up by hand");
+    assert_eq!(watch.answer()["items"], json!([]), "cleaned up by hand");
     assert_eq!(watch.interrupt(), 0);
 }
 
@@ -296,14 +295,17 @@ fn a_watch_tells_suspected_from_certain_until_interrupted() {
 fn the_first_answer_of_a_watch_names_what_was_left_while_it_looked() {
     let mut node = Node::new(BOOT);
     node.apiserver.script().pods.push(pod("s1"));
-    let mut watch = Watch::start(node.leaks("--watch --json"));
+    let mut watch = Watch::start(node.leaks("--watch -o json"));
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let objects = runtime.block_on(node.apiserver.watch());
     // The look lasts for seconds from here. Where this takes longer, the first answer counts nothing.
     runtime.block_on(objects.event("DELETED", pod("s1")));
     let is_named = |answer: &Value| answer["candidates"][0]["class"] == "notready_no_pod";
     let mut answer = watch.answer();
-    assert!(is_named(&answer) || answer["candidate_count"] == 0, "counted and not named: {answer}");
+    assert!(
+        is_named(&answer) || answer["detection"]["candidateCount"] == 0,
+        "counted and not named: {answer}"
+    );
     while !is_named(&answer) {
         answer = watch.answer();
     }
@@ -347,7 +349,7 @@ fn leak(namespace: &str) -> Leak {
         "confirmed": 1_700_000_400 * second,
         "resources": { "netns": "/run/netns/cni-1", "ips": ["10.0.0.9"] },
         "cause": { "kind": "pod_worker_stuck", "kubelet_version": "v1.23\u{1b}[2J" },
-        "evidence": [{ "kind": "sandbox_stopped", "seen_ready": true }],
+        "evidence": [{ "kind": "sandbox_stopped", "seenReady": true }],
     }))
     .unwrap()
 }
@@ -371,9 +373,12 @@ fn a_running_agent_is_asked() {
         out.contains("its sandbox was no longer ready") && out.contains("$ crictl rmp"),
         "{out}"
     );
-    let (_, out, _) = run(&mut coroner(&format!("leaks --url {url} --json")));
+    let (_, out, _) = run(&mut coroner(&format!("leaks --url {url} -o json")));
     let answer: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((&answer["standalone"], &answer["watched_seconds"]), (&json!(false), &json!(1000)));
+    assert_eq!(
+        (&answer["standalone"], &answer["detection"]["watchedSeconds"]),
+        (&json!(false), &json!(1000))
+    );
     let (code, _, _) = run(&mut coroner(&format!("leaks --url {url} --exit-code")));
     assert_eq!(code, 3);
     let other = format!("leaks --url {url} --exit-code -n other");
@@ -385,7 +390,7 @@ fn a_running_agent_is_asked() {
 #[test]
 fn an_agent_that_cannot_judge_never_says_that_there_is_nothing() {
     let (url, _) = agent(Vec::new(), DetectionState::NodeForeign, 0);
-    for flags in ["", "--json", "--exit-code"] {
+    for flags in ["", "-o json", "--exit-code"] {
         let (code, out, err) = run(&mut coroner(&format!("leaks --url {url} {flags}")));
         assert_eq!((code, &*out), (1, ""), "{flags}");
         assert!(err.contains("node foreign") && err.contains("/readyz"), "{err}");
@@ -415,10 +420,10 @@ fn an_agent_that_has_just_started_has_not_seen_enough() {
 #[test]
 fn a_watched_agent_is_told_of_again_when_it_changes() {
     let (url, shared) = agent(Vec::new(), DetectionState::Possible, 1000);
-    let mut watch = Watch::start(coroner(&format!("leaks --url {url} --watch --json")));
-    assert_eq!(watch.answer()["leaks"], json!([]));
+    let mut watch = Watch::start(coroner(&format!("leaks --url {url} --watch -o json")));
+    assert_eq!(watch.answer()["items"], json!([]));
     shared.leaks.lock().put(Arc::new(leak("shop")));
-    assert_eq!(watch.answer()["leaks"][0]["pod"]["name"], "web-0");
+    assert_eq!(watch.answer()["items"][0]["pod"]["name"], "web-0");
     assert_eq!(watch.interrupt(), 0);
 }
 
@@ -434,13 +439,19 @@ fn an_agent_that_was_named_must_answer() {
 #[test]
 fn wrong_usage_says_what_is_wrong() {
     let cases = [
-        ("leaks --standalone --cri /x", "set --node NAME"),
+        ("leaks --standalone --runtime-endpoint /x", "set --node NAME"),
         ("leaks --watch --wait", "cannot be used with"),
         ("leaks --watch --exit-code", "cannot be used with"),
         ("leaks --url ftp://x", "use http://HOST:PORT"),
-        ("leaks --standalone --node n --cri /x --leak-threshold 1ms", "--leak-threshold 1ms"),
-        ("leaks --standalone --node n --cri /x --kubelet-process a-name-of-16-chars", "at most 15"),
-        ("leaks -o yaml", "[possible values: table, wide, json]"),
+        (
+            "leaks --standalone --node n --runtime-endpoint /x --leak-threshold 1ms",
+            "--leak-threshold 1ms",
+        ),
+        (
+            "leaks --standalone --node n --runtime-endpoint /x --kubelet-process a-name-of-16-chars",
+            "at most 15",
+        ),
+        ("leaks -o xml", "[possible values: table, wide, json, yaml, name]"),
     ];
     for (args, message) in cases {
         let (code, out, err) = run(&mut coroner(args));

@@ -70,7 +70,7 @@ fn nothing_of_what_cannot_be_read_is_shown() {
         );
         std::fs::write(&file, text).unwrap();
         for format in ["text", "json"] {
-            let mut command = coroner("doctor --cri /nonexistent.sock --node n1");
+            let mut command = coroner("doctor --runtime-endpoint /nonexistent.sock --node n1");
             command.arg("--kubeconfig").arg(&file).args(["--log-format", format]);
             command.env("RUST_LOG", "trace");
             let (_, out, err) = run(&mut command);

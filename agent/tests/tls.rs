@@ -110,19 +110,19 @@ fn ask(url: &str, ca: &str) -> Result<(), String> {
 fn an_agent_is_trusted_by_its_authority_and_its_name() {
     let ours = Authority::new();
     let port = agent(Some(Certificate::open(ours.sign("localhost", |_| {})).unwrap()));
-    let ca = format!("--ca {}", ours.ca());
+    let ca = format!("--ca-file {}", ours.ca());
     ask(&format!("https://localhost:{port}"), &ca).unwrap();
 
     let theirs = Authority::new();
-    let other = format!("--ca {}", theirs.ca());
-    let not_a_ca = format!("--ca {}", ours.file("tls.key").display());
+    let other = format!("--ca-file {}", theirs.ca());
+    let not_a_ca = format!("--ca-file {}", ours.file("tls.key").display());
     for (host, ca, wanted) in [
-        ("https://localhost", "", "set --ca"),
-        ("https://localhost", &*other, "set --ca"),
+        ("https://localhost", "", "set --ca-file"),
+        ("https://localhost", &*other, "set --ca-file"),
         ("https://127.0.0.1", &*ca, "use a host name that the certificate contains"),
         ("http://localhost", "", "try https://"),
         ("https://localhost", &*not_a_ca, "contains no certificate"),
-        ("https://localhost", "--ca /no/such/file", "cannot read the file"),
+        ("https://localhost", "--ca-file /no/such/file", "cannot read the file"),
     ] {
         let said = ask(&format!("{host}:{port}"), ca).expect_err(host);
         assert!(said.contains(wanted), "{host} {ca}: {said}");
@@ -140,7 +140,7 @@ fn an_agent_with_an_old_certificate_is_told_to_need_another() {
     let authority = Authority::new();
     let files = authority.sign("localhost", |params| params.not_after = date_time_ymd(2020, 1, 1));
     let port = agent(Some(Certificate::open(files).unwrap()));
-    let ca = format!("--ca {}", authority.ca());
+    let ca = format!("--ca-file {}", authority.ca());
     let said = ask(&format!("https://localhost:{port}"), &ca).unwrap_err();
     assert!(said.contains("expired") && said.contains("--tls-cert"), "{said}");
 }
@@ -153,7 +153,7 @@ fn who_connects_and_says_nothing_keeps_nobody_waiting() {
         (0..8).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
     let mut nonsense = TcpStream::connect(("127.0.0.1", port)).unwrap();
     nonsense.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    ask(&format!("https://localhost:{port}"), &format!("--ca {}", authority.ca())).unwrap();
+    ask(&format!("https://localhost:{port}"), &format!("--ca-file {}", authority.ca())).unwrap();
     drop(silent);
 }
 
@@ -164,7 +164,7 @@ fn another_agent_is_not_looked_for_where_one_is_not_trusted() {
     let other = Authority::new();
     for command in ["explain", "leaks"] {
         let (code, out, err) = run(&mut coroner(&format!(
-            "{command} --url https://localhost:{port} --ca {}",
+            "{command} --url https://localhost:{port} --ca-file {}",
             other.ca()
         )));
         assert_eq!((code, &*out), (1, ""), "{command}: {err}");
@@ -178,7 +178,7 @@ fn files_that_change_are_taken_and_broken_ones_are_not() {
     let files = old.sign("localhost", |_| {});
     let certificate = Certificate::open(files.clone()).unwrap();
     let url = format!("https://localhost:{}", agent(Some(Arc::clone(&certificate))));
-    let (by_old, by_new) = (format!("--ca {}", old.ca()), format!("--ca {}", new.ca()));
+    let (by_old, by_new) = (format!("--ca-file {}", old.ca()), format!("--ca-file {}", new.ca()));
     ask(&url, &by_old).unwrap();
     assert!(!certificate.refresh().unwrap(), "nothing has changed");
 
@@ -304,7 +304,7 @@ fn files_that_cannot_be_used_are_refused_and_not_shown() {
         assert!(!shown.contains(SECRET) && !debug.contains(SECRET), "{shown} {debug}");
     }
     let args = format!(
-        "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --tls-cert {} --tls-key {}",
+        "run --no-api --runtime-endpoint /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --tls-cert {} --tls-key {}",
         secret.display(),
         key.display()
     );
@@ -318,7 +318,7 @@ fn run_serves_https() {
     let authority = Authority::new();
     let files = authority.sign("localhost", |_| {});
     let args = format!(
-        "run --no-api --cri /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --log-format json --stay-unready \
+        "run --no-api --runtime-endpoint /nowhere.sock --listen 127.0.0.1:0 --api-listen off --socket off --log-format json --keep-running-unready \
          --tls-cert {} --tls-key {}",
         files.cert.display(),
         files.key.display()
@@ -331,7 +331,8 @@ fn run_serves_https() {
     let (address, https) = address.expect("the address is logged");
     assert_eq!(https, true);
     let port = address.rsplit(':').next().unwrap();
-    let answer = ask(&format!("https://localhost:{port}"), &format!("--ca {}", authority.ca()));
+    let answer =
+        ask(&format!("https://localhost:{port}"), &format!("--ca-file {}", authority.ca()));
     child.kill().unwrap();
     child.wait().unwrap();
     // TLS is spoken; the API is served elsewhere.

@@ -4,12 +4,20 @@ use crate::{port::Port, wait};
 use anyhow::{Context as _, anyhow, bail};
 use axum::http::{StatusCode, Uri};
 use coroner::outputs::report::LeakList;
+use coroner_api::{
+    List, ListQuery,
+    client::Agent as Api,
+    leaks::Leak,
+    openapi,
+    terminations::{Death, Termination},
+};
 use coroner_core::report::{ContainerDeath, PodTermination};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
+use serde::de::DeserializeOwned;
 use std::{
     collections::VecDeque,
     fs::{self, File},
@@ -32,13 +40,13 @@ pub struct Options {
     pub listen: Option<SocketAddr>,
     /// `--node`.
     pub node: String,
-    /// `--cri`.
+    /// `--runtime-endpoint`.
     pub cri: String,
     /// `--kubeconfig`.
     pub kubeconfig: PathBuf,
     /// `--cgroup-root`; `None`: the agent finds it.
     pub cgroup_root: Option<PathBuf>,
-    /// `--cri-idle`; `None`: its default.
+    /// `--cri-poll-interval`; `None`: its default.
     pub cri_idle: Option<Duration>,
     /// `--leak-threshold`; `None`: its default.
     pub leak_threshold: Option<Duration>,
@@ -106,15 +114,16 @@ impl Agent {
             .args(["--listen", "127.0.0.1:0", "--socket", "off"])
             .args(["--api-listen", &address.to_string()])
             .args(["--node", &options.node])
-            .args(["--cri", &options.cri])
+            .args(["--runtime-endpoint", &options.cri])
             .arg("--kubeconfig")
             .arg(&options.kubeconfig);
         if let Some(root) = &options.cgroup_root {
             command.arg("--cgroup-root").arg(root);
         }
-        for (flag, duration) in
-            [("--cri-idle", options.cri_idle), ("--leak-threshold", options.leak_threshold)]
-        {
+        for (flag, duration) in [
+            ("--cri-poll-interval", options.cri_idle),
+            ("--leak-threshold", options.leak_threshold),
+        ] {
             if let Some(duration) = duration {
                 command.arg(flag).arg(format!("{}ms", duration.as_millis()));
             }
@@ -254,20 +263,19 @@ impl Http {
 
     /// All settled terminations that it remembers, newest first.
     pub async fn terminations(&self) -> anyhow::Result<Vec<PodTermination>> {
-        let body = self.get("/api/v1/terminations").await?;
-        serde_json::from_slice(&body).context("the agent's terminations cannot be read")
+        let list = self.list::<Termination>(openapi::TERMINATIONS).await?;
+        Ok(list.items.into_iter().map(Into::into).collect())
     }
 
     /// All deaths of containers that it remembers, newest first.
     pub async fn deaths(&self) -> anyhow::Result<Vec<ContainerDeath>> {
-        let body = self.get("/api/v1/deaths").await?;
-        serde_json::from_slice(&body).context("the agent's deaths cannot be read")
+        let list = self.list::<Death>(openapi::DEATHS).await?;
+        Ok(list.items.into_iter().map(Into::into).collect())
     }
 
     /// What is left behind now, and whether that can be judged.
     pub async fn leaks(&self) -> anyhow::Result<LeakList> {
-        let body = self.get("/api/v1/leaks").await?;
-        serde_json::from_slice(&body).context("the agent's leaks cannot be read")
+        Ok(self.list::<Leak>(openapi::LEAKS).await?.into())
     }
 
     /// Any page: whether all is well with it, and what it says.
@@ -279,12 +287,9 @@ impl Http {
         Ok((status, body.map_err(|error| anyhow!("{path}: {error}"))?.to_bytes()))
     }
 
-    async fn get(&self, path: &str) -> anyhow::Result<axum::body::Bytes> {
-        let (status, body) = self.page(path).await?;
-        if !status.is_success() {
-            bail!("{path}: {status}: {}", String::from_utf8_lossy(&body).trim());
-        }
-        Ok(body)
+    async fn list<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<List<T>> {
+        let url: Uri = format!("http://{}", self.address).parse()?;
+        Api::at_url(&url, None)?.list(path, &ListQuery::default()).await
     }
 }
 

@@ -8,6 +8,8 @@ macro_rules! text_id {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
         #[serde(transparent)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+        #[cfg_attr(feature = "openapi", schema(value_type = String))]
         pub struct $name(Arc<str>);
 
         impl $name {
@@ -59,11 +61,13 @@ text_id! {
 
 /// A cgroup's id: `kernfs_node.id`, the inode number of its directory. Unique within one hierarchy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(transparent)]
 pub struct CgroupId(pub u64);
 
 /// A thread group's id (in user space: a PID) in the host's PID namespace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(transparent)]
 pub struct Tgid(pub u32);
 
@@ -81,6 +85,7 @@ impl fmt::Display for Tgid {
 
 /// A pod's identity.
 #[derive(Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PodRef {
     /// Namespace.
     pub namespace: String,
@@ -99,6 +104,7 @@ impl PodRef {
 
 /// The identity of a leaked thing: one leak each.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "thing", rename_all = "snake_case")]
 pub enum LeakKey {
     /// A sandbox.

@@ -3,21 +3,29 @@
 /// Defines enums with a label per variant, also in JSON.
 #[macro_export]
 macro_rules! labels {
-    ($($(#[$meta:meta])* pub enum $kind:ident {
-        $($(#[$doc:meta])* $variant:ident = $label:literal),* $(,)?
+    (@meaning doc = $text:literal) => { $text };
+    (@meaning $($other:tt)*) => { "" };
+    ($($(#[$($meta:tt)*])* pub enum $kind:ident {
+        $($(#[$($doc:tt)*])* $variant:ident = $label:literal),* $(,)?
     })*) => { $(
-        $(#[$meta])*
+        $(#[$($meta)*])*
         #[derive(
             Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug,
             serde::Serialize, serde::Deserialize,
         )]
         pub enum $kind {
-            $($(#[$doc])* #[serde(rename = $label)] $variant),*
+            $($(#[$($doc)*])* #[serde(rename = $label)] $variant),*
         }
 
         impl $kind {
             /// All values, in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// What the whole set is about, then each value in the order of `ALL`: the text of the doc comments.
+            pub const MEANINGS: &'static [&'static str] = &[
+                concat!($($crate::labels!(@meaning $($meta)*)),*),
+                $(concat!($($crate::labels!(@meaning $($doc)*)),*)),*
+            ];
 
             /// The label.
             pub const fn as_str(self) -> &'static str {
@@ -30,5 +38,49 @@ macro_rules! labels {
                 f.pad(self.as_str())
             }
         }
+
+        $crate::label_schema!($kind);
     )* };
+}
+
+/// Nothing: the values are not described to OpenAPI.
+#[cfg(not(feature = "openapi"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! label_schema {
+    ($kind:ident) => {};
+}
+
+/// The values as a schema of OpenAPI, each with its meaning.
+#[cfg(feature = "openapi")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! label_schema {
+    ($kind:ident) => {
+        impl $crate::utoipa::PartialSchema for $kind {
+            fn schema() -> $crate::utoipa::openapi::RefOr<$crate::utoipa::openapi::Schema> {
+                let labels = Self::ALL.iter().map(|one| one.as_str());
+                $crate::label_schema(Self::MEANINGS, labels)
+            }
+        }
+
+        impl $crate::utoipa::ToSchema for $kind {}
+    };
+}
+
+/// See [`labels!`]: the first meaning is the set's.
+#[cfg(feature = "openapi")]
+#[doc(hidden)]
+pub fn label_schema(
+    meanings: &[&str],
+    labels: impl Iterator<Item = &'static str>,
+) -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+    use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Type};
+    let (set, values) = meanings.split_first().unwrap_or((&"", &[]));
+    let schema = OneOfBuilder::new().description(Some(set.trim()));
+    let of = |(label, meaning): (&'static str, &&str)| {
+        let one = ObjectBuilder::new().schema_type(Type::String).enum_values(Some([label]));
+        one.description(Some(meaning.trim()))
+    };
+    labels.zip(values).map(of).fold(schema, OneOfBuilder::item).into()
 }

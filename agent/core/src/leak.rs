@@ -91,6 +91,7 @@ pub struct Leak {
 
 /// Resources of the node that a leak holds.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeakedResources {
     /// The network namespace's path or name; `None`: none, or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,6 +112,7 @@ pub struct LeakedResources {
 
 /// A container that the runtime still lists.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeakedContainer {
     /// The container's name.
     pub name: String,
@@ -131,6 +133,7 @@ pub struct LeakEvidence {
 
 /// The content of a piece of evidence.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum LeakEvidenceKind {
     /// The apiserver was queried directly for a pod of this UID.
@@ -143,12 +146,13 @@ pub enum LeakEvidenceKind {
     /// The pod's deletion was requested.
     DeletionRequested {
         /// The grace, seconds; 0: by force.
+        #[serde(rename = "graceSeconds")]
         grace_seconds: i64,
     },
     /// The pod's object was deleted.
     ObjectDeleted {
         /// It was missing in a new list, and was deleted in these seconds before; `None`: observed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(rename = "withinSeconds", default, skip_serializing_if = "Option::is_none")]
         within_seconds: Option<u64>,
     },
     /// The object's finalizers.
@@ -161,6 +165,7 @@ pub enum LeakEvidenceKind {
     /// The sandbox is not ready.
     SandboxStopped {
         /// It was listed as ready before.
+        #[serde(rename = "seenReady")]
         seen_ready: bool,
     },
     /// The sandbox used the host's network.
@@ -206,7 +211,7 @@ pub enum LeakEvidenceKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         code: Option<String>,
         /// How long the runtime did not answer, milliseconds; `None`: it does not answer yet.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(rename = "outageMs", default, skip_serializing_if = "Option::is_none")]
         outage_ms: Option<u64>,
         /// Another process answered afterwards; `None`: unknown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -286,6 +291,7 @@ pub struct LikelyCause {
 
 /// The runtime around a pod's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RuntimeAtEnd {
     /// No failure is known.

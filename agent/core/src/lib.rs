@@ -36,3 +36,10 @@ pub mod time;
 pub mod types;
 pub mod unkillable;
 pub mod verdict;
+
+#[cfg(feature = "openapi")]
+#[doc(hidden)]
+pub use labels::label_schema;
+#[cfg(feature = "openapi")]
+#[doc(hidden)]
+pub use utoipa;

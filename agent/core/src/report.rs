@@ -25,6 +25,7 @@ pub struct UnkillableContainer {
 
 /// A finding.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Finding {
     /// The kind of finding.
     pub kind: FindingKind,

@@ -2,7 +2,8 @@
 //! same steps as in `run` are tried: load the programs, query the runtime, list the pods.
 
 use crate::{
-    config::args::{DoctorArgs, DoctorOutput},
+    cli::output::document,
+    config::args::{DoctorArgs, TextOutput},
     config::{ConfigError, HostDefaults, Sources},
     linux::procfs::ProcVisibility,
     outputs::report::Style,
@@ -83,13 +84,10 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let diagnosis = diagnose(sources, args.sources.node.cgroup_root.as_deref())?;
     let mut stdout = io::stdout().lock();
     match args.output {
-        DoctorOutput::Json => {
-            serde_json::to_writer_pretty(&mut stdout, &diagnosis).map_err(io::Error::from)?;
-            stdout.write_all(b"\n")?;
-        }
-        DoctorOutput::Text => {
+        TextOutput::Text => {
             stdout.write_all(text(&diagnosis, &Style::for_stdout()).as_bytes())?;
         }
+        form => stdout.write_all(document(&diagnosis, form == TextOutput::Yaml)?.as_bytes())?,
     }
     stdout.flush()?;
     Ok(if diagnosis.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -110,6 +108,7 @@ fn diagnose(
         }
     };
     let mut checks = kernel_side(&sources.kernel);
+    checks.push(seccomp(std::fs::read_to_string(SECCOMP_ACTIONS).ok().as_deref()));
     checks.extend(host_checks(ProcVisibility::probe(&sources.cri.host_root)));
     let boot_id = host::boot_id(&sources.cri.host_root);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -202,6 +201,23 @@ fn capabilities(facts: &kernel::Facts) -> Check {
     Check::degraded(NAME, found, todo)
 }
 
+/// What a filter of system calls can do in this kernel (`Documentation/userspace-api/seccomp_filter.rst`).
+const SECCOMP_ACTIONS: &str = "/proc/sys/kernel/seccomp/actions_avail";
+
+/// Whether `run` can filter its own system calls. Pure.
+fn seccomp(actions: Option<&str>) -> Check {
+    const NAME: &str = "seccomp";
+    let has = |wanted| actions.is_some_and(|all| all.split_whitespace().any(|one| one == wanted));
+    if has("errno") && has("allow") {
+        return Check::ok(NAME, "the agent filters its own system calls after the start");
+    }
+    Check::degraded(
+        NAME,
+        format!("the kernel has no filters of system calls (no errno in {SECCOMP_ACTIONS})"),
+        "use a kernel with CONFIG_SECCOMP_FILTER=y; the agent works without, less confined",
+    )
+}
+
 /// What of the host can be read, and what is not reported because of the rest. Pure.
 fn host_checks(visibility: ProcVisibility) -> [Check; 2] {
     const FILES: &str = "host files";
@@ -273,7 +289,7 @@ async fn container_runtime(options: cri::Options) -> Check {
         Err(error) => Check::failed(
             NAME,
             error,
-            "check that the runtime runs, and set --cri if it uses another socket",
+            "check that the runtime runs, and set --runtime-endpoint if it uses another socket",
         ),
     }
 }
@@ -412,6 +428,14 @@ mod tests {
         let checks = checks(facts);
         let failed = checks.iter().filter(|check| check.outcome == CheckOutcome::Failed);
         failed.map(|check| check.name).collect()
+    }
+
+    #[test]
+    fn a_kernel_without_filters_is_less() {
+        let outcome = |actions| seccomp(actions).outcome;
+        assert_eq!(outcome(Some("kill_process errno trace log allow\n")), CheckOutcome::Ok);
+        assert_eq!(outcome(Some("kill_process")), CheckOutcome::Degraded);
+        assert_eq!(outcome(None), CheckOutcome::Degraded);
     }
 
     #[test]

@@ -1,16 +1,18 @@
 //! `coroner explain`: one pod's end, from a running agent, a recording, or the sample.
 
 use super::{
-    client, print_note,
+    output::document,
+    print_note,
     replay::open,
     select::{PodSelector, SelectError},
 };
-use crate::config::args::ExplainArgs;
+use crate::config::args::{ExplainArgs, TextOutput};
 use crate::outputs::{
     recording::{self, Reader, replay::Replay},
     report::{self, Style},
 };
 use anyhow::{Context, anyhow, bail};
+use coroner_api::{ListQuery, openapi, terminations::Termination};
 use coroner_core::report::PodTermination;
 use std::{
     io::{self, Write},
@@ -35,22 +37,28 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
         from_agent(args, &wanted)?
     };
     let mut stdout = io::stdout().lock();
-    stdout.write_all(report::explain(&account, &Style::for_stdout()).as_bytes())?;
+    let text = match args.output {
+        TextOutput::Text => report::explain(&account, &Style::for_stdout()),
+        form => document(&Termination::from(&*account), form == TextOutput::Yaml)?,
+    };
+    stdout.write_all(text.as_bytes())?;
     stdout.flush()?;
     Ok(())
 }
 
 fn from_agent(args: &ExplainArgs, wanted: &PodSelector) -> anyhow::Result<Arc<PodTermination>> {
-    let agent = client::Agent::new(&args.agent)?;
-    let body = agent.get("/api/v1/terminations").context(
-        "cannot query an agent; use --from FILE to read a recording, or --sample to see \
-                  the built-in one",
+    let agent = super::agent(&args.agent)?;
+    let asked =
+        super::wait(agent.list::<Termination>(openapi::TERMINATIONS, &ListQuery::default()));
+    let list = asked.context(
+        "cannot query an agent; use --from FILE to read a recording, or --sample to see the \
+         built-in one",
     )?;
-    let accounts = client::accounts(&body)?;
+    let accounts: Vec<PodTermination> = list.items.into_iter().map(Into::into).collect();
     let chosen = wanted.choose(&accounts).map_err(|error| match error {
         SelectError::Ambiguous(text) => anyhow!(text),
         SelectError::NotFound(text) => anyhow!(
-            "{text}\nAn agent keeps the latest terminations of its own node (--history) and \
+            "{text}\nAn agent keeps the latest terminations of its own node (--history-limit) and \
              reports each a few seconds after the pod is gone. Query the agent on the node where \
              the pod ran."
         ),

@@ -1,21 +1,30 @@
 //! The command line: parse, set up the log, do it, say how it went.
 
-mod client;
 mod columns;
 pub mod doctor;
 mod explain;
 mod leaks;
+mod lists;
+mod output;
 mod replay;
 mod select;
-mod terminations;
+mod version;
 
-use crate::config::args::{Cli, Command, LogArgs, LogFormat};
+use crate::config::args::{AgentArgs, Cli, Command, LogArgs, LogFormat};
 use crate::{
     app,
     config::{Config, HostDefaults},
-    outputs::log::{self, Form},
+    outputs::{
+        log::{self, Form},
+        report,
+    },
 };
-use clap::{Parser, error::ErrorKind};
+use clap::{CommandFactory, Parser, error::ErrorKind};
+use coroner_api::{
+    client::Agent,
+    printable::shown,
+    terminations::{Death, Termination},
+};
 use std::{
     io::{self, Write},
     process::ExitCode,
@@ -31,6 +40,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
+    report::Style::choose(cli.log.color);
     // The commands that answer do so on stdout; the service speaks by its log.
     let level = if matches!(cli.command, Command::Run(_)) { "info" } else { "error" };
     if let Err(error) = start_log(&cli.log, level) {
@@ -45,10 +55,16 @@ pub fn main() -> ExitCode {
             Ok(code) => code,
             Err(error) => print_failure(&error),
         },
-        Command::Terminations(args) => answered(terminations::main(&args)),
+        Command::Terminations(args) => answered(lists::main::<Termination>(&args)),
+        Command::Deaths(args) => answered(lists::main::<Death>(&args)),
         Command::Leaks(args) => leaks::main(&args).unwrap_or_else(|error| print_failure(&error)),
         Command::Explain(args) => answered(explain::main(&args)),
         Command::Replay(args) => answered(replay::main(&args)),
+        Command::Completion(args) => {
+            clap_complete::generate(args.shell, &mut Cli::command(), "coroner", &mut io::stdout());
+            ExitCode::SUCCESS
+        }
+        Command::Version(args) => answered(version::main(&args)),
     }
 }
 
@@ -59,10 +75,23 @@ fn answered(result: anyhow::Result<()>) -> ExitCode {
     }
 }
 
+/// The running agent that the flags name.
+fn agent(args: &AgentArgs) -> anyhow::Result<Agent> {
+    match &args.url {
+        None => Ok(Agent::Socket(args.socket.clone())),
+        Some(url) => Agent::at_url(url, args.ca.as_deref()),
+    }
+}
+
+/// Waits for what an agent answers.
+fn wait<T>(answer: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(answer)
+}
+
 /// Beside the answer, on stderr: what to know before trusting it.
 fn print_note(text: &str) {
     for line in text.lines() {
-        let _ = writeln!(io::stderr(), "note: {line}");
+        let _ = writeln!(io::stderr(), "note: {}", shown(line));
     }
 }
 
@@ -96,7 +125,10 @@ fn print_failure(failure: &anyhow::Error) -> ExitCode {
     if io_error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
-    let _ = writeln!(io::stderr(), "error: {failure:#}");
+    let text = format!("{failure:#}");
+    // A list of pods has lines of its own.
+    let lines: Vec<_> = text.lines().map(shown).collect();
+    let _ = writeln!(io::stderr(), "error: {}", lines.join("\n"));
     ExitCode::FAILURE
 }
 
@@ -105,11 +137,7 @@ fn start_log(args: &LogArgs, level: &str) -> Result<(), ParseError> {
     let directives = args.log_level.clone().or_else(rust_log).unwrap_or_else(|| level.to_owned());
     let form = match args.log_format {
         LogFormat::Json => Form::Json,
-        LogFormat::Text => Form::Text { colours: colors(&io::stderr()) },
+        LogFormat::Text => Form::Text { colours: args.color.applies_to(&io::stderr()) },
     };
     log::start(&directives, form)
-}
-
-fn colors(to: &impl io::IsTerminal) -> bool {
-    to.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

@@ -1,12 +1,13 @@
 //! `coroner replay`: says again what the agent said while it recorded.
 
-use super::{print_note, terminations::table};
+use super::{lists::termination_table, output::json_line, print_note};
 use crate::config::args::{ReplayArgs, ReplayOutput};
 use crate::outputs::{
     recording::{Reader, replay::Replay},
     report::{self, Style},
 };
 use anyhow::Context;
+use coroner_api::terminations::Termination;
 use std::{
     io::{self, Write},
     path::Path,
@@ -31,7 +32,7 @@ pub(super) fn main(args: &ReplayArgs) -> anyhow::Result<()> {
     }
     if open_at_end > 0 && args.go_on.is_zero() {
         print_note(&format!(
-            "{open_at_end} pods were still terminating at the end of the recording; use --go-on \
+            "{open_at_end} pods were still terminating at the end of the recording; use --extend \
              60s to report them as they are"
         ));
     }
@@ -47,8 +48,7 @@ fn print(to: &mut impl Write, replay: &Replay, form: ReplayOutput) -> anyhow::Re
     match form {
         ReplayOutput::Json => {
             for account in replay.timelines() {
-                serde_json::to_writer(&mut *to, &**account).map_err(io::Error::from)?;
-                to.write_all(b"\n")?;
+                to.write_all(json_line(&Termination::from(&**account))?.as_bytes())?;
             }
         }
         ReplayOutput::Text => {
@@ -63,7 +63,7 @@ fn print(to: &mut impl Write, replay: &Replay, form: ReplayOutput) -> anyhow::Re
         ReplayOutput::Table | ReplayOutput::Wide => {
             let newest_first: Vec<_> =
                 replay.timelines().rev().map(|one| (**one).clone()).collect();
-            to.write_all(table(&newest_first, form == ReplayOutput::Wide).as_bytes())?;
+            to.write_all(termination_table(&newest_first, form == ReplayOutput::Wide).as_bytes())?;
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Command-line flags and their environment variables. [`crate::config`] validates them.
 
-use crate::outputs::http::addresses;
+use crate::outputs::report::ColorChoice;
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -37,7 +37,9 @@ pub enum Command {
     /// Check whether `run` works on this node, and how to fix what does not.
     Doctor(DoctorArgs),
     /// List recent pod terminations from a running agent, newest first.
-    Terminations(TerminationsArgs),
+    Terminations(ListArgs),
+    /// List recent container deaths from a running agent, newest first, of pods that still run too.
+    Deaths(ListArgs),
     /// List leaked pod resources on this node and why they leaked (from the agent, or --standalone).
     Leaks(LeaksArgs),
     /// Explain one pod's termination: the request, each container's exit with its evidence, and the time per
@@ -45,6 +47,10 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Replay a recording and print the agent's original output.
     Replay(ReplayArgs),
+    /// Print a completion script for a shell, for example `source <(coroner completion bash)`.
+    Completion(CompletionArgs),
+    /// Print version, commit and platform.
+    Version(VersionArgs),
 }
 
 /// Logging flags. Logs always go to stderr.
@@ -60,6 +66,9 @@ pub struct LogArgs {
     /// for the others].
     #[arg(long, global = true, env = "CORONER_LOG_LEVEL", value_name = "FILTER")]
     pub log_level: Option<String>,
+    /// When to use colours in answers and logs.
+    #[arg(long, global = true, env = "CORONER_COLOR", value_name = "WHEN", default_value = "auto")]
+    pub color: ColorChoice,
 }
 
 /// Log formats.
@@ -83,7 +92,7 @@ pub struct NodeArgs {
     pub kubeconfig: Option<PathBuf>,
     /// Socket of the container runtime: a path, or unix:///path [default: the first that exists of
     /// containerd's, CRI-O's, cri-dockerd's and k3s's].
-    #[arg(long, env = "CORONER_CRI", value_name = "ENDPOINT")]
+    #[arg(long = "runtime-endpoint", env = "CORONER_RUNTIME_ENDPOINT", value_name = "ENDPOINT")]
     pub cri: Option<String>,
     /// Mount point of the cgroup hierarchy that holds the containers [default: detected].
     #[arg(long, env = "CORONER_CGROUP_ROOT", value_name = "DIR")]
@@ -118,14 +127,14 @@ pub struct ApiListen(pub Option<SocketAddr>);
 #[derive(Args, Clone, Debug)]
 pub struct AgentArgs {
     /// Unix socket of the running agent.
-    #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = addresses::DEFAULT)]
+    #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = coroner_api::DEFAULT_SOCKET)]
     pub socket: PathBuf,
     /// URL of the running agent, used instead of its socket.
     #[arg(long, env = "CORONER_URL", value_name = "URL", value_parser = parse_url)]
     pub url: Option<http::Uri>,
     /// PEM file with the CA that signed the agent's TLS certificate [default: the CAs that this machine
     /// trusts].
-    #[arg(long, env = "CORONER_CA", value_name = "FILE")]
+    #[arg(long = "ca-file", env = "CORONER_CA_FILE", value_name = "FILE")]
     pub ca: Option<PathBuf>,
 }
 
@@ -150,7 +159,7 @@ pub struct RunArgs {
     pub tls_client_ca: Option<PathBuf>,
     /// Unix socket of the API, accessible to this user only. `coroner terminations`, `leaks` and `explain` use
     /// it. `off` disables it.
-    #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = addresses::DEFAULT)]
+    #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = coroner_api::DEFAULT_SOCKET)]
     pub socket: PathBuf,
     /// Address of the API for `kubectl port-forward`, on the loopback interface. With hostNetwork every user of
     /// the node can reach it. `off` disables it.
@@ -158,18 +167,38 @@ pub struct RunArgs {
     #[arg(default_value = "127.0.0.1:9471", value_parser = parse_api_listen)]
     pub api_listen: ApiListen,
     /// Number of pod terminations to keep for the API.
-    #[arg(long, env = "CORONER_HISTORY", value_name = "N", default_value_t = 256)]
+    #[arg(
+        long = "history-limit",
+        env = "CORONER_HISTORY_LIMIT",
+        value_name = "N",
+        default_value_t = 256
+    )]
     pub history: usize,
     /// How long to wait for late events before a termination is reported (250ms, 5s, 1m).
-    #[arg(long, env = "CORONER_SETTLE", value_name = "DURATION", default_value = "5s")]
+    #[arg(
+        long = "settle-window",
+        env = "CORONER_SETTLE_WINDOW",
+        value_name = "DURATION",
+        default_value = "5s"
+    )]
     #[arg(value_parser = parse_duration)]
     pub settle: Duration,
     /// Interval of full lists from the runtime while no pod is terminating.
-    #[arg(long, env = "CORONER_CRI_IDLE", value_name = "DURATION", default_value = "10s")]
+    #[arg(
+        long = "cri-poll-interval",
+        env = "CORONER_CRI_POLL_INTERVAL",
+        value_name = "DURATION",
+        default_value = "10s"
+    )]
     #[arg(value_parser = parse_duration)]
     pub cri_idle: Duration,
     /// Interval of filtered lists from the runtime while a pod is terminating.
-    #[arg(long, env = "CORONER_CRI_BUSY", value_name = "DURATION", default_value = "250ms")]
+    #[arg(
+        long = "cri-poll-interval-active",
+        env = "CORONER_CRI_POLL_INTERVAL_ACTIVE",
+        value_name = "DURATION",
+        default_value = "250ms"
+    )]
     #[arg(value_parser = parse_duration)]
     pub cri_busy: Duration,
     /// Poll the runtime when it sends a container event (containerd 2.0, CRI-O 1.28 or newer). Rarely useful,
@@ -187,7 +216,7 @@ pub struct RunArgs {
     pub record_limit: u32,
     /// If the kernel side cannot start, do not exit: stay unready, show the reason on /readyz, and retry every
     /// 30 s. Avoids a crash loop in a DaemonSet.
-    #[arg(long, env = "CORONER_STAY_UNREADY", value_parser = BoolishValueParser::new())]
+    #[arg(long = "keep-running-unready", env = "CORONER_KEEP_RUNNING_UNREADY", value_parser = BoolishValueParser::new())]
     pub stay_unready: bool,
     /// Create Kubernetes Events for notable deaths (on the pod: StopSignalIgnored, GraceExceeded, OomKilled, …)
     /// and for leaks (on the Node); see docs/events.md. Requires create and patch of events in the API group
@@ -240,37 +269,55 @@ pub struct LeakArgs {
 pub struct DoctorArgs {
     /// Output format.
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "text")]
-    pub output: DoctorOutput,
+    pub output: TextOutput,
     /// Sources of evidence.
     #[command(flatten)]
     pub sources: SourceArgs,
 }
 
-/// Output formats of `doctor`.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DoctorOutput {
-    /// Human-readable text. `table` and `wide` are accepted because CORONER_OUTPUT is shared by all commands.
-    #[value(aliases = ["table", "wide"])]
-    Text,
-    /// One JSON object.
-    Json,
-}
-
-/// Flags of `coroner terminations`.
+/// Flags of `coroner terminations` and `coroner deaths`.
 #[derive(Args, Clone, Debug)]
-pub struct TerminationsArgs {
+pub struct ListArgs {
     /// The agent to query.
     #[command(flatten)]
     pub agent: AgentArgs,
+    /// Only pods of this name.
+    #[arg(value_name = "POD")]
+    pub pod: Option<String>,
     /// Only pods of this namespace.
     #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
     pub namespace: Option<String>,
+    /// Only what ended within this time (30m, 1h).
+    #[arg(long, env = "CORONER_SINCE", value_name = "DURATION", value_parser = parse_duration)]
+    pub since: Option<Duration>,
     /// Maximum number of entries to show.
-    #[arg(long, env = "CORONER_LIMIT", value_name = "N")]
+    #[arg(long, env = "CORONER_LIMIT", value_name = "N", conflicts_with = "watch")]
     pub limit: Option<usize>,
+    /// Run until Ctrl-C: what there is, the oldest first, then each new one and each update.
+    #[arg(short, long, env = "CORONER_WATCH", value_parser = BoolishValueParser::new())]
+    pub watch: bool,
     /// Output format.
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "table")]
     pub output: ListOutput,
+    /// Print a table without its header.
+    #[arg(long, env = "CORONER_NO_HEADERS", value_parser = BoolishValueParser::new())]
+    pub no_headers: bool,
+}
+
+/// Flags of `coroner completion`.
+#[derive(Args, Clone, Debug)]
+pub struct CompletionArgs {
+    /// The shell.
+    #[arg(value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
+}
+
+/// Flags of `coroner version`.
+#[derive(Args, Clone, Debug)]
+pub struct VersionArgs {
+    /// Output format.
+    #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "text")]
+    pub output: TextOutput,
 }
 
 /// Flags of `coroner leaks`.
@@ -289,9 +336,12 @@ pub struct LeaksArgs {
     /// Output format.
     #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "table")]
     pub output: ListOutput,
-    /// Same as -o json.
-    #[arg(long, env = "CORONER_JSON", value_parser = BoolishValueParser::new())]
-    pub json: bool,
+    /// Print a table without its header.
+    #[arg(long, env = "CORONER_NO_HEADERS", value_parser = BoolishValueParser::new())]
+    pub no_headers: bool,
+    /// Only leaks that were confirmed within this time (30m, 1h).
+    #[arg(long, env = "CORONER_SINCE", value_name = "DURATION", value_parser = parse_duration)]
+    pub since: Option<Duration>,
     /// Show details of each leak below the table: evidence, likely cause, remedy.
     #[arg(short, long, env = "CORONER_VERBOSE", value_parser = BoolishValueParser::new())]
     pub verbose: bool,
@@ -346,6 +396,9 @@ pub struct ExplainArgs {
     /// Which instance of the pod, for a static pod that was created again [default: the last one].
     #[arg(long, env = "CORONER_LIFE", value_name = "N")]
     pub life: Option<u32>,
+    /// Output format.
+    #[arg(short, long, env = "CORONER_OUTPUT", value_name = "FORM", default_value = "text")]
+    pub output: TextOutput,
     /// The agent to query.
     #[command(flatten)]
     pub agent: AgentArgs,
@@ -359,7 +412,7 @@ pub struct ReplayArgs {
     pub file: PathBuf,
     /// Continue for this long after the end of the recording (at most one day), as if nothing more had
     /// happened, so that open terminations are reported.
-    #[arg(long, env = "CORONER_GO_ON", value_name = "DURATION", default_value = "0s")]
+    #[arg(long = "extend", env = "CORONER_EXTEND", value_name = "DURATION", default_value = "0s")]
     #[arg(value_parser = parse_duration)]
     pub go_on: Duration,
     /// Output format.
@@ -387,8 +440,24 @@ pub enum ListOutput {
     Table,
     /// A table with more columns.
     Wide,
-    /// JSON, as the agent returns it.
+    /// One JSON document, as the API has it; with --watch one line per item.
     Json,
+    /// The same as YAML, in which control characters of names are shown as escapes.
+    Yaml,
+    /// One name per line.
+    Name,
+}
+
+/// Output formats of a single answer.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TextOutput {
+    /// Human-readable text. The formats of lists are accepted because CORONER_OUTPUT is shared by all commands.
+    #[value(aliases = ["table", "wide", "name"])]
+    Text,
+    /// One JSON document.
+    Json,
+    /// The same as YAML.
+    Yaml,
 }
 
 /// `5s`, `250ms`, `1m 30s`: never negative.
@@ -472,7 +541,7 @@ mod tests {
         assert_eq!(run.listen.port(), DEFAULT_PORT);
         let cli = Cli::try_parse_from(["coroner", "terminations"]).unwrap();
         let Command::Terminations(list) = cli.command else { panic!("not terminations") };
-        assert_eq!((list.agent.url, list.agent.socket), (None, addresses::DEFAULT.into()));
+        assert_eq!((list.agent.url, list.agent.socket), (None, coroner_api::DEFAULT_SOCKET.into()));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub mod addresses;
 pub mod listener;
+mod lists;
 pub mod tls;
 
 use crate::{
@@ -9,13 +10,13 @@ use crate::{
     outputs::{
         http::listener::{Listener, WithoutCertificate},
         metrics::Metrics,
-        report::{LeakJson, LeakList, printable},
+        report::printable,
     },
     store::{health::Health, leaks::LeakStore, terminations::History},
 };
 use axum::{
     Json, Router,
-    body::{Body, Bytes},
+    body::Bytes,
     extract::{FromRequestParts, Path, Query, Request, State},
     http::{
         HeaderValue, StatusCode,
@@ -27,15 +28,23 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use coroner_api::{openapi, terminations::Termination};
 use coroner_core::{
-    ids::{PodRef, PodUid},
+    ids::PodUid,
+    leak::Leak,
     report::{ContainerDeath, PodTermination},
     time::BootTime,
 };
-use futures::stream;
+use lists::list;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::{future::Future, net::IpAddr, sync::Arc, time::Duration};
+use serde::{Deserialize, de::DeserializeOwned};
+use std::{
+    future::Future,
+    net::IpAddr,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+use tokio::sync::watch;
 
 /// Who is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,12 +68,12 @@ const INDEX: &str = "coroner: how long pods take to die on this node, and how th
 
 const INDEX_OF_API: &str = "\
 /api/v1/terminations         recent pod terminations, newest first
-                             ?namespace=NAMESPACE &pod=NAME &limit=N
 /api/v1/terminations/UID     the last termination of one pod; ?life=N for an earlier instance
-/api/v1/leaks                leaks, oldest first, and the state of leak detection
-                             ?namespace=NAMESPACE &pod=NAME &limit=N
 /api/v1/deaths               recent container deaths, including pods that still run, newest first
-                             ?namespace=NAMESPACE &pod=NAME &limit=N
+/api/v1/leaks                leaks, and the state of leak detection
+                             lists take ?namespace=NAMESPACE &pod=NAME &since=1h &limit=N
+                             &continue=TOKEN, and ?watch=true streams JSON lines
+/api/v1/openapi.json         all of this as OpenAPI 3.1
 ";
 
 const NOT_HERE: &str = "the API is not served on this port because it names pods; use the unix \
@@ -88,13 +97,42 @@ pub struct Shared {
     pub metrics: Metrics,
     /// The last scrape, and when it was computed.
     pub scrape: Mutex<Option<(BootTime, Bytes)>>,
+    /// Wakes the watches when a list changed; true: the agent stops.
+    pub news: watch::Sender<bool>,
+    /// What this agent observes.
+    pub observed: Observed,
+    /// Tells the tokens of this run from those of an earlier one.
+    started: BootTime,
+}
+
+/// What an agent observes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Observed {
+    /// Name of the node.
+    pub node: String,
+    /// Boot of the node; empty if unknown.
+    pub boot_id: String,
 }
 
 impl Shared {
     /// Before anything is known.
     pub fn new(health: Health, history: History, leaks: LeakStore, metrics: Metrics) -> Self {
         let (health, history, leaks) = (health.into(), history.into(), leaks.into());
-        Self { health, history, leaks, metrics, scrape: Mutex::default() }
+        Self {
+            health,
+            history,
+            leaks,
+            metrics,
+            scrape: Mutex::default(),
+            news: watch::Sender::default(),
+            observed: Observed::default(),
+            started: clock::boot_now(),
+        }
+    }
+
+    /// The same, of this node.
+    pub fn of(self, observed: Observed) -> Self {
+        Self { observed, ..self }
     }
 }
 
@@ -105,7 +143,13 @@ pub async fn serve(
     audience: Audience,
     stop: impl Future<Output = ()>,
 ) {
-    listener.into().serve(router(shared, audience), stop).await;
+    let (counted, closing) = (Arc::clone(&shared), Arc::clone(&shared));
+    let dropped = move |why| counted.metrics.connection_dropped(why);
+    let stop = async move {
+        stop.await;
+        closing.news.send_replace(true);
+    };
+    listener.into().serve(router(shared, audience), dropped, stop).await;
 }
 
 /// The routes.
@@ -113,10 +157,11 @@ pub fn router(shared: Arc<Shared>, audience: Audience) -> Router {
     let api = match audience {
         Audience::Network => Router::new().route("/{*page}", get(not_here)),
         Audience::Forwarded | Audience::Node => Router::new()
-            .route("/terminations", get(terminations))
+            .route("/terminations", get(list::<PodTermination>))
             .route("/terminations/{uid}", get(termination))
-            .route("/leaks", get(leaks))
-            .route("/deaths", get(deaths)),
+            .route("/leaks", get(list::<Leak>))
+            .route("/deaths", get(list::<ContainerDeath>))
+            .route("/openapi.json", get(document)),
     };
     let router = Router::new()
         .route("/", get(async move || index(audience)))
@@ -181,26 +226,9 @@ async fn not_here() -> Response {
     no(StatusCode::FORBIDDEN, NOT_HERE)
 }
 
-/// A JSON array, one element after the other as the client reads: many that do not read hold no copies.
-fn array<T: Serialize + Send + Sync + 'static>(items: Vec<Arc<T>>) -> Response {
-    object("[", items, "]".to_owned())
-}
-
-/// Items between what stands before and after them.
-fn object<T: Serialize + Send + Sync + 'static>(
-    head: impl Into<Bytes>,
-    items: Vec<T>,
-    tail: String,
-) -> Response {
-    let separated = items.into_iter().enumerate().map(|(number, item)| {
-        let mut bytes = if number == 0 { Vec::new() } else { b",".to_vec() };
-        serde_json::to_writer(&mut bytes, &item)?;
-        Ok(Bytes::from(bytes))
-    });
-    let parts = std::iter::once(Ok(head.into())).chain(separated);
-    let parts = parts.chain(std::iter::once(Ok(Bytes::from(tail))));
-    let body = Body::from_stream(stream::iter(parts.map(|part: serde_json::Result<Bytes>| part)));
-    ([(CONTENT_TYPE, "application/json")], body).into_response()
+async fn document() -> Response {
+    static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| openapi::document().into());
+    ([(CONTENT_TYPE, "application/json")], DOCUMENT.clone()).into_response()
 }
 
 /// The query, refused in plain words.
@@ -270,70 +298,6 @@ async fn readyz(
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ListQuery {
-    namespace: Option<String>,
-    pod: Option<String>,
-    limit: Option<usize>,
-}
-
-impl ListQuery {
-    fn wants(&self, pod: Option<&PodRef>) -> bool {
-        let is = |wanted: &Option<String>, of: fn(&PodRef) -> &String| {
-            wanted.as_ref().is_none_or(|wanted| pod.is_some_and(|pod| wanted == of(pod)))
-        };
-        is(&self.namespace, |pod| &pod.namespace) && is(&self.pod, |pod| &pod.name)
-    }
-}
-
-async fn deaths(
-    State(shared): State<Arc<Shared>>,
-    Parameters(query): Parameters<ListQuery>,
-) -> Response {
-    let found: Vec<Arc<ContainerDeath>> = shared
-        .history
-        .lock()
-        .deaths()
-        .filter(|death| query.wants(death.pod.as_ref()))
-        .take(query.limit.unwrap_or(usize::MAX))
-        .cloned()
-        .collect();
-    array(found)
-}
-
-async fn leaks(
-    State(shared): State<Arc<Shared>>,
-    Parameters(query): Parameters<ListQuery>,
-) -> Response {
-    let mut list = LeakList::from(&*shared.leaks.lock());
-    list.leaks.retain(|leak| query.wants(leak.pod.as_ref()));
-    list.leaks.truncate(query.limit.unwrap_or(usize::MAX));
-    match serde_json::to_string(&list.progress) {
-        Ok(progress) => object(
-            format!("{},\"leaks\":[", progress.trim_end_matches('}')),
-            list.leaks.into_iter().map(LeakJson).collect(),
-            "]}".to_owned(),
-        ),
-        Err(error) => no(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-    }
-}
-
-async fn terminations(
-    State(shared): State<Arc<Shared>>,
-    Parameters(query): Parameters<ListQuery>,
-) -> Response {
-    let found: Vec<Arc<PodTermination>> = shared
-        .history
-        .lock()
-        .newest_first()
-        .filter(|kept| query.wants(Some(&kept.pod)))
-        .take(query.limit.unwrap_or(usize::MAX))
-        .cloned()
-        .collect();
-    array(found)
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct OneQuery {
     life: Option<u32>,
 }
@@ -345,10 +309,12 @@ async fn termination(
 ) -> Response {
     let found = shared.history.lock().life(&PodUid::new(&uid), query.life).cloned();
     match found {
-        Some(account) => Json(account).into_response(),
+        Some(report) => Json(Termination::from(&*report)).into_response(),
         None => no(
             StatusCode::NOT_FOUND,
-            format!("no termination of pod {uid} is available; --history limits how many are kept"),
+            format!(
+                "no termination of pod {uid} is available; --history-limit limits how many are kept"
+            ),
         ),
     }
 }

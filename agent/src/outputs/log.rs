@@ -6,7 +6,7 @@
 
 pub mod lines;
 
-use crate::printable::is_hidden;
+use crate::printable::{is_hidden, json};
 use std::io::{self, Write};
 use tracing::Dispatch;
 use tracing_subscriber::{
@@ -108,23 +108,16 @@ fn line(text: &str, form: Form) -> String {
         Some(line) => (line, "\n"),
         None => (text, ""),
     };
+    let Form::Text { colours } = form else { return json(text).into_owned() + end };
     let mut shown = String::with_capacity(text.len() + 16);
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
-        let colour = match form {
-            Form::Text { colours: true } => colour(rest),
-            _ => 0,
-        };
+        let colour = if colours { colour(rest) } else { 0 };
         let (taken, after) = rest.split_at(colour.max(c.len_utf8()));
         rest = after;
-        match (form, is_hidden(c) && colour == 0) {
-            (_, false) => shown.push_str(taken),
-            (Form::Text { .. }, true) => shown.extend(c.escape_unicode()),
-            // The same text to whoever parses it.
-            (Form::Json, true) => {
-                let units = c.encode_utf16(&mut [0; 2]).to_vec();
-                shown.extend(units.into_iter().map(|unit| format!("\\u{unit:04x}")));
-            }
+        match is_hidden(c) && colour == 0 {
+            false => shown.push_str(taken),
+            true => shown.extend(c.escape_unicode()),
         }
     }
     shown + end
@@ -161,7 +154,7 @@ pub(crate) mod tests {
         logged_by("info", Form::Text { colours: false }, log)
     }
 
-    fn logged_by(directives: &str, form: Form, log: impl FnOnce()) -> String {
+    pub(crate) fn logged_by(directives: &str, form: Form, log: impl FnOnce()) -> String {
         let text = Log::default();
         let to = text.clone();
         let dispatch = dispatch(filter(directives).unwrap(), form, move || to.clone());

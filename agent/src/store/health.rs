@@ -14,7 +14,7 @@ use std::{borrow::Cow, collections::BTreeMap, fmt, time::Duration};
 
 /// Time without a tick after which the event loop counts as stalled; it ticks every second.
 const STALLED: Duration = Duration::from_secs(10);
-/// Duration of a call after which the runtime counts as slow: the default of `--settle`.
+/// Duration of a call after which the runtime counts as slow: the default of `--settle-window`.
 const SLOW: Duration = Duration::from_secs(5);
 /// How long a loss is shown on /readyz.
 const LOSS_MEMORY: Duration = Duration::from_secs(600);
@@ -432,7 +432,7 @@ impl Source {
 
 fn source_part(part: &'static str, source: &Source, now: BootTime) -> Part {
     let todo = match part {
-        "cri" => "start the container runtime, or set --cri if it uses another socket",
+        "cri" => "start the container runtime, or set --runtime-endpoint if it uses another socket",
         _ => "check that the apiserver is reachable and that the agent may list and watch pods",
     };
     match source {

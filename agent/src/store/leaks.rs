@@ -1,23 +1,32 @@
 //! The confirmed leaks at this moment, for the HTTP API, the metric series with an identity, and the state
 //! directory.
 
+use crate::store::entry::Entry;
 use coroner_core::{
     input::PersistedLeak,
     leak::{DetectionState, Leak, LeakKey},
     leaks::LeakGauges,
     time::{Anchor, WallTime},
 };
-use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 /// How much longer than the threshold a restored leak may take to be confirmed again: the apiserver may be
 /// slow, and the engine confirms many leaks one after the other.
 const GRACE: Duration = Duration::from_secs(600);
+/// How many resolved leaks are kept for readers of the list that were not told of them yet.
+const RESOLVED: usize = 256;
 
 /// The confirmed leaks, by key.
 #[derive(Debug, Default)]
 pub struct LeakStore {
-    leaks: BTreeMap<LeakKey, Arc<Leak>>,
+    leaks: BTreeMap<LeakKey, Entry<Leak>>,
+    /// The leaks that were resolved last.
+    resolved: VecDeque<Entry<Leak>>,
+    changes: u64,
     /// Leaks of an earlier run that this run may still confirm.
     restored: BTreeMap<LeakKey, PersistedLeak>,
     progress: DetectionProgress,
@@ -26,7 +35,7 @@ pub struct LeakStore {
 }
 
 /// State of leak detection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DetectionProgress {
     /// Whether leak detection is active, and if not, why. Leaks confirmed before an outage stay in the list.
     pub detection_state: DetectionState,
@@ -58,21 +67,32 @@ impl LeakStore {
     /// Adds or replaces a confirmed leak.
     pub fn put(&mut self, leak: Arc<Leak>) {
         self.restored.remove(&leak.key);
-        self.leaks.insert(leak.key.clone(), leak);
+        self.changes += 1;
+        let new = Entry::new(self.changes, Arc::clone(&leak));
+        let entry = self.leaks.entry(leak.key.clone()).or_insert(new);
+        (entry.item, entry.version) = (leak, self.changes);
         self.changed = true;
     }
 
     /// Removes a resolved leak.
     pub fn remove(&mut self, key: &LeakKey) {
-        self.leaks.remove(key);
+        self.changes += 1;
+        if let Some(entry) = self.leaks.remove(key) {
+            if self.resolved.len() == RESOLVED {
+                self.resolved.pop_front();
+            }
+            self.resolved.push_back(Entry { version: self.changes, gone: true, ..entry });
+        }
         self.restored.remove(key);
         self.changed = true;
     }
 
     /// Converts the timestamps after a step of the system clock.
     pub fn clock_was_set(&mut self, old: &Anchor, new: &Anchor) {
-        for leak in self.leaks.values_mut() {
-            let leak = Arc::make_mut(leak);
+        for entry in self.leaks.values_mut() {
+            self.changes += 1;
+            entry.version = self.changes;
+            let leak = Arc::make_mut(&mut entry.item);
             leak.first_observed = new.wall(old.boot(leak.first_observed));
             leak.confirmed = new.wall(old.boot(leak.confirmed));
             self.changed = true;
@@ -105,18 +125,23 @@ impl LeakStore {
 
     /// All leaks, oldest first.
     pub fn oldest_first(&self) -> Vec<Arc<Leak>> {
-        let mut leaks: Vec<_> = self.leaks.values().cloned().collect();
+        let mut leaks: Vec<_> = self.leaks.values().map(|entry| Arc::clone(&entry.item)).collect();
         leaks.sort_by_key(|leak| since(leak));
         leaks
+    }
+
+    /// All leaks, and the ones that were resolved last, in no order.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry<Leak>> {
+        self.leaks.values().chain(&self.resolved)
     }
 
     /// The leaks to persist for the next run, sorted by key. Includes restored leaks that this run may still
     /// confirm.
     pub fn persisted(&self, anchor: &Anchor) -> Vec<PersistedLeak> {
-        let persist = |leak: &Arc<Leak>| PersistedLeak {
-            key: leak.key.clone(),
-            first_observed: anchor.boot(leak.first_observed),
-            preexisting: leak.preexisting,
+        let persist = |entry: &Entry<Leak>| PersistedLeak {
+            key: entry.item.key.clone(),
+            first_observed: anchor.boot(entry.item.first_observed),
+            preexisting: entry.item.preexisting,
         };
         let restored = self.restored.values().cloned();
         let mut all: Vec<_> = self.leaks.values().map(persist).chain(restored).collect();

@@ -1,5 +1,6 @@
 //! The last terminations, for the HTTP API.
 
+use crate::store::entry::Entry;
 use coroner_core::{
     ids::PodUid,
     report::{ContainerDeath, PodTermination},
@@ -9,53 +10,51 @@ use std::{collections::VecDeque, sync::Arc};
 /// The last N terminations and the last N deaths of containers, newest last.
 #[derive(Debug)]
 pub struct History {
-    kept: VecDeque<Arc<PodTermination>>,
-    deaths: VecDeque<Arc<ContainerDeath>>,
+    kept: VecDeque<Entry<PodTermination>>,
+    deaths: VecDeque<Entry<ContainerDeath>>,
     bound: usize,
+    changes: u64,
 }
 
 impl History {
     /// Keeps at most `bound`.
     pub fn new(bound: usize) -> Self {
-        Self { kept: VecDeque::new(), deaths: VecDeque::new(), bound }
+        Self { kept: VecDeque::new(), deaths: VecDeque::new(), bound, changes: 0 }
     }
 
     /// Takes the first report of a life, or an updated one, which replaces the report that is kept. If
     /// that was dropped meanwhile, so is the update: it would come back as the newest.
     pub fn put(&mut self, account: PodTermination, updated: bool) {
-        let known = self.kept.iter_mut().rev().find(|kept| same_life(kept, &account));
+        self.changes += 1;
+        let known = self.kept.iter_mut().rev().find(|kept| same_life(&kept.item, &account));
         if let Some(known) = known {
-            *known = Arc::new(account);
+            (known.item, known.version) = (Arc::new(account), self.changes);
             return;
         }
-        if updated || self.bound == 0 {
-            return;
+        if !updated {
+            keep(&mut self.kept, Entry::new(self.changes, account), self.bound);
         }
-        if self.kept.len() == self.bound {
-            self.kept.pop_front();
-        }
-        self.kept.push_back(Arc::new(account));
     }
 
     /// Takes the death of a container, whether its pod goes on or not.
     pub fn died(&mut self, death: ContainerDeath) {
-        if self.bound == 0 {
-            return;
-        }
-        if self.deaths.len() == self.bound {
-            self.deaths.pop_front();
-        }
-        self.deaths.push_back(Arc::new(death));
+        self.changes += 1;
+        keep(&mut self.deaths, Entry::new(self.changes, death), self.bound);
     }
 
-    /// The deaths of containers as they were told first, newest first.
-    pub fn deaths(&self) -> impl Iterator<Item = &Arc<ContainerDeath>> {
-        self.deaths.iter().rev()
+    /// The deaths of containers as they were reported first, oldest first.
+    pub fn deaths(&self) -> impl DoubleEndedIterator<Item = &Entry<ContainerDeath>> {
+        self.deaths.iter()
     }
 
-    /// Newest first.
+    /// The terminations, oldest first.
+    pub fn terminations(&self) -> impl DoubleEndedIterator<Item = &Entry<PodTermination>> {
+        self.kept.iter()
+    }
+
+    /// The terminations, newest first.
     pub fn newest_first(&self) -> impl DoubleEndedIterator<Item = &Arc<PodTermination>> {
-        self.kept.iter().rev()
+        self.kept.iter().rev().map(|entry| &entry.item)
     }
 
     /// The pod's life; the latest one if no number is given.
@@ -64,6 +63,16 @@ impl History {
             .filter(|kept| kept.pod.uid == *pod)
             .find(|kept| life.is_none_or(|wanted| kept.life == wanted))
     }
+}
+
+fn keep<T>(all: &mut VecDeque<Entry<T>>, entry: Entry<T>, bound: usize) {
+    if bound == 0 {
+        return;
+    }
+    if all.len() == bound {
+        all.pop_front();
+    }
+    all.push_back(entry);
 }
 
 fn same_life(one: &PodTermination, other: &PodTermination) -> bool {
@@ -132,8 +141,8 @@ mod tests {
         for name in ["a", "b", "c"] {
             history.died(ContainerDeath { name: name.into(), ..death.clone() });
         }
-        let names: Vec<&str> = history.deaths().map(|death| death.name.as_str()).collect();
-        assert_eq!(names, ["c", "b"]);
+        let names: Vec<&str> = history.deaths().map(|death| death.item.name.as_str()).collect();
+        assert_eq!(names, ["b", "c"]);
         let mut none = History::new(0);
         none.died(death);
         assert_eq!(none.deaths().count(), 0);

@@ -24,7 +24,7 @@ pub(crate) fn agent(command: &str) -> Command {
     let binary = std::env::var_os("CORONER_TEST_AGENT")
         .unwrap_or_else(|| env!("CARGO_BIN_EXE_coroner").into());
     let mut agent = Command::new(binary);
-    agent.arg(command).args(["--no-api", "--cri", "/nowhere/cri.sock"]);
+    agent.arg(command).args(["--no-api", "--runtime-endpoint", "/nowhere/cri.sock"]);
     agent.env_clear().stdin(Stdio::null());
     agent
 }
@@ -204,7 +204,7 @@ fn without_btf_an_agent_that_stays_is_unready_and_says_why() {
     let _machine = stage::machine();
     let mut run = agent("run");
     // SAFETY: plain system calls.
-    unsafe { run.arg("--stay-unready").pre_exec(hide_btf) };
+    unsafe { run.arg("--keep-running-unready").pre_exec(hide_btf) };
     let mut running = Running::start(&mut run);
     running.until("cannot start the kernel side");
     let (state, detail, status) = running.ready("kernel");

@@ -8,6 +8,7 @@ mod privacy;
 mod random;
 mod reading;
 mod writing;
+use coroner_api::terminations::Termination;
 use coroner_core::{
     engine::{Engine, Settings},
     input::{ApiEvent, Input, Received},
@@ -85,7 +86,7 @@ fn said_live(anchor: Anchor, inputs: &[Received]) -> Vec<String> {
 }
 
 fn json(account: &PodTermination) -> String {
-    serde_json::to_string(account).unwrap()
+    serde_json::to_string(&Termination::from(account)).unwrap()
 }
 
 fn replayed(file: &[u8]) -> Vec<String> {

@@ -11,6 +11,7 @@ use coroner::{
     },
     store::{health::Health, leaks::LeakStore, terminations::History},
 };
+use coroner_api::terminations::Termination;
 use coroner_core::report::PodTermination;
 use futures::{FutureExt as _, executor::block_on};
 use http_body_util::BodyExt as _;
@@ -19,8 +20,9 @@ use tower::ServiceExt as _;
 
 /// An agent that knows a death.
 static AGENT: LazyLock<Arc<Shared>> = LazyLock::new(|| {
-    let account = include_str!("../../../agent/tests/golden/termination.json");
-    let account: PodTermination = serde_json::from_str(account).expect("an account");
+    let report = include_str!("../../../agent/api/tests/golden/termination.json");
+    let report: Termination = serde_json::from_str(report).expect("a report");
+    let account = PodTermination::from(report);
     let mut history = History::new(8);
     account.containers.iter().for_each(|death| history.died(death.clone()));
     history.put(account, false);
@@ -39,7 +41,12 @@ pub fn http(bytes: &[u8]) {
         let answer = router(AGENT.clone(), audience).oneshot(request).now_or_never();
         let answer = answer.expect("no page waits").expect("no page fails");
         let status = answer.status();
-        let json = answer.headers().get(CONTENT_TYPE).is_some_and(|is| is == "application/json");
+        let is = |kind: &str| answer.headers().get(CONTENT_TYPE).is_some_and(|is| is == kind);
+        // A watch has no end.
+        if is("application/jsonl") {
+            continue;
+        }
+        let json = is("application/json");
         let body = block_on(answer.into_body().collect()).expect("a body").to_bytes();
         let body = str::from_utf8(&body).expect("text");
         match status {
@@ -48,7 +55,10 @@ pub fn http(bytes: &[u8]) {
                 serde_json::from_str::<serde_json::Value>(body).expect("JSON");
             }
             StatusCode::OK => {}
-            StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => plain(body),
+            StatusCode::BAD_REQUEST
+            | StatusCode::FORBIDDEN
+            | StatusCode::GONE
+            | StatusCode::NOT_FOUND => plain(body),
             // Nothing has ticked yet, and no source has answered.
             StatusCode::SERVICE_UNAVAILABLE => {
                 assert!(matches!(uri.path(), "/readyz" | "/healthz"), "{uri}");

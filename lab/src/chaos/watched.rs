@@ -179,7 +179,7 @@ impl Watched {
 
 /// Of every agent here.
 fn own_flags() -> [String; 2] {
-    [format!("--history={HISTORY}"), format!("--settle={}ms", SETTLE.as_millis())]
+    [format!("--history-limit={HISTORY}"), format!("--settle-window={}ms", SETTLE.as_millis())]
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -147,7 +147,15 @@ impl Pod {
         write(&account.join("namespace"), "coroner");
         write(&account.join("ca.crt"), &network.certificate);
         let output = self
-            .command(&["doctor", "--output", "json", "--node", "here", "--cri", "/nowhere.sock"])
+            .command(&[
+                "doctor",
+                "--output",
+                "json",
+                "--node",
+                "here",
+                "--runtime-endpoint",
+                "/nowhere.sock",
+            ])
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .env("KUBERNETES_SERVICE_HOST", NAME)

@@ -236,6 +236,7 @@ pub struct ApiProbe {
 
 /// The kind of a container in its pod.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ContainerKind {
     /// spec.containers.

@@ -171,6 +171,7 @@ pub struct CriContainer {
 
 /// State of a container.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ContainerState {
     /// CONTAINER_CREATED.

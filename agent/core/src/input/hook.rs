@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A lifecycle hook: its kind and, for exec, its binary. The arguments are never kept.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Hook {
     /// A process in the container; the file name of its binary.

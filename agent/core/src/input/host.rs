@@ -27,6 +27,7 @@ pub enum HostEvent {
 
 /// The daemons that clean up after pods.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Daemon {
     /// The container runtime: the process behind the CRI socket.

@@ -266,6 +266,7 @@ fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
 
 /// The `result` of `signal_generate` (`include/trace/events/signal.h`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SignalResult {
     /// 0: queued, or it took effect.
@@ -282,6 +283,7 @@ pub enum SignalResult {
 
 /// The disposition of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Disposition {
     /// SIG_DFL.
@@ -311,6 +313,7 @@ pub struct TargetState {
 
 /// How a process ended (wait status).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ExitStatus {
     /// It exited with this code (0–255).

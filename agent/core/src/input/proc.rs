@@ -25,6 +25,7 @@ pub struct ProcReport {
 
 /// A process in /proc.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProcProcess {
     /// Thread group id in the reader's PID namespace.
     pub tgid: Tgid,

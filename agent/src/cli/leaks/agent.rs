@@ -2,13 +2,11 @@
 
 use super::{Answer, Mode, Printer, Progress, Stop};
 use crate::{
-    cli::{
-        client::{self, Agent},
-        print_note,
-    },
+    cli::print_note,
     outputs::report::{LeakList, span, words},
 };
 use anyhow::{Context, bail};
+use coroner_api::{ListQuery, client::Agent, leaks::Leak, openapi};
 use coroner_core::leak::DetectionState;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -43,13 +41,13 @@ pub(super) async fn answer(
         if list.leaks.is_empty() {
             bail!(
                 "leak detection is suspended: {why}; see {} for the cause and the remedy",
-                agent.at("/readyz")?
+                agent.page("/readyz")?
             );
         }
         print_note(&format!(
             "leak detection is suspended ({why}); the list shows the leaks confirmed before. See \
              {} for the cause",
-            agent.at("/readyz")?
+            agent.page("/readyz")?
         ));
     }
     let certain = list.leaks.len();
@@ -71,13 +69,9 @@ fn is_early(list: &LeakList) -> bool {
 }
 
 async fn ask(agent: &Agent, namespace: Option<&str>) -> anyhow::Result<LeakList> {
-    let query = namespace.map(|name| format!("?namespace={}", client::encode(name)));
-    let path = format!("/api/v1/leaks{}", query.unwrap_or_default());
-    let body = agent.fetch(&path).await?;
-    serde_json::from_str(&body).context(
-        "cannot parse the agent's response; the agent is probably another version. Use \
-         --standalone to scan without it",
-    )
+    let query = ListQuery { namespace: namespace.map(str::to_owned), ..ListQuery::default() };
+    let asked = agent.list::<Leak>(openapi::LEAKS, &query).await;
+    asked.map(Into::into).context("use --standalone to scan without an agent")
 }
 
 /// Until a signal. An agent that does not answer may be restarting.

@@ -1,41 +1,45 @@
 //! The list of leaks, and its output formats.
 
 use crate::{
-    cli::columns::columns,
+    cli::{
+        columns::Columns,
+        leaks::Printer,
+        output::{document, json_line},
+    },
+    config::args::ListOutput,
     linux::clock,
     outputs::report::{self, LeakList, Style, age, holds, printable, seconds_between, span, thing},
 };
+use coroner_api::leaks as wire;
 use coroner_core::{
     leak::{DetectionState, Leak, LeakClass, LeakKey},
     time::WallTime,
 };
 use serde::Serialize;
-use std::{fmt::Write, io, sync::Arc};
-
-/// Output format.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Form {
-    Table { wide: bool, verbose: bool },
-    Json,
-}
+use std::{fmt::Write, sync::Arc, time::Duration};
 
 /// The list to print.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug)]
 pub(super) struct Answer {
-    /// The confirmed leaks, as the agent's API returns them.
-    #[serde(flatten)]
+    /// The confirmed leaks.
     pub(super) list: LeakList,
     /// From a standalone scan.
     pub(super) standalone: bool,
     /// Candidates. An agent only counts its candidates.
-    #[serde(serialize_with = "report::serialize_leaks")]
     pub(super) candidates: Vec<Arc<Leak>>,
     /// The requested namespace.
-    #[serde(skip)]
     pub(super) namespace: Option<String>,
     /// Time of the list.
-    #[serde(skip)]
     pub(super) now: WallTime,
+}
+
+/// The list as JSON: the confirmed leaks as the agent's API shows them, and what a standalone scan adds.
+#[derive(Serialize)]
+struct Document {
+    standalone: bool,
+    detection: wire::Detection,
+    items: Vec<wire::Leak>,
+    candidates: Vec<wire::Leak>,
 }
 
 /// The content of a list without its changing ages.
@@ -82,16 +86,51 @@ impl Answer {
         report::utc(self.now.0, 0).unwrap_or_default()
     }
 
-    pub(super) fn text(&self, form: Form) -> io::Result<String> {
-        match form {
-            Form::Json => Ok(serde_json::to_string(self)? + "\n"),
-            Form::Table { wide, verbose } => Ok(self.plain(wide, verbose, &Style::for_stdout())),
+    /// Only the leaks that were confirmed, and the candidates that were first observed, within this time.
+    pub(super) fn younger_than(&self, since: Option<Duration>) -> Self {
+        let mut answer = self.clone();
+        if let Some(since) = since {
+            let since = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+            let from = WallTime(self.now.0.saturating_sub(since));
+            answer.list.leaks.retain(|leak| leak.confirmed >= from);
+            answer.candidates.retain(|leak| leak.first_observed >= from);
+        }
+        answer
+    }
+
+    pub(super) fn text(&self, out: &Printer) -> anyhow::Result<String> {
+        Ok(match out.form {
+            // One line each, so that the lists of a watch can be told apart.
+            ListOutput::Json => json_line(&self.document())?,
+            ListOutput::Yaml if out.watch => document(&self.document(), true)? + "---\n",
+            ListOutput::Yaml => document(&self.document(), true)?,
+            ListOutput::Name => self.all().map(|leak| name(&leak.key) + "\n").collect(),
+            form => {
+                let wide = form == ListOutput::Wide;
+                self.plain(wide, out.verbose, out.with_header, &Style::for_stdout())
+            }
+        })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Leak>> {
+        self.list.leaks.iter().chain(&self.candidates)
+    }
+
+    fn document(&self) -> Document {
+        let clock = clock::anchor();
+        let all = |leaks: &[Arc<Leak>]| {
+            leaks.iter().map(|leak| report::leak_json(leak, &clock)).collect()
+        };
+        Document {
+            standalone: self.standalone,
+            detection: report::detection_json(&self.list.progress),
+            items: all(&self.list.leaks),
+            candidates: all(&self.candidates),
         }
     }
 
-    fn plain(&self, wide: bool, verbose: bool, style: &Style) -> String {
-        let all = || self.list.leaks.iter().chain(&self.candidates);
-        if all().next().is_none() {
+    fn plain(&self, wide: bool, verbose: bool, with_header: bool, style: &Style) -> String {
+        if self.all().next().is_none() {
             return self.nothing() + "\n";
         }
         let mut header = vec!["CLASS", "NAMESPACE", "POD", "WHAT", "AGE", "OBSERVED", "CAUSE"];
@@ -103,9 +142,9 @@ impl Answer {
         }
         let certain = self.list.leaks.iter().map(|leak| self.row(leak, "confirmed", wide));
         let candidates = self.candidates.iter().map(|leak| self.row(leak, "candidate", wide));
-        let mut text = columns(header, certain.chain(candidates));
+        let mut text = Columns::new(header, with_header).rows(certain.chain(candidates));
         if verbose {
-            for leak in all() {
+            for leak in self.all() {
                 let _ = write!(text, "\n{}", report::leak(leak, self.now, style));
             }
         }
@@ -176,6 +215,17 @@ impl Answer {
     }
 }
 
+/// The thing, with its kind.
+fn name(key: &LeakKey) -> String {
+    match key {
+        LeakKey::Sandbox { id } => format!("sandbox/{}", printable(id.as_str())),
+        LeakKey::Shim { pid, .. } => format!("shim/{pid}"),
+        LeakKey::Netns { name, .. } => format!("netns/{}", printable(name)),
+        LeakKey::PodCgroup { cgroup, .. } => format!("cgroup/{cgroup}"),
+        LeakKey::Pod { uid } => format!("pod/{}", printable(uid.as_str())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,10 +265,10 @@ mod tests {
     #[test]
     fn tables() {
         let style = Style::default();
-        golden("leaks.txt", &answer(false).plain(false, false, &style));
-        golden("leaks_standalone.txt", &answer(true).plain(false, false, &style));
-        golden("leaks_wide.txt", &answer(true).plain(true, false, &style));
-        let verbose = answer(true).plain(false, true, &style);
+        golden("leaks.txt", &answer(false).plain(false, false, true, &style));
+        golden("leaks_standalone.txt", &answer(true).plain(false, false, true, &style));
+        golden("leaks_wide.txt", &answer(true).plain(true, false, true, &style));
+        let verbose = answer(true).plain(false, true, true, &style);
         assert_eq!(verbose.matches("cause   ").count(), 3, "{verbose}");
     }
 
@@ -228,7 +278,7 @@ mod tests {
             let list = LeakList { progress, leaks: Vec::new() };
             let now = WallTime(0);
             let all = Answer { list, standalone, candidates: Vec::new(), namespace: None, now };
-            all.plain(false, true, &Style::default())
+            all.plain(false, true, true, &Style::default())
         };
         let possible =
             |watched, candidates| progress(DetectionState::Possible, watched, candidates);

@@ -7,16 +7,15 @@ mod scanner;
 mod standalone;
 mod timing;
 
-use super::{
-    client::{Agent, NoAgent},
-    print_note, usage,
-};
+use super::{print_note, usage};
 use crate::config::args::{LeaksArgs, ListOutput};
 use crate::config::{HostDefaults, StandaloneConfig};
-use answer::{Answer, Form};
+use answer::Answer;
+use coroner_api::client::NoAgent;
 use std::{
     io::{self, IsTerminal, Write},
     process::ExitCode,
+    time::Duration,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -50,7 +49,7 @@ async fn answer(args: &LeaksArgs) -> anyhow::Result<ExitCode> {
     };
     let mut out = Printer::new(args);
     if !args.standalone {
-        let agent = Agent::new(&args.agent)?;
+        let agent = super::agent(&args.agent)?;
         match agent::answer(&agent, args.namespace.as_deref(), mode, &mut out).await {
             Err(error) if error.is::<NoAgent>() && args.agent.url.is_none() => {
                 print_note(&format!(
@@ -80,7 +79,10 @@ fn status(args: &LeaksArgs, certain: usize) -> ExitCode {
 
 /// Prints lists to stdout in the requested format.
 struct Printer {
-    form: Form,
+    form: ListOutput,
+    verbose: bool,
+    with_header: bool,
+    since: Option<Duration>,
     /// Each list replaces the previous one on the terminal.
     screen: bool,
     watch: bool,
@@ -90,37 +92,46 @@ struct Printer {
 
 impl Printer {
     fn new(args: &LeaksArgs) -> Self {
-        let output = if args.json { ListOutput::Json } else { args.output };
-        let form = match output {
-            ListOutput::Json => Form::Json,
-            output => Form::Table { wide: output == ListOutput::Wide, verbose: args.verbose },
-        };
+        let form = args.output;
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        let screen = args.watch && form != Form::Json && io::stdout().is_terminal() && !dumb;
-        Self { form, screen, watch: args.watch, printed: None }
+        let screen = args.watch && is_table(form) && io::stdout().is_terminal() && !dumb;
+        Self {
+            form,
+            verbose: args.verbose,
+            with_header: !args.no_headers,
+            since: args.since,
+            screen,
+            watch: args.watch,
+            printed: None,
+        }
     }
 
     /// Prints a list; while watching, only if it changed.
     fn put(&mut self, answer: &Answer) -> anyhow::Result<()> {
+        let answer = &answer.younger_than(self.since);
         let snapshot = answer.snapshot();
         if self.watch && self.printed.as_ref() == Some(&snapshot) {
             return Ok(());
         }
         let first = self.printed.replace(snapshot).is_none();
-        let text = answer.text(self.form)?;
+        let text = answer.text(self)?;
         let mut stdout = io::stdout().lock();
         if self.screen {
             stdout.write_all(b"\x1b[H\x1b[2J")?;
-        } else if self.watch && !first && self.form != Form::Json {
+        } else if self.watch && !first && is_table(self.form) {
             stdout.write_all(b"\n")?;
         }
-        if self.watch && self.form != Form::Json {
+        if self.watch && is_table(self.form) {
             writeln!(stdout, "{}", answer.moment())?;
         }
         stdout.write_all(text.as_bytes())?;
         stdout.flush()?;
         Ok(())
     }
+}
+
+fn is_table(form: ListOutput) -> bool {
+    matches!(form, ListOutput::Table | ListOutput::Wide)
 }
 
 /// Shows the progress on stderr if that is a terminal, and wipes it at the end.

@@ -10,9 +10,6 @@ use std::{
 };
 use tokio::net::{UnixListener, UnixStream};
 
-/// Where `coroner run` listens for people on the node, and where the command line asks.
-pub const DEFAULT: &str = "/run/coroner/coroner.sock";
-
 /// Listens at `path`, for this user only. A socket that nobody answers on is replaced.
 pub async fn listen(path: &Path) -> anyhow::Result<UnixListener> {
     let shown = path.display();

@@ -1,7 +1,8 @@
 //! Accepts the connections of one listener, plain or TLS. Permits and timeouts limit the connections, so that no client
 //! can exhaust the agent's memory or file descriptors, or keep the kubelet's probes out.
 
-use super::tls::Certificate;
+use super::{lists::Unending, tls::Certificate};
+use crate::outputs::metrics::DropReason as Dropped;
 use axum::{Router, body::Body, http::Request, response::Response};
 use hyper::server::conn::http1;
 use hyper_util::{
@@ -25,10 +26,10 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
     task::AbortHandle,
-    time::{sleep, timeout},
+    time::{Sleep, sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
@@ -45,6 +46,11 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const HEAD: Duration = Duration::from_secs(10);
 /// Maximum lifetime of a connection; clients reconnect.
 const CONNECTION: Duration = Duration::from_secs(60);
+/// Maximum lifetime of a connection with a watch.
+const WATCH: Duration = Duration::from_secs(3600);
+/// How long a client may take nothing of an answer.
+const STALL: Duration =
+    if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(10) };
 /// Maximum size of the head of a request, bytes.
 const MAX_HEAD: usize = 16 << 10;
 /// Send buffer of a connection, bytes: bounds the memory of an unread response (the kernel doubles the value).
@@ -65,6 +71,9 @@ enum Socket {
     Unix(UnixListener),
 }
 
+/// Called with the reason when a connection is closed early.
+type OnDrop = Arc<dyn Fn(Dropped) + Send + Sync>;
+
 enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -84,14 +93,21 @@ impl Listener {
         self
     }
 
-    /// Serves until `stop` is done, then finishes the pending requests.
-    pub(crate) async fn serve(self, router: Router, stop: impl Future<Output = ()>) {
+    /// Serves until `stop` is done, then finishes the pending requests. `dropped` is called with the reason for each
+    /// connection that is closed early.
+    pub(crate) async fn serve(
+        self,
+        router: Router,
+        dropped: impl Fn(Dropped) + Send + Sync + 'static,
+        stop: impl Future<Output = ()>,
+    ) {
         if let Socket::Tcp(listener) = &self.socket
             && let Err(error) =
                 rustix::net::sockopt::set_socket_send_buffer_size(listener, SEND_BUFFER)
         {
             debug!(%error, "cannot set the send buffer of the listener");
         }
+        let dropped: OnDrop = Arc::new(dropped);
         let permits = Permits::default();
         let graceful = GracefulShutdown::new();
         let mut stop = pin!(stop);
@@ -108,34 +124,57 @@ impl Listener {
                     continue;
                 }
             };
-            let Some(permit) = permits.take(peer) else { continue };
+            let (permit, has_evicted) = permits.take(peer);
+            if has_evicted {
+                dropped(Dropped::MadeRoom);
+            }
+            let Some(permit) = permit else {
+                dropped(Dropped::NoRoom);
+                continue;
+            };
+            let watches = Arc::<AtomicBool>::default();
             let mut busy = Busy {
                 inner: router.clone(),
                 busy: Arc::clone(&permit.busy),
+                watches: Arc::clone(&watches),
                 lacks_certificate: false,
             };
+            let on_drop = Arc::clone(&dropped);
             let (tls, watcher) = (self.tls.clone(), graceful.watcher());
             let answer = async move {
                 match (stream, tls) {
-                    (Stream::Unix(stream), _) => watcher.watch(connection(stream, busy)).await,
-                    (Stream::Tcp(stream), None) => watcher.watch(connection(stream, busy)).await,
+                    (Stream::Unix(stream), _) => {
+                        watcher.watch(connection(stream, &on_drop, busy)).await
+                    }
+                    (Stream::Tcp(stream), None) => {
+                        watcher.watch(connection(stream, &on_drop, busy)).await
+                    }
                     (Stream::Tcp(stream), Some(tls)) => {
                         let Some(stream) = handshake(&tls.acceptor(), stream).await else {
                             return Ok(());
                         };
                         busy.lacks_certificate = tls.verifies_clients()
                             && stream.get_ref().1.peer_certificates().is_none();
-                        watcher.watch(connection(stream, busy)).await
+                        watcher.watch(connection(stream, &on_drop, busy)).await
                     }
                 }
             };
             let number = permit.number;
+            let dropped = Arc::clone(&dropped);
             let task = tokio::spawn(async move {
-                match timeout(CONNECTION, answer).await {
+                let mut answer = pin!(answer);
+                let mut ended = timeout(CONNECTION, &mut answer).await;
+                if ended.is_err() && watches.load(Ordering::Relaxed) {
+                    ended = timeout(WATCH - CONNECTION, answer).await;
+                }
+                match ended {
                     Ok(Ok(())) => {}
                     // Anyone who can reach the port can bring this about: nothing for the log.
                     Ok(Err(error)) => debug!(%error, "connection failed"),
-                    Err(_) => debug!("connection timed out"),
+                    Err(_) => {
+                        dropped(Dropped::TooLong);
+                        debug!("connection timed out");
+                    }
                 }
                 drop(permit);
             });
@@ -215,21 +254,26 @@ struct Place {
 }
 
 impl Permits {
-    /// A permit for a connection. `None`: all that are in its way have a request that is being answered.
-    fn take(&self, peer: Peer) -> Option<Place> {
+    /// A permit for a connection, and whether another one was closed for it. `None`: all that are in its way have a
+    /// request that is being answered.
+    fn take(&self, peer: Peer) -> (Option<Place>, bool) {
         let mut open = self.0.lock();
-        match peer {
-            Peer::Node => open.keep_below(PERMITS_OF_NODE, |other| other == Peer::Node)?,
-            Peer::Other(_) => {
-                open.keep_below(PERMITS_PER_PEER, |other| other == peer)?;
-                open.keep_below(PERMITS, |other| other != Peer::Node)?;
-            }
+        let before = open.connections.len();
+        let has_room = match peer {
+            Peer::Node => open.keep_below(PERMITS_OF_NODE, |other| other == Peer::Node),
+            Peer::Other(_) => open
+                .keep_below(PERMITS_PER_PEER, |other| other == peer)
+                .and_then(|()| open.keep_below(PERMITS, |other| other != Peer::Node)),
+        };
+        let has_evicted = open.connections.len() < before;
+        if has_room.is_none() {
+            return (None, has_evicted);
         }
         let (number, busy) = (open.next, Arc::<AtomicBool>::default());
         open.next += 1;
         let connection = Connection { peer, busy: Arc::clone(&busy), task: None };
         open.connections.insert(number, connection);
-        Some(Place { permits: self.clone(), number, busy })
+        (Some(Place { permits: self.clone(), number, busy }), has_evicted)
     }
 
     fn is_served_by(&self, number: u64, task: AbortHandle) {
@@ -271,6 +315,8 @@ struct Busy {
     busy: Arc<AtomicBool>,
     /// Clients need a certificate, and this one showed none.
     lacks_certificate: bool,
+    /// A watch was begun.
+    watches: Arc<AtomicBool>,
 }
 
 impl tower::Service<Request<hyper::body::Incoming>> for Busy {
@@ -286,15 +332,91 @@ impl tower::Service<Request<hyper::body::Incoming>> for Busy {
         if self.lacks_certificate {
             request.extensions_mut().insert(WithoutCertificate);
         }
-        let busy = Arc::clone(&self.busy);
+        let (busy, watches) = (Arc::clone(&self.busy), Arc::clone(&self.watches));
         busy.store(true, Ordering::Relaxed);
         let answer = self.inner.call(request.map(Body::new));
         Box::pin(async move {
             let answer = answer.await;
             // What is left is to be read by the client, which may take its time in vain.
             busy.store(false, Ordering::Relaxed);
+            if answer.as_ref().is_ok_and(|answer| answer.extensions().get::<Unending>().is_some()) {
+                watches.store(true, Ordering::Relaxed);
+            }
             answer
         })
+    }
+}
+
+/// A connection whose client must read: else what it asked for, and a place, would be held for it.
+struct Reading<S> {
+    inner: S,
+    /// Since the client stopped reading.
+    stalled: Option<Pin<Box<Sleep>>>,
+    on_drop: OnDrop,
+}
+
+impl<S> Reading<S> {
+    /// Passes on what a write came to, until the client has taken nothing for too long.
+    fn progress<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(STALL)));
+        if stalled.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        self.stalled = None;
+        (self.on_drop)(Dropped::NotReading);
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Reading<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(cx, to)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Reading<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write(cx, bytes);
+        self.progress(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        all: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write_vectored(cx, all);
+        self.progress(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.inner).poll_flush(cx);
+        self.progress(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = Pin::new(&mut self.inner).poll_shutdown(cx);
+        self.progress(cx, shut)
     }
 }
 
@@ -317,8 +439,10 @@ async fn handshake(
 
 fn connection<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
+    on_drop: &OnDrop,
     service: Busy,
-) -> http1::Connection<TokioIo<S>, TowerToHyperService<Busy>> {
+) -> http1::Connection<TokioIo<Reading<S>>, TowerToHyperService<Busy>> {
+    let stream = Reading { inner: stream, stalled: None, on_drop: Arc::clone(on_drop) };
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
@@ -340,9 +464,10 @@ mod tests {
     fn the_oldest_connection_without_a_request_makes_room() {
         let permits = Permits::default();
         let first: Vec<_> =
-            (0..PERMITS_PER_PEER).map(|_| permits.take(other(1)).unwrap()).collect();
+            (0..PERMITS_PER_PEER).map(|_| permits.take(other(1)).0.unwrap()).collect();
         first[0].busy.store(true, Ordering::Relaxed);
-        let _more = permits.take(other(1)).unwrap();
+        let (_more, has_evicted) = permits.take(other(1));
+        assert!(has_evicted);
         let open = |permit: &Place| permits.0.lock().connections.contains_key(&permit.number);
         assert_eq!((open(&first[0]), open(&first[1]), open(&first[2])), (true, false, true));
         assert_eq!(permits.0.lock().connections.len(), PERMITS_PER_PEER);
@@ -353,16 +478,16 @@ mod tests {
         let permits = Permits::default();
         let mut held = Vec::new();
         for n in 0..=255 {
-            for permit in std::iter::from_fn(|| permits.take(other(n))).take(4) {
+            for permit in std::iter::from_fn(|| permits.take(other(n)).0).take(4) {
                 permit.busy.store(true, Ordering::Relaxed);
                 held.push(permit);
             }
         }
         assert_eq!(permits.0.lock().connections.len(), PERMITS);
-        assert!(permits.take(other(7)).is_none(), "all of them are busy");
-        assert!(permits.take(Peer::Node).is_some());
+        assert!(permits.take(other(7)).0.is_none(), "all of them are busy");
+        assert!(permits.take(Peer::Node).0.is_some());
         held.pop();
-        assert!(permits.take(other(7)).is_some(), "one is free again");
+        assert!(permits.take(other(7)).0.is_some(), "one is free again");
     }
 
     async fn ask(address: std::net::SocketAddr) -> String {
@@ -381,7 +506,8 @@ mod tests {
         let router = Router::new().route("/healthz", get(async || "ok")).route("/big", get(big));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let server = tokio::spawn(Listener::from(listener).serve(router, std::future::pending()));
+        let server =
+            tokio::spawn(Listener::from(listener).serve(router, |_| {}, std::future::pending()));
         let mut crowd = Vec::new();
         for (n, says) in ["", "GET /heal", "GET /big HTTP/1.1\r\nHost: a\r\n\r\n"]
             .iter()
@@ -397,6 +523,41 @@ mod tests {
             }
         }
         assert!(ask(address).await.ends_with("ok"));
+        server.abort();
+    }
+
+    /// A watch has no end: what it sends to a client that does not read is held by nobody, and its place is free again.
+    #[tokio::test]
+    async fn a_client_that_does_not_read_is_dropped_and_counted() {
+        let held = Arc::new(());
+        let (weak, held) = (Arc::downgrade(&held), Arc::new(Mutex::new(Some(held))));
+        let endless = || async move {
+            let held = held.lock().take();
+            let parts = futures::stream::repeat_with(move || {
+                let _ = &held;
+                Ok::<_, Infallible>(vec![b'x'; 1 << 16])
+            });
+            let mut answer = Response::new(Body::from_stream(parts));
+            answer.extensions_mut().insert(Unending);
+            answer
+        };
+        let router = Router::new().route("/watch", get(endless));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (tx, mut dropped) = tokio::sync::mpsc::unbounded_channel();
+        let count = move |why| {
+            let _ = tx.send(why); // the test is over
+        };
+        let server =
+            tokio::spawn(Listener::from(listener).serve(router, count, std::future::pending()));
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(b"GET /watch HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        // It reads a little, and then no more.
+        client.read_exact(&mut [0; 4096]).await.unwrap();
+        assert_eq!(dropped.recv().await, Some(Dropped::NotReading));
+        while weak.strong_count() > 0 {
+            tokio::task::yield_now().await;
+        }
         server.abort();
     }
 }

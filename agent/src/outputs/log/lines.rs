@@ -194,7 +194,16 @@ pub(crate) fn detection_state(detection_state: DetectionState) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outputs::log::tests::logged;
+    use crate::outputs::{
+        log::{
+            Form,
+            tests::{logged, logged_by},
+        },
+        report::samples,
+    };
+    use coroner_core::input::ContainerKind;
+    use serde_json::Value;
+    use std::collections::{BTreeMap, BTreeSet};
 
     #[test]
     fn a_flood_of_losses_is_a_line_a_minute() {
@@ -221,5 +230,46 @@ mod tests {
         assert!(lines(kind)[0].contains("count=5"), "the first at once: {text}");
         assert!(lines(kind)[1].contains("count=3000"), "600 of a minute: {text}");
         assert_eq!(lines(other).len(), 1, "{text}");
+    }
+
+    /// The table in docs/api.md has the targets that are promised, and the fields of each: no more, no less.
+    #[test]
+    fn docs_api_md_has_every_field() {
+        let log = || {
+            let report = samples::two_containers();
+            termination(&report);
+            update(&report, Change::Verdict);
+            death(&report.containers[1]);
+            holdout(&UnkillableContainer {
+                container: Some(report.containers[0].id.clone()),
+                name: "web".into(),
+                kind: ContainerKind::Main,
+                pod: Some(report.pod.clone()),
+                detail: "it hangs".into(),
+                over: false,
+            });
+            for gone in [false, true] {
+                leak(&samples::stuck(), gone, WallTime(0));
+            }
+            more_leaks(7);
+        };
+        let mut logged: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for line in logged_by("debug", Form::Json, log).lines() {
+            let line: serde_json::Map<String, Value> = serde_json::from_str(line).unwrap();
+            let general = ["timestamp", "level", "target", "message"];
+            let fields = line.keys().filter(|name| !general.contains(&name.as_str())).cloned();
+            logged.entry(line["target"].as_str().unwrap().to_owned()).or_default().extend(fields);
+        }
+        let mut documented: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let page = include_str!("../../../../docs/api.md");
+        for row in page.lines().filter(|line| line.starts_with("| `coroner::")) {
+            let cells: Vec<&str> = row.split('|').collect();
+            let names = |cell: &str| {
+                let names = cell.split('`').skip(1).step_by(2).map(str::to_owned);
+                names.collect::<Vec<_>>()
+            };
+            documented.entry(names(cells[1]).remove(0)).or_default().extend(names(cells[3]));
+        }
+        assert_eq!(logged, documented);
     }
 }

@@ -360,6 +360,11 @@ catalogue! {
             "coroner_requests_dropped_total", "", ["to": ADAPTERS], Internal,
             "Requests of the engine that were dropped because an adapter's queue was full.",
             "sum by (node, to) (increase(coroner_requests_dropped_total[1h])) > 0";
+        http_dropped: IntCounterVec =
+            "coroner_http_connections_dropped_total", "", ["reason": DROPS], Internal,
+            "Connections that the agent's HTTP server closed, by reason: the client did not read, \
+             the limit of connections was reached, or the connection lasted too long.",
+            "sum by (node, reason) (increase(coroner_http_connections_dropped_total[1h])) > 0";
         recording: GaugeVec =
             "coroner_recording", "", [], Internal,
             "1 while inputs are recorded (--record).",

@@ -1,6 +1,6 @@
 //! The values that the labels can have.
 
-use super::{Adapter, NAMESPACES, OTHER};
+use super::{Adapter, DropReason, NAMESPACES, OTHER};
 use crate::{
     outputs::events,
     sources::{cut::Cut, kernel},
@@ -59,6 +59,7 @@ closed! {
     REASONS = BlockedOn;
     JUDGEMENTS = DetectionState;
     ADAPTERS = Adapter;
+    DROPS = DropReason;
 }
 
 pub(super) const NAMESPACE: Values = Values::Open(

@@ -101,6 +101,18 @@ labels! {
         /// The apiserver.
         Api = "api",
     }
+
+    /// Why the HTTP server closed a connection.
+    pub enum DropReason {
+        /// The client took nothing of its answer for ten seconds.
+        NotReading = "not_reading",
+        /// Another connection needed the place of one that had no request.
+        MadeRoom = "made_room",
+        /// There was no place.
+        NoRoom = "no_room",
+        /// It was open for as long as a connection may be.
+        TooLong = "too_long",
+    }
 }
 
 impl Metrics {
@@ -141,6 +153,7 @@ impl Metrics {
             (&of.leaks_resolved, labels::CLASSES),
             (&of.inputs, labels::INPUTS),
             (&of.requests_dropped, labels::ADAPTERS),
+            (&of.http_dropped, labels::DROPS),
         ] {
             for value in values.closed() {
                 counter.with_label_values(&[value]);
@@ -296,6 +309,11 @@ impl Metrics {
     /// A request could not be handed over.
     pub fn request_dropped(&self, to: Adapter) {
         self.families.requests_dropped.with_label_values(&[to.as_str()]).inc();
+    }
+
+    /// The HTTP server closed a connection.
+    pub fn connection_dropped(&self, why: DropReason) {
+        self.families.http_dropped.with_label_values(&[why.as_str()]).inc();
     }
 
     /// Counts what a report adds to the metrics.

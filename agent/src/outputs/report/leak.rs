@@ -9,41 +9,40 @@ pub use remediation::remediation;
 
 use super::{Paint, Style, printable, utc, words, wrap};
 use crate::store::leaks::{DetectionProgress, LeakStore, since};
+use coroner_api::{List, Sentences, leaks as wire};
 use coroner_core::{
     leak::{Leak, LeakCause, LeakKey, LeakedContainer, LeakedResources},
-    time::WallTime,
+    time::{Anchor, WallTime},
 };
-use serde::{Deserialize, Serialize, Serializer, ser::Error};
 use std::{fmt::Write, sync::Arc};
 
-/// A leak as JSON: with the source and the sentence of each piece of evidence, the sentence of the cause, and
-/// the remediation.
-#[derive(Debug)]
-pub struct LeakJson(pub Arc<Leak>);
+/// A leak as the API shows it: the core's data with sentences and steps.
+pub fn leak_json(leak: &Leak, clock: &Anchor) -> wire::Leak {
+    let of = |kind| (evidence::source(kind), evidence::sentence(leak, kind));
+    let sentences = Sentences {
+        cause: leak_cause(leak),
+        evidence: leak.evidence.iter().map(|one| of(&one.kind)).collect(),
+        remediation: remediation(leak),
+    };
+    wire::Leak::of(leak, clock, sentences)
+}
 
-impl Serialize for LeakJson {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let leak = &*self.0;
-        let mut json = serde_json::to_value(leak).map_err(S::Error::custom)?;
-        json["cause"]["message"] = leak_cause(leak).into();
-        json["remediation"] = remediation(leak).into();
-        let entries = json["evidence"].as_array_mut().into_iter().flatten();
-        for (entry, one) in entries.zip(&leak.evidence) {
-            entry["source"] = evidence::source(&one.kind).as_str().into();
-            entry["message"] = evidence::sentence(leak, &one.kind).into();
-        }
-        json.serialize(serializer)
+/// The state of leak detection as the API shows it.
+pub fn detection_json(progress: &DetectionProgress) -> wire::Detection {
+    wire::Detection {
+        state: progress.detection_state.into(),
+        watched_seconds: progress.watched_seconds,
+        threshold_seconds: progress.threshold_seconds,
+        candidate_count: progress.candidate_count,
     }
 }
 
-/// The answer of /api/v1/leaks.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+/// The leaks of a node.
+#[derive(Clone, PartialEq, Debug)]
 pub struct LeakList {
-    /// How far the judge has come.
-    #[serde(flatten)]
+    /// The state of leak detection.
     pub progress: DetectionProgress,
     /// The leaks: the oldest first.
-    #[serde(serialize_with = "serialize_leaks")]
     pub leaks: Vec<Arc<Leak>>,
 }
 
@@ -53,12 +52,19 @@ impl From<&LeakStore> for LeakList {
     }
 }
 
-/// Leaks as JSON, for a field of a list.
-pub fn serialize_leaks<S: Serializer>(
-    leaks: &[Arc<Leak>],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(leaks.iter().map(|leak| LeakJson(Arc::clone(leak))))
+impl From<List<wire::Leak>> for LeakList {
+    fn from(list: List<wire::Leak>) -> Self {
+        let progress = list.detection.map(|detection| DetectionProgress {
+            detection_state: detection.known_state(),
+            watched_seconds: detection.watched_seconds,
+            threshold_seconds: detection.threshold_seconds,
+            candidate_count: detection.candidate_count,
+        });
+        let leaks = list.items.into_iter().filter_map(Option::<Leak>::from);
+        let mut leaks: Vec<_> = leaks.map(Arc::new).collect();
+        leaks.sort_by_key(|leak| since(leak));
+        Self { progress: progress.unwrap_or_default(), leaks }
+    }
 }
 
 /// One leak with all that is known of it, and what to do. `now`: for its age.
@@ -184,19 +190,16 @@ mod tests {
 
     #[test]
     fn json_has_the_data_and_the_sentences() {
-        let leak = Arc::new(samples::leaked());
-        let json = serde_json::to_value(LeakJson(Arc::clone(&leak))).unwrap();
+        let leak = samples::leaked();
+        let wire = leak_json(&leak, &Anchor::default());
+        let json = serde_json::to_value(&wire).unwrap();
         let entry = serde_json::json!({
-            "at": 1_699_999_996_000_000_000_i64, "source": "api", "kind": "object_deleted",
-            "message": "its object was deleted",
+            "at": { "time": "2023-11-14T22:13:16.000000000Z", "bootNs": 1_699_999_996_000_000_000_i64 },
+            "source": "api", "kind": "object_deleted", "message": "its object was deleted",
         });
         assert_eq!(json["evidence"][0], entry);
         assert_eq!(json["cause"]["message"], leak_cause(&leak));
         assert_eq!(json["remediation"][1], "$ systemctl restart kubelet");
-        assert_eq!(
-            serde_json::from_value::<Leak>(json).unwrap(),
-            *leak,
-            "the client reads the data"
-        );
+        assert_eq!(Option::<Leak>::from(wire), Some(leak), "the client reads the data");
     }
 }

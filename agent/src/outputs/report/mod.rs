@@ -14,11 +14,11 @@ mod tests;
 
 pub use explain::explain;
 pub use leak::{
-    LeakJson, LeakList, age, holds, leak, leak_cause, remediation, seconds_between,
-    serialize_leaks, span, thing,
+    LeakList, age, detection_json, holds, leak, leak_cause, leak_json, remediation,
+    seconds_between, span, thing,
 };
 pub use line::{LogLine, log_line};
-pub use style::Style;
+pub use style::{ColorChoice, Style};
 
 use bars::Scale;
 use coroner_core::{
@@ -119,17 +119,20 @@ fn container(text: &mut String, death: &ContainerDeath, account: &PodTermination
     warnings(text, death.truncated, &death.incomplete, 4, style);
 }
 
+/// How its main process exited.
+pub(crate) fn exit(death: &ContainerDeath) -> Option<String> {
+    Some(match death.exit? {
+        ExitStatus::Code(code) => format!("exit code {code}"),
+        ExitStatus::Signal { signal: number, core } => {
+            let core = if core { ", core dumped" } else { "" };
+            format!("killed by {}{core}", signal::name(number))
+        }
+    })
+}
+
 /// How it ended, from which act of stopping to the exit, and the share of the grace.
 fn facts(death: &ContainerDeath) -> Vec<String> {
-    let mut facts = Vec::new();
-    match death.exit {
-        Some(ExitStatus::Code(code)) => facts.push(format!("exit code {code}")),
-        Some(ExitStatus::Signal { signal: number, core }) => {
-            let core = if core { ", core dumped" } else { "" };
-            facts.push(format!("killed by {}{core}", signal::name(number)));
-        }
-        None => {}
-    }
+    let mut facts: Vec<String> = exit(death).into_iter().collect();
     if let Some((what, from, to)) = stop_to_exit(death) {
         facts.push(format!("{what} → exit {}", seconds(to.at.since(from.at))));
     }
@@ -291,7 +294,7 @@ pub(crate) fn printable(text: &str) -> String {
 }
 
 /// Its name, or the start of its id as runtimes' tools show it.
-fn container_name(death: &ContainerDeath) -> &str {
+pub(crate) fn container_name(death: &ContainerDeath) -> &str {
     let id = death.id.as_str();
     if death.name.is_empty() { id.get(..13).unwrap_or(id) } else { &death.name }
 }

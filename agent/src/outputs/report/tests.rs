@@ -1,4 +1,11 @@
 use super::{samples::*, *};
+use crate::store::leaks::DetectionProgress;
+use coroner_api::{
+    Event, Heartbeat, List, Moment,
+    terminations::{Death, Termination},
+};
+use coroner_core::time::{Anchor, BootTime};
+use serde_json::json;
 
 const PLAIN: Style = Style { width: 100, color: false };
 
@@ -99,10 +106,47 @@ fn the_log_line() {
     assert_eq!((line.truncated, &*line.incomplete), (false, "detail_ring_full"));
 }
 
+/// agent/api's tests compare these with what was released.
 #[test]
-fn the_api_body_keeps_its_form() {
-    let body = serde_json::to_string_pretty(&with_sandbox_removed(two_containers())).unwrap();
-    golden("termination.json", &(body + "\n"));
+fn the_api_keeps_its_form() {
+    let clock = Anchor { boot_ns: 1_000_000_000_000, wall_ns: 1_790_000_000_000_000_000 };
+    let write = |name: &str, value: serde_json::Value| {
+        let text = serde_json::to_string_pretty(&value).unwrap() + "\n";
+        golden(&format!("../../api/tests/golden/{name}.json"), &text);
+    };
+    let report = with_sandbox_removed(two_containers());
+    write("termination", json!(Termination::from(&report)));
+    write("unfinished", json!(Termination::from(&second_life())));
+    let death = Death::of(&report.containers[1], &clock);
+    write("death", json!(death));
+    let leak = leak_json(&leaked(), &clock);
+    write("leak", json!(leak));
+    write("stuck", json!(leak_json(&stuck(), &clock)));
+    let progress = DetectionProgress { watched_seconds: 4, ..DetectionProgress::default() };
+    let detection = Some(detection_json(&progress));
+    let (node, boot_id) = ("n1".to_owned(), "8c1b2f9e-0000-4000-8000-000000000001".to_owned());
+    let list = List {
+        node: node.clone(),
+        boot_id: boot_id.clone(),
+        detection: detection.clone(),
+        items: vec![leak.clone()],
+        next: Some("5-7".to_owned()),
+    };
+    write("list", json!(list));
+    write("added", json!(Event::Added { object: leak }));
+    let at = Moment::of_boot(BootTime(clock.boot_ns), &clock);
+    let heartbeat = Heartbeat { node, boot_id, at, detection };
+    write("heartbeat", json!(Event::<()>::Heartbeat(heartbeat)));
+    golden("../../api/tests/golden/openapi.json", &(coroner_api::openapi::document() + "\n"));
+}
+
+#[test]
+fn a_client_has_the_report_that_the_agent_has() {
+    for report in [graceful(), two_containers(), second_life(), gone_in_an_outage()] {
+        let json = serde_json::to_string(&Termination::from(&report)).unwrap();
+        let read: Termination = serde_json::from_str(&json).unwrap();
+        assert_eq!(PodTermination::from(read), report);
+    }
 }
 
 #[test]

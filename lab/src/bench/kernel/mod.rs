@@ -192,7 +192,7 @@ impl Agent {
         let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         let mut command = Command::new(binary);
         command
-            .args(["run", "--no-api", "--cri", "/nowhere/cri.sock", "--node", "bench"])
+            .args(["run", "--no-api", "--runtime-endpoint", "/nowhere/cri.sock", "--node", "bench"])
             .args(["--listen", "127.0.0.1:0", "--socket", "off"])
             .args(["--api-listen", &port.address().to_string()])
             .arg("--cgroup-root")

@@ -20,8 +20,27 @@ pub fn shown(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
+/// JSON with the same as escapes within its strings: it reads as it did, to a parser.
+pub fn json(text: &str) -> Cow<'_, str> {
+    let is_shown = |c: char| is_hidden(c) && c != '\n';
+    if !text.contains(is_shown) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match is_shown(c) {
+            true => {
+                let units = c.encode_utf16(&mut [0; 2]).to_vec();
+                shown.extend(units.into_iter().map(|unit| format!("\\u{unit:04x}")));
+            }
+            false => shown.push(c),
+        }
+    }
+    Cow::Owned(shown)
+}
+
 /// Categories Cc, Cf, Zl and Zp of Unicode 16 (`DerivedGeneralCategory.txt`).
-pub(crate) fn is_hidden(c: char) -> bool {
+pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}'

@@ -1,0 +1,124 @@
+//! Leaks, and the state of leak detection.
+
+use crate::{Moment, Open};
+use coroner_core::{
+    ids::{LeakKey, PodRef},
+    leak::{
+        BlockedOn, DetectionState, LeakCause, LeakClass, LeakEvidenceKind, LeakedResources,
+        RuntimeAtEnd,
+    },
+    types::Source,
+};
+use serde::{Deserialize, Serialize};
+use std::ops::Not;
+use utoipa::ToSchema;
+
+/// A leak.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Leak {
+    /// The class.
+    #[schema(value_type = LeakClass)]
+    pub class: Open<LeakClass>,
+    /// The leaked thing.
+    #[schema(value_type = LeakKey)]
+    pub key: Open<LeakKey>,
+    /// The pod, as far as known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodRef>,
+    /// metadata.attempt of the sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// When the thing was created: the earliest beginning of the leak.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<Moment>,
+    /// When it was first observed as leaked.
+    pub first_observed: Moment,
+    /// It was leaked before the agent started, for an unknown time.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub preexisting: bool,
+    /// When the threshold had passed and the apiserver had confirmed it.
+    pub confirmed: Moment,
+    /// The resources that it holds.
+    #[serde(default)]
+    pub resources: LeakedResources,
+    /// The likely cause.
+    pub cause: Cause,
+    /// For a stuck pod: what it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<BlockedOn>)]
+    pub blocked_on: Option<Open<BlockedOn>>,
+    /// The evidence, in order of time where there is one. On a node with more than 1,000 leaks the later ones have none.
+    #[schema(value_type = Vec<Evidence>)]
+    pub evidence: Vec<Open<Evidence>>,
+    /// What to do, step by step. A step that begins with `$ ` is a command.
+    #[serde(default)]
+    pub remediation: Vec<String>,
+}
+
+/// The likely cause of a leak.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = LeakCauseDetail)]
+pub struct Cause {
+    /// The cause.
+    #[schema(value_type = LeakCause)]
+    pub kind: Open<LeakCause>,
+    /// The container, volume or finalizer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The kubelet's version, from the Node object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet_version: Option<String>,
+    /// The runtime around the pod's end; absent: the pod's end was not observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<RuntimeAtEnd>)]
+    pub runtime: Option<Open<RuntimeAtEnd>>,
+    /// The cause as one sentence.
+    #[serde(default)]
+    pub message: String,
+}
+
+/// One piece of evidence for a leak.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = LeakEvidence)]
+pub struct Evidence {
+    /// The time, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Moment>,
+    /// The source.
+    pub source: Source,
+    /// The content as one sentence.
+    pub message: String,
+    /// The content.
+    #[serde(flatten)]
+    pub kind: LeakEvidenceKind,
+}
+
+/// The state of leak detection.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Detection {
+    /// Whether leak detection is active, and if not, why. Leaks confirmed before an outage stay in the list.
+    #[schema(value_type = DetectionState)]
+    pub state: Open<DetectionState>,
+    /// Seconds of active leak detection since the agent started. While less than the threshold, an empty list proves
+    /// nothing.
+    pub watched_seconds: u64,
+    /// Seconds that a candidate must be observed before it is confirmed.
+    pub threshold_seconds: u64,
+    /// Number of candidates that are not confirmed.
+    pub candidate_count: usize,
+}
+
+impl Detection {
+    /// Leak detection was active for long enough that an empty list means that there are no leaks.
+    pub fn has_seen_enough(&self) -> bool {
+        self.watched_seconds >= self.threshold_seconds
+    }
+
+    /// Leak detection is active.
+    pub fn is_possible(&self) -> bool {
+        self.state == Open::Known(DetectionState::Possible)
+    }
+}

@@ -1,0 +1,294 @@
+//! Pod terminations and container deaths.
+
+use crate::{Moment, Open};
+use coroner_core::{
+    ids::{ContainerId, PodRef, Tgid},
+    input::{ContainerKind, Disposition, ExitStatus, Hook, LossKind, ProcProcess, SignalResult},
+    report::Finding,
+    types::{Cause, Certainty, MilestoneKind, PhaseKind, Source, Verdict},
+};
+use serde::{Deserialize, Serialize};
+use std::ops::Not;
+use utoipa::ToSchema;
+
+/// The termination of one incarnation of a pod.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Termination {
+    /// The pod.
+    pub pod: PodRef,
+    /// 1 for the first incarnation of this UID; a static pod whose manifest comes back has more.
+    pub life: u32,
+    /// 1 for the first report of this incarnation. Each update has the next number, unless it changes only the removal
+    /// of sandbox and cgroup, or `final`.
+    pub revision: u32,
+    /// No other revision follows; only the removal of sandbox and cgroup may be added.
+    #[serde(rename = "final")]
+    #[schema(rename = "final")]
+    pub is_final: bool,
+    /// Why the pod terminated.
+    #[schema(value_type = Cause)]
+    pub cause: Open<Cause>,
+    /// How certain the cause is.
+    #[schema(value_type = Certainty)]
+    pub cause_certainty: Open<Certainty>,
+    /// The source of the cause.
+    #[schema(value_type = Source)]
+    pub cause_source: Open<Source>,
+    /// The evidence for the cause; for `unknown`, what is missing. One sentence.
+    pub cause_message: String,
+    /// The grace of the first request, seconds.
+    pub grace_seconds: Option<i64>,
+    /// A later request shortened it to this, in seconds from then on (the apiserver sets 1 if the new deadline has passed
+    /// already).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shortened_to_seconds: Option<i64>,
+    /// Where the report begins.
+    pub began: Moment,
+    /// Where the report ends: the last of the processes, the sandbox and the object.
+    pub ended: Moment,
+    /// `ended` − `began`, seconds.
+    pub seconds: f64,
+    /// `seconds` is the upper end of an interval of this length: a source did not show the last event, or the request,
+    /// when it happened. Absent: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub uncertainty_seconds: f64,
+    /// The apiserver's timestamp of the request (deletionTimestamp − grace, the lower bound), as seconds before `began`.
+    /// Includes the clock skew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_lag_seconds: Option<f64>,
+    /// Milestones of the pod and of the container on the critical path, in order of time.
+    #[schema(value_type = Vec<Milestone>)]
+    pub milestones: Vec<Open<Milestone>>,
+    /// Additive: they sum to `seconds`.
+    #[schema(value_type = Vec<Phase>)]
+    pub phases: Vec<Open<Phase>>,
+    /// The container whose cgroup became empty last: the critical path.
+    pub critical: Option<ContainerId>,
+    /// The pod's containers.
+    pub containers: Vec<Death>,
+    /// Findings about the pod itself; the containers have their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Finding>)]
+    pub findings: Vec<Open<Finding>>,
+    /// The agent started after the beginning of the termination.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub truncated: bool,
+    /// Losses that may affect this report.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<LossKind>)]
+    pub incomplete: Vec<Open<LossKind>>,
+}
+
+/// The end of one container.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Death {
+    /// The container's id.
+    pub id: ContainerId,
+    /// The name in the pod; empty until the runtime reports it.
+    pub name: String,
+    /// The pod; `null` until a source reports it.
+    pub pod: Option<PodRef>,
+    /// The container's kind.
+    #[schema(value_type = ContainerKind)]
+    pub kind: Open<ContainerKind>,
+    /// How the container died.
+    #[schema(value_type = Verdict)]
+    pub verdict: Open<Verdict>,
+    /// The proof of the verdict.
+    pub proof: Proof,
+    /// Why the container was stopped.
+    #[schema(value_type = Cause)]
+    pub cause: Open<Cause>,
+    /// How certain the cause is.
+    #[schema(value_type = Certainty)]
+    pub cause_certainty: Open<Certainty>,
+    /// The source of the cause.
+    #[schema(value_type = Source)]
+    pub cause_source: Open<Source>,
+    /// The evidence for the cause; for `unknown`, what is missing. One sentence.
+    pub cause_message: String,
+    /// Further findings.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Finding>)]
+    pub findings: Vec<Open<Finding>>,
+    /// How the init exited, from the kernel.
+    #[schema(value_type = Option<ExitStatus>)]
+    pub exit: Option<Open<ExitStatus>>,
+    /// The stop signal's number.
+    pub stop_signal: u8,
+    /// The granted grace, seconds.
+    pub grace_seconds: Option<i64>,
+    /// Used share of the allowed time, from the beginning of the stop to the empty cgroup. Allowed is the grace, or less
+    /// where a later request shortened it.
+    pub grace_ratio: Option<f64>,
+    /// The preStop hook in the spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Hook>)]
+    pub pre_stop: Option<Open<Hook>>,
+    /// The sender of the SIGKILL that ended the container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub killer: Option<Process>,
+    /// Number of processes that the kernel killed with the PID namespace.
+    pub children_killed: u32,
+    /// Names of the first few of these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub children_names: Vec<String>,
+    /// Milestones in order of time.
+    #[schema(value_type = Vec<Milestone>)]
+    pub milestones: Vec<Open<Milestone>>,
+    /// The agent started after the beginning of the end.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub truncated: bool,
+    /// Losses that may affect this report.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<LossKind>)]
+    pub incomplete: Vec<Open<LossKind>>,
+}
+
+/// A moment of a termination.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Milestone {
+    /// The kind of milestone.
+    pub kind: MilestoneKind,
+    /// The moment at which it was certain: the end of its interval.
+    pub at: Moment,
+    /// It happened within this time before `at` (the runtime is polled). Absent: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub uncertainty_seconds: f64,
+    /// The source.
+    pub source: Source,
+}
+
+/// A phase of a pod's termination.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Phase {
+    /// The kind of phase.
+    pub kind: PhaseKind,
+    /// The beginning: the end of the phase before.
+    pub from: Moment,
+    /// The end.
+    pub to: Moment,
+    /// `to` − `from`, seconds.
+    pub seconds: f64,
+    /// The phase may have ended up to this much earlier. Absent: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub uncertainty_seconds: f64,
+}
+
+/// The proof of a verdict: one sentence for people, and the evidence as data.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Proof {
+    /// One sentence.
+    pub message: String,
+    /// In order of time.
+    #[schema(value_type = Vec<Evidence>)]
+    pub evidence: Vec<Open<Evidence>>,
+}
+
+/// One piece of evidence.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Evidence {
+    /// The time.
+    pub at: Moment,
+    /// The source.
+    pub source: Source,
+    /// The content.
+    #[serde(flatten)]
+    pub kind: EvidenceKind,
+}
+
+/// The content of a piece of evidence; for the kernel's records, the tracepoint.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum EvidenceKind {
+    /// A signal was sent (`__send_signal_locked`, kernel/signal.c).
+    SignalGenerate {
+        /// The signal's number.
+        signal: u8,
+        /// `si_code`: 0 is kill(2), 0x80 the kernel, negative sigqueue and the like.
+        code: i32,
+        /// What the kernel did with it.
+        result: SignalResult,
+        /// The sender.
+        sender: Process,
+        /// The target's state at that moment, where it could be read.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        target: Option<Target>,
+    },
+    /// A handler took a signal (`get_signal`, kernel/signal.c).
+    SignalDeliver {
+        /// The signal's number.
+        signal: u8,
+    },
+    /// The main process's last thread exited (`do_exit`, kernel/exit.c).
+    SchedProcessExit {
+        /// The exit status.
+        status: ExitStatus,
+    },
+    /// The OOM killer chose a process (`__oom_kill_process`, mm/oom_kill.c).
+    MarkVictim {
+        /// The victim's thread ID.
+        pid: u32,
+    },
+    /// The last process left the cgroup (`cgroup_notify_populated`, kernel/cgroup/cgroup.c).
+    CgroupEmpty,
+    /// The preStop hook's process started.
+    PreStopExec {
+        /// The process.
+        pid: Tgid,
+        /// `comm`.
+        comm: String,
+    },
+    /// The preStop hook's process exited.
+    PreStopExit {
+        /// The exit status.
+        status: ExitStatus,
+    },
+    /// The pod's spec has a preStop hook without a process.
+    PreStopSpec {
+        /// The hook.
+        hook: Hook,
+    },
+    /// /proc of a process that survives SIGKILL.
+    Process(ProcProcess),
+}
+
+/// A process of the node: the sender of a signal.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Process {
+    /// Its PID in the host's PID namespace; 0 is the kernel itself.
+    pub pid: Tgid,
+    /// `comm`: its name, cut at 15 bytes by the kernel.
+    pub comm: String,
+    /// The id of its cgroup, where known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<u64>,
+    /// It is inside a container; absent: unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_container: Option<bool>,
+}
+
+/// The state of a signal's target (`task_struct.signal`, `.sighand`, `.blocked`).
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Target {
+    /// It is the init of a PID namespace (SIGNAL_UNKILLABLE). The kernel clears it when a fatal signal takes effect.
+    pub unkillable: bool,
+    /// The process is exiting already (SIGNAL_GROUP_EXIT).
+    pub group_exit: bool,
+    /// The disposition of this signal.
+    pub disposition: Disposition,
+    /// The target thread blocks the signal.
+    pub blocked: bool,
+    /// Numbers of the signals that are pending.
+    pub pending: Vec<u8>,
+}
+
+fn is_zero(seconds: &f64) -> bool {
+    *seconds == 0.0
+}

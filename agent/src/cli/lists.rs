@@ -1,0 +1,291 @@
+//! `coroner terminations` and `coroner deaths`: the lists of a running agent, once or as they grow.
+
+use super::{
+    columns::Columns,
+    output::{document, json_line},
+    print_note,
+};
+use crate::config::args::{ListArgs, ListOutput};
+use crate::outputs::report::{self, ended_at, printable, seconds};
+use coroner_api::{
+    Event, List, ListQuery, Open,
+    client::Agent,
+    openapi,
+    terminations::{Death, Termination},
+};
+use coroner_core::{
+    ids::PodRef,
+    report::{ContainerDeath, PodTermination},
+    types::MilestoneKind,
+};
+use futures::StreamExt as _;
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    collections::HashSet,
+    io::{self, Write},
+    pin::pin,
+    time::Duration,
+};
+use tokio::time::sleep;
+
+/// Time between two attempts to reach an agent that has gone.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// An item of a list.
+pub(super) trait Row: Serialize + DeserializeOwned {
+    const PATH: &'static str;
+    fn header(wide: bool) -> Vec<&'static str>;
+    fn row(&self, wide: bool) -> Vec<String>;
+    /// What `explain` takes.
+    fn name(&self) -> String;
+    /// This form of it: another one is printed again.
+    fn form(&self) -> String;
+}
+
+impl Row for Termination {
+    const PATH: &'static str = openapi::TERMINATIONS;
+
+    fn header(wide: bool) -> Vec<&'static str> {
+        let mut header = vec!["NAMESPACE", "POD", "CAUSE", "GRACE", "TOOK", "ENDED", "VERDICTS"];
+        if wide {
+            header.extend(["LONGEST PHASE", "SANDBOX REMOVED", "FINDINGS", "NOTES", "UID"]);
+        }
+        header
+    }
+
+    fn row(&self, wide: bool) -> Vec<String> {
+        termination_row(&self.clone().into(), wide)
+    }
+
+    fn name(&self) -> String {
+        pod_name(Some(&self.pod))
+    }
+
+    fn form(&self) -> String {
+        format!("{} {} {}", self.pod.uid, self.life, self.revision)
+    }
+}
+
+impl Row for Death {
+    const PATH: &'static str = openapi::DEATHS;
+
+    fn header(wide: bool) -> Vec<&'static str> {
+        let mut header = vec!["NAMESPACE", "POD", "CONTAINER", "VERDICT", "CAUSE", "EXIT", "DIED"];
+        if wide {
+            header.extend(["FINDINGS", "PROOF", "ID"]);
+        }
+        header
+    }
+
+    fn row(&self, wide: bool) -> Vec<String> {
+        let death = ContainerDeath::from(self.clone());
+        let pod = self.pod.as_ref();
+        let died = self.milestones.iter().filter_map(|one| match one {
+            Open::Known(one) => Some(one.at),
+            Open::Newer(_) => None,
+        });
+        let died = died.max_by_key(|at| at.boot()).and_then(|at| report::utc(at.time.0, 0));
+        let mut row = vec![
+            pod.map_or_else(none, |pod| or_none(&pod.namespace)),
+            pod.map_or_else(none, |pod| or_none(&pod.name)),
+            printable(report::container_name(&death)),
+            death.verdict.to_string(),
+            death.cause.to_string(),
+            report::exit(&death).unwrap_or_else(none),
+            died.unwrap_or_else(none),
+        ];
+        if wide {
+            let findings: Vec<_> = death.findings.iter().map(|one| one.kind.to_string()).collect();
+            row.extend([or_none(&findings.join(" ")), or_none(&death.proof.message)]);
+            row.push(printable(death.id.as_str()));
+        }
+        row
+    }
+
+    fn name(&self) -> String {
+        pod_name(self.pod.as_ref()) + "/" + &printable(&self.name)
+    }
+
+    fn form(&self) -> String {
+        self.id.to_string()
+    }
+}
+
+fn pod_name(pod: Option<&PodRef>) -> String {
+    pod.map_or_else(none, |pod| printable(&format!("{}/{}", pod.namespace, pod.name)))
+}
+
+pub(super) fn main<T: Row>(args: &ListArgs) -> anyhow::Result<()> {
+    let agent = super::agent(&args.agent)?;
+    let query = ListQuery {
+        namespace: args.namespace.clone(),
+        pod: args.pod.clone(),
+        since: args.since.map(|since| format!("{}ms", since.as_millis())),
+        limit: args.limit,
+        ..ListQuery::default()
+    };
+    if args.watch {
+        return super::wait(watch::<T>(&agent, &query, args));
+    }
+    let list: List<T> = super::wait(agent.list(T::PATH, &query))?;
+    print(&match args.output {
+        ListOutput::Table | ListOutput::Wide => table(&list.items, args),
+        ListOutput::Name => list.items.iter().map(|item| item.name() + "\n").collect(),
+        form => document(&list, form == ListOutput::Yaml)?,
+    })
+}
+
+fn table<T: Row>(items: &[T], args: &ListArgs) -> String {
+    let wide = args.output == ListOutput::Wide;
+    let rows = items.iter().map(|item| item.row(wide));
+    Columns::new(T::header(wide), !args.no_headers).rows(rows)
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    Ok(stdout.flush()?)
+}
+
+/// Until a signal, or until nobody reads any more. An agent that does not answer may be restarting.
+async fn watch<T: Row>(agent: &Agent, query: &ListQuery, args: &ListArgs) -> anyhow::Result<()> {
+    let wide = args.output == ListOutput::Wide;
+    let mut columns = Columns::new(T::header(wide), !args.no_headers);
+    // What an agent showed at first, which it shows again to whoever asks again.
+    let (mut printed, mut is_first, mut is_silent) = (HashSet::new(), true, false);
+    loop {
+        let failure = match agent.watch::<T>(T::PATH, query).await {
+            Err(error) if is_first => return Err(error),
+            Err(error) => Some(error),
+            Ok(events) => {
+                let (mut events, mut initial) = (pin!(events), Some(Vec::new()));
+                let mut shown = HashSet::new();
+                loop {
+                    match events.next().await {
+                        None => break None,
+                        Some(Err(error)) => break Some(error),
+                        Some(Ok(Event::Heartbeat(_))) => {
+                            (is_first, is_silent) = (false, false);
+                            if let Some(items) = initial.take() {
+                                print(&watched(&mut columns, items, args)?)?;
+                                printed = std::mem::take(&mut shown);
+                            }
+                        }
+                        Some(Ok(Event::Added { object } | Event::Modified { object })) => {
+                            let form = object.form();
+                            let is_new = printed.insert(form.clone());
+                            match &mut initial {
+                                Some(items) => {
+                                    shown.insert(form);
+                                    items.extend(is_new.then_some(object));
+                                }
+                                None => print(&watched(&mut columns, vec![object], args)?)?,
+                            }
+                        }
+                        Some(Ok(Event::Deleted { .. } | Event::Newer)) => {}
+                    }
+                }
+            }
+        };
+        if let (Some(error), false) = (failure, is_silent) {
+            print_note(&format!("{error:#}; retrying every second"));
+            is_silent = true;
+        }
+        sleep(RETRY).await;
+    }
+}
+
+fn watched<T: Row>(
+    columns: &mut Columns,
+    items: Vec<T>,
+    args: &ListArgs,
+) -> anyhow::Result<String> {
+    Ok(match args.output {
+        ListOutput::Table | ListOutput::Wide => {
+            columns.rows(items.iter().map(|item| item.row(args.output == ListOutput::Wide)))
+        }
+        ListOutput::Name => items.iter().map(|item| item.name() + "\n").collect(),
+        ListOutput::Json => items.iter().map(json_line).collect::<anyhow::Result<String>>()?,
+        ListOutput::Yaml => {
+            let documents = items.iter().map(|item| Ok(document(item, true)? + "---\n"));
+            documents.collect::<anyhow::Result<String>>()?
+        }
+    })
+}
+
+/// One row a report, newest first; of a recording, too.
+pub(super) fn termination_table(all: &[PodTermination], wide: bool) -> String {
+    let rows = all.iter().map(|report| termination_row(report, wide));
+    Columns::new(Termination::header(wide), true).rows(rows)
+}
+
+fn termination_row(account: &PodTermination, wide: bool) -> Vec<String> {
+    let line = report::log_line(account);
+    let mut row = vec![
+        line.namespace,
+        line.pod,
+        line.cause.to_owned(),
+        account.grace_seconds.map_or_else(none, |grace| format!("{grace} s")),
+        seconds(account.total()),
+        ended_at(account).unwrap_or_else(none),
+        line.verdicts,
+    ];
+    if wide {
+        let longest = account.phases.iter().max_by_key(|phase| phase.to.since(phase.from));
+        row.push(longest.map_or_else(none, |phase| {
+            format!("{} {}", phase.kind, seconds(phase.to.since(phase.from)))
+        }));
+        let removed = account.milestone(MilestoneKind::SandboxRemoved);
+        row.push(removed.map_or_else(none, |removed| {
+            format!("{:+.3} s", removed.at.signed_since(account.ended) as f64 / 1e9)
+        }));
+        row.push(or_none(&line.findings));
+        let mut notes = Vec::new();
+        if !line.is_final {
+            notes.push("not final".to_owned());
+        }
+        if line.truncated {
+            notes.push("truncated".to_owned());
+        }
+        if !line.incomplete.is_empty() {
+            notes.push(format!("incomplete: {}", line.incomplete));
+        }
+        row.push(or_none(&notes.join(", ")));
+        row.push(line.uid);
+    }
+    row
+}
+
+fn or_none(text: &str) -> String {
+    if text.is_empty() { none() } else { printable(text) }
+}
+
+fn none() -> String {
+    "-".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outputs::report::samples;
+
+    #[test]
+    fn tables() {
+        let all = [
+            samples::graceful(),
+            samples::with_sandbox_removed(samples::two_containers()),
+            samples::second_life(),
+        ];
+        samples::golden("table.txt", &termination_table(&all, false));
+        samples::golden("table_wide.txt", &termination_table(&all, true));
+        let deaths = all.iter().flat_map(|report| Termination::from(report).containers);
+        let deaths: Vec<_> = deaths.map(|death| death.row(true)).collect();
+        let table = Columns::new(Death::header(true), true).rows(deaths.into_iter());
+        samples::golden("deaths_wide.txt", &table);
+    }
+
+    #[test]
+    fn an_empty_list_is_a_header() {
+        assert_eq!(termination_table(&[], false).lines().count(), 1);
+    }
+}

@@ -1,0 +1,36 @@
+//! `coroner version`.
+
+use super::output::document;
+use crate::config::args::{TextOutput, VersionArgs};
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// Which coroner this is.
+#[derive(Serialize)]
+struct Version {
+    version: &'static str,
+    /// Of the sources; `unknown` in a development build.
+    commit: &'static str,
+    /// The platform it was built for.
+    target: &'static str,
+    /// `release` or `debug`.
+    profile: &'static str,
+}
+
+pub(super) fn main(args: &VersionArgs) -> anyhow::Result<()> {
+    let version = Version {
+        version: env!("CARGO_PKG_VERSION"),
+        commit: env!("CORONER_COMMIT"),
+        target: env!("CORONER_TARGET"),
+        profile: if cfg!(debug_assertions) { "debug" } else { "release" },
+    };
+    let text = match args.output {
+        TextOutput::Text => format!(
+            "coroner {} (commit {}, {}, {})\n",
+            version.version, version.commit, version.target, version.profile
+        ),
+        form => document(&version, form == TextOutput::Yaml)?,
+    };
+    io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(())
+}

@@ -1,0 +1,367 @@
+//! The lists of the API: pages, which are written as the client reads, and watches.
+
+use super::{Parameters, Shared, no};
+use crate::{linux::clock, outputs::report, store::entry::Entry};
+use axum::{
+    body::{Body, Bytes},
+    extract::State,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+};
+use coroner_api::{
+    Event, Heartbeat, List, ListQuery, Moment,
+    leaks::{self, Detection},
+    query::{DEFAULT_LIMIT, HEARTBEAT_SECONDS, MAX_LIMIT},
+    terminations::{Death, Termination},
+};
+use coroner_core::{
+    ids::PodRef,
+    leak::Leak,
+    report::{ContainerDeath, PodTermination},
+    time::{Anchor, WallTime},
+};
+use futures::stream;
+use serde::Serialize;
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
+
+/// How many items a watch holds for its client at once.
+const BATCH: usize = 64;
+/// Changes within this time are one answer, so that a watch does not search the list for each.
+const PAUSE: Duration = Duration::from_millis(100);
+const HEARTBEAT: Duration = Duration::from_secs(HEARTBEAT_SECONDS);
+
+/// The response goes on for as long as the client reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unending;
+
+/// What can be listed.
+pub(super) trait Item: Send + Sync + 'static {
+    /// The form in the API.
+    type Wire: Serialize + Send;
+    /// Newest first; else in the order in which they came.
+    const NEWEST_FIRST: bool;
+
+    fn pod(&self) -> Option<&PodRef>;
+    /// By which `since` selects; `None`: unknown.
+    fn at(&self, clock: &Anchor) -> Option<WallTime>;
+    fn wire(&self, clock: &Anchor) -> Self::Wire;
+    /// Calls `each` with every entry, in no order.
+    fn visit(shared: &Shared, each: &mut dyn FnMut(&Entry<Self>))
+    where
+        Self: Sized;
+    fn detection(_: &Shared) -> Option<Detection> {
+        None
+    }
+}
+
+impl Item for PodTermination {
+    type Wire = Termination;
+    const NEWEST_FIRST: bool = true;
+
+    fn pod(&self) -> Option<&PodRef> {
+        Some(&self.pod)
+    }
+
+    fn at(&self, clock: &Anchor) -> Option<WallTime> {
+        Some(clock.wall(self.ended))
+    }
+
+    fn wire(&self, _: &Anchor) -> Termination {
+        self.into()
+    }
+
+    fn visit(shared: &Shared, each: &mut dyn FnMut(&Entry<Self>)) {
+        shared.history.lock().terminations().for_each(each);
+    }
+}
+
+impl Item for ContainerDeath {
+    type Wire = Death;
+    const NEWEST_FIRST: bool = true;
+
+    fn pod(&self) -> Option<&PodRef> {
+        self.pod.as_ref()
+    }
+
+    fn at(&self, clock: &Anchor) -> Option<WallTime> {
+        self.milestones.iter().map(|milestone| clock.wall(milestone.at)).max()
+    }
+
+    fn wire(&self, clock: &Anchor) -> Death {
+        Death::of(self, clock)
+    }
+
+    fn visit(shared: &Shared, each: &mut dyn FnMut(&Entry<Self>)) {
+        shared.history.lock().deaths().for_each(each);
+    }
+}
+
+impl Item for Leak {
+    type Wire = leaks::Leak;
+    const NEWEST_FIRST: bool = false;
+
+    fn pod(&self) -> Option<&PodRef> {
+        self.pod.as_ref()
+    }
+
+    fn at(&self, _: &Anchor) -> Option<WallTime> {
+        Some(self.confirmed)
+    }
+
+    fn wire(&self, clock: &Anchor) -> leaks::Leak {
+        report::leak_json(self, clock)
+    }
+
+    fn visit(shared: &Shared, each: &mut dyn FnMut(&Entry<Self>)) {
+        shared.leaks.lock().entries().for_each(each);
+    }
+
+    fn detection(shared: &Shared) -> Option<Detection> {
+        Some(report::detection_json(&shared.leaks.lock().progress()))
+    }
+}
+
+/// A page, or a watch.
+pub(super) async fn list<T: Item>(
+    State(shared): State<Arc<Shared>>,
+    Parameters(query): Parameters<ListQuery>,
+) -> Response {
+    let selected = match Selected::of(&query) {
+        Ok(selected) => selected,
+        Err(why) => return no(StatusCode::BAD_REQUEST, why),
+    };
+    if query.watch {
+        if query.limit.is_some() || query.after.is_some() {
+            return no(StatusCode::BAD_REQUEST, "a watch takes neither limit nor continue");
+        }
+        return watch::<T>(shared, selected);
+    }
+    let limit = match query.limit {
+        Some(0) => return no(StatusCode::BAD_REQUEST, "limit: must be at least 1"),
+        limit => limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT),
+    };
+    let run = shared.started.0;
+    let after = match query.after.as_deref().map(|token| parse_token(token, run)).transpose() {
+        Ok(after) => after,
+        Err((status, why)) => return no(status, why),
+    };
+    let clock = clock::anchor();
+    let is_next = |entry: &Entry<T>| {
+        let beyond = after.is_none_or(|after| match T::NEWEST_FIRST {
+            true => entry.number < after,
+            false => entry.number > after,
+        });
+        beyond && !entry.gone && selected.wants(&*entry.item, &clock)
+    };
+    let order =
+        |entry: &Entry<T>| if T::NEWEST_FIRST { u64::MAX - entry.number } else { entry.number };
+    let mut found = first::<T>(&shared, limit + 1, is_next, order);
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let token = |entry: &Entry<T>| format!("{run:x}-{:x}", entry.number);
+    let next = found.last().filter(|_| more).map(token);
+    page(&shared, found, next, clock)
+}
+
+/// The pods and the time that a question is about.
+struct Selected {
+    namespace: Option<String>,
+    pod: Option<String>,
+    since: Option<Duration>,
+}
+
+impl Selected {
+    fn of(query: &ListQuery) -> Result<Self, String> {
+        let parse = |text: &str| {
+            let signed: Option<jiff::SignedDuration> = text.parse().ok();
+            signed
+                .and_then(|signed| Duration::try_from(signed).ok())
+                .ok_or("since: use a number with a unit, for example 30m or 1h")
+        };
+        let since = query.since.as_deref().map(parse).transpose()?;
+        Ok(Self { namespace: query.namespace.clone(), pod: query.pod.clone(), since })
+    }
+
+    fn wants(&self, item: &impl Item, clock: &Anchor) -> bool {
+        let is = |wanted: &Option<String>, of: fn(&PodRef) -> &String| {
+            wanted.as_ref().is_none_or(|wanted| item.pod().is_some_and(|pod| wanted == of(pod)))
+        };
+        let is_young = self.since.is_none_or(|since| {
+            let since = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+            item.at(clock).is_none_or(|at| at.0 >= clock.wall_ns.saturating_sub(since))
+        });
+        is_young && is(&self.namespace, |pod| &pod.namespace) && is(&self.pod, |pod| &pod.name)
+    }
+}
+
+/// The change that the page before ended with.
+fn parse_token(token: &str, run: u64) -> Result<u64, (StatusCode, &'static str)> {
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    let parts = token.split_once('-').and_then(|(of, after)| Some((number(of)?, number(after)?)));
+    match parts {
+        None => Err((StatusCode::BAD_REQUEST, "continue: use the value of the page before")),
+        Some((of, _)) if of != run => Err((
+            StatusCode::GONE,
+            "continue: the agent was restarted since the page before; list from the beginning",
+        )),
+        Some((_, after)) => Ok(after),
+    }
+}
+
+/// The first few entries in an order, without a copy of the others.
+fn first<T: Item>(
+    shared: &Shared,
+    limit: usize,
+    wanted: impl Fn(&Entry<T>) -> bool,
+    order: impl Fn(&Entry<T>) -> u64,
+) -> Vec<Entry<T>> {
+    let mut found: Vec<Entry<T>> = Vec::new();
+    T::visit(shared, &mut |entry| {
+        if !wanted(entry) {
+            return;
+        }
+        found.push(entry.clone());
+        if found.len() >= 2 * limit {
+            found.select_nth_unstable_by_key(limit, &order);
+            found.truncate(limit);
+        }
+    });
+    found.sort_unstable_by_key(order);
+    found.truncate(limit);
+    found
+}
+
+/// The envelope around items, which are written one after the other as the client reads: many clients that do not
+/// read hold no copies.
+fn page<T: Item>(
+    shared: &Shared,
+    found: Vec<Entry<T>>,
+    next: Option<String>,
+    clock: Anchor,
+) -> Response {
+    let observed = shared.observed.clone();
+    let empty = List::<()> {
+        node: observed.node,
+        boot_id: observed.boot_id,
+        detection: T::detection(shared),
+        items: Vec::new(),
+        next: None,
+    };
+    let (Ok(envelope), Ok(next)) = (serde_json::to_string(&empty), serde_json::to_string(&next))
+    else {
+        return no(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be written");
+    };
+    let head = envelope.trim_end_matches("]}").to_owned();
+    let tail = if next == "null" { "]}".to_owned() } else { format!("],\"continue\":{next}}}") };
+    let items = found.into_iter().enumerate().map(move |(number, entry)| {
+        let mut bytes = if number == 0 { Vec::new() } else { b",".to_vec() };
+        serde_json::to_writer(&mut bytes, &entry.item.wire(&clock))?;
+        Ok(Bytes::from(bytes))
+    });
+    let parts = std::iter::once(Ok(head.into())).chain(items);
+    let parts = parts.chain(std::iter::once(Ok(Bytes::from(tail))));
+    let body = Body::from_stream(stream::iter(parts.map(|part: serde_json::Result<Bytes>| part)));
+    ([(CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+fn watch<T: Item>(shared: Arc<Shared>, selected: Selected) -> Response {
+    let watch = Watch::<T> {
+        news: shared.news.subscribe(),
+        shared,
+        selected,
+        seen: 0,
+        is_initial: true,
+        batch: VecDeque::new(),
+        heartbeat: Instant::now(),
+        detection: None,
+    };
+    let body = stream::unfold(watch, async |mut watch| Some((watch.next().await?, watch)));
+    let mut response =
+        ([(CONTENT_TYPE, "application/jsonl")], Body::from_stream(body)).into_response();
+    response.extensions_mut().insert(Unending);
+    response
+}
+
+/// What a client has seen of a list.
+struct Watch<T> {
+    shared: Arc<Shared>,
+    news: watch::Receiver<bool>,
+    selected: Selected,
+    /// The last change that was sent.
+    seen: u64,
+    /// Not all that was there at the start has been sent.
+    is_initial: bool,
+    batch: VecDeque<Entry<T>>,
+    /// When the next heartbeat is due.
+    heartbeat: Instant,
+    /// The state of leak detection that was sent last.
+    detection: Option<Detection>,
+}
+
+impl<T: Item> Watch<T> {
+    /// The next line; `None`: the agent stops.
+    async fn next(&mut self) -> Option<serde_json::Result<Bytes>> {
+        loop {
+            if let Some(entry) = self.batch.pop_front() {
+                return Some(line(&self.event(&entry)));
+            }
+            if *self.news.borrow_and_update() {
+                return None;
+            }
+            let (seen, clock) = (self.seen, clock::anchor());
+            // A leak that came and went between two lines is not worth one.
+            let is_news = |entry: &Entry<T>| {
+                entry.version > seen
+                    && (!entry.gone || entry.number <= seen)
+                    && self.selected.wants(&*entry.item, &clock)
+            };
+            self.batch = first::<T>(&self.shared, BATCH, is_news, |entry| entry.version).into();
+            if !self.batch.is_empty() {
+                continue;
+            }
+            let detection = T::detection(&self.shared);
+            let state = |of: &Option<Detection>| of.as_ref().map(|of| of.state.clone());
+            let has_changed = state(&detection) != state(&self.detection);
+            if std::mem::take(&mut self.is_initial)
+                || has_changed
+                || Instant::now() >= self.heartbeat
+            {
+                self.heartbeat = Instant::now() + HEARTBEAT;
+                self.detection.clone_from(&detection);
+                let at = Moment::of_boot(clock::boot_now(), &clock);
+                let observed = self.shared.observed.clone();
+                let (node, boot_id) = (observed.node, observed.boot_id);
+                let heartbeat = Heartbeat { node, boot_id, at, detection };
+                return Some(line(&Event::<()>::Heartbeat(heartbeat)));
+            }
+            tokio::select! {
+                changed = self.news.changed() => {
+                    changed.ok()?;
+                    sleep(PAUSE).await;
+                }
+                () = sleep_until(self.heartbeat) => {}
+            }
+        }
+    }
+
+    fn event(&mut self, entry: &Entry<T>) -> Event<T::Wire> {
+        let was_seen = entry.number <= self.seen && !self.is_initial;
+        self.seen = entry.version;
+        let object = entry.item.wire(&clock::anchor());
+        match (entry.gone, was_seen) {
+            (true, _) => Event::Deleted { object },
+            (false, true) => Event::Modified { object },
+            (false, false) => Event::Added { object },
+        }
+    }
+}
+
+fn line(event: &impl Serialize) -> serde_json::Result<Bytes> {
+    let mut bytes = serde_json::to_vec(event)?;
+    bytes.push(b'\n');
+    Ok(bytes.into())
+}
