@@ -92,7 +92,9 @@ fn kernel(truth: &Truth, starts: u64, inputs: &mut Vec<(u64, Input)>) {
 /// Loses half of what one ring would have carried in this time. The reader looks for losses once a second.
 fn fill(ring: Ring, full: Range<u64>, random: &mut fastrand::Rng, inputs: &mut Vec<(u64, Input)>) {
     let goes_to = |fact: &KernelFact| match fact {
-        KernelFact::SignalGenerated(_) | KernelFact::CgroupEmpty { .. } => Some(Ring::Deciding),
+        KernelFact::SignalGenerated(_)
+        | KernelFact::OomVictim { .. }
+        | KernelFact::CgroupEmpty { .. } => Some(Ring::Deciding),
         KernelFact::Exit { task, .. } | KernelFact::Exec { task, .. } if task.ns_pid == Some(1) => {
             Some(Ring::Deciding)
         }

@@ -165,6 +165,10 @@ impl Builder<'_> {
             scanned: false,
         };
         self.kernel.push((at, created));
+        // The runtime may leave the cgroup once before it moves the main process there.
+        if self.random.bool() {
+            self.kernel.push((at + 2, KernelFact::CgroupEmpty { cgroup }));
+        }
         self.kernel.push((at + 5, KernelFact::Exec { cgroup, task: task.clone(), parent: shim() }));
         self.runtime.push((at + 10, InRuntime::Runs(index)));
         let previous = self.attempts.iter().rev().find(|one| one.container == container);
@@ -199,7 +203,7 @@ impl Builder<'_> {
     fn signal(&mut self, at: u64, index: usize, signal: u8, response: Response) {
         let one = &self.attempts[index];
         let kill = signal == 9;
-        let handles = matches!(response, Response::Handles(_) | Response::HandlesTooLong);
+        let handles = !matches!(response, Response::Ignores | Response::Blocks);
         let state = TargetState {
             unkillable: !kill,
             group_exit: kill,
@@ -255,6 +259,22 @@ impl Builder<'_> {
         ));
     }
 
+    /// The OOM killer chooses its main process, and the kernel kills it.
+    fn oom(&mut self, at: u64, index: usize) {
+        let Attempt { cgroup, task, .. } = self.attempts[index].clone();
+        let pid = task.tid;
+        self.kernel.push((at, KernelFact::OomVictim { cgroup: Some(cgroup), pid }));
+        self.signal(at, index, 9, Response::Ignores);
+        if let Some((_, KernelFact::SignalGenerated(sent))) = self.kernel.last_mut() {
+            // The kernel sends it in the process that asked for memory: this one.
+            sent.code = 0x80;
+            let (tgid, comm, in_container) = (task.tgid, task.comm, Some(true));
+            sent.sender = ProcessRef { tgid, comm, cgroup: Some(cgroup), in_container };
+        }
+        self.attempts[index].end = Some(End::new(at, "oom_killed", &["completed"]));
+        self.ends(at, index, ExitStatus::Signal { signal: 9, core: false }, true);
+    }
+
     /// What has ended waits in back-off, which the status shows from then on.
     fn waits(&mut self, at: u64, index: usize) {
         let Attempt { id, container, code, .. } = self.attempts[index].clone();
@@ -307,19 +327,27 @@ impl Builder<'_> {
             let parent = Some(shim());
             self.kernel.push((began + runs, KernelFact::Exit { cgroup, task, status, parent }));
         }
-        self.signal(term, index, 15, container.response);
         let kill = term + left;
+        let mut handled = term;
+        match container.response {
+            Response::HandlesSecond => {
+                self.signal(term, index, 15, Response::Ignores);
+                handled = term + 1_000;
+                self.signal(term + 1_000, index, 15, container.response);
+            }
+            response => self.signal(term, index, 15, response),
+        }
         let (dead, verdict) = match container.response {
             Response::Handles(ms) => (term + ms, "graceful"),
-            Response::HandlesTooLong => (kill, "grace_exceeded"),
+            Response::HandlesTooLong | Response::HandlesSecond => (kill, "grace_exceeded"),
             Response::Ignores => (kill, "stop_signal_ignored"),
             Response::Blocks => (kill, "stop_signal_blocked"),
         };
-        if matches!(container.response, Response::Handles(_) | Response::HandlesTooLong) {
+        if !matches!(container.response, Response::Ignores | Response::Blocks) {
             let Attempt { cgroup, task, .. } = self.attempts[index].clone();
             let disposition = Disposition::Handler;
             self.kernel.push((
-                term,
+                handled,
                 KernelFact::SignalDelivered { cgroup, task, signal: 15, disposition },
             ));
         }
@@ -552,10 +580,13 @@ impl Truth {
                             acts = acts.map(|at| at.max(found));
                         }
                     }
-                    Why::External | Why::Itself => {
+                    Why::External | Why::Itself | Why::Oom => {
                         let (dead, cause) = if matches!(why, Why::External) {
                             let cause = "external_stop";
                             (builder.stops(story, which, grace, (None, true), &[cause]), cause)
+                        } else if matches!(why, Why::Oom) {
+                            builder.oom(story, which);
+                            (story, "completed")
                         } else {
                             let code = plan.containers[which].code;
                             builder.ends(story, which, ExitStatus::Code(code), true);
