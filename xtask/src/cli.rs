@@ -245,6 +245,18 @@ pub(crate) enum Fault {
     HungRelisted,
     /// The runtime answers up to 60 s late
     LateRuntime,
+    /// Lists of the runtime lack one entry once
+    ListLacksOne,
+    /// The runtime answers nothing for up to 90 s
+    RuntimeHangs,
+    /// The runtime is killed and started again
+    RuntimeKilled,
+    /// The kernel's ring for deciding records is full
+    DecidingRing,
+    /// The kernel's ring for detail records is full
+    DetailRing,
+    /// The apiserver's clock and the node's are wrong by hours
+    Clocks,
     /// The agent starts in the middle
     AgentStarts,
 }

@@ -79,6 +79,8 @@ impl CriState {
             // Without a new connection: a call failed, but the runtime ran all along.
             self.connection.up(at, Some(false));
         }
+        // It may have been away since its last answer.
+        let last_up = self.connection.last_up().unwrap_or(at);
         match event {
             CriEvent::Connected { process, .. } => {
                 dirty.all_reports = true;
@@ -87,11 +89,11 @@ impl CriState {
                 if restarted == Some(true) {
                     // Perhaps so fast that no call failed.
                     let error = "another process answers at the socket".into();
-                    self.connection.down(at, error, None);
+                    self.connection.down(last_up, error, None);
                 }
                 self.connection.up(at, restarted);
             }
-            CriEvent::Unreachable { error, code } => self.connection.down(at, error, code),
+            CriEvent::Unreachable { error, code } => self.connection.down(last_up, error, code),
             CriEvent::Sandboxes { asked, only, sandboxes } => {
                 let containers = &self.containers;
                 let note = |info: &mut CriSandbox, dirty: &mut Dirty| {

@@ -10,7 +10,7 @@ const MAX_OUTAGES: usize = 32;
 /// A time in which a source was away.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outage {
-    /// Nothing that it reported before this is missing: the first call that failed, or the last event.
+    /// Nothing that it reported before this is missing: the last answer or event.
     pub from: BootTime,
     /// The first answer after it.
     pub to: Option<BootTime>,

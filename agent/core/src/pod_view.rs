@@ -332,6 +332,11 @@ impl<'a> PodView<'a> {
                 _ => object.exists() && ended.is_none(),
             };
         }
+        // When the sandbox is stopped shows whether the container was stopped with it.
+        let ended_before = |request: &DeletionRequest| self.ended(id) < Some(request.earliest);
+        if self.members.sandbox_runs && self.request().is_some_and(ended_before) {
+            return true;
+        }
         let owes = !object.is_mirror() && object.requested.is_none();
         owes && !self.is_static() && !self.ended_with_its_pod(id)
     }

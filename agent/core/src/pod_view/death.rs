@@ -4,9 +4,10 @@ use super::PodView;
 use crate::{
     api::{CLOCK_SKEW, DeletionRequest, PodObject},
     cause::{AttributedCause, unstopped},
-    cri::Container,
+    cri::{Container, Sandbox},
     exit_blockers,
     isolation::Isolation,
+    kubelet::HOOK_GAP,
     process::{ContainerProcesses, SIGKILL, SIGTERM, SentSignal},
     stop::{RESTART_ALL_GRACE_SECONDS, Stop},
     verdict::{Assessment, GRACE_FLOOR_SECONDS, VerdictInputs, assess},
@@ -236,14 +237,15 @@ impl<'a> PodView<'a> {
         let before_request = pod_cause.is_some_and(|reason| reason.cause.is_requested())
             && request.is_some_and(|request| {
                 let asked = self.stores.anchor.boot(request.api_time);
-                stop.began < request.earliest && stop.began + CLOCK_SKEW < asked
+                stop.began < request.earliest
+                    && (stop.began + CLOCK_SKEW < asked || self.ran_on_after(id))
             });
         let unknown = |message| AttributedCause::unknown(message);
         if before_request {
             let reason = stop.evident().or_else(|| stop.redefinition()).unwrap_or_else(|| {
                 unknown(
-                    "It was stopped before its pod was deleted, according to the apiserver's clock; the \
-                     reason is not known, because no later attempt and no status shows that the pod kept running in between.",
+                    "It was stopped before its pod was deleted, according to the apiserver's clock or to when the \
+                     rest of the pod was stopped; the reason is not known, because no later attempt and no status shows that the pod kept running in between.",
                 )
             });
             return (reason, self.graces(self.container(id), None).next());
@@ -274,6 +276,28 @@ impl<'a> PodView<'a> {
             _ => grace,
         };
         (reason, own_grace)
+    }
+
+    /// What else of the pod ran was stopped later than by a kubelet that stops the pod: it stops the main
+    /// containers at once, then the sidecars, then the sandbox.
+    fn ran_on_after(&self, id: &ContainerId) -> bool {
+        let is_main = |id: &ContainerId| {
+            self.container(id).is_some_and(|c| self.kind(&c.info.name) == ContainerKind::Main)
+        };
+        let (all, own) = (&self.members.all, self.ended(id));
+        let mains_ended = all.iter().filter(|other| is_main(other)).map(|id| self.ended(id)).max();
+        let after = |after: Option<BootTime>, at: Option<BootTime>| {
+            after.zip(at).is_some_and(|(after, at)| at > after + HOOK_GAP)
+        };
+        let is_later = |other: &ContainerId| {
+            let (container, processes) = (self.container(other), self.processes_of(other));
+            let inputs = |of| self.verdict_inputs(container, of, None);
+            let began = processes.and_then(|of| self.assess(container, inputs(of)).stop_began());
+            after(if is_main(other) { own } else { mains_ended.flatten().max(own) }, began)
+        };
+        let pause = |s: &Sandbox| self.processes_of_sandbox(&s.info.id)?.ended();
+        let sandbox = self.own_sandboxes().filter_map(pause).max();
+        after(self.members.ended, sandbox) || all.iter().any(|other| other != id && is_later(other))
     }
 
     /// The stop of a container with the evidence for its reason; `None`: not stopped.

@@ -183,8 +183,14 @@ impl ContainerProcesses {
     /// When nothing of the container ran any more. A removed cgroup counts as empty: since Linux 7 the
     /// removal may be the only record.
     pub fn ended(&self) -> Option<BootTime> {
+        // The cgroup may have been empty before its main process, whose record was lost.
+        let is_last = || {
+            self.init.is_some() || self.gaps.since(BootTime(0)).all(|kind| kind.is_detail_only())
+        };
         match (self.empty, self.removed, self.exit()) {
-            (Some(empty), _, exit) if exit.is_none_or(|(at, _)| at <= empty) => Some(empty),
+            (Some(empty), _, exit) if exit.map_or_else(is_last, |(at, _)| at <= empty) => {
+                Some(empty)
+            }
             (_, Some(removed), _) => Some(removed),
             _ => None,
         }

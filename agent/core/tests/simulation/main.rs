@@ -15,7 +15,7 @@ use std::{
 };
 
 /// Histories of each fault.
-const CASES: u32 = 1_500;
+const CASES: u32 = 1_000;
 
 #[test]
 fn nothing_contradicts_the_truth_and_enough_is_known() {

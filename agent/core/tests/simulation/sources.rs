@@ -1,15 +1,18 @@
 //! What the sources tell of the truth, and when.
 
 use super::{
-    plan::{Fault, Plan},
+    plan::{Fault, Plan, Ring},
     truth::{InRuntime, Truth},
 };
 use coroner_core::{
     ids::ContainerId,
-    input::{ApiEvent, CriEvent, CriExit, Input, KernelEvent, KernelFact, Received},
-    time::BootTime,
+    input::{
+        ApiEvent, CriEvent, CriExit, DaemonProcess, Input, KernelEvent, KernelFact, Loss, LossKind,
+        Received,
+    },
+    time::{Anchor, BootTime},
 };
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::Range};
 
 fn boot(ms: u64) -> BootTime {
     BootTime(ms * 1_000_000)
@@ -26,8 +29,19 @@ pub(crate) fn inputs(plan: &Plan, truth: &Truth) -> (Vec<Received>, u64) {
     let api = watch(plan.fault, truth, starts, &mut random);
     let complete = api.last().map_or(0, |(at, _)| *at).max(truth.over) + 2_000;
     kernel(truth, starts, &mut inputs);
-    let late = if let Fault::LateRuntime { by } = plan.fault { by } else { 0 };
-    let all_listed = runtime(truth, starts, complete, late, &mut random, &mut inputs);
+    match plan.fault {
+        Fault::RingFull { ring, from, lasts } => {
+            let from = truth.story.saturating_add_signed(from);
+            fill(ring, from..from + lasts, &mut random, &mut inputs);
+        }
+        Fault::Clocks { from, step } => {
+            let at = truth.story.saturating_add_signed(from).max(starts + 1);
+            let wall_ns = (at as i64 + step) * 1_000_000;
+            inputs.push((at, Input::Clock(Anchor { boot_ns: at * 1_000_000, wall_ns })));
+        }
+        _ => {}
+    }
+    let all_listed = runtime(plan.fault, truth, starts, complete, &mut random, &mut inputs);
     inputs.extend(api.into_iter().map(|(at, event)| (at, Input::Api(event))));
     let complete = complete.max(all_listed);
     inputs.sort_by_key(|(at, _)| *at);
@@ -75,42 +89,120 @@ fn kernel(truth: &Truth, starts: u64, inputs: &mut Vec<(u64, Input)>) {
     }
 }
 
+/// Loses half of what one ring would have carried in this time. The reader looks for losses once a second.
+fn fill(ring: Ring, full: Range<u64>, random: &mut fastrand::Rng, inputs: &mut Vec<(u64, Input)>) {
+    let goes_to = |fact: &KernelFact| match fact {
+        KernelFact::SignalGenerated(_)
+        | KernelFact::OomVictim { .. }
+        | KernelFact::CgroupEmpty { .. } => Some(Ring::Deciding),
+        KernelFact::Exit { task, .. } | KernelFact::Exec { task, .. } if task.ns_pid == Some(1) => {
+            Some(Ring::Deciding)
+        }
+        KernelFact::Exit { .. } | KernelFact::Exec { .. } => Some(Ring::Detail),
+        KernelFact::SignalDelivered { .. } => Some(Ring::Detail),
+        _ => None,
+    };
+    let mut lost = BTreeSet::new();
+    inputs.retain(|(at, input)| {
+        let Input::Kernel(KernelEvent { fact, .. }) = input else { return true };
+        let is_lost = full.contains(at) && goes_to(fact) == Some(ring) && random.bool();
+        if is_lost {
+            lost.insert(at / 1000 + 1);
+        }
+        !is_lost
+    });
+    let kind = match ring {
+        Ring::Deciding => LossKind::DecidingRingFull,
+        Ring::Detail => LossKind::DetailRingFull,
+    };
+    inputs.extend(
+        lost.into_iter()
+            .map(|second| (second * 1000 + random.u64(0..50), Input::Lost(Loss::new(kind, 1)))),
+    );
+}
+
 /// Lists soon after each change, and every five seconds; one call at a time. When the last was answered.
 fn runtime(
+    fault: Fault,
     truth: &Truth,
     starts: u64,
     complete: u64,
-    late: u64,
     random: &mut fastrand::Rng,
     inputs: &mut Vec<(u64, Input)>,
 ) -> u64 {
-    let connected = CriEvent::Connected { runtime: "test".into(), process: None };
-    inputs.push((starts, Input::Cri(connected)));
+    let process = |pid| Some(DaemonProcess { pid, started: u64::from(pid) });
+    let connected =
+        |pid| Input::Cri(CriEvent::Connected { runtime: "test".into(), process: process(pid) });
+    let unreachable = |code: &str| {
+        let (error, code) = ("no answer".into(), Some(code.into()));
+        Input::Cri(CriEvent::Unreachable { error, code })
+    };
+    inputs.push((starts, connected(1)));
     let soon: Vec<u64> = truth.runtime.iter().map(|(at, _)| at + random.u64(5..300)).collect();
+    let late = if let Fault::LateRuntime { by } = fault { by } else { 0 };
+    let (hung, down) = match fault {
+        Fault::RuntimeHangs { from, lasts } => (truth.after_story(from, lasts), 0..0),
+        Fault::RuntimeKilled { from, lasts } => (0..0, truth.after_story(from, lasts)),
+        _ => (0..0, 0..0),
+    };
     // Two lists have to lack what is gone.
-    let until = complete + 60_000 + 4 * late;
+    let until = complete.max(hung.end).max(down.end) + 60_000 + 4 * late;
     let regular = (0..).map(|n| starts + 10 + n * 5_000).take_while(|at| *at < until);
     let mut wanted: Vec<u64> = soon.into_iter().chain(regular).filter(|at| *at >= starts).collect();
     wanted.sort_unstable();
-    let (mut free, mut exits) = (0, BTreeSet::new());
+    let (mut free, mut exits, mut lacked, mut is_new) = (0, BTreeSet::new(), None, false);
     let mut answered = starts;
     for at in wanted {
         if at < free {
             continue;
         }
+        if down.contains(&at) {
+            inputs.push((at + 1, unreachable("UNAVAILABLE")));
+            continue;
+        }
+        // It may be back before anybody notices: only its process is another.
+        if !down.is_empty() && at >= down.end && !std::mem::replace(&mut is_new, true) {
+            inputs.push((at, connected(2)));
+        }
+        let mut shows = at;
         answered = at + random.u64(1..20) + late;
+        if hung.contains(&at) {
+            // The adapter gives up after a minute.
+            if at + 60_000 < hung.end {
+                free = at + 60_000;
+                inputs.push((free, unreachable("DEADLINE_EXCEEDED")));
+                continue;
+            }
+            answered = hung.end;
+            shows = random.u64(at..=answered);
+        }
         free = answered;
-        let (sandboxes, containers) = truth.listed(at);
+        let (mut sandboxes, mut containers) = truth.listed(shows);
+        if matches!(fault, Fault::ListLacks) && random.u8(..) < 60 {
+            let entry = random.usize(..=containers.len());
+            let id = containers.get(entry).map(|container| container.id.clone());
+            if lacked == Some(id.clone()) {
+                lacked = None;
+            } else {
+                match &id {
+                    Some(id) => containers.retain(|container| container.id != *id),
+                    None => sandboxes.truncate(0),
+                }
+                lacked = Some(id);
+            }
+        } else {
+            lacked = None;
+        }
         let (asked, only) = (boot(at), None);
         inputs.push((answered, Input::Cri(CriEvent::Sandboxes { asked, only: None, sandboxes })));
         inputs.push((answered, Input::Cri(CriEvent::Containers { asked, only, containers })));
         for (when, change) in &truth.runtime {
             if let InRuntime::Exited(index, code) = change
-                && *when <= at
+                && *when <= shows
                 && exits.insert(*index)
             {
                 let removed = |(gone, change): &(u64, InRuntime)| {
-                    *gone <= at && matches!(change, InRuntime::Removed(one) if one == index)
+                    *gone <= shows && matches!(change, InRuntime::Removed(one) if one == index)
                 };
                 if truth.runtime.iter().any(removed) {
                     continue;
@@ -120,7 +212,7 @@ fn runtime(
                     started: None,
                     finished: None,
                     exit_code: *code,
-                    reason: if *code == 0 { "Completed" } else { "Error" }.into(),
+                    reason: truth.attempts[*index].exit_reason().into(),
                 };
                 inputs.push((answered + late / 2, Input::Cri(CriEvent::ContainerExited(exit))));
             }
@@ -156,7 +248,14 @@ fn watch(
     };
     let mut prompt = || random.u64(5..90);
     let (from, lasts, queue, hung, listed) = match fault {
-        Fault::Nothing | Fault::LateRuntime { .. } | Fault::AgentStarts { .. } => {
+        Fault::Nothing
+        | Fault::LateRuntime { .. }
+        | Fault::ListLacks
+        | Fault::RuntimeHangs { .. }
+        | Fault::RuntimeKilled { .. }
+        | Fault::RingFull { .. }
+        | Fault::Clocks { .. }
+        | Fault::AgentStarts { .. } => {
             for (at, event) in events {
                 deliver(&mut told, at + prompt(), event);
             }

@@ -12,10 +12,13 @@ use coroner_core::{
     time::WallTime,
 };
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 const POD_CGROUP: CgroupId = CgroupId(10);
 const PAUSE_CGROUP: CgroupId = CgroupId(11);
 const MS: i64 = 1_000_000;
+/// When the pod is created: so long after boot that no clock shows a time before it.
+const BEGIN: u64 = 36_000_000;
 
 /// What happens in the runtime's records.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +45,17 @@ pub(crate) struct Attempt {
     code: i32,
     /// When its main process ended, how, and why; `None`: it still runs at the end of the history.
     pub(crate) end: Option<End>,
+}
+
+impl Attempt {
+    /// What the runtime and the status say of its end.
+    pub(crate) fn exit_reason(&self) -> &'static str {
+        match &self.end {
+            Some(end) if end.verdict == "oom_killed" => "OOMKilled",
+            _ if self.code == 0 => "Completed",
+            _ => "Error",
+        }
+    }
 }
 
 /// The truth of an end.
@@ -96,6 +110,8 @@ pub(crate) struct Truth {
     pub(crate) over: u64,
     grace: u64,
     hooks: Vec<bool>,
+    /// When the node's wall clock is set, and by how much, ms.
+    clock_set: Option<(u64, i64)>,
 }
 
 pub(crate) fn shim() -> ProcessRef {
@@ -125,6 +141,8 @@ struct Builder<'a> {
     attempts: Vec<Attempt>,
     /// Of the definition of what starts now.
     hash: &'static str,
+    /// When the story begins.
+    story: u64,
 }
 
 impl Builder<'_> {
@@ -147,6 +165,10 @@ impl Builder<'_> {
             scanned: false,
         };
         self.kernel.push((at, created));
+        // The runtime may leave the cgroup once before it moves the main process there.
+        if self.random.bool() {
+            self.kernel.push((at + 2, KernelFact::CgroupEmpty { cgroup }));
+        }
         self.kernel.push((at + 5, KernelFact::Exec { cgroup, task: task.clone(), parent: shim() }));
         self.runtime.push((at + 10, InRuntime::Runs(index)));
         let previous = self.attempts.iter().rev().find(|one| one.container == container);
@@ -181,7 +203,7 @@ impl Builder<'_> {
     fn signal(&mut self, at: u64, index: usize, signal: u8, response: Response) {
         let one = &self.attempts[index];
         let kill = signal == 9;
-        let handles = matches!(response, Response::Handles(_) | Response::HandlesTooLong);
+        let handles = !matches!(response, Response::Ignores | Response::Blocks);
         let state = TargetState {
             unkillable: !kill,
             group_exit: kill,
@@ -237,6 +259,22 @@ impl Builder<'_> {
         ));
     }
 
+    /// The OOM killer chooses its main process, and the kernel kills it.
+    fn oom(&mut self, at: u64, index: usize) {
+        let Attempt { cgroup, task, .. } = self.attempts[index].clone();
+        let pid = task.tid;
+        self.kernel.push((at, KernelFact::OomVictim { cgroup: Some(cgroup), pid }));
+        self.signal(at, index, 9, Response::Ignores);
+        if let Some((_, KernelFact::SignalGenerated(sent))) = self.kernel.last_mut() {
+            // The kernel sends it in the process that asked for memory: this one.
+            sent.code = 0x80;
+            let (tgid, comm, in_container) = (task.tgid, task.comm, Some(true));
+            sent.sender = ProcessRef { tgid, comm, cgroup: Some(cgroup), in_container };
+        }
+        self.attempts[index].end = Some(End::new(at, "oom_killed", &["completed"]));
+        self.ends(at, index, ExitStatus::Signal { signal: 9, core: false }, true);
+    }
+
     /// What has ended waits in back-off, which the status shows from then on.
     fn waits(&mut self, at: u64, index: usize) {
         let Attempt { id, container, code, .. } = self.attempts[index].clone();
@@ -289,19 +327,27 @@ impl Builder<'_> {
             let parent = Some(shim());
             self.kernel.push((began + runs, KernelFact::Exit { cgroup, task, status, parent }));
         }
-        self.signal(term, index, 15, container.response);
         let kill = term + left;
+        let mut handled = term;
+        match container.response {
+            Response::HandlesSecond => {
+                self.signal(term, index, 15, Response::Ignores);
+                handled = term + 1_000;
+                self.signal(term + 1_000, index, 15, container.response);
+            }
+            response => self.signal(term, index, 15, response),
+        }
         let (dead, verdict) = match container.response {
             Response::Handles(ms) => (term + ms, "graceful"),
-            Response::HandlesTooLong => (kill, "grace_exceeded"),
+            Response::HandlesTooLong | Response::HandlesSecond => (kill, "grace_exceeded"),
             Response::Ignores => (kill, "stop_signal_ignored"),
             Response::Blocks => (kill, "stop_signal_blocked"),
         };
-        if matches!(container.response, Response::Handles(_) | Response::HandlesTooLong) {
+        if !matches!(container.response, Response::Ignores | Response::Blocks) {
             let Attempt { cgroup, task, .. } = self.attempts[index].clone();
             let disposition = Disposition::Handler;
             self.kernel.push((
-                term,
+                handled,
                 KernelFact::SignalDelivered { cgroup, task, signal: 15, disposition },
             ));
         }
@@ -311,7 +357,15 @@ impl Builder<'_> {
         } else {
             ExitStatus::Code(container.code)
         };
-        self.ends(dead, index, status, shown);
+        // Of what the kubelet could not finish stopping it finds out later.
+        let interrupted = match self.plan.fault {
+            Fault::RuntimeKilled { from, lasts } => {
+                let down = self.story.saturating_add_signed(from);
+                down <= dead && at <= down + lasts
+            }
+            _ => false,
+        };
+        self.ends(dead, index, status, shown || interrupted);
         self.attempts[index].end = Some(End::new(dead, verdict, causes));
         dead
     }
@@ -435,6 +489,8 @@ fn by_itself(code: u8) -> &'static str {
 
 impl Truth {
     pub(crate) fn of(plan: &Plan) -> Self {
+        let begin = BEGIN;
+        let story = begin + 2_000 + plan.ran;
         let mut builder = Builder {
             plan,
             random: fastrand::Rng::with_seed(plan.jitter),
@@ -444,9 +500,8 @@ impl Truth {
             ends: Vec::new(),
             attempts: Vec::new(),
             hash: "a",
+            story,
         };
-        // An hour after boot.
-        let begin = 3_600_000;
         let pod = format!("/kubepods/pod{}", uid());
         for (cgroup, parent, name) in
             [(POD_CGROUP, None, pod), (PAUSE_CGROUP, Some(POD_CGROUP), sandbox_id().to_string())]
@@ -459,7 +514,6 @@ impl Truth {
         for container in 0..plan.containers.len() {
             builder.start(begin + 100 + container as u64 * 20, container);
         }
-        let story = begin + 2_000 + plan.ran;
         let mut ends = None;
         let mut pod_end = None;
         match plan.story {
@@ -477,6 +531,9 @@ impl Truth {
                     plan.fault,
                     Fault::Relisted { .. } | Fault::HungRelisted { .. } | Fault::AgentStarts { .. }
                 );
+                // Where no clock is right, only that the rest of the pod was stopped later tells a stop before
+                // the deletion from one for it.
+                let blurred = if matches!(plan.fault, Fault::Clocks { .. }) { 2_500 } else { 0 };
                 // What the kubelet stops it starts again in the same sync, whatever comes meanwhile; what it
                 // finds ended only if the pod is not being deleted by then.
                 match why {
@@ -515,7 +572,7 @@ impl Truth {
                             acts = acts.map(|at| at.max(again + 50));
                         } else {
                             // What the kubelet acted on nothing tells.
-                            let soon = |at| at <= shown.max(story + 5_500) || listed;
+                            let soon = |at| at <= (shown + blurred).max(story + 5_500) || listed;
                             if deleted.is_some_and(soon) {
                                 let end = builder.attempts[which].end.as_mut();
                                 end.expect("it has ended").causes.push("api_delete".into());
@@ -523,10 +580,13 @@ impl Truth {
                             acts = acts.map(|at| at.max(found));
                         }
                     }
-                    Why::External | Why::Itself => {
+                    Why::External | Why::Itself | Why::Oom => {
                         let (dead, cause) = if matches!(why, Why::External) {
                             let cause = "external_stop";
                             (builder.stops(story, which, grace, (None, true), &[cause]), cause)
+                        } else if matches!(why, Why::Oom) {
+                            builder.oom(story, which);
+                            (story, "completed")
                         } else {
                             let code = plan.containers[which].code;
                             builder.ends(story, which, ExitStatus::Code(code), true);
@@ -539,7 +599,8 @@ impl Truth {
                         let restarts = acts.is_none_or(|acts| again + 50 < acts);
                         // The deletion came while it was being stopped, or so soon after that nothing
                         // tells which of the two the kubelet acted on.
-                        let soon = |at| at <= dead.max(story + 5_500) || listed && !restarts;
+                        let soon =
+                            |at| at <= (dead + blurred).max(story + 5_500) || listed && !restarts;
                         if deleted.is_some_and(soon) {
                             let end = builder.attempts[which].end.as_mut().expect("it has ended");
                             end.causes = vec![cause.into(), "api_delete".into()];
@@ -615,6 +676,10 @@ impl Truth {
             over,
             grace: plan.grace,
             hooks: plan.containers.iter().map(|one| one.hook.is_some()).collect(),
+            clock_set: match plan.fault {
+                Fault::Clocks { from, step } => Some((story.saturating_add_signed(from), step)),
+                _ => None,
+            },
         }
     }
 
@@ -648,7 +713,7 @@ impl Truth {
             namespace: "default".into(),
             attempt: 0,
             ready,
-            created: WallTime(3_600_000 * MS),
+            created: self.wall(BEGIN),
             handler: String::new(),
             config_source: Some("api".into()),
         });
@@ -659,7 +724,7 @@ impl Truth {
                 name: name(one.container),
                 attempt: one.number,
                 state: state?,
-                created: WallTime(one.began as i64 * MS),
+                created: self.wall(one.began),
                 pod: Some(uid()),
                 hash: Some(one.hash.into()),
                 grace_seconds: Some(self.grace as i64),
@@ -667,6 +732,18 @@ impl Truth {
             })
         });
         (sandboxes.into_iter().collect(), containers.collect())
+    }
+
+    /// What the node's wall clock shows at this moment.
+    fn wall(&self, at: u64) -> WallTime {
+        let step = self.clock_set.filter(|(set, _)| at >= *set).map_or(0, |(_, step)| step);
+        WallTime((at as i64 + step) * MS)
+    }
+
+    /// A time that begins so many ms after the story does.
+    pub(crate) fn after_story(&self, from: i64, lasts: u64) -> Range<u64> {
+        let from = self.story.saturating_add_signed(from);
+        from..from + lasts
     }
 
     /// The object at this moment, if there is one.
