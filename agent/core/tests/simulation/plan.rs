@@ -263,19 +263,11 @@ pub(crate) fn plan(kind: &str) -> impl Strategy<Value = Plan> + use<> {
     let finalizer = prop_oneof![4 => Just(None), 1 => (0_u64..60_000).prop_map(Some)];
     let pause = prop_oneof![3 => Just(0), 1 => 5_000_u64..180_000];
     let more = (skew, finalizer, pause);
-    let kind_is_detail = kind == "detail-ring";
     (containers, story(), numbers, more, fault(kind)).prop_map(
         move |(mut containers, mut story, numbers, (skew, finalizer, pause), fault)| {
             let (grace, ran, reaction, jitter) = numbers;
             // One at least is no sidecar, and the one that is stopped by its probe has one.
             containers[0].sidecar = false;
-            // TODO: if the handler's record is lost, the core says that the signal was ignored. The second
-            // signal, which was not discarded, shows that this is not known.
-            for one in containers.iter_mut().filter(|_| kind_is_detail) {
-                if one.response == Response::HandlesSecond {
-                    one.response = Response::Ignores;
-                }
-            }
             if let Story::Stop { why, which, .. } = &mut story {
                 *which %= containers.len();
                 containers[*which].probed |= matches!(why, Why::Liveness);
