@@ -92,19 +92,24 @@ fn build(workspace: &Workspace, revision: &str) -> Result<PathBuf> {
     let found = step("finding the baseline", git(&find).arg(name))
         .context("is the commit here? A shallow clone has the last only: git fetch --unshallow")?;
     let commit = found.stdout.trim();
-    let folder = workspace.target("baseline").join(commit);
-    let source = folder.join("source");
+    let source = workspace.target("baseline").join(commit);
     if !source.exists() {
         let clone = ["clone", "--shared", "--no-checkout", "."].map(OsStr::new);
         step("copying the repository", git(&clone).arg(&source))?;
     }
     let checkout = ["checkout", "--detach", commit].map(OsStr::new);
     step("checking out the baseline", git(&checkout).current_dir(&source))?;
-    let mut build = cargo("build");
-    build.current_dir(&source).env("CARGO_TARGET_DIR", &folder);
-    build.args(["--release", "--locked", "--package=coroner-lab", "--bin=coroner-lab"]);
-    step("building the baseline: some minutes the first time", &mut build)?;
-    Ok(folder.join(Arch::host()?.triple).join("release/coroner-lab"))
+    // By its own xtask, which brings what that commit needs.
+    let mut build = cargo("run");
+    build.current_dir(&source).env_remove("CARGO_TARGET_DIR");
+    build.args(["--quiet", "--package=xtask", "--", "build", "--release"]);
+    step("building the baseline: a quarter of an hour the first time", &mut build)?;
+    let built = ["release", &format!("{}/release", Arch::host()?.triple)];
+    let mut built =
+        built.map(|folder| source.join("target").join(folder).join("coroner-lab")).into_iter();
+    built
+        .find(|lab| lab.is_file())
+        .with_context(|| format!("{}: no coroner-lab was built", source.display()))
 }
 
 fn measure(workspace: &Workspace, binaries: &Binaries, figures: &mut Figures) -> Result<()> {
