@@ -99,8 +99,7 @@ pub fn cause(inputs: CauseInputs<'_>) -> AttributedCause {
     }
     if is_static {
         let message = if inputs.is_replaced {
-            "A static pod was stopped: its manifest was changed, because a pod with its name and another UID \
-             followed."
+            "A static pod was stopped: its manifest was changed. A static pod with its name and another UID followed."
         } else {
             "A static pod was stopped: its manifest was removed or changed."
         };

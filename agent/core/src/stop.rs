@@ -86,7 +86,8 @@ impl Stop<'_> {
                 Cause::PostStartFailed,
                 "Its postStart hook failed: its state.waiting.reason is PostStartHookError.",
             )),
-            Some(Shown::StateUnknown) => Some((
+            // Without an answer of the runtime the kubelet makes the same up later, for a container that it stops.
+            Some(Shown::StateUnknown) if self.is_shown_before(self.began + WATCH_DELAY) => Some((
                 Cause::Restart,
                 "The runtime did not know its state, and the kubelet stops such a container before it \
                  starts it again: the status shows ContainerStatusUnknown.",
@@ -101,6 +102,12 @@ impl Stop<'_> {
         };
         let redefined = || self.redefinition().filter(|reason| reason.source != Source::Inferred);
         self.by_another().or(by_status).or_else(by_sandbox).or_else(redefined)
+    }
+
+    /// The status showed its end by then, and before the container ended.
+    fn is_shown_before(&self, at: BootTime) -> bool {
+        let shown = self.attempt.and_then(|attempt| attempt.ended_at);
+        shown.is_some_and(|shown| shown <= at && self.ended.is_none_or(|ended| shown < ended))
     }
 
     /// A sender that cannot act for the kubelet.
@@ -206,6 +213,11 @@ impl Stop<'_> {
                                 the kubelet did not stop it (as with `crictl stop`).";
                 AttributedCause::inferred(Cause::ExternalStop, message)
             }
+            (Some(Shown::StateUnknown), _) => restart(
+                "The status showed ContainerStatusUnknown, which the kubelet makes up when the runtime does not know \
+                 the container: it does not show why it was stopped."
+                    .into(),
+            ),
             (Some(Shown::Replaced), Probed::Failed(cause, _)) if image_is_known => {
                 let message = format!(
                     "Inferred: it has a {cause} probe, and the kubelet stopped it and started it again at \

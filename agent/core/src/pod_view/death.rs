@@ -60,9 +60,9 @@ impl<'a> PodView<'a> {
             .object()
             .filter(|_| request.is_some())
             .and_then(|o| o.in_force(ended))
-            .filter(|r| r.grace_seconds < grace_seconds && r.estimate > from);
+            .filter(|r| granted(r.grace_seconds) < granted(grace_seconds) && r.estimate > from);
         match shortened {
-            Some(r) => Some(r.estimate.since(from) + seconds(r.grace_seconds)?),
+            Some(r) => Some(r.estimate.since(from) + seconds(granted(r.grace_seconds))?),
             None => seconds(granted(grace_seconds)),
         }
         .filter(|allowed| !allowed.is_zero())

@@ -132,7 +132,13 @@ impl<'a> PodView<'a> {
         self.stores.cri.sandboxes.entries().values().any(|other| {
             let is_namesake =
                 (&other.info.namespace, &other.info.name) == (&own.namespace, &own.name);
-            is_namesake && other.info.pod != own.uid && Some(other.info.created) > created
+            // Anyone may create a pod of that name at the apiserver.
+            let source = other.info.config_source.as_deref();
+            let is_static = source.is_some_and(|source| source != "api");
+            is_namesake
+                && is_static
+                && other.info.pod != own.uid
+                && Some(other.info.created) > created
         })
     }
 

@@ -6,7 +6,7 @@ use super::world::{
 use coroner_core::{
     api::ApiState,
     dirty::Dirty,
-    input::{ApiEvent, ApiPod, ContainerState, CriEvent, KernelFact},
+    input::{ApiEvent, ApiPod, ContainerState, CriEvent, CriSandbox, KernelFact},
     time::{Anchor, BootTime, WallTime},
     types::{Cause, MilestoneKind},
 };
@@ -54,10 +54,10 @@ fn life(world: &mut World) {
 /// Another manifest of the same name is another pod, which the kubelet starts when the first has ended.
 #[test]
 fn a_manifest_that_was_changed_is_not_called_removed() {
-    let told = |name: &str| {
+    let told = |name: &str, next: CriSandbox| {
         let mut world = World::in_sync();
         life(&mut world);
-        let mut next = of_file(sandbox(2, true));
+        let mut next = next;
         (next.name, next.created) = (name.into(), WallTime(sandbox(1, true).created.0 + 1));
         let ended = (of_file(sandbox(1, false)), container(1, ContainerState::Exited));
         world.later(500).lists(vec![ended.0, next], vec![ended.1]);
@@ -65,8 +65,11 @@ fn a_manifest_that_was_changed_is_not_called_removed() {
         world.ticks(60);
         (world.ended[0].cause, world.ended[0].cause_message.contains("its manifest was changed"))
     };
-    assert_eq!(told(&sandbox(1, true).name), (Cause::StaticRemoved, true));
-    assert_eq!(told("another"), (Cause::StaticRemoved, false));
+    let (own, next) = (sandbox(1, true).name, sandbox(2, true));
+    assert_eq!(told(&own, of_file(next.clone())), (Cause::StaticRemoved, true));
+    assert_eq!(told("another", of_file(next.clone())), (Cause::StaticRemoved, false));
+    let by_anyone = CriSandbox { config_source: Some("api".into()), ..next };
+    assert_eq!(told(&own, by_anyone), (Cause::StaticRemoved, false));
 }
 
 /// The first life has ended a moment ago, and the second one runs.

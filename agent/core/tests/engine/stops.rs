@@ -595,6 +595,32 @@ fn a_container_in_an_unknown_state_is_stopped_by_the_kubelet() {
     assert_eq!(told(true), (Cause::Restart, Certainty::Proven, true, Verdict::Graceful));
     assert_eq!(told(false), (Cause::ExternalStop, Certainty::Inferred, false, Verdict::Graceful));
 }
+/// The runtime does not answer during a stop, and the kubelet makes the end up: that is not why it was stopped.
+#[test]
+fn an_end_made_up_during_a_stop_is_not_its_reason() {
+    for has_exited in [false, true] {
+        let mut w = running(1);
+        let mut pod = pod_with(&w, |c| c.liveness = live(None));
+        w.api(ApiEvent::Applied(pod.clone()));
+        w.term(1, true);
+        if has_exited {
+            w.later(1_000).exits(1, CODE_0);
+        }
+        let c = pod.containers.get_mut("c").unwrap();
+        let (id, reason) = (c.id.clone(), "ContainerStatusUnknown".into());
+        shows_its_end(c, 1);
+        c.terminated = vec![ApiTerminated { id, exit_code: 137, reason, finished: None }];
+        (c.restarts, c.started) = (1, Some(false));
+        w.later(3_000).api(ApiEvent::Applied(pod.clone()));
+        if !has_exited {
+            w.later(500).exits(1, CODE_0);
+        }
+        replaced(&mut w, pod);
+        let died = &w.died[0];
+        let found = (died.cause, died.cause_certainty);
+        assert_eq!(found, (Cause::Restart, Certainty::Inferred), "\n{}", dump(&w));
+    }
+}
 // G6: Never, http liveness, `crictl stop`; the PLEG sees it 300 ms later.
 #[test]
 fn g6_crictl_stop_of_never() {
@@ -800,4 +826,28 @@ fn a_hook_that_nobody_runs_is_not_reported() {
         (Cause::RestartAllContainers, Verdict::Graceful, false, true)
     );
     assert_eq!(told(at_once), (Cause::Restart, Verdict::Graceful, true, true));
+}
+/// `kubectl delete --now` 2 s after a deletion with 30 s: the kubelet gives 2 s more, not 1.
+#[test]
+fn a_shortened_grace_is_raised_to_the_floor() {
+    let mut w = running(1);
+    let pod = pod_with(&w, |_| {});
+    w.api(ApiEvent::Applied(pod.clone()));
+    let deleted = |w: &World, seconds: i64| {
+        let due = WallTime(w.at().0 as i64 + seconds * 1_000_000_000);
+        let (deletion_timestamp, deletion_grace_seconds) = (Some(due), Some(seconds));
+        ApiPod { deletion_timestamp, deletion_grace_seconds, ..pod.clone() }
+    };
+    let first = deleted(&w, 30);
+    w.api(ApiEvent::Applied(first));
+    w.term(1, true);
+    let second = deleted(w.later(2_000), 1);
+    w.api(ApiEvent::Applied(second.clone()));
+    w.later(2_000).exits(1, CODE_0);
+    w.stopped(1, 0);
+    w.cgroups_go(1);
+    w.api(ApiEvent::Deleted(second));
+    w.ticks(120);
+    let ratio = w.ended[0].containers[0].grace_ratio;
+    assert!(ratio.is_some_and(|ratio| (0.95..1.05).contains(&ratio)), "{ratio:?}\n{}", dump(&w));
 }
