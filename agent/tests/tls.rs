@@ -28,7 +28,7 @@ use std::{
 };
 use tempfile::TempDir;
 use tokio_rustls::rustls::{
-    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
@@ -199,6 +199,10 @@ fn files_that_change_are_taken_and_broken_ones_are_not() {
 
 /// The answer to a request for `path`, of a client with a certificate or without.
 fn get(port: u16, path: &str, roots: &Authority, client: Option<&Files>) -> io::Result<String> {
+    Ok(request(port, path, &client_config(roots, client))?.0)
+}
+
+fn client_config(roots: &Authority, client: Option<&Files>) -> Arc<ClientConfig> {
     let read = |file: &Path| fs::read(file).unwrap();
     let chain =
         |file: &Path| CertificateDer::pem_slice_iter(&read(file)).map(Result::unwrap).collect();
@@ -209,20 +213,42 @@ fn get(port: u16, path: &str, roots: &Authority, client: Option<&Files>) -> io::
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(trusted);
-    let config = match client {
+    Arc::new(match client {
         None => config.with_no_client_auth(),
         Some(files) => {
             let key = PrivateKeyDer::from_pem_slice(&read(&files.key)).unwrap();
             config.with_client_auth_cert(chain(&files.cert), key).unwrap()
         }
-    };
+    })
+}
+
+/// The answer, and how the session began.
+fn request(
+    port: u16,
+    path: &str,
+    config: &Arc<ClientConfig>,
+) -> io::Result<(String, Option<HandshakeKind>)> {
     let name = "localhost".try_into().unwrap();
-    let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    let connection = ClientConnection::new(Arc::clone(config), name).unwrap();
     let mut stream = StreamOwned::new(connection, TcpStream::connect(("127.0.0.1", port))?);
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    Ok(answer)
+    Ok((answer, stream.conn.handshake_kind()))
+}
+
+/// A session that is resumed keeps the certificate that was verified once, which may have expired.
+#[test]
+fn the_certificate_of_a_client_is_verified_with_each_connection() {
+    let authority = Authority::new();
+    let without = authority.sign("localhost", |_| {});
+    let with = Files { client_ca: Some(authority.file("ca.crt")), ..without.clone() };
+    for (files, again) in [(without, HandshakeKind::Resumed), (with, HandshakeKind::Full)] {
+        let port = agent(Some(Certificate::open(files.clone()).unwrap()));
+        let config = client_config(&authority, Some(&files));
+        let kinds = [(); 2].map(|()| request(port, "/metrics", &config).unwrap().1);
+        assert_eq!(kinds, [Some(HandshakeKind::Full), Some(again)], "{files:?}");
+    }
 }
 
 #[test]

@@ -179,7 +179,7 @@ pub fn router(shared: Arc<Shared>, audience: Audience) -> Router {
     router.layer(from_fn(only_with_certificate)).layer(map_response(with_headers))
 }
 
-/// The kubelet's probes have no certificate, and what they ask for names nothing.
+/// The kubelet's probes have no certificate, and what they ask for names no pod.
 async fn only_with_certificate(request: Request, next: Next) -> Response {
     let lacks_certificate = request.extensions().get::<WithoutCertificate>().is_some();
     if !lacks_certificate || matches!(request.uri().path(), "/healthz" | "/readyz") {

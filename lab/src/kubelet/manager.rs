@@ -59,7 +59,7 @@ struct Manager {
     /// What the runtime cache shows of pods, by UID, until the housekeeping that follows the end
     /// of their objects.
     cached: BTreeMap<String, (Running, Come)>,
-    /// The UIDs of pods whose worker was made anew by the housekeeping and failed: to the
+    /// The UIDs of pods whose worker was made again by the housekeeping and failed: to the
     /// collector they are terminating, for good.
     stuck: BTreeSet<String>,
 }
@@ -141,6 +141,7 @@ impl Manager {
         match order {
             Order::AddStatic(pod) => self.add_static(*pod),
             Order::RemoveStatic(uid) => {
+                self.waiting.retain(|pod| pod.id.uid != uid);
                 if let Some(known) = self.pods.get_mut(&uid) {
                     known.again = false;
                     known.tell.send_modify(|wanted| wanted.gone = true);
@@ -158,7 +159,7 @@ impl Manager {
             },
             Order::Pause(uid, tell) => {
                 if let Some(known) = self.pods.get(&uid) {
-                    // Whoever asked may have given up.
+                    // The caller may have given up.
                     let _ = tell.send(known.looking.clone());
                 }
             }

@@ -80,7 +80,7 @@ fn without_an_end() -> Vec<Draft> {
     vec![
         then_deleted(
             runs_on("liveness-probe-fails", 5)
-                .shows("Its liveness probe fails twice: stopped and started anew, then deleted.")
+                .shows("Its liveness probe fails twice: stopped and started again, then deleted.")
                 .runs(Part::new("app", "handle --for 500ms").liveness("job --for 10ms --exit 1"))
                 .when(When::Handled("app"), Act::IgnoreProbes)
                 .died_before("app", Cause::Liveness, Verdict::Graceful, code(0)).within(5),
@@ -147,14 +147,14 @@ fn without_an_end() -> Vec<Draft> {
             .dies("app", Verdict::Graceful, code(3)),
         then_deleted(
             runs_on("startup-probe-fails", 5)
-                .shows("Its startup probe never succeeds: stopped and started anew, then deleted.")
+                .shows("Its startup probe never succeeds: stopped and started again, then deleted.")
                 .runs(Part::new("app", "handle --for 500ms").startup("job --for 10ms --exit 1"))
                 .when(When::Handled("app"), Act::IgnoreProbes)
                 .died_before("app", Cause::Startup, Verdict::Graceful, code(0)),
         ),
         then_deleted(
             runs_on("startup-tcp-fails", 5)
-                .shows("Its tcpSocket startup probe never succeeds: stopped and started anew, then deleted.")
+                .shows("Its tcpSocket startup probe never succeeds: stopped and started again, then deleted.")
                 .runs(Part::new("app", "handle --for 500ms").startup_tcp())
                 .when(When::Handled("app"), Act::IgnoreProbes)
                 .died_before("app", Cause::Startup, Verdict::Graceful, code(0)).inferred(),
@@ -176,7 +176,7 @@ fn without_an_end() -> Vec<Draft> {
             .dies("app", Verdict::Graceful, code(0)),
         then_deleted(
             runs_on("image-changed", 5)
-                .shows("Its image is changed: stopped and started anew, then deleted.")
+                .shows("Its image is changed: stopped and started again, then deleted.")
                 .runs(Part::new("app", "handle --for 500ms"))
                 .after(SOON, Act::ChangeImage { container: "app", image: image::NEXT })
                 .died_before("app", Cause::DefinitionChanged, Verdict::Graceful, code(0)),
@@ -238,7 +238,7 @@ fn without_an_end() -> Vec<Draft> {
             .died_before("app", Cause::Restart, Verdict::Graceful, code(0))
             .dies("app", Verdict::Graceful, code(0)),
         runs_on("leaves-and-is-restarted", 2)
-            .shows("It gives up with 3 and is started anew, without a handler, then deleted.")
+            .shows("It gives up with 3 and is started again, without a handler, then deleted.")
             .runs(Part::new("app", "job --for 10+listed --exit 3"))
             .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
             .died_before("app", Cause::Completed, Verdict::Failed, code(3))

@@ -1,4 +1,4 @@
-//! The licences of what is linked into the agent: the image carries their texts, as they ask.
+//! The licences of what is linked into the agent: the image carries the texts that the packages have.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,18 +10,26 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use crate::{host::Arch, progress::step, toolchain::cargo, workspace::Workspace};
+use crate::{
+    host::Arch,
+    progress::step,
+    toolchain::{BPF_TARGET, cargo},
+    workspace::Workspace,
+};
 
 /// Where it is in the image.
 pub(super) const FILE: &str = "licenses/third-party.txt";
 /// What a package's files of this kind begin with.
 const FILES: [&str; 5] = ["license", "licence", "copying", "copyright", "notice"];
-/// What cargo does not know of.
+/// The package of the kernel programs.
+const PROGRAMS: &str = "coroner-ebpf";
+/// What is linked as well and is no package of cargo's.
 const BESIDE: &str = "\
 Third-party software that is linked into coroner, and its licences.
 
 The Rust standard library: MIT OR Apache-2.0, https://github.com/rust-lang/rust
-The GNU C Library: LGPL-2.1-or-later, https://sourceware.org/glibc; with the sources of coroner it can be linked anew
+The GNU C Library: LGPL-2.1-or-later, https://sourceware.org/glibc,
+    https://www.gnu.org/licenses/old-licenses/lgpl-2.1.txt; with the sources of coroner it can be linked again
 ";
 
 /// A dependency.
@@ -40,17 +48,23 @@ struct Dependency {
 /// # Errors
 /// When the dependencies cannot be listed, or a text not be read.
 pub(super) fn third_party(workspace: &Workspace) -> Result<String> {
-    let mut command = cargo("metadata");
-    let platform = format!("--filter-platform={}", Arch::host()?.triple);
-    command.current_dir(workspace.root());
-    command.args(["--locked", "--format-version=1", "--quiet", &platform]);
-    let text = step("listing the dependencies", &mut command)?.stdout;
-    let metadata = serde_json::from_str(&text).context("cargo metadata is no JSON")?;
-    Ok(written(&dependencies(&metadata)?))
+    let mut all = BTreeMap::new();
+    // The kernel programs are in the agent, too.
+    for (package, target) in [(super::PROGRAM, Arch::host()?.triple), (PROGRAMS, BPF_TARGET)] {
+        let mut command = cargo("metadata");
+        let platform = format!("--filter-platform={target}");
+        command.current_dir(workspace.root());
+        command.args(["--locked", "--format-version=1", "--quiet", &platform]);
+        let text = step("listing the dependencies", &mut command)?.stdout;
+        let metadata = serde_json::from_str(&text).context("cargo metadata is no JSON")?;
+        let found = dependencies(&metadata, package)?;
+        all.extend(found.into_iter().map(|one| (one.name.clone(), one)));
+    }
+    Ok(written(&all.into_values().collect::<Vec<_>>()))
 }
 
-/// What the agent is linked with, from other sources than this workspace, in order of name.
-fn dependencies(metadata: &Value) -> Result<Vec<Dependency>> {
+/// What a package is linked with, from other sources than this workspace.
+fn dependencies(metadata: &Value, package: &str) -> Result<Vec<Dependency>> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let packages: BTreeMap<String, Value> = list(&metadata["packages"])
@@ -61,8 +75,8 @@ fn dependencies(metadata: &Value) -> Result<Vec<Dependency>> {
         .into_iter()
         .map(|node| (text(&node["id"]), node))
         .collect();
-    let agent = packages.iter().find(|(_, package)| package["name"] == super::PROGRAM);
-    let mut wanted = vec![agent.context("no package of the agent")?.0.clone()];
+    let first = packages.iter().find(|(_, one)| one["name"] == package);
+    let mut wanted = vec![first.with_context(|| format!("no package {package}"))?.0.clone()];
     let mut linked = BTreeSet::new();
     while let Some(id) = wanted.pop() {
         if !linked.insert(id.clone()) {
@@ -85,7 +99,6 @@ fn dependencies(metadata: &Value) -> Result<Vec<Dependency>> {
             texts: texts(folder)?,
         });
     }
-    found.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(found)
 }
 
@@ -133,9 +146,14 @@ mod tests {
     #[test]
     fn the_texts_of_what_is_linked_are_all_there() {
         let text = third_party(&Workspace::here()).expect("is made");
-        for wanted in
-            ["\ntokio 1.", "\nring 0.", "\naya 0.", "Permission is hereby granted", "LGPL"]
-        {
+        for wanted in [
+            "\ntokio 1.",
+            "\nring 0.",
+            "\naya 0.",
+            "\naya-ebpf ",
+            "Permission is hereby granted",
+            "LGPL",
+        ] {
             assert!(text.contains(wanted), "{wanted}");
         }
         assert!(!text.contains("\nrcgen "), "only tests use it");

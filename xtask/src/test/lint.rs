@@ -56,7 +56,9 @@ pub(super) fn dependencies(workspace: &Workspace, advisories: bool) -> Result<()
     step("cargo deny", deny().args(["licenses", "bans", "sources"]))?;
     if advisories {
         let checked = capture("cargo deny, advisories", deny().arg("advisories"))?;
-        if checked.text.contains("failed to fetch advisory database") {
+        let unreachable = checked.text.contains("failed to fetch advisory database");
+        // A workflow that cannot reach it for months must not look as if it had.
+        if unreachable && std::env::var_os("CI").is_none() {
             note("advisories: not checked: no database");
         } else if !checked.success {
             bail!("cargo deny check advisories:\n{}", checked.text);

@@ -1,8 +1,7 @@
-//! TLS for the HTTP server: a certificate and its key from two files, and optionally the CAs of
-//! clients, taken anew when they change, as
-//! cert-manager and the kubelet change them.
+//! TLS for the HTTP server: a certificate, its key and, if clients need certificates, their CAs, from files that are
+//! read again when cert-manager or the kubelet changes them.
 //!
-//! What a file holds is told nowhere, neither in an error nor in a log: a file of another kind, given
+//! Neither an error nor a log shows what a file holds: a file of another kind, given
 //! by mistake, may hold a secret.
 
 use parking_lot::{Mutex, RwLock};
@@ -19,7 +18,7 @@ use tokio_rustls::rustls::{
     self, RootCertStore, ServerConfig,
     crypto::{CryptoProvider, ring},
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+    server::{NoServerSessionStorage, WebPkiClientVerifier, danger::ClientCertVerifier},
     sign::{CertifiedKey, SingleCertAndKey},
 };
 use tracing::{info, warn};
@@ -78,8 +77,8 @@ pub enum TlsError {
     NoPair(Files),
     /// No CA that clients' certificates can be verified with.
     #[error(
-        "--tls-client-ca {} contains no CA certificate; use a PEM file with the CAs that sign the \
-         clients' certificates",
+        "--tls-client-ca {} contains no CA certificate, or one that cannot be read; use a PEM file \
+         with the CAs that sign the clients' certificates",
         .0.display()
     )]
     NoClientCa(PathBuf),
@@ -220,6 +219,11 @@ impl Contents {
         };
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        if self.client_ca.is_some() {
+            // A resumed session would not be verified again: its certificate may have expired.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
         Ok(config)
     }
 
