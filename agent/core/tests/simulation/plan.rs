@@ -72,7 +72,10 @@ pub(crate) enum Story {
     Complete { policy: &'static str },
 }
 
-/// Why a container ends while its pod goes on.
+/// Why a container ends while its pod goes on. Not generated: `startup`, which the core decides as it does `liveness`;
+/// `resize_restart`, `restart_all_containers`, `post_start_failed` and `sandbox_changed`, each of which one state of the
+/// status or of the lists names (tests/engine/stops.rs). Nor are the ends of a pod that its own `status.reason` or a
+/// condition names (evictions, preemption, deadline, shutdown; tests/engine/causes.rs), or static pods.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Why {
     /// Its liveness probe fails.
@@ -101,7 +104,7 @@ pub(crate) enum Fault {
         lasts: u64,
         queue: u64,
     },
-    /// The same, but the pods are listed anew.
+    /// The same, but the pods are listed again.
     Relisted {
         from: i64,
         lasts: u64,
@@ -112,7 +115,7 @@ pub(crate) enum Fault {
         lasts: u64,
         queue: u64,
     },
-    /// The same, but the pods are listed anew.
+    /// The same, but the pods are listed again.
     HungRelisted {
         from: i64,
         lasts: u64,
