@@ -141,7 +141,7 @@ impl Manager {
         match order {
             Order::AddStatic(pod) => self.add_static(*pod),
             Order::RemoveStatic(uid) => {
-                self.waiting.retain(|pod| pod.id.uid != uid);
+                self.waiting.retain(|pod| pod.metadata.uid.as_ref() != Some(&uid));
                 if let Some(known) = self.pods.get_mut(&uid) {
                     known.again = false;
                     known.tell.send_modify(|wanted| wanted.gone = true);
