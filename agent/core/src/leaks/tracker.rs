@@ -60,7 +60,7 @@ pub struct LeakGauges {
     pub reported: BTreeMap<(LeakClass, LeakCause), usize>,
     /// Stuck pods, by what they wait for.
     pub blocked_on: BTreeMap<BlockedOn, usize>,
-    /// Addresses held by leaked sandboxes.
+    /// Addresses held by leaked sandboxes: IPv4 or IPv6, whichever are more. A pod needs one of each.
     pub ips: usize,
     /// Candidates whose pod the apiserver had, although the watch had not shown it.
     pub contradicted: u64,
@@ -243,6 +243,7 @@ impl LeakTracker {
     /// Numbers for the metrics.
     pub(super) fn gauges(&self) -> LeakGauges {
         let mut gauges = LeakGauges { contradicted: self.contradicted, ..LeakGauges::default() };
+        let (mut ipv4, mut ipv6) = (0, 0);
         for candidate in self.candidates.values() {
             let Some(reported) = &candidate.reported else {
                 gauges.candidates += 1;
@@ -253,8 +254,11 @@ impl LeakTracker {
             if let Some(reason) = leak.blocked_on {
                 *gauges.blocked_on.entry(reason).or_default() += 1;
             }
-            gauges.ips += leak.resources.ips.len();
+            let of_ipv6 = leak.resources.ips.iter().filter(|ip| ip.contains(':')).count();
+            ipv6 += of_ipv6;
+            ipv4 += leak.resources.ips.len() - of_ipv6;
         }
+        gauges.ips = ipv4.max(ipv6);
         gauges
     }
 }

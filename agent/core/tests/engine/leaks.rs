@@ -298,8 +298,8 @@ fn a_finished_pod_that_keeps_its_network() {
     let leak = node.leak(1).unwrap();
     assert_eq!((leak.class, leak.cause.kind), (LeakClass::NetnsOpen, LeakCause::CniDeleteFailing));
     assert_eq!(leak.resources.netns.as_deref(), Some("/run/netns/cni-1"));
-    assert_eq!(leak.resources.ips, ["10.0.0.9"]);
-    assert_eq!(node.engine.gauges().leaks.ips, 1);
+    assert_eq!(leak.resources.ips, ["10.0.0.9", "fd00::9"]);
+    assert_eq!(node.engine.gauges().leaks.ips, 1, "a pod's place, not one of each family");
     let closed = SandboxNetwork::Own { path: None, closed: Some(true) };
     node.networks.insert(ids(1).1, closed);
     node.seconds(65);

@@ -308,7 +308,7 @@ impl Node {
             sandbox: id.clone(),
             asked: self.at(),
             pid: None,
-            ips: vec!["10.0.0.9".into()],
+            ips: vec!["10.0.0.9".into(), "fd00::9".into()],
             network: self.networks.get(id).cloned().unwrap_or(closed),
         };
         self.say(Input::Cri(CriEvent::SandboxStatus(status)));

@@ -232,7 +232,7 @@ catalogue! {
             "sum by (node) (coroner_leaked_sandboxes_without_series) > 0";
         leaked_ips: GaugeVec =
             "coroner_leaked_sandbox_ips", "", [], Stable,
-            "IP addresses held by leaked sandboxes.",
+            "IP addresses held by leaked sandboxes: IPv4 or IPv6, whichever are more.",
             "topk(10, sum by (node) (coroner_leaked_sandbox_ips))";
         orphans: GaugeVec =
             "coroner_orphans", "", ["kind": ORPHANS], Stable,

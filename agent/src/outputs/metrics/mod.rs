@@ -48,15 +48,17 @@ const NAMESPACES: usize = 100;
 /// The label value of the rest.
 const OTHER: &str = "other";
 
-/// The verdicts on stops that were not graceful, which alerts and dashboards count by namespace. The others have a
-/// series from their first death on: with all twelve, a node with 30 namespaces would have 180 series more.
-const OF_STOPS: [Verdict; 6] = [
+/// The verdicts on stops, of which alerts and dashboards count shares by namespace: a share is wrong if only some of
+/// its series begin at zero. The others have a series from their first death on: with all twelve, a node with 30
+/// namespaces would have 150 series more.
+const OF_STOPS: [Verdict; 7] = [
     Verdict::ForceKilled,
     Verdict::PrestopExhaustedGrace,
     Verdict::StopSignalIgnored,
     Verdict::StopSignalBlocked,
     Verdict::GraceExceeded,
     Verdict::TerminatedByDefault,
+    Verdict::Graceful,
 ];
 
 /// All metrics of one agent.
