@@ -211,14 +211,19 @@ impl<'a> DeathFacts<'a> {
         facts
     }
 
+    /// The stop signal, as often as it was sent until the container ended: the kubelet retries, a restarted runtime
+    /// repeats.
+    fn stops(&self) -> impl DoubleEndedIterator<Item = &'a SentSignal> {
+        let (first, until) = (self.stop, self.exit.map(|(at, _)| at));
+        self.case.processes.sent().filter(move |sent| {
+            first.is_some_and(|stop| sent.signal.signal == stop.signal.signal && sent.at >= stop.at)
+                && until.is_none_or(|until| sent.at <= until)
+        })
+    }
+
     /// The stop signal sent by the node, not by a process that had entered the container, such as the hook.
     fn stop_by_node(&self) -> Option<&'a SentSignal> {
-        let stop = self.stop?;
-        let until = self.exit.map(|(at, _)| at);
-        let same = |s: &&SentSignal| s.signal.signal == stop.signal.signal && s.at >= stop.at;
-        let sent = self.case.processes.sent().filter(same);
-        let mut in_time = sent.filter(|s| until.is_none_or(|until| s.at <= until));
-        in_time.find(|s| s.origin == Origin::Outside)
+        self.stops().find(|sent| sent.origin == Origin::Outside)
     }
 
     /// The signal that was to stop the container.

@@ -143,16 +143,8 @@ impl<'a> DeathFacts<'a> {
         if self.taken.is_some() {
             return Response::Handled;
         }
-        // The same may be sent again: the kubelet retries, a restarted runtime repeats.
-        let last = self.exit.map(|(at, _)| at);
-        let same = |s: &&SentSignal| {
-            s.from_outside()
-                && s.signal.signal == stop.signal.signal
-                && s.at >= stop.at
-                && last.is_none_or(|last| s.at <= last)
-        };
-        let mut again = self.case.processes.sent().rev().filter(same);
-        let Some(stop) = again.find(|sent| !discarded(&sent.signal)) else {
+        let kept = |sent: &&SentSignal| sent.from_outside() && !discarded(&sent.signal);
+        let Some(stop) = self.stops().rfind(kept) else {
             return Response::Discarded;
         };
         if !killed {
