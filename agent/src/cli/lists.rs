@@ -151,7 +151,7 @@ fn print(text: &str) -> anyhow::Result<()> {
 async fn watch<T: Row>(agent: &Agent, query: &ListQuery, args: &ListArgs) -> anyhow::Result<()> {
     let wide = args.output == ListOutput::Wide;
     let mut columns = Columns::new(T::header(wide), !args.no_headers);
-    // What an agent showed at first, which it shows again to whoever asks again.
+    // What an agent showed at first, which it shows again after a reconnect.
     let (mut printed, mut is_first, mut is_silent) = (HashSet::new(), true, false);
     loop {
         let failure = match agent.watch::<T>(T::PATH, query).await {

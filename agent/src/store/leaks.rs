@@ -17,7 +17,7 @@ use std::{
 /// How much longer than the threshold a restored leak may take to be confirmed again: the apiserver may be
 /// slow, and the engine confirms many leaks one after the other.
 const GRACE: Duration = Duration::from_secs(600);
-/// How many resolved leaks are kept for readers of the list that were not told of them yet.
+/// How many resolved leaks are kept for readers of the list that have not seen that yet.
 const RESOLVED: usize = 256;
 
 /// The confirmed leaks, by key.

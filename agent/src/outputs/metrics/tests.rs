@@ -101,7 +101,7 @@ fn listed(namespace: &str) -> Received {
     Received { at: BootTime(1), input: Input::Cri(event) }
 }
 
-/// Every scrape sees the same, whoever else scrapes.
+/// Every scrape sees the same, however many servers scrape.
 #[test]
 fn verdicts_on_stops_begin_at_zero_with_a_namespaces_first_pod() {
     let metrics = Metrics::new().unwrap();
