@@ -7,6 +7,7 @@ mod hook;
 mod host;
 mod kernel;
 mod proc;
+mod traffic;
 
 pub use api::*;
 pub use cri::*;
@@ -14,6 +15,7 @@ pub use hook::*;
 pub use host::*;
 pub use kernel::*;
 pub use proc::*;
+pub use traffic::*;
 
 use super::labels;
 use crate::{ids::*, time::*};
@@ -52,6 +54,8 @@ pub enum Input {
     Api(ApiEvent),
     /// From the host's /proc, at the engine's request.
     Proc(ProcReport),
+    /// About the connections of a terminating pod, at the engine's request.
+    Traffic(TrafficEvent),
     /// From the host's file systems: what remains of pods, and whether the node's daemons run.
     Host(HostEvent),
     /// Leaks and candidates that an earlier run of the agent had stored, at the start.

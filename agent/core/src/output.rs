@@ -1,7 +1,7 @@
 //! The outputs of a step: reports, and requests to the adapters.
 
 use super::leak::Leak;
-use crate::{ids::*, report::*, types::*};
+use crate::{ids::*, report::*, time::*, types::*};
 use std::sync::Arc;
 
 /// The outputs of a step, each kind in the order of emission.
@@ -70,6 +70,34 @@ pub enum Request {
     },
     /// Look into /proc.
     InspectProcesses(InspectProcesses),
+    /// Count the connections of a terminating pod. Answered by `Input::Traffic`.
+    Traffic(TrafficRequest),
+}
+
+/// Count the connections of a terminating pod.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TrafficRequest {
+    /// From now on. Answered by `TrafficFact::Began` or `NotVisible`.
+    Count(CountTraffic),
+    /// Read the counts. Answered by `TrafficFact::Counted`, or `NotVisible`.
+    Read(SandboxId),
+    /// Nothing more is asked of this sandbox.
+    Forget(SandboxId),
+}
+
+/// Count the connections in the network namespace of one sandbox.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CountTraffic {
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// Its processes that may be alive, in the host's PID namespace, with their start time (ns since boot) where it
+    /// is known: the namespace is found by the first that is.
+    pub processes: Vec<(Tgid, Option<u64>)>,
+    /// The own cgroups of its containers, to count for each apart.
+    pub cgroups: Vec<CgroupId>,
+    /// When the first of its containers was sent its stop signal, if that is over: later ones are noticed by the
+    /// program.
+    pub stopped: Option<BootTime>,
 }
 
 /// A request to the adapter of the container runtime.

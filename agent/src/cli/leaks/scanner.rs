@@ -159,7 +159,9 @@ impl StandaloneScanner {
                     drop(self.cri.try_send(request));
                 }
                 Request::VerifyPods(pods) => drop(self.api.try_send(pods)),
-                Request::TraceSignal { .. } | Request::InspectProcesses(_) => {}
+                Request::TraceSignal { .. }
+                | Request::InspectProcesses(_)
+                | Request::Traffic(_) => {}
             }
         }
         outputs.reports.into_iter().for_each(|report| self.apply(report));

@@ -44,6 +44,7 @@ impl Shift {
             Input::Api(event) => self.api(event),
             Input::Host(_)
             | Input::Proc(_)
+            | Input::Traffic(_)
             | Input::Recalled { .. }
             | Input::Clock(_)
             | Input::Lost(_)
