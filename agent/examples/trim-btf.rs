@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-const STRUCTS: [&str; 14] = [
+const STRUCTS: [&str; 21] = [
     "task_struct",
     "signal_struct",
     "sighand_struct",
@@ -24,8 +24,15 @@ const STRUCTS: [&str; 14] = [
     "kernfs_node",
     "kernel_siginfo",
     "list_head",
+    "nsproxy",
+    "ns_common",
+    "sock",
+    "inet_sock",
+    "inet_connection_sock",
+    "tcp_sock",
+    "sk_buff",
 ];
-const TRACEPOINTS: [&str; 9] = [
+const TRACEPOINTS: [&str; 11] = [
     "cgroup_mkdir",
     "cgroup_rmdir",
     "cgroup_notify_populated",
@@ -35,7 +42,11 @@ const TRACEPOINTS: [&str; 9] = [
     "signal_deliver",
     "signal_generate",
     "mark_victim",
+    "inet_sock_set_state",
+    "tcp_send_reset",
 ];
+/// Of these only the members that are needed: with all that they hold by value they are a quarter of a megabyte.
+const MEMBERS: [(&str, &[&str]); 2] = [("net", &["ns"]), ("net_device", &["nd_net", "ifindex"])];
 const ENUM: &str = "cgroup_subsys_id";
 
 struct Source {
@@ -121,6 +132,20 @@ impl Trimmed {
                 words[4] = self.copy(source, words[4], false);
             }
             4 | 5 => {
+                let wanted = MEMBERS
+                    .iter()
+                    .find(|(name, _)| *name == source.name(source.types[id as usize][0]));
+                if let Some((_, wanted)) = wanted {
+                    let is_wanted = |member: &&[u32]| {
+                        let name = source.name(member[0]);
+                        name.is_empty() || wanted.contains(&name)
+                    };
+                    let kept: Vec<u32> =
+                        words[3..].chunks_exact(3).filter(is_wanted).flatten().copied().collect();
+                    words[1] = words[1] & 0xffff_0000 | (kept.len() / 3) as u32;
+                    words.truncate(3);
+                    words.extend(kept);
+                }
                 for member in words[3..].chunks_exact_mut(3) {
                     member[0] = self.string(source.name(member[0]));
                     member[1] = self.copy(source, member[1], false);
@@ -166,7 +191,9 @@ fn main() {
         let name = source.name(source.types[id as usize][0]);
         let tracepoint = name.strip_prefix("btf_trace_").is_some_and(|n| TRACEPOINTS.contains(&n));
         match source.kind(id) {
-            4 if STRUCTS.contains(&name) => trimmed.copy(&source, id, false),
+            4 if STRUCTS.contains(&name) || MEMBERS.iter().any(|(of, _)| *of == name) => {
+                trimmed.copy(&source, id, false)
+            }
             6 if name == ENUM => trimmed.copy(&source, id, false),
             8 if tracepoint => trimmed.copy(&source, id, true),
             _ => 0,

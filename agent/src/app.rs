@@ -28,7 +28,7 @@ use crate::{
         metrics::{Metrics, SourceCounters},
         recording::{self, Recorder},
     },
-    sources::{cri, host, kernel, kube, processes, tasks::Adapters},
+    sources::{cri, host, kernel, kube, processes, tasks::Adapters, traffic},
     store::{
         health::Health,
         leaks::LeakStore,
@@ -312,7 +312,7 @@ impl Stop {
 
 /// Starts the adapters and returns the channels of their inputs and requests.
 fn start_adapters(
-    kernel: kernel::Kernel,
+    mut kernel: kernel::Kernel,
     mut sources: Sources,
     leaks: &Leaks,
     boot_id: Option<String>,
@@ -323,12 +323,18 @@ fn start_adapters(
     let (commands, from_commands) = mpsc::channel(REQUESTS);
     let (looks, from_looks) = mpsc::channel(REQUESTS);
     let (host_requests, from_host_requests) = mpsc::channel(REQUESTS);
+    let (traffic_requests, from_traffic_requests) = mpsc::channel(REQUESTS);
     // Cgroups are found in the hierarchy that the programs watch: ids of others mean nothing.
     let cgroup_root = kernel.cgroup_root().to_owned();
     let proc = processes::Options {
         host_root: sources.cri.host_root.clone(),
         cgroup_root: cgroup_root.clone(),
         counters: Arc::default(),
+    };
+    let traffic = traffic::Options {
+        host_root: sources.cri.host_root.clone(),
+        attachment: sources.traffic,
+        counting: kernel.take_counting(),
     };
     let defaults = host::Options::new(&sources.cri.host_root, &cgroup_root);
     let host = host::Options {
@@ -351,6 +357,7 @@ fn start_adapters(
     adapters.spawn("kernel", kernel.run(to.clone(), from_commands));
     adapters.spawn("proc", processes::run(proc, to.clone(), from_looks));
     adapters.spawn("cri", cri::run(sources.cri, to.clone(), from_cri_requests));
+    adapters.spawn("traffic", traffic::run(traffic, to.clone(), from_traffic_requests));
     adapters.spawn("host", host::run(host, to.clone(), from_host_requests));
     let api = sources.kube.map(|mut options| {
         options.own_boot_id = boot_id;
@@ -363,6 +370,7 @@ fn start_adapters(
         kernel: commands,
         proc: looks,
         host: host_requests,
+        traffic: traffic_requests,
         api,
         events: None,
         shared: Arc::clone(shared),

@@ -4,9 +4,11 @@
 pub mod args;
 
 use crate::{
-    config::args::{DetectionArgs, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs},
+    config::args::{
+        DetectionArgs, LeakArgs, LeaksArgs, NodeArgs, RunArgs, SourceArgs, TrafficCounting,
+    },
     outputs::{events, http::tls, recording},
-    sources::{cri, host, kernel, kube},
+    sources::{cri, host, kernel, kube, traffic::Attachment},
 };
 use std::{
     net::SocketAddr,
@@ -89,6 +91,8 @@ pub struct Sources {
     pub cri: cri::Options,
     /// The apiserver; `None`: run without it.
     pub kube: Option<kube::Options>,
+    /// When the programs that count connections are attached.
+    pub traffic: Attachment,
 }
 
 /// Configuration of a standalone `coroner leaks`.
@@ -258,6 +262,8 @@ impl Config {
             return Err(ConfigError::Relative { flag: "socket", path });
         }
         sources.kernel.debug_bpf = args.debug_bpf;
+        sources.traffic = args.traffic.into();
+        sources.kernel.counts_traffic = sources.traffic != Attachment::Off;
         sources.cri.busy = busy;
         sources.cri.idle = idle;
         sources.cri.events = args.cri_events;
@@ -289,6 +295,16 @@ fn tls_files(args: &RunArgs) -> Result<Option<tls::Files>, ConfigError> {
         (None, Some(_), _) => half("tls-key", "tls-cert"),
         (None, None, Some(_)) => half("tls-client-ca", "tls-cert"),
         (None, None, None) => Ok(None),
+    }
+}
+
+impl From<TrafficCounting> for Attachment {
+    fn from(given: TrafficCounting) -> Self {
+        match given {
+            TrafficCounting::OnDemand => Self::OnDemand,
+            TrafficCounting::Always => Self::Always,
+            TrafficCounting::Off => Self::Off,
+        }
     }
 }
 
@@ -345,6 +361,7 @@ impl Sources {
             },
             cri: runtime(&args.node, host)?,
             kube: api(args, host)?,
+            traffic: Attachment::default(),
         })
     }
 }

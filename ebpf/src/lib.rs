@@ -8,6 +8,7 @@
 pub mod filter;
 pub mod maps;
 pub mod record;
+pub mod traffic;
 
 /// Levels below a container that are followed.
 pub const MAX_NESTING: u32 = 8;
@@ -116,6 +117,75 @@ pub struct Layout {
     /// Eight bytes that mark a cgroup to be left out: `-conmon-`, CRI-O's monitor, which is the
     /// parent of a container's init and thus must count as outside.
     pub skip_needle: u64,
+    /// For the connections of terminating pods.
+    pub traffic: TrafficLayout,
+}
+
+/// Where the programs that count connections find what they need. All 0: those are not loaded.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrafficLayout {
+    /// `sock_common.skc_net.net`.
+    pub sock_net: u32,
+    /// `net.ns.inum`.
+    pub net_inum: u32,
+    /// `sock_common.skc_family`.
+    pub sock_family: u32,
+    /// `sock_common.skc_state`.
+    pub sock_state: u32,
+    /// `sock_common.skc_rcv_saddr`.
+    pub sock_saddr: u32,
+    /// `sock_common.skc_daddr` (0 on all known kernels: a real offset).
+    pub sock_daddr: u32,
+    /// `sock_common.skc_v6_rcv_saddr`.
+    pub sock_saddr6: u32,
+    /// `sock_common.skc_v6_daddr`.
+    pub sock_daddr6: u32,
+    /// `sock.sk_protocol`.
+    pub sock_protocol: u32,
+    /// `sock.sk_err`.
+    pub sock_err: u32,
+    /// `sock.sk_socket`.
+    pub sock_socket: u32,
+    /// `sock.sk_cgrp_data`, whose first word is a pointer to the cgroup (before 5.15 only if its lowest
+    /// bit is 0). 0: the kernel has none, or its cgroups are not those that are watched (v1).
+    pub sock_cgroup: u32,
+    /// `inet_sock.inet_sport`.
+    pub inet_sport: u32,
+    /// `inet_sock.inet_dport` (`sock_common.skc_dport`).
+    pub inet_dport: u32,
+    /// `tcp_sock.lsndtime`.
+    pub tcp_sent_at: u32,
+    /// `inet_connection_sock.icsk_ack.lrcvtime`.
+    pub tcp_received_at: u32,
+    /// `tcp_sock.write_seq`.
+    pub tcp_write_seq: u32,
+    /// `tcp_sock.snd_una`.
+    pub tcp_snd_una: u32,
+    /// `tcp_sock.bytes_sent`.
+    pub tcp_bytes_sent: u32,
+    /// `tcp_sock.bytes_received`.
+    pub tcp_bytes_received: u32,
+    /// `task_struct.flags`.
+    pub task_flags: u32,
+    /// `task_struct.nsproxy`.
+    pub task_nsproxy: u32,
+    /// `nsproxy.net_ns`.
+    pub nsproxy_net: u32,
+    /// `sk_buff.dev`.
+    pub skb_dev: u32,
+    /// `sk_buff.head`.
+    pub skb_head: u32,
+    /// `sk_buff.transport_header`.
+    pub skb_transport: u32,
+    /// `sk_buff.network_header`.
+    pub skb_network: u32,
+    /// `net_device.nd_net.net`.
+    pub dev_net: u32,
+    /// `net_device.ifindex`.
+    pub dev_ifindex: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// What user space tells the programs besides the watched cgroups: the section (and map)
@@ -215,7 +285,9 @@ pub const fn signal_bit(signal: u32) -> u64 {
 }
 
 // Every value crosses as bytes: no size may change by accident, none may end in padding.
-const _: () = assert!(size_of::<Layout>() == 200 && align_of::<Layout>() == 8);
+const _: () =
+    assert!(size_of::<Layout>() == 200 + size_of::<TrafficLayout>() && align_of::<Layout>() == 8);
+const _: () = assert!(size_of::<TrafficLayout>() == 120);
 const _: () = assert!(size_of::<Told>() == 8 + filter::SLOTS / 8);
 const _: () = assert!(size_of::<Container>() == 48 && align_of::<Container>() == 8);
 const _: () = assert!(size_of::<Notified>() == 16 && align_of::<Notified>() == 8);

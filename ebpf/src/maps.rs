@@ -17,6 +17,16 @@ pub const NOTIFIED_SHARE: u32 = 4_096;
 pub const ZAPPED: &str = "ZAPPED";
 /// Capacity of [`ZAPPED`]. A container that does not fit is treated as one whose budget is spent.
 pub const ZAPPED_MAX: u32 = 512;
+/// Hash map from [`Marked`](crate::traffic::Marked) to [`Traffic`](crate::traffic::Traffic): namespaces
+/// whose connections are counted. User space inserts and removes.
+pub const TRAFFIC: &str = "TRAFFIC";
+/// Capacity of [`TRAFFIC`], for which 1.2 MiB are allocated: a drain of 250 pods with three containers each.
+pub const TRAFFIC_MAX: u32 = 1_024;
+/// Hash map from an address (16 bytes, IPv4 mapped) to what it is, such as
+/// [`OF_NODE`](crate::traffic::OF_NODE). User space inserts and removes.
+pub const ADDRESSES: &str = "ADDRESSES";
+/// Capacity of [`ADDRESSES`]. What does not fit counts as a client's.
+pub const ADDRESSES_MAX: u32 = 1_024;
 /// Ring buffer of what decides: exits of main processes, emptied and made and removed cgroups,
 /// signals from outside, OOM victims.
 pub const DECIDING: &str = "DECIDING";

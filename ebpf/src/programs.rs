@@ -13,6 +13,7 @@ mod oom;
 mod process;
 mod read;
 mod signal;
+mod traffic;
 mod watch;
 
 #[panic_handler]

@@ -11,7 +11,7 @@ use crate::{
 };
 use coroner_core::{
     ids::PodRef,
-    output::{CriRequest, InspectProcesses, Report, Request},
+    output::{CriRequest, InspectProcesses, Report, Request, TrafficRequest},
 };
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 use tokio::sync::mpsc::Sender;
@@ -22,6 +22,7 @@ pub(super) struct Senders {
     pub(super) kernel: Sender<kernel::Command>,
     pub(super) proc: Sender<InspectProcesses>,
     pub(super) host: Sender<host::Request>,
+    pub(super) traffic: Sender<TrafficRequest>,
     /// `None`: the agent runs without the apiserver.
     pub(super) api: Option<Sender<Vec<PodRef>>>,
     /// `None`: Events are disabled.
@@ -40,6 +41,7 @@ impl Senders {
     pub(super) fn request(&self, request: Request) {
         match request {
             Request::Cri(request) => self.hand(&self.cri, request, Adapter::Cri),
+            Request::Traffic(request) => self.hand(&self.traffic, request, Adapter::Traffic),
             Request::InspectProcesses(which) => self.hand(&self.proc, which, Adapter::Proc),
             Request::TraceSignal { cgroup, signal } => {
                 self.kernel(kernel::Command::AllowSignal { cgroup, signal });

@@ -130,10 +130,10 @@ fn diagnose(
 fn kernel_side(options: &kernel::Options) -> Vec<Check> {
     let mut checks = checks(&kernel::probe(options));
     let promising = checks.iter().all(|check| check.outcome != CheckOutcome::Failed);
-    checks.push(match promising {
-        true => programs(options),
-        false => Check::skipped("self-test", "skipped until the checks above pass"),
-    });
+    match promising {
+        true => checks.extend(programs(options)),
+        false => checks.push(Check::skipped("self-test", "skipped until the checks above pass")),
+    }
     checks
 }
 
@@ -246,15 +246,16 @@ fn host_checks(visibility: ProcVisibility) -> [Check; 2] {
 }
 
 /// Loads and attaches the programs, runs the self-test, and detaches.
-fn programs(options: &kernel::Options) -> Check {
+fn programs(options: &kernel::Options) -> Vec<Check> {
+    match kernel::start(options) {
+        Ok(kernel) => vec![self_test(&kernel.report()), traffic(&kernel.report())],
+        Err(error) => vec![Check::failed("self-test", error.to_string(), "")],
+    }
+}
+
+/// What the self-test of the hooks found. Pure.
+fn self_test(report: &kernel::StartReport) -> Check {
     const NAME: &str = "self-test";
-    let kernel = match kernel::start(options) {
-        Ok(kernel) => kernel,
-        Err(error) => {
-            return Check::failed(NAME, error.to_string(), "");
-        }
-    };
-    let report = kernel.report();
     let refused = report.refusals();
     let hooks = report.hooks.len();
     if let (true, Some(unproven)) = (refused.is_empty(), &report.unproven) {
@@ -272,6 +273,24 @@ fn programs(options: &kernel::Options) -> Check {
         refused,
         "this kernel does not support these hooks; please report it with the output of `uname -a`",
     )
+}
+
+/// Whether the connections of terminating pods can be counted. Pure.
+fn traffic(report: &kernel::StartReport) -> Check {
+    const NAME: &str = "traffic";
+    let losses = report.traffic_losses();
+    let counted = "connections of terminating pods are counted";
+    match &report.traffic_unproven {
+        _ if !report.counts_traffic() => Check::degraded(
+            NAME,
+            losses,
+            "please report it with the output of `uname -a`; all else works",
+        ),
+        Some(why) => Check::skipped(NAME, format!("not verified by the self-test: {why}")),
+        None if losses.is_empty() => Check::ok(NAME, counted),
+        // That is how kernels before 6.10 are.
+        None => Check::ok(NAME, format!("{counted}; {losses}")),
+    }
 }
 
 async fn container_runtime(options: cri::Options) -> Check {

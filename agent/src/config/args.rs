@@ -223,6 +223,10 @@ pub struct RunArgs {
     /// events.k8s.io.
     #[arg(long, env = "CORONER_EVENTS", value_parser = BoolishValueParser::new())]
     pub events: bool,
+    /// When to count the connections of pods: while one terminates, always (each connection of the node then costs
+    /// a little more), or never. Without the apiserver, on-demand misses what ends within 20 ms of its stop signal.
+    #[arg(long, env = "CORONER_TRAFFIC", value_name = "WHEN", default_value = "on-demand")]
+    pub traffic: TrafficCounting,
     /// Log the kernel programs' own diagnostics (debug builds only).
     #[arg(long, env = "CORONER_DEBUG_BPF", value_parser = BoolishValueParser::new())]
     pub debug_bpf: bool,
@@ -232,6 +236,17 @@ pub struct RunArgs {
     /// Sources of evidence.
     #[command(flatten)]
     pub sources: SourceArgs,
+}
+
+/// When connections are counted.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TrafficCounting {
+    /// While some pod terminates.
+    OnDemand,
+    /// Always.
+    Always,
+    /// Never.
+    Off,
 }
 
 /// Flags of leak detection.

@@ -11,4 +11,5 @@ pub mod kube;
 pub mod processes;
 mod spec;
 pub(crate) mod tasks;
+pub mod traffic;
 mod windowed_max;

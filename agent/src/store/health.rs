@@ -73,7 +73,7 @@ pub enum State {
 /// One part of the agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Part {
-    /// `privileges`, `kernel`, `host`, `cri`, `api`, `leaks`, `losses`.
+    /// `privileges`, `kernel`, `host`, `cri`, `api`, `traffic`, `leaks`, `losses`.
     pub part: &'static str,
     /// The state.
     pub state: State,
@@ -232,6 +232,9 @@ impl Health {
                 Some(api) => parts.push(source_part("api", api, now)),
                 None => parts.push(Part::ok("api", "not used (--no-api)")),
             }
+        }
+        if let KernelSide::Started(report) = &self.kernel {
+            parts.push(traffic_part(report));
         }
         parts.push(self.leak_part());
         parts.push(self.loss_part(now));
@@ -434,6 +437,24 @@ impl Source {
     }
 }
 
+/// Whether the connections of terminating pods can be counted. Degraded at most: no verdict needs them.
+fn traffic_part(report: &StartReport) -> Part {
+    const PART: &str = "traffic";
+    if report.traffic.is_empty() {
+        return Part::ok(PART, "not used (--traffic off)");
+    }
+    let losses = report.traffic_losses();
+    let todo = "run `coroner doctor` to see what this kernel lacks, or use --traffic off";
+    let degraded =
+        |detail: String| Part { part: PART, state: State::Degraded, detail, todo: todo.into() };
+    match &report.traffic_unproven {
+        _ if !report.counts_traffic() => degraded(losses),
+        Some(why) => degraded(format!("not verified by the self-test: {why}")),
+        None if losses.is_empty() => Part::ok(PART, "connections of terminating pods are counted"),
+        None => Part::ok(PART, &format!("connections of terminating pods are counted; {losses}")),
+    }
+}
+
 fn source_part(part: &'static str, source: &Source, now: BootTime) -> Part {
     let todo = match part {
         "cri" => "start the container runtime, or set --runtime-endpoint if it uses another socket",
@@ -499,7 +520,11 @@ mod tests {
     fn well() -> Health {
         let mut health = Health::new(true, secs_boot(0));
         let hooks = [("cgroup_mkdir", Ok(()))].into();
-        health.kernel_started(StartReport { hierarchy: "v2".into(), hooks, unproven: None });
+        health.kernel_started(StartReport {
+            hierarchy: "v2".into(),
+            hooks,
+            ..StartReport::default()
+        });
         health.note(&at(1, connected()));
         health.note(&at(1, Input::Api(ApiEvent::Snapshot { pods: vec![] })));
         health
@@ -573,7 +598,11 @@ mod tests {
     fn a_refused_hook_is_named() {
         let mut health = well();
         let hooks = [("signal_generate", Err("self-test: wrong exit code".to_owned()))].into();
-        health.kernel_started(StartReport { hierarchy: "v2".into(), hooks, unproven: None });
+        health.kernel_started(StartReport {
+            hierarchy: "v2".into(),
+            hooks,
+            ..StartReport::default()
+        });
         assert_eq!(failing(&health, 2), ["kernel"]);
         let text = health.readiness(secs_boot(2)).to_string();
         assert!(text.contains("signal_generate: self-test: wrong exit code"), "{text}");

@@ -232,6 +232,19 @@ fn the_agent_goes_on_with_the_privileges_that_it_keeps() {
     assert_eq!(running.stop(), Some(0));
 }
 
+#[test]
+fn what_counts_connections_is_attached_with_the_privileges_that_are_kept() {
+    let _machine = stage::machine();
+    let mut running = Running::start(agent("run").args(["--traffic", "always"]));
+    running.until("system calls are filtered");
+    let counting = running.until("counting connections");
+    let is_visible = stage::tracepoint("tcp_send_reset").len() >= 3;
+    assert_eq!(counting["refusals"], is_visible);
+    let (state, detail, _) = running.ready("traffic");
+    assert_eq!(state, "ok", "{detail}");
+    assert_eq!(running.stop(), Some(0));
+}
+
 /// What the next program of this process may do, as root: these capabilities and no others, and
 /// next to no locked memory, as in a container.
 fn confine(kept: &[u32]) -> io::Result<()> {

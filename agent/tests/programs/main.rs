@@ -4,6 +4,7 @@
 
 mod actors;
 mod agent;
+mod connections;
 mod filter;
 mod freezing;
 mod leftovers;

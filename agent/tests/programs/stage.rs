@@ -235,6 +235,12 @@ pub(crate) fn start(options: &Options) -> Kernel {
     for (hook, verdict) in &report.hooks {
         assert_eq!(*verdict, Ok(()), "{hook}");
     }
+    assert_eq!(report.traffic_unproven, None);
+    for (hook, verdict) in &report.traffic {
+        // Since Linux 6.10, with a reason, it is called for what is refused, too.
+        let is_visible = *hook != "tcp_send_reset" || tracepoint(hook).len() >= 3;
+        assert_eq!(verdict.is_ok(), is_visible, "{hook}: {verdict:?}");
+    }
     kernel
 }
 

@@ -16,9 +16,9 @@ pub(super) static LAYOUT: Layout = unsafe { core::mem::zeroed() };
 /// One member of `LAYOUT`. Read by itself and volatile: the compiler must not fold the zeroes that
 /// stand in the object, and the verifier prunes the branches that a member's value rules out.
 macro_rules! layout {
-    ($member:ident) => {
+    ($($member:ident).+) => {
         // SAFETY: a static of this very object, readable for as long as the program runs.
-        unsafe { core::ptr::read_volatile(&raw const $crate::programs::read::LAYOUT.$member) }
+        unsafe { core::ptr::read_volatile(&raw const $crate::programs::read::LAYOUT.$($member).+) }
     };
 }
 pub(super) use layout;
@@ -61,9 +61,12 @@ impl Address {
 /// # Safety
 /// That.
 pub(super) unsafe trait Plain: Copy {}
+unsafe impl Plain for u8 {}
+unsafe impl Plain for u16 {}
 unsafe impl Plain for u32 {}
 unsafe impl Plain for i32 {}
 unsafe impl Plain for u64 {}
+unsafe impl Plain for [u64; 2] {}
 unsafe impl Plain for [u8; COMM_LEN] {}
 
 /// `current`.

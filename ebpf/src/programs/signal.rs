@@ -5,6 +5,7 @@ use super::{
     emit::{To, emit, header, now},
     filter, namespace,
     read::{Address, cgroup_of, current, current_cgroup, identify, layout},
+    traffic,
     watch::{Watched, is_chatter, peer},
 };
 use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
@@ -83,6 +84,7 @@ fn generated(ctx: RawTracePointContext, cgroup: u64) {
         // A probe that takes too long is killed from outside too, and the container lives on.
         if owner.may_be_main(tgid) {
             owner.set_dying();
+            traffic::stopped(task, owner.owner_id(), time);
         }
         To::DecidingSoon
     } else {

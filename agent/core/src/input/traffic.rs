@@ -77,7 +77,8 @@ pub struct NetworkCounters {
     pub resets_sent: u64,
     /// `ListenDrops` (netstat): handshakes dropped by a listener.
     pub listen_drops: u64,
-    /// Ports on which a socket listens (tcp, tcp6), but those bound to loopback, in order.
+    /// Ports on which a socket listens (tcp, tcp6), but those bound to loopback, in order. Only at the beginning:
+    /// that takes a thousand times as long as the rest. Later the program sees a listener that is closed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listening: Vec<u16>,
 }
@@ -100,7 +101,9 @@ labels! {
 
 labels! {
     /// What happens to a connection or a listener: transitions of a socket's state (`inet_sock_set_state`), and RST
-    /// segments (`tcp_send_reset`). A closed set.
+    /// segments (`tcp_send_reset`). A closed set. Not every pair with a peer is told apart (`PAIRS` in
+    /// `ebpf/src/traffic.rs`): of outbound and internal connections and of those with terminating pods, what happens
+    /// after the stop signal counts with what happened before.
     pub enum ConnectionEvent {
         /// A handshake was completed (SYN_RECV or SYN_SENT → ESTABLISHED), before the container, or any container of
         /// the pod, was sent its stop signal.
@@ -133,7 +136,8 @@ labels! {
         CutSending = "cut_sending",
         /// ESTABLISHED → CLOSE by the exit of the process, with unread data: RST.
         CutUnread = "cut_unread",
-        /// CLOSE_WAIT → LAST_ACK by the exit of the process, with a request unanswered: the client had half-closed.
+        /// CLOSE_WAIT → LAST_ACK (or CLOSE, with unread data) by the exit of the process, with a request unanswered:
+        /// the client had half-closed. Counted as `PeerClosed` before.
         CutHalfClosed = "cut_half_closed",
         /// LISTEN → CLOSE by a process that is not exiting.
         ListenerClosed = "listener_closed",

@@ -1,5 +1,6 @@
 //! /proc: one reader of each of its files, on bytes, and how much of the host it shows.
 
+pub mod net;
 pub mod parse;
 mod visibility;
 

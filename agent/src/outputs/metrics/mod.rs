@@ -100,6 +100,8 @@ labels! {
         Proc = "proc",
         /// The host's file systems.
         Host = "host",
+        /// What counts connections.
+        Traffic = "traffic",
         /// The apiserver.
         Api = "api",
     }

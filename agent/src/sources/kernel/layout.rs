@@ -4,7 +4,7 @@ use super::{
     btf::{Btf, Parameter},
     facts::Hierarchy,
 };
-use coroner_ebpf::{Layout, MAX_NESTING, signal_bit};
+use coroner_ebpf::{Layout, MAX_NESTING, TrafficLayout, signal_bit};
 
 /// Signals that end nobody and come by the thousand: URG (Go's runtime preempts with it), CHLD,
 /// CONT, ALRM, VTALRM, PROF, and the two that the C library keeps for itself.
@@ -82,6 +82,7 @@ pub fn resolve(btf: &Btf<'_>, hierarchy: &Hierarchy) -> Result<Layout, LayoutErr
         budget: BUDGET,
         root_needle: u64::from_le_bytes(*b"kubepods"),
         skip_needle: u64::from_le_bytes(*b"-conmon-"),
+        traffic: TrafficLayout::default(),
     };
     layout.sigaction_size = known("size of k_sigaction".into(), btf.size("k_sigaction"));
     layout.upid_size = known("size of upid".into(), btf.size("upid"));
@@ -99,6 +100,53 @@ pub fn resolve(btf: &Btf<'_>, hierarchy: &Hierarchy) -> Result<Layout, LayoutErr
     layout.mark_victim_is_task = u32::from(
         btf.tracepoint("mark_victim").is_some_and(|with| with.first() == Some(&Parameter::Pointer)),
     );
+    if missing.is_empty() { Ok(layout) } else { Err(LayoutError(missing)) }
+}
+
+/// Resolves what the programs that count connections need, or names all that is missing: then they are not
+/// loaded, and all else works.
+pub fn resolve_traffic(btf: &Btf<'_>, hierarchy: &Hierarchy) -> Result<TrafficLayout, LayoutError> {
+    let mut missing = Vec::new();
+    let mut at = |of: &str, path: &str| {
+        btf.offset(of, path).unwrap_or_else(|| {
+            missing.push(format!("{of}.{path}"));
+            0
+        })
+    };
+    // Without it connections are attributed to the pod. On v1 it is a cgroup of v2, which is not watched.
+    let sock_cgroup = btf.offset("sock", "sk_cgrp_data").filter(|_| hierarchy.is_unified());
+    let layout = TrafficLayout {
+        sock_net: at("sock", "__sk_common.skc_net.net"),
+        net_inum: at("net", "ns.inum"),
+        sock_family: at("sock", "__sk_common.skc_family"),
+        sock_state: at("sock", "__sk_common.skc_state"),
+        sock_saddr: at("sock", "__sk_common.skc_rcv_saddr"),
+        sock_daddr: at("sock", "__sk_common.skc_daddr"),
+        sock_saddr6: at("sock", "__sk_common.skc_v6_rcv_saddr"),
+        sock_daddr6: at("sock", "__sk_common.skc_v6_daddr"),
+        sock_protocol: at("sock", "sk_protocol"),
+        sock_err: at("sock", "sk_err"),
+        sock_socket: at("sock", "sk_socket"),
+        sock_cgroup: sock_cgroup.unwrap_or_default(),
+        inet_sport: at("inet_sock", "inet_sport"),
+        inet_dport: at("sock", "__sk_common.skc_dport"),
+        tcp_sent_at: at("tcp_sock", "lsndtime"),
+        tcp_received_at: at("inet_connection_sock", "icsk_ack.lrcvtime"),
+        tcp_write_seq: at("tcp_sock", "write_seq"),
+        tcp_snd_una: at("tcp_sock", "snd_una"),
+        tcp_bytes_sent: at("tcp_sock", "bytes_sent"),
+        tcp_bytes_received: at("tcp_sock", "bytes_received"),
+        task_flags: at("task_struct", "flags"),
+        task_nsproxy: at("task_struct", "nsproxy"),
+        nsproxy_net: at("nsproxy", "net_ns"),
+        skb_dev: at("sk_buff", "dev"),
+        skb_head: at("sk_buff", "head"),
+        skb_transport: at("sk_buff", "transport_header"),
+        skb_network: at("sk_buff", "network_header"),
+        dev_net: at("net_device", "nd_net.net"),
+        dev_ifindex: at("net_device", "ifindex"),
+        reserved: 0,
+    };
     if missing.is_empty() { Ok(layout) } else { Err(LayoutError(missing)) }
 }
 
@@ -170,6 +218,30 @@ mod tests {
     }
 
     #[test]
+    fn what_counts_connections_is_found_on_every_kernel() {
+        let of = |bytes, hierarchy: &Hierarchy| {
+            resolve_traffic(&Btf::parse(bytes).unwrap(), hierarchy).unwrap()
+        };
+        let kernels = ALL.map(|bytes| of(bytes, &v2()));
+        let check = |what: &str, of: fn(&TrafficLayout) -> u32, expected: [u32; 5]| {
+            assert_eq!(kernels.each_ref().map(of), expected, "{what}");
+        };
+        check("sock_common.skc_net", |l| l.sock_net, [48; 5]);
+        check("sock_common.skc_family", |l| l.sock_family, [16; 5]);
+        check("sock_common.skc_daddr", |l| l.sock_daddr, [0; 5]);
+        check("net.ns.inum", |l| l.net_inum, [136, 144, 136, 176, 280]);
+        check("inet_sock.inet_sport", |l| l.inet_sport, [776, 804, 806, 814, 830]);
+        check("tcp_sock.lsndtime", |l| l.tcp_sent_at, [1472, 1520, 1644, 1584, 1676]);
+        check("tcp_sock.bytes_sent", |l| l.tcp_bytes_sent, [1440, 1488, 1608, 1544, 1616]);
+        check("icsk_ack.lrcvtime", |l| l.tcp_received_at, [1248, 1304, 1312, 1264, 1296]);
+        check("sock.sk_err", |l| l.sock_err, [568, 544, 284, 284, 284]);
+        check("sock.sk_cgrp_data", |l| l.sock_cgroup, [664, 648, 672, 672, 688]);
+        check("sk_buff.transport_header", |l| l.skb_transport, [178, 182, 182, 178, 182]);
+        check("net_device.nd_net", |l| l.dev_net, [1264, 1280, 280, 264, 264]);
+        assert_eq!(of(V6_18, &v1("pids")).sock_cgroup, 0, "it would be a cgroup of v2");
+    }
+
+    #[test]
     fn variants_are_told_by_the_tracepoints_arguments() {
         let variant = |bytes| {
             let layout = layout(bytes, &v2());
@@ -189,6 +261,10 @@ mod tests {
             for (hierarchy, hooks) in [(v2(), 9), (v1("pids"), 8)] {
                 let plan = plan::plan(&tracepoints, hierarchy.is_unified());
                 assert_eq!(plan.len(), hooks);
+                let traffic = plan::plan_traffic(&tracepoints, &Ok(()));
+                let has_reason = [V6_12, V6_18, V7_2].contains(&bytes);
+                assert!(traffic[0].verdict.is_ok(), "{traffic:#?}");
+                assert_eq!(traffic[1].verdict.is_ok(), has_reason, "{traffic:#?}");
                 assert!(plan.iter().all(|planned| planned.verdict.is_ok()), "{plan:#?}");
                 layout(bytes, &hierarchy);
             }

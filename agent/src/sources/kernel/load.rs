@@ -1,6 +1,8 @@
 //! Loads and attaches the programs: the effect of [`plan`](super::plan).
 
-use super::{Options, StartError, debug::Diagnostics, plan::Planned, ring::Rings};
+use super::{
+    Options, StartError, counting::Counting, debug::Diagnostics, plan::Planned, ring::Rings,
+};
 use crate::linux::cgroupfs::Inserted;
 use aya::{
     Ebpf, EbpfLoader,
@@ -8,8 +10,12 @@ use aya::{
     programs::{ProgramError, RawTracePoint},
 };
 use coroner_core::{ids::CgroupId, input::Task};
-use coroner_ebpf::{CONTAINER_PID_ONE, Container, Layout, Told, filter, maps, signal_bit};
-use std::io;
+use coroner_ebpf::{
+    CONTAINER_PID_ONE, Container, Layout, Told, filter, maps, signal_bit,
+    traffic::{Marked, Traffic},
+};
+use parking_lot::Mutex;
+use std::{io, sync::Arc};
 
 /// `bpf(2)`: the key must not be there yet.
 const BPF_NOEXIST: u64 = 1;
@@ -41,22 +47,28 @@ unsafe impl aya::Pod for Value<Layout> {}
 unsafe impl aya::Pod for Value<Container> {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Value<Told> {}
+// SAFETY: as above.
+unsafe impl aya::Pod for Value<Marked> {}
+// SAFETY: as above.
+unsafe impl aya::Pod for Value<Traffic> {}
 
 /// The programs, for as long as this lives, and what they are told.
 pub(super) struct Watching {
     containers: HashMap<MapData, u64, Value<Container>>,
     told: Array<MapData, Value<Told>>,
-    programs: Ebpf,
+    /// Shared with what attaches some of them on demand.
+    programs: Arc<Mutex<Ebpf>>,
     diagnostics: Option<Diagnostics>,
 }
 
-/// Loads the object and attaches what is planned. Hooks that the kernel refuses get their reason
-/// in `plan`; only what concerns all of them is an error.
+/// Loads the object and attaches what is planned; of `traffic` the programs are only loaded. Hooks that the
+/// kernel refuses get their reason there; only what concerns all of them is an error.
 pub(super) fn load(
     options: &Options,
     layout: &Layout,
     plan: &mut [Planned],
-) -> Result<(Watching, Rings), StartError> {
+    traffic: &mut [Planned],
+) -> Result<(Watching, Rings, Counting), StartError> {
     let object = match options.debug_bpf {
         true => DEBUG_OBJECT.ok_or(StartError::NoDebugObject)?,
         false => OBJECT.ok_or(StartError::NoObject)?,
@@ -70,8 +82,10 @@ pub(super) fn load(
         .load(object)
         .map_err(|error| StartError::from_load(Box::new(error)))?;
 
-    for planned in plan.iter_mut().filter(|planned| planned.verdict.is_ok()) {
-        if let Err(error) = attach(&mut ebpf, planned.hook.name) {
+    let attached = plan.iter_mut().map(|planned| (planned, true));
+    let all = attached.chain(traffic.iter_mut().map(|planned| (planned, false)));
+    for (planned, attaches) in all.filter(|(planned, _)| planned.verdict.is_ok()) {
+        if let Err(error) = load_program(&mut ebpf, planned.hook.name, attaches) {
             if is_denied(&error) {
                 return Err(StartError::NotPermitted(error.to_string()));
             }
@@ -90,13 +104,15 @@ pub(super) fn load(
         RingBuf::try_from(take(&mut ebpf, maps::DETAIL)?)?,
         PerCpuArray::try_from(take(&mut ebpf, maps::LOST)?)?,
     );
-    let watching = Watching {
-        containers: HashMap::try_from(take(&mut ebpf, maps::CONTAINERS)?)?,
-        told: Array::try_from(take(&mut ebpf, maps::TOLD)?)?,
-        programs: ebpf,
-        diagnostics,
-    };
-    Ok((watching, rings))
+    let containers = HashMap::try_from(take(&mut ebpf, maps::CONTAINERS)?)?;
+    let told = Array::try_from(take(&mut ebpf, maps::TOLD)?)?;
+    let entries = HashMap::try_from(take(&mut ebpf, maps::TRAFFIC)?)?;
+    let addresses = HashMap::try_from(take(&mut ebpf, maps::ADDRESSES)?)?;
+    let programs = Arc::new(Mutex::new(ebpf));
+    let loaded = traffic.iter().filter(|planned| planned.verdict.is_ok());
+    let loaded = loaded.map(|planned| planned.hook.name).collect();
+    let counting = Counting::new(entries, addresses, Arc::clone(&programs), loaded);
+    Ok((Watching { containers, told, programs, diagnostics }, rings, counting))
 }
 
 impl Watching {
@@ -184,25 +200,31 @@ impl Watching {
 
     /// Detaches one hook's program.
     pub(super) fn detach(&mut self, name: &str) {
-        if let Some(Ok(program)) =
-            self.programs.program_mut(name).map(TryInto::<&mut RawTracePoint>::try_into)
-        {
+        if let Ok(program) = raw_tracepoint(&mut self.programs.lock(), name) {
             // Unloading drops the links; a program that is not loaded has none.
             let _ = program.unload();
         }
     }
 }
 
-fn attach(ebpf: &mut Ebpf, name: &str) -> Result<(), ProgramError> {
-    let program: &mut RawTracePoint = ebpf
-        .program_mut(name)
-        .ok_or_else(|| {
-            ProgramError::IOError(io::Error::new(io::ErrorKind::NotFound, "not in the object"))
-        })?
-        .try_into()?;
+fn load_program(ebpf: &mut Ebpf, name: &str, attaches: bool) -> Result<(), ProgramError> {
+    let program = raw_tracepoint(ebpf, name)?;
     program.load()?;
-    program.attach(name)?;
+    if attaches {
+        program.attach(name)?;
+    }
     Ok(())
+}
+
+/// The program of a hook.
+pub(super) fn raw_tracepoint<'e>(
+    ebpf: &'e mut Ebpf,
+    name: &str,
+) -> Result<&'e mut RawTracePoint, ProgramError> {
+    let program = ebpf.program_mut(name).ok_or_else(|| {
+        ProgramError::IOError(io::Error::new(io::ErrorKind::NotFound, "not in the object"))
+    })?;
+    program.try_into()
 }
 
 fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, StartError> {

@@ -2,6 +2,7 @@
 //! aya.
 
 pub mod btf;
+pub mod counting;
 mod debug;
 pub mod decode;
 mod drain_schedule;
@@ -28,7 +29,8 @@ use crate::linux::{
     clock,
     privileges::{self, MissingCapability, Privileges},
 };
-use coroner_ebpf::maps;
+use coroner_ebpf::{Layout, TrafficLayout, maps};
+use counting::Counting;
 use drain_schedule::{DrainResult, DrainSchedule};
 use futures::{
     FutureExt,
@@ -79,6 +81,8 @@ pub struct Options {
     pub ring_bytes: u32,
     /// How many processes of containers can be known to have been sent a signal.
     pub notified: u32,
+    /// Load the programs that count connections.
+    pub counts_traffic: bool,
     /// Carry the programs' own diagnostics (aya-log) into tracing.
     pub debug_bpf: bool,
 }
@@ -89,6 +93,7 @@ impl Default for Options {
             cgroup_root: None,
             ring_bytes: maps::RING_BYTES,
             notified: maps::NOTIFIED_MAX,
+            counts_traffic: true,
             debug_bpf: false,
         }
     }
@@ -102,6 +107,7 @@ pub struct Kernel {
     report: StartReport,
     counters: Arc<Counters>,
     scanned: Vec<KernelEvent>,
+    counting: Option<Counting>,
     /// Before there was any program.
     began: BootTime,
 }
@@ -122,9 +128,24 @@ pub struct StartReport {
     pub hooks: BTreeMap<&'static str, Result<(), String>>,
     /// What the self-test could not prove.
     pub unproven: Option<Unproven>,
+    /// The hooks that count connections, which are attached on demand; none: they are not to be used.
+    pub traffic: BTreeMap<&'static str, Result<(), String>>,
+    /// Why the self-test could not prove these.
+    pub traffic_unproven: Option<String>,
 }
 
 impl StartReport {
+    /// What of connections is not visible, and why.
+    pub fn traffic_losses(&self) -> String {
+        let losses = self.traffic.values().filter_map(|how| how.as_ref().err());
+        losses.map(String::as_str).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Connections can be counted. That this kernel does not show refused ones is no fault.
+    pub fn counts_traffic(&self) -> bool {
+        self.traffic.get(counting::TRANSITIONS).is_some_and(Result::is_ok)
+    }
+
     /// The self-test, or the kernel, has refused a hook.
     pub fn is_refused(&self) -> bool {
         self.hooks.values().any(Result::is_err)
@@ -240,25 +261,41 @@ pub fn start(options: &Options) -> Result<Kernel, StartError> {
     privileges::raise_memlock_limit();
     let btf_facts = facts.btf.map_err(StartError::NoBtf)?;
     let hierarchy = facts.hierarchy?;
-    let layout = {
+    let (layout, offsets) = {
         let btf = btf::Btf::parse(&btf_facts.bytes).map_err(StartError::Btf)?;
-        layout::resolve(&btf, &hierarchy)?
+        let layout = layout::resolve(&btf, &hierarchy)?;
+        let (traffic, offsets) = match layout::resolve_traffic(&btf, &hierarchy) {
+            Ok(traffic) => (traffic, Ok(())),
+            Err(error) => (TrafficLayout::default(), Err(error)),
+        };
+        (Layout { traffic, ..layout }, offsets)
     };
     let mut plan = plan::plan(&btf_facts.tracepoints, hierarchy.is_unified());
+    let mut traffic = match options.counts_traffic {
+        true => plan::plan_traffic(&btf_facts.tracepoints, &offsets),
+        false => Vec::new(),
+    };
     drop(btf_facts);
 
-    let (mut watching, mut rings) = load::load(options, &layout, &mut plan)?;
+    let (mut watching, mut rings, mut counting) =
+        load::load(options, &layout, &mut plan, &mut traffic)?;
     let counters = Arc::new(Counters::default());
     counters.ring_bytes.store(u64::from(options.ring_bytes), Ordering::Relaxed);
     let unproven = selftest::prove(&hierarchy, &mut watching, &mut rings, &mut plan, &counters);
+    let traffic_unproven = selftest::prove_counting(&mut counting, &mut traffic);
 
     let mut kernel = Kernel {
-        report: report(&hierarchy, plan, unproven),
+        report: StartReport {
+            traffic: verdicts(traffic),
+            traffic_unproven,
+            ..report(&hierarchy, plan, unproven)
+        },
         hierarchy,
         watching,
         rings,
         counters,
         scanned: Vec::new(),
+        counting: Some(counting),
         began,
     };
     let facts = kernel.scan(Room::ALL, |scan| scan.kubepods());
@@ -270,9 +307,14 @@ pub fn start(options: &Options) -> Result<Kernel, StartError> {
 fn report(hierarchy: &Hierarchy, plan: Vec<Planned>, unproven: Option<Unproven>) -> StartReport {
     StartReport {
         hierarchy: hierarchy.to_string(),
-        hooks: plan.into_iter().map(|planned| (planned.hook.name, planned.verdict)).collect(),
+        hooks: verdicts(plan),
         unproven,
+        ..StartReport::default()
     }
+}
+
+fn verdicts(plan: Vec<Planned>) -> BTreeMap<&'static str, Result<(), String>> {
+    plan.into_iter().map(|planned| (planned.hook.name, planned.verdict)).collect()
 }
 
 impl Kernel {
@@ -284,6 +326,11 @@ impl Kernel {
     /// The calling thread can use the programs' maps with the capabilities that it has.
     pub fn answers(&self) -> bool {
         self.watching.answers()
+    }
+
+    /// What counts connections: once, for the adapter that answers for them.
+    pub fn take_counting(&mut self) -> Option<Counting> {
+        self.counting.take()
     }
 
     /// Where the watched hierarchy is mounted.

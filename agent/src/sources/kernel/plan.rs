@@ -1,6 +1,9 @@
 //! Facts → which programs are loaded and which hooks are given up, and what that costs. Pure.
 
-use super::btf::{Btf, Parameter};
+use super::{
+    btf::{Btf, Parameter},
+    layout::LayoutError,
+};
 
 /// A hook: a program of the object and the tracepoint that it is attached to. Both bear the same
 /// name.
@@ -36,6 +39,14 @@ pub const HOOKS: [Hook; 9] = [
     hook("mark_victim", 1, "OOM kills look like other SIGKILLs"),
 ];
 
+/// Hooks that count the connections of terminating pods, attached only while there are such. Nothing else needs
+/// them.
+pub const TRAFFIC_HOOKS: [Hook; 2] = [
+    hook("inet_sock_set_state", 3, "connections of terminating pods are not counted"),
+    // With the reason for the reset (Linux 6.10) came that it is called where there is no socket.
+    hook("tcp_send_reset", 3, "refused connections are not visible"),
+];
+
 /// What is to become of one hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
@@ -50,7 +61,8 @@ pub type Tracepoint = Option<Vec<Parameter>>;
 
 /// What the running kernel's BTF says of each hook's tracepoint.
 pub fn tracepoints(btf: &Btf<'_>) -> Vec<(&'static str, Tracepoint)> {
-    HOOKS.iter().map(|hook| (hook.name, btf.tracepoint(hook.name))).collect()
+    let all = HOOKS.iter().chain(&TRAFFIC_HOOKS);
+    all.map(|hook| (hook.name, btf.tracepoint(hook.name))).collect()
 }
 
 /// Decides about each hook. Those that the hierarchy cannot have are left out: nothing is lost.
@@ -58,14 +70,26 @@ pub fn plan(tracepoints: &[(&'static str, Tracepoint)], unified: bool) -> Vec<Pl
     HOOKS
         .iter()
         .filter(|hook| unified || !hook.v2_only)
-        .map(|hook| {
-            let tracepoint = tracepoints
-                .iter()
-                .find(|(name, _)| *name == hook.name)
-                .and_then(|(_, t)| t.as_ref());
-            Planned { hook: *hook, verdict: check_tracepoint(hook, tracepoint) }
-        })
+        .map(|hook| Planned { hook: *hook, verdict: check(hook, tracepoints) })
         .collect()
+}
+
+/// The same about the hooks that count connections. `offsets`: all that these need was found, or what was not.
+pub fn plan_traffic(
+    tracepoints: &[(&'static str, Tracepoint)],
+    offsets: &Result<(), LayoutError>,
+) -> Vec<Planned> {
+    let verdict = |hook: &Hook| match offsets {
+        Ok(()) => check(hook, tracepoints),
+        Err(error) => Err(format!("{error}: {}", hook.loss)),
+    };
+    TRAFFIC_HOOKS.iter().map(|hook| Planned { hook: *hook, verdict: verdict(hook) }).collect()
+}
+
+fn check(hook: &Hook, tracepoints: &[(&'static str, Tracepoint)]) -> Result<(), String> {
+    let tracepoint =
+        tracepoints.iter().find(|(name, _)| *name == hook.name).and_then(|(_, t)| t.as_ref());
+    check_tracepoint(hook, tracepoint)
 }
 
 fn check_tracepoint(hook: &Hook, tracepoint: Option<&Vec<Parameter>>) -> Result<(), String> {
@@ -143,6 +167,22 @@ mod tests {
             let reason = format!("this kernel has no tracepoint {}: {}", hook.name, hook.loss);
             assert_eq!(without(&plan(&host, true)), [(hook.name, reason.as_str())]);
         }
+    }
+
+    #[test]
+    fn refused_connections_are_visible_where_the_tracepoint_says_why() {
+        let host = |arguments: usize| {
+            let mut host = capable();
+            host.push(("inet_sock_set_state", Some(vec![Pointer, Scalar, Scalar])));
+            host.push(("tcp_send_reset", Some(vec![Pointer; arguments])));
+            host
+        };
+        assert_eq!(without(&plan_traffic(&host(3), &Ok(()))), []);
+        let reason = "this kernel's tracepoint tcp_send_reset has 2 arguments instead of 3: \
+                      refused connections are not visible";
+        assert_eq!(without(&plan_traffic(&host(2), &Ok(()))), [("tcp_send_reset", reason)]);
+        let missing = plan_traffic(&host(3), &Err(LayoutError(vec!["sock.sk_err".into()])));
+        assert!(missing.iter().all(|planned| planned.verdict.is_err()), "{missing:#?}");
     }
 
     #[test]

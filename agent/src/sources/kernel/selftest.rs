@@ -7,10 +7,12 @@
 //! and processes are proven, and that cgroups come and go is not.
 
 mod actors;
+mod connections;
 
 use super::{Counters, Hierarchy, Unproven, load::Watching, plan::Planned, ring::Rings};
 use crate::linux::cgroupfs;
 use actors::Actor;
+pub(super) use connections::prove_counting;
 use coroner_core::{
     ids::CgroupId,
     input::{Disposition, ExitStatus, KernelFact, SignalResult, Task},

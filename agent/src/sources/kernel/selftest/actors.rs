@@ -72,6 +72,19 @@ impl Actor {
         })
     }
 
+    /// One that reads a byte from a descriptor of ours and exits, which closes its copy.
+    pub(super) fn reader(of: &impl AsRawFd) -> io::Result<Self> {
+        let of = of.as_raw_fd();
+        Self::fork(None, |go| {
+            let mut byte = 0u8;
+            // SAFETY: only calls that are safe after a fork; reads at most one byte into one.
+            unsafe {
+                wait_for(go);
+                libc::read(of, (&raw mut byte).cast(), 1);
+            }
+        })
+    }
+
     /// Forks a child that waits for the end of a pipe, moves it into the cgroup (`None`: it stays in
     /// ours), gives the word.
     fn fork(procs: Option<&Path>, play: impl FnOnce(c_int)) -> io::Result<Self> {

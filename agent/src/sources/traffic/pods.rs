@@ -1,0 +1,310 @@
+//! The pods whose connections are counted.
+
+use crate::{
+    linux::{
+        clock,
+        procfs::{net, read_stat},
+    },
+    sources::kernel::counting::{AddressKind, Counting, EntryKey, counts},
+};
+use coroner_core::{
+    exit_blockers::same_start,
+    ids::{SandboxId, Tgid},
+    input::{
+        NetworkCounters, TaskState, TrafficBlindness, TrafficEvent, TrafficFact, TrafficReading,
+    },
+    output::{CountTraffic, TrafficRequest},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    net::IpAddr,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+use tracing::{debug, info, warn};
+
+/// So long after the last pod the programs are detached.
+const LINGER: Duration = Duration::from_secs(30);
+/// A pod without processes that was not asked for in so long was forgotten by whoever asked.
+const ABANDONED: Duration = Duration::from_secs(600);
+/// Containers of one pod that are counted apart; what happens in others counts with the pod.
+const MAX_CONTAINERS: usize = 32;
+/// How often it is tried to begin in a moment without an event.
+const BEGINNINGS: usize = 5;
+/// Processes in the host's network namespace, of which one may be closed to others.
+const HOSTS: [u32; 2] = [1, 2];
+
+/// The pods whose connections are counted, and the programs that do.
+pub(super) struct CountedPods {
+    /// The host's /proc.
+    proc: PathBuf,
+    counting: Counting,
+    /// Attached even while nothing is counted.
+    always: bool,
+    pods: BTreeMap<SandboxId, CountedPod>,
+    /// The node's own addresses.
+    node: BTreeSet<IpAddr>,
+    /// Since when nothing is counted.
+    idle_since: Instant,
+    /// That they cannot be attached was logged.
+    warned: bool,
+}
+
+struct CountedPod {
+    netns: u32,
+    processes: Vec<(Tgid, Option<u64>)>,
+    /// The pod's own first.
+    entries: Vec<EntryKey>,
+    addresses: Vec<IpAddr>,
+    asked: Instant,
+}
+
+impl CountedPods {
+    pub(super) fn new(proc: PathBuf, counting: Counting, always: bool) -> Self {
+        Self {
+            proc,
+            counting,
+            always,
+            pods: BTreeMap::new(),
+            node: BTreeSet::new(),
+            idle_since: Instant::now(),
+            warned: false,
+        }
+    }
+
+    /// Nothing is to be done until the next request.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pods.is_empty() && self.counting.is_attached() == self.always
+    }
+
+    /// Does what is asked; the answer, if there is one.
+    pub(super) fn answer(&mut self, request: TrafficRequest) -> Option<TrafficEvent> {
+        let (sandbox, fact) = match request {
+            TrafficRequest::Count(wanted) => (wanted.sandbox.clone(), self.count(wanted)),
+            TrafficRequest::Read(sandbox) => {
+                let read = self.read(&sandbox);
+                (sandbox, read)
+            }
+            TrafficRequest::Forget(sandbox) => {
+                self.forget(&sandbox);
+                return None;
+            }
+        };
+        let fact = fact.unwrap_or_else(|reason| TrafficFact::NotVisible { reason });
+        Some(TrafficEvent { sandbox, fact })
+    }
+
+    fn count(&mut self, wanted: CountTraffic) -> Result<TrafficFact, TrafficBlindness> {
+        let CountTraffic { sandbox, processes, cgroups, stopped } = wanted;
+        self.forget(&sandbox);
+        let (folder, netns) = self.find(&processes).ok_or(TrafficBlindness::NoProcess)?;
+        match self.host_namespace() {
+            Some(host) if host == netns => return Err(TrafficBlindness::HostNetwork),
+            Some(_) => {}
+            // It might be the host's, which must not be marked.
+            None => return Err(TrafficBlindness::NoProcess),
+        }
+        self.attach()?;
+        // The number of a namespace that is gone is used again.
+        let before = self.pods.iter().find(|(_, pod)| pod.netns == netns);
+        if let Some(before) = before.map(|(sandbox, _)| sandbox.clone()) {
+            self.forget(&before);
+        }
+        let listening = net::listening_ports(&folder).unwrap_or_else(|error| {
+            debug!(%error, folder = %folder.display(), "cannot read listening sockets");
+            Vec::new()
+        });
+        let containers = cgroups.into_iter().take(MAX_CONTAINERS).map(Some);
+        let entries = [None].into_iter().chain(containers);
+        let entries: BTreeSet<_> = entries.map(|cgroup| EntryKey { netns, cgroup }).collect();
+        let mut pod = CountedPod {
+            netns,
+            processes,
+            entries: Vec::new(),
+            addresses: Vec::new(),
+            asked: Instant::now(),
+        };
+        // The containers' first: the pod's own is the mark, and what comes before it is not counted.
+        for key in entries.into_iter().rev() {
+            if self.counting.insert(key, &listening, stopped).is_err() {
+                self.remove(&pod);
+                return Err(TrafficBlindness::MapFull);
+            }
+            pod.entries.insert(0, key);
+        }
+        for address in net::local_addresses(&folder) {
+            // Link-local addresses are those of many.
+            let is_shared = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+            let kind = AddressKind::Terminating;
+            if !is_shared && self.counting.name_address(address, kind).is_ok() {
+                pod.addresses.push(address);
+            }
+        }
+        let network = self.begin(&pod, &folder);
+        let reading = TrafficReading {
+            at: network.0,
+            counts: Vec::new(),
+            network: network.1.map(|network| NetworkCounters { listening, ..network }),
+        };
+        self.pods.insert(sandbox, pod);
+        Ok(TrafficFact::Began { reading, sees_refusals: self.counting.sees_refusals() })
+    }
+
+    /// The namespace's counters of a moment from which on events are counted, each in one of the two only.
+    fn begin(
+        &mut self,
+        pod: &CountedPod,
+        folder: &Path,
+    ) -> (coroner_core::time::BootTime, Option<NetworkCounters>) {
+        let mut beginnings = 0;
+        loop {
+            let at = clock::boot_now();
+            let network = counters(folder);
+            beginnings += 1;
+            let is_quiet = pod.entries.iter().all(|key| {
+                self.counting.read(*key).is_none_or(|entry| counts(None, &entry).is_empty())
+            });
+            if is_quiet || beginnings == BEGINNINGS {
+                return (at, network);
+            }
+            pod.entries.iter().for_each(|key| self.counting.reset(*key));
+        }
+    }
+
+    fn read(&mut self, sandbox: &SandboxId) -> Result<TrafficFact, TrafficBlindness> {
+        // Forgotten because no process was left.
+        let pod = self.pods.get_mut(sandbox).ok_or(TrafficBlindness::NoProcess)?;
+        pod.asked = Instant::now();
+        let at = clock::boot_now();
+        let mut counted = Vec::new();
+        for key in &pod.entries {
+            let entry = self.counting.read(*key).ok_or(TrafficBlindness::NoProgram)?;
+            counted.extend(counts(key.cgroup, &entry));
+        }
+        let (processes, netns) = (pod.processes.clone(), pod.netns);
+        let folder = self.find(&processes).filter(|(_, found)| *found == netns);
+        let network = folder.and_then(|(folder, _)| counters(&folder));
+        Ok(TrafficFact::Counted { reading: TrafficReading { at, counts: counted, network } })
+    }
+
+    fn forget(&mut self, sandbox: &SandboxId) {
+        if let Some(pod) = self.pods.remove(sandbox) {
+            self.remove(&pod);
+            self.idle_since = Instant::now();
+        }
+    }
+
+    fn remove(&mut self, pod: &CountedPod) {
+        pod.entries.iter().for_each(|key| self.counting.remove(*key));
+        pod.addresses.iter().for_each(|address| self.counting.forget_address(*address));
+    }
+
+    /// Attaches or detaches the programs, as it is time, and removes what nobody asks for.
+    pub(super) fn sweep(&mut self) {
+        let now = Instant::now();
+        let is_old = |pod: &CountedPod| now.duration_since(pod.asked) >= ABANDONED;
+        let old =
+            self.pods.iter().filter(|(_, pod)| is_old(pod) && self.find(&pod.processes).is_none());
+        let old: Vec<_> = old.map(|(sandbox, _)| sandbox.clone()).collect();
+        for sandbox in &old {
+            debug!(%sandbox, "stopped counting connections of a pod that has ended");
+            self.forget(sandbox);
+        }
+        if self.always {
+            // Tried again if it fails, and logged once.
+            let _ = self.attach();
+        } else if self.pods.is_empty()
+            && self.counting.is_attached()
+            && now.duration_since(self.idle_since) >= LINGER
+        {
+            self.counting.detach();
+            debug!("no longer counting connections");
+        }
+    }
+
+    fn attach(&mut self) -> Result<(), TrafficBlindness> {
+        if self.counting.is_attached() {
+            return Ok(());
+        }
+        match self.counting.attach() {
+            Ok(()) => {
+                if std::mem::take(&mut self.warned) {
+                    info!("connections of terminating pods are counted again");
+                }
+                self.idle_since = Instant::now();
+                self.find_node_addresses();
+                let refusals = self.counting.sees_refusals();
+                match self.always {
+                    true => info!(refusals, "counting connections"),
+                    false => debug!(refusals, "counting connections"),
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.warned, true) {
+                    warn!(error, "cannot count connections of terminating pods");
+                }
+                Err(TrafficBlindness::NotAttached)
+            }
+        }
+    }
+
+    fn find_node_addresses(&mut self) {
+        let found = net::local_addresses(&self.proc.join(HOSTS[0].to_string()));
+        for gone in self.node.difference(&found) {
+            self.counting.forget_address(*gone);
+        }
+        for new in found.difference(&self.node) {
+            // There are no more than a quarter of the map has room for.
+            let _ = self.counting.name_address(*new, AddressKind::Node);
+        }
+        self.node = found;
+    }
+
+    /// The first of these processes that is alive: its folder in /proc, and its network namespace.
+    fn find(&self, processes: &[(Tgid, Option<u64>)]) -> Option<(PathBuf, u32)> {
+        let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+        processes.iter().find_map(|(tgid, known)| {
+            let folder = self.proc.join(tgid.0.to_string());
+            let is_it = || {
+                let stat = read_stat(&folder)?;
+                let started = stat.started.saturating_mul(tick);
+                let same = known.is_none_or(|known| same_start(known, started));
+                (same && stat.state != TaskState::Zombie).then_some(())
+            };
+            is_it()?;
+            let netns = match namespace(&folder) {
+                Ok(netns) => netns?,
+                Err(error) => {
+                    debug!(%error, process = tgid.0, "cannot read a network namespace");
+                    return None;
+                }
+            };
+            // Its number was not used again in between.
+            is_it()?;
+            Some((folder, netns))
+        })
+    }
+
+    fn host_namespace(&self) -> Option<u32> {
+        let of = |pid: &u32| namespace(&self.proc.join(pid.to_string())).ok().flatten();
+        HOSTS.iter().find_map(of)
+    }
+}
+
+/// The network namespace of a process, by its folder in /proc.
+fn namespace(folder: &Path) -> io::Result<Option<u32>> {
+    Ok(u32::try_from(fs::metadata(folder.join("ns/net"))?.ino()).ok())
+}
+
+fn counters(folder: &Path) -> Option<NetworkCounters> {
+    let counters = net::tcp_counters(folder)?;
+    Some(NetworkCounters {
+        established: counters.established,
+        resets_sent: counters.resets_sent,
+        listen_drops: counters.listen_drops,
+        listening: Vec::new(),
+    })
+}

@@ -1,0 +1,158 @@
+//! The adapter: what it answers about real processes.
+
+use super::network::{Server, connect, drain, unshare};
+use crate::stage;
+use coroner::sources::traffic::{self, Attachment, Options};
+use coroner_core::{
+    ids::{CgroupId, SandboxId, Tgid},
+    input::{
+        ConnectionEvent, Input, Received, TrafficBlindness, TrafficFact, TrafficPeer,
+        TrafficReading,
+    },
+    output::{CountTraffic, TrafficRequest},
+};
+use tokio::sync::mpsc;
+
+/// The adapter, in a thread of its own.
+struct Asked {
+    requests: mpsc::Sender<TrafficRequest>,
+    answers: mpsc::Receiver<Received>,
+}
+
+impl Asked {
+    fn start() -> Self {
+        let hierarchy = stage::v2();
+        let mut kernel = stage::start(&stage::options(&hierarchy));
+        let options = Options {
+            host_root: "/".into(),
+            attachment: Attachment::OnDemand,
+            counting: kernel.take_counting(),
+        };
+        let (to, answers) = mpsc::channel(16);
+        let (requests, from) = mpsc::channel(16);
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(traffic::run(options, to, from)).unwrap();
+        });
+        Self { requests, answers }
+    }
+
+    fn ask(&mut self, request: TrafficRequest) -> TrafficFact {
+        self.requests.blocking_send(request).unwrap();
+        let Input::Traffic(event) = self.answers.blocking_recv().unwrap().input else {
+            panic!("another input")
+        };
+        assert_eq!(event.sandbox, sandbox());
+        event.fact
+    }
+}
+
+fn sandbox() -> SandboxId {
+    SandboxId::new("s")
+}
+
+fn count(pid: u32, started: Option<u64>, cgroups: usize) -> TrafficRequest {
+    TrafficRequest::Count(CountTraffic {
+        sandbox: sandbox(),
+        processes: vec![(Tgid(0x7fff_ffff), None), (Tgid(pid), started)],
+        cgroups: (1..=cgroups as u64).map(CgroupId).collect(),
+        stopped: None,
+    })
+}
+
+fn refused(reason: TrafficBlindness) -> TrafficFact {
+    TrafficFact::NotVisible { reason }
+}
+
+fn in_a_namespace(test: impl FnOnce() + Send) {
+    let ended = std::thread::scope(|scope| {
+        scope
+            .spawn(|| {
+                unshare();
+                test();
+            })
+            .join()
+    });
+    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+fn of(reading: &TrafficReading, peer: TrafficPeer, event: ConnectionEvent) -> u64 {
+    let of = reading.counts.iter().filter(|one| (one.peer, one.event) == (peer, event));
+    of.map(|one| one.count).sum()
+}
+
+#[test]
+fn a_pods_connections_are_counted_from_the_request_on() {
+    let _machine = stage::machine();
+    let mut asked = Asked::start();
+    in_a_namespace(|| {
+        let mut server = Server::listening("10.0.0.1:8080", None);
+        let early = connect("10.0.0.2:0", "10.0.0.1:8080");
+        server.act("a");
+        let TrafficFact::Began { reading, sees_refusals } =
+            asked.ask(count(server.pid.unsigned_abs(), None, 3))
+        else {
+            panic!("it does not count")
+        };
+        assert_eq!(sees_refusals, stage::tracepoint("tcp_send_reset").len() >= 3);
+        assert_eq!(reading.counts, []);
+        let network = reading.network.expect("the process lives");
+        assert_eq!((network.established, &*network.listening), (2, &[8080][..]), "both ends");
+
+        let late = connect("10.0.0.2:0", "10.0.0.1:8080");
+        let internal = connect("10.0.0.1:0", "10.0.0.1:8080");
+        server.act("aac");
+        drain(internal);
+        let pid = server.pid.unsigned_abs();
+        server.act("s");
+        let TrafficFact::Counted { reading } = asked.ask(TrafficRequest::Read(sandbox())) else {
+            panic!("it does not count")
+        };
+        assert_eq!(of(&reading, TrafficPeer::Client, ConnectionEvent::ListenerClosed), 1);
+        assert_eq!(of(&reading, TrafficPeer::Client, ConnectionEvent::Opened), 1);
+        assert_eq!(of(&reading, TrafficPeer::Internal, ConnectionEvent::Opened), 2);
+        assert_eq!(of(&reading, TrafficPeer::Internal, ConnectionEvent::Ended), 2);
+        let network = reading.network.expect("the process lives");
+        assert_eq!((network.established, network.listening.len()), (4, 0));
+
+        server.kill();
+        let TrafficFact::Counted { reading } = asked.ask(TrafficRequest::Read(sandbox())) else {
+            panic!("it does not count")
+        };
+        assert_eq!(reading.network, None, "no process is left");
+        assert_eq!(of(&reading, TrafficPeer::Client, ConnectionEvent::CutIdle), 2);
+        drop((early, late));
+        assert_eq!(asked.ask(count(pid, None, 0)), refused(TrafficBlindness::NoProcess));
+        assert_eq!(
+            asked.ask(TrafficRequest::Read(sandbox())),
+            refused(TrafficBlindness::NoProcess),
+            "a new request ends the one before"
+        );
+    });
+}
+
+#[test]
+fn the_hosts_namespace_and_another_process_are_refused() {
+    let _machine = stage::machine();
+    let mut asked = Asked::start();
+    let own = std::process::id();
+    assert_eq!(asked.ask(count(own, None, 0)), refused(TrafficBlindness::HostNetwork));
+    assert_eq!(asked.ask(count(own, Some(1), 0)), refused(TrafficBlindness::NoProcess));
+}
+
+#[test]
+fn a_pod_has_a_bounded_number_of_entries() {
+    let _machine = stage::machine();
+    let mut asked = Asked::start();
+    in_a_namespace(|| {
+        let server = Server::listening("10.0.0.1:8080", None);
+        let pid = server.pid.unsigned_abs();
+        // One pod has no more than 33 entries, however many containers it has.
+        assert!(matches!(asked.ask(count(pid, None, 2000)), TrafficFact::Began { .. }));
+        // Forgetting is not answered; what follows it is.
+        asked.requests.blocking_send(TrafficRequest::Forget(sandbox())).unwrap();
+        let read = asked.ask(TrafficRequest::Read(sandbox()));
+        assert_eq!(read, refused(TrafficBlindness::NoProcess));
+        drop(server);
+    });
+}

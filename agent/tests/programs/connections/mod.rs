@@ -1,0 +1,398 @@
+//! Connections that are counted: real ones, in a network namespace of their own. Both ends are in it: the server's
+//! counts as one of a client, the client's as outbound.
+
+mod adapter;
+mod network;
+
+use crate::stage::{self, Pod, Session, on_each_hierarchy};
+use coroner::sources::kernel::counting::AddressKind;
+use coroner_core::{
+    input::{ConnectionEvent::*, KernelFact, TrafficPeer::*},
+    time::BootTime,
+};
+use network::{
+    CLIENT, Network, SERVER, Server, connect, drain, in_network, ip, reset, try_connect,
+};
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::Shutdown,
+};
+
+/// Runs a test in a marked network namespace, on each hierarchy.
+fn counted(test: fn(&mut Network<'_>)) {
+    on_each_hierarchy(|hierarchy| {
+        let mut kernel = stage::start(&stage::options(hierarchy));
+        in_network(&mut kernel, &[], None, test);
+    });
+}
+
+#[test]
+fn connections_that_the_application_closes() {
+    counted(|network| {
+        let mut server = Server::listening(SERVER, None);
+        let clients: Vec<_> = (0..3).map(|_| connect(CLIENT, SERVER)).collect();
+        server.act("aaaccc");
+        clients.into_iter().for_each(drain);
+        server.act("s");
+        network.expect_pod(&[
+            (Client, Opened, 3),
+            (Client, Closed, 3),
+            (Client, ListenerClosed, 1),
+            (Outbound, Opened, 3),
+            (Outbound, PeerClosed, 3),
+        ]);
+        assert_eq!(try_connect(CLIENT, SERVER).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn idle_connections_that_an_exit_cuts() {
+    counted(|network| {
+        let mut server = Server::listening(SERVER, None);
+        let new = connect(CLIENT, SERVER);
+        server.act("a");
+        let mut old = connect(CLIENT, SERVER);
+        old.write_all(b"?").unwrap();
+        server.act("arwk");
+        old.read_exact(&mut [0]).unwrap();
+        server.exit();
+        drain(new);
+        drain(old);
+        network.expect_pod(&[
+            (Client, Opened, 2),
+            (Client, CutIdle, 2),
+            (Client, ListenerCut, 1),
+            (Outbound, Opened, 2),
+            (Outbound, PeerClosed, 2),
+        ]);
+    });
+}
+
+#[test]
+fn a_request_that_sigkill_leaves_unanswered() {
+    counted(|network| {
+        let mut server = Server::listening(SERVER, None);
+        let mut client = connect(CLIENT, SERVER);
+        client.write_all(b"?").unwrap();
+        server.act("ar");
+        server.kill();
+        drain(client);
+        network.expect_pod(&[
+            (Client, Opened, 1),
+            (Client, CutRequest, 1),
+            (Client, ListenerCut, 1),
+            (Outbound, Opened, 1),
+            (Outbound, PeerClosed, 1),
+        ]);
+    });
+}
+
+#[test]
+fn an_answer_that_is_being_sent_when_the_process_exits() {
+    counted(|network| {
+        let mut server = Server::listening(SERVER, None);
+        let client = connect(CLIENT, SERVER);
+        server.act("af");
+        server.kill();
+        drain(client);
+        network.expect_pod(&[
+            (Client, Opened, 1),
+            (Client, CutSending, 1),
+            (Client, ListenerCut, 1),
+            (Outbound, Opened, 1),
+            (Outbound, PeerClosed, 1),
+        ]);
+    });
+}
+
+#[test]
+fn a_request_that_was_never_read() {
+    counted(|network| {
+        let mut server = Server::listening(SERVER, None);
+        let mut client = connect(CLIENT, SERVER);
+        client.write_all(b"?").unwrap();
+        server.act("a");
+        server.kill();
+        drain(client);
+        network.expect_pod(&[
+            (Client, Opened, 1),
+            (Client, CutUnread, 1),
+            (Client, ListenerCut, 1),
+            (Outbound, Opened, 1),
+            (Outbound, PeerReset, 1),
+        ]);
+    });
+}
+
+#[test]
+fn connections_that_nobody_accepted() {
+    counted(|network| {
+        let server = Server::listening(SERVER, None);
+        let first = connect(CLIENT, SERVER);
+        server.kill();
+        drain(first);
+        let mut server = Server::listening(SERVER, None);
+        let second = connect(CLIENT, SERVER);
+        server.act("s");
+        drain(second);
+        network.expect_pod(&[
+            (Client, Opened, 2),
+            (Client, Unaccepted, 2),
+            (Client, ListenerCut, 1),
+            (Client, ListenerClosed, 1),
+            (Outbound, Opened, 2),
+            (Outbound, PeerReset, 2),
+        ]);
+    });
+}
+
+#[test]
+fn clients_that_half_close_and_wait() {
+    counted(|network| {
+        let mut server = Server::listening(SERVER, None);
+        let clients: Vec<_> = ["", "read", "unread"]
+            .into_iter()
+            .map(|request| {
+                let mut client = connect(CLIENT, SERVER);
+                client.write_all(request.as_bytes()).unwrap();
+                client.shutdown(Shutdown::Write).unwrap();
+                server.act(if request == "read" { "ar" } else { "a" });
+                client
+            })
+            .collect();
+        // The end of what the clients send has come.
+        network.expect_pod(&[
+            (Client, Opened, 3),
+            (Client, PeerClosed, 3),
+            (Outbound, Opened, 3),
+            (Outbound, Closed, 3),
+        ]);
+        server.kill();
+        clients.into_iter().for_each(drain);
+        network.expect_pod(&[
+            (Client, Opened, 3),
+            (Client, PeerClosed, 3),
+            (Client, CutHalfClosed, 2),
+            (Client, ListenerCut, 1),
+            (Outbound, Opened, 3),
+            (Outbound, Closed, 3),
+        ]);
+    });
+}
+
+#[test]
+fn resets_of_either_end_and_clients_that_close_first() {
+    counted(|network| {
+        let mut server = Server::listening(SERVER, None);
+        let client = connect(CLIENT, SERVER);
+        server.act("az");
+        drain(client);
+        let client = connect(CLIENT, SERVER);
+        server.act("a");
+        reset(client);
+        let client = connect(CLIENT, SERVER);
+        server.act("a");
+        drop(client);
+        let expected = [
+            (Client, Opened, 3),
+            (Client, Reset, 1),
+            (Client, PeerReset, 1),
+            (Client, PeerClosed, 1),
+            (Outbound, Opened, 3),
+            (Outbound, PeerReset, 1),
+            (Outbound, Reset, 1),
+            (Outbound, Closed, 1),
+        ];
+        network.expect_pod(&expected);
+        // The application closes what the client had closed: nothing new.
+        server.act("c");
+        network.expect_pod(&expected);
+    });
+}
+
+#[test]
+fn what_stays_in_the_pod_is_internal() {
+    counted(|network| {
+        for (server, client) in [
+            ("127.0.0.1:8080", "127.0.0.1:0"),
+            ("[::1]:8080", "[::1]:0"),
+            (SERVER, "10.0.0.1:0"),
+            ("0.0.0.0:8081", "127.0.0.1:0"),
+        ] {
+            let mut listener = Server::listening(server, None);
+            let to = server.replace("0.0.0.0", "127.0.0.6");
+            let client = connect(client, &to);
+            listener.act("a");
+            listener.kill();
+            drain(client);
+        }
+        // Listeners on loopback are nobody's outside.
+        network.expect_pod(&[
+            (Internal, Opened, 8),
+            (Internal, Ended, 8),
+            (Client, ListenerCut, 2),
+        ]);
+    });
+}
+
+#[test]
+fn ipv6_and_mapped_addresses() {
+    counted(|network| {
+        for (server, from, to) in [
+            ("[fd00::1]:8080", "[fd00::2]:0", "[fd00::1]:8080"),
+            ("[::]:8081", "[fd00::2]:0", "[fd00::1]:8081"),
+            ("[::]:8082", CLIENT, "10.0.0.1:8082"),
+        ] {
+            let mut server = Server::listening(server, None);
+            let client = connect(from, to);
+            server.act("a");
+            server.kill();
+            drain(client);
+        }
+        network.expect_pod(&[
+            (Client, Opened, 3),
+            (Client, CutIdle, 3),
+            (Client, ListenerCut, 3),
+            (Outbound, Opened, 3),
+            (Outbound, PeerClosed, 3),
+        ]);
+    });
+}
+
+#[test]
+fn what_the_pod_opens_itself_is_outbound() {
+    counted(|network| {
+        let mut other = Server::listening("10.0.0.1:9090", None);
+        let mut pod = Server::listening(SERVER, None);
+        pod.act("o");
+        other.act("a");
+        pod.kill();
+        network.expect_pod(&[
+            (Outbound, Opened, 1),
+            (Outbound, CutIdle, 1),
+            (Client, Opened, 1),
+            (Client, PeerClosed, 1),
+            (Client, ListenerCut, 1),
+        ]);
+    });
+}
+
+#[test]
+fn the_node_and_pods_that_are_terminating_are_told_apart() {
+    counted(|network| {
+        let mut server = Server::listening("[::]:8080", None);
+        let clients = [
+            ("10.0.0.3:0", AddressKind::Node),
+            ("10.0.0.4:0", AddressKind::Terminating),
+            ("[fd00::2]:0", AddressKind::Node),
+        ];
+        for (address, kind) in clients {
+            network.counting.name_address(ip(address), kind).unwrap();
+            let to = if address.starts_with('[') { "[fd00::1]:8080" } else { SERVER };
+            let client = connect(address, to);
+            server.act("ac");
+            drain(client);
+            network.counting.forget_address(ip(address));
+        }
+        let client = connect(clients[0].0, SERVER);
+        server.act("ac");
+        drain(client);
+        network.expect_pod(&[
+            (Node, Opened, 2),
+            (Node, Closed, 2),
+            (Terminating, Opened, 1),
+            (Terminating, Ended, 1),
+            (Client, Opened, 1),
+            (Client, Closed, 1),
+            (Outbound, Opened, 4),
+            (Outbound, PeerClosed, 4),
+        ]);
+    });
+}
+
+#[test]
+fn what_comes_after_a_stop_that_was_seen_before() {
+    on_each_hierarchy(|hierarchy| {
+        let mut kernel = stage::start(&stage::options(hierarchy));
+        in_network(&mut kernel, &[], Some(BootTime(1)), |network| {
+            let mut server = Server::listening(SERVER, None);
+            let client = connect(CLIENT, SERVER);
+            server.act("ac");
+            drain(client);
+            network.expect_pod(&[
+                (Client, OpenedAfterStop, 1),
+                (Client, Closed, 1),
+                (Outbound, Opened, 1),
+                (Outbound, PeerClosed, 1),
+            ]);
+        });
+    });
+}
+
+#[test]
+fn the_programs_notice_the_stop_and_count_for_each_container() {
+    on_each_hierarchy(|hierarchy| {
+        let mut kernel = stage::start(&stage::options(hierarchy));
+        let pod = Pod::make(hierarchy);
+        let other = pod.pod.child(&"f".repeat(64));
+        let (own, sidecar) = (pod.container.id, other.id);
+        // On v1 nothing says which container a socket belongs to.
+        let is_known = hierarchy.join("cgroup.controllers").exists();
+        in_network(&mut kernel, &[own, sidecar], None, |network| {
+            let mut server = Server::listening(SERVER, Some(&pod.container.path));
+            let nested = other.child("nested");
+            let mut beside = Server::listening("10.0.0.1:8081", Some(&nested.path));
+            let mut connect_to_both = || {
+                for (server, to) in [(&mut server, SERVER), (&mut beside, "10.0.0.1:8081")] {
+                    let client = connect(CLIENT, to);
+                    server.act("ac");
+                    drain(client);
+                }
+            };
+            connect_to_both();
+            server.signal(libc::SIGTERM);
+            let mut connect_to_both = || {
+                for (server, to) in [(&mut server, SERVER), (&mut beside, "10.0.0.1:8081")] {
+                    let client = connect(CLIENT, to);
+                    server.act("ac");
+                    drain(client);
+                }
+            };
+            connect_to_both();
+            let ours = [(None, Outbound, Opened, 4), (None, Outbound, PeerClosed, 4)];
+            let theirs = if is_known {
+                vec![
+                    (Some(own), Client, Opened, 1),
+                    (Some(own), Client, OpenedAfterStop, 1),
+                    (Some(own), Client, Closed, 2),
+                    // Its container was not stopped.
+                    (Some(sidecar), Client, Opened, 2),
+                    (Some(sidecar), Client, Closed, 2),
+                ]
+            } else {
+                vec![
+                    (None, Client, Opened, 2),
+                    (None, Client, OpenedAfterStop, 2),
+                    (None, Client, Closed, 4),
+                ]
+            };
+            network.expect(&[&ours[..], &theirs].concat());
+            server.kill();
+            beside.kill();
+        });
+        drop((other, pod));
+    });
+}
+
+#[test]
+fn signals_are_reported_as_before_where_nothing_is_marked() {
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let pod = Pod::make(hierarchy);
+        let server = Server::listening("127.0.0.1:0", Some(&pod.container.path));
+        server.signal(libc::SIGTERM);
+        session.until("the signal", |fact| matches!(fact, KernelFact::SignalGenerated(_)));
+        server.kill();
+        drop(pod);
+    });
+}

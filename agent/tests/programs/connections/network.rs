@@ -1,0 +1,393 @@
+//! Network namespaces, servers in them, and clients. Without any device but loopback, which an empty machine has:
+//! all of 10.0.0.0/8 is local there, and two addresses of IPv6. What is between two of them is not internal.
+
+use crate::stage;
+use coroner::sources::kernel::{
+    Kernel,
+    counting::{Counting, EntryKey, counts},
+};
+use coroner_core::{
+    ids::CgroupId,
+    input::{ConnectionEvent, TrafficCount, TrafficPeer},
+    time::BootTime,
+};
+use std::{
+    collections::BTreeMap,
+    ffi::c_int,
+    fs, io,
+    io::{Read, Write},
+    mem,
+    net::{IpAddr, SocketAddr, TcpStream},
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Where servers listen and where clients connect from.
+pub(crate) const SERVER: &str = "10.0.0.1:8080";
+pub(crate) const CLIENT: &str = "10.0.0.2:0";
+
+/// What was counted, without the times.
+pub(crate) type Counted = BTreeMap<(Option<CgroupId>, TrafficPeer, ConnectionEvent), u64>;
+
+/// A network namespace that is marked, with the calling thread in it.
+pub(crate) struct Network<'k> {
+    pub(crate) netns: u32,
+    pub(crate) counting: &'k mut Counting,
+    containers: Vec<CgroupId>,
+}
+
+/// Runs a test in a network namespace that is marked. `stopped`: the stop signal was before.
+pub(crate) fn in_network(
+    kernel: &mut Kernel,
+    containers: &[CgroupId],
+    stopped: Option<BootTime>,
+    test: impl FnOnce(&mut Network<'_>) + Send,
+) {
+    let mut counting = kernel.take_counting().expect("taken once");
+    counting.attach().unwrap();
+    let run = || {
+        let netns = unshare();
+        let mut network =
+            Network { netns, counting: &mut counting, containers: containers.to_vec() };
+        for key in network.keys() {
+            network.counting.insert(key, &[], stopped).unwrap();
+        }
+        test(&mut network);
+        for key in network.keys() {
+            network.counting.remove(key);
+        }
+    };
+    std::thread::scope(|scope| scope.spawn(run).join()).unwrap_or_else(|panic| {
+        std::panic::resume_unwind(panic);
+    });
+}
+
+/// A network namespace of the calling thread's own, with loopback; its inode.
+pub(crate) fn unshare() -> u32 {
+    // SAFETY: a plain system call.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+    set_up_loopback().unwrap();
+    fs::metadata("/proc/thread-self/ns/net").unwrap().ino() as u32
+}
+
+fn set_up_loopback() -> io::Result<()> {
+    let socket = |family| {
+        // SAFETY: a plain system call, whose descriptor nobody else has.
+        match unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) } {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        }
+    };
+    let named = |name: &str| {
+        // SAFETY: all zeroes are one.
+        let mut request: libc::ifreq = unsafe { mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        request
+    };
+    let ioctl = |socket: &OwnedFd, what, request: *const u8| {
+        // SAFETY: the request is of the type that the call takes, and outlives it.
+        match unsafe { libc::ioctl(socket.as_raw_fd(), what, request) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    };
+    let v4 = socket(libc::AF_INET)?;
+    let mut up = named("lo");
+    up.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
+    ioctl(&v4, libc::SIOCSIFFLAGS as _, (&raw const up).cast())?;
+    let mut alias = named("lo:1");
+    let (address, _) = raw(&"10.0.0.1:0".parse().expect("an address"));
+    alias.ifr_ifru.ifru_addr = unsafe { mem::transmute_copy(&address) };
+    ioctl(&v4, libc::SIOCSIFADDR as _, (&raw const alias).cast())?;
+    // struct in6_ifreq, include/uapi/linux/ipv6.h.
+    let v6 = socket(libc::AF_INET6)?;
+    for last in [1, 2] {
+        let mut request = [0u8; 24];
+        (request[0], request[15]) = (0xfd, last);
+        request[16..20].copy_from_slice(&128u32.to_ne_bytes());
+        request[20..].copy_from_slice(&1u32.to_ne_bytes());
+        ioctl(&v6, libc::SIOCSIFADDR as _, request.as_ptr())?;
+    }
+    Ok(())
+}
+
+/// An address as the kernel takes it, and its length.
+fn raw(address: &SocketAddr) -> (libc::sockaddr_in6, libc::socklen_t) {
+    // SAFETY: all zeroes are one; it is longer than one of IPv4, and no less aligned.
+    let mut into: libc::sockaddr_in6 = unsafe { mem::zeroed() };
+    match address {
+        SocketAddr::V4(v4) => {
+            let to: *mut libc::sockaddr_in = (&raw mut into).cast();
+            // SAFETY: as above.
+            unsafe {
+                (*to).sin_family = libc::AF_INET as u16;
+                (*to).sin_port = v4.port().to_be();
+                (*to).sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
+            }
+            (into, size_of::<libc::sockaddr_in>() as libc::socklen_t)
+        }
+        SocketAddr::V6(v6) => {
+            into.sin6_family = libc::AF_INET6 as u16;
+            into.sin6_port = v6.port().to_be();
+            into.sin6_addr.s6_addr = v6.ip().octets();
+            (into, size_of::<libc::sockaddr_in6>() as libc::socklen_t)
+        }
+    }
+}
+
+impl Network<'_> {
+    fn keys(&self) -> Vec<EntryKey> {
+        let containers = self.containers.iter().map(|cgroup| Some(*cgroup));
+        let all = containers.chain([None]);
+        all.map(|cgroup| EntryKey { netns: self.netns, cgroup }).collect()
+    }
+
+    pub(crate) fn counts(&self) -> Vec<TrafficCount> {
+        let of = |key: EntryKey| counts(key.cgroup, &self.counting.read(key).expect("an entry"));
+        self.keys().into_iter().flat_map(of).collect()
+    }
+
+    /// Waits until exactly this was counted: what the network brings may come a moment later.
+    pub(crate) fn expect(
+        &self,
+        expected: &[(Option<CgroupId>, TrafficPeer, ConnectionEvent, u64)],
+    ) {
+        let expected: Counted = expected
+            .iter()
+            .map(|(cgroup, peer, event, n)| ((*cgroup, *peer, *event), *n))
+            .collect();
+        let until = Instant::now() + stage::PATIENCE.min(Duration::from_secs(30));
+        loop {
+            let counts = self.counts();
+            let counted: Counted =
+                counts.iter().map(|one| ((one.cgroup, one.peer, one.event), one.count)).collect();
+            if counted == expected {
+                for one in counts {
+                    assert!(one.first <= one.last && one.first > BootTime(0), "{one:?}");
+                }
+                return;
+            }
+            if Instant::now() > until {
+                assert_eq!(counted, expected);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The same of the pod's entry.
+    pub(crate) fn expect_pod(&self, expected: &[(TrafficPeer, ConnectionEvent, u64)]) {
+        let all: Vec<_> =
+            expected.iter().map(|(peer, event, n)| (None, *peer, *event, *n)).collect();
+        self.expect(&all);
+    }
+}
+
+/// A connection from an address to another.
+pub(crate) fn connect(from: &str, to: &str) -> TcpStream {
+    try_connect(from, to).unwrap()
+}
+
+pub(crate) fn try_connect(from: &str, to: &str) -> io::Result<TcpStream> {
+    let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
+    let family = if from.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let ((from, length), (to, _)) = (raw(&from), raw(&to));
+    // SAFETY: plain system calls on values that outlive them.
+    unsafe {
+        let fd = libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        assert_ne!(fd, -1);
+        let stream = TcpStream::from_raw_fd(fd);
+        for (call, address) in [
+            (libc::bind as unsafe extern "C" fn(_, _, _) -> _, &from),
+            (libc::connect as unsafe extern "C" fn(_, _, _) -> _, &to),
+        ] {
+            if call(fd, (&raw const *address).cast(), length) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(stream)
+    }
+}
+
+/// Closes a connection by RST.
+pub(crate) fn reset(stream: TcpStream) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let length = size_of::<libc::linger>() as libc::socklen_t;
+    // SAFETY: a plain system call on a value that outlives it.
+    let set = unsafe {
+        let linger = (&raw const linger).cast();
+        libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, linger, length)
+    };
+    assert_eq!(set, 0);
+}
+
+/// Reads up to the end, whatever that is.
+pub(crate) fn drain(mut stream: TcpStream) {
+    let _ = stream.read_to_end(&mut Vec::new());
+}
+
+/// A process with a listener and connections, which does what it is told. Killed and reaped when dropped.
+pub(crate) struct Server {
+    pub(crate) pid: libc::pid_t,
+    orders: fs::File,
+    done: fs::File,
+}
+
+impl Server {
+    /// One that listens, in the network namespace of the calling thread, and in a cgroup.
+    pub(crate) fn listening(address: &str, cgroup: Option<&Path>) -> Self {
+        let mut server = Self::start(address, cgroup);
+        server.act("l");
+        server
+    }
+
+    fn start(address: &str, cgroup: Option<&Path>) -> Self {
+        let (address, length) = raw(&address.parse().unwrap());
+        let (orders, order) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        let (done, do_) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        let (orders_fd, order_fd, do_fd) = (orders.as_raw_fd(), order.as_raw_fd(), do_.as_raw_fd());
+        // SAFETY: the child calls nothing but plain system calls, and never returns.
+        let pid = match unsafe { libc::fork() } {
+            0 => unsafe {
+                libc::close(order_fd);
+                obey(&address, length, orders_fd, do_fd)
+            },
+            pid => pid,
+        };
+        assert!(pid > 0);
+        if let Some(cgroup) = cgroup {
+            fs::write(cgroup.join("cgroup.procs"), pid.to_string()).unwrap();
+        }
+        Self { pid, orders: order.into(), done: done.into() }
+    }
+
+    /// `l`isten, `a`ccept, `r`ead from the last connection, `w`rite to it, wait until all is ac`k`nowledged, `f`ill
+    /// it, `c`lose it, reset it (`z`), `s`top listening, c`o`nnect to port 9090 of the same address.
+    pub(crate) fn act(&mut self, orders: &str) {
+        for order in orders.bytes() {
+            self.orders.write_all(&[order]).unwrap();
+            let mut answer = [0];
+            self.done.read_exact(&mut answer).unwrap();
+            assert_eq!(answer[0], b'+', "{} of {orders}", char::from(order));
+        }
+    }
+
+    /// Exits by itself.
+    pub(crate) fn exit(mut self) {
+        self.orders.write_all(b"x").unwrap();
+        // SAFETY: a child that is not reaped: the pid is its.
+        unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
+        self.pid = 0;
+    }
+
+    pub(crate) fn signal(&self, signal: c_int) {
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::kill(self.pid, signal) }, 0);
+    }
+
+    /// Is killed by SIGKILL.
+    pub(crate) fn kill(self) {}
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.pid != 0 {
+            // SAFETY: as above.
+            unsafe {
+                libc::kill(self.pid, libc::SIGKILL);
+                libc::waitpid(self.pid, std::ptr::null_mut(), 0);
+            }
+        }
+    }
+}
+
+/// The child.
+unsafe fn obey(
+    address: &libc::sockaddr_in6,
+    length: libc::socklen_t,
+    orders: c_int,
+    done: c_int,
+) -> ! {
+    static FILL: [u8; 1 << 16] = [7; 1 << 16];
+    let family = c_int::from(address.sin6_family);
+    let (mut listener, mut connections, mut count) = (-1, [-1; 64], 0);
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::signal(libc::SIGTERM, libc::SIG_IGN);
+        let mut order = 0u8;
+        while libc::read(orders, (&raw mut order).cast(), 1) == 1 {
+            let last: c_int = connections[(count + 63) % 64];
+            let mut buffer = [0u8; 4096];
+            let done_well = match order {
+                b'l' => {
+                    listener = libc::socket(family, libc::SOCK_STREAM, 0);
+                    let yes = 1;
+                    let option = (&raw const yes).cast();
+                    libc::setsockopt(listener, libc::SOL_SOCKET, libc::SO_REUSEADDR, option, 4);
+                    libc::bind(listener, (&raw const *address).cast(), length) == 0
+                        && libc::listen(listener, 64) == 0
+                }
+                b'a' => {
+                    connections[count] =
+                        libc::accept(listener, std::ptr::null_mut(), std::ptr::null_mut());
+                    count += 1;
+                    connections[count - 1] >= 0
+                }
+                b'r' => libc::read(last, buffer.as_mut_ptr().cast(), buffer.len()) > 0,
+                b'w' => libc::write(last, c"!".as_ptr().cast(), 1) == 1,
+                b'k' => loop {
+                    let mut left: c_int = 0;
+                    if libc::ioctl(last, libc::TIOCOUTQ, &raw mut left) != 0 || left == 0 {
+                        break left == 0;
+                    }
+                    libc::usleep(1000);
+                },
+                b'f' => {
+                    while libc::send(last, FILL.as_ptr().cast(), FILL.len(), libc::MSG_DONTWAIT) > 0
+                    {
+                    }
+                    true
+                }
+                b'c' => {
+                    count -= 1;
+                    libc::close(last) == 0
+                }
+                b'z' => {
+                    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+                    let option = (&raw const linger).cast();
+                    libc::setsockopt(last, libc::SOL_SOCKET, libc::SO_LINGER, option, 8);
+                    count -= 1;
+                    libc::close(last) == 0
+                }
+                b's' => libc::close(listener) == 0,
+                b'o' => {
+                    let mut to = *address;
+                    to.sin6_port = 9090u16.to_be();
+                    connections[count] = libc::socket(family, libc::SOCK_STREAM, 0);
+                    let mut from = *address;
+                    from.sin6_port = 0;
+                    let from_4: *mut libc::sockaddr_in = (&raw mut from).cast();
+                    (*from_4).sin_addr.s_addr = u32::from_ne_bytes([10, 0, 0, 7]);
+                    count += 1;
+                    libc::bind(connections[count - 1], (&raw const from).cast(), length) == 0
+                        && libc::connect(connections[count - 1], (&raw const to).cast(), length)
+                            == 0
+                }
+                _ => libc::_exit(0),
+            };
+            let answer = if done_well { b'+' } else { b'-' };
+            libc::write(done, (&raw const answer).cast(), 1);
+        }
+        libc::_exit(0)
+    }
+}
+
+/// An address without its port.
+pub(crate) fn ip(address: &str) -> IpAddr {
+    address.parse::<SocketAddr>().unwrap().ip()
+}

@@ -1,0 +1,395 @@
+//! TCP connections of marked network namespaces: counted, by mechanical facts. These two programs are
+//! attached only while some pod terminates, and then run for every connection of the node: what the
+//! arguments rule out comes first, then the namespace, and all else only for what is marked.
+
+use super::{
+    emit::now,
+    read::{Address, cgroup_id, current, layout},
+    watch::Watched,
+};
+use aya_ebpf::{
+    macros::{map, raw_tracepoint},
+    maps::HashMap,
+    programs::RawTracePointContext,
+};
+use core::arch::asm;
+use coroner_ebpf::{
+    maps::{ADDRESSES_MAX, TRAFFIC_MAX},
+    traffic::{
+        CELLS, CLIENT, CLOSED, CUT_HALF_CLOSED, CUT_IDLE, CUT_REQUEST, CUT_SENDING, CUT_UNREAD,
+        Cell, INTERNAL, LISTENER_CLOSED, LISTENER_CUT, Marked, NODE, OF_NODE, OF_TERMINATING,
+        OPENED, OPENED_AFTER_STOP, OUTBOUND, PEER_CLOSED, PEER_RESET, PORTS, REFUSED,
+        REFUSED_AFTER_STOP, RESET, RESET_AFTER_END, TABLE, TERMINATING, TIMED_OUT, TRIAL, Traffic,
+        UNACCEPTED,
+    },
+};
+
+#[map]
+static TRAFFIC: HashMap<Marked, Traffic> = HashMap::with_max_entries(TRAFFIC_MAX, 0);
+
+#[map]
+static ADDRESSES: HashMap<Ip, u32> = HashMap::with_max_entries(ADDRESSES_MAX, 0);
+
+static CELL_OF: [u8; 256] = TABLE;
+
+// `include/net/tcp_states.h`.
+const ESTABLISHED: u32 = 1;
+const SYN_RECV: u32 = 3;
+const FIN_WAIT1: u32 = 4;
+const TIME_WAIT: u8 = 6;
+const CLOSE: u32 = 7;
+const CLOSE_WAIT: u32 = 8;
+const LAST_ACK: u32 = 9;
+const LISTEN: u32 = 10;
+
+const IPPROTO_TCP: u16 = 6;
+const IPPROTO_MPTCP: u16 = 262;
+const AF_INET: u16 = 2;
+const ECONNRESET: u32 = 104;
+/// `include/linux/sched.h`.
+const PF_EXITING: u32 = 4;
+/// Flags in a TCP header.
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+/// The loopback interface is the first of every network namespace.
+const LOOPBACK: u32 = 1;
+
+/// An address as IPv6 has it, in the order of the network.
+type Ip = [u64; 2];
+
+macro_rules! get {
+    ($this:expr, $member:ident) => {
+        // SAFETY: the pointer came from a lookup in this run of the program, during which a
+        // value's memory stays a value of its map.
+        unsafe { core::ptr::read_volatile(&raw const (*$this).$member) }
+    };
+}
+
+macro_rules! set {
+    ($this:expr, $member:ident, $value:expr) => {{
+        let value = $value;
+        // SAFETY: as above.
+        unsafe { core::ptr::write_volatile(&raw mut (*$this).$member, value) }
+    }};
+}
+
+/// The entry of a namespace (`cgroup` 0), or of a container in it.
+#[inline(always)]
+fn entry(netns: u32, cgroup: u64) -> Option<*mut Traffic> {
+    TRAFFIC.get_ptr_mut(Marked { netns, reserved: 0, cgroup })
+}
+
+/// `inet_sock_set_state(const struct sock *sk, const int oldstate, const int newstate)`: before the
+/// state is changed. In the task that closes; for what comes from the network `current` is anybody.
+#[raw_tracepoint]
+pub fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
+    let (old, new): (u32, u32) = (ctx.arg(1), ctx.arg(2));
+    let matters = old == ESTABLISHED
+        || new == ESTABLISHED
+        || (new == CLOSE && (old == LISTEN || old == CLOSE_WAIT))
+        || (new == LAST_ACK && old == CLOSE_WAIT);
+    if !matters {
+        return 0;
+    }
+    let sk = Address(ctx.arg(0));
+    let netns: u32 = sk.pointer(layout!(traffic.sock_net)).read(layout!(traffic.net_inum));
+    if let Some(pod) = entry(netns, 0) {
+        changed(pod, sk.0, netns, old << 8 | new);
+    }
+    0
+}
+
+#[inline(never)]
+fn changed(pod: *mut Traffic, sk: u64, netns: u32, states: u32) {
+    let (sk, old, new) = (Address(sk), states >> 8 & 0xff, states & 0xff);
+    let protocol: u16 = sk.read(layout!(traffic.sock_protocol));
+    // An MPTCP connection is its subflows, but only it is closed by the process.
+    let is_mptcp = protocol == IPPROTO_MPTCP && old == ESTABLISHED && new == FIN_WAIT1;
+    if protocol != IPPROTO_TCP && !is_mptcp {
+        return;
+    }
+    let Some(event) = classify(sk, old, new, is_mptcp) else { return };
+    let (local, remote) = ends(sk);
+    let port = u16::from_be(sk.read(layout!(traffic.inet_sport)));
+    let is_listener = old == LISTEN;
+    let is_trial = get!(pod, flags) & TRIAL != 0;
+    if is_trial {
+        let peer_port = u16::from_be(sk.read(layout!(traffic.inet_dport)));
+        let tried = port_at(pod, 0);
+        if port != tried && (is_listener || peer_port != tried) {
+            return;
+        }
+    }
+    // A listener has no remote address; of an unspecified one both are 0.
+    let same = !is_listener && local[0] == remote[0] && local[1] == remote[1];
+    let is_internal = !is_trial && (same || is_loopback(&local) || is_loopback(&remote));
+    let peer = if is_internal {
+        INTERNAL
+    } else if is_listener || old == SYN_RECV {
+        if !is_trial {
+            learn(pod, port);
+        }
+        if is_listener { CLIENT } else { whose(&remote) }
+    } else if event == UNACCEPTED || listens(pod, port) {
+        whose(&remote)
+    } else {
+        OUTBOUND
+    };
+    count(owner(pod, netns, sk), peer, event);
+}
+
+/// What a transition is.
+#[inline(always)]
+fn classify(sk: Address, old: u32, new: u32, is_mptcp: bool) -> Option<u32> {
+    if new == ESTABLISHED {
+        return Some(OPENED);
+    }
+    if old == ESTABLISHED && new == CLOSE_WAIT {
+        return Some(PEER_CLOSED);
+    }
+    // All that follow run in the task that closes, unless the socket has an error or no owner.
+    let flags: u32 = current().read(layout!(traffic.task_flags));
+    let is_exiting = flags & PF_EXITING != 0;
+    if old == LISTEN {
+        return Some(if is_exiting { LISTENER_CUT } else { LISTENER_CLOSED });
+    }
+    let is_owned = sk.pointer(layout!(traffic.sock_socket)).0 != 0;
+    let error: u32 = sk.read(layout!(traffic.sock_err));
+    if old == CLOSE_WAIT {
+        let is_cut = is_exiting && is_owned && error == 0;
+        // With unread data it goes to CLOSE.
+        return (is_cut && (new == CLOSE || is_unanswered(sk, 1))).then_some(CUT_HALF_CLOSED);
+    }
+    if new == FIN_WAIT1 {
+        return match (is_owned, is_exiting) {
+            (false, _) => None, // a subflow of MPTCP, closed by a kernel thread
+            (true, false) => Some(CLOSED),
+            (true, true) if is_mptcp => Some(CUT_IDLE), // there is no tcp_sock
+            (true, true) => Some(cut(sk)),
+        };
+    }
+    if new != CLOSE {
+        return None;
+    }
+    Some(match error {
+        0 if !is_owned => UNACCEPTED,
+        0 if is_exiting => CUT_UNREAD,
+        0 => RESET,
+        ECONNRESET => PEER_RESET,
+        _ => TIMED_OUT,
+    })
+}
+
+/// What the exit of its process has cut.
+#[inline(always)]
+fn cut(sk: Address) -> u32 {
+    if is_unanswered(sk, 0) {
+        return CUT_REQUEST;
+    }
+    let written: u32 = sk.read(layout!(traffic.tcp_write_seq));
+    let acknowledged: u32 = sk.read(layout!(traffic.tcp_snd_una));
+    if written != acknowledged { CUT_SENDING } else { CUT_IDLE }
+}
+
+/// Data came after the last that was sent. Times are in jiffies: a first request within the one of the
+/// handshake shows by nothing having been sent yet. `fin`: 1 if a FIN has come, which counts as a byte.
+#[inline(always)]
+fn is_unanswered(sk: Address, fin: u64) -> bool {
+    let received: u64 = sk.read(layout!(traffic.tcp_bytes_received));
+    if received <= fin {
+        return false;
+    }
+    let sent: u64 = sk.read(layout!(traffic.tcp_bytes_sent));
+    let sent_at: u32 = sk.read(layout!(traffic.tcp_sent_at));
+    let received_at: u32 = sk.read(layout!(traffic.tcp_received_at));
+    sent == 0 || (received_at.wrapping_sub(sent_at) as i32) > 0
+}
+
+/// The local and the remote address.
+#[inline(always)]
+fn ends(sk: Address) -> (Ip, Ip) {
+    let family: u16 = sk.read(layout!(traffic.sock_family));
+    if family == AF_INET {
+        let local: u32 = sk.read(layout!(traffic.sock_saddr));
+        let remote: u32 = sk.read(layout!(traffic.sock_daddr));
+        (mapped(local), mapped(remote))
+    } else {
+        (sk.read(layout!(traffic.sock_saddr6)), sk.read(layout!(traffic.sock_daddr6)))
+    }
+}
+
+/// `::ffff:a.b.c.d`.
+#[inline(always)]
+fn mapped(v4: u32) -> Ip {
+    [0, u64::from(v4) << 32 | 0xffff_0000]
+}
+
+/// 127.0.0.0/8 or ::1.
+#[inline(always)]
+fn is_loopback(ip: &Ip) -> bool {
+    ip[0] == 0 && (ip[1] & 0x0000_00ff_ffff_ffff == 0x7f_ffff_0000 || ip[1] == 1 << 56)
+}
+
+/// Who connects from this address.
+#[inline(always)]
+fn whose(ip: &Ip) -> u32 {
+    match ADDRESSES.get_ptr(ip) {
+        // SAFETY: as above.
+        Some(kind) => match unsafe { core::ptr::read_volatile(kind) } {
+            OF_NODE => NODE,
+            OF_TERMINATING => TERMINATING,
+            _ => CLIENT,
+        },
+        None => CLIENT,
+    }
+}
+
+/// A port of the pod's; 0: there are not so many.
+#[inline(always)]
+fn port_at(pod: *mut Traffic, index: usize) -> u16 {
+    // SAFETY: in bounds, and as above.
+    unsafe {
+        let ports = (&raw const (*pod).ports).cast::<u16>();
+        core::ptr::read_volatile(ports.wrapping_add(index % PORTS))
+    }
+}
+
+/// The pod listens on this port, or has.
+#[inline(always)]
+fn listens(pod: *mut Traffic, port: u16) -> bool {
+    let mut found = false;
+    for index in 0..PORTS {
+        found |= port_at(pod, index) == port;
+    }
+    found
+}
+
+#[inline(always)]
+fn learn(pod: *mut Traffic, port: u16) {
+    let known = get!(pod, known);
+    if known as usize >= PORTS || listens(pod, port) {
+        return;
+    }
+    // SAFETY: in bounds, and as above.
+    unsafe {
+        let ports = (&raw mut (*pod).ports).cast::<u16>();
+        core::ptr::write_volatile(ports.wrapping_add(known as usize % PORTS), port);
+    }
+    set!(pod, known, known + 1);
+}
+
+/// The entry of the container that a socket belongs to, or the pod's.
+#[inline(always)]
+fn owner(pod: *mut Traffic, netns: u32, sk: Address) -> *mut Traffic {
+    if layout!(traffic.sock_cgroup) == 0 {
+        return pod;
+    }
+    let cgroup = sk.pointer(layout!(traffic.sock_cgroup));
+    if cgroup.0 == 0 || cgroup.0 & 1 != 0 {
+        return pod;
+    }
+    let id = cgroup_id(cgroup);
+    let container = match Watched::find(id).map_or(0, Watched::owner_id) {
+        0 => id,
+        container => container,
+    };
+    entry(netns, container).unwrap_or(pod)
+}
+
+#[inline(always)]
+fn count(entry: *mut Traffic, peer: u32, event: u32) {
+    let event = match event {
+        OPENED if get!(entry, stopped_at) != 0 => OPENED_AFTER_STOP,
+        REFUSED if get!(entry, stopped_at) != 0 => REFUSED_AFTER_STOP,
+        event => event,
+    };
+    // SAFETY: in bounds. Volatile: the compiler would make a switch of it.
+    let cell = unsafe {
+        let table = (&raw const CELL_OF).cast::<u8>();
+        core::ptr::read_volatile(table.wrapping_add((peer << 5 | event) as usize & 0xff))
+    };
+    let cell = usize::from(cell);
+    if cell >= CELLS {
+        return;
+    }
+    let time = now();
+    // SAFETY: in bounds, and as above.
+    unsafe {
+        let cell = (&raw mut (*entry).cells).cast::<Cell>().wrapping_add(cell);
+        // BPF_XADD, which Linux 5.10 has, and the compiler's own atomics are not for this target.
+        let (counter, one) = (&raw mut (*cell).count, 1u64);
+        asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) counter, in(reg) one);
+        if core::ptr::read_volatile(&raw const (*cell).first) == 0 {
+            core::ptr::write_volatile(&raw mut (*cell).first, time);
+        }
+        core::ptr::write_volatile(&raw mut (*cell).last, time);
+    }
+}
+
+/// `tcp_send_reset(const struct sock *sk, const struct sk_buff *skb, const enum sk_rst_reason reason)`,
+/// since Linux 6.10: in answer to `skb` also where there is no socket. Before, it was not called then.
+#[raw_tracepoint]
+pub fn tcp_send_reset(ctx: RawTracePointContext) -> i32 {
+    let (sk, skb) = (Address(ctx.arg(0)), Address(ctx.arg(1)));
+    if skb.0 == 0 || (sk.0 != 0 && sk.read::<u8>(layout!(traffic.sock_state)) != TIME_WAIT) {
+        return 0;
+    }
+    let device = skb.pointer(layout!(traffic.skb_dev));
+    let netns: u32 = device.pointer(layout!(traffic.dev_net)).read(layout!(traffic.net_inum));
+    if let Some(pod) = entry(netns, 0) {
+        answered(pod, skb.0, device.0);
+    }
+    0
+}
+
+#[inline(never)]
+fn answered(pod: *mut Traffic, skb: u64, device: u64) {
+    let (skb, device) = (Address(skb), Address(device));
+    let is_trial = get!(pod, flags) & TRIAL != 0;
+    if !is_trial && device.read::<u32>(layout!(traffic.dev_ifindex)) == LOOPBACK {
+        return;
+    }
+    let head = skb.pointer(layout!(traffic.skb_head));
+    let transport: u16 = skb.read(layout!(traffic.skb_transport));
+    let network: u16 = skb.read(layout!(traffic.skb_network));
+    let (tcp, ip) = (head.at(u32::from(transport)), head.at(u32::from(network)));
+    let port = u16::from_be(tcp.read(2));
+    if is_trial && port != port_at(pod, 0) {
+        return;
+    }
+    let is_syn = tcp.read::<u8>(13) & (SYN | ACK) == SYN;
+    // The answer of a server to what this pod had opened itself is none of a client's.
+    if !is_syn && !listens(pod, port) {
+        return;
+    }
+    let remote = match ip.read::<u8>(0) >> 4 {
+        4 => mapped(ip.read(12)),
+        _ => ip.read(8),
+    };
+    count(pod, whose(&remote), if is_syn { REFUSED } else { RESET_AFTER_END });
+}
+
+/// A stop signal from outside comes to the main process of a container.
+#[inline(always)]
+pub(super) fn stopped(task: Address, container: u64, time: u64) {
+    if layout!(traffic.task_nsproxy) == 0 {
+        return;
+    }
+    let namespaces = task.pointer(layout!(traffic.task_nsproxy));
+    let netns: u32 =
+        namespaces.pointer(layout!(traffic.nsproxy_net)).read(layout!(traffic.net_inum));
+    let Some(pod) = entry(netns, 0) else { return };
+    stop(pod, time);
+    if container != 0
+        && let Some(own) = entry(netns, container)
+    {
+        stop(own, time);
+    }
+}
+
+#[inline(always)]
+fn stop(entry: *mut Traffic, time: u64) {
+    if get!(entry, stopped_at) == 0 {
+        set!(entry, stopped_at, time);
+    }
+}
