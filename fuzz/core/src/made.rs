@@ -2,13 +2,15 @@
 
 use crate::story::Story;
 use coroner_core::{
-    ids::{ContainerId, SandboxId, Tgid},
+    ids::{CgroupId, ContainerId, SandboxId, Tgid},
     input::{
-        ApiEvent, ApiNode, ApiPod, ContainerState, CriContainer, CriEvent, CriSandboxStatus,
-        Daemon, DaemonProcess, DaemonState, HostEvent, HostSurvey, Input, KernelFact, NetNamespace,
-        PodCgroup, PodCheck, PodVolume, ProcProcess, ProcReport, SandboxNetwork, Shim, TaskState,
+        ApiEvent, ApiNode, ApiPod, ConnectionEvent, ContainerState, CriContainer, CriEvent,
+        CriSandboxStatus, Daemon, DaemonProcess, DaemonState, HostEvent, HostSurvey, Input,
+        KernelFact, NetNamespace, NetworkCounters, PodCgroup, PodCheck, PodVolume, ProcProcess,
+        ProcReport, SandboxNetwork, Shim, TaskState, TrafficBlindness, TrafficCount, TrafficEvent,
+        TrafficFact, TrafficPeer, TrafficReading,
     },
-    output::{CriRequest, Request},
+    output::{CriRequest, Request, TrafficRequest},
     time::{BootTime, WallTime},
 };
 
@@ -22,6 +24,7 @@ pub(crate) fn is_answered(request: &Request) -> bool {
         Request::Cri(request) => {
             matches!(request, CriRequest::FindCgroup(_) | CriRequest::SandboxStatus(_))
         }
+        Request::Traffic(request) => !matches!(request, TrafficRequest::Forget(_)),
         Request::TraceSignal { .. } => false,
         Request::VerifyPods(_) | Request::InspectProcesses(_) => true,
     }
@@ -37,7 +40,15 @@ pub(crate) fn answer(story: &Story, request: &Request, now: BootTime, how: u8) -
         Request::Cri(CriRequest::SandboxStatus(sandbox)) => {
             Input::Cri(sandbox_status(sandbox, now, how))
         }
-        Request::Cri(_) | Request::TraceSignal { .. } => return None,
+        Request::Cri(_)
+        | Request::TraceSignal { .. }
+        | Request::Traffic(TrafficRequest::Forget(_)) => return None,
+        Request::Traffic(TrafficRequest::Count(wanted)) => {
+            traffic(&wanted.sandbox, &wanted.cgroups, true, now, how)
+        }
+        Request::Traffic(TrafficRequest::Read(sandbox)) => {
+            traffic(sandbox, &story.cgroups, false, now, how)
+        }
         Request::VerifyPods(pods) => {
             let check = |(index, pod): (usize, &coroner_core::ids::PodRef)| PodCheck {
                 uid: pod.uid.clone(),
@@ -66,6 +77,42 @@ pub(crate) fn answer(story: &Story, request: &Request, now: BootTime, how: u8) -
             })
         }
     })
+}
+
+/// What was counted of a sandbox's connections: nothing at the `beginning`, later some of all that there is.
+fn traffic(
+    sandbox: &SandboxId,
+    cgroups: &[CgroupId],
+    beginning: bool,
+    now: BootTime,
+    how: u8,
+) -> Input {
+    let blindness = TrafficBlindness::ALL;
+    let count = |index: usize| TrafficCount {
+        cgroup: cgroups.get(index % (cgroups.len() + 1)).copied(),
+        peer: TrafficPeer::ALL[(usize::from(how) + index) % TrafficPeer::ALL.len()],
+        event: ConnectionEvent::ALL[(3 * usize::from(how) + index) % ConnectionEvent::ALL.len()],
+        count: if has(how, 4) { u64::MAX } else { index as u64 + 1 },
+        first: BootTime(now.0.wrapping_sub(u64::from(how) << 24)),
+        last: now,
+    };
+    let counts = if beginning { 0 } else { usize::from(how & 15) };
+    let reading = TrafficReading {
+        at: now,
+        counts: (0..counts).map(count).collect(),
+        network: has(how, 5).then(|| NetworkCounters {
+            established: u64::from(how >> 6),
+            resets_sent: u64::from(how),
+            listen_drops: u64::from(how & 1),
+            listening: if has(how, 2) { vec![80] } else { Vec::new() },
+        }),
+    };
+    let fact = match how % 8 {
+        7 => TrafficFact::NotVisible { reason: blindness[usize::from(how >> 3) % blindness.len()] },
+        _ if beginning => TrafficFact::Began { reading, sees_refusals: has(how, 3) },
+        _ => TrafficFact::Counted { reading },
+    };
+    Input::Traffic(TrafficEvent { sandbox: sandbox.clone(), fact })
 }
 
 fn sandbox_status(sandbox: &SandboxId, asked: BootTime, how: u8) -> CriEvent {

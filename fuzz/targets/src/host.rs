@@ -1,9 +1,12 @@
 use coroner::{
-    linux::{process_cgroup, procfs::parse},
+    linux::{
+        process_cgroup,
+        procfs::{net, parse},
+    },
     sources::{host, kernel},
 };
 use coroner_core::cgroup_path;
-use std::os::unix::ffi::OsStrExt as _;
+use std::{collections::BTreeSet, os::unix::ffi::OsStrExt as _};
 
 /// What the host tells in files: /proc of a process, mounts, cgroups, command lines.
 pub fn host(bytes: &[u8]) {
@@ -25,6 +28,19 @@ pub fn host(bytes: &[u8]) {
     parse::freezer_frozen(&table);
     for function in parse::stack(&table) {
         assert!(!function.is_empty() && !function.contains([' ', '+']), "{function:?}");
+    }
+
+    // /proc/PID/net.
+    for section in ["Tcp", "TcpExt", &name] {
+        net::counter(&table, section, "OutRsts");
+    }
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>().into_iter();
+    let mut addresses = BTreeSet::new();
+    net::fib_addresses(lines(&table), &mut addresses);
+    net::inet6_addresses(lines(&second), &mut addresses);
+    assert!(addresses.len() <= table.lines().count() + second.lines().count());
+    for line in table.lines() {
+        net::socket_line(line);
     }
 
     // As the kernel's seq_path writes it: fs/seq_file.c, mangle_path with " \t\n\\".

@@ -1,7 +1,7 @@
 //! The programs that count connections, and what they have counted. Loaded at the start, attached on demand:
 //! while they are not, they cost nothing.
 
-use super::load::{Value, raw_tracepoint};
+use super::object::{Value, raw_tracepoint};
 use aya::{
     Ebpf,
     maps::{HashMap, MapData, MapError},

@@ -1,19 +1,21 @@
 //! Loads and attaches the programs: the effect of [`plan`](super::plan).
 
 use super::{
-    Options, StartError, counting::Counting, debug::Diagnostics, plan::Planned, ring::Rings,
+    Options, StartError,
+    counting::Counting,
+    debug::Diagnostics,
+    object::{Value, raw_tracepoint},
+    plan::Planned,
+    ring::Rings,
 };
 use crate::linux::cgroupfs::Inserted;
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
-    programs::{ProgramError, RawTracePoint},
+    programs::ProgramError,
 };
 use coroner_core::{ids::CgroupId, input::Task};
-use coroner_ebpf::{
-    CONTAINER_PID_ONE, Container, Layout, Told, filter, maps, signal_bit,
-    traffic::{Marked, Traffic},
-};
+use coroner_ebpf::{CONTAINER_PID_ONE, Container, Layout, Told, filter, maps, signal_bit};
 use parking_lot::Mutex;
 use std::{io, sync::Arc};
 
@@ -36,21 +38,6 @@ const DEBUG_OBJECT: Option<&[u8]> =
     Some(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/coroner-bpf-debug.o")));
 #[cfg(not(coroner_bpf_debug))]
 const DEBUG_OBJECT: Option<&[u8]> = None;
-
-/// The ABI's types as aya wants them: newtypes, for the trait is foreign and so are they.
-#[repr(transparent)]
-#[derive(Clone, Copy)]
-pub(super) struct Value<T>(pub(super) T);
-// SAFETY: both are `repr(C)` integers without padding, see the const assertions beside them.
-unsafe impl aya::Pod for Value<Layout> {}
-// SAFETY: as above.
-unsafe impl aya::Pod for Value<Container> {}
-// SAFETY: as above.
-unsafe impl aya::Pod for Value<Told> {}
-// SAFETY: as above.
-unsafe impl aya::Pod for Value<Marked> {}
-// SAFETY: as above.
-unsafe impl aya::Pod for Value<Traffic> {}
 
 /// The programs, for as long as this lives, and what they are told.
 pub(super) struct Watching {
@@ -214,17 +201,6 @@ fn load_program(ebpf: &mut Ebpf, name: &str, attaches: bool) -> Result<(), Progr
         program.attach(name)?;
     }
     Ok(())
-}
-
-/// The program of a hook.
-pub(super) fn raw_tracepoint<'e>(
-    ebpf: &'e mut Ebpf,
-    name: &str,
-) -> Result<&'e mut RawTracePoint, ProgramError> {
-    let program = ebpf.program_mut(name).ok_or_else(|| {
-        ProgramError::IOError(io::Error::new(io::ErrorKind::NotFound, "not in the object"))
-    })?;
-    program.try_into()
 }
 
 fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, StartError> {

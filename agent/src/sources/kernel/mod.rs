@@ -10,6 +10,7 @@ mod error;
 pub mod facts;
 pub mod layout;
 mod load;
+mod object;
 pub mod plan;
 mod ring;
 mod selftest;
@@ -266,7 +267,7 @@ pub fn start(options: &Options) -> Result<Kernel, StartError> {
         let layout = layout::resolve(&btf, &hierarchy)?;
         let (traffic, offsets) = match layout::resolve_traffic(&btf, &hierarchy) {
             Ok(traffic) => (traffic, Ok(())),
-            Err(error) => (TrafficLayout::default(), Err(error)),
+            Err(error) => (TrafficLayout::default(), Err(error.to_string())),
         };
         (Layout { traffic, ..layout }, offsets)
     };

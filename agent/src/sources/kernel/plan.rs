@@ -1,9 +1,6 @@
 //! Facts → which programs are loaded and which hooks are given up, and what that costs. Pure.
 
-use super::{
-    btf::{Btf, Parameter},
-    layout::LayoutError,
-};
+use super::btf::{Btf, Parameter};
 
 /// A hook: a program of the object and the tracepoint that it is attached to. Both bear the same
 /// name.
@@ -77,7 +74,7 @@ pub fn plan(tracepoints: &[(&'static str, Tracepoint)], unified: bool) -> Vec<Pl
 /// The same about the hooks that count connections. `offsets`: all that these need was found, or what was not.
 pub fn plan_traffic(
     tracepoints: &[(&'static str, Tracepoint)],
-    offsets: &Result<(), LayoutError>,
+    offsets: &Result<(), String>,
 ) -> Vec<Planned> {
     let verdict = |hook: &Hook| match offsets {
         Ok(()) => check(hook, tracepoints),
@@ -181,7 +178,7 @@ mod tests {
         let reason = "this kernel's tracepoint tcp_send_reset has 2 arguments instead of 3: \
                       refused connections are not visible";
         assert_eq!(without(&plan_traffic(&host(2), &Ok(()))), [("tcp_send_reset", reason)]);
-        let missing = plan_traffic(&host(3), &Err(LayoutError(vec!["sock.sk_err".into()])));
+        let missing = plan_traffic(&host(3), &Err("no sock.sk_err".into()));
         assert!(missing.iter().all(|planned| planned.verdict.is_err()), "{missing:#?}");
     }
 
