@@ -57,7 +57,7 @@ pub fn play() -> anyhow::Result<()> {
 
 /// A process that is moved to another CPU finds nothing in its caches: that would be measured, and not
 /// the programs. Children stay as well.
-fn stay_on_one_cpu() -> io::Result<()> {
+pub(super) fn stay_on_one_cpu() -> io::Result<()> {
     let allowed = rustix::thread::sched_getaffinity(None)?;
     let mut one = rustix::thread::CpuSet::new();
     let last = (0..rustix::thread::CpuSet::MAX_CPU).rev().find(|cpu| allowed.is_set(*cpu));

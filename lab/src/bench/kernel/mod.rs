@@ -10,6 +10,7 @@ mod case;
 mod empty;
 mod report;
 mod stage;
+mod transitions;
 
 use super::{
     programs::{self, Program, Statistics},
@@ -71,7 +72,10 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
     let result = unless_interrupted(screen, measure(options, &log, screen)).await;
     run::leave(&work, went_wrong(&result), screen);
     let (costs, programs) = result?;
-    publish(screen, options.json, &report::figures(&costs, &programs))
+    let mut figures = report::figures(&costs, &programs);
+    screen.step("counting connections");
+    figures.extend(transitions::measure(&cgroup2()?, options.rounds)?);
+    publish(screen, options.json, &figures)
 }
 
 async fn measure(

@@ -57,7 +57,7 @@ pub(super) fn figures(costs: &Costs, programs: &[Program]) -> Vec<Figure> {
 }
 
 fn net(case: &Case, costs: &[Cost]) -> Figure {
-    let figure = Figure::of(BENCH, name(case, "net"), median(costs, Cost::net), "ns");
+    let figure = Figure::of(BENCH, name(case, "net"), median_of(costs, Cost::net), "ns");
     match case.goal {
         Some(goal) => figure.at_most(goal),
         None => figure,
@@ -65,8 +65,8 @@ fn net(case: &Case, costs: &[Cost]) -> Figure {
 }
 
 fn gross(case: &Case, costs: &[Cost]) -> Figure {
-    let empty = median(costs, |cost| cost.empty);
-    Figure::of(BENCH, name(case, "with_empty"), median(costs, |cost| cost.program), "ns")
+    let empty = median_of(costs, |cost| cost.empty);
+    Figure::of(BENCH, name(case, "with_empty"), median_of(costs, |cost| cost.program), "ns")
         .beside(EMPTY, empty)
 }
 
@@ -90,8 +90,13 @@ fn sizes(programs: &[Program]) -> Vec<Figure> {
     ]
 }
 
-fn median(costs: &[Cost], of: impl Fn(Cost) -> f64) -> f64 {
-    let mut values: Vec<_> = costs.iter().copied().map(of).collect();
+fn median_of(costs: &[Cost], of: impl Fn(Cost) -> f64) -> f64 {
+    median(&costs.iter().copied().map(of).collect::<Vec<_>>())
+}
+
+/// The middle of some values.
+pub(super) fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     match values.len() {
         0 => f64::NAN,
@@ -137,6 +142,6 @@ mod tests {
         assert_eq!(figures[1], gross);
         let sizes: Vec<_> = figures[2..].iter().map(|figure| figure.value).collect();
         assert_eq!(sizes, [2.0, 1600.0, 1200.0, 900.0]);
-        assert_eq!(median(&rounds[..2], Cost::net), 440.0);
+        assert_eq!(median_of(&rounds[..2], Cost::net), 440.0);
     }
 }
