@@ -133,7 +133,7 @@ pub fn cause(inputs: CauseInputs<'_>) -> AttributedCause {
 
 fn is_restarted_and_succeeded(object: &PodObject) -> bool {
     let pod = &object.pod;
-    pod.phase == "Succeeded" && pod.restart_policy == "Always" && pod.disruption.is_none()
+    pod.phase == "Succeeded" && &*pod.restart_policy == "Always" && pod.disruption.is_none()
 }
 
 /// The cause if no stop was seen: either there was none, or its evidence may be missing.

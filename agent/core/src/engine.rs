@@ -9,6 +9,7 @@ mod eviction;
 mod lifecycle;
 mod reported;
 mod settings;
+mod traffic;
 mod unlisted;
 
 pub use settings::{Gauges, Settings};
@@ -80,7 +81,13 @@ impl Engine {
         let of_the_sources =
             matches!(received.input, Input::Cri(_) | Input::Api(_) | Input::Host(_));
         match received.input {
-            Input::Kernel(event) => self.kernel(event, &mut out),
+            Input::Kernel(event) => {
+                let (time, turn) = (event.time, traffic::turn(&event.fact));
+                self.kernel(event, &mut out);
+                if let Some(turn) = turn {
+                    self.traffic_turns(time, turn, &mut out);
+                }
+            }
             Input::Cri(event) => {
                 if let CriEvent::ContainerCgroup { container, cgroup } = &event {
                     self.stores.cgroups.set_own_cgroup(container.clone(), *cgroup);
@@ -102,10 +109,11 @@ impl Engine {
                 let mut dirty = Dirty::default();
                 self.stores.api.apply(received.at, event, self.stores.anchor, &mut dirty);
                 self.find_containers(&mut dirty, &mut out);
+                self.count_deleted(received.at, dirty.pods.iter(), &mut out);
                 self.dirty.append(dirty);
             }
             Input::Proc(report) => self.inspected(report, &mut out),
-            Input::Traffic(_) => {}
+            Input::Traffic(event) => self.counted(event),
             Input::Host(event) => {
                 self.dirty.all_reports |= matches!(event, HostEvent::Daemon { .. });
                 self.stores.node.apply_host(received.at, &event);
@@ -348,6 +356,7 @@ impl Engine {
             out.report(self.unkillable_report(cgroup, detail, true));
         }
         self.dirty.refused += self.leaks.tick(now, &self.stores, dirty.pods, out);
+        self.forget_idle_traffic(now, out);
         if self.ticks.is_multiple_of(10) {
             self.evict(now, out);
         }

@@ -33,6 +33,7 @@ pub mod signal;
 pub mod stop;
 pub mod table;
 pub mod time;
+pub mod traffic;
 pub mod types;
 pub mod unkillable;
 pub mod verdict;

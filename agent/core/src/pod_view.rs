@@ -4,6 +4,7 @@
 mod death;
 mod findings;
 mod termination;
+mod traffic;
 
 use super::{
     api::{ApiState, DeletionRequest, LONGEST_SILENCE, PodObject},
@@ -13,10 +14,12 @@ use super::{
     node::NodeState,
     process::{ContainerProcesses, Origin, SI_KERNEL, SIGKILL, SIGTERM, SentSignal},
     table::Table,
+    traffic::TrafficState,
     verdict::CONVENTIONAL_STOP_SIGNALS,
 };
 use crate::{ids::*, input::*, time::*};
 use std::{collections::BTreeSet, time::Duration};
+pub use traffic::{CLIENTS, LOST, OPENED, REFUSED};
 
 /// All stores.
 #[derive(Debug, Default)]
@@ -31,6 +34,8 @@ pub struct Stores {
     pub api: ApiState,
     /// The node and its daemons.
     pub node: NodeState,
+    /// The connections of terminating pods.
+    pub traffic: TrafficState,
     /// Boot clock ↔ wall clock.
     pub anchor: Anchor,
 }

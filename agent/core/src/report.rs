@@ -180,6 +180,9 @@ pub struct PodTermination {
     /// No other revision follows; only the removal of sandbox and cgroup may be added.
     #[serde(rename = "final")]
     pub is_final: bool,
+    /// The workload that the pod belongs to, where the apiserver has shown it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Workload>,
     /// Why the pod terminated.
     pub cause: Cause,
     /// How certain the cause is.
@@ -216,6 +219,9 @@ pub struct PodTermination {
     pub critical: Option<ContainerId>,
     /// The pod's containers.
     pub containers: Vec<ContainerDeath>,
+    /// The pod's TCP connections; `None`: the agent did not count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<Traffic>,
     /// Findings about the pod itself; the containers have their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
@@ -225,6 +231,95 @@ pub struct PodTermination {
     /// Losses that may affect this report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub incomplete: Vec<LossKind>,
+}
+
+/// The TCP connections of a terminating pod: what its end cost its clients. A lower bound: what reaches no socket of
+/// the pod (a full backlog, a NetworkPolicy, a removed route) is not counted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Why they could not be seen; then nothing else is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_visible: Option<TrafficBlindness>,
+    /// When the counting began, after the deletion request or the stop signal.
+    pub since: BootTime,
+    /// When the counts were last read.
+    pub until: BootTime,
+    /// When the first container was sent its stop signal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<BootTime>,
+    /// The kernel shows refused connections (Linux 6.10); otherwise nothing is known of them.
+    pub sees_refusals: bool,
+    /// Open connections and listeners when the counting began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_begin: Option<OpenConnections>,
+    /// The same just after the stop signal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_stop: Option<OpenConnections>,
+    /// What happened, by container where the kernel shows it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counts: Vec<TrafficShare>,
+    /// Connections that outlived the pod's processes: another process holds the socket; `None`: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub still_open: Option<u64>,
+    /// RST segments that no counted event explains: refused connections, or data after the end, where
+    /// `sees_refusals` is false; `None`: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resets_sent: Option<u64>,
+    /// Handshakes that a listener dropped, mostly because its backlog was full; `None`: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handshakes_dropped: Option<u64>,
+}
+
+/// A network namespace at one moment.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct OpenConnections {
+    /// Connections in ESTABLISHED or CLOSE_WAIT (`CurrEstab`), of both directions and internal ones.
+    pub established: u64,
+    /// Ports on which a socket listens, but those bound to loopback.
+    pub listening: Vec<u16>,
+}
+
+/// One kind of event in a pod's traffic.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TrafficShare {
+    /// The container; `None`: not known (cgroup v1), or the socket is of no container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerId>,
+    /// Between whom.
+    pub peer: TrafficPeer,
+    /// What happened.
+    pub event: ConnectionEvent,
+    /// How often.
+    pub count: u64,
+    /// The first time.
+    pub first: BootTime,
+    /// The last time.
+    pub last: BootTime,
+}
+
+impl Traffic {
+    /// How often any of these events happened, and the first and the last time.
+    pub fn sum(&self, peers: &[TrafficPeer], events: &[ConnectionEvent]) -> Occurrences {
+        let of =
+            |share: &&TrafficShare| peers.contains(&share.peer) && events.contains(&share.event);
+        self.counts.iter().filter(of).fold(Occurrences::default(), |sum, share| Occurrences {
+            count: sum.count.saturating_add(share.count),
+            first: Some(sum.first.map_or(share.first, |first| first.min(share.first))),
+            last: sum.last.max(Some(share.last)),
+        })
+    }
+}
+
+/// How often something happened, and when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Occurrences {
+    /// How often.
+    pub count: u64,
+    /// The first time.
+    pub first: Option<BootTime>,
+    /// The last time.
+    pub last: Option<BootTime>,
 }
 
 impl PodTermination {

@@ -175,13 +175,30 @@ labels! {
         Frozen = "frozen",
         /// Kata, gVisor and similar runtimes: the host's kernel does not see inside.
         UnsupportedRuntime = "unsupported_runtime",
+        /// The exit of a process cut connections with a request unanswered or data unread.
+        ConnectionsCut = "connections_cut",
+        /// Connections were refused while the pod terminated.
+        ConnectionsRefused = "connections_refused",
+        /// Clients kept connecting for more than a second after the stop signal.
+        LateConnections = "late_connections",
+        /// The process closed its listener, and clients that still connected were refused.
+        ListenerClosedEarly = "listener_closed_early",
     }
 }
 
 impl FindingKind {
     /// A finding about the whole pod, as opposed to one of its containers.
     pub const fn is_of_the_pod(self) -> bool {
-        matches!(self, Self::OutlivedObject | Self::RuntimeRestarted | Self::KubeletRestarted)
+        matches!(
+            self,
+            Self::OutlivedObject
+                | Self::RuntimeRestarted
+                | Self::KubeletRestarted
+                | Self::ConnectionsCut
+                | Self::ConnectionsRefused
+                | Self::LateConnections
+                | Self::ListenerClosedEarly
+        )
     }
 }
 
@@ -234,6 +251,10 @@ labels! {
         TermSent = "term_sent",
         /// The stop signal's handler ran.
         TermHandled = "term_handled",
+        /// The last listener was closed.
+        ListenerClosed = "listener_closed",
+        /// The last new connection of a client.
+        LastNewConnection = "last_new_connection",
         /// SIGKILL was sent.
         KillSent = "kill_sent",
         /// The init's last thread exited.

@@ -100,6 +100,9 @@ impl Engine {
         let mut under_way = self.evaluate_instance(now, uid, &mut pod, is_dirty, out);
         if let Some(finished) = &mut pod.reported_termination {
             under_way |= finished.count_if_due(now, out);
+            if finished.uncounted.is_none() {
+                Self::forget_traffic(&mut self.stores.traffic, &finished.sandboxes, out);
+            }
         }
         let known = !pod.is_blank() && self.stores.cri.has_sandbox(uid);
         if known || under_way || pod.reported_termination.is_some() {

@@ -91,8 +91,8 @@ pub struct ApiPod {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_seconds: Option<i64>,
     /// spec.restartPolicy.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub restart_policy: String,
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub restart_policy: Box<str>,
     /// status.phase.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub phase: String,
@@ -116,9 +116,22 @@ pub struct ApiPod {
     /// reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_ready: Option<bool>,
+    /// The workload that the pod belongs to, by its controller; `None`: a bare or a static pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Box<Workload>>,
     /// Containers by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub containers: BTreeMap<String, ApiContainer>,
+}
+
+/// What a pod is a replica of.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Workload {
+    /// The controller's kind: `Deployment`, `StatefulSet`, `DaemonSet`, `Job`, or another.
+    pub kind: String,
+    /// The controller's name.
+    pub name: String,
 }
 
 impl ApiPod {

@@ -175,6 +175,7 @@ impl<'a> PodView<'a> {
         let shortened = object.and_then(PodObject::shortened);
         // Once the object is gone no later status can come.
         let reported = self.object().filter(|_| gone.is_some()).and_then(|o| o.reported);
+        let traffic = self.traffic();
         let by_api = |kind, at| Milestone::exact(kind, at, Source::Api);
         let requested = request.map(|request| Milestone {
             kind: M::DeleteRequested,
@@ -193,6 +194,7 @@ impl<'a> PodView<'a> {
         ]
         .into_iter()
         .flatten()
+        .chain(traffic.iter().flat_map(|traffic| Self::traffic_milestones(traffic, began)))
         .chain(self.tail(began))
         .collect();
 
@@ -220,6 +222,7 @@ impl<'a> PodView<'a> {
             findings.push(Finding::new(FindingKind::OutlivedObject, detail));
         }
         findings.extend(self.restarts(began, ended));
+        findings.extend(traffic.iter().flat_map(|traffic| self.traffic_findings(traffic)));
         let incomplete: BTreeSet<LossKind> =
             containers.iter().flat_map(|container| container.incomplete.iter().copied()).collect();
         let began_wall_ns = self.stores.anchor.wall(began).0;
@@ -229,6 +232,7 @@ impl<'a> PodView<'a> {
             life: incarnation,
             revision: 1,
             is_final: self.is_final(),
+            workload: self.object().and_then(|object| object.pod.workload.as_deref().cloned()),
             cause: cause.cause,
             cause_certainty: cause.certainty(),
             cause_source: cause.source,
@@ -245,6 +249,7 @@ impl<'a> PodView<'a> {
             phases,
             uncertainty,
             containers,
+            traffic,
             findings,
             truncated,
             incomplete: incomplete.into_iter().collect(),

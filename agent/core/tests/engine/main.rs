@@ -24,4 +24,5 @@ mod random;
 mod static_pods;
 mod stops;
 mod together;
+mod traffic;
 mod world;

@@ -3,7 +3,9 @@
 use crate::sources::spec::{binary_name, exec_hook, signal_number};
 use coroner_core::{
     ids::{ContainerId, PodUid},
-    input::{ApiContainer, ApiNode, ApiPod, ApiProbe, ApiTerminated, ContainerKind, Hook},
+    input::{
+        ApiContainer, ApiNode, ApiPod, ApiProbe, ApiTerminated, ContainerKind, Hook, Workload,
+    },
     time::WallTime,
 };
 use k8s_openapi::{
@@ -22,6 +24,9 @@ use std::{
 
 /// Written by the kubelet on a static pod's mirror: pkg/kubelet/types/pod_update.go.
 pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
+/// The label by which the pods of one revision of a Deployment are told from others
+/// (`apps.DefaultDeploymentUniqueLabelKey`, pkg/apis/apps).
+pub(super) const TEMPLATE_HASH: &str = "pod-template-hash";
 
 /// Whether a pod has a sandbox that is ready: on by default since 1.29, and PodHasNetwork to 1.27 (kubelet/types/constants.go,
 /// the API's types.go).
@@ -48,7 +53,10 @@ pub fn pod(pod: &Pod) -> Option<ApiPod> {
         deletion_grace_seconds: metadata.deletion_grace_period_seconds,
         finalizers: metadata.finalizers.clone().unwrap_or_default(),
         grace_seconds: spec.and_then(|spec| spec.termination_grace_period_seconds),
-        restart_policy: spec.and_then(|spec| spec.restart_policy.clone()).unwrap_or_default(),
+        restart_policy: spec
+            .and_then(|spec| spec.restart_policy.as_deref())
+            .unwrap_or_default()
+            .into(),
         phase: status.and_then(|status| status.phase.clone()).unwrap_or_default(),
         reason: status.and_then(|status| status.reason.clone()).unwrap_or_default(),
         message: beginning(status.and_then(|status| status.message.as_ref())),
@@ -57,8 +65,26 @@ pub fn pod(pod: &Pod) -> Option<ApiPod> {
         resizes: condition("PodResizeInProgress").is_some()
             || status.is_some_and(|status| status.resize.as_deref() == Some("InProgress")),
         sandbox_ready: sandbox.map(|one| one.status == "True"),
+        workload: workload(metadata),
         containers: containers(pod),
     })
+}
+
+/// The controller of a pod; of a ReplicaSet that a Deployment made, the Deployment
+/// (`NewRSNameFromDeployment`: its name and the hash). A mirror pod's is no workload.
+fn workload(metadata: &ObjectMeta) -> Option<Box<Workload>> {
+    let owners = metadata.owner_references.as_deref().unwrap_or_default();
+    let owner =
+        owners.iter().find(|owner| owner.controller == Some(true) && owner.kind != "Node")?;
+    let hash = metadata.labels.as_ref().and_then(|all| all.get(TEMPLATE_HASH));
+    let deployment = || owner.name.strip_suffix(hash?)?.strip_suffix('-');
+    let (kind, name) = match owner.kind.as_str() {
+        "ReplicaSet" => {
+            deployment().map_or(("ReplicaSet", owner.name.as_str()), |name| ("Deployment", name))
+        }
+        kind => (kind, owner.name.as_str()),
+    };
+    Some(Box::new(Workload { kind: kind.into(), name: name.into() }))
 }
 
 /// The UID of the static pod whose mirror this is. The node owns a mirror, which the kubelet and
@@ -355,6 +381,7 @@ mod tests {
             disruption_message: String::new(),
             resizes: true,
             sandbox_ready: Some(false),
+            workload: None,
             containers: BTreeMap::from([
                 ("app".to_owned(), app),
                 ("setup".to_owned(), bare(ContainerKind::Init)),
@@ -399,6 +426,26 @@ mod tests {
             } }));
             assert_eq!(pod.unwrap().mirror_of, None, "{owners}");
         }
+    }
+
+    #[test]
+    fn a_pod_is_of_its_controllers_workload() {
+        let owned = |kind: &str, name: &str, controller: bool, labels: Value| {
+            let owner = json!({ "apiVersion": "v1", "kind": kind, "name": name, "uid": "r", "controller": controller });
+            let metadata = json!({
+                "name": "web-0", "namespace": "shop", "uid": "u1", "labels": labels, "ownerReferences": [owner],
+            });
+            let workload = converted(json!({ "metadata": metadata })).unwrap().workload;
+            workload.map(|workload| format!("{}/{}", workload.kind, workload.name))
+        };
+        let hash = || json!({ "pod-template-hash": "6d4cf56db6" });
+        let told = |kind, name, labels| owned(kind, name, true, labels).unwrap();
+        assert_eq!(told("ReplicaSet", "web-6d4cf56db6", hash()), "Deployment/web");
+        assert_eq!(told("ReplicaSet", "web", hash()), "ReplicaSet/web", "nobody's");
+        assert_eq!(told("ReplicaSet", "web-1", json!({})), "ReplicaSet/web-1");
+        assert_eq!(told("StatefulSet", "db", json!({})), "StatefulSet/db");
+        assert_eq!(owned("StatefulSet", "db", false, json!({})), None);
+        assert_eq!(owned("Node", "n1", true, json!({})), None);
     }
 
     #[test]

@@ -136,7 +136,6 @@ fn of_itself(pod: &ApiPod) -> usize {
         &pod.uid,
         &pod.namespace,
         &pod.name,
-        &pod.restart_policy,
         &pod.phase,
         &pod.reason,
         &pod.message,
@@ -146,6 +145,8 @@ fn of_itself(pod: &ApiPod) -> usize {
     size_of::<ApiPod>()
         + texts.into_iter().chain(optional).map(|one| one.len()).sum::<usize>()
         + pod.finalizers.len() * size_of::<String>()
+        + pod.restart_policy.len()
+        + pod.workload.as_ref().map_or(0, |of| size_of_val(&**of) + of.kind.len() + of.name.len())
         + pod.mirror_of.as_ref().map_or(0, |uid| uid.as_str().len())
 }
 

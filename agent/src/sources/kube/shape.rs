@@ -4,7 +4,7 @@
 //! The limits are far above what a sound object has; docs/security.md has them in a table, with the
 //! memory that follows.
 
-use super::convert::MIRROR;
+use super::convert::{MIRROR, TEMPLATE_HASH};
 use crate::sources::{
     cut::Cut,
     json::Keep::{self, Bool, Each, First, Head, List, Number, Object, Presence, Text},
@@ -78,9 +78,19 @@ const METADATA: Keep = Object(&[
     ("name", NAME),
     ("resourceVersion", WORD),
     ("annotations", Object(&[(MIRROR, WORD)])),
+    ("labels", Object(&[(TEMPLATE_HASH, WORD)])),
     (
         "ownerReferences",
-        List(MAX_OWNERS, Cut::Owners, &Object(&[("apiVersion", KEYWORD), ("kind", KEYWORD)])),
+        List(
+            MAX_OWNERS,
+            Cut::Owners,
+            &Object(&[
+                ("apiVersion", KEYWORD),
+                ("kind", KEYWORD),
+                ("name", NAME),
+                ("controller", Bool),
+            ]),
+        ),
     ),
     ("deletionTimestamp", WORD),
     ("deletionGracePeriodSeconds", Number),

@@ -1,0 +1,152 @@
+//! When the connections of a pod are counted, and read.
+
+use super::Engine;
+use crate::{ids::*, input::*, time::*};
+use crate::{
+    isolation::Isolation,
+    output::{CountTraffic, Outputs, Request, TrafficRequest},
+    process::{ContainerProcesses, Origin, SIGKILL, SIGTERM, SentSignal},
+    traffic::TrafficState,
+};
+
+/// A kernel record that may change what is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    /// A signal was sent.
+    Signal(CgroupId),
+    /// The last process has left.
+    Empty(CgroupId),
+}
+
+/// Whether a record may change what is counted: few of the records of a busy node do.
+pub(super) fn turn(fact: &KernelFact) -> Option<Turn> {
+    match fact {
+        KernelFact::SignalGenerated(signal) => Some(Turn::Signal(signal.cgroup)),
+        KernelFact::CgroupEmpty { cgroup } => Some(Turn::Empty(*cgroup)),
+        _ => None,
+    }
+}
+
+impl Engine {
+    /// Has the connections counted of each of these pods that is being deleted: at once, because new connections
+    /// may come in the milliseconds before its stop signal.
+    pub(super) fn count_deleted<'a>(
+        &mut self,
+        at: BootTime,
+        pods: impl Iterator<Item = &'a PodUid>,
+        out: &mut Outputs,
+    ) {
+        for uid in pods {
+            let object = self.stores.api.get(uid);
+            if object.is_some_and(|object| object.requested.is_some() && object.exists()) {
+                self.count_pod(at, uid, None, out);
+            }
+        }
+    }
+
+    /// Has the connections of a pod counted.
+    pub(super) fn count_pod(
+        &mut self,
+        at: BootTime,
+        uid: &PodUid,
+        stopped: Option<BootTime>,
+        out: &mut Outputs,
+    ) {
+        let mut running =
+            self.stores.cri.sandboxes_of(uid).filter(|sandbox| sandbox.ended.is_none());
+        let Some(sandbox) = running.next_back().map(|sandbox| sandbox.info.clone()) else { return };
+        if !self.stores.traffic.begin(at, &sandbox.id, stopped) {
+            return;
+        }
+        let own = ContainerId::new(sandbox.id.as_str());
+        let containers = self.stores.cri.containers_of(&sandbox.id);
+        let all: Vec<_> = containers.map(|one| one.info.id.clone()).chain([own]).collect();
+        let of = |id: &ContainerId| {
+            Some((self.stores.cgroups.cgroup(id)?, self.stores.processes_of(id)?))
+        };
+        let is_alive = |processes: &ContainerProcesses| processes.ended().is_none();
+        let alive: Vec<_> = all.iter().filter_map(of).filter(|(_, p)| is_alive(p)).collect();
+        let by_process =
+            self.stores.processes_of_sandbox(&sandbox.id).and_then(|own| own.init.as_ref());
+        let by_process = by_process.and_then(|init| Isolation::by_sandbox_process(&init.comm));
+        if Isolation::by_handler(&sandbox.handler).or(by_process).is_some() {
+            let fact = TrafficFact::NotVisible { reason: TrafficBlindness::OwnStack };
+            self.stores.traffic.apply(TrafficEvent { sandbox: sandbox.id, fact });
+            return;
+        }
+        let process =
+            |(_, p): &(CgroupId, &ContainerProcesses)| p.main().map(|main| (main, p.started(main)));
+        let request = CountTraffic {
+            processes: alive.iter().filter_map(process).collect(),
+            cgroups: alive.iter().map(|(cgroup, _)| *cgroup).collect(),
+            stopped: self.stores.traffic.get(&sandbox.id).and_then(|counted| counted.stopped),
+            sandbox: sandbox.id,
+        };
+        out.request(Request::Traffic(TrafficRequest::Count(request)));
+    }
+    /// After a record that may be the beginning or the end of a stop.
+    pub(super) fn traffic_turns(&mut self, at: BootTime, turn: Turn, out: &mut Outputs) {
+        let (Turn::Signal(cgroup) | Turn::Empty(cgroup)) = turn;
+        let owner = self.stores.cgroups.owner(cgroup);
+        let ends = turn == Turn::Empty(owner);
+        let Some(processes) = self.stores.processes.get(&owner) else { return };
+        let stop_signal = self
+            .stores
+            .cgroups
+            .container(owner)
+            .and_then(|id| self.stores.cri.container(id)?.status.stop_signal);
+        let is_stop = |sent: &SentSignal| {
+            let stops =
+                [Some(SIGTERM), Some(SIGKILL), stop_signal].contains(&Some(sent.signal.signal));
+            sent.at == at && sent.origin == Origin::Outside && stops
+        };
+        let stopped = !ends && processes.sent().next_back().is_some_and(is_stop);
+        if !stopped && !ends {
+            return;
+        }
+        let Some(id) = self.stores.cgroups.container(owner) else { return };
+        // A sandbox's own container has its id.
+        let known = self.stores.cri.container(id).map(|known| known.info.sandbox.clone());
+        let sandbox = known.unwrap_or_else(|| SandboxId::new(id.as_str()));
+        let Some(pod) = self.stores.cri.sandbox(&sandbox).map(|known| known.info.pod.clone())
+        else {
+            return;
+        };
+        if stopped {
+            self.count_pod(at, &pod, Some(at), out);
+        }
+        let counted = self.stores.traffic.get(&sandbox);
+        if counted.is_some_and(|counted| counted.began.is_some()) {
+            out.request(Request::Traffic(TrafficRequest::Read(sandbox)));
+        }
+    }
+
+    /// Applies counts.
+    pub(super) fn counted(&mut self, event: TrafficEvent) {
+        let pod = self.stores.cri.sandbox(&event.sandbox).map(|known| known.info.pod.clone());
+        if self.stores.traffic.apply(event) {
+            self.dirty.pods.extend(pod);
+        }
+    }
+
+    /// Stops counting in these sandboxes: their reports are final.
+    pub(super) fn forget_traffic<'a>(
+        traffic: &mut TrafficState,
+        sandboxes: impl IntoIterator<Item = &'a SandboxId>,
+        out: &mut Outputs,
+    ) {
+        for sandbox in sandboxes {
+            if traffic.forget(sandbox) {
+                out.request(Request::Traffic(TrafficRequest::Forget(sandbox.clone())));
+            }
+        }
+    }
+
+    /// Stops counting where nothing terminates any more: a container was restarted, or its pod is unknown.
+    pub(super) fn forget_idle_traffic(&mut self, now: BootTime, out: &mut Outputs) {
+        let pod = |id: &SandboxId| self.stores.cri.sandbox(id).map(|known| &known.info.pod);
+        let is_over = |id: &&SandboxId| pod(id).is_none_or(|pod| !self.active.contains(pod));
+        let idle: Vec<_> = self.stores.traffic.idle(now).filter(is_over).cloned().collect();
+        Self::forget_traffic(&mut self.stores.traffic, &idle, out);
+    }
+}

@@ -1,0 +1,191 @@
+//! The pod's connections: what of them is reported, and the findings.
+
+use super::PodView;
+use crate::{input::*, report::*, time::*, types::*};
+use std::time::Duration;
+
+/// Connections that come sooner after the stop signal were on their way.
+const IN_FLIGHT: Duration = Duration::from_secs(1);
+/// Clients of the pod, except those on this node that terminate themselves.
+pub const CLIENTS: [TrafficPeer; 2] = [TrafficPeer::Client, TrafficPeer::Node];
+/// New connections.
+pub const OPENED: [ConnectionEvent; 2] =
+    [ConnectionEvent::Opened, ConnectionEvent::OpenedAfterStop];
+/// Refused connections.
+pub const REFUSED: [ConnectionEvent; 2] =
+    [ConnectionEvent::Refused, ConnectionEvent::RefusedAfterStop];
+/// Ends by the exit of the process that lose an answer.
+pub const LOST: [ConnectionEvent; 3] =
+    [ConnectionEvent::CutRequest, ConnectionEvent::CutUnread, ConnectionEvent::CutHalfClosed];
+/// Ends of connections that are open for the kernel: they leave ESTABLISHED for good.
+const ENDS: [ConnectionEvent; 11] = [
+    ConnectionEvent::Closed,
+    ConnectionEvent::PeerClosed,
+    ConnectionEvent::Reset,
+    ConnectionEvent::PeerReset,
+    ConnectionEvent::TimedOut,
+    ConnectionEvent::Unaccepted,
+    ConnectionEvent::CutIdle,
+    ConnectionEvent::CutRequest,
+    ConnectionEvent::CutSending,
+    ConnectionEvent::CutUnread,
+    ConnectionEvent::Ended,
+];
+
+impl PodView<'_> {
+    /// The pod's connections, if they were counted.
+    pub(super) fn traffic(&self) -> Option<Traffic> {
+        let counted = |id| self.stores.traffic.get(id);
+        let counted = self.sandboxes.iter().rev().find_map(|one| counted(&one.info.id))?;
+        let (stopped, sees_refusals) = (counted.stopped, counted.sees_refusals);
+        let empty = Traffic {
+            not_visible: counted.not_visible,
+            since: counted.last.at,
+            until: counted.last.at,
+            stopped,
+            sees_refusals,
+            at_begin: None,
+            at_stop: None,
+            counts: Vec::new(),
+            still_open: None,
+            resets_sent: None,
+            handshakes_dropped: None,
+        };
+        let Some(began) = &counted.began else {
+            return counted.not_visible.is_some().then_some(empty);
+        };
+        let share = |count: &TrafficCount| TrafficShare {
+            container: count.cgroup.and_then(|own| self.stores.cgroups.container(own)).cloned(),
+            peer: count.peer,
+            event: count.event,
+            count: count.count,
+            first: count.first,
+            last: count.last,
+        };
+        let open = |reading: &TrafficReading| {
+            let network = reading.network.as_ref()?;
+            let (established, listening) = (network.established, network.listening.clone());
+            Some(OpenConnections { established, listening })
+        };
+        let mut traffic = Traffic {
+            not_visible: None,
+            since: began.at,
+            at_begin: open(began),
+            at_stop: counted.at_stop.as_ref().and_then(open),
+            counts: counted.last.counts.iter().map(share).collect(),
+            ..empty
+        };
+        let all = TrafficPeer::ALL;
+        let network = began.network.as_ref();
+        traffic.still_open = network.map(|network| {
+            let opened = network.established.saturating_add(traffic.sum(all, &OPENED).count);
+            opened.saturating_sub(traffic.sum(all, &ENDS).count)
+        });
+        if let Some((before, now)) = network.zip(counted.last.network.as_ref()) {
+            let explained = [
+                ConnectionEvent::Reset,
+                ConnectionEvent::Unaccepted,
+                ConnectionEvent::CutUnread,
+                ConnectionEvent::Refused,
+                ConnectionEvent::RefusedAfterStop,
+                ConnectionEvent::ResetAfterEnd,
+            ];
+            let sent = now.resets_sent.saturating_sub(before.resets_sent);
+            traffic.resets_sent = Some(sent.saturating_sub(traffic.sum(all, &explained).count));
+            traffic.handshakes_dropped = Some(now.listen_drops.saturating_sub(before.listen_drops));
+        }
+        Some(traffic)
+    }
+
+    /// The findings about the connections. Only what other clients than the node's own addresses lost is one: the
+    /// kubelet's readiness probes go on, too.
+    pub(super) fn traffic_findings(&self, traffic: &Traffic) -> Vec<Finding> {
+        if self.is_of_a_job() {
+            return Vec::new(); // nobody is sent to it by a Service
+        }
+        let client = |events: &[ConnectionEvent]| traffic.sum(&[TrafficPeer::Client], events);
+        let with_node = |events: &[ConnectionEvent], count: u64| {
+            let by_node = traffic.sum(&[TrafficPeer::Node], events).count;
+            if by_node > 0 {
+                format!("{count} (and {by_node} from the node's own addresses)")
+            } else {
+                count.to_string()
+            }
+        };
+        let mut findings = Vec::new();
+        let mut find = |kind, detail: String| findings.push(Finding::new(kind, detail));
+        let lost = client(&LOST);
+        if lost.count > 0 {
+            let unread = client(&[ConnectionEvent::CutUnread]).count;
+            let idle = client(&[ConnectionEvent::CutIdle]).count;
+            let mut detail = format!(
+                "The exit of the process cut {} connection(s) in the middle of a request",
+                with_node(&LOST, lost.count)
+            );
+            if unread > 0 {
+                detail += &format!("; {unread} of them were reset, with data that it had not read");
+            }
+            if idle > 0 {
+                detail += &format!("; {idle} more were idle");
+            }
+            find(FindingKind::ConnectionsCut, detail + ".");
+        }
+        let refused = client(&REFUSED);
+        if let Some((first, last)) = refused.first.zip(refused.last) {
+            let from = traffic.stopped.unwrap_or(traffic.since);
+            let what =
+                if traffic.stopped.is_some() { "the stop signal" } else { "the deletion request" };
+            let detail = format!(
+                "{} new connection(s) were refused, the first {} and the last {} after {what}.",
+                with_node(&REFUSED, refused.count),
+                secs(first.since(from)),
+                secs(last.since(from)),
+            );
+            find(FindingKind::ConnectionsRefused, detail);
+            let closed = client(&[ConnectionEvent::ListenerClosed]).last;
+            if let Some(closed) = closed.filter(|closed| *closed <= last) {
+                let detail = format!(
+                    "The process closed its listener {} after {what}, while clients still connected: the last was \
+                     refused {} later.",
+                    secs(closed.since(from)),
+                    secs(last.since(closed)),
+                );
+                find(FindingKind::ListenerClosedEarly, detail);
+            }
+        }
+        let late = client(&[ConnectionEvent::OpenedAfterStop]);
+        if let Some((last, stopped)) = late.last.zip(traffic.stopped)
+            && last > stopped + IN_FLIGHT
+        {
+            let detail = format!(
+                "Clients opened {} connection(s) after the stop signal, the last {} after it: the removal of the \
+                 endpoint took that long to reach them.",
+                with_node(&[ConnectionEvent::OpenedAfterStop], late.count),
+                secs(last.since(stopped)),
+            );
+            find(FindingKind::LateConnections, detail);
+        }
+        findings
+    }
+
+    /// The milestones in the connections.
+    pub(super) fn traffic_milestones(
+        traffic: &Traffic,
+        began: BootTime,
+    ) -> impl Iterator<Item = Milestone> {
+        use ConnectionEvent as E;
+        let client = |events: &[E]| traffic.sum(&[TrafficPeer::Client], events).last;
+        let closed = client(&[E::ListenerClosed, E::ListenerCut]);
+        let exact = |kind, at: Option<BootTime>| {
+            Milestone::exact(kind, at.filter(|at| *at >= began), Source::Kernel)
+        };
+        let closed = exact(MilestoneKind::ListenerClosed, closed);
+        let connected = exact(MilestoneKind::LastNewConnection, client(&OPENED));
+        closed.into_iter().chain(connected)
+    }
+
+    fn is_of_a_job(&self) -> bool {
+        let workload = self.object().and_then(|object| object.pod.workload.as_ref());
+        workload.is_some_and(|workload| workload.kind == "Job")
+    }
+}

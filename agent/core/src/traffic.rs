@@ -1,0 +1,92 @@
+//! The connections of terminating pods: of which sandboxes they are counted, and the counts so far.
+
+use crate::{ids::*, input::*, table::Table, time::*};
+use std::time::Duration;
+
+/// Sandboxes whose connections are counted at once; the map of the kernel programs has room for fewer.
+const MAX_COUNTED: usize = 1_024;
+/// A sandbox in which nothing terminates any more is forgotten after this.
+const IDLE: Duration = Duration::from_secs(120);
+
+/// The connections of one sandbox.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CountedTraffic {
+    /// The last reason to count.
+    touched: BootTime,
+    /// The beginning; `None`: not answered yet, or not visible.
+    pub began: Option<TrafficReading>,
+    /// The kernel shows refused SYNs.
+    pub sees_refusals: bool,
+    /// The first reading after the stop signal.
+    pub at_stop: Option<TrafficReading>,
+    /// When the first container was sent its stop signal.
+    pub stopped: Option<BootTime>,
+    /// The last reading.
+    pub last: TrafficReading,
+    /// Why nothing is seen.
+    pub not_visible: Option<TrafficBlindness>,
+}
+
+/// The connections of all sandboxes that terminate.
+#[derive(Clone, Debug, Default)]
+pub struct TrafficState {
+    sandboxes: Table<SandboxId, CountedTraffic>,
+}
+
+impl TrafficState {
+    /// The connections of a sandbox.
+    pub fn get(&self, sandbox: &SandboxId) -> Option<&CountedTraffic> {
+        self.sandboxes.get(sandbox)
+    }
+
+    /// Notes that a sandbox terminates. True: its connections are to be counted from now on.
+    pub fn begin(&mut self, at: BootTime, sandbox: &SandboxId, stopped: Option<BootTime>) -> bool {
+        let is_new = !self.sandboxes.contains_key(sandbox);
+        if is_new && self.sandboxes.len() >= MAX_COUNTED {
+            return false;
+        }
+        let counted = self.sandboxes.entry(sandbox.clone()).or_default();
+        counted.touched = at;
+        counted.stopped = counted.stopped.or(stopped);
+        is_new
+    }
+
+    /// Applies an answer. False: nobody waits for it.
+    pub fn apply(&mut self, event: TrafficEvent) -> bool {
+        let Some(counted) = self.sandboxes.get_mut(&event.sandbox) else { return false };
+        match event.fact {
+            TrafficFact::Began { reading, sees_refusals } => {
+                counted.sees_refusals = sees_refusals;
+                counted.last.clone_from(&reading);
+                counted.began = Some(reading);
+            }
+            TrafficFact::Counted { mut reading } => {
+                if counted.began.is_none() || reading.at < counted.last.at {
+                    return false;
+                }
+                if counted.at_stop.is_none() && counted.stopped.is_some_and(|at| reading.at >= at) {
+                    counted.at_stop = Some(reading.clone());
+                }
+                // The namespace's own counters are gone with its last process.
+                reading.network = reading.network.or(counted.last.network.take());
+                counted.last = reading;
+            }
+            TrafficFact::NotVisible { reason } if counted.began.is_none() => {
+                counted.not_visible = Some(reason);
+            }
+            TrafficFact::NotVisible { .. } => return false,
+        }
+        true
+    }
+
+    /// Stops counting in a sandbox. True: it was counted.
+    pub fn forget(&mut self, sandbox: &SandboxId) -> bool {
+        self.sandboxes.remove(sandbox).is_some()
+    }
+
+    /// Sandboxes in which nothing has happened for long.
+    pub fn idle(&self, now: BootTime) -> impl Iterator<Item = &SandboxId> {
+        let idle = move |counted: &CountedTraffic| now > counted.touched + IDLE;
+        self.sandboxes.iter().filter(move |(_, counted)| idle(counted)).map(|(id, _)| id)
+    }
+}

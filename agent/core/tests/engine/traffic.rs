@@ -1,0 +1,279 @@
+//! The connections of a terminating pod: when they are counted, and what is reported of them.
+
+use super::world::{CODE_0, Cgroups, World, container, ids, object, running, sandbox};
+use coroner_core::{
+    ids::Tgid,
+    input::{
+        ApiEvent, ApiPod, ConnectionEvent as E, ContainerState, Input, NetworkCounters,
+        TrafficBlindness, TrafficCount, TrafficEvent, TrafficFact, TrafficPeer, TrafficReading,
+        Workload,
+    },
+    output::{Request, TrafficRequest},
+    report::{PodTermination, Traffic},
+    time::BootTime,
+    types::{FindingKind, MilestoneKind, Verdict},
+};
+
+fn counters(established: u64, resets_sent: u64) -> Option<NetworkCounters> {
+    Some(NetworkCounters { established, resets_sent, listen_drops: 0, listening: vec![80] })
+}
+
+/// `count` events of a kind, spread evenly over this time, in ms.
+fn many(peer: TrafficPeer, event: E, count: u64, from: u64, to: u64) -> TrafficCount {
+    let (first, last) = (BootTime(from * 1_000_000), BootTime(to * 1_000_000));
+    TrafficCount { cgroup: Some(Cgroups::of(1).own), peer, event, count, first, last }
+}
+
+fn client(event: E, count: u64, from: u64, to: u64) -> TrafficCount {
+    many(TrafficPeer::Client, event, count, from, to)
+}
+
+impl World {
+    fn asked(&mut self) -> Vec<TrafficRequest> {
+        let mut asked = Vec::new();
+        self.requests.retain(|request| match request {
+            Request::Traffic(one) => {
+                asked.push(one.clone());
+                false
+            }
+            _ => true,
+        });
+        asked
+    }
+
+    fn says(&mut self, fact: TrafficFact) {
+        self.say(Input::Traffic(TrafficEvent { sandbox: ids(1).1, fact }));
+    }
+
+    fn begins(&mut self, established: u64) {
+        let reading =
+            TrafficReading { at: self.at(), counts: Vec::new(), network: counters(established, 7) };
+        self.says(TrafficFact::Began { reading, sees_refusals: true });
+    }
+
+    fn counts(&mut self, counts: Vec<TrafficCount>, network: Option<NetworkCounters>) {
+        let reading = TrafficReading { at: self.at(), counts, network };
+        self.says(TrafficFact::Counted { reading });
+    }
+
+    fn ends(&mut self, pod: ApiPod) -> PodTermination {
+        self.exits(1, CODE_0);
+        self.stopped(1, 0);
+        self.api(ApiEvent::Deleted(pod));
+        self.ticks(5);
+        self.ended.last().cloned().expect("a report")
+    }
+}
+
+fn kinds(report: &PodTermination) -> Vec<FindingKind> {
+    report.findings.iter().map(|finding| finding.kind).collect()
+}
+
+/// A pod with 12 connections is deleted, at 1 s, and was sent SIGTERM at 2 s.
+fn stopping() -> World {
+    let mut world = running(1);
+    world.now = 2_000;
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    world.later(10).begins(12);
+    world.now = 3_000;
+    world.term(1, true);
+    world
+}
+
+fn deleted(world: &World) -> ApiPod {
+    object(1, true, world.at())
+}
+
+#[test]
+fn counting_begins_with_the_request_and_ends_with_the_report() {
+    let mut world = running(1);
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    let asked = world.asked();
+    let [TrafficRequest::Count(count)] = asked.as_slice() else { panic!("{asked:?}") };
+    assert_eq!(count.sandbox, ids(1).1);
+    assert!(count.processes.iter().any(|(tgid, _)| *tgid == Tgid(15)), "its main process");
+    assert!(count.cgroups.contains(&Cgroups::of(1).own));
+    assert_eq!(count.stopped, None);
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    assert_eq!(world.asked(), [], "once");
+
+    world.later(10).begins(0);
+    world.later(100).term(1, true);
+    assert_eq!(world.asked(), [TrafficRequest::Read(ids(1).1)], "what is open at the stop");
+    world.later(100).exits(1, CODE_0);
+    assert_eq!(world.asked(), [TrafficRequest::Read(ids(1).1)], "every cut is counted by now");
+    world.stopped(1, 0);
+    world.api(ApiEvent::Deleted(object(1, true, at)));
+    world.ticks(5);
+    assert!(world.ended[0].is_final);
+    assert_eq!(world.asked(), [TrafficRequest::Forget(ids(1).1)]);
+}
+
+#[test]
+fn without_a_request_counting_begins_with_the_stop_signal() {
+    let mut world = running(1);
+    world.later(100).term(1, true);
+    let asked = world.asked();
+    let [TrafficRequest::Count(count)] = asked.as_slice() else { panic!("{asked:?}") };
+    assert_eq!(count.stopped, Some(world.at()));
+    // It ignores that, and lives.
+    world.ticks(119);
+    assert_eq!(world.asked(), []);
+    world.ticks(3);
+    assert_eq!(world.asked(), [TrafficRequest::Forget(ids(1).1)]);
+}
+
+#[test]
+fn an_idle_connection_is_no_finding_and_an_unanswered_request_is() {
+    let mut world = stopping();
+    let idle = client(E::CutIdle, 12, 3_500, 3_500);
+    world.later(500).counts(vec![idle], counters(0, 7));
+    let pod = deleted(&world);
+    let report = world.ends(pod);
+    assert_eq!(kinds(&report), []);
+    let traffic = report.traffic.as_ref().unwrap();
+    assert_eq!((traffic.still_open, traffic.resets_sent), (Some(0), Some(0)));
+    assert_eq!(traffic.counts[0].container, Some(ids(1).2));
+
+    let mut world = stopping();
+    let cut = [(E::CutIdle, 9), (E::CutRequest, 2), (E::CutUnread, 1)];
+    let cut = cut.map(|(event, count)| client(event, count, 3_500, 3_500));
+    world.later(500).counts(cut.into(), counters(0, 8));
+    let pod = deleted(&world);
+    let report = world.ends(pod);
+    assert_eq!(kinds(&report), [FindingKind::ConnectionsCut]);
+    assert_eq!(
+        report.findings[0].detail,
+        "The exit of the process cut 3 connection(s) in the middle of a request; 1 of them were reset, with data \
+         that it had not read; 9 more were idle."
+    );
+    assert_eq!(report.containers[0].verdict, Verdict::Graceful, "traffic changes no verdict");
+    assert_eq!(report.traffic.unwrap().resets_sent, Some(0), "the reset is explained");
+}
+
+#[test]
+fn a_listener_that_closes_before_its_clients_know_is_named() {
+    let mut world = stopping();
+    let counts = vec![
+        client(E::ListenerClosed, 1, 3_010, 3_010),
+        client(E::RefusedAfterStop, 5, 3_100, 3_600),
+        many(TrafficPeer::Node, E::RefusedAfterStop, 1, 3_200, 3_200),
+    ];
+    world.later(700).counts(counts, counters(12, 13));
+    let pod = deleted(&world);
+    let report = world.ends(pod);
+    let expected = [FindingKind::ConnectionsRefused, FindingKind::ListenerClosedEarly];
+    assert_eq!(kinds(&report), expected);
+    assert_eq!(
+        report.findings[0].detail,
+        "5 (and 1 from the node's own addresses) new connection(s) were refused, the first 100 ms and the last \
+         600 ms after the stop signal."
+    );
+    assert_eq!(
+        report.findings[1].detail,
+        "The process closed its listener 10 ms after the stop signal, while clients still connected: the last was \
+         refused 590 ms later."
+    );
+    let closed = report.milestone(MilestoneKind::ListenerClosed).unwrap();
+    assert_eq!(closed.at, BootTime(3_010_000_000));
+    assert_eq!(report.traffic.unwrap().still_open, Some(12));
+}
+
+#[test]
+fn only_the_nodes_own_refused_probes_are_no_finding() {
+    let mut world = stopping();
+    let counts = vec![
+        client(E::ListenerClosed, 1, 3_010, 3_010),
+        many(TrafficPeer::Node, E::RefusedAfterStop, 3, 3_200, 3_300),
+        many(TrafficPeer::Terminating, E::Ended, 2, 3_200, 3_300),
+    ];
+    world.later(700).counts(counts, counters(10, 10));
+    let pod = deleted(&world);
+    assert_eq!(kinds(&world.ends(pod)), []);
+}
+
+#[test]
+fn connections_that_keep_coming_for_more_than_a_second_are_late() {
+    for (last, late) in [(3_900, false), (6_400, true)] {
+        let mut world = stopping();
+        let counts = vec![client(E::OpenedAfterStop, 4, 3_050, last)];
+        world.now = last + 100;
+        world.counts(counts, counters(16, 7));
+        let pod = deleted(&world);
+        let report = world.ends(pod);
+        let expected = if late { vec![FindingKind::LateConnections] } else { Vec::new() };
+        assert_eq!(kinds(&report), expected);
+        let milestone = report.milestone(MilestoneKind::LastNewConnection).unwrap();
+        assert_eq!(milestone.at, BootTime(last * 1_000_000));
+        assert_eq!(report.traffic.unwrap().still_open, Some(16));
+    }
+}
+
+#[test]
+fn a_job_has_no_clients_to_lose() {
+    let mut world = stopping();
+    let counts = vec![client(E::CutRequest, 3, 3_500, 3_500)];
+    world.later(500).counts(counts, counters(9, 7));
+    let workload = Some(Workload { kind: "Job".into(), name: "import".into() });
+    let pod = ApiPod { workload: workload.clone().map(Box::new), ..deleted(&world) };
+    world.api(ApiEvent::Applied(pod.clone()));
+    let report = world.ends(pod);
+    assert_eq!(kinds(&report), []);
+    assert_eq!(report.workload, workload);
+}
+
+#[test]
+fn what_is_not_visible_is_not_zero() {
+    let mut world = running(1);
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    world.says(TrafficFact::NotVisible { reason: TrafficBlindness::HostNetwork });
+    world.later(100).term(1, true);
+    assert_eq!(world.asked().len(), 1, "nothing to read");
+    let report = world.ends(object(1, true, at));
+    let traffic = report.traffic.unwrap();
+    assert_eq!(traffic.not_visible, Some(TrafficBlindness::HostNetwork));
+    assert_eq!((traffic.still_open, traffic.resets_sent, traffic.at_begin), (None, None, None));
+
+    let mut world = running(1);
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    let report = world.ends(object(1, true, at));
+    assert_eq!(report.traffic, None, "nobody answered");
+}
+
+#[test]
+fn the_sandbox_of_a_runtime_with_a_stack_of_its_own_is_not_asked_about() {
+    let mut world = running(1);
+    let mut gvisor = sandbox(1, true);
+    gvisor.handler = "runsc".into();
+    world.lists(vec![gvisor], vec![container(1, ContainerState::Running)]);
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    assert_eq!(world.asked(), []);
+    let report = world.ends(object(1, true, at));
+    let not_visible = report.traffic.and_then(|traffic| traffic.not_visible);
+    assert_eq!(not_visible, Some(TrafficBlindness::OwnStack));
+}
+
+#[test]
+fn answers_about_others_and_out_of_order_change_nothing() {
+    let mut world = stopping();
+    world.later(100).counts(vec![client(E::CutRequest, 1, 3_100, 3_100)], None);
+    let early = TrafficReading { at: BootTime(1), ..TrafficReading::default() };
+    world.says(TrafficFact::Counted { reading: early });
+    world.says(TrafficFact::NotVisible { reason: TrafficBlindness::NoProcess });
+    let stranger = TrafficEvent {
+        sandbox: ids(9).1,
+        fact: TrafficFact::NotVisible { reason: TrafficBlindness::MapFull },
+    };
+    world.say(Input::Traffic(stranger));
+    let pod = deleted(&world);
+    let report = world.ends(pod);
+    let traffic: Traffic = report.traffic.unwrap();
+    assert_eq!(traffic.counts.len(), 1);
+    assert_eq!(traffic.resets_sent, Some(0), "the counters of the reading before");
+    assert_eq!(traffic.at_begin.map(|open| open.established), Some(12));
+}
