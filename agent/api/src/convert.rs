@@ -1,12 +1,12 @@
 //! The core's types as those of the API, and back: the agent shows, a client renders with the same code.
 
-use crate::{Moment, Open, leaks, terminations as wire};
+use crate::{Moment, Open, leaks, terminations as wire, traffic};
 use coroner_core::{
     evidence::{Evidence, EvidenceKind},
     ids::CgroupId,
     input::{ProcessRef, TargetState},
     leak::{DetectionState, Leak, LeakCause, LeakEvidence, LikelyCause},
-    report::{ContainerDeath, Milestone, Phase, PodTermination, Proof},
+    report::{ContainerDeath, Milestone, Phase, PodTermination, Proof, Traffic, TrafficShare},
     time::{Anchor, BootTime},
     types::{Cause, Certainty, Source, Verdict},
 };
@@ -49,6 +49,7 @@ impl From<&PodTermination> for wire::Termination {
             life: report.life,
             revision: report.revision,
             is_final: report.is_final,
+            workload: report.workload.clone(),
             cause: report.cause.into(),
             cause_certainty: report.cause_certainty.into(),
             cause_source: report.cause_source.into(),
@@ -64,6 +65,7 @@ impl From<&PodTermination> for wire::Termination {
             phases: report.phases.iter().map(|phase| of_phase(phase, &clock).into()).collect(),
             critical: report.critical.clone(),
             containers: report.containers.iter().map(|d| wire::Death::of(d, &clock)).collect(),
+            traffic: report.traffic.as_ref().map(|traffic| of_traffic(traffic, &clock)),
             findings: all(report.findings.clone()),
             truncated: report.truncated,
             incomplete: all(report.incomplete.clone()),
@@ -78,6 +80,7 @@ impl From<wire::Termination> for PodTermination {
             life: wire.life,
             revision: wire.revision,
             is_final: wire.is_final,
+            workload: wire.workload,
             cause: wire.cause.known().unwrap_or(Cause::Unknown),
             cause_certainty: wire.cause_certainty.known().unwrap_or(Certainty::None),
             cause_source: wire.cause_source.known().unwrap_or(Source::Inferred),
@@ -98,10 +101,54 @@ impl From<wire::Termination> for PodTermination {
             uncertainty: seconds(wire.uncertainty_seconds),
             critical: wire.critical,
             containers: all(wire.containers),
+            traffic: wire.traffic.map(to_traffic),
             findings: known(wire.findings, |finding| finding),
             truncated: wire.truncated,
             incomplete: known(wire.incomplete, |loss| loss),
         }
+    }
+}
+
+fn of_traffic(report: &Traffic, clock: &Anchor) -> traffic::Traffic {
+    let at = |at: BootTime| Moment::of_boot(at, clock);
+    let share = |share: &TrafficShare| {
+        let TrafficShare { container, peer, event, count, first, last } = share.clone();
+        let (first, last) = (at(first), at(last));
+        traffic::TrafficShare { container, peer, event, count, first, last }.into()
+    };
+    traffic::Traffic {
+        not_visible: report.not_visible.map(Into::into),
+        since: at(report.since),
+        until: at(report.until),
+        stopped: report.stopped.map(at),
+        sees_refusals: report.sees_refusals,
+        at_begin: report.at_begin.clone(),
+        at_stop: report.at_stop.clone(),
+        counts: report.counts.iter().map(share).collect(),
+        still_open: report.still_open,
+        resets_sent: report.resets_sent,
+        handshakes_dropped: report.handshakes_dropped,
+    }
+}
+
+fn to_traffic(wire: traffic::Traffic) -> Traffic {
+    let share = |share: traffic::TrafficShare| {
+        let traffic::TrafficShare { container, peer, event, count, first, last } = share;
+        let (first, last) = (first.boot(), last.boot());
+        TrafficShare { container, peer, event, count, first, last }
+    };
+    Traffic {
+        not_visible: wire.not_visible.and_then(Open::known),
+        since: wire.since.boot(),
+        until: wire.until.boot(),
+        stopped: wire.stopped.map(Moment::boot),
+        sees_refusals: wire.sees_refusals,
+        at_begin: wire.at_begin,
+        at_stop: wire.at_stop,
+        counts: known(wire.counts, share),
+        still_open: wire.still_open,
+        resets_sent: wire.resets_sent,
+        handshakes_dropped: wire.handshakes_dropped,
     }
 }
 

@@ -13,6 +13,7 @@ pub mod openapi;
 pub mod printable;
 pub mod query;
 pub mod terminations;
+pub mod traffic;
 
 pub use convert::Sentences;
 pub use moment::{Moment, rfc3339};

@@ -1,9 +1,11 @@
 //! Pod terminations and container deaths.
 
-use crate::{Moment, Open};
+use crate::{Moment, Open, traffic::Traffic};
 use coroner_core::{
     ids::{ContainerId, PodRef, Tgid},
-    input::{ContainerKind, Disposition, ExitStatus, Hook, LossKind, ProcProcess, SignalResult},
+    input::{
+        ContainerKind, Disposition, ExitStatus, Hook, LossKind, ProcProcess, SignalResult, Workload,
+    },
     report::Finding,
     types::{Cause, Certainty, MilestoneKind, PhaseKind, Source, Verdict},
 };
@@ -26,6 +28,9 @@ pub struct Termination {
     #[serde(rename = "final")]
     #[schema(rename = "final")]
     pub is_final: bool,
+    /// The workload that the pod belongs to, where the apiserver has shown it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Workload>,
     /// Why the pod terminated.
     #[schema(value_type = Cause)]
     pub cause: Open<Cause>,
@@ -67,6 +72,9 @@ pub struct Termination {
     pub critical: Option<ContainerId>,
     /// The pod's containers.
     pub containers: Vec<Death>,
+    /// The pod's TCP connections; absent: the agent did not count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<Traffic>,
     /// Findings about the pod itself; the containers have their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Finding>)]

@@ -29,24 +29,46 @@ pub(super) fn main(args: &ExplainArgs) -> anyhow::Result<()> {
         namespace: args.namespace.as_deref(),
         life: args.life,
     };
-    let account = if args.sample {
+    let Chosen { account, same } = if args.sample {
         from_sample(wanted)?
     } else if let Some(file) = &args.from {
         from_recording(open(file)?, &wanted)?
     } else {
         from_agent(args, &wanted)?
     };
+    let same: Vec<_> = same.iter().map(AsRef::as_ref).collect();
     let mut stdout = io::stdout().lock();
     let text = match args.output {
-        TextOutput::Text => report::explain(&account, &Style::for_stdout()),
-        form => document(&Termination::from(&*account), form == TextOutput::Yaml)?,
+        TextOutput::Text => report::explain(&account, &same, &Style::for_stdout()),
+        form => document(&Termination::from(&account), form == TextOutput::Yaml)?,
     };
     stdout.write_all(text.as_bytes())?;
     stdout.flush()?;
     Ok(())
 }
 
-fn from_agent(args: &ExplainArgs, wanted: &PodSelector) -> anyhow::Result<Arc<PodTermination>> {
+/// The termination that is meant, and the others of the same workload.
+struct Chosen {
+    account: PodTermination,
+    same: Vec<Arc<PodTermination>>,
+}
+
+impl Chosen {
+    fn of(wanted: &PodSelector, all: &[Arc<PodTermination>]) -> Result<Self, SelectError> {
+        let account = wanted.choose(all)?.clone();
+        let workload =
+            |one: &PodTermination| Some((one.pod.namespace.clone(), one.workload.clone()?));
+        let of = workload(&account);
+        let is_same = |one: &&Arc<PodTermination>| {
+            of.is_some()
+                && workload(one) == of
+                && (&one.pod, one.life) != (&account.pod, account.life)
+        };
+        Ok(Self { same: all.iter().filter(is_same).cloned().collect(), account })
+    }
+}
+
+fn from_agent(args: &ExplainArgs, wanted: &PodSelector) -> anyhow::Result<Chosen> {
     let agent = super::agent(&args.agent)?;
     let asked =
         super::wait(agent.list::<Termination>(openapi::TERMINATIONS, &ListQuery::default()));
@@ -54,20 +76,19 @@ fn from_agent(args: &ExplainArgs, wanted: &PodSelector) -> anyhow::Result<Arc<Po
         "cannot query an agent; use --from FILE to read a recording, or --sample to see the \
          built-in one",
     )?;
-    let accounts: Vec<PodTermination> = list.items.into_iter().map(Into::into).collect();
-    let chosen = wanted.choose(&accounts).map_err(|error| match error {
+    let accounts: Vec<_> = list.items.into_iter().map(|one| Arc::new(one.into())).collect();
+    Chosen::of(wanted, &accounts).map_err(|error| match error {
         SelectError::Ambiguous(text) => anyhow!(text),
         SelectError::NotFound(text) => anyhow!(
             "{text}\nAn agent keeps the latest terminations of its own node (--history-limit) and \
              reports each a few seconds after the pod is gone. Query the agent on the node where \
              the pod ran."
         ),
-    })?;
-    Ok(Arc::new(chosen.clone()))
+    })
 }
 
 /// Where no pod is named, one of it is shown, and how to see the others.
-fn from_sample(mut wanted: PodSelector) -> anyhow::Result<Arc<PodTermination>> {
+fn from_sample(mut wanted: PodSelector) -> anyhow::Result<Chosen> {
     if wanted.pod.is_none() {
         wanted.pod = Some(recording::SAMPLE_POD);
         let mut reader = recording::sample()?;
@@ -83,7 +104,7 @@ fn from_sample(mut wanted: PodSelector) -> anyhow::Result<Arc<PodTermination>> {
     from_recording(recording::sample()?, &wanted)
 }
 
-fn from_recording(mut reader: Reader, wanted: &PodSelector) -> anyhow::Result<Arc<PodTermination>> {
+fn from_recording(mut reader: Reader, wanted: &PodSelector) -> anyhow::Result<Chosen> {
     let mut replay = Replay::new(reader.header());
     replay.run(&mut reader);
     print_note(&reader.status().to_string());
@@ -115,7 +136,7 @@ fn from_recording(mut reader: Reader, wanted: &PodSelector) -> anyhow::Result<Ar
     bail!(text)
 }
 
-fn choose(replay: &Replay, wanted: &PodSelector) -> Result<Arc<PodTermination>, SelectError> {
+fn choose(replay: &Replay, wanted: &PodSelector) -> Result<Chosen, SelectError> {
     let accounts: Vec<_> = replay.timelines().cloned().collect();
-    wanted.choose(&accounts).map(|account| Arc::new(account.clone()))
+    Chosen::of(wanted, &accounts)
 }

@@ -13,7 +13,7 @@ use coroner_core::{
     labels,
     leak::{Leak, LeakClass, LeakKey},
     output::Report,
-    report::{ContainerDeath, UnkillableContainer},
+    report::{ContainerDeath, Finding, PodTermination, UnkillableContainer},
     signal,
     types::{Cause, FindingKind, Verdict},
 };
@@ -35,6 +35,8 @@ labels! {
         PreStopExhaustedGrace = "PreStopExhaustedGrace",
         /// The OOM killer chose the container's main process.
         OomKilled = "OomKilled",
+        /// The exit of its process cut connections in the middle of a request, or new ones were refused.
+        ConnectionsCut = "ConnectionsCut",
         /// Alive after SIGKILL.
         Unkillable = "Unkillable",
         /// The object waits long after its deadline.
@@ -61,6 +63,7 @@ impl Reason {
             | Self::StopSignalBlocked
             | Self::GraceExceeded
             | Self::PreStopExhaustedGrace
+            | Self::ConnectionsCut
             | Self::Unkillable => "Stopping",
             Self::StuckTerminating => "Deleting",
             Self::SandboxLeaked
@@ -114,6 +117,7 @@ impl EventDraft {
 pub fn note(report: &Report) -> Option<EventDraft> {
     match report {
         Report::CountDeath(death) => of_death(death),
+        Report::CountTermination(end) => of_traffic(end),
         Report::Unkillable(holdout) => of_holdout(holdout),
         Report::LeakOpened(leak) => of_leak(leak),
         _ => None,
@@ -132,6 +136,21 @@ pub(super) fn suppressed(left_out: &BTreeMap<Reason, u64>) -> EventDraft {
     );
     let about = Regarding::Node { related: None, field: None };
     EventDraft::new(about, Reason::EventsSuppressed, &message)
+}
+
+fn of_traffic(end: &PodTermination) -> Option<EventDraft> {
+    let is_loss = |finding: &&Finding| {
+        matches!(finding.kind, FindingKind::ConnectionsCut | FindingKind::ConnectionsRefused)
+    };
+    let details: Vec<_> =
+        end.findings.iter().filter(is_loss).map(|finding| finding.detail.as_str()).collect();
+    let about = Regarding::Pod { pod: end.pod.clone(), field: None };
+    let message = format!(
+        "{} `coroner explain {}` on this node shows when, and which preStop sleep would have covered it.",
+        details.join(" "),
+        end.pod.name
+    );
+    (!details.is_empty()).then(|| EventDraft::new(about, Reason::ConnectionsCut, &message))
 }
 
 fn of_death(death: &ContainerDeath) -> Option<EventDraft> {

@@ -179,6 +179,34 @@ catalogue! {
              container's verdict changed, or something else.",
             "sum by (change) (rate(coroner_pod_termination_updates_total[1h]))";
     }
+    "Traffic" {
+        connections_cut: IntCounterVec =
+            "coroner_pod_connections_cut_total", "", ["namespace": NAMESPACE], Stable,
+            "Connections of clients that the exit of a terminating pod's process cut in the middle \
+             of a request or with unread data, by namespace (the first 100 observed, then other).",
+            "sum by (namespace) (increase(coroner_pod_connections_cut_total[1d])) > 0";
+        connections_refused: IntCounterVec =
+            "coroner_pod_connections_refused_total", "", ["namespace": NAMESPACE], Stable,
+            "Connections of clients that a terminating pod refused, by namespace; 0 before Linux \
+             6.10, which does not show them.",
+            "sum by (namespace) (increase(coroner_pod_connections_refused_total[1d])) > 0";
+        connections_late: IntCounterVec =
+            "coroner_pod_connections_late_total", "", ["namespace": NAMESPACE], Stable,
+            "Connections that clients opened to a terminating pod after its stop signal, by \
+             namespace.",
+            "sum by (namespace) (rate(coroner_pod_connections_late_total[1h]))";
+        endpoint_lag: HistogramVec(DURATIONS) =
+            "coroner_pod_last_new_connection_seconds", "seconds", [], Stable,
+            "Time from a pod's stop signal to the last new connection of a client, accepted or \
+             refused: the delay of endpoint removal as this node sees it. Only of pods to which \
+             clients connected while they terminated; 0 if none did after the stop signal.",
+            "histogram_quantile(0.99, sum by (le) \
+             (rate(coroner_pod_last_new_connection_seconds_bucket[1d])))";
+        traffic_not_visible: IntCounterVec =
+            "coroner_pod_traffic_not_visible_total", "", ["reason": TRAFFIC_BLINDNESS], Stable,
+            "Terminated pods whose connections were not visible, by reason.",
+            "sum by (reason) (increase(coroner_pod_traffic_not_visible_total[1d]))";
+    }
     "Container deaths" {
         container_deaths: IntCounterVec =
             "coroner_container_deaths_total", "", ["namespace": NAMESPACE, "verdict": VERDICTS], Stable,

@@ -6,7 +6,7 @@ use crate::{
     sources::{cut::Cut, kernel},
 };
 use coroner_core::{
-    input::{LossKind, TaskState},
+    input::{LossKind, TaskState, TrafficBlindness},
     leak::{BlockedOn, DetectionState, LeakCause, LeakClass},
     types::{Cause, Change, Contradiction, FindingKind, PhaseKind, Verdict},
 };
@@ -72,6 +72,9 @@ pub(super) const POD_FINDINGS: Values = Values::Closed(|| {
     let of_pod = FindingKind::ALL.iter().filter(|kind| kind.is_of_the_pod());
     of_pod.map(|kind| kind.as_str()).collect()
 });
+
+pub(super) const TRAFFIC_BLINDNESS: Values =
+    Values::Closed(|| TrafficBlindness::ALL.iter().map(|reason| reason.as_str()).collect());
 
 pub(super) const CONTAINER_FINDINGS: Values = Values::Closed(|| {
     let of_container = FindingKind::ALL.iter().filter(|kind| !kind.is_of_the_pod());

@@ -10,12 +10,13 @@ pub use catalogue::{Buckets, CATALOGUE, Entry, Kind, Stability};
 use coroner_core::{
     engine::Gauges,
     ids::PodRef,
-    input::{CriEvent, Input, Received, TaskState},
+    input::{ConnectionEvent, CriEvent, Input, Received, TaskState, TrafficPeer},
     labels,
     leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass, LeakKey},
     leaks::LeakGauges,
     output::Report,
-    report::{ContainerDeath, Finding, PodTermination},
+    pod_view::{LOST, REFUSED},
+    report::{ContainerDeath, Finding, PodTermination, Traffic},
     time::WallTime,
     types::{Change, MilestoneKind, PhaseKind, Verdict},
 };
@@ -23,7 +24,7 @@ pub use labels::Values;
 
 use crate::{
     linux::clock,
-    outputs::{events, recording},
+    outputs::{events, recording, report},
     sources::{
         cri,
         cut::{Cut, Cuts},
@@ -151,6 +152,7 @@ impl Metrics {
             (&of.container_findings, labels::CONTAINER_FINDINGS),
             (&of.pod_findings, labels::POD_FINDINGS),
             (&of.contradictions, labels::CONTRADICTIONS),
+            (&of.traffic_not_visible, labels::TRAFFIC_BLINDNESS),
             (&of.evidence_lost, labels::LOSSES),
             (&of.updates, labels::CHANGES),
             (&of.leaks_opened, labels::CLASSES),
@@ -393,6 +395,11 @@ impl Metrics {
         let of = &self.families;
         of.pod_terminations.with_label_values(&[account.cause.as_str()]).inc();
         count(&of.pod_findings, &account.findings);
+        // Nobody is sent to a Job's pods by a Service.
+        let is_job = account.workload.as_ref().is_some_and(|workload| workload.kind == "Job");
+        if let Some(traffic) = account.traffic.as_ref().filter(|_| !is_job) {
+            self.traffic(&account.pod.namespace, traffic);
+        }
         for phase in &account.phases {
             // Of a phase whose end was not seen, the rest may be the next one's.
             let lost = if phase.is_exact() { Duration::ZERO } else { phase.uncertainty };
@@ -414,6 +421,27 @@ impl Metrics {
         }
     }
 
+    fn traffic(&self, namespace: &str, traffic: &Traffic) {
+        let of = &self.families;
+        if let Some(reason) = traffic.not_visible {
+            of.traffic_not_visible.with_label_values(&[reason.as_str()]).inc();
+            return;
+        }
+        let namespace = self.bounded(namespace);
+        let clients =
+            |events: &[ConnectionEvent]| traffic.sum(&[TrafficPeer::Client], events).count;
+        for (counter, events) in [
+            (&of.connections_cut, LOST.as_slice()),
+            (&of.connections_refused, &REFUSED),
+            (&of.connections_late, &[ConnectionEvent::OpenedAfterStop]),
+        ] {
+            counter.with_label_values(&[namespace.as_str()]).inc_by(clients(events));
+        }
+        if let Some(lag) = report::endpoint_lag(traffic) {
+            of.endpoint_lag.with_label_values::<&str>(&[]).observe(lag.as_secs_f64());
+        }
+    }
+
     fn removal(&self, account: &PodTermination) {
         if let Some(took) = sandbox_removal(account) {
             let family = &self.families.removal_duration;
@@ -432,6 +460,10 @@ impl Metrics {
         }
         let label = if seen.len() < NAMESPACES { namespace } else { OTHER };
         if seen.insert(label.to_owned()) {
+            let of = &self.families;
+            for counter in [&of.connections_cut, &of.connections_refused, &of.connections_late] {
+                counter.with_label_values(&[label]);
+            }
             for verdict in OF_STOPS {
                 let deaths = &self.families.container_deaths;
                 deaths.with_label_values(&[label, verdict.as_str()]);

@@ -3,7 +3,7 @@
 
 use super::{
     Style, cause_of, container, container_name, evidence, findings, header, not_final, printable,
-    seconds, style::Paint, utc, warnings, waterfall, words, wrap,
+    seconds, style::Paint, traffic::traffic, utc, warnings, waterfall, words, wrap,
 };
 use coroner_core::{
     input::{ExitStatus, Hook},
@@ -18,7 +18,9 @@ use std::{fmt::Write, time::Duration};
 const WORTH_A_LINE: Duration = Duration::from_millis(10);
 
 /// The whole account of one pod's end. Pure: the same account and style give the same text.
-pub fn explain(account: &PodTermination, style: &Style) -> String {
+///
+/// `same`: other terminations of the same workload, for the advice about its connections.
+pub fn explain(account: &PodTermination, same: &[&PodTermination], style: &Style) -> String {
     let mut text = header(account, style);
     waterfall(&mut text, account, style);
     title(&mut text, "Request", style);
@@ -36,6 +38,10 @@ pub fn explain(account: &PodTermination, style: &Style) -> String {
         wrap(&mut text, "No container of this pod was observed.", 2, "", style);
     }
     findings(&mut text, &account.findings, 2, style);
+    if let Some(counted) = &account.traffic {
+        title(&mut text, "Connections", style);
+        traffic(&mut text, account, counted, same, style);
+    }
     if account.ended > account.began {
         title(&mut text, "Time per phase", style);
         time_spent(&mut text, account, style);
@@ -122,8 +128,9 @@ fn is_of_a_container(kind: MilestoneKind) -> bool {
     match kind {
         StopBegan | PreStopBegan | PreStopEnded | TermSent | TermHandled | KillSent | Exited
         | CgroupEmpty | ContainerExited => true,
-        DeleteRequested | PostStartEnded | SandboxStopped | StatusReported | GraceShortened
-        | FinalDelete | ObjectGone | SandboxRemoved | CgroupRemoved => false,
+        DeleteRequested | ListenerClosed | LastNewConnection | PostStartEnded | SandboxStopped
+        | StatusReported | GraceShortened | FinalDelete | ObjectGone | SandboxRemoved
+        | CgroupRemoved => false,
     }
 }
 
@@ -164,6 +171,8 @@ impl Step<'_> {
             PreStopEnded => "the preStop hook ended".into(),
             TermSent => format!("{signal} was sent to it"),
             TermHandled => format!("its handler of {signal} ran"),
+            ListenerClosed => "its last listener was closed".into(),
+            LastNewConnection => "the last new connection of a client came".into(),
             KillSent => match self.of.and_then(|death| death.killer.as_ref()) {
                 Some(killer) => {
                     format!("SIGKILL was sent to it by {} (pid {})", killer.comm, killer.tgid)

@@ -11,6 +11,7 @@ pub(crate) mod samples;
 mod style;
 #[cfg(test)]
 mod tests;
+mod traffic;
 
 pub use explain::explain;
 pub use leak::{
@@ -19,6 +20,7 @@ pub use leak::{
 };
 pub use line::{LogLine, log_line};
 pub use style::{ColorChoice, Style};
+pub(crate) use traffic::endpoint_lag;
 
 use bars::Scale;
 use coroner_core::{
@@ -43,6 +45,9 @@ pub fn termination(account: &PodTermination, style: &Style) -> String {
         container(&mut text, death, account, style);
     }
     findings(&mut text, &account.findings, 2, style);
+    if let Some(line) = traffic::summary(account) {
+        wrap(&mut text, &line, 2, "", style);
+    }
     footer(&mut text, account, style);
     text
 }

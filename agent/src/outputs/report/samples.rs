@@ -4,14 +4,17 @@ use coroner_core::{
     evidence::{Evidence, EvidenceKind},
     ids::{ContainerId, PodRef, PodUid, Tgid},
     input::{
-        ContainerKind, Disposition, ExitStatus, Hook, LossKind, ProcessRef, SignalResult,
-        TargetState,
+        ConnectionEvent, ContainerKind, Disposition, ExitStatus, Hook, LossKind, ProcessRef,
+        SignalResult, TargetState, TrafficPeer, Workload,
     },
     leak::{
         self, BlockedOn, Leak, LeakCause, LeakClass, LeakEvidenceKind, LeakKey, LeakedResources,
         LikelyCause,
     },
-    report::{ContainerDeath, Finding, Milestone, Phase, PodTermination, Proof},
+    report::{
+        ContainerDeath, Finding, Milestone, OpenConnections, Phase, PodTermination, Proof, Traffic,
+        TrafficShare,
+    },
     time::{BootTime, WallTime},
     types::{Cause, Certainty, FindingKind, MilestoneKind, PhaseKind, Source, Verdict},
 };
@@ -119,6 +122,7 @@ pub(crate) fn graceful() -> PodTermination {
         life: 1,
         revision: 1,
         is_final: true,
+        workload: None,
         cause: Cause::ApiDelete,
         cause_certainty: Certainty::Proven,
         cause_source: Api,
@@ -143,6 +147,7 @@ pub(crate) fn graceful() -> PodTermination {
         ]),
         critical: Some(death.id.clone()),
         containers: vec![death],
+        traffic: None,
         findings: vec![],
         truncated: false,
         incomplete: vec![],
@@ -225,6 +230,55 @@ pub(crate) fn two_containers() -> PodTermination {
         "containerd was away for 0.2 s while this pod was being stopped.",
     )];
     account.incomplete = vec![LossKind::DetailRingFull];
+    account
+}
+
+/// The same, with what it cost its clients: it closed its listener at once, and they kept coming.
+pub(crate) fn with_traffic(mut account: PodTermination) -> PodTermination {
+    use ConnectionEvent as E;
+    use TrafficPeer::{Client, Node};
+    let share = |(peer, event, count, first, last)| TrafficShare {
+        container: account.containers.first().map(|death| death.id.clone()),
+        peer,
+        event,
+        count,
+        first: ms(first),
+        last: ms(last),
+    };
+    let open = |established| Some(OpenConnections { established, listening: vec![8080] });
+    let counts = [
+        (Client, E::Opened, 31, 40, 3_160),
+        (Client, E::ListenerClosed, 1, 3_190, 3_190),
+        (Client, E::RefusedAfterStop, 17, 3_204, 4_170),
+        (Node, E::RefusedAfterStop, 1, 3_900, 3_900),
+        (Client, E::PeerClosed, 20, 500, 3_900),
+        (Client, E::CutIdle, 19, 4_177, 4_177),
+        (Client, E::CutRequest, 4, 4_177, 4_177),
+    ];
+    account.traffic = Some(Traffic {
+        not_visible: None,
+        since: ms(9),
+        until: ms(4_178),
+        stopped: Some(ms(3_174)),
+        sees_refusals: true,
+        at_begin: open(12),
+        at_stop: open(23),
+        counts: counts.into_iter().map(share).collect(),
+        still_open: Some(0),
+        resets_sent: Some(0),
+        handshakes_dropped: Some(0),
+    });
+    account.workload = Some(Workload { kind: "Deployment".into(), name: "web".into() });
+    account.findings.push(Finding::new(
+        FindingKind::ConnectionsCut,
+        "The exit of the process cut 4 connection(s) in the middle of a request; 19 more were idle.",
+    ));
+    let at = |kind, at| (kind, at, Source::Kernel);
+    account.milestones.extend(milestones(&[
+        at(MilestoneKind::LastNewConnection, 3_160),
+        at(MilestoneKind::ListenerClosed, 3_190),
+    ]));
+    account.milestones.sort_by_key(|milestone| milestone.at);
     account
 }
 

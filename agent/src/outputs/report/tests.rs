@@ -29,11 +29,14 @@ fn a_second_life_of_which_little_is_known() {
 
 #[test]
 fn an_end_explained() {
-    golden("explain_graceful.txt", &explain(&graceful(), &PLAIN));
+    golden("explain_graceful.txt", &explain(&graceful(), &[], &PLAIN));
+    let (first, second) = (with_traffic(graceful()), with_traffic(second_life()));
+    golden("explain_connections.txt", &explain(&first, &[&second], &PLAIN));
+    golden("connections.txt", &termination(&first, &PLAIN));
     let account = with_sandbox_removed(two_containers());
-    golden("explain_two_containers.txt", &explain(&account, &PLAIN));
-    golden("explain_gone_in_an_outage.txt", &explain(&gone_in_an_outage(), &PLAIN));
-    golden("explain_second_life.txt", &explain(&second_life(), &PLAIN));
+    golden("explain_two_containers.txt", &explain(&account, &[], &PLAIN));
+    golden("explain_gone_in_an_outage.txt", &explain(&gone_in_an_outage(), &[], &PLAIN));
+    golden("explain_second_life.txt", &explain(&second_life(), &[], &PLAIN));
 }
 
 #[test]
@@ -46,7 +49,7 @@ fn what_was_inferred_or_shortened_is_said() {
     }
     account.shortened_to_seconds = Some(3);
     account.containers[0].verdict = Verdict::Unknown;
-    let text = explain(&account, &Style { width: 1000, color: false });
+    let text = explain(&account, &[], &Style { width: 1000, color: false });
     for wanted in [
         "the preStop hook ended (inferred)",
         "inferred from other evidence, not observed: preStop ended",
@@ -61,7 +64,7 @@ fn what_was_inferred_or_shortened_is_said() {
 fn no_line_is_wider_than_asked() {
     for width in [70, 80, 100, 140] {
         let text = termination(&two_containers(), &Style { width, color: false });
-        let told = explain(&two_containers(), &Style { width, color: false });
+        let told = explain(&two_containers(), &[], &Style { width, color: false });
         for line in text.lines().chain(told.lines()) {
             assert!(line.chars().count() <= width, "{width}: {line}");
         }
@@ -76,7 +79,7 @@ fn a_terminal_is_not_told_what_to_do_by_a_container() {
     account.containers[1].killer.as_mut().unwrap().comm = "\x1b[2J".into();
     account.containers[1].name = "\x1b]0;".into();
     account.pod.name = "\x07".into();
-    let text = explain(&account, &PLAIN);
+    let text = explain(&account, &[], &PLAIN);
     assert!(!text.contains(['\x1b', '\x07']), "{text:?}");
 }
 
@@ -88,7 +91,7 @@ fn an_account_of_nothing_is_still_text() {
     account.containers.clear();
     account.milestones.clear();
     assert_eq!(termination(&account, &PLAIN), "shop/web-0  deleted  grace 30 s  took 0.000 s\n");
-    assert!(explain(&account, &PLAIN).contains("No container of this pod was observed."));
+    assert!(explain(&account, &[], &PLAIN).contains("No container of this pod was observed."));
 }
 
 #[test]

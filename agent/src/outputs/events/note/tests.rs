@@ -219,6 +219,16 @@ fn what_was_left_out_is_counted_by_reason() {
     );
 }
 
+#[test]
+fn what_the_end_cost_its_clients_is_an_event_of_the_pod() {
+    let end = samples::with_traffic(samples::graceful());
+    let note = super::note(&Report::CountTermination(Box::new(end))).unwrap();
+    assert_eq!(note.reason, Reason::ConnectionsCut);
+    assert!(note.message.contains("cut 4 connection(s)"), "{}", note.message);
+    let quiet = Report::CountTermination(Box::new(samples::graceful()));
+    assert_eq!(super::note(&quiet), None);
+}
+
 /// As the apiserver wants them, and as the documentation lists them.
 #[test]
 fn reasons_and_actions_are_camel_case_and_documented() {

@@ -1,0 +1,199 @@
+//! A pod's connections in sentences, and what would have covered them.
+
+use super::{Style, seconds, wrap};
+use coroner_core::{
+    input::{ConnectionEvent as E, TrafficBlindness, TrafficPeer},
+    pod_view::{CLIENTS, LOST, OPENED, REFUSED},
+    report::{PodTermination, Traffic},
+    types::{MilestoneKind, PhaseKind},
+};
+use std::{fmt::Write, time::Duration};
+
+/// terminationGracePeriodSeconds is advised in steps of this.
+const GRACE_STEP: u64 = 5;
+
+/// Why the connections cannot be seen, as the end of a sentence.
+fn because(reason: TrafficBlindness) -> &'static str {
+    match reason {
+        TrafficBlindness::Off => "the agent runs with --traffic off",
+        TrafficBlindness::HostNetwork => "the pod is in the host's network",
+        TrafficBlindness::NoProcess => {
+            "the pod's last process had exited before its network could be found"
+        }
+        TrafficBlindness::NoProgram => "this kernel does not show them; see `coroner doctor`",
+        TrafficBlindness::NotAttached => "the kernel program could not be attached",
+        TrafficBlindness::MapFull => "too many pods terminated at once",
+        TrafficBlindness::OwnStack => "its runtime has a network stack of its own",
+    }
+}
+
+/// The section of `explain`: the counts, then the advice. `same`: other terminations of the same workload.
+pub(super) fn traffic(
+    text: &mut String,
+    account: &PodTermination,
+    traffic: &Traffic,
+    same: &[&PodTermination],
+    style: &Style,
+) {
+    let mut line = |line: &str| wrap(text, line, 2, "", style);
+    if let Some(reason) = traffic.not_visible {
+        line(&format!("Its connections were not visible: {}.", because(reason)));
+        return;
+    }
+    line(&open(account, traffic));
+    for (who, peers) in [
+        ("Clients", CLIENTS.as_slice()),
+        ("Of these, from the node's own addresses", &[TrafficPeer::Node]),
+        ("Pods of this node that terminate themselves", &[TrafficPeer::Terminating]),
+        ("Opened by the pod", &[TrafficPeer::Outbound]),
+        ("Within the pod", &[TrafficPeer::Internal]),
+    ] {
+        let events = events(traffic, peers);
+        if !events.is_empty() {
+            line(&format!("{who}: {}.", events.join(", ")));
+        }
+    }
+    if let Some(dropped) = traffic.handshakes_dropped.filter(|dropped| *dropped > 0) {
+        line(&format!("A listener dropped {dropped} handshake(s): its backlog was full."));
+    }
+    if let Some(resets) = traffic.resets_sent.filter(|resets| *resets > 0 && !traffic.sees_refusals)
+    {
+        line(&format!(
+            "{resets} RST segment(s) were sent: refused connections, or data after the end. This kernel does not show \
+             which (Linux 6.10 does)."
+        ));
+    }
+    if let Some(open) = traffic.still_open.filter(|open| *open > 0) {
+        line(&format!("{open} connection(s) outlived the pod's processes."));
+    }
+    line(&advice(account, same));
+}
+
+fn open(account: &PodTermination, traffic: &Traffic) -> String {
+    let after = seconds(traffic.since.since(account.began));
+    let Some(begin) = &traffic.at_begin else {
+        return format!("Counted from {after} after the beginning on.");
+    };
+    let ports: Vec<_> = begin.listening.iter().map(ToString::to_string).collect();
+    let listening = match ports.as_slice() {
+        [] => "nothing listened".to_owned(),
+        [port] => format!("port {port} was listened on"),
+        ports => format!("ports {} were listened on", ports.join(", ")),
+    };
+    let mut text = format!(
+        "{after} after the beginning {} connection(s) were open and {listening}",
+        begin.established
+    );
+    if let Some(stop) = &traffic.at_stop {
+        let _ = write!(text, "; at the stop signal {} were open", stop.established);
+    }
+    text + "."
+}
+
+/// What happened to these connections, the worst first.
+fn events(traffic: &Traffic, peers: &[TrafficPeer]) -> Vec<String> {
+    let words: [(&[E], &str); 16] = [
+        (&[E::CutRequest], "cut in the middle of a request"),
+        (&[E::CutHalfClosed], "cut before the answer, after the client had half-closed"),
+        (&[E::CutUnread], "reset by the exit, with unread data"),
+        (&[E::Unaccepted], "reset before they were accepted"),
+        (&REFUSED, "refused"),
+        (&[E::CutSending], "cut while sending (what was written is still delivered)"),
+        (&[E::CutIdle], "cut while idle"),
+        (&[E::Opened], "new before the stop signal"),
+        (&[E::OpenedAfterStop], "new after it"),
+        (&[E::Closed], "closed by the process"),
+        (&[E::PeerClosed], "closed by the peer"),
+        (&[E::Reset], "reset by the process"),
+        (&[E::PeerReset], "reset by the peer"),
+        (&[E::TimedOut], "timed out"),
+        (&[E::ResetAfterEnd], "answered by RST after their end"),
+        (&[E::Ended], "ended"),
+    ];
+    let mut told = Vec::new();
+    for (events, what) in words {
+        let found = traffic.sum(peers, events);
+        let Some(last) = found.last.filter(|_| found.count > 0) else { continue };
+        let mut one = format!("{} {what}", found.count);
+        if let Some(stopped) = traffic.stopped.filter(|stopped| last > *stopped)
+            && (events == REFUSED || events == [E::OpenedAfterStop])
+        {
+            let _ = write!(one, " (the last {} after it)", seconds(last.since(stopped)));
+        }
+        told.push(one);
+    }
+    told
+}
+
+/// How long after the stop signal clients still connected, or tried to; `None`: no client was seen at all.
+pub(crate) fn endpoint_lag(traffic: &Traffic) -> Option<Duration> {
+    let client = |events: &[E]| traffic.sum(&[TrafficPeer::Client], events);
+    let connected = client(&OPENED).count + client(&REFUSED).count;
+    let stopped = traffic.stopped.filter(|_| connected > 0)?;
+    let late = client(&[E::OpenedAfterStop, E::RefusedAfterStop]).last;
+    Some(late.map_or(Duration::ZERO, |late| late.since(stopped)))
+}
+
+/// What preStop sleep and grace would have covered the clients, with the arithmetic.
+fn advice(account: &PodTermination, same: &[&PodTermination]) -> String {
+    let lag = |one: &PodTermination| endpoint_lag(one.traffic.as_ref()?);
+    let lags: Vec<Duration> = same.iter().copied().chain([account]).filter_map(lag).collect();
+    let Some(worst) = lags.iter().max().copied() else {
+        return "Advice: not enough seen; no client connected while it terminated.".into();
+    };
+    let of = match (lags.len(), &account.workload) {
+        (2.., Some(workload)) => {
+            format!(
+                " (the worst of {} terminations of {} {})",
+                lags.len(),
+                workload.kind,
+                workload.name
+            )
+        }
+        _ => String::new(),
+    };
+    if worst.is_zero() {
+        return format!("Advice: none; no client connected after the stop signal{of}.");
+    }
+    let hook = account.phase(PhaseKind::PreStop);
+    let sleep = whole_seconds(hook + worst);
+    let mut text = format!(
+        "Advice: clients connected until {} after the stop signal{of}: a preStop sleep of {sleep} s",
+        seconds(worst)
+    );
+    if !hook.is_zero() {
+        let _ = write!(text, " (the present hook took {})", seconds(hook));
+    }
+    text += " would have covered them";
+    // What it needed itself, and a second for the kubelet.
+    let own = account.phase(PhaseKind::Shutdown) + account.phase(PhaseKind::Kill);
+    let needed = sleep + whole_seconds(own) + 1;
+    let grace = account.grace_seconds.and_then(|grace| u64::try_from(grace).ok());
+    if let Some(grace) = grace.filter(|grace| *grace < needed) {
+        let raised = needed.div_ceil(GRACE_STEP) * GRACE_STEP;
+        let _ = write!(
+            text,
+            "; with the present {grace} s of grace raise terminationGracePeriodSeconds to {raised} (its own shutdown \
+             takes {})",
+            seconds(own)
+        );
+    }
+    text + "."
+}
+
+fn whole_seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
+}
+
+/// One line below the waterfall: only if a client lost something.
+pub(super) fn summary(account: &PodTermination) -> Option<String> {
+    let traffic = account.traffic.as_ref().filter(|traffic| traffic.not_visible.is_none())?;
+    let count = |events: &[E]| traffic.sum(&CLIENTS, events).count;
+    let (cut, refused) = (count(&LOST), count(&REFUSED));
+    let closed = account.milestone(MilestoneKind::ListenerClosed);
+    let closed = closed
+        .map(|closed| format!(", listener closed +{}", seconds(closed.at.since(account.began))));
+    (cut + refused > 0).then(|| {
+        format!("clients: {cut} connection(s) cut, {refused} refused{}", closed.unwrap_or_default())
+    })
+}
