@@ -15,7 +15,7 @@ mod ground_truth;
 pub mod image;
 pub mod kubelet;
 pub mod manifest;
-mod network;
+pub mod network;
 mod pages;
 pub mod port;
 pub mod run;

@@ -18,7 +18,7 @@ use crate::{
         housekeeping::Moment,
         translate::{self, PodId},
     },
-    network::Network,
+    network::{Forward, Network},
     scenario::{OTHER_NODE, Remnant},
 };
 use anyhow::{Context as _, bail};
@@ -63,6 +63,8 @@ const NODE: &str = "lab-node";
 pub(crate) struct Lab {
     // In the order in which they are let go.
     kubelet: Kubelet,
+    /// Where pods on their own network find the apiserver.
+    service: Forward,
     apiserver: Apiserver,
     cgroups: Cgroups,
     containerd: Mutex<Containerd>,
@@ -114,9 +116,14 @@ impl Lab {
         apiserver.store().create_node(&node(OTHER_NODE, &other_boot))?;
         let cri = RuntimeServiceClient::new(containerd::connect(&containerd.endpoint()).await?);
         let cgroups = Cgroups::probe(containerd.cgroup_root(), &containerd.cgroup_parent());
+        let network = containerd.network().clone();
+        let service = Forward::out_of_network(&network, apiserver.address())
+            .context("pods on their own network cannot reach the apiserver")?;
         let kubelet = Kubelet::start(
             kubelet::Config {
                 apiserver: Some(apiserver.address()),
+                service: Some(service.address),
+                network: Some(network),
                 ..kubelet::Config::new(NODE, logs.clone())
             },
             cri.clone(),
@@ -127,6 +134,7 @@ impl Lab {
         let hand = Hand { cri, cgroups: cgroups.clone(), logs: logs.clone(), work };
         Ok(Self {
             kubelet,
+            service,
             apiserver,
             cgroups,
             hand,
@@ -251,6 +259,16 @@ impl Lab {
     /// Where the apiserver listens.
     pub(crate) fn apiserver(&self) -> SocketAddr {
         self.apiserver.address()
+    }
+
+    /// Where the apiserver is for pods on their own network.
+    pub(crate) fn service(&self) -> SocketAddr {
+        self.service.address
+    }
+
+    /// The node's side of the pods' network.
+    pub(crate) async fn node_network(&self) -> Network {
+        self.containerd.lock().await.network().clone()
     }
 
     /// The node's file system, under a path that lasts as long as the lab.
@@ -498,6 +516,7 @@ impl Lab {
     /// Takes everything down; what remains is an error.
     pub(crate) async fn stop(self) -> anyhow::Result<()> {
         drop(self.kubelet);
+        drop(self.service);
         drop(self.apiserver);
         self.containerd.into_inner().stop().await.context("containerd")
     }

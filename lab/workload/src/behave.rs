@@ -58,9 +58,9 @@ pub(crate) fn run(behaviour: Behaviour) -> io::Result<Infallible> {
         Behaviour::Signalfd { work, exit } => signalfd(work, exit),
         Behaviour::GoStyle { work } => go_style(work),
         Behaviour::LeaderExits { work, exit } => leader_exits(work, exit),
-        Behaviour::Serve { port, work, good, exit } => {
+        Behaviour::Serve { at, port, work, good, exit } => {
             let woken = handle_term()?;
-            http::serve(port, work, good)?;
+            http::serve(at, port, work, good)?;
             line(Event::Start);
             work_after(woken, Duration::ZERO, exit)
         }
