@@ -220,12 +220,13 @@ impl Containerd {
         network::directory(&self.options.work)
     }
 
-    /// Makes the network plugin refuse to take down any sandbox's network, or no more.
+    /// Makes the network plugin refuse to take down the network of the pod of this name, or no more.
     ///
     /// # Errors
     /// The file that tells it so cannot be made or removed.
-    pub fn fail_cni_delete(&self, fails: bool) -> Result<()> {
-        network::fail_delete(&self.options.work, fails).context("cannot tell the network plugin")
+    pub fn fail_cni_delete(&self, pod: &str, fails: bool) -> Result<()> {
+        network::fail_delete(&self.options.work, pod, fails)
+            .context("cannot tell the network plugin")
     }
 
     /// Whether the daemon runs.

@@ -21,7 +21,7 @@ const DIRECTORY: &str = "cni";
 const PLUGINS: &str = "bin";
 const CONFIGURATION: &str = "net.d";
 const ADDRESSES: &str = "addresses";
-const FAIL_DEL: &str = "fail-del";
+const FAIL_DEL: &str = "fail-del-";
 
 /// The directory as the outside sees it.
 pub(super) fn directory(work: &Path) -> PathBuf {
@@ -87,9 +87,9 @@ pub(super) fn set_up(work: &Path, holder: Pid) -> Result<(File, Dual)> {
     Ok((node, addresses))
 }
 
-/// Makes the plugin's DEL fail from now on, or no more.
-pub(super) fn fail_delete(work: &Path, fails: bool) -> io::Result<()> {
-    let file = addresses(work).join(FAIL_DEL);
+/// Makes the plugin's DEL fail for the pod of this name from now on, or no more.
+pub(super) fn fail_delete(work: &Path, pod: &str, fails: bool) -> io::Result<()> {
+    let file = addresses(work).join(format!("{FAIL_DEL}{pod}"));
     if fails {
         return fs::write(file, "");
     }

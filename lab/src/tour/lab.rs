@@ -461,9 +461,9 @@ impl Lab {
         &self.hand
     }
 
-    /// Whether the network plugin can take down what it made.
-    pub(crate) async fn set_network(&self, works: bool) -> anyhow::Result<()> {
-        self.containerd.lock().await.fail_cni_delete(!works)
+    /// Whether the network plugin can take down what it made for the pod of this name.
+    pub(crate) async fn set_network(&self, pod: &str, works: bool) -> anyhow::Result<()> {
+        self.containerd.lock().await.fail_cni_delete(pod, !works)
     }
 
     /// Holds a container's main process in a v1 freezer.

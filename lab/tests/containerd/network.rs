@@ -48,7 +48,7 @@ fn taken(containerd: &Containerd) -> Vec<(String, String)> {
         .map(|entry| entry.unwrap())
         .map(|entry| (entry.file_name(), fs::read_to_string(entry.path()).unwrap()))
         .map(|(name, sandbox)| (name.into_string().unwrap(), sandbox))
-        .filter(|(name, _)| name != "fail-del")
+        .filter(|(name, _)| name != "fail-del-web")
         .collect()
 }
 
@@ -141,7 +141,7 @@ async fn a_sandbox_s_network_outlives_the_daemon_and_a_failing_plugin() {
     assert_eq!(inode(&root, &file), of_pause.ino());
     let mut cri = client(&containerd).await;
 
-    containerd.fail_cni_delete(true).unwrap();
+    containerd.fail_cni_delete("web", true).unwrap();
     let stop = StopPodSandboxRequest { pod_sandbox_id: id.clone() };
     let refused = cri.stop_pod_sandbox(stop.clone()).await.unwrap_err();
     assert!(refused.message().contains("told to fail"), "{refused}");
@@ -152,7 +152,7 @@ async fn a_sandbox_s_network_outlives_the_daemon_and_a_failing_plugin() {
     assert_eq!(containerd.network().ports().unwrap(), 1);
     assert_eq!(inode(&root, &file), of_pause.ino(), "nobody is in it, and it is still there");
 
-    containerd.fail_cni_delete(false).unwrap();
+    containerd.fail_cni_delete("web", false).unwrap();
     cri.stop_pod_sandbox(stop).await.unwrap();
     assert_eq!(taken(&containerd), []);
     assert_eq!(containerd.network().ports().unwrap(), 0);

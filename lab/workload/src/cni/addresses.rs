@@ -10,8 +10,8 @@ use std::{
     path::Path,
 };
 
-/// While a file of this name is in the directory no address is given back.
-const FAIL_DEL: &str = "fail-del";
+/// While a file of this name and a pod's is in the directory, that pod's address is not given back.
+const FAIL_DEL: &str = "fail-del-";
 
 /// The directory.
 pub(super) struct Addresses<'a>(&'a Path);
@@ -41,11 +41,12 @@ impl<'a> Addresses<'a> {
     }
 
     /// Fails as long as the lab wants it to.
-    pub(super) fn may_give_back(&self) -> Result<(), Failure> {
-        if self.0.join(FAIL_DEL).exists() {
+    pub(super) fn may_give_back(&self, pod: &str) -> Result<(), Failure> {
+        let file = self.0.join(format!("{FAIL_DEL}{pod}"));
+        if file.exists() {
             return Err(Failure::new(
                 Failure::LATER,
-                format_args!("told to fail by {}", self.0.join(FAIL_DEL).display()),
+                format_args!("told to fail by {}", file.display()),
             ));
         }
         Ok(())
@@ -53,7 +54,6 @@ impl<'a> Addresses<'a> {
 
     /// Gives back what a sandbox has. Nothing is no error.
     pub(super) fn give_back(&self, sandbox: &str) -> Result<(), Failure> {
-        self.may_give_back()?;
         for address in self.of(sandbox)? {
             match fs::remove_file(self.0.join(address.to_string())) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -131,13 +131,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let addresses = Addresses::new(directory.path());
         addresses.take("a").unwrap();
-        let told = directory.path().join(FAIL_DEL);
+        let told = directory.path().join(format!("{FAIL_DEL}web"));
         fs::write(&told, "").unwrap();
-        let failure = addresses.give_back("a").unwrap_err();
+        let failure = addresses.may_give_back("web").unwrap_err();
         assert_eq!(failure.code, Failure::LATER);
         assert!(failure.msg.contains(FAIL_DEL), "{}", failure.msg);
+        assert_eq!(addresses.may_give_back("other"), Ok(()));
         assert_eq!(addresses.check("a"), Ok(()), "it is still taken");
         fs::remove_file(told).unwrap();
+        assert_eq!(addresses.may_give_back("web"), Ok(()));
         addresses.give_back("a").unwrap();
         assert!(addresses.check("a").is_err());
     }

@@ -54,6 +54,8 @@ struct Request {
     /// Empty or gone where the sandbox' network is taken down a second time.
     namespace: PathBuf,
     interface: String,
+    /// The name of its pod; empty: the runtime does not tell it.
+    pod: String,
 }
 
 /// The longest name that an interface has.
@@ -148,12 +150,17 @@ fn act(command: &OsStr, is_loopback: bool) -> Result<Option<Value>, Failure> {
         }
         ("DEL", false) => {
             let addresses = network.addresses()?;
-            addresses.may_give_back()?;
+            addresses.may_give_back(&request.pod)?;
             request.disconnect(&network)?;
             addresses.give_back(&request.container).map(|()| None)
         }
         (_, false) => network.addresses()?.check(&request.container).map(|()| None),
     }
+}
+
+/// From arguments such as `IgnoreUnknown=1;K8S_POD_NAMESPACE=lab;K8S_POD_NAME=web`.
+fn pod(arguments: &str) -> &str {
+    arguments.split(';').find_map(|one| one.strip_prefix("K8S_POD_NAME=")).unwrap_or_default()
 }
 
 const LOOPBACK_INTERFACE: &str = "lo";
@@ -207,6 +214,7 @@ impl Request {
             container: variable("CNI_CONTAINERID")?,
             namespace: env::var_os("CNI_NETNS").unwrap_or_default().into(),
             interface: variable("CNI_IFNAME")?,
+            pod: pod(&env::var("CNI_ARGS").unwrap_or_default()).into(),
         })
     }
 }
@@ -290,12 +298,22 @@ mod tests {
     }
 
     #[test]
+    fn the_pod_s_name_is_among_the_arguments() {
+        assert_eq!(
+            pod("IgnoreUnknown=1;K8S_POD_NAMESPACE=lab;K8S_POD_NAME=web;K8S_POD_UID=1"),
+            "web"
+        );
+        assert_eq!(pod(""), "");
+    }
+
+    #[test]
     fn without_a_node_there_is_nothing_to_connect_with() {
         let network = network(&br#"{"cniVersion":"1.0.0"}"#[..]).ok().unwrap();
         let request = Request {
             container: "0123456789abcdef".into(),
             namespace: "/nonexistent".into(),
             interface: "eth0".into(),
+            pod: "web".into(),
         };
         assert_eq!(request.port(), "veth0123456789a");
         assert_eq!(request.disconnect(&network).unwrap_err().code, Failure::NETWORK);
