@@ -3,6 +3,7 @@
 
 mod flags;
 
+use crate::listen::{Door, Manner, Stop};
 use flags::Flags;
 use std::{
     fmt,
@@ -31,6 +32,16 @@ usage: workload BEHAVIOUR [--flag VALUE]...
                                      answers HTTP at address A (default: 127.0.0.1), each request after D, with 500
                                      after the first N good answers (default: never); handles SIGTERM and exits N
                                      at once
+  listen      --ports N[,N]... [--at A] [--sockets N] [--backlog N] [--takes T] [--work D] [--bytes N]
+              [--on-stop S] [--for D] [--exit N]
+                                     answers lines over TCP at address A (default: ::, that is IPv4 and IPv6) with the
+                                     same line, D of --work after it came, filled up to N bytes; listens N times on each
+                                     port (SO_REUSEPORT); T is what it does with connections: all (answers), none
+                                     (accepts none) or unread (accepts, reads nothing); S is what it does on SIGTERM:
+                                     exit at once (default), drain, close its listeners, serve on, or reset; after
+                                     that it exits N after D of --for (default: a drain when it is done, others never)
+  relay       --ports N[,N]... --to N [--at A] [--on-stop S] [--for D] [--exit N]
+                                     hands connections on to port N of 127.0.0.1, as a sidecar; the rest as listen
   call        --every D              handles SIGTERM, and from then on calls the apiserver every D, for ever;
                                      KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT say where that is
   spawn       --children N --for D [--exit N]
@@ -68,6 +79,8 @@ pub(crate) enum Behaviour {
     GoStyle { work: Duration },
     LeaderExits { work: Duration, exit: u8 },
     Serve { at: IpAddr, port: u16, work: Duration, good: Option<u32>, exit: u8 },
+    Listen { door: Door, manner: Manner, stop: Stop },
+    Relay { door: Door, to: u16, stop: Stop },
     Call { every: Duration },
     Spawn { children: u32, work: Duration, exit: u8 },
     Shell { child: Vec<String> },
@@ -150,6 +163,19 @@ pub(crate) fn parse(words: &[String]) -> Result<Parsed, Error> {
         "handle" => &["--for", "--exit", "--on"],
         "sigwait" | "signalfd" | "leader-exits" | "job" => &["--for", "--exit"],
         "serve" => &["--at", "--port", "--for", "--good", "--exit"],
+        "listen" => &[
+            "--ports",
+            "--at",
+            "--sockets",
+            "--backlog",
+            "--takes",
+            "--work",
+            "--bytes",
+            "--on-stop",
+            "--for",
+            "--exit",
+        ],
+        "relay" => &["--ports", "--to", "--at", "--on-stop", "--for", "--exit"],
         "call" => &["--every"],
         "go-style" | "sleep" => &["--for"],
         "spawn" => &["--children", "--for", "--exit"],
@@ -177,6 +203,14 @@ pub(crate) fn parse(words: &[String]) -> Result<Parsed, Error> {
             work: flags.duration("--for")?,
             good: flags.number_or_none("--good", "a number of answers")?,
             exit: flags.exit()?,
+        },
+        "listen" => {
+            Behaviour::Listen { door: flags.door()?, manner: flags.manner()?, stop: flags.stop()? }
+        }
+        "relay" => Behaviour::Relay {
+            door: flags.door()?,
+            to: flags.number("--to", "a port")?,
+            stop: flags.stop()?,
         },
         "call" => Behaviour::Call { every: flags.duration("--every")? },
         "sigwait" => Behaviour::Sigwait { work: flags.duration("--for")?, exit: flags.exit()? },
@@ -232,6 +266,7 @@ fn shell(rest: &[String]) -> Result<Behaviour, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::listen::{OnStop, Takes};
     use std::net::Ipv6Addr;
 
     fn line(text: &str) -> Result<Parsed, Error> {
@@ -260,6 +295,33 @@ mod tests {
         let at = IpAddr::from(Ipv6Addr::UNSPECIFIED);
         let everywhere = Behaviour::Serve { at, port: 8080, work: two, good: None, exit: 0 };
         assert_eq!(run("serve --at :: --port 8080 --for 2s"), everywhere);
+        assert_eq!(
+            run("listen --ports 80,81"),
+            Behaviour::Listen {
+                door: Door { at, ports: vec![80, 81], sockets: 1, backlog: 1024 },
+                manner: Manner { takes: Takes::All, work: Duration::ZERO, bytes: 0 },
+                stop: Stop { on: OnStop::Exit, after: None, exit: 0 },
+            }
+        );
+        assert_eq!(
+            run(
+                "listen --ports 80 --at 10.0.0.1 --sockets 2 --backlog 1 --takes unread --work 2s \
+                 --bytes 9 --on-stop drain --for 2s --exit 3"
+            ),
+            Behaviour::Listen {
+                door: Door { at: [10, 0, 0, 1].into(), ports: vec![80], sockets: 2, backlog: 1 },
+                manner: Manner { takes: Takes::Unread, work: two, bytes: 9 },
+                stop: Stop { on: OnStop::Drain, after: Some(two), exit: 3 },
+            }
+        );
+        assert_eq!(
+            run("relay --ports 80 --to 81 --on-stop close"),
+            Behaviour::Relay {
+                door: Door { at, ports: vec![80], sockets: 1, backlog: 1024 },
+                to: 81,
+                stop: Stop { on: OnStop::Close, after: None, exit: 0 },
+            }
+        );
         assert_eq!(run("call --every 2s"), Behaviour::Call { every: two });
         assert_eq!(
             run("spawn --exit 3 --for 2000ms --children 4"),
@@ -314,6 +376,22 @@ mod tests {
         assert_eq!(
             said("handle --for 1s --on 9").as_deref(),
             Some("--on \"9\" is not a signal's number, 1 to 31 without 9 and 19")
+        );
+        assert_eq!(
+            said("listen --ports 80,").as_deref(),
+            Some("--ports \"80,\" is not ports such as 8080 or 8080,8081")
+        );
+        assert_eq!(
+            said("listen --ports 80 --on-stop flee").as_deref(),
+            Some("--on-stop \"flee\" is not exit, drain, close, serve or reset")
+        );
+        assert_eq!(
+            said("listen --ports 80 --takes some").as_deref(),
+            Some("--takes \"some\" is not all, none or unread")
+        );
+        assert_eq!(
+            said("listen --ports 80 --bytes 99999999").as_deref(),
+            Some("--bytes \"99999999\" is not a length up to 16777216")
         );
         assert_eq!(said("kill --on 3").as_deref(), Some("kill needs --pid"));
         assert_eq!(said("handle --for").as_deref(), Some("--for needs a value"));

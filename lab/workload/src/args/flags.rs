@@ -1,7 +1,12 @@
 //! The flags of a behaviour, and what their values may be.
 
 use super::{End, Error, Term};
-use std::{net::IpAddr, str::FromStr, time::Duration};
+use crate::listen::{Door, Manner, OnStop, Stop, Takes};
+use std::{
+    net::{IpAddr, Ipv6Addr},
+    str::FromStr,
+    time::Duration,
+};
 
 const SIGTERM: u8 = 15;
 
@@ -64,6 +69,64 @@ impl<'a> Flags<'a> {
 
     pub(super) fn address(&self, default: IpAddr) -> Result<IpAddr, Error> {
         self.value("--at").map_or(Ok(default), |_| self.number("--at", "an IP address"))
+    }
+
+    fn number_or<T: FromStr>(
+        &self,
+        flag: &'static str,
+        wanted: &'static str,
+        default: T,
+    ) -> Result<T, Error> {
+        if self.value(flag).is_some() { self.number(flag, wanted) } else { Ok(default) }
+    }
+
+    pub(super) fn door(&self) -> Result<Door, Error> {
+        let text = self.required("--ports")?;
+        let ports: Result<Vec<u16>, _> = text.split(',').map(str::parse).collect();
+        Ok(Door {
+            at: self.address(Ipv6Addr::UNSPECIFIED.into())?,
+            ports: ports.map_err(|_| Error::Bad {
+                flag: "--ports",
+                value: text.into(),
+                wanted: "ports such as 8080 or 8080,8081",
+            })?,
+            sockets: self.number_or("--sockets", "a number of sockets", 1)?,
+            backlog: self.number_or("--backlog", "a number of connections", 1024)?,
+        })
+    }
+
+    pub(super) fn manner(&self) -> Result<Manner, Error> {
+        const LENGTH: &str = "a length up to 16777216";
+        let bytes = self.number_or("--bytes", LENGTH, 0)?;
+        if bytes > 16 << 20 {
+            return Err(Error::Bad { flag: "--bytes", value: bytes.to_string(), wanted: LENGTH });
+        }
+        let takes = match self.value("--takes") {
+            None | Some("all") => Takes::All,
+            Some("none") => Takes::None,
+            Some("unread") => Takes::Unread,
+            Some(value) => {
+                let wanted = "all, none or unread";
+                return Err(Error::Bad { flag: "--takes", value: value.into(), wanted });
+            }
+        };
+        Ok(Manner { takes, work: self.duration_or_none("--work")?, bytes })
+    }
+
+    pub(super) fn stop(&self) -> Result<Stop, Error> {
+        let on = match self.value("--on-stop") {
+            None | Some("exit") => OnStop::Exit,
+            Some("drain") => OnStop::Drain,
+            Some("close") => OnStop::Close,
+            Some("serve") => OnStop::Serve,
+            Some("reset") => OnStop::Reset,
+            Some(value) => {
+                let wanted = "exit, drain, close, serve or reset";
+                return Err(Error::Bad { flag: "--on-stop", value: value.into(), wanted });
+            }
+        };
+        let after = self.value("--for").map(|_| self.duration("--for")).transpose()?;
+        Ok(Stop { on, after, exit: self.exit()? })
     }
 
     pub(super) fn number_or_none(
