@@ -22,4 +22,5 @@ pub mod run;
 pub mod scenario;
 pub mod tools;
 pub mod tour;
+pub mod traffic;
 pub mod wait;

@@ -1,13 +1,11 @@
 //! The lab's network as its own programs use it: sockets that were made in the namespace of the node, of a pod
 //! or of another node. What is made there is described in [`coroner_workload::network`].
 
-use crate::kubelet::{Cri, main_pid};
 use anyhow::{Context as _, Result};
-use coroner_cri_api::v1::{
-    ListPodSandboxRequest, PodSandboxFilter, PodSandboxState, PodSandboxStateValue,
-    PodSandboxStatusRequest,
+use coroner_workload::{
+    loopback,
+    network::{self, Dual, ELSEWHERE, NETWORK},
 };
-use coroner_workload::network::{self, Dual, ELSEWHERE, NETWORK};
 use std::{
     fs::File,
     io,
@@ -34,24 +32,11 @@ impl Network {
         Self { namespace: Arc::new(namespace), addresses: Some(addresses) }
     }
 
-    /// That of a pod; `None`: it has no sandbox that is ready.
-    pub async fn of_pod(mut cri: Cri, uid: &str) -> Result<Option<Self>> {
-        let filter = PodSandboxFilter {
-            state: Some(PodSandboxStateValue { state: PodSandboxState::SandboxReady.into() }),
-            label_selector: [("io.kubernetes.pod.uid".into(), uid.into())].into(),
-            ..Default::default()
-        };
-        let request = ListPodSandboxRequest { filter: Some(filter) };
-        let listed = cri.list_pod_sandbox(request).await.context("ListPodSandbox")?.into_inner();
-        let Some(sandbox) = listed.items.first() else { return Ok(None) };
-        let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox.id.clone(), verbose: true };
-        let status = cri.pod_sandbox_status(request).await.context("PodSandboxStatus")?;
-        let pid = main_pid(&status.into_inner().info);
-        Self::of(pid.context("the runtime does not tell the sandbox's process")?).map(Some)
-    }
-
     /// That of a process.
-    fn of(pid: i32) -> Result<Self> {
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn of_process(pid: i32) -> Result<Self> {
         let path = format!("/proc/{pid}/ns/net");
         let namespace = File::open(&path).with_context(|| format!("cannot open {path}"))?;
         Ok(Self { namespace: Arc::new(namespace), addresses: None })
@@ -67,6 +52,14 @@ impl Network {
         let addresses = network::attach(&self.namespace, &namespace, &port, "eth0", address)
             .with_context(|| format!("cannot connect node {number} with the bridge"))?;
         Ok(Self { namespace: Arc::new(namespace), addresses: Some(addresses) })
+    }
+
+    /// Moves the calling thread there.
+    ///
+    /// # Errors
+    /// The caller may not do that.
+    pub fn enter(&self) -> io::Result<()> {
+        loopback::enter(&self.namespace)
     }
 
     /// How many pods and other nodes are connected with the node's bridge. Only in the node's namespace.

@@ -22,7 +22,10 @@ use crate::{
     scenario::{OTHER_NODE, Remnant},
 };
 use anyhow::{Context as _, bail};
-use coroner_cri_api::v1::runtime_service_client::RuntimeServiceClient;
+use coroner_cri_api::v1::{
+    ListPodSandboxRequest, PodSandboxFilter, PodSandboxState, PodSandboxStateValue,
+    PodSandboxStatusRequest, runtime_service_client::RuntimeServiceClient,
+};
 use coroner_workload::page::boot_now;
 use k8s_openapi::api::core::v1::{
     Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo, Pod,
@@ -283,7 +286,20 @@ impl Lab {
 
     /// The network of a pod; `None`: it has no sandbox yet.
     pub(crate) async fn network(&self, uid: &str) -> anyhow::Result<Option<Network>> {
-        Network::of_pod(self.hand.cri.clone(), uid).await
+        let mut cri = self.hand.cri.clone();
+        let filter = PodSandboxFilter {
+            state: Some(PodSandboxStateValue { state: PodSandboxState::SandboxReady.into() }),
+            label_selector: [("io.kubernetes.pod.uid".into(), uid.into())].into(),
+            ..Default::default()
+        };
+        let request = ListPodSandboxRequest { filter: Some(filter) };
+        let listed = cri.list_pod_sandbox(request).await.context("ListPodSandbox")?.into_inner();
+        let Some(sandbox) = listed.items.first() else { return Ok(None) };
+        let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox.id.clone(), verbose: true };
+        let status = cri.pod_sandbox_status(request).await.context("PodSandboxStatus")?;
+        let pid = kubelet::main_pid(&status.into_inner().info);
+        let pid = pid.context("the runtime does not tell the sandbox's process")?;
+        Network::of_process(pid).map(Some)
     }
 
     /// The first process of a pod's container.

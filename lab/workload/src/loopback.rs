@@ -18,7 +18,10 @@ pub fn enter_and_bring_up(namespace: &Path) -> Result<()> {
 }
 
 /// Moves the calling thread into the network namespace.
-pub(crate) fn enter(namespace: &File) -> Result<()> {
+///
+/// # Errors
+/// The caller may not do that.
+pub fn enter(namespace: &File) -> Result<()> {
     // SAFETY: setns(2) on a descriptor that is open.
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })
 }

@@ -32,6 +32,15 @@ pub(crate) struct End<'a> {
     pub(crate) namespace: Option<RawFd>,
     /// The index of its bridge.
     pub(crate) bridge: Option<u32>,
+    /// `None`: any.
+    pub(crate) mac: Option<[u8; 6]>,
+}
+
+impl<'a> End<'a> {
+    /// In the namespace of the connection, with nothing else.
+    pub(crate) fn here(name: &'a str) -> Self {
+        Self { name, namespace: None, bridge: None, mac: None }
+    }
 }
 
 impl Netlink {
@@ -45,9 +54,8 @@ impl Netlink {
 
     /// Makes a bridge and brings it up.
     pub(crate) fn add_bridge(&self, name: &str, mac: [u8; 6]) -> Result<()> {
-        let mut link = link(&End { name, namespace: None, bridge: None });
-        // Given by somebody, it stays when ports come and go.
-        link.attributes.push(LinkAttribute::Address(mac.into()));
+        // Given by somebody, the address stays when ports come and go.
+        let mut link = link(&End { mac: Some(mac), ..End::here(name) });
         link.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)]));
         self.create(RouteNetlinkMessage::NewLink(link)).map_err(|error| of_kind("bridge", &error))
     }
@@ -67,7 +75,7 @@ impl Netlink {
 
     /// Brings an interface up.
     pub(crate) fn bring_up(&self, name: &str) -> Result<()> {
-        let link = link(&End { name, namespace: None, bridge: None });
+        let link = link(&End::here(name));
         self.ask(RouteNetlinkMessage::SetLink(link), 0)
     }
 
@@ -127,6 +135,7 @@ fn link(end: &End<'_>) -> LinkMessage {
     link.attributes.push(LinkAttribute::IfName(end.name.into()));
     link.attributes.extend(end.namespace.map(LinkAttribute::NetNsFd));
     link.attributes.extend(end.bridge.map(LinkAttribute::Controller));
+    link.attributes.extend(end.mac.map(|mac| LinkAttribute::Address(mac.into())));
     link
 }
 

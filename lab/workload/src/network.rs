@@ -32,8 +32,8 @@ pub const NODE: Ipv4Addr = Ipv4Addr::new(NETWORK[0], NETWORK[1], 0, 1);
 const BRIDGE: &str = "lab0";
 /// One port of the bridge is always there: without any it has no carrier, and no IPv6 address that works.
 const ANCHOR: [&str; 2] = ["anchor0", "anchor1"];
-/// Locally administered.
-const BRIDGE_MAC: [u8; 6] = [0x02, 0x63, 0x6f, 0x72, 0x6f, 0x6e];
+/// Of each hardware address, before the IPv4 address: locally administered.
+const NETWORK_MAC: [u8; 2] = [0x02, 0x63];
 
 /// How long the kernel may take until an address can be used: some work queued behind a carrier's coming.
 const SETTLED: Duration = Duration::from_secs(10);
@@ -55,6 +55,11 @@ pub fn v6_of(v4: Ipv4Addr) -> Ipv6Addr {
     let [a, b, c, d, e, f] = NETWORK_V6;
     let [w, x, y, z] = v4.octets();
     Ipv6Addr::new(a, b, c, d, e, f, u16::from_be_bytes([w, x]), u16::from_be_bytes([y, z]))
+}
+
+fn mac_of(v4: Ipv4Addr) -> [u8; 6] {
+    let ([a, b], [w, x, y, z]) = (NETWORK_MAC, v4.octets());
+    [a, b, w, x, y, z]
 }
 
 /// Does it on a thread of its own, which is in the network namespace: a socket stays in the one in which it
@@ -92,13 +97,10 @@ pub fn make_bridge(node: &File) -> Result<Dual> {
     inside(node, || {
         loopback::bring_up()?;
         let kernel = Netlink::connect()?;
-        kernel.add_bridge(BRIDGE, BRIDGE_MAC)?;
+        kernel.add_bridge(BRIDGE, mac_of(NODE))?;
         let bridge = index(BRIDGE)?;
         let [port, other] = ANCHOR;
-        kernel.add_veth(
-            &End { name: port, namespace: None, bridge: Some(bridge) },
-            &End { name: other, namespace: None, bridge: None },
-        )?;
+        kernel.add_veth(&End { bridge: Some(bridge), ..End::here(port) }, &End::here(other))?;
         kernel.bring_up(other)?;
         give(&kernel, BRIDGE, NODE, true)
     })
@@ -111,8 +113,10 @@ pub fn make_bridge(node: &File) -> Result<Dual> {
 /// The node is gone, or the kernel refuses.
 pub fn attach(node: &File, guest: &File, port: &str, name: &str, v4: Ipv4Addr) -> Result<Dual> {
     let has_v6 = inside(node, || {
-        let near = End { name: port, namespace: None, bridge: Some(index(BRIDGE)?) };
-        let far = End { name, namespace: Some(guest.as_raw_fd()), bridge: None };
+        let near = End { bridge: Some(index(BRIDGE)?), ..End::here(port) };
+        // Who has the address next has the same: it stays in others' tables of neighbours for a while.
+        let mac = Some(mac_of(v4));
+        let far = End { namespace: Some(guest.as_raw_fd()), mac, ..End::here(name) };
         Netlink::connect()?.add_veth(&near, &far)?;
         Ok(state(BRIDGE, v6_of(NODE))?.is_some())
     })?;
