@@ -70,6 +70,15 @@ impl Network {
         Ok(network::ports(&self.namespace)?)
     }
 
+    /// What has come for these listeners and their connections, and was not accepted or not read yet: where it is
+    /// nothing, the server has seen all that clients have sent.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn unread(&self, port: u16) -> Result<u64> {
+        Ok(network::unread(&self.namespace, port)?)
+    }
+
     /// Its addresses in the pods' network, where it was made by the lab itself.
     pub fn addresses(&self) -> Option<Dual> {
         self.addresses

@@ -6,6 +6,7 @@
 //! let load = Load::standing([(Habit::Idle, 3), (Habit::Pending, 2)]).arriving(every, Habit::Once);
 //! let clients = Clients::start(&node, (pod_ip, 8080).into(), load)?;
 //! clients.settled().await?;                       // each standing connection is where its habit leads to
+//! has_read(&pod_network, 8080).await?;            // and the server has seen all that was sent
 //! lab.delete(…)?;
 //! clients.stop_arriving_after(lag);               // the endpoint's removal reaches the clients that late
 //! clients.ended().await?;                         // the server has ended all
@@ -58,6 +59,14 @@ pub enum Habit {
     Once,
     /// Asks, and resets the connection after the answer. Settled then.
     Abort,
+}
+
+/// Waits until a pod has accepted all connections at this port, and read all that came.
+///
+/// # Errors
+/// It does not within [`wait::LIMIT`], or the kernel does not tell.
+pub async fn has_read(pod: &Network, port: u16) -> anyhow::Result<()> {
+    wait::until("the server has read all", || Ok((pod.unread(port)? == 0).then_some(()))).await
 }
 
 /// How many clients there are.

@@ -9,7 +9,7 @@ use coroner_lab::{
     containerd::{Containerd, Options},
     image,
     network::Network,
-    traffic::{Bounds, Clients, ClientsTruth, Habit, Load},
+    traffic::{Bounds, Clients, ClientsTruth, Habit, Load, has_read},
 };
 use coroner_workload::{network::v6_of, page::boot_now};
 use std::{
@@ -28,6 +28,7 @@ struct Server {
     sandbox: String,
     container: String,
     ip: Ipv4Addr,
+    network: Network,
 }
 
 impl Server {
@@ -46,11 +47,13 @@ impl Server {
         };
         let (sandbox, container) = run(&mut cri, &config, &words(command)).await;
         handles_sigterm(&mut cri, &container).await;
-        let request =
-            PodSandboxStatusRequest { pod_sandbox_id: sandbox.clone(), ..Default::default() };
-        let status = cri.pod_sandbox_status(request).await.unwrap().into_inner().status.unwrap();
-        let ip = status.network.unwrap().ip.parse().unwrap();
-        Self { cri, config, sandbox, container, ip }
+        let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox.clone(), verbose: true };
+        let status = cri.pod_sandbox_status(request).await.unwrap().into_inner();
+        let info: serde_json::Value = serde_json::from_str(&status.info["info"]).unwrap();
+        let pid = info["pid"].as_i64().unwrap().try_into().unwrap();
+        let network = Network::of_process(pid).unwrap();
+        let ip = status.status.unwrap().network.unwrap().ip.parse().unwrap();
+        Self { cri, config, sandbox, container, ip, network }
     }
 
     fn v4(&self) -> SocketAddr {
@@ -116,6 +119,7 @@ async fn a_drain_loses_nothing_and_an_exit_what_is_open() {
     let clients = settled(&elsewhere, server.v4(), load.clone()).await;
     // The first ones have their answers; another's is under way.
     let late = settled(&elsewhere, server.v4(), Load::standing([(Habit::Pending, 1)])).await;
+    has_read(&server.network, 8080).await.unwrap();
     let stop = server.stop().await;
     let expected =
         ClientsTruth { opened: 1, asked: 1, answered: 1, cut_idle: 1, ..Default::default() };
@@ -149,6 +153,7 @@ async fn sigkill_cuts_requests_and_resets_what_is_unread() {
     let server = Server::run(&lab, "mid-answer", "listen --ports 8080 --work 1h").await;
     let load = Load::standing([(Habit::Silent, 2), (Habit::Pending, 3), (Habit::HalfClosed, 1)]);
     let clients = settled(lab.network(), server.v6(), load).await;
+    has_read(&server.network, 8080).await.unwrap();
     let stop = kill(&server).await;
     let expected =
         ClientsTruth { opened: 6, asked: 4, cut_idle: 2, cut_mid_request: 4, ..Default::default() };

@@ -151,6 +151,30 @@ pub fn ports(node: &File) -> Result<usize> {
     Ok(names.filter(|name| !ANCHOR.contains(name) && !["lo", BRIDGE].contains(name)).count())
 }
 
+/// What waits to be accepted or read at a TCP port: connections and bytes.
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn unread(namespace: &File, port: u16) -> Result<u64> {
+    let tables = inside(namespace, || {
+        let v6 = match fs::read_to_string("/proc/thread-self/net/tcp6") {
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            table => table?,
+        };
+        Ok(fs::read_to_string("/proc/thread-self/net/tcp")? + &v6)
+    })?;
+    Ok(tables.lines().filter_map(|line| received(line, port)).sum())
+}
+
+/// From a line of /proc/net/tcp, whose fifth field is `tx_queue:rx_queue`. A listener's is the number of
+/// connections to be accepted (`get_tcp4_sock`).
+fn received(line: &str, port: u16) -> Option<u64> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let (_, local) = fields.get(1)?.rsplit_once(':')?;
+    let (_, queue) = fields.get(4)?.split_once(':')?;
+    (u16::from_str_radix(local, 16) == Ok(port)).then(|| u64::from_str_radix(queue, 16).ok())?
+}
+
 /// Gives an interface that is up its addresses, and waits until they can be used.
 fn give(kernel: &Netlink, name: &str, v4: Ipv4Addr, wants_v6: bool) -> Result<Dual> {
     let interface = index(name)?;
@@ -214,6 +238,15 @@ mod tests {
         assert_eq!(v6_of(NODE).to_string(), "fd63:6f72:6f6e::af4:1");
         let other = v6_of(Ipv4Addr::new(10, 244, 3, 200));
         assert_eq!(other.segments()[6..], [0x0af4, 0x03c8]);
+    }
+
+    #[test]
+    fn what_waits_is_of_its_port() {
+        let line =
+            "   1: 0200F40A:1F90 0100F40A:D2F0 01 00000000:0000001A 00:00000000 00000000 0 0 1";
+        assert_eq!(received(line, 8080), Some(26));
+        assert_eq!(received(line, 8081), None);
+        assert_eq!(received("  sl  local_address rem_address   st tx_queue rx_queue", 8080), None);
     }
 
     #[test]
