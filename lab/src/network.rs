@@ -1,108 +1,135 @@
-//! Ways into and out of a pod's own network. The lab's pods have nothing there but `lo` (see
-//! [`crate::containerd`]): what a cluster does by routes and service addresses is done here by
-//! sockets that were made inside.
+//! The lab's network as its own programs use it: sockets that were made in the namespace of the node, of a pod
+//! or of another node. What is made there is described in [`coroner_workload::network`].
 
-use crate::kubelet::{Cri, main_pid};
 use anyhow::{Context as _, Result};
-use coroner_cri_api::v1::{
-    ListPodSandboxRequest, PodSandboxFilter, PodSandboxState, PodSandboxStateValue,
-    PodSandboxStatusRequest,
+use coroner_workload::{
+    loopback,
+    network::{self, Dual, ELSEWHERE, NETWORK},
 };
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::{
     fs::File,
     io,
     net::{Ipv4Addr, SocketAddr},
-    os::fd::AsFd as _,
     sync::Arc,
-    thread,
 };
 use tokio::{
     io::copy_bidirectional,
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     task::JoinHandle,
 };
 
 /// A network namespace. It lives for as long as this.
 #[derive(Clone, Debug)]
-pub(crate) struct Network {
+pub struct Network {
     namespace: Arc<File>,
+    /// Its addresses, where they are known.
+    addresses: Option<Dual>,
 }
 
 impl Network {
-    /// That of a pod; `None`: it has no sandbox that is ready.
-    pub(crate) async fn of_pod(mut cri: Cri, uid: &str) -> Result<Option<Self>> {
-        let filter = PodSandboxFilter {
-            state: Some(PodSandboxStateValue { state: PodSandboxState::SandboxReady.into() }),
-            label_selector: [("io.kubernetes.pod.uid".into(), uid.into())].into(),
-            ..Default::default()
-        };
-        let request = ListPodSandboxRequest { filter: Some(filter) };
-        let listed = cri.list_pod_sandbox(request).await.context("ListPodSandbox")?.into_inner();
-        let Some(sandbox) = listed.items.first() else { return Ok(None) };
-        let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox.id.clone(), verbose: true };
-        let status = cri.pod_sandbox_status(request).await.context("PodSandboxStatus")?;
-        let pid = main_pid(&status.into_inner().info);
-        Self::of(pid.context("the runtime does not tell the sandbox's process")?).map(Some)
+    /// The node's, in which the bridge is.
+    pub fn node(namespace: File, addresses: Dual) -> Self {
+        Self { namespace: Arc::new(namespace), addresses: Some(addresses) }
     }
 
     /// That of a process.
-    fn of(pid: i32) -> Result<Self> {
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn of_process(pid: i32) -> Result<Self> {
         let path = format!("/proc/{pid}/ns/net");
         let namespace = File::open(&path).with_context(|| format!("cannot open {path}"))?;
-        Ok(Self { namespace: Arc::new(namespace) })
+        Ok(Self { namespace: Arc::new(namespace), addresses: None })
     }
 
-    /// Does it on a thread of its own, which is in the namespace: a socket stays in the one in which
-    /// it was made.
-    fn inside<T: Send>(&self, what: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-        let enter = || {
-            let namespace = Some(LinkNameSpaceType::Network);
-            move_into_link_name_space(self.namespace.as_fd(), namespace)?;
-            what()
-        };
-        thread::scope(|scope| scope.spawn(enter).join())
-            .unwrap_or_else(|_| Err(io::Error::other("a thread in a network namespace panicked")))
+    /// The `number`th other node (1 to 254) on this node's bridge: its addresses are not this node's own.
+    pub fn other_node(&self, number: u8) -> Result<Self> {
+        anyhow::ensure!((1..u8::MAX).contains(&number), "there is no other node {number}");
+        let namespace = network::make().context("cannot make a network namespace")?;
+        let [a, b] = NETWORK;
+        let address = Ipv4Addr::new(a, b, ELSEWHERE, number);
+        let port = format!("node{number}");
+        let addresses = network::attach(&self.namespace, &namespace, &port, "eth0", address)
+            .with_context(|| format!("cannot connect node {number} with the bridge"))?;
+        Ok(Self { namespace: Arc::new(namespace), addresses: Some(addresses) })
     }
 
-    fn listen(&self, port: u16) -> io::Result<TcpListener> {
-        let listener = self.inside(|| std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)))?;
+    /// Moves the calling thread there.
+    ///
+    /// # Errors
+    /// The caller may not do that.
+    pub fn enter(&self) -> io::Result<()> {
+        loopback::enter(&self.namespace)
+    }
+
+    /// How many pods and other nodes are connected with the node's bridge. Only in the node's namespace.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn ports(&self) -> Result<usize> {
+        Ok(network::ports(&self.namespace)?)
+    }
+
+    /// What has come for these listeners and their connections, and was not accepted or not read yet: where it is
+    /// nothing, the server has seen all that clients have sent.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn unread(&self, port: u16) -> Result<u64> {
+        Ok(network::unread(&self.namespace, port)?)
+    }
+
+    /// Its addresses in the pods' network, where it was made by the lab itself.
+    pub fn addresses(&self) -> Option<Dual> {
+        self.addresses
+    }
+
+    /// A socket for a connection from here to an address.
+    pub fn socket(&self, to: SocketAddr) -> io::Result<TcpSocket> {
+        network::inside(&self.namespace, || match to {
+            SocketAddr::V4(_) => TcpSocket::new_v4(),
+            SocketAddr::V6(_) => TcpSocket::new_v6(),
+        })
+    }
+
+    /// A connection from here.
+    pub async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        self.socket(to)?.connect(to).await
+    }
+
+    fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
+        let listener = network::inside(&self.namespace, || std::net::TcpListener::bind(at))?;
         listener.set_nonblocking(true)?;
         TcpListener::from_std(listener)
-    }
-
-    fn connect(&self, port: u16) -> io::Result<TcpStream> {
-        let stream = self.inside(|| std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)))?;
-        stream.set_nonblocking(true)?;
-        TcpStream::from_std(stream)
     }
 }
 
 /// Connections that are handed on, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Forward {
+pub struct Forward {
     /// Where they are taken.
-    pub(crate) address: SocketAddr,
+    pub address: SocketAddr,
     task: JoinHandle<()>,
 }
 
 impl Forward {
-    /// From a free port of this machine to one of the pod: `kubectl port-forward`.
-    pub(crate) async fn into_pod(network: Network, port: u16) -> Result<Self> {
+    /// From a free port of this machine to an address as the network sees it: its loopback is what
+    /// `kubectl port-forward` reaches.
+    pub async fn into_network(network: Network, to: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         Self::start(listener, move || {
             let network = network.clone();
-            async move {
-                // Connecting to loopback does not wait.
-                network.connect(port)
-            }
+            async move { network.connect(to).await }
         })
     }
 
-    /// From the same port of the pod's loopback to one of this machine's: where the pod finds what
-    /// the cluster has at an address of its own.
-    pub(crate) fn out_of_pod(network: &Network, to: SocketAddr) -> Result<Self> {
-        let listener = network.listen(to.port()).context("no port in the pod's network")?;
+    /// From the same port of an address in the network to one of this machine's: where pods find what the
+    /// cluster has at an address of its own.
+    pub fn out_of_network(network: &Network, to: SocketAddr) -> Result<Self> {
+        let node = network.addresses().context("the network has no address")?.v4;
+        let listener = network.listen((node, to.port()).into());
+        let listener =
+            listener.with_context(|| format!("cannot listen on {node}:{}", to.port()))?;
         Self::start(listener, move || TcpStream::connect(to))
     }
 

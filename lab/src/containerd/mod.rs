@@ -16,9 +16,10 @@
 //! that [`clean_up`] finds what an earlier run left behind: by the processes whose `/run` *is* the
 //! work directory's, and by the cgroup.
 //!
-//! The namespace is kept by a process of its own and outlives the daemon, as a node's does: mounts
+//! The mount namespace is kept by a process of its own and outlives the daemon, as a node's does: mounts
 //! that one daemon makes (`/run/netns/cni-…`) are there for the next one. They are not seen below
-//! the work directory, where those are empty files, but below [`Containerd::host_root`].
+//! the work directory, where those are empty files, but below [`Containerd::host_root`]. The same process keeps
+//! the network namespace with the bridge of the pods' network, in which nothing else runs.
 
 mod config;
 mod find;
@@ -35,7 +36,7 @@ pub(crate) use leftovers::{
     FREEZER, FREEZER_STATE, cgroup_parent, end_cgroup, give_up, lock, unmount_freezer,
 };
 
-use crate::wait;
+use crate::{network::Network, wait};
 use anyhow::{Context, Result, bail, ensure};
 use coroner_cri_api::v1::{
     ImageSpec, ImageStatusRequest, VersionRequest, image_service_client::ImageServiceClient,
@@ -106,8 +107,9 @@ pub struct Containerd {
     options: Options,
     version: String,
     cgroup_root: PathBuf,
-    /// Keeps the namespace.
+    /// Keeps the namespaces.
     holder: Process,
+    network: Network,
     daemon: Process,
     stopped: bool,
     _lock: File,
@@ -146,14 +148,16 @@ impl Containerd {
         let hierarchies = namespace::Hierarchies::of_this_machine()?;
         let cgroup_root = hierarchies.root(options.hierarchy)?;
         config::write(&options, &cgroup_root)?;
-        network::write(&options.work, &options.workload)?;
+        network::install(&options.work, &options.workload)?;
         let holder = hold_namespace(&options, &hierarchies)?;
+        let (node, addresses) = network::set_up(&options.work, holder.pid)?;
         let daemon = start_daemon(&options, &holder)?;
         let containerd = Containerd {
             options,
             version,
             cgroup_root,
             holder,
+            network: Network::node(node, addresses),
             daemon,
             stopped: false,
             _lock: lock,
@@ -205,18 +209,24 @@ impl Containerd {
         format!("/proc/{}/root", self.holder.pid.as_raw_pid()).into()
     }
 
+    /// The node's side of the pods' network.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
     /// Where the network plugin of sandboxes with a namespace of their own keeps its things:
     /// `addresses` holds a file for each that is taken, in which the sandbox's id stands.
     pub fn cni_dir(&self) -> PathBuf {
         network::directory(&self.options.work)
     }
 
-    /// Makes the network plugin refuse to take down any sandbox's network, or no more.
+    /// Makes the network plugin refuse to take down the network of the pod of this name, or no more.
     ///
     /// # Errors
     /// The file that tells it so cannot be made or removed.
-    pub fn fail_cni_delete(&self, fails: bool) -> Result<()> {
-        network::fail_delete(&self.options.work, fails).context("cannot tell the network plugin")
+    pub fn fail_cni_delete(&self, pod: &str, fails: bool) -> Result<()> {
+        network::fail_delete(&self.options.work, pod, fails)
+            .context("cannot tell the network plugin")
     }
 
     /// Whether the daemon runs.
@@ -359,13 +369,14 @@ impl Drop for Containerd {
     }
 }
 
-/// Makes the namespace, with a process in it that does nothing else.
+/// Makes the namespaces, with a process in them that does nothing else.
 fn hold_namespace(options: &Options, machine: &namespace::Hierarchies) -> Result<Process> {
     let mut command = Command::new(network::program());
     command.arg("pause").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let binds = namespace::plan(&options.work, options.hierarchy, machine)?;
     namespace::make_on_exec(&mut command, binds);
-    Process::start("namespace", command).context("cannot make the lab's mount namespace")
+    Process::start("namespace", command)
+        .context("cannot make the lab's mount and network namespaces")
 }
 
 fn start_daemon(options: &Options, holder: &Process) -> Result<Process> {

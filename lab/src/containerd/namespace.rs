@@ -1,5 +1,6 @@
 //! The daemon's mount namespace: everything that containerd, its shims and runc would change on
-//! the machine is theirs alone.
+//! the machine is theirs alone. And the network namespace of the node's side of the pods' network, in which
+//! the daemon is not: pods on the host's network are on the machine's.
 
 use super::Hierarchy;
 use anyhow::{Context, Result, bail};
@@ -117,7 +118,8 @@ fn bind(source: &Path, target: &str, read_only: bool) -> Result<Bind> {
     })
 }
 
-/// Makes the command's child the first member of a namespace of its own with these mounts. It dies
+/// Makes the command's child the first member of a mount namespace with these mounts and of a network
+/// namespace, both of its own. It dies
 /// with the thread which starts it, and is in a process group that a Ctrl-C does not reach.
 pub(super) fn make_on_exec(command: &mut Command, binds: Vec<Bind>) {
     command.process_group(0);
@@ -125,7 +127,7 @@ pub(super) fn make_on_exec(command: &mut Command, binds: Vec<Bind>) {
     unsafe {
         command.pre_exec(move || {
             die_with_parent()?;
-            rustix::thread::unshare_unsafe(UnshareFlags::NEWNS)?;
+            rustix::thread::unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::NEWNET)?;
             propagate(MountPropagationFlags::PRIVATE)?;
             for bind in &binds {
                 mount(bind)?;
@@ -136,13 +138,13 @@ pub(super) fn make_on_exec(command: &mut Command, binds: Vec<Bind>) {
     }
 }
 
-/// The namespace of a process.
+/// The mount namespace of a process.
 pub(super) fn of(process: Pid) -> Result<File> {
     let path = format!("/proc/{}/ns/mnt", process.as_raw_pid());
     File::open(&path).with_context(|| format!("cannot open {path}: the lab's namespace is gone"))
 }
 
-/// Makes the command's child a member of that namespace, otherwise as [`make_on_exec`].
+/// Makes the command's child a member of that mount namespace, otherwise as [`make_on_exec`].
 pub(super) fn join_on_exec(command: &mut Command, namespace: File) {
     command.process_group(0);
     // SAFETY: only system calls on values made before the fork.

@@ -4,12 +4,19 @@
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal};
 use std::{
+    io,
     os::unix::process::ExitStatusExt as _,
     process::{Command, ExitStatus},
     sync::mpsc,
     thread,
+    time::Duration,
 };
 use tokio::sync::watch;
+
+/// A program that was written just now is busy as long as another thread's child, which has inherited the open
+/// file, has not come to its own program.
+const BUSY: u32 = 500;
+const SOON: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(super) struct Process {
@@ -28,7 +35,16 @@ impl Process {
         let (end, ended) = watch::channel(None);
         let program = command.get_program().to_owned();
         thread::Builder::new().name(name.into()).spawn(move || {
-            let mut child = match command.spawn() {
+            let mut spawned = command.spawn();
+            for _ in 0..BUSY {
+                match &spawned {
+                    Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {}
+                    _ => break,
+                }
+                thread::sleep(SOON);
+                spawned = command.spawn();
+            }
+            let mut child = match spawned {
                 Ok(child) => child,
                 Err(error) => {
                     let _ = started.send(Err(error));

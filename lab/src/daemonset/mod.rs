@@ -26,7 +26,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use axum::http::StatusCode;
 use coroner::config::args::DEFAULT_API_PORT;
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
-use std::path::{Path, PathBuf};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    path::{Path, PathBuf},
+};
 
 /// In the work directory: what pods are told of the apiserver.
 const CREDENTIALS: &str = "credentials";
@@ -46,8 +49,7 @@ pub struct Deployed<'a> {
     /// Its API, as `kubectl port-forward` reaches it.
     api: Http,
     // Connections end with these.
-    _in: [Forward; 2],
-    _out: Forward,
+    _forwards: [Forward; 2],
 }
 
 /// What a probe of the kubelet's would see.
@@ -74,7 +76,7 @@ impl Node {
         let options = containerd::Options { work: work.clone(), ..options };
         let lab = Lab::start(options, Screen::new(true)).await?;
         let node = Self { lab, work };
-        let credentials = pod::write_credentials(node.lab.kubeconfig(), &node.credentials());
+        let credentials = pod::write_credentials(node.lab.service(), &node.credentials());
         match node.lab.import(archive, image).await.and(credentials) {
             Ok(()) => Ok(node),
             Err(error) => {
@@ -110,17 +112,25 @@ impl Node {
         let made = self.lab.create(pod::of(set, &self.lab, &self.credentials())?)?;
         let id = PodId::of(&made).context("the apiserver gave the pod no UID")?;
         let network = self.wait(&id, "a sandbox", || self.lab.network(&id.uid)).await?;
-        let out = Forward::out_of_pod(&network, self.lab.apiserver())?;
-        let into = Forward::into_pod(network.clone(), probes.port).await?;
-        let api = Forward::into_pod(network, DEFAULT_API_PORT).await?;
+        let ip = self.wait(&id, "an address", async || Ok(self.ip(&id))).await?;
+        let metrics = (ip, probes.port).into();
+        let into = Forward::into_network(self.lab.node_network().await, metrics).await?;
+        // The API is on the pod's loopback, and read as by `kubectl port-forward`.
+        let loopback = (Ipv4Addr::LOCALHOST, DEFAULT_API_PORT).into();
+        let api = Forward::into_network(network, loopback).await?;
         let (http, api_http) = (Http::new(into.address), Http::new(api.address));
         let deployed =
-            Deployed { node: self, id, probes, http, api: api_http, _in: [into, api], _out: out };
+            Deployed { node: self, id, probes, http, api: api_http, _forwards: [into, api] };
         let answers = || async {
             Ok(deployed.probe(&deployed.probes.liveness).await.ok().filter(|answer| answer.ok))
         };
         self.wait(&deployed.id, "an answer of the liveness probe", answers).await?;
         Ok(deployed)
+    }
+
+    /// The pod's address, once it has one.
+    fn ip(&self, id: &PodId) -> Option<IpAddr> {
+        self.lab.pod(&id.namespace, &id.name)?.status?.pod_ip?.parse().ok()
     }
 
     /// Waits until there is one, as long as the pod can still come to it.

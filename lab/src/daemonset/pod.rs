@@ -1,7 +1,7 @@
 //! The pod that the DaemonSet controller would make for a node, and what a cluster adds to every
 //! pod.
 
-use crate::tour::lab::Lab;
+use crate::{apiserver::write_kubeconfig, tour::lab::Lab};
 use anyhow::{Context as _, Result};
 use k8s_openapi::{
     api::{
@@ -11,7 +11,7 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use serde_json::Value;
-use std::{fs, path::Path};
+use std::{fs, net::SocketAddr, path::Path};
 
 /// The container whose agent is asked.
 pub(super) const CONTAINER: &str = "coroner";
@@ -25,11 +25,12 @@ const HOST_ROOT: &str = "/proc/1/root";
 /// Where the agent makes its socket on the node, which the lab does not touch.
 const SOCKET: &str = "/run/coroner";
 
-/// Writes what the pod gets to know of the apiserver: the lab's kubeconfig, and as its authority a
+/// Writes what the pod gets to know of the apiserver: a kubeconfig for its service, and as its authority a
 /// bundle of no certificates. Without any the client looks for the system's, of which the image has
 /// none; in a cluster the authority comes with the token.
-pub(super) fn write_credentials(kubeconfig: &Path, to: &Path) -> Result<()> {
-    let mut config: Value = serde_json::from_slice(&fs::read(kubeconfig)?)?;
+pub(super) fn write_credentials(service: SocketAddr, to: &Path) -> Result<()> {
+    write_kubeconfig(&format!("http://{service}"), to)?;
+    let mut config: Value = serde_json::from_slice(&fs::read(to)?)?;
     config["clusters"][0]["cluster"]["certificate-authority-data"] = "Cg==".into(); // a newline
     fs::write(to, config.to_string()).with_context(|| format!("cannot write {}", to.display()))
 }

@@ -1,7 +1,9 @@
 //! A pod's sandbox and containers, life after life: the calls to the runtime and what it says.
 
 use super::{
-    Shared, cgroup, hook, probe,
+    Shared, cgroup,
+    hook::{self, Reach},
+    probe,
     status::{self, Ended, Observed, Seen},
     translate::{self, PodId},
     volumes,
@@ -16,6 +18,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use std::{
     collections::{BTreeMap, HashMap},
+    net::{IpAddr, Ipv4Addr},
     sync::Arc,
     time::Duration,
 };
@@ -29,8 +32,8 @@ pub(super) struct Containers {
     sandbox: Option<(String, PodSandboxConfig)>,
     /// It was stopped, or has died.
     sandbox_stopped: bool,
-    /// The sandbox's own address.
-    ip: Option<String>,
+    /// The sandbox's own addresses.
+    ips: Vec<IpAddr>,
     lives: BTreeMap<String, Life>,
     probing: mpsc::UnboundedSender<probe::Told>,
 }
@@ -84,7 +87,7 @@ impl Containers {
             cgroup,
             sandbox: None,
             sandbox_stopped: false,
-            ip: None,
+            ips: Vec::new(),
             lives: BTreeMap::new(),
             probing,
         }
@@ -105,7 +108,11 @@ impl Containers {
         let id = made.context("RunPodSandbox")?.into_inner().pod_sandbox_id;
         if translate::own_network(pod) {
             let network = sandbox_status(&self.shared, &id).await?.and_then(|of| of.network);
-            self.ip = network.map(|network| network.ip).filter(|ip| !ip.is_empty());
+            let all = network.map(|network| {
+                let others = network.additional_ips.into_iter().map(|other| other.ip);
+                std::iter::once(network.ip).chain(others).filter_map(|ip| ip.parse().ok()).collect()
+            });
+            self.ips = all.unwrap_or_default();
         }
         (self.sandbox, self.sandbox_stopped) = (Some((id, config)), false);
         Ok(())
@@ -119,13 +126,17 @@ impl Containers {
         std::fs::create_dir_all(self.pod.log_directory(logs).join(name))
             .context("cannot make log directory")?;
         let attempt = self.lives.get(name).map_or(0, |before| before.attempt + 1);
-        let services = self.shared.config.apiserver;
+        let services = match self.ips.is_empty() {
+            true => self.shared.config.apiserver,
+            false => self.shared.config.service,
+        };
         let request = CreateContainerRequest {
             pod_sandbox_id: sandbox,
             config: Some(translate::container(pod, &self.pod, container, attempt, logs, services)),
             sandbox_config: Some(config),
         };
-        let mut cri = self.shared.cri.clone();
+        let pod_reach = self.reach();
+        let mut cri = pod_reach.cri.clone();
         let made = cri.create_container(request).await;
         let id = made.with_context(|| format!("CreateContainer {name}"))?.into_inner().container_id;
         cri.start_container(StartContainerRequest { container_id: id.clone() })
@@ -140,7 +151,8 @@ impl Containers {
         }
         let probed = container.startup_probe.is_some() || container.liveness_probe.is_some();
         let prober = probed.then(|| {
-            tokio::spawn(probe::watch(cri, id.clone(), container.clone(), self.probing.clone()))
+            let probing = self.probing.clone();
+            tokio::spawn(probe::watch(pod_reach, id.clone(), container.clone(), probing))
         });
         let life = Life {
             id: id.clone(),
@@ -163,7 +175,7 @@ impl Containers {
         let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
         match (hook, self.lives.get(&container.name)) {
             (Some(hook), Some(life)) => {
-                hook::run(&self.shared.cri, &life.id, hook, Duration::MAX, drop).await
+                hook::run(&self.reach(), &life.id, hook, Duration::MAX, drop).await
             }
             _ => true,
         }
@@ -208,9 +220,18 @@ impl Containers {
         self.sandbox.is_some() && !self.sandbox_stopped
     }
 
-    /// The address of the pod's own network, if it has one.
-    pub(super) fn ip(&self) -> Option<&str> {
-        self.ip.as_deref()
+    /// The addresses of the pod's own network, if it has one.
+    pub(super) fn ips(&self) -> &[IpAddr] {
+        &self.ips
+    }
+
+    /// How their hooks and probes are reached.
+    pub(super) fn reach(&self) -> Reach {
+        let (config, cri) = (&self.shared.config, self.shared.cri.clone());
+        match self.ips.first() {
+            Some(own) => Reach::new(cri, config.network.clone(), *own),
+            None => Reach::new(cri, None, Ipv4Addr::LOCALHOST.into()),
+        }
     }
 
     /// The name of the container that lives under this id.

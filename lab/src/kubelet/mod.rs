@@ -5,8 +5,7 @@
 //! [`cgroup`] act.
 //!
 //! What it leaves out: images (imported beforehand), volumes other than hostPath and emptyDir,
-//! readiness probes and probes over gRPC, networks between pods (of their own they have an
-//! address only), and plain init containers.
+//! readiness probes and probes over gRPC, and plain init containers.
 
 pub mod api;
 pub mod cgroup;
@@ -28,6 +27,7 @@ pub mod translate;
 mod volumes;
 mod worker;
 
+use crate::network::Network;
 use anyhow::Context as _;
 use api::Api;
 use cgroup::Cgroups;
@@ -58,8 +58,12 @@ pub struct Config {
     pub node_ip: String,
     /// Where the runtime writes the containers' logs: a directory for each pod.
     pub log_root: PathBuf,
-    /// Where containers are told that the apiserver is.
+    /// Where containers of pods on the host's network are told that the apiserver is.
     pub apiserver: Option<SocketAddr>,
+    /// Where those of all others are.
+    pub service: Option<SocketAddr>,
+    /// The node's side of the pods' network: where hooks and probes come from.
+    pub network: Option<Network>,
     /// How long it takes from the watch event to the first act of stopping. Real ones: 0.1 to
     /// 0.9 s (FACTS §7).
     pub reaction: Duration,
@@ -88,6 +92,8 @@ impl Config {
             node_ip: "127.0.0.1".into(),
             log_root,
             apiserver: None,
+            service: None,
+            network: None,
             reaction: Duration::from_millis(150),
             relist: Duration::from_secs(1),
             collect: Duration::from_secs(1),

@@ -2,7 +2,10 @@
 //! kubelet itself. A startup probe runs until it has succeeded, then the liveness probe for as long as the
 //! container lives.
 
-use super::{Cri, grace, hook};
+use super::{
+    grace,
+    hook::{self, Reach},
+};
 use coroner_cri_api::v1::ExecSyncRequest;
 use k8s_openapi::api::core::v1::{Container, Probe};
 use std::time::Duration;
@@ -28,19 +31,24 @@ pub enum Finding {
 }
 
 /// Probes a container that has just started. Dropped with the container's life.
-pub async fn watch(cri: Cri, id: String, container: Container, tell: mpsc::UnboundedSender<Told>) {
+pub async fn watch(
+    pod: Reach,
+    id: String,
+    container: Container,
+    tell: mpsc::UnboundedSender<Told>,
+) {
     // A receiver that is gone is a pod that is gone.
     let report = |what| {
         let _ = tell.send(Told { id: id.clone(), what });
     };
     if let Some(probe) = &container.startup_probe {
-        if !succeeds(&cri, &id, probe).await {
+        if !succeeds(&pod, &id, probe).await {
             return report(unhealthy(probe));
         }
         report(Finding::Started);
     }
     if let Some(probe) = &container.liveness_probe {
-        fails(&cri, &id, probe).await;
+        fails(&pod, &id, probe).await;
         report(unhealthy(probe));
     }
 }
@@ -50,10 +58,10 @@ fn unhealthy(probe: &Probe) -> Finding {
 }
 
 /// Until it has succeeded once: true; or has failed too often: false.
-async fn succeeds(cri: &Cri, id: &str, probe: &Probe) -> bool {
+async fn succeeds(pod: &Reach, id: &str, probe: &Probe) -> bool {
     pause(probe.initial_delay_seconds, 0).await;
     for _ in 0..threshold(probe) {
-        if once(cri, id, probe).await {
+        if once(pod, id, probe).await {
             return true;
         }
         pause(probe.period_seconds, 10).await;
@@ -62,11 +70,11 @@ async fn succeeds(cri: &Cri, id: &str, probe: &Probe) -> bool {
 }
 
 /// Until it has failed too often in a row.
-async fn fails(cri: &Cri, id: &str, probe: &Probe) {
+async fn fails(pod: &Reach, id: &str, probe: &Probe) {
     pause(probe.initial_delay_seconds, 0).await;
     let mut in_a_row = 0;
     loop {
-        in_a_row = if once(cri, id, probe).await { 0 } else { in_a_row + 1 };
+        in_a_row = if once(pod, id, probe).await { 0 } else { in_a_row + 1 };
         if in_a_row >= threshold(probe) {
             return;
         }
@@ -75,20 +83,20 @@ async fn fails(cri: &Cri, id: &str, probe: &Probe) {
 }
 
 /// A probe that cannot be run is no failure (prober.go): its result is unknown, and ignored.
-async fn once(cri: &Cri, id: &str, probe: &Probe) -> bool {
+async fn once(pod: &Reach, id: &str, probe: &Probe) -> bool {
     let timeout = i64::from(probe.timeout_seconds.unwrap_or(1));
     if let Some(exec) = &probe.exec {
         let cmd = exec.command.clone().unwrap_or_default();
         let request = ExecSyncRequest { container_id: id.into(), cmd, timeout };
-        return match cri.clone().exec_sync(request).await {
+        return match pod.cri.clone().exec_sync(request).await {
             Ok(answer) => answer.into_inner().exit_code == 0,
             Err(status) => status.code() != tonic::Code::DeadlineExceeded,
         };
     }
     let over_network = async {
         match (&probe.http_get, &probe.tcp_socket) {
-            (Some(get), _) => hook::http_get(get).await,
-            (None, Some(socket)) => hook::connect(socket).await,
+            (Some(get), _) => hook::http_get(pod, get).await,
+            (None, Some(socket)) => hook::connect(pod, socket).await,
             (None, None) => Ok(()),
         }
     };

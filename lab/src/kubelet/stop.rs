@@ -1,6 +1,11 @@
 //! Stopping a pod's containers: preStop, the sidecars' turn, StopContainer.
 
-use super::{Cri, grace, hook, order, record::Record};
+use super::{
+    grace,
+    hook::{self, Reach},
+    order,
+    record::Record,
+};
 use coroner_cri_api::v1::StopContainerRequest;
 use coroner_workload::page::boot_now;
 use k8s_openapi::api::core::v1::{LifecycleHandler, PodSpec};
@@ -16,7 +21,7 @@ const BEYOND_GRACE: Duration = Duration::from_secs(120);
 /// Stops all `running` containers (name → id) at once, each in its turn, within `grace` seconds and
 /// the floor. Returns when all are gone; the first error otherwise.
 pub async fn stop_all(
-    cri: &Cri,
+    pod: &Reach,
     record: &Record,
     spec: &PodSpec,
     running: &BTreeMap<String, String>,
@@ -37,10 +42,10 @@ pub async fn stop_all(
             gone: watched.clone(),
         };
         let hook = pre_stop(spec, name);
-        let (cri, record) = (cri.clone(), record.clone());
+        let (pod, record) = (pod.clone(), record.clone());
         let (id, name, gone) = (id.clone(), name.clone(), gone.clone());
         stops.spawn(async move {
-            let stopped = stop(cri, &record, &id, hook, turn, grace).await;
+            let stopped = stop(pod, &record, &id, hook, turn, grace).await;
             gone.send_modify(|gone| {
                 gone.insert(name);
             });
@@ -57,7 +62,7 @@ pub async fn stop_all(
 
 /// Stops one container of a pod that goes on: nobody is waited for.
 pub async fn stop_one(
-    cri: &Cri,
+    pod: &Reach,
     record: &Record,
     spec: &PodSpec,
     name: &str,
@@ -66,7 +71,7 @@ pub async fn stop_one(
 ) -> anyhow::Result<()> {
     let (_, gone) = watch::channel(BTreeSet::new());
     let turn = Turn { after: BTreeSet::new(), gone };
-    stop(cri.clone(), record, id, pre_stop(spec, name), turn, grace).await
+    stop(pod.clone(), record, id, pre_stop(spec, name), turn, grace).await
 }
 
 /// Whom a container waits for.
@@ -77,7 +82,7 @@ struct Turn {
 
 /// kuberuntime_container.go, `killContainer`.
 async fn stop(
-    mut cri: Cri,
+    pod: Reach,
     record: &Record,
     id: &str,
     hook: Option<LifecycleHandler>,
@@ -94,7 +99,7 @@ async fn stop(
         let told = entry.clone();
         let said = move |said| told.note(|stop| stop.hook_said = said);
         // One that fails holds nothing up: the real kubelet records an event and goes on.
-        let _ = hook::run(&cri, id, &hook, grace::wait(left), said).await;
+        let _ = hook::run(&pod, id, &hook, grace::wait(left), said).await;
         entry.note(|stop| stop.hook_over = Some(boot_now()));
         left = grace::left(left, began.elapsed());
     }
@@ -107,6 +112,7 @@ async fn stop(
     let timeout = grace::stop_timeout(left);
     tracing::debug!(container = id, timeout, "StopContainer");
     entry.note(|stop| (stop.asked, stop.timeout) = (Some(boot_now()), Some(timeout)));
+    let mut cri = pod.cri.clone();
     let call = cri.stop_container(StopContainerRequest { container_id: id.into(), timeout });
     match tokio::time::timeout(grace::wait(timeout) + BEYOND_GRACE, call).await {
         Ok(Ok(_)) => {

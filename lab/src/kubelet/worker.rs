@@ -15,7 +15,7 @@ use super::{
 use anyhow::Context as _;
 use coroner_cri_api::v1::ListPodSandboxRequest;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodIP, PodSpec, PodStatus};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{Mutex, mpsc, watch};
 
@@ -309,7 +309,9 @@ impl Worker {
         let running = self.containers.running();
         let grace = self.wanted.borrow_and_update().grace();
         // The sandbox is stopped even where a container could not be (killPodWithSyncResult).
-        let stopped = stop::stop_all(&cri, &self.shared.record, spec, &running, grace).await;
+        let stopped =
+            stop::stop_all(&self.containers.reach(), &self.shared.record, spec, &running, grace)
+                .await;
         stopped.and(self.containers.stop_sandbox().await)
     }
 
@@ -365,8 +367,10 @@ impl Worker {
         let has_sandbox = self.containers.has_sandbox();
         let underway = if has_sandbox { self.underway } else { Underway::NoSandbox };
         let mut status = status::status(&wanted.pod, &seen, terminal, underway, reason, ip, now);
-        if let (Some(reported), Some(own)) = (&mut status.pod_ip, self.containers.ip()) {
-            *reported = own.into();
+        if let (Some(reported), [own, ..]) = (&mut status.pod_ip, self.containers.ips()) {
+            *reported = own.to_string();
+            let all = self.containers.ips().iter().map(|ip| PodIP { ip: ip.to_string() });
+            status.pod_ips = Some(all.collect());
         }
         self.shared.api.replace_status(&self.id, &status);
         self.reported = Some(status);

@@ -155,7 +155,7 @@ pub enum Act {
     },
     /// They go on.
     Thaw,
-    /// The network plugin cannot take any pod's network down any more.
+    /// The network plugin cannot take the pod's network down any more.
     BreakNetwork,
     /// It can again.
     MendNetwork,

@@ -108,7 +108,8 @@ fn without_an_end() -> Vec<Draft> {
             .dies("other", Verdict::Graceful, code(0)),
         runs_on("liveness-http-fails", 5)
             .shows("Its httpGet probe succeeds twice, then gets 500: the kernel sees nothing of it.")
-            .runs(Part::new("app", "serve --port {port} --for 0ms --good 2").liveness_http())
+            .on_own_network()
+            .runs(Part::new("app", "serve --at :: --port {port} --for 0ms --good 2").liveness_http())
             .when(When::Handled("app"), Act::IgnoreProbes)
             .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
             .died_before("app", Cause::Liveness, Verdict::Graceful, code(0))
@@ -117,6 +118,7 @@ fn without_an_end() -> Vec<Draft> {
             .dies("app", Verdict::Graceful, code(0)),
         runs_on("liveness-tcp-own-grace", 20)
             .shows("Nobody listens where its tcpSocket probe connects, whose own grace is 3 s.")
+            .on_own_network()
             .runs(Part::new("app", "handle --for 5s").liveness_tcp().probe_grace(3))
             .when(When::Handled("app"), Act::IgnoreProbes)
             .when(When::Anew("app", INTO_THE_NEXT_LIFE), Act::Delete { grace: None })
@@ -127,6 +129,7 @@ fn without_an_end() -> Vec<Draft> {
             .spends(Span::about(Shutdown, 5.0)),
         ends_by_itself("liveness-http-ends-a-job")
             .shows("Its httpGet probe fails and its restartPolicy is Never: the kubelet kills the pod.")
+            .on_own_network()
             .runs(Part::new("app", "handle --for 500ms --exit 3").liveness_http())
             .caused_by(Cause::Liveness)
             .dies("app", Verdict::Graceful, code(3)),
@@ -278,7 +281,8 @@ fn by_others() -> Vec<Draft> {
         runs_on("crictl-stop-ends-a-job", 5)
             .shows("crictl stop, and its restartPolicy is Never: its probe, which succeeds, is no reason.")
             .never_restarted()
-            .runs(Part::new("app", "serve --port {port} --for 0ms --exit 3").liveness_tcp())
+            .on_own_network()
+            .runs(Part::new("app", "serve --at :: --port {port} --for 0ms --exit 3").liveness_tcp())
             .after(Duration::ZERO, Act::IgnoreProbes)
             .after(SOON, crictl_stop(5))
             .caused_by(Cause::Unknown)

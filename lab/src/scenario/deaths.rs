@@ -235,7 +235,8 @@ fn hooks() -> Vec<Draft> {
             .allows(ChildrenNotSignalled),
         deleted("prestop-http", 8)
             .shows("An httpGet hook runs in the kubelet: the container answers it after 2 s.")
-            .runs(Part::new("app", "serve --port {port} --for 2s").pre_stop_http())
+            .on_own_network()
+            .runs(Part::new("app", "serve --at :: --port {port} --for 2s").pre_stop_http())
             .dies("app", Verdict::Graceful, code(0)),
         deleted("sidecars-last", 8)
             .shows("Sidecars get SIGTERM when all others have gone, the last started first.")

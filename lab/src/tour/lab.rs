@@ -18,11 +18,14 @@ use crate::{
         housekeeping::Moment,
         translate::{self, PodId},
     },
-    network::Network,
+    network::{Forward, Network},
     scenario::{OTHER_NODE, Remnant},
 };
 use anyhow::{Context as _, bail};
-use coroner_cri_api::v1::runtime_service_client::RuntimeServiceClient;
+use coroner_cri_api::v1::{
+    ListPodSandboxRequest, PodSandboxFilter, PodSandboxState, PodSandboxStateValue,
+    PodSandboxStatusRequest, runtime_service_client::RuntimeServiceClient,
+};
 use coroner_workload::page::boot_now;
 use k8s_openapi::api::core::v1::{
     Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo, Pod,
@@ -63,6 +66,8 @@ const NODE: &str = "lab-node";
 pub(crate) struct Lab {
     // In the order in which they are let go.
     kubelet: Kubelet,
+    /// Where pods on their own network find the apiserver.
+    service: Forward,
     apiserver: Apiserver,
     cgroups: Cgroups,
     containerd: Mutex<Containerd>,
@@ -114,9 +119,14 @@ impl Lab {
         apiserver.store().create_node(&node(OTHER_NODE, &other_boot))?;
         let cri = RuntimeServiceClient::new(containerd::connect(&containerd.endpoint()).await?);
         let cgroups = Cgroups::probe(containerd.cgroup_root(), &containerd.cgroup_parent());
+        let network = containerd.network().clone();
+        let service = Forward::out_of_network(&network, apiserver.address())
+            .context("pods on their own network cannot reach the apiserver")?;
         let kubelet = Kubelet::start(
             kubelet::Config {
                 apiserver: Some(apiserver.address()),
+                service: Some(service.address),
+                network: Some(network),
                 ..kubelet::Config::new(NODE, logs.clone())
             },
             cri.clone(),
@@ -127,6 +137,7 @@ impl Lab {
         let hand = Hand { cri, cgroups: cgroups.clone(), logs: logs.clone(), work };
         Ok(Self {
             kubelet,
+            service,
             apiserver,
             cgroups,
             hand,
@@ -253,6 +264,16 @@ impl Lab {
         self.apiserver.address()
     }
 
+    /// Where the apiserver is for pods on their own network.
+    pub(crate) fn service(&self) -> SocketAddr {
+        self.service.address
+    }
+
+    /// The node's side of the pods' network.
+    pub(crate) async fn node_network(&self) -> Network {
+        self.containerd.lock().await.network().clone()
+    }
+
     /// The node's file system, under a path that lasts as long as the lab.
     pub(crate) fn host_root(&self) -> &Path {
         &self.host_root
@@ -265,7 +286,20 @@ impl Lab {
 
     /// The network of a pod; `None`: it has no sandbox yet.
     pub(crate) async fn network(&self, uid: &str) -> anyhow::Result<Option<Network>> {
-        Network::of_pod(self.hand.cri.clone(), uid).await
+        let mut cri = self.hand.cri.clone();
+        let filter = PodSandboxFilter {
+            state: Some(PodSandboxStateValue { state: PodSandboxState::SandboxReady.into() }),
+            label_selector: [("io.kubernetes.pod.uid".into(), uid.into())].into(),
+            ..Default::default()
+        };
+        let request = ListPodSandboxRequest { filter: Some(filter) };
+        let listed = cri.list_pod_sandbox(request).await.context("ListPodSandbox")?.into_inner();
+        let Some(sandbox) = listed.items.first() else { return Ok(None) };
+        let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox.id.clone(), verbose: true };
+        let status = cri.pod_sandbox_status(request).await.context("PodSandboxStatus")?;
+        let pid = kubelet::main_pid(&status.into_inner().info);
+        let pid = pid.context("the runtime does not tell the sandbox's process")?;
+        Network::of_process(pid).map(Some)
     }
 
     /// The first process of a pod's container.
@@ -443,9 +477,9 @@ impl Lab {
         &self.hand
     }
 
-    /// Whether the network plugin can take down what it made.
-    pub(crate) async fn set_network(&self, works: bool) -> anyhow::Result<()> {
-        self.containerd.lock().await.fail_cni_delete(!works)
+    /// Whether the network plugin can take down what it made for the pod of this name.
+    pub(crate) async fn set_network(&self, pod: &str, works: bool) -> anyhow::Result<()> {
+        self.containerd.lock().await.fail_cni_delete(pod, !works)
     }
 
     /// Holds a container's main process in a v1 freezer.
@@ -498,6 +532,7 @@ impl Lab {
     /// Takes everything down; what remains is an error.
     pub(crate) async fn stop(self) -> anyhow::Result<()> {
         drop(self.kubelet);
+        drop(self.service);
         drop(self.apiserver);
         self.containerd.into_inner().stop().await.context("containerd")
     }

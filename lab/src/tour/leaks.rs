@@ -141,7 +141,7 @@ impl Playing<'_> {
         }
         // Others that are played at the same time may not have done with a broken one.
         if self.scenario.steps.iter().any(|step| step.act == Act::BreakNetwork) {
-            self.lab.set_network(true).await?;
+            self.lab.set_network(&self.pod.name, true).await?;
         }
         self.undo().await?;
         if self.scenario.is_static() {

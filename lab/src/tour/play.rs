@@ -399,8 +399,8 @@ impl<'a> Playing<'a> {
                 Ok(())
             }
             Act::Thaw => self.undo().await,
-            Act::BreakNetwork => lab.set_network(false).await,
-            Act::MendNetwork => lab.set_network(true).await,
+            Act::BreakNetwork => lab.set_network(name, false).await,
+            Act::MendNetwork => lab.set_network(name, true).await,
             Act::RestartAgent(flags) => {
                 watcher.context("the agent has not started")?.run(flags).await
             }

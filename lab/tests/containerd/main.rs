@@ -4,6 +4,7 @@
 
 mod network;
 mod stage;
+mod traffic;
 mod versions;
 
 use coroner_cri_api::v1::{

@@ -58,15 +58,27 @@ pub(crate) async fn run(
     config: &PodSandboxConfig,
     command: &[&str],
 ) -> (String, String) {
+    let request = RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
+    let sandbox = cri.run_pod_sandbox(request).await.unwrap().into_inner().pod_sandbox_id;
+    let container = run_container(cri, config, &sandbox, "main", command).await;
+    (sandbox, container)
+}
+
+/// Runs another container in the pod's sandbox: its id.
+pub(crate) async fn run_container(
+    cri: &mut RuntimeServiceClient<Channel>,
+    config: &PodSandboxConfig,
+    sandbox: &str,
+    name: &str,
+    command: &[&str],
+) -> String {
     let attempt = config.metadata.as_ref().unwrap().attempt;
     let of_sandbox = config.linux.as_ref().unwrap().security_context.as_ref().unwrap();
     let namespace_options = of_sandbox.namespace_options.clone();
-    let request = RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
-    let sandbox = cri.run_pod_sandbox(request).await.unwrap().into_inner().pod_sandbox_id;
     let request = CreateContainerRequest {
-        pod_sandbox_id: sandbox.clone(),
+        pod_sandbox_id: sandbox.into(),
         config: Some(ContainerConfig {
-            metadata: Some(ContainerMetadata { name: "main".into(), attempt }),
+            metadata: Some(ContainerMetadata { name: name.into(), attempt }),
             image: Some(ImageSpec { image: image::NAME.into(), ..Default::default() }),
             command: command.iter().map(|&word| word.into()).collect(),
             linux: Some(LinuxContainerConfig {
@@ -83,7 +95,7 @@ pub(crate) async fn run(
     let container = cri.create_container(request).await.unwrap().into_inner().container_id;
     let request = StartContainerRequest { container_id: container.clone() };
     cri.start_container(request).await.unwrap();
-    (sandbox, container)
+    container
 }
 
 /// Waits until the container's main process has its handler for SIGTERM in place: it counts as started

@@ -1,7 +1,16 @@
 //! The command line: one sub-command, then flags of that sub-command. Parsed by hand, so that the
 //! image's only binary stays small and starts at once.
 
-use std::{fmt, path::PathBuf, time::Duration};
+mod flags;
+
+use crate::listen::{Door, Manner, Stop};
+use flags::Flags;
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+    time::Duration,
+};
 
 pub(crate) const HELP: &str = "\
 usage: workload BEHAVIOUR [--flag VALUE]...
@@ -19,9 +28,20 @@ usage: workload BEHAVIOUR [--flag VALUE]...
   go-style    [--for D]              handles SIGTERM, restores its default action, raises it on itself
                                      and exits 2 if it survives, as Go's runtime does
   leader-exits [--for D] [--exit N]  handles SIGTERM; the leading thread ends at once, another one works on
-  serve       --port N --for D [--good N] [--exit N]
-                                     answers HTTP, each request after D, with 500 after the first N good answers
-                                     (default: never); handles SIGTERM and exits N at once
+  serve       --port N --for D [--at A] [--good N] [--exit N]
+                                     answers HTTP at address A (default: 127.0.0.1), each request after D, with 500
+                                     after the first N good answers (default: never); handles SIGTERM and exits N
+                                     at once
+  listen      --ports N[,N]... [--at A] [--sockets N] [--backlog N] [--takes T] [--work D] [--bytes N]
+              [--on-stop S] [--for D] [--exit N]
+                                     answers lines over TCP at address A (default: ::, that is IPv4 and IPv6) with the
+                                     same line, D of --work after it came, filled up to N bytes; listens N times on each
+                                     port (SO_REUSEPORT); T is what it does with connections: all (answers), none
+                                     (accepts none) or unread (accepts, reads nothing); S is what it does on SIGTERM:
+                                     exit at once (default), drain, close its listeners, serve on, or reset; after
+                                     that it exits N after D of --for (default: a drain when it is done, others never)
+  relay       --ports N[,N]... --to N [--at A] [--on-stop S] [--for D] [--exit N]
+                                     hands connections on to port N of 127.0.0.1, as a sidecar; the rest as listen
   call        --every D              handles SIGTERM, and from then on calls the apiserver every D, for ever;
                                      KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT say where that is
   spawn       --children N --for D [--exit N]
@@ -45,8 +65,6 @@ usage: workload BEHAVIOUR [--flag VALUE]...
 D is a number with ms, s, m or h: 250ms, 2s. N of --exit is 0 to 255.
 ";
 
-const SIGTERM: u8 = 15;
-
 /// What to do with this life.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Behaviour {
@@ -60,7 +78,9 @@ pub(crate) enum Behaviour {
     Signalfd { work: Duration, exit: u8 },
     GoStyle { work: Duration },
     LeaderExits { work: Duration, exit: u8 },
-    Serve { port: u16, work: Duration, good: Option<u32>, exit: u8 },
+    Serve { at: IpAddr, port: u16, work: Duration, good: Option<u32>, exit: u8 },
+    Listen { door: Door, manner: Manner, stop: Stop },
+    Relay { door: Door, to: u16, stop: Stop },
     Call { every: Duration },
     Spawn { children: u32, work: Duration, exit: u8 },
     Shell { child: Vec<String> },
@@ -142,7 +162,20 @@ pub(crate) fn parse(words: &[String]) -> Result<Parsed, Error> {
         "pause" | "overrun" | "default" | "ignore" | "sig-ign" | "block" => &[],
         "handle" => &["--for", "--exit", "--on"],
         "sigwait" | "signalfd" | "leader-exits" | "job" => &["--for", "--exit"],
-        "serve" => &["--port", "--for", "--good", "--exit"],
+        "serve" => &["--at", "--port", "--for", "--good", "--exit"],
+        "listen" => &[
+            "--ports",
+            "--at",
+            "--sockets",
+            "--backlog",
+            "--takes",
+            "--work",
+            "--bytes",
+            "--on-stop",
+            "--for",
+            "--exit",
+        ],
+        "relay" => &["--ports", "--to", "--at", "--on-stop", "--for", "--exit"],
         "call" => &["--every"],
         "go-style" | "sleep" => &["--for"],
         "spawn" => &["--children", "--for", "--exit"],
@@ -165,10 +198,19 @@ pub(crate) fn parse(words: &[String]) -> Result<Parsed, Error> {
             exit: flags.exit()?,
         },
         "serve" => Behaviour::Serve {
+            at: flags.address(Ipv4Addr::LOCALHOST.into())?,
             port: flags.number("--port", "a port")?,
             work: flags.duration("--for")?,
             good: flags.number_or_none("--good", "a number of answers")?,
             exit: flags.exit()?,
+        },
+        "listen" => {
+            Behaviour::Listen { door: flags.door()?, manner: flags.manner()?, stop: flags.stop()? }
+        }
+        "relay" => Behaviour::Relay {
+            door: flags.door()?,
+            to: flags.number("--to", "a port")?,
+            stop: flags.stop()?,
         },
         "call" => Behaviour::Call { every: flags.duration("--every")? },
         "sigwait" => Behaviour::Sigwait { work: flags.duration("--for")?, exit: flags.exit()? },
@@ -221,143 +263,11 @@ fn shell(rest: &[String]) -> Result<Behaviour, Error> {
     }
 }
 
-struct Flags<'a> {
-    behaviour: &'a str,
-    given: Vec<(&'static str, &'a str)>,
-}
-
-impl<'a> Flags<'a> {
-    fn read(
-        behaviour: &'a str,
-        allowed: &[&'static str],
-        words: &'a [String],
-    ) -> Result<Flags<'a>, Error> {
-        let mut flags = Flags { behaviour, given: Vec::new() };
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
-            let flag = *allowed.iter().find(|flag| *flag == word).ok_or_else(|| {
-                Error::UnknownFlag { behaviour: behaviour.into(), flag: word.clone() }
-            })?;
-            if flags.value(flag).is_some() {
-                return Err(Error::Twice(word.clone()));
-            }
-            let value = words.next().ok_or_else(|| Error::NoValue(word.clone()))?;
-            flags.given.push((flag, value));
-        }
-        Ok(flags)
-    }
-
-    fn value(&self, flag: &str) -> Option<&'a str> {
-        self.given.iter().find(|(name, _)| *name == flag).map(|(_, value)| *value)
-    }
-
-    fn required(&self, flag: &'static str) -> Result<&'a str, Error> {
-        self.value(flag).ok_or_else(|| Error::Missing { behaviour: self.behaviour.into(), flag })
-    }
-
-    fn duration(&self, flag: &'static str) -> Result<Duration, Error> {
-        let value = self.required(flag)?;
-        duration(value).ok_or(Error::Bad {
-            flag,
-            value: value.into(),
-            wanted: "a duration such as 250ms or 2s",
-        })
-    }
-
-    fn duration_or_none(&self, flag: &'static str) -> Result<Duration, Error> {
-        if self.value(flag).is_some() { self.duration(flag) } else { Ok(Duration::ZERO) }
-    }
-
-    fn number<T: std::str::FromStr>(
-        &self,
-        flag: &'static str,
-        wanted: &'static str,
-    ) -> Result<T, Error> {
-        let value = self.required(flag)?;
-        value.parse().map_err(|_| Error::Bad { flag, value: value.into(), wanted })
-    }
-
-    fn number_or_none(
-        &self,
-        flag: &'static str,
-        wanted: &'static str,
-    ) -> Result<Option<u32>, Error> {
-        self.value(flag).map(|_| self.number(flag, wanted)).transpose()
-    }
-
-    fn term(&self) -> Result<Term, Error> {
-        match self.value("--term") {
-            None | Some("none") => Ok(Term::None),
-            Some("leave") => Ok(Term::Leave),
-            Some("stay") => Ok(Term::Stay),
-            Some("block") => Ok(Term::Block),
-            Some(value) => Err(Error::Bad {
-                flag: "--term",
-                value: value.into(),
-                wanted: "leave, stay, none or block",
-            }),
-        }
-    }
-
-    fn end(&self) -> Result<End, Error> {
-        let exit = self.exit()?;
-        match self.value("--end") {
-            None | Some("exit") => Ok(End::Exit(exit)),
-            Some("crash") => Ok(End::Crash),
-            Some("oom") => Ok(End::Oom),
-            Some(value) => {
-                Err(Error::Bad { flag: "--end", value: value.into(), wanted: "exit, crash or oom" })
-            }
-        }
-    }
-
-    /// Of those that a handler can be installed for, less the two of libc.
-    fn signal(&self) -> Result<u8, Error> {
-        const WANTED: &str = "a signal's number, 1 to 31 without 9 and 19";
-        self.signal_of(WANTED, |number| matches!(number, 1..=31) && number != 9 && number != 19)
-    }
-
-    fn any_signal(&self) -> Result<u8, Error> {
-        self.signal_of("a signal's number, 1 to 31", |number| matches!(number, 1..=31))
-    }
-
-    fn signal_of(&self, wanted: &'static str, fits: fn(u8) -> bool) -> Result<u8, Error> {
-        if self.value("--on").is_none() {
-            return Ok(SIGTERM);
-        }
-        let number = self.number("--on", wanted)?;
-        if fits(number) {
-            return Ok(number);
-        }
-        Err(Error::Bad { flag: "--on", value: number.to_string(), wanted })
-    }
-
-    fn exit(&self) -> Result<u8, Error> {
-        match self.value("--exit") {
-            Some(_) => self.number("--exit", "an exit status of 0 to 255"),
-            None => Ok(0),
-        }
-    }
-}
-
-/// `250ms`, `2s`, `3m`, `1h`; whole numbers only, the unit is not optional.
-fn duration(text: &str) -> Option<Duration> {
-    let unit_at = text.find(|c: char| !c.is_ascii_digit())?;
-    let (number, unit) = text.split_at(unit_at);
-    let number: u64 = number.parse().ok()?;
-    let milliseconds = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return None,
-    };
-    Some(Duration::from_millis(number.checked_mul(milliseconds)?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::listen::{OnStop, Takes};
+    use std::net::Ipv6Addr;
 
     fn line(text: &str) -> Result<Parsed, Error> {
         let words: Vec<String> = text.split_whitespace().map(String::from).collect();
@@ -378,9 +288,40 @@ mod tests {
         let handle = |signal| Behaviour::Handle { signal, work: two, exit: 0 };
         assert_eq!(run("handle --for 2s"), handle(15));
         assert_eq!(run("handle --for 2s --on 3"), handle(3));
-        let serve = |good, exit| Behaviour::Serve { port: 8080, work: two, good, exit };
+        let at = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let serve = |good, exit| Behaviour::Serve { at, port: 8080, work: two, good, exit };
         assert_eq!(run("serve --port 8080 --for 2s"), serve(None, 0));
         assert_eq!(run("serve --port 8080 --for 2s --good 3 --exit 1"), serve(Some(3), 1));
+        let at = IpAddr::from(Ipv6Addr::UNSPECIFIED);
+        let everywhere = Behaviour::Serve { at, port: 8080, work: two, good: None, exit: 0 };
+        assert_eq!(run("serve --at :: --port 8080 --for 2s"), everywhere);
+        assert_eq!(
+            run("listen --ports 80,81"),
+            Behaviour::Listen {
+                door: Door { at, ports: vec![80, 81], sockets: 1, backlog: 1024 },
+                manner: Manner { takes: Takes::All, work: Duration::ZERO, bytes: 0 },
+                stop: Stop { on: OnStop::Exit, after: None, exit: 0 },
+            }
+        );
+        assert_eq!(
+            run(
+                "listen --ports 80 --at 10.0.0.1 --sockets 2 --backlog 1 --takes unread --work 2s \
+                 --bytes 9 --on-stop drain --for 2s --exit 3"
+            ),
+            Behaviour::Listen {
+                door: Door { at: [10, 0, 0, 1].into(), ports: vec![80], sockets: 2, backlog: 1 },
+                manner: Manner { takes: Takes::Unread, work: two, bytes: 9 },
+                stop: Stop { on: OnStop::Drain, after: Some(two), exit: 3 },
+            }
+        );
+        assert_eq!(
+            run("relay --ports 80 --to 81 --on-stop close"),
+            Behaviour::Relay {
+                door: Door { at, ports: vec![80], sockets: 1, backlog: 1024 },
+                to: 81,
+                stop: Stop { on: OnStop::Close, after: None, exit: 0 },
+            }
+        );
         assert_eq!(run("call --every 2s"), Behaviour::Call { every: two });
         assert_eq!(
             run("spawn --exit 3 --for 2000ms --children 4"),
@@ -436,6 +377,22 @@ mod tests {
             said("handle --for 1s --on 9").as_deref(),
             Some("--on \"9\" is not a signal's number, 1 to 31 without 9 and 19")
         );
+        assert_eq!(
+            said("listen --ports 80,").as_deref(),
+            Some("--ports \"80,\" is not ports such as 8080 or 8080,8081")
+        );
+        assert_eq!(
+            said("listen --ports 80 --on-stop flee").as_deref(),
+            Some("--on-stop \"flee\" is not exit, drain, close, serve or reset")
+        );
+        assert_eq!(
+            said("listen --ports 80 --takes some").as_deref(),
+            Some("--takes \"some\" is not all, none or unread")
+        );
+        assert_eq!(
+            said("listen --ports 80 --bytes 99999999").as_deref(),
+            Some("--bytes \"99999999\" is not a length up to 16777216")
+        );
         assert_eq!(said("kill --on 3").as_deref(), Some("kill needs --pid"));
         assert_eq!(said("handle --for").as_deref(), Some("--for needs a value"));
         assert_eq!(said("job --for 1s --for 2s").as_deref(), Some("--for is given twice"));
@@ -447,15 +404,5 @@ mod tests {
             said("job --for 10").as_deref(),
             Some("--for \"10\" is not a duration such as 250ms or 2s")
         );
-    }
-
-    #[test]
-    fn durations_need_a_unit_and_fit() {
-        assert_eq!(duration("250ms"), Some(Duration::from_millis(250)));
-        assert_eq!(duration("1h"), Some(Duration::from_secs(3600)));
-        for bad in ["", "s", "-1s", "1.5s", "1d", "99999999999999999999s", "18446744073709551615h"]
-        {
-            assert_eq!(duration(bad), None, "{bad:?}");
-        }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::{
     args::Behaviour,
-    beat, http,
+    beat, http, listen,
     log::{Event, line},
 };
 use std::{
@@ -58,12 +58,14 @@ pub(crate) fn run(behaviour: Behaviour) -> io::Result<Infallible> {
         Behaviour::Signalfd { work, exit } => signalfd(work, exit),
         Behaviour::GoStyle { work } => go_style(work),
         Behaviour::LeaderExits { work, exit } => leader_exits(work, exit),
-        Behaviour::Serve { port, work, good, exit } => {
+        Behaviour::Serve { at, port, work, good, exit } => {
             let woken = handle_term()?;
-            http::serve(port, work, good)?;
+            http::serve(at, port, work, good)?;
             line(Event::Start);
             work_after(woken, Duration::ZERO, exit)
         }
+        Behaviour::Listen { door, manner, stop } => listen::run(&door, manner, stop),
+        Behaviour::Relay { door, to, stop } => listen::relay::run(&door, to, stop),
         Behaviour::Call { every } => {
             let woken = handle_term()?;
             line(Event::Start);
@@ -229,7 +231,7 @@ extern "C" fn on_term(_: c_int) {
     unsafe { libc::write(descriptor, b"t".as_ptr().cast(), 1) };
 }
 
-fn handle_term() -> io::Result<c_int> {
+pub(crate) fn handle_term() -> io::Result<c_int> {
     handle(libc::SIGTERM)
 }
 
@@ -262,7 +264,7 @@ fn leave_after(work: Duration, exit: u8) -> ! {
     leave(exit)
 }
 
-fn leave(exit: u8) -> ! {
+pub(crate) fn leave(exit: u8) -> ! {
     line(Event::Exit);
     // SAFETY: ends the process; nothing is left to flush.
     unsafe { libc::_exit(c_int::from(exit)) }

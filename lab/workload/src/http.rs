@@ -5,7 +5,7 @@ use std::{
     convert::Infallible,
     env,
     io::{self, Error, Read as _, Write as _},
-    net::{Ipv4Addr, TcpListener, TcpStream},
+    net::{IpAddr, TcpListener, TcpStream},
     thread,
     time::Duration,
 };
@@ -15,10 +15,10 @@ const ENOUGH: usize = 4096;
 /// How long the other side may be silent.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Answers on loopback from now on, each request `work` after it came: the first `good` ones with 200, the others
+/// Answers at this address from now on, each request `work` after it came: the first `good` ones with 200, the others
 /// with 500; `None`: all with 200.
-pub(crate) fn serve(port: u16, work: Duration, good: Option<u32>) -> io::Result<()> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+pub(crate) fn serve(at: IpAddr, port: u16, work: Duration, good: Option<u32>) -> io::Result<()> {
+    let listener = TcpListener::bind((at, port))?;
     thread::Builder::new().name("server".into()).spawn(move || {
         for (before, stream) in listener.incoming().flatten().enumerate() {
             let is_good = good.is_none_or(|good| before < good as usize);
@@ -76,6 +76,7 @@ fn call(address: &str) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     #[test]
     fn what_it_serves_it_can_call() {
@@ -83,7 +84,7 @@ mod tests {
         let address = free.local_addr().unwrap();
         drop(free);
         assert!(call(&address.to_string()).is_err(), "nobody listens yet");
-        serve(address.port(), Duration::ZERO, Some(2)).unwrap();
+        serve(address.ip(), address.port(), Duration::ZERO, Some(2)).unwrap();
         let answers = [(); 3].map(|()| call(&address.to_string()).unwrap());
         assert_eq!(answers, [true, true, false]);
     }

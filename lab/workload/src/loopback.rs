@@ -13,10 +13,17 @@ use std::{
 /// # Errors
 /// There is no such namespace, or the caller may not do that.
 pub fn enter_and_bring_up(namespace: &Path) -> Result<()> {
-    let namespace = File::open(namespace)?;
-    // SAFETY: setns(2) on a descriptor that is open.
-    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })?;
+    enter(&File::open(namespace)?)?;
     bring_up()
+}
+
+/// Moves the calling thread into the network namespace.
+///
+/// # Errors
+/// The caller may not do that.
+pub fn enter(namespace: &File) -> Result<()> {
+    // SAFETY: setns(2) on a descriptor that is open.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })
 }
 
 /// Moves the calling thread into a new network namespace and sets `lo` up there. Threads and
@@ -31,7 +38,7 @@ pub fn make_and_bring_up() -> Result<()> {
 }
 
 /// Sets `lo` up: netdevice(7).
-fn bring_up() -> Result<()> {
+pub(crate) fn bring_up() -> Result<()> {
     // SAFETY: socket(2) takes no pointers.
     let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     check(socket)?;

@@ -15,6 +15,7 @@ mod beat;
 mod behave;
 mod cni;
 mod http;
+mod listen;
 mod log;
 
 use std::process::ExitCode;

@@ -116,8 +116,8 @@ impl Worker {
         for container in order::start_order(&spec) {
             let name = &container.name;
             if let Some(id) = running.get(name) {
-                let (cri, record) = (&self.shared.cri, &self.shared.record);
-                let stopped = stop::stop_one(cri, record, &spec, name, id, NO_GRACE).await;
+                let (pod, record) = (&self.containers.reach(), &self.shared.record);
+                let stopped = stop::stop_one(pod, record, &spec, name, id, NO_GRACE).await;
                 if let Err(error) = stopped {
                     tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "stop");
                 }
@@ -157,8 +157,8 @@ impl Worker {
         let running = self.containers.running();
         let Some(id) = running.get(name) else { return true };
         let grace = grace::in_force(grace, spec.termination_grace_period_seconds);
-        let (cri, record) = (&self.shared.cri, &self.shared.record);
-        if let Err(error) = stop::stop_one(cri, record, &spec, name, id, grace).await {
+        let (pod, record) = (&self.containers.reach(), &self.shared.record);
+        if let Err(error) = stop::stop_one(pod, record, &spec, name, id, grace).await {
             tracing::warn!(pod = self.id.name, error = format!("{error:#}"), "stop");
             return false;
         }

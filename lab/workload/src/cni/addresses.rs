@@ -2,6 +2,7 @@
 //! sandbox's id stands. What is left there without a sandbox has leaked.
 
 use super::Failure;
+use coroner_workload::network::{ELSEWHERE, NETWORK, NODE, PREFIX};
 use std::{
     fs::{self, File},
     io::{self, Write as _},
@@ -9,12 +10,8 @@ use std::{
     path::Path,
 };
 
-/// The first two bytes of every address, the first bits that all share.
-const NETWORK: [u8; 2] = [10, 244];
-pub(super) const PREFIX: u8 = 16;
-
-/// While a file of this name is in the directory no address is given back.
-const FAIL_DEL: &str = "fail-del";
+/// While a file of this name and a pod's is in the directory, that pod's address is not given back.
+const FAIL_DEL: &str = "fail-del-";
 
 /// The directory.
 pub(super) struct Addresses<'a>(&'a Path);
@@ -43,14 +40,20 @@ impl<'a> Addresses<'a> {
         ))
     }
 
-    /// Gives back what a sandbox has. Nothing is no error.
-    pub(super) fn give_back(&self, sandbox: &str) -> Result<(), Failure> {
-        if self.0.join(FAIL_DEL).exists() {
+    /// Fails as long as the lab wants it to.
+    pub(super) fn may_give_back(&self, pod: &str) -> Result<(), Failure> {
+        let file = self.0.join(format!("{FAIL_DEL}{pod}"));
+        if file.exists() {
             return Err(Failure::new(
                 Failure::LATER,
-                format_args!("told to fail by {}", self.0.join(FAIL_DEL).display()),
+                format_args!("told to fail by {}", file.display()),
             ));
         }
+        Ok(())
+    }
+
+    /// Gives back what a sandbox has. Nothing is no error.
+    pub(super) fn give_back(&self, sandbox: &str) -> Result<(), Failure> {
         for address in self.of(sandbox)? {
             match fs::remove_file(self.0.join(address.to_string())) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -92,11 +95,13 @@ impl<'a> Addresses<'a> {
     }
 }
 
-/// All that a pod may have, the lowest first: without the network's own and the gateway's, and
-/// without those that look like a broadcast address.
+/// All that a pod may have, the lowest first: without the network's own, the node's and those of clients
+/// elsewhere, and without those that look like a broadcast address.
 fn all() -> impl Iterator<Item = Ipv4Addr> {
     let [a, b] = NETWORK;
-    (0..=u8::MAX).flat_map(move |c| (1..u8::MAX).map(move |d| Ipv4Addr::new(a, b, c, d))).skip(1)
+    (0..ELSEWHERE)
+        .flat_map(move |c| (1..u8::MAX).map(move |d| Ipv4Addr::new(a, b, c, d)))
+        .filter(|address| *address != NODE)
 }
 
 #[cfg(test)]
@@ -126,13 +131,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let addresses = Addresses::new(directory.path());
         addresses.take("a").unwrap();
-        let told = directory.path().join(FAIL_DEL);
+        let told = directory.path().join(format!("{FAIL_DEL}web"));
         fs::write(&told, "").unwrap();
-        let failure = addresses.give_back("a").unwrap_err();
+        let failure = addresses.may_give_back("web").unwrap_err();
         assert_eq!(failure.code, Failure::LATER);
         assert!(failure.msg.contains(FAIL_DEL), "{}", failure.msg);
+        assert_eq!(addresses.may_give_back("other"), Ok(()));
         assert_eq!(addresses.check("a"), Ok(()), "it is still taken");
         fs::remove_file(told).unwrap();
+        assert_eq!(addresses.may_give_back("web"), Ok(()));
         addresses.give_back("a").unwrap();
         assert!(addresses.check("a").is_err());
     }
@@ -154,8 +161,9 @@ mod tests {
     #[test]
     fn there_are_enough_and_none_is_special() {
         let all: Vec<Ipv4Addr> = all().collect();
-        assert_eq!(all.len(), 256 * 254 - 1);
+        assert_eq!(all.len(), 255 * 254 - 1);
         assert!(all.iter().all(|address| !matches!(address.octets()[3], 0 | 255)));
-        assert!(!all.contains(&Ipv4Addr::new(10, 244, 0, 1)), "the gateway's");
+        assert!(!all.contains(&Ipv4Addr::new(10, 244, 0, 1)), "the node's");
+        assert!(all.iter().all(|address| address.octets()[2] != ELSEWHERE));
     }
 }

@@ -2,21 +2,25 @@
 //! (<https://www.cni.dev/docs/spec/>), versions 0.3.0 to 1.0.0.
 //!
 //! Under the name `loopback`, which containerd calls for every sandbox with a network namespace of
-//! its own, it brings `lo` up there. Under any other name it gives the sandbox an address and says
-//! that an interface has it, but makes none: nothing of the machine's network is touched, and what
-//! there is to be leaked, the namespace and the address, is real.
+//! its own, it brings `lo` up there. Under any other name it gives the sandbox an address and an interface
+//! on the lab's bridge: see [`coroner_workload::network`].
 
 mod addresses;
 
 use addresses::Addresses;
-use coroner_workload::loopback;
+use coroner_workload::{
+    loopback,
+    network::{self, Dual},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::{
     env,
     ffi::OsStr,
     fmt,
+    fs::File,
     io::{self, Read as _},
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -40,6 +44,8 @@ struct Network {
     version: String,
     /// Where the addresses are kept.
     addresses: Option<PathBuf>,
+    /// The network namespace with the lab's bridge.
+    node: Option<PathBuf>,
 }
 
 /// What is asked, from the environment.
@@ -48,7 +54,12 @@ struct Request {
     /// Empty or gone where the sandbox' network is taken down a second time.
     namespace: PathBuf,
     interface: String,
+    /// The name of its pod; empty: the runtime does not tell it.
+    pod: String,
 }
+
+/// The longest name that an interface has.
+const NAME: usize = libc::IFNAMSIZ - 1;
 
 /// Why it cannot be done: an error result of the specification.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
@@ -120,23 +131,36 @@ fn act(command: &OsStr, is_loopback: bool) -> Result<Option<Value>, Failure> {
         ("ADD", true) => {
             loopback::enter_and_bring_up(&request.namespace)
                 .map_err(|error| Failure::io("cannot bring lo up", &error))?;
-            Ok(Some(result(
-                &network.version,
-                LOOPBACK_INTERFACE,
-                &request.namespace,
-                "127.0.0.1/8",
-            )))
+            let addresses = [("127.0.0.1/8".to_owned(), "4")];
+            let (version, namespace) = (&network.version, &request.namespace);
+            Ok(Some(result(version, LOOPBACK_INTERFACE, namespace, &addresses)))
         }
         // The interface goes with its namespace.
         (_, true) => Ok(None),
         ("ADD", false) => {
-            let address = network.addresses()?.take(&request.container)?;
-            let address = format!("{address}/{}", addresses::PREFIX);
-            Ok(Some(result(&network.version, &request.interface, &request.namespace, &address)))
+            let addresses = network.addresses()?;
+            let given = request.connect(&network, addresses.take(&request.container)?);
+            if given.is_err() {
+                // Nothing stays of what failed, whether the runtime calls DEL now or not.
+                let _ = request.disconnect(&network);
+                let _ = addresses.give_back(&request.container);
+            }
+            let given = with_prefixes(given?);
+            Ok(Some(result(&network.version, &request.interface, &request.namespace, &given)))
         }
-        ("DEL", false) => network.addresses()?.give_back(&request.container).map(|()| None),
+        ("DEL", false) => {
+            let addresses = network.addresses()?;
+            addresses.may_give_back(&request.pod)?;
+            request.disconnect(&network)?;
+            addresses.give_back(&request.container).map(|()| None)
+        }
         (_, false) => network.addresses()?.check(&request.container).map(|()| None),
     }
+}
+
+/// From arguments such as `IgnoreUnknown=1;K8S_POD_NAMESPACE=lab;K8S_POD_NAME=web`.
+fn pod(arguments: &str) -> &str {
+    arguments.split(';').find_map(|one| one.strip_prefix("K8S_POD_NAME=")).unwrap_or_default()
 }
 
 const LOOPBACK_INTERFACE: &str = "lo";
@@ -159,6 +183,15 @@ fn network(configuration: impl io::Read) -> Result<Network, Failure> {
 }
 
 impl Network {
+    fn node(&self) -> Result<&Path, Failure> {
+        self.node.as_deref().ok_or_else(|| {
+            Failure::new(
+                Failure::NETWORK,
+                "the configuration has no \"node\": the network namespace with the lab's bridge",
+            )
+        })
+    }
+
     fn addresses(&self) -> Result<Addresses<'_>, Failure> {
         match &self.addresses {
             Some(directory) => Ok(Addresses::new(directory)),
@@ -181,21 +214,62 @@ impl Request {
             container: variable("CNI_CONTAINERID")?,
             namespace: env::var_os("CNI_NETNS").unwrap_or_default().into(),
             interface: variable("CNI_IFNAME")?,
+            pod: pod(&env::var("CNI_ARGS").unwrap_or_default()).into(),
         })
     }
 }
 
-/// A success: one interface in the sandbox, with one address.
-fn result(version: &str, interface: &str, namespace: &Path, address: &str) -> Value {
-    let mut ip = json!({ "address": address, "interface": 0 });
-    if version.starts_with("0.") {
-        // Gone since 1.0.0, compulsory before.
-        ip["version"] = json!("4");
+impl Request {
+    /// The name of the sandbox's port at the bridge.
+    fn port(&self) -> String {
+        let id = self.container.chars().filter(char::is_ascii_alphanumeric);
+        "veth".chars().chain(id).take(NAME).collect()
     }
+
+    fn connect(&self, network: &Network, address: Ipv4Addr) -> Result<Dual, Failure> {
+        let open = |path: &Path| {
+            File::open(path).map_err(|error| {
+                Failure::io(format_args!("cannot open {}", path.display()), &error)
+            })
+        };
+        let (node, own) = (open(network.node()?)?, open(&self.namespace)?);
+        network::attach(&node, &own, &self.port(), &self.interface, address).map_err(|error| {
+            Failure::io(format_args!("cannot connect {} with the bridge", self.container), &error)
+        })
+    }
+
+    fn disconnect(&self, network: &Network) -> Result<(), Failure> {
+        network::detach(network.node()?, &self.port())
+            .map_err(|error| Failure::io(format_args!("cannot remove {}", self.port()), &error))
+    }
+}
+
+/// As text, each with its version of IP.
+fn with_prefixes(given: Dual) -> Vec<(String, &'static str)> {
+    let v4 = (format!("{}/{}", given.v4, network::PREFIX), "4");
+    let v6 = given.v6.map(|v6| (format!("{v6}/{}", network::PREFIX_V6), "6"));
+    std::iter::once(v4).chain(v6).collect()
+}
+
+/// A success: one interface in the sandbox, with its addresses.
+fn result(
+    version: &str,
+    interface: &str,
+    namespace: &Path,
+    addresses: &[(String, &'static str)],
+) -> Value {
+    let ips = addresses.iter().map(|(address, of)| {
+        let mut ip = json!({ "address": address, "interface": 0 });
+        if version.starts_with("0.") {
+            // Gone since 1.0.0, compulsory before.
+            ip["version"] = json!(of);
+        }
+        ip
+    });
     json!({
         "cniVersion": version,
         "interfaces": [{ "name": interface, "sandbox": namespace }],
-        "ips": [ip],
+        "ips": ips.collect::<Vec<_>>(),
         "dns": {},
     })
 }
@@ -224,13 +298,46 @@ mod tests {
     }
 
     #[test]
+    fn the_pod_s_name_is_among_the_arguments() {
+        assert_eq!(
+            pod("IgnoreUnknown=1;K8S_POD_NAMESPACE=lab;K8S_POD_NAME=web;K8S_POD_UID=1"),
+            "web"
+        );
+        assert_eq!(pod(""), "");
+    }
+
+    #[test]
+    fn without_a_node_there_is_nothing_to_connect_with() {
+        let network = network(&br#"{"cniVersion":"1.0.0"}"#[..]).ok().unwrap();
+        let request = Request {
+            container: "0123456789abcdef".into(),
+            namespace: "/nonexistent".into(),
+            interface: "eth0".into(),
+            pod: "web".into(),
+        };
+        assert_eq!(request.port(), "veth0123456789a");
+        assert_eq!(request.disconnect(&network).unwrap_err().code, Failure::NETWORK);
+        assert_eq!(request.connect(&network, network::NODE).unwrap_err().code, Failure::NETWORK);
+        let network = Network { node: Some("/nonexistent".into()), ..network };
+        assert_eq!(request.disconnect(&network), Ok(()), "the node is gone");
+        assert_eq!(request.connect(&network, network::NODE).unwrap_err().code, Failure::IO);
+    }
+
+    #[test]
     fn a_result_is_of_the_network_s_own_version() {
-        let old = result("0.4.0", "eth0", Path::new("/run/netns/cni-1"), "10.244.0.2/16");
-        assert_eq!(old["ips"][0]["version"], "4");
-        let new = result("1.0.0", "eth0", Path::new("/run/netns/cni-1"), "10.244.0.2/16");
+        let v4 = Ipv4Addr::new(10, 244, 0, 2);
+        let both = with_prefixes(Dual { v4, v6: Some(network::v6_of(v4)) });
+        let old = result("0.4.0", "eth0", Path::new("/run/netns/cni-1"), &both);
+        assert_eq!(
+            (&old["ips"][0]["version"], &old["ips"][1]["version"]),
+            (&json!("4"), &json!("6"))
+        );
+        let new = result("1.0.0", "eth0", Path::new("/run/netns/cni-1"), &both);
         assert_eq!(new["ips"][0].get("version"), None);
         assert_eq!(new["interfaces"][0]["sandbox"], "/run/netns/cni-1");
         assert_eq!(new["ips"][0]["address"], "10.244.0.2/16");
+        assert_eq!(new["ips"][1]["address"], "fd63:6f72:6f6e::af4:2/64");
+        assert_eq!(with_prefixes(Dual { v4, v6: None }).len(), 1);
     }
 
     #[test]
