@@ -68,7 +68,7 @@ fn show(report: &Report) {
             for width in [20, 100] {
                 let style = Style { width, color: false };
                 plain(&report::termination(termination, &style));
-                plain(&report::explain(termination, &style));
+                plain(&report::explain(termination, &[], &style));
             }
             report::log_line(termination);
         }

@@ -90,7 +90,7 @@ impl Node {
                 namespace: namespace(n),
                 name: name(n),
                 grace_seconds: Some(30),
-                restart_policy: "Always".to_owned(),
+                restart_policy: "Always".into(),
                 phase: "Running".to_owned(),
                 containers: containers.collect(),
                 ..ApiPod::default()
