@@ -25,7 +25,8 @@ impl Change {
 }
 
 labels! {
-    /// Why a pod or a container was stopped. A closed set: it is a metric's label.
+    /// Why a pod or a container was stopped. A closed set: it is a metric's label. The reasons to stop one container
+    /// stand together, from `Liveness` to `Restart`.
     pub enum Cause {
         /// Deleted through the apiserver.
         ApiDelete = "api_delete",
@@ -79,19 +80,8 @@ labels! {
 
 impl Cause {
     /// A reason to stop one container; a pod's cause only if the pod ended with that container.
-    pub const fn is_of_a_container(self) -> bool {
-        matches!(
-            self,
-            Self::Liveness
-                | Self::Startup
-                | Self::DefinitionChanged
-                | Self::ResizeRestart
-                | Self::RestartAllContainers
-                | Self::SandboxChanged
-                | Self::PostStartFailed
-                | Self::ExternalStop
-                | Self::Restart
-        )
+    pub fn is_of_a_container(self) -> bool {
+        (Self::Liveness..=Self::Restart).contains(&self)
     }
 
     /// The pod's deletion was requested at the apiserver.

@@ -36,11 +36,11 @@ impl Engine {
                 if reported.is_some_and(|reported| reported.contains(&container.sandbox)) {
                     continue;
                 }
-                let cri = &mut self.stores.cri;
+                let (cri, dirty, at) = (&mut self.stores.cri, &mut self.dirty, (now, created));
                 if let Some((sandbox, removed)) = sandbox {
-                    cri.add_removed(now, created, sandbox, removed, &mut self.dirty);
+                    cri.sandboxes.add_unlisted(at, sandbox, Some(removed), &cri.containers, dirty);
                 }
-                cri.add_unlisted(now, created, container, &mut self.dirty);
+                cri.containers.add_unlisted(at, container, None, &cri.sandboxes, dirty);
             }
             if !is_complete {
                 self.unlisted.insert(uid.clone());

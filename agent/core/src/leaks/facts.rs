@@ -6,7 +6,7 @@ use crate::{
     cri::{Container, Sandbox},
     ids::*,
     input::*,
-    isolation::Isolation,
+    isolation::{by_handler, by_runtime_type},
     kubelet::KUBELET_SLACK,
     leak::RuntimeAtEnd,
     pod_view::Stores,
@@ -92,10 +92,10 @@ impl<'a> LeakFacts<'a> {
             return false;
         }
         let sandbox = self.stores.cri.sandbox(&container.info.sandbox);
-        let by_handler = sandbox.and_then(|s| Isolation::by_handler(&s.info.handler));
-        let by_type = container.status.runtime_type.as_deref().and_then(Isolation::by_runtime_type);
-        let unseen =
-            by_handler.or(by_type).is_some() || !processes.gaps.is_complete_since(BootTime(0));
+        let handler = sandbox.and_then(|s| by_handler(&s.info.handler));
+        let isolated =
+            handler.or(container.status.runtime_type.as_deref().and_then(by_runtime_type));
+        let unseen = isolated.is_some() || !processes.gaps.is_complete_since(BootTime(0));
         // The survey shows that no task is left.
         let empty = || {
             let pod = sandbox.map(|sandbox| &sandbox.info.pod);

@@ -5,8 +5,7 @@ use crate::{
     api::{CLOCK_SKEW, DeletionRequest, PodObject},
     cause::{AttributedCause, unstopped},
     cri::{Container, Sandbox},
-    exit_blockers,
-    isolation::Isolation,
+    exit_blockers, isolation,
     kubelet::HOOK_GAP,
     process::{ContainerProcesses, SIGKILL, SIGTERM, SentSignal},
     stop::{RESTART_ALL_GRACE_SECONDS, Stop},
@@ -112,12 +111,12 @@ impl<'a> PodView<'a> {
             .processes_of_sandbox(sandbox)
             .and_then(|p| p.init.as_ref())
             .map(|init| init.comm.as_str());
-        let by = |how: Option<Isolation>, what: &str, name: Option<&str>| {
-            Some(format!("It runs in {} ({what} {})", how?.as_str(), name?))
+        let by = |how: fn(&str) -> Option<&'static str>, what, name: Option<&str>| {
+            Some(format!("It runs in {} ({what} {})", how(name?)?, name?))
         };
-        by(handler.and_then(Isolation::by_handler), "runtime handler", handler)
-            .or_else(|| by(cri.and_then(Isolation::by_runtime_type), "runtime", cri))
-            .or_else(|| by(process.and_then(Isolation::by_sandbox_process), "process", process))
+        by(isolation::by_handler, "runtime handler", handler)
+            .or_else(|| by(isolation::by_runtime_type, "runtime", cri))
+            .or_else(|| by(isolation::by_sandbox_process, "process", process))
     }
 
     /// One container's report. `pod_cause`: the cause of the pod's termination, if one is in progress.
