@@ -293,6 +293,11 @@ struct Delivery {
 }
 
 impl DeletionRequest {
+    /// The end of the grace.
+    pub fn deadline(&self) -> BootTime {
+        self.estimate + seconds(self.grace_seconds)
+    }
+
     /// The first request that was seen. The kubelet's own last delete, of an object that a finalizer holds,
     /// has a grace of 0 and no longer shows the grace that was granted.
     fn as_first_of(self, pod: &ApiPod) -> Self {
@@ -316,11 +321,7 @@ fn request(
     let asked = by_its_clock.min(at);
     // An earlier, unseen request may have granted more; this one only shortened it.
     let granted = pod.grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS).max(grace_seconds);
-    let first = if granted > grace_seconds {
-        asked - Duration::from_secs(granted.unsigned_abs())
-    } else {
-        asked
-    };
+    let first = if granted > grace_seconds { asked - seconds(granted) } else { asked };
     let is_skewed = asked < not_before || by_its_clock > at + CLOCK_SKEW;
     let (estimate, uncertainty, earliest) = match (is_watched, had_no_request) {
         // The watch was away, and the request may have been made in that time.

@@ -341,9 +341,7 @@ impl Engine {
         });
         self.active = active;
         self.request_missing(now, std::mem::take(&mut dirty.containers), out);
-        let due = self.unkillable_watch.due(now, &self.stores.processes);
-        out.requests.extend(due.wanted.into_iter().map(Request::InspectProcesses));
-        for (cgroup, detail) in due.over {
+        for (cgroup, detail) in self.unkillable_watch.due(now, &self.stores.processes, out) {
             out.report(self.unkillable_report(cgroup, detail, true));
         }
         self.dirty.refused += self.leaks.tick(now, &self.stores, dirty.pods, out);

@@ -256,9 +256,7 @@ impl<'a> PodView<'a> {
 
     /// The end of the grace, if part of the pod still ran when the request came.
     pub fn deadline(&self) -> Option<BootTime> {
-        let request = self.request()?;
-        let grace = u64::try_from(request.grace_seconds).unwrap_or_default();
-        Some(request.estimate + Duration::from_secs(grace))
+        self.request().map(DeletionRequest::deadline)
     }
 
     /// The pod is being deleted: a request came, or its object disappeared, while part of it ran.
@@ -415,8 +413,7 @@ impl<'a> PodView<'a> {
 
     /// The kubelet read the pod from a file or a URL.
     pub fn is_static(&self) -> bool {
-        self.own_sandboxes()
-            .any(|s| matches!(s.info.config_source.as_deref(), Some("file" | "http")))
+        self.own_sandboxes().any(|sandbox| sandbox.info.is_static())
     }
 }
 

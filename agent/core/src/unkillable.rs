@@ -2,7 +2,7 @@
 
 use super::{
     exit_blockers::{AFTER, survivor},
-    output::InspectProcesses,
+    output::{InspectProcesses, Outputs, Request},
     process::ContainerProcesses,
     table::Table,
 };
@@ -33,40 +33,32 @@ struct LastReport {
     killed: BootTime,
 }
 
-/// What is due at a moment.
-#[derive(Debug, Default)]
-pub struct Actions {
-    /// Containers to look at now.
-    pub wanted: Vec<InspectProcesses>,
-    /// Containers that survived SIGKILL and have ended now, with the message.
-    pub over: Vec<(CgroupId, String)>,
-}
-
 impl UnkillableWatch {
     /// Watches a container: one of its processes was sent a signal, or its main process exited.
     pub fn note(&mut self, container: CgroupId) {
         self.late.entry(container).or_default();
     }
 
-    /// Returns what is due now, and drops containers that have ended or were not stopped.
+    /// Requests the looks that are due now, and drops containers that have ended or were not stopped. Returns those
+    /// that survived SIGKILL and have ended now, with the message.
     pub fn due(
         &mut self,
         now: BootTime,
         processes: &Table<CgroupId, ContainerProcesses>,
-    ) -> Actions {
-        let mut due = Actions::default();
+        out: &mut Outputs,
+    ) -> Vec<(CgroupId, String)> {
+        let mut over = Vec::new();
         self.late.retain(|cgroup, late| {
             let known = processes.get(cgroup).filter(|p| !p.is_over());
             let since = known.and_then(|p| p.killed_since().or(p.unanswered_since()));
             let (Some(known), Some(since)) = (known, since) else {
-                due.over.extend(
-                    late.ended(*cgroup, processes.get(cgroup).and_then(ContainerProcesses::ended)),
-                );
+                let ended = processes.get(cgroup).and_then(ContainerProcesses::ended);
+                over.extend(late.ended(*cgroup, ended));
                 return false;
             };
             let given_up = known.killed_since().is_none() && now >= since + UNANSWERED;
             if given_up || known.inspections.is_gone(since) {
-                due.over.extend(late.ended(*cgroup, None));
+                over.extend(late.ended(*cgroup, None));
                 return false;
             }
             let age = now.since(since);
@@ -74,11 +66,12 @@ impl UnkillableWatch {
                 late.asked = Some(now);
                 let main = known.main();
                 let started = main.and_then(|main| known.started(main));
-                due.wanted.push(InspectProcesses { cgroup: *cgroup, main, started });
+                let look = InspectProcesses { cgroup: *cgroup, main, started };
+                out.request(Request::InspectProcesses(look));
             }
             true
         });
-        due
+        over
     }
 
     /// Applies a look into /proc. Returns a message if a process survives SIGKILL and differs from the last

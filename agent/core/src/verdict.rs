@@ -162,7 +162,7 @@ impl<'a> DeathFacts<'a> {
             .filter(before_exit)
             .find(|s| s.from_outside() && s.signal.signal == SIGKILL)
             .map(|s| s.at);
-        let longest = Duration::from_secs(longest_grace(&case)) + KUBELET_SLACK;
+        let longest = longest_grace(&case) + KUBELET_SLACK;
         let since = match (killed_at, exit) {
             (Some(killed), _) => killed - longest,
             (None, Some((left, _))) => left - longest.max(LONGEST_VOLUNTARY_EXIT),
@@ -330,10 +330,9 @@ fn another_stop<'a>(
     (by_hook(last) || !processes.sent().any(ended_nothing)).then_some(last)
 }
 
-/// The longest time from stop to SIGKILL, seconds.
-fn longest_grace(case: &VerdictInputs<'_>) -> u64 {
-    let grace = case.longest_grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
-    u64::try_from(grace.max(GRACE_FLOOR_SECONDS)).unwrap_or_default()
+/// The longest time from stop to SIGKILL.
+fn longest_grace(case: &VerdictInputs<'_>) -> Duration {
+    seconds(case.longest_grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS).max(GRACE_FLOOR_SECONDS))
 }
 
 fn ended_with(status: ExitStatus) -> String {

@@ -144,7 +144,6 @@ impl<T: Item> Lists<T> {
         let since = self.full.unwrap_or_default();
         if covered.is_none() {
             self.full = self.full.max(Some(asked));
-            dirty.full_list = true;
         }
         self.lists += 1;
         let list = self.lists;

@@ -11,7 +11,6 @@ use crate::{
     pod_view::Stores,
     time::*,
 };
-use std::collections::BTreeSet;
 
 /// A container, and what is known of its sandbox.
 struct Unlisted {
@@ -26,9 +25,8 @@ impl Engine {
     /// has the cgroup, the status has the name. A later list replaces the entry.
     pub(super) fn add_unlisted(&mut self, now: BootTime, dirty: &Dirty) {
         // A list that lacks a pod's sandbox does not mark the pod.
-        let awaited =
-            if dirty.full_list { std::mem::take(&mut self.unlisted) } else { BTreeSet::new() };
-        for uid in dirty.pods.iter().chain(&awaited) {
+        let awaited = std::mem::take(&mut self.unlisted);
+        for uid in awaited.union(&dirty.pods) {
             let Some(object) = self.stores.api.get(uid) else { continue };
             let (found, is_complete) = unlisted(&self.stores, now, uid, object);
             let reported = self.pods.get(uid).map(|pod| &pod.finished_sandboxes);

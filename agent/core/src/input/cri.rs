@@ -206,4 +206,9 @@ impl CriSandbox {
     pub fn pod_ref(&self) -> PodRef {
         PodRef { namespace: self.namespace.clone(), name: self.name.clone(), uid: self.pod.clone() }
     }
+
+    /// The kubelet read the pod from a file or a URL.
+    pub fn is_static(&self) -> bool {
+        self.config_source.as_deref().is_some_and(|source| source != "api")
+    }
 }

@@ -49,8 +49,7 @@ impl<'a> LeakFacts<'a> {
 
     /// A static pod: the kubelet has it from a manifest, and the apiserver may not know it.
     pub(super) fn is_static(&self, sandbox: &Sandbox) -> bool {
-        let source = sandbox.info.config_source.as_deref();
-        source.is_some_and(|source| source != "api") || self.is_static_pod(&sandbox.info.pod)
+        sandbox.info.is_static() || self.is_static_pod(&sandbox.info.pod)
     }
 
     /// The same by UID: the kubelet makes the UID of a static pod from the manifest's hash, 32 hex digits
@@ -184,16 +183,12 @@ impl<'a> LeakFacts<'a> {
     /// shortened it or removed the object.
     pub(super) fn in_grace(&self, uid: &PodUid) -> bool {
         let first = self.object(uid).and_then(PodObject::request);
-        first.is_some_and(|first| self.now < deadline_of(first) + KUBELET_SLACK)
+        first.is_some_and(|first| self.now < first.deadline() + KUBELET_SLACK)
     }
 
     /// When the pod's processes should have ended.
     pub(super) fn deadline(&self, uid: &PodUid) -> Option<BootTime> {
         let object = self.object(uid).filter(|object| object.gone.is_none())?;
-        Some(deadline_of(object.shortened().or(object.request())?))
+        object.shortened().or(object.request()).map(DeletionRequest::deadline)
     }
-}
-
-fn deadline_of(request: &DeletionRequest) -> BootTime {
-    request.estimate + Duration::from_secs(request.grace_seconds.max(0).unsigned_abs())
 }

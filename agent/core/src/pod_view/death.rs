@@ -54,17 +54,16 @@ impl<'a> PodView<'a> {
         grace_seconds: i64,
         request: Option<&DeletionRequest>,
     ) -> Option<Duration> {
-        let seconds = |s: i64| u64::try_from(s).ok().map(Duration::from_secs);
         let shortened = self
             .object()
             .filter(|_| request.is_some())
             .and_then(|o| o.in_force(ended))
             .filter(|r| granted(r.grace_seconds) < granted(grace_seconds) && r.estimate > from);
-        match shortened {
-            Some(r) => Some(r.estimate.since(from) + seconds(granted(r.grace_seconds))?),
+        let allowed = match shortened {
+            Some(r) => r.estimate.since(from) + seconds(granted(r.grace_seconds)),
             None => seconds(granted(grace_seconds)),
-        }
-        .filter(|allowed| !allowed.is_zero())
+        };
+        (!allowed.is_zero()).then_some(allowed)
     }
 
     /// What the verdict of a container's end depends on.

@@ -39,8 +39,8 @@ impl<'a> PodView<'a> {
         request?;
         let ended = self.end(id)?.earliest;
         let in_force = self.object()?.in_force(ended)?;
-        let grace = u64::try_from(in_force.grace_seconds).ok()?;
-        let deadline = in_force.latest + Duration::from_secs(grace);
+        let grace = in_force.grace_seconds;
+        let deadline = in_force.latest + seconds(grace);
         let (late, after) = (secs(ended.since(deadline)), secs(ended.since(in_force.latest)));
         let detail = match self.object()?.shortened() {
             Some(_) => format!(

@@ -21,15 +21,9 @@ impl<'a> PodView<'a> {
         let last = self.members.all.iter().filter_map(|id| self.ended(id)).max();
         let is_init = |c: &Container| self.kind(&c.info.name) == ContainerKind::Init;
         let only_init = self.members.all.iter().filter_map(|id| self.container(id)).all(is_init);
-        let grace = self
-            .members
-            .all
-            .iter()
-            .filter_map(|id| self.graces(Some(self.container(id)?), None).max())
-            .filter_map(|seconds| u64::try_from(seconds).ok())
-            .max()
-            .unwrap_or_default();
-        let window = Duration::from_secs(grace) + KUBELET_SLACK;
+        let longest = |id: &ContainerId| self.graces(Some(self.container(id)?), None).max();
+        let grace = self.members.all.iter().filter_map(longest).max().unwrap_or_default();
+        let window = seconds(grace) + KUBELET_SLACK;
         self.members.all.iter().filter(move |id| match request {
             Some(_) => self.ended_with_its_pod(id),
             None => {
@@ -133,10 +127,8 @@ impl<'a> PodView<'a> {
             let is_namesake =
                 (&other.info.namespace, &other.info.name) == (&own.namespace, &own.name);
             // Anyone may create a pod of that name at the apiserver.
-            let source = other.info.config_source.as_deref();
-            let is_static = source.is_some_and(|source| source != "api");
             is_namesake
-                && is_static
+                && other.info.is_static()
                 && other.info.pod != own.uid
                 && Some(other.info.created) > created
         })
@@ -271,10 +263,9 @@ impl<'a> PodView<'a> {
                     let hook = named.min_by_key(|one| one.began)?;
                     Some((hook.ended?.0, Source::Kernel))
                 }
-                Hook::Sleep(seconds) => {
+                Hook::Sleep(slept) => {
                     let began = self.stores.anchor.boot(container.info.created);
-                    let seconds = u64::try_from(*seconds).ok()?;
-                    Some((began + Duration::from_secs(seconds), Source::Inferred))
+                    Some((began + seconds(*slept), Source::Inferred))
                 }
                 Hook::HttpGet | Hook::TcpSocket => None,
             }

@@ -6,7 +6,6 @@ use super::{
 };
 use crate::process::{Origin, SI_KERNEL, SIGKILL, SentSignal, is_of_the_node};
 use crate::{ids::*, input::*, signal, time::*};
-use std::time::Duration;
 
 /// The sender, unless it is a node component.
 fn by_whom(sent: &SentSignal) -> String {
@@ -149,7 +148,7 @@ impl<'a> DeathFacts<'a> {
 
     /// The last signal from outside before the exit, for the message.
     fn sent_before(&self, exit_at: BootTime) -> String {
-        let window = exit_at - Duration::from_secs(longest_grace(&self.case));
+        let window = exit_at - longest_grace(&self.case);
         // A process that entered the container and only forked is not recorded.
         let main = self.case.processes.main();
         let by_another = |s: &SentSignal| {

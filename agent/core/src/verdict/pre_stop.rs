@@ -40,7 +40,7 @@ impl DeathFacts<'_> {
 
     /// The kubelet raises a grace of 0 to one second (pod_workers.go).
     fn grace(&self) -> Option<Duration> {
-        Some(Duration::from_secs(u64::try_from(self.case.grace_seconds?).ok()?.max(1)))
+        self.case.grace_seconds.map(|grace| seconds(grace.max(1)))
     }
 
     /// When the node sent the stop signal, and when the main process exited.

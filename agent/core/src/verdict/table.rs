@@ -235,22 +235,20 @@ impl<'a> DeathFacts<'a> {
     /// `at`.
     pub(super) fn observed_too_briefly(&self, at: BootTime, what: &str) -> Option<String> {
         let found = self.case.processes.found?;
-        let longest = longest_grace(&self.case);
         if self.case.requested.is_some_and(|requested| requested < found) {
             return Some("it was already being deleted when the agent started".into());
         }
         let watched = at.since(found);
-        (watched < Duration::from_secs(longest) + KUBELET_SLACK)
+        (watched < longest_grace(&self.case) + KUBELET_SLACK)
             .then(|| format!("the agent began to watch it only {} before {what}", secs(watched)))
     }
 
     /// The spec has an exec hook, none was seen, and there was time for it to use up the grace.
     pub(super) fn hook_may_have_exhausted(&self) -> bool {
         let Some(stop) = self.stop.filter(|_| self.hook.is_none()) else { return false };
-        let grace = self.case.grace_seconds.and_then(|s| u64::try_from(s).ok());
         let enough = |requested: BootTime| {
             let spent = stop.at.since(requested) + Duration::from_secs(2);
-            grace.is_none_or(|grace| spent >= Duration::from_secs(grace))
+            self.case.grace_seconds.is_none_or(|grace| spent >= seconds(grace))
         };
         matches!(self.case.pre_stop, Some(Hook::Exec(_))) && self.case.requested.is_none_or(enough)
     }
