@@ -13,7 +13,7 @@ const MAX_CGROUPS: usize = 65_536;
 /// Bound on the cgroups below one container's own, so that no tenant evicts another's.
 const MAX_NESTED: usize = 256;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Cgroup {
     parent: Option<CgroupId>,
     /// The container's own cgroup, at or above this one.
@@ -82,10 +82,7 @@ impl CgroupTree {
                 known.is_pod |= is_pod;
             }
             None => {
-                let (nested, main) = (VecDeque::new(), None);
-                let new =
-                    Cgroup { parent, owner: None, container: None, pod, is_pod, nested, main };
-                self.cgroups.insert(id, new);
+                self.cgroups.insert(id, Cgroup { parent, pod, is_pod, ..Cgroup::default() });
                 self.order.push_back(id);
                 if let Some(parent) = parent {
                     self.unowned.entry(parent).or_default().push(id);

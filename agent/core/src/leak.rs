@@ -43,6 +43,11 @@ impl LeakClass {
         self.orphan().is_none() && self != Self::StuckTerminating
     }
 
+    /// A sandbox whose pod does not exist.
+    pub fn lacks_pod(self) -> bool {
+        matches!(self, Self::NotreadyNoPod | Self::NotreadyWithContainers | Self::ReadyNoPod)
+    }
+
     /// The kind of orphan, the label of `coroner_orphans`.
     pub fn orphan(self) -> Option<&'static str> {
         match self {

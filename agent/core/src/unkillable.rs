@@ -67,7 +67,7 @@ impl UnkillableWatch {
                 let main = known.main();
                 let started = main.and_then(|main| known.started(main));
                 let look = InspectProcesses { cgroup: *cgroup, main, started };
-                out.request(Request::InspectProcesses(look));
+                out.requests.push(Request::InspectProcesses(look));
             }
             true
         });

@@ -134,7 +134,7 @@ impl Engine {
     }
 
     /// A process was seen in the cgroup, or its record may have been lost.
-    fn was_populated(&self, owner: CgroupId) -> bool {
+    pub(super) fn was_populated(&self, owner: CgroupId) -> bool {
         let processes = self.stores.processes.get(&owner);
         !processes.is_some_and(ContainerProcesses::was_never_populated)
     }
@@ -201,13 +201,7 @@ impl Engine {
         let Some(oldest) = evicted else { return };
         let known = |id| self.stores.cri.container(id).is_some();
         let explained = self.stores.cgroups.container(oldest).is_some_and(known);
-        if !explained
-            && self
-                .stores
-                .processes
-                .get(&oldest)
-                .is_some_and(ContainerProcesses::was_never_populated)
-        {
+        if !explained && !self.was_populated(oldest) {
             self.evict_cgroup(oldest);
         }
     }

@@ -57,10 +57,10 @@ impl Pod {
         let stopped: Vec<_> = self.fast_polled.difference(&wanted).cloned().collect();
         let started: Vec<_> = wanted.difference(&self.fast_polled).cloned().collect();
         if !started.is_empty() {
-            out.request(Request::Cri(CriRequest::StartFastPoll(started)));
+            out.requests.push(Request::Cri(CriRequest::StartFastPoll(started)));
         }
         if !stopped.is_empty() {
-            out.request(Request::Cri(CriRequest::StopFastPoll(stopped)));
+            out.requests.push(Request::Cri(CriRequest::StopFastPoll(stopped)));
         }
         self.fast_polled = wanted;
     }
@@ -161,7 +161,7 @@ impl Engine {
             for death in &report.containers {
                 if pod.reported.insert(death.id.clone()) {
                     uncounted.insert(death.id.clone());
-                    out.report(Report::ContainerDied(Box::new(death.clone())));
+                    out.reports.push(Report::ContainerDied(Box::new(death.clone())));
                 }
             }
             if let Some(earlier) = pod.reported_termination.take() {
@@ -176,7 +176,7 @@ impl Engine {
             }
             pod.terminating = false;
             pod.finished_sandboxes.extend(sandboxes.iter().cloned());
-            out.report(Report::PodTerminated(Box::new(report.clone())));
+            out.reports.push(Report::PodTerminated(Box::new(report.clone())));
             let (at, is_open, uncounted) = (now, true, Some(uncounted));
             let reported =
                 ReportedTermination { at, sandboxes, members, report, is_open, uncounted };
@@ -241,6 +241,6 @@ impl Engine {
 /// Reports a death that is not part of a pod report. It is never updated, so it is counted at once.
 fn report_alone(death: ContainerDeath, out: &mut Outputs) {
     let death = Box::new(death);
-    out.report(Report::ContainerDied(death.clone()));
-    out.report(Report::CountDeath(death));
+    out.reports.push(Report::ContainerDied(death.clone()));
+    out.reports.push(Report::CountDeath(death));
 }

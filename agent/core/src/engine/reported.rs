@@ -40,7 +40,7 @@ impl ReportedTermination {
         let Some(deaths) = self.uncounted.take() else { return };
         let deaths = self.report.containers.iter().filter(|death| deaths.contains(&death.id));
         out.reports.extend(deaths.map(|death| Report::CountDeath(Box::new(death.clone()))));
-        out.report(Report::CountTermination(Box::new(self.report.clone())));
+        out.reports.push(Report::CountTermination(Box::new(self.report.clone())));
     }
 
     /// Counts the deaths that the next report no longer includes, as last reported.
@@ -49,7 +49,7 @@ impl ReportedTermination {
         let stays = |id: &ContainerId| next.containers.iter().any(|death| death.id == *id);
         for death in self.report.containers.iter().filter(|death| !stays(&death.id)) {
             if uncounted.remove(&death.id) {
-                out.report(Report::CountDeath(Box::new(death.clone())));
+                out.reports.push(Report::CountDeath(Box::new(death.clone())));
             }
         }
     }
@@ -67,7 +67,7 @@ impl ReportedTermination {
     pub(super) fn close(mut self, out: &mut Outputs) {
         if !self.report.is_final {
             self.report.is_final = true;
-            out.report(Report::PodUpdated(Box::new(self.report.clone()), Change::Final));
+            out.reports.push(Report::PodUpdated(Box::new(self.report.clone()), Change::Final));
         }
         self.count(out);
     }
@@ -109,7 +109,7 @@ impl ReportedTermination {
         self.report = report;
         let removed = (self.is_removed() && !was_removed).then_some(Change::SandboxRemoved);
         for change in change.into_iter().chain(removed) {
-            out.report(Report::PodUpdated(Box::new(self.report.clone()), change));
+            out.reports.push(Report::PodUpdated(Box::new(self.report.clone()), change));
         }
     }
 }

@@ -236,7 +236,7 @@ impl LeakTracker {
             }
         }
         if !wanted.is_empty() {
-            out.request(Request::VerifyPods(wanted.into_values().collect()));
+            out.requests.push(Request::VerifyPods(wanted.into_values().collect()));
         }
     }
 

@@ -91,25 +91,15 @@ impl<'a> PodView<'a> {
             let who = format!("The runtime reports exit code {code} ({})", reported.reason);
             differ(Contradiction::RuntimeExitCode, who, code);
         }
-        if let Some(reported) = self.api_terminated(id) {
+        let spec = self.container(id).and_then(|c| self.spec(&c.info.name));
+        let mut ends = spec.into_iter().flat_map(|spec| &spec.terminated);
+        if let Some(reported) = ends.find(|end| end.id.as_ref() == Some(id)) {
             let phase = self.object().map(|o| o.pod.phase.as_str()).unwrap_or_default();
             let code = reported.exit_code;
             let who = format!("The API reports exit code {code} and phase {phase}");
             differ(Contradiction::ApiExitCode, who, code);
         }
         findings
-    }
-
-    fn api_terminated(&self, id: &ContainerId) -> Option<&'a ApiTerminated> {
-        let name = &self.container(id)?.info.name;
-        let reported = self.spec(name)?;
-        reported.terminated.iter().find(|end| end.id.as_ref() == Some(id))
-    }
-
-    /// Restarts of the runtime or the kubelet between `from` and `to`.
-    pub(super) fn restarts(&self, from: BootTime, to: BootTime) -> Vec<Finding> {
-        let cri = self.runtime_restarted(from, to);
-        cri.into_iter().chain(self.kubelet_restarted(from, to)).collect()
     }
 
     /// The runtime's state contradicts the cgroup. `empty`: when the last process was gone.
@@ -141,7 +131,8 @@ impl<'a> PodView<'a> {
         })
     }
 
-    fn kubelet_restarted(&self, from: BootTime, to: BootTime) -> Option<Finding> {
+    /// The kubelet was restarted between `from` and `to`.
+    pub(super) fn kubelet_restarted(&self, from: BootTime, to: BootTime) -> Option<Finding> {
         let since = |at: BootTime| secs(at.since(from));
         let kubelet = &self.stores.node.kubelet;
         let ended = kubelet.changes(from, to).find_map(|run| {
@@ -156,7 +147,8 @@ impl<'a> PodView<'a> {
         (!parts.is_empty()).then(|| Finding::new(FindingKind::KubeletRestarted, detail))
     }
 
-    fn runtime_restarted(&self, from: BootTime, to: BootTime) -> Option<Finding> {
+    /// The runtime was, or may have been.
+    pub(super) fn runtime_restarted(&self, from: BootTime, to: BootTime) -> Option<Finding> {
         let outage = self
             .stores
             .cri

@@ -211,7 +211,8 @@ impl<'a> PodView<'a> {
             let detail = format!("Its processes outlived the pod's object by {}.", secs(by));
             findings.push(Finding::new(FindingKind::OutlivedObject, detail));
         }
-        findings.extend(self.restarts(began, ended));
+        findings.extend(self.runtime_restarted(began, ended));
+        findings.extend(self.kubelet_restarted(began, ended));
         let incomplete: BTreeSet<LossKind> =
             containers.iter().flat_map(|container| container.incomplete.iter().copied()).collect();
         let began_wall_ns = self.stores.anchor.wall(began).0;

@@ -105,7 +105,7 @@ impl Candidate {
         let has_room = budget.take(self.class);
         let Some(leak) = self.describe(facts, key, has_room) else { return false };
         let leak = Arc::new(leak);
-        out.report(Report::LeakOpened(Arc::clone(&leak)));
+        out.reports.push(Report::LeakOpened(Arc::clone(&leak)));
         self.reported = Some(ReportedLeak { leak, described: facts.now });
         true
     }
@@ -118,15 +118,9 @@ impl Candidate {
         watched: Duration,
         now: BootTime,
     ) -> Option<Arc<Leak>> {
-        let kind = |class: LeakClass| match class {
-            LeakClass::NotreadyNoPod
-            | LeakClass::NotreadyWithContainers
-            | LeakClass::ReadyNoPod => LeakClass::NotreadyNoPod,
-            other => other,
-        };
-        let is_another = kind(class) != kind(self.class);
+        let is_of_one_kind = class == self.class || class.lacks_pod() && self.class.lacks_pod();
         self.class = class;
-        if !is_another {
+        if is_of_one_kind {
             return None;
         }
         (self.from, self.verification) = (watched, Verification::None);
@@ -137,16 +131,10 @@ impl Candidate {
     /// The answer of the apiserver that the report requires: whether the pod exists. `None`: none, because
     /// the watch shows the object.
     pub(super) fn needs(&self, key: &LeakKey) -> Option<bool> {
-        match (key, self.class) {
-            (LeakKey::PodCgroup { .. }, _) => Some(false),
-            (LeakKey::Pod { .. }, _) => Some(true),
-            (
-                LeakKey::Sandbox { .. },
-                LeakClass::NotreadyNoPod
-                | LeakClass::ReadyNoPod
-                | LeakClass::NotreadyWithContainers,
-            ) => Some(false),
-            _ => None,
+        match key {
+            LeakKey::PodCgroup { .. } => Some(false),
+            LeakKey::Pod { .. } => Some(true),
+            _ => self.class.lacks_pod().then_some(false),
         }
     }
 
