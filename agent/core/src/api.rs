@@ -217,8 +217,8 @@ impl ApiState {
     }
 
     fn evict_oldest(&mut self, dirty: &mut Dirty) -> bool {
-        let oldest = self.gone().min_by_key(|(uid, _, gone)| (*gone, *uid));
-        let oldest = oldest.map(|(uid, ..)| uid.clone());
+        let oldest =
+            self.gone().min_by_key(|(uid, _, gone)| (*gone, *uid)).map(|(uid, ..)| uid.clone());
         oldest.is_some_and(|uid| self.evict(&uid, dirty))
     }
 

@@ -225,11 +225,8 @@ impl<'a> PodView<'a> {
             && !self.stores.node.kubelet.has_ended()
             && self.own_sandboxes().all(|sandbox| sandbox.ended.is_some())
             && self.are_exited()
-            && self
-                .members
-                .all
-                .iter()
-                .all(|id| self.is_cri_complete(id) && self.processes_of(id).is_some())
+            && self.cri_complete()
+            && self.members.all.iter().all(|id| self.processes_of(id).is_some())
             && (!self.stores.api.has_apiserver || self.object().is_some_and(is_final))
     }
 

@@ -76,26 +76,25 @@ impl Stop<'_> {
 
     /// The reason that a source names, or that nothing else explains, whether the pod keeps running or not.
     pub fn evident(&self) -> Option<AttributedCause> {
+        let by_api = |cause, message: &str| Some(AttributedCause::new(cause, Source::Api, message));
         let by_status = match self.shown() {
-            Some(Shown::RestartedWithAll) => Some((
+            Some(Shown::RestartedWithAll) => by_api(
                 Cause::RestartAllContainers,
                 "A container of the pod exited with the rule RestartAllContainers: the status shows \
                  RestartingAllContainers.",
-            )),
-            Some(Shown::PostStartFailed) => Some((
+            ),
+            Some(Shown::PostStartFailed) => by_api(
                 Cause::PostStartFailed,
                 "Its postStart hook failed: its state.waiting.reason is PostStartHookError.",
-            )),
+            ),
             // Without an answer of the runtime the kubelet makes the same up later, for a container that it stops.
-            Some(Shown::StateUnknown) if self.is_shown_before(self.began + WATCH_DELAY) => Some((
+            Some(Shown::StateUnknown) if self.is_shown_before(self.began + WATCH_DELAY) => by_api(
                 Cause::Restart,
                 "The runtime did not know its state, and the kubelet stops such a container before it \
                  starts it again: the status shows ContainerStatusUnknown.",
-            )),
+            ),
             _ => None,
         };
-        let by_status =
-            by_status.map(|(cause, message)| AttributedCause::new(cause, Source::Api, message));
         let by_sandbox = || {
             let message = "The pod's sandbox had died before the container was stopped: the kubelet replaces both.";
             Some(AttributedCause::new(Cause::SandboxChanged, self.sandbox_died?, message))

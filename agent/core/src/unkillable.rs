@@ -21,16 +21,8 @@ pub struct UnkillableWatch {
 #[derive(Debug, Default)]
 struct Watched {
     asked: Option<BootTime>,
-    /// The blocking process, as last reported.
-    reported: Option<LastReport>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct LastReport {
-    comm: String,
-    state: TaskState,
-    function: Option<String>,
-    killed: BootTime,
+    /// The blocking process, as last reported, and when it was killed.
+    reported: Option<(ProcProcess, BootTime)>,
 }
 
 impl UnkillableWatch {
@@ -83,25 +75,20 @@ impl UnkillableWatch {
     ) -> Option<String> {
         let late = self.late.get_mut(&cgroup)?;
         let survivor = survivor(processes)?;
-        let process = survivor.process;
-        let held = LastReport {
-            comm: process.comm.clone(),
-            state: process.state,
-            function: process.wchan.clone(),
-            killed: survivor.killed,
-        };
-        if late.reported.as_ref() == Some(&held) {
+        let held = |p: &ProcProcess, killed| (p.comm.clone(), p.state, p.wchan.clone(), killed);
+        let before = late.reported.as_ref().map(|(process, killed)| held(process, *killed));
+        if before == Some(held(survivor.process, survivor.killed)) {
             return None;
         }
-        late.reported = Some(held);
+        late.reported = Some((survivor.process.clone(), survivor.killed));
         Some(survivor.still_alive())
     }
 
     /// Number of containers that survive SIGKILL, by the state of the process that is left.
     pub fn unkillable(&self) -> BTreeMap<TaskState, usize> {
         let mut count = BTreeMap::new();
-        for held in self.late.values().filter_map(|late| late.reported.as_ref()) {
-            *count.entry(held.state).or_default() += 1;
+        for (process, _) in self.late.values().filter_map(|late| late.reported.as_ref()) {
+            *count.entry(process.state).or_default() += 1;
         }
         count
     }
@@ -109,11 +96,11 @@ impl UnkillableWatch {
 
 impl Watched {
     fn ended(&self, cgroup: CgroupId, at: Option<BootTime>) -> Option<(CgroupId, String)> {
-        let held = self.reported.as_ref()?;
-        let function = held.function.as_deref().map(|f| format!(" in {f}")).unwrap_or_default();
+        let (held, killed) = self.reported.as_ref()?;
+        let function = held.wchan.as_deref().map(|f| format!(" in {f}")).unwrap_or_default();
         let hung = format!("{} had been in state {}{function}", held.comm, held.state.letter());
         let message = match at {
-            Some(at) => format!("It ended {} after SIGKILL: {hung}.", secs(at.since(held.killed))),
+            Some(at) => format!("It ended {} after SIGKILL: {hung}.", secs(at.since(*killed))),
             None => format!("It has ended at an unknown time: {hung}."),
         };
         Some((cgroup, message))

@@ -12,13 +12,8 @@ use crate::{
     time::*,
 };
 
-/// A container, and what is known of its sandbox.
-struct Unlisted {
-    created: BootTime,
-    container: CriContainer,
-    /// The sandbox, and when it was removed, if the runtime never listed it.
-    sandbox: Option<(CriSandbox, Interval)>,
-}
+/// When a container was created, the container, and, if the runtime never listed its sandbox, that and when it was removed.
+type Unlisted = (BootTime, CriContainer, Option<(CriSandbox, Interval)>);
 
 impl Engine {
     /// Adds containers that the kernel and the pod's status show and the runtime has not listed: the kernel
@@ -30,7 +25,7 @@ impl Engine {
             let Some(object) = self.stores.api.get(uid) else { continue };
             let (found, is_complete) = unlisted(&self.stores, now, uid, object);
             let reported = self.pods.get(uid).map(|pod| &pod.finished_sandboxes);
-            for Unlisted { created, container, sandbox } in found {
+            for (created, container, sandbox) in found {
                 if reported.is_some_and(|reported| reported.contains(&container.sandbox)) {
                     continue;
                 }
@@ -99,7 +94,7 @@ fn unlisted(
             grace_seconds: None,
             pre_stop: None,
         };
-        Some(Unlisted { created, container, sandbox })
+        Some((created, container, sandbox))
     };
     let mut missing = object.attempts().filter(|(id, _)| !is_listed(id)).peekable();
     let is_complete = missing.peek().is_none();
