@@ -195,9 +195,7 @@ impl CriState {
         let sandbox = self.sandboxes.evict(id);
         dirty.pods.extend(sandbox.map(|sandbox| sandbox.pod));
         let containers: Vec<ContainerId> = self.containers.ids_of(id).cloned().collect();
-        for container in &containers {
-            self.containers.evict(container);
-        }
+        containers.iter().for_each(|container| _ = self.containers.evict(container));
         containers
     }
 }

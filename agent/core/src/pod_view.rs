@@ -108,12 +108,9 @@ impl<'a> PodView<'a> {
         // The runtime's list may show much later that the sandbox's own container has exited.
         let has_ended = |sandbox: &Sandbox| {
             let own = self.processes_of_sandbox(&sandbox.info.id);
+            let mut containers = self.stores.cri.containers_of(&sandbox.info.id);
             (sandbox.ended.is_some() || own.is_some_and(|own| own.ended().is_some()))
-                && self
-                    .stores
-                    .cri
-                    .containers_of(&sandbox.info.id)
-                    .all(|c| self.ended(&c.info.id).is_some())
+                && containers.all(|c| self.ended(&c.info.id).is_some())
         };
         let first = self.sandboxes.iter().position(|s| self.is_own(s) && has_ended(s));
         let over = first.map_or(self.sandboxes.len(), |first| first + 1);
@@ -291,19 +288,14 @@ impl<'a> PodView<'a> {
     fn was_sent_stop_signal(&self, id: &ContainerId) -> bool {
         let signal = self.container(id).map_or(SIGTERM, |c| self.stop_signal(c));
         let ended = self.ended(id);
-        let stops = |sent: &SentSignal| match sent.origin {
-            Origin::Inside => false,
-            _ if sent.signal.code != SI_KERNEL
-                && [signal, SIGKILL].contains(&sent.signal.signal) =>
-            {
-                true
-            }
+        let stops = |sent: &SentSignal| {
+            let number = sent.signal.signal;
+            let is_stop = sent.signal.code != SI_KERNEL && [signal, SIGKILL].contains(&number);
             // A signal of its preStop hook, or of another process that entered it.
-            Origin::Entered => {
-                CONVENTIONAL_STOP_SIGNALS.contains(&sent.signal.signal)
-                    && ended.is_none_or(|ended| ended.since(sent.at) <= KUBELET_SLACK)
-            }
-            Origin::Outside => false,
+            let may_be_hook = sent.origin == Origin::Entered
+                && CONVENTIONAL_STOP_SIGNALS.contains(&number)
+                && ended.is_none_or(|ended| ended.since(sent.at) <= KUBELET_SLACK);
+            sent.from_outside() && (is_stop || may_be_hook)
         };
         self.processes_of(id).is_some_and(|processes| processes.sent().any(stops))
     }
@@ -359,11 +351,8 @@ impl<'a> PodView<'a> {
             return false;
         }
         // Deleted before it had a container: its sandbox is all there was.
-        let Some(ended) =
-            self.members.ended.or_else(|| Some(self.all_sandboxes(|s| s.ended)?.latest))
-        else {
-            return false;
-        };
+        let sandboxes = || self.all_sandboxes(|s| s.ended).map(|stopped| stopped.latest);
+        let Some(ended) = self.members.ended.or_else(sandboxes) else { return false };
         let late = now >= ended + timeout;
         if !(late || self.cri_complete()) {
             return false;

@@ -114,6 +114,8 @@ impl Engine {
         Pod { incarnation: self.incarnations.count(uid), ..Pod::default() }
     }
 
+    /// The same for the current incarnation or, if there is none, for the report of the one before: true while its
+    /// sandbox is not removed.
     fn evaluate_instance(
         &mut self,
         now: BootTime,
@@ -127,7 +129,16 @@ impl Engine {
         if view.is_empty() {
             pod.terminating = false;
             pod.fast_poll(BTreeSet::new(), out);
-            return self.follow_up(now, uid, pod, is_dirty, out);
+            let reported = pod.reported_termination.as_mut();
+            let Some(reported) = reported.filter(|reported| !reported.is_over(now)) else {
+                return false;
+            };
+            if is_dirty || reported.is_open {
+                let earlier = &pod.finished_sandboxes - &reported.sandboxes;
+                let view = PodView::new(&self.stores, uid, &earlier, pod.cgroup_removed);
+                reported.update(view, out);
+            }
+            return !reported.is_removed();
         }
         let members = &view.members;
         if members.alive > 0
@@ -215,26 +226,6 @@ impl Engine {
             }
         }
         waiting
-    }
-
-    /// Updates the report of a terminated pod. True while its sandbox is not removed.
-    fn follow_up(
-        &self,
-        now: BootTime,
-        uid: &PodUid,
-        pod: &mut Pod,
-        is_dirty: bool,
-        out: &mut Outputs,
-    ) -> bool {
-        let Some(reported) = pod.reported_termination.as_mut().filter(|r| !r.is_over(now)) else {
-            return false;
-        };
-        if is_dirty || reported.is_open {
-            let earlier = pod.finished_sandboxes.difference(&reported.sandboxes).cloned().collect();
-            let view = PodView::new(&self.stores, uid, &earlier, pod.cgroup_removed);
-            reported.update(view, out);
-        }
-        !reported.is_removed()
     }
 }
 

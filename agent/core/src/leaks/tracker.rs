@@ -80,10 +80,8 @@ impl LeakTracker {
 
     /// Applies the apiserver's answers.
     pub(super) fn verified(&mut self, asked: BootTime, pods: &[PodCheck]) {
-        let answers: Table<&PodUid, bool> = pods
-            .iter()
-            .filter_map(|verification| Some((&verification.uid, verification.exists?)))
-            .collect();
+        let answers = pods.iter().filter_map(|check| Some((&check.uid, check.exists?)));
+        let answers: Table<&PodUid, bool> = answers.collect();
         for candidate in self.candidates.values_mut() {
             let Verification::Asked(at, uid) = &candidate.verification else { continue };
             if let Some(exists) = answers.get(uid).filter(|_| asked >= *at) {
@@ -166,14 +164,14 @@ impl LeakTracker {
     }
 
     fn add(&mut self, facts: &LeakFacts<'_>, watched: Duration, key: &LeakKey, class: LeakClass) {
-        let restored = self.restored.remove(key);
+        let (first_observed, preexisting) = match self.restored.remove(key) {
+            Some(known) => (known.first_observed, known.preexisting),
+            None => (facts.now, self.seen.is_since_start(facts, key, class)),
+        };
         let candidate = Candidate {
             class,
-            first_observed: restored.as_ref().map_or(facts.now, |known| known.first_observed),
-            preexisting: restored.as_ref().map_or_else(
-                || self.seen.is_since_start(facts, key, class),
-                |known| known.preexisting,
-            ),
+            first_observed,
+            preexisting,
             from: watched,
             due: None,
             verification: Verification::None,

@@ -149,24 +149,17 @@ impl<'a> PodView<'a> {
 
     /// The runtime was, or may have been.
     pub(super) fn runtime_restarted(&self, from: BootTime, to: BootTime) -> Option<Finding> {
-        let outage = self
-            .stores
-            .cri
-            .connection
-            .outages(from, to)
-            .find(|o| o.to.is_some() && o.restarted != Some(false))?;
-        let silent = outage.to.map_or(Duration::ZERO, |to| to.since(outage.from));
+        let mut outages = self.stores.cri.connection.outages(from, to);
+        let outage = outages.find(|o| o.to.is_some() && o.restarted != Some(false))?;
+        let silent = secs(outage.to.map_or(Duration::ZERO, |to| to.since(outage.from)));
         let how = match outage.restarted {
             Some(true) => "another process answered afterwards",
             _ => "whether it is the same process is not known",
         };
-        Some(Finding::new(
-            FindingKind::RuntimeRestarted,
-            format!(
-                "The container runtime did not answer for {} during the termination: {how}.",
-                secs(silent)
-            ),
-        ))
+        let detail = format!(
+            "The container runtime did not answer for {silent} during the termination: {how}."
+        );
+        Some(Finding::new(FindingKind::RuntimeRestarted, detail))
     }
 }
 

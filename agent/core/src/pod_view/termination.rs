@@ -81,10 +81,8 @@ impl<'a> PodView<'a> {
         let gone = self.gone().filter(|_| unseen && !requested);
         // A container that was stopped, or ran on after the object was gone, had been deleted.
         let ran_on = |gone: Interval| {
-            self.members
-                .all
-                .iter()
-                .any(|id| self.end(id).is_none_or(|end| end.earliest > gone.latest))
+            let is_later = |id| self.end(id).is_none_or(|end| end.earliest > gone.latest);
+            self.members.all.iter().any(is_later)
         };
         // The last status showed part of the pod running when the object was deleted, and that part was
         // stopped.
@@ -294,11 +292,10 @@ impl<'a> PodView<'a> {
         stopping: Option<BootTime>,
         containers: &[ContainerDeath],
     ) -> BootTime {
+        use MilestoneKind as M;
         let ended = |c: &ContainerDeath| {
-            c.milestone(MilestoneKind::Exited)
-                .or_else(|| c.milestone(MilestoneKind::CgroupEmpty))
-                .or_else(|| c.milestone(MilestoneKind::ContainerExited))
-                .map(|m| m.at)
+            let kinds = [M::Exited, M::CgroupEmpty, M::ContainerExited];
+            kinds.into_iter().find_map(|kind| Some(c.milestone(kind)?.at))
         };
         // The last main container that exited; sidecars are stopped after it.
         let is_main = |c: &&ContainerDeath| c.kind == ContainerKind::Main;

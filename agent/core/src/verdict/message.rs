@@ -2,7 +2,7 @@
 
 use super::{
     CONVENTIONAL_STOP_SIGNALS, DeathFacts, GRACE_FLOOR_SECONDS, ended_with, longest_grace,
-    table::{End, Response},
+    table::{Absence, End, Response},
 };
 use crate::process::{Origin, SI_KERNEL, SIGKILL, SentSignal, is_of_the_node};
 use crate::{ids::*, input::*, signal, time::*};
@@ -176,12 +176,8 @@ impl<'a> DeathFacts<'a> {
     }
 
     fn without_exit(&self) -> String {
-        let lost: Vec<&str> = self.gaps().map(LossKind::as_str).collect();
-        let why = if lost.is_empty() {
-            "the agent never saw its processes".to_owned()
-        } else {
-            format!("evidence was lost ({})", lost.join(", "))
-        };
+        let lost = self.lost(Absence::Delivery).map(|lost| format!("evidence was lost ({lost})"));
+        let why = lost.unwrap_or_else(|| "the agent never saw its processes".into());
         format!("How it ended is not known: the kernel's record of its exit is missing, {why}.")
     }
 
