@@ -51,7 +51,7 @@ pub struct PodObject {
     /// The phase was final before the request: the request ends only what still ran.
     pub requested_after_end: bool,
     /// What the status showed of each attempt of its containers.
-    attempts: Attempts,
+    pub attempts: Attempts,
     /// Later deadlines.
     pub changed: Vec<DeletionRequest>,
     /// The kubelet's own last delete (grace 0), where finalizers held the object after it.
@@ -238,11 +238,6 @@ impl ApiState {
         self.pods.remove(uid).is_some()
     }
 
-    /// All pods.
-    pub fn pods(&self) -> impl Iterator<Item = (&PodUid, &PodObject)> {
-        self.pods.iter()
-    }
-
     /// Pods whose object exists.
     pub fn present(&self) -> impl Iterator<Item = (&PodUid, &PodObject)> {
         self.pods.iter().filter(|(_, object)| object.exists())
@@ -354,19 +349,9 @@ impl PodObject {
         PodRef { namespace, name, uid: PodUid::new(runtime_uid(&self.pod)) }
     }
 
-    /// What the status showed of this attempt of a container.
-    pub fn attempt(&self, container: &ContainerId) -> Option<&Attempt> {
-        self.attempts.get(container)
-    }
-
-    /// All attempts of its containers that the status has named.
-    pub fn attempts(&self) -> impl Iterator<Item = (&ContainerId, &Attempt)> {
-        self.attempts.iter()
-    }
-
     /// The status showed the container's end while the pod was to keep running.
     pub fn outlasted(&self, container: &ContainerId) -> bool {
-        self.attempt(container).is_some_and(|attempt| attempt.outlasted)
+        self.attempts.get(container).is_some_and(|attempt| attempt.outlasted)
     }
 
     /// The object was deleted while the watch was broken.

@@ -3,14 +3,12 @@
 
 mod api;
 mod cri;
-mod hook;
 mod host;
 mod kernel;
 mod proc;
 
 pub use api::*;
 pub use cri::*;
-pub use hook::*;
 pub use host::*;
 pub use kernel::*;
 pub use proc::*;

@@ -12,7 +12,6 @@ mod facts;
 mod netns;
 mod resources;
 mod sandbox_status;
-mod subject;
 mod tracker;
 
 pub use tracker::LeakGauges;

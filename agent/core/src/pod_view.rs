@@ -308,7 +308,7 @@ impl<'a> PodView<'a> {
             return !self.is_static() && self.ended(id).is_some_and(may_show);
         };
         if self.went_on_after(id) {
-            let ended = object.attempt(id).and_then(|attempt| attempt.ended);
+            let ended = object.attempts.get(id).and_then(|attempt| attempt.ended);
             let shown = || self.spec(&self.container(id)?.info.name)?.id.as_ref();
             let attempt = |id: &ContainerId| self.container(id).map(|c| c.info.attempt);
             return match shown().filter(|shown| *shown != id) {

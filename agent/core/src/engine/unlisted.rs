@@ -96,7 +96,7 @@ fn unlisted(
         };
         Some((created, container, sandbox))
     };
-    let mut missing = object.attempts().filter(|(id, _)| !is_listed(id)).peekable();
+    let mut missing = object.attempts.iter().filter(|(id, _)| !is_listed(id)).peekable();
     let is_complete = missing.peek().is_none();
     (missing.filter_map(of_attempt).collect(), is_complete)
 }
@@ -112,7 +112,7 @@ fn own_container(
     let since = since.unwrap_or_default();
     let may_be = |id: &ContainerId, cgroup: &CgroupId| {
         let created = stores.processes.get(cgroup).and_then(|processes| processes.created);
-        let is_container = object.attempt(id).is_some() || stores.cri.container(id).is_some();
+        let is_container = object.attempts.get(id).is_some() || stores.cri.container(id).is_some();
         !is_container && created.is_some_and(|created| created >= since)
     };
     let of_pod = stores.cgroups.containers_of(uid).filter(|(id, cgroup)| may_be(id, cgroup));

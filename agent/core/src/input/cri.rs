@@ -1,6 +1,6 @@
 //! The container runtime's answers.
 
-use super::{hook::Hook, host::DaemonProcess};
+use super::{api::Hook, host::DaemonProcess};
 use crate::{ids::*, time::*};
 use serde::{Deserialize, Serialize};
 

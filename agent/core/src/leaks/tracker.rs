@@ -1,18 +1,15 @@
 //! The leak tracker: from the first candidate to the reported leak and its resolution.
 
 mod candidate;
-mod detail;
 mod seen;
 
-use candidate::{AbsenceBasis, Candidate, Next, Verification};
-use detail::DetailBudget;
+use candidate::{AbsenceBasis, Candidate, DetailBudget, Next, Verification};
 use seen::Seen;
 
 use super::{
     classify::{self, Classes},
     facts::LeakFacts,
     netns::UnusedNamespaces,
-    subject::{is_gone, is_shown_since, pod_of},
 };
 use crate::{
     ids::*,
@@ -108,7 +105,7 @@ impl LeakTracker {
     /// While detection is suspended: drops candidates that are certainly gone.
     pub(super) fn drop_vanished(&mut self, facts: &LeakFacts<'_>, out: &mut Outputs) {
         let gone: Vec<_> =
-            self.candidates.keys().filter(|key| is_gone(facts, key)).cloned().collect();
+            self.candidates.keys().filter(|key| facts.is_gone(key)).cloned().collect();
         gone.iter().for_each(|key| self.drop(key, out));
     }
 
@@ -215,7 +212,7 @@ impl LeakTracker {
             let next = if is_due { candidate.next(facts.now, needed) } else { Next::Wait };
             match next {
                 Next::Ask if wanted.len() < MAX_VERIFICATIONS => {
-                    if let Some(pod) = pod_of(facts, key) {
+                    if let Some(pod) = facts.pod_of(key) {
                         candidate.verification = Verification::Asked(facts.now, pod.uid.clone());
                         wanted.insert(pod.uid.clone(), pod);
                     }
@@ -226,7 +223,7 @@ impl LeakTracker {
                     self.contradicted += u64::from(basis == AbsenceBasis::Contradicted);
                 }
                 Next::Report if room > 0 => {
-                    if candidate.due.is_some_and(|due| is_shown_since(facts, key, due)) {
+                    if candidate.due.is_some_and(|due| facts.is_shown_since(key, due)) {
                         room -= usize::from(candidate.report(facts, key, &mut detailed, out));
                     }
                 }

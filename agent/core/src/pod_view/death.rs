@@ -344,7 +344,7 @@ impl<'a> PodView<'a> {
             killed,
             neighbour: neighbour.map(|container| container.info.name.as_str()),
             object: self.object(),
-            attempt: self.object().and_then(|object| object.attempt(id)),
+            attempt: self.object().and_then(|object| object.attempts.get(id)),
             sandbox_died,
             redefined: hashes.map(|(next, own)| next != own),
             moved: next.is_some_and(|next| next.info.sandbox != *sandbox),

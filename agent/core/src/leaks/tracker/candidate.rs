@@ -1,14 +1,13 @@
 //! One candidate: its verification and its description.
 
-use super::detail::DetailBudget;
 use crate::{
     ids::*,
     leak::{Leak, LeakCause, LeakClass, LeakEvidence},
-    leaks::{cause, evidence, facts::LeakFacts, resources, subject::pod_of},
+    leaks::{cause, evidence, facts::LeakFacts, resources},
     output::{Outputs, Report},
     time::*,
 };
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// An older answer confirms nothing. It may take three requests of up to 60 s each (`kube/lookup.rs`).
 const VERIFICATION_VALID: Duration = Duration::from_secs(240);
@@ -196,7 +195,7 @@ impl Candidate {
         Some(Leak {
             class: self.class,
             key: key.clone(),
-            pod: pod_of(facts, key).filter(|pod| !pod.name.is_empty()),
+            pod: facts.pod_of(key).filter(|pod| !pod.name.is_empty()),
             attempt,
             created,
             first_observed: facts.wall(self.first_observed),
@@ -215,4 +214,21 @@ fn holds_other(before: &Leak, now: &Leak) -> bool {
     let (held, holds) = (&before.resources, &now.resources);
     (&held.netns, &held.ips, &held.cgroup, &held.containers)
         != (&holds.netns, &holds.ips, &holds.cgroup, &holds.containers)
+}
+
+/// Bound on leaks with evidence. Beyond it the node has another problem, and the evidence only uses memory.
+const MAX_DETAILED: usize = 1_000;
+
+/// Leaks with evidence so far: sandboxes, orphans and pods each have their own budget.
+#[derive(Debug, Default)]
+pub(super) struct DetailBudget(BTreeMap<(bool, bool), usize>);
+
+impl DetailBudget {
+    /// Uses the budget for one leak, if there is room.
+    pub(super) fn take(&mut self, class: LeakClass) -> bool {
+        let kind = (class.is_sandbox(), class.orphan().is_some());
+        let used = self.0.entry(kind).or_default();
+        *used += 1;
+        *used <= MAX_DETAILED
+    }
 }
