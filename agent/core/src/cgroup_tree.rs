@@ -92,7 +92,10 @@ impl CgroupTree {
         if let Some(owner) = owner {
             self.assign(id, owner, container);
         }
-        self.compact();
+        // Removed cgroups are dropped from the order once they are the most of it.
+        if self.order.len() > 2 * self.cgroups.len() + MAX_NESTED {
+            self.order.retain(|id| self.cgroups.contains_key(id));
+        }
         while self.cgroups.len() > MAX_CGROUPS {
             let Some(oldest) = self.order.pop_front() else { break };
             let owner = self.owner(oldest);
@@ -137,14 +140,6 @@ impl CgroupTree {
             self.add(id, None, "");
         }
         self.assign(id, owner, None);
-    }
-
-    /// Drops removed cgroups from the order once they are the most of it.
-    fn compact(&mut self) {
-        if self.order.len() > 2 * self.cgroups.len() + MAX_NESTED {
-            let cgroups = &self.cgroups;
-            self.order.retain(|id| cgroups.contains_key(id));
-        }
     }
 
     /// Assigns a cgroup to a container, unless it has one. `container`: the cgroup is this container's own.

@@ -289,14 +289,11 @@ impl ContainerProcesses {
             }
             return;
         }
-        match task.ns_pid {
-            Some(1) => return self.set_init(&task, true),
-            // Not PID 1: a hook or a probe. If the container has no PID namespace of its own, the first one
-            // is the main process.
-            _ if self.init.is_none() && self.created.is_some() => {
-                return self.set_init(&task, false);
-            }
-            _ => {}
+        // Not PID 1: a hook or a probe. If the container has no PID namespace of its own, the first one is the main
+        // process.
+        let is_pid_one = task.ns_pid == Some(1);
+        if is_pid_one || (self.init.is_none() && self.created.is_some()) {
+            return self.set_init(&task, is_pid_one);
         }
         if self.is_init(task.tgid) {
             return; // the main process executes another program
