@@ -12,7 +12,8 @@ use crate::{
     time::*,
 };
 
-/// When a container was created, the container, and, if the runtime never listed its sandbox, that and when it was removed.
+/// When a container was created, the container, and, if the runtime never listed its sandbox, that and when it was
+/// removed.
 type Unlisted = (BootTime, CriContainer, Option<(CriSandbox, Interval)>);
 
 impl Engine {
