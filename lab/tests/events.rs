@@ -5,7 +5,8 @@ use coroner::{
     outputs::events::{self, EventDraft, Options, note},
     sources::kube,
 };
-use coroner_core::{leak::Leak, output::Report, report::ContainerDeath};
+use coroner_api::terminations::Death;
+use coroner_core::{leak::Leak, output::Report};
 use coroner_lab::apiserver::{self, Apiserver, Kind};
 use serde_json::{Value, json};
 use std::{path::PathBuf, process::Command, sync::Arc};
@@ -96,18 +97,18 @@ fn lines(told: &str, of: &str) -> Vec<String> {
 }
 
 fn ignored(pod: &str, uid: &str) -> Report {
-    let death: ContainerDeath = serde_json::from_value(json!({
+    let death: Death = serde_json::from_value(json!({
         "id": "c1", "name": "app", "kind": "main",
         "pod": { "namespace": "shop", "name": pod, "uid": uid },
         "verdict": "stop_signal_ignored",
         "proof": { "message": "The kernel discarded SIGTERM: PID 1 (app) had no handler for it.", "evidence": [] },
-        "cause": "definition_changed", "cause_certainty": "inferred", "cause_source": "inferred",
-        "cause_message": "Its image was changed.",
-        "exit": null, "stop_signal": 15, "grace_seconds": 30, "grace_ratio": 1.0,
-        "children_killed": 0, "milestones": [],
+        "cause": "definition_changed", "causeCertainty": "inferred", "causeSource": "inferred",
+        "causeMessage": "Its image was changed.",
+        "exit": null, "stopSignal": 15, "graceSeconds": 30, "graceRatio": 1.0,
+        "childrenKilled": 0, "milestones": [],
     }))
     .unwrap();
-    Report::CountDeath(Box::new(death))
+    Report::CountDeath(Box::new(death.into()))
 }
 
 fn leaked(name: &str) -> Report {

@@ -51,7 +51,7 @@ pub struct PodObject {
     /// The phase was final before the request: the request ends only what still ran.
     pub requested_after_end: bool,
     /// What the status showed of each attempt of its containers.
-    attempts: Attempts,
+    pub attempts: Attempts,
     /// Later deadlines.
     pub changed: Vec<DeletionRequest>,
     /// The kubelet's own last delete (grace 0), where finalizers held the object after it.
@@ -217,8 +217,8 @@ impl ApiState {
     }
 
     fn evict_oldest(&mut self, dirty: &mut Dirty) -> bool {
-        let oldest = self.gone().min_by_key(|(uid, _, gone)| (*gone, *uid));
-        let oldest = oldest.map(|(uid, ..)| uid.clone());
+        let oldest =
+            self.gone().min_by_key(|(uid, _, gone)| (*gone, *uid)).map(|(uid, ..)| uid.clone());
         oldest.is_some_and(|uid| self.evict(&uid, dirty))
     }
 
@@ -236,11 +236,6 @@ impl ApiState {
     pub fn evict(&mut self, uid: &PodUid, dirty: &mut Dirty) -> bool {
         dirty.pod(uid);
         self.pods.remove(uid).is_some()
-    }
-
-    /// All pods.
-    pub fn pods(&self) -> impl Iterator<Item = (&PodUid, &PodObject)> {
-        self.pods.iter()
     }
 
     /// Pods whose object exists.
@@ -293,6 +288,11 @@ struct Delivery {
 }
 
 impl DeletionRequest {
+    /// The end of the grace.
+    pub fn deadline(&self) -> BootTime {
+        self.estimate + seconds(self.grace_seconds)
+    }
+
     /// The first request that was seen. The kubelet's own last delete, of an object that a finalizer holds,
     /// has a grace of 0 and no longer shows the grace that was granted.
     fn as_first_of(self, pod: &ApiPod) -> Self {
@@ -316,11 +316,7 @@ fn request(
     let asked = by_its_clock.min(at);
     // An earlier, unseen request may have granted more; this one only shortened it.
     let granted = pod.grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS).max(grace_seconds);
-    let first = if granted > grace_seconds {
-        asked - Duration::from_secs(granted.unsigned_abs())
-    } else {
-        asked
-    };
+    let first = if granted > grace_seconds { asked - seconds(granted) } else { asked };
     let is_skewed = asked < not_before || by_its_clock > at + CLOCK_SKEW;
     let (estimate, uncertainty, earliest) = match (is_watched, had_no_request) {
         // The watch was away, and the request may have been made in that time.
@@ -353,19 +349,9 @@ impl PodObject {
         PodRef { namespace, name, uid: PodUid::new(runtime_uid(&self.pod)) }
     }
 
-    /// What the status showed of this attempt of a container.
-    pub fn attempt(&self, container: &ContainerId) -> Option<&Attempt> {
-        self.attempts.get(container)
-    }
-
-    /// All attempts of its containers that the status has named.
-    pub fn attempts(&self) -> impl Iterator<Item = (&ContainerId, &Attempt)> {
-        self.attempts.iter()
-    }
-
     /// The status showed the container's end while the pod was to keep running.
     pub fn outlasted(&self, container: &ContainerId) -> bool {
-        self.attempt(container).is_some_and(|attempt| attempt.outlasted)
+        self.attempts.get(container).is_some_and(|attempt| attempt.outlasted)
     }
 
     /// The object was deleted while the watch was broken.

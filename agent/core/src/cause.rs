@@ -3,7 +3,6 @@
 
 use super::api::PodObject;
 use crate::types::*;
-use serde::{Deserialize, Serialize};
 
 /// Reason of the condition DisruptionTarget that the kubelet sets; the control plane sets all others.
 pub(crate) const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
@@ -37,7 +36,7 @@ pub struct CauseInputs<'a> {
 }
 
 /// A cause and its evidence.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AttributedCause {
     /// The cause.
     pub cause: Cause,

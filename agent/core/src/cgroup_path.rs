@@ -61,20 +61,13 @@ pub fn classify(name_or_path: &str) -> CgroupKind {
     if let Some(uid) = stem.strip_prefix("pod").filter(|uid| is_uid(uid)) {
         return CgroupKind::Pod(pod_uid(uid));
     }
-    match below_kubepods(stem) {
-        Some("") => CgroupKind::Root,
-        Some("-burstable" | "-besteffort") => CgroupKind::Qos,
-        Some(rest) => {
-            let rest = rest
-                .strip_prefix("-burstable")
-                .or_else(|| rest.strip_prefix("-besteffort"))
-                .unwrap_or(rest);
-            match rest.strip_prefix("-pod") {
-                Some(uid) if !uid.is_empty() => CgroupKind::Pod(pod_uid(uid)),
-                _ => CgroupKind::Other,
-            }
-        }
-        None => CgroupKind::Other,
+    let Some(rest) = below_kubepods(stem) else { return CgroupKind::Other };
+    let below_qos = rest.strip_prefix("-burstable").or_else(|| rest.strip_prefix("-besteffort"));
+    match (rest, below_qos, below_qos.unwrap_or(rest).strip_prefix("-pod")) {
+        ("", ..) => CgroupKind::Root,
+        (_, Some(""), _) => CgroupKind::Qos,
+        (.., Some(uid)) if !uid.is_empty() => CgroupKind::Pod(pod_uid(uid)),
+        _ => CgroupKind::Other,
     }
 }
 

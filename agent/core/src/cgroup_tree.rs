@@ -13,7 +13,7 @@ const MAX_CGROUPS: usize = 65_536;
 /// Bound on the cgroups below one container's own, so that no tenant evicts another's.
 const MAX_NESTED: usize = 256;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Cgroup {
     parent: Option<CgroupId>,
     /// The container's own cgroup, at or above this one.
@@ -82,10 +82,7 @@ impl CgroupTree {
                 known.is_pod |= is_pod;
             }
             None => {
-                let (nested, main) = (VecDeque::new(), None);
-                let new =
-                    Cgroup { parent, owner: None, container: None, pod, is_pod, nested, main };
-                self.cgroups.insert(id, new);
+                self.cgroups.insert(id, Cgroup { parent, pod, is_pod, ..Cgroup::default() });
                 self.order.push_back(id);
                 if let Some(parent) = parent {
                     self.unowned.entry(parent).or_default().push(id);
@@ -95,7 +92,10 @@ impl CgroupTree {
         if let Some(owner) = owner {
             self.assign(id, owner, container);
         }
-        self.compact();
+        // Removed cgroups are dropped from the order once they are the most of it.
+        if self.order.len() > 2 * self.cgroups.len() + MAX_NESTED {
+            self.order.retain(|id| self.cgroups.contains_key(id));
+        }
         while self.cgroups.len() > MAX_CGROUPS {
             let Some(oldest) = self.order.pop_front() else { break };
             let owner = self.owner(oldest);
@@ -140,14 +140,6 @@ impl CgroupTree {
             self.add(id, None, "");
         }
         self.assign(id, owner, None);
-    }
-
-    /// Drops removed cgroups from the order once they are the most of it.
-    fn compact(&mut self) {
-        if self.order.len() > 2 * self.cgroups.len() + MAX_NESTED {
-            let cgroups = &self.cgroups;
-            self.order.retain(|id| cgroups.contains_key(id));
-        }
     }
 
     /// Assigns a cgroup to a container, unless it has one. `container`: the cgroup is this container's own.

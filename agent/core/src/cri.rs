@@ -13,17 +13,19 @@ impl Item for CriSandbox {
     type Id = SandboxId;
     type Parent = PodUid;
     type Status = ();
+    type Other = CriContainer;
 
     fn keys(&self) -> (&SandboxId, &PodUid, WallTime) {
         (&self.id, &self.pod, self.created)
     }
 
-    fn is_alive(&self) -> bool {
-        self.ready
+    fn state(&self) -> ContainerState {
+        if self.ready { ContainerState::Running } else { ContainerState::Exited }
     }
 
-    fn has_ended(&self) -> bool {
-        !self.ready
+    fn mark(&mut self, containers: &Lists<CriContainer>, dirty: &mut Dirty) {
+        dirty.pod(&self.pod);
+        dirty.containers.extend(containers.ids_of(&self.id).cloned());
     }
 }
 
@@ -45,17 +47,26 @@ impl Item for CriContainer {
     type Id = ContainerId;
     type Parent = SandboxId;
     type Status = ContainerStatus;
+    type Other = CriSandbox;
 
     fn keys(&self) -> (&ContainerId, &SandboxId, WallTime) {
         (&self.id, &self.sandbox, self.created)
     }
 
-    fn is_alive(&self) -> bool {
-        matches!(self.state, ContainerState::Created | ContainerState::Running)
+    fn state(&self) -> ContainerState {
+        self.state
     }
 
-    fn has_ended(&self) -> bool {
-        self.state == ContainerState::Exited
+    /// Replaces its ids by its sandbox's, to share their memory.
+    fn mark(&mut self, sandboxes: &Lists<CriSandbox>, dirty: &mut Dirty) {
+        if let Some((id, sandbox)) = sandboxes.entries().get_key_value(&self.sandbox) {
+            self.sandbox = id.clone();
+            if self.pod.as_ref() == Some(&sandbox.info.pod) {
+                self.pod = Some(sandbox.info.pod.clone());
+            }
+        }
+        dirty.containers.insert(self.id.clone());
+        dirty.pods.extend(pod_of(sandboxes, self).cloned());
     }
 }
 
@@ -95,68 +106,34 @@ impl CriState {
             }
             CriEvent::Unreachable { error, code } => self.connection.down(last_up, error, code),
             CriEvent::Sandboxes { asked, only, sandboxes } => {
-                let containers = &self.containers;
-                let note = |info: &mut CriSandbox, dirty: &mut Dirty| {
-                    dirty.pod(&info.pod);
-                    dirty.containers.extend(containers.ids_of(&info.id).cloned());
-                };
                 let covered = only.map(|id| vec![id]);
-                self.sandboxes.apply((at, asked), covered, sandboxes, note, dirty);
+                self.sandboxes.apply((at, asked), covered, sandboxes, &self.containers, dirty);
             }
             CriEvent::Containers { asked, only, containers } => {
                 let covered = only.map(|id| self.containers.ids_of(&id).cloned().collect());
-                let note =
-                    |info: &mut CriContainer, dirty: &mut Dirty| note(&self.sandboxes, info, dirty);
-                self.containers.apply((at, asked), covered, containers, note, dirty);
+                self.containers.apply((at, asked), covered, containers, &self.sandboxes, dirty);
             }
             CriEvent::ContainerExited(exit) => {
-                if let Some(known) = self.containers.get_mut(&exit.container) {
+                if let Some(known) = self.containers.marked(&exit.container, &self.sandboxes, dirty)
+                {
                     let container = known.info.id.clone();
                     known.status.exit = Some(CriExit { container, ..exit });
-                    note(&self.sandboxes, &mut known.info, dirty);
                 }
             }
             CriEvent::StopSignal { container, signal } => {
-                if let Some(known) = self.containers.get_mut(&container) {
+                if let Some(known) = self.containers.marked(&container, &self.sandboxes, dirty) {
                     known.status.stop_signal = Some(signal);
-                    note(&self.sandboxes, &mut known.info, dirty);
                 }
             }
             CriEvent::RuntimeType { container, runtime } => {
-                if let Some(known) = self.containers.get_mut(&container) {
+                if let Some(known) = self.containers.marked(&container, &self.sandboxes, dirty) {
                     known.status.runtime_type = Some(runtime);
-                    note(&self.sandboxes, &mut known.info, dirty);
                 }
             }
             CriEvent::ContainerCgroup { .. }
             | CriEvent::SandboxStatus(_)
             | CriEvent::SandboxStatusRefused { .. } => {}
         }
-    }
-
-    /// Adds a container that no list has shown yet.
-    pub fn add_unlisted(
-        &mut self,
-        at: BootTime,
-        created: BootTime,
-        info: CriContainer,
-        dirty: &mut Dirty,
-    ) {
-        let note = |info: &mut CriContainer, dirty: &mut Dirty| note(&self.sandboxes, info, dirty);
-        self.containers.add_unlisted(at, created, info, None, note, dirty);
-    }
-
-    /// Adds a sandbox that ran and was removed before any list showed it.
-    pub fn add_removed(
-        &mut self,
-        at: BootTime,
-        created: BootTime,
-        info: CriSandbox,
-        removed: Interval,
-        dirty: &mut Dirty,
-    ) {
-        let note = |info: &mut CriSandbox, dirty: &mut Dirty| dirty.pod(&info.pod);
-        self.sandboxes.add_unlisted(at, created, info, Some(removed), note, dirty);
     }
 
     /// The runtime has answered at least once.
@@ -218,23 +195,9 @@ impl CriState {
         let sandbox = self.sandboxes.evict(id);
         dirty.pods.extend(sandbox.map(|sandbox| sandbox.pod));
         let containers: Vec<ContainerId> = self.containers.ids_of(id).cloned().collect();
-        for container in &containers {
-            self.containers.evict(container);
-        }
+        containers.iter().for_each(|container| _ = self.containers.evict(container));
         containers
     }
-}
-
-/// Marks a change of a container, whose ids it replaces by its sandbox's, to share their memory.
-fn note(sandboxes: &Lists<CriSandbox>, info: &mut CriContainer, dirty: &mut Dirty) {
-    if let Some((id, sandbox)) = sandboxes.entries().get_key_value(&info.sandbox) {
-        info.sandbox = id.clone();
-        if info.pod.as_ref() == Some(&sandbox.info.pod) {
-            info.pod = Some(sandbox.info.pod.clone());
-        }
-    }
-    dirty.containers.insert(info.id.clone());
-    dirty.pods.extend(pod_of(sandboxes, info).cloned());
 }
 
 fn pod_of<'a>(sandboxes: &'a Lists<CriSandbox>, container: &'a CriContainer) -> Option<&'a PodUid> {

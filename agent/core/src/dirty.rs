@@ -13,8 +13,6 @@ pub struct Dirty {
     pub containers: BTreeSet<ContainerId>,
     /// A change that may affect any pod's report: an outage, a loss, the clock.
     pub all_reports: bool,
-    /// The runtime has listed all sandboxes or all containers.
-    pub full_list: bool,
     /// Entries refused because a store is full.
     pub refused: u64,
 }
@@ -32,7 +30,6 @@ impl Dirty {
         self.pods.append(&mut other.pods);
         self.containers.append(&mut other.containers);
         self.all_reports |= other.all_reports;
-        self.full_list |= other.full_list;
         self.refused += other.refused;
     }
 }

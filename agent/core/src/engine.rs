@@ -142,7 +142,7 @@ impl Engine {
             requested && !self.stores.cri.has_sandbox(uid)
         };
         if dirty.pods.iter().any(unknown) {
-            out.request(Request::Cri(CriRequest::PollNow(None)));
+            out.requests.push(Request::Cri(CriRequest::PollNow(None)));
         }
         for sandbox in dirty.pods.iter().flat_map(|uid| self.stores.cri.sandboxes_of(uid)) {
             let containers = self.stores.cri.containers_of(&sandbox.info.id);
@@ -249,15 +249,12 @@ impl Engine {
         }
         let room = self.stores.processes.len() < MAX_CONTAINERS;
         let cgroups = &self.stores.cgroups;
-        let mut is_new = false;
-        let processes = match self.stores.processes.entry(owner) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) if room => {
-                is_new = true;
-                place.insert(ContainerProcesses::default())
-            }
-            Entry::Vacant(_) => return self.count_loss(LossKind::EngineFull, 1),
-        };
+        let entry = self.stores.processes.entry(owner);
+        let is_new = matches!(entry, Entry::Vacant(_));
+        if is_new && !room {
+            return self.count_loss(LossKind::EngineFull, 1);
+        }
+        let processes = entry.or_default();
         let process = fact.process();
         processes.apply(time, fact, |sender| cgroups.owner(sender) == owner);
         if !own && process.is_some() && process == processes.main() {
@@ -268,7 +265,6 @@ impl Engine {
             return;
         }
         let cgroups = &self.stores.cgroups;
-        let is_unpopulated = processes.was_never_populated();
         let container = cgroups.container(owner);
         let pod = container.and_then(|id| self.stores.cri.pod_of(id)).or(cgroups.pod(owner));
         processes.marked_in = pod.map(|_| self.ticks);
@@ -278,14 +274,13 @@ impl Engine {
         if ends {
             let known = container.and_then(|id| self.stores.cri.container(id));
             let sandbox = known.map(|known| known.info.sandbox.clone());
-            out.request(Request::Cri(CriRequest::PollNow(sandbox)));
+            out.requests.push(Request::Cri(CriRequest::PollNow(sandbox)));
         }
-        let is_unowned = is_new && container.is_none();
-        if removed && is_unpopulated {
-            self.note_unpopulated(owner);
-        }
-        if is_unowned {
+        if is_new && container.is_none() {
             self.note_unowned(owner);
+        }
+        if removed && !self.was_populated(owner) {
+            self.note_unpopulated(owner);
         }
     }
 
@@ -331,7 +326,7 @@ impl Engine {
                 self.pods.entry(uid.clone()).or_insert(fresh).cgroup_removed = Some(time);
             }
             self.dirty.pods.insert(uid);
-            out.request(Request::Cri(CriRequest::PollNow(None)));
+            out.requests.push(Request::Cri(CriRequest::PollNow(None)));
         }
         self.stores.cgroups.remove(cgroup);
     }
@@ -350,10 +345,8 @@ impl Engine {
         });
         self.active = active;
         self.request_missing(now, std::mem::take(&mut dirty.containers), out);
-        let due = self.unkillable_watch.due(now, &self.stores.processes);
-        out.requests.extend(due.wanted.into_iter().map(Request::InspectProcesses));
-        for (cgroup, detail) in due.over {
-            out.report(self.unkillable_report(cgroup, detail, true));
+        for (cgroup, detail) in self.unkillable_watch.due(now, &self.stores.processes, out) {
+            out.reports.push(self.unkillable_report(cgroup, detail, true));
         }
         self.dirty.refused += self.leaks.tick(now, &self.stores, dirty.pods, out);
         self.forget_idle_traffic(now, out);
@@ -368,7 +361,7 @@ impl Engine {
         let Some(processes) = self.stores.processes.get_mut(&cgroup) else { return };
         processes.inspections.apply(report);
         if let Some(detail) = self.unkillable_watch.inspected(cgroup, processes) {
-            out.report(self.unkillable_report(cgroup, detail, false));
+            out.reports.push(self.unkillable_report(cgroup, detail, false));
         }
         let pod = self.stores.cgroups.container(cgroup).and_then(|c| self.stores.cri.pod_of(c));
         self.dirty.pods.extend(pod.cloned());
@@ -401,7 +394,7 @@ impl Engine {
             let Some(cgroup) = self.stores.cgroups.cgroup(&id) else {
                 if now >= container.first_seen + CGROUP_DUE {
                     self.requested.insert(id.clone());
-                    out.request(Request::Cri(CriRequest::FindCgroup(id)));
+                    out.requests.push(Request::Cri(CriRequest::FindCgroup(id)));
                 } else {
                     self.dirty.containers.insert(id);
                 }
@@ -413,7 +406,7 @@ impl Engine {
             if let Some(signal) = container.status.stop_signal.or(by_spec) {
                 self.requested.insert(id);
                 if !COMMON_STOP_SIGNALS.contains(&signal) {
-                    out.request(Request::TraceSignal { cgroup, signal });
+                    out.requests.push(Request::TraceSignal { cgroup, signal });
                 }
             }
         }

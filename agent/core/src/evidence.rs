@@ -1,23 +1,20 @@
 //! The evidence of a verdict as data: the agent renders it for people (`report/evidence.rs`).
 
 use crate::{ids::*, input::*, time::*, types::*};
-use serde::{Deserialize, Serialize};
 
 /// One piece of evidence.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Evidence {
     /// The time.
     pub at: BootTime,
     /// The source.
     pub source: Source,
     /// The content.
-    #[serde(flatten)]
     pub kind: EvidenceKind,
 }
 
 /// The content of a piece of evidence; for the kernel's records, the tracepoint.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EvidenceKind {
     /// A signal was sent (`__send_signal_locked`, kernel/signal.c).
     SignalGenerate {
@@ -30,7 +27,6 @@ pub enum EvidenceKind {
         /// The sender.
         sender: ProcessRef,
         /// The target's state at that moment, where it could be read.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         target: Option<TargetState>,
     },
     /// A handler took a signal (`get_signal`, kernel/signal.c).

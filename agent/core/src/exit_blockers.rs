@@ -29,7 +29,7 @@ pub struct UnkilledProcess<'a> {
     /// When /proc was last read.
     pub looked: BootTime,
     /// Number of other processes left in the container.
-    others: u32,
+    others: usize,
 }
 
 /// The first process of the latest look that should have ended a while ago. It started before its SIGKILL: a
@@ -42,12 +42,8 @@ pub fn survivor(processes: &ContainerProcesses) -> Option<UnkilledProcess<'_>> {
         (is_it && report.looked >= killed + AFTER).then_some((process, killed))
     });
     let (process, killed) = survivors.next()?;
-    let listed = u32::try_from(survivors.count()).unwrap_or(u32::MAX);
-    let unlisted = report
-        .alive
-        .unwrap_or_default()
-        .saturating_sub(u32::try_from(report.processes.len()).unwrap_or(u32::MAX));
-    let others = listed.saturating_add(unlisted);
+    let alive = report.alive.map_or(0, |alive| alive as usize);
+    let others = survivors.count() + alive.saturating_sub(report.processes.len());
     Some(UnkilledProcess { process, killed, looked: report.looked, others })
 }
 
@@ -112,10 +108,10 @@ pub fn frozen(processes: &ContainerProcesses, stop: Option<(BootTime, u8)>) -> O
         Some(from) if from <= stopped => {
             format!("Its cgroup was frozen {} before {signal} came", secs(stopped.since(from)))
         }
-        Some(from) if processes.inspections.has_no_records() => {
-            format!("Its cgroup was found frozen {} after {signal}", secs(from.since(stopped)))
+        Some(from) => {
+            let was = if processes.inspections.has_no_records() { "was found" } else { "was" };
+            format!("Its cgroup {was} frozen {} after {signal}", secs(from.since(stopped)))
         }
-        Some(from) => format!("Its cgroup was frozen {} after {signal}", secs(from.since(stopped))),
     };
     let end = match (freeze.to, until) {
         (Some(to), Some(until)) if to >= until => ", until it had ended".into(),

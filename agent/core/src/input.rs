@@ -3,7 +3,6 @@
 
 mod api;
 mod cri;
-mod hook;
 mod host;
 mod kernel;
 mod proc;
@@ -11,7 +10,6 @@ mod traffic;
 
 pub use api::*;
 pub use cri::*;
-pub use hook::*;
 pub use host::*;
 pub use kernel::*;
 pub use proc::*;

@@ -2,53 +2,37 @@
 //! user space. The host's records of such a container (a hypervisor's threads, a file server's exit) must not
 //! be attributed to the container's program.
 
-/// How a container is isolated from the host's kernel.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Isolation {
-    /// gVisor: system calls and signals end in the sentry.
-    Gvisor,
-    /// Kata Containers and other runtimes with a virtual machine per pod.
-    VirtualMachine,
+/// System calls and signals end in gVisor's sentry.
+const GVISOR: &str = "gVisor, a kernel in user space";
+/// Kata Containers and other runtimes with a virtual machine per pod.
+const VIRTUAL_MACHINE: &str = "a virtual machine (Kata Containers or the like)";
+
+/// By the name of the sandbox's runtime handler, which administrators usually name after the runtime:
+/// `kata-qemu`, `kata_clh`, `gvisor`, `runsc-kvm`.
+pub fn by_handler(handler: &str) -> Option<&'static str> {
+    let handler = handler.to_ascii_lowercase();
+    handler.split(|c: char| !c.is_ascii_alphanumeric()).find_map(|word| match word {
+        "gvisor" | "runsc" => Some(GVISOR),
+        "firecracker" => Some(VIRTUAL_MACHINE),
+        word if word.starts_with("kata") => Some(VIRTUAL_MACHINE),
+        _ => None,
+    })
 }
 
-impl Isolation {
-    /// By the name of the sandbox's runtime handler, which administrators usually name after the runtime:
-    /// `kata-qemu`, `kata_clh`, `gvisor`, `runsc-kvm`.
-    pub fn by_handler(handler: &str) -> Option<Self> {
-        let handler = handler.to_ascii_lowercase();
-        handler.split(|c: char| !c.is_ascii_alphanumeric()).find_map(|word| match word {
-            "gvisor" | "runsc" => Some(Self::Gvisor),
-            "firecracker" => Some(Self::VirtualMachine),
-            word if word.starts_with("kata") => Some(Self::VirtualMachine),
-            _ => None,
-        })
-    }
+/// By the container's shim: `io.containerd.kata.v2`, `io.containerd.kata-qemu.v2`,
+/// `io.containerd.runsc.v1`.
+pub fn by_runtime_type(runtime: &str) -> Option<&'static str> {
+    runtime.strip_prefix("io.containerd.").and_then(by_handler)
+}
 
-    /// By the container's shim: `io.containerd.kata.v2`, `io.containerd.kata-qemu.v2`,
-    /// `io.containerd.runsc.v1`.
-    pub fn by_runtime_type(runtime: &str) -> Option<Self> {
-        runtime.strip_prefix("io.containerd.").and_then(Self::by_handler)
-    }
-
-    /// By the main process of the sandbox's own container, which other runtimes run as `pause`. In any other
-    /// container these are ordinary programs. Names are cut to 15 bytes.
-    pub fn by_sandbox_process(comm: &str) -> Option<Self> {
-        match comm {
-            "runsc" | "runsc-sandbox" | "runsc-gofer" => Some(Self::Gvisor),
-            "cloud-hyperviso" | "firecracker" | "stratovirt" | "virtiofsd" => {
-                Some(Self::VirtualMachine)
-            }
-            comm if comm.starts_with("qemu-system") => Some(Self::VirtualMachine),
-            _ => None,
-        }
-    }
-
-    /// The name for messages.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Gvisor => "gVisor, a kernel in user space",
-            Self::VirtualMachine => "a virtual machine (Kata Containers or the like)",
-        }
+/// By the main process of the sandbox's own container, which other runtimes run as `pause`. In any other
+/// container these are ordinary programs. Names are cut to 15 bytes.
+pub fn by_sandbox_process(comm: &str) -> Option<&'static str> {
+    match comm {
+        "runsc" | "runsc-sandbox" | "runsc-gofer" => Some(GVISOR),
+        "cloud-hyperviso" | "firecracker" | "stratovirt" | "virtiofsd" => Some(VIRTUAL_MACHINE),
+        comm if comm.starts_with("qemu-system") => Some(VIRTUAL_MACHINE),
+        _ => None,
     }
 }
 
@@ -56,8 +40,8 @@ impl Isolation {
 mod tests {
     use super::*;
 
-    const VM: Option<Isolation> = Some(Isolation::VirtualMachine);
-    const GVISOR: Option<Isolation> = Some(Isolation::Gvisor);
+    const VM: Option<&str> = Some(VIRTUAL_MACHINE);
+    const GVISOR: Option<&str> = Some(super::GVISOR);
 
     #[test]
     fn handlers() {
@@ -74,7 +58,7 @@ mod tests {
             ("my-gvisor", GVISOR),
             ("runsc-kvm", GVISOR),
         ] {
-            assert_eq!(Isolation::by_handler(handler), expected, "{handler}");
+            assert_eq!(by_handler(handler), expected, "{handler}");
         }
     }
 
@@ -87,7 +71,7 @@ mod tests {
             ("io.containerd.runsc.v1", GVISOR),
             ("/opt/kata/bin/shim", None),
         ] {
-            assert_eq!(Isolation::by_runtime_type(runtime), expected, "{runtime}");
+            assert_eq!(by_runtime_type(runtime), expected, "{runtime}");
         }
     }
 
@@ -100,7 +84,7 @@ mod tests {
             ("cloud-hyperviso", VM),
             ("runsc-sandbox", GVISOR),
         ] {
-            assert_eq!(Isolation::by_sandbox_process(comm), expected, "{comm}");
+            assert_eq!(by_sandbox_process(comm), expected, "{comm}");
         }
     }
 }

@@ -35,12 +35,86 @@ labels! {
         /// A pod whose object still exists long after its deadline.
         StuckTerminating = "stuck_terminating",
     }
+
+    /// Why something leaked. A closed set: it is a metric's label.
+    pub enum LeakCause {
+        /// The kubelet created a pod worker again for a pod that was gone, and it hangs in terminating
+        /// (kubernetes#107730).
+        PodWorkerStuck = "pod_worker_stuck",
+        /// The kubelet's pod worker gave up after the runtime refused to kill (kubernetes#113145).
+        PodWorkerGaveUp = "pod_worker_gave_up",
+        /// The runtime went down during the teardown.
+        RuntimeRestarted = "runtime_restarted",
+        /// The network plugin could not release the network.
+        CniDeleteFailing = "cni_delete_failing",
+        /// The kubelet does not run.
+        KubeletDown = "kubelet_down",
+        /// The runtime fails to do what the kubelet requests.
+        RuntimeFailing = "runtime_failing",
+        /// The kubelet lost track of an older sandbox (kubernetes#113073).
+        SandboxReplaced = "sandbox_replaced",
+        /// The runtime no longer tracks something that it started.
+        UntrackedByRuntime = "untracked_by_runtime",
+        /// Processes survive.
+        ProcessesRemain = "processes_remain",
+        /// A volume that cannot be unmounted.
+        VolumeBusy = "volume_busy",
+        /// A finalizer holds the object.
+        Finalizer = "finalizer",
+        /// No source shows the cause.
+        Unknown = "unknown",
+    }
+
+    /// What a stuck pod waits for. A closed set: it is a metric's label.
+    pub enum BlockedOn {
+        /// The kubelet does not run.
+        KubeletGone = "kubelet_gone",
+        /// A process that survives SIGKILL.
+        Process = "process",
+        /// The runtime fails to do what the kubelet requests.
+        RuntimeFailing = "runtime_failing",
+        /// A volume is still mounted below the pod's directory.
+        VolumeMounted = "volume_mounted",
+        /// The pod's cgroup has tasks, although no container has.
+        CgroupBusy = "cgroup_busy",
+        /// Everything on this node is done; a finalizer holds the object.
+        Finalizer = "finalizer",
+        /// No source shows it.
+        Unknown = "unknown",
+    }
+
+    /// Whether leak detection is possible, and if not why. A closed set: it is a metric's label.
+    #[derive(Default)]
+    pub enum DetectionState {
+        /// All sources are in sync.
+        Possible = "possible",
+        /// A source has not reported anything yet.
+        #[default]
+        Starting = "starting",
+        /// The agent runs without the apiserver (--no-api).
+        NoApi = "no_api",
+        /// The watch of this node's pods is not in sync.
+        ApiOutOfSync = "api_out_of_sync",
+        /// The container runtime does not answer.
+        CriUnreachable = "cri_unreachable",
+        /// The Node object could not be read.
+        NodeUnknown = "node_unknown",
+        /// There is no Node object of that name.
+        NodeMissing = "node_missing",
+        /// The Node object is another machine's, or was not updated since this machine booted.
+        NodeForeign = "node_foreign",
+    }
 }
 
 impl LeakClass {
     /// The class is about a sandbox.
     pub fn is_sandbox(self) -> bool {
         self.orphan().is_none() && self != Self::StuckTerminating
+    }
+
+    /// A sandbox whose pod does not exist.
+    pub fn lacks_pod(self) -> bool {
+        matches!(self, Self::NotreadyNoPod | Self::NotreadyWithContainers | Self::ReadyNoPod)
     }
 
     /// The kind of orphan, the label of `coroner_orphans`.
@@ -300,79 +374,4 @@ pub enum RuntimeAtEnd {
     Failed,
     /// The runtime was down: another process answered afterwards, or that is unknown.
     Down,
-}
-
-labels! {
-    /// Why something leaked. A closed set: it is a metric's label.
-    pub enum LeakCause {
-        /// The kubelet created a pod worker again for a pod that was gone, and it hangs in terminating
-        /// (kubernetes#107730).
-        PodWorkerStuck = "pod_worker_stuck",
-        /// The kubelet's pod worker gave up after the runtime refused to kill (kubernetes#113145).
-        PodWorkerGaveUp = "pod_worker_gave_up",
-        /// The runtime went down during the teardown.
-        RuntimeRestarted = "runtime_restarted",
-        /// The network plugin could not release the network.
-        CniDeleteFailing = "cni_delete_failing",
-        /// The kubelet does not run.
-        KubeletDown = "kubelet_down",
-        /// The runtime fails to do what the kubelet requests.
-        RuntimeFailing = "runtime_failing",
-        /// The kubelet lost track of an older sandbox (kubernetes#113073).
-        SandboxReplaced = "sandbox_replaced",
-        /// The runtime no longer tracks something that it started.
-        UntrackedByRuntime = "untracked_by_runtime",
-        /// Processes survive.
-        ProcessesRemain = "processes_remain",
-        /// A volume that cannot be unmounted.
-        VolumeBusy = "volume_busy",
-        /// A finalizer holds the object.
-        Finalizer = "finalizer",
-        /// No source shows the cause.
-        Unknown = "unknown",
-    }
-}
-
-labels! {
-    /// What a stuck pod waits for. A closed set: it is a metric's label.
-    pub enum BlockedOn {
-        /// The kubelet does not run.
-        KubeletGone = "kubelet_gone",
-        /// A process that survives SIGKILL.
-        Process = "process",
-        /// The runtime fails to do what the kubelet requests.
-        RuntimeFailing = "runtime_failing",
-        /// A volume is still mounted below the pod's directory.
-        VolumeMounted = "volume_mounted",
-        /// The pod's cgroup has tasks, although no container has.
-        CgroupBusy = "cgroup_busy",
-        /// Everything on this node is done; a finalizer holds the object.
-        Finalizer = "finalizer",
-        /// No source shows it.
-        Unknown = "unknown",
-    }
-}
-
-labels! {
-    /// Whether leak detection is possible, and if not why. A closed set: it is a metric's label.
-    #[derive(Default)]
-    pub enum DetectionState {
-        /// All sources are in sync.
-        Possible = "possible",
-        /// A source has not reported anything yet.
-        #[default]
-        Starting = "starting",
-        /// The agent runs without the apiserver (--no-api).
-        NoApi = "no_api",
-        /// The watch of this node's pods is not in sync.
-        ApiOutOfSync = "api_out_of_sync",
-        /// The container runtime does not answer.
-        CriUnreachable = "cri_unreachable",
-        /// The Node object could not be read.
-        NodeUnknown = "node_unknown",
-        /// There is no Node object of that name.
-        NodeMissing = "node_missing",
-        /// The Node object is another machine's, or was not updated since this machine booted.
-        NodeForeign = "node_foreign",
-    }
 }

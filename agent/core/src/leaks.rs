@@ -12,7 +12,6 @@ mod facts;
 mod netns;
 mod resources;
 mod sandbox_status;
-mod subject;
 mod tracker;
 
 pub use tracker::LeakGauges;
@@ -114,8 +113,8 @@ impl Leaks {
             }
         }
         self.dirty.append(&mut changed);
-        let facts =
-            LeakFacts { stores, statuses: &self.statuses, survey: self.survey.as_ref(), now };
+        let (statuses, survey) = (&self.statuses, self.survey.as_ref());
+        let facts = LeakFacts { stores, statuses, survey, now };
         if self.clock.detection_state != DetectionState::Possible {
             self.tracker.drop_vanished(&facts, out);
             // A pod without a sandbox and an object cannot become a leak.
@@ -148,8 +147,8 @@ impl Leaks {
 
     /// Candidates older than `at_least` that are not confirmed.
     pub fn candidates(&self, now: BootTime, stores: &Stores, at_least: Duration) -> Vec<Leak> {
-        let facts =
-            LeakFacts { stores, statuses: &self.statuses, survey: self.survey.as_ref(), now };
+        let (statuses, survey) = (&self.statuses, self.survey.as_ref());
+        let facts = LeakFacts { stores, statuses, survey, now };
         self.tracker.candidates(&facts, self.clock.watched, at_least)
     }
 

@@ -14,14 +14,6 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    pub(crate) fn report(&mut self, report: Report) {
-        self.reports.push(report);
-    }
-
-    pub(crate) fn request(&mut self, request: Request) {
-        self.requests.push(request);
-    }
-
     /// Adds the outputs of a later step.
     pub fn append(&mut self, mut later: Self) {
         self.reports.append(&mut later.reports);

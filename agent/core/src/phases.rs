@@ -36,11 +36,7 @@ pub fn phases(path: CriticalPath<'_>) -> Vec<Phase> {
     if let Some(hook) = at(M::PreStopBegan) {
         walk.to(Some(hook), PhaseKind::KubeletReaction);
         let hook_ended = at(M::PreStopEnded).filter(|end| term.is_none_or(|term| *end <= term));
-        match (hook_ended, term) {
-            (Some(end), _) => walk.to(Some(end), PhaseKind::PreStop),
-            (None, Some(term)) => walk.to(Some(term), PhaseKind::PreStop),
-            (None, None) => walk.to(kill.or(exited), PhaseKind::PreStop),
-        }
+        walk.to(hook_ended.or(term).or(kill).or(exited), PhaseKind::PreStop);
         walk.to(term, if sidecar { PhaseKind::SidecarWait } else { PhaseKind::StopCall });
     } else {
         if sidecar {

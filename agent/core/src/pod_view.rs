@@ -113,12 +113,9 @@ impl<'a> PodView<'a> {
         // The runtime's list may show much later that the sandbox's own container has exited.
         let has_ended = |sandbox: &Sandbox| {
             let own = self.processes_of_sandbox(&sandbox.info.id);
+            let mut containers = self.stores.cri.containers_of(&sandbox.info.id);
             (sandbox.ended.is_some() || own.is_some_and(|own| own.ended().is_some()))
-                && self
-                    .stores
-                    .cri
-                    .containers_of(&sandbox.info.id)
-                    .all(|c| self.ended(&c.info.id).is_some())
+                && containers.all(|c| self.ended(&c.info.id).is_some())
         };
         let first = self.sandboxes.iter().position(|s| self.is_own(s) && has_ended(s));
         let over = first.map_or(self.sandboxes.len(), |first| first + 1);
@@ -230,11 +227,8 @@ impl<'a> PodView<'a> {
             && !self.stores.node.kubelet.has_ended()
             && self.own_sandboxes().all(|sandbox| sandbox.ended.is_some())
             && self.are_exited()
-            && self
-                .members
-                .all
-                .iter()
-                .all(|id| self.is_cri_complete(id) && self.processes_of(id).is_some())
+            && self.cri_complete()
+            && self.members.all.iter().all(|id| self.processes_of(id).is_some())
             && (!self.stores.api.has_apiserver || self.object().is_some_and(is_final))
     }
 
@@ -261,9 +255,7 @@ impl<'a> PodView<'a> {
 
     /// The end of the grace, if part of the pod still ran when the request came.
     pub fn deadline(&self) -> Option<BootTime> {
-        let request = self.request()?;
-        let grace = u64::try_from(request.grace_seconds).unwrap_or_default();
-        Some(request.estimate + Duration::from_secs(grace))
+        self.request().map(DeletionRequest::deadline)
     }
 
     /// The pod is being deleted: a request came, or its object disappeared, while part of it ran.
@@ -301,19 +293,14 @@ impl<'a> PodView<'a> {
     fn was_sent_stop_signal(&self, id: &ContainerId) -> bool {
         let signal = self.container(id).map_or(SIGTERM, |c| self.stop_signal(c));
         let ended = self.ended(id);
-        let stops = |sent: &SentSignal| match sent.origin {
-            Origin::Inside => false,
-            _ if sent.signal.code != SI_KERNEL
-                && [signal, SIGKILL].contains(&sent.signal.signal) =>
-            {
-                true
-            }
+        let stops = |sent: &SentSignal| {
+            let number = sent.signal.signal;
+            let is_stop = sent.signal.code != SI_KERNEL && [signal, SIGKILL].contains(&number);
             // A signal of its preStop hook, or of another process that entered it.
-            Origin::Entered => {
-                CONVENTIONAL_STOP_SIGNALS.contains(&sent.signal.signal)
-                    && ended.is_none_or(|ended| ended.since(sent.at) <= KUBELET_SLACK)
-            }
-            Origin::Outside => false,
+            let may_be_hook = sent.origin == Origin::Entered
+                && CONVENTIONAL_STOP_SIGNALS.contains(&number)
+                && ended.is_none_or(|ended| ended.since(sent.at) <= KUBELET_SLACK);
+            sent.from_outside() && (is_stop || may_be_hook)
         };
         self.processes_of(id).is_some_and(|processes| processes.sent().any(stops))
     }
@@ -326,7 +313,7 @@ impl<'a> PodView<'a> {
             return !self.is_static() && self.ended(id).is_some_and(may_show);
         };
         if self.went_on_after(id) {
-            let ended = object.attempt(id).and_then(|attempt| attempt.ended);
+            let ended = object.attempts.get(id).and_then(|attempt| attempt.ended);
             let shown = || self.spec(&self.container(id)?.info.name)?.id.as_ref();
             let attempt = |id: &ContainerId| self.container(id).map(|c| c.info.attempt);
             return match shown().filter(|shown| *shown != id) {
@@ -369,11 +356,8 @@ impl<'a> PodView<'a> {
             return false;
         }
         // Deleted before it had a container: its sandbox is all there was.
-        let Some(ended) =
-            self.members.ended.or_else(|| Some(self.all_sandboxes(|s| s.ended)?.latest))
-        else {
-            return false;
-        };
+        let sandboxes = || self.all_sandboxes(|s| s.ended).map(|stopped| stopped.latest);
+        let Some(ended) = self.members.ended.or_else(sandboxes) else { return false };
         let late = now >= ended + timeout;
         if !(late || self.cri_complete()) {
             return false;
@@ -420,8 +404,7 @@ impl<'a> PodView<'a> {
 
     /// The kubelet read the pod from a file or a URL.
     pub fn is_static(&self) -> bool {
-        self.own_sandboxes()
-            .any(|s| matches!(s.info.config_source.as_deref(), Some("file" | "http")))
+        self.own_sandboxes().any(|sandbox| sandbox.info.is_static())
     }
 }
 

@@ -5,7 +5,6 @@ mod exits;
 mod inspections;
 mod origin;
 mod queries;
-mod signals;
 
 pub use inspections::{Freeze, Inspections};
 pub use origin::{discarded, is_of_the_node, is_runtime, queued_for_sigwait};
@@ -14,7 +13,6 @@ use super::{gaps::Gaps, table::push_latest};
 use crate::{ids::*, input::*, time::*};
 use exits::ExitTable;
 use origin::outside;
-use signals::push_bounded;
 use std::{
     collections::{BTreeMap, VecDeque},
     time::Duration,
@@ -24,6 +22,7 @@ use std::{
 const MAX_EXEC_PROCESSES: usize = 64;
 const MAX_CHILDREN: usize = 16;
 const MAX_TRACKED: usize = 1024;
+const MAX_SIGNALS: usize = 64;
 
 /// Probe runs further back have nothing to do with a stop (default: 3 failures, 10 s apart).
 const PROBES: Duration = Duration::from_secs(120);
@@ -290,14 +289,11 @@ impl ContainerProcesses {
             }
             return;
         }
-        match task.ns_pid {
-            Some(1) => return self.set_init(&task, true),
-            // Not PID 1: a hook or a probe. If the container has no PID namespace of its own, the first one
-            // is the main process.
-            _ if self.init.is_none() && self.created.is_some() => {
-                return self.set_init(&task, false);
-            }
-            _ => {}
+        // Not PID 1: a hook or a probe. If the container has no PID namespace of its own, the first one is the main
+        // process.
+        let is_pid_one = task.ns_pid == Some(1);
+        if is_pid_one || (self.init.is_none() && self.created.is_some()) {
+            return self.set_init(&task, is_pid_one);
         }
         if self.is_init(task.tgid) {
             return; // the main process executes another program
@@ -454,4 +450,32 @@ impl ContainerProcesses {
             }
         }
     }
+}
+
+/// Appends to a bounded list. A full list drops a record of another process first; then, of a signal that is
+/// sent again and again (a reload), the oldest but the first; then the middle. Returns the time of the
+/// dropped record if that may decide something. `key`: the record's time; its target, signal and other
+/// particulars.
+fn push_bounded<T, K: PartialEq>(
+    list: &mut Vec<T>,
+    item: T,
+    main: Option<Tgid>,
+    key: impl Fn(&T) -> (BootTime, (Tgid, u8, K)),
+) -> Option<BootTime> {
+    let mut lost = None;
+    if list.len() >= MAX_SIGNALS {
+        let kind = |record: &T| key(record).1;
+        let of_another = || list.iter().position(|known| Some(kind(known).0) != main);
+        let repeated = || {
+            list.iter().enumerate().position(|(n, known)| {
+                !matches!(kind(known).1, SIGKILL | SIGTERM)
+                    && list.iter().take(n).any(|earlier| kind(earlier) == kind(known))
+            })
+        };
+        let spare = of_another().or_else(repeated);
+        let dropped = list.remove(spare.unwrap_or(MAX_SIGNALS / 2));
+        lost = spare.is_none().then(|| key(&dropped).0);
+    }
+    list.push(item);
+    lost
 }

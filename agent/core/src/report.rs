@@ -1,5 +1,4 @@
-//! The engine's reports. They are serialisable: the HTTP API returns them, and the lab compares them with its
-//! expectations.
+//! The engine's reports. `coroner-api` has their form on the wire.
 
 use super::evidence::Evidence;
 use crate::{ids::*, input::*, time::*, types::*};
@@ -50,14 +49,13 @@ impl Finding {
 }
 
 /// A moment of a termination.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Milestone {
     /// The kind of milestone.
     pub kind: MilestoneKind,
     /// The moment at which it was certain: the end of its interval.
     pub at: BootTime,
     /// It happened within this time before `at` (the runtime is polled).
-    #[serde(default, skip_serializing_if = "Duration::is_zero", with = "nanos")]
     pub uncertainty: Duration,
     /// The source.
     pub source: Source,
@@ -77,7 +75,7 @@ impl Milestone {
 }
 
 /// A phase of a pod's termination.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Phase {
     /// The kind of phase.
     pub kind: PhaseKind,
@@ -86,7 +84,6 @@ pub struct Phase {
     /// The end.
     pub to: BootTime,
     /// The phase may have ended up to this much earlier.
-    #[serde(default, skip_serializing_if = "Duration::is_zero", with = "nanos")]
     pub uncertainty: Duration,
 }
 
@@ -103,7 +100,7 @@ impl Phase {
 }
 
 /// The proof of a verdict: one sentence for people, and the evidence as data.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Proof {
     /// One sentence.
     pub message: String,
@@ -112,7 +109,7 @@ pub struct Proof {
 }
 
 /// The end of one container.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct ContainerDeath {
     /// The container's id.
     pub id: ContainerId,
@@ -135,7 +132,6 @@ pub struct ContainerDeath {
     /// The evidence for the cause; for `unknown`, what is missing. One sentence.
     pub cause_message: String,
     /// Further findings.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
     /// How the init exited, from the kernel.
     pub exit: Option<ExitStatus>,
@@ -147,28 +143,23 @@ pub struct ContainerDeath {
     /// grace, or less where a later request shortened it.
     pub grace_ratio: Option<f64>,
     /// The preStop hook in the spec.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_stop: Option<Hook>,
     /// The sender of the SIGKILL that ended the container.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub killer: Option<ProcessRef>,
     /// Number of processes that the kernel killed with the PID namespace.
     pub children_killed: u32,
     /// Names of the first few of these.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub children_names: Vec<String>,
     /// Milestones in order of time.
     pub milestones: Vec<Milestone>,
     /// The agent started after the beginning of the end.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
     /// Losses that may affect this report.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub incomplete: Vec<LossKind>,
 }
 
 /// The termination of one incarnation of a pod.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct PodTermination {
     /// The pod.
     pub pod: PodRef,
@@ -178,10 +169,8 @@ pub struct PodTermination {
     /// the removal of sandbox and cgroup, or `final`.
     pub revision: u32,
     /// No other revision follows; only the removal of sandbox and cgroup may be added.
-    #[serde(rename = "final")]
     pub is_final: bool,
     /// The workload that the pod belongs to, where the apiserver has shown it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
     /// Why the pod terminated.
     pub cause: Cause,
@@ -195,7 +184,6 @@ pub struct PodTermination {
     pub grace_seconds: Option<i64>,
     /// A later request shortened it to this, in seconds from then on (the apiserver sets 1 if the new
     /// deadline has passed already).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shortened_to_seconds: Option<i64>,
     /// Where the report begins.
     pub began: BootTime,
@@ -205,7 +193,6 @@ pub struct PodTermination {
     pub began_wall_ns: i64,
     /// The apiserver's timestamp of the request (deletionTimestamp − grace, the lower bound), as seconds
     /// before `began`. Includes the clock skew.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_lag_seconds: Option<f64>,
     /// Milestones of the pod and of the container on the critical path, in order of time.
     pub milestones: Vec<Milestone>,
@@ -213,60 +200,47 @@ pub struct PodTermination {
     pub phases: Vec<Phase>,
     /// `ended` − `began` is an interval of this length: a source did not show the last event, or the request,
     /// when it happened.
-    #[serde(default, skip_serializing_if = "Duration::is_zero", with = "nanos")]
     pub uncertainty: Duration,
     /// The container whose cgroup became empty last: the critical path.
     pub critical: Option<ContainerId>,
     /// The pod's containers.
     pub containers: Vec<ContainerDeath>,
     /// The pod's TCP connections; `None`: the agent did not count them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic: Option<Traffic>,
     /// Findings about the pod itself; the containers have their own.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
     /// The agent started after the beginning of the termination.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
     /// Losses that may affect this report.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub incomplete: Vec<LossKind>,
 }
 
 /// The TCP connections of a terminating pod: what its end cost its clients. A lower bound: what reaches no socket of
 /// the pod (a full backlog, a NetworkPolicy, a removed route) is not counted.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Traffic {
     /// Why they could not be seen; then nothing else is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_visible: Option<TrafficBlindness>,
     /// When the counting began, after the deletion request or the stop signal.
     pub since: BootTime,
     /// When the counts were last read.
     pub until: BootTime,
     /// When the first container was sent its stop signal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<BootTime>,
     /// The kernel shows refused connections (Linux 6.10); otherwise nothing is known of them.
     pub sees_refusals: bool,
     /// Open connections and listeners when the counting began.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_begin: Option<OpenConnections>,
     /// The same just after the stop signal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_stop: Option<OpenConnections>,
     /// What happened, by container where the kernel shows it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counts: Vec<TrafficShare>,
     /// Connections that outlived the pod's processes: another process holds the socket; `None`: not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub still_open: Option<u64>,
     /// RST segments that no counted event explains: refused connections, or data after the end, where
     /// `sees_refusals` is false; `None`: not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resets_sent: Option<u64>,
     /// Handshakes that a listener dropped, mostly because its backlog was full; `None`: not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handshakes_dropped: Option<u64>,
 }
 
@@ -281,10 +255,9 @@ pub struct OpenConnections {
 }
 
 /// One kind of event in a pod's traffic.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TrafficShare {
     /// The container; `None`: not known (cgroup v1), or the socket is of no container.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<ContainerId>,
     /// Between whom.
     pub peer: TrafficPeer,
@@ -373,18 +346,5 @@ impl ContainerDeath {
     /// The milestone, if it is known.
     pub fn milestone(&self, kind: MilestoneKind) -> Option<&Milestone> {
         self.milestones.iter().find(|m| m.kind == kind)
-    }
-}
-
-mod nanos {
-    use serde::{Deserialize, Deserializer, Serializer};
-    use std::time::Duration;
-
-    pub(super) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_u64(u64::try_from(value.as_nanos()).unwrap_or(u64::MAX))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        u64::deserialize(from).map(Duration::from_nanos)
     }
 }

@@ -76,26 +76,25 @@ impl Stop<'_> {
 
     /// The reason that a source names, or that nothing else explains, whether the pod keeps running or not.
     pub fn evident(&self) -> Option<AttributedCause> {
+        let by_api = |cause, message: &str| Some(AttributedCause::new(cause, Source::Api, message));
         let by_status = match self.shown() {
-            Some(Shown::RestartedWithAll) => Some((
+            Some(Shown::RestartedWithAll) => by_api(
                 Cause::RestartAllContainers,
                 "A container of the pod exited with the rule RestartAllContainers: the status shows \
                  RestartingAllContainers.",
-            )),
-            Some(Shown::PostStartFailed) => Some((
+            ),
+            Some(Shown::PostStartFailed) => by_api(
                 Cause::PostStartFailed,
                 "Its postStart hook failed: its state.waiting.reason is PostStartHookError.",
-            )),
+            ),
             // Without an answer of the runtime the kubelet makes the same up later, for a container that it stops.
-            Some(Shown::StateUnknown) if self.is_shown_before(self.began + WATCH_DELAY) => Some((
+            Some(Shown::StateUnknown) if self.is_shown_before(self.began + WATCH_DELAY) => by_api(
                 Cause::Restart,
                 "The runtime did not know its state, and the kubelet stops such a container before it \
                  starts it again: the status shows ContainerStatusUnknown.",
-            )),
+            ),
             _ => None,
         };
-        let by_status =
-            by_status.map(|(cause, message)| AttributedCause::new(cause, Source::Api, message));
         let by_sandbox = || {
             let message = "The pod's sandbox had died before the container was stopped: the kubelet replaces both.";
             Some(AttributedCause::new(Cause::SandboxChanged, self.sandbox_died?, message))
@@ -199,14 +198,13 @@ impl Stop<'_> {
                             apiserver has not reported the pod.";
             return AttributedCause::unknown(message);
         };
-        let restart = |message: String| AttributedCause::inferred(self.ambiguous_cause(), message);
+        let restart = |message: &str| AttributedCause::inferred(self.ambiguous_cause(), message);
         // The image of a container that ran before the agent may have been changed before, too.
         let image_is_known = self.processes.found.is_none() || self.redefined == Some(false);
         match (self.shown(), probed) {
             (Some(Shown::Terminated), _) if self.interrupted => restart(
                 "The kubelet or the runtime was interrupted during the stop, so the status does not show \
-                 whether the kubelet stopped it or found it ended."
-                    .into(),
+                 whether the kubelet stopped it or found it ended.",
             ),
             (Some(Shown::Terminated), _) => {
                 let message = "Inferred: the pod status showed it terminated before the next attempt, so \
@@ -215,8 +213,7 @@ impl Stop<'_> {
             }
             (Some(Shown::StateUnknown), _) => restart(
                 "The status showed ContainerStatusUnknown, which the kubelet makes up when the runtime does not know \
-                 the container: it does not show why it was stopped."
-                    .into(),
+                 the container: it does not show why it was stopped.",
             ),
             (Some(Shown::Replaced), Probed::Failed(cause, _)) if image_is_known => {
                 let message = format!(
@@ -225,16 +222,15 @@ impl Stop<'_> {
                 );
                 AttributedCause::inferred(cause, message)
             }
-            (_, Probed::Failed(cause, _)) => restart(format!(
+            (_, Probed::Failed(cause, _)) => restart(&format!(
                 "It was stopped while its pod kept running: perhaps for its {cause} probe; no evidence excludes \
                  other reasons."
             )),
             (_, Probed::Perhaps) => restart(
                 "It was stopped while its pod kept running: by its startup probe, its liveness probe or \
-                 something else; no status was received while it ran."
-                    .into(),
+                 something else; no status was received while it ran.",
             ),
-            (_, Probed::Not(why)) => restart(format!(
+            (_, Probed::Not(why)) => restart(&format!(
                 "{why}, and its pod kept running: no evidence shows why it was stopped."
             )),
         }

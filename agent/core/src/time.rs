@@ -62,6 +62,11 @@ impl Interval {
     }
 }
 
+/// A duration in whole seconds, as Kubernetes has them; none is negative.
+pub fn seconds(seconds: i64) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
+}
+
 /// Seconds for messages: tenths above one second, milliseconds below.
 pub fn secs(time: Duration) -> String {
     let s = time.as_secs_f64();

@@ -15,17 +15,9 @@ labels! {
         /// Only that no further revision follows.
         Final = "final",
     }
-}
 
-impl Change {
-    /// The report has a new revision.
-    pub fn is_revision(self) -> bool {
-        matches!(self, Self::Verdict | Self::Other)
-    }
-}
-
-labels! {
-    /// Why a pod or a container was stopped. A closed set: it is a metric's label.
+    /// Why a pod or a container was stopped. A closed set: it is a metric's label. The reasons to stop one container
+    /// stand together, from `Liveness` to `Restart`.
     pub enum Cause {
         /// Deleted through the apiserver.
         ApiDelete = "api_delete",
@@ -75,40 +67,7 @@ labels! {
         /// No source shows the cause.
         Unknown = "unknown",
     }
-}
 
-impl Cause {
-    /// A reason to stop one container; a pod's cause only if the pod ended with that container.
-    pub const fn is_of_a_container(self) -> bool {
-        matches!(
-            self,
-            Self::Liveness
-                | Self::Startup
-                | Self::DefinitionChanged
-                | Self::ResizeRestart
-                | Self::RestartAllContainers
-                | Self::SandboxChanged
-                | Self::PostStartFailed
-                | Self::ExternalStop
-                | Self::Restart
-        )
-    }
-
-    /// The pod's deletion was requested at the apiserver.
-    pub(crate) fn is_requested(self) -> bool {
-        matches!(
-            self,
-            Self::ApiDelete
-                | Self::ForceDelete
-                | Self::ApiEviction
-                | Self::Preemption
-                | Self::TaintEviction
-                | Self::PodGc
-        )
-    }
-}
-
-labels! {
     /// How certain a cause is. A closed set.
     pub enum Certainty {
         /// A source names it, or nothing else explains the evidence.
@@ -118,9 +77,7 @@ labels! {
         /// The cause is unknown.
         None = "none",
     }
-}
 
-labels! {
     /// How a container died. A closed set, in the order of precedence: the first that matches wins.
     #[derive(Default)]
     pub enum Verdict {
@@ -150,9 +107,7 @@ labels! {
         #[default]
         Unknown = "unknown",
     }
-}
 
-labels! {
     /// Further findings about a death. A closed set: it is a metric's label.
     pub enum FindingKind {
         /// The kernel killed processes with the PID namespace that were never sent the stop signal.
@@ -184,25 +139,7 @@ labels! {
         /// The process closed its listener, and clients that still connected were refused.
         ListenerClosedEarly = "listener_closed_early",
     }
-}
 
-impl FindingKind {
-    /// A finding about the whole pod, as opposed to one of its containers.
-    pub const fn is_of_the_pod(self) -> bool {
-        matches!(
-            self,
-            Self::OutlivedObject
-                | Self::RuntimeRestarted
-                | Self::KubeletRestarted
-                | Self::ConnectionsCut
-                | Self::ConnectionsRefused
-                | Self::LateConnections
-                | Self::ListenerClosedEarly
-        )
-    }
-}
-
-labels! {
     /// What the sources contradict each other about. A closed set: it is a metric's label.
     pub enum Contradiction {
         /// The runtime's exit code is not the kernel's.
@@ -216,9 +153,7 @@ labels! {
         /// The runtime listed the container as exited while its processes were alive.
         ExitedWithProcesses = "exited_with_processes",
     }
-}
 
-labels! {
     /// The source of a piece of evidence.
     pub enum Source {
         /// A kernel program.
@@ -232,9 +167,7 @@ labels! {
         /// Inferred from the others.
         Inferred = "inferred",
     }
-}
 
-labels! {
     /// The milestones of a termination.
     pub enum MilestoneKind {
         /// The deletion request reached this node.
@@ -278,16 +211,7 @@ labels! {
         /// The pod's cgroup is gone.
         CgroupRemoved = "cgroup_removed",
     }
-}
 
-impl MilestoneKind {
-    /// May come long after the pod's end, and changes nothing that was reported.
-    pub(crate) fn is_of_the_tail(self) -> bool {
-        matches!(self, Self::SandboxRemoved | Self::CgroupRemoved)
-    }
-}
-
-labels! {
     /// The phases of a pod's termination, along its critical path. A closed set: a metric's label.
     pub enum PhaseKind {
         /// Deletion request → end of a postStart hook that the kubelet waits for before it stops anything
@@ -317,5 +241,55 @@ labels! {
         Finalizers = "finalizers",
         /// Time between two known milestones when a required one in between is missing.
         Unattributed = "unattributed",
+    }
+}
+
+impl Change {
+    /// The report has a new revision.
+    pub fn is_revision(self) -> bool {
+        matches!(self, Self::Verdict | Self::Other)
+    }
+}
+
+impl Cause {
+    /// A reason to stop one container; a pod's cause only if the pod ended with that container.
+    pub fn is_of_a_container(self) -> bool {
+        (Self::Liveness..=Self::Restart).contains(&self)
+    }
+
+    /// The pod's deletion was requested at the apiserver.
+    pub(crate) fn is_requested(self) -> bool {
+        matches!(
+            self,
+            Self::ApiDelete
+                | Self::ForceDelete
+                | Self::ApiEviction
+                | Self::Preemption
+                | Self::TaintEviction
+                | Self::PodGc
+        )
+    }
+}
+
+impl FindingKind {
+    /// A finding about the whole pod, as opposed to one of its containers.
+    pub const fn is_of_the_pod(self) -> bool {
+        matches!(
+            self,
+            Self::OutlivedObject
+                | Self::RuntimeRestarted
+                | Self::KubeletRestarted
+                | Self::ConnectionsCut
+                | Self::ConnectionsRefused
+                | Self::LateConnections
+                | Self::ListenerClosedEarly
+        )
+    }
+}
+
+impl MilestoneKind {
+    /// May come long after the pod's end, and changes nothing that was reported.
+    pub(crate) fn is_of_the_tail(self) -> bool {
+        matches!(self, Self::SandboxRemoved | Self::CgroupRemoved)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     exit_blockers::{AFTER, survivor},
-    output::InspectProcesses,
+    output::{InspectProcesses, Outputs, Request},
     process::ContainerProcesses,
     table::Table,
 };
@@ -21,25 +21,8 @@ pub struct UnkillableWatch {
 #[derive(Debug, Default)]
 struct Watched {
     asked: Option<BootTime>,
-    /// The blocking process, as last reported.
-    reported: Option<LastReport>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct LastReport {
-    comm: String,
-    state: TaskState,
-    function: Option<String>,
-    killed: BootTime,
-}
-
-/// What is due at a moment.
-#[derive(Debug, Default)]
-pub struct Actions {
-    /// Containers to look at now.
-    pub wanted: Vec<InspectProcesses>,
-    /// Containers that survived SIGKILL and have ended now, with the message.
-    pub over: Vec<(CgroupId, String)>,
+    /// The blocking process, as last reported, and when it was killed.
+    reported: Option<(ProcProcess, BootTime)>,
 }
 
 impl UnkillableWatch {
@@ -48,25 +31,26 @@ impl UnkillableWatch {
         self.late.entry(container).or_default();
     }
 
-    /// Returns what is due now, and drops containers that have ended or were not stopped.
+    /// Requests the looks that are due now, and drops containers that have ended or were not stopped. Returns those
+    /// that survived SIGKILL and have ended now, with the message.
     pub fn due(
         &mut self,
         now: BootTime,
         processes: &Table<CgroupId, ContainerProcesses>,
-    ) -> Actions {
-        let mut due = Actions::default();
+        out: &mut Outputs,
+    ) -> Vec<(CgroupId, String)> {
+        let mut over = Vec::new();
         self.late.retain(|cgroup, late| {
             let known = processes.get(cgroup).filter(|p| !p.is_over());
             let since = known.and_then(|p| p.killed_since().or(p.unanswered_since()));
             let (Some(known), Some(since)) = (known, since) else {
-                due.over.extend(
-                    late.ended(*cgroup, processes.get(cgroup).and_then(ContainerProcesses::ended)),
-                );
+                let ended = processes.get(cgroup).and_then(ContainerProcesses::ended);
+                over.extend(late.ended(*cgroup, ended));
                 return false;
             };
             let given_up = known.killed_since().is_none() && now >= since + UNANSWERED;
             if given_up || known.inspections.is_gone(since) {
-                due.over.extend(late.ended(*cgroup, None));
+                over.extend(late.ended(*cgroup, None));
                 return false;
             }
             let age = now.since(since);
@@ -74,11 +58,12 @@ impl UnkillableWatch {
                 late.asked = Some(now);
                 let main = known.main();
                 let started = main.and_then(|main| known.started(main));
-                due.wanted.push(InspectProcesses { cgroup: *cgroup, main, started });
+                let look = InspectProcesses { cgroup: *cgroup, main, started };
+                out.requests.push(Request::InspectProcesses(look));
             }
             true
         });
-        due
+        over
     }
 
     /// Applies a look into /proc. Returns a message if a process survives SIGKILL and differs from the last
@@ -90,25 +75,20 @@ impl UnkillableWatch {
     ) -> Option<String> {
         let late = self.late.get_mut(&cgroup)?;
         let survivor = survivor(processes)?;
-        let process = survivor.process;
-        let held = LastReport {
-            comm: process.comm.clone(),
-            state: process.state,
-            function: process.wchan.clone(),
-            killed: survivor.killed,
-        };
-        if late.reported.as_ref() == Some(&held) {
+        let held = |p: &ProcProcess, killed| (p.comm.clone(), p.state, p.wchan.clone(), killed);
+        let before = late.reported.as_ref().map(|(process, killed)| held(process, *killed));
+        if before == Some(held(survivor.process, survivor.killed)) {
             return None;
         }
-        late.reported = Some(held);
+        late.reported = Some((survivor.process.clone(), survivor.killed));
         Some(survivor.still_alive())
     }
 
     /// Number of containers that survive SIGKILL, by the state of the process that is left.
     pub fn unkillable(&self) -> BTreeMap<TaskState, usize> {
         let mut count = BTreeMap::new();
-        for held in self.late.values().filter_map(|late| late.reported.as_ref()) {
-            *count.entry(held.state).or_default() += 1;
+        for (process, _) in self.late.values().filter_map(|late| late.reported.as_ref()) {
+            *count.entry(process.state).or_default() += 1;
         }
         count
     }
@@ -116,11 +96,11 @@ impl UnkillableWatch {
 
 impl Watched {
     fn ended(&self, cgroup: CgroupId, at: Option<BootTime>) -> Option<(CgroupId, String)> {
-        let held = self.reported.as_ref()?;
-        let function = held.function.as_deref().map(|f| format!(" in {f}")).unwrap_or_default();
+        let (held, killed) = self.reported.as_ref()?;
+        let function = held.wchan.as_deref().map(|f| format!(" in {f}")).unwrap_or_default();
         let hung = format!("{} had been in state {}{function}", held.comm, held.state.letter());
         let message = match at {
-            Some(at) => format!("It ended {} after SIGKILL: {hung}.", secs(at.since(held.killed))),
+            Some(at) => format!("It ended {} after SIGKILL: {hung}.", secs(at.since(*killed))),
             None => format!("It has ended at an unknown time: {hung}."),
         };
         Some((cgroup, message))

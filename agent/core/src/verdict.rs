@@ -11,7 +11,7 @@ use super::{
     api::DEFAULT_GRACE_SECONDS,
     kubelet::{HOOK_GAP, KUBELET_SLACK},
     process::{
-        ContainerProcesses, ExecProcess, Origin, SI_KERNEL, SIGKILL, SIGTERM, SentSignal,
+        ContainerProcesses, ExecProcess, Init, Origin, SI_KERNEL, SIGKILL, SIGTERM, SentSignal,
         TakenSignal, is_runtime, queued_for_sigwait,
     },
     signal,
@@ -162,7 +162,7 @@ impl<'a> DeathFacts<'a> {
             .filter(before_exit)
             .find(|s| s.from_outside() && s.signal.signal == SIGKILL)
             .map(|s| s.at);
-        let longest = Duration::from_secs(longest_grace(&case)) + KUBELET_SLACK;
+        let longest = longest_grace(&case) + KUBELET_SLACK;
         let since = match (killed_at, exit) {
             (Some(killed), _) => killed - longest,
             (None, Some((left, _))) => left - longest.max(LONGEST_VOLUNTARY_EXIT),
@@ -241,14 +241,9 @@ impl<'a> DeathFacts<'a> {
     }
 
     fn hook_was_cut_off(&self) -> bool {
-        match (&self.hook, self.stop_by_node()) {
-            // The record of the hook's exit may be lost.
-            (Some(hook), Some(stop)) => match hook.ended {
-                Some(at) => at > stop.at,
-                None => self.gaps().next().is_none(),
-            },
-            _ => false,
-        }
+        let Some((hook, stop)) = self.hook.as_ref().zip(self.stop_by_node()) else { return false };
+        // The record of the hook's exit may be lost.
+        hook.ended.map_or_else(|| self.gaps().next().is_none(), |at| at > stop.at)
     }
 
     /// Seconds of the grace that preStop left for the stop signal. The kubelet subtracts preStop's time in
@@ -266,22 +261,19 @@ impl<'a> DeathFacts<'a> {
         (used > 0).then_some(grace - used)
     }
 
-    fn sent_from_outside(&self, signal: u8) -> bool {
-        self.case.processes.sent().any(|s| s.from_outside() && s.signal.signal == signal)
+    fn sent_from_outside(&self, signal: u8) -> impl Iterator<Item = &'a SentSignal> {
+        self.case.processes.sent().filter(move |s| s.from_outside() && s.signal.signal == signal)
     }
 
     fn init_name(&self) -> String {
         let processes = self.case.processes;
-        let comm = processes
-            .init
-            .as_ref()
-            .map(|init| init.comm.as_str())
-            .or_else(|| processes.sent().next().map(|sent| sent.signal.target.comm.as_str()));
-        let pid_one = processes.init.as_ref().is_some_and(|init| init.is_pid_one);
-        match (comm, pid_one) {
-            (Some(comm), true) => format!("PID 1 ({comm})"),
-            (Some(comm), false) => format!("the main process ({comm})"),
-            (None, _) => "the main process".into(),
+        let target = || processes.sent().next().map(|sent| &sent.signal.target.comm);
+        match &processes.init {
+            Some(Init { comm, is_pid_one: true, .. }) => format!("PID 1 ({comm})"),
+            Some(Init { comm, .. }) => format!("the main process ({comm})"),
+            None => {
+                target().map_or("the main process".into(), |c| format!("the main process ({c})"))
+            }
         }
     }
 }
@@ -330,10 +322,9 @@ fn another_stop<'a>(
     (by_hook(last) || !processes.sent().any(ended_nothing)).then_some(last)
 }
 
-/// The longest time from stop to SIGKILL, seconds.
-fn longest_grace(case: &VerdictInputs<'_>) -> u64 {
-    let grace = case.longest_grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
-    u64::try_from(grace.max(GRACE_FLOOR_SECONDS)).unwrap_or_default()
+/// The longest time from stop to SIGKILL.
+fn longest_grace(case: &VerdictInputs<'_>) -> Duration {
+    seconds(case.longest_grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS).max(GRACE_FLOOR_SECONDS))
 }
 
 fn ended_with(status: ExitStatus) -> String {

@@ -149,7 +149,7 @@ fn replays_to_its_truth(name: &str) -> Said {
 
 /// `deaths`: those that were told by themselves and those that the account tells.
 fn check(end: &PodTermination, deaths: &[ContainerDeath], truth: &Value) {
-    let shown = serde_json::to_string_pretty(end).unwrap();
+    let shown = format!("{end:#?}");
     assert_eq!(truth["cause"], end.cause.as_str(), "{shown}");
     if let Some(grace) = truth["grace_seconds"].as_i64() {
         assert_eq!(end.grace_seconds, Some(grace), "{shown}");
@@ -190,7 +190,7 @@ fn verdict_of(life: &Value) -> &str {
 }
 
 fn check_death(death: &ContainerDeath, life: &Value) {
-    let shown = serde_json::to_string_pretty(death).unwrap();
+    let shown = format!("{death:#?}");
     assert_eq!(verdict_of(life), death.verdict.as_str(), "{shown}");
     if let Some(cause) = life["cause"].as_str() {
         let also = life["cause_also"].as_array().into_iter().flatten();

@@ -58,6 +58,7 @@ pub(super) fn calls(death: &ContainerDeath, lines: &[Line]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coroner_api::terminations::Death;
 
     const LOG: &str = "\
 2026-11-21T04:00:00.000000001Z stdout F {\"event\":\"start\",\"boot_ns\":1000,\"pid\":1}
@@ -69,18 +70,20 @@ broken
 ";
 
     fn death(exit: &str) -> ContainerDeath {
-        serde_json::from_value(serde_json::json!({
+        let at = |ns| serde_json::json!({"time": "2026-11-21T04:00:00Z", "bootNs": ns});
+        let death: Death = serde_json::from_value(serde_json::json!({
             "id": "c", "name": "app", "pod": null, "kind": "main", "verdict": "graceful",
             "proof": {"message": "", "evidence": []}, "cause": "api_delete",
-            "cause_certainty": "proven", "cause_source": "api", "cause_message": "",
+            "causeCertainty": "proven", "causeSource": "api", "causeMessage": "",
             "exit": serde_json::from_str::<serde_json::Value>(exit).unwrap(),
-            "stop_signal": 15, "grace_seconds": 10, "grace_ratio": null, "children_killed": 0,
+            "stopSignal": 15, "graceSeconds": 10, "graceRatio": null, "childrenKilled": 0,
             "milestones": [
-                {"kind": "term_handled", "at": 1990, "source": "kernel"},
-                {"kind": "exited", "at": 3010, "source": "kernel"},
+                {"kind": "term_handled", "at": at(1990), "source": "kernel"},
+                {"kind": "exited", "at": at(3010), "source": "kernel"},
             ],
         }))
-        .unwrap()
+        .unwrap();
+        death.into()
     }
 
     #[test]

@@ -25,11 +25,12 @@ use crate::{
     scenario::{self, Expected, Scenario, judge::Observed, left},
 };
 use anyhow::Context as _;
+use coroner_api::terminations::Termination;
 use coroner_core::{leak::Leak, report::PodTermination, types::MilestoneKind};
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use lab::Lab;
 use play::Playing;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
@@ -95,7 +96,8 @@ pub struct Outcome {
     pub ok: bool,
     /// Where they do not.
     pub disagreements: Vec<String>,
-    /// The agent's whole account.
+    /// The agent's whole account, as its API shows it.
+    #[serde(serialize_with = "as_answered")]
     pub timeline: Option<PodTermination>,
     /// It is about what is left behind.
     #[serde(skip)]
@@ -105,6 +107,10 @@ pub struct Outcome {
     /// Where its logs and the agent's answers are kept, if they do not agree.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<PathBuf>,
+}
+
+fn as_answered<S: Serializer>(timeline: &Option<PodTermination>, to: S) -> Result<S::Ok, S::Error> {
+    timeline.as_ref().map(Termination::from).serialize(to)
 }
 
 /// What else `--json` tells.

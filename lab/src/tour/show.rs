@@ -4,6 +4,7 @@ use super::Outcome;
 use crate::scenario::{Scenario, judge};
 use comfy_table::{ContentArrangement, Table, presets::UTF8_HORIZONTAL_ONLY};
 use coroner::outputs::report::{self, Style};
+use coroner_api::terminations::Termination;
 use coroner_core::{
     leak::{Leak, LeakCause, LeakClass},
     report::PodTermination,
@@ -56,7 +57,7 @@ impl Screen {
 
     /// One timeline on stdout, on a line of its own.
     pub fn timeline(&self, timeline: &PodTermination) {
-        if let Ok(line) = serde_json::to_string(timeline) {
+        if let Ok(line) = serde_json::to_string(&Termination::from(timeline)) {
             let _ = writeln!(io::stdout(), "{line}");
         }
     }

@@ -2,7 +2,7 @@
 //! answer that shows it. Lists may overlap: for each entry, the list that was requested later counts.
 
 use crate::table::{Table, remove_from};
-use crate::{dirty::Dirty, time::*};
+use crate::{dirty::Dirty, input::ContainerState, time::*};
 use std::{fmt::Debug, hash::Hash};
 
 /// Bound on sandboxes and on containers. Further ones are refused and counted.
@@ -18,13 +18,25 @@ pub trait Item: PartialEq {
     type Parent: Clone + Eq + Hash + Debug;
     /// What the runtime reports about it outside lists.
     type Status: Clone + Default + Debug;
+    /// The other kind of entry.
+    type Other: Item;
 
     /// Its id, what it belongs to, and when it was created.
     fn keys(&self) -> (&Self::Id, &Self::Parent, WallTime);
+    /// Its state; a sandbox is running or exited.
+    fn state(&self) -> ContainerState;
+    /// Marks a change of it.
+    fn mark(&mut self, others: &Lists<Self::Other>, dirty: &mut Dirty);
+
     /// It is listed as alive.
-    fn is_alive(&self) -> bool;
+    fn is_alive(&self) -> bool {
+        matches!(self.state(), ContainerState::Created | ContainerState::Running)
+    }
+
     /// It is listed as ended.
-    fn has_ended(&self) -> bool;
+    fn has_ended(&self) -> bool {
+        self.state() == ContainerState::Exited
+    }
 }
 
 /// An entry of the runtime's lists.
@@ -119,20 +131,19 @@ impl<T: Item> Default for Lists<T> {
 }
 
 impl<T: Item> Lists<T> {
-    /// Applies a list. `covered`: the entries that it should have; `None`: all. `note` is called for each
-    /// change, with the entry as it was and as it is.
+    /// Applies a list. `covered`: the entries that it should have; `None`: all. Each changed entry is marked as it
+    /// was and as it is.
     pub(super) fn apply(
         &mut self,
         (at, asked): (BootTime, BootTime),
         covered: Option<Vec<T::Id>>,
         listed: Vec<T>,
-        note: impl Fn(&mut T, &mut Dirty),
+        others: &Lists<T::Other>,
         dirty: &mut Dirty,
     ) {
         let since = self.full.unwrap_or_default();
         if covered.is_none() {
             self.full = self.full.max(Some(asked));
-            dirty.full_list = true;
         }
         self.lists += 1;
         let list = self.lists;
@@ -141,7 +152,7 @@ impl<T: Item> Lists<T> {
                 let mut new = Listed::new(at, asked, list, info);
                 let ended = Interval { earliest: since, latest: at };
                 new.ended = new.info.has_ended().then_some(ended);
-                self.insert(new, &note, dirty);
+                self.insert(new, others, dirty);
                 continue;
             };
             let Some(before) = known.seen(asked, list) else { continue };
@@ -157,11 +168,11 @@ impl<T: Item> Lists<T> {
             let reappears = known.removed.take().is_some();
             let changes = known.info != info;
             if ends || reappears || changes {
-                note(&mut known.info, dirty);
+                known.info.mark(others, dirty);
             }
             // Nearly always equal; kept, to avoid reallocating every entry with each list.
             if changes {
-                note(&mut info, dirty);
+                info.mark(others, dirty);
                 let before = std::mem::replace(&mut known.info, info);
                 let (id, parent, created) = known.info.keys();
                 if before.keys() != (id, parent, created) {
@@ -173,7 +184,7 @@ impl<T: Item> Lists<T> {
         }
         let mut check = |known: &mut Listed<T>| {
             if known.missed(asked, at, list) {
-                note(&mut known.info, dirty);
+                known.info.mark(others, dirty);
             }
         };
         match covered {
@@ -186,13 +197,12 @@ impl<T: Item> Lists<T> {
 
     /// Adds an entry that no list has shown, unless it is known. A list that was requested earlier does not remove it.
     /// `removed`: it ran, and is gone.
-    pub(super) fn add_unlisted(
+    pub fn add_unlisted(
         &mut self,
-        at: BootTime,
-        created: BootTime,
+        (at, created): (BootTime, BootTime),
         info: T,
         removed: Option<Interval>,
-        note: impl Fn(&mut T, &mut Dirty),
+        others: &Lists<T::Other>,
         dirty: &mut Dirty,
     ) {
         if self.entries.contains_key(info.keys().0) {
@@ -201,15 +211,15 @@ impl<T: Item> Lists<T> {
         let (covered, seen_alive) = (at, removed.is_some());
         let new = Listed::new(at, created, NEVER, info);
         let new = Listed { covered, seen_alive, ended: removed, removed, ..new };
-        self.insert(new, note, dirty);
+        self.insert(new, others, dirty);
     }
 
-    fn insert(&mut self, mut new: Listed<T>, note: impl Fn(&mut T, &mut Dirty), dirty: &mut Dirty) {
+    fn insert(&mut self, mut new: Listed<T>, others: &Lists<T::Other>, dirty: &mut Dirty) {
         if self.entries.len() >= MAX_KNOWN {
             dirty.refused += 1;
             return;
         }
-        note(&mut new.info, dirty);
+        new.info.mark(others, dirty);
         let (id, parent, _) = new.info.keys();
         let (id, parent) = (id.clone(), parent.clone());
         self.entries.insert(id.clone(), new);
@@ -233,9 +243,16 @@ impl<T: Item> Lists<T> {
         &self.entries
     }
 
-    /// An entry, for what the runtime reports about it outside lists.
-    pub(super) fn get_mut(&mut self, id: &T::Id) -> Option<&mut Listed<T>> {
-        self.entries.get_mut(id)
+    /// An entry that changes by what the runtime reports about it outside lists.
+    pub(super) fn marked(
+        &mut self,
+        id: &T::Id,
+        others: &Lists<T::Other>,
+        dirty: &mut Dirty,
+    ) -> Option<&mut Listed<T>> {
+        let known = self.entries.get_mut(id)?;
+        known.info.mark(others, dirty);
+        Some(known)
     }
 
     /// The ids of what belongs to `parent`, oldest first.

@@ -62,32 +62,27 @@ impl Engine {
         }
         // Containers removed from a sandbox that still runs: kept while the pod's report may need them.
         for (id, _, by) in self.stores.cri.containers.removed() {
-            let uid = self.stores.cri.pod_of(&id).cloned();
-            let reported = uid.as_ref().and_then(|uid| self.pods.get(uid)).is_some_and(|pod| {
+            // Where the runtime did not name the pod, no pod is found below.
+            let uid = self.stores.cri.pod_of(&id).map_or_else(|| PodUid::new(""), PodUid::clone);
+            let reported = self.pods.get(&uid).is_some_and(|pod| {
                 pod.reported.contains(&id) && pod.reported_termination.is_none()
             });
             let over = now >= by + self.settle;
-            let requested = uid
-                .as_ref()
-                .and_then(|u| self.stores.api.get(u))
-                .is_some_and(|o| o.request().is_some());
+            let requested = self.stores.api.get(&uid).is_some_and(|o| o.request().is_some());
             // All sandboxes are stopped, and the termination report is still to come.
-            let suspended = uid.as_ref().is_some_and(|uid| {
-                let mut sandboxes = self.stores.cri.sandboxes_of(uid);
-                self.active.contains(uid) && sandboxes.all(|sandbox| sandbox.ended.is_some())
-            });
+            let suspended = self.active.contains(&uid)
+                && self.stores.cri.sandboxes_of(&uid).all(|sandbox| sandbox.ended.is_some());
             let orphaned = now >= by + UNRESOLVED && self.has_ended_without_sandbox(&id);
             if orphaned {
                 let populated =
                     self.stores.cgroups.cgroup(&id).is_none_or(|own| self.was_populated(own));
                 self.count_loss(LossKind::NeverResolved, u64::from(populated));
             }
-            let stuck = now >= by + STUCK
-                && !uid.as_ref().is_some_and(|uid| self.has_pending_deletion(uid));
+            let stuck = now >= by + STUCK && !self.has_pending_deletion(&uid);
             if orphaned || over && ((reported && !requested && !suspended) || stuck) {
                 self.stores.cri.containers.evict(&id);
                 self.evict_container(&id);
-                if let Some(pod) = uid.and_then(|uid| self.pods.get_mut(&uid)) {
+                if let Some(pod) = self.pods.get_mut(&uid) {
                     pod.reported.remove(&id);
                 }
             }
@@ -134,7 +129,7 @@ impl Engine {
     }
 
     /// A process was seen in the cgroup, or its record may have been lost.
-    fn was_populated(&self, owner: CgroupId) -> bool {
+    pub(super) fn was_populated(&self, owner: CgroupId) -> bool {
         let processes = self.stores.processes.get(&owner);
         !processes.is_some_and(ContainerProcesses::was_never_populated)
     }
@@ -144,19 +139,15 @@ impl Engine {
     fn expire_terminations(&mut self, now: BootTime, out: &mut Outputs) {
         let mut over = Vec::new();
         for pod in self.pods.values_mut() {
-            if let Some(finished) =
-                pod.reported_termination.take_if(|finished| finished.is_over(now))
-            {
+            let finished = pod.reported_termination.take_if(|finished| finished.is_over(now));
+            if let Some(finished) = finished {
                 finished.close(out);
                 over.extend(pod.finished_sandboxes.iter().cloned());
             }
         }
         for sandbox in over {
-            let containers = self.stores.cri.containers_of(&sandbox);
-            let ids: Vec<_> = containers.map(|c| c.info.id.clone()).collect();
-            for id in ids {
-                self.evict_container(&id);
-            }
+            let ids: Vec<_> = self.stores.cri.containers.ids_of(&sandbox).cloned().collect();
+            ids.iter().for_each(|id| self.evict_container(id));
         }
     }
 
@@ -164,28 +155,23 @@ impl Engine {
     fn evict_unresolved(&mut self, now: BootTime) {
         // Ended cgroups must not take the room of running ones.
         let has_room = self.stores.processes.len() < MAX_CONTAINERS / 2;
-        let unresolved: Vec<CgroupId> = self
-            .stores
-            .processes
-            .iter()
-            .filter(|(owner, p)| {
-                // The cgroup was evicted before this record came, or the mkdir record was lost: no end will
-                // come.
-                let orphan = self.stores.cgroups.container(**owner).is_none();
-                let end = p.removed.or(p.ended()).or(orphan.then_some(p.last_event));
-                end.is_some_and(|at| {
-                    let may_be_listed = has_room && !self.stores.cri.has_listed_since(at);
-                    now >= at + if may_be_listed { UNANSWERED } else { UNRESOLVED }
-                })
+        let is_due = |owner: &CgroupId, p: &ContainerProcesses| {
+            // The cgroup was evicted before this record came, or the mkdir record was lost: no end will come.
+            let orphan = self.stores.cgroups.container(*owner).is_none();
+            let end = p.removed.or(p.ended()).or(orphan.then_some(p.last_event));
+            end.is_some_and(|at| {
+                let may_be_listed = has_room && !self.stores.cri.has_listed_since(at);
+                now >= at + if may_be_listed { UNANSWERED } else { UNRESOLVED }
             })
-            .map(|(owner, _)| *owner)
-            .filter(|owner| {
-                self.stores.cgroups.container(*owner).is_none_or(|id| {
-                    self.stores.cri.container(id).is_none()
-                        && self.stores.cri.sandbox(&SandboxId::new(id.as_str())).is_none()
-                })
-            })
-            .collect();
+        };
+        let is_listed = |id: &ContainerId| {
+            let sandboxes = self.stores.cri.sandboxes.entries();
+            self.stores.cri.container(id).is_some() || sandboxes.contains_key(id.as_str())
+        };
+        let is_unlisted = |owner| !self.stores.cgroups.container(owner).is_some_and(is_listed);
+        let due = self.stores.processes.iter().filter(|(owner, p)| is_due(owner, p));
+        let unresolved: Vec<CgroupId> =
+            due.map(|(id, _)| *id).filter(|id| is_unlisted(*id)).collect();
         for owner in unresolved {
             // Count it as a loss only if it was a container in which some process was seen.
             let lost = self.stores.cgroups.container(owner).is_some() && self.was_populated(owner);
@@ -201,13 +187,7 @@ impl Engine {
         let Some(oldest) = evicted else { return };
         let known = |id| self.stores.cri.container(id).is_some();
         let explained = self.stores.cgroups.container(oldest).is_some_and(known);
-        if !explained
-            && self
-                .stores
-                .processes
-                .get(&oldest)
-                .is_some_and(ContainerProcesses::was_never_populated)
-        {
+        if !explained && !self.was_populated(oldest) {
             self.evict_cgroup(oldest);
         }
     }

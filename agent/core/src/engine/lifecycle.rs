@@ -57,10 +57,10 @@ impl Pod {
         let stopped: Vec<_> = self.fast_polled.difference(&wanted).cloned().collect();
         let started: Vec<_> = wanted.difference(&self.fast_polled).cloned().collect();
         if !started.is_empty() {
-            out.request(Request::Cri(CriRequest::StartFastPoll(started)));
+            out.requests.push(Request::Cri(CriRequest::StartFastPoll(started)));
         }
         if !stopped.is_empty() {
-            out.request(Request::Cri(CriRequest::StopFastPoll(stopped)));
+            out.requests.push(Request::Cri(CriRequest::StopFastPoll(stopped)));
         }
         self.fast_polled = wanted;
     }
@@ -117,6 +117,8 @@ impl Engine {
         Pod { incarnation: self.incarnations.count(uid), ..Pod::default() }
     }
 
+    /// The same for the current incarnation or, if there is none, for the report of the one before: true while its
+    /// sandbox is not removed.
     fn evaluate_instance(
         &mut self,
         now: BootTime,
@@ -130,7 +132,16 @@ impl Engine {
         if view.is_empty() {
             pod.terminating = false;
             pod.fast_poll(BTreeSet::new(), out);
-            return self.follow_up(now, uid, pod, is_dirty, out);
+            let reported = pod.reported_termination.as_mut();
+            let Some(reported) = reported.filter(|reported| !reported.is_over(now)) else {
+                return false;
+            };
+            if is_dirty || reported.is_open {
+                let earlier = &pod.finished_sandboxes - &reported.sandboxes;
+                let view = PodView::new(&self.stores, uid, &earlier, pod.cgroup_removed);
+                reported.update(view, out);
+            }
+            return !reported.is_removed();
         }
         let members = &view.members;
         if members.alive > 0
@@ -164,7 +175,7 @@ impl Engine {
             for death in &report.containers {
                 if pod.reported.insert(death.id.clone()) {
                     uncounted.insert(death.id.clone());
-                    out.report(Report::ContainerDied(Box::new(death.clone())));
+                    out.reports.push(Report::ContainerDied(Box::new(death.clone())));
                 }
             }
             if let Some(earlier) = pod.reported_termination.take() {
@@ -179,7 +190,7 @@ impl Engine {
             }
             pod.terminating = false;
             pod.finished_sandboxes.extend(sandboxes.iter().cloned());
-            out.report(Report::PodTerminated(Box::new(report.clone())));
+            out.reports.push(Report::PodTerminated(Box::new(report.clone())));
             let (at, is_open, uncounted) = (now, true, Some(uncounted));
             let reported =
                 ReportedTermination { at, sandboxes, members, report, is_open, uncounted };
@@ -219,31 +230,11 @@ impl Engine {
         }
         waiting
     }
-
-    /// Updates the report of a terminated pod. True while its sandbox is not removed.
-    fn follow_up(
-        &self,
-        now: BootTime,
-        uid: &PodUid,
-        pod: &mut Pod,
-        is_dirty: bool,
-        out: &mut Outputs,
-    ) -> bool {
-        let Some(reported) = pod.reported_termination.as_mut().filter(|r| !r.is_over(now)) else {
-            return false;
-        };
-        if is_dirty || reported.is_open {
-            let earlier = pod.finished_sandboxes.difference(&reported.sandboxes).cloned().collect();
-            let view = PodView::new(&self.stores, uid, &earlier, pod.cgroup_removed);
-            reported.update(view, out);
-        }
-        !reported.is_removed()
-    }
 }
 
 /// Reports a death that is not part of a pod report. It is never updated, so it is counted at once.
 fn report_alone(death: ContainerDeath, out: &mut Outputs) {
     let death = Box::new(death);
-    out.report(Report::ContainerDied(death.clone()));
-    out.report(Report::CountDeath(death));
+    out.reports.push(Report::ContainerDied(death.clone()));
+    out.reports.push(Report::CountDeath(death));
 }

@@ -40,7 +40,7 @@ impl ReportedTermination {
         let Some(deaths) = self.uncounted.take() else { return };
         let deaths = self.report.containers.iter().filter(|death| deaths.contains(&death.id));
         out.reports.extend(deaths.map(|death| Report::CountDeath(Box::new(death.clone()))));
-        out.report(Report::CountTermination(Box::new(self.report.clone())));
+        out.reports.push(Report::CountTermination(Box::new(self.report.clone())));
     }
 
     /// Counts the deaths that the next report no longer includes, as last reported.
@@ -49,7 +49,7 @@ impl ReportedTermination {
         let stays = |id: &ContainerId| next.containers.iter().any(|death| death.id == *id);
         for death in self.report.containers.iter().filter(|death| !stays(&death.id)) {
             if uncounted.remove(&death.id) {
-                out.report(Report::CountDeath(Box::new(death.clone())));
+                out.reports.push(Report::CountDeath(Box::new(death.clone())));
             }
         }
     }
@@ -67,20 +67,26 @@ impl ReportedTermination {
     pub(super) fn close(mut self, out: &mut Outputs) {
         if !self.report.is_final {
             self.report.is_final = true;
-            out.report(Report::PodUpdated(Box::new(self.report.clone()), Change::Final));
+            out.reports.push(Report::PodUpdated(Box::new(self.report.clone()), Change::Final));
         }
         self.count(out);
     }
 
-    /// Applies evidence that came since.
+    /// Applies evidence that came since. To a final report only the removal of sandbox and cgroup is added.
     pub(super) fn update(&mut self, mut view: PodView<'_>, out: &mut Outputs) {
         // Each list may change a container that the runtime does not call exited.
         self.is_open = !view.are_exited();
-        if self.report.is_final {
-            self.extend(view.tail(self.report.began), out);
-        } else {
+        if !self.report.is_final {
             view.members.clone_from(&self.members);
-            self.replace(view.build(self.report.life), out);
+            return self.replace(view.build(self.report.life), out);
+        }
+        let is_new = |milestone: &Milestone| self.report.milestone(milestone.kind).is_none();
+        let mut tail = view.tail(self.report.began).filter(is_new).peekable();
+        if tail.peek().is_some() {
+            let mut report = self.report.clone();
+            report.milestones.extend(tail);
+            report.milestones.sort_by_key(|milestone| (milestone.at, milestone.kind));
+            self.replace(report, out);
         }
     }
 
@@ -103,22 +109,7 @@ impl ReportedTermination {
         self.report = report;
         let removed = (self.is_removed() && !was_removed).then_some(Change::SandboxRemoved);
         for change in change.into_iter().chain(removed) {
-            out.report(Report::PodUpdated(Box::new(self.report.clone()), change));
-        }
-    }
-
-    /// Adds the removal of sandbox and cgroup, the only additions to a final report.
-    fn extend(&mut self, tail: impl Iterator<Item = Milestone>, out: &mut Outputs) {
-        let was_removed = self.is_removed();
-        for milestone in tail {
-            if self.report.milestone(milestone.kind).is_none() {
-                self.report.milestones.push(milestone);
-                self.report.milestones.sort_by_key(|milestone| (milestone.at, milestone.kind));
-            }
-        }
-        if self.is_removed() && !was_removed {
-            let report = Box::new(self.report.clone());
-            out.report(Report::PodUpdated(report, Change::SandboxRemoved));
+            out.reports.push(Report::PodUpdated(Box::new(self.report.clone()), change));
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::Engine;
 use crate::{ids::*, input::*, time::*};
 use crate::{
-    isolation::Isolation,
+    isolation,
     output::{CountTraffic, Outputs, Request, TrafficRequest},
     process::{ContainerProcesses, Origin, SIGKILL, SIGTERM, SentSignal},
     traffic::TrafficState,
@@ -68,8 +68,8 @@ impl Engine {
         let alive: Vec<_> = all.iter().filter_map(of).filter(|(_, p)| is_alive(p)).collect();
         let by_process =
             self.stores.processes_of_sandbox(&sandbox.id).and_then(|own| own.init.as_ref());
-        let by_process = by_process.and_then(|init| Isolation::by_sandbox_process(&init.comm));
-        if Isolation::by_handler(&sandbox.handler).or(by_process).is_some() {
+        let by_process = by_process.and_then(|init| isolation::by_sandbox_process(&init.comm));
+        if isolation::by_handler(&sandbox.handler).or(by_process).is_some() {
             let fact = TrafficFact::NotVisible { reason: TrafficBlindness::OwnStack };
             self.stores.traffic.apply(TrafficEvent { sandbox: sandbox.id, fact });
             return;
@@ -82,7 +82,7 @@ impl Engine {
             stopped: self.stores.traffic.get(&sandbox.id).and_then(|counted| counted.stopped),
             sandbox: sandbox.id,
         };
-        out.request(Request::Traffic(TrafficRequest::Count(request)));
+        out.requests.push(Request::Traffic(TrafficRequest::Count(request)));
     }
     /// After a record that may be the beginning or the end of a stop.
     pub(super) fn traffic_turns(&mut self, at: BootTime, turn: Turn, out: &mut Outputs) {
@@ -117,7 +117,7 @@ impl Engine {
         }
         let counted = self.stores.traffic.get(&sandbox);
         if counted.is_some_and(|counted| counted.began.is_some()) {
-            out.request(Request::Traffic(TrafficRequest::Read(sandbox)));
+            out.requests.push(Request::Traffic(TrafficRequest::Read(sandbox)));
         }
     }
 
@@ -137,7 +137,7 @@ impl Engine {
     ) {
         for sandbox in sandboxes {
             if traffic.forget(sandbox) {
-                out.request(Request::Traffic(TrafficRequest::Forget(sandbox.clone())));
+                out.requests.push(Request::Traffic(TrafficRequest::Forget(sandbox.clone())));
             }
         }
     }

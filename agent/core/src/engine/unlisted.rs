@@ -11,36 +11,30 @@ use crate::{
     pod_view::Stores,
     time::*,
 };
-use std::collections::BTreeSet;
 
-/// A container, and what is known of its sandbox.
-struct Unlisted {
-    created: BootTime,
-    container: CriContainer,
-    /// The sandbox, and when it was removed, if the runtime never listed it.
-    sandbox: Option<(CriSandbox, Interval)>,
-}
+/// When a container was created, the container, and, if the runtime never listed its sandbox, that and when it was
+/// removed.
+type Unlisted = (BootTime, CriContainer, Option<(CriSandbox, Interval)>);
 
 impl Engine {
     /// Adds containers that the kernel and the pod's status show and the runtime has not listed: the kernel
     /// has the cgroup, the status has the name. A later list replaces the entry.
     pub(super) fn add_unlisted(&mut self, now: BootTime, dirty: &Dirty) {
         // A list that lacks a pod's sandbox does not mark the pod.
-        let awaited =
-            if dirty.full_list { std::mem::take(&mut self.unlisted) } else { BTreeSet::new() };
-        for uid in dirty.pods.iter().chain(&awaited) {
+        let awaited = std::mem::take(&mut self.unlisted);
+        for uid in awaited.union(&dirty.pods) {
             let Some(object) = self.stores.api.get(uid) else { continue };
             let (found, is_complete) = unlisted(&self.stores, now, uid, object);
             let reported = self.pods.get(uid).map(|pod| &pod.finished_sandboxes);
-            for Unlisted { created, container, sandbox } in found {
+            for (created, container, sandbox) in found {
                 if reported.is_some_and(|reported| reported.contains(&container.sandbox)) {
                     continue;
                 }
-                let cri = &mut self.stores.cri;
+                let (cri, dirty, at) = (&mut self.stores.cri, &mut self.dirty, (now, created));
                 if let Some((sandbox, removed)) = sandbox {
-                    cri.add_removed(now, created, sandbox, removed, &mut self.dirty);
+                    cri.sandboxes.add_unlisted(at, sandbox, Some(removed), &cri.containers, dirty);
                 }
-                cri.add_unlisted(now, created, container, &mut self.dirty);
+                cri.containers.add_unlisted(at, container, None, &cri.sandboxes, dirty);
             }
             if !is_complete {
                 self.unlisted.insert(uid.clone());
@@ -101,9 +95,9 @@ fn unlisted(
             grace_seconds: None,
             pre_stop: None,
         };
-        Some(Unlisted { created, container, sandbox })
+        Some((created, container, sandbox))
     };
-    let mut missing = object.attempts().filter(|(id, _)| !is_listed(id)).peekable();
+    let mut missing = object.attempts.iter().filter(|(id, _)| !is_listed(id)).peekable();
     let is_complete = missing.peek().is_none();
     (missing.filter_map(of_attempt).collect(), is_complete)
 }
@@ -119,7 +113,7 @@ fn own_container(
     let since = since.unwrap_or_default();
     let may_be = |id: &ContainerId, cgroup: &CgroupId| {
         let created = stores.processes.get(cgroup).and_then(|processes| processes.created);
-        let is_container = object.attempt(id).is_some() || stores.cri.container(id).is_some();
+        let is_container = object.attempts.get(id).is_some() || stores.cri.container(id).is_some();
         !is_container && created.is_some_and(|created| created >= since)
     };
     let of_pod = stores.cgroups.containers_of(uid).filter(|(id, cgroup)| may_be(id, cgroup));

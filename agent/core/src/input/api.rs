@@ -1,6 +1,5 @@
 //! The apiserver's events.
 
-use super::hook::Hook;
 use crate::{ids::*, time::*};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -231,6 +230,21 @@ impl ApiContainer {
     pub fn is_terminated(&self) -> bool {
         self.id.is_some() && self.terminated.iter().any(|t| t.id == self.id)
     }
+}
+
+/// A lifecycle hook: its kind and, for exec, its binary. The arguments are never kept.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Hook {
+    /// A process in the container; the file name of its binary.
+    Exec(String),
+    /// A request by the kubelet: no process in the container.
+    HttpGet,
+    /// A connection by the kubelet: no process in the container.
+    TcpSocket,
+    /// The kubelet waits this many seconds: no process in the container.
+    Sleep(i64),
 }
 
 /// A liveness or startup probe.

@@ -1,6 +1,6 @@
 //! The container runtime's answers.
 
-use super::{hook::Hook, host::DaemonProcess};
+use super::{api::Hook, host::DaemonProcess};
 use crate::{ids::*, time::*};
 use serde::{Deserialize, Serialize};
 
@@ -205,5 +205,10 @@ impl CriSandbox {
     /// The sandbox's pod.
     pub fn pod_ref(&self) -> PodRef {
         PodRef { namespace: self.namespace.clone(), name: self.name.clone(), uid: self.pod.clone() }
+    }
+
+    /// The kubelet read the pod from a file or a URL.
+    pub fn is_static(&self) -> bool {
+        self.config_source.as_deref().is_some_and(|source| source != "api")
     }
 }

@@ -16,6 +16,8 @@ const HANGING_WORKERS: std::ops::Range<(u32, u32)> = (1, 22)..(1, 27);
 /// A cause, and the name of the container, volume or finalizer.
 type Found<'a> = (LeakCause, Option<&'a str>);
 
+const UNKNOWN: Found<'static> = (LeakCause::Unknown, None);
+
 /// The most likely cause.
 pub(super) fn likely(facts: &LeakFacts<'_>, class: LeakClass, key: &LeakKey) -> LikelyCause {
     let node = &facts.stores.node;
@@ -26,11 +28,11 @@ pub(super) fn likely(facts: &LeakFacts<'_>, class: LeakClass, key: &LeakKey) -> 
         _ if node.kubelet_is_down() => (LeakCause::KubeletDown, None),
         LeakKey::Sandbox { id } => match facts.stores.cri.sandbox(id) {
             Some(sandbox) => of_sandbox(facts, class, sandbox, runtime),
-            None => (LeakCause::Unknown, None),
+            None => UNKNOWN,
         },
         LeakKey::PodCgroup { .. } => match facts.cgroup_of(key) {
             Some(group) if group.tasks > 0 => (LeakCause::ProcessesRemain, None),
-            _ => (LeakCause::Unknown, None),
+            _ => UNKNOWN,
         },
         LeakKey::Pod { uid } => of_stuck_pod(facts, uid, runtime),
     };
@@ -74,10 +76,7 @@ fn of_sandbox<'a>(
         _ => {
             let mut containers = facts.containers_of(&sandbox.info.id);
             let unfinished = containers.find(|c| c.info.state != ContainerState::Exited);
-            return match unfinished {
-                Some(container) => (LeakCause::RuntimeFailing, Some(&container.info.name)),
-                None => (LeakCause::Unknown, None),
-            };
+            return unfinished.map_or(UNKNOWN, |c| (LeakCause::RuntimeFailing, Some(&c.info.name)));
         }
     };
     (kind, None)
@@ -101,10 +100,8 @@ fn of_stuck_pod<'a>(
         return (LeakCause::ProcessesRemain, Some(&killed.info.name));
     }
     if let Some(container) = alive.first() {
-        let kind = match runtime {
-            Some(RuntimeAtEnd::Failed | RuntimeAtEnd::Down) => LeakCause::RuntimeFailing,
-            Some(RuntimeAtEnd::Answered) | None => LeakCause::Unknown,
-        };
+        let has_failed = matches!(runtime, Some(RuntimeAtEnd::Failed | RuntimeAtEnd::Down));
+        let kind = if has_failed { LeakCause::RuntimeFailing } else { LeakCause::Unknown };
         return (kind, Some(&container.info.name));
     }
     for sandbox in facts.listed_of(uid) {
@@ -121,10 +118,8 @@ fn of_stuck_pod<'a>(
     if facts.pod_cgroup(uid).is_some_and(|group| group.tasks > 0) {
         return (LeakCause::ProcessesRemain, None);
     }
-    match facts.object(uid).and_then(|object| object.pod.finalizers.first()) {
-        Some(first) => (LeakCause::Finalizer, Some(first)),
-        None => (LeakCause::Unknown, None),
-    }
+    let finalizer = facts.object(uid).and_then(|object| object.pod.finalizers.first());
+    finalizer.map_or(UNKNOWN, |first| (LeakCause::Finalizer, Some(first)))
 }
 
 fn alive<'a>(

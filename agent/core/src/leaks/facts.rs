@@ -6,7 +6,7 @@ use crate::{
     cri::{Container, Sandbox},
     ids::*,
     input::*,
-    isolation::Isolation,
+    isolation::{by_handler, by_runtime_type},
     kubelet::KUBELET_SLACK,
     leak::RuntimeAtEnd,
     pod_view::Stores,
@@ -49,8 +49,7 @@ impl<'a> LeakFacts<'a> {
 
     /// A static pod: the kubelet has it from a manifest, and the apiserver may not know it.
     pub(super) fn is_static(&self, sandbox: &Sandbox) -> bool {
-        let source = sandbox.info.config_source.as_deref();
-        source.is_some_and(|source| source != "api") || self.is_static_pod(&sandbox.info.pod)
+        sandbox.info.is_static() || self.is_static_pod(&sandbox.info.pod)
     }
 
     /// The same by UID: the kubelet makes the UID of a static pod from the manifest's hash, 32 hex digits
@@ -92,10 +91,10 @@ impl<'a> LeakFacts<'a> {
             return false;
         }
         let sandbox = self.stores.cri.sandbox(&container.info.sandbox);
-        let by_handler = sandbox.and_then(|s| Isolation::by_handler(&s.info.handler));
-        let by_type = container.status.runtime_type.as_deref().and_then(Isolation::by_runtime_type);
-        let unseen =
-            by_handler.or(by_type).is_some() || !processes.gaps.is_complete_since(BootTime(0));
+        let handler = sandbox.and_then(|s| by_handler(&s.info.handler));
+        let isolated =
+            handler.or(container.status.runtime_type.as_deref().and_then(by_runtime_type));
+        let unseen = isolated.is_some() || !processes.gaps.is_complete_since(BootTime(0));
         // The survey shows that no task is left.
         let empty = || {
             let pod = sandbox.map(|sandbox| &sandbox.info.pod);
@@ -184,16 +183,50 @@ impl<'a> LeakFacts<'a> {
     /// shortened it or removed the object.
     pub(super) fn in_grace(&self, uid: &PodUid) -> bool {
         let first = self.object(uid).and_then(PodObject::request);
-        first.is_some_and(|first| self.now < deadline_of(first) + KUBELET_SLACK)
+        first.is_some_and(|first| self.now < first.deadline() + KUBELET_SLACK)
     }
 
     /// When the pod's processes should have ended.
     pub(super) fn deadline(&self, uid: &PodUid) -> Option<BootTime> {
         let object = self.object(uid).filter(|object| object.gone.is_none())?;
-        Some(deadline_of(object.shortened().or(object.request())?))
+        object.shortened().or(object.request()).map(DeletionRequest::deadline)
     }
-}
 
-fn deadline_of(request: &DeletionRequest) -> BootTime {
-    request.estimate + Duration::from_secs(request.grace_seconds.max(0).unsigned_abs())
+    /// The pod of a candidate; for a cgroup possibly only the UID.
+    pub(super) fn pod_of(&self, key: &LeakKey) -> Option<PodRef> {
+        match key {
+            LeakKey::Sandbox { id } => Some(self.stores.cri.sandbox(id)?.info.pod_ref()),
+            LeakKey::Pod { uid } | LeakKey::PodCgroup { pod: uid, .. } => {
+                Some(self.object(uid).map_or_else(|| PodRef::nameless(uid), PodObject::pod_ref))
+            }
+            LeakKey::Shim { .. } | LeakKey::Netns { .. } => None,
+        }
+    }
+
+    /// The runtime or a survey has shown it since `due`, and no list has lacked it. For a pod the apiserver is
+    /// queried directly.
+    pub(super) fn is_shown_since(&self, key: &LeakKey, due: BootTime) -> bool {
+        match key {
+            LeakKey::Sandbox { id } => {
+                let sandbox = self.stores.cri.sandbox(id);
+                sandbox.is_some_and(|sandbox| sandbox.missing.is_none() && sandbox.asked >= due)
+            }
+            LeakKey::Shim { .. } | LeakKey::Netns { .. } | LeakKey::PodCgroup { .. } => {
+                self.survey.is_some_and(|survey| survey.asked >= due)
+            }
+            LeakKey::Pod { .. } => true,
+        }
+    }
+
+    /// It is gone, whatever else is unknown.
+    pub(super) fn is_gone(&self, key: &LeakKey) -> bool {
+        match key {
+            LeakKey::Sandbox { id } => {
+                self.stores.cri.sandbox(id).is_none_or(|sandbox| sandbox.removed.is_some())
+            }
+            LeakKey::Pod { uid } => self.object(uid).is_none_or(|object| object.gone.is_some()),
+            // Only the next survey can show that.
+            LeakKey::Shim { .. } | LeakKey::Netns { .. } | LeakKey::PodCgroup { .. } => false,
+        }
+    }
 }

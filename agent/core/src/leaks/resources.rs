@@ -19,20 +19,16 @@ pub(super) fn of(facts: &LeakFacts<'_>, key: &LeakKey) -> LeakedResources {
         pids: group.map(|group| group.pids.clone()).unwrap_or_default(),
         ..LeakedResources::default()
     };
+    let sandbox = match key {
+        LeakKey::Sandbox { id } => facts.stores.cri.sandbox(id),
+        LeakKey::Pod { uid } => facts.listed_of(uid).next_back(),
+        _ => None,
+    };
+    sandbox.into_iter().for_each(|sandbox| add_sandbox(facts, sandbox, &mut held));
     match key {
-        LeakKey::Sandbox { id } => {
-            if let Some(sandbox) = facts.stores.cri.sandbox(id) {
-                add_sandbox(facts, sandbox, &mut held);
-            }
-        }
-        LeakKey::Pod { uid } => {
-            if let Some(last) = facts.listed_of(uid).next_back() {
-                add_sandbox(facts, last, &mut held);
-            }
-        }
         LeakKey::Shim { pid, .. } => held.pids.push(*pid),
         LeakKey::Netns { name, .. } => held.netns = Some(name.clone()),
-        LeakKey::PodCgroup { .. } => {}
+        _ => {}
     }
     held.pids.truncate(MAX_LISTED);
     held

@@ -89,20 +89,19 @@ impl SandboxStatusCache {
             return Some(BootTime(0));
         };
         let lost = asked + ANSWER_TIMEOUT;
-        let (due, answered) = match (&known.refused, &known.answered) {
-            (Some((_, at)), _) => (*at + OPEN_AGAIN, *at),
+        let (answered, again) = match (&known.refused, &known.answered) {
+            (Some((_, at)), _) => (*at, OPEN_AGAIN),
             (None, Some((status, at))) if self.current(sandbox).is_some() => match status.network {
-                SandboxNetwork::Own { closed: Some(false), .. } => (*at + OPEN_AGAIN, *at),
-                SandboxNetwork::Own { closed: None, .. } | SandboxNetwork::Unknown => {
-                    (*at + ASK_AGAIN, *at)
-                }
                 // Neither ever changes.
                 SandboxNetwork::Own { closed: Some(true), .. } | SandboxNetwork::Host => {
                     return None;
                 }
+                SandboxNetwork::Own { closed: Some(false), .. } => (*at, OPEN_AGAIN),
+                SandboxNetwork::Own { .. } | SandboxNetwork::Unknown => (*at, ASK_AGAIN),
             },
             (None, _) => return Some(lost),
         };
+        let due = answered + again;
         Some(if asked > answered { due.max(lost) } else { due })
     }
 

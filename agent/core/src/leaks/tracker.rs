@@ -1,18 +1,15 @@
 //! The leak tracker: from the first candidate to the reported leak and its resolution.
 
 mod candidate;
-mod detail;
 mod seen;
 
-use candidate::{AbsenceBasis, Candidate, Next, Verification};
-use detail::DetailBudget;
+use candidate::{AbsenceBasis, Candidate, DetailBudget, Next, Verification};
 use seen::Seen;
 
 use super::{
     classify::{self, Classes},
     facts::LeakFacts,
     netns::UnusedNamespaces,
-    subject::{is_gone, is_shown_since, pod_of},
 };
 use crate::{
     ids::*,
@@ -80,10 +77,8 @@ impl LeakTracker {
 
     /// Applies the apiserver's answers.
     pub(super) fn verified(&mut self, asked: BootTime, pods: &[PodCheck]) {
-        let answers: Table<&PodUid, bool> = pods
-            .iter()
-            .filter_map(|verification| Some((&verification.uid, verification.exists?)))
-            .collect();
+        let answers = pods.iter().filter_map(|check| Some((&check.uid, check.exists?)));
+        let answers: Table<&PodUid, bool> = answers.collect();
         for candidate in self.candidates.values_mut() {
             let Verification::Asked(at, uid) = &candidate.verification else { continue };
             if let Some(exists) = answers.get(uid).filter(|_| asked >= *at) {
@@ -110,7 +105,7 @@ impl LeakTracker {
     /// While detection is suspended: drops candidates that are certainly gone.
     pub(super) fn drop_vanished(&mut self, facts: &LeakFacts<'_>, out: &mut Outputs) {
         let gone: Vec<_> =
-            self.candidates.keys().filter(|key| is_gone(facts, key)).cloned().collect();
+            self.candidates.keys().filter(|key| facts.is_gone(key)).cloned().collect();
         gone.iter().for_each(|key| self.drop(key, out));
     }
 
@@ -166,14 +161,14 @@ impl LeakTracker {
     }
 
     fn add(&mut self, facts: &LeakFacts<'_>, watched: Duration, key: &LeakKey, class: LeakClass) {
-        let restored = self.restored.remove(key);
+        let (first_observed, preexisting) = match self.restored.remove(key) {
+            Some(known) => (known.first_observed, known.preexisting),
+            None => (facts.now, self.seen.is_since_start(facts, key, class)),
+        };
         let candidate = Candidate {
             class,
-            first_observed: restored.as_ref().map_or(facts.now, |known| known.first_observed),
-            preexisting: restored.as_ref().map_or_else(
-                || self.seen.is_since_start(facts, key, class),
-                |known| known.preexisting,
-            ),
+            first_observed,
+            preexisting,
             from: watched,
             due: None,
             verification: Verification::None,
@@ -217,7 +212,7 @@ impl LeakTracker {
             let next = if is_due { candidate.next(facts.now, needed) } else { Next::Wait };
             match next {
                 Next::Ask if wanted.len() < MAX_VERIFICATIONS => {
-                    if let Some(pod) = pod_of(facts, key) {
+                    if let Some(pod) = facts.pod_of(key) {
                         candidate.verification = Verification::Asked(facts.now, pod.uid.clone());
                         wanted.insert(pod.uid.clone(), pod);
                     }
@@ -228,7 +223,7 @@ impl LeakTracker {
                     self.contradicted += u64::from(basis == AbsenceBasis::Contradicted);
                 }
                 Next::Report if room > 0 => {
-                    if candidate.due.is_some_and(|due| is_shown_since(facts, key, due)) {
+                    if candidate.due.is_some_and(|due| facts.is_shown_since(key, due)) {
                         room -= usize::from(candidate.report(facts, key, &mut detailed, out));
                     }
                 }
@@ -236,7 +231,7 @@ impl LeakTracker {
             }
         }
         if !wanted.is_empty() {
-            out.request(Request::VerifyPods(wanted.into_values().collect()));
+            out.requests.push(Request::VerifyPods(wanted.into_values().collect()));
         }
     }
 

@@ -5,8 +5,7 @@ use crate::{
     api::{CLOCK_SKEW, DeletionRequest, PodObject},
     cause::{AttributedCause, unstopped},
     cri::{Container, Sandbox},
-    exit_blockers,
-    isolation::Isolation,
+    exit_blockers, isolation,
     kubelet::HOOK_GAP,
     process::{ContainerProcesses, SIGKILL, SIGTERM, SentSignal},
     stop::{RESTART_ALL_GRACE_SECONDS, Stop},
@@ -55,17 +54,16 @@ impl<'a> PodView<'a> {
         grace_seconds: i64,
         request: Option<&DeletionRequest>,
     ) -> Option<Duration> {
-        let seconds = |s: i64| u64::try_from(s).ok().map(Duration::from_secs);
         let shortened = self
             .object()
             .filter(|_| request.is_some())
             .and_then(|o| o.in_force(ended))
             .filter(|r| granted(r.grace_seconds) < granted(grace_seconds) && r.estimate > from);
-        match shortened {
-            Some(r) => Some(r.estimate.since(from) + seconds(granted(r.grace_seconds))?),
+        let allowed = match shortened {
+            Some(r) => r.estimate.since(from) + seconds(granted(r.grace_seconds)),
             None => seconds(granted(grace_seconds)),
-        }
-        .filter(|allowed| !allowed.is_zero())
+        };
+        (!allowed.is_zero()).then_some(allowed)
     }
 
     /// What the verdict of a container's end depends on.
@@ -112,12 +110,12 @@ impl<'a> PodView<'a> {
             .processes_of_sandbox(sandbox)
             .and_then(|p| p.init.as_ref())
             .map(|init| init.comm.as_str());
-        let by = |how: Option<Isolation>, what: &str, name: Option<&str>| {
-            Some(format!("It runs in {} ({what} {})", how?.as_str(), name?))
+        let by = |how: fn(&str) -> Option<&'static str>, what, name: Option<&str>| {
+            Some(format!("It runs in {} ({what} {})", how(name?)?, name?))
         };
-        by(handler.and_then(Isolation::by_handler), "runtime handler", handler)
-            .or_else(|| by(cri.and_then(Isolation::by_runtime_type), "runtime", cri))
-            .or_else(|| by(process.and_then(Isolation::by_sandbox_process), "process", process))
+        by(isolation::by_handler, "runtime handler", handler)
+            .or_else(|| by(isolation::by_runtime_type, "runtime", cri))
+            .or_else(|| by(isolation::by_sandbox_process, "process", process))
     }
 
     /// One container's report. `pod_cause`: the cause of the pod's termination, if one is in progress.
@@ -346,7 +344,7 @@ impl<'a> PodView<'a> {
             killed,
             neighbour: neighbour.map(|container| container.info.name.as_str()),
             object: self.object(),
-            attempt: self.object().and_then(|object| object.attempt(id)),
+            attempt: self.object().and_then(|object| object.attempts.get(id)),
             sandbox_died,
             redefined: hashes.map(|(next, own)| next != own),
             moved: next.is_some_and(|next| next.info.sandbox != *sandbox),

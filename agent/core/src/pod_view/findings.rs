@@ -39,8 +39,8 @@ impl<'a> PodView<'a> {
         request?;
         let ended = self.end(id)?.earliest;
         let in_force = self.object()?.in_force(ended)?;
-        let grace = u64::try_from(in_force.grace_seconds).ok()?;
-        let deadline = in_force.latest + Duration::from_secs(grace);
+        let grace = in_force.grace_seconds;
+        let deadline = in_force.latest + seconds(grace);
         let (late, after) = (secs(ended.since(deadline)), secs(ended.since(in_force.latest)));
         let detail = match self.object()?.shortened() {
             Some(_) => format!(
@@ -91,25 +91,15 @@ impl<'a> PodView<'a> {
             let who = format!("The runtime reports exit code {code} ({})", reported.reason);
             differ(Contradiction::RuntimeExitCode, who, code);
         }
-        if let Some(reported) = self.api_terminated(id) {
+        let spec = self.container(id).and_then(|c| self.spec(&c.info.name));
+        let mut ends = spec.into_iter().flat_map(|spec| &spec.terminated);
+        if let Some(reported) = ends.find(|end| end.id.as_ref() == Some(id)) {
             let phase = self.object().map(|o| o.pod.phase.as_str()).unwrap_or_default();
             let code = reported.exit_code;
             let who = format!("The API reports exit code {code} and phase {phase}");
             differ(Contradiction::ApiExitCode, who, code);
         }
         findings
-    }
-
-    fn api_terminated(&self, id: &ContainerId) -> Option<&'a ApiTerminated> {
-        let name = &self.container(id)?.info.name;
-        let reported = self.spec(name)?;
-        reported.terminated.iter().find(|end| end.id.as_ref() == Some(id))
-    }
-
-    /// Restarts of the runtime or the kubelet between `from` and `to`.
-    pub(super) fn restarts(&self, from: BootTime, to: BootTime) -> Vec<Finding> {
-        let cri = self.runtime_restarted(from, to);
-        cri.into_iter().chain(self.kubelet_restarted(from, to)).collect()
     }
 
     /// The runtime's state contradicts the cgroup. `empty`: when the last process was gone.
@@ -141,7 +131,8 @@ impl<'a> PodView<'a> {
         })
     }
 
-    fn kubelet_restarted(&self, from: BootTime, to: BootTime) -> Option<Finding> {
+    /// The kubelet was restarted between `from` and `to`.
+    pub(super) fn kubelet_restarted(&self, from: BootTime, to: BootTime) -> Option<Finding> {
         let since = |at: BootTime| secs(at.since(from));
         let kubelet = &self.stores.node.kubelet;
         let ended = kubelet.changes(from, to).find_map(|run| {
@@ -156,25 +147,19 @@ impl<'a> PodView<'a> {
         (!parts.is_empty()).then(|| Finding::new(FindingKind::KubeletRestarted, detail))
     }
 
-    fn runtime_restarted(&self, from: BootTime, to: BootTime) -> Option<Finding> {
-        let outage = self
-            .stores
-            .cri
-            .connection
-            .outages(from, to)
-            .find(|o| o.to.is_some() && o.restarted != Some(false))?;
-        let silent = outage.to.map_or(Duration::ZERO, |to| to.since(outage.from));
+    /// The runtime was, or may have been.
+    pub(super) fn runtime_restarted(&self, from: BootTime, to: BootTime) -> Option<Finding> {
+        let mut outages = self.stores.cri.connection.outages(from, to);
+        let outage = outages.find(|o| o.to.is_some() && o.restarted != Some(false))?;
+        let silent = secs(outage.to.map_or(Duration::ZERO, |to| to.since(outage.from)));
         let how = match outage.restarted {
             Some(true) => "another process answered afterwards",
             _ => "whether it is the same process is not known",
         };
-        Some(Finding::new(
-            FindingKind::RuntimeRestarted,
-            format!(
-                "The container runtime did not answer for {} during the termination: {how}.",
-                secs(silent)
-            ),
-        ))
+        let detail = format!(
+            "The container runtime did not answer for {silent} during the termination: {how}."
+        );
+        Some(Finding::new(FindingKind::RuntimeRestarted, detail))
     }
 }
 

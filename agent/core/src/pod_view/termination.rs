@@ -21,15 +21,9 @@ impl<'a> PodView<'a> {
         let last = self.members.all.iter().filter_map(|id| self.ended(id)).max();
         let is_init = |c: &Container| self.kind(&c.info.name) == ContainerKind::Init;
         let only_init = self.members.all.iter().filter_map(|id| self.container(id)).all(is_init);
-        let grace = self
-            .members
-            .all
-            .iter()
-            .filter_map(|id| self.graces(Some(self.container(id)?), None).max())
-            .filter_map(|seconds| u64::try_from(seconds).ok())
-            .max()
-            .unwrap_or_default();
-        let window = Duration::from_secs(grace) + KUBELET_SLACK;
+        let longest = |id: &ContainerId| self.graces(Some(self.container(id)?), None).max();
+        let grace = self.members.all.iter().filter_map(longest).max().unwrap_or_default();
+        let window = seconds(grace) + KUBELET_SLACK;
         self.members.all.iter().filter(move |id| match request {
             Some(_) => self.ended_with_its_pod(id),
             None => {
@@ -87,10 +81,8 @@ impl<'a> PodView<'a> {
         let gone = self.gone().filter(|_| unseen && !requested);
         // A container that was stopped, or ran on after the object was gone, had been deleted.
         let ran_on = |gone: Interval| {
-            self.members
-                .all
-                .iter()
-                .any(|id| self.end(id).is_none_or(|end| end.earliest > gone.latest))
+            let is_later = |id| self.end(id).is_none_or(|end| end.earliest > gone.latest);
+            self.members.all.iter().any(is_later)
         };
         // The last status showed part of the pod running when the object was deleted, and that part was
         // stopped.
@@ -133,10 +125,8 @@ impl<'a> PodView<'a> {
             let is_namesake =
                 (&other.info.namespace, &other.info.name) == (&own.namespace, &own.name);
             // Anyone may create a pod of that name at the apiserver.
-            let source = other.info.config_source.as_deref();
-            let is_static = source.is_some_and(|source| source != "api");
             is_namesake
-                && is_static
+                && other.info.is_static()
                 && other.info.pod != own.uid
                 && Some(other.info.created) > created
         })
@@ -221,7 +211,8 @@ impl<'a> PodView<'a> {
             let detail = format!("Its processes outlived the pod's object by {}.", secs(by));
             findings.push(Finding::new(FindingKind::OutlivedObject, detail));
         }
-        findings.extend(self.restarts(began, ended));
+        findings.extend(self.runtime_restarted(began, ended));
+        findings.extend(self.kubelet_restarted(began, ended));
         findings.extend(traffic.iter().flat_map(|traffic| self.traffic_findings(traffic)));
         let incomplete: BTreeSet<LossKind> =
             containers.iter().flat_map(|container| container.incomplete.iter().copied()).collect();
@@ -276,10 +267,9 @@ impl<'a> PodView<'a> {
                     let hook = named.min_by_key(|one| one.began)?;
                     Some((hook.ended?.0, Source::Kernel))
                 }
-                Hook::Sleep(seconds) => {
+                Hook::Sleep(slept) => {
                     let began = self.stores.anchor.boot(container.info.created);
-                    let seconds = u64::try_from(*seconds).ok()?;
-                    Some((began + Duration::from_secs(seconds), Source::Inferred))
+                    Some((began + seconds(*slept), Source::Inferred))
                 }
                 Hook::HttpGet | Hook::TcpSocket => None,
             }
@@ -307,11 +297,10 @@ impl<'a> PodView<'a> {
         stopping: Option<BootTime>,
         containers: &[ContainerDeath],
     ) -> BootTime {
+        use MilestoneKind as M;
         let ended = |c: &ContainerDeath| {
-            c.milestone(MilestoneKind::Exited)
-                .or_else(|| c.milestone(MilestoneKind::CgroupEmpty))
-                .or_else(|| c.milestone(MilestoneKind::ContainerExited))
-                .map(|m| m.at)
+            let kinds = [M::Exited, M::CgroupEmpty, M::ContainerExited];
+            kinds.into_iter().find_map(|kind| Some(c.milestone(kind)?.at))
         };
         // The last main container that exited; sidecars are stopped after it.
         let is_main = |c: &&ContainerDeath| c.kind == ContainerKind::Main;

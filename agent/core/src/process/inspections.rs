@@ -45,16 +45,14 @@ struct FreezePoll {
 impl Inspections {
     /// The kernel reported that the container's own cgroup was frozen or thawed.
     pub fn apply_frozen(&mut self, at: BootTime, frozen: bool) {
-        let freeze = match self.freezes.back_mut().filter(|freeze| freeze.to.is_none()) {
-            Some(_) if frozen => return,
-            Some(open) => {
-                open.to = Some(at);
-                return;
+        match self.freezes.back_mut().filter(|freeze| freeze.to.is_none()) {
+            Some(_) if frozen => {}
+            Some(open) => open.to = Some(at),
+            None => {
+                let freeze = Freeze { from: frozen.then_some(at), to: (!frozen).then_some(at) };
+                push_latest(&mut self.freezes, freeze, MAX_FREEZES);
             }
-            None if frozen => Freeze { from: Some(at), to: None },
-            None => Freeze { from: None, to: Some(at) },
-        };
-        push_latest(&mut self.freezes, freeze, MAX_FREEZES);
+        }
     }
 
     /// Applies a look into /proc.

@@ -10,15 +10,12 @@ use std::collections::BTreeSet;
 impl ContainerProcesses {
     /// The main process; for a container older than the agent, the target of the first signal from outside.
     pub fn main(&self) -> Option<Tgid> {
-        match &self.init {
-            Some(init) => Some(init.tgid),
-            None => self
-                .sent
-                .iter()
-                .find(|s| s.origin == Origin::Outside && s.signal.signal != SIGKILL)
-                .or_else(|| self.sent.iter().find(|s| s.origin == Origin::Outside))
-                .map(|s| s.signal.target.tgid),
-        }
+        let outside = || self.sent.iter().filter(|s| s.origin == Origin::Outside);
+        let target = || {
+            let first = outside().find(|s| s.signal.signal != SIGKILL).or_else(|| outside().next());
+            first.map(|s| s.signal.target.tgid)
+        };
+        self.init.as_ref().map(|init| init.tgid).or_else(target)
     }
 
     pub(super) fn is_init(&self, tgid: Tgid) -> bool {

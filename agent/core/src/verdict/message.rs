@@ -2,11 +2,10 @@
 
 use super::{
     CONVENTIONAL_STOP_SIGNALS, DeathFacts, GRACE_FLOOR_SECONDS, ended_with, longest_grace,
-    table::{End, Response},
+    table::{Absence, End, Response},
 };
 use crate::process::{Origin, SI_KERNEL, SIGKILL, SentSignal, is_of_the_node};
 use crate::{ids::*, input::*, signal, time::*};
-use std::time::Duration;
 
 /// The sender, unless it is a node component.
 fn by_whom(sent: &SentSignal) -> String {
@@ -149,7 +148,7 @@ impl<'a> DeathFacts<'a> {
 
     /// The last signal from outside before the exit, for the message.
     fn sent_before(&self, exit_at: BootTime) -> String {
-        let window = exit_at - Duration::from_secs(longest_grace(&self.case));
+        let window = exit_at - longest_grace(&self.case);
         // A process that entered the container and only forked is not recorded.
         let main = self.case.processes.main();
         let by_another = |s: &SentSignal| {
@@ -177,12 +176,8 @@ impl<'a> DeathFacts<'a> {
     }
 
     fn without_exit(&self) -> String {
-        let lost: Vec<&str> = self.gaps().map(LossKind::as_str).collect();
-        let why = if lost.is_empty() {
-            "the agent never saw its processes".to_owned()
-        } else {
-            format!("evidence was lost ({})", lost.join(", "))
-        };
+        let lost = self.lost(Absence::Delivery).map(|lost| format!("evidence was lost ({lost})"));
+        let why = lost.unwrap_or_else(|| "the agent never saw its processes".into());
         format!("How it ended is not known: the kernel's record of its exit is missing, {why}.")
     }
 

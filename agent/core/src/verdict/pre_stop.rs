@@ -40,7 +40,7 @@ impl DeathFacts<'_> {
 
     /// The kubelet raises a grace of 0 to one second (pod_workers.go).
     fn grace(&self) -> Option<Duration> {
-        Some(Duration::from_secs(u64::try_from(self.case.grace_seconds?).ok()?.max(1)))
+        self.case.grace_seconds.map(|grace| seconds(grace.max(1)))
     }
 
     /// When the node sent the stop signal, and when the main process exited.
@@ -108,15 +108,14 @@ impl DeathFacts<'_> {
         let whole = slept == wanted;
         let (stop, exit) = self.stop_and_exit();
         match (self.case.requested, stop) {
-            (Some(requested), Some(stop)) if self.is_sidecar() => {
-                let ended = whole.then(|| (requested + slept).min(stop));
-                let long_enough = stop.since(requested) + KUBELET_REACTION >= slept;
-                self.inferred(requested, ended).filter(|_| long_enough)
-            }
             (requested, Some(stop)) => {
-                let long_enough =
-                    requested.is_none_or(|at| stop.since(at) + KUBELET_REACTION >= slept);
-                self.inferred(stop - slept, whole.then_some(stop)).filter(|_| long_enough)
+                let in_time = |at| stop.since(at) + KUBELET_REACTION >= slept;
+                let (began, ended) = match requested.filter(|_| self.is_sidecar()) {
+                    Some(requested) => (requested, (requested + slept).min(stop)),
+                    None => (stop - slept, stop),
+                };
+                let hook = self.inferred(began, whole.then_some(ended));
+                hook.filter(|_| requested.is_none_or(in_time))
             }
             // The container exited or was killed before the hook was over.
             (Some(requested), None) => {

@@ -106,7 +106,8 @@ impl<'a> DeathFacts<'a> {
         }
         match exit {
             ExitStatus::Signal { signal, core }
-                if SELF_INFLICTED.contains(&signal) && !self.sent_from_outside(signal) =>
+                if SELF_INFLICTED.contains(&signal)
+                    && self.sent_from_outside(signal).next().is_none() =>
             {
                 End::OwnSignal { signal, core }
             }
@@ -121,10 +122,8 @@ impl<'a> DeathFacts<'a> {
                 End::StopSignal
             }
             ExitStatus::Signal { signal, .. } => {
-                let sent = |s: &&SentSignal| {
-                    s.from_outside() && s.signal.signal == signal && s.at <= exit_at
-                };
-                End::OtherSignal { signal, sent: self.case.processes.sent().find(sent) }
+                let sent = self.sent_from_outside(signal).find(|sent| sent.at <= exit_at);
+                End::OtherSignal { signal, sent }
             }
             ExitStatus::Code(code) => End::Code(code),
         }
@@ -164,16 +163,14 @@ impl<'a> DeathFacts<'a> {
     /// SIGKILL by a process of the container: possible only without a PID namespace of its own (hostPID,
     /// shareProcessNamespace).
     pub(super) fn inner_kill(&self) -> Option<&'a SentSignal> {
-        let processes = self.case.processes;
         let delivered = |s: &&SentSignal| {
-            let signal = &s.signal;
-            signal.signal == SIGKILL
-                && signal.code != SI_KERNEL
+            let SignalGenerated { signal, code, result, .. } = s.signal;
+            (signal, result) == (SIGKILL, SignalResult::Delivered)
+                && code != SI_KERNEL
                 && !s.from_outside()
-                && signal.result == SignalResult::Delivered
+                && self.exit.is_none_or(|(at, _)| s.at <= at)
         };
-        let in_time = |s: &&SentSignal| self.exit.is_none_or(|(at, _)| s.at <= at);
-        processes.sent().filter(in_time).find(delivered)
+        self.case.processes.sent().find(delivered)
     }
 
     fn oom_victim(&self) -> Option<Tgid> {
@@ -221,13 +218,12 @@ impl<'a> DeathFacts<'a> {
     /// Losses that may hide the event.
     pub(super) fn lost(&self, absence: Absence) -> Option<String> {
         let gaps = self.gaps();
-        let hiding: Vec<&str> = match absence {
-            Absence::Nothing => return None,
-            Absence::Signal | Absence::Stop => {
-                gaps.filter(|l| !l.is_detail_only()).map(LossKind::as_str).collect()
-            }
-            Absence::Delivery | Absence::Hook => gaps.map(LossKind::as_str).collect(),
+        let hides = |loss: &LossKind| match absence {
+            Absence::Nothing => false,
+            Absence::Signal | Absence::Stop => !loss.is_detail_only(),
+            Absence::Delivery | Absence::Hook => true,
         };
+        let hiding: Vec<&str> = gaps.filter(hides).map(LossKind::as_str).collect();
         (!hiding.is_empty()).then(|| hiding.join(", "))
     }
 
@@ -235,22 +231,20 @@ impl<'a> DeathFacts<'a> {
     /// `at`.
     pub(super) fn observed_too_briefly(&self, at: BootTime, what: &str) -> Option<String> {
         let found = self.case.processes.found?;
-        let longest = longest_grace(&self.case);
         if self.case.requested.is_some_and(|requested| requested < found) {
             return Some("it was already being deleted when the agent started".into());
         }
         let watched = at.since(found);
-        (watched < Duration::from_secs(longest) + KUBELET_SLACK)
+        (watched < longest_grace(&self.case) + KUBELET_SLACK)
             .then(|| format!("the agent began to watch it only {} before {what}", secs(watched)))
     }
 
     /// The spec has an exec hook, none was seen, and there was time for it to use up the grace.
     pub(super) fn hook_may_have_exhausted(&self) -> bool {
         let Some(stop) = self.stop.filter(|_| self.hook.is_none()) else { return false };
-        let grace = self.case.grace_seconds.and_then(|s| u64::try_from(s).ok());
         let enough = |requested: BootTime| {
             let spent = stop.at.since(requested) + Duration::from_secs(2);
-            grace.is_none_or(|grace| spent >= Duration::from_secs(grace))
+            self.case.grace_seconds.is_none_or(|grace| spent >= seconds(grace))
         };
         matches!(self.case.pre_stop, Some(Hook::Exec(_))) && self.case.requested.is_none_or(enough)
     }

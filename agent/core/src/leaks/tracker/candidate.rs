@@ -1,14 +1,13 @@
 //! One candidate: its verification and its description.
 
-use super::detail::DetailBudget;
 use crate::{
     ids::*,
     leak::{Leak, LeakCause, LeakClass, LeakEvidence},
-    leaks::{cause, evidence, facts::LeakFacts, resources, subject::pod_of},
+    leaks::{cause, evidence, facts::LeakFacts, resources},
     output::{Outputs, Report},
     time::*,
 };
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// An older answer confirms nothing. It may take three requests of up to 60 s each (`kube/lookup.rs`).
 const VERIFICATION_VALID: Duration = Duration::from_secs(240);
@@ -105,7 +104,7 @@ impl Candidate {
         let has_room = budget.take(self.class);
         let Some(leak) = self.describe(facts, key, has_room) else { return false };
         let leak = Arc::new(leak);
-        out.report(Report::LeakOpened(Arc::clone(&leak)));
+        out.reports.push(Report::LeakOpened(Arc::clone(&leak)));
         self.reported = Some(ReportedLeak { leak, described: facts.now });
         true
     }
@@ -118,15 +117,9 @@ impl Candidate {
         watched: Duration,
         now: BootTime,
     ) -> Option<Arc<Leak>> {
-        let kind = |class: LeakClass| match class {
-            LeakClass::NotreadyNoPod
-            | LeakClass::NotreadyWithContainers
-            | LeakClass::ReadyNoPod => LeakClass::NotreadyNoPod,
-            other => other,
-        };
-        let is_another = kind(class) != kind(self.class);
+        let is_of_one_kind = class == self.class || class.lacks_pod() && self.class.lacks_pod();
         self.class = class;
-        if !is_another {
+        if is_of_one_kind {
             return None;
         }
         (self.from, self.verification) = (watched, Verification::None);
@@ -137,16 +130,10 @@ impl Candidate {
     /// The answer of the apiserver that the report requires: whether the pod exists. `None`: none, because
     /// the watch shows the object.
     pub(super) fn needs(&self, key: &LeakKey) -> Option<bool> {
-        match (key, self.class) {
-            (LeakKey::PodCgroup { .. }, _) => Some(false),
-            (LeakKey::Pod { .. }, _) => Some(true),
-            (
-                LeakKey::Sandbox { .. },
-                LeakClass::NotreadyNoPod
-                | LeakClass::ReadyNoPod
-                | LeakClass::NotreadyWithContainers,
-            ) => Some(false),
-            _ => None,
+        match key {
+            LeakKey::PodCgroup { .. } => Some(false),
+            LeakKey::Pod { .. } => Some(true),
+            _ => self.class.lacks_pod().then_some(false),
         }
     }
 
@@ -208,7 +195,7 @@ impl Candidate {
         Some(Leak {
             class: self.class,
             key: key.clone(),
-            pod: pod_of(facts, key).filter(|pod| !pod.name.is_empty()),
+            pod: facts.pod_of(key).filter(|pod| !pod.name.is_empty()),
             attempt,
             created,
             first_observed: facts.wall(self.first_observed),
@@ -227,4 +214,21 @@ fn holds_other(before: &Leak, now: &Leak) -> bool {
     let (held, holds) = (&before.resources, &now.resources);
     (&held.netns, &held.ips, &held.cgroup, &held.containers)
         != (&holds.netns, &holds.ips, &holds.cgroup, &holds.containers)
+}
+
+/// Bound on leaks with evidence. Beyond it the node has another problem, and the evidence only uses memory.
+const MAX_DETAILED: usize = 1_000;
+
+/// Leaks with evidence so far: sandboxes, orphans and pods each have their own budget.
+#[derive(Debug, Default)]
+pub(super) struct DetailBudget(BTreeMap<(bool, bool), usize>);
+
+impl DetailBudget {
+    /// Uses the budget for one leak, if there is room.
+    pub(super) fn take(&mut self, class: LeakClass) -> bool {
+        let kind = (class.is_sandbox(), class.orphan().is_some());
+        let used = self.0.entry(kind).or_default();
+        *used += 1;
+        *used <= MAX_DETAILED
+    }
 }
