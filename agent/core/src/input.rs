@@ -6,6 +6,8 @@ mod cri;
 mod hook;
 mod host;
 mod kernel;
+mod kubelet;
+mod kubelet_statement;
 mod proc;
 
 pub use api::*;
@@ -13,6 +15,8 @@ pub use cri::*;
 pub use hook::*;
 pub use host::*;
 pub use kernel::*;
+pub use kubelet::*;
+pub use kubelet_statement::*;
 pub use proc::*;
 
 use super::labels;
@@ -54,6 +58,8 @@ pub enum Input {
     Proc(ProcReport),
     /// From the host's file systems: what remains of pods, and whether the node's daemons run.
     Host(HostEvent),
+    /// From the kubelet's log.
+    Kubelet(KubeletEvent),
     /// Leaks and candidates that an earlier run of the agent had stored, at the start.
     Recalled {
         /// The stored leaks and candidates.

@@ -158,7 +158,11 @@ impl Health {
     pub fn note(&mut self, received: &Received) {
         let at = received.at;
         match &received.input {
-            Input::Kernel(_) | Input::Proc(_) | Input::Host(_) | Input::Recalled { .. } => {}
+            Input::Kernel(_)
+            | Input::Proc(_)
+            | Input::Host(_)
+            | Input::Kubelet(_)
+            | Input::Recalled { .. } => {}
             Input::Clock(_) => {}
             Input::Cri(CriEvent::Connected { runtime, .. }) => {
                 self.cri = Source::Up(runtime.clone())

@@ -105,7 +105,7 @@ pub(super) const CHANGES: Values = Values::Closed(|| {
 });
 
 pub(super) const INPUTS: Values =
-    Values::Closed(|| vec!["kernel", "cri", "api", "proc", "host", "lost"]);
+    Values::Closed(|| vec!["kernel", "cri", "api", "proc", "host", "kubelet", "lost"]);
 
 pub(super) const SOURCES: Values = Values::Closed(|| vec!["cri", "api", "proc", "host"]);
 

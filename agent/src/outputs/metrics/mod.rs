@@ -206,6 +206,7 @@ impl Metrics {
             Input::Api(_) => "api",
             Input::Proc(_) => "proc",
             Input::Host(_) => "host",
+            Input::Kubelet(_) => "kubelet",
             Input::Recalled { .. } | Input::Clock(_) | Input::Tick => return, // the agent's own
             Input::Lost(_) => "lost", // counted by the engine, which has losses of its own
         };

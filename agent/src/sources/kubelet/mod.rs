@@ -1,0 +1,15 @@
+//! The kubelet adapter: reads the kubelet's own log, from the systemd journal's files, a plain file or standard
+//! input, and hands out what it says of pods.
+//!
+//! **Invariant.** Only the fields that `entry.rs` names are kept of a line: no command line, no output of a probe or
+//! hook, no patch, no annotation. A line that is not read is counted.
+
+mod entry;
+mod field;
+mod klog;
+mod parser;
+mod scrub;
+pub mod table;
+mod time;
+
+pub use parser::LineResult;
