@@ -4,12 +4,23 @@
 //! **Invariant.** Only the fields that `entry.rs` names are kept of a line: no command line, no output of a probe or
 //! hook, no patch, no annotation. A line that is not read is counted.
 
+mod budget;
 mod entry;
 mod field;
+mod file;
+#[doc(hidden)]
+pub mod fuzzing;
+mod journal;
 mod klog;
+mod lines;
 mod parser;
+mod reading;
+mod run;
 mod scrub;
+mod stream;
 pub mod table;
 mod time;
 
 pub use parser::LineResult;
+pub use reading::LineCounters;
+pub use run::{LogSource, Options, read_all, run};

@@ -187,7 +187,7 @@ fn json(line: &[u8], receipt: &Receipt) -> Parsed {
 /// Milliseconds since the epoch, with a fraction.
 fn stamp(millis: f64) -> Option<LineTime> {
     let nanos = millis * 1e6;
-    (nanos.is_finite() && nanos.abs() < 9e18).then(|| LineTime::Wall(WallTime(nanos as i64)))
+    (nanos.is_finite() && nanos.abs() < 9e18).then_some(LineTime::Wall(WallTime(nanos as i64)))
 }
 
 #[cfg(test)]
