@@ -218,3 +218,110 @@ fn zone_of(lines: &[super::lines::Found], near: WallTime) -> Option<i64> {
 
 /// How often a file is looked at.
 pub(super) const POLL: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{budget::Budget, parser::LineResult},
+        *,
+    };
+    use std::{fs::OpenOptions, io::Write as _};
+
+    struct Tail {
+        folder: tempfile::TempDir,
+        log: LogFile,
+        reading: Reading,
+        counters: LineCounters,
+    }
+
+    /// A line of this moment, about a pod of this name.
+    fn line(pod: &str) -> String {
+        let now = jiff::Timestamp::now().strftime("%m%d %H:%M:%S.000001");
+        format!("I{now} 7 kubelet.go:1] \"SyncPod enter\" pod=\"default/{pod}\" podUID=\"u\"\n")
+    }
+
+    impl Tail {
+        fn new(text: &str) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("kubelet.log");
+            fs::write(&path, text).unwrap();
+            let reading = Reading::new(Budget::unlimited(), BootTime(0));
+            let (log, counters) = (LogFile::new(&path), LineCounters::default());
+            Self { folder, log, reading, counters }
+        }
+
+        fn write(&self, text: &str) {
+            let path = self.folder.path().join("kubelet.log");
+            let file = OpenOptions::new().append(true).create(true).open(path);
+            file.unwrap().write_all(text.as_bytes()).unwrap();
+        }
+
+        /// The pods of the new lines, and `gap`s.
+        fn poll(&mut self, look_back: u64) -> Vec<String> {
+            let events = self.log.poll(look_back, &mut self.reading, &self.counters).unwrap();
+            let name = |event| match event {
+                KubeletEvent::Entry(entry) => entry.name,
+                KubeletEvent::Gap { .. } => Some("gap".to_owned()),
+                _ => None,
+            };
+            events.into_iter().filter_map(name).collect()
+        }
+    }
+
+    #[test]
+    fn what_is_appended_is_read_and_a_torn_line_waits() {
+        let mut tail = Tail::new(&(line("old") + &line("a")));
+        let one = line("a").len() as u64;
+        assert_eq!(tail.poll(one + 3), ["a"], "the beginning is left out up to a line's end");
+        let (b, c) = (line("b"), line("c"));
+        tail.write(&(b + &c[..50]));
+        assert_eq!(tail.poll(0), ["b"]);
+        tail.write(&c[50..]);
+        assert_eq!(tail.poll(0), ["c"]);
+        assert_eq!(tail.counters.of(LineResult::Read), 3);
+    }
+
+    #[test]
+    fn a_rotated_file_is_read_to_its_end_and_the_new_one_from_its_beginning() {
+        let mut tail = Tail::new(&line("a"));
+        assert_eq!(tail.poll(u64::MAX), ["a"]);
+        tail.write(&line("b"));
+        let path = tail.folder.path().join("kubelet.log");
+        fs::rename(&path, path.with_extension("1")).unwrap();
+        assert_eq!(tail.poll(0), ["b"], "there is no new file yet");
+        tail.write(&line("c"));
+        assert_eq!(tail.poll(0), ["c"]);
+        // Torn at the end of the old file: a gap.
+        tail.write("I1122 12:00");
+        fs::rename(&path, path.with_extension("2")).unwrap();
+        tail.write(&line("d"));
+        assert_eq!(tail.poll(0), ["gap", "d"]);
+    }
+
+    #[test]
+    fn a_truncated_file_is_read_from_its_beginning_after_a_gap() {
+        let mut tail = Tail::new(&(line("a") + &line("b")));
+        assert_eq!(tail.poll(u64::MAX), ["a", "b"]);
+        fs::write(tail.folder.path().join("kubelet.log"), line("c")).unwrap();
+        assert_eq!(tail.poll(0), ["gap", "c"]);
+    }
+
+    #[test]
+    fn a_fifo_a_device_and_a_folder_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("fifo");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &fifo,
+            rustix::fs::FileType::Fifo,
+            Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        for path in [&*fifo, Path::new("/dev/zero"), folder.path()] {
+            let mut reading = Reading::new(Budget::unlimited(), BootTime(0));
+            let polled = LogFile::new(path).poll(0, &mut reading, &LineCounters::default());
+            assert!(matches!(polled, Err(FileError::NotPlain(_))), "{}", path.display());
+        }
+    }
+}

@@ -104,3 +104,36 @@ impl Reading {
         std::mem::take(&mut self.events)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coroner_core::time::{Anchor, WallTime};
+
+    #[test]
+    fn what_is_over_the_budget_is_one_gap() {
+        let anchor = Anchor { boot_ns: 1 << 50, wall_ns: 1_795_446_000_000_000_000 };
+        let near = WallTime(anchor.wall_ns);
+        let receipt = Receipt::File { anchor, near, zone: 0 };
+        let line = b"I1123 14:18:35.558172  1 kubelet.go:2124] \"SyncPod enter\" pod=\"a/b\"";
+        let line = Found::Line(line.to_vec());
+        let counters = LineCounters::default();
+        let mut reading = Reading::new(Budget::new(5, 1 << 20), BootTime(3));
+        let now = BootTime(anchor.boot_ns);
+        for _ in 0..25 {
+            reading.take(&line, &receipt, now, &counters);
+        }
+        let events = reading.events(Some(now));
+        let entries = events.iter().filter(|event| matches!(event, KubeletEvent::Entry(_)));
+        assert_eq!(entries.count(), 10);
+        assert_eq!(events[0], KubeletEvent::Verbosity { at_least: 4 });
+        let KubeletEvent::Gap { from, to, lines, cause } = events[events.len() - 1] else {
+            panic!("{events:?}");
+        };
+        assert!(from > BootTime(3) && from < to && to == now);
+        assert_eq!((lines, cause), (15, KubeletLogGap::Budget));
+        assert_eq!(counters.of(LineResult::OverBudget), 15);
+        reading.take(&Found::TooLong, &receipt, now, &counters);
+        assert_eq!(counters.of(LineResult::TooLong), 1);
+    }
+}

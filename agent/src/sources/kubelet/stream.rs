@@ -210,3 +210,62 @@ pub(super) fn read(
     stream.end(reading, counters);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources::kubelet::{budget::Budget, parser::LineResult};
+    use coroner_core::input::KubeletEvent;
+
+    const BOOT: &str = "0123456789abcdef0123456789abcdef";
+    const LINE: &str = r#"I1123 14:18:35.558172  1 kubelet.go:1] \"SyncPod enter\" pod=\"a/b\""#;
+
+    /// The boot clock of the entries in a text, in µs.
+    fn entries(text: &str, counters: &LineCounters) -> Vec<u64> {
+        let anchor = Anchor { boot_ns: 90_000_000_000_000, wall_ns: 1_795_446_000_000_000_000 };
+        let (boot, near) = (boot_id(BOOT), WallTime(anchor.wall_ns));
+        let suspended = Suspended { ns: 0 };
+        let mut stream = Stream::new(Machine { anchor, suspended, boot, near, zone: None });
+        let mut reading = Reading::new(Budget::unlimited(), BootTime(0));
+        read(&mut text.as_bytes(), &mut stream, &mut reading, counters).unwrap();
+        let time = |event| match event {
+            KubeletEvent::Entry(entry) => Some(entry.time.0 / 1_000),
+            _ => None,
+        };
+        reading.events(None).into_iter().filter_map(time).collect()
+    }
+
+    fn json(boot: &str, unit: &str) -> String {
+        format!(
+            r#"{{"__CURSOR":"s","__REALTIME_TIMESTAMP":"1795443515558272","__MONOTONIC_TIMESTAMP":"5000","_BOOT_ID":"{boot}","_SYSTEMD_UNIT":"{unit}","MESSAGE":"{LINE}","_CMDLINE":"x"}}"#
+        ) + "\n"
+    }
+
+    fn export(boot: &str) -> String {
+        let line = LINE.replace('\\', "");
+        format!(
+            "__CURSOR=s\n__REALTIME_TIMESTAMP=1795443515558272\n__MONOTONIC_TIMESTAMP=5000\n_BOOT_ID={boot}\n_SYSTEMD_UNIT=kubelet.service\nMESSAGE={line}\n\n"
+        )
+    }
+
+    #[test]
+    fn journalctls_formats_and_a_plain_log_are_read_together() {
+        let counters = LineCounters::default();
+        let plain = LINE.replace('\\', "") + "\n";
+        // Received 100 µs after it was written, 5 ms after the boot.
+        assert_eq!(entries(&json(BOOT, "k3s.service"), &counters), [4_900]);
+        assert_eq!(entries(&export(BOOT), &counters), [4_900]);
+        let all = [json(BOOT, "kubelet.service"), plain, export(BOOT)].concat();
+        assert_eq!(entries(&all, &counters).len(), 3);
+        assert!(entries(&json(BOOT, "ssh.service"), &counters).is_empty());
+    }
+
+    #[test]
+    fn lines_of_another_boot_are_left_out_and_counted() {
+        let counters = LineCounters::default();
+        let other = BOOT.replace('0', "f");
+        let text = json(&other, "kubelet.service") + &export(&other);
+        assert!(entries(&text, &counters).is_empty());
+        assert_eq!(counters.of(LineResult::OtherBoot), 2);
+    }
+}
