@@ -119,6 +119,8 @@ impl Engine {
                 self.stores.node.apply_host(received.at, &event);
                 self.leaks.apply_host(event);
             }
+            // No verdict depends on the kubelet's own account.
+            Input::Kubelet(_) => {}
             Input::Recalled { leaks } => self.leaks.restore(leaks),
             Input::Lost(loss) => self.lost(received.at, &loss),
             Input::Clock(anchor) => {

@@ -5,6 +5,8 @@ mod api;
 mod cri;
 mod host;
 mod kernel;
+mod kubelet;
+mod kubelet_statement;
 mod proc;
 mod traffic;
 
@@ -12,6 +14,8 @@ pub use api::*;
 pub use cri::*;
 pub use host::*;
 pub use kernel::*;
+pub use kubelet::*;
+pub use kubelet_statement::*;
 pub use proc::*;
 pub use traffic::*;
 
@@ -56,6 +60,8 @@ pub enum Input {
     Traffic(TrafficEvent),
     /// From the host's file systems: what remains of pods, and whether the node's daemons run.
     Host(HostEvent),
+    /// From the kubelet's log.
+    Kubelet(KubeletEvent),
     /// Leaks and candidates that an earlier run of the agent had stored, at the start.
     Recalled {
         /// The stored leaks and candidates.

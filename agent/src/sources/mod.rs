@@ -8,6 +8,7 @@ pub mod host;
 mod json;
 pub mod kernel;
 pub mod kube;
+pub mod kubelet;
 pub mod processes;
 mod spec;
 pub(crate) mod tasks;

@@ -162,6 +162,7 @@ impl Health {
             | Input::Proc(_)
             | Input::Traffic(_)
             | Input::Host(_)
+            | Input::Kubelet(_)
             | Input::Recalled { .. } => {}
             Input::Clock(_) => {}
             Input::Cri(CriEvent::Connected { runtime, .. }) => {

@@ -1,6 +1,7 @@
 //! The docs are true: what the agent can say is described, what they name exists, every link leads
 //! somewhere.
 
+mod kubelet;
 mod licence;
 mod links;
 mod names;

@@ -10,6 +10,7 @@ mod fed;
 mod host;
 mod http;
 mod json;
+mod kubelet;
 mod record;
 mod recording;
 
@@ -21,6 +22,7 @@ pub use cri::cri;
 pub use host::host;
 pub use http::http;
 pub use json::json;
+pub use kubelet::{journal, kubelet};
 pub use record::record;
 pub use recording::recording;
 

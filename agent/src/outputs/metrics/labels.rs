@@ -108,7 +108,7 @@ pub(super) const CHANGES: Values = Values::Closed(|| {
 });
 
 pub(super) const INPUTS: Values =
-    Values::Closed(|| vec!["kernel", "cri", "api", "proc", "traffic", "host", "lost"]);
+    Values::Closed(|| vec!["kernel", "cri", "api", "proc", "traffic", "host", "kubelet", "lost"]);
 
 pub(super) const SOURCES: Values = Values::Closed(|| vec!["cri", "api", "proc", "host"]);
 

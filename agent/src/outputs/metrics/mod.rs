@@ -211,6 +211,7 @@ impl Metrics {
             Input::Proc(_) => "proc",
             Input::Traffic(_) => "traffic",
             Input::Host(_) => "host",
+            Input::Kubelet(_) => "kubelet",
             Input::Recalled { .. } | Input::Clock(_) | Input::Tick => return, // the agent's own
             Input::Lost(_) => "lost", // counted by the engine, which has losses of its own
         };

@@ -43,6 +43,7 @@ impl Shift {
             Input::Cri(event) => self.cri(event),
             Input::Api(event) => self.api(event),
             Input::Host(_)
+            | Input::Kubelet(_)
             | Input::Proc(_)
             | Input::Traffic(_)
             | Input::Recalled { .. }

@@ -1,0 +1,139 @@
+//! What all readers share: lines to events, the budget, what is missing, and the counts.
+
+use super::{
+    budget::Budget,
+    lines::Found,
+    parser::{LineResult, parse},
+    time::Receipt,
+};
+use coroner_core::{
+    input::{KubeletEvent, KubeletLogGap},
+    time::BootTime,
+};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Lines of the kubelet's log, by what became of them.
+#[derive(Debug, Default)]
+pub struct LineCounters([AtomicU64; LineResult::ALL.len()]);
+
+impl LineCounters {
+    fn add(&self, result: LineResult, count: u64) {
+        self.0[result as usize].fetch_add(count, Relaxed);
+    }
+
+    /// How many lines so far.
+    pub fn of(&self, result: LineResult) -> u64 {
+        self.0[result as usize].load(Relaxed)
+    }
+}
+
+/// Makes events of lines.
+#[derive(Debug)]
+pub(super) struct Reading {
+    budget: Budget,
+    /// The highest level of a line so far.
+    level: Option<u8>,
+    /// The last moment up to which nothing is missing.
+    last: BootTime,
+    /// Lines over the budget since then.
+    over: u64,
+    events: Vec<KubeletEvent>,
+}
+
+impl Reading {
+    /// From `since` on.
+    pub(super) fn new(budget: Budget, since: BootTime) -> Self {
+        Self { budget, level: None, last: since, over: 0, events: Vec::new() }
+    }
+
+    /// Takes a line at the moment `now`.
+    pub(super) fn take(
+        &mut self,
+        found: &Found,
+        receipt: &Receipt,
+        now: BootTime,
+        counters: &LineCounters,
+    ) {
+        let Found::Line(line) = found else {
+            counters.add(LineResult::TooLong, 1);
+            return;
+        };
+        if !self.budget.allows(line.len(), now) {
+            counters.add(LineResult::OverBudget, 1);
+            self.over += 1;
+            return;
+        }
+        if self.over > 0 {
+            let lines = std::mem::take(&mut self.over);
+            self.gap(now, lines, KubeletLogGap::Budget);
+        }
+        let parsed = parse(line, receipt);
+        counters.add(parsed.result, 1);
+        if matches!(parsed.result, LineResult::Read | LineResult::Skipped)
+            && parsed.level > 0
+            && self.level.is_none_or(|level| parsed.level > level)
+        {
+            self.level = Some(parsed.level);
+            self.events.push(KubeletEvent::Verbosity { at_least: parsed.level });
+        }
+        for entry in parsed.entries {
+            self.last = self.last.max(entry.time).min(now);
+            self.events.push(KubeletEvent::Entry(Box::new(entry)));
+        }
+    }
+
+    /// A line of another boot.
+    pub(super) fn of_another_boot(&self, counters: &LineCounters) {
+        counters.add(LineResult::OtherBoot, 1);
+    }
+
+    /// Lines are missing: at most up to now. `lines` is 0 where their number is unknown.
+    pub(super) fn gap(&mut self, now: BootTime, lines: u64, cause: KubeletLogGap) {
+        self.events.push(KubeletEvent::Gap { from: self.last, to: now, lines, cause });
+        self.last = self.last.max(now);
+    }
+
+    /// The events so far. What is over the budget is reported now if `now` is given.
+    pub(super) fn events(&mut self, now: Option<BootTime>) -> Vec<KubeletEvent> {
+        if let Some(now) = now
+            && self.over > 0
+        {
+            let lines = std::mem::take(&mut self.over);
+            self.gap(now, lines, KubeletLogGap::Budget);
+        }
+        std::mem::take(&mut self.events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coroner_core::time::{Anchor, WallTime};
+
+    #[test]
+    fn what_is_over_the_budget_is_one_gap() {
+        let anchor = Anchor { boot_ns: 1 << 50, wall_ns: 1_795_446_000_000_000_000 };
+        let near = WallTime(anchor.wall_ns);
+        let receipt = Receipt::File { anchor, near, zone: 0 };
+        let line = b"I1123 14:18:35.558172  1 kubelet.go:2124] \"SyncPod enter\" pod=\"a/b\"";
+        let line = Found::Line(line.to_vec());
+        let counters = LineCounters::default();
+        let mut reading = Reading::new(Budget::new(5, 1 << 20), BootTime(3));
+        let now = BootTime(anchor.boot_ns);
+        for _ in 0..25 {
+            reading.take(&line, &receipt, now, &counters);
+        }
+        let events = reading.events(Some(now));
+        let entries = events.iter().filter(|event| matches!(event, KubeletEvent::Entry(_)));
+        assert_eq!(entries.count(), 10);
+        assert_eq!(events[0], KubeletEvent::Verbosity { at_least: 4 });
+        let KubeletEvent::Gap { from, to, lines, cause } = events[events.len() - 1] else {
+            panic!("{events:?}");
+        };
+        assert!(from > BootTime(3) && from < to && to == now);
+        assert_eq!((lines, cause), (15, KubeletLogGap::Budget));
+        assert_eq!(counters.of(LineResult::OverBudget), 15);
+        reading.take(&Found::TooLong, &receipt, now, &counters);
+        assert_eq!(counters.of(LineResult::TooLong), 1);
+    }
+}

@@ -1,0 +1,66 @@
+//! docs/kubelet.md: its tables are made from the patterns that the agent reads the kubelet's log by.
+
+use coroner::sources::kubelet::table::{Logged, event_reasons, patterns};
+use coroner_core::input::KubeletStatement;
+use std::{env, fmt::Write as _, fs, path::Path};
+
+/// The tables come between these lines.
+const BEGIN: &str = "<!-- made by agent/tests/docs/kubelet.rs: UPDATE_GOLDEN=1 writes it again -->";
+
+fn versions(logged: &Logged) -> String {
+    match (logged.first, logged.last) {
+        (23, 36) => "all".to_owned(),
+        (first, 36) => format!("1.{first} on"),
+        (23, last) => format!("to 1.{last}"),
+        (first, last) if first == last => format!("1.{first}"),
+        (first, last) => format!("1.{first}–1.{last}"),
+    }
+}
+
+/// A line of the table for each place that logs a message.
+fn tables() -> String {
+    let mut text = String::from(
+        "| message | kubelets | `-v` | upstream | coroner's name |\n|---|---|---:|---|---|\n",
+    );
+    for pattern in patterns() {
+        for logged in pattern.logged {
+            let (versions, level) = (versions(logged), logged.level);
+            let message = pattern.text;
+            writeln!(
+                text,
+                "| {message} | {versions} | {level} | {}, {} | `{}` |",
+                logged.file, logged.function, pattern.statement
+            )
+            .unwrap();
+        }
+    }
+    text.push_str("\n| Event | coroner's name |\n|---|---|\n");
+    for (reason, statement) in event_reasons() {
+        writeln!(text, "| {reason} | `{statement}` |").unwrap();
+    }
+    text
+}
+
+#[test]
+fn kubelet_md_has_every_message() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/kubelet.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let (before, _) = page.split_once(BEGIN).expect("the marker");
+    let wanted = format!("{before}{BEGIN}\n\n{}", tables());
+    if env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&path, &wanted).unwrap();
+        return;
+    }
+    assert!(page == wanted, "docs/kubelet.md is stale: UPDATE_GOLDEN=1 writes it again");
+}
+
+#[test]
+fn kubelet_md_names_statements_that_exist() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/kubelet.md");
+    let page = fs::read_to_string(path).unwrap();
+    let rows = page.lines().filter(|line| line.starts_with("| ") && line.ends_with("` |"));
+    for row in rows {
+        let name = row.trim_end_matches("` |").rsplit('`').next().unwrap_or_default();
+        assert!(KubeletStatement::ALL.iter().any(|one| one.as_str() == name), "{row}");
+    }
+}
