@@ -331,41 +331,55 @@ fn count(entry: *mut Traffic, peer: u32, event: u32) {
 #[raw_tracepoint]
 pub fn tcp_send_reset(ctx: RawTracePointContext) -> i32 {
     let (sk, skb) = (Address(ctx.arg(0)), Address(ctx.arg(1)));
-    if skb.0 == 0 || (sk.0 != 0 && sk.read::<u8>(layout!(traffic.sock_state)) != TIME_WAIT) {
+    if skb.0 == 0 {
         return 0;
     }
-    let device = skb.pointer(layout!(traffic.skb_dev));
-    let netns: u32 = device.pointer(layout!(traffic.dev_net)).read(layout!(traffic.net_inum));
-    if let Some(pod) = entry(netns, 0) {
-        answered(pod, skb.0, device.0);
+    let net = if sk.0 == 0 {
+        skb.pointer(layout!(traffic.skb_dev)).pointer(layout!(traffic.dev_net))
+    } else {
+        // Data after the end: of a connection that waits, or of one that was ended by this data.
+        let state: u8 = sk.read(layout!(traffic.sock_state));
+        if state != TIME_WAIT && u32::from(state) != CLOSE {
+            return 0;
+        }
+        sk.pointer(layout!(traffic.sock_net))
+    };
+    if let Some(pod) = entry(net.read(layout!(traffic.net_inum)), 0) {
+        answered(pod, skb.0);
     }
     0
 }
 
 #[inline(never)]
-fn answered(pod: *mut Traffic, skb: u64, device: u64) {
-    let (skb, device) = (Address(skb), Address(device));
-    let is_trial = get!(pod, flags) & TRIAL != 0;
-    if !is_trial && device.read::<u32>(layout!(traffic.dev_ifindex)) == LOOPBACK {
-        return;
-    }
+fn answered(pod: *mut Traffic, skb: u64) {
+    let skb = Address(skb);
     let head = skb.pointer(layout!(traffic.skb_head));
     let transport: u16 = skb.read(layout!(traffic.skb_transport));
     let network: u16 = skb.read(layout!(traffic.skb_network));
     let (tcp, ip) = (head.at(u32::from(transport)), head.at(u32::from(network)));
     let port = u16::from_be(tcp.read(2));
-    if is_trial && port != port_at(pod, 0) {
-        return;
+    let (remote, local) = match ip.read::<u8>(0) >> 4 {
+        4 => (mapped(ip.read(12)), mapped(ip.read(16))),
+        _ => (ip.read(8), ip.read(24)),
+    };
+    if get!(pod, flags) & TRIAL != 0 {
+        if port != port_at(pod, 0) {
+            return;
+        }
+    } else {
+        // What has a socket has lost its device by now.
+        let device = skb.pointer(layout!(traffic.skb_dev));
+        let is_same = remote[0] == local[0] && remote[1] == local[1];
+        let index: u32 = device.read(layout!(traffic.dev_ifindex));
+        if index == LOOPBACK || is_same || is_loopback(&remote) {
+            return;
+        }
     }
     let is_syn = tcp.read::<u8>(13) & (SYN | ACK) == SYN;
     // The answer of a server to what this pod had opened itself is none of a client's.
     if !is_syn && !listens(pod, port) {
         return;
     }
-    let remote = match ip.read::<u8>(0) >> 4 {
-        4 => mapped(ip.read(12)),
-        _ => ip.read(8),
-    };
     count(pod, whose(&remote), if is_syn { REFUSED } else { RESET_AFTER_END });
 }
 

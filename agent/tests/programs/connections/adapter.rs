@@ -2,7 +2,10 @@
 
 use super::network::{Server, connect, drain, unshare};
 use crate::stage;
-use coroner::sources::traffic::{self, Attachment, Options};
+use coroner::sources::{
+    kernel::counting::EntryKey,
+    traffic::{self, Attachment, Options},
+};
 use coroner_core::{
     ids::{CgroupId, SandboxId, Tgid},
     input::{
@@ -11,6 +14,7 @@ use coroner_core::{
     },
     output::{CountTraffic, TrafficRequest},
 };
+use coroner_ebpf::maps::TRAFFIC_MAX;
 use tokio::sync::mpsc;
 
 /// The adapter, in a thread of its own.
@@ -21,13 +25,19 @@ struct Asked {
 
 impl Asked {
     fn start() -> Self {
+        Self::beside(0)
+    }
+
+    /// So many entries are taken.
+    fn beside(others: u32) -> Self {
         let hierarchy = stage::v2();
         let mut kernel = stage::start(&stage::options(&hierarchy));
-        let options = Options {
-            host_root: "/".into(),
-            attachment: Attachment::OnDemand,
-            counting: kernel.take_counting(),
-        };
+        let mut counting = kernel.take_counting();
+        for netns in 1..=others {
+            let key = EntryKey { netns, cgroup: None };
+            counting.as_mut().unwrap().insert(key, &[], None).unwrap();
+        }
+        let options = Options { host_root: "/".into(), attachment: Attachment::OnDemand, counting };
         let (to, answers) = mpsc::channel(16);
         let (requests, from) = mpsc::channel(16);
         std::thread::spawn(move || {
@@ -138,6 +148,19 @@ fn the_hosts_namespace_and_another_process_are_refused() {
     let own = std::process::id();
     assert_eq!(asked.ask(count(own, None, 0)), refused(TrafficBlindness::HostNetwork));
     assert_eq!(asked.ask(count(own, Some(1), 0)), refused(TrafficBlindness::NoProcess));
+}
+
+#[test]
+fn what_finds_no_room_is_not_visible_and_takes_none() {
+    let _machine = stage::machine();
+    let mut asked = Asked::beside(TRAFFIC_MAX - 1);
+    in_a_namespace(|| {
+        let server = Server::listening("10.0.0.1:8080", None);
+        let pid = server.pid.unsigned_abs();
+        assert_eq!(asked.ask(count(pid, None, 1)), refused(TrafficBlindness::MapFull));
+        assert!(matches!(asked.ask(count(pid, None, 0)), TrafficFact::Began { .. }));
+        drop(server);
+    });
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod adapter;
 mod network;
+mod wire;
 
 use crate::stage::{self, Pod, Session, on_each_hierarchy};
 use coroner::sources::kernel::counting::AddressKind;

@@ -75,36 +75,8 @@ pub(crate) fn unshare() -> u32 {
 }
 
 fn set_up_loopback() -> io::Result<()> {
-    let socket = |family| {
-        // SAFETY: a plain system call, whose descriptor nobody else has.
-        match unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) } {
-            -1 => Err(io::Error::last_os_error()),
-            fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        }
-    };
-    let named = |name: &str| {
-        // SAFETY: all zeroes are one.
-        let mut request: libc::ifreq = unsafe { mem::zeroed() };
-        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-            *to = from as libc::c_char;
-        }
-        request
-    };
-    let ioctl = |socket: &OwnedFd, what, request: *const u8| {
-        // SAFETY: the request is of the type that the call takes, and outlives it.
-        match unsafe { libc::ioctl(socket.as_raw_fd(), what, request) } {
-            -1 => Err(io::Error::last_os_error()),
-            _ => Ok(()),
-        }
-    };
-    let v4 = socket(libc::AF_INET)?;
-    let mut up = named("lo");
-    up.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
-    ioctl(&v4, libc::SIOCSIFFLAGS as _, (&raw const up).cast())?;
-    let mut alias = named("lo:1");
-    let (address, _) = raw(&"10.0.0.1:0".parse().expect("an address"));
-    alias.ifr_ifru.ifru_addr = unsafe { mem::transmute_copy(&address) };
-    ioctl(&v4, libc::SIOCSIFADDR as _, (&raw const alias).cast())?;
+    raise("lo")?;
+    assign("lo:1", "10.0.0.1:0")?;
     // struct in6_ifreq, include/uapi/linux/ipv6.h.
     let v6 = socket(libc::AF_INET6)?;
     for last in [1, 2] {
@@ -115,6 +87,46 @@ fn set_up_loopback() -> io::Result<()> {
         ioctl(&v6, libc::SIOCSIFADDR as _, request.as_ptr())?;
     }
     Ok(())
+}
+
+pub(crate) fn socket(family: c_int) -> io::Result<OwnedFd> {
+    // SAFETY: a plain system call, whose descriptor nobody else has.
+    match unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+    }
+}
+
+fn named(name: &str) -> libc::ifreq {
+    // SAFETY: all zeroes are one.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request
+}
+
+fn ioctl(socket: &OwnedFd, what: libc::c_ulong, request: *const u8) -> io::Result<()> {
+    // SAFETY: the request is of the type that the call takes, and outlives it.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), what as _, request) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Takes a device up.
+pub(crate) fn raise(device: &str) -> io::Result<()> {
+    let mut up = named(device);
+    up.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
+    ioctl(&socket(libc::AF_INET)?, libc::SIOCSIFFLAGS as _, (&raw const up).cast())
+}
+
+/// Gives a device an address, with the mask of its class.
+pub(crate) fn assign(device: &str, address: &str) -> io::Result<()> {
+    let mut request = named(device);
+    let (address, _) = raw(&address.parse().expect("an address"));
+    request.ifr_ifru.ifru_addr = unsafe { mem::transmute_copy(&address) };
+    ioctl(&socket(libc::AF_INET)?, libc::SIOCSIFADDR as _, (&raw const request).cast())
 }
 
 /// An address as the kernel takes it, and its length.
