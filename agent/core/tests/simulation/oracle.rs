@@ -1,8 +1,10 @@
 //! Plays random histories, and makes what goes wrong as simple as can be.
 
 mod judge;
+mod kubelet;
 mod plan;
 mod sources;
+mod story;
 mod truth;
 
 use coroner_core::input::{CriEvent, Input, Received};
