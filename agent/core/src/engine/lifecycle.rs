@@ -232,7 +232,9 @@ impl Engine {
         if is_dirty || reported.is_open {
             let earlier = pod.finished_sandboxes.difference(&reported.sandboxes).cloned().collect();
             let view = PodView::new(&self.stores, uid, &earlier, pod.cgroup_removed);
-            reported.update(view, out);
+            if !view.is_partly_shown() {
+                reported.update(view, out);
+            }
         }
         !reported.is_removed()
     }
