@@ -6,7 +6,7 @@
 #[path = "../tests/simulation/oracle.rs"]
 mod oracle;
 
-use oracle::{FAULTS, Kept, Kind, Outcome, simulate};
+use oracle::{FAULTS, Hidden, Kept, Kind, Outcome, simulate};
 use serde_json::{Value, json};
 use std::{
     env,
@@ -72,6 +72,18 @@ fn run() -> Result<bool, String> {
 
 fn line(outcome: &Outcome, kept: Option<Kept>) -> Value {
     let ((verdicts, causes), floor) = (outcome.known.known(), outcome.floor());
+    let (decidable, decided) = outcome.known.decidable();
+    let why = |hidden: Hidden| {
+        let (percent, tally) = outcome.known.hidden(hidden);
+        let why = json!({
+            "percent": percent,
+            "ceiling_percent": outcome.ceiling(hidden),
+            "reported_right": tally.right,
+            "reported_other": tally.other,
+        });
+        (hidden.as_str().to_owned(), why)
+    };
+    let hidden: serde_json::Map<_, _> = Hidden::ALL.into_iter().map(why).collect();
     let count = |kind: Kind| outcome.kinds[kind as usize];
     json!({
         "fault": outcome.fault,
@@ -86,7 +98,10 @@ fn line(outcome: &Outcome, kept: Option<Kept>) -> Value {
         "verdicts_percent": verdicts,
         "verdicts_floor_percent": floor.0,
         "causes_percent": causes,
-        "causes_floor_percent": floor.1,
+        "decidable_percent": decidable,
+        "known_of_decidable_percent": decided,
+        "known_of_decidable_floor_percent": floor.1,
+        "not_decidable": hidden,
         "ok": outcome.is_good(),
         "example": kept.map(|kept| json!({ "file": kept.file, "text": kept.text })),
     })

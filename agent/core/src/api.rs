@@ -39,6 +39,8 @@ pub struct DeletionRequest {
     pub grace_seconds: i64,
     /// deletionTimestamp − grace, by the apiserver's clock: the lower bound.
     pub api_time: WallTime,
+    /// The same on the boot clock, by the node's wall clock at the receipt: it may be set later.
+    pub by_its_clock: BootTime,
 }
 
 /// A pod's object.
@@ -332,7 +334,15 @@ fn request(
         (false, false) => (asked, CLOCK_SKEW, (first - CLOCK_SKEW).min(not_before)),
     };
     let latest = at;
-    Some(DeletionRequest { estimate, uncertainty, earliest, latest, grace_seconds, api_time })
+    Some(DeletionRequest {
+        estimate,
+        uncertainty,
+        earliest,
+        latest,
+        grace_seconds,
+        api_time,
+        by_its_clock,
+    })
 }
 
 impl PodObject {

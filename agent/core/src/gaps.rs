@@ -63,6 +63,11 @@ impl Connection {
         self.outages.back()
     }
 
+    /// The source is away, or was so after this moment.
+    pub fn was_away_since(&self, at: BootTime) -> bool {
+        self.last().is_some_and(|outage| outage.to.is_none_or(|to| to >= at))
+    }
+
     /// Outages that overlap the time from `from` to `to`.
     pub fn outages(&self, from: BootTime, to: BootTime) -> impl Iterator<Item = &Outage> {
         self.outages

@@ -383,6 +383,12 @@ impl<'a> PodView<'a> {
         }
     }
 
+    /// The watch has shown part of the pod's history, and not its end: what follows may change the cause.
+    pub fn is_partly_shown(&self) -> bool {
+        let shown = self.object().filter(|object| !object.is_mirror());
+        shown.is_some_and(|object| object.gone.is_none() && !object.pod.is_finished())
+    }
+
     /// The kubelet keeps a pod's cgroup and last sandbox while the pod may keep running
     /// (pod_container_manager_linux.go, kuberuntime_gc.go).
     fn resources_released(&self, ended: BootTime) -> bool {

@@ -181,15 +181,85 @@ impl Stop<'_> {
         Some(AttributedCause::inferred(Cause::ResizeRestart, message))
     }
 
-    /// The reason in a pod that kept running.
-    pub fn reason(&self) -> AttributedCause {
-        let probed = self.spec().map(|spec| self.probe(spec));
-        let failed = || match &probed {
-            Some(Probed::Failed(cause, probe)) => self.by_failed_runs(*cause, probe),
+    /// The image was changed before the stop began, and that was received before the deletion request.
+    pub fn is_redefined_before(&self, request: BootTime) -> bool {
+        let changed = self.attempt.and_then(|attempt| attempt.image_changed);
+        changed.is_some_and(|at| at <= self.began + WATCH_DELAY && at < request)
+    }
+
+    /// The reason that evidence of its own shows.
+    pub fn explained(&self) -> Option<AttributedCause> {
+        let failed = || match self.probe(self.spec()?) {
+            Probed::Failed(cause, probe) => self.by_failed_runs(cause, probe),
             _ => None,
         };
         let reason = self.evident().or_else(failed).or_else(|| self.redefinition());
-        let reason = reason.or_else(|| self.resize()).or_else(|| self.by_runtime());
+        reason.or_else(|| self.resize()).or_else(|| self.by_runtime())
+    }
+
+    /// The definition did not change, as far as the sources show it.
+    fn is_same(&self) -> bool {
+        // The image of a container that ran before the agent may have been changed before, too.
+        // Only a status from after its end shows the spec of then.
+        let unchanged = || {
+            let attempt = self.attempt.filter(|attempt| attempt.ended.is_some());
+            attempt.is_some_and(|attempt| attempt.image_changed.is_none())
+        };
+        match self.redefined {
+            Some(redefined) => !redefined,
+            None => self.backed_off() || self.processes.found.is_none() && unchanged(),
+        }
+    }
+
+    /// The next attempt waited in back-off, which the kubelet counts per definition (`GetStableKey`,
+    /// kuberuntime_container.go).
+    fn backed_off(&self) -> bool {
+        self.attempt.is_some_and(|attempt| attempt.backed_off)
+    }
+
+    /// The one reason that remains, whatever the order in which the status showed the end: of the kubelet's reasons
+    /// (`computePodActions`) only a probe leaves no trace.
+    pub fn remaining(&self) -> Option<AttributedCause> {
+        let (attempt, spec) = (self.attempt?, self.spec()?);
+        // A made-up end has a reason of its own. A postStart hook holds up `started`.
+        let is_plain = matches!(attempt.ended, Some(Shown::Terminated | Shown::Unordered) | None)
+            && !attempt.resources_changed()
+            && (spec.post_start.is_none() || attempt.started == Some(true));
+        if !is_plain || self.moved || !self.is_same() {
+            return None;
+        }
+        match self.probe(spec) {
+            Probed::Failed(cause, _) if self.hook_ran(spec) => {
+                let message = format!(
+                    "Inferred: its preStop hook ran, so the kubelet stopped it; it has a {cause} probe, and no \
+                     evidence shows another reason."
+                );
+                Some(AttributedCause::inferred(cause, message))
+            }
+            Probed::Not(_) if !self.hook_ran(spec) => {
+                let message = "Inferred: it has no probe that could have failed, its definition is the same, and its \
+                     status names no other reason, so the kubelet had no reason to stop it.";
+                Some(AttributedCause::inferred(Cause::ExternalStop, message))
+            }
+            _ => None,
+        }
+    }
+
+    /// The kernel saw its preStop hook, by its name. Only the kubelet runs it.
+    fn hook_ran(&self, spec: &ApiContainer) -> bool {
+        let (Some(Hook::Exec(binary)), Some(hook)) = (&spec.pre_stop, self.hook) else {
+            return false;
+        };
+        let probes = [&spec.liveness, &spec.startup].into_iter().flatten();
+        let mut shared = probes.filter(|probe| probe.exec.as_ref() == Some(binary));
+        shared.next().is_none()
+            && self.processes.exec_processes().any(|one| one.tgid == hook && one.is_named(binary))
+    }
+
+    /// The reason in a pod that kept running.
+    pub fn reason(&self) -> AttributedCause {
+        let probed = self.spec().map(|spec| self.probe(spec));
+        let reason = self.explained();
         if let Some(reason) = reason.or_else(|| self.by_next_sandbox()) {
             return reason;
         }
@@ -199,8 +269,12 @@ impl Stop<'_> {
             return AttributedCause::unknown(message);
         };
         let restart = |message: &str| AttributedCause::inferred(self.ambiguous_cause(), message);
-        // The image of a container that ran before the agent may have been changed before, too.
-        let image_is_known = self.processes.found.is_none() || self.redefined == Some(false);
+        let is_in_order = self.shown() == Some(Shown::Terminated) && !self.interrupted;
+        if !is_in_order && let Some(reason) = self.remaining() {
+            return reason;
+        }
+        let image_is_known =
+            self.processes.found.is_none() || self.redefined == Some(false) || self.backed_off();
         match (self.shown(), probed) {
             (Some(Shown::Terminated), _) if self.interrupted => restart(
                 "The kubelet or the runtime was interrupted during the stop, so the status does not show \

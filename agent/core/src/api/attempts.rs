@@ -12,6 +12,8 @@ const RESTARTING_ALL: &str = "RestartingAllContainers";
 /// kubecontainer.ContainerReasonStatusUnknown: `ContainerStatus.state.terminated.reason` of a container that ran and
 /// whose state the runtime does not know (kubelet_pods.go, `convertToAPIContainerStatuses`).
 const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
+/// kubecontainer.ErrCrashLoopBackOff: `ContainerStatus.state.waiting.reason`.
+const BACK_OFF: &str = "CrashLoopBackOff";
 /// kubecontainer.ErrPostStartHook: `ContainerStatus.state.waiting.reason`.
 const POST_START_FAILED: &str = "PostStartHookError";
 
@@ -40,10 +42,17 @@ pub struct Attempt {
     /// When the kubelet was first seen to resize the pod, after a change of resources that requires a
     /// restart.
     pub resized: Option<BootTime>,
+    /// The status showed the attempt after it waiting in back-off.
+    pub backed_off: bool,
     resources_changed: bool,
 }
 
 impl Attempt {
+    /// The spec was seen with other resources.
+    pub fn resources_changed(&self) -> bool {
+        self.resources_changed
+    }
+
     /// Applies the first status that shows the end. `goes_on`: the pod was to keep running.
     fn end(&mut self, at: BootTime, shown: Shown, goes_on: bool, sandbox_stopped: Option<bool>) {
         if self.ended.is_none() {
@@ -108,6 +117,7 @@ impl Attempts {
             let before = known.filter(|_| in_order);
             if let Some(id) = &container.id {
                 let attempt = self.entry(id, name, container.restarts);
+                attempt.backed_off |= container.waiting.as_deref() == Some(BACK_OFF);
                 if let Some(started) = container.started.filter(|_| !container.is_terminated()) {
                     attempt.started = Some(started || attempt.started == Some(true));
                 }

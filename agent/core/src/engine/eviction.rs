@@ -7,7 +7,7 @@ use crate::{
     process::ContainerProcesses,
     table::push_latest,
 };
-use crate::{ids::*, input::*, time::*};
+use crate::{ids::*, input::*, report::*, time::*};
 use std::{collections::BTreeSet, time::Duration};
 
 /// A cgroup whose container the runtime never listed is given up after this, for which a late watch may name it,
@@ -29,11 +29,23 @@ impl Engine {
         self.stores.api.get(uid).is_some_and(|o| o.request().is_some() && o.gone.is_none())
     }
 
+    /// The apiserver had not reported the pod's deletion when the pod was reported, and a watch that was away
+    /// during the pod's lifetime may still do so: the report is updated then.
+    fn awaits_apiserver(&self, uid: &PodUid) -> bool {
+        let reported = self.pods.get(uid).and_then(|pod| pod.reported_termination.as_ref());
+        let api = &self.stores.api;
+        let exists = api.get(uid).is_none_or(|object| object.gone.is_none());
+        let is_open = |report: &PodTermination| {
+            !report.is_final && api.may_show(report.ended) && api.watch.was_away_since(report.ended)
+        };
+        exists && reported.is_some_and(|one| is_open(&one.report))
+    }
+
     /// Evicts entries that are gone and reported.
     pub(super) fn evict(&mut self, now: BootTime, out: &mut Outputs) {
         for (sandbox, uid, by) in self.stores.cri.sandboxes.removed() {
             let settled = now >= by + self.settle;
-            let busy = self.active.contains(&uid);
+            let busy = self.active.contains(&uid) || self.awaits_apiserver(&uid);
             // A sandbox that never ran is no evidence for its pod's termination.
             let ran = self.stores.cri.sandbox(&sandbox).is_none_or(|known| known.seen_alive)
                 || self.stores.cri.containers_of(&sandbox).any(|container| {

@@ -139,7 +139,9 @@ impl Engine {
             if is_dirty || reported.is_open {
                 let earlier = &pod.finished_sandboxes - &reported.sandboxes;
                 let view = PodView::new(&self.stores, uid, &earlier, pod.cgroup_removed);
-                reported.update(view, out);
+                if !view.is_partly_shown() {
+                    reported.update(view, out);
+                }
             }
             return !reported.is_removed();
         }

@@ -232,15 +232,21 @@ impl<'a> PodView<'a> {
         // A container whose pod kept running was not stopped for its pod's termination.
         let pod_cause = pod_cause.filter(|_| !self.went_on_after(id));
         // The stop began before the pod's deletion was requested, so the kubelet may have had another reason.
+        let gone = || self.gone().map(|gone| gone.latest);
+        let certain = request.map(|request| request.latest).or_else(gone);
+        let asked_later = request.is_some_and(|request| {
+            stop.began < request.earliest && stop.began + CLOCK_SKEW < request.by_its_clock
+        });
+        // A list dates the request into the whole outage before it, so the rest of the pod decides.
+        let shown_later = certain.is_some_and(|by| {
+            stop.began + CLOCK_SKEW < by && self.ran_on_after(id)
+                || stop.began < by && stop.is_redefined_before(by)
+        });
         let before_request = pod_cause.is_some_and(|reason| reason.cause.is_requested())
-            && request.is_some_and(|request| {
-                let asked = self.stores.anchor.boot(request.api_time);
-                stop.began < request.earliest
-                    && (stop.began + CLOCK_SKEW < asked || self.ran_on_after(id))
-            });
+            && (asked_later || shown_later);
         let unknown = |message| AttributedCause::unknown(message);
         if before_request {
-            let reason = stop.evident().or_else(|| stop.redefinition()).unwrap_or_else(|| {
+            let reason = stop.explained().or_else(|| stop.remaining()).unwrap_or_else(|| {
                 unknown(
                     "It was stopped before its pod was deleted, according to the apiserver's clock or to when the \
                      rest of the pod was stopped; the reason is not known, because no later attempt and no status shows that the pod kept running in between.",
@@ -290,7 +296,11 @@ impl<'a> PodView<'a> {
         let is_later = |other: &ContainerId| {
             let (container, processes) = (self.container(other), self.processes_of(other));
             let inputs = |of| self.verdict_inputs(container, of, None);
-            let began = processes.and_then(|of| self.assess(container, inputs(of)).stop_began());
+            // The kernel does not see when a hook without a process began.
+            let is_seen =
+                |inputs: &VerdictInputs<'_>| matches!(inputs.pre_stop, None | Some(Hook::Exec(_)));
+            let seen = processes.map(inputs).filter(is_seen);
+            let began = seen.and_then(|inputs| self.assess(container, inputs).stop_began());
             after(if is_main(other) { own } else { mains_ended.flatten().max(own) }, began)
         };
         let pause = |s: &Sandbox| self.processes_of_sandbox(&s.info.id)?.ended();

@@ -31,6 +31,7 @@ fn object(disruption: Option<&str>, reason: &str, grace: Option<i64>) -> PodObje
         latest: BootTime(1),
         grace_seconds,
         api_time: WallTime(0),
+        by_its_clock: BootTime(0),
     });
     let mut object = PodObject::new(BootTime(0), pod);
     object.requested = requested;

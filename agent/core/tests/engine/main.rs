@@ -13,6 +13,7 @@ mod leaks;
 mod lingering;
 mod lives;
 mod losses;
+mod lost_order;
 mod namespaces;
 mod node;
 mod outages;

@@ -1,6 +1,10 @@
 //! What the engine says of a history, held against its truth.
 
-use super::truth::{End, Expected};
+use super::{
+    decidable::{Hidden, hidden},
+    truth::{End, Expected},
+    view::View,
+};
 use coroner_core::{
     engine::{Engine, Settings},
     input::{LossKind, Received},
@@ -33,17 +37,43 @@ impl Kind {
 pub(crate) struct Shares {
     /// What must never be, in words.
     pub(crate) wrong: Vec<(Kind, String)>,
-    deaths: u32,
-    verdicts: u32,
-    causes: u32,
+    known: Floor,
 }
 
-/// How much is known, over many histories.
-#[derive(Debug, Default)]
+/// How much is known, of one history or of many.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Floor {
     deaths: u32,
     verdicts: u32,
     causes: u32,
+    /// Deaths whose cause something delivered decides, and how many of these causes are known.
+    decidable: u32,
+    decided: u32,
+    /// All other deaths, by the reason.
+    hidden: [Tally; Hidden::ALL.len()],
+}
+
+/// Deaths of which nothing that was delivered decides the cause.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    deaths: u32,
+    /// Of these, the true cause was reported.
+    pub(crate) right: u32,
+    /// Of these, another cause was reported that the same evidence allows.
+    pub(crate) other: u32,
+}
+
+impl Tally {
+    /// The true cause was reported no more often than one of the two that the evidence allows, at random: otherwise
+    /// something decides it.
+    pub(crate) fn is_chance(self) -> bool {
+        let (right, other) = (f64::from(self.right), f64::from(self.other));
+        right <= other + 3.0 * (right + other).sqrt() + 2.0
+    }
+}
+
+fn percent(part: u32, whole: u32) -> f64 {
+    100.0 * f64::from(part) / f64::from(whole.max(1))
 }
 
 impl Floor {
@@ -52,15 +82,49 @@ impl Floor {
     }
 
     pub(crate) fn add(&mut self, judgement: &Shares) {
-        self.deaths += judgement.deaths;
-        self.verdicts += judgement.verdicts;
-        self.causes += judgement.causes;
+        let other = &judgement.known;
+        self.deaths += other.deaths;
+        self.verdicts += other.verdicts;
+        self.causes += other.causes;
+        self.decidable += other.decidable;
+        self.decided += other.decided;
+        for (own, other) in self.hidden.iter_mut().zip(&other.hidden) {
+            own.deaths += other.deaths;
+            own.right += other.right;
+            own.other += other.other;
+        }
+    }
+
+    fn note(&mut self, hidden: Option<Hidden>, true_cause: &str, last: Option<&Told>) {
+        let cause = last.map(|told| told.cause).filter(|cause| is_known(cause));
+        self.deaths += 1;
+        self.verdicts += u32::from(last.is_some_and(|told| told.verdict != "unknown"));
+        self.causes += u32::from(cause.is_some());
+        let Some(hidden) = hidden else {
+            self.decidable += 1;
+            self.decided += u32::from(cause.is_some());
+            return;
+        };
+        let tally = &mut self.hidden[hidden as usize];
+        tally.deaths += 1;
+        tally.right += u32::from(cause == Some(true_cause));
+        tally.other += u32::from(cause.is_some_and(|cause| cause != true_cause));
     }
 
     /// Of how many deaths, percent, the verdict and the cause are known.
     pub(crate) fn known(&self) -> (f64, f64) {
-        let percent = |part: u32| 100.0 * f64::from(part) / f64::from(self.deaths.max(1));
-        (percent(self.verdicts), percent(self.causes))
+        (percent(self.verdicts, self.deaths), percent(self.causes, self.deaths))
+    }
+
+    /// Of how many deaths, percent, something decides the cause, and of how many of these it is known.
+    pub(crate) fn decidable(&self) -> (f64, f64) {
+        (percent(self.decidable, self.deaths), percent(self.decided, self.decidable))
+    }
+
+    /// Of how many deaths, percent, this hides the cause, and what was reported of them.
+    pub(crate) fn hidden(&self, hidden: Hidden) -> (f64, Tally) {
+        let tally = self.hidden[hidden as usize];
+        (percent(tally.deaths, self.deaths), tally)
     }
 }
 
@@ -140,7 +204,8 @@ pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Shares {
     }
     // When the agent began to look on.
     let starts = inputs[0].at.0 / 1_000_000;
-    let (mut missing, mut deaths, mut verdicts, mut causes) = (0, 0, 0, 0);
+    let view = View::of(inputs);
+    let (mut missing, mut known) = (0, Floor::default());
     for one in &expected.attempts {
         let name = &one.name;
         let Some(end) = &one.end else {
@@ -152,8 +217,11 @@ pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Shares {
         if end.at < starts {
             continue;
         }
-        deaths += 1;
+        let hidden = hidden(&view, one, end);
+        // What decides the cause excludes all others.
+        let allowed = if hidden.is_some() { end.causes.as_slice() } else { &end.causes[..1] };
         let Some(reports) = told.get(&one.id) else {
+            known.note(hidden, &end.causes[0], None);
             missing += 1;
             continue;
         };
@@ -164,10 +232,10 @@ pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Shares {
                 let text = format!("{of}: {verdict} instead of {}: {why}", end.verdict);
                 wrong(Kind::Contradiction, text);
             }
-            if is_known(cause) && !end.causes.iter().any(|one| one == cause)
+            if is_known(cause) && !allowed.iter().any(|one| one == cause)
                 || is_wrong_restart(cause, end)
             {
-                let text = format!("{of}: {cause} instead of {:?}: {why}", end.causes);
+                let text = format!("{of}: {cause} instead of {allowed:?}: {why}");
                 wrong(Kind::Contradiction, text);
             }
         }
@@ -184,8 +252,7 @@ pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Shares {
             }
         }
         let last = of_pod.or(own);
-        verdicts += u32::from(last.is_some_and(|told| told.verdict != "unknown"));
-        causes += u32::from(last.is_some_and(|told| is_known(told.cause)));
+        known.note(hidden, &end.causes[0], last);
     }
     // Whom the runtime never listed is counted instead.
     let counted = engine.gauges().losses.get(&LossKind::NeverResolved).copied().unwrap_or_default();
@@ -216,5 +283,5 @@ pub(crate) fn judge(expected: &Expected, inputs: &[Received]) -> Shares {
             }
         }
     }
-    Shares { deaths, verdicts, causes, ..judgement }
+    Shares { known, ..judgement }
 }

@@ -1,12 +1,17 @@
 //! Plays random histories, and makes what goes wrong as simple as can be.
 
+mod decidable;
 mod judge;
+mod kubelet;
 mod plan;
 mod sources;
+mod story;
 mod truth;
+mod view;
 
 use coroner_core::input::{CriEvent, Input, Received};
-pub(crate) use judge::{Floor, Kind, Shares, judge};
+pub(crate) use decidable::Hidden;
+pub(crate) use judge::{Floor, Kind, Shares, Tally, judge};
 pub(crate) use plan::{FAULTS, Plan};
 use proptest::{
     strategy::{Strategy as _, ValueTree as _},
@@ -104,21 +109,37 @@ fn history(plan: &Plan) -> (Expected, Vec<Received>) {
 }
 
 impl Outcome {
-    /// What must be known at least: percent of verdicts and of causes.
-    pub(crate) fn floor(&self) -> (f64, f64) {
+    fn row(&self) -> Vec<&'static str> {
         let lines = include_str!("floors.txt").lines().filter(|line| !line.starts_with('#'));
         let mut rows = lines.map(|line| line.split_whitespace().collect::<Vec<_>>());
         let row = rows.find(|row| row.first() == Some(&self.fault));
-        let row = row.expect("each fault has its floor");
+        row.expect("each fault has its floor")
+    }
+
+    /// What must be known at least: percent of verdicts, and of the causes that something decides.
+    pub(crate) fn floor(&self) -> (f64, f64) {
+        let row = self.row();
         let number = |column: usize| row[column].parse().expect("a number");
         (number(1), number(2))
     }
 
+    /// Of how many deaths, percent, this may hide the cause at most.
+    pub(crate) fn ceiling(&self, hidden: Hidden) -> f64 {
+        let pairs = self.row().into_iter().filter_map(|pair| pair.split_once('='));
+        let own = pairs.filter(|(reason, _)| *reason == hidden.as_str());
+        own.map(|(_, percent)| percent.parse().expect("a number")).next().unwrap_or_default()
+    }
+
     pub(crate) fn is_good(&self) -> bool {
-        let (known, least) = (self.known.known(), self.floor());
-        let is_enough = known.0 >= least.0 && known.1 >= least.1;
+        let (verdicts, decided) = (self.known.known().0, self.known.decidable().1);
+        let least = self.floor();
+        let is_enough = verdicts >= least.0 && decided >= least.1;
+        let is_honest = Hidden::ALL.into_iter().all(|hidden| {
+            let (share, tally) = self.known.hidden(hidden);
+            share <= self.ceiling(hidden) && tally.is_chance()
+        });
         // Of few histories, chance decides.
-        self.wrong == 0 && (is_enough || self.histories < 1_000)
+        self.wrong == 0 && (is_enough && is_honest || self.histories < 1_000)
     }
 
     /// Writes down what went wrong, if anything.
@@ -142,7 +163,7 @@ impl Outcome {
     /// The columns of [`Display`](fmt::Display).
     pub(crate) fn head() -> String {
         format!(
-            "{:<16}{:>10}{:>8}{:>16}{:>6}{:>7}{:>15}{:>9}{:>19}{:>19}",
+            "{:<16}{:>10}{:>7}{:>16}{:>6}{:>7}{:>15}{:>9}{:>18}{:>11}{:>12}{:>24}  {}",
             "fault",
             "histories",
             "wrong",
@@ -152,7 +173,10 @@ impl Outcome {
             "disagreements",
             "deaths",
             "verdicts (floor)",
-            "causes (floor)"
+            "causes",
+            "decidable",
+            "known of these (floor)",
+            "why not decidable (ceiling): reported right + other"
         )
     }
 }
@@ -161,14 +185,22 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { fault, histories, wrong, kinds, known, .. } = self;
         let [contradictions, lost, twice, disagreements] = kinds;
-        let ((verdicts, causes), (least_verdicts, least_causes)) = (known.known(), self.floor());
-        let deaths = known.deaths();
+        let ((verdicts, causes), (decidable, decided)) = (known.known(), known.decidable());
+        let ((least_verdicts, least_decided), deaths) = (self.floor(), known.deaths());
         write!(
             f,
-            "{fault:<16}{histories:>10}{wrong:>8}{contradictions:>16}{lost:>6}{twice:>7}{disagreements:>15}{deaths:>9}"
+            "{fault:<16}{histories:>10}{wrong:>7}{contradictions:>16}{lost:>6}{twice:>7}{disagreements:>15}{deaths:>9}"
         )?;
-        write!(f, "{verdicts:>10.2} % ({least_verdicts:>3} %)")?;
-        write!(f, "{causes:>10.2} % ({least_causes:>3} %)")
+        write!(f, "{verdicts:>9.2} % ({least_verdicts:>3} %){causes:>9.2} %{decidable:>10.2} %")?;
+        write!(f, "{decided:>15.2} % ({least_decided:>3} %) ")?;
+        for hidden in Hidden::ALL {
+            let (share, Tally { right, other, .. }) = known.hidden(hidden);
+            if share > 0.0 {
+                let (reason, most) = (hidden.as_str(), self.ceiling(hidden));
+                write!(f, " {reason} {share:.2} % ({most} %): {right} + {other};")?;
+            }
+        }
+        Ok(())
     }
 }
 
