@@ -220,9 +220,10 @@ that broke something to target/fuzz/crashes. CONTRIBUTING.md says what becomes o
 
 const SIMULATE_HELP: &str = "\
 Columns: histories in which something was wrong; reports that contradict the truth, terminations that were
-not reported (or too late), or more than once, containers whose own report differs from their pod's; and of how
-many deaths the verdict and the cause are known in the last report, beside the least that is demanded
-(agent/core/tests/simulation/floors.txt; of 1,000 histories and more).
+not reported (or too late), or more than once, containers whose own report differs from their pod's; of how many
+deaths verdict and cause are known in the last report; of how many something that was delivered decides the cause
+(`decidable`), and of how many of these it is known; and why the others are not decidable, with what was reported of
+them. Floors and ceilings are in agent/core/tests/simulation/floors.txt; they hold for 1,000 histories and more.
 The first history of each fault that goes wrong is simplified and printed, and kept as
 target/failed/simulation/FAULT-SEED.jsonl: copied to agent/core/tests/simulation/found, it is a test. The gate
 plays 1,500 histories of each fault with a fixed seed.
