@@ -222,7 +222,7 @@ impl Stop<'_> {
     pub fn remaining(&self) -> Option<AttributedCause> {
         let (attempt, spec) = (self.attempt?, self.spec()?);
         // A made-up end has a reason of its own. A postStart hook holds up `started`.
-        let is_plain = matches!(attempt.ended, Some(Shown::Terminated | Shown::Unordered) | None)
+        let is_plain = matches!(attempt.ended, Some(Shown::Terminated | Shown::Unordered))
             && !attempt.resources_changed()
             && (spec.post_start.is_none() || attempt.started == Some(true));
         if !is_plain || self.moved || !self.is_same() {
@@ -236,7 +236,8 @@ impl Stop<'_> {
                 );
                 Some(AttributedCause::inferred(cause, message))
             }
-            Probed::Not(_) if !self.hook_ran(spec) => {
+            // Without a next attempt, a deletion that the watch still owes may have stopped it.
+            Probed::Not(_) if !self.hook_ran(spec) && self.redefined.is_some() => {
                 let message = "Inferred: it has no probe that could have failed, its definition is the same, and its \
                      status names no other reason, so the kubelet had no reason to stop it.";
                 Some(AttributedCause::inferred(Cause::ExternalStop, message))

@@ -170,7 +170,7 @@ fn a_restarted_container_dies_alone() {
     world.ticks(30);
     assert!(world.ended.is_empty(), "the pod goes on");
     let [death] = world.died.as_slice() else { panic!("{:?}", world.died) };
-    assert_eq!((death.verdict, death.cause), (Verdict::Graceful, Cause::ExternalStop));
+    assert_eq!((death.verdict, death.cause), (Verdict::Graceful, Cause::Restart));
     assert_eq!(world.counted_deaths, world.died, "nothing is waited for any more");
 }
 
