@@ -14,6 +14,16 @@ DEATHS_SO_FAR = 'max_over_time(coroner_container_deaths_total{@,namespace=~"$nam
 P90 = ("histogram_quantile(0.9, sum by (cluster, node, le) "
        "(increase(coroner_pod_termination_duration_seconds_bucket{@}[$__range]))) > 0")
 
+
+
+def lost_connections(window, at=""):
+    """Connections of clients that ended without an answer, or did not come about, by namespace."""
+    return " + ".join(
+        f'sum by (namespace) (increase(coroner_pod_connections_{what}_total'
+        f'{{@,namespace=~"$namespace"}}[{window}]{at}))'
+        for what in ("cut", "refused"))
+
+
 ROWS = [
     Row("In this time range", [
         Line(4, [
@@ -150,6 +160,22 @@ ROWS = [
                 {"Containers": "sum by (cluster, node, state) (coroner_containers_unkillable{@})"},
                 sort="Containers", also=["state"],
                 runbook="CoronerUnkillableProcesses"),
+        ]),
+    ]),
+    Row("Traffic", [
+        Line(8, [
+            per_event("Last new connection after the stop signal",
+                "How long clients kept connecting to a pod after its stop signal, accepted or refused: the "
+                "delay of endpoint removal as the nodes see it. A preStop sleep of the p99 covers nearly all.",
+                quantiles("coroner_pod_last_new_connection_seconds"),
+                unit="s", calcs=("mean", "max")),
+            bars("Connections cut or refused, by namespace",
+                "Connections of clients that the exit of a terminating pod's process cut in the middle of a "
+                "request or with unread data, or that the pod refused, of the ten namespaces with most of "
+                "them. Refused ones are not visible before Linux 6.10.",
+                {"{{namespace}}": ten(
+                    "namespace",
+                    f"({lost_connections('$__rate_interval')}) > 0", lost_connections("$__range", " @ end()"))}),
         ]),
     ]),
     Row("Grace period used", [

@@ -23,6 +23,8 @@ pub struct CountedTraffic {
     pub stopped: Option<BootTime>,
     /// The last reading.
     pub last: TrafficReading,
+    /// The reading at the stop signal was asked for.
+    is_stop_read: bool,
     /// Why nothing is seen.
     pub not_visible: Option<TrafficBlindness>,
 }
@@ -49,6 +51,12 @@ impl TrafficState {
         counted.touched = at;
         counted.stopped = counted.stopped.or(stopped);
         is_new
+    }
+
+    /// Counts are to be read at the stop signal. True once: whoever sends signals is not bounded.
+    pub fn read_at_stop(&mut self, sandbox: &SandboxId) -> bool {
+        let counted = self.sandboxes.get_mut(sandbox).filter(|counted| counted.began.is_some());
+        counted.is_some_and(|counted| !std::mem::replace(&mut counted.is_stop_read, true))
     }
 
     /// Applies an answer. False: nobody waits for it.

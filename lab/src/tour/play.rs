@@ -161,8 +161,8 @@ impl<'a> Playing<'a> {
                 playing.is_ready(container, 0).await?;
             }
             playing.note_lives();
-            // Its containers come and go, and the lists with them.
-            if !matches!(first, Some(When::Waits(..))) {
+            // Its containers come and go, and the lists with them; a hook is over before a late list comes.
+            if !matches!(first, Some(When::Waits(..) | When::PostStart)) {
                 playing.is_listed().await;
             }
         }

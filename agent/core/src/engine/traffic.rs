@@ -55,15 +55,26 @@ impl Engine {
         let mut running =
             self.stores.cri.sandboxes_of(uid).filter(|sandbox| sandbox.ended.is_none());
         let Some(sandbox) = running.next_back().map(|sandbox| sandbox.info.clone()) else { return };
-        if !self.stores.traffic.begin(at, &sandbox.id, stopped) {
-            return;
-        }
         let own = ContainerId::new(sandbox.id.as_str());
         let containers = self.stores.cri.containers_of(&sandbox.id);
         let all: Vec<_> = containers.map(|one| one.info.id.clone()).chain([own]).collect();
+        let (cgroups, processes) = (&self.stores.cgroups, &self.stores.processes);
         let of = |id: &ContainerId| {
-            Some((self.stores.cgroups.cgroup(id)?, self.stores.processes_of(id)?))
+            let cgroup = cgroups.cgroup(id)?;
+            Some((cgroup, processes.get(&cgroup)?))
         };
+        // A container that is newer than the stop shows that its pod went on: what was counted is of that stop.
+        let went_on = |stop: BootTime| {
+            let newer = |(_, p): (CgroupId, &ContainerProcesses)| p.created > Some(stop);
+            all.iter().filter_map(of).any(newer)
+        };
+        let earlier = self.stores.traffic.get(&sandbox.id).and_then(|counted| counted.stopped);
+        if earlier.is_some_and(went_on) {
+            self.stores.traffic.forget(&sandbox.id); // a second `Count` starts over
+        }
+        if !self.stores.traffic.begin(at, &sandbox.id, stopped) {
+            return;
+        }
         let is_alive = |processes: &ContainerProcesses| processes.ended().is_none();
         let alive: Vec<_> = all.iter().filter_map(of).filter(|(_, p)| is_alive(p)).collect();
         let by_process =
@@ -84,6 +95,7 @@ impl Engine {
         };
         out.requests.push(Request::Traffic(TrafficRequest::Count(request)));
     }
+
     /// After a record that may be the beginning or the end of a stop.
     pub(super) fn traffic_turns(&mut self, at: BootTime, turn: Turn, out: &mut Outputs) {
         let (Turn::Signal(cgroup) | Turn::Empty(cgroup)) = turn;
@@ -116,7 +128,8 @@ impl Engine {
             self.count_pod(at, &pod, Some(at), out);
         }
         let counted = self.stores.traffic.get(&sandbox);
-        if counted.is_some_and(|counted| counted.began.is_some()) {
+        let counts = counted.is_some_and(|counted| counted.began.is_some());
+        if ends && counts || stopped && self.stores.traffic.read_at_stop(&sandbox) {
             out.requests.push(Request::Traffic(TrafficRequest::Read(sandbox)));
         }
     }

@@ -1,12 +1,12 @@
 //! The connections of a terminating pod: when they are counted, and what is reported of them.
 
-use super::world::{CODE_0, Cgroups, World, container, ids, object, running, sandbox};
+use super::world::{CODE_0, Cgroups, World, container, ids, init, object, running, sandbox, shim};
 use coroner_core::{
-    ids::Tgid,
+    ids::{CgroupId, ContainerId, Tgid},
     input::{
-        ApiEvent, ApiPod, ConnectionEvent as E, ContainerState, Input, NetworkCounters,
-        TrafficBlindness, TrafficCount, TrafficEvent, TrafficFact, TrafficPeer, TrafficReading,
-        Workload,
+        ApiEvent, ApiPod, ConnectionEvent as E, ContainerState, CriContainer, Input, KernelFact,
+        NetworkCounters, TrafficBlindness, TrafficCount, TrafficEvent, TrafficFact, TrafficPeer,
+        TrafficReading, Workload,
     },
     output::{Request, TrafficRequest},
     report::{PodTermination, Traffic},
@@ -276,4 +276,34 @@ fn answers_about_others_and_out_of_order_change_nothing() {
     assert_eq!(traffic.counts.len(), 1);
     assert_eq!(traffic.resets_sent, Some(0), "the counters of the reading before");
     assert_eq!(traffic.at_begin.map(|open| open.established), Some(12));
+}
+
+#[test]
+fn what_an_earlier_stop_of_a_container_cost_is_not_the_deletions() {
+    let mut world = running(1);
+    world.later(100).term(1, true);
+    assert_eq!(world.asked().len(), 1);
+    world.begins(3);
+    for _ in 0..100 {
+        world.later(1).term(1, true);
+    }
+    assert_eq!(world.asked(), [TrafficRequest::Read(ids(1).1)], "once, however many signals come");
+    world.exits(1, CODE_0);
+    // It is started again in the same sandbox, and the pod is deleted a minute later.
+    let cgroup = CgroupId(99);
+    let id = ContainerId::new("c".repeat(64));
+    let (parent, name) = (Some(Cgroups::of(1).pod), id.to_string());
+    world.later(100).kernel(KernelFact::CgroupCreated { cgroup, parent, name, scanned: false });
+    world.kernel(KernelFact::Exec { cgroup, task: init(2), parent: shim() });
+    let next = CriContainer { id, attempt: 1, ..container(1, ContainerState::Running) };
+    let both = vec![container(1, ContainerState::Exited), next];
+    world.lists(vec![sandbox(1, true)], both);
+    world.ticks(60);
+    world.asked();
+    let at = world.at();
+    world.api(ApiEvent::Applied(object(1, true, at)));
+    let asked = world.asked();
+    let [TrafficRequest::Count(count)] = asked.as_slice() else { panic!("{asked:?}") };
+    assert_eq!(count.stopped, None, "of this deletion nothing is stopped yet");
+    assert!(count.cgroups.contains(&cgroup));
 }

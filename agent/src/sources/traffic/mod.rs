@@ -6,10 +6,7 @@
 
 mod pods;
 
-use crate::{
-    linux::{clock, procfs::host_proc},
-    sources::kernel::counting::Counting,
-};
+use crate::{linux::clock, sources::kernel::counting::Counting};
 use coroner_core::{
     input::{Input, Received, TrafficBlindness, TrafficEvent, TrafficFact},
     output::TrafficRequest,
@@ -65,8 +62,7 @@ pub async fn run(
         counting.filter(|counting| attachment != Attachment::Off && counting.is_usable());
     let Some(counting) = counting else { return refuse(reason, to, requests).await };
     let mut pods = spawn_blocking(move || {
-        let mut pods =
-            CountedPods::new(host_proc(&host_root), counting, attachment == Attachment::Always);
+        let mut pods = CountedPods::new(&host_root, counting, attachment == Attachment::Always);
         pods.sweep();
         pods
     })

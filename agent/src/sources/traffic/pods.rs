@@ -3,7 +3,7 @@
 use crate::{
     linux::{
         clock,
-        procfs::{net, read_stat},
+        procfs::{host_proc, net, read_stat},
     },
     sources::kernel::counting::{AddressKind, Counting, EntryKey, counts},
 };
@@ -40,6 +40,9 @@ const HOSTS: [u32; 2] = [1, 2];
 pub(super) struct CountedPods {
     /// The host's /proc.
     proc: PathBuf,
+    /// The process whose root is the host's: its network has the node's addresses, too, where the node is a
+    /// namespace of its own (`/proc/PID/root`).
+    node_process: Option<PathBuf>,
     counting: Counting,
     /// Attached even while nothing is counted.
     always: bool,
@@ -62,9 +65,11 @@ struct CountedPod {
 }
 
 impl CountedPods {
-    pub(super) fn new(proc: PathBuf, counting: Counting, always: bool) -> Self {
+    pub(super) fn new(host_root: &Path, counting: Counting, always: bool) -> Self {
+        let is_of_a_process = host_root.ends_with("root") && host_root.starts_with("/proc");
         Self {
-            proc,
+            proc: host_proc(host_root),
+            node_process: host_root.parent().filter(|_| is_of_a_process).map(Path::to_owned),
             counting,
             always,
             pods: BTreeMap::new(),
@@ -252,7 +257,8 @@ impl CountedPods {
     }
 
     fn find_node_addresses(&mut self) {
-        let found = net::local_addresses(&self.proc.join(HOSTS[0].to_string()));
+        let mut found = net::local_addresses(&self.proc.join(HOSTS[0].to_string()));
+        found.extend(self.node_process.iter().flat_map(|process| net::local_addresses(process)));
         for gone in self.node.difference(&found) {
             self.counting.forget_address(*gone);
         }

@@ -1,7 +1,6 @@
 //! The objects of a journal file (<https://systemd.io/JOURNAL_FILE_FORMAT/>), as far as they are needed. The kept
 //! crates were not used: `sdjournal` (MIT) reads the tail's whole entry array at every poll and every field of every
-//! entry of all units, with a queue that has no bound; `systemd-journal-sdk` is under the GPL;
-//! `systemd-journal-reader` panics on damaged files.
+//! entry of all units, with a queue that has no bound; `systemd-journal-sdk` is under the GPL.
 
 /// Bytes of the header that are read; older files have fewer, all have these.
 pub(super) const HEADER: usize = 208;
