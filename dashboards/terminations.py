@@ -16,6 +16,12 @@ P90 = ("histogram_quantile(0.9, sum by (cluster, node, le) "
 
 
 
+def findings(window, at=""):
+    """Findings on containers and pods."""
+    return (f"sum by (finding) (increase(coroner_container_findings_total{{@}}[{window}]{at})"
+            f" or increase(coroner_pod_findings_total{{@}}[{window}]{at}))")
+
+
 def lost_connections(window, at=""):
     """Connections of clients that ended without an answer, or did not come about, by namespace."""
     return " + ".join(
@@ -141,13 +147,13 @@ ROWS = [
     Row("Findings", [
         Line(8, [
             bars("Findings",
-                "Findings on terminated containers and pods. children_not_signalled: SIGKILL ended processes "
+                "Findings on terminated containers and pods, the ten most frequent. children_not_signalled: SIGKILL ended processes "
                 "that had never received the stop signal. deadline_missed: exited more than 6 s after the "
                 "deadline. outlived_object: still ran when the pod's object was gone. prestop_cut_off: the "
                 "preStop hook still ran when the stop signal was sent. runtime_restarted, kubelet_restarted: "
                 "during the termination. A container can have several.",
-                {"{{finding}}": "sum by (finding) (increase(coroner_container_findings_total{@}[$__rate_interval])"
-                                " or increase(coroner_pod_findings_total{@}[$__rate_interval])) > 0"}),
+                {"{{finding}}": ten("finding", f"{findings('$__rate_interval')} > 0",
+                                    findings("$__range", " @ end()"))}),
             bars("Contradictions",
                 "Containers whose runtime or apiserver status contradicts the kernel's records: another exit "
                 "code, OOMKilled without an OOM kill, running without processes, exited with processes.",

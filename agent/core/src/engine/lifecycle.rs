@@ -100,7 +100,8 @@ impl Engine {
         let mut under_way = self.evaluate_instance(now, uid, &mut pod, is_dirty, out);
         if let Some(finished) = &mut pod.reported_termination {
             under_way |= finished.count_if_due(now, out);
-            if finished.uncounted.is_none() {
+            // Until then late evidence may have the report built again.
+            if finished.report.is_final {
                 Self::forget_traffic(&mut self.stores.traffic, &finished.sandboxes, out);
             }
         }

@@ -132,9 +132,11 @@ impl PodView<'_> {
         }
         let refused = client(&REFUSED);
         if let Some((first, last)) = refused.first.zip(refused.last) {
-            let from = traffic.stopped.unwrap_or(traffic.since);
-            let what =
-                if traffic.stopped.is_some() { "the stop signal" } else { "the deletion request" };
+            // A preStop hook may close the listener before the stop signal.
+            let (from, what) = match traffic.stopped.filter(|stopped| first >= *stopped) {
+                Some(stopped) => (stopped, "the stop signal"),
+                None => (traffic.since, "the deletion request"),
+            };
             let detail = format!(
                 "{} new connection(s) were refused, the first {} and the last {} after {what}.",
                 with_node(&REFUSED, refused.count),

@@ -146,7 +146,7 @@ fn of_traffic(end: &PodTermination) -> Option<EventDraft> {
         end.findings.iter().filter(is_loss).map(|finding| finding.detail.as_str()).collect();
     let about = Regarding::Pod { pod: end.pod.clone(), field: None };
     let message = format!(
-        "{} `coroner explain {}` on this node shows when, and which preStop sleep would have covered it.",
+        "{} `coroner explain {}` on this node shows when, and what is advised.",
         details.join(" "),
         end.pod.name
     );

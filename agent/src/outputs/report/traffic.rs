@@ -2,7 +2,7 @@
 
 use super::{Style, seconds, wrap};
 use coroner_core::{
-    input::{ConnectionEvent as E, TrafficBlindness, TrafficPeer},
+    input::{ConnectionEvent as E, TrafficBlindness, TrafficPeer, Workload},
     pod_view::{CLIENTS, LOST, OPENED, REFUSED},
     report::{PodTermination, Traffic},
     types::{MilestoneKind, PhaseKind},
@@ -54,7 +54,9 @@ pub(super) fn traffic(
         }
     }
     if let Some(dropped) = traffic.handshakes_dropped.filter(|dropped| *dropped > 0) {
-        line(&format!("A listener dropped {dropped} handshake(s): its backlog was full."));
+        line(&format!(
+            "A listener dropped {dropped} handshake(s), mostly because its backlog was full."
+        ));
     }
     if let Some(resets) = traffic.resets_sent.filter(|resets| *resets > 0 && !traffic.sees_refusals)
     {
@@ -125,40 +127,50 @@ fn events(traffic: &Traffic, peers: &[TrafficPeer]) -> Vec<String> {
     told
 }
 
-/// How long after the stop signal clients still connected, or tried to; `None`: no client was seen at all.
+/// How long after the stop signal clients still connected, or tried to; `None`: no client was seen at all, or a
+/// listener was closed and this kernel does not show who was refused then.
 pub(crate) fn endpoint_lag(traffic: &Traffic) -> Option<Duration> {
     let client = |events: &[E]| traffic.sum(&[TrafficPeer::Client], events);
     let connected = client(&OPENED).count + client(&REFUSED).count;
-    let stopped = traffic.stopped.filter(|_| connected > 0)?;
+    let closed = client(&[E::ListenerClosed, E::ListenerCut]).count > 0;
+    let is_seen = traffic.sees_refusals || !closed;
+    let stopped = traffic.stopped.filter(|_| connected > 0 && is_seen)?;
     let late = client(&[E::OpenedAfterStop, E::RefusedAfterStop]).last;
     Some(late.map_or(Duration::ZERO, |late| late.since(stopped)))
 }
 
 /// What preStop sleep and grace would have covered the clients, with the arithmetic.
 fn advice(account: &PodTermination, same: &[&PodTermination]) -> String {
-    let lag = |one: &PodTermination| endpoint_lag(one.traffic.as_ref()?);
-    let lags: Vec<Duration> = same.iter().copied().chain([account]).filter_map(lag).collect();
-    let Some(worst) = lags.iter().max().copied() else {
-        return "Advice: not enough seen; no client connected while it terminated.".into();
+    // From the beginning of the stop: a hook delays the stop signal, and an earlier one had another hook.
+    let covered = |one: &PodTermination| {
+        let lag = endpoint_lag(one.traffic.as_ref()?)?;
+        Some(if lag.is_zero() { lag } else { one.phase(PhaseKind::PreStop) + lag })
     };
-    let of = match (lags.len(), &account.workload) {
+    let all: Vec<Duration> = same.iter().copied().chain([account]).filter_map(covered).collect();
+    let Some(worst) = all.iter().max().copied() else {
+        return "Advice: not enough seen: no client connected after the stop signal as far as this kernel shows.".into();
+    };
+    let of = match (all.len(), &account.workload) {
         (2.., Some(workload)) => {
-            format!(
-                " (the worst of {} terminations of {} {})",
-                lags.len(),
-                workload.kind,
-                workload.name
-            )
+            let Workload { kind, name } = workload;
+            format!(" (the worst of {} terminations of {kind} {name})", all.len())
         }
         _ => String::new(),
     };
+    let hook = account.phase(PhaseKind::PreStop);
     if worst.is_zero() {
         return format!("Advice: none; no client connected after the stop signal{of}.");
     }
-    let hook = account.phase(PhaseKind::PreStop);
-    let sleep = whole_seconds(hook + worst);
+    if worst <= hook {
+        return format!(
+            "Advice: none; clients connected until {} after the stop began{of}, and the present hook took {}.",
+            seconds(worst),
+            seconds(hook)
+        );
+    }
+    let sleep = whole_seconds(worst);
     let mut text = format!(
-        "Advice: clients connected until {} after the stop signal{of}: a preStop sleep of {sleep} s",
+        "Advice: clients connected until {} after the stop began{of}: a preStop sleep of {sleep} s",
         seconds(worst)
     );
     if !hook.is_zero() {
