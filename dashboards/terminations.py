@@ -15,19 +15,10 @@ P90 = ("histogram_quantile(0.9, sum by (cluster, node, le) "
        "(increase(coroner_pod_termination_duration_seconds_bucket{@}[$__range]))) > 0")
 
 
-
 def findings(window, at=""):
     """Findings on containers and pods."""
     return (f"sum by (finding) (increase(coroner_container_findings_total{{@}}[{window}]{at})"
             f" or increase(coroner_pod_findings_total{{@}}[{window}]{at}))")
-
-
-def lost_connections(window, at=""):
-    """Connections of clients that ended without an answer, or did not come about, by namespace."""
-    return " + ".join(
-        f'sum by (namespace) (increase(coroner_pod_connections_{what}_total'
-        f'{{@,namespace=~"$namespace"}}[{window}]{at}))'
-        for what in ("cut", "refused"))
 
 
 ROWS = [
@@ -147,8 +138,8 @@ ROWS = [
     Row("Findings", [
         Line(8, [
             bars("Findings",
-                "Findings on terminated containers and pods, the ten most frequent. children_not_signalled: SIGKILL ended processes "
-                "that had never received the stop signal. deadline_missed: exited more than 6 s after the "
+                "Findings on terminated containers and pods, the ten most frequent. children_not_signalled: "
+                "SIGKILL ended processes that had never received the stop signal. deadline_missed: exited more than 6 s after the "
                 "deadline. outlived_object: still ran when the pod's object was gone. prestop_cut_off: the "
                 "preStop hook still ran when the stop signal was sent. runtime_restarted, kubelet_restarted: "
                 "during the termination. A container can have several.",
@@ -166,22 +157,6 @@ ROWS = [
                 {"Containers": "sum by (cluster, node, state) (coroner_containers_unkillable{@})"},
                 sort="Containers", also=["state"],
                 runbook="CoronerUnkillableProcesses"),
-        ]),
-    ]),
-    Row("Traffic", [
-        Line(8, [
-            per_event("Last new connection after the stop signal",
-                "How long clients kept connecting to a pod after its stop signal, accepted or refused: the "
-                "delay of endpoint removal as the nodes see it. A preStop sleep of the p99 covers nearly all.",
-                quantiles("coroner_pod_last_new_connection_seconds"),
-                unit="s", calcs=("mean", "max")),
-            bars("Connections cut or refused, by namespace",
-                "Connections of clients that the exit of a terminating pod's process cut in the middle of a "
-                "request or with unread data, or that the pod refused, of the ten namespaces with most of "
-                "them. Refused ones are not visible before Linux 6.10.",
-                {"{{namespace}}": ten(
-                    "namespace",
-                    f"({lost_connections('$__rate_interval')}) > 0", lost_connections("$__range", " @ end()"))}),
         ]),
     ]),
     Row("Grace period used", [
