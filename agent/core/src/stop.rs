@@ -228,6 +228,10 @@ impl Stop<'_> {
         if !is_plain || self.moved || !self.is_same() {
             return None;
         }
+        // Without a next attempt, a deletion that the watch still owes may have stopped it.
+        if self.redefined.is_none() && !self.backed_off() {
+            return None;
+        }
         match self.probe(spec) {
             Probed::Failed(cause, _) if self.hook_ran(spec) => {
                 let message = format!(
@@ -236,8 +240,7 @@ impl Stop<'_> {
                 );
                 Some(AttributedCause::inferred(cause, message))
             }
-            // Without a next attempt, a deletion that the watch still owes may have stopped it.
-            Probed::Not(_) if !self.hook_ran(spec) && self.redefined.is_some() => {
+            Probed::Not(_) if !self.hook_ran(spec) => {
                 let message = "Inferred: it has no probe that could have failed, its definition is the same, and its \
                      status names no other reason, so the kubelet had no reason to stop it.";
                 Some(AttributedCause::inferred(Cause::ExternalStop, message))
