@@ -133,6 +133,13 @@ pub struct Workload {
     pub name: String,
 }
 
+impl Workload {
+    /// A Job, to whose pods no Service sends clients.
+    pub fn is_job(&self) -> bool {
+        self.kind == "Job"
+    }
+}
+
 impl ApiPod {
     /// The phase is final, so the pod gets no other sandbox.
     pub fn is_finished(&self) -> bool {

@@ -188,6 +188,6 @@ impl PodView<'_> {
 
     fn is_of_a_job(&self) -> bool {
         let workload = self.object().and_then(|object| object.pod.workload.as_ref());
-        workload.is_some_and(|workload| workload.kind == "Job")
+        workload.is_some_and(|workload| workload.is_job())
     }
 }

@@ -10,7 +10,7 @@ pub use catalogue::{Buckets, CATALOGUE, Entry, Kind, Stability};
 use coroner_core::{
     engine::Gauges,
     ids::PodRef,
-    input::{ConnectionEvent, CriEvent, Input, Received, TaskState, TrafficPeer},
+    input::{ConnectionEvent, CriEvent, Input, Received, TaskState, TrafficPeer, Workload},
     labels,
     leak::{BlockedOn, DetectionState, Leak, LeakCause, LeakClass, LeakKey},
     leaks::LeakGauges,
@@ -396,8 +396,7 @@ impl Metrics {
         let of = &self.families;
         of.pod_terminations.with_label_values(&[account.cause.as_str()]).inc();
         count(&of.pod_findings, &account.findings);
-        // Nobody is sent to a Job's pods by a Service.
-        let is_job = account.workload.as_ref().is_some_and(|workload| workload.kind == "Job");
+        let is_job = account.workload.as_ref().is_some_and(Workload::is_job);
         if let Some(traffic) = account.traffic.as_ref().filter(|_| !is_job) {
             self.traffic(&account.pod.namespace, traffic);
         }
