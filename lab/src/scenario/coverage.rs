@@ -96,7 +96,7 @@ fn every_cause_is_shown() {
 /// docs/causes.md says which scenario shows which reason.
 #[test]
 fn causes_md_names_every_scenario_of_a_cause() {
-    const TABLE: &str = "## Where each reason is shown";
+    const TABLE: &str = "## Scenarios";
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/causes.md");
     let text = std::fs::read_to_string(path).unwrap();
     let section =

@@ -89,7 +89,7 @@ fn the_docs_list_every_rule() -> Result<()> {
 
 fn tables() -> Result<String> {
     let rules = files::rules(&files::rule_paths()?)?;
-    let mut text = "\n| alert | severity | for | what it says |\n|---|---|---|---|\n".to_owned();
+    let mut text = "\n| alert | severity | for | summary |\n|---|---|---|---|\n".to_owned();
     for rule in &rules {
         let Some(alert) = &rule.alert else { continue };
         let of = |map: &std::collections::BTreeMap<String, String>, key: &str| {
@@ -105,7 +105,7 @@ fn tables() -> Result<String> {
             for_a_person(&of(&rule.annotations, "summary"))
         )?;
     }
-    text += "\n| recorded | from |\n|---|---|\n";
+    text += "\n| recorded series | expression |\n|---|---|\n";
     for rule in &rules {
         let Some(record) = &rule.record else { continue };
         writeln!(text, "| `{record}{}` | `{}` |", added(rule), in_a_line(&rule.expr))?;
