@@ -10,11 +10,11 @@ use crate::{
     vm::{self, Cgroup, Guest},
 };
 
-/// Brings what is needed, builds, runs and tests coroner.
+/// Installs the required tools, builds, runs and tests coroner.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 pub(crate) struct Cli {
-    /// Use tools that are installed on this machine, too: where there is no apt, or to try other versions
+    /// Also use tools that are installed on this machine: if there is no apt, or to try other versions
     #[arg(long, global = true)]
     pub(crate) system_tools: bool,
     #[command(subcommand)]
@@ -24,7 +24,7 @@ pub(crate) struct Cli {
 /// Whether tools may be installed.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Install {
-    /// Only list what is missing, and fail if something is
+    /// Only list missing tools, and fail if there are any
     #[arg(long)]
     pub(crate) no_install: bool,
 }
@@ -32,12 +32,12 @@ pub(crate) struct Install {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Bring all tools that building, running and testing need (the other commands bring theirs themselves)
+    /// Install all tools for building, running and testing (the other commands install theirs themselves)
     Setup {
         /// List each tool with its version, its checksum and where it came from; fail if one is missing
         #[arg(long)]
         check: bool,
-        /// Also what `test --long` needs beyond that: cargo-fuzz, and what the benchmarks compare with
+        /// Also install the tools of `test --long`: cargo-fuzz, and the alternatives that the benchmarks measure
         #[arg(long)]
         long: bool,
         #[command(flatten)]
@@ -52,7 +52,7 @@ pub(crate) enum Command {
         /// Packages to add to the base
         #[arg(long, value_name = "PACKAGE", value_delimiter = ',')]
         with: Vec<String>,
-        /// Make the base again instead of using that of last time
+        /// Create the base again instead of reusing the previous one
         #[arg(long)]
         fresh: bool,
         /// The command and its arguments
@@ -72,10 +72,10 @@ pub(crate) enum Command {
         #[command(flatten)]
         install: Install,
     },
-    /// Build the agent's container image, one static binary on nothing, without a Docker daemon
+    /// Build the agent's container image, one static binary in an empty image, without a Docker daemon
     #[command(after_help = IMAGE_HELP)]
     Image {
-        /// Where the archive goes [default: target/image/coroner.tar]
+        /// Path of the archive [default: target/image/coroner.tar]
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
         #[command(flatten)]
@@ -92,16 +92,16 @@ pub(crate) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "TOUR ARGUMENTS")]
         tour: Vec<OsString>,
     },
-    /// Prove it: all layers, or those named
+    /// Run the tests: all layers, or the named ones
     Test {
         #[command(flatten)]
         install: Install,
         /// The layers to run [default: all of the gate: lint, unit, programs, lab, deploy, vm]
         layers: Vec<Layer>,
-        /// Also what takes hours: random seeds, all faults, all kernels, fuzzing, the soak, the benchmarks and their goals, the release image
+        /// Also run the tests that take hours: random seeds, all faults, all kernels, fuzzing, the soak, the benchmarks and their goals, the release image
         #[arg(long)]
         long: bool,
-        /// Run the tests so often, and report all runs: does chance decide any?
+        /// Run the tests this many times and report all runs, to find tests that depend on chance
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
         repeat: u32,
         #[command(flatten)]
@@ -109,17 +109,17 @@ pub(crate) enum Command {
         #[command(flatten)]
         times: Times,
     },
-    /// Write the generated files again: docs/metrics.md from the metrics' catalogue, the dashboards from their code, and
-    /// what is made of the alert rules
+    /// Write the generated files again: docs/metrics.md from the catalogue of metrics, the dashboards from their code, and
+    /// the files that are generated from the alert rules
     Docs {
         #[command(flatten)]
         install: Install,
     },
-    /// Measure, with optimised binaries, beside what else could do it; exits with 1 if a goal is missed
+    /// Measure coroner and its alternatives, with optimised binaries; exits with 1 if a goal is missed
     Bench {
         #[command(flatten)]
         install: Install,
-        /// What to measure [default: all of it, one after the other]
+        /// The subjects to measure [default: all, one after the other]
         subject: Option<Subject>,
         /// Write one JSON object per figure to stdout (bench, figure, value, unit, goal, bound, ok, beside), and everything else to stderr
         #[arg(long)]
@@ -130,31 +130,31 @@ pub(crate) enum Command {
         /// Only compare the engine with that of an earlier commit, in alternating runs
         #[arg(long, value_name = "COMMIT")]
         baseline: Option<String>,
-        /// The subject's own: `cargo xtask bench SUBJECT -- --help` lists them
+        /// Arguments of the subject: `cargo xtask bench SUBJECT -- --help` lists them
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<OsString>,
     },
-    /// Feed random bytes to everything that reads from outside (cargo-fuzz, libFuzzer); exits with 1 if something breaks
+    /// Feed random bytes to all parsers of external data (cargo-fuzz, libFuzzer); exits with 1 if one fails
     #[command(after_help = FUZZ_HELP)]
     Fuzz {
         #[command(flatten)]
         install: Install,
-        /// The targets, as their files in fuzz/fuzz_targets are called [default: all]
+        /// The targets, by the names of their files in fuzz/fuzz_targets [default: all]
         targets: Vec<String>,
-        /// How long each of them: 90s, 5m, 1h
+        /// Time for each target: 90s, 5m, 1h
         #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = duration)]
         time: Duration,
-        /// Only replay this input, which broke the target before
+        /// Only replay this input, with which the target failed before
         #[arg(long, value_name = "FILE", conflicts_with = "keep")]
         input: Option<PathBuf>,
-        /// Afterwards put into fuzz/corpus what reaches most, minimised
+        /// Afterwards add the minimal set of inputs with the same coverage to fuzz/corpus
         #[arg(long)]
         keep: bool,
     },
-    /// Play random histories of pods to the core, and hold what it reports against the truth; exits with 1 if it contradicts, loses or repeats something, or knows too little
+    /// Feed random histories of pods to the core, and compare its reports with the ground truth; exits with 1 if a report contradicts it, is missing or repeated, or if too many are `unknown`
     #[command(after_help = SIMULATE_HELP)]
     Simulate {
-        /// How many histories of each fault; 25,000 of all faults take some minutes
+        /// Number of histories per fault; 25,000 of all faults take some minutes
         #[arg(long, value_name = "N", default_value_t = 25_000, value_parser = clap::value_parser!(u32).range(1..))]
         cases: u32,
         /// The seed: equal seeds give equal histories [default: random, and printed]
@@ -167,15 +167,15 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Compute what a fleet of agents asks of apiserver and Prometheus: docs/scale.md, from docs/scale.json
+    /// Compute the load of a fleet of agents on apiserver and Prometheus: docs/scale.md, from docs/scale.json
     Scale {
         #[command(flatten)]
         install: Install,
-        /// Measure one node first (`cargo xtask bench node`, four minutes) and keep its figures
+        /// First measure one node (`cargo xtask bench node`, four minutes) and keep its figures
         #[arg(long)]
         measure: bool,
     },
-    /// Break what the agent stands on while pods come and go, and compare its reports with the truth (docs/chaos.md)
+    /// Inject faults while pods come and go, and compare the agent's reports with the ground truth (docs/chaos.md)
     Chaos {
         #[command(flatten)]
         install: Install,
@@ -183,7 +183,7 @@ pub(crate) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "CHAOS ARGUMENTS")]
         arguments: Vec<OsString>,
     },
-    /// Random faults for hours with one agent: what it takes of the machine is flat, or this fails (docs/chaos.md)
+    /// Inject random faults for hours with one agent; fails if its memory or descriptors grow (docs/chaos.md)
     Soak {
         #[command(flatten)]
         install: Install,
@@ -229,7 +229,7 @@ target/failed/simulation/FAULT-SEED.jsonl: copied to agent/core/tests/simulation
 plays 1,500 histories of each fault with a fixed seed.
   cargo xtask simulate --fault late --seed 7 --cases 1000";
 
-/// What goes wrong in a simulation.
+/// A fault of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Fault {
     /// Nothing
@@ -288,7 +288,7 @@ pub(crate) struct Times {
     /// How long the layer soak lasts, at least 5m
     #[arg(long, value_name = "TIME", default_value = SOAK_FOR, value_parser = soak_time)]
     pub(crate) soak_for: Duration,
-    /// Run each benchmark of the layer bench in its shortest form, which is held to no goal: does it work?
+    /// Run each benchmark of the layer bench in its shortest form, without goals, to check that it works
     #[arg(long)]
     pub(crate) bench_briefly: bool,
 }
@@ -306,18 +306,18 @@ impl Default for Times {
 /// What to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Subject {
-    /// How far from the truth are the times of deaths and signals? docs/accuracy.md; five minutes
+    /// Accuracy of the times of deaths and signals. docs/accuracy.md; five minutes
     Accuracy,
-    /// What do a storm of signals and exits cost and lose, with coroner, sigsnoop and exitsnoop, and
-    /// bpftrace? docs/performance.md; three minutes
+    /// Cost and losses in a storm of signals and exits, with coroner, sigsnoop and exitsnoop, and
+    /// bpftrace. docs/performance.md; three minutes
     Storm,
-    /// What does the agent cost a full node: memory, CPU, series, scrapes? docs/performance.md; four minutes
+    /// Cost of the agent on a full node: memory, CPU, series, scrapes. docs/performance.md; four minutes
     Node,
-    /// What do the kernel programs cost whom they run in? docs/performance.md; half a minute
+    /// Overhead of the kernel programs for the processes in which they run. docs/performance.md; half a minute
     Kernel,
-    /// How many inputs a second does the pure core take, and does its memory grow? docs/performance.md; three minutes
+    /// Inputs per second of the pure core, and growth of its memory. docs/performance.md; three minutes
     Engine,
-    /// What does it cost in instructions, beside the counts that are kept? docs/performance.md; two minutes
+    /// Instruction counts, compared with the kept counts. docs/performance.md; two minutes
     Instructions,
 }
 
@@ -395,11 +395,11 @@ pub(crate) enum Layer {
     Programs,
     /// The lab: real containerd (1.6, 1.7, 2.x), small apiserver, catalogue of deaths
     Lab,
-    /// What is deployed: alert rules, manifests, dashboards, and the agent as its pod
+    /// Alert rules, manifests, dashboards, and the agent as a pod of its DaemonSet
     Deploy,
     /// The kernel programs on foreign kernels (5.10 and 7; with --long also 6.1 and 6.12) with cgroup v2 and v1, in QEMU
     Vm,
-    /// What reads from outside, given random bytes: --fuzz-for (5m) for each fuzz target
+    /// Parsers of external data with random bytes: --fuzz-for (5m) per fuzz target
     Fuzz,
     /// Random faults with one agent, --soak-for (30m)
     Soak,

@@ -16,8 +16,8 @@ pub(crate) fn page(figures: &Figures) -> String {
     let f = figures;
     let _ = writeln!(
         text,
-        "The fleet: **{} nodes of {} pods**. Churn, where it matters: each pod lives {} hours, which \
-         is {} terminations a second in the whole fleet, each with a pod in its place.\n",
+        "The fleet has **{} nodes of {} pods**. Where churn matters, each pod runs for {} hours, which \
+         makes {} terminations per second in the whole fleet, each followed by a new pod.\n",
         count(f.nodes),
         count(f.pods),
         count(f.pod_lives),
@@ -34,7 +34,7 @@ pub(crate) fn page(figures: &Figures) -> String {
 
 fn apiserver(text: &mut String, f: &Figures) {
     let start = f.start.1;
-    *text += "## The apiserver, from day to day\n\n| | one node | the fleet |\n|---|---:|---:|\n";
+    *text += "## Steady load on the apiserver\n\n| | one node | the fleet |\n|---|---:|---:|\n";
     let mut row = |what: &str, one: String, all: String| {
         let _ = writeln!(text, "| {what} | {one} | {all} |");
     };
@@ -47,7 +47,7 @@ fn apiserver(text: &mut String, f: &Figures) {
         format!("{}/s", rate(renewals)),
     );
     row(
-        "GETs of the own Node",
+        "GETs of the agent's Node",
         every(1.0 / f.node_every.as_secs_f64()),
         format!("{}/s", rate(f.node_gets())),
     );
@@ -58,13 +58,14 @@ fn apiserver(text: &mut String, f: &Figures) {
         format!("{} at that churn", per_second(f.termination * f.terminations())),
     );
     row(
-        "at an agent's start: requests, bytes",
+        "at startup: requests, bytes",
         format!("{}, {}", count(f.start.0), bytes(start)),
         format!("{}, {}", count(f.start.0 * f.nodes), bytes(start * f.nodes)),
     );
-    *text += "\nThe watch is the kubelet's own kind: the apiserver's watch cache keeps pods by node, so that a \
-              change of a pod is sent to one agent and looked at for no other. Bookmarks are most of the bytes of \
-              quiet; the lab's apiserver, which was measured, sends one in 10 s, a real one about one in a minute; and its Node is small: a real one of 30 KiB, asked for every 300 s, makes 100 B/s more.\n\n";
+    *text += "\nThe watch is of the same kind as the kubelet's: the apiserver's watch cache indexes pods by node, so that \
+              a change of a pod is sent to one agent and evaluated for no other. Bookmarks are most of the idle bytes. \
+              The measured apiserver, that of the lab, sends one every 10 s, a real one about one a minute. Its Node \
+              is small: a real one of 30 KiB, read every 300 s, adds 100 B/s.\n\n";
 }
 
 fn at_once(text: &mut String, f: &Figures) {
@@ -74,12 +75,12 @@ fn at_once(text: &mut String, f: &Figures) {
     let before = Manners { spread: Duration::ZERO, watch, ..after };
     let _ = write!(
         text,
-        "## All at once\n\n\
-         Simulated: {} agents with the pauses of `agent/src/sources/kube/watch.rs` (after a failure {} s, doubled up to {} s, \
-         and as much again at random), seed {SEED}. *Before* is without, *after* with what the agent has for the \
-         sake of fleets: up to {} s at random before the first list and after each failure, and watches of different \
-         lengths. The peak is the most that comes within any one second.\n\n\
-         | in the same moment | peak before | peak after | the last one comes after |\n|---|---:|---:|---:|\n",
+        "## Peak load on the apiserver\n\n\
+         This is a simulation of {} agents with the pauses of `agent/src/sources/kube/watch.rs` (after a failure {} s, \
+         doubled up to {} s, plus as much again at random), with seed {SEED}. *Spread* includes the agent's measures for \
+         fleets: a random pause of up to {} s before the first list and after each failure, and watches of different \
+         lengths. *Without* omits them. The peak is the maximum number of requests within one second.\n\n\
+         | event | peak without | peak spread | last request after |\n|---|---:|---:|---:|\n",
         count(f.nodes),
         after.min_pause.as_secs_f64(),
         after.max_pause.as_secs_f64(),
@@ -91,36 +92,36 @@ fn at_once(text: &mut String, f: &Figures) {
         let (before, after) = (before.peak() as f64, after.peak() as f64);
         let _ = writeln!(text, "| {what} | {}/s | {}/s | {last} |", count(before), count(after));
     };
-    row("all agents start: lists", &|m| arrival::start(nodes, m, SEED), true);
+    row("all agents start at once: lists", &|m| arrival::start(nodes, m, SEED), true);
     for long in [Duration::from_millis(100), Duration::from_secs(1), Duration::from_secs(60)] {
         row(
-            &format!("all watches break, and nobody answers for {} s", long.as_secs_f64()),
+            &format!("all watches break, and no apiserver answers for {} s", long.as_secs_f64()),
             &|m| arrival::outage(nodes, long, m, SEED),
             true,
         );
     }
     let day = Duration::from_secs(24 * 3600);
     row(
-        "a day after all began together: watches renewed",
+        "a day after all agents started at once: renewed watches",
         &|m| arrival::renewals(nodes, day, m, SEED),
         false,
     );
     let all = f.nodes * f.pods;
     let _ = write!(
         text,
-        "\nA rollout with `maxUnavailable: 100%` is not that: the controller of DaemonSets makes {} pods a second \
-         (`kube-api-qps` of kube-controller-manager), and the fleet's lists come at that rate for {}. The \
-         DaemonSet of `deploy/base` replaces a tenth of the nodes at a time.\n\n\
-         What a list costs matters more than when it comes. The first one is asked for with \
-         `resourceVersion=0` and whole: any apiserver answers from its watch cache, by its index of nodes, and looks \
-         at {} pods for each agent. In pages of 500 and without a version, which is kube-rs' default, the apiserver \
-         asks etcd, page by page, for every pod of the cluster until it has those of one node: {} pods for each of \
-         {} agents, {:.1} thousand million in all against {}. An old answer does no harm then: there \
-         is nothing yet that could go backwards, the watch brings what it lacks, and no leak that rests on a pod being \
-         gone is told before etcd itself was asked (`agent/src/sources/kube/lookup.rs`). A list after the watch lost its place is asked for without a version, \
-         as the past must not come back, and in pages: before Kubernetes 1.31 each page goes to etcd, and the whole \
-         fleet is past every pod for it. So is the one list that more than ten suspected leaks are checked by. From \
-         1.31 on such lists are answered from the cache, too.\n\n",
+        "\nA rollout with `maxUnavailable: 100%` does not start all agents at once: the DaemonSet controller creates {} \
+         pods per second (`kube-api-qps` of kube-controller-manager), so that the fleet's lists arrive at that rate for {}. \
+         The DaemonSet of `deploy/base` replaces a tenth of the nodes at a time.\n\n\
+         The cost of a list matters more than its time. The agent requests the first list with `resourceVersion=0` and \
+         without pages: any apiserver answers from its watch cache, by its index of nodes, and reads {} pods for each \
+         agent. With pages of 500 and without a version, which is the default of kube-rs, the apiserver reads every pod \
+         of the cluster from etcd, page by page, until it has those of one node: {} pods for each of {} agents, {:.1} \
+         billion in total instead of {}. A stale answer does no harm to the first list: there is no earlier state that \
+         it could revert, the watch delivers what is missing, and no leak that depends on the absence of a pod is \
+         reported before etcd itself has confirmed it (`agent/src/sources/kube/lookup.rs`). After the watch has lost its \
+         position, the agent requests the list without a version, so that no stale state returns, and in pages. Before \
+         Kubernetes 1.31 each page is read from etcd, so that the whole fleet reads every pod. The same applies to the list \
+         that checks more than ten leak candidates at once. From 1.31 on, such lists are answered from the cache, too.\n\n",
         count(f.rollout),
         minutes(f.nodes / f.rollout),
         count(f.pods),
@@ -136,7 +137,7 @@ fn prometheus(text: &mut String, f: &Figures) {
     let _ = write!(
         text,
         "## Prometheus\n\nOne node has {} series; a scrape has {}, uncompressed. The fleet has {} series.\n\n\
-         | scraped every | samples | bytes |\n|---:|---:|---:|\n",
+         | scrape interval | samples | bytes |\n|---:|---:|---:|\n",
         count(series),
         bytes(size),
         count(series * f.nodes),
@@ -145,8 +146,8 @@ fn prometheus(text: &mut String, f: &Figures) {
         let (samples, bytes) = f.scraped(every);
         let _ = writeln!(text, "| {every} s | {}/s | {} |", count(samples), per_second(bytes));
     }
-    *text += "\nOnly leaks are named by series, and no more than `--leak-series` of them: the number of series \
-              does not grow with the pods, nor with time.\n\n";
+    *text += "\nOnly leaks have series of their own, at most `--leak-series` of them: the number of series grows neither \
+              with the number of pods nor with time.\n\n";
 }
 
 fn runtime(text: &mut String, f: &Figures) {
@@ -155,11 +156,11 @@ fn runtime(text: &mut String, f: &Figures) {
     let _ = write!(
         text,
         "## The container runtime of one node\n\n| | calls | bytes |\n|---|---:|---:|\n\
-         | nothing happens (two full lists every {} s are most of the bytes) | {}/s | {} |\n\
-         | {} terminations a second | {}/s | |\n\
-         | the same for one termination | {} | |\n\n\
-         At the fleet's churn a node has a termination every {}: {} more calls a second than when \
-         nothing happens. Nothing of this is shared: it does not grow with the fleet.\n\n",
+         | idle (two full lists every {} s are most of the bytes) | {}/s | {} |\n\
+         | {} terminations per second | {}/s | |\n\
+         | per termination | {} | |\n\n\
+         At the fleet's churn, a node has a termination every {}: {} more calls per second than an idle node. The \
+         runtime is not shared, so its load does not grow with the fleet.\n\n",
         f.lists_every.as_secs(),
         rate(idle),
         per_second(lists),
@@ -175,9 +176,9 @@ fn events(text: &mut String, f: &Figures) {
     let most = f.nodes / f.event_every.as_secs_f64();
     let _ = write!(
         text,
-        "## Events\n\nOnly with `--events`. After a burst an agent makes one Event on pods in {} s at most: {}/s in the \
-         fleet if something goes wrong on every node all the time, whatever the churn. Each termination of \
-         the churn above worth an Event would make {}/s.\n",
+        "## Events\n\nEvents exist only with `--events`. After a burst, an agent creates at most one Event on pods every {} s: \
+         {}/s in the fleet if problems persist on every node, whatever the churn. If each termination of the churn above \
+         created an Event, there would be {}/s.\n",
         f.event_every.as_secs(),
         rate(most),
         rate(f.terminations().min(most)),
@@ -187,12 +188,12 @@ fn events(text: &mut String, f: &Figures) {
 const HEAD: &str = "\
 <!-- Written by `cargo xtask scale` from docs/scale.json. Do not edit: xtask/src/scale. -->
 
-# In a fleet
+# Scale
 
-What many agents ask of what they share. Every figure here is computed (`cargo xtask scale`) from what one agent was
-measured to ask in [scale.json](scale.json): `cargo xtask scale --measure` runs `cargo xtask bench node` with 110 pods of two
-containers ([what it measures](performance.md#node)) and replaces the figures; the pauses are the agent's own, which
-a test holds to the file.
+This page shows the load that a fleet of agents puts on the components that they share. `cargo xtask scale` computes every
+figure from measurements of one agent in [scale.json](scale.json). `cargo xtask scale --measure` runs `cargo xtask bench node`
+with 110 pods of two containers ([what it measures](performance.md#node)) and replaces the measurements. The pauses are those of
+the agent; a test compares them with the file.
 
 ";
 
@@ -220,7 +221,7 @@ fn rate(value: f64) -> String {
 }
 
 fn every(per_second: f64) -> String {
-    format!("one in {:.0} s", 1.0 / per_second)
+    format!("one every {:.0} s", 1.0 / per_second)
 }
 
 fn minutes(seconds: f64) -> String {
@@ -256,7 +257,9 @@ mod tests {
         let figures = Figures::of(&sample()).expect("figures");
         let text = page(&figures);
         assert_eq!(text, page(&figures));
-        for part in ["**100 nodes of 10 pods**", "| 15 s | 2,000/s | 200 KiB/s |", "one in 300 s"] {
+        for part in
+            ["**100 nodes of 10 pods**", "| 15 s | 2,000/s | 200 KiB/s |", "one every 300 s"]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(text.ends_with(".\n") && !text.contains("NaN") && !text.contains("inf"));
