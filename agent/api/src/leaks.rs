@@ -20,7 +20,7 @@ pub struct Leak {
     /// The class.
     #[schema(value_type = LeakClass)]
     pub class: Open<LeakClass>,
-    /// The leaked thing.
+    /// The leaked resource.
     #[schema(value_type = LeakKey)]
     pub key: Open<LeakKey>,
     /// The pod, as far as known.
@@ -29,29 +29,30 @@ pub struct Leak {
     /// metadata.attempt of the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// When the thing was created: the earliest beginning of the leak.
+    /// When the resource was created: the earliest possible start of the leak.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<Moment>,
-    /// When it was first observed as leaked.
+    /// When the resource was first observed as leaked.
     pub first_observed: Moment,
-    /// It was leaked before the agent started, for an unknown time.
+    /// The resource had leaked before the agent started, an unknown time earlier.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub preexisting: bool,
-    /// When the threshold had passed and the apiserver had confirmed it.
+    /// When the threshold had passed and the apiserver had confirmed the leak.
     pub confirmed: Moment,
-    /// The resources that it holds.
+    /// The resources that the leak holds.
     #[serde(default)]
     pub resources: LeakedResources,
     /// The likely cause.
     pub cause: Cause,
-    /// For a stuck pod: what it waits for.
+    /// For a stuck pod: what blocks its deletion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<BlockedOn>)]
     pub blocked_on: Option<Open<BlockedOn>>,
-    /// The evidence, in order of time where there is one. On a node with more than 1,000 leaks the later ones have none.
+    /// The evidence, in order of time if it has a time. On a node with more than 1,000 leaks, the later ones have no
+    /// evidence.
     #[schema(value_type = Vec<Evidence>)]
     pub evidence: Vec<Open<Evidence>>,
-    /// What to do, step by step. A step that begins with `$ ` is a command.
+    /// The remedy, step by step. A step that begins with `$ ` is a command.
     #[serde(default)]
     pub remediation: Vec<String>,
 }
@@ -70,7 +71,7 @@ pub struct Cause {
     /// The kubelet's version, from the Node object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet_version: Option<String>,
-    /// The runtime around the pod's end; absent: the pod's end was not observed.
+    /// The state of the runtime around the end of the pod; absent: the end was not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<RuntimeAtEnd>)]
     pub runtime: Option<Open<RuntimeAtEnd>>,
@@ -83,7 +84,7 @@ pub struct Cause {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = LeakEvidence)]
 pub struct Evidence {
-    /// The time, where there is one.
+    /// The time, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Moment>,
     /// The source.
@@ -99,7 +100,7 @@ pub struct Evidence {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Detection {
-    /// Whether leak detection is active, and if not, why. Leaks confirmed before an outage stay in the list.
+    /// Whether leak detection is active, and if not, the reason. Leaks confirmed before an outage stay in the list.
     #[schema(value_type = DetectionState)]
     pub state: Open<DetectionState>,
     /// Seconds of active leak detection since the agent started. While less than the threshold, an empty list proves

@@ -1,8 +1,8 @@
 //! The HTTP API of coroner, version 1: its types on the wire, their OpenAPI document, and a client.
 //!
-//! The types are a dialect of their own: fields are camelCase, and each time is a [`Moment`]. Only closed sets and
-//! types without a time are the core's, whose form is the documented one already. `docs/api.md` promises that they
-//! only ever grow: [`Open`] reads what a newer agent adds.
+//! The types differ from those of the core: fields are camelCase, and each time is a [`Moment`]. Only closed sets and
+//! types without a time are the core's, because they already have the documented form. `docs/api.md` promises that
+//! types only grow: [`Open`] reads values that a newer agent adds.
 
 pub mod client;
 mod convert;
@@ -20,5 +20,5 @@ pub use moment::{Moment, rfc3339};
 pub use open::Open;
 pub use query::{Event, Heartbeat, List, ListQuery};
 
-/// Where `coroner run` listens for people on the node, and where the command line asks.
+/// The socket on which `coroner run` serves the API on the node, and which the command line queries.
 pub const DEFAULT_SOCKET: &str = "/run/coroner/coroner.sock";

@@ -9,12 +9,12 @@ use utoipa::ToSchema;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Moment {
-    /// By the node's wall clock, in UTC: RFC 3339 with nanoseconds.
+    /// The time of the node's wall clock, in UTC: RFC 3339 with nanoseconds.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub time: WallTime,
-    /// Nanoseconds of the node's CLOCK_BOOTTIME: exact differences, whatever happens to the wall clock. Comparable
-    /// only within one `bootId`. Absent: before this boot.
+    /// Nanoseconds of the node's CLOCK_BOOTTIME. Differences are exact even if the wall clock is changed. Comparable only
+    /// within one `bootId`. Absent: before this boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_ns: Option<u64>,
 }

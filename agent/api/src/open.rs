@@ -1,16 +1,16 @@
-//! What a newer agent may add to a closed set.
+//! Values that a newer agent may add to a closed set.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A value of a set that may grow. A client that meets one it does not know keeps it as it came, instead of refusing the
+/// A value of a set that may grow. A client keeps a value that it does not know unchanged, instead of rejecting the
 /// whole answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Open<T> {
     /// A value that this version knows.
     Known(T),
-    /// Anything else, as it came.
+    /// Any other value, unchanged.
     Newer(Value),
 }
 

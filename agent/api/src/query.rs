@@ -1,19 +1,19 @@
-//! What every list has in common: the question, the envelope, and the lines of a watch.
+//! The parts that all lists share: the query, the envelope, and the lines of a watch.
 
 use crate::{Moment, leaks::Detection};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// How many items a page has if the question names no number.
+/// The number of items in a page if the query has no limit.
 pub const DEFAULT_LIMIT: usize = 500;
 
-/// A server sends no bigger page, whatever is asked for.
+/// The maximum number of items in a page.
 pub const MAX_LIMIT: usize = 5000;
 
 /// Time between two heartbeats of a watch, seconds.
 pub const HEARTBEAT_SECONDS: u64 = 10;
 
-/// The question. A name that is not among these is refused.
+/// The query. Unknown parameters are rejected.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -24,24 +24,24 @@ pub struct ListQuery {
     /// Only pods of this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// Only what is younger than this duration, by the node's clock (`30m`, `1h 30m`): terminations and deaths by their
-    /// end, leaks by their confirmation.
+    /// Only items that are younger than this duration, by the node's clock (`30m`, `1h 30m`): terminations and deaths by
+    /// their end, leaks by their confirmation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
     /// Maximum number of items in the page: 500 if not given, 5000 at most. A watch has no pages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// The next page: the value of `continue` in the page before.
+    /// The next page: the value of `continue` in the previous page.
     #[serde(rename = "continue", skip_serializing_if = "Option::is_none")]
     #[param(rename = "continue")]
     pub after: Option<String>,
-    /// Stream JSON lines instead: what there is, the oldest first, then a heartbeat, then each change.
+    /// Stream JSON lines instead: the existing items, oldest first, then a heartbeat, then each change.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub watch: bool,
 }
 
 impl ListQuery {
-    /// The path with this question.
+    /// The path with this query.
     pub fn on(&self, path: &str) -> String {
         let mut pairs = Vec::new();
         let mut add = |name, value: Option<String>| {
@@ -57,7 +57,7 @@ impl ListQuery {
     }
 }
 
-/// Percent-encodes all that a query may not hold as it is.
+/// Percent-encodes all bytes that a query must not contain.
 fn encode(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
@@ -82,7 +82,7 @@ pub struct List<T> {
     pub detection: Option<Detection>,
     /// The items.
     pub items: Vec<T>,
-    /// There is more: the value of `continue` for the next page.
+    /// Present if there are more items: the value of `continue` for the next page.
     #[serde(rename = "continue", default, skip_serializing_if = "Option::is_none")]
     #[schema(rename = "continue")]
     pub next: Option<String>,
@@ -92,22 +92,22 @@ pub struct List<T> {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "UPPERCASE")]
 pub enum Event<T> {
-    /// New, or there when the watch began.
+    /// A new item, or one that existed when the watch began.
     Added {
         /// The item.
         object: T,
     },
-    /// Changed.
+    /// A changed item.
     Modified {
-        /// The item as it is now.
+        /// The present item.
         object: T,
     },
-    /// Gone: a resolved leak.
+    /// A resolved leak.
     Deleted {
-        /// The item as it was last.
+        /// The last state of the item.
         object: T,
     },
-    /// The watch is alive. The first heartbeat follows the items that were there when the watch began.
+    /// The watch is alive. The first heartbeat follows the items that existed when the watch began.
     Heartbeat(Heartbeat),
     /// A kind of line that only newer agents send.
     #[serde(other, skip_serializing)]
@@ -115,15 +115,15 @@ pub enum Event<T> {
     Newer,
 }
 
-/// A sign of life.
+/// A heartbeat of a watch.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Heartbeat {
     /// The node that the agent observes.
     pub node: String,
-    /// As in a list.
+    /// The boot of the node, as in a list.
     pub boot_id: String,
-    /// Now.
+    /// The present time.
     pub at: Moment,
     /// For leaks: the state of leak detection.
     #[serde(default, skip_serializing_if = "Option::is_none")]

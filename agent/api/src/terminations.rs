@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 pub struct Termination {
     /// The pod.
     pub pod: PodRef,
-    /// 1 for the first incarnation of this UID; a static pod whose manifest comes back has more.
+    /// 1 for the first incarnation of this UID; each return of a static pod's manifest adds 1.
     pub life: u32,
     /// 1 for the first report of this incarnation. Each update has the next number, unless it changes only the removal
     /// of sandbox and cgroup, or `final`.
@@ -28,7 +28,7 @@ pub struct Termination {
     #[serde(rename = "final")]
     #[schema(rename = "final")]
     pub is_final: bool,
-    /// The workload that the pod belongs to, where the apiserver has shown it.
+    /// The workload that the pod belongs to, if the apiserver has reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
     /// Why the pod terminated.
@@ -42,10 +42,10 @@ pub struct Termination {
     pub cause_source: Open<Source>,
     /// The evidence for the cause; for `unknown`, what is missing. One sentence.
     pub cause_message: String,
-    /// The grace of the first request, seconds.
+    /// The grace period of the first request, seconds.
     pub grace_seconds: Option<i64>,
-    /// A later request shortened it to this, in seconds from then on (the apiserver sets 1 if the new deadline has passed
-    /// already).
+    /// A later request shortened the grace period to this, in seconds from that request (the apiserver sets 1 if the new
+    /// deadline has already passed).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shortened_to_seconds: Option<i64>,
     /// Where the report begins.
@@ -54,18 +54,18 @@ pub struct Termination {
     pub ended: Moment,
     /// `ended` − `began`, seconds.
     pub seconds: f64,
-    /// `seconds` is the upper end of an interval of this length: a source did not show the last event, or the request,
-    /// when it happened. Absent: 0.
+    /// `seconds` is the upper end of an interval of this length, because a source did not report the last event, or the
+    /// request, when it happened. Absent: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub uncertainty_seconds: f64,
-    /// The apiserver's timestamp of the request (deletionTimestamp − grace, the lower bound), as seconds before `began`.
-    /// Includes the clock skew.
+    /// Seconds from the apiserver's timestamp of the request (deletionTimestamp − grace period, the lower bound) to
+    /// `began`. Includes the clock skew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_lag_seconds: Option<f64>,
     /// Milestones of the pod and of the container on the critical path, in order of time.
     #[schema(value_type = Vec<Milestone>)]
     pub milestones: Vec<Open<Milestone>>,
-    /// Additive: they sum to `seconds`.
+    /// The phases, whose sum is `seconds`.
     #[schema(value_type = Vec<Phase>)]
     pub phases: Vec<Open<Phase>>,
     /// The container whose cgroup became empty last: the critical path.
@@ -79,7 +79,7 @@ pub struct Termination {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Finding>)]
     pub findings: Vec<Open<Finding>>,
-    /// The agent started after the beginning of the termination.
+    /// The agent started after the termination had begun.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub truncated: bool,
     /// Losses that may affect this report.
@@ -88,7 +88,7 @@ pub struct Termination {
     pub incomplete: Vec<Open<LossKind>>,
 }
 
-/// The end of one container.
+/// The death of one container.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Death {
@@ -126,10 +126,10 @@ pub struct Death {
     pub exit: Option<Open<ExitStatus>>,
     /// The stop signal's number.
     pub stop_signal: u8,
-    /// The granted grace, seconds.
+    /// The granted grace period, seconds.
     pub grace_seconds: Option<i64>,
-    /// Used share of the allowed time, from the beginning of the stop to the empty cgroup. Allowed is the grace, or less
-    /// where a later request shortened it.
+    /// Used share of the allowed time, from the start of the stop to the empty cgroup. The allowed time is the grace
+    /// period, or less if a later request shortened it.
     pub grace_ratio: Option<f64>,
     /// The preStop hook in the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -140,13 +140,13 @@ pub struct Death {
     pub killer: Option<Process>,
     /// Number of processes that the kernel killed with the PID namespace.
     pub children_killed: u32,
-    /// Names of the first few of these.
+    /// Names of the first few of these processes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub children_names: Vec<String>,
     /// Milestones in order of time.
     #[schema(value_type = Vec<Milestone>)]
     pub milestones: Vec<Open<Milestone>>,
-    /// The agent started after the beginning of the end.
+    /// The agent started after the stop had begun.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub truncated: bool,
     /// Losses that may affect this report.
@@ -155,15 +155,15 @@ pub struct Death {
     pub incomplete: Vec<Open<LossKind>>,
 }
 
-/// A moment of a termination.
+/// A milestone of a termination.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Milestone {
     /// The kind of milestone.
     pub kind: MilestoneKind,
-    /// The moment at which it was certain: the end of its interval.
+    /// The time at which the event had certainly happened: the end of its interval.
     pub at: Moment,
-    /// It happened within this time before `at` (the runtime is polled). Absent: 0.
+    /// The event happened within this time before `at` (the runtime is polled). Absent: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub uncertainty_seconds: f64,
     /// The source.
@@ -176,7 +176,7 @@ pub struct Milestone {
 pub struct Phase {
     /// The kind of phase.
     pub kind: PhaseKind,
-    /// The beginning: the end of the phase before.
+    /// The start: the end of the previous phase.
     pub from: Moment,
     /// The end.
     pub to: Moment,
@@ -192,7 +192,7 @@ pub struct Phase {
 pub struct Proof {
     /// One sentence.
     pub message: String,
-    /// In order of time.
+    /// The evidence, in order of time.
     #[schema(value_type = Vec<Evidence>)]
     pub evidence: Vec<Open<Evidence>>,
 }
@@ -223,7 +223,7 @@ pub enum EvidenceKind {
         result: SignalResult,
         /// The sender.
         sender: Process,
-        /// The target's state at that moment, where it could be read.
+        /// The target's state at that time, if it could be read.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         target: Option<Target>,
     },
@@ -237,7 +237,7 @@ pub enum EvidenceKind {
         /// The exit status.
         status: ExitStatus,
     },
-    /// The OOM killer chose a process (`__oom_kill_process`, mm/oom_kill.c).
+    /// The OOM killer selected a process (`__oom_kill_process`, mm/oom_kill.c).
     MarkVictim {
         /// The victim's thread ID.
         pid: u32,
@@ -261,22 +261,22 @@ pub enum EvidenceKind {
         /// The hook.
         hook: Hook,
     },
-    /// /proc of a process that survives SIGKILL.
+    /// The state in /proc of a process that survives SIGKILL.
     Process(ProcProcess),
 }
 
-/// A process of the node: the sender of a signal.
+/// A process on the node: the sender of a signal.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Process {
-    /// Its PID in the host's PID namespace; 0 is the kernel itself.
+    /// The PID in the host's PID namespace; 0 is the kernel itself.
     pub pid: Tgid,
-    /// `comm`: its name, cut at 15 bytes by the kernel.
+    /// `comm`: the name, truncated to 15 bytes by the kernel.
     pub comm: String,
-    /// The id of its cgroup, where known.
+    /// The ID of the cgroup, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<u64>,
-    /// It is inside a container; absent: unknown.
+    /// Whether the process is in a container; absent: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_container: Option<bool>,
 }
@@ -285,9 +285,10 @@ pub struct Process {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Target {
-    /// It is the init of a PID namespace (SIGNAL_UNKILLABLE). The kernel clears it when a fatal signal takes effect.
+    /// The target is the init of a PID namespace (SIGNAL_UNKILLABLE). The kernel clears the flag when a fatal signal takes
+    /// effect.
     pub unkillable: bool,
-    /// The process is exiting already (SIGNAL_GROUP_EXIT).
+    /// The target is already exiting (SIGNAL_GROUP_EXIT).
     pub group_exit: bool,
     /// The disposition of this signal.
     pub disposition: Disposition,

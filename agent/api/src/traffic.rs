@@ -9,12 +9,12 @@ use coroner_core::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The TCP connections of a terminating pod: what its end cost its clients. A lower bound: what reaches no socket of the
-/// pod (a full backlog, a NetworkPolicy, a removed route) is not counted.
+/// The TCP connections of a terminating pod. The counts are lower bounds: connections that reach no socket of the pod (a
+/// full backlog, a NetworkPolicy, a removed route) are not counted.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Traffic {
-    /// Why they could not be seen; then nothing else is known.
+    /// Why the connections are not visible; all other fields are then meaningless.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<TrafficBlindness>)]
     pub not_visible: Option<Open<TrafficBlindness>>,
@@ -22,27 +22,27 @@ pub struct Traffic {
     pub since: Moment,
     /// When the counts were last read.
     pub until: Moment,
-    /// When the first container was sent its stop signal.
+    /// When the stop signal was sent to the first container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<Moment>,
-    /// The kernel shows refused connections (Linux 6.10); otherwise nothing is known of them.
+    /// Whether the kernel reports refused connections (Linux 6.10); otherwise they are unknown.
     pub sees_refusals: bool,
     /// Open connections and listeners when the counting began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_begin: Option<OpenConnections>,
-    /// The same just after the stop signal.
+    /// Open connections and listeners just after the stop signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_stop: Option<OpenConnections>,
-    /// What happened, by container where the kernel shows it.
+    /// The counted events, by container if the kernel shows it.
     #[schema(value_type = Vec<TrafficShare>)]
     pub counts: Vec<Open<TrafficShare>>,
-    /// Connections that outlived the pod's processes; absent: not known.
+    /// Connections that outlived the pod's processes; absent: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub still_open: Option<u64>,
-    /// RST segments (`OutRsts`) that no counted event explains; absent: not known.
+    /// RST segments (`OutRsts`) that no counted event explains; absent: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resets_sent: Option<u64>,
-    /// Handshakes that a listener dropped (`ListenDrops`); absent: not known.
+    /// Handshakes that a listener dropped (`ListenDrops`); absent: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handshakes_dropped: Option<u64>,
 }
@@ -50,17 +50,17 @@ pub struct Traffic {
 /// One kind of event in a pod's traffic.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TrafficShare {
-    /// The container; absent: not known (cgroup v1), or the socket is of no container.
+    /// The container; absent: unknown (cgroup v1), or the socket belongs to no container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<ContainerId>,
-    /// Between whom.
+    /// The peer.
     pub peer: TrafficPeer,
-    /// What happened.
+    /// The event.
     pub event: ConnectionEvent,
-    /// How often.
+    /// The number of events.
     pub count: u64,
-    /// The first time.
+    /// The time of the first event.
     pub first: Moment,
-    /// The last time.
+    /// The time of the last event.
     pub last: Moment,
 }
