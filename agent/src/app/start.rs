@@ -93,8 +93,9 @@ impl Start<'_> {
 }
 
 fn explain(failure: StartError) -> anyhow::Error {
-    anyhow::Error::new(failure)
-        .context("cannot start the kernel side; run `coroner doctor` to see what this node lacks")
+    anyhow::Error::new(failure).context(
+        "cannot start the kernel programs; run `coroner doctor` to see what this node lacks",
+    )
 }
 
 /// Waits for the next attempt. False: a signal stopped the agent.

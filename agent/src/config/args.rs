@@ -38,7 +38,7 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// List recent pod terminations from a running agent, newest first.
     Terminations(ListArgs),
-    /// List recent container deaths from a running agent, newest first, of pods that still run too.
+    /// List recent container deaths from a running agent, newest first, including those in pods that still run.
     Deaths(ListArgs),
     /// List leaked pod resources on this node and why they leaked (from the agent, or --standalone).
     Leaks(LeaksArgs),
@@ -66,7 +66,7 @@ pub struct LogArgs {
     /// for the others].
     #[arg(long, global = true, env = "CORONER_LOG_LEVEL", value_name = "FILTER")]
     pub log_level: Option<String>,
-    /// When to use colours in answers and logs.
+    /// When to use colours in output and logs.
     #[arg(long, global = true, env = "CORONER_COLOR", value_name = "WHEN", default_value = "auto")]
     pub color: ColorChoice,
 }
@@ -153,16 +153,16 @@ pub struct RunArgs {
     /// Private key of the certificate (PEM, unencrypted).
     #[arg(long, env = "CORONER_TLS_KEY", value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
-    /// Serve everything but /healthz and /readyz only to clients with a certificate that one of these CAs
-    /// signed (PEM). Reloaded as the certificate is.
+    /// Serve everything except /healthz and /readyz only to clients with a certificate signed by one of these CAs
+    /// (PEM). Reloaded like the certificate.
     #[arg(long, env = "CORONER_TLS_CLIENT_CA", value_name = "FILE")]
     pub tls_client_ca: Option<PathBuf>,
     /// Unix socket of the API, accessible to this user only. `coroner terminations`, `leaks` and `explain` use
     /// it. `off` disables it.
     #[arg(long, env = "CORONER_SOCKET", value_name = "FILE", default_value = coroner_api::DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// Address of the API for `kubectl port-forward`, on the loopback interface. With hostNetwork every user of
-    /// the node can reach it. `off` disables it.
+    /// Address of the API for `kubectl port-forward`, on the loopback interface. With hostNetwork, every user on
+    /// the node can connect to it. `off` disables it.
     #[arg(long, env = "CORONER_API_LISTEN", value_name = "ADDRESS:PORT")]
     #[arg(default_value = "127.0.0.1:9471", value_parser = parse_api_listen)]
     pub api_listen: ApiListen,
@@ -202,7 +202,7 @@ pub struct RunArgs {
     #[arg(value_parser = parse_duration)]
     pub cri_busy: Duration,
     /// Poll the runtime when it sends a container event (containerd 2.0, CRI-O 1.28 or newer). Rarely useful,
-    /// because the kernel reports the same; and containerd blocks on a subscriber that stops reading.
+    /// because the kernel reports the same events; and containerd blocks on a subscriber that stops reading.
     #[arg(long, env = "CORONER_CRI_EVENTS", value_parser = BoolishValueParser::new())]
     pub cri_events: bool,
     /// Record all inputs to this file, for `coroner replay` and bug reports. It contains no environment
@@ -214,8 +214,8 @@ pub struct RunArgs {
     #[arg(long, env = "CORONER_RECORD_LIMIT", value_name = "SIZE", default_value = "256MiB")]
     #[arg(value_parser = parse_size)]
     pub record_limit: u32,
-    /// If the kernel side cannot start, do not exit: stay unready, show the reason on /readyz, and retry every
-    /// 30 s. Avoids a crash loop in a DaemonSet.
+    /// If the kernel programs cannot be attached, do not exit: stay unready, show the reason on /readyz, and retry
+    /// every 30 s. Avoids a crash loop in a DaemonSet.
     #[arg(long = "keep-running-unready", env = "CORONER_KEEP_RUNNING_UNREADY", value_parser = BoolishValueParser::new())]
     pub stay_unready: bool,
     /// Create Kubernetes Events for notable deaths (on the pod: StopSignalIgnored, GraceExceeded, OomKilled, …)
@@ -223,8 +223,9 @@ pub struct RunArgs {
     /// events.k8s.io.
     #[arg(long, env = "CORONER_EVENTS", value_parser = BoolishValueParser::new())]
     pub events: bool,
-    /// When to count the connections of pods: while one terminates, always (each connection of the node then costs
-    /// a little more), or never. Without the apiserver, on-demand misses what ends within 20 ms of its stop signal.
+    /// When to count the connections of pods: while a pod terminates, always (which adds a small cost to each
+    /// connection of the node), or never. Without the apiserver, on-demand misses processes that exit within 20 ms of
+    /// their stop signal.
     #[arg(long, env = "CORONER_TRAFFIC", value_name = "WHEN", default_value = "on-demand")]
     pub traffic: TrafficCounting,
     /// Log the kernel programs' own diagnostics (debug builds only).
@@ -241,7 +242,7 @@ pub struct RunArgs {
 /// When connections are counted.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TrafficCounting {
-    /// While some pod terminates.
+    /// While a pod terminates.
     OnDemand,
     /// Always.
     Always,
@@ -302,13 +303,13 @@ pub struct ListArgs {
     /// Only pods of this namespace.
     #[arg(short, long, env = "CORONER_NAMESPACE", value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// Only what ended within this time (30m, 1h).
+    /// Only entries that ended within this time (30m, 1h).
     #[arg(long, env = "CORONER_SINCE", value_name = "DURATION", value_parser = parse_duration)]
     pub since: Option<Duration>,
     /// Maximum number of entries to show.
     #[arg(long, env = "CORONER_LIMIT", value_name = "N", conflicts_with = "watch")]
     pub limit: Option<usize>,
-    /// Run until Ctrl-C: what there is, the oldest first, then each new one and each update.
+    /// Run until Ctrl-C: print the existing entries, oldest first, then each new one and each update.
     #[arg(short, long, env = "CORONER_WATCH", value_parser = BoolishValueParser::new())]
     pub watch: bool,
     /// Output format.
@@ -455,9 +456,9 @@ pub enum ListOutput {
     Table,
     /// A table with more columns.
     Wide,
-    /// One JSON document, as the API has it; with --watch one line per item.
+    /// One JSON document, in the form of the API; with --watch one line per item.
     Json,
-    /// The same as YAML, in which control characters of names are shown as escapes.
+    /// The same as YAML; control characters in names are escaped.
     Yaml,
     /// One name per line.
     Name,

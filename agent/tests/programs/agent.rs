@@ -206,7 +206,7 @@ fn without_btf_an_agent_that_stays_is_unready_and_says_why() {
     // SAFETY: plain system calls.
     unsafe { run.arg("--keep-running-unready").pre_exec(hide_btf) };
     let mut running = Running::start(&mut run);
-    running.until("cannot start the kernel side");
+    running.until("cannot start the kernel programs");
     let (state, detail, status) = running.ready("kernel");
     assert_eq!(state, "failing");
     assert!(detail.contains(MISSING), "{detail}");

@@ -5,44 +5,45 @@ use std::{fmt::Write, fs, path::Path};
 
 const HEAD: &str = "\
 <!-- Generated from agent/src/outputs/metrics/catalogue.rs by `cargo xtask docs`; do not edit. -->
-# The metrics
+# Metrics
 
-Metrics on `/metrics`, in the Prometheus text format. Times are seconds, sizes bytes. Counters begin
-at zero when the agent starts. Series whose labels are all closed sets exist as soon as what they
-count can happen. Of the others (`coroner_container_deaths_total`), the verdicts on stops that were not
-graceful begin at zero when a namespace has its first pod on the node, so that `increase()` sees the first event
-too; the rest (`oom_killed`, `crashed`, `graceful`, `completed`, `failed`, `unknown`) have a series from their first
-death on, which `increase()` ignores. A scrape changes nothing: every Prometheus sees the same.
+The agent serves these metrics on `/metrics`, in the Prometheus text format. Times are in seconds, sizes in bytes. Counters
+begin at zero when the agent starts.
 
-A termination and the deaths in it are counted once: when the report is final, or 60 s after the pod's end
-([revisions](deaths.md#revisions)). Later updates are in `coroner_pod_termination_updates_total` alone.
+Series whose labels are all closed sets exist as soon as the counted event is possible. For `coroner_container_deaths_total`, the
+series of verdicts on stops that were not graceful begin at zero with the first pod of a namespace on the node, so that
+`increase()` counts the first event. The series of the other verdicts (`oom_killed`, `crashed`, `graceful`, `completed`, `failed`,
+`unknown`) begin with their first death, which `increase()` ignores. A scrape changes nothing: every Prometheus server gets the
+same values.
 
-Labels that name a workload (`namespace`, `pod`) are coroner's own: scrape with `honorLabels: true`
-(deploy/monitoring does), or Prometheus renames them to `exported_…`. `node` is a label of the
-target, which deploy/monitoring adds; the agent itself does not set it.
+A termination and the deaths in it are counted once: when the report is final, or 60 s after the pod has terminated
+([revisions](deaths.md#revisions)). Later updates are only in `coroner_pod_termination_updates_total`.
 
-*Stable* metrics change their name, type, labels or meaning only with a new major version. *Internal*
-ones describe coroner's internals and may change with every minor version. Nothing here grows without
-bound: see [Cardinality](#cardinality).
+Labels that name a workload (`namespace`, `pod`) belong to coroner: scrape with `honorLabels: true` (as in deploy/monitoring),
+otherwise Prometheus renames them to `exported_…`. `node` is a label of the target, which deploy/monitoring adds; the agent does
+not set it.
+
+*Stable* metrics change their name, type, labels or meaning only with a new major version. *Internal* metrics describe the agent's
+internals and may change with every minor version. The number of series is bounded: see [Cardinality](#cardinality).
 ";
 
 const TAIL: &str = "\
-## The process
+## Process
 
-The standard process metrics, with CPU time in nanosecond resolution: `process_cpu_seconds_total`,
+These are the standard process metrics, with CPU time in nanosecond resolution: `process_cpu_seconds_total`,
 `process_max_fds`, `process_open_fds`, `process_resident_memory_bytes`,
 `process_start_time_seconds`, `process_threads`, `process_virtual_memory_bytes`.
 
 ## Cardinality
 
-A node with 250 pods in 30 namespaces that leaks nothing, and where containers of each namespace died in every
-way (no node is like that), has at most 740 series with the agent's defaults; a test proves it
-(`agent/src/outputs/metrics/tests.rs`). What bounds them on any node, however long the agent runs:
+A node with 250 pods in 30 namespaces and no leaks, where containers of each namespace died in every way (an unrealistic
+maximum), has at most 740 series with the agent's defaults; a test checks this (`agent/src/outputs/metrics/tests.rs`). These bounds
+hold on any node, for any uptime of the agent:
 
 | label | bound |
 |---|---|
-| `namespace` of `coroner_container_deaths_total` | the first 100, then `other`; each with the 7 verdicts on stops, and those of the other 5 that its containers had |
-| identity of `coroner_leaked_sandbox_created_timestamp_seconds` and `…_observed_…` | `--leak-series` (50) each, and only while the leak exists |
+| `namespace` of `coroner_container_deaths_total` | the first 100, then `other`; each with the 7 verdicts on stops, and those of the other 5 verdicts that occurred |
+| identity labels of `coroner_leaked_sandbox_created_timestamp_seconds` and `…_observed_…` | `--leak-series` (50) each, and only while the leak exists |
 | all others | closed sets, listed above |
 ";
 
@@ -75,7 +76,7 @@ fn section(entry: &Entry) -> String {
     let _ = writeln!(text, "{}", entry.help);
     if let Kind::Histogram(buckets) = entry.kind {
         let edges: Vec<_> = buckets.0.iter().map(f64::to_string).collect();
-        let _ = writeln!(text, "\nUpper edges of its buckets: {}.", edges.join(", "));
+        let _ = writeln!(text, "\nUpper bounds of the buckets: {}.", edges.join(", "));
     }
     if !entry.labels.is_empty() {
         text += "\n| label | values |\n|---|---|\n";

@@ -175,9 +175,9 @@ pub(crate) fn two_containers() -> PodTermination {
         name: "proxy".into(),
         verdict: Verdict::StopSignalIgnored,
         proof: Proof {
-            message: "PID 1 has no handler for SIGTERM, so the kernel threw it away \
-                       (signal_generate says ignored); SIGKILL came 10.006 s later, at the end of \
-                       the grace."
+            message: "PID 1 has no handler for SIGTERM, so the kernel discarded it \
+                       (signal_generate: ignored); SIGKILL came 10.006 s later, at the end of \
+                       the grace period."
                 .into(),
             evidence: vec![Evidence {
                 at: ms(160),
@@ -227,7 +227,7 @@ pub(crate) fn two_containers() -> PodTermination {
     account.containers = vec![web, proxy];
     account.findings = vec![Finding::new(
         FindingKind::RuntimeRestarted,
-        "containerd was away for 0.2 s while this pod was being stopped.",
+        "containerd did not answer for 0.2 s while this pod was being stopped.",
     )];
     account.incomplete = vec![LossKind::DetailRingFull];
     account

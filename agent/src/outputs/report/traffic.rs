@@ -44,7 +44,7 @@ pub(super) fn traffic(
     for (who, peers) in [
         ("Clients", CLIENTS.as_slice()),
         ("Of these, from the node's own addresses", &[TrafficPeer::Node]),
-        ("Pods of this node that terminate themselves", &[TrafficPeer::Terminating]),
+        ("Pods on this node that are terminating", &[TrafficPeer::Terminating]),
         ("Opened by the pod", &[TrafficPeer::Outbound]),
         ("Within the pod", &[TrafficPeer::Internal]),
     ] {
@@ -74,20 +74,20 @@ pub(super) fn traffic(
 fn open(account: &PodTermination, traffic: &Traffic) -> String {
     let after = seconds(traffic.since.since(account.began));
     let Some(begin) = &traffic.at_begin else {
-        return format!("Counted from {after} after the beginning on.");
+        return format!("Counted from +{after}.");
     };
     let ports: Vec<_> = begin.listening.iter().map(ToString::to_string).collect();
     let listening = match ports.as_slice() {
-        [] => "nothing listened".to_owned(),
-        [port] => format!("port {port} was listened on"),
-        ports => format!("ports {} were listened on", ports.join(", ")),
+        [] => "no port was open".to_owned(),
+        [port] => format!("port {port} was open"),
+        ports => format!("ports {} were open", ports.join(", ")),
     };
     let mut text = format!(
-        "{after} after the beginning {} connection(s) were open and {listening}",
+        "At +{after}, {} connection(s) were established and {listening}",
         begin.established
     );
     if let Some(stop) = &traffic.at_stop {
-        let _ = write!(text, "; at the stop signal {} were open", stop.established);
+        let _ = write!(text, "; at the stop signal, {} were established", stop.established);
     }
     text + "."
 }
@@ -148,12 +148,12 @@ fn advice(account: &PodTermination, same: &[&PodTermination]) -> String {
     };
     let all: Vec<Duration> = same.iter().copied().chain([account]).filter_map(covered).collect();
     let Some(worst) = all.iter().max().copied() else {
-        return "Advice: not enough seen: no client connected after the stop signal as far as this kernel shows.".into();
+        return "Advice: none; no client is known to have connected after the stop signal, but this kernel does not report refused connections.".into();
     };
     let of = match (all.len(), &account.workload) {
         (2.., Some(workload)) => {
             let Workload { kind, name } = workload;
-            format!(" (the worst of {} terminations of {kind} {name})", all.len())
+            format!(" (the maximum of {} terminations of {kind} {name})", all.len())
         }
         _ => String::new(),
     };
@@ -185,8 +185,7 @@ fn advice(account: &PodTermination, same: &[&PodTermination]) -> String {
         let raised = needed.div_ceil(GRACE_STEP) * GRACE_STEP;
         let _ = write!(
             text,
-            "; with the present {grace} s of grace raise terminationGracePeriodSeconds to {raised} (its own shutdown \
-             takes {})",
+            ". Its own shutdown takes {}, so raise terminationGracePeriodSeconds from {grace} to {raised}",
             seconds(own)
         );
     }
