@@ -110,7 +110,9 @@ fn the_document_only_grows() {
 fn gone(old: &Value, new: &Value, at: &str, found: &mut Vec<String>) {
     match (old, new) {
         (Value::Object(old), Value::Object(new)) => {
-            for (name, old) in old.iter().filter(|(name, _)| *name != "description") {
+            // Both are for people.
+            let is_text = |name: &str| ["description", "summary"].contains(&name);
+            for (name, old) in old.iter().filter(|(name, _)| !is_text(name)) {
                 match new.get(name) {
                     Some(new) => gone(old, new, &format!("{at}.{name}"), found),
                     None => found.push(format!("{at}.{name}")),
