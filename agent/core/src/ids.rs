@@ -101,7 +101,7 @@ impl PodRef {
     }
 }
 
-/// The identity of a leaked thing: one leak each.
+/// The identity of a leaked resource: one leak each.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "thing", rename_all = "snake_case")]
@@ -117,7 +117,7 @@ pub enum LeakKey {
         pid: u32,
         /// Start time, clock ticks.
         started: u64,
-        /// The sandbox or container it was started for.
+        /// The sandbox or container for which the shim was started.
         id: String,
     },
     /// A network namespace.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub use super::ids::LeakKey;
 
 labels! {
-    /// What was leaked. A closed set: it is a metric's label.
+    /// The class of a leak. A closed set: it is a metric's label.
     pub enum LeakClass {
         /// A stopped sandbox whose pod does not exist.
         NotreadyNoPod = "notready_no_pod",
@@ -26,7 +26,7 @@ labels! {
         /// A stopped sandbox that its pod rightly keeps, but whose network namespace, with its addresses, is
         /// still open.
         NetnsOpen = "netns_open",
-        /// A shim whose sandbox the runtime does not know.
+        /// A shim whose sandbox the runtime does not list.
         OrphanShim = "orphan_shim",
         /// A network namespace without a sandbox and without a process.
         OrphanNetns = "orphan_netns",
@@ -36,7 +36,7 @@ labels! {
         StuckTerminating = "stuck_terminating",
     }
 
-    /// Why something leaked. A closed set: it is a metric's label.
+    /// The likely cause of a leak. A closed set: it is a metric's label.
     pub enum LeakCause {
         /// The kubelet created a pod worker again for a pod that was gone, and it hangs in terminating
         /// (kubernetes#107730).
@@ -83,7 +83,7 @@ labels! {
         Unknown = "unknown",
     }
 
-    /// Whether leak detection is possible, and if not why. A closed set: it is a metric's label.
+    /// Whether leak detection is possible, and if not, the reason. A closed set: it is a metric's label.
     #[derive(Default)]
     pub enum DetectionState {
         /// All sources are in sync.
@@ -101,7 +101,7 @@ labels! {
         NodeUnknown = "node_unknown",
         /// There is no Node object of that name.
         NodeMissing = "node_missing",
-        /// The Node object is another machine's, or was not updated since this machine booted.
+        /// The Node object belongs to another machine, or was not updated since this machine booted.
         NodeForeign = "node_foreign",
     }
 }
@@ -212,33 +212,34 @@ pub struct LeakEvidence {
 pub enum LeakEvidenceKind {
     /// The apiserver was queried directly for a pod of this UID.
     PodQueried {
-        /// It has one.
+        /// Whether the apiserver has such a pod.
         exists: bool,
     },
     /// No record of the pod's object: its deletion was not observed, or so long ago that it was evicted.
     ObjectUnknown,
     /// The pod's deletion was requested.
     DeletionRequested {
-        /// The grace, seconds; 0: by force.
+        /// The grace period, seconds; 0: force deletion.
         #[serde(rename = "graceSeconds")]
         grace_seconds: i64,
     },
     /// The pod's object was deleted.
     ObjectDeleted {
-        /// It was missing in a new list, and was deleted in these seconds before; `None`: observed.
+        /// The object was missing in a new list, and was deleted at most this many seconds before; `None`: the deletion
+        /// was observed.
         #[serde(rename = "withinSeconds", default, skip_serializing_if = "Option::is_none")]
         within_seconds: Option<u64>,
     },
     /// The object's finalizers.
     Finalizers {
-        /// Their names.
+        /// The names of the finalizers.
         names: Vec<String>,
     },
     /// The sandbox is ready.
     SandboxReady,
     /// The sandbox is not ready.
     SandboxStopped {
-        /// It was listed as ready before.
+        /// Whether the runtime had listed the sandbox as ready before.
         #[serde(rename = "seenReady")]
         seen_ready: bool,
     },
@@ -246,9 +247,9 @@ pub enum LeakEvidenceKind {
     HostNetwork,
     /// The sandbox's network namespace.
     NetworkNamespace {
-        /// It is still open.
+        /// Whether the network namespace is still open.
         open: bool,
-        /// Its path, if it is open.
+        /// The path, if the network namespace is open.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         path: Option<String>,
     },
@@ -263,7 +264,7 @@ pub enum LeakEvidenceKind {
         name: String,
         /// Its state according to the runtime.
         state: ContainerState,
-        /// The last signal that it was sent from outside since the pod's end.
+        /// The last signal that was sent to the container from outside since the end of the pod.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         signal: Option<u8>,
         /// Which process survives SIGKILL, and where it hangs.
@@ -318,7 +319,7 @@ pub enum LeakEvidenceKind {
         version: Option<String>,
         /// Its process.
         pid: u32,
-        /// It started after the pod's end, or that is unknown.
+        /// Whether the kubelet started after the end of the pod, or this is unknown.
         restarted: bool,
     },
     /// The Node object names the kubelet's version; its process was not found.

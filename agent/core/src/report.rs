@@ -28,7 +28,7 @@ pub struct UnkillableContainer {
 pub struct Finding {
     /// The kind of finding.
     pub kind: FindingKind,
-    /// The particulars, as one sentence.
+    /// The details, as one sentence.
     pub detail: String,
     /// For a contradiction: its subject.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -244,7 +244,7 @@ pub struct Traffic {
     pub handshakes_dropped: Option<u64>,
 }
 
-/// A network namespace at one moment.
+/// The state of a network namespace at one time.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OpenConnections {

@@ -81,13 +81,13 @@ labels! {
     /// How a container died. A closed set, in the order of precedence: the first that matches wins.
     #[derive(Default)]
     pub enum Verdict {
-        /// The OOM killer chose the container's init.
+        /// The OOM killer selected the container's init.
         OomKilled = "oom_killed",
         /// A fatal signal that the program caused itself.
         Crashed = "crashed",
         /// SIGKILL from outside with no stop signal before it.
         ForceKilled = "force_killed",
-        /// preStop used up the grace: the stop signal came with only the kubelet's floor left.
+        /// preStop used up the grace period: the stop signal came with only the kubelet's minimum left.
         PrestopExhaustedGrace = "prestop_exhausted_grace",
         /// PID 1 without a handler, or SIG_IGN; then SIGKILL.
         StopSignalIgnored = "stop_signal_ignored",
@@ -97,7 +97,7 @@ labels! {
         GraceExceeded = "grace_exceeded",
         /// The stop signal's default action ended the process without any cleanup.
         TerminatedByDefault = "terminated_by_default",
-        /// The process took the stop signal and exited within the grace.
+        /// The process took the stop signal and exited within the grace period.
         Graceful = "graceful",
         /// Exited with code 0 without a signal.
         Completed = "completed",
@@ -114,7 +114,7 @@ labels! {
         ChildrenNotSignalled = "children_not_signalled",
         /// The container ran well past its deadline.
         DeadlineMissed = "deadline_missed",
-        /// The API or the CRI contradicts the kernel.
+        /// The apiserver or the runtime contradicts the kernel.
         Contradiction = "contradiction",
         /// The pod's processes outlived its object.
         OutlivedObject = "outlived_object",
@@ -140,15 +140,15 @@ labels! {
         ListenerClosedEarly = "listener_closed_early",
     }
 
-    /// What the sources contradict each other about. A closed set: it is a metric's label.
+    /// The subject of a contradiction. A closed set: it is a metric's label.
     pub enum Contradiction {
-        /// The runtime's exit code is not the kernel's.
+        /// The runtime's exit code differs from the kernel's.
         RuntimeExitCode = "runtime_exit_code",
-        /// The apiserver's exit code is not the kernel's.
+        /// The apiserver's exit code differs from the kernel's.
         ApiExitCode = "api_exit_code",
-        /// The runtime reports OOMKilled, but the OOM killer chose no process of the container.
+        /// The runtime reports OOMKilled, but the OOM killer selected no process of the container.
         RuntimeOomKilled = "runtime_oom_killed",
-        /// The runtime listed the container as running long after its last process was gone.
+        /// The runtime listed the container as running long after its last process had exited.
         RunningWithoutProcesses = "running_without_processes",
         /// The runtime listed the container as exited while its processes were alive.
         ExitedWithProcesses = "exited_with_processes",
@@ -200,7 +200,7 @@ labels! {
         SandboxStopped = "sandbox_stopped",
         /// The kubelet reported to the apiserver that nothing of the pod runs any more.
         StatusReported = "status_reported",
-        /// A later deletion request shortened the grace.
+        /// A later deletion request shortened the grace period.
         GraceShortened = "grace_shortened",
         /// The kubelet deleted the object for good; finalizers hold it.
         FinalDelete = "final_delete",

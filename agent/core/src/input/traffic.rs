@@ -84,13 +84,13 @@ pub struct NetworkCounters {
 }
 
 labels! {
-    /// Between whom a connection is. A closed set.
+    /// The peer of a connection. A closed set.
     pub enum TrafficPeer {
         /// From outside the pod, to a port on which the pod listens.
         Client = "client",
-        /// The same from one of the node's own addresses: the kubelet's probes, but also clients behind SNAT.
+        /// As `client`, from one of the node's own addresses: the kubelet's probes, but also clients behind SNAT.
         Node = "node",
-        /// The same from an address of another pod of this node that is terminating.
+        /// As `client`, from an address of another pod on this node that is terminating.
         Terminating = "terminating",
         /// Opened by the pod, to somewhere outside.
         Outbound = "outbound",
@@ -101,18 +101,18 @@ labels! {
 
 labels! {
     /// What happens to a connection or a listener: transitions of a socket's state (`inet_sock_set_state`), and RST
-    /// segments (`tcp_send_reset`). A closed set. Not every pair with a peer is told apart (`PAIRS` in
-    /// `ebpf/src/traffic.rs`): of outbound and internal connections and of those with terminating pods, what happens
-    /// after the stop signal counts with what happened before.
+    /// segments (`tcp_send_reset`). A closed set. Not every combination with a peer has a counter of its own (`PAIRS` in
+    /// `ebpf/src/traffic.rs`): for outbound and internal connections and those with terminating pods, events after the
+    /// stop signal count together with those before it.
     pub enum ConnectionEvent {
-        /// A handshake was completed (SYN_RECV or SYN_SENT → ESTABLISHED), before the container, or any container of
-        /// the pod, was sent its stop signal.
+        /// A handshake was completed (SYN_RECV or SYN_SENT → ESTABLISHED), before the stop signal of the container, or
+        /// of any container of the pod.
         Opened = "opened",
-        /// The same after that.
+        /// A handshake was completed after the stop signal.
         OpenedAfterStop = "opened_after_stop",
         /// RST to a SYN to a port without a listener, before the stop signal (Linux 6.10).
         Refused = "refused",
-        /// The same after that.
+        /// RST to a SYN to a port without a listener, after the stop signal (Linux 6.10).
         RefusedAfterStop = "refused_after_stop",
         /// RST to something other than a SYN: the client did not know yet that the connection had ended (Linux 6.10).
         ResetAfterEnd = "reset_after_end",
@@ -143,21 +143,21 @@ labels! {
         ListenerClosed = "listener_closed",
         /// LISTEN → CLOSE by the exit of the process.
         ListenerCut = "listener_cut",
-        /// A connection ended, however it did: only of internal ones and of those with terminating pods.
+        /// A connection ended in any way: only for internal connections and those with terminating pods.
         Ended = "ended",
     }
 }
 
 labels! {
-    /// Why the connections of a pod cannot be seen. A closed set.
+    /// Why the connections of a pod are not visible. A closed set.
     pub enum TrafficBlindness {
         /// `--traffic off`.
         Off = "off",
         /// The pod is in the host's network.
         HostNetwork = "host_network",
-        /// No process of the pod was left to find its network namespace by.
+        /// No process of the pod was left to find the network namespace.
         NoProcess = "no_process",
-        /// The kernel lacks the tracepoint, or the self-test has refused the program.
+        /// The kernel has no such tracepoint, or the self-test refused the program.
         NoProgram = "no_program",
         /// The program could not be attached.
         NotAttached = "not_attached",
