@@ -21,7 +21,7 @@ const WITH_EVENTS: Act =
 pub(super) fn scenarios() -> Vec<Scenario> {
     let all = [
         runs_on("sigterm-ignored-in-restart", 2)
-            .shows("It ignores SIGTERM as its image is changed: the pod lives on, and an Event on it says so.")
+            .shows("The container ignores SIGTERM when its image is changed: the pod keeps running, and gets an Event.")
             .runs(Part::new("app", "ignore"))
             .after(Duration::ZERO, WITH_EVENTS)
             .after(SOON, Act::ChangeImage { container: "app", image: image::NEXT })
@@ -30,7 +30,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .died_before("app", Cause::DefinitionChanged, Verdict::StopSignalIgnored, signal(SIGKILL))
             .dies("app", Verdict::StopSignalIgnored, signal(SIGKILL)),
         nobody("leak-told-on-node")
-            .shows("A sandbox runs whose pod no apiserver knows: an Event on the Node says so.")
+            .shows("A sandbox runs without a pod: the Node gets an Event.")
             .after(Duration::ZERO, WITH_EVENTS)
             .after(Duration::ZERO, Act::Leave(Remnant::RunningSandbox))
             .when(When::Told(Reason::SandboxLeaked), Act::Wait)

@@ -18,16 +18,14 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
         // Longer than the agent takes to start.
         runs_on("agent-comes-late", 20)
-            .shows(
-                "SIGTERM was sent before the agent started: it does not say what it cannot know.",
-            )
+            .shows("SIGTERM was sent before the agent started: the verdict is unknown.")
             .runs(Part::new("app", "overrun"))
             .after(SOON, Act::Delete { grace: None })
             .when(When::Handled("app"), Act::StartAgent)
             .dies("app", Verdict::Unknown, signal(SIGKILL))
             .truncated(),
         runs_on("frozen", 4)
-            .shows("Its cgroup is frozen: SIGTERM waits for a handler that cannot run.")
+            .shows("The cgroup is frozen: SIGTERM waits for a handler that cannot run.")
             .runs(Part::new("app", "handle --for 1s"))
             .after(SOON, Act::Freeze { container: "app" })
             .after(Duration::ZERO, Act::Delete { grace: None })
@@ -35,7 +33,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .finds(Frozen)
             .spends(Span::about(Shutdown, 4.0)),
         deleted("runtime-killed", 12)
-            .shows("containerd is killed and comes back: the kernel saw the handler and the end.")
+            .shows("containerd is killed and restarts: the kernel recorded the handler and the exit.")
             .runs(Part::new("app", "handle --for 2s"))
             .when(When::Handled("app"), Act::KillRuntime)
             .after(3 * second, Act::StartRuntime)
@@ -46,7 +44,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .allows(Contradiction)
             .spends(Span::about(Shutdown, 2.0)),
         deleted("apiserver-away", 8)
-            .shows("The apiserver answers nobody while it ends: nothing is concluded from silence.")
+            .shows("The apiserver does not answer while the pod terminates: nothing is concluded from missing answers.")
             .runs(Part::new("app", "handle --for 1s"))
             .when(When::Handled("app"), Act::StopApiserver)
             .after(3 * second, Act::StartApiserver)

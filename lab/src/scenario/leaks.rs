@@ -73,11 +73,11 @@ fn by_the_kubelet() -> Vec<Draft> {
     };
     vec![
         story("pod-worker-stuck")
-            .shows("containerd is killed while the kubelet kills a pod that is gone once more: its worker hangs, and the sandbox stays for good.")
+            .shows("containerd is killed while the kubelet kills a deleted pod again: the pod worker hangs, and the sandbox leaks.")
             .alone()
             .leaks(leak(LeakClass::NotreadyNoPod, LeakCause::PodWorkerStuck, [])),
         story("pod-worker-mended")
-            .shows("The same with a kubelet that asks the runtime itself: the collector removes the sandbox.")
+            .shows("The same with a kubelet that queries the runtime itself: its garbage collection removes the sandbox.")
             .before(Act::RunKubelet(MENDED_KUBELET))
             .alone(),
     ]
@@ -100,11 +100,11 @@ fn orphan<const N: usize>(
 fn by_hand() -> Vec<Draft> {
     vec![
         nobody("ready-orphan")
-            .shows("A sandbox and its container run, and no apiserver knows their pod.")
+            .shows("A sandbox and its container run without a pod.")
             .after(Duration::ZERO, Act::Leave(Remnant::RunningSandbox))
             .leaks(running_sandbox()),
         nobody("duplicate-ready")
-            .shows("A second sandbox of a running pod: the first is not the one the kubelet looks at.")
+            .shows("A second sandbox of a running pod: the kubelet ignores the first one.")
             .runs(Part::new("app", "handle --for 500ms"))
             .after(SOON, Act::Leave(Remnant::SecondSandbox))
             .leaks(leak(
@@ -113,7 +113,7 @@ fn by_hand() -> Vec<Draft> {
                 [Holding::Cgroup, Holding::Pids, Holding::Containers],
             )),
         runs_on("containers-block-gc", 5)
-            .shows("Its container is not removed, and so the collector does not remove its sandbox.")
+            .shows("A container is not removed, so the garbage collection does not remove the sandbox.")
             .runs(Part::new("app", "handle --for 500ms"))
             .after(SOON, Act::KeepContainers)
             .after(Duration::ZERO, Act::Delete { grace: None })
@@ -124,7 +124,7 @@ fn by_hand() -> Vec<Draft> {
                 [Holding::Containers],
             )),
         ends_by_itself("netns-kept-open")
-            .shows("The network plugin fails while a job's sandbox is stopped: its namespace and address stay.")
+            .shows("The network plugin fails while a job's sandbox is stopped: the namespace and address remain.")
             .on_own_network()
             .runs(Part::new("app", "job --for 8s"))
             .after(Duration::ZERO, Act::BreakNetwork)
@@ -137,15 +137,15 @@ fn by_hand() -> Vec<Draft> {
                 [Holding::Netns, Holding::Ips, Holding::Cgroup, Holding::Containers],
             )),
         nobody("orphan-pod-cgroup")
-            .shows("The empty cgroup of a pod that is not there.")
+            .shows("The empty cgroup of a pod that does not exist.")
             .after(Duration::ZERO, Act::Leave(Remnant::PodCgroup { busy: false }))
             .leaks(orphan(LeakClass::OrphanPodCgroup, LeakCause::Unknown, [Holding::Cgroup])),
         nobody("orphan-pod-cgroup-with-process")
-            .shows("The cgroup of a pod that is not there, and a process that keeps it.")
+            .shows("The cgroup of a pod that does not exist, with a process in it.")
             .after(Duration::ZERO, Act::Leave(Remnant::PodCgroup { busy: true }))
             .leaks(orphan(LeakClass::OrphanPodCgroup, LeakCause::ProcessesRemain, [Holding::Cgroup, Holding::Pids])),
         nobody("orphan-shim")
-            .shows("The runtime is killed and loses a sandbox's bundle: its shim, and all under it, run on, and nobody knows of them.")
+            .shows("The runtime is killed and loses a sandbox's bundle: its shim and the shim's children keep running, untracked.")
             .after(Duration::ZERO, Act::Leave(Remnant::RunningSandbox))
             .after(Duration::ZERO, Act::KillRuntime)
             .after(Duration::ZERO, Act::LoseBundles)
@@ -155,11 +155,11 @@ fn by_hand() -> Vec<Draft> {
             .leaks(orphan(LeakClass::OrphanShim, LeakCause::UntrackedByRuntime, [Holding::Pids]))
             .leaks(orphan(LeakClass::OrphanPodCgroup, LeakCause::ProcessesRemain, [Holding::Cgroup, Holding::Pids])),
         nobody("orphan-netns")
-            .shows("A network namespace that no sandbox claims, with nobody in it.")
+            .shows("A network namespace that no sandbox claims, with no process in it.")
             .after(Duration::ZERO, Act::Leave(Remnant::Netns))
             .leaks(orphan(LeakClass::OrphanNetns, LeakCause::UntrackedByRuntime, [Holding::Netns])),
         nobody("cleaned-up-by-hand")
-            .shows("Somebody removes a leaked sandbox: it is not told any more.")
+            .shows("An administrator removes a leaked sandbox: the leak is resolved.")
             .after(Duration::ZERO, Act::Leave(Remnant::RunningSandbox))
             .when(When::Leaked(LeakClass::ReadyNoPod), Act::RemoveSandboxes)
             .leaks(running_sandbox()),
@@ -185,7 +185,7 @@ fn blocked_on() -> Vec<Draft> {
     };
     vec![
         runs_on("stuck-by-finalizer", 2)
-            .shows("All is done on the node, and a finalizer holds the object.")
+            .shows("The cleanup on the node is complete, and a finalizer holds the object.")
             .runs(Part::new("app", "handle --for 500ms"))
             .held_by_finalizer("lab.example/hold")
             .after(SOON, Act::Delete { grace: None })
@@ -194,7 +194,7 @@ fn blocked_on() -> Vec<Draft> {
             .dies("app", Verdict::Graceful, code(0))
             .leaks(blocked_on(LeakCause::Finalizer, BlockedOn::Finalizer, &[])),
         runs_on("stuck-by-process", 2)
-            .shows("A v1 freezer holds its process, which not even SIGKILL ends.")
+            .shows("The v1 freezer holds a process, so that SIGKILL does not end it.")
             .runs(Part::new("app", "handle --for 500ms"))
             .after(SOON, Act::FreezeForGood { container: "app" })
             .after(Duration::ZERO, Act::Delete { grace: None })
@@ -217,20 +217,20 @@ fn innocent() -> Vec<Draft> {
         |name| runs_on(name, 5).made_by_manifest().runs(Part::new("app", "handle --for 500ms"));
     vec![
         from_manifest("static-pod-removed")
-            .shows("A manifest is taken away: an end, and nothing is left.")
+            .shows("A manifest is removed: the pod terminates, and nothing leaks.")
             .after(SOON, Act::RemoveManifest)
             .caused_by(Cause::StaticRemoved)
             .dies("app", Verdict::Graceful, code(0)),
         from_manifest("mirror-pod-deleted")
-            .shows("A mirror pod is deleted: no end, and the static pod is no orphan.")
+            .shows("A mirror pod is deleted: no termination, and the static pod is not an orphan.")
             .after(SOON, Act::Delete { grace: None })
             .never_ends(),
         ends_by_itself("job-finished")
-            .shows("The sandbox of a job that is done stays as long as the job's object: rightly.")
+            .shows("The sandbox of a completed job stays as long as the job's object: not a leak.")
             .runs(Part::new("app", "job --for 1s"))
             .dies("app", Verdict::Completed, code(0)),
         runs_on("evicted", 5)
-            .shows("The content of an evicted pod goes before its object.")
+            .shows("The resources of an evicted pod are removed before its object.")
             .runs(Part::new("app", "handle --for 500ms"))
             .after(SOON, Act::End(EVICTED))
             .caused_by(Cause::NodePressureEviction)
@@ -252,7 +252,7 @@ fn beyond_judgement() -> Vec<Draft> {
     };
     vec![
         nobody("apiserver-away-for-long")
-            .shows("The apiserver answers nobody for longer than the threshold: what comes and goes meanwhile is not judged.")
+            .shows("The apiserver does not answer for longer than the threshold: leak detection is suspended.")
             .after(Duration::ZERO, Act::StopApiserver)
             .when(When::Judged(DetectionState::ApiOutOfSync), Act::Leave(Remnant::RunningSandbox))
             .after(LONG, Act::RemoveSandboxes)
@@ -260,7 +260,7 @@ fn beyond_judgement() -> Vec<Draft> {
             .when(When::Judged(DetectionState::Possible), Act::Wait)
             .alone(),
         runs_on("runtime-away-for-long", 5)
-            .shows("A pod's object goes while containerd is away for longer than the threshold: that time does not count.")
+            .shows("A pod object is deleted while containerd is unavailable for longer than the threshold: that time does not count.")
             .runs(Part::new("app", "handle --for 500ms"))
             .after(SOON, Act::KillRuntime)
             .after(Duration::ZERO, Act::Delete { grace: Some(0) })
@@ -274,9 +274,9 @@ fn beyond_judgement() -> Vec<Draft> {
             .allows(Contradiction)
             .allows(DeadlineMissed),
         elsewhere("mistyped-node", "lab-nods", DetectionState::NodeMissing)
-            .shows("The agent is told a node's name that no node has: it says so, and takes nothing for left behind."),
+            .shows("The agent gets the name of a node that does not exist: it reports this, and no leaks."),
         elsewhere("foreign-node", super::OTHER_NODE, DetectionState::NodeForeign)
-            .shows("The agent is told another machine's name: it says so, and takes nothing for left behind."),
+            .shows("The agent gets the name of another machine: it reports this, and no leaks."),
     ]
 }
 
@@ -291,13 +291,13 @@ fn over_restarts() -> Vec<Draft> {
     };
     vec![
         restarted("agent-restarted", AgentFlags::default())
-            .shows("The agent is restarted and finds what is left again: made when it was, observed since its start.")
+            .shows("The agent restarts and reports the leak again: with the same creation time, observed since the restart.")
             .leaks(ExpectedLeak { preexisting: true, ..running_sandbox() }),
         restarted(
             "agent-remembers",
             AgentFlags { keeps_state: true, ..AgentFlags::default() },
         )
-        .shows("The agent is restarted, has kept its state, and knows since when it is left.")
+        .shows("The agent restarts with its state, and keeps the time since which the leak was observed.")
         .leaks(ExpectedLeak { remembered: true, ..running_sandbox() }),
     ]
 }
