@@ -114,9 +114,9 @@ pub fn frozen(processes: &ContainerProcesses, stop: Option<(BootTime, u8)>) -> O
         }
     };
     let end = match (freeze.to, until) {
-        (Some(to), Some(until)) if to >= until => ", until it had ended".into(),
+        (Some(to), Some(until)) if to >= until => ", until it exited".into(),
         (Some(to), _) => format!(", and thawed {} after it", secs(to.since(stopped))),
-        (None, Some(_)) => ", until it had ended".into(),
+        (None, Some(_)) => ", until it exited".into(),
         (None, None) => ", and it still is".into(),
     };
     // Writing to a String cannot fail.

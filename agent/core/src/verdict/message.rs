@@ -138,8 +138,8 @@ impl<'a> DeathFacts<'a> {
         let used = self.hook.as_ref().map(|h| stop_at.since(h.began)).unwrap_or_default();
         let state = if self.hook_was_cut_off() { "was still running" } else { "had ended" };
         format!(
-            "preStop {state} after {} of a grace of {grace} s, so {stop_name} came with {} s left, \
-             raised to the kubelet's floor of {GRACE_FLOOR_SECONDS} s; {}.",
+            "The preStop hook {state} after {} of a grace period of {grace} s, so {stop_name} came with {} s \
+             left, raised to the kubelet's minimum of {GRACE_FLOOR_SECONDS} s; {}.",
             secs(used),
             left.max(0),
             self.ended_how(stop_at),

@@ -384,7 +384,7 @@ fn what_is_frozen_at_the_stop_looks_blocked_and_is_explained() {
     assert_eq!(
         detail(&death, FindingKind::Frozen),
         Some(
-            "Its cgroup was frozen 3.0 s before SIGTERM came, until it had ended: a frozen \
+            "Its cgroup was frozen 3.0 s before SIGTERM came, until it exited: a frozen \
              process runs no handler, so a signal waits until it is thawed."
         )
     );
@@ -434,7 +434,7 @@ fn frozen_on_the_way_out() {
     let death = world.settles(137);
     assert_eq!(death.verdict, Verdict::GraceExceeded);
     let finding = detail(&death, FindingKind::Frozen).unwrap();
-    let told = "Its cgroup was frozen 1.0 s after SIGTERM, until it had ended:";
+    let told = "Its cgroup was frozen 1.0 s after SIGTERM, until it exited:";
     assert!(finding.starts_with(told), "{finding}");
 }
 
