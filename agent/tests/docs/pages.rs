@@ -18,12 +18,12 @@ pub(crate) struct Page {
     pub(crate) spans: Vec<String>,
     /// Blocks of code that are drawn by nobody, line by line.
     pub(crate) lines: Vec<String>,
-    /// What is said to be said: code in the first column of a table that begins with `it says`.
+    /// Messages of the agent: code in the first column of a table that begins with `the agent reports`.
     pub(crate) quotes: Vec<String>,
 }
 
 /// The header of the column that quotes the agent.
-const IT_SAYS: &str = "it says";
+const AGENT_REPORTS: &str = "the agent reports";
 
 /// The workspace's root.
 pub(crate) fn root() -> PathBuf {
@@ -105,7 +105,7 @@ impl Page {
                     page.spans.push(span.into_string());
                 }
                 Event::Text(text) => {
-                    quoting |= column == 0 && &*text == IT_SAYS;
+                    quoting |= column == 0 && &*text == AGENT_REPORTS;
                     if let Some(heading) = &mut heading {
                         heading.push_str(&text);
                     }
@@ -138,7 +138,7 @@ fn anchors_are_made_as_github_does() {
     let page = Page::parse(
         Path::new("x.md"),
         "# What's `run --json`?\n## Two\n## Two\n[a](b.md#c)\n```\n--x\n```\n```mermaid\nA --y\n```\n\n\
-         |it says|do|\n|-|-|\n|`no`|`this`|\n\n|it|do|\n|-|-|\n|`yes`|`that`|\n",
+         |the agent reports|do|\n|-|-|\n|`no`|`this`|\n\n|it|do|\n|-|-|\n|`yes`|`that`|\n",
     );
     assert_eq!(Vec::from_iter(&page.anchors), ["two", "two-1", "whats-run---json"]);
     assert_eq!(page.links, ["b.md#c"]);
