@@ -44,11 +44,11 @@ impl<'a> PodView<'a> {
         let (late, after) = (secs(ended.since(deadline)), secs(ended.since(in_force.latest)));
         let detail = match self.object()?.shortened() {
             Some(_) => format!(
-                "It ended {late} after its deadline: a later request had shortened the grace to {grace} s, \
+                "It ended {late} after its deadline: a later request had shortened the grace period to {grace} s, \
                  {after} before it ended."
             ),
             None => format!(
-                "It ended {late} after its deadline, {after} after the request with a grace of {grace} s."
+                "It ended {late} after its deadline, {after} after the request with a grace period of {grace} s."
             ),
         };
         (ended > deadline + KUBELET_SLACK)
@@ -115,7 +115,7 @@ impl<'a> PodView<'a> {
         let back = soon.filter_map(|outage| outage.to).max().unwrap_or(empty);
         if running_until > empty.max(back) + CRI_LAG {
             let detail = format!(
-                "The runtime listed it as running for {} after its last process was gone, according to the \
+                "The runtime listed it as running for {} after its last process had exited, according to the \
                  kernel.",
                 secs(running_until.since(empty))
             );
@@ -124,7 +124,7 @@ impl<'a> PodView<'a> {
         let exited = container.ended.filter(|_| container.info.state == ContainerState::Exited)?;
         (exited.latest + CRI_LAG < empty).then(|| {
             let detail = format!(
-                "The runtime listed it as exited {} before its last process was gone, according to the kernel.",
+                "The runtime listed it as exited {} before its last process exited, according to the kernel.",
                 secs(empty.since(exited.latest))
             );
             Finding::contradiction(Contradiction::ExitedWithProcesses, detail)
