@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-/// A one-node cluster on this machine, in which containers die for real.
+/// A one-node cluster on this machine, in which real containers terminate.
 #[derive(Parser)]
 #[command(name = "coroner-lab", version, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -19,40 +19,39 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Play scenarios in the lab with the real agent watching, and compare what it says with what
-    /// must come out; or watch a real node
+    /// Play scenarios in the lab while the real agent observes, and compare its reports with the
+    /// expected ones; or observe a real node
     Tour(TourArgs),
-    /// Measure
+    /// Run a benchmark
     #[command(subcommand)]
     Bench(Bench),
-    /// Have the engine take inputs of one kind: what valgrind looks at
+    /// Feed inputs of one kind to the engine, for valgrind
     #[command(name = bench::instructions::engine::COMMAND, hide = true)]
     Steps {
         /// Of this kind
         #[arg(value_parser = kind)]
         kind: bench::engine::load::Kind,
     },
-    /// Break what the agent stands on, again and again, while pods come and go, and judge what it
-    /// says after each fault: docs/chaos.md. Exits with 1 if anything that is demanded does not hold
+    /// Inject faults while pods come and go, and check the agent's reports after each fault:
+    /// docs/chaos.md. Exits with 1 if a check fails
     Chaos(ChaosArgs),
-    /// Go through random faults for hours with one agent, and watch what it takes of the machine:
-    /// flat or it fails
+    /// Inject random faults for hours with one agent; fails if its memory or descriptors grow
     #[command(after_help = SOAK_HELP)]
     Soak(SoakArgs),
     /// Use up a CPU until killed: the load of a benchmark
     #[command(name = bench::load::COMMAND, hide = true)]
     Spin,
-    /// Send signals and fork as stdin says: the load of a benchmark
+    /// Send signals and fork as requested on stdin: the load of a benchmark
     #[command(name = bench::storm::load::COMMAND, hide = true)]
     StormLoad,
-    /// List all that a runtime has, once a second until killed: what stands beside the agent in a
-    /// benchmark
+    /// List everything that a runtime has, once a second until killed: the alternative to the agent
+    /// in a benchmark
     #[command(name = bench::node::relist::COMMAND, hide = true)]
     Relist {
         /// The runtime's socket
         endpoint: String,
     },
-    /// Make events to order: the load of a benchmark
+    /// Generate requested events: the load of a benchmark
     #[command(name = bench::kernel::actor::COMMAND, hide = true)]
     Events,
 }
@@ -64,23 +63,22 @@ fn kind(name: &str) -> Result<bench::engine::load::Kind, String> {
 
 #[derive(Subcommand)]
 pub(crate) enum Bench {
-    /// How far from the truth are the agent's times of deaths and signals, and how far are the
-    /// runtime's, a relist's and the apiserver's? Exits with 1 if a goal is missed
+    /// Accuracy of the times of deaths and signals: the agent, the runtime, a relist and the
+    /// apiserver. Exits with 1 if a goal is missed
     Accuracy(AccuracyArgs),
-    /// What do coroner, sigsnoop and exitsnoop, and bpftrace cost in a storm of signals and exits, and
-    /// what do they lose? Exits with 1 if a goal is missed
+    /// Cost and losses of coroner, sigsnoop and exitsnoop, and bpftrace in a storm of signals and
+    /// exits. Exits with 1 if a goal is missed
     Storm(StormArgs),
-    /// What does the agent cost a full node: memory, CPU when nothing happens and when pods die,
-    /// series, scrapes? Exits with 1 if a goal is missed
+    /// Cost of the agent on a full node: memory, CPU while idle and while pods terminate, series,
+    /// scrapes. Exits with 1 if a goal is missed
     Node(NodeArgs),
-    /// What do the kernel programs cost whom they run in? Nanoseconds for each event, beside an
-    /// empty program. Exits with 1 if a goal is missed
+    /// Overhead of the kernel programs: nanoseconds per event, compared with an empty program. Exits
+    /// with 1 if a goal is missed
     Kernel(KernelArgs),
-    /// How many inputs a second does the engine take on one core, and does its memory grow with
-    /// what it has seen? Exits with 1 if a goal is missed
+    /// Inputs per second of the engine on one core, and growth of its memory. Exits with 1 if a goal
+    /// is missed
     Engine(EngineArgs),
-    /// What does it cost in instructions, beside the counts that are kept in the repository? Exits
-    /// with 1 if it costs more
+    /// Instruction counts, compared with those in the repository. Exits with 1 if a count is higher
     Instructions(InstructionsArgs),
 }
 
@@ -97,7 +95,7 @@ pub(crate) struct InstructionsArgs {
 
 #[derive(Args)]
 pub(crate) struct EngineArgs {
-    /// Terminations after which its memory is compared with that after 10,000
+    /// Number of terminations after which the memory is compared with that after 10,000
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(10_000..))]
     pub(crate) terminations: u64,
@@ -110,11 +108,11 @@ pub(crate) struct EngineArgs {
 
 #[derive(Args)]
 pub(crate) struct AccuracyArgs {
-    /// How many deaths, half of them under CPU load
+    /// Number of deaths, half of them under CPU load
     #[arg(long, value_name = "N", default_value_t = bench::accuracy::DEATHS)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) deaths: u32,
-    /// Of the order of the ways to die, and of the moments
+    /// Seed of the order of the ways to die, and of their times
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
     #[command(flatten)]
@@ -125,7 +123,7 @@ pub(crate) struct AccuracyArgs {
 
 #[derive(Args)]
 pub(crate) struct StormArgs {
-    /// How long each of the four runs of the load takes, seconds
+    /// Duration of each of the four runs of the load, seconds
     #[arg(long, value_name = "N", default_value_t = bench::storm::SECONDS)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub(crate) seconds: u64,
@@ -137,11 +135,11 @@ pub(crate) struct StormArgs {
 
 #[derive(Args)]
 pub(crate) struct NodeArgs {
-    /// How many pods the node has, of two containers each
+    /// Number of pods on the node, of two containers each
     #[arg(long, value_name = "N", default_value_t = bench::node::PODS)]
     #[arg(value_parser = clap::value_parser!(u32).range(10..=2_000))]
     pub(crate) pods: u32,
-    /// How long the idle node is watched, and again while pods die, seconds
+    /// Time for which the node is observed while idle, and again while pods terminate, seconds
     #[arg(long, value_name = "N", default_value_t = bench::node::SECONDS)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub(crate) seconds: u64,
@@ -153,7 +151,7 @@ pub(crate) struct NodeArgs {
 
 #[derive(Args)]
 pub(crate) struct KernelArgs {
-    /// How many rounds, of whose figures the median counts
+    /// Number of rounds; the result is the median
     #[arg(long, value_name = "N", default_value_t = bench::kernel::ROUNDS)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
@@ -184,11 +182,11 @@ pub(crate) struct Files {
     /// The workload's binary, static [default: `workload` beside this one]
     #[arg(long, value_name = "FILE", env = "CORONER_LAB_WORKLOAD")]
     pub(crate) workload: Option<PathBuf>,
-    /// Where the lab keeps its files
+    /// Directory for the lab's files
     #[arg(long, value_name = "DIR", default_value = "/tmp/coroner-lab")]
     pub(crate) work: PathBuf,
-    /// The container runtime: a version of containerd that `cargo xtask setup` brought (1.6, 1.7,
-    /// 2), or the path of a daemon with its ctr and shim beside it [default: the oldest of these]
+    /// The container runtime: a version of containerd that `cargo xtask setup` installed (1.6, 1.7,
+    /// 2), or the path of a daemon with its ctr and shim next to it [default: the oldest version]
     #[arg(long, value_name = "VERSION|PATH")]
     pub(crate) containerd: Option<String>,
 }
@@ -196,9 +194,9 @@ pub(crate) struct Files {
 /// Where failures are kept.
 #[derive(Args)]
 pub(crate) struct KeepFailures {
-    /// Keep what a failure leaves (the agent's logs and API answers, the kubelet's record) in this
-    /// directory, in a folder named by what failed [default: `failed` in the target directory of this
-    /// build, else in the work directory]
+    /// Directory for the files of a failure (the agent's logs and API answers, the kubelet's record),
+    /// with a folder for each failed scenario or fault [default: `failed` in the target directory of
+    /// this build, otherwise in the work directory]
     #[arg(long, value_name = "DIR", env = "CORONER_FAILED_DIR")]
     pub(crate) keep_failures: Option<PathBuf>,
 }
@@ -232,17 +230,17 @@ pub(crate) fn beside(name: &str) -> PathBuf {
 
 #[derive(Args)]
 pub(crate) struct ChaosArgs {
-    /// Only this fault (may be repeated)
+    /// Inject only this fault (may be repeated)
     #[arg(long = "fault", value_name = "NAME")]
     pub(crate) faults: Vec<String>,
-    /// List the faults and do nothing else
+    /// List the faults and exit
     #[arg(long)]
     pub(crate) list: bool,
-    /// How many rounds of all the faults; the first is in the list's order, the others are shuffled
+    /// Number of rounds of all the faults; the first is in the order of the list, the others are shuffled
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
-    /// Go on for so long instead (90s, 30m, 2h); the round under way is finished
+    /// Run for this long instead (90s, 30m, 2h); the current round is completed
     #[arg(long = "for", value_name = "DURATION", conflicts_with = "rounds")]
     #[arg(value_parser = parse_duration)]
     pub(crate) long: Option<Duration>,
@@ -252,8 +250,8 @@ pub(crate) struct ChaosArgs {
     /// Write one JSON object per round to stdout, and everything else to stderr
     #[arg(long)]
     pub(crate) json: bool,
-    /// A missed goal fails a round too: memory, descriptors, and the time to be ready again, which
-    /// depend on the machine as well
+    /// Also fail a round for a missed goal: memory, descriptors, and the time until ready, which also
+    /// depend on the machine
     #[arg(long)]
     pub(crate) goals: bool,
     #[command(flatten)]
@@ -264,7 +262,7 @@ pub(crate) struct ChaosArgs {
 
 #[derive(Args)]
 pub(crate) struct SoakArgs {
-    /// For how long (10m, 2h); the round under way is finished
+    /// Duration (10m, 2h); the current round is completed
     #[arg(long = "for", value_name = "DURATION", default_value = "2h")]
     #[arg(value_parser = parse_duration)]
     pub(crate) long: Duration,
@@ -300,31 +298,31 @@ pub(crate) struct TourArgs {
     /// Play all scenarios
     #[arg(long, conflicts_with_all = ["scenarios", "group"])]
     pub(crate) all: bool,
-    /// List the scenarios and do nothing else
+    /// List the scenarios and exit
     #[arg(long)]
     pub(crate) list: bool,
-    /// Write one JSON object per scenario to stdout, and one for each leak that is of none; everything
-    /// else goes to stderr
+    /// Write one JSON object per scenario to stdout, and one for each leak that belongs to no scenario;
+    /// everything else goes to stderr
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) failures: KeepFailures,
-    /// Leave the lab and the agent up until Ctrl-C, and say where they are
+    /// Keep the lab and the agent running until Ctrl-C, and print their addresses
     #[arg(long, conflicts_with = "cri")]
     pub(crate) keep: bool,
-    /// The apiserver's answers reach the agent so late, such as 9s
+    /// Delay of the apiserver's answers to the agent, for example 9s
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0s")]
     pub(crate) delay_apiserver: Duration,
-    /// The container runtime's answers reach the agent so late
+    /// Delay of the container runtime's answers to the agent
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0s")]
     pub(crate) delay_runtime: Duration,
-    /// Where the agent listens, for a Prometheus that is to scrape it [default: a free port of
-    /// 127.0.0.1]
+    /// Address on which the agent listens, for a Prometheus server that scrapes it [default: a free
+    /// port of 127.0.0.1]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) listen: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) files: Files,
-    /// Watch a real node instead: its container runtime's socket
+    /// Observe a real node instead: the socket of its container runtime
     #[arg(long, value_name = "ENDPOINT", requires_all = ["kubeconfig", "node"],
           conflicts_with_all = ["scenarios", "group", "all", "list", "containerd"])]
     pub(crate) cri: Option<String>,
