@@ -5,7 +5,7 @@ mod attempts;
 
 pub use self::attempts::{Attempt, Attempts, Shown};
 
-use crate::gaps::{Connection, Outage};
+use crate::gaps::{Connection, Failure, Gap};
 use crate::{dirty::Dirty, ids::*, input::*, table::Table, time::*};
 use std::{collections::BTreeSet, time::Duration};
 
@@ -122,7 +122,7 @@ impl ApiState {
                 }
             }
             ApiEvent::OutOfSync { error } => {
-                if self.watch.last_up().is_some() {
+                if self.watch.last_up.is_some() {
                     self.watch.down(self.silent_since(at), error, None);
                 }
             }
@@ -136,16 +136,14 @@ impl ApiState {
     fn silent_since(&self, now: BootTime) -> BootTime {
         match self.watch.last().filter(|outage| outage.to.is_none()) {
             Some(outage) => outage.from,
-            None => {
-                self.watch.last_up().map_or(BootTime(0), |last| last.max(now - LONGEST_SILENCE))
-            }
+            None => self.watch.last_up.map_or(BootTime(0), |last| last.max(now - LONGEST_SILENCE)),
         }
     }
 
     /// Everything that a watch event shows happened after this.
     fn not_before(&self, at: BootTime) -> BootTime {
         // Events that were queued during the outage arrive just after it.
-        let queued = |outage: &&Outage| outage.to.is_none_or(|to| at <= to + WATCH_LAG);
+        let queued = |outage: &&Gap<Failure>| outage.to.is_none_or(|to| at <= to + WATCH_LAG);
         self.watch.last().filter(queued).map_or(at, |outage| outage.from) - WATCH_LAG
     }
 
@@ -164,21 +162,16 @@ impl ApiState {
             self.pods.get(&uid).is_some_and(|o| o.requested.is_none() && o.exists());
         let request = request(&pod, delivery, had_no_request);
         dirty.pod(&uid);
-        if let Some(known) = self.pods.get_mut(&uid) {
-            if known.gone.is_some() {
-                // Only a static pod's object comes back: its mirror was deleted, or its manifest returned.
-                // The deletion history belongs to the old object.
-                known.reappeared = true;
-                if pod.mirror_of.is_none() {
-                    return;
-                }
-                known.gone = None;
-                known.requested = None;
-                known.requested_after_end = false;
-                known.attempts = Attempts::default();
-                known.changed.clear();
-                known.final_delete = None;
+        if let Some(known) = self.pods.get_mut(&uid).filter(|known| known.gone.is_some()) {
+            known.reappeared = true;
+            if !is_mirror(&pod) {
+                return;
             }
+            // Only a static pod's object comes back: its mirror was deleted, or its manifest returned. The history
+            // belongs to the old object.
+            self.pods.remove(&uid);
+        }
+        if let Some(known) = self.pods.get_mut(&uid) {
             match (known.requested, request) {
                 (None, Some(first)) => {
                     known.requested = Some(first.as_first_of(&pod));

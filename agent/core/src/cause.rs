@@ -7,34 +7,6 @@ use crate::types::*;
 /// Reason of the condition DisruptionTarget that the kubelet sets; the control plane sets all others.
 pub(crate) const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
 
-/// The inputs of a pod's cause.
-#[derive(Clone, Copy, Debug)]
-pub struct CauseInputs<'a> {
-    /// The pod's object, where the apiserver has reported it.
-    pub object: Option<&'a PodObject>,
-    /// The pod's deletion was requested while part of it still ran.
-    pub deleted: bool,
-    /// The object disappeared while part of the pod still ran.
-    pub outlived: bool,
-    /// The object was deleted while the watch was broken, its last phase was not final, and no evidence shows
-    /// that it was deleted before its containers ended. Or it came and went while the watch was broken.
-    pub deleted_at_unknown_time: bool,
-    /// `kubernetes.io/config.source` of its sandbox is not the apiserver.
-    pub is_static: bool,
-    /// A pod with its name and another UID has followed it.
-    pub is_replaced: bool,
-    /// A main container ran; otherwise the following fields are about the other containers.
-    pub had_main: bool,
-    /// A container was sent its stop signal.
-    pub stopped: bool,
-    /// The kernel's records show how every container ended.
-    pub complete: bool,
-    /// The missing evidence that may hide a stop, where none was seen.
-    pub unproven: Option<&'a str>,
-    /// Why a deciding container was stopped, if its evidence shows that.
-    pub stopped_for: Option<&'a AttributedCause>,
-}
-
 /// A cause and its evidence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AttributedCause {
@@ -72,94 +44,32 @@ impl AttributedCause {
     }
 }
 
-/// The cause of a pod's termination.
-pub fn cause(inputs: CauseInputs<'_>) -> AttributedCause {
-    let disruption = inputs.object.and_then(|o| o.pod.disruption.as_deref());
-    let is_static = inputs.is_static || inputs.object.is_some_and(PodObject::is_mirror);
-    // Deleting the mirror of a static pod stops nothing.
-    if !is_static && (inputs.deleted || inputs.outlived) {
-        return deletion(inputs, disruption);
-    }
-    if let Some(reason) = inputs.object.and_then(by_kubelet) {
-        return reason;
-    }
-    if !is_static && inputs.deleted_at_unknown_time {
-        let message = if inputs.stopped {
-            "Its containers had ended before the watch of the apiserver was known to be broken, and its \
-             object was gone when the watch was back: whether it was deleted first is not known."
-        } else {
-            "Its containers ended without a recorded stop signal; its object was deleted while the \
-             watch of the apiserver was broken: whether it was deleted first is not known."
-        };
-        return AttributedCause::unknown(message);
-    }
-    if !inputs.stopped {
-        return not_stopped(inputs);
-    }
-    if is_static {
-        let message = if inputs.is_replaced {
-            "A static pod was stopped: its manifest was changed. A static pod with its name and another UID followed."
-        } else {
-            "A static pod was stopped: its manifest was removed or changed."
-        };
-        return AttributedCause::inferred(Cause::StaticRemoved, message);
-    }
-    let message = match (inputs.object.map(|o| o.pod.reason.as_str()), inputs.stopped_for) {
-        (None, _) => {
-            "It was stopped; the reason is not known, because the apiserver never reported the pod."
-                .to_owned()
-        }
-        (Some(""), Some(reason)) => return reason.clone(),
-        // Since 1.26 all other evictions leave the condition DisruptionTarget.
-        (Some(""), None)
-            if inputs.had_main && inputs.object.is_some_and(is_restarted_and_succeeded) =>
-        {
-            let message = "Inferred: it was stopped and has the phase Succeeded, its restartPolicy is \
-             Always, and its status has no reason: of all evictions by the kubelet, only those for a pod's own storage limits look like this.";
-            return AttributedCause::inferred(Cause::LocalStorageLimit, message);
-        }
-        (Some(""), None) => {
-            "It was stopped without a deletion, and its status names no reason.".to_owned()
-        }
-        (Some(reason), _) => {
-            let message =
-                format!("It was stopped without a deletion; its status.reason is {reason}.");
-            return AttributedCause::new(Cause::Unknown, Source::Api, message);
-        }
-    };
-    AttributedCause::unknown(message)
+/// Whether the pod was stopped is not known. `missing`: the evidence that may hide it.
+pub(crate) fn perhaps_stopped(missing: &str) -> AttributedCause {
+    AttributedCause::unknown(format!("Whether it was stopped is not known: {missing}."))
 }
 
-fn is_restarted_and_succeeded(object: &PodObject) -> bool {
+/// The cause of a pod that was stopped without a deletion, and whose status names no known reason.
+pub(crate) fn unnamed(object: &PodObject, had_main: bool) -> AttributedCause {
     let pod = &object.pod;
-    pod.phase == "Succeeded" && &*pod.restart_policy == "Always" && pod.disruption.is_none()
-}
-
-/// The cause if no stop was seen: either there was none, or its evidence may be missing.
-fn not_stopped(inputs: CauseInputs<'_>) -> AttributedCause {
-    match inputs.unproven {
-        _ if !inputs.complete => AttributedCause::unknown(
-            "Whether it was stopped is not known: the kernel's record of how one of its containers \
-             ended is missing.",
-        ),
-        Some(missing) => perhaps_stopped(missing),
-        None => {
-            let message = if inputs.had_main {
-                "Its main containers ended, and none had been stopped with the pod."
-            } else {
-                "None of its main containers ran; the others ended, and none had been stopped."
-            };
-            AttributedCause::new(Cause::Completed, Source::Kernel, message)
-        }
+    let is_restarted = &*pod.restart_policy == "Always";
+    if !pod.reason.is_empty() {
+        let reason = &pod.reason;
+        let message = format!("It was stopped without a deletion; its status.reason is {reason}.");
+        return AttributedCause::new(Cause::Unknown, Source::Api, message);
     }
+    // Since 1.26 all other evictions leave the condition DisruptionTarget.
+    if had_main && pod.phase == "Succeeded" && is_restarted && pod.disruption.is_none() {
+        let message = "Inferred: it was stopped and has the phase Succeeded, its restartPolicy is \
+             Always, and its status has no reason: of all evictions by the kubelet, only those for a pod's own storage limits look like this.";
+        return AttributedCause::inferred(Cause::LocalStorageLimit, message);
+    }
+    AttributedCause::unknown("It was stopped without a deletion, and its status names no reason.")
 }
 
-fn perhaps_stopped(missing: &str) -> AttributedCause {
-    let message = format!("Whether it was stopped is not known: {missing}.");
-    AttributedCause::unknown(message)
-}
-
-fn deletion(inputs: CauseInputs<'_>, disruption: Option<&str>) -> AttributedCause {
+/// The cause of a pod that was deleted while part of it ran. `outlived`: its object was gone before.
+pub fn deletion(object: Option<&PodObject>, outlived: bool) -> AttributedCause {
+    let disruption = object.and_then(|o| o.pod.disruption.as_deref());
     let by_condition = match disruption {
         Some("EvictionByEvictionAPI") => Some(Cause::ApiEviction),
         Some("PreemptionByScheduler" | "PreemptionByKubeScheduler") => Some(Cause::Preemption),
@@ -175,27 +85,27 @@ fn deletion(inputs: CauseInputs<'_>, disruption: Option<&str>) -> AttributedCaus
         return AttributedCause::new(cause, Source::Api, message);
     }
     // The node lifecycle controller up to 1.26, where taints evict nothing.
-    if inputs.object.is_some_and(|o| o.pod.reason == "NodeLost") {
+    if object.is_some_and(|o| o.pod.reason == "NodeLost") {
         let message = "Its status.reason is NodeLost: its node did not report, and it was deleted.";
         return AttributedCause::new(Cause::TaintEviction, Source::Api, message);
     }
     if disruption == Some(TERMINATION_BY_KUBELET)
-        && let Some(reason) = inputs.object.and_then(by_kubelet)
+        && let Some(reason) = object.and_then(by_kubelet)
     {
         return reason;
     }
-    let request = inputs.object.and_then(|o| o.changed.last().or(o.requested.as_ref()));
-    let seen_going = inputs.object.is_some_and(PodObject::deletion_observed);
+    let request = object.and_then(|o| o.changed.last().or(o.requested.as_ref()));
+    let seen_going = object.is_some_and(PodObject::deletion_observed);
     // The kubelet's own last delete also has a grace of 0, and follows the end of all containers.
-    let by_kubelet = inputs.object.is_some_and(|o| o.pod.is_over());
-    let first = inputs.object.and_then(|o| o.requested.as_ref());
+    let is_last = object.is_some_and(|o| o.pod.is_over());
+    let first = object.and_then(|o| o.requested.as_ref());
     let at_once = seen_going && first.is_some_and(|first| first.grace_seconds == 0);
     let message = match request {
-        Some(r) if r.grace_seconds == 0 && (inputs.outlived || at_once) && !by_kubelet => {
+        Some(r) if r.grace_seconds == 0 && (outlived || at_once) && !is_last => {
             let message = "Its object was deleted with a grace of 0 while it still ran.";
             return AttributedCause::new(Cause::ForceDelete, Source::Api, message);
         }
-        None if seen_going && !by_kubelet => {
+        None if seen_going && !is_last => {
             let message = "Its object was deleted while it still ran, without an earlier \
              deletionTimestamp.";
             return AttributedCause::new(Cause::ForceDelete, Source::Api, message);
@@ -211,7 +121,7 @@ fn deletion(inputs: CauseInputs<'_>, disruption: Option<&str>) -> AttributedCaus
 /// message of the condition DisruptionTarget. If all containers exit with 0 and the phase becomes Succeeded,
 /// the kubelet drops `status.reason` and keeps the condition (`generateAPIPodStatus`, kubelet_pods.go). The
 /// table is in docs/causes.md.
-fn by_kubelet(object: &PodObject) -> Option<AttributedCause> {
+pub fn by_kubelet(object: &PodObject) -> Option<AttributedCause> {
     let pod = &object.pod;
     if pod.disruption.as_deref() == Some(TERMINATION_BY_KUBELET) {
         let message_start = pod.disruption_message.as_str();

@@ -91,7 +91,7 @@ impl CriState {
             self.connection.up(at, Some(false));
         }
         // It may have been away since its last answer.
-        let last_up = self.connection.last_up().unwrap_or(at);
+        let last_up = self.connection.last_up.unwrap_or(at);
         match event {
             CriEvent::Connected { process, .. } => {
                 dirty.all_reports = true;

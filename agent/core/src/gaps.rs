@@ -1,20 +1,66 @@
-//! What a source may have failed to report: records that the kernel side lost during a container's lifetime, and
-//! the times in which the runtime or the apiserver's watch was away.
+//! What a source may have failed to report, and when: records of a container that the kernel side lost, and the
+//! times in which the runtime or the apiserver's watch was away.
 
-use crate::{input::*, table::push_latest, time::*};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use crate::{input::*, time::*};
 
-/// Bound on outages; the oldest are evicted.
-const MAX_OUTAGES: usize = 32;
+/// Bound on gaps; the oldest are evicted.
+const MAX_GAPS: usize = 32;
 
-/// A time in which a source was away.
+/// A time of which a source may have failed to report something.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Outage {
-    /// Nothing that it reported before this is missing: the last answer or event.
+pub struct Gap<R> {
+    /// Nothing that happened before this is missing.
     pub from: BootTime,
-    /// The first answer after it.
+    /// Nothing that happened after this is missing; `None`: there is no end yet.
     pub to: Option<BootTime>,
-    /// The error of that call.
+    /// The reason.
+    pub reason: R,
+}
+
+/// The gaps of a source.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Gaps<R>(Vec<Gap<R>>);
+
+impl<R> Default for Gaps<R> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<R> Gaps<R> {
+    /// Those that overlap the time from `from` to `to`.
+    pub fn between(&self, from: BootTime, to: BootTime) -> impl Iterator<Item = &Gap<R>> {
+        self.0.iter().filter(move |gap| gap.from <= to && gap.to.is_none_or(|end| end >= from))
+    }
+
+    /// Those that may hide an event at `at` or later.
+    pub fn since(&self, at: BootTime) -> impl Iterator<Item = &Gap<R>> {
+        self.between(at, BootTime(u64::MAX))
+    }
+
+    /// No gap hides an event at `at` or later.
+    pub fn is_complete_since(&self, at: BootTime) -> bool {
+        self.since(at).next().is_none()
+    }
+}
+
+/// The records that were lost of one container, one gap for each kind of loss. A loss is noticed later, and says
+/// nothing of its beginning.
+impl Gaps<LossKind> {
+    /// Adds a loss; `until`: when it was noticed.
+    pub fn note(&mut self, reason: LossKind, until: Option<BootTime>) {
+        let Some(known) = self.0.iter_mut().find(|gap| gap.reason == reason) else {
+            self.0.push(Gap { from: BootTime(0), to: until, reason });
+            return self.0.sort_by_key(|gap| gap.reason);
+        };
+        known.to = known.to.zip(until).map(|(known, until)| known.max(until));
+    }
+}
+
+/// Why a source was away.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// The error of the first call.
     pub error: String,
     /// The gRPC status code, where there was one.
     pub code: Option<String>,
@@ -25,9 +71,10 @@ pub struct Outage {
 /// The connection to a source.
 #[derive(Clone, Debug, Default)]
 pub struct Connection {
-    /// The last answer or event.
-    last_up: Option<BootTime>,
-    outages: VecDeque<Outage>,
+    /// The last answer or event; `None`: there was none yet.
+    pub last_up: Option<BootTime>,
+    /// When the source was away, from the last answer or event before to the first after it.
+    pub gaps: Gaps<Failure>,
 }
 
 impl Connection {
@@ -35,77 +82,28 @@ impl Connection {
     /// unknown.
     pub fn up(&mut self, at: BootTime, restarted: Option<bool>) {
         self.last_up = Some(at);
-        if let Some(outage) = self.outages.back_mut().filter(|outage| outage.to.is_none()) {
-            (outage.to, outage.restarted) = (Some(at), restarted);
+        if let Some(gap) = self.gaps.0.last_mut().filter(|gap| gap.to.is_none()) {
+            (gap.to, gap.reason.restarted) = (Some(at), restarted);
         }
     }
 
     /// A call failed, or the watch broke: nothing reported before `from` is missing.
     pub fn down(&mut self, from: BootTime, error: String, code: Option<String>) {
-        if self.is_up() || self.outages.is_empty() {
-            let outage = Outage { from, to: None, error, code, restarted: None };
-            push_latest(&mut self.outages, outage, MAX_OUTAGES);
+        if self.is_up() || self.last().is_none() {
+            let reason = Failure { error, code, restarted: None };
+            self.gaps.0.push(Gap { from, to: None, reason });
+            let excess = self.gaps.0.len().saturating_sub(MAX_GAPS);
+            self.gaps.0.drain(..excess);
         }
     }
 
     /// The source reported something, and is not away since.
     pub fn is_up(&self) -> bool {
-        self.last_up.is_some() && self.last().is_none_or(|outage| outage.to.is_some())
-    }
-
-    /// The last answer or event; `None`: there was none yet.
-    pub fn last_up(&self) -> Option<BootTime> {
-        self.last_up
+        self.last_up.is_some() && self.last().is_none_or(|gap| gap.to.is_some())
     }
 
     /// The last outage.
-    pub fn last(&self) -> Option<&Outage> {
-        self.outages.back()
-    }
-
-    /// The source is away, or was so after this moment.
-    pub fn was_away_since(&self, at: BootTime) -> bool {
-        self.last().is_some_and(|outage| outage.to.is_none_or(|to| to >= at))
-    }
-
-    /// Outages that overlap the time from `from` to `to`.
-    pub fn outages(&self, from: BootTime, to: BootTime) -> impl Iterator<Item = &Outage> {
-        self.outages
-            .iter()
-            .filter(move |o| o.from <= to && o.to.is_none_or(|answered| answered >= from))
-    }
-}
-
-/// The losses of one container: which kinds, and until when. A loss hides only events before it was noticed, so an
-/// old loss does not affect new evidence.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Gaps {
-    /// When each kind was last noticed.
-    latest: BTreeMap<LossKind, BootTime>,
-    /// Kinds lost before the main process was known: another process may have been taken for it.
-    before_init_known: BTreeSet<LossKind>,
-}
-
-impl Gaps {
-    /// Records a loss at `at`, or shortly before.
-    pub fn note(&mut self, at: BootTime, kind: LossKind, main_is_known: bool) {
-        let latest = self.latest.entry(kind).or_insert(at);
-        *latest = at.max(*latest);
-        if !main_is_known {
-            self.before_init_known.insert(kind);
-        }
-    }
-
-    /// Kinds that may hide an event at `at` or later.
-    pub fn since(&self, at: BootTime) -> impl Iterator<Item = LossKind> {
-        let hides = move |kind: &LossKind, lost: BootTime| {
-            lost >= at || self.before_init_known.contains(kind)
-        };
-        self.latest.iter().filter(move |(kind, lost)| hides(kind, **lost)).map(|(kind, _)| *kind)
-    }
-
-    /// No loss hides an event at `at` or later.
-    pub fn is_complete_since(&self, at: BootTime) -> bool {
-        self.since(at).next().is_none()
+    pub fn last(&self) -> Option<&Gap<Failure>> {
+        self.gaps.0.last()
     }
 }

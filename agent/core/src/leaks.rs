@@ -163,7 +163,7 @@ fn detection_state(stores: &Stores) -> DetectionState {
     let Stores { api, cri, node, .. } = stores;
     if !api.has_apiserver {
         DetectionState::NoApi
-    } else if api.watch.last_up().is_none() || !cri.was_connected() {
+    } else if api.watch.last_up.is_none() || !cri.was_connected() {
         DetectionState::Starting
     } else if !api.watch.is_up() {
         DetectionState::ApiOutOfSync

@@ -189,7 +189,7 @@ pub struct ContainerProcesses {
     /// The time of the latest record.
     pub last_event: BootTime,
     /// Losses during its lifetime.
-    pub gaps: Gaps,
+    pub gaps: Gaps<LossKind>,
     /// What keeps it from ending.
     pub inspections: Inspections,
 }
@@ -417,7 +417,8 @@ impl ContainerProcesses {
         // The scan finds an older container with its main process (or the container has no PID 1), and a lost
         // detail record never holds a main process.
         let main_is_known = self.init.is_some() || self.found.is_some() || kind.is_detail_only();
-        self.gaps.note(at, kind, main_is_known);
+        // Otherwise another process may be taken for it later.
+        self.gaps.note(kind, main_is_known.then_some(at));
     }
 
     /// The cgroup was created and removed without any process in it and without a loss: nothing can have died

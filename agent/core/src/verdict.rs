@@ -8,7 +8,7 @@ mod table;
 
 use self::pre_stop::HookRun;
 use super::{
-    api::DEFAULT_GRACE_SECONDS,
+    api::{DEFAULT_GRACE_SECONDS, DeletionRequest},
     kubelet::{HOOK_GAP, KUBELET_SLACK},
     process::{
         ContainerProcesses, ExecProcess, Init, Origin, SI_KERNEL, SIGKILL, SIGTERM, SentSignal,
@@ -35,7 +35,7 @@ pub(crate) const CONVENTIONAL_STOP_SIGNALS: [u8; 3] = [2, 3, SIGTERM];
 const SELF_INFLICTED: [u8; 9] = [4, 5, 6, 7, 8, 11, 24, 25, 31];
 
 /// The inputs of a verdict.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct VerdictInputs<'a> {
     /// The kernel's records.
     pub processes: &'a ContainerProcesses,
@@ -49,12 +49,8 @@ pub struct VerdictInputs<'a> {
     pub longest_grace_seconds: Option<i64>,
     /// The preStop hook in the spec.
     pub pre_stop: Option<&'a Hook>,
-    /// When the pod's deletion was requested.
-    pub requested: Option<BootTime>,
-    /// The earliest moment at which the kubelet may have received the request.
-    pub earliest_request: Option<BootTime>,
-    /// The request was made before this moment.
-    pub latest_request: Option<BootTime>,
+    /// The deletion request of its pod.
+    pub request: Option<DeletionRequest>,
 }
 
 /// A verdict with its proof.
@@ -209,6 +205,11 @@ impl<'a> DeathFacts<'a> {
         };
         facts.hook = facts.find_hook();
         facts
+    }
+
+    /// When the pod's deletion was requested.
+    fn requested(&self) -> Option<BootTime> {
+        self.case.request.map(|request| request.estimate)
     }
 
     /// The stop signal, as often as it was sent until the container ended: the kubelet retries, a restarted runtime

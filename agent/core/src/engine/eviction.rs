@@ -36,7 +36,9 @@ impl Engine {
         let api = &self.stores.api;
         let exists = api.get(uid).is_none_or(|object| object.gone.is_none());
         let is_open = |report: &PodTermination| {
-            !report.is_final && api.may_show(report.ended) && api.watch.was_away_since(report.ended)
+            !report.is_final
+                && api.may_show(report.ended)
+                && !api.watch.gaps.is_complete_since(report.ended)
         };
         exists && reported.is_some_and(|one| is_open(&one.report))
     }

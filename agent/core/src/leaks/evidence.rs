@@ -69,13 +69,13 @@ impl<'a> Evidence<'a> {
         self.object(uid);
         sandboxes.for_each(|sandbox| self.sandbox(sandbox));
         if let Some((from, to)) = self.facts.around_end(uid) {
-            for outage in self.facts.stores.cri.connection.outages(from, to) {
+            for outage in self.facts.stores.cri.connection.gaps.between(from, to) {
                 let lasted = outage.to.map(|to| to.since(outage.from).as_millis());
                 let kind = Kind::RuntimeFailed {
-                    error: outage.error.clone(),
-                    code: outage.code.clone(),
+                    error: outage.reason.error.clone(),
+                    code: outage.reason.code.clone(),
                     outage_ms: lasted.map(|lasted| u64::try_from(lasted).unwrap_or(u64::MAX)),
-                    restarted: outage.restarted,
+                    restarted: outage.reason.restarted,
                 };
                 self.add(Some(outage.from), kind);
             }

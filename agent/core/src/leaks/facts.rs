@@ -162,12 +162,12 @@ impl<'a> LeakFacts<'a> {
     /// The runtime around the pod's end, if that was observed.
     pub(super) fn runtime_at_end(&self, uid: &PodUid) -> Option<RuntimeAtEnd> {
         let (from, to) = self.around_end(uid)?;
-        let mut outages = self.stores.cri.connection.outages(from, to).peekable();
+        let mut outages = self.stores.cri.connection.gaps.between(from, to).peekable();
         let has_failed = outages.peek().is_some();
         let was_replaced = self.stores.node.runtime.changes(from, to).next().is_some();
         Some(match (has_failed, was_replaced) {
             (false, false) => RuntimeAtEnd::Answered,
-            (true, false) if outages.all(|outage| outage.restarted == Some(false)) => {
+            (true, false) if outages.all(|outage| outage.reason.restarted == Some(false)) => {
                 RuntimeAtEnd::Failed
             }
             _ => RuntimeAtEnd::Down,

@@ -82,9 +82,7 @@ impl<'a> PodView<'a> {
             grace_seconds: container.and_then(|_| self.graces(container, request).next()),
             longest_grace_seconds: container.and_then(|_| self.graces(container, request).max()),
             pre_stop: container.and_then(|c| by_spec.or(c.info.pre_stop.as_ref())),
-            requested: request.map(|r| r.estimate),
-            earliest_request: request.map(|r| r.earliest),
-            latest_request: request.map(|r| r.latest),
+            request: request.copied(),
         }
     }
 
@@ -341,7 +339,7 @@ impl<'a> PodView<'a> {
             .find(|other| other.info.name == name && Some(other.info.attempt) == after);
         let ended = self.ended(id);
         let until = ended.unwrap_or(began);
-        let interrupted = self.stores.cri.connection.outages(began, until).next().is_some()
+        let interrupted = self.stores.cri.connection.gaps.between(began, until).next().is_some()
             || self.stores.node.kubelet.changes(began, until).next().is_some();
         let hashes =
             next.and_then(|next| next.info.hash.as_ref()).zip(container.info.hash.as_ref());

@@ -110,7 +110,7 @@ impl<'a> PodView<'a> {
             None => empty,
         };
         // A runtime that was away finds out once it is back.
-        let outages = self.stores.cri.connection.outages(empty, running_until);
+        let outages = self.stores.cri.connection.gaps.between(empty, running_until);
         let soon = outages.filter(|outage| outage.from <= empty + CRI_LAG);
         let back = soon.filter_map(|outage| outage.to).max().unwrap_or(empty);
         if running_until > empty.max(back) + CRI_LAG {
@@ -149,10 +149,10 @@ impl<'a> PodView<'a> {
 
     /// The runtime was, or may have been.
     pub(super) fn runtime_restarted(&self, from: BootTime, to: BootTime) -> Option<Finding> {
-        let mut outages = self.stores.cri.connection.outages(from, to);
-        let outage = outages.find(|o| o.to.is_some() && o.restarted != Some(false))?;
+        let mut outages = self.stores.cri.connection.gaps.between(from, to);
+        let outage = outages.find(|o| o.to.is_some() && o.reason.restarted != Some(false))?;
         let silent = secs(outage.to.map_or(Duration::ZERO, |to| to.since(outage.from)));
-        let how = match outage.restarted {
+        let how = match outage.reason.restarted {
             Some(true) => "another process answered afterwards",
             _ => "whether it is the same process is not known",
         };

@@ -3,7 +3,9 @@
 use super::PodView;
 use crate::{
     api::{DeletionRequest, PodObject},
-    cause::{AttributedCause, CauseInputs, TERMINATION_BY_KUBELET, cause},
+    cause::{
+        AttributedCause, TERMINATION_BY_KUBELET, by_kubelet, deletion, perhaps_stopped, unnamed,
+    },
     cri::Container,
     kubelet::KUBELET_SLACK,
     phases::{CriticalPath, phases},
@@ -73,11 +75,10 @@ impl<'a> PodView<'a> {
         let stopped = deciding.iter().zip(&assessment).any(|(id, assessment)| {
             assessment.as_ref().is_some_and(|j| j.stop_began().is_some()) && !self.went_on_after(id)
         });
-        let complete = assessment.iter().all(|j| j.as_ref().is_some_and(|j| j.exit.is_some()));
-        let unproven = assessment.iter().flatten().find_map(|j| j.unproven.as_deref());
         let outlived = self.outlived().is_some();
         let requested = self.request().is_some();
-        let unseen = self.object().is_some_and(PodObject::deleted_during_gap);
+        let object = self.object();
+        let unseen = object.is_some_and(PodObject::deleted_during_gap);
         let gone = self.gone().filter(|_| unseen && !requested);
         // A container that was stopped, or ran on after the object was gone, had been deleted.
         let ran_on = |gone: Interval| {
@@ -94,26 +95,59 @@ impl<'a> PodView<'a> {
         };
         let deleted = requested
             || gone.is_some_and(|gone| stopped || ran_on(gone))
-            || stopped && self.object().is_some_and(forced);
+            || stopped && object.is_some_and(forced);
+        // Deleting the mirror of a static pod stops nothing.
+        let is_static = self.is_static() || object.is_some_and(PodObject::is_mirror);
+        if !is_static && (deleted || outlived) {
+            return deletion(object, outlived);
+        }
+        if let Some(reason) = object.and_then(by_kubelet) {
+            return reason;
+        }
         // In back-off nothing runs either, and the pod is not over.
         let is_over = |pod: &ApiPod| pod.is_finished() || pod.is_over() && pod.is_completing();
-        let was_over = self.object().is_some_and(|o| is_over(&o.pod));
-        let came_and_went = self.object().is_none() && self.stores.api.watch.last_up().is_some();
-        let deleted_at_unknown_time = unseen && !deleted && !was_over || came_and_went && !stopped;
-        let is_static = self.is_static();
-        cause(CauseInputs {
-            object: self.object(),
-            deleted,
-            outlived,
-            deleted_at_unknown_time,
-            is_static,
-            is_replaced: is_static && self.is_replaced(),
-            had_main,
-            stopped,
-            complete,
-            unproven,
-            stopped_for: stopped_for.as_ref(),
-        })
+        let was_over = object.is_some_and(|o| is_over(&o.pod));
+        let came_and_went = object.is_none() && self.stores.api.watch.last_up.is_some();
+        let unknown = |message: &str| AttributedCause::unknown(message);
+        let complete = assessment.iter().all(|j| j.as_ref().is_some_and(|j| j.exit.is_some()));
+        let unproven = assessment.iter().flatten().find_map(|j| j.unproven.as_deref());
+        match (stopped, object) {
+            (true, _) if !is_static && unseen && !was_over => unknown(
+                "Its containers had ended before the watch of the apiserver was known to be broken, and its \
+                 object was gone when the watch was back: whether it was deleted first is not known.",
+            ),
+            (false, _) if !is_static && (unseen && !was_over || came_and_went) => unknown(
+                "Its containers ended without a recorded stop signal; its object was deleted while the \
+                 watch of the apiserver was broken: whether it was deleted first is not known.",
+            ),
+            (false, _) if !complete => {
+                perhaps_stopped("the kernel's record of how one of its containers ended is missing")
+            }
+            (false, _) if let Some(missing) = unproven => perhaps_stopped(missing),
+            (false, _) => {
+                let message = if had_main {
+                    "Its main containers ended, and none had been stopped with the pod."
+                } else {
+                    "None of its main containers ran; the others ended, and none had been stopped."
+                };
+                AttributedCause::new(Cause::Completed, Source::Kernel, message)
+            }
+            (true, _) if is_static => {
+                let message = if self.is_replaced() {
+                    "A static pod was stopped: its manifest was changed. A static pod with its name and another UID followed."
+                } else {
+                    "A static pod was stopped: its manifest was removed or changed."
+                };
+                AttributedCause::inferred(Cause::StaticRemoved, message)
+            }
+            (true, None) => unknown(
+                "It was stopped; the reason is not known, because the apiserver never reported the pod.",
+            ),
+            (true, Some(object)) => match stopped_for {
+                Some(reason) if object.pod.reason.is_empty() => reason,
+                _ => unnamed(object, had_main),
+            },
+        }
     }
 
     /// A static pod whose manifest changes has another UID, and its sandbox follows once this one is over

@@ -182,7 +182,8 @@ impl ContainerProcesses {
     pub fn ended(&self) -> Option<BootTime> {
         // The cgroup may have been empty before its main process, whose record was lost.
         let is_last = || {
-            self.init.is_some() || self.gaps.since(BootTime(0)).all(|kind| kind.is_detail_only())
+            self.init.is_some()
+                || self.gaps.since(BootTime(0)).all(|gap| gap.reason.is_detail_only())
         };
         match (self.empty, self.removed, self.exit()) {
             (Some(empty), _, exit) if exit.map_or_else(is_last, |(at, _)| at <= empty) => {

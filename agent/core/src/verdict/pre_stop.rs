@@ -69,14 +69,15 @@ impl DeathFacts<'_> {
         let (stop, exit) = self.stop_and_exit();
         let until = stop.or(exit)?;
         let longest = self.grace()? + Duration::from_secs(1);
-        let since = self.case.earliest_request.unwrap_or(until - longest);
+        let since = self.case.request.map_or(until - longest, |request| request.earliest);
         let earliest = since.min(until - (longest + KUBELET_SLACK));
         let waits = self.is_sidecar();
         let close = |i: &ExecProcess| {
             waits || i.ended.is_none_or(|(at, _)| at >= until || until.since(at) <= HOOK_GAP)
         };
         // No other evidence that the container was stopped: a late watch may show a request made after its end.
-        let alone = stop.is_none() && self.case.latest_request.is_none_or(|by| by > until);
+        let alone =
+            stop.is_none() && self.case.request.is_none_or(|request| request.latest > until);
         let rank = |i: &ExecProcess| match (i.is_named(binary), close(i), i.began >= since) {
             (named, close, _) if alone && !(named && close) => None,
             (true, true, true) => Some(0),
@@ -107,7 +108,7 @@ impl DeathFacts<'_> {
         let slept = self.grace().map_or(wanted, |grace| grace.min(wanted));
         let whole = slept == wanted;
         let (stop, exit) = self.stop_and_exit();
-        match (self.case.requested, stop) {
+        match (self.requested(), stop) {
             (requested, Some(stop)) => {
                 let in_time = |at| stop.since(at) + KUBELET_REACTION >= slept;
                 let (began, ended) = match requested.filter(|_| self.is_sidecar()) {
@@ -127,7 +128,7 @@ impl DeathFacts<'_> {
 
     /// The kubelet makes a request and waits for the answer, for at most the grace.
     fn request(&self) -> Option<HookRun> {
-        let (requested, stop) = (self.case.requested?, self.stop_and_exit().0?);
+        let (requested, stop) = (self.requested()?, self.stop_and_exit().0?);
         let gap = stop.since(requested);
         // A sidecar waits for the hook and for its turn, and nothing separates the two.
         if gap < KUBELET_REACTION || self.is_sidecar() {

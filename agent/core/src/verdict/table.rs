@@ -212,7 +212,7 @@ impl<'a> DeathFacts<'a> {
 
     /// Losses that may hide evidence of this end.
     pub(super) fn gaps(&self) -> impl Iterator<Item = LossKind> {
-        self.case.processes.gaps.since(self.since)
+        self.case.processes.gaps.since(self.since).map(|gap| gap.reason)
     }
 
     /// Losses that may hide the event.
@@ -231,7 +231,7 @@ impl<'a> DeathFacts<'a> {
     /// `at`.
     pub(super) fn observed_too_briefly(&self, at: BootTime, what: &str) -> Option<String> {
         let found = self.case.processes.found?;
-        if self.case.requested.is_some_and(|requested| requested < found) {
+        if self.requested().is_some_and(|requested| requested < found) {
             return Some("it was already being deleted when the agent started".into());
         }
         let watched = at.since(found);
@@ -246,7 +246,7 @@ impl<'a> DeathFacts<'a> {
             let spent = stop.at.since(requested) + Duration::from_secs(2);
             self.case.grace_seconds.is_none_or(|grace| spent >= seconds(grace))
         };
-        matches!(self.case.pre_stop, Some(Hook::Exec(_))) && self.case.requested.is_none_or(enough)
+        matches!(self.case.pre_stop, Some(Hook::Exec(_))) && self.requested().is_none_or(enough)
     }
 
     /// Why a stop may have happened although none was seen.

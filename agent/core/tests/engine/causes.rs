@@ -6,7 +6,7 @@ use super::world::{
 };
 use coroner_core::{
     api::{Attempt, DeletionRequest, PodObject, Shown},
-    cause::{CauseInputs, cause},
+    cause::{by_kubelet, deletion},
     input::{
         ApiContainer, ApiEvent, ApiPod, ApiProbe, ApiTerminated, ContainerKind, ContainerState,
         CriContainer, ExitStatus, Input, KernelFact, Loss, LossKind,
@@ -38,20 +38,6 @@ fn object(disruption: Option<&str>, reason: &str, grace: Option<i64>) -> PodObje
     object
 }
 
-const NOTHING: CauseInputs<'static> = CauseInputs {
-    object: None,
-    deleted: false,
-    outlived: false,
-    deleted_at_unknown_time: false,
-    is_static: false,
-    is_replaced: false,
-    had_main: true,
-    stopped: false,
-    complete: true,
-    unproven: None,
-    stopped_for: None,
-};
-
 #[test]
 fn causes_of_deletions() {
     let rows = [
@@ -67,51 +53,56 @@ fn causes_of_deletions() {
     ];
     for (disruption, grace, outlived, expected) in rows {
         let object = object(disruption, "", grace);
-        let of = CauseInputs {
-            object: Some(&object),
-            deleted: grace.is_some(),
-            outlived,
-            stopped: true,
-            ..NOTHING
-        };
-        assert_eq!(cause(of).cause, expected, "{disruption:?} {grace:?} {outlived}");
+        let told = deletion(Some(&object), outlived).cause;
+        assert_eq!(told, expected, "{disruption:?} {grace:?} {outlived}");
     }
 }
 
 #[test]
 fn causes_without_a_deletion() {
     let by = |disruption, reason: &str| {
-        let object = object(disruption, reason, None);
-        cause(CauseInputs { object: Some(&object), stopped: true, ..NOTHING }).cause
+        by_kubelet(&object(disruption, reason, None)).map(|told| told.cause)
     };
-    assert_eq!(by(None, "Evicted"), Cause::NodePressureEviction);
-    assert_eq!(by(Some("TerminationByKubelet"), "Evicted"), Cause::NodePressureEviction);
-    assert_eq!(by(Some("TerminationByKubelet"), "Terminated"), Cause::NodeShutdown);
-    assert_eq!(by(None, ""), Cause::Unknown);
-    assert_eq!(cause(NOTHING).cause, Cause::Completed);
-    assert_eq!(cause(CauseInputs { complete: false, ..NOTHING }).cause, Cause::Unknown);
-    assert_eq!(
-        cause(CauseInputs { deleted_at_unknown_time: true, ..NOTHING }).cause,
-        Cause::Unknown
-    );
-    let of_file = CauseInputs { is_static: true, ..NOTHING };
-    assert_eq!(cause(CauseInputs { stopped: true, ..of_file }).cause, Cause::StaticRemoved);
-    assert_eq!(cause(of_file).cause, Cause::Completed);
+    assert_eq!(by(None, "Evicted"), Some(Cause::NodePressureEviction));
+    assert_eq!(by(Some("TerminationByKubelet"), "Evicted"), Some(Cause::NodePressureEviction));
+    assert_eq!(by(Some("TerminationByKubelet"), "Terminated"), Some(Cause::NodeShutdown));
+    assert_eq!(by(None, ""), None);
 }
 
 /// What is missing is said.
 #[test]
 fn an_unknown_cause_says_what_is_missing() {
-    let object = object(None, "", None);
-    let rows = [
-        (None, true, true, "the apiserver never reported the pod"),
-        (Some(&object), true, true, "its status names no reason"),
-        (Some(&object), false, false, "record of how one of its containers ended is missing"),
-    ];
-    for (object, stopped, complete, says) in rows {
-        let told = cause(CauseInputs { object, stopped, complete, ..NOTHING });
-        assert_eq!((told.cause, told.source), (Cause::Unknown, Source::Inferred));
-        assert!(told.message.contains(says), "{}", told.message);
+    for (is_shown, is_recorded, says) in [
+        (false, true, "the apiserver never reported the pod"),
+        (true, true, "its status names no reason"),
+        (true, false, "record of how one of its containers ended is missing"),
+    ] {
+        let mut world = World::new();
+        if is_shown {
+            world.api(ApiEvent::Snapshot { pods: vec![seen(1, false, world.at())] });
+        }
+        world.starts(1);
+        world.lists(vec![sandbox(1, true)], vec![container(1, ContainerState::Running)]);
+        world.ticks(60);
+        if is_recorded {
+            world.term(1, true);
+            world.later(500).exits(1, CODE_0);
+        } else {
+            let cgroup = Cgroups::of(1).own;
+            world.kernel(KernelFact::CgroupRemoved { cgroup });
+        }
+        world.lists(vec![sandbox(1, false)], vec![container(1, ContainerState::Exited)]);
+        world.status(1, 0);
+        if is_shown {
+            let mut pod = seen(1, false, world.at());
+            pod.phase = "Failed".into();
+            world.api(ApiEvent::Applied(pod));
+        }
+        world.cgroups_go(1);
+        world.ticks(120);
+        let end = &world.ended[0];
+        assert_eq!((end.cause, end.cause_source), (Cause::Unknown, Source::Inferred));
+        assert!(end.cause_message.contains(says), "{}", end.cause_message);
     }
 }
 

@@ -91,7 +91,11 @@ fn a_late_answer_is_true_as_of_its_request() {
     list(&mut runtime, (20, 70), None, Some(false), Some(ContainerState::Exited));
     let stopped = Some(Interval { earliest: secs(0), latest: secs(70) });
     assert_eq!(runtime.sandbox(&id).unwrap().ended, stopped);
-    assert_eq!(runtime.connection.outages(secs(0), secs(100)).count(), 0, "lateness is no outage");
+    assert_eq!(
+        runtime.connection.gaps.between(secs(0), secs(100)).count(),
+        0,
+        "lateness is no outage"
+    );
 }
 
 /// The runtime's lists of containers come when the pod is gone: the kernel and the pod's status have named the

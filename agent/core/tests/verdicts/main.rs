@@ -9,7 +9,7 @@ use coroner_core::{
     types::{MilestoneKind, Verdict},
     verdict::{VerdictInputs, assess},
 };
-use script::{Script, ms};
+use script::{Script, ms, request};
 
 const CODE_0: ExitStatus = ExitStatus::Code(0);
 const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core: false };
@@ -33,9 +33,7 @@ fn assessment(script: Script, pre_stop: Option<&Hook>, expected: Verdict, says: 
         grace_seconds: Some(10),
         longest_grace_seconds: Some(10),
         pre_stop,
-        requested: Some(ms(900)),
-        earliest_request: Some(ms(1)),
-        latest_request: Some(ms(1)),
+        request: Some(request(900, 1, 1)),
     });
     assert_eq!(judgement.verdict, expected, "{}", judgement.proof.message);
     assert!(judgement.proof.message.contains(says), "{}", judgement.proof.message);
@@ -244,9 +242,7 @@ fn milestones_are_in_order_of_time() {
         grace_seconds: Some(10),
         longest_grace_seconds: Some(10),
         pre_stop: None,
-        requested: None,
-        earliest_request: None,
-        latest_request: None,
+        request: None,
     });
     let kinds: Vec<MilestoneKind> = judgement.milestones.iter().map(|m| m.kind).collect();
     use MilestoneKind::{CgroupEmpty, Exited, StopBegan, TermHandled, TermSent};

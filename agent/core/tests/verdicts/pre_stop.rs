@@ -2,7 +2,7 @@
 
 use super::{
     CODE_0,
-    script::{Script, ms},
+    script::{Script, ms, request},
 };
 use coroner_core::{
     evidence::EvidenceKind,
@@ -23,9 +23,7 @@ fn assessment(script: &Script, hook: &Hook, kind: ContainerKind, requested: bool
         grace_seconds: Some(10),
         longest_grace_seconds: Some(10),
         pre_stop: Some(hook),
-        requested: requested.then_some(ms(REQUESTED)),
-        earliest_request: requested.then_some(ms(REQUESTED - 900)),
-        latest_request: requested.then_some(ms(REQUESTED)),
+        request: requested.then(|| request(REQUESTED, REQUESTED - 900, REQUESTED)),
     })
 }
 
@@ -146,9 +144,7 @@ fn a_hook_that_is_cut_off_at_a_grace_of_a_second() {
         grace_seconds: Some(1),
         longest_grace_seconds: Some(1),
         pre_stop: Some(&Hook::Exec("hook".into())),
-        requested: Some(ms(REQUESTED)),
-        earliest_request: Some(ms(REQUESTED - 900)),
-        latest_request: Some(ms(REQUESTED)),
+        request: Some(request(REQUESTED, REQUESTED - 900, REQUESTED)),
     });
     assert_eq!(of.verdict, Verdict::PrestopExhaustedGrace, "{}", of.proof.message);
 }

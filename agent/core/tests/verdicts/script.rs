@@ -1,14 +1,16 @@
 //! Builds the evidence of one container's life, a fact at a time.
 
 use coroner_core::{
+    api::DeletionRequest,
     ids::{CgroupId, Tgid},
     input::{
         Disposition, ExitStatus, KernelFact, ProcessRef, SignalGenerated, SignalResult,
         TargetState, Task,
     },
     process::{ContainerProcesses, SI_KERNEL},
-    time::BootTime,
+    time::{BootTime, WallTime},
 };
+use std::time::Duration;
 
 const CGROUP: CgroupId = CgroupId(7);
 const INIT: u32 = 100;
@@ -16,6 +18,22 @@ const INIT: u32 = 100;
 /// A moment, milliseconds after the boot.
 pub(crate) fn ms(at: u64) -> BootTime {
     BootTime(at * 1_000_000)
+}
+
+/// A deletion request of this estimate and these bounds, ms.
+pub(crate) fn request(estimate: u64, earliest: u64, latest: u64) -> DeletionRequest {
+    let [estimate, earliest, latest] = [estimate, earliest, latest].map(ms);
+    let (uncertainty, api_time, by_its_clock) = (Duration::ZERO, WallTime(0), estimate);
+    let grace_seconds = 10;
+    DeletionRequest {
+        estimate,
+        uncertainty,
+        earliest,
+        latest,
+        grace_seconds,
+        api_time,
+        by_its_clock,
+    }
 }
 
 /// The evidence so far.

@@ -1,6 +1,6 @@
 //! Every response to the stop signal × every end × every loss: one table, `table.txt`.
 
-use super::script::{Script, ms};
+use super::script::{Script, ms, request};
 use coroner_core::{
     input::{ContainerKind, ExitStatus, LossKind},
     verdict::{VerdictInputs, assess},
@@ -62,9 +62,7 @@ fn verdict(response: (&str, Build), end: (&str, Build), loss: Option<LossKind>) 
         grace_seconds: Some(10),
         longest_grace_seconds: Some(10),
         pre_stop: None,
-        requested: Some(ms(900)),
-        earliest_request: Some(ms(1)),
-        latest_request: Some(ms(1)),
+        request: Some(request(900, 1, 1)),
     });
     assert!(judgement.proof.message.ends_with('.'), "{}", judgement.proof.message);
     judgement.verdict.to_string()
