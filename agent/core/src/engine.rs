@@ -93,9 +93,7 @@ impl Engine {
                     self.stores.cgroups.set_own_cgroup(container.clone(), *cgroup);
                     // The custom stop signal of this container could not be requested before its cgroup was
                     // known.
-                    if self.stores.cgroups.cgroup(container).is_some()
-                        && self.requested.remove(container)
-                    {
+                    if self.requested.remove(container) {
                         self.dirty.containers.insert(container.clone());
                     }
                     self.dirty.pods.extend(self.stores.cri.pod_of(container).cloned());

@@ -1,4 +1,4 @@
-//! The vocabulary of leaks, as reported.
+//! The vocabulary of leaks, as reported. `coroner-api` has their form on the wire.
 
 use super::{
     ids::PodRef,
@@ -129,25 +129,21 @@ impl LeakClass {
 }
 
 /// A leak.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Leak {
     /// The class.
     pub class: LeakClass,
     /// The leaked thing.
     pub key: LeakKey,
     /// The pod, as far as known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodRef>,
     /// metadata.attempt of the sandbox.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
     /// When the thing was created: the earliest beginning of the leak.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<WallTime>,
     /// When it was first observed as leaked.
     pub first_observed: WallTime,
     /// It was leaked before the agent started, for an unknown time.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub preexisting: bool,
     /// When the threshold had passed and the apiserver had confirmed it.
     pub confirmed: WallTime,
@@ -156,7 +152,6 @@ pub struct Leak {
     /// The likely cause.
     pub cause: LikelyCause,
     /// For a stuck pod: what it waits for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked_on: Option<BlockedOn>,
     /// The evidence, in order of time where there is one. On a node with more than 1,000 leaks the later ones
     /// have none.
@@ -195,13 +190,11 @@ pub struct LeakedContainer {
 }
 
 /// One piece of evidence.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeakEvidence {
     /// The time, where there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<WallTime>,
     /// The content.
-    #[serde(flatten)]
     pub kind: LeakEvidenceKind,
 }
 
@@ -349,18 +342,15 @@ pub enum LeakEvidenceKind {
 }
 
 /// The likely cause, and what its sentence needs.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LikelyCause {
     /// The cause.
     pub kind: LeakCause,
     /// The container, volume or finalizer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The kubelet's version, from the Node object.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet_version: Option<String>,
     /// The runtime around the pod's end; `None`: the pod's end was not observed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<RuntimeAtEnd>,
 }
 

@@ -2,29 +2,18 @@
 
 use crate::{input::*, report::*, time::*, types::*};
 
-/// The inputs of the phases.
-#[derive(Clone, Copy, Debug)]
-pub struct CriticalPath<'a> {
-    /// Where the report begins.
-    pub began: BootTime,
-    /// Where the report ends.
-    pub ended: BootTime,
-    /// The container on the critical path.
-    pub critical: Option<&'a ContainerDeath>,
-    /// The milestones of the pod itself.
-    pub pod: &'a [Milestone],
-    /// When the first of its containers began to be stopped.
-    pub stopping: Option<BootTime>,
-    /// Why the pod terminated.
-    pub cause: Cause,
-}
-
 /// Phases from `began` to `ended` along the path of one container. They are additive: each begins where the
 /// one before ended, and none goes backwards, so an event earlier than its place in the graph (an object gone
-/// before its processes) takes no time from another phase.
-pub fn phases(path: CriticalPath<'_>) -> Vec<Phase> {
+/// before its processes) takes no time from another phase. `pod`: the milestones of the pod itself; `stopping`: when
+/// the first of its containers began to be stopped; `cause`: why the pod terminated.
+pub fn phases(
+    (began, ended): (BootTime, BootTime),
+    critical: Option<&ContainerDeath>,
+    pod: &[Milestone],
+    stopping: Option<BootTime>,
+    cause: Cause,
+) -> Vec<Phase> {
     use MilestoneKind as M;
-    let CriticalPath { began, ended, critical, pod, .. } = path;
     let of_container = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
     let at = |kind| of_container.iter().chain(pod).find(|m| m.kind == kind).map(|m| m.at);
     let intervals: Vec<&Milestone> = pod.iter().filter(|m| !m.uncertainty.is_zero()).collect();
@@ -42,14 +31,14 @@ pub fn phases(path: CriticalPath<'_>) -> Vec<Phase> {
         if sidecar {
             // The kubelet stops all containers at once, and sidecars wait for their turn
             // (kuberuntime_termination_order.go).
-            walk.to(path.stopping.min(term), PhaseKind::KubeletReaction);
+            walk.to(stopping.min(term), PhaseKind::KubeletReaction);
             walk.to(term, PhaseKind::SidecarWait);
         }
         walk.to(term, PhaseKind::KubeletReaction);
     }
     if term.is_none() {
         // No stop signal was sent before the end, or its record is missing.
-        let required = critical.is_some_and(|c| requires_stop(path.cause, c));
+        let required = critical.is_some_and(|c| requires_stop(cause, c));
         let kind = if required { PhaseKind::Unattributed } else { PhaseKind::KubeletReaction };
         walk.to(kill.or(exited).or(at(M::CgroupEmpty)), kind);
     }

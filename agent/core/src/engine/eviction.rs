@@ -82,10 +82,8 @@ impl Engine {
                 pod.reported.contains(&id) && pod.reported_termination.is_none()
             });
             let over = now >= by + self.settle;
-            let requested = self.stores.api.get(&uid).is_some_and(|o| o.request().is_some());
-            // All sandboxes are stopped, and the termination report is still to come.
-            let suspended = self.active.contains(&uid)
-                && self.stores.cri.sandboxes_of(&uid).all(|sandbox| sandbox.ended.is_some());
+            // Otherwise its termination report is still to come.
+            let idle = !self.active.contains(&uid);
             let orphaned = now >= by + UNRESOLVED && self.has_ended_without_sandbox(&id);
             if orphaned {
                 let populated =
@@ -93,7 +91,7 @@ impl Engine {
                 self.count_loss(LossKind::NeverResolved, u64::from(populated));
             }
             let stuck = now >= by + STUCK && !self.has_pending_deletion(&uid);
-            if orphaned || over && ((reported && !requested && !suspended) || stuck) {
+            if orphaned || over && (reported && idle || stuck) {
                 self.stores.cri.containers.evict(&id);
                 self.evict_container(&id);
                 if let Some(pod) = self.pods.get_mut(&uid) {

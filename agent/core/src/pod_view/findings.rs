@@ -61,14 +61,11 @@ impl<'a> PodView<'a> {
         id: &ContainerId,
         exit: Option<ExitStatus>,
     ) -> Vec<Finding> {
-        let Some(processes) = self.processes_of(id) else {
-            return Vec::new();
-        };
-        let container = self.container(id);
-        let mut findings = Vec::new();
-        findings.extend(exit.into_iter().flat_map(|exit| self.exit_codes(id, exit)));
-        findings.extend(container.and_then(|c| oom_killed(c, processes)));
-        findings.extend(container.and_then(|c| self.state(c, processes.ended()?)));
+        let mut findings = exit.map_or_else(Vec::new, |exit| self.exit_codes(id, exit));
+        if let Some((container, processes)) = self.container(id).zip(self.processes_of(id)) {
+            findings.extend(oom_killed(container, processes));
+            findings.extend(processes.ended().and_then(|ended| self.state(container, ended)));
+        }
         findings
     }
 

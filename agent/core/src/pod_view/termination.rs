@@ -8,7 +8,7 @@ use crate::{
     },
     cri::Container,
     kubelet::KUBELET_SLACK,
-    phases::{CriticalPath, phases},
+    phases::phases,
     verdict::Assessment,
 };
 use crate::{ids::*, input::*, report::*, time::*, types::*};
@@ -223,14 +223,7 @@ impl<'a> PodView<'a> {
         .collect();
 
         let path = critical.map(|c| c.milestones.as_slice()).unwrap_or_default();
-        let phases = phases(CriticalPath {
-            began,
-            ended,
-            critical,
-            pod: &pod,
-            stopping,
-            cause: cause.cause,
-        });
+        let phases = phases((began, ended), critical, &pod, stopping, cause.cause);
         // The pod ended no earlier than the last of these events could have happened.
         let until = |m: &Milestone| m.at - m.uncertainty;
         let of_end = |m: &&Milestone| !m.kind.is_of_the_tail() && m.at <= ended;

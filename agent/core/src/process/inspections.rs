@@ -17,8 +17,9 @@ const MAX_STACK: usize = 16;
 pub struct Inspections {
     /// Freezes that the kernel reported, in order.
     freezes: VecDeque<Freeze>,
-    /// A freeze found by looking: cgroup v1 reports none, and a container may be older than the agent.
-    polled: Option<FreezePoll>,
+    /// A freeze found by looking, and the last look that found it: cgroup v1 reports none, and a container may be
+    /// older than the agent.
+    polled: Option<(Freeze, BootTime)>,
     /// The latest look that found a living process.
     pub alive: Option<ProcReport>,
     /// The latest look that found none.
@@ -32,14 +33,6 @@ pub struct Freeze {
     pub from: Option<BootTime>,
     /// `None`: not thawed.
     pub to: Option<BootTime>,
-}
-
-/// Found frozen from the first to the last look, and thawed later.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct FreezePoll {
-    first: BootTime,
-    last: BootTime,
-    thawed: Option<BootTime>,
 }
 
 impl Inspections {
@@ -59,13 +52,12 @@ impl Inspections {
     pub fn apply(&mut self, mut report: ProcReport) {
         let at = report.looked;
         match (report.frozen, &mut self.polled) {
-            (Some(true), Some(polled)) => {
-                polled.first = polled.first.min(at);
-                polled.last = polled.last.max(at);
+            (Some(true), Some((freeze, last))) => {
+                (freeze.from, *last) = (freeze.from.min(Some(at)), at.max(*last));
             }
-            (Some(true), none) => *none = Some(FreezePoll { first: at, last: at, thawed: None }),
-            (Some(false), Some(polled)) if at > polled.last => {
-                polled.thawed = Some(polled.thawed.map_or(at, |known| known.min(at)));
+            (Some(true), none) => *none = Some((Freeze { from: Some(at), to: None }, at)),
+            (Some(false), Some((freeze, last))) if at > *last => {
+                freeze.to = Some(freeze.to.map_or(at, |known| known.min(at)));
             }
             _ => {}
         }
@@ -101,7 +93,6 @@ impl Inspections {
         until: Option<BootTime>,
         certain: impl Fn(&Freeze) -> bool,
     ) -> Option<Freeze> {
-        let polled = self.polled.map(|p| Freeze { from: Some(p.first), to: p.thawed });
         let touches = |f: &&Freeze| {
             let began = until.is_none_or(|until| f.from.is_none_or(|from| from < until));
             began && f.to.is_none_or(|to| to > since)
@@ -112,7 +103,7 @@ impl Inspections {
             .filter(|f| f.from.is_some() && f.to.is_some() || certain(f))
             .filter(|f| length(f, until) >= FROZEN_AT_LEAST)
             .copied()
-            .or(polled.filter(|p| touches(&p)))
+            .or(self.polled.map(|(freeze, _)| freeze).filter(|freeze| touches(&freeze)))
     }
 }
 

@@ -4,7 +4,7 @@ use super::world::{CODE_0, Cgroups, object, running, shim};
 use coroner_core::{
     ids::Tgid,
     input::{ApiEvent, ContainerKind, ExitStatus, Hook, KernelFact, Task},
-    phases::{CriticalPath, phases},
+    phases::phases,
     report::{ContainerDeath, Milestone, Phase, PodTermination, Proof},
     time::BootTime,
     types::{Cause, Certainty, MilestoneKind, PhaseKind, Source, Verdict},
@@ -70,14 +70,8 @@ fn check_of(
 ) {
     let (began, pod) = (BootTime(1000), marks(pod));
     let ended = critical.milestones.iter().chain(&pod).map(|m| m.at).max().unwrap();
-    let phases = phases(CriticalPath {
-        began,
-        ended,
-        critical: Some(critical),
-        pod: &pod,
-        stopping: stopping.map(BootTime),
-        cause: Cause::ApiDelete,
-    });
+    let stopping = stopping.map(BootTime);
+    let phases = phases((began, ended), Some(critical), &pod, stopping, Cause::ApiDelete);
     assert_eq!(spans(&phases), expected);
     let mut at = began;
     for phase in &phases {
