@@ -182,7 +182,8 @@ impl ApiState {
                     if last.grace_seconds != now.grace_seconds
                         && known.changed.len() < MAX_DEADLINES
                     {
-                        known.changed.push(now);
+                        // The apiserver keeps when the first request was made (`BeforeDelete`, registry/rest).
+                        known.changed.push(DeletionRequest { estimate: at, ..now });
                     }
                 }
                 _ => {}

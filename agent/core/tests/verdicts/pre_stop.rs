@@ -156,20 +156,29 @@ fn a_hook_that_a_slow_node_was_late_to_end_is_found() {
         assessment(script, &Hook::Exec(name.into()), ContainerKind::Main, false)
     };
     let late = stopped(16_000).hook(ms(1000), Some(ms(15_900)));
-    let exhausted = of(&late, "hook");
-    assert_eq!(exhausted.verdict, Verdict::PrestopExhaustedGrace, "{}", exhausted.proof.message);
+    for late in [&late, &stopped(16_000).hook(ms(1000), Some(ms(14_500)))] {
+        let exhausted = of(late, "hook");
+        let message = &exhausted.proof.message;
+        assert_eq!(exhausted.verdict, Verdict::PrestopExhaustedGrace, "{message}");
+    }
     // Somebody's shell, or a probe that ended long before, is none.
     assert_eq!(of(&late, "drain").verdict, Verdict::Graceful);
     let probe = stopped(16_000).hook(ms(1000), Some(ms(12_900)));
     assert_eq!(of(&probe, "hook").verdict, Verdict::Graceful);
 }
 
-/// The node took 800 ms from the hook's end to the stop signal, and just before that a probe ended.
+/// The node took its time from the hook's end to the stop signal, and just before that a probe ended.
 #[test]
 fn a_probe_is_not_taken_for_the_hook_on_a_slow_node() {
-    let script = stopped(11_400).hook(ms(1100), Some(ms(10_600)));
-    let script = script.enters(201, "ready-probe", ms(11_100), Some(ms(11_200)));
-    let of = assessment(&script, &Hook::Exec("hook".into()), ContainerKind::Main, true);
-    assert_eq!(marks(&of), [1100, 10_600].map(|at| Some((ms(at), Source::Kernel))));
-    assert_eq!(of.verdict, Verdict::PrestopExhaustedGrace, "{}", of.proof.message);
+    // `sh -c 'exec drain'` begins as sh.
+    for (then, ended) in [("sh", 10_600), ("sh", 9_000), ("drain", 9_000)] {
+        let script = stopped(11_400).enters(200, "sh", ms(1100), None);
+        let script = script.enters(200, then, ms(1101), Some(ms(ended)));
+        let script = script.enters(201, "ready-probe", ms(11_100), Some(ms(11_200)));
+        let of = assessment(&script, &Hook::Exec("sh".into()), ContainerKind::Main, true);
+        let expected = [1100, ended].map(|at| Some((ms(at), Source::Kernel)));
+        assert_eq!(marks(&of), expected, "{then} until {ended}: {}", of.proof.message);
+        let is_exhausted = of.verdict == Verdict::PrestopExhaustedGrace;
+        assert_eq!(is_exhausted, ended == 10_600, "{}", of.proof.message);
+    }
 }
