@@ -31,14 +31,14 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, pem::PemObject},
 };
 
-/// More than any page of a list has.
+/// Larger than any page of a list.
 const MAX_BODY: usize = 256 << 20;
-/// More than any item has.
+/// Larger than any item.
 const MAX_LINE: usize = 8 << 20;
 /// An agent answers from memory, and a watch has a heartbeat every 10 s.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Nobody listens where the agent should be.
+/// No agent listens at the address.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no agent answers at {0}; check that `coroner run` is running and that --socket or --url \
@@ -46,7 +46,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 )]
 pub struct NoAgent(String);
 
-/// The place of a list is no longer known: the agent was restarted. The list is to be asked for from its beginning.
+/// The agent does not know the position in a list, because it was restarted. List from the beginning.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Gone(String);
@@ -61,12 +61,12 @@ pub enum Agent {
 }
 
 impl Agent {
-    /// The agent at `url`. By https it must show a certificate of `ca` (a PEM file), or without one of those that this
-    /// machine trusts. Nothing is sent yet.
+    /// The agent at `url`. For https, its certificate must be signed by `ca` (a PEM file), or without `ca` by a CA that
+    /// this machine trusts. No request is sent yet.
     pub fn at_url(url: &Uri, ca: Option<&Path>) -> anyhow::Result<Self> {
         let roots = match ca {
             Some(file) => roots_of(file)?,
-            // By plain HTTP nobody is asked for a certificate.
+            // Plain HTTP needs no certificates.
             None if url.scheme_str() != Some("https") => RootCertStore::empty(),
             None => roots_of_machine()?,
         };
@@ -112,7 +112,7 @@ impl Agent {
         Ok(list)
     }
 
-    /// The body of a good answer; anything else is an error.
+    /// The body of a successful answer; anything else is an error.
     pub async fn fetch(&self, path: &str) -> anyhow::Result<Bytes> {
         let page = self.page(path)?;
         let whole = async {
@@ -126,7 +126,7 @@ impl Agent {
         }
     }
 
-    /// The lines of a watch, until the agent ends it, or no heartbeat comes.
+    /// The lines of a watch, until the agent ends it or the heartbeats stop.
     pub async fn watch<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -144,7 +144,7 @@ impl Agent {
         }))
     }
 
-    /// An answer that is good so far.
+    /// An answer with the status 200.
     async fn ask(&self, path: &str, page: &str) -> anyhow::Result<Response<Incoming>> {
         let answer = match self {
             Self::Socket(socket) => {
@@ -173,7 +173,7 @@ impl Agent {
         let body = Limited::new(answer.into_body(), 1 << 16).collect().await;
         let body = body.map(|body| body.to_bytes()).unwrap_or_default();
         let text = String::from_utf8_lossy(&body);
-        let why = format!("{page} answers {status}: {}", shown(text.trim()));
+        let why = format!("{page} returned {status}: {}", shown(text.trim()));
         if status == StatusCode::GONE {
             return Err(Gone(why).into());
         }
@@ -181,7 +181,7 @@ impl Agent {
     }
 }
 
-/// The lines of a body as they come.
+/// The lines of a body, as they arrive.
 struct Lines {
     body: Incoming,
     read: Vec<u8>,
@@ -199,15 +199,16 @@ impl Lines {
             searched = self.read.len();
             let page = &self.page;
             if searched > MAX_LINE {
-                bail!("{page} sent a line without an end");
+                bail!("{page} sent a line of more than {MAX_LINE} bytes");
             }
             match tokio::time::timeout(TIMEOUT, self.body.frame()).await {
                 Ok(None) => return Ok(None),
                 Ok(Some(frame)) => {
-                    let frame = frame.with_context(|| format!("{page}: the watch broke off"))?;
+                    let frame =
+                        frame.with_context(|| format!("{page}: the watch ended unexpectedly"))?;
                     self.read.extend(frame.into_data().unwrap_or_default());
                 }
-                Err(_) => bail!("{page} has been silent for {} s", TIMEOUT.as_secs()),
+                Err(_) => bail!("{page} sent nothing for {} s", TIMEOUT.as_secs()),
             }
         }
     }

@@ -203,10 +203,10 @@ fn parse_token(token: &str, run: u64) -> Result<u64, (StatusCode, &'static str)>
     let number = |text| u64::from_str_radix(text, 16).ok();
     let parts = token.split_once('-').and_then(|(of, after)| Some((number(of)?, number(after)?)));
     match parts {
-        None => Err((StatusCode::BAD_REQUEST, "continue: use the value of the page before")),
+        None => Err((StatusCode::BAD_REQUEST, "continue: use the value of the previous page")),
         Some((of, _)) if of != run => Err((
             StatusCode::GONE,
-            "continue: the agent was restarted since the page before; list from the beginning",
+            "continue: the agent was restarted since the previous page; list from the beginning",
         )),
         Some((_, after)) => Ok(after),
     }
@@ -253,7 +253,7 @@ fn page<T: Item>(
     };
     let (Ok(envelope), Ok(next)) = (serde_json::to_string(&empty), serde_json::to_string(&next))
     else {
-        return no(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be written");
+        return no(StatusCode::INTERNAL_SERVER_ERROR, "cannot write the answer");
     };
     let head = envelope.trim_end_matches("]}").to_owned();
     let tail = if next == "null" { "]}".to_owned() } else { format!("],\"continue\":{next}}}") };
