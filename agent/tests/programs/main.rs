@@ -393,7 +393,8 @@ fn what_happens_outside_is_not_told() {
 fn a_full_ring_is_counted() {
     const SENT: u64 = 200;
     on_each_hierarchy(|hierarchy| {
-        let options = Options { ring_bytes: 4096, ..stage::options(hierarchy) };
+        let page = u32::try_from(rustix::param::page_size()).unwrap();
+        let options = Options { ring_bytes: page, ..stage::options(hierarchy) };
         let kernel = stage::start(&options);
         let pod = Pod::make(hierarchy);
         let role = Role { block: &[SIGTERM], ..Role::default() };

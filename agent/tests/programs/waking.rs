@@ -25,8 +25,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Of each ring. Small, for a quarter of it must be filled within [`READ_PAUSE`], on the slowest
-/// machine (one that is emulated).
+/// Of each ring, where a page is not larger. Small, for a quarter of it must be filled within [`READ_PAUSE`], on
+/// the slowest machine (one that is emulated).
 const RING: u32 = 1 << 13;
 /// Of a signal, in a ring: the kernel puts eight bytes before each record.
 const RECORD: u32 = size_of::<record::Generate>() as u32 + 8;
@@ -72,13 +72,13 @@ fn what_ends_nothing_wakes_once_in_a_while_and_at_a_quarter_of_its_ring() {
 
 /// False: the first did not wake, or it took longer than the pause and says nothing.
 fn signals_wake(hierarchy: &Path) -> bool {
-    const FEW: u32 = RING / 8 / RECORD;
-    const MORE: u32 = RING / 4 / RECORD;
+    let ring = RING.max(u32::try_from(rustix::param::page_size()).unwrap());
+    let (few, more) = (ring / 8 / RECORD, ring / 4 / RECORD);
     let pause = Duration::from_nanos(READ_PAUSE);
-    let kernel = stage::start(&Options { ring_bytes: RING, ..stage::options(hierarchy) });
+    let kernel = stage::start(&Options { ring_bytes: ring, ..stage::options(hierarchy) });
     let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
     let edges = EventFlags::IN | EventFlags::ET;
-    epoll::add(&epoll, descriptor(DETAIL, RING), EventData::new_u64(0), edges).unwrap();
+    epoll::add(&epoll, descriptor(DETAIL, ring), EventData::new_u64(0), edges).unwrap();
     let pod = Pod::make(hierarchy);
     let role = Role { ignore: &[SIGHUP], ..Role::default() };
     let actor = Actor::start(&pod.container.path, role);
@@ -90,22 +90,22 @@ fn signals_wake(hierarchy: &Path) -> bool {
     let began = Instant::now();
     signal(1);
     let by_first = is_woken(&epoll, MOMENT);
-    signal(FEW);
+    signal(few);
     let by_few = is_woken(&epoll, MOMENT);
-    signal(MORE);
+    signal(more);
     let by_more = is_woken(&epoll, MOMENT);
     // Another container on this machine may just have woken the reader.
     if began.elapsed() >= pause || !by_first {
         return false;
     }
-    assert!(!by_few, "by {FEW} records after it");
-    assert!(by_more, "by {FEW} and {MORE} records after it");
+    assert!(!by_few, "by {few} records after it");
+    assert!(by_more, "by {few} and {more} records after it");
 
     let mut session = Session::run(hierarchy, kernel);
     session.settle();
     let about = session.about(pod.container.id);
     let told = about.iter().filter(|fact| matches!(fact, KernelFact::SignalGenerated(_))).count();
-    assert_eq!(told as u32, 1 + FEW + MORE);
+    assert_eq!(told as u32, 1 + few + more);
     session.assert_lossless();
     true
 }

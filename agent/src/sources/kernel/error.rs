@@ -17,7 +17,7 @@ pub enum StartError {
     )]
     NoDebugObject,
     /// The ring's size is impossible.
-    #[error("invalid ring buffer size {0}; use a power of two of at least 4096 bytes")]
+    #[error("invalid ring buffer size {0}; use a power of two of at least a page")]
     RingSize(u32),
     /// No BTF.
     #[error("{0}. coroner requires kernel BTF; use a kernel with CONFIG_DEBUG_INFO_BTF=y")]

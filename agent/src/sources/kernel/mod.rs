@@ -69,8 +69,6 @@ type Search = BoxFuture<'static, Result<Option<PathBuf>, CallError>>;
 const FIND_LIMIT: Duration = Duration::from_secs(10);
 /// Cgroups that wait to be looked for.
 const MAX_FINDS: usize = 1024;
-/// The smallest ring: a page, of the largest page size in use.
-const MIN_RING: u32 = 4096;
 
 /// What the kernel adapter is asked to do.
 #[derive(Clone, Debug)]
@@ -251,7 +249,8 @@ pub fn frees_open_maps() -> bool {
 /// Probes the host, resolves the layout, loads, attaches, proves it by the self-test and scans the
 /// hierarchy. Blocking work of well under a second.
 pub fn start(options: &Options) -> Result<Kernel, StartError> {
-    if !options.ring_bytes.is_power_of_two() || options.ring_bytes < MIN_RING {
+    let page = rustix::param::page_size();
+    if !options.ring_bytes.is_power_of_two() || (options.ring_bytes as usize) < page {
         return Err(StartError::RingSize(options.ring_bytes));
     }
     let began = clock::boot_now();
