@@ -1,8 +1,9 @@
-//! Container images of one static binary, made without a daemon and without a registry.
+//! Container images of one static binary for one or more architectures, made without a daemon and without a registry.
 //!
 //! [`archive`] writes a tar that is two things at once: an OCI image layout (`oci-layout`,
-//! `index.json`), which `ctr images import`, `podman load`, `skopeo` and Docker from 25 on read, and
-//! what `docker save` used to write (`manifest.json`), for the Dockers before. Both name the same blobs.
+//! `index.json`), which `ctr images import`, `podman load`, `skopeo` and Docker with containerd's image store
+//! read, and what `docker save` used to write (`manifest.json`), for the other Dockers. The former names an index of
+//! all architectures; the latter has no such thing, and names the first.
 //!
 //! Everything depends on the input alone: entries are in order, without owners, and every time is
 //! the one that the caller gives. Equal input, equal archive, equal digest.
@@ -71,8 +72,8 @@ pub struct Command {
 pub struct Image<'a> {
     /// Its full names, with registry and tag: `docker.io/coroner/workload:lab`.
     pub names: Vec<String>,
-    /// What is in it.
-    pub layer: &'a Layer,
+    /// What is in it, for each architecture, as Go calls it: `amd64`, `arm64`.
+    pub layers: Vec<(&'static str, &'a Layer)>,
     /// What is run.
     pub command: Command,
     /// What it says of itself (`org.opencontainers.image.title`, …): labels of the configuration and
@@ -87,7 +88,7 @@ pub struct Image<'a> {
 pub struct Archive {
     /// The tar.
     pub bytes: Vec<u8>,
-    /// `sha256:…` of each image's manifest, in their order: what a registry would call them.
+    /// `sha256:…` of each image's index, in their order: what a registry would call them.
     pub digests: Vec<String>,
 }
 
@@ -98,20 +99,18 @@ pub struct Archive {
 pub fn archive(images: &[Image<'_>], time: Timestamp) -> io::Result<Archive> {
     let documents = images.iter().map(Documents::of).collect::<Result<Vec<_>, _>>()?;
     let named = || images.iter().zip(&documents);
-    let index = json!({
-        "schemaVersion": 2,
-        "mediaType": INDEX,
-        "manifests": named().flat_map(|(image, files)| files.entries(image)).collect::<Vec<_>>(),
-    });
-    let docker: Vec<Value> = named().map(|(image, files)| files.docker(image)).collect();
-    // Sorted by name, and each once: images may share their layer.
+    let index = index(named().flat_map(|(image, of)| of.entries(image)).collect());
+    let docker: Vec<Value> = named().filter_map(|(image, of)| of.docker(image)).collect();
+    // Sorted by name, and each once: images may share their layers.
     let mut files = BTreeMap::from([
         ("index.json".to_owned(), serde_json::to_vec(&index)?),
         ("manifest.json".to_owned(), serde_json::to_vec(&docker)?),
         ("oci-layout".to_owned(), serde_json::to_vec(&json!({ "imageLayoutVersion": "1.0.0" }))?),
     ]);
     for (image, of) in named() {
-        for blob in [&of.manifest, &of.config, &image.layer.blob] {
+        let layers = image.layers.iter().map(|(_, layer)| &layer.blob);
+        let documents = of.variants.iter().flat_map(|one| [&one.manifest, &one.config]);
+        for blob in layers.chain(documents).chain([&of.index]) {
             files.entry(path(blob)).or_insert_with(|| blob.clone());
         }
     }
@@ -119,43 +118,63 @@ pub fn archive(images: &[Image<'_>], time: Timestamp) -> io::Result<Archive> {
         files.iter().map(|(name, content)| (name.as_str(), content.as_slice(), 0o644)).collect();
     Ok(Archive {
         bytes: tarball::of(&files, time)?,
-        digests: documents.iter().map(|of| digest(&of.manifest)).collect(),
+        digests: documents.iter().map(|of| digest(&of.index)).collect(),
     })
 }
 
-/// An image's two documents.
+fn index(manifests: Vec<Value>) -> Value {
+    json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": manifests })
+}
+
+/// An image's documents.
 struct Documents {
+    /// Of each architecture, in the order of the layers.
+    variants: Vec<Variant>,
+    index: Vec<u8>,
+}
+
+/// The documents of one architecture.
+struct Variant {
     config: Vec<u8>,
     manifest: Vec<u8>,
 }
 
 impl Documents {
     fn of(image: &Image<'_>) -> Result<Self, serde_json::Error> {
-        let config = serde_json::to_vec(&json!({
-            "created": image.created.to_string(),
-            "architecture": architecture(),
-            "os": "linux",
-            "config": container(image),
-            "rootfs": { "type": "layers", "diff_ids": [image.layer.diff_id] },
-        }))?;
-        let mut manifest = json!({
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": descriptor(CONFIG, &config),
-            "layers": [descriptor(image.layer.compression.media_type(), &image.layer.blob)],
+        let variant = |(architecture, layer): &(&str, &Layer)| {
+            let config = serde_json::to_vec(&json!({
+                "created": image.created.to_string(),
+                "architecture": architecture,
+                "os": "linux",
+                "config": container(image),
+                "rootfs": { "type": "layers", "diff_ids": [layer.diff_id] },
+            }))?;
+            let manifest = annotated(
+                image,
+                json!({
+                    "schemaVersion": 2,
+                    "mediaType": MANIFEST,
+                    "config": descriptor(CONFIG, &config),
+                    "layers": [descriptor(layer.compression.media_type(), &layer.blob)],
+                }),
+            );
+            Ok(Variant { config, manifest: serde_json::to_vec(&manifest)? })
+        };
+        let variants = image.layers.iter().map(variant).collect::<Result<Vec<_>, _>>()?;
+        let described = image.layers.iter().zip(&variants).map(|((architecture, _), of)| {
+            let mut entry = descriptor(MANIFEST, &of.manifest);
+            entry["platform"] = json!({ "architecture": architecture, "os": "linux" });
+            entry
         });
-        if !image.labels.is_empty() {
-            manifest["annotations"] = json!(image.labels);
-        }
-        Ok(Self { config, manifest: serde_json::to_vec(&manifest)? })
+        let index = annotated(image, index(described.collect()));
+        Ok(Self { index: serde_json::to_vec(&index)?, variants })
     }
 
-    /// Its lines in the index, one a name. containerd and Docker take the name from containerd's
+    /// Its lines in the archive's index, one a name. containerd and Docker take the name from containerd's
     /// annotation, other tools the tag from OCI's.
     fn entries(&self, image: &Image<'_>) -> impl Iterator<Item = Value> {
         image.names.iter().map(|name| {
-            let mut entry = descriptor(MANIFEST, &self.manifest);
-            entry["platform"] = json!({ "architecture": architecture(), "os": "linux" });
+            let mut entry = descriptor(INDEX, &self.index);
             entry["annotations"] = json!({
                 "io.containerd.image.name": name,
                 "org.opencontainers.image.ref.name": tag(name),
@@ -164,14 +183,22 @@ impl Documents {
         })
     }
 
-    /// Its entry in Docker's own list.
-    fn docker(&self, image: &Image<'_>) -> Value {
-        json!({
-            "Config": path(&self.config),
+    /// Its entry in Docker's own list, of the first architecture.
+    fn docker(&self, image: &Image<'_>) -> Option<Value> {
+        let ((_, layer), of) = image.layers.iter().zip(&self.variants).next()?;
+        Some(json!({
+            "Config": path(&of.config),
             "RepoTags": image.names,
-            "Layers": [path(&image.layer.blob)],
-        })
+            "Layers": [path(&layer.blob)],
+        }))
     }
+}
+
+fn annotated(image: &Image<'_>, mut document: Value) -> Value {
+    if !image.labels.is_empty() {
+        document["annotations"] = json!(image.labels);
+    }
+    document
 }
 
 /// The configuration's part on containers.
@@ -219,7 +246,7 @@ fn hex(content: &[u8]) -> String {
 }
 
 /// Go's name of this machine's architecture, which is what images are labelled with.
-fn architecture() -> &'static str {
+pub fn host_architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

@@ -9,6 +9,8 @@ use serde_json::Value;
 use std::{collections::BTreeMap, io::Read};
 
 const NAME: &str = "registry.example:5000/a/b:v1";
+/// The program for the other architecture.
+const OTHER: &[u8] = b"another program";
 const TITLE: &str = "org.opencontainers.image.title";
 
 fn time() -> Timestamp {
@@ -16,9 +18,9 @@ fn time() -> Timestamp {
 }
 
 fn made_of(binary: &[u8], compression: Compression) -> Archive {
-    let layer =
-        Layer::of_program("program", binary, &[("licenses/text", "free")], time(), compression)
-            .unwrap();
+    let texts = [("licenses/text", "free")];
+    let of = |binary| Layer::of_program("program", binary, &texts, time(), compression).unwrap();
+    let (layer, other) = (of(binary), of(OTHER));
     let command = Command {
         entrypoint: vec!["/program".into()],
         cmd: vec!["run".into()],
@@ -27,7 +29,7 @@ fn made_of(binary: &[u8], compression: Compression) -> Archive {
     };
     let plain = Image {
         names: vec![NAME.into(), "a/b:next".into()],
-        layer: &layer,
+        layers: vec![("amd64", &layer), ("arm64", &other)],
         command: command.clone(),
         labels: BTreeMap::from([(TITLE.into(), "a program".into())]),
         created: time(),
@@ -35,6 +37,7 @@ fn made_of(binary: &[u8], compression: Compression) -> Archive {
     let quit = Image {
         names: vec!["a/b:quit".into()],
         command: Command { stop_signal: Some("SIGQUIT".into()), ..command },
+        layers: vec![("amd64", &layer)],
         labels: BTreeMap::new(),
         ..plain.clone()
     };
@@ -74,19 +77,26 @@ fn follow<'a>(files: &'a Files, to: &Descriptor) -> &'a [u8] {
 }
 
 #[test]
-fn oci_leads_from_each_name_to_the_program() {
+fn oci_leads_from_each_name_to_the_program_of_each_architecture() {
     let files = unpack(&made_of(b"a program", Compression::Gzip).bytes);
     OciLayout::from_reader(files["oci-layout"].as_slice()).unwrap();
     let index = ImageIndex::from_reader(files["index.json"].as_slice()).unwrap();
     let mut told = Vec::new();
-    for entry in index.manifests() {
-        let manifest = ImageManifest::from_reader(follow(&files, entry)).unwrap();
+    let each = index.manifests().iter().flat_map(|named| {
+        let index = ImageIndex::from_reader(follow(&files, named)).unwrap();
+        let of: Vec<_> = index.manifests().iter().map(|one| (named, one.clone())).collect();
+        of
+    });
+    for (named, entry) in each {
+        let manifest = ImageManifest::from_reader(follow(&files, &entry)).unwrap();
         let config = ImageConfiguration::from_reader(follow(&files, manifest.config())).unwrap();
+        let architecture = config.architecture().to_string();
         assert_eq!(entry.platform().as_ref().unwrap().architecture(), config.architecture());
         assert_eq!(config.created().as_deref(), Some("2026-11-21T12:00:00Z"));
         let [layer] = manifest.layers().as_slice() else { panic!("{manifest:?}") };
         let tar = gunzip(follow(&files, layer));
-        let wanted = [("licenses/text", &b"free"[..]), ("program", b"a program")];
+        let program = if architecture == "amd64" { &b"a program"[..] } else { OTHER };
+        let wanted = [("licenses/text", &b"free"[..]), ("program", program)];
         let wanted = wanted.map(|(name, content)| (name.to_owned(), content.to_vec()));
         assert_eq!(unpack(&tar), Files::from(wanted));
 
@@ -98,29 +108,35 @@ fn oci_leads_from_each_name_to_the_program() {
             from.as_ref().and_then(|labels| labels.get(TITLE).cloned())
         };
         assert_eq!(title(of.labels()), title(manifest.annotations()));
-        let names = entry.annotations().clone().unwrap();
+        let names = named.annotations().clone().unwrap();
         told.push((
             names["io.containerd.image.name"].clone(),
             names["org.opencontainers.image.ref.name"].clone(),
+            architecture,
             of.stop_signal().clone(),
             title(of.labels()),
         ));
     }
     let told: Vec<_> = told
         .iter()
-        .map(|(name, tag, signal, title)| (&**name, &**tag, signal.as_deref(), title.as_deref()))
+        .map(|(name, tag, of, signal, title)| {
+            (&**name, &**tag, &**of, signal.as_deref(), title.as_deref())
+        })
         .collect();
+    let title = Some("a program");
     let wanted = [
-        (NAME, "v1", None, Some("a program")),
-        ("a/b:next", "next", None, Some("a program")),
-        ("a/b:quit", "quit", Some("SIGQUIT"), None),
+        (NAME, "v1", "amd64", None, title),
+        (NAME, "v1", "arm64", None, title),
+        ("a/b:next", "next", "amd64", None, title),
+        ("a/b:next", "next", "arm64", None, title),
+        ("a/b:quit", "quit", "amd64", Some("SIGQUIT"), None),
     ];
     assert_eq!(told, wanted);
 }
 
 /// What `image/tarexport/load.go` of Dockers before 25 reads, and what it compares.
 #[test]
-fn dockers_own_list_leads_to_the_same_program() {
+fn dockers_own_list_leads_to_the_first_architectures_program() {
     for compression in [Compression::None, Compression::Gzip] {
         let files = unpack(&made_of(b"a program", compression).bytes);
         let list: Vec<Value> = serde_json::from_slice(&files["manifest.json"]).unwrap();
@@ -156,7 +172,7 @@ fn equal_input_gives_equal_archives_and_other_input_others() {
 }
 
 #[test]
-fn an_images_digest_is_that_of_its_manifest() {
+fn an_images_digest_is_that_of_its_index() {
     let made = made_of(b"a", Compression::Gzip);
     let files = unpack(&made.bytes);
     let index = ImageIndex::from_reader(files["index.json"].as_slice()).unwrap();

@@ -9,7 +9,7 @@
 //! says `command: ["/workload", "handle", "--for", "2s"]`, and a hook the same.
 
 use anyhow::{Context, Result};
-use coroner_image::{Command, Compression, Image, Layer, archive};
+use coroner_image::{Command, Compression, Image, Layer, archive, host_architecture};
 use jiff::Timestamp;
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -42,7 +42,7 @@ pub fn build(workload: &Path, to: &Path) -> Result<()> {
     let layer = layer.context("cannot put the image together")?;
     let image = |names: &[&str], stop_signal: Option<&str>| Image {
         names: names.iter().copied().map(str::to_owned).collect(),
-        layer: &layer,
+        layers: vec![(host_architecture(), &layer)],
         command: Command {
             entrypoint: vec![PROGRAM.to_owned()],
             cmd: vec!["pause".to_owned()],

@@ -26,7 +26,9 @@ impl Image {
         let blob = |of: &Value| {
             format!("blobs/sha256/{}", of["digest"].as_str().unwrap().trim_start_matches("sha256:"))
         };
-        let manifest = json(&blob(&json("index.json")["manifests"][0]));
+        // Of the one name the index, and in that this machine's architecture.
+        let index = json(&blob(&json("index.json")["manifests"][0]));
+        let manifest = json(&blob(&index["manifests"][0]));
         let layer = &files[&blob(&manifest["layers"][0])];
         let mut tar = Vec::new();
         GzDecoder::new(layer.as_slice()).read_to_end(&mut tar).unwrap();
