@@ -12,10 +12,10 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
 use crate::{
-    host,
+    host::{self, AARCH64},
     progress::{note, step},
     root,
-    setup::{self, Apt, debian_mirror},
+    setup::{self, Apt, Need, debian_mirror},
     workspace::Workspace,
 };
 
@@ -105,6 +105,8 @@ pub(crate) struct Order {
 /// When the root cannot be made or entered.
 pub(crate) fn run(workspace: &Workspace, order: &Order) -> Result<bool> {
     root::demand()?;
+    // rustup's folder is read-only inside.
+    setup::ensure(workspace, &[Need::Library(&AARCH64)], false)?;
     let name = order.suite.name();
     let folder = workspace.target("bare").join(name);
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::{
     host::Arch,
     progress::step,
-    toolchain::{BPF_LINKER_NAME, BPF_TARGET, BpfCompiler, cargo, cargo_tool},
+    toolchain::{BPF_LINKER_NAME, BPF_TARGET, BpfCompiler, cargo, cargo_for, cargo_tool},
     workspace::Workspace,
 };
 
@@ -123,7 +123,9 @@ pub(crate) fn bpf_cargo(workspace: &Workspace, subcommand: &str) -> Result<Comma
         format!("-Clinker={}", linker.display()),
         "-Clink-arg=--btf".to_owned(),
         "-Cdebuginfo=2".to_owned(), // BTF is made from it
-        format!("--cfg=bpf_target_arch=\"{}\"", Arch::host()?.rust),
+        // aya-ebpf asks for the layout of pt_regs, which raw tracepoints do not get: one object is for all
+        // architectures.
+        "--cfg=bpf_target_arch=\"x86_64\"".to_owned(),
     ];
     flags.extend(mapped_paths(workspace));
     // The nightly compiles its own `core`, from there.
@@ -147,26 +149,35 @@ pub(crate) fn bpf_cargo(workspace: &Workspace, subcommand: &str) -> Result<Comma
     Ok(command)
 }
 
+/// Builds the agent that is tested for an architecture, with the kernel programs that are there.
+///
+/// # Errors
+/// When it does not compile.
+pub(crate) fn agent_for(workspace: &Workspace, arch: &Arch) -> Result<PathBuf> {
+    let mut command = cargo_for(workspace, "build", arch);
+    command.args(["--locked", "--package=coroner", "--bin=coroner"]);
+    step(&format!("building the agent for {}", arch.debian), &mut command)?;
+    Ok(workspace.built_for(arch, "debug/coroner"))
+}
+
 /// Builds the agent as a release ships it: optimised, without symbols, and nothing in it says where this
 /// checkout is, nor whose it is. The kernel programs must have been built, for it embeds them.
 ///
 /// # Errors
 /// When it does not compile, or names the checkout all the same.
-pub(crate) fn agent_for_release(workspace: &Workspace) -> Result<PathBuf> {
+pub(crate) fn agent_for_release(workspace: &Workspace, arch: &Arch) -> Result<PathBuf> {
     let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
     flags.extend(mapped_paths(workspace));
-    let (triple, folder) = (Arch::host()?.triple, workspace.target("image/build"));
-    let mut command = cargo("build");
+    let folder = workspace.target("image/build");
+    let mut command = cargo_for(workspace, "build", arch);
     command
-        .current_dir(workspace.root())
-        .env("PATH", workspace.path())
         // Encoded, so that a path may hold spaces. It wins over the workspace's own flags.
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .args(["--locked", "--package=coroner", "--bin=coroner", "--profile=image"])
-        .args(["--target", triple, "--target-dir"])
+        .arg("--target-dir")
         .arg(&folder);
-    step("building the agent for a release", &mut command)?;
-    let built = folder.join(triple).join("image/coroner");
+    step(&format!("building the agent for a release, {}", arch.debian), &mut command)?;
+    let built = folder.join(arch.triple).join("image/coroner");
     let program = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
     for path in [workspace.root().to_path_buf(), PathBuf::from("/.cargo/registry/")] {
         let path = path.display().to_string();
@@ -195,16 +206,22 @@ fn home(variable: &str, below: &str) -> Option<PathBuf> {
     env::var_os(variable).map(PathBuf::from).or_else(own)
 }
 
-/// A copy without debug information, a tenth of the size; of binutils, which every C compiler brings.
+/// A copy without debug information, a tenth of the size; by the binutils that every C compiler brings.
 ///
 /// # Errors
 /// When there is no `strip`, or it fails.
-pub(crate) fn stripped(program: &Path, copy: &Path) -> Result<PathBuf> {
+pub(crate) fn stripped(
+    workspace: &Workspace,
+    arch: &Arch,
+    program: &Path,
+    copy: &Path,
+) -> Result<PathBuf> {
     if let Some(folder) = copy.parent() {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
-    let mut strip = Command::new("strip");
-    strip.arg("--strip-debug").arg("-o").arg(copy).arg(program);
+    let prefix = if arch.is_host() { String::new() } else { format!("{}-", arch.multiarch) };
+    let mut strip = Command::new(format!("{prefix}strip"));
+    strip.env("PATH", workspace.path()).arg("--strip-debug").arg("-o").arg(copy).arg(program);
     step(&format!("stripping {}", program.display()), &mut strip)?;
     Ok(copy.to_path_buf())
 }

@@ -72,12 +72,15 @@ pub(crate) enum Command {
         #[command(flatten)]
         install: Install,
     },
-    /// Build the agent's container image, one static binary in an empty image, without a Docker daemon
+    /// Build the agent's container image for amd64 and arm64, one static binary in an empty image, without a Docker daemon
     #[command(after_help = IMAGE_HELP)]
     Image {
         /// Path of the archive [default: target/image/coroner.tar]
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
+        /// Build for these architectures only: amd64, arm64 [default: both]
+        #[arg(long, value_name = "ARCH", value_delimiter = ',')]
+        arch: Vec<String>,
         #[command(flatten)]
         install: Install,
     },
@@ -96,7 +99,7 @@ pub(crate) enum Command {
     Test {
         #[command(flatten)]
         install: Install,
-        /// The layers to run [default: all of the gate: lint, unit, programs, lab, deploy, vm]
+        /// The layers to run [default: all of the gate: lint, unit, programs, lab, deploy, vm, arm64]
         layers: Vec<Layer>,
         /// Also run the tests that take hours: random seeds, all faults, all kernels, fuzzing, the soak, the benchmarks and their goals, the release image
         #[arg(long)]
@@ -201,11 +204,13 @@ pub(crate) enum Command {
 }
 
 const IMAGE_HELP: &str = "\
-The archive is an OCI layout and what `docker save` writes, both at once:
+The archive is an OCI layout with an index of both architectures. It also has the files that `docker save` writes,
+which hold one architecture: `docker load` without containerd's image store loads that of this machine, or the
+first of --arch.
   ctr --namespace k8s.io images import target/image/coroner.tar   on a node with containerd
   k3s ctr images import target/image/coroner.tar                  on a node of k3s
   docker load --input target/image/coroner.tar                    also podman load
-  skopeo copy oci-archive:target/image/coroner.tar docker://REGISTRY/coroner:v0.1.0
+  skopeo copy --all oci-archive:target/image/coroner.tar docker://REGISTRY/coroner:v0.1.0
 Equal sources and compilers give an equal digest. SOURCE_DATE_EPOCH is its time, or else that of the
 last commit.";
 
@@ -359,7 +364,7 @@ impl Subject {
 /// Which foreign kernels.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Kernels {
-    /// Foreign kernels to boot: 5.10, 6.1, 6.12 or 7 (Debian's bullseye, bookworm, trixie, sid) [default: all; the oldest and the newest in `test` without --long]
+    /// Foreign kernels to boot: 5.10, 6.1, 6.12 or 7 (Debian's bullseye, bookworm, trixie, sid), 5.10-arm64 or 7-arm64-16k [default: all; 5.10 and 7 in `test` without --long]
     #[arg(long = "kernel", value_name = "VERSION", value_delimiter = ',')]
     pub(crate) kernels: Vec<String>,
     /// What each of them has for cgroups: a guest for v2 and one for v1 by default
@@ -369,13 +374,14 @@ pub(crate) struct Kernels {
 
 impl Kernels {
     /// The machines to boot; `all`: of every kernel of the table, unless some are named, and not only of the
-    /// oldest and the newest.
+    /// oldest and the newest of this machine's architecture.
     ///
     /// # Errors
     /// On a kernel that is not in the table.
     pub(crate) fn guests(&self, all: bool) -> anyhow::Result<Vec<Guest>> {
         let mut kernels = vm::choose(&self.kernels)?;
         if self.kernels.is_empty() && !all {
+            kernels.retain(|kernel| kernel.arch.is_host());
             let last = kernels.len().saturating_sub(1);
             kernels.drain(1..last);
         }
@@ -397,8 +403,10 @@ pub(crate) enum Layer {
     Lab,
     /// Alert rules, manifests, dashboards, and the agent as a pod of its DaemonSet
     Deploy,
-    /// The kernel programs on foreign kernels (5.10 and 7; with --long also 6.1 and 6.12) with cgroup v2 and v1, in QEMU
+    /// The kernel programs on foreign kernels (5.10 and 7; with --long also 6.1, 6.12, and two for arm64) with cgroup v2 and v1, in QEMU
     Vm,
+    /// The agent and its image for arm64: cross-built, and started in a user-space emulator
+    Arm64,
     /// Parsers of external data with random bytes: --fuzz-for (5m) per fuzz target
     Fuzz,
     /// Random faults with one agent, --soak-for (30m)
@@ -409,17 +417,18 @@ pub(crate) enum Layer {
 
 impl Layer {
     /// What the gate runs.
-    pub(crate) const GATE: [Self; 6] =
-        [Self::Lint, Self::Unit, Self::Programs, Self::Lab, Self::Deploy, Self::Vm];
+    pub(crate) const GATE: [Self; 7] =
+        [Self::Lint, Self::Unit, Self::Programs, Self::Lab, Self::Deploy, Self::Vm, Self::Arm64];
 
     /// All, in the order in which they are reported.
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Lint,
         Self::Unit,
         Self::Programs,
         Self::Lab,
         Self::Deploy,
         Self::Vm,
+        Self::Arm64,
         Self::Fuzz,
         Self::Soak,
         Self::Bench,
@@ -434,6 +443,7 @@ impl Layer {
             Self::Lab => 9,
             Self::Deploy => 3,
             Self::Vm => 6,
+            Self::Arm64 => 4,
             Self::Fuzz => 25,
             Self::Soak => 35,
             Self::Bench => 30,
@@ -443,7 +453,7 @@ impl Layer {
     /// It loads kernel programs, or starts containers.
     pub(crate) fn needs_root(self) -> bool {
         match self {
-            Self::Lint | Self::Unit | Self::Vm | Self::Fuzz => false,
+            Self::Lint | Self::Unit | Self::Vm | Self::Arm64 | Self::Fuzz => false,
             Self::Programs | Self::Lab | Self::Deploy | Self::Soak | Self::Bench => true,
         }
     }
@@ -457,6 +467,7 @@ impl Layer {
             Self::Lab => "lab",
             Self::Deploy => "deploy",
             Self::Vm => "vm",
+            Self::Arm64 => "arm64",
             Self::Fuzz => "fuzz",
             Self::Soak => "soak",
             Self::Bench => "bench",
@@ -604,7 +615,7 @@ mod tests {
         let flag = vm.get_arguments().find(|flag| flag.get_id() == "kernels").expect("is there");
         let help = flag.get_help().expect("is there").to_string();
         for kernel in vm::choose(&[]).expect("all") {
-            assert!(help.split([' ', ',']).any(|word| word == kernel.version), "{help}");
+            assert!(help.split([' ', ',']).any(|word| word == kernel.name), "{help}");
         }
     }
 
@@ -618,7 +629,7 @@ mod tests {
                 kernels.guests(false).expect("known").len(),
             )
         };
-        assert_eq!(guests(&[]), (8, 4));
+        assert_eq!(guests(&[]), (12, 4));
         assert_eq!(guests(&["--kernel", "5.10,6.1,6.12"]), (6, 6));
         assert_eq!(guests(&["--cgroup", "v1", "--kernel", "6.12"]), (1, 1));
     }

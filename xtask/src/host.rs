@@ -15,37 +15,60 @@ pub(crate) struct Arch {
     pub(crate) rust: &'static str,
     /// The host triple: glibc, because no musl target is installed by default.
     pub(crate) triple: &'static str,
-    /// Debian's name.
+    /// Debian's name, and Go's, which images have.
     pub(crate) debian: &'static str,
-    /// Debian's library folder.
+    /// Debian's library folder, and what the names of a cross compiler's programs begin with.
     pub(crate) multiarch: &'static str,
     /// The program that loads a dynamically linked program; of glibc.
     pub(crate) loader: &'static str,
 }
 
-const ARCHES: [Arch; 2] = [
-    Arch {
-        rust: "x86_64",
-        triple: "x86_64-unknown-linux-gnu",
-        debian: "amd64",
-        multiarch: "x86_64-linux-gnu",
-        loader: "/lib64/ld-linux-x86-64.so.2",
-    },
-    Arch {
-        rust: "aarch64",
-        triple: "aarch64-unknown-linux-gnu",
-        debian: "arm64",
-        multiarch: "aarch64-linux-gnu",
-        loader: "/lib/ld-linux-aarch64.so.1",
-    },
-];
+/// Intel's and AMD's.
+pub(crate) static X86_64: Arch = Arch {
+    rust: "x86_64",
+    triple: "x86_64-unknown-linux-gnu",
+    debian: "amd64",
+    multiarch: "x86_64-linux-gnu",
+    loader: "/lib64/ld-linux-x86-64.so.2",
+};
+/// ARM's: from x86_64 it is built for as well.
+pub(crate) static AARCH64: Arch = Arch {
+    rust: "aarch64",
+    triple: "aarch64-unknown-linux-gnu",
+    debian: "arm64",
+    multiarch: "aarch64-linux-gnu",
+    loader: "/lib/ld-linux-aarch64.so.1",
+};
 
 impl Arch {
     /// The architecture of this machine.
-    pub(crate) fn host() -> Result<Self> {
-        match ARCHES.iter().find(|arch| arch.rust == env::consts::ARCH) {
-            Some(arch) => Ok(*arch),
+    pub(crate) fn host() -> Result<&'static Self> {
+        match [&X86_64, &AARCH64].into_iter().find(|arch| arch.rust == env::consts::ARCH) {
+            Some(arch) => Ok(arch),
             None => bail!("coroner builds on x86_64 and aarch64, this is {}", env::consts::ARCH),
+        }
+    }
+
+    /// Whether it is this machine's.
+    pub(crate) fn is_host(&self) -> bool {
+        self.rust == env::consts::ARCH
+    }
+
+    /// All that this machine builds for, its own first.
+    pub(crate) fn built() -> Result<Vec<&'static Self>> {
+        let host = Self::host()?;
+        Ok(if *host == X86_64 { vec![host, &AARCH64] } else { vec![host] })
+    }
+
+    /// One of the names that images have.
+    pub(crate) fn named(name: &str) -> Result<&'static Self> {
+        let built = Self::built()?;
+        match built.iter().find(|arch| arch.debian == name) {
+            Some(arch) => Ok(arch),
+            None => bail!(
+                "this machine builds for {}",
+                built.iter().map(|arch| arch.debian).collect::<Vec<_>>().join(" and ")
+            ),
         }
     }
 }

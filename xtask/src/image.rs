@@ -1,6 +1,6 @@
 //! `cargo xtask image`: the agent's container image, made here, without a daemon.
 //!
-//! One static binary on nothing, with the licences of what is linked into it. An equal commit, compiler and C library give an equal digest, wherever the
+//! One static binary on nothing for each architecture, with the licences of what is linked into it. An equal commit, compiler and C library give an equal digest, wherever the
 //! checkout is: its path is mapped away ([`crate::build::agent_for_release`]), and the only time in the
 //! image is `SOURCE_DATE_EPOCH`, or else that of the last commit.
 
@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use crate::{
     build::{self, Profile},
+    host::Arch,
     progress::step,
     toolchain::{cargo, output},
     workspace::Workspace,
@@ -33,8 +34,11 @@ const PORT: u16 = 9470;
 const COMMAND: &str = "run";
 /// The program's name inside the image.
 const PROGRAM: &str = "coroner";
-/// The static program beside the archive, below `target/`: a release publishes both.
-pub(crate) const PROGRAM_FILE: &str = "image/coroner";
+
+/// The static program for an architecture, beside the archive: a release publishes both.
+pub(crate) fn program_file(workspace: &Workspace, arch: &Arch) -> PathBuf {
+    workspace.target(&format!("image/{PROGRAM}-linux-{}", arch.debian))
+}
 
 /// An image archive that was made.
 #[derive(Debug)]
@@ -43,7 +47,7 @@ pub(crate) struct Made {
     pub(crate) file: PathBuf,
     /// The image's name.
     pub(crate) name: String,
-    /// `sha256:…` of its manifest.
+    /// `sha256:…` of its index.
     pub(crate) digest: String,
     /// Size of the archive, bytes.
     pub(crate) size: usize,
@@ -54,36 +58,30 @@ pub(crate) fn default_file(workspace: &Workspace) -> PathBuf {
     workspace.target("image/coroner.tar")
 }
 
-/// Makes the archive `file` of the agent as a release ships it, built here, or of the one that the tests
-/// run, which is there. Both are linked statically; the latter is larger and slower.
+/// Makes the archive `file` of the agent for these architectures: as a release ships it, built here, or the one
+/// that the tests run, which is there. Both are linked statically; the latter is larger and slower.
 ///
 /// # Errors
 /// When something does not compile, or the archive cannot be written.
-pub(crate) fn make(workspace: &Workspace, file: &Path, profile: Profile) -> Result<Made> {
-    let built = match profile {
-        Profile::Release => {
-            build::kernel_programs(workspace)?;
-            build::agent_for_release(workspace)?
-        }
-        Profile::Dev => {
-            let built = build::binaries(workspace, Profile::Dev)?.agent;
-            // Lines of source for backtraces are three quarters of it.
-            build::stripped(&built, &workspace.target("image/tested"))?
-        }
-    };
-    let binary = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
-    let copy = workspace.target(PROGRAM_FILE);
-    make_folder_of(&copy)?;
-    fs::copy(&built, &copy).with_context(|| format!("cannot write {}", copy.display()))?;
+pub(crate) fn make(
+    workspace: &Workspace,
+    file: &Path,
+    profile: Profile,
+    arches: &[&'static Arch],
+) -> Result<Made> {
+    if profile == Profile::Release {
+        build::kernel_programs(workspace)?;
+    }
     let about = Package::of_agent(workspace)?;
     let source = Source::of(workspace)?;
+    let mut layers = Vec::new();
+    for arch in arches {
+        layers.push((arch.debian, layer(workspace, profile, arch, &source)?));
+    }
     let name = format!("{REPOSITORY}:v{}", about.version);
-    let licenses = licenses::third_party(workspace)?;
-    let texts = [(licenses::FILE, licenses.as_str())];
-    let layer = Layer::of_program(PROGRAM, &binary, &texts, source.time, Compression::Gzip)?;
     let image = Image {
         names: vec![name.clone()],
-        layer: &layer,
+        layers: layers.iter().map(|(arch, layer)| (*arch, layer)).collect(),
         command: Start {
             entrypoint: vec![format!("/{PROGRAM}")],
             cmd: vec![COMMAND.to_owned()],
@@ -98,6 +96,27 @@ pub(crate) fn make(workspace: &Workspace, file: &Path, profile: Profile) -> Resu
     fs::write(file, &archive.bytes).with_context(|| format!("cannot write {}", file.display()))?;
     let digest = archive.digests.into_iter().next().context("an archive without an image")?;
     Ok(Made { file: file.to_owned(), name, digest, size: archive.bytes.len() })
+}
+
+/// What is in the image for one architecture.
+fn layer(workspace: &Workspace, profile: Profile, arch: &Arch, source: &Source) -> Result<Layer> {
+    let copy = program_file(workspace, arch);
+    make_folder_of(&copy)?;
+    match profile {
+        Profile::Release => {
+            let built = build::agent_for_release(workspace, arch)?;
+            fs::copy(&built, &copy).with_context(|| format!("cannot write {}", copy.display()))?;
+        }
+        // Lines of source for backtraces are three quarters of it.
+        Profile::Dev => {
+            let built = workspace.built_for(arch, "debug/coroner");
+            build::stripped(workspace, arch, &built, &copy)?;
+        }
+    }
+    let binary = fs::read(&copy).with_context(|| format!("cannot read {}", copy.display()))?;
+    let licenses = licenses::third_party(workspace, arch)?;
+    let texts = [(licenses::FILE, licenses.as_str())];
+    Ok(Layer::of_program(PROGRAM, &binary, &texts, source.time, Compression::Gzip)?)
 }
 
 fn make_folder_of(file: &Path) -> Result<()> {

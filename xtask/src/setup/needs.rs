@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use super::{
     debian::{
-        self, BPF_RUST, BPFTRACE, BUSYBOX, CONTAINERDS, KUBECTL, LIBBPF_TOOLS, PROMETHEUS,
-        PROMTOOL, QEMU, RUNC, VALGRIND,
+        self, BPF_RUST, BPFTRACE, BUSYBOX, BUSYBOX_ARM64, CONTAINERDS, GCC_ARM64, KUBECTL,
+        LIBBPF_TOOLS, PROMETHEUS, PROMTOOL, QEMU, QEMU_USER, RUNC, VALGRIND,
     },
     python,
 };
 use crate::{
-    host,
+    host::{self, AARCH64, Arch},
     toolchain::{self, BPF_LINKER, BpfClippy, BpfCompiler, CARGO_FUZZ, output},
     vm::Kernel,
     workspace::Workspace,
@@ -31,6 +31,8 @@ pub(crate) enum Need {
     Python(&'static python::Packages),
     /// A component of rustup's toolchain.
     Component(&'static str),
+    /// Rust's standard library for another architecture, of rustup's toolchain.
+    Library(&'static Arch),
     /// What builds libFuzzer.
     CxxCompiler,
 }
@@ -63,6 +65,12 @@ pub(crate) const DEPLOY: &[Need] = &[
 ];
 /// To boot a foreign kernel, beyond the build and the kernel itself.
 pub(crate) const VM: &[Need] = &[Need::Debian(&QEMU), Need::Debian(&BUSYBOX)];
+/// To build for arm64, beyond the build.
+pub(crate) const CROSS: &[Need] = &[Need::Library(&AARCH64), Need::Debian(&GCC_ARM64)];
+/// To start what was built for arm64, beyond that.
+pub(crate) const EMULATOR: &[Need] = &[Need::Debian(&QEMU_USER)];
+/// To boot a kernel for arm64, beyond [`CROSS`] and what other kernels take.
+pub(crate) const VM_ARM64: &[Need] = &[Need::Debian(&BUSYBOX_ARM64)];
 /// To fuzz, beyond the build.
 pub(crate) const FUZZ: &[Need] = &[Need::Cargo(&FUZZER), Need::CxxCompiler];
 /// To measure what a storm of events costs, beyond the lab.
@@ -121,6 +129,7 @@ impl Need {
                 let runs = output(toolchain::cargo(subcommand).arg("--version")).is_some();
                 program.filter(|_| runs).map(Found::System)
             }
+            Self::Library(arch) => toolchain::standard_library(arch.triple).map(Found::System),
             Self::CxxCompiler => {
                 let named = std::env::var_os("CXX").map(PathBuf::from);
                 named.or_else(|| host::find_program("c++")).map(Found::System)
@@ -137,6 +146,7 @@ impl Need {
             Self::Cargo(tool) => format!("{} {}", tool.name, tool.version),
             Self::Python(packages) => packages.name.to_owned(),
             Self::Component(name) => name.to_owned(),
+            Self::Library(arch) => format!("rust-std for {}", arch.debian),
             Self::CxxCompiler => "c++".to_owned(),
         }
     }
@@ -150,6 +160,7 @@ impl Need {
             Self::Cargo(tool) => format!("crates.io: {}", tool.name),
             Self::Python(packages) => format!("PyPI: {}", packages.requirements),
             Self::Component(_) => "rustup".to_owned(),
+            Self::Library(arch) => format!("rustup, into its toolchain: {}", arch.triple),
             Self::CxxCompiler => "the machine".to_owned(),
         }
     }
@@ -177,6 +188,7 @@ impl Need {
             }
             Self::Python(packages) => packages.advice(),
             Self::Component(name) => format!("rustup component add {name}"),
+            Self::Library(arch) => format!("rustup target add {}", arch.triple),
             Self::CxxCompiler => "install g++ (Fedora, SUSE: gcc-c++), or set CXX".to_owned(),
         }
     }
@@ -186,6 +198,7 @@ impl Need {
         match self {
             Self::Debian(_) | Self::Containerd | Self::Kernel(_) | Self::Python(_) => apt,
             Self::Cargo(_) => true,
+            Self::Library(_) => host::find_program("rustup").is_some(),
             Self::Component(_) | Self::CxxCompiler => false,
         }
     }
@@ -209,7 +222,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let workspace = Workspace::at(root.path());
         for need in super::super::all(true) {
-            if matches!(need, Need::Component(_) | Need::CxxCompiler) {
+            if matches!(need, Need::Component(_) | Need::Library(_) | Need::CxxCompiler) {
                 continue; // of what is taken from the machine
             }
             assert_eq!(need.find(&workspace), None, "{}", need.title());

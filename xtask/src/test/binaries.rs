@@ -9,11 +9,12 @@ use super::{Tally, absent};
 use crate::{
     build::{self, Profile},
     cli::Layer,
+    host::Arch,
     image,
     progress::{capture, step},
     root,
     setup::{self, Found, Need},
-    toolchain::cargo,
+    toolchain::{cargo, cargo_for},
     workspace::Workspace,
 };
 
@@ -62,6 +63,18 @@ pub(crate) fn compile(workspace: &Workspace, layers: &[Layer]) -> Result<Vec<Tes
         // What the lab's tests run: no test of its own makes cargo build the workload.
         build::binaries_of_run(workspace, Profile::Dev)?;
     }
+    Ok(output.stdout.lines().filter_map(parse).collect())
+}
+
+/// Compiles what loads and proves the kernel programs for another architecture, and the agent with it.
+///
+/// # Errors
+/// When it does not compile.
+pub(crate) fn compile_programs(workspace: &Workspace, arch: &Arch) -> Result<Vec<TestBinary>> {
+    let mut command = cargo_for(workspace, "test", arch);
+    command.args(["--locked", "--no-run", "--package=coroner", "--test=programs"]);
+    command.arg("--message-format=json-render-diagnostics");
+    let output = step(&format!("building the tests for {}", arch.debian), &mut command)?;
     Ok(output.stdout.lines().filter_map(parse).collect())
 }
 

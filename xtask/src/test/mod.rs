@@ -4,6 +4,7 @@
 //! wait more than they compute; the other has those that compute, with a lower priority.
 
 pub(crate) mod absent;
+mod arm64;
 mod binaries;
 mod lint;
 mod tally;
@@ -21,14 +22,16 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail};
 
 pub(crate) use self::{
-    binaries::{Expected, Run, TestBinary, compile},
+    binaries::{Expected, Run, TestBinary, compile, compile_programs},
     tally::Tally,
 };
 use crate::{
     bench,
     build::{self, Profile},
     cli::{Layer, Subject, Times},
-    fuzz, image,
+    fuzz,
+    host::Arch,
+    image,
     progress::{capture, elapsed, note, step},
     root, run, setup,
     setup::Need,
@@ -152,8 +155,13 @@ pub(crate) fn run(workspace: &Workspace, order: Order, list_only: bool) -> Resul
     build::kernel_programs(workspace)?;
     let tests = compile(workspace, &layers)?;
     if layers.contains(&Layer::Deploy) {
-        let profile = if order.long { Profile::Release } else { Profile::Dev };
-        if let Err(error) = image::make(workspace, &image::default_file(workspace), profile) {
+        // What is tested for another architecture is not built yet: the layer arm64 does.
+        let (profile, arches) = match order.long {
+            true => (Profile::Release, Arch::built()?),
+            false => (Profile::Dev, vec![Arch::host()?]),
+        };
+        let file = image::default_file(workspace);
+        if let Err(error) = image::make(workspace, &file, profile, &arches) {
             unprepared.insert(Layer::Deploy, format!("{error:#}"));
         }
     }
@@ -185,6 +193,8 @@ fn needs(layers: &[Layer], guests: &[Guest]) -> Vec<Need> {
         (Layer::Deploy, setup::LAB),
         (Layer::Deploy, setup::DEPLOY),
         (Layer::Vm, setup::VM),
+        (Layer::Arm64, setup::CROSS),
+        (Layer::Arm64, setup::EMULATOR),
         (Layer::Fuzz, setup::FUZZ),
         (Layer::Soak, setup::LAB),
         (Layer::Bench, setup::LAB),
@@ -197,6 +207,9 @@ fn needs(layers: &[Layer], guests: &[Guest]) -> Vec<Need> {
     }
     if layers.contains(&Layer::Vm) {
         needs.extend(guests.iter().map(|guest| Need::Kernel(guest.kernel)));
+        if guests.iter().any(|guest| !guest.kernel.arch.is_host()) {
+            needs.extend([setup::CROSS, setup::VM_ARM64].concat());
+        }
     }
     needs
 }
@@ -216,7 +229,7 @@ fn demand_root(layers: &[Layer]) -> Result<()> {
 fn lanes(layers: &[Layer]) -> ([Vec<Layer>; 2], Vec<Layer>) {
     let of = |lane: &[Layer]| layers.iter().copied().filter(|layer| lane.contains(layer)).collect();
     let containers = of(&[Layer::Programs, Layer::Lab, Layer::Deploy]);
-    let computing = of(&[Layer::Lint, Layer::Unit, Layer::Vm, Layer::Fuzz]);
+    let computing = of(&[Layer::Lint, Layer::Unit, Layer::Vm, Layer::Arm64, Layer::Fuzz]);
     ([containers, computing], of(&[Layer::Soak, Layer::Bench]))
 }
 
@@ -262,7 +275,7 @@ impl Job<'_> {
             Some(trouble) => Err(anyhow!("{trouble}")),
             None => self.run(layer, suffix),
         };
-        let has_tests = !matches!(layer, Layer::Lint | Layer::Soak | Layer::Bench);
+        let has_tests = !matches!(layer, Layer::Lint | Layer::Arm64 | Layer::Soak | Layer::Bench);
         let (tally, trouble) = match result {
             Ok(tally) if has_tests && tally == Tally::default() => {
                 (tally, Some("no test ran: it proves nothing".to_owned()))
@@ -296,6 +309,7 @@ impl Job<'_> {
                 lint::dependencies(workspace, self.order.long)?;
                 lint::clippy(workspace).map(|()| Tally::default())
             }
+            Layer::Arm64 => arm64::run(workspace).map(|()| Tally::default()),
             Layer::Vm => vm::run(workspace, &self.order.guests, programs(self.tests)?, suffix),
             Layer::Fuzz => {
                 fuzz::run(workspace, &fuzz::Order::of_all(self.order.times.fuzz_for), false)

@@ -1,4 +1,4 @@
-//! Foreign kernels: Debian's cloud kernels, unpacked into the project's folder and never installed.
+//! Foreign kernels: Debian's, unpacked into the project's folder and never installed.
 
 use std::{
     fmt, fs,
@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    host::Arch,
+    host::{AARCH64, Arch, X86_64},
     progress::note,
     setup::{self, Apt, Locked},
     workspace::Workspace,
@@ -17,22 +17,48 @@ use crate::{
 /// A kernel to boot.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Kernel {
-    /// What it is called on the command line: how its version begins. A suite that is still in the
-    /// making moves on within it.
-    pub(crate) version: &'static str,
+    /// What it is called on the command line.
+    pub(crate) name: &'static str,
+    /// How its version begins. A suite that is still in the making moves on within it.
+    version: &'static str,
+    /// The machine that it is for.
+    pub(crate) arch: &'static Arch,
     /// The Debian suite that has it.
     suite: &'static str,
-    /// What stands before the version in the name of the package that holds the image; after it comes the
-    /// architecture's cloud flavour.
+    /// What stands before the version in the name of the package that holds the image.
     stem: &'static str,
+    /// What stands after it.
+    flavour: &'static str,
 }
 
-/// All kernels that the programs are tested on, beside the machine's own.
-pub(crate) const KERNELS: &[Kernel] = &[
-    Kernel { version: "5.10", suite: "bullseye", stem: "linux-image-" },
-    Kernel { version: "6.1", suite: "bookworm", stem: "linux-image-" },
-    Kernel { version: "6.12", suite: "trixie", stem: "linux-image-" },
-    Kernel { version: "7", suite: "sid", stem: "linux-binary-" },
+const CLOUD: Kernel = Kernel {
+    name: "5.10",
+    version: "5.10",
+    arch: &X86_64,
+    suite: "bullseye",
+    stem: "linux-image-",
+    flavour: "-cloud-amd64",
+};
+const CLOUD_ARM64: Kernel =
+    Kernel { name: "5.10-arm64", arch: &AARCH64, flavour: "-cloud-arm64", ..CLOUD };
+
+/// All kernels that the programs are tested on, beside the machine's own; those of an architecture from the
+/// oldest.
+pub(crate) static KERNELS: [Kernel; 6] = [
+    CLOUD,
+    Kernel { name: "6.1", version: "6.1", suite: "bookworm", ..CLOUD },
+    Kernel { name: "6.12", version: "6.12", suite: "trixie", ..CLOUD },
+    Kernel { name: "7", version: "7", suite: "sid", stem: "linux-binary-", ..CLOUD },
+    CLOUD_ARM64,
+    // Its pages have 16 KiB.
+    Kernel {
+        name: "7-arm64-16k",
+        version: "7",
+        suite: "sid",
+        stem: "linux-binary-",
+        flavour: "-arm64-16k",
+        ..CLOUD_ARM64
+    },
 ];
 
 /// The kernels of these versions; all, if none is named.
@@ -46,8 +72,8 @@ pub(crate) fn choose(versions: &[String]) -> Result<Vec<&'static Kernel>> {
     versions
         .iter()
         .map(|version| {
-            KERNELS.iter().find(|kernel| kernel.version == version).with_context(|| {
-                let known: Vec<_> = KERNELS.iter().map(|kernel| kernel.version).collect();
+            KERNELS.iter().find(|kernel| kernel.name == version).with_context(|| {
+                let known: Vec<_> = KERNELS.iter().map(|kernel| kernel.name).collect();
                 format!("no kernel {version}; there are: {}", known.join(", "))
             })
         })
@@ -59,14 +85,14 @@ const RECORD: &str = "installed";
 
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "linux-{}", self.version)
+        write!(f, "linux-{}", self.name)
     }
 }
 
 impl Kernel {
     /// Its package and where that comes from, for a person.
     pub(crate) fn source(&self) -> String {
-        format!("{}*-cloud of Debian's {}", self.package(), self.suite)
+        format!("{}*{} of Debian's {}", self.package(), self.flavour, self.suite)
     }
 
     /// How the package's name begins.
@@ -80,9 +106,8 @@ impl Kernel {
     /// # Errors
     /// When the suite has none, or its package lists cannot be fetched.
     fn newest(&self, apt: &Apt) -> Result<String> {
-        let suffix = format!("-cloud-{}", Arch::host()?.debian);
-        let of_version = apt.newest(&self.package(), &suffix);
-        of_version.or_else(|error| apt.newest(self.stem, &suffix).map_err(|_| error))
+        let of_version = apt.newest(&self.package(), self.flavour);
+        of_version.or_else(|error| apt.newest(self.stem, self.flavour).map_err(|_| error))
     }
 
     /// Whether a package is of its version, or of a later one.
@@ -127,8 +152,9 @@ impl Kernel {
     /// When there is no apt, or it cannot be fetched.
     pub(crate) fn install(&self, workspace: &Workspace) -> Result<()> {
         let folder = self.folder(workspace);
-        let apt = Apt::of_suite(workspace, self.suite)?;
-        let title = format!("fetching Linux {}", self.version);
+        let foreign = (!self.arch.is_host()).then_some(self.arch);
+        let apt = Apt::of_architecture(workspace, self.suite, foreign)?;
+        let title = format!("fetching Linux {}", self.name);
         let mut package = self.newest(&apt)?;
         let fetched = apt.fetch(&title, &[&package], false).or_else(|error| {
             // The lists were old, and are new now: the suite may have another one.
@@ -159,7 +185,7 @@ impl Kernel {
             fs::write(partial.join(RECORD), format!("{}\n", archive.locked))?;
         }
         if image_in(&partial).is_none() {
-            bail!("the package of Linux {} holds no vmlinuz", self.version);
+            bail!("the package of Linux {} holds no vmlinuz", self.name);
         }
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
@@ -196,7 +222,10 @@ mod tests {
         assert_eq!(choose(&[]).expect("all").len(), KERNELS.len());
         assert_eq!(choose(&["6.1".into()]).expect("known")[0].suite, "bookworm");
         let error = choose(&["2.4".into()]).expect_err("unknown");
-        assert!(error.to_string().contains("5.10, 6.1, 6.12, 7"), "{error}");
+        assert!(
+            error.to_string().contains("5.10, 6.1, 6.12, 7, 5.10-arm64, 7-arm64-16k"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -242,10 +271,13 @@ mod tests {
     #[test]
     fn every_kernel_is_in_the_lock_file() {
         let lock = include_str!("../../tools.lock");
-        for kernel in KERNELS {
+        for kernel in &KERNELS {
             let locked = lock.lines().filter_map(Locked::parse);
             let known = |line: Locked| {
-                line.suite == kernel.suite && line.package.starts_with(&kernel.package())
+                let package = line.package.split(':').next().unwrap_or_default();
+                line.suite == kernel.suite
+                    && package.starts_with(&kernel.package())
+                    && package.ends_with(kernel.flavour)
             };
             assert!(locked.into_iter().any(known), "{kernel}");
         }
@@ -253,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_later_kernel_is_accepted_and_an_earlier_one_is_not() {
-        let seven = Kernel { version: "7", suite: "sid", stem: "linux-binary-" };
+        let seven = choose(&["7".into()]).expect("known")[0];
         assert!(seven.accepts("linux-binary-7.2.13+deb14-cloud-amd64"));
         assert!(seven.accepts("linux-binary-8.1.2+deb15-cloud-amd64"));
         assert!(!seven.accepts("linux-binary-6.18.4-cloud-amd64"));

@@ -8,8 +8,9 @@ mod newc;
 mod qemu;
 
 use std::{
+    collections::BTreeMap,
     env, fs,
-    path::Path,
+    path::PathBuf,
     sync::{Mutex, PoisonError},
     thread,
 };
@@ -21,8 +22,9 @@ pub(crate) use self::{
     kernel::{KERNELS, Kernel, choose},
 };
 use crate::{
+    host::{Arch, X86_64},
     progress::{Line, note},
-    test::{Run, Tally, TestBinary, absent, keep, report},
+    test::{Run, Tally, TestBinary, absent, compile_programs, keep, programs, report},
     workspace::Workspace,
 };
 
@@ -53,13 +55,16 @@ pub(crate) fn run(
     test: &TestBinary,
     suffix: &str,
 ) -> Result<Tally> {
-    if env::consts::ARCH != "x86_64" {
+    if *Arch::host()? != X86_64 {
         bail!("foreign kernels are set up for x86_64 only, this is {}", env::consts::ARCH);
     }
-    let folder = workspace.target("vm");
-    fs::create_dir_all(&folder)?;
-    let archive = folder.join("initramfs.cpio");
-    initramfs::pack(workspace, &test.executable, &folder, &archive)?;
+    fs::create_dir_all(workspace.target("vm"))?;
+    let mut systems = BTreeMap::new();
+    for arch in guests.iter().map(|guest| guest.kernel.arch) {
+        if !systems.contains_key(arch.debian) {
+            systems.insert(arch.debian, System::of(workspace, arch, test)?);
+        }
+    }
 
     // Most of the time one of a guest's two CPUs is busy, so there is one guest for each of ours.
     let at_once = thread::available_parallelism().map_or(1, usize::from).min(guests.len());
@@ -69,13 +74,34 @@ pub(crate) fn run(
         for _ in 0..at_once {
             scope.spawn(|| {
                 while let Some(guest) = next(&waiting) {
-                    let run = boot(workspace, *guest, &archive, test, suffix);
+                    let system = &systems[guest.kernel.arch.debian];
+                    let run = boot(workspace, *guest, system, suffix);
                     tally.lock().unwrap_or_else(PoisonError::into_inner).add(run);
                 }
             });
         }
     });
     Ok(tally.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// What guests of an architecture run.
+struct System {
+    test: TestBinary,
+    initramfs: PathBuf,
+}
+
+impl System {
+    /// # Errors
+    /// When the test does not compile for another architecture, or a file cannot be read.
+    fn of(workspace: &Workspace, arch: &Arch, test: &TestBinary) -> Result<Self> {
+        let test = match arch.is_host() {
+            true => test.clone(),
+            false => programs(&compile_programs(workspace, arch)?)?.clone(),
+        };
+        let initramfs = workspace.target(&format!("vm/{}.cpio", arch.debian));
+        initramfs::pack(workspace, arch, &test.executable, &initramfs)?;
+        Ok(Self { test, initramfs })
+    }
 }
 
 fn next<T>(waiting: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
@@ -86,13 +112,12 @@ fn next<T>(waiting: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
 fn boot(
     workspace: &Workspace,
     guest: Guest,
-    archive: &Path,
-    test: &TestBinary,
+    System { test, initramfs }: &System,
     suffix: &str,
 ) -> Tally {
     let Guest { kernel, cgroup } = guest;
-    let title = format!("{} on Linux {}, cgroup {}", test.name, kernel.version, cgroup.name());
-    let name = format!("vm-{}-{}{suffix}", kernel.version, cgroup.name());
+    let title = format!("{} on Linux {}, cgroup {}", test.name, kernel.name, cgroup.name());
+    let name = format!("vm-{}-{}{suffix}", kernel.name, cgroup.name());
     let log = workspace.target("vm").join(format!("{name}.log"));
     let absent = absent::of(&test.name, |feature| cgroup.has(feature));
     let ended = kernel.image(workspace).and_then(|image| {
@@ -101,8 +126,9 @@ fn boot(
             workspace,
             &line,
             &qemu::Machine {
+                arch: kernel.arch,
                 kernel: &image,
-                initramfs: archive,
+                initramfs,
                 arguments: &cgroup.arguments(&absent::arguments(&absent)),
                 log: log.clone(),
             },
@@ -134,7 +160,7 @@ mod tests {
     fn every_kernel_is_booted_with_every_version_of_cgroups() {
         let kernels = choose(&["6.1".into(), "5.10".into()]).expect("both are in the table");
         let guests = matrix(&kernels, &[Cgroup::V2, Cgroup::V1]);
-        let names: Vec<_> = guests.iter().map(|g| (g.kernel.version, g.cgroup.name())).collect();
+        let names: Vec<_> = guests.iter().map(|g| (g.kernel.name, g.cgroup.name())).collect();
         assert_eq!(names, [("6.1", "v2"), ("6.1", "v1"), ("5.10", "v2"), ("5.10", "v1")]);
     }
 }

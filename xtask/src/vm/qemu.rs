@@ -13,6 +13,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
+    host::Arch,
     progress::{Line, note},
     workspace::Workspace,
 };
@@ -31,6 +32,7 @@ const TAIL_LINES: usize = 40;
 
 /// A machine to boot.
 pub(super) struct Machine<'a> {
+    pub(super) arch: &'a Arch,
     pub(super) kernel: &'a Path,
     pub(super) initramfs: &'a Path,
     /// What its kernel is told beside the console.
@@ -82,12 +84,18 @@ fn attempt(workspace: &Workspace, line: &Line, machine: &Machine<'_>) -> Result<
     // Plain emulation boots in seconds everywhere. A /dev/kvm that opens, makes a virtual CPU and runs the
     // firmware can still fail at an instruction of the kernel's (seen: cmpxchg16b), so KVM is asked for.
     let accelerator = std::env::var("CORONER_VM_ACCEL").unwrap_or_else(|_| "tcg".to_owned());
-    // QEMU 7.2's own cmpxchg16b leaves garbage in the flags, and sooner or later the kernel takes a double
-    // fault in the next slab (seen on 6.12): without that instruction it uses another way.
-    let child = qemu(workspace)
-        .args(["-accel", &accelerator, "-cpu", "max,cx16=off", "-m", "1024", "-smp", "2"])
+    let (board, console): (&[&str], _) = match machine.arch.is_host() {
+        // QEMU 7.2's own cmpxchg16b leaves garbage in the flags, and sooner or later the kernel takes a double
+        // fault in the next slab (seen on 6.12): without that instruction it uses another way.
+        true => (&["-cpu", "max,cx16=off"], "ttyS0"),
+        // One that knows pages of 16 KiB.
+        false => (&["-machine", "virt", "-cpu", "neoverse-n1"], "ttyAMA0"),
+    };
+    let child = qemu(workspace, machine.arch)
+        .args(["-accel", &accelerator, "-m", "1024", "-smp", "2"])
+        .args(board)
         .args(["-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio"])
-        .args(["-append", &format!("console=ttyS0 panic=-1 loglevel=1 {}", machine.arguments)])
+        .args(["-append", &format!("console={console} panic=-1 loglevel=1 {}", machine.arguments)])
         .arg("-kernel")
         .arg(machine.kernel)
         .arg("-initrd")
@@ -144,8 +152,8 @@ fn exit_status(line: &str) -> Option<i32> {
     line.trim().strip_prefix(MARKER)?.parse().ok()
 }
 
-fn qemu(workspace: &Workspace) -> Command {
-    let mut command = Command::new("qemu-system-x86_64");
+fn qemu(workspace: &Workspace, arch: &Arch) -> Command {
+    let mut command = Command::new(format!("qemu-system-{}", arch.rust));
     command.env("PATH", workspace.path());
     command
 }
