@@ -405,14 +405,15 @@ async fn a_watch_is_what_there_is_and_then_each_change() {
     assert!(body.frame().await.is_none(), "the agent stops");
 }
 
+fn leak(id: &str) -> Arc<coroner_core::leak::Leak> {
+    let json = include_str!("../api/tests/golden/leak.json").replace("398445f2", id);
+    let wire: Leak = serde_json::from_str(&json).unwrap();
+    Arc::new(Option::<coroner_core::leak::Leak>::from(wire).unwrap())
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_watch_of_leaks_shows_how_they_end_and_a_heartbeat() {
     let agent = agent();
-    let leak = |id: &str| {
-        let json = include_str!("../api/tests/golden/leak.json").replace("398445f2", id);
-        let wire: Leak = serde_json::from_str(&json).unwrap();
-        Arc::new(Option::<coroner_core::leak::Leak>::from(wire).unwrap())
-    };
     agent.leaks.lock().put(leak("0"));
     let mut body = watch(&agent, "/api/v1/leaks?watch=true").await;
     let Event::Added { .. } = next::<Leak>(&mut body).await else { panic!() };
@@ -431,4 +432,67 @@ async fn a_watch_of_leaks_shows_how_they_end_and_a_heartbeat() {
     let Event::Deleted { object } = next::<Leak>(&mut body).await else { panic!() };
     assert_eq!(Option::<coroner_core::leak::Leak>::from(object).unwrap().key, leak("0").key);
     let Event::Heartbeat(_) = next::<Leak>(&mut body).await else { panic!("came and went") };
+}
+
+/// More leaks than one look brings, of which one was gone before, and two end while the first ones are sent.
+#[tokio::test(start_paused = true)]
+async fn a_watch_shows_no_end_of_what_was_gone_before() {
+    let agent = agent();
+    let put = |id: &str| agent.leaks.lock().put(leak(id));
+    let end = |id: &str| agent.leaks.lock().remove(&leak(id).key);
+    put("gone");
+    (0..100).for_each(|n| put(&format!("there-{n:02}")));
+    end("gone");
+    let mut body = watch(&agent, "/api/v1/leaks?watch=true").await;
+    let key = |leak: Leak| Option::<coroner_core::leak::Leak>::from(leak).unwrap().key;
+    let mut there = std::collections::BTreeSet::new();
+    for n in 0.. {
+        match next::<Leak>(&mut body).await {
+            Event::Added { object } => assert!(there.insert(key(object))),
+            Event::Deleted { object } => {
+                let ended = key(object);
+                assert!(ended != leak("gone").key);
+                there.remove(&ended); // it need not have been sent
+            }
+            Event::Heartbeat(_) => break,
+            other => panic!("{other:?}"),
+        }
+        if n == 10 {
+            end("there-03");
+            end("there-99");
+        }
+    }
+    assert_eq!(there.len(), 98);
+}
+
+/// The agent keeps the last 256 resolved leaks. A client that has not seen the others lists again.
+#[tokio::test(start_paused = true)]
+async fn a_watch_ends_if_it_would_miss_the_end_of_a_leak() {
+    let agent = agent();
+    (0..300).for_each(|n| agent.leaks.lock().put(leak(&n.to_string())));
+    let mut body = watch(&agent, "/api/v1/leaks?watch=true").await;
+    for _ in 0..300 {
+        let Event::Added { .. } = next::<Leak>(&mut body).await else { panic!() };
+    }
+    let Event::Heartbeat(_) = next::<Leak>(&mut body).await else { panic!() };
+    (0..256).for_each(|n| agent.leaks.lock().remove(&leak(&n.to_string()).key));
+    agent.news.send_modify(|_| {});
+    for _ in 0..256 {
+        let Event::Deleted { .. } = next::<Leak>(&mut body).await else { panic!() };
+    }
+    (0..300).for_each(|n| agent.leaks.lock().put(leak(&format!("new-{n}"))));
+    (0..300).for_each(|n| agent.leaks.lock().remove(&leak(&format!("new-{n}")).key));
+    agent.news.send_modify(|_| {});
+    assert!(body.frame().await.is_none(), "it would miss some");
+    // One that asks for other pods only has missed nothing, and one that comes now neither.
+    let mut body = watch(&agent, "/api/v1/leaks?watch=true&namespace=none").await;
+    let Event::Heartbeat(_) = next::<Leak>(&mut body).await else { panic!() };
+    for round in 0..4 {
+        for n in 0..200 {
+            agent.leaks.lock().put(leak(&format!("{round}-{n}")));
+            agent.leaks.lock().remove(&leak(&format!("{round}-{n}")).key);
+        }
+        agent.news.send_modify(|_| {});
+        let Event::Heartbeat(_) = next::<Leak>(&mut body).await else { panic!() };
+    }
 }

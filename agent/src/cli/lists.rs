@@ -2,8 +2,8 @@
 
 use super::{
     columns::Columns,
+    follow::follow,
     output::{document, json_line},
-    print_note,
 };
 use crate::config::args::{ListArgs, ListOutput};
 use crate::outputs::report::{self, ended_at, printable, seconds};
@@ -24,15 +24,10 @@ use std::{
     collections::HashSet,
     io::{self, Write},
     pin::pin,
-    time::Duration,
 };
-use tokio::time::sleep;
-
-/// Time between two attempts to reach an agent that has gone.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// An item of a list.
-pub(super) trait Row: Serialize + DeserializeOwned {
+pub(super) trait Row: Serialize + DeserializeOwned + 'static {
     const PATH: &'static str;
     fn header(wide: bool) -> Vec<&'static str>;
     fn row(&self, wide: bool) -> Vec<String>;
@@ -147,52 +142,40 @@ fn print(text: &str) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Until a signal, or until nobody reads any more. An agent that does not answer may be restarting.
+/// Until a signal, or until nobody reads any more.
 async fn watch<T: Row>(agent: &Agent, query: &ListQuery, args: &ListArgs) -> anyhow::Result<()> {
     let wide = args.output == ListOutput::Wide;
     let mut columns = Columns::new(T::header(wide), !args.no_headers);
-    // What an agent showed at first, which it shows again after a reconnect.
-    let (mut printed, mut is_first, mut is_silent) = (HashSet::new(), true, false);
-    loop {
-        let failure = match agent.watch::<T>(T::PATH, query).await {
-            Err(error) if is_first => return Err(error),
-            Err(error) => Some(error),
-            Ok(events) => {
-                let (mut events, mut initial) = (pin!(events), Some(Vec::new()));
-                let mut shown = HashSet::new();
-                loop {
-                    match events.next().await {
-                        None => break None,
-                        Some(Err(error)) => break Some(error),
-                        Some(Ok(Event::Heartbeat(_))) => {
-                            (is_first, is_silent) = (false, false);
-                            if let Some(items) = initial.take() {
-                                print(&watched(&mut columns, items, args)?)?;
-                                printed = std::mem::take(&mut shown);
-                            }
-                        }
-                        Some(Ok(Event::Added { object } | Event::Modified { object })) => {
-                            let form = object.form();
-                            let is_new = printed.insert(form.clone());
-                            match &mut initial {
-                                Some(items) => {
-                                    shown.insert(form);
-                                    items.extend(is_new.then_some(object));
-                                }
-                                None => print(&watched(&mut columns, vec![object], args)?)?,
-                            }
-                        }
-                        Some(Ok(Event::Deleted { .. } | Event::Newer)) => {}
-                    }
+    // What an agent shows at first, it shows again after a reconnect.
+    let (mut printed, mut shown, mut initial) = (HashSet::new(), HashSet::new(), None);
+    let mut steps = pin!(follow::<T>(agent, T::PATH, query));
+    while let Some(step) = steps.next().await {
+        match step? {
+            None => {
+                initial = Some(Vec::new());
+                shown.clear();
+            }
+            Some(Event::Heartbeat(_)) => {
+                if let Some(items) = initial.take() {
+                    print(&watched(&mut columns, items, args)?)?;
+                    printed = std::mem::take(&mut shown);
                 }
             }
-        };
-        if let (Some(error), false) = (failure, is_silent) {
-            print_note(&format!("{error:#}; retrying every second"));
-            is_silent = true;
+            Some(Event::Added { object } | Event::Modified { object }) => {
+                let form = object.form();
+                let is_new = printed.insert(form.clone());
+                match &mut initial {
+                    Some(items) => {
+                        shown.insert(form);
+                        items.extend(is_new.then_some(object));
+                    }
+                    None => print(&watched(&mut columns, vec![object], args)?)?,
+                }
+            }
+            Some(Event::Deleted { .. } | Event::Newer) => {}
         }
-        sleep(RETRY).await;
     }
+    Ok(())
 }
 
 fn watched<T: Row>(

@@ -3,6 +3,7 @@
 mod columns;
 pub mod doctor;
 mod explain;
+mod follow;
 mod leaks;
 mod lists;
 mod output;

@@ -27,6 +27,8 @@ pub struct LeakStore {
     /// The leaks that were resolved last.
     resolved: VecDeque<Entry<Leak>>,
     changes: u64,
+    /// The last change that readers who have not seen it can no longer find: a resolved leak that was dropped.
+    forgotten: u64,
     /// Leaks of an earlier run that this run may still confirm.
     restored: BTreeMap<LeakKey, PersistedLeak>,
     progress: DetectionProgress,
@@ -79,7 +81,7 @@ impl LeakStore {
         self.changes += 1;
         if let Some(entry) = self.leaks.remove(key) {
             if self.resolved.len() == RESOLVED {
-                self.resolved.pop_front();
+                self.forgotten = self.resolved.pop_front().map_or(0, |oldest| oldest.version);
             }
             self.resolved.push_back(Entry { version: self.changes, gone: true, ..entry });
         }
@@ -133,6 +135,11 @@ impl LeakStore {
     /// All leaks, and the ones that were resolved last, in no order.
     pub fn entries(&self) -> impl Iterator<Item = &Entry<Leak>> {
         self.leaks.values().chain(&self.resolved)
+    }
+
+    /// The number of the last change, and of the last one that [`LeakStore::entries`] no longer shows.
+    pub fn changes(&self) -> (u64, u64) {
+        (self.changes, self.forgotten)
     }
 
     /// The leaks to persist for the next run, sorted by key. Includes restored leaks that this run may still

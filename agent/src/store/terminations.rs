@@ -52,6 +52,11 @@ impl History {
         self.kept.iter()
     }
 
+    /// The number of the last change.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
     /// The terminations, newest first.
     pub fn newest_first(&self) -> impl DoubleEndedIterator<Item = &Arc<PodTermination>> {
         self.kept.iter().rev().map(|entry| &entry.item)

@@ -2,17 +2,19 @@
 
 use super::{Answer, Mode, Printer, Progress, Stop};
 use crate::{
-    cli::print_note,
+    cli::{follow::follow, print_note},
     outputs::report::{LeakList, span, words},
 };
 use anyhow::{Context, bail};
-use coroner_api::{ListQuery, client::Agent, leaks::Leak, openapi};
+use coroner_api::{Event, List, ListQuery, client::Agent, leaks::Leak, openapi};
 use coroner_core::leak::DetectionState;
-use std::time::Duration;
-use tokio::time::sleep;
+use futures::{StreamExt as _, future::pending};
+use std::{collections::BTreeMap, pin::pin, time::Duration};
+use tokio::time::{Instant, sleep, sleep_until};
 
-/// It changes but once a second.
+/// Between two looks at the progress, and between a change and the list that shows it: many may come at once.
 const PAUSE: Duration = Duration::from_secs(1);
+const NO_AGENT: &str = "use --standalone to scan without an agent";
 
 /// Prints the agent's list and returns the number of confirmed leaks.
 pub(super) async fn answer(
@@ -21,10 +23,11 @@ pub(super) async fn answer(
     mode: Mode,
     out: &mut Printer,
 ) -> anyhow::Result<usize> {
-    let mut list = ask(agent, namespace).await?;
+    let query = ListQuery { namespace: namespace.map(str::to_owned), ..ListQuery::default() };
     if mode == Mode::Watch {
-        return watch(agent, namespace, list, out).await.map(|()| 0);
+        return watch(agent, &query, out).await.map(|()| 0);
     }
+    let mut list = ask(agent, &query).await?;
     let mut progress = Progress::new();
     while mode == Mode::Wait && is_early(&list) {
         let detection = &list.progress;
@@ -32,7 +35,7 @@ pub(super) async fn answer(
             (span(detection.watched_seconds), span(detection.threshold_seconds));
         progress.show(&format!("leak detection has been active for {watched} of {threshold}"));
         sleep(PAUSE).await;
-        list = ask(agent, namespace).await?;
+        list = ask(agent, &query).await?;
     }
     progress.wipe();
     let detection_state = list.progress.detection_state;
@@ -54,7 +57,7 @@ pub(super) async fn answer(
     let answer = Answer::new(list, Vec::new(), false, namespace);
     out.put(&answer)?;
     let progress = &answer.list.progress;
-    if certain > 0 && progress.candidate_count > 0 && mode != Mode::Watch {
+    if certain > 0 && progress.candidate_count > 0 {
         let (n, threshold) = (progress.candidate_count, span(progress.threshold_seconds));
         print_note(&format!(
             "{n} more leak candidate(s) on this node, observed for less than {threshold}"
@@ -68,37 +71,61 @@ fn is_early(list: &LeakList) -> bool {
     list.progress.detection_state == DetectionState::Possible && !list.progress.has_seen_enough()
 }
 
-async fn ask(agent: &Agent, namespace: Option<&str>) -> anyhow::Result<LeakList> {
-    let query = ListQuery { namespace: namespace.map(str::to_owned), ..ListQuery::default() };
-    let asked = agent.list::<Leak>(openapi::LEAKS, &query).await;
-    asked.map(Into::into).context("use --standalone to scan without an agent")
+async fn ask(agent: &Agent, query: &ListQuery) -> anyhow::Result<LeakList> {
+    agent.list::<Leak>(openapi::LEAKS, query).await.map(Into::into).context(NO_AGENT)
 }
 
-/// Until a signal. An agent that does not answer may be restarting.
-async fn watch(
-    agent: &Agent,
-    namespace: Option<&str>,
-    first: LeakList,
-    out: &mut Printer,
-) -> anyhow::Result<()> {
+/// Until a signal.
+async fn watch(agent: &Agent, query: &ListQuery, out: &mut Printer) -> anyhow::Result<()> {
     let mut stop = Stop::listen()?;
-    let mut list = Some(first);
-    let mut silent = false;
+    let mut steps = pin!(follow::<Leak>(agent, openapi::LEAKS, query));
+    let (mut leaks, mut detection, mut due) = (BTreeMap::new(), None, None);
+    let namespace = query.namespace.as_deref();
     loop {
-        if let Some(list) = list.take() {
-            out.put(&Answer::new(list, Vec::new(), false, namespace))?;
-        }
-        tokio::select! {
-            () = stop.wait() => return Ok(()),
-            () = sleep(PAUSE) => {}
-        }
-        match ask(agent, namespace).await {
-            Ok(answer) => (list, silent) = (Some(answer), false),
-            Err(error) if !silent => {
-                print_note(&format!("{error:#}; retrying every second"));
-                silent = true;
+        let is_due = async {
+            match due {
+                Some(at) => sleep_until(at).await,
+                None => pending().await,
             }
-            Err(_) => {}
+        };
+        let step = tokio::select! {
+            () = stop.wait() => return Ok(()),
+            step = steps.next() => match step {
+                None => return Ok(()),
+                Some(step) => Some(step.context(NO_AGENT)?),
+            },
+            () = is_due => None,
+        };
+        match step {
+            // A watch begins: with its first heartbeat there is a whole list again.
+            Some(None) => {
+                leaks.clear();
+                (detection, due) = (None, None);
+            }
+            Some(Some(Event::Added { object } | Event::Modified { object })) => {
+                leaks.insert(serde_json::to_string(&object.key)?, object);
+                due = detection.as_ref().map(|_| due.unwrap_or(Instant::now() + PAUSE));
+            }
+            Some(Some(Event::Deleted { object })) => {
+                leaks.remove(&serde_json::to_string(&object.key)?);
+                due = detection.as_ref().map(|_| due.unwrap_or(Instant::now() + PAUSE));
+            }
+            Some(Some(Event::Newer)) => {}
+            Some(Some(Event::Heartbeat(heartbeat))) => {
+                detection = heartbeat.detection;
+                due = Some(Instant::now());
+            }
+            None => {
+                due = None;
+                let list = List {
+                    node: String::new(),
+                    boot_id: String::new(),
+                    detection: detection.clone(),
+                    items: leaks.values().cloned().collect(),
+                    next: None,
+                };
+                out.put(&Answer::new(list.into(), Vec::new(), false, namespace))?;
+            }
         }
     }
 }

@@ -18,7 +18,7 @@ use coroner_core::{
     ids::PodRef,
     leak::Leak,
     report::{ContainerDeath, PodTermination},
-    time::{Anchor, WallTime},
+    time::{Anchor, BootTime, WallTime},
 };
 use futures::stream;
 use serde::Serialize;
@@ -53,6 +53,11 @@ pub(super) trait Item: Send + Sync + 'static {
     fn visit(shared: &Shared, each: &mut dyn FnMut(&Entry<Self>))
     where
         Self: Sized;
+    /// The number of the last change, and of the last one that [`Item::visit`] no longer shows although a reader needs
+    /// it.
+    fn changes(shared: &Shared) -> (u64, u64) {
+        (shared.history.lock().changes(), 0)
+    }
     fn detection(_: &Shared) -> Option<Detection> {
         None
     }
@@ -120,6 +125,10 @@ impl Item for Leak {
         shared.leaks.lock().entries().for_each(each);
     }
 
+    fn changes(shared: &Shared) -> (u64, u64) {
+        shared.leaks.lock().changes()
+    }
+
     fn detection(shared: &Shared) -> Option<Detection> {
         Some(report::detection_json(&shared.leaks.lock().progress()))
     }
@@ -171,7 +180,8 @@ pub(super) async fn list<T: Item>(
 struct Selected {
     namespace: Option<String>,
     pod: Option<String>,
-    since: Option<Duration>,
+    /// Fixed when the question comes: else an item could leave a watch without a line.
+    from: Option<BootTime>,
 }
 
 impl Selected {
@@ -183,17 +193,19 @@ impl Selected {
                 .ok_or("since: use a number with a unit, for example 30m or 1h")
         };
         let since = query.since.as_deref().map(parse).transpose()?;
-        Ok(Self { namespace: query.namespace.clone(), pod: query.pod.clone(), since })
+        let from = since.map(|since| {
+            let since = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+            BootTime(clock::boot_now().0.saturating_sub(since))
+        });
+        Ok(Self { namespace: query.namespace.clone(), pod: query.pod.clone(), from })
     }
 
     fn wants(&self, item: &impl Item, clock: &Anchor) -> bool {
         let is = |wanted: &Option<String>, of: fn(&PodRef) -> &String| {
             wanted.as_ref().is_none_or(|wanted| item.pod().is_some_and(|pod| wanted == of(pod)))
         };
-        let is_young = self.since.is_none_or(|since| {
-            let since = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
-            item.at(clock).is_none_or(|at| at.0 >= clock.wall_ns.saturating_sub(since))
-        });
+        let is_young =
+            self.from.is_none_or(|from| item.at(clock).is_none_or(|at| at >= clock.wall(from)));
         is_young && is(&self.namespace, |pod| &pod.namespace) && is(&self.pod, |pod| &pod.name)
     }
 }
@@ -271,6 +283,7 @@ fn page<T: Item>(
 fn watch<T: Item>(shared: Arc<Shared>, selected: Selected) -> Response {
     let watch = Watch::<T> {
         news: shared.news.subscribe(),
+        began: T::changes(&shared).0,
         shared,
         selected,
         seen: 0,
@@ -291,7 +304,9 @@ struct Watch<T> {
     shared: Arc<Shared>,
     news: watch::Receiver<bool>,
     selected: Selected,
-    /// The last change that was sent.
+    /// The last change before the watch.
+    began: u64,
+    /// The last change that was sent, or needed not be.
     seen: u64,
     /// Not all that was there at the start has been sent.
     is_initial: bool,
@@ -303,7 +318,7 @@ struct Watch<T> {
 }
 
 impl<T: Item> Watch<T> {
-    /// The next line; `None`: the agent stops.
+    /// The next line; `None`: the agent stops, or no longer knows what the client has not seen.
     async fn next(&mut self) -> Option<serde_json::Result<Bytes>> {
         loop {
             if let Some(entry) = self.batch.pop_front() {
@@ -313,16 +328,22 @@ impl<T: Item> Watch<T> {
                 return None;
             }
             let (seen, clock) = (self.seen, clock::anchor());
-            // A leak that came and went between two lines is not worth one.
+            let known = seen.max(self.began);
+            let (last, forgotten) = T::changes(&self.shared);
+            if forgotten > known {
+                return None;
+            }
+            // A leak that came and went between two lines is not worth one, nor one that was gone before.
             let is_news = |entry: &Entry<T>| {
-                entry.version > seen
-                    && (!entry.gone || entry.number <= seen)
-                    && self.selected.wants(&*entry.item, &clock)
+                let is_worth_it =
+                    !entry.gone || (entry.number <= known && entry.version > self.began);
+                entry.version > seen && is_worth_it && self.selected.wants(&*entry.item, &clock)
             };
             self.batch = first::<T>(&self.shared, BATCH, is_news, |entry| entry.version).into();
             if !self.batch.is_empty() {
                 continue;
             }
+            self.seen = seen.max(last);
             let detection = T::detection(&self.shared);
             let state = |of: &Option<Detection>| of.as_ref().map(|of| of.state.clone());
             let has_changed = state(&detection) != state(&self.detection);
@@ -364,4 +385,30 @@ fn line(event: &impl Serialize) -> serde_json::Result<Bytes> {
     let mut bytes = serde_json::to_vec(event)?;
     bytes.push(b'\n');
     Ok(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outputs::report::samples;
+
+    /// However long a watch lasts, what its client was shown stays selected.
+    #[test]
+    fn since_is_fixed_when_the_question_comes() {
+        let query = ListQuery { since: Some("1h".into()), ..ListQuery::default() };
+        let selected = Selected::of(&query).unwrap();
+        let clock = clock::anchor();
+        let from = clock.wall(selected.from.unwrap());
+        let a_day_later = Anchor {
+            boot_ns: clock.boot_ns + 86_400_000_000_000,
+            wall_ns: clock.wall_ns + 86_400_000_000_000,
+        };
+        for clock in [clock, a_day_later] {
+            let confirmed = |at| Leak { confirmed: at, ..samples::leaked() };
+            assert!(selected.wants(&confirmed(from), &clock));
+            assert!(!selected.wants(&confirmed(WallTime(from.0 - 1)), &clock));
+        }
+        let always = ListQuery { since: Some("9999h".into()), ..ListQuery::default() };
+        assert_eq!(Selected::of(&always).unwrap().from, Some(BootTime(0)));
+    }
 }
