@@ -152,6 +152,10 @@ impl Agent {
                 let stream = UnixStream::connect(socket).await.map_err(|error| {
                     anyhow::Error::new(error).context(NoAgent(socket.display().to_string()))
                 })?;
+                let server = stream.peer_cred()?.uid();
+                if server != 0 && server != rustix::process::geteuid().as_raw() {
+                    bail!("{page} is answered by user {server}, who is neither root nor you");
+                }
                 let (mut sender, connection) =
                     http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await?;
                 tokio::spawn(connection);

@@ -21,15 +21,18 @@ pub async fn listen(path: &Path) -> anyhow::Result<UnixListener> {
         Ok(found) if !found.file_type().is_socket() => {
             bail!("{shown} exists and is not a socket; choose another path with --socket")
         }
-        Ok(_) if UnixStream::connect(path).await.is_ok() => {
-            bail!("another agent listens on {shown}; choose another path with --socket")
-        }
-        Ok(_) => fs::remove_file(path).with_context(|| format!("cannot replace {shown}"))?,
+        // Any other error, such as a full queue, is that of a socket on which somebody listens.
+        Ok(_) => match UnixStream::connect(path).await {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                fs::remove_file(path).with_context(|| format!("cannot replace {shown}"))?;
+            }
+            _ => bail!("another agent listens on {shown}; choose another path with --socket"),
+        },
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error).with_context(|| format!("cannot inspect {shown}")),
     }
     let listener = UnixListener::bind(path).with_context(|| format!("cannot listen on {shown}"))?;
-    // Whoever connects before this asks nothing: nobody accepts yet.
+    // Until then the umask decides who may connect; the listener refuses other users.
     let private = fs::set_permissions(path, Permissions::from_mode(0o600));
     private.with_context(|| format!("cannot restrict the permissions of {shown}"))?;
     Ok(listener)

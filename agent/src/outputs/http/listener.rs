@@ -7,7 +7,6 @@ use axum::{Router, body::Body, http::Request, response::Response};
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
     service::TowerToHyperService,
 };
 use parking_lot::Mutex;
@@ -27,7 +26,8 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream, unix::UCred},
+    sync::watch,
     task::AbortHandle,
     time::{Sleep, sleep, timeout},
 };
@@ -44,8 +44,10 @@ const PERMITS_PER_PEER: usize = 8;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Timeout for the head of a request, including the pause before it.
 const HEAD: Duration = Duration::from_secs(10);
-/// Maximum lifetime of a connection; clients reconnect.
+/// Lifetime of a connection; clients reconnect.
 const CONNECTION: Duration = Duration::from_secs(60);
+/// How long after that the request in progress may take.
+const LAST_ANSWER: Duration = Duration::from_secs(10);
 /// Maximum lifetime of a connection with a watch.
 const WATCH: Duration = Duration::from_secs(3600);
 /// How long a client may take nothing of an answer.
@@ -109,7 +111,7 @@ impl Listener {
         }
         let dropped: OnDrop = Arc::new(dropped);
         let permits = Permits::default();
-        let graceful = GracefulShutdown::new();
+        let close = watch::Sender::new(());
         let mut stop = pin!(stop);
         loop {
             let accepted = tokio::select! {
@@ -140,22 +142,18 @@ impl Listener {
                 lacks_certificate: false,
             };
             let on_drop = Arc::clone(&dropped);
-            let (tls, watcher) = (self.tls.clone(), graceful.watcher());
+            let (tls, closing) = (self.tls.clone(), close.subscribe());
             let answer = async move {
                 match (stream, tls) {
-                    (Stream::Unix(stream), _) => {
-                        watcher.watch(connection(stream, &on_drop, busy)).await
-                    }
-                    (Stream::Tcp(stream), None) => {
-                        watcher.watch(connection(stream, &on_drop, busy)).await
-                    }
+                    (Stream::Unix(stream), _) => converse(stream, on_drop, busy, closing).await,
+                    (Stream::Tcp(stream), None) => converse(stream, on_drop, busy, closing).await,
                     (Stream::Tcp(stream), Some(tls)) => {
                         let Some(stream) = handshake(&tls.acceptor(), stream).await else {
                             return Ok(());
                         };
                         busy.lacks_certificate = tls.verifies_clients()
                             && stream.get_ref().1.peer_certificates().is_none();
-                        watcher.watch(connection(stream, &on_drop, busy)).await
+                        converse(stream, on_drop, busy, closing).await
                     }
                 }
             };
@@ -163,7 +161,7 @@ impl Listener {
             let dropped = Arc::clone(&dropped);
             let task = tokio::spawn(async move {
                 let mut answer = pin!(answer);
-                let mut ended = timeout(CONNECTION, &mut answer).await;
+                let mut ended = timeout(CONNECTION + LAST_ANSWER, &mut answer).await;
                 if ended.is_err() && watches.load(Ordering::Relaxed) {
                     ended = timeout(WATCH - CONNECTION, answer).await;
                 }
@@ -181,15 +179,19 @@ impl Listener {
             permits.is_served_by(number, task.abort_handle());
         }
         drop(self.socket);
-        graceful.shutdown().await;
+        close.send_replace(());
+        close.closed().await;
     }
 
     async fn accept(&self) -> io::Result<(Stream, Peer)> {
         match &self.socket {
-            Socket::Unix(listener) => {
+            Socket::Unix(listener) => loop {
                 let (stream, _) = listener.accept().await?;
-                Ok((Stream::Unix(stream), Peer::Node))
-            }
+                match stream.peer_cred() {
+                    Ok(peer) if is_served(&peer) => return Ok((Stream::Unix(stream), Peer::Node)),
+                    peer => debug!(?peer, "refused a connection of another user"),
+                }
+            },
             Socket::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 let peer = peer.ip().to_canonical();
@@ -212,6 +214,11 @@ impl From<UnixListener> for Listener {
     fn from(listener: UnixListener) -> Self {
         Self { socket: Socket::Unix(listener), tls: None, node: Vec::new() }
     }
+}
+
+/// Root and this user, whatever became of the socket's mode.
+fn is_served(peer: &UCred) -> bool {
+    peer.uid() == 0 || peer.uid() == rustix::process::geteuid().as_raw()
 }
 
 /// Marks the requests of a client that showed no certificate where clients need one.
@@ -437,17 +444,28 @@ async fn handshake(
     }
 }
 
-fn connection<S: AsyncRead + AsyncWrite + Unpin>(
+/// Answers the requests of a connection, for its lifetime or until `closing`, and finishes the one in progress.
+async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
-    on_drop: &OnDrop,
+    on_drop: OnDrop,
     service: Busy,
-) -> http1::Connection<TokioIo<Reading<S>>, TowerToHyperService<Busy>> {
-    let stream = Reading { inner: stream, stalled: None, on_drop: Arc::clone(on_drop) };
-    http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
-        .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+    mut closing: watch::Receiver<()>,
+) -> hyper::Result<()> {
+    let stream = Reading { inner: stream, stalled: None, on_drop };
+    let mut connection = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD)
+            .max_buf_size(MAX_HEAD)
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+    );
+    tokio::select! {
+        ended = &mut connection => return ended,
+        () = sleep(CONNECTION) => {}
+        _ = closing.changed() => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    connection.await
 }
 
 #[cfg(test)]
