@@ -1,6 +1,7 @@
-//! Wiring of adapters, event loop and outputs. One thread suffices: a node has few deaths, and the kernel's
-//! records wait in the ring buffers.
+//! Wiring of adapters, event loop and outputs. One thread suffices for adapters and event loop: a node has few deaths,
+//! and the kernel's records wait in the ring buffers. Another one speaks with the network.
 
+mod network;
 mod record;
 mod senders;
 mod start;
@@ -19,6 +20,7 @@ use crate::{
         allocator,
         blocking::BlockingPool,
         clock,
+        landlock::Files,
         procfs::{Hidden, ProcVisibility},
     },
     outputs::{
@@ -37,6 +39,7 @@ use crate::{
     },
 };
 use anyhow::Context;
+use network::{Needs, Network};
 use record::Record;
 use senders::{Events, Senders};
 use std::{
@@ -124,6 +127,14 @@ fn node_addresses() -> Vec<IpAddr> {
 
 async fn observe(config: Config) -> anyhow::Result<()> {
     let mut stop = Stop::listen()?;
+    // In a pod the service account's token is used.
+    let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    let kube = config.sources.kube.as_ref();
+    let names_kubeconfig = kube.is_some_and(|kube| kube.kubeconfig.is_some())
+        || std::env::var_os("KUBECONFIG").is_some();
+    let directories = config.tls.iter().flat_map(tls::Files::directories).collect();
+    let kubeconfig = kube.is_some() && (names_kubeconfig || !in_pod);
+    let needs = Needs { directories, kubeconfig };
     let certificate = config.tls.map(tls::Certificate::open).transpose()?;
     // The port first: a used port is the most common error, and nothing is attached yet.
     let listener = bind(config.listen).await.with_context(|| {
@@ -147,6 +158,8 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         metrics,
     );
     let shared = Arc::new(shared.of(observed));
+    let network = Network::start(needs)?;
+    shared.health.lock().confined("Landlock", network.restricted.clone());
     let (shutdown_tx, shutdown_rx) = watch::channel(());
     let mut servers = JoinSet::new();
     let mut serve = |listener: Listener, audience| {
@@ -154,9 +167,10 @@ async fn observe(config: Config) -> anyhow::Result<()> {
         let stopped = async move {
             let _ = shutdown_rx.changed().await; // an error: the sender is gone, which also means shutdown
         };
-        servers.spawn(http::serve(listener, shared.clone(), audience, stopped));
+        let server = http::serve(listener, shared.clone(), audience, stopped);
+        servers.spawn_on(server, network.handle());
     };
-    let listener = Listener::from(listener).with_node(node_addresses());
+    let listener = network.tcp(listener).context("cannot serve")?.with_node(node_addresses());
     let listener = match &certificate {
         None => listener,
         Some(certificate) => listener.with_tls(Arc::clone(certificate)),
@@ -170,7 +184,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
             Ok(listener) => {
                 let address = listener.local_addr().unwrap_or(address);
                 info!(%address, "serving the API on TCP");
-                serve(listener.into(), Audience::Forwarded);
+                serve(network.tcp(listener).context("cannot serve")?, Audience::Forwarded);
             }
             Err(error) => warn!(
                 %address, %error,
@@ -181,7 +195,7 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     }
     if let Some(path) = &config.socket {
         match addresses::listen(path).await {
-            Ok(listener) => serve(listener.into(), Audience::Node),
+            Ok(listener) => serve(network.unix(listener).context("cannot serve")?, Audience::Node),
             Err(error) => {
                 let error = format!("{error:#}");
                 warn!(error, "cannot serve the API on a unix socket; CLI commands need --url");
@@ -190,18 +204,15 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     }
 
     let record = config.record.map(Record::prepare).transpose()?;
-    // In a pod the service account's token is used.
-    let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    if let Some(certificate) = certificate {
+        network.spawn(certificate.follow());
+    }
     let start = start::Start {
         options: &config.sources.kernel,
         stay: config.stay_unready,
         runs_programs: config.sources.kube.is_some() && !in_pod,
     };
     let Some(started) = start.kernel(&shared, &mut stop).await? else { return Ok(()) };
-    // Not earlier: it starts threads, and these would keep the capabilities that are dropped by now.
-    if let Some(certificate) = certificate {
-        tokio::spawn(certificate.follow());
-    }
     let visibility = ProcVisibility::probe(&host_root);
     for Hidden { part, cost, todo } in visibility.hidden() {
         warn!(part, cost, todo, "part of the host is not visible");
@@ -222,8 +233,9 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     let recorder =
         record.map(|record| record.start(&settings, &started.report(), &shared)).transpose()?;
     let (mut adapters, inputs, mut senders) =
-        start_adapters(started, config.sources, &config.leaks, boot_id, &shared);
-    senders.events = config.events.map(|options| start_events(options, &mut adapters, &shared));
+        start_adapters(started, config.sources, &config.leaks, boot_id, &shared, &network);
+    senders.events =
+        config.events.map(|options| start_events(options, &mut adapters, &shared, &network));
     let mut events = EventLoop {
         engine: Engine::new(settings),
         shared,
@@ -271,10 +283,11 @@ async fn open_state(
     boot_id: Option<String>,
 ) -> anyhow::Result<(StateWriter, Vec<PersistedLeak>)> {
     let hangs = format!("cannot keep state in {}; choose another --state-dir", dir.display());
+    let own = Files::Write(dir.clone());
     let opened =
         BlockingPool::new(STATE_OPEN_TIMEOUT, 1).call(move || StateDir::open(&dir, boot_id)).await;
     let (state, known) = opened.context(hangs)??;
-    let writer = StateWriter::start(known.clone(), move |leaks| state.keep(leaks))
+    let writer = StateWriter::start(known.clone(), own, move |leaks| state.keep(leaks))
         .context("cannot start the thread that writes the state")?;
     Ok((writer, known))
 }
@@ -317,6 +330,7 @@ fn start_adapters(
     leaks: &Leaks,
     boot_id: Option<String>,
     shared: &Arc<Shared>,
+    network: &Network,
 ) -> (Adapters, mpsc::Receiver<Received>, Senders) {
     let (to, inputs) = mpsc::channel(INPUTS);
     let (cri_requests, from_cri_requests) = mpsc::channel(REQUESTS);
@@ -362,7 +376,7 @@ fn start_adapters(
     let api = sources.kube.map(|mut options| {
         options.own_boot_id = boot_id;
         let (api_requests, from_api_requests) = mpsc::channel(REQUESTS);
-        adapters.spawn("api", kube::run(options, to, from_api_requests));
+        adapters.spawn_on(network.handle(), "api", kube::run(options, to, from_api_requests));
         api_requests
     });
     let senders = Senders {
@@ -378,11 +392,16 @@ fn start_adapters(
     (adapters, inputs, senders)
 }
 
-fn start_events(options: events::Options, adapters: &mut Adapters, shared: &Shared) -> Events {
+fn start_events(
+    options: events::Options,
+    adapters: &mut Adapters,
+    shared: &Shared,
+    network: &Network,
+) -> Events {
     let counters = Arc::clone(&options.counters);
     shared.metrics.watch_events(Arc::clone(&counters));
     let (notes, from_notes) = mpsc::channel(REQUESTS);
-    adapters.spawn("events", events::run(options, from_notes));
+    adapters.spawn_on(network.handle(), "events", events::run(options, from_notes));
     Events { notes, counters }
 }
 

@@ -423,8 +423,11 @@ fn run_observes_until_sigterm_or_says_what_is_missing() {
         return;
     }
 
-    let answer = get(&address.expect("an address is logged"), "/readyz");
-    assert!(answer.contains("503") && answer.contains("cri        FAILING"), "{answer}");
+    let address = address.expect("an address is logged");
+    let is_unready = |answer: &str| answer.contains("503") && answer.contains("cri        FAILING");
+    while !is_unready(&get(&address, "/readyz")) {
+        std::thread::sleep(std::time::Duration::from_millis(10)); // it has just begun
+    }
 
     // Whatever threads there are by now.
     let tasks: Vec<_> = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().collect();

@@ -60,7 +60,7 @@ impl Start<'_> {
                     allocator::trim_heap();
                     log_start_report(&kernel);
                     drop_privileges(&kernel);
-                    shared.health.lock().confined(self.confine());
+                    shared.health.lock().confined("seccomp", self.confine());
                     return Ok(Some(kernel));
                 }
                 Err(failure) => failure,

@@ -5,7 +5,7 @@ use crate::{
     cli::output::document,
     config::args::{DoctorArgs, TextOutput},
     config::{ConfigError, HostDefaults, Sources},
-    linux::procfs::ProcVisibility,
+    linux::{landlock, procfs::ProcVisibility},
     outputs::report::Style,
     sources::{cri, host, kernel, kube},
 };
@@ -109,6 +109,7 @@ fn diagnose(
     };
     let mut checks = kernel_side(&sources.kernel);
     checks.push(seccomp(std::fs::read_to_string(SECCOMP_ACTIONS).ok().as_deref()));
+    checks.push(own_files(landlock::probe()));
     checks.extend(host_checks(ProcVisibility::probe(&sources.cri.host_root)));
     let boot_id = host::boot_id(&sources.cri.host_root);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -216,6 +217,15 @@ fn seccomp(actions: Option<&str>) -> Check {
         format!("the kernel has no filters of system calls (no errno in {SECCOMP_ACTIONS})"),
         "use a kernel with CONFIG_SECCOMP_FILTER=y; the agent works without, less confined",
     )
+}
+
+/// Whether `run` can keep threads to their own files. Pure.
+fn own_files(probed: Result<(), String>) -> Check {
+    const NAME: &str = "landlock";
+    match probed {
+        Ok(()) => Check::ok(NAME, "threads that look at no other process keep to their own files"),
+        Err(why) => Check::degraded(NAME, why, "the agent works without, less confined"),
+    }
 }
 
 /// What of the host can be read, and what is not reported because of the rest. Pure.

@@ -4,6 +4,7 @@ pub(crate) mod allocator;
 pub(crate) mod blocking;
 pub mod cgroupfs;
 pub mod clock;
+pub mod landlock;
 pub mod privileges;
 pub mod process_cgroup;
 pub mod procfs;

@@ -136,8 +136,8 @@ pub fn raise_memlock_limit() {
 /// # Errors
 /// When the kernel refuses to take something away; then the capabilities are as they were.
 ///
-/// A thread's capabilities are its own, and those it starts inherit them: call this before the
-/// first of them is started.
+/// A thread's capabilities are its own, and those it starts inherit them: threads that run already keep theirs
+/// ([`keep_none`]).
 pub fn drop_privileges(works: impl FnOnce() -> bool) -> io::Result<Privileges> {
     set_no_new_privs(true)?;
     let before = capabilities(None)?;
@@ -154,6 +154,26 @@ pub fn drop_privileges(works: impl FnOnce() -> bool) -> io::Result<Privileges> {
         return Err(error);
     }
     Ok(Privileges(kept))
+}
+
+/// Takes all capabilities from the calling thread for good, but those that open files of other users where
+/// `opens_files`.
+///
+/// # Errors
+/// The kernel refuses to take something away.
+pub fn keep_none(opens_files: bool) -> io::Result<()> {
+    set_no_new_privs(true)?;
+    let kept = match opens_files {
+        true => CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH,
+        false => CapabilitySet::empty(),
+    };
+    let before = capabilities(None)?;
+    let after = CapabilitySets {
+        effective: before.effective & kept,
+        permitted: before.permitted & kept,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, after)
 }
 
 #[cfg(test)]
@@ -215,6 +235,21 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_needs_none_keeps_none() {
+        let held = Privileges::held();
+        let kept = |opens_files| {
+            let thread = std::thread::spawn(move || {
+                keep_none(opens_files).unwrap();
+                Privileges::held()
+            });
+            thread.join().unwrap().0
+        };
+        let files = CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+        assert_eq!((kept(false), kept(true)), (CapabilitySet::empty(), held.0 & files));
+        assert_eq!(Privileges::held(), held, "this thread's are its own");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Tasks of the adapters.
 
 use std::{future::Future, time::Duration};
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{runtime::Handle, task::JoinSet, time::timeout};
 use tracing::debug;
 
 /// The running adapters. An adapter runs until its channel is closed.
@@ -17,7 +17,17 @@ impl Adapters {
         name: &'static str,
         task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
     ) {
-        self.tasks.spawn(async move { (name, task.await) });
+        self.spawn_on(&Handle::current(), name, task);
+    }
+
+    /// Starts an adapter on another thread.
+    pub(crate) fn spawn_on(
+        &mut self,
+        thread: &Handle,
+        name: &'static str,
+        task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+    ) {
+        self.tasks.spawn_on(async move { (name, task.await) }, thread);
     }
 
     /// Waits for the first adapter that stops, and returns the reason as an error.

@@ -23,8 +23,8 @@ const LOSS_MEMORY: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct Health {
     lacks: Vec<MissingCapability>,
-    /// Why system calls are not filtered.
-    unconfined: Option<String>,
+    /// What of the kernel confines the agent, or why it does not.
+    confinement: BTreeMap<&'static str, Result<(), String>>,
     kernel: KernelSide,
     visibility: Option<ProcVisibility>,
     cri: Source,
@@ -98,7 +98,7 @@ impl Health {
     pub fn new(with_api: bool, now: BootTime) -> Self {
         Self {
             lacks: Vec::new(),
-            unconfined: None,
+            confinement: BTreeMap::new(),
             kernel: KernelSide::Starting,
             visibility: None,
             cri: Source::Waiting,
@@ -120,9 +120,9 @@ impl Health {
         self.lacks = lacks;
     }
 
-    /// System calls are filtered from now on, or why they are not.
-    pub fn confined(&mut self, how: Result<(), String>) {
-        self.unconfined = how.err();
+    /// The agent is confined by this from now on, or why not.
+    pub fn confined(&mut self, by: &'static str, how: Result<(), String>) {
+        self.confinement.insert(by, how);
     }
 
     /// The kernel side has started.
@@ -244,13 +244,19 @@ impl Health {
 
     fn privileges_part(&self) -> Part {
         if self.lacks.is_empty() {
-            let Some(why) = &self.unconfined else {
-                return Part::ok("privileges", "all required capabilities");
-            };
+            let confinement = self.confinement.iter().map(|(by, how)| match how {
+                Ok(()) => format!("; confined by {by}"),
+                Err(why) => format!("; not confined by {by}: {why}"),
+            });
+            let detail = "all required capabilities".to_owned() + &confinement.collect::<String>();
+            // Landlock is newer than the oldest kernel that the agent runs on.
+            if self.confinement.get("seccomp").is_none_or(Result::is_ok) {
+                return Part::ok("privileges", detail);
+            }
             return Part {
                 part: "privileges",
                 state: State::Degraded,
-                detail: format!("system calls are not filtered: {why}"),
+                detail,
                 todo: "use a kernel with CONFIG_SECCOMP_FILTER".into(),
             };
         }
@@ -325,7 +331,7 @@ impl Health {
         let attached = format!("{} hooks on {}", report.hooks.len(), report.hierarchy);
         if let (true, Some(unproven)) = (refused.is_empty(), &report.unproven) {
             if unproven.is_harmless() {
-                return Part::ok("kernel", &format!("{attached}; {unproven}"));
+                return Part::ok("kernel", format!("{attached}; {unproven}"));
             }
             return Part {
                 part: "kernel",
@@ -452,7 +458,7 @@ fn traffic_part(report: &StartReport) -> Part {
         _ if !report.counts_traffic() => degraded(losses),
         Some(why) => degraded(format!("not verified by the self-test: {why}")),
         None if losses.is_empty() => Part::ok(PART, "connections of terminating pods are counted"),
-        None => Part::ok(PART, &format!("connections of terminating pods are counted; {losses}")),
+        None => Part::ok(PART, format!("connections of terminating pods are counted; {losses}")),
     }
 }
 
@@ -476,8 +482,8 @@ fn source_part(part: &'static str, source: &Source, now: BootTime) -> Part {
 }
 
 impl Part {
-    fn ok(part: &'static str, detail: &str) -> Self {
-        Self { part, state: State::Ok, detail: detail.to_owned(), todo: "".into() }
+    fn ok(part: &'static str, detail: impl Into<String>) -> Self {
+        Self { part, state: State::Ok, detail: detail.into(), todo: "".into() }
     }
 }
 

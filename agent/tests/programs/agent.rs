@@ -2,6 +2,7 @@
 //! taken away.
 
 use crate::stage;
+use coroner::linux::landlock;
 use serde_json::Value;
 use std::{
     ffi::CStr,
@@ -125,24 +126,17 @@ fn without_btf_the_agent_says_what_is_missing() {
 }
 
 /// An agent that runs on, and has said something.
-struct Running {
-    process: Child,
-    address: String,
+pub(crate) struct Running {
+    pub(crate) process: Child,
+    pub(crate) address: String,
     log: mpsc::Receiver<String>,
 }
 
 impl Running {
-    fn start(run: &mut Command) -> Self {
-        let run = run.args([
-            "--listen",
-            "127.0.0.1:0",
-            "--api-listen",
-            "off",
-            "--socket",
-            "off",
-            "--log-format",
-            "json",
-        ]);
+    /// Flags come before the variables.
+    pub(crate) fn start(run: &mut Command) -> Self {
+        run.env("CORONER_LISTEN", "127.0.0.1:0").env("CORONER_LOG_FORMAT", "json");
+        run.env("CORONER_API_LISTEN", "off").env("CORONER_SOCKET", "off");
         let mut process = run.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(process.stderr.take().unwrap());
         let (to, log) = mpsc::channel();
@@ -156,7 +150,7 @@ impl Running {
     }
 
     /// The first line of the log with this message.
-    fn until(&mut self, message: &str) -> Value {
+    pub(crate) fn until(&mut self, message: &str) -> Value {
         let mut said = Vec::new();
         while let Ok(line) = self.log.recv_timeout(stage::PATIENCE) {
             let line: Value = serde_json::from_str(&line).unwrap();
@@ -184,10 +178,17 @@ impl Running {
     }
 
     /// Its exit status after SIGTERM.
-    fn stop(mut self) -> Option<i32> {
+    fn stop(self) -> Option<i32> {
+        self.stop_by(libc::SIGTERM).0
+    }
+
+    /// Its exit status after a signal, and the messages that nobody waited for.
+    pub(crate) fn stop_by(mut self, signal: libc::c_int) -> (Option<i32>, Vec<String>) {
         // SAFETY: a child that is not reaped: the pid is its.
-        unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
-        self.process.wait().unwrap().code()
+        unsafe { libc::kill(self.process.id() as libc::pid_t, signal) };
+        let code = self.process.wait().unwrap().code();
+        let lines = self.log.iter().map(|line| serde_json::from_str::<Value>(&line).unwrap());
+        (code, lines.map(|line| line["message"].as_str().unwrap_or_default().to_owned()).collect())
     }
 }
 
@@ -225,9 +226,22 @@ fn the_agent_goes_on_with_the_privileges_that_it_keeps() {
         let (state, detail, _) = running.ready(part);
         assert_eq!(state, "ok", "{detail}");
     }
+    let (_, detail, _) = running.ready("privileges");
+    let has_landlock = landlock::probe().is_ok();
+    assert!(detail.contains("; confined by seccomp"), "{detail}");
+    assert_eq!(detail.contains("; confined by Landlock"), has_landlock, "{detail}");
     let status = fs::read_to_string(format!("/proc/{}/status", running.process.id())).unwrap();
     for line in ["NoNewPrivs:\t1", "Seccomp:\t2"] {
         assert!(status.contains(line), "{line}: {status}");
+    }
+    // The thread that decodes what others send has none at all.
+    let threads = fs::read_dir(format!("/proc/{}/task", running.process.id())).unwrap();
+    let mut threads =
+        threads.map(|task| fs::read_to_string(task.unwrap().path().join("status")).unwrap());
+    let network = threads.find(|status| status.starts_with("Name:\tnetwork\n"));
+    let network = network.expect("a thread of the network");
+    for line in ["CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "Seccomp:\t2"] {
+        assert!(network.contains(line), "{line}: {network}");
     }
     assert_eq!(running.stop(), Some(0));
 }

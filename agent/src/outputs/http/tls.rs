@@ -39,6 +39,15 @@ pub struct Files {
     pub client_ca: Option<PathBuf>,
 }
 
+impl Files {
+    /// The directories of the files, in which a change shows.
+    pub fn directories(&self) -> Vec<PathBuf> {
+        let files = [Some(&self.cert), Some(&self.key), self.client_ca.as_ref()];
+        let parents = files.into_iter().flatten().filter_map(|file| file.parent());
+        parents.map(|parent| Path::new(".").join(parent)).collect()
+    }
+}
+
 /// Why a certificate cannot be used. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {

@@ -5,6 +5,7 @@ use super::{
     format::{Header, Stopped},
     write::Writer,
 };
+use crate::linux::landlock::{self, Files};
 use coroner_core::{input::Received, time::BootTime};
 use std::{
     fs::{self, File, OpenOptions},
@@ -112,6 +113,10 @@ impl Recorder {
         let shared = counters.clone();
         counters.recording.store(true, Relaxed);
         thread::Builder::new().name("recorder".into()).spawn(move || {
+            // Its file is open.
+            if let Err(why) = landlock::restrict(&Files::Opened) {
+                debug!(why, "the thread that writes the recording is not restricted");
+            }
             match write(to, &header, limit, &inbox, &shared) {
                 Ok(Stopped::Agent) => debug!("recording complete"),
                 Ok(Stopped::Limit) => warn!(
