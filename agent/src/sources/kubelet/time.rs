@@ -102,17 +102,13 @@ pub(super) fn zone(line: LineTime, near: WallTime) -> Option<i64> {
 
 /// When the line was written; `None`: before this boot, or at no time at all.
 pub(super) fn moment(line: LineTime, receipt: &Receipt) -> Option<Moment> {
-    match *receipt {
+    let moment = match *receipt {
         Receipt::File { anchor, near, zone } => {
             let zone = if matches!(line, LineTime::Wall(_)) { 0 } else { zone };
             let wall =
                 WallTime(line.as_utc(WallTime(near.0.saturating_add(zone)))?.checked_sub(zone)?);
-            let boot = anchor.boot(wall);
-            if boot.0 == 0 {
-                return None;
-            }
             let uncertainty_ns = ROUNDING_NS + wall.0.abs_diff(anchor.wall_ns) / SLEW;
-            Some(Moment { wall, boot, uncertainty_ns })
+            Moment { wall, boot: anchor.boot(wall), uncertainty_ns }
         }
         Receipt::Journal { wall: received, boot, uncertainty_ns } => {
             let zone = line.zone(received);
@@ -123,19 +119,17 @@ pub(super) fn moment(line: LineTime, receipt: &Receipt) -> Option<Moment> {
                 // A line cannot be received before it was written: the clock was set in between.
                 (Some(wall), Some(late)) if late >= 0 && late.unsigned_abs() <= LATEST_NS => {
                     let boot = BootTime(boot.0.saturating_sub(late.unsigned_abs()));
-                    Some(Moment {
-                        wall: WallTime(wall),
-                        boot,
-                        uncertainty_ns: uncertainty_ns + ROUNDING_NS,
-                    })
+                    let uncertainty_ns = uncertainty_ns + ROUNDING_NS;
+                    Moment { wall: WallTime(wall), boot, uncertainty_ns }
                 }
                 _ => {
                     let uncertainty_ns = uncertainty_ns + SECOND.unsigned_abs();
-                    Some(Moment { wall: received, boot, uncertainty_ns })
+                    Moment { wall: received, boot, uncertainty_ns }
                 }
             }
         }
-    }
+    };
+    (moment.boot.0 > 0).then_some(moment)
 }
 
 #[cfg(test)]
@@ -185,5 +179,7 @@ mod tests {
             (found.boot, found.uncertainty_ns),
             (BootTime(50 * SECOND as u64), 1_000_000_007)
         );
+        // Written before this boot, by its own time.
+        assert_eq!(moment(line, &receipt(51 * SECOND)), None);
     }
 }
