@@ -204,7 +204,9 @@ fn annotated(image: &Image<'_>, mut document: Value) -> Value {
 /// The configuration's part on containers.
 fn container(image: &Image<'_>) -> Value {
     let Command { entrypoint, cmd, stop_signal, ports } = &image.command;
-    let mut of = json!({ "Entrypoint": entrypoint, "Cmd": cmd, "WorkingDir": "/" });
+    // All programs are in the root, where `kubectl exec POD -- PROGRAM` is to find them.
+    let env = ["PATH=/"];
+    let mut of = json!({ "Entrypoint": entrypoint, "Cmd": cmd, "Env": env, "WorkingDir": "/" });
     if let Some(signal) = stop_signal {
         of["StopSignal"] = json!(signal);
     }

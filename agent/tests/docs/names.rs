@@ -58,7 +58,7 @@ fn is_of_the_tools(source: &str, flag: &str) -> bool {
 fn speaks_of_coroner(line: &str) -> bool {
     let mut words = line.split_whitespace().skip_while(|word| word.contains('=') || *word == "$");
     let first = words.next().unwrap_or_default();
-    let through_kubectl = line.contains("/coroner ") && line.contains(" -- ");
+    let through_kubectl = line.contains(" -- coroner ");
     first.starts_with("--") || first == "coroner" || first.ends_with("/coroner") || through_kubectl
 }
 
@@ -163,9 +163,11 @@ fn every_command_exists() {
     for page in pages::all() {
         for line in page.code() {
             let all: Vec<_> = line.split_whitespace().collect();
-            for (before, word) in all.iter().zip(all.iter().skip(1)).filter(|(_, w)| is_name(w)) {
-                // As the first word, or by its path in the image; not the namespace of that name.
-                if *before == "/coroner" || (*before == "coroner" && all[0] == "coroner") {
+            for (at, (before, word)) in
+                all.iter().zip(all.iter().skip(1)).enumerate().filter(|(_, (_, w))| is_name(w))
+            {
+                // As the first word, or that of `kubectl exec`; not the namespace of that name.
+                if *before == "coroner" && (at == 0 || all[at - 1] == "--") {
                     assert!(own.contains(word), "{}: no command {word}: `{line}`", page.name());
                 }
                 if *before == "xtask" {
@@ -211,7 +213,7 @@ fn the_checks_can_fail() {
     for (line, ours) in [
         ("--state-dir DIR", true),
         ("coroner leaks -v", true),
-        ("kubectl -n coroner exec ds/coroner -- /coroner doctor --json", true),
+        ("kubectl -n coroner exec ds/coroner -- coroner doctor --json", true),
         ("kubectl apply --server-side -k deploy/base", false),
         ("cargo test -p coroner --test docs", false),
     ] {

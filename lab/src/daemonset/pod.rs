@@ -116,8 +116,8 @@ pub(super) fn of(set: &DaemonSet, lab: &Lab, credentials: &Path) -> Result<Pod> 
             value: Some(kubeconfig.clone()),
             ..Default::default()
         });
-        for word in container.args.iter_mut().flatten() {
-            *word = word.replace(HOST_ROOT, &lab.host_root().display().to_string());
+        for value in container.env.iter_mut().flatten().filter_map(|one| one.value.as_mut()) {
+            *value = value.replace(HOST_ROOT, &lab.host_root().display().to_string());
         }
     }
     Ok(pod)
