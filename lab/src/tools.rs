@@ -16,6 +16,8 @@ pub enum Tool {
     Prometheus,
     /// Renders manifests, and asks the lab's apiserver.
     Kubectl,
+    /// Reads AppArmor profiles.
+    ApparmorParser,
 }
 
 impl Tool {
@@ -24,6 +26,7 @@ impl Tool {
             Self::Promtool => "promtool",
             Self::Prometheus => "prometheus",
             Self::Kubectl => "kubectl",
+            Self::ApparmorParser => "apparmor_parser",
         }
     }
 

@@ -2,7 +2,7 @@
 //! itself and with the agent. Needs kubectl (`cargo xtask test deploy` names it).
 
 use anyhow::{Context as _, Result, ensure};
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use coroner::{
     config::args::{Cli, Command, DEFAULT_PORT, RunArgs},
     config::{Config, HostDefaults},
@@ -14,7 +14,7 @@ use coroner_lab::{
 use k8s_openapi::{
     api::{
         apps::v1::DaemonSet,
-        core::v1::{Container, PodSpec, Volume},
+        core::v1::{Container, EnvVar, PodSpec, Volume},
         rbac::v1::{ClusterRole, PolicyRule},
     },
     apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
@@ -78,10 +78,27 @@ fn container(set: &DaemonSet) -> &Container {
     &containers[0]
 }
 
-/// What the agent makes of the container's arguments.
+/// What the agent makes of the container's arguments, and of its variables, each of which is a flag.
 fn arguments(set: &DaemonSet) -> Result<RunArgs> {
-    let words = container(set).args.iter().flatten().map(String::as_str);
-    let cli = Cli::try_parse_from(["coroner"].into_iter().chain(words))?;
+    let words = container(set).args.iter().flatten().cloned();
+    let command = Cli::command();
+    let run = command.find_subcommand("run").context("no `run`")?;
+    let flag = |var: &EnvVar| {
+        let is_it = |arg: &&clap::Arg| arg.get_env().is_some_and(|env| env == &*var.name);
+        let arg = run.get_arguments().find(is_it).with_context(|| var.name.clone())?;
+        let (long, value) = (arg.get_long().unwrap_or_default(), var.value.as_deref());
+        match (arg.get_action().takes_values(), value.context("no value")?) {
+            (true, value) => Ok(format!("--{long}={value}")),
+            (false, value) => {
+                ensure!(value == "true", "{long} is {value}");
+                Ok(format!("--{long}"))
+            }
+        }
+    };
+    let variables = container(set).env.iter().flatten();
+    let variables = variables.filter(|var| var.name.starts_with("CORONER_")).map(flag);
+    let flags = variables.collect::<Result<Vec<_>>>()?;
+    let cli = Cli::try_parse_from(["coroner".to_owned()].into_iter().chain(words).chain(flags))?;
     match cli.command {
         Command::Run(arguments) => Ok(arguments),
         other => anyhow::bail!("not `run`: {other:?}"),
@@ -100,6 +117,7 @@ fn there_is_what_the_docs_name() -> Result<()> {
         .map(|path| path.strip_prefix(&deploy).map(|path| path.display().to_string()))
         .collect::<Result<_, _>>()?;
     let wanted = [
+        "apparmor",
         "cgroup-v1",
         "crio",
         "events",
@@ -219,8 +237,12 @@ fn the_agent_understands_its_arguments_and_is_found_where_it_listens() -> Result
 
         let env = container.env.as_deref().unwrap_or_default();
         let named: Vec<_> = env.iter().map(|var| var.name.as_str()).collect();
-        assert_eq!(named, ["NODE_NAME", "NODE_IPS"], "{variant}");
-        let field = env[0].value_from.as_ref().and_then(|from| from.field_ref.as_ref());
+        let own = named.iter().filter(|name| !name.starts_with("CORONER_"));
+        assert_eq!(own.collect::<Vec<_>>(), [&"NODE_NAME", &"NODE_IPS"], "{variant}");
+        assert_eq!(container.args.as_deref(), Some(&["run".to_owned()][..]), "{variant}");
+        let name = env.iter().find(|var| var.name == "NODE_NAME");
+        let field = name.and_then(|name| name.value_from.as_ref());
+        let field = field.and_then(|from| from.field_ref.as_ref());
         assert_eq!(field.map(|field| field.field_path.as_str()), Some("spec.nodeName"));
     }
     Ok(())
@@ -262,6 +284,7 @@ fn it_has_what_it_needs_and_no_more() -> Result<()> {
         let annotation = "container.apparmor.security.beta.kubernetes.io/coroner";
         let annotation = meta.and_then(|all| all.get(annotation)).map(String::as_str);
         let wanted = match variant.as_str() {
+            "apparmor" => (Some("Localhost"), None),
             "kubernetes-1.29" => (None, Some("unconfined")),
             _ => (Some("Unconfined"), None),
         };
@@ -275,6 +298,27 @@ fn it_has_what_it_needs_and_no_more() -> Result<()> {
             _ => assert_eq!(seccomp.type_, "RuntimeDefault", "{variant}"),
         }
     }
+    Ok(())
+}
+
+/// Read by the parser of a distribution, and named as the manifest names it. No kernel with AppArmor is needed for that.
+#[test]
+fn the_apparmor_profile_is_one() -> Result<()> {
+    let variants = variants()?;
+    let context = container(manifest::daemon_set(&variants["apparmor"])?).security_context.as_ref();
+    let profile = context.and_then(|context| context.app_armor_profile.as_ref());
+    let name = profile.and_then(|profile| profile.localhost_profile.as_deref());
+    let name = name.context("no profile")?;
+    let file = deploy().join("apparmor").join(name);
+    let parser = Tool::ApparmorParser.find()?;
+    let parse = |arguments: &[&str]| {
+        // Neither is the kernel asked nor a cache read.
+        std::process::Command::new(&parser).args(["-Q", "-K"]).args(arguments).arg(&file).output()
+    };
+    let parsed = parse(&[])?;
+    ensure!(parsed.status.success(), "{}", String::from_utf8_lossy(&parsed.stderr));
+    let names = parse(&["-N"])?;
+    assert_eq!(String::from_utf8_lossy(&names.stdout).trim(), name);
     Ok(())
 }
 
@@ -358,8 +402,7 @@ fn it_may_read_pods_and_its_node_and_write_events_only_where_asked_to() -> Resul
         }
         let wanted = wanted.into_iter().map(|(a, b, c)| (a.into(), b.into(), c.into())).collect();
         assert_eq!(allowed(role.context("no ClusterRole")?), wanted, "{variant}");
-        let words = container(manifest::daemon_set(&objects)?).args.clone().unwrap_or_default();
-        assert_eq!(words.iter().any(|word| word == "--events"), variant == "events");
+        assert_eq!(arguments(manifest::daemon_set(&objects)?)?.events, variant == "events");
     }
     Ok(())
 }

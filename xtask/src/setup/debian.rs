@@ -180,6 +180,15 @@ pub(crate) static QEMU_USER: Tool = Tool {
     ..WITH_LIBRARIES
 };
 
+/// Reads AppArmor profiles, without a kernel that has AppArmor.
+pub(crate) static APPARMOR: Tool = Tool {
+    name: "apparmor",
+    suites: &["bookworm"],
+    packages: &["apparmor"],
+    programs: &["sbin/apparmor_parser"],
+    ..ALONE
+};
+
 /// Runs `dashboards/generate.py`, and a pip to fetch Grafana's schemas with.
 pub(crate) static PYTHON: Tool = Tool {
     name: "python",
@@ -606,13 +615,14 @@ mod tests {
         assert_eq!(said.trim(), BUSYBOX.folder(&at_new).join("bin/busybox").to_string_lossy());
     }
 
-    const TOOLS: [&Tool; 17] = [
+    const TOOLS: [&Tool; 18] = [
         &BPF_RUST,
         &CONTAINERDS[0],
         &CONTAINERDS[1],
         &CONTAINERDS[2],
         &RUNC,
         &QEMU,
+        &APPARMOR,
         &BUSYBOX,
         &BUSYBOX_ARM64,
         &GCC_ARM64,

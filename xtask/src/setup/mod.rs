@@ -19,8 +19,8 @@ use anyhow::{Result, bail};
 pub(crate) use self::{
     apt::{Apt, DEBIAN_KEYS, Keys, UBUNTU_KEYS, debian_mirror},
     debian::{
-        BPF_RUST, BUSYBOX, BUSYBOX_ARM64, CONTAINERDS, KUBECTL, PROMETHEUS, PROMTOOL, PYTHON,
-        QEMU_USER, RUNC, compare,
+        APPARMOR, BPF_RUST, BUSYBOX, BUSYBOX_ARM64, CONTAINERDS, KUBECTL, PROMETHEUS, PROMTOOL,
+        PYTHON, QEMU_USER, RUNC, compare,
     },
     lock::Locked,
     needs::{

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use super::{
     debian::{
-        self, BPF_RUST, BPFTRACE, BUSYBOX, BUSYBOX_ARM64, CONTAINERDS, GCC_ARM64, KUBECTL,
-        LIBBPF_TOOLS, PROMETHEUS, PROMTOOL, QEMU, QEMU_USER, RUNC, VALGRIND,
+        self, APPARMOR, BPF_RUST, BPFTRACE, BUSYBOX, BUSYBOX_ARM64, CONTAINERDS, GCC_ARM64,
+        KUBECTL, LIBBPF_TOOLS, PROMETHEUS, PROMTOOL, QEMU, QEMU_USER, RUNC, VALGRIND,
     },
     python,
 };
@@ -61,6 +61,7 @@ pub(crate) const DEPLOY: &[Need] = &[
     Need::Debian(&PROMTOOL),
     Need::Debian(&PROMETHEUS),
     Need::Debian(&KUBECTL),
+    Need::Debian(&APPARMOR),
     Need::Python(&python::GRAFANA),
 ];
 /// To boot a foreign kernel, beyond the build and the kernel itself.

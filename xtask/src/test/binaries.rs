@@ -157,6 +157,7 @@ impl TestBinary {
                 ("CORONER_PROMTOOL", Need::Debian(&setup::PROMTOOL)),
                 ("CORONER_PROMETHEUS", Need::Debian(&setup::PROMETHEUS)),
                 ("CORONER_KUBECTL", Need::Debian(&setup::KUBECTL)),
+                ("CORONER_APPARMOR_PARSER", Need::Debian(&setup::APPARMOR)),
             ] {
                 // Where its tool is missing, a test says what to do.
                 if let Some(Found::Own(program) | Found::System(program)) = tool.find(workspace) {
