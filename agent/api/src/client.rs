@@ -92,8 +92,23 @@ impl Agent {
         })
     }
 
-    /// A whole list, page by page. `query.limit` is the number of items in all.
+    /// A whole list, page by page. `query.limit` is the number of items in all. If the agent is restarted between two
+    /// pages, the list begins again, three times at most.
     pub async fn list<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &ListQuery,
+    ) -> anyhow::Result<List<T>> {
+        for _ in 0..2 {
+            match self.pages(path, query).await {
+                Err(error) if error.is::<Gone>() => {}
+                listed => return listed,
+            }
+        }
+        self.pages(path, query).await
+    }
+
+    async fn pages<T: DeserializeOwned>(
         &self,
         path: &str,
         query: &ListQuery,

@@ -80,6 +80,17 @@ fn every_target_has_inputs_and_every_input_has_a_target() {
     }
 }
 
+/// What everyone who clones the repository carries.
+#[test]
+fn the_corpus_is_small() {
+    let files = TARGETS.iter().flat_map(|target| paths(&format!("corpus/{target}")));
+    let bytes: u64 = files.map(|file| file.metadata().expect("a file").len()).sum();
+    assert!(
+        bytes <= 500 << 10,
+        "{bytes} bytes; cargo xtask fuzz TARGET --keep keeps the fewest inputs"
+    );
+}
+
 #[test]
 fn every_input_that_breaks_its_target_is_named() {
     let broken = broken("btf", |bytes| assert!(bytes.is_empty(), "{} bytes", bytes.len()));

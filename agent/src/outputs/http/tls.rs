@@ -43,7 +43,10 @@ impl Files {
     /// The directories of the files, in which a change shows.
     pub fn directories(&self) -> Vec<PathBuf> {
         let files = [Some(&self.cert), Some(&self.key), self.client_ca.as_ref()];
-        let parents = files.into_iter().flatten().filter_map(|file| file.parent());
+        // A link leads to another directory, perhaps.
+        let meant = files.into_iter().flatten();
+        let meant = meant.flat_map(|file| [Some(file.clone()), std::fs::canonicalize(file).ok()]);
+        let parents = meant.flatten().filter_map(|file| Some(file.parent()?.to_owned()));
         parents.map(|parent| Path::new(".").join(parent)).collect()
     }
 }
