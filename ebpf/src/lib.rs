@@ -12,6 +12,9 @@ pub mod traffic;
 
 /// Levels below a container that are followed.
 pub const MAX_NESTING: u32 = 8;
+/// Cgroups below a container that are followed, about: a container that delegates cgroups to itself may make any number,
+/// and the map is everybody's. The engine keeps no more of one container.
+pub const NESTED_SHARE: u32 = 256;
 
 /// The frozen `.rodata` of the programs: offsets taken from the running kernel's BTF, and what is
 /// asked of the programs. Every member is read by itself, volatile, so that the verifier knows it
@@ -221,8 +224,8 @@ pub struct Container {
     pub window: u64,
     /// Its processes in [`maps::NOTIFIED`], about: what a race may lose is a count.
     pub notified: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Of a container's own cgroup: the cgroups below it that the kernel side has put into the map, about.
+    pub nested: u32,
 }
 
 /// What a living process of a container was sent. Value of [`maps::NOTIFIED`]; the key is its thread

@@ -58,7 +58,7 @@ pub const LOST_DETAIL: u32 = 1;
 pub const LOST_BUDGET: u32 = 2;
 /// [`CONTAINERS`] was full.
 pub const LOST_MAP_FULL: u32 = 3;
-/// A cgroup lay too many levels below a container's own: not followed. Not a loss of evidence by
+/// A cgroup lay too many levels below a container's own, or was one of too many: not followed. Not a loss of evidence by
 /// itself, the container's own cgroup empties all the same.
 pub const LOST_NESTING: u32 = 4;
 /// How many counters there are.

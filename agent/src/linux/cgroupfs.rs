@@ -7,7 +7,7 @@ use coroner_core::{
     ids::{CgroupId, Tgid},
     input::{KernelFact, Task},
 };
-use coroner_ebpf::{Container, MAX_NESTING, is_container_name};
+use coroner_ebpf::{Container, MAX_NESTING, NESTED_SHARE, is_container_name};
 use std::{
     collections::{BTreeSet, VecDeque},
     fs,
@@ -74,7 +74,7 @@ impl Scan<'_> {
     pub fn kubepods(&mut self) -> Vec<KernelFact> {
         let mut found = Vec::new();
         for root in kubepods_below(self.root) {
-            self.directory(&root, None, &mut found);
+            self.directory(&root, None, &mut 0, &mut found);
         }
         found
     }
@@ -83,11 +83,18 @@ impl Scan<'_> {
     /// processes is a container, whatever its name.
     pub fn cgroup(&mut self, path: &Path) -> Vec<KernelFact> {
         let mut found = Vec::new();
-        self.directory(path, None, &mut found);
+        self.directory(path, None, &mut 0, &mut found);
         found
     }
 
-    fn directory(&mut self, path: &Path, above: Option<Container>, found: &mut Vec<KernelFact>) {
+    /// `share`: how many cgroups below the container above are still followed.
+    fn directory(
+        &mut self,
+        path: &Path,
+        above: Option<Container>,
+        share: &mut u32,
+        found: &mut Vec<KernelFact>,
+    ) {
         let Some(name) = path.file_name().map(|name| name.to_string_lossy()) else { return };
         // Vanished since it was listed: the kernel tells of that too.
         let Some(id) = inode(path) else { return };
@@ -99,6 +106,12 @@ impl Scan<'_> {
         let entry = entry(id, is_container, above);
         if entry.depth > MAX_NESTING {
             return;
+        }
+        let mut own = NESTED_SHARE;
+        let share = if entry.owner == id { &mut own } else { share };
+        if entry.owner != 0 && entry.owner != id {
+            let Some(left) = share.checked_sub(1) else { return };
+            *share = left;
         }
         let Some(left) = self.room.cgroups.checked_sub(1) else {
             self.room.left_out += 1;
@@ -127,7 +140,7 @@ impl Scan<'_> {
             );
         }
         for child in directories(path) {
-            self.directory(&child, Some(entry), found);
+            self.directory(&child, Some(entry), share, found);
         }
     }
 }
@@ -456,6 +469,19 @@ mod tests {
         host.cgroup(&format!("kubepods/pod0/{ID}{deep}"), &[]);
         let facts = host.scan(|scan| scan.kubepods());
         assert_eq!(names(&facts).len(), 3 + MAX_NESTING as usize);
+    }
+
+    #[test]
+    fn of_one_container_a_share_is_followed() {
+        let mut host = Host::new();
+        let (first, second) = (format!("kubepods/pod1/{ID}"), format!("kubepods/pod2/{ID}"));
+        for n in 0..2 * NESTED_SHARE {
+            host.cgroup(&format!("{first}/{n}"), &[]);
+        }
+        host.cgroup(&format!("{second}/nested"), &[]);
+        let facts = host.scan(|scan| scan.kubepods());
+        // The root, two pods, two containers, and what is below the second.
+        assert_eq!(names(&facts).len(), 6 + NESTED_SHARE as usize);
     }
 
     #[test]

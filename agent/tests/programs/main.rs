@@ -4,6 +4,7 @@
 
 mod actors;
 mod agent;
+mod attacks;
 mod connections;
 mod filter;
 mod freezing;
@@ -27,7 +28,7 @@ use coroner_core::{
         Task,
     },
 };
-use coroner_ebpf::WINDOW_SHIFT;
+use coroner_ebpf::{NESTED_SHARE, WINDOW_SHIFT};
 use libc::{SIGHUP, SIGKILL, SIGTERM, SIGUSR1};
 use stage::{Cgroup, ID, POD, Pod, Session, on_each_hierarchy};
 use std::time::Duration;
@@ -358,6 +359,37 @@ fn nested_cgroups_belong_to_their_container() {
             .cloned()
             .collect();
         assert_eq!(order, [empty(nested.id), empty(pod.container.id)], "the child first");
+    });
+}
+
+/// However many cgroups a container makes below its own, it has its share of the map, and others have theirs.
+#[test]
+fn a_container_that_delegates_cgroups_takes_its_share_of_the_map() {
+    const MORE: usize = 20;
+    on_each_hierarchy(|hierarchy| {
+        let mut session = Session::start(hierarchy);
+        let pod = Pod::make(hierarchy);
+        let count = NESTED_SHARE as usize + MORE;
+        let mut nested: Vec<Cgroup> =
+            (0..count).map(|n| pod.container.child(&format!("nested-{n}"))).collect();
+        session.settle();
+        let is_followed = |session: &Session, cgroup: &Cgroup| {
+            let mut about = session.about(cgroup.id);
+            about.retain(|fact| matches!(fact, KernelFact::CgroupCreated { .. }));
+            !about.is_empty()
+        };
+        let followed = nested.iter().filter(|cgroup| is_followed(&session, cgroup)).count();
+        assert_eq!(followed, NESTED_SHARE as usize);
+        // Those that go make room, of which their container has no more than before.
+        nested.drain(..MORE / 2).for_each(Cgroup::remove);
+        nested.extend((0..MORE).map(|n| pod.container.child(&format!("later-{n}"))));
+        session.settle();
+        let later = &nested[nested.len() - MORE..];
+        let followed = later.iter().filter(|cgroup| is_followed(&session, cgroup)).count();
+        assert_eq!(followed, MORE / 2);
+        let other = Pod::make(hierarchy);
+        session.settle();
+        assert!(is_followed(&session, &other.container));
     });
 }
 

@@ -12,7 +12,7 @@ use aya_ebpf::{
     programs::RawTracePointContext,
 };
 use coroner_ebpf::{
-    CONTAINER_COUNTED, Container, is_container_name,
+    CONTAINER_COUNTED, Container, NESTED_SHARE, is_container_name,
     maps::{LOST_MAP_FULL, LOST_NESTING},
     record::{EMPTY, FROZEN, MKDIR, Mkdir, Moment, NAME_LEN, RMDIR},
 };
@@ -45,16 +45,22 @@ pub fn cgroup_mkdir(ctx: RawTracePointContext) -> i32 {
 
     let id = cgroup_id(cgroup);
     let is_container = is_container_name(len as usize, is_root);
+    let mut container = None;
     let entry = match known {
-        Some(parent) => {
-            let nested = parent.owner_id() != 0;
-            let depth = if is_container && !nested { 0 } else { parent.depth() + 1 };
-            if depth > layout!(max_nesting) {
+        Some(above) => {
+            let nested = above.owner_id() != 0;
+            let depth = if is_container && !nested { 0 } else { above.depth() + 1 };
+            if nested {
+                container = Some(above.owner(parent));
+            }
+            if depth > layout!(max_nesting)
+                || container.is_some_and(|container| container.nested() >= NESTED_SHARE)
+            {
                 count(&LOST, LOST_NESTING);
                 return 0;
             }
             let owner = if nested {
-                parent.owner_id()
+                above.owner_id()
             } else if is_container {
                 id
             } else {
@@ -75,6 +81,9 @@ pub fn cgroup_mkdir(ctx: RawTracePointContext) -> i32 {
         // Not told either: its end could not be. The agent hears of it from the runtime.
         count(&LOST, LOST_MAP_FULL);
         return 0;
+    }
+    if let Some(container) = container {
+        container.set_nested(container.nested() + 1);
     }
     debug_log!(&ctx, "watching cgroup {}", id);
     let level = cgroup.read(layout!(cgroup_level));
@@ -118,9 +127,16 @@ pub fn cgroup_rmdir(ctx: RawTracePointContext) -> i32 {
         return 0;
     }
     let counted = watched.is_counted();
+    let owner = watched.owner_id();
     if CONTAINERS.remove(id).is_ok() {
         if counted {
             filter::lower(id);
+            if owner != 0
+                && owner != id
+                && let Some(container) = Watched::look_up(owner)
+            {
+                container.set_nested(container.nested().saturating_sub(1));
+            }
         }
         // Since Linux 7 the last task may leave it after it was removed.
         namespace::report(id);

@@ -159,6 +159,17 @@ impl Watched {
         }
     }
 
+    /// Cgroups below it that `cgroup_mkdir` has put into the map.
+    #[inline(always)]
+    pub(super) fn nested(self) -> u32 {
+        get!(self, nested)
+    }
+
+    #[inline(always)]
+    pub(super) fn set_nested(self, nested: u32) {
+        set!(self, nested, nested);
+    }
+
     /// The main process' thread group, 0 while none is known.
     #[inline(always)]
     pub(super) fn main(self) -> u32 {

@@ -370,7 +370,7 @@ catalogue! {
         cgroups_too_deep: IntCounterVec =
             "coroner_cgroups_too_deep_total", "", [], Internal,
             "Cgroups that are not watched because they are nested too deeply below their \
-             container.",
+             container, or are too many of one container.",
             "sum by (node) (increase(coroner_cgroups_too_deep_total[1d])) > 0";
         ring_used: GaugeVec =
             "coroner_ring_used_bytes", "bytes", ["ring": RINGS], Internal,
