@@ -3,7 +3,7 @@
 
 use coroner::sources::kernel::tiny::Executable;
 use std::{
-    ffi::{c_char, c_int, c_void},
+    ffi::{CStr, c_char, c_int, c_void},
     fs, io,
     os::fd::AsRawFd,
     path::Path,
@@ -49,6 +49,8 @@ pub(crate) struct Role {
     pub(crate) raise: u32,
     /// Fork a child that leaves with 5, and reap it.
     pub(crate) fork_and_reap: bool,
+    /// Take this name, after it has forked.
+    pub(crate) name: Option<&'static CStr>,
     /// Touch so many bytes of memory.
     pub(crate) eat: usize,
     /// What it does in the end.
@@ -356,6 +358,9 @@ unsafe fn play(role: Role, go: c_int, ready: c_int, stack: &Stack) {
                 0 => libc::_exit(5),
                 pid => libc::waitpid(pid, ptr::null_mut(), 0),
             };
+        }
+        if let Some(name) = role.name {
+            libc::prctl(libc::PR_SET_NAME, name.as_ptr());
         }
         libc::write(ready, (&raw const byte).cast(), 1);
         if role.eat > 0 {

@@ -2,7 +2,7 @@
 //! counts as one of a client, the client's as outbound.
 
 mod adapter;
-mod network;
+pub(crate) mod network;
 mod wire;
 
 use crate::stage::{self, Pod, Session, on_each_hierarchy};
