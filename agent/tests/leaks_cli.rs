@@ -338,20 +338,20 @@ fn gauges(detection_state: DetectionState, watched: u64) -> LeakGauges {
 }
 
 fn leak(namespace: &str) -> Leak {
-    let second = 1_000_000_000_i64;
-    serde_json::from_value(json!({
+    let leak: coroner_api::leaks::Leak = serde_json::from_value(json!({
         "class": "notready_no_pod",
         "key": { "thing": "sandbox", "id": "0123456789abcdef" },
         "pod": { "namespace": namespace, "name": "web-0", "uid": "u1" },
         "attempt": 2,
-        "created": 1_700_000_000 * second,
-        "first_observed": 1_700_000_100 * second,
-        "confirmed": 1_700_000_400 * second,
+        "created": { "time": "2023-11-14T22:13:20Z" },
+        "firstObserved": { "time": "2023-11-14T22:15:00Z" },
+        "confirmed": { "time": "2023-11-14T22:20:00Z" },
         "resources": { "netns": "/run/netns/cni-1", "ips": ["10.0.0.9"] },
-        "cause": { "kind": "pod_worker_stuck", "kubelet_version": "v1.23\u{1b}[2J" },
-        "evidence": [{ "kind": "sandbox_stopped", "seenReady": true }],
+        "cause": { "kind": "pod_worker_stuck", "kubeletVersion": "v1.23\u{1b}[2J" },
+        "evidence": [{ "kind": "sandbox_stopped", "seenReady": true, "source": "cri", "message": "" }],
     }))
-    .unwrap()
+    .unwrap();
+    Option::from(leak).unwrap()
 }
 
 #[test]
