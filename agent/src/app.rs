@@ -159,7 +159,12 @@ async fn observe(config: Config) -> anyhow::Result<()> {
     );
     let shared = Arc::new(shared.of(observed));
     let network = Network::start(needs)?;
-    shared.health.lock().confined("Landlock", network.restricted.clone());
+    {
+        let mut health = shared.health.lock();
+        health.confined("Landlock", network.restricted.clone());
+        // Before anyone asks.
+        health.lacking(kernel::privileges_lacking(&config.sources.kernel));
+    }
     let (shutdown_tx, shutdown_rx) = watch::channel(());
     let mut servers = JoinSet::new();
     let mut serve = |listener: Listener, audience| {

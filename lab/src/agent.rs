@@ -87,7 +87,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Starts it and waits until it answers: one that is told another machine's name may never be
+    /// Starts it and waits until its programs run: one that is told another machine's name may never be
     /// ready.
     pub async fn start_unready(options: &Options, flags: &[String]) -> anyhow::Result<Self> {
         let mut agent = Self::spawn(options, flags)?;
@@ -163,13 +163,16 @@ impl Agent {
     async fn wait_for(&mut self, ready: bool) -> anyhow::Result<()> {
         let (child, http) = (&mut self.child, &self.http);
         let mut last = "it does not answer".to_owned();
-        let what = if ready { "the agent is ready" } else { "the agent answers" };
+        let what = if ready { "the agent is ready" } else { "the agent's programs run" };
+        let is_loading =
+            |body: &[u8]| String::from_utf8_lossy(body).contains("\nkernel     FAILING");
         let answer = wait::asking(what, async || {
             if let Some(status) = child.try_wait()? {
                 bail!("the agent ended at once ({status})");
             }
             Ok(match http.page("/readyz").await {
-                Ok((status, _)) if status.is_success() || !ready => Some(()),
+                Ok((status, _)) if status.is_success() => Some(()),
+                Ok((_, body)) if !ready && !is_loading(&body) => Some(()),
                 Ok((status, body)) => {
                     last = format!("{status}: {}", String::from_utf8_lossy(&body).trim());
                     None
